@@ -1,1 +1,215 @@
-//! core
+//! Core timing models: what instructions and the latencies that they meet cost in cycles.
+//!
+//! A model is told what happens, in program order, and keeps the time. [`IssueWidth`] is the
+//! first one: it issues at full width and adds every latency that the first-level caches do not
+//! hide. It overstates stalls, because a real core overlaps them, and the comparison of designs
+//! that differ in translation only is what it is good for.
+
+#![forbid(unsafe_code)]
+
+use std::ops::AddAssign;
+
+use contigua_units::Cycles;
+use serde::{Deserialize, Serialize};
+
+/// Parameters of the core.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CoreConfig {
+    /// Instructions that issue in a cycle when nothing stalls.
+    pub issue_width: u32,
+}
+
+/// Why a core cannot be built as described.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A core that never issues.
+    #[error("core.issue_width is {0}; a core issues 1 to 64 instructions a cycle")]
+    IssueWidth(u32),
+}
+
+/// Cycles by what they were spent on. The parts add up to the core's time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CycleBreakdown {
+    /// Issuing instructions.
+    pub issue: Cycles,
+    /// Waiting for instruction fetches beyond the first level.
+    pub fetch: Cycles,
+    /// Waiting for loads and stores beyond the first level.
+    pub data: Cycles,
+    /// Waiting for translations that needed no walk: L2 TLB hits.
+    pub tlb: Cycles,
+    /// Waiting for page walks.
+    pub walk: Cycles,
+    /// The kernel's work.
+    pub kernel: Cycles,
+}
+
+impl CycleBreakdown {
+    /// All cycles.
+    #[must_use]
+    pub fn total(&self) -> Cycles {
+        let parts = [
+            self.issue,
+            self.fetch,
+            self.data,
+            self.tlb,
+            self.walk,
+            self.kernel,
+        ];
+        parts.into_iter().sum()
+    }
+}
+
+/// Keeps a core's time. Latencies are beyond what a hit in the first level takes.
+pub trait CoreModel {
+    /// Instructions of a block begin to execute.
+    fn instructions(&mut self, count: u32);
+    /// An instruction fetch took this long.
+    fn fetch(&mut self, latency: Cycles);
+    /// A load or store took this long.
+    fn data(&mut self, latency: Cycles, store: bool);
+    /// A translation took this long after the first-level TLB missed; `walked` when page tables
+    /// were read.
+    fn translation(&mut self, latency: Cycles, walked: bool);
+    /// The kernel worked this long on behalf of the program.
+    fn kernel(&mut self, work: Cycles);
+    /// The time.
+    fn cycles(&self) -> Cycles;
+    /// What the time was spent on.
+    fn breakdown(&self) -> CycleBreakdown;
+    /// Starts at time 0 anew.
+    fn reset(&mut self);
+}
+
+/// A core of fixed issue width whose stalls add up.
+#[derive(Clone, Debug)]
+pub struct IssueWidth {
+    width: u32,
+    instructions: u64,
+    /// Everything but `issue`, which follows from `instructions`.
+    stalls: CycleBreakdown,
+}
+
+impl IssueWidth {
+    /// A core at time 0.
+    ///
+    /// # Errors
+    /// [`Error::IssueWidth`].
+    pub fn new(config: &CoreConfig) -> Result<Self, Error> {
+        const WIDEST: u32 = 64;
+        if !(1..=WIDEST).contains(&config.issue_width) {
+            return Err(Error::IssueWidth(config.issue_width));
+        }
+        Ok(Self {
+            width: config.issue_width,
+            instructions: 0,
+            stalls: CycleBreakdown::default(),
+        })
+    }
+}
+
+impl CoreModel for IssueWidth {
+    #[inline]
+    fn instructions(&mut self, count: u32) {
+        self.instructions += u64::from(count);
+    }
+
+    #[inline]
+    fn fetch(&mut self, latency: Cycles) {
+        self.stalls.fetch.add_assign(latency);
+    }
+
+    #[inline]
+    fn data(&mut self, latency: Cycles, _store: bool) {
+        self.stalls.data.add_assign(latency);
+    }
+
+    #[inline]
+    fn translation(&mut self, latency: Cycles, walked: bool) {
+        let part = if walked {
+            &mut self.stalls.walk
+        } else {
+            &mut self.stalls.tlb
+        };
+        part.add_assign(latency);
+    }
+
+    #[inline]
+    fn kernel(&mut self, work: Cycles) {
+        self.stalls.kernel.add_assign(work);
+    }
+
+    fn cycles(&self) -> Cycles {
+        self.breakdown().total()
+    }
+
+    fn breakdown(&self) -> CycleBreakdown {
+        CycleBreakdown {
+            issue: Cycles::new(self.instructions.div_ceil(u64::from(self.width))),
+            ..self.stalls
+        }
+    }
+
+    fn reset(&mut self) {
+        self.instructions = 0;
+        self.stalls = CycleBreakdown::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn core(issue_width: u32) -> IssueWidth {
+        IssueWidth::new(&CoreConfig { issue_width }).unwrap()
+    }
+
+    #[test]
+    fn a_partly_filled_issue_cycle_counts_as_one() {
+        let mut core = core(4);
+        core.instructions(4);
+        assert_eq!(core.cycles(), Cycles::new(1));
+        core.instructions(1);
+        assert_eq!(core.cycles(), Cycles::new(2));
+        core.instructions(3);
+        assert_eq!(core.cycles(), Cycles::new(2));
+    }
+
+    #[test]
+    fn a_core_that_never_issues_is_refused() {
+        assert_eq!(
+            IssueWidth::new(&CoreConfig { issue_width: 0 }).unwrap_err(),
+            Error::IssueWidth(0)
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn the_parts_add_up_to_the_time(
+            width in 1..9u32, steps in proptest::collection::vec((0..6u8, 0..1000u64), 0..200)
+        ) {
+            let mut core = core(width);
+            let (mut stalls, mut instructions) = (0, 0);
+            for (what, amount) in steps {
+                let latency = Cycles::new(amount);
+                match what {
+                    0 => core.instructions(amount as u32),
+                    1 => core.fetch(latency),
+                    2 => core.data(latency, amount % 2 == 0),
+                    3 => core.translation(latency, false),
+                    4 => core.translation(latency, true),
+                    _ => core.kernel(latency),
+                }
+                if what == 0 { instructions += amount } else { stalls += amount }
+            }
+            let expected = stalls + instructions.div_ceil(u64::from(width));
+            prop_assert_eq!(core.cycles(), Cycles::new(expected));
+            prop_assert_eq!(core.breakdown().total(), core.cycles());
+            core.reset();
+            prop_assert_eq!(core.cycles(), Cycles::ZERO);
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! What one access costs, by where it hits.
+
+use std::hint::black_box;
+
+use contigua_cache::{AccessKind, Hierarchy, HierarchyConfig, LevelConfig};
+use contigua_units::{Bytes, Cycles, Megahertz, Nanoseconds, PhysAddr};
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+
+fn skylake() -> Hierarchy {
+    let level = |size, ways, latency| LevelConfig {
+        size: Bytes::new(size),
+        ways,
+        latency_cycles: Cycles::new(latency),
+    };
+    let config = HierarchyConfig {
+        l1i: level(32 << 10, 8, 4),
+        l1d: level(32 << 10, 8, 4),
+        l2: level(1 << 20, 16, 14),
+        llc: level(22 << 20, 11, 50),
+        memory_latency: Nanoseconds::new(85),
+    };
+    Hierarchy::new(&config, Megahertz::new(2100)).expect("a preset is well formed")
+}
+
+fn accesses(c: &mut Criterion) {
+    let mut group = c.benchmark_group("hierarchy");
+    group.throughput(Throughput::Elements(1));
+    for (name, span) in [("l1", 16 << 10), ("l2", 512 << 10), ("memory", 256 << 20)] {
+        let mut hierarchy = skylake();
+        let mut state = 1_u64;
+        group.bench_function(name, |b| {
+            b.iter(|| {
+                state = state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1);
+                let address = PhysAddr::new((state >> 20) % span);
+                black_box(hierarchy.access(address, AccessKind::Read))
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, accesses);
+criterion_main!(benches);

@@ -1,0 +1,291 @@
+//! A set-associative array with true least-recently-used replacement.
+//!
+//! The ways of a set are kept in order of recency, most recent first. Recency then needs no
+//! storage of its own, and the common case, a hit on the entry that was used last, is one
+//! comparison that changes nothing. The order is exact, so a naive list model agrees with it event
+//! by event.
+
+use crate::Error;
+
+/// The key of an empty way; no entry may have it.
+pub const EMPTY: u64 = u64::MAX;
+
+/// How many entries, in sets of how many ways.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Geometry {
+    /// Entries in all.
+    pub entries: u32,
+    /// Entries of a set; as many as there are entries for a fully associative array.
+    pub ways: u32,
+}
+
+/// The array. Keys are unique within their set; values come along.
+#[derive(Clone, Debug)]
+pub struct Sets<V> {
+    ways: usize,
+    sets: u64,
+    /// `sets - 1` when that is a mask, else 0: then sets are chosen by division.
+    mask: u64,
+    keys: Box<[u64]>,
+    values: Box<[V]>,
+}
+
+impl<V: Copy + Default> Sets<V> {
+    /// An empty array; `what` names it in errors.
+    ///
+    /// # Errors
+    /// [`Error::Geometry`] when the entries do not divide into sets, or there are none.
+    pub fn new(what: &str, entries: u64, ways: u32) -> Result<Self, Error> {
+        let fits = entries > 0 && ways > 0 && entries.is_multiple_of(u64::from(ways));
+        let Some(length) = usize::try_from(entries).ok().filter(|_| fits) else {
+            return Err(Error::Geometry {
+                what: what.to_owned(),
+                entries,
+                ways,
+            });
+        };
+        let sets = entries / u64::from(ways);
+        Ok(Self {
+            ways: ways as usize,
+            sets,
+            mask: if sets.is_power_of_two() { sets - 1 } else { 0 },
+            keys: vec![EMPTY; length].into(),
+            values: vec![V::default(); length].into(),
+        })
+    }
+
+    /// An empty array of this geometry; `what` names it in errors.
+    ///
+    /// # Errors
+    /// [`Error::Geometry`].
+    pub fn with_geometry(what: &str, geometry: Geometry) -> Result<Self, Error> {
+        Self::new(what, u64::from(geometry.entries), geometry.ways)
+    }
+
+    /// Entries that fit.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// The set that `number` (a line or page number) belongs to.
+    #[inline]
+    fn first_way(&self, number: u64) -> usize {
+        let set = if self.mask != 0 || self.sets == 1 {
+            number & self.mask
+        } else {
+            number % self.sets
+        };
+        set as usize * self.ways
+    }
+
+    /// The value of `key` if it was the last one used in the set of `number`.
+    #[inline]
+    pub fn most_recent(&mut self, number: u64, key: u64) -> Option<&mut V> {
+        let first = self.first_way(number);
+        (self.keys[first] == key).then(|| &mut self.values[first])
+    }
+
+    /// The value of `key`, which becomes the most recently used one in the set of `number`.
+    #[inline]
+    pub fn lookup(&mut self, number: u64, key: u64) -> Option<&mut V> {
+        let first = self.first_way(number);
+        let keys = &mut self.keys[first..first + self.ways];
+        if keys[0] == key {
+            return Some(&mut self.values[first]);
+        }
+        let way = keys.iter().position(|&k| k == key)?;
+        keys.copy_within(0..way, 1);
+        keys[0] = key;
+        let values = &mut self.values[first..=first + way];
+        values.rotate_right(1);
+        Some(&mut values[0])
+    }
+
+    /// Enters a key that is not present as the most recently used one, and returns the entry that
+    /// had to go.
+    #[inline]
+    pub fn insert(&mut self, number: u64, key: u64, value: V) -> Option<(u64, V)> {
+        debug_assert_ne!(key, EMPTY);
+        let first = self.first_way(number);
+        let keys = &mut self.keys[first..first + self.ways];
+        debug_assert!(!keys.contains(&key), "a key is entered once");
+        let last = self.ways - 1;
+        let evicted = (keys[last], self.values[first + last]);
+        keys.copy_within(0..last, 1);
+        keys[0] = key;
+        let values = &mut self.values[first..first + self.ways];
+        values.copy_within(0..last, 1);
+        values[0] = value;
+        (evicted.0 != EMPTY).then_some(evicted)
+    }
+
+    /// Removes `key` and returns its value.
+    pub fn remove(&mut self, number: u64, key: u64) -> Option<V> {
+        let first = self.first_way(number);
+        let keys = &mut self.keys[first..first + self.ways];
+        let way = keys.iter().position(|&k| k == key)?;
+        let value = self.values[first + way];
+        self.close_gap(first, way);
+        Some(value)
+    }
+
+    /// Removes every entry for which `unwanted` holds.
+    pub fn remove_if(&mut self, mut unwanted: impl FnMut(u64, &V) -> bool) {
+        for first in (0..self.keys.len()).step_by(self.ways) {
+            let mut way = 0;
+            while way < self.ways && self.keys[first + way] != EMPTY {
+                if unwanted(self.keys[first + way], &self.values[first + way]) {
+                    self.close_gap(first, way);
+                } else {
+                    way += 1;
+                }
+            }
+        }
+    }
+
+    fn close_gap(&mut self, first: usize, way: usize) {
+        let end = first + self.ways;
+        self.keys.copy_within(first + way + 1..end, first + way);
+        self.keys[end - 1] = EMPTY;
+        self.values.copy_within(first + way + 1..end, first + way);
+    }
+
+    /// Removes everything.
+    pub fn clear(&mut self) {
+        self.keys.fill(EMPTY);
+    }
+
+    /// All entries, set by set, most recently used first.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &V)> {
+        let entries = self.keys.iter().copied().zip(&self.values);
+        entries.filter(|(key, _)| *key != EMPTY)
+    }
+
+    /// Checks that no set holds a key twice or has a gap.
+    ///
+    /// # Errors
+    /// A sentence that names the set.
+    pub fn validate(&self) -> Result<(), String> {
+        for (set, keys) in self.keys.chunks(self.ways).enumerate() {
+            let used = keys.iter().take_while(|&&k| k != EMPTY).count();
+            if keys[used..].iter().any(|&k| k != EMPTY) {
+                return Err(format!(
+                    "set {set} has an entry behind an empty way: {keys:x?}"
+                ));
+            }
+            for way in 1..used {
+                if keys[..way].contains(&keys[way]) {
+                    return Err(format!("set {set} holds {:#x} twice", keys[way]));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The same array as plain lists, most recently used last.
+    struct Naive {
+        ways: usize,
+        sets: Vec<Vec<(u64, u32)>>,
+    }
+
+    impl Naive {
+        fn set(&mut self, number: u64) -> &mut Vec<(u64, u32)> {
+            let index = number as usize % self.sets.len();
+            &mut self.sets[index]
+        }
+
+        fn lookup(&mut self, key: u64) -> Option<u32> {
+            let set = self.set(key);
+            let at = set.iter().position(|e| e.0 == key)?;
+            let entry = set.remove(at);
+            set.push(entry);
+            Some(entry.1)
+        }
+
+        fn insert(&mut self, key: u64, value: u32) -> Option<(u64, u32)> {
+            let ways = self.ways;
+            let set = self.set(key);
+            set.push((key, value));
+            (set.len() > ways).then(|| set.remove(0))
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Operation {
+        Use(u64, u32),
+        Remove(u64),
+        RemoveMultiples(u64),
+        Clear,
+    }
+
+    fn operation() -> impl Strategy<Value = Operation> {
+        prop_oneof![
+            40 => (0..60u64, any::<u32>()).prop_map(|(k, v)| Operation::Use(k, v)),
+            4 => (0..60u64).prop_map(Operation::Remove),
+            1 => (2..9u64).prop_map(Operation::RemoveMultiples),
+            1 => Just(Operation::Clear),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn the_array_agrees_with_plain_lists(
+            sets in 1..9usize, ways in 1..6usize,
+            operations in proptest::collection::vec(operation(), 1..400)
+        ) {
+            let mut array = Sets::new("test", (sets * ways) as u64, ways as u32).unwrap();
+            let mut naive = Naive { ways, sets: vec![Vec::new(); sets] };
+            for operation in operations {
+                match operation {
+                    Operation::Use(key, value) => {
+                        let expected = naive.lookup(key);
+                        let recent = array.most_recent(key, key).copied();
+                        let found = array.lookup(key, key).copied();
+                        prop_assert_eq!(found, expected);
+                        prop_assert!(recent.is_none() || recent == expected);
+                        prop_assert_eq!(array.most_recent(key, key).is_some(), expected.is_some());
+                        if expected.is_none() {
+                            prop_assert_eq!(array.insert(key, key, value), naive.insert(key, value));
+                        }
+                    }
+                    Operation::Remove(key) => {
+                        let set = naive.set(key);
+                        let at = set.iter().position(|e| e.0 == key);
+                        let expected = at.map(|at| set.remove(at).1);
+                        prop_assert_eq!(array.remove(key, key), expected);
+                    }
+                    Operation::RemoveMultiples(n) => {
+                        array.remove_if(|key, _| key % n == 0);
+                        naive.sets.iter_mut().for_each(|set| set.retain(|e| e.0 % n != 0));
+                    }
+                    Operation::Clear => {
+                        array.clear();
+                        naive.sets.iter_mut().for_each(Vec::clear);
+                    }
+                }
+                prop_assert_eq!(array.validate(), Ok(()));
+                let contents: usize = naive.sets.iter().map(Vec::len).sum();
+                prop_assert_eq!(array.iter().count(), contents);
+            }
+        }
+    }
+
+    #[test]
+    fn entries_that_do_not_divide_into_sets_are_refused() {
+        assert!(Sets::<()>::new("l2", 10, 4).is_err());
+        assert!(Sets::<()>::new("l2", 0, 4).is_err());
+        let error = Sets::<()>::new("l2", 8, 0).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "l2: 8 entries do not divide into sets of 0 ways"
+        );
+    }
+}
