@@ -1,0 +1,55 @@
+#!/bin/sh
+# Proves that each workload's validation can fail: breaks the computation by
+# one edit, and expects the program to exit 1 with "validation failed".
+set -u
+cd "$(dirname "$0")" || exit 1
+scratch=$(mktemp -d) || exit 1
+trap 'rm -rf "$scratch"' EXIT
+cp common.h "$scratch"
+count=0
+
+# mutant PROGRAM SED-EDIT OPTION...
+mutant() {
+    program=$1 edit=$2
+    shift 2
+    sed "$edit" "$program.c" >"$scratch/$program.c"
+    if cmp -s "$program.c" "$scratch/$program.c"; then
+        echo "mutants: $program: nothing matches $edit" >&2
+        exit 1
+    fi
+    ${CC:-gcc} -O2 -ffp-contract=off -pthread "$scratch/$program.c" -o "$scratch/$program" -lm ||
+        exit 1
+    timeout 60 "$scratch/$program" "$@" >"$scratch/output" 2>&1
+    status=$?
+    if [ "$status" != 1 ] || ! grep -q 'validation failed' "$scratch/output"; then
+        echo "mutants: $program: $edit went unnoticed (exit status $status):" >&2
+        cat "$scratch/output" >&2
+        exit 1
+    fi
+    count=$((count + 1))
+}
+
+# One update is lost.
+mutant gups 's/for (uint64_t i = 0; i < share->count; i++)/static int calls; for (uint64_t i = calls++ == 0; i < share->count; i++)/' --size 1M
+# A kernel leaves out the last element; a kernel computes something else.
+mutant stream '/^static void add/,/^}/s/i < length/i < length - 1/' --size 1M
+mutant stream 's/SCALAR \* c\[i\];/2.0 * c[i];/' --size 1M
+# The matrix is not symmetric; a step of the method is wrong.
+mutant cg 's/{j, i, -weight}/{j, i, -2 * weight}/' --rows 1000
+mutant cg 's/double beta = rho \/ previous/double beta = 0.5/' --rows 1000
+# The exact answer is slightly another.
+mutant cg 's/diagonal\[i\] = shift/diagonal[i] = shift * 1.000001/' --rows 1000
+# Check 1: parents in a circle. Checks 3 and 2: depth first. Check 4: a search
+# that stops early. Check 5: parents that are not neighbours.
+mutant bfs 's/^        search(.*/& for (uint32_t v = 0, a = NONE; v < vertices; v++) if (v != root \&\& parent[v] != NONE) { if (a == NONE) a = v; else { parent[a] = v; parent[v] = a; break; } }/' --scale 10
+mutant bfs 's/uint32_t u = queue\[head++\]/uint32_t u = queue[--tail]/' --scale 10
+mutant bfs 's/while (head < tail)/while (head < tail \&\& head < 3)/' --scale 10
+mutant bfs 's/^        search(.*/& for (uint32_t v = 0; v < vertices; v++) if (parent[v] != NONE) parent[v] = root;/' --scale 10
+# A value is damaged, a deletion forgets the item's chain, a set is not
+# stored, an item is left over.
+mutant kv 's/    server_set(client->table, item);/    item->words[0] ^= length == 100; &/' --keys 5000 --operations 20000
+mutant kv 's/\*link = old->next;/*link = NULL;/' --keys 1000 --operations 20000
+mutant kv 's/    server_set(client->table, item);/    if (client->sets % 100 != 99) &/' --keys 1000 --operations 20000
+mutant kv 's/        \*link = old->next;/        (void)0;/' --keys 1000 --operations 20000
+mutant kv 's/    uint64_t items = free_table/    struct item *extra = calloc(1, sizeof *extra); extra->next = table->bucket[0]; table->bucket[0] = extra; &/' --keys 4 --operations 0
+echo "mutants: $count, all noticed"
