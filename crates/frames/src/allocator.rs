@@ -270,6 +270,13 @@ impl<B: AsRef<[FrameRecord]> + AsMut<[FrameRecord]>> Frames<B> {
         (record.role() == Role::Allocated).then(|| record.owner())?
     }
 
+    /// What the allocated block that begins at a frame is used for.
+    #[must_use]
+    pub fn class(&self, frame: Frame) -> Option<FrameClass> {
+        let record = self.record(frame).ok()?;
+        (record.role() == Role::Allocated).then(|| record.class())
+    }
+
     /// Order of the allocated block that begins at a frame.
     #[must_use]
     pub fn order(&self, frame: Frame) -> Option<Order> {

@@ -1,1 +1,29 @@
-//! paging
+//! Address spaces of simulated processes.
+//!
+//! [`PageTable`] is the x86-64 radix tree as hardware sees it, with nodes in simulated frames.
+//! [`AddressSpace`] is what the kernel keeps around it: mappings, faults, huge pages, copy on
+//! write. What a fault maps is decided by a [`MappingPolicy`]; the mechanism here acts on its
+//! verdict. Work that others must do or pay for comes back as [`Effects`].
+
+#![forbid(unsafe_code)]
+
+mod changes;
+mod huge;
+mod policy;
+mod space;
+mod table;
+mod vma;
+
+pub use policy::{CollapseContext, FaultContext, MappingPolicy};
+pub use space::{AddressSpace, Effects, Fault, FaultKind, Memory, Resident, SpaceId};
+pub use table::{Leaf, PageTable, TableError, Walk};
+pub use vma::{HugeAdvice, Vma, VmaKind};
+
+/// Why an address space could not do what it was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No frame is free.
+    #[error("no free frame is left")]
+    OutOfMemory,
+}

@@ -1,0 +1,161 @@
+//! Huge pages: splitting them, and making them of small ones in the background.
+
+use contigua_frames::FrameClass;
+use contigua_units::{Order, PageSize, VirtAddr, VirtRange};
+
+use crate::Error;
+use crate::policy::{CollapseContext, MappingPolicy};
+use crate::space::{AddressSpace, Effects, Memory, free, release};
+use crate::table::Leaf;
+use crate::vma::{Vma, VmaKind};
+
+const HUGE: u64 = PageSize::Size2M.bytes();
+/// 4 KB pages of a 2 MB one.
+const PARTS: u32 = PageSize::Size2M.frames();
+
+impl AddressSpace {
+    /// Splits the 2 MB page around an address into 4 KB pages on the same frames.
+    pub(crate) fn split(
+        &mut self,
+        address: VirtAddr,
+        memory: &mut Memory,
+        effects: &mut Effects,
+    ) -> Result<(), Error> {
+        let node = memory
+            .allocate(Order::BASE, FrameClass::PageTable)
+            .ok_or(Error::OutOfMemory)?;
+        let leaf = self.table.leaf(address);
+        if !self.table.split_2m(address, node) {
+            free(node, memory);
+            return Ok(());
+        }
+        effects.nodes += 1;
+        effects.splits += 1;
+        effects
+            .invalidations
+            .push(VirtRange::page_around(address, PageSize::Size2M));
+        self.resident.pages_2m -= 1;
+        self.resident.pages_4k += u64::from(PARTS);
+        if let Some(leaf) = leaf
+            && memory.order(leaf.frame) == Some(Order::HUGE_2M)
+        {
+            memory
+                .split(leaf.frame)
+                .expect("the block was looked at just now");
+        }
+        Ok(())
+    }
+
+    /// Splits every 2 MB page of a range.
+    pub(crate) fn split_all(
+        &mut self,
+        range: VirtRange,
+        memory: &mut Memory,
+        effects: &mut Effects,
+    ) -> Result<(), Error> {
+        let mut huge = Vec::new();
+        self.table.for_each(range, |address, leaf| {
+            if leaf.size == PageSize::Size2M {
+                huge.push(address);
+            }
+        });
+        huge.into_iter()
+            .try_for_each(|address| self.split(address, memory, effects))
+    }
+
+    /// One step of the background pass, after Linux's `khugepaged`: looks at `pages` pages (of
+    /// 4 KB) from where the last step ended, and makes 2 MB pages where the policy wants them and
+    /// a block is free.
+    pub fn background_pass(
+        &mut self,
+        pages: u64,
+        policy: &dyn MappingPolicy,
+        memory: &mut Memory,
+        effects: &mut Effects,
+    ) {
+        for _ in 0..pages.div_ceil(u64::from(PARTS)) {
+            let Some((address, vma)) = self.next_candidate() else {
+                self.pass_position = 0;
+                return;
+            };
+            self.pass_position = address.get() + HUGE;
+            let present = self.table.base_pages_around(address);
+            let context = CollapseContext { vma, present };
+            if present > 0 && policy.collapse(&context) {
+                self.collapse(address, memory, effects);
+            }
+        }
+    }
+
+    /// `madvise(MADV_COLLAPSE)`: makes 2 MB pages of a range now, whatever the policy.
+    pub fn collapse_range(&mut self, range: VirtRange, memory: &mut Memory, effects: &mut Effects) {
+        let mut at = range.start.align_up(HUGE);
+        while at.get() + HUGE <= range.end.get() {
+            let whole = VirtRange::with_length(at, HUGE);
+            let fits = self.vma(at).is_some_and(|(range, vma)| {
+                range.covers(whole) && vma.kind == VmaKind::Anonymous && !vma.shared
+            });
+            if fits && self.table.base_pages_around(at) > 0 {
+                self.collapse(at, memory, effects);
+            }
+            at = at + HUGE;
+        }
+    }
+
+    /// The first aligned 2 MB at or after the pass's position that lies inside one private
+    /// anonymous mapping.
+    fn next_candidate(&self) -> Option<(VirtAddr, Vma)> {
+        let rest = self.pass_position..u64::MAX;
+        self.vmas.overlapping(rest).find_map(|(range, vma)| {
+            let start = range.start.max(self.pass_position).next_multiple_of(HUGE);
+            let fits = vma.kind == VmaKind::Anonymous && !vma.shared && start + HUGE <= range.end;
+            fits.then(|| (VirtAddr::new(start), *vma))
+        })
+    }
+
+    /// Makes one 2 MB page of the small pages around an address. Nothing happens when no block is
+    /// free or a page is shared.
+    fn collapse(&mut self, address: VirtAddr, memory: &mut Memory, effects: &mut Effects) {
+        let range = VirtRange::page_around(address, PageSize::Size2M);
+        let mut parts = Vec::new();
+        self.table.for_each(range, |_, leaf| parts.push(leaf));
+        let movable = parts.iter().all(|part| {
+            part.size == PageSize::Size4K
+                && memory.references(part.frame) == 1
+                && !part.lazily_freed
+        });
+        if !movable {
+            return;
+        }
+        let Some(frame) = memory.allocate(Order::HUGE_2M, FrameClass::Anonymous) else {
+            effects.fallbacks += 1;
+            return;
+        };
+        let huge = Leaf {
+            frame,
+            size: PageSize::Size2M,
+            writable: parts.iter().all(|part| part.writable),
+            lazily_freed: false,
+        };
+        let Some(node) = self.table.collapse_2m(range.start, huge) else {
+            free(frame, memory);
+            return;
+        };
+        free(node, memory);
+        let present = parts.len() as u64;
+        for part in parts {
+            release(part, memory);
+        }
+        let owner = contigua_frames::Owner {
+            space: self.id.0,
+            page: range.start.page(),
+        };
+        let _ = memory.set_owner(frame, Some(owner));
+        self.resident.pages_4k -= present;
+        self.resident.pages_2m += 1;
+        effects.collapses += 1;
+        effects.copied_4k += present;
+        effects.zeroed_4k += u64::from(PARTS) - present;
+        effects.invalidations.push(range);
+    }
+}

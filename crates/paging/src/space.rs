@@ -1,0 +1,534 @@
+//! An address space, and what happens when its pages are touched.
+//!
+//! Simplifications, on purpose: a first read of anonymous memory gets a frame of its own instead
+//! of the shared zero page, file pages are not shared between processes, and nothing is swapped.
+
+use std::collections::VecDeque;
+
+use contigua_frames::{FrameClass, FrameRecord, Frames, Owner};
+use contigua_units::{Bytes, Frame, Order, PageSize, VirtAddr, VirtRange};
+use rangemap::RangeMap;
+
+use crate::Error;
+use crate::policy::{FaultContext, MappingPolicy};
+use crate::table::{Leaf, PageTable, TableError};
+use crate::vma::{HugeAdvice, Vma, VmaKind};
+
+/// The frames of a simulated machine.
+pub type Memory = Frames<Box<[FrameRecord]>>;
+
+/// Names an address space; TLB entries are tagged with it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SpaceId(pub u16);
+
+/// Lazily freed pages that are taken back at a time when memory is short (Linux's
+/// `SWAP_CLUSTER_MAX`).
+const RECLAIM_BATCH: usize = 32;
+
+/// Addresses that a program whose mappings are unknown may use: the user half, without page 0.
+const USER: std::ops::Range<u64> = 0x1_0000..0x7fff_ffff_f000;
+
+/// Work that an operation caused, for others to do or to pay for. The caller clears it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Effects {
+    /// Ranges whose translations may be cached and are no longer valid.
+    pub invalidations: Vec<VirtRange>,
+    /// 4 KB pages zeroed.
+    pub zeroed_4k: u64,
+    /// 2 MB pages zeroed.
+    pub zeroed_2m: u64,
+    /// 4 KB pages copied.
+    pub copied_4k: u64,
+    /// Page-table nodes made.
+    pub nodes: u64,
+    /// Huge pages that were wanted and for which no block was free.
+    pub fallbacks: u64,
+    /// Huge pages made of small ones.
+    pub collapses: u64,
+    /// Huge pages split.
+    pub splits: u64,
+    /// Accesses that no mapping explained; a page was mapped for each.
+    pub unexplained: u64,
+}
+
+impl Effects {
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        let mut invalidations = std::mem::take(&mut self.invalidations);
+        invalidations.clear();
+        *self = Self {
+            invalidations,
+            ..Self::default()
+        };
+    }
+}
+
+/// How a fault was resolved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// A zero-filled page was mapped.
+    Anonymous,
+    /// A page of a file was mapped.
+    File,
+    /// A page was copied, because others see the original.
+    CopyOnWrite,
+    /// The page was there; at most its protection changed.
+    Spurious,
+}
+
+/// A fault that was resolved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// How.
+    pub kind: FaultKind,
+    /// Size of the page that is mapped now.
+    pub size: PageSize,
+}
+
+/// Memory that pages are mapped to, by size of page.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Resident {
+    /// Pages of 4 KB.
+    pub pages_4k: u64,
+    /// Pages of 2 MB.
+    pub pages_2m: u64,
+    /// Pages of 1 GB.
+    pub pages_1g: u64,
+}
+
+impl Resident {
+    pub(crate) fn of(&mut self, size: PageSize) -> &mut u64 {
+        match size {
+            PageSize::Size4K => &mut self.pages_4k,
+            PageSize::Size2M => &mut self.pages_2m,
+            PageSize::Size1G => &mut self.pages_1g,
+        }
+    }
+
+    /// All of it.
+    #[must_use]
+    pub const fn bytes(&self) -> Bytes {
+        Bytes::new(
+            self.pages_4k * PageSize::Size4K.bytes()
+                + self.pages_2m * PageSize::Size2M.bytes()
+                + self.pages_1g * PageSize::Size1G.bytes(),
+        )
+    }
+}
+
+/// The address space of one process.
+pub struct AddressSpace {
+    pub(crate) id: SpaceId,
+    pub(crate) vmas: RangeMap<u64, Vma>,
+    pub(crate) table: PageTable,
+    pub(crate) resident: Resident,
+    /// End of the heap, once the program has asked for it.
+    pub(crate) heap_end: Option<VirtAddr>,
+    /// Pages that were freed lazily, oldest first. Some may have been written or unmapped since.
+    pub(crate) lazily_freed: VecDeque<VirtAddr>,
+    /// Where the background pass goes on.
+    pub(crate) pass_position: u64,
+}
+
+impl AddressSpace {
+    /// An empty address space.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] when there is no frame for the root of its page table.
+    pub fn new(id: SpaceId, memory: &mut Memory) -> Result<Self, Error> {
+        let root = memory
+            .allocate(Order::BASE, FrameClass::PageTable)
+            .ok_or(Error::OutOfMemory)?;
+        Ok(Self {
+            id,
+            vmas: RangeMap::new(),
+            table: PageTable::new(root),
+            resident: Resident::default(),
+            heap_end: None,
+            lazily_freed: VecDeque::new(),
+            pass_position: 0,
+        })
+    }
+
+    /// Takes all user addresses to be private anonymous memory, for programs whose mappings the
+    /// event stream does not report.
+    pub fn assume_everything_mapped(&mut self) {
+        self.vmas.insert(USER, Vma::ANONYMOUS);
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn id(&self) -> SpaceId {
+        self.id
+    }
+
+    /// Its page table.
+    #[inline]
+    #[must_use]
+    pub fn table(&self) -> &PageTable {
+        &self.table
+    }
+
+    /// What is mapped to memory.
+    #[must_use]
+    pub fn resident(&self) -> Resident {
+        self.resident
+    }
+
+    /// The mapping at an address, with its range.
+    #[must_use]
+    pub fn vma(&self, address: VirtAddr) -> Option<(VirtRange, Vma)> {
+        let (range, vma) = self.vmas.get_key_value(&address.get())?;
+        let range = VirtRange {
+            start: VirtAddr::new(range.start),
+            end: VirtAddr::new(range.end),
+        };
+        Some((range, *vma))
+    }
+
+    /// Resolves a fault: the access at `address` will find a page afterwards.
+    ///
+    /// The program made the access, so its kernel allowed it. Where no known mapping explains it
+    /// (System V shared memory, the vsyscall page), a page is mapped and counted in
+    /// [`Effects::unexplained`].
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn fault(
+        &mut self,
+        address: VirtAddr,
+        write: bool,
+        policy: &dyn MappingPolicy,
+        memory: &mut Memory,
+        effects: &mut Effects,
+    ) -> Result<Fault, Error> {
+        let (range, vma) = self.explain(address, write, effects);
+        match self.table.leaf(address) {
+            None => self.fault_in(address, write, range, vma, policy, memory, effects),
+            Some(leaf) if write && !leaf.writable => {
+                self.make_writable(address, leaf, vma, memory, effects)
+            }
+            Some(leaf) => {
+                if write && leaf.lazily_freed {
+                    self.table.update(address, |leaf| leaf.lazily_freed = false);
+                }
+                Ok(Fault {
+                    kind: FaultKind::Spurious,
+                    size: leaf.size,
+                })
+            }
+        }
+    }
+
+    /// The mapping that allows an access; one is made where there is none.
+    fn explain(
+        &mut self,
+        address: VirtAddr,
+        write: bool,
+        effects: &mut Effects,
+    ) -> (VirtRange, Vma) {
+        match self.vma(address) {
+            Some((range, vma)) if vma.writable || !write => (range, vma),
+            other => {
+                effects.unexplained += 1;
+                let page = VirtRange::page_around(address, PageSize::Size4K);
+                let vma = Vma {
+                    writable: true,
+                    huge: HugeAdvice::NoHuge,
+                    ..other.map_or(Vma::ANONYMOUS, |(_, vma)| vma)
+                };
+                self.vmas.insert(page.start.get()..page.end.get(), vma);
+                (page, vma)
+            }
+        }
+    }
+
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "one step of `fault`, kept apart to be read"
+    )]
+    fn fault_in(
+        &mut self,
+        address: VirtAddr,
+        write: bool,
+        range: VirtRange,
+        vma: Vma,
+        policy: &dyn MappingPolicy,
+        memory: &mut Memory,
+        effects: &mut Effects,
+    ) -> Result<Fault, Error> {
+        let fits = self.largest_fit(address, range, vma);
+        let context = FaultContext { address, vma, fits };
+        let wanted = policy.on_fault(&context).min(fits);
+        let copies_file = write && vma.kind == VmaKind::File && !vma.shared;
+        let class = if vma.kind == VmaKind::Anonymous || copies_file {
+            FrameClass::Anonymous
+        } else {
+            FrameClass::PageCache
+        };
+        let (frame, size) = self.allocate(wanted, class, memory, effects)?;
+        let leaf = Leaf {
+            frame,
+            size,
+            writable: vma.writable && (class == FrameClass::Anonymous || vma.shared),
+            lazily_freed: false,
+        };
+        self.install(address, leaf, memory, effects)?;
+        let kind = match (class, size) {
+            _ if copies_file => {
+                effects.copied_4k += 1;
+                FaultKind::CopyOnWrite
+            }
+            (FrameClass::PageCache, _) => FaultKind::File,
+            (_, PageSize::Size4K) => {
+                effects.zeroed_4k += 1;
+                FaultKind::Anonymous
+            }
+            _ => {
+                effects.zeroed_2m += size.bytes() / PageSize::Size2M.bytes();
+                FaultKind::Anonymous
+            }
+        };
+        Ok(Fault { kind, size })
+    }
+
+    /// The largest page around an address that lies wholly inside its mapping, where nothing is
+    /// mapped. Only private anonymous memory gets large pages.
+    fn largest_fit(&self, address: VirtAddr, range: VirtRange, vma: Vma) -> PageSize {
+        if vma.kind != VmaKind::Anonymous || vma.shared {
+            return PageSize::Size4K;
+        }
+        [PageSize::Size1G, PageSize::Size2M]
+            .into_iter()
+            .find(|&size| {
+                range.covers(VirtRange::page_around(address, size))
+                    && self.table.is_vacant(address, size)
+            })
+            .unwrap_or(PageSize::Size4K)
+    }
+
+    /// A block for a page of the wanted size, or of a smaller one.
+    fn allocate(
+        &mut self,
+        wanted: PageSize,
+        class: FrameClass,
+        memory: &mut Memory,
+        effects: &mut Effects,
+    ) -> Result<(Frame, PageSize), Error> {
+        for size in [PageSize::Size2M, PageSize::Size4K] {
+            if size > wanted {
+                continue;
+            }
+            if let Some(frame) = memory.allocate(size.order(), class) {
+                return Ok((frame, size));
+            }
+            effects.fallbacks += u64::from(size == PageSize::Size2M);
+        }
+        self.reclaim_lazily_freed(memory, effects);
+        let frame = memory
+            .allocate(Order::BASE, class)
+            .ok_or(Error::OutOfMemory)?;
+        Ok((frame, PageSize::Size4K))
+    }
+
+    fn reclaim_lazily_freed(&mut self, memory: &mut Memory, effects: &mut Effects) {
+        let mut reclaimed = 0;
+        while reclaimed < RECLAIM_BATCH {
+            let Some(address) = self.lazily_freed.pop_front() else {
+                return;
+            };
+            if let Some(leaf) = self.table.leaf(address)
+                && leaf.lazily_freed
+            {
+                self.evict(address, memory);
+                effects
+                    .invalidations
+                    .push(VirtRange::page_around(address, leaf.size));
+                reclaimed += 1;
+            }
+        }
+    }
+
+    /// Lets stores through to a page that is mapped read-only: at once when nobody else sees it,
+    /// to a copy otherwise.
+    fn make_writable(
+        &mut self,
+        address: VirtAddr,
+        leaf: Leaf,
+        vma: Vma,
+        memory: &mut Memory,
+        effects: &mut Effects,
+    ) -> Result<Fault, Error> {
+        let mut leaf = leaf;
+        let is_whole = memory.order(leaf.frame) == Some(leaf.size.order());
+        let is_alone = is_whole && memory.references(leaf.frame) == 1;
+        let is_file = memory.class(leaf.frame) == Some(FrameClass::PageCache);
+        if vma.shared || is_alone && !is_file {
+            self.table.update(address, |leaf| {
+                leaf.writable = true;
+                leaf.lazily_freed = false;
+            });
+            effects
+                .invalidations
+                .push(VirtRange::page_around(address, leaf.size));
+            return Ok(Fault {
+                kind: FaultKind::Spurious,
+                size: leaf.size,
+            });
+        }
+        if leaf.size != PageSize::Size4K {
+            self.split(address, memory, effects)?;
+            leaf = self.table.leaf(address).ok_or(Error::OutOfMemory)?;
+            if memory.references(leaf.frame) == 1 {
+                return self.make_writable(address, leaf, vma, memory, effects);
+            }
+        }
+        let (frame, size) =
+            self.allocate(PageSize::Size4K, FrameClass::Anonymous, memory, effects)?;
+        // Reclaim may have taken the page itself.
+        if self.table.leaf(address).is_some() {
+            self.evict(address, memory);
+        }
+        let copy = Leaf {
+            frame,
+            size,
+            writable: true,
+            lazily_freed: false,
+        };
+        self.install(address, copy, memory, effects)?;
+        effects.copied_4k += 1;
+        effects
+            .invalidations
+            .push(VirtRange::page_around(address, size));
+        Ok(Fault {
+            kind: FaultKind::CopyOnWrite,
+            size,
+        })
+    }
+
+    /// Maps a page whose frame the caller holds; frees the frame when that fails.
+    pub(crate) fn install(
+        &mut self,
+        address: VirtAddr,
+        leaf: Leaf,
+        memory: &mut Memory,
+        effects: &mut Effects,
+    ) -> Result<(), Error> {
+        let page = address.align_down(leaf.size.bytes());
+        let mapped = self.table.map(page, leaf, || {
+            let node = memory.allocate(Order::BASE, FrameClass::PageTable);
+            effects.nodes += u64::from(node.is_some());
+            node
+        });
+        match mapped {
+            Ok(()) => {
+                *self.resident.of(leaf.size) += 1;
+                let owner = Owner {
+                    space: self.id.0,
+                    page: page.page(),
+                };
+                // A shared frame keeps its first owner; frames of a split page have none to set.
+                if memory.references(leaf.frame) == 1 {
+                    let _ = memory.set_owner(leaf.frame, Some(owner));
+                }
+                Ok(())
+            }
+            Err(TableError::NoFrame) => {
+                release(leaf, memory);
+                Err(Error::OutOfMemory)
+            }
+            Err(error @ TableError::Mapped(_)) => unreachable!("{error}: the caller has looked"),
+        }
+    }
+
+    /// Unmaps the page around an address, if there is one, and gives up its frames.
+    pub(crate) fn evict(&mut self, address: VirtAddr, memory: &mut Memory) -> Option<Leaf> {
+        let leaf = self.take(address, memory)?;
+        release(leaf, memory);
+        Some(leaf)
+    }
+
+    /// Unmaps the page around an address, if there is one. The caller has its frames now.
+    pub(crate) fn take(&mut self, address: VirtAddr, memory: &mut Memory) -> Option<Leaf> {
+        let leaf = self.table.unmap(address, |node| free(node, memory))?;
+        *self.resident.of(leaf.size) -= 1;
+        Some(leaf)
+    }
+
+    /// Gives everything back. The space must not be used afterwards.
+    pub fn destroy(mut self, memory: &mut Memory) {
+        let mut pages = Vec::new();
+        self.table
+            .for_each(EVERYTHING, |address, _| pages.push(address));
+        for address in pages {
+            self.evict(address, memory);
+        }
+        for node in self.table.node_frames() {
+            free(node, memory);
+        }
+    }
+
+    /// Checks the page table, that every page lies in a mapping and has its frames, and the
+    /// counters.
+    ///
+    /// # Errors
+    /// A sentence that says where.
+    pub fn validate(&self, memory: &Memory) -> Result<(), String> {
+        self.table.validate()?;
+        let mut resident = Resident::default();
+        let mut problem = None;
+        self.table.for_each(EVERYTHING, |address, leaf| {
+            *resident.of(leaf.size) += 1;
+            let explained = self
+                .vma(address)
+                .is_some_and(|(range, _)| range.covers(VirtRange::page_around(address, leaf.size)));
+            if !explained {
+                problem = Some(format!("the page at {address} lies outside every mapping"));
+            }
+            let whole = memory.order(leaf.frame) == Some(leaf.size.order());
+            let frames = if whole { 1 } else { leaf.size.frames() };
+            for i in 0..frames {
+                if memory.references(leaf.frame.offset(i)) == 0 {
+                    problem = Some(format!("the page at {address} maps a frame that is free"));
+                }
+            }
+        });
+        match problem {
+            Some(problem) => Err(problem),
+            None if resident != self.resident => Err(format!(
+                "{:?} pages are counted and {resident:?} are mapped",
+                self.resident
+            )),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Every address that a table can translate.
+pub(crate) const EVERYTHING: VirtRange = VirtRange {
+    start: VirtAddr::new(0),
+    end: VirtAddr::new(1 << 48),
+};
+
+/// Gives up a page's frames. After a split on behalf of another process, the frames of a huge page
+/// are single ones.
+pub(crate) fn release(leaf: Leaf, memory: &mut Memory) {
+    if memory.order(leaf.frame) == Some(leaf.size.order()) {
+        free(leaf.frame, memory);
+        return;
+    }
+    for i in 0..leaf.size.frames() {
+        free(leaf.frame.offset(i), memory);
+    }
+}
+
+/// Gives up one use of a block.
+///
+/// # Panics
+/// When the block is not in use: the page tables and the frame table disagree, which
+/// [`AddressSpace::validate`] would have said.
+pub(crate) fn free(frame: Frame, memory: &mut Memory) {
+    if let Err(error) = memory.drop_reference(frame) {
+        panic!("a mapped page's frame was not in use: {error}");
+    }
+}

@@ -1,0 +1,45 @@
+//! Mappings: what a range of addresses is for.
+
+/// What backs a mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VmaKind {
+    /// Zero-filled memory.
+    Anonymous,
+    /// A file.
+    File,
+}
+
+/// What a program said about huge pages with `madvise`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HugeAdvice {
+    /// Nothing.
+    #[default]
+    None,
+    /// `MADV_HUGEPAGE`.
+    Huge,
+    /// `MADV_NOHUGEPAGE`.
+    NoHuge,
+}
+
+/// A mapping. Its range is the key that it is kept under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Vma {
+    /// What backs it.
+    pub kind: VmaKind,
+    /// Stores are allowed.
+    pub writable: bool,
+    /// Stores are seen by every process that maps it: no copy on write.
+    pub shared: bool,
+    /// Advice about huge pages.
+    pub huge: HugeAdvice,
+}
+
+impl Vma {
+    /// Private zero-filled memory that may be written.
+    pub const ANONYMOUS: Self = Self {
+        kind: VmaKind::Anonymous,
+        writable: true,
+        shared: false,
+        huge: HugeAdvice::None,
+    };
+}

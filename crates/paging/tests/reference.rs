@@ -1,0 +1,392 @@
+//! Does every page keep its contents, whatever happens to its address space?
+//!
+//! The model knows the contents of each page of each process. The machine's contents lie in its
+//! frames. Under random operations the two must agree, which fails when two pages share a frame
+//! that should not, or lose one that they should have.
+
+use std::collections::{BTreeMap, HashMap};
+
+use contigua_frames::{FrameClass, FrameRecord, Frames};
+use contigua_paging::{
+    AddressSpace, CollapseContext, Effects, FaultContext, HugeAdvice, MappingPolicy, Memory,
+    SpaceId, Vma, VmaKind,
+};
+use contigua_units::{Frame, Order, PageSize, VirtAddr, VirtPage, VirtRange};
+use proptest::prelude::*;
+
+const BASE: u64 = 0x4000_0000;
+/// Three huge pages' worth of addresses.
+const PAGES: u64 = 3 * 512;
+
+struct Greedy;
+
+impl MappingPolicy for Greedy {
+    fn on_fault(&self, context: &FaultContext) -> PageSize {
+        if context.vma.huge == HugeAdvice::NoHuge {
+            PageSize::Size4K
+        } else {
+            context.fits
+        }
+    }
+
+    fn collapse(&self, context: &CollapseContext) -> bool {
+        context.present > 3
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Operation {
+    Map(u64, u64, bool, bool),
+    Unmap(u64, u64),
+    Discard(u64, u64),
+    Protect(u64, u64, bool),
+    Advise(u64, u64, bool),
+    FreeLazily(u64, u64),
+    Remap(u64, u64, u64, u64),
+    Touch(u64, bool),
+    Fork,
+    Exit(usize),
+    Pass,
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    let start = 0..PAGES;
+    let length = prop_oneof![1..8u64, 500..1200u64];
+    prop_oneof![
+        3 => (start.clone(), length.clone(), any::<bool>(), any::<bool>())
+            .prop_map(|(s, l, file, shared)| Operation::Map(s, l, file, shared)),
+        1 => (start.clone(), length.clone()).prop_map(|(s, l)| Operation::Unmap(s, l)),
+        1 => (start.clone(), length.clone()).prop_map(|(s, l)| Operation::Discard(s, l)),
+        1 => (start.clone(), length.clone(), any::<bool>())
+            .prop_map(|(s, l, w)| Operation::Protect(s, l, w)),
+        1 => (start.clone(), length.clone(), any::<bool>())
+            .prop_map(|(s, l, h)| Operation::Advise(s, l, h)),
+        1 => (start.clone(), length.clone()).prop_map(|(s, l)| Operation::FreeLazily(s, l)),
+        2 => (start.clone(), length.clone(), start.clone(), length)
+            .prop_map(|(s, l, t, m)| Operation::Remap(s, l, t, m)),
+        30 => (start, any::<bool>()).prop_map(|(p, w)| Operation::Touch(p, w)),
+        1 => Just(Operation::Fork),
+        1 => any::<usize>().prop_map(Operation::Exit),
+        2 => Just(Operation::Pass),
+    ]
+}
+
+fn address(page: u64) -> VirtAddr {
+    VirtAddr::new(BASE + page * 4096)
+}
+
+fn range(start: u64, pages: u64) -> VirtRange {
+    VirtRange::with_length(address(start), pages.min(PAGES - start) * 4096)
+}
+
+/// A process: the real address space, and the contents that its pages must have. Pages that were
+/// never touched are absent.
+struct Process {
+    space: AddressSpace,
+    contents: BTreeMap<u64, u64>,
+}
+
+impl Process {
+    fn frame(&self, page: u64) -> Option<Frame> {
+        let at = address(page);
+        self.space
+            .table()
+            .leaf(at)
+            .map(|leaf| leaf.physical(at).frame())
+    }
+
+    fn pages(&self) -> impl Iterator<Item = u64> {
+        let pages: Vec<u64> = self.contents.keys().copied().collect();
+        pages.into_iter()
+    }
+
+    fn forget(&mut self, range: VirtRange) {
+        self.contents
+            .retain(|&page, _| !range.contains(address(page)));
+    }
+}
+
+struct World {
+    memory: Memory,
+    /// Contents of frames; 0 when zeroed.
+    frames: HashMap<Frame, u64>,
+    next: u64,
+}
+
+impl World {
+    /// Runs an operation that may move pages, and moves their contents along.
+    fn step(
+        &mut self,
+        process: &mut Process,
+        run: impl FnOnce(&mut AddressSpace, &mut Memory, &mut Effects),
+    ) {
+        let before: Vec<_> = process.pages().map(|p| (p, process.frame(p))).collect();
+        let contents: HashMap<u64, u64> = before
+            .iter()
+            .filter_map(|&(page, frame)| Some((page, *self.frames.get(&frame?)?)))
+            .collect();
+        run(
+            &mut process.space,
+            &mut self.memory,
+            &mut Effects::default(),
+        );
+        for (page, old) in before {
+            let new = process.frame(page);
+            if new != old
+                && let (Some(new), Some(&content)) = (new, contents.get(&page))
+            {
+                self.frames.insert(new, content);
+            }
+        }
+    }
+
+    fn touch(&mut self, process: &mut Process, page: u64, write: bool) {
+        let at = address(page);
+        let Some((_, vma)) = process.space.vma(at) else {
+            return;
+        };
+        if write && !vma.writable {
+            return;
+        }
+        let fresh = process.frame(page).is_none();
+        self.step(process, |space, memory, effects| {
+            space
+                .fault(at, write, &Greedy, memory, effects)
+                .expect("there is enough memory");
+        });
+        let leaf = process
+            .space
+            .table()
+            .leaf(at)
+            .expect("a fault maps the page");
+        assert!(leaf.writable || !write);
+        if fresh {
+            // The whole page is new, and zero.
+            let first = at.align_down(leaf.size.bytes());
+            for i in 0..leaf.size.frames() {
+                self.frames.insert(leaf.frame.offset(i), 0);
+                let page = (first.get() - BASE) / 4096 + u64::from(i);
+                process.contents.insert(page, 0);
+            }
+        }
+        if write {
+            self.next += 1;
+            self.frames.insert(process.frame(page).unwrap(), self.next);
+            process.contents.insert(page, self.next);
+        }
+    }
+
+    fn check(&self, processes: &[Process]) -> Result<(), TestCaseError> {
+        for process in processes {
+            process
+                .space
+                .validate(&self.memory)
+                .map_err(TestCaseError::fail)?;
+            for (&page, content) in &process.contents {
+                let frame = process.frame(page);
+                prop_assert!(frame.is_some(), "page {} was lost", page);
+                prop_assert_eq!(
+                    self.frames.get(&frame.unwrap()),
+                    Some(content),
+                    "page {}",
+                    page
+                );
+            }
+        }
+        self.memory
+            .validate()
+            .map_err(|e| TestCaseError::fail(e.to_string()))
+    }
+}
+
+fn memory(frames: usize) -> Memory {
+    Frames::new(vec![FrameRecord::default(); frames].into_boxed_slice()).unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+    #[test]
+    fn every_page_keeps_its_contents(operations in proptest::collection::vec(operation(), 1..120)) {
+        let mut world = World { memory: memory(40_000), frames: HashMap::new(), next: 0 };
+        let space = AddressSpace::new(SpaceId(0), &mut world.memory).unwrap();
+        let mut processes = vec![Process { space, contents: BTreeMap::new() }];
+        let mut ids = 1;
+        for operation in operations {
+            let last = processes.len() - 1;
+            let process = &mut processes[last];
+            match operation {
+                Operation::Map(start, pages, file, shared) => {
+                    let range = range(start, pages);
+                    let kind = if file { VmaKind::File } else { VmaKind::Anonymous };
+                    let vma = Vma { kind, shared, ..Vma::ANONYMOUS };
+                    process.forget(range);
+                    world.step(process, |s, m, e| s.map(range, vma, m, e).unwrap());
+                }
+                Operation::Unmap(start, pages) => {
+                    let range = range(start, pages);
+                    process.forget(range);
+                    world.step(process, |s, m, e| s.unmap(range, m, e).unwrap());
+                }
+                Operation::Discard(start, pages) => {
+                    let range = range(start, pages);
+                    process.forget(range);
+                    world.step(process, |s, m, e| s.discard(range, m, e).unwrap());
+                }
+                Operation::Protect(start, pages, writable) => {
+                    let range = range(start, pages);
+                    world.step(process, |s, m, e| s.protect(range, writable, m, e).unwrap());
+                }
+                Operation::Advise(start, pages, huge) => {
+                    let advice = if huge { HugeAdvice::Huge } else { HugeAdvice::NoHuge };
+                    process.space.advise_huge(range(start, pages), advice);
+                }
+                Operation::FreeLazily(start, pages) => {
+                    let range = range(start, pages);
+                    world.step(process, |s, m, e| s.free_lazily(range, m, e).unwrap());
+                }
+                Operation::Remap(start, pages, target, target_pages) => {
+                    let (from, to) = (range(start, pages), range(target, target_pages));
+                    let in_place = from.start == to.start;
+                    if process.space.vma(from.start).is_none()
+                        || !in_place && from.intersection(to).bytes() > 0 {
+                        continue;
+                    }
+                    let moved: Vec<(u64, u64)> = process.contents.iter()
+                        .map(|(&page, &content)| (page, content))
+                        .filter(|&(page, _)| {
+                            let at = address(page);
+                            from.contains(at) && at - from.start < to.bytes()
+                        })
+                        .collect();
+                    process.forget(from);
+                    process.forget(to);
+                    world.step(process, |s, m, e| s.remap(from, to, false, m, e).unwrap());
+                    process.contents.extend(
+                        moved.into_iter().map(|(page, content)| (page - start + target, content))
+                    );
+                }
+                Operation::Touch(page, write) => world.touch(process, page, write),
+                Operation::Fork => {
+                    let contents = process.contents.clone();
+                    let mut effects = Effects::default();
+                    let space =
+                        process.space.fork(SpaceId(ids), &mut world.memory, &mut effects).unwrap();
+                    ids += 1;
+                    processes.push(Process { space, contents });
+                }
+                Operation::Exit(choice) => {
+                    if processes.len() > 1 {
+                        let process = processes.remove(choice % processes.len());
+                        process.space.destroy(&mut world.memory);
+                    }
+                }
+                Operation::Pass => {
+                    let present: Vec<u64> =
+                        (0..PAGES).filter(|&page| process.frame(page).is_some()).collect();
+                    world.step(process, |s, m, e| s.background_pass(2048, &Greedy, m, e));
+                    for page in 0..PAGES {
+                        if let Some(frame) = process.frame(page)
+                            && present.binary_search(&page).is_err()
+                        {
+                            world.frames.insert(frame, 0);
+                            process.contents.insert(page, 0);
+                        }
+                    }
+                }
+            }
+            // Shared pages: a write through one process is seen through the others.
+            let last = processes.len() - 1;
+            for i in 0..last {
+                for page in processes[i].pages().collect::<Vec<_>>() {
+                    let shared =
+                        processes[i].space.vma(address(page)).is_some_and(|(_, vma)| vma.shared);
+                    if shared && let Some(frame) = processes[i].frame(page) {
+                        let content = world.frames[&frame];
+                        processes[i].contents.insert(page, content);
+                    }
+                }
+            }
+            world.check(&processes)?;
+        }
+        for process in processes {
+            process.space.destroy(&mut world.memory);
+        }
+        prop_assert_eq!(world.memory.free_frames(), world.memory.total());
+    }
+}
+
+#[test]
+fn a_large_aligned_mapping_gets_a_huge_page_at_the_first_touch() {
+    let mut memory = memory(4096);
+    let mut effects = Effects::default();
+    let mut space = AddressSpace::new(SpaceId(1), &mut memory).unwrap();
+    let huge = VirtRange::with_length(VirtAddr::new(BASE), 4 << 20);
+    space
+        .map(huge, Vma::ANONYMOUS, &mut memory, &mut effects)
+        .unwrap();
+    let at = VirtAddr::new(BASE + 0x20_1234);
+    let fault = space
+        .fault(at, true, &Greedy, &mut memory, &mut effects)
+        .unwrap();
+    assert_eq!(fault.size, PageSize::Size2M);
+    assert_eq!(effects.zeroed_2m, 1);
+    let walk = space.table().walk(at);
+    assert_eq!(walk.references().len(), 3);
+    let owner = memory.owner(walk.leaf.unwrap().frame).unwrap();
+    assert_eq!(owner.page, VirtPage::new((BASE + 0x20_0000) >> 12));
+}
+
+#[test]
+fn without_a_free_block_a_fault_falls_back_to_a_small_page_and_says_so() {
+    let mut memory = memory(4096);
+    for i in (0..4096).step_by(256) {
+        memory
+            .allocate_at(Frame::new(i), FrameClass::KernelOther)
+            .unwrap();
+    }
+    assert!(!memory.has_free_block(Order::HUGE_2M));
+    let mut effects = Effects::default();
+    let mut space = AddressSpace::new(SpaceId(1), &mut memory).unwrap();
+    space
+        .map(range(0, PAGES), Vma::ANONYMOUS, &mut memory, &mut effects)
+        .unwrap();
+    let fault = space
+        .fault(address(5), true, &Greedy, &mut memory, &mut effects)
+        .unwrap();
+    assert_eq!((fault.size, effects.fallbacks), (PageSize::Size4K, 1));
+    assert_eq!(space.table().walk(address(5)).references().len(), 4);
+}
+
+#[test]
+fn lazily_freed_pages_come_back_when_memory_is_short() {
+    let mut memory = memory(64);
+    let mut effects = Effects::default();
+    let mut space = AddressSpace::new(SpaceId(1), &mut memory).unwrap();
+    let all = range(0, 200);
+    space
+        .map(all, Vma::ANONYMOUS, &mut memory, &mut effects)
+        .unwrap();
+    space.advise_huge(all, HugeAdvice::NoHuge);
+    let mut touch = |space: &mut AddressSpace, page| {
+        space.fault(address(page), true, &Greedy, &mut memory, &mut effects)
+    };
+    let fitting = (0..200)
+        .take_while(|&page| touch(&mut space, page).is_ok())
+        .count() as u64;
+    assert!((50..64).contains(&fitting));
+    assert!(touch(&mut space, 199).is_err());
+    let mut effects = Effects::default();
+    space
+        .free_lazily(range(0, 10), &mut memory, &mut effects)
+        .unwrap();
+    // Page 3 is written again and so stays.
+    space
+        .fault(address(3), true, &Greedy, &mut memory, &mut effects)
+        .unwrap();
+    space
+        .fault(address(199), true, &Greedy, &mut memory, &mut effects)
+        .unwrap();
+    assert!(space.table().leaf(address(3)).is_some());
+    assert!(space.table().leaf(address(4)).is_none());
+    assert_eq!(space.validate(&memory), Ok(()));
+}
