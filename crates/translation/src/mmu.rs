@@ -1,0 +1,175 @@
+//! The memory-management unit of a core: L1 TLBs in front of a translator.
+
+use contigua_paging::{PageTable, SpaceId};
+use contigua_units::{PageSize, PhysAddr, VirtAddr, VirtRange};
+use serde::Serialize;
+
+use crate::tlb::L1Tlb;
+use crate::{
+    Access, Answer, Error, MemoryPort, Request, SchemeConfig, TlbConfig, Translation, Translator,
+    TranslatorCounters, WalkCacheConfig,
+};
+
+/// What the L1 TLB says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lookup {
+    /// The physical address.
+    Hit(PhysAddr),
+    /// Ask [`Mmu::miss`].
+    Miss,
+}
+
+/// What one L1 TLB did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct SideCounters {
+    /// Look-ups. Instruction fetches look up once for each cache line that they enter.
+    pub lookups: u64,
+    /// Misses that were filled with a 4 KB page.
+    pub misses_4k: u64,
+    /// Misses that were filled with a 2 MB page.
+    pub misses_2m: u64,
+    /// Misses that were filled with a 1 GB page.
+    pub misses_1g: u64,
+}
+
+impl SideCounters {
+    /// Misses, whatever filled them.
+    #[must_use]
+    pub const fn misses(&self) -> u64 {
+        self.misses_4k + self.misses_2m + self.misses_1g
+    }
+}
+
+/// What both L1 TLBs did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct MmuCounters {
+    /// Loads and stores.
+    pub data: SideCounters,
+    /// Instruction fetches.
+    pub instruction: SideCounters,
+}
+
+/// L1 TLBs and what lies behind them.
+pub struct Mmu {
+    data: L1Tlb,
+    instruction: L1Tlb,
+    translator: Box<dyn Translator>,
+    counters: MmuCounters,
+}
+
+impl Mmu {
+    /// Empty structures for a design.
+    ///
+    /// # Errors
+    /// [`Error`], when a geometry is impossible.
+    pub fn new(
+        tlb: &TlbConfig,
+        walk_cache: &WalkCacheConfig,
+        scheme: &SchemeConfig,
+    ) -> Result<Self, Error> {
+        Ok(Self {
+            data: L1Tlb::new("l1d", &tlb.l1d)?,
+            instruction: L1Tlb::new("l1i", &tlb.l1i)?,
+            translator: scheme.translator(tlb, walk_cache)?,
+            counters: MmuCounters::default(),
+        })
+    }
+
+    /// Looks the address of an instruction up.
+    #[inline]
+    pub fn fetch(&mut self, address: VirtAddr, space: SpaceId) -> Lookup {
+        self.counters.instruction.lookups += 1;
+        match self.instruction.lookup(address, space) {
+            Some(hit) => Lookup::Hit(hit.physical),
+            None => Lookup::Miss,
+        }
+    }
+
+    /// Looks the address of a load up.
+    #[inline]
+    pub fn read(&mut self, address: VirtAddr, space: SpaceId) -> Lookup {
+        self.counters.data.lookups += 1;
+        match self.data.lookup(address, space) {
+            Some(hit) => Lookup::Hit(hit.physical),
+            None => Lookup::Miss,
+        }
+    }
+
+    /// Looks the address of a store up. An entry that does not allow stores is no hit, and goes.
+    #[inline]
+    pub fn write(&mut self, address: VirtAddr, space: SpaceId) -> Lookup {
+        self.counters.data.lookups += 1;
+        match self.data.lookup(address, space) {
+            Some(hit) if hit.writable => Lookup::Hit(hit.physical),
+            Some(_) => {
+                self.data.remove(address, space);
+                Lookup::Miss
+            }
+            None => Lookup::Miss,
+        }
+    }
+
+    /// Translates what the L1 TLB does not have, and fills it.
+    pub fn miss(
+        &mut self,
+        request: &Request,
+        table: &PageTable,
+        port: &mut dyn MemoryPort,
+    ) -> Answer {
+        match self.translator.translate(request, table, port) {
+            Translation::Fault { latency } => Answer::Fault { latency },
+            Translation::Page {
+                leaf,
+                latency,
+                walked,
+            } => {
+                let (tlb, counters) = match request.access {
+                    Access::Execute => (&mut self.instruction, &mut self.counters.instruction),
+                    Access::Read | Access::Write => (&mut self.data, &mut self.counters.data),
+                };
+                match leaf.size {
+                    PageSize::Size4K => counters.misses_4k += 1,
+                    PageSize::Size2M => counters.misses_2m += 1,
+                    PageSize::Size1G => counters.misses_1g += 1,
+                }
+                tlb.insert(request.address, request.space, &leaf);
+                Answer::Translated {
+                    physical: leaf.physical(request.address),
+                    latency,
+                    walked,
+                }
+            }
+        }
+    }
+
+    /// Forgets everything about a range of a space's addresses.
+    pub fn invalidate(&mut self, space: SpaceId, range: VirtRange) {
+        self.data.invalidate(space, range);
+        self.instruction.invalidate(space, range);
+        self.translator.invalidate(space, range);
+    }
+
+    /// What the L1 TLBs did since the counters were reset.
+    #[must_use]
+    pub fn counters(&self) -> MmuCounters {
+        self.counters
+    }
+
+    /// What the translator did since the counters were reset.
+    #[must_use]
+    pub fn translator_counters(&self) -> TranslatorCounters {
+        self.translator.counters()
+    }
+
+    /// Bits of storage behind the L1 TLBs.
+    #[must_use]
+    pub fn storage_bits(&self) -> u64 {
+        self.translator.storage_bits()
+    }
+
+    /// Starts counting anew; the structures keep what they hold.
+    pub fn reset_counters(&mut self) {
+        self.counters = MmuCounters::default();
+        self.translator.reset_counters();
+    }
+}

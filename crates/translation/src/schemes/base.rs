@@ -1,0 +1,39 @@
+//! 4 KB pages only: Linux with transparent huge pages off.
+
+use contigua_paging::{CollapseContext, FaultContext, MappingPolicy};
+use contigua_units::PageSize;
+use serde::{Deserialize, Serialize};
+
+use super::Scheme;
+use crate::{Error, Radix, TlbConfig, Translator, WalkCacheConfig};
+
+/// Nothing can be chosen.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {}
+
+impl Scheme for Config {
+    fn translator(
+        &self,
+        tlb: &TlbConfig,
+        walk_cache: &WalkCacheConfig,
+    ) -> Result<Box<dyn Translator>, Error> {
+        Ok(Box::new(Radix::new(tlb, walk_cache)?))
+    }
+
+    fn policy(&self) -> Box<dyn MappingPolicy> {
+        Box::new(BasePages)
+    }
+}
+
+struct BasePages;
+
+impl MappingPolicy for BasePages {
+    fn on_fault(&self, _: &FaultContext) -> PageSize {
+        PageSize::Size4K
+    }
+
+    fn collapse(&self, _: &CollapseContext) -> bool {
+        false
+    }
+}

@@ -1,0 +1,138 @@
+//! Transparent huge pages, as Linux has them: a first touch maps 2 MB where the mapping allows
+//! and a block is free, and a background pass (`khugepaged`) makes 2 MB pages of small ones.
+//!
+//! Parameters and defaults are those of Linux's
+//! `Documentation/admin-guide/mm/transhuge.rst`.
+
+use contigua_paging::{CollapseContext, FaultContext, HugeAdvice, MappingPolicy, Vma};
+use contigua_units::{Nanoseconds, PageSize};
+use serde::{Deserialize, Serialize};
+
+use super::{BackgroundPass, Scheme};
+use crate::{Error, Radix, TlbConfig, Translator, WalkCacheConfig};
+
+/// Where huge pages are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Enabled {
+    /// Everywhere but where the program objects.
+    Always,
+    /// Where the program asks for them.
+    Madvise,
+    /// Nowhere.
+    Never,
+}
+
+/// The settings under `/sys/kernel/mm/transparent_hugepage`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// `enabled`.
+    pub enabled: Enabled,
+    /// `khugepaged/scan_sleep_millisecs`.
+    pub scan_interval: Nanoseconds,
+    /// `khugepaged/pages_to_scan`, 4 KB pages a step.
+    pub pages_to_scan: u64,
+    /// `khugepaged/max_ptes_none`: of 512 pages, how many may be untouched.
+    pub max_ptes_none: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            enabled: Enabled::Always,
+            scan_interval: Nanoseconds::new(10_000_000_000),
+            pages_to_scan: 4096,
+            max_ptes_none: 511,
+        }
+    }
+}
+
+impl Scheme for Config {
+    fn translator(
+        &self,
+        tlb: &TlbConfig,
+        walk_cache: &WalkCacheConfig,
+    ) -> Result<Box<dyn Translator>, Error> {
+        Ok(Box::new(Radix::new(tlb, walk_cache)?))
+    }
+
+    fn policy(&self) -> Box<dyn MappingPolicy> {
+        Box::new(HugePages {
+            enabled: self.enabled,
+            least_present: PageSize::Size2M.frames().saturating_sub(self.max_ptes_none).max(1),
+        })
+    }
+
+    fn background(&self) -> Option<BackgroundPass> {
+        (self.enabled != Enabled::Never).then_some(BackgroundPass {
+            interval: self.scan_interval,
+            pages: self.pages_to_scan,
+        })
+    }
+}
+
+struct HugePages {
+    enabled: Enabled,
+    least_present: u32,
+}
+
+impl HugePages {
+    fn allows(&self, vma: &Vma) -> bool {
+        match (self.enabled, vma.huge) {
+            (Enabled::Never, _) | (_, HugeAdvice::NoHuge) => false,
+            (Enabled::Madvise, advice) => advice == HugeAdvice::Huge,
+            (Enabled::Always, _) => true,
+        }
+    }
+}
+
+impl MappingPolicy for HugePages {
+    fn on_fault(&self, context: &FaultContext) -> PageSize {
+        if self.allows(&context.vma) {
+            context.fits.min(PageSize::Size2M)
+        } else {
+            PageSize::Size4K
+        }
+    }
+
+    fn collapse(&self, context: &CollapseContext) -> bool {
+        self.allows(&context.vma) && context.present >= self.least_present
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use contigua_units::VirtAddr;
+
+    fn verdict(enabled: Enabled, huge: HugeAdvice, fits: PageSize) -> PageSize {
+        let config = Config { enabled, ..Config::default() };
+        let vma = Vma { huge, ..Vma::ANONYMOUS };
+        config.policy().on_fault(&FaultContext { address: VirtAddr::new(0), vma, fits })
+    }
+
+    #[test]
+    fn advice_decides_as_in_linux() {
+        use HugeAdvice::{Huge, NoHuge, None};
+        const FITS: PageSize = PageSize::Size2M;
+        assert_eq!(verdict(Enabled::Always, None, FITS), PageSize::Size2M);
+        assert_eq!(verdict(Enabled::Always, NoHuge, FITS), PageSize::Size4K);
+        assert_eq!(verdict(Enabled::Madvise, None, FITS), PageSize::Size4K);
+        assert_eq!(verdict(Enabled::Madvise, Huge, FITS), PageSize::Size2M);
+        assert_eq!(verdict(Enabled::Never, Huge, FITS), PageSize::Size4K);
+        assert_eq!(verdict(Enabled::Always, None, PageSize::Size4K), PageSize::Size4K);
+        assert_eq!(verdict(Enabled::Always, None, PageSize::Size1G), PageSize::Size2M);
+    }
+
+    #[test]
+    fn the_pass_collapses_from_the_threshold_on() {
+        for (max_ptes_none, present, expected) in
+            [(511, 1, true), (500, 11, false), (500, 12, true), (0, 511, false), (0, 512, true)]
+        {
+            let config = Config { max_ptes_none, ..Config::default() };
+            let context = CollapseContext { vma: Vma::ANONYMOUS, present };
+            assert_eq!(config.policy().collapse(&context), expected, "{max_ptes_none} {present}");
+        }
+    }
+}
