@@ -151,9 +151,12 @@ impl<B: AsRef<[FrameRecord]> + AsMut<[FrameRecord]>> Frames<B> {
     ///
     /// # Errors
     /// [`Error::NotAllocated`] when the frame is not the first of an allocated block, which
-    /// includes one that was freed before.
+    /// includes one that was freed before; [`Error::Shared`] when it has several users.
     pub fn free(&mut self, frame: Frame) -> Result<(), Error> {
         let record = *self.allocated(frame)?;
+        if record.references() > 1 {
+            return Err(Error::Shared(frame));
+        }
         let mut order = record.order();
         self.free += u64::from(order.frames());
         self.by_class[record.class() as usize] -= u64::from(order.frames());
@@ -194,30 +197,6 @@ impl<B: AsRef<[FrameRecord]> + AsMut<[FrameRecord]>> Frames<B> {
                 ..owner
             }));
         }
-        Ok(())
-    }
-
-    /// Turns the single frames of an aligned range back into one block, as
-    /// [`Frames::split`] had it.
-    ///
-    /// # Errors
-    /// [`Error::NotAllocated`] when a frame of the range is not a single allocated one of the
-    /// same class.
-    pub fn join(&mut self, frame: Frame, order: Order) -> Result<(), Error> {
-        let first = *self.allocated(frame)?;
-        let records = self.records.as_mut();
-        for i in 0..order.frames() {
-            let part = frame.offset(i);
-            let record = records.get(part.index()).ok_or(Error::NoSuchFrame(part))?;
-            let single = record.role() == Role::Allocated && record.order() == Order::BASE;
-            if !single || record.class() != first.class() {
-                return Err(Error::NotAllocated(part));
-            }
-        }
-        for i in 1..order.frames() {
-            records[frame.offset(i).index()] = FrameRecord::default();
-        }
-        records[frame.index()].set_order(order);
         Ok(())
     }
 

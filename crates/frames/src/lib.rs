@@ -31,4 +31,7 @@ pub enum Error {
     /// The frame is not the first of an allocated block.
     #[error("{0} is not the first frame of an allocated block")]
     NotAllocated(Frame),
+    /// The block has several users, and only one of them gave it up.
+    #[error("{0} has several users")]
+    Shared(Frame),
 }

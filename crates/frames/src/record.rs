@@ -128,10 +128,6 @@ impl FrameRecord {
         Order::new(self.order)
     }
 
-    pub(crate) fn set_order(&mut self, order: Order) {
-        self.order = order.get();
-    }
-
     pub(crate) fn class(&self) -> FrameClass {
         self.class
     }

@@ -70,14 +70,11 @@ impl AddressSpace {
         memory: &mut Memory,
         effects: &mut Effects,
     ) -> Result<Vec<(VirtAddr, Leaf)>, Error> {
-        for edge in [range.start, range.end] {
-            if let Some(leaf) = self.table.leaf(edge)
-                && !edge.is_aligned(leaf.size.bytes())
-            {
-                self.split(edge, memory, effects)?;
-            }
-        }
         let mut pages = Vec::new();
+        if range.is_empty() {
+            return Ok(pages);
+        }
+        self.split_edges(range, memory, effects)?;
         self.table
             .for_each(range, |address, leaf| pages.push((address, leaf)));
         if !pages.is_empty() {
@@ -113,8 +110,17 @@ impl AddressSpace {
     }
 
     /// `madvise(MADV_HUGEPAGE)` and `MADV_NOHUGEPAGE`.
-    pub fn advise_huge(&mut self, range: VirtRange, advice: HugeAdvice) {
-        self.change_vmas(range, |vma| vma.huge = advice);
+    ///
+    /// # Errors
+    /// As for [`AddressSpace::map`].
+    pub fn advise_huge(
+        &mut self,
+        range: VirtRange,
+        advice: HugeAdvice,
+        memory: &mut Memory,
+        effects: &mut Effects,
+    ) -> Result<(), Error> {
+        self.change_vmas(range, memory, effects, |vma| vma.huge = advice)
     }
 
     /// `mprotect`, as far as stores are concerned.
@@ -128,7 +134,7 @@ impl AddressSpace {
         memory: &mut Memory,
         effects: &mut Effects,
     ) -> Result<(), Error> {
-        self.change_vmas(range, |vma| vma.writable = writable);
+        self.change_vmas(range, memory, effects, |vma| vma.writable = writable)?;
         if writable {
             // Pages become writable one by one, when they are written: they may be shared.
             return Ok(());
@@ -141,23 +147,58 @@ impl AddressSpace {
         Ok(())
     }
 
-    fn change_vmas(&mut self, range: VirtRange, change: impl Fn(&mut Vma)) {
+    /// Changes the mappings of a range. A huge page that reaches across the edge of a mapping that
+    /// is cut in two is split first, as in Linux (`vma_adjust_trans_huge`).
+    pub(crate) fn change_vmas(
+        &mut self,
+        range: VirtRange,
+        memory: &mut Memory,
+        effects: &mut Effects,
+        change: impl Fn(&mut Vma),
+    ) -> Result<(), Error> {
         if range.is_empty() {
-            return;
+            return Ok(());
         }
         let within = range.start.get()..range.end.get();
         let pieces: Vec<_> = self
             .vmas
             .overlapping(within.clone())
-            .map(|(piece, vma)| {
+            .filter_map(|(piece, old)| {
                 let piece = piece.start.max(within.start)..piece.end.min(within.end);
-                (piece, *vma)
+                let mut new = *old;
+                change(&mut new);
+                (new != *old).then_some((piece, new))
             })
             .collect();
-        for (piece, mut vma) in pieces {
-            change(&mut vma);
+        for (piece, vma) in pieces {
+            self.split_edges(
+                VirtRange {
+                    start: VirtAddr::new(piece.start),
+                    end: VirtAddr::new(piece.end),
+                },
+                memory,
+                effects,
+            )?;
             self.vmas.insert(piece, vma);
         }
+        Ok(())
+    }
+
+    /// Splits the huge pages that reach across an end of a range.
+    pub(crate) fn split_edges(
+        &mut self,
+        range: VirtRange,
+        memory: &mut Memory,
+        effects: &mut Effects,
+    ) -> Result<(), Error> {
+        for edge in [range.start, range.end] {
+            if let Some(leaf) = self.table.leaf(edge)
+                && !edge.is_aligned(leaf.size.bytes())
+            {
+                self.split(edge, memory, effects)?;
+            }
+        }
+        Ok(())
     }
 
     /// `mremap`: a mapping moves or changes its size. With `keep`, the old range stays mapped,

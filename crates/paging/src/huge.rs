@@ -103,14 +103,22 @@ impl AddressSpace {
     }
 
     /// The first aligned 2 MB at or after the pass's position that lies inside one private
-    /// anonymous mapping.
+    /// anonymous mapping and has something mapped in it. Linux's pass also spends its budget on
+    /// ranges with nothing in them.
     fn next_candidate(&self) -> Option<(VirtAddr, Vma)> {
-        let rest = self.pass_position..u64::MAX;
-        self.vmas.overlapping(rest).find_map(|(range, vma)| {
-            let start = range.start.max(self.pass_position).next_multiple_of(HUGE);
-            let fits = vma.kind == VmaKind::Anonymous && !vma.shared && start + HUGE <= range.end;
-            fits.then(|| (VirtAddr::new(start), *vma))
-        })
+        let mut from = VirtAddr::new(self.pass_position);
+        loop {
+            let mapped = self.table.next_mapped(from)?;
+            let whole = VirtRange::page_around(mapped, PageSize::Size2M);
+            if let Some((range, vma)) = self.vma(mapped)
+                && range.covers(whole)
+                && vma.kind == VmaKind::Anonymous
+                && !vma.shared
+            {
+                return Some((whole.start, vma));
+            }
+            from = whole.end;
+        }
     }
 
     /// Makes one 2 MB page of the small pages around an address. Nothing happens when no block is

@@ -202,7 +202,7 @@ impl AddressSpace {
         memory: &mut Memory,
         effects: &mut Effects,
     ) -> Result<Fault, Error> {
-        let (range, vma) = self.explain(address, write, effects);
+        let (range, vma) = self.explain(address, write, memory, effects)?;
         match self.table.leaf(address) {
             None => self.fault_in(address, write, range, vma, policy, memory, effects),
             Some(leaf) if write && !leaf.writable => {
@@ -225,20 +225,22 @@ impl AddressSpace {
         &mut self,
         address: VirtAddr,
         write: bool,
+        memory: &mut Memory,
         effects: &mut Effects,
-    ) -> (VirtRange, Vma) {
+    ) -> Result<(VirtRange, Vma), Error> {
         match self.vma(address) {
-            Some((range, vma)) if vma.writable || !write => (range, vma),
+            Some((range, vma)) if vma.writable || !write => Ok((range, vma)),
             other => {
-                effects.unexplained += 1;
                 let page = VirtRange::page_around(address, PageSize::Size4K);
+                self.split_edges(page, memory, effects)?;
+                effects.unexplained += 1;
                 let vma = Vma {
                     writable: true,
                     huge: HugeAdvice::NoHuge,
                     ..other.map_or(Vma::ANONYMOUS, |(_, vma)| vma)
                 };
                 self.vmas.insert(page.start.get()..page.end.get(), vma);
-                (page, vma)
+                Ok((page, vma))
             }
         }
     }

@@ -403,6 +403,20 @@ impl PageTable {
         }
     }
 
+    /// The first address at or after `from` where something is mapped, or the start of its page.
+    #[must_use]
+    pub fn next_mapped(&self, from: VirtAddr) -> Option<VirtAddr> {
+        let mut at = from;
+        while at.get() >> ADDRESS_BITS == 0 {
+            let (leaf, step) = self.step(at);
+            if leaf.is_some() {
+                return Some(at);
+            }
+            at = at.align_down(step) + step;
+        }
+        None
+    }
+
     /// The leaf at an address, and the size of the aligned area that this is the answer for.
     fn step(&self, address: VirtAddr) -> (Option<Leaf>, u64) {
         let mut node = 0;

@@ -238,7 +238,8 @@ proptest! {
                 }
                 Operation::Advise(start, pages, huge) => {
                     let advice = if huge { HugeAdvice::Huge } else { HugeAdvice::NoHuge };
-                    process.space.advise_huge(range(start, pages), advice);
+                    let range = range(start, pages);
+                    world.step(process, |s, m, e| s.advise_huge(range, advice, m, e).unwrap());
                 }
                 Operation::FreeLazily(start, pages) => {
                     let range = range(start, pages);
@@ -366,7 +367,9 @@ fn lazily_freed_pages_come_back_when_memory_is_short() {
     space
         .map(all, Vma::ANONYMOUS, &mut memory, &mut effects)
         .unwrap();
-    space.advise_huge(all, HugeAdvice::NoHuge);
+    space
+        .advise_huge(all, HugeAdvice::NoHuge, &mut memory, &mut effects)
+        .unwrap();
     let mut touch = |space: &mut AddressSpace, page| {
         space.fault(address(page), true, &Greedy, &mut memory, &mut effects)
     };
