@@ -1,1 +1,22 @@
-//! machine
+//! The simulated server.
+//!
+//! [`config`] turns TOML into values, [`Engine`] runs a stream of events on the components that
+//! they describe, the kernel module does what the operating system would, and everything ends in
+//! one [`Report`]. [`simulate`] does all of it for one design.
+
+#![forbid(unsafe_code)]
+
+pub mod config;
+mod engine;
+mod error;
+mod kernel;
+mod port;
+mod report;
+mod run;
+
+pub use engine::Engine;
+pub use error::Error;
+pub use report::{
+    Executed, KernelReport, MemoryReport, ProgramReport, Report, SyscallReport, TimeReport,
+};
+pub use run::{Progress, simulate};

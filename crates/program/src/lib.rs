@@ -1,1 +1,26 @@
-//! program
+//! What a program does, as a stream of events.
+//!
+//! Every way of observing a program (QEMU now, traces of other tools) is a [`sources::Source`]
+//! of [`wire`] words: blocks executed, addresses accessed, system calls made. The engine above
+//! knows nothing else about programs, so a source can be added without touching it.
+//!
+//! The QEMU plugin links this crate without its default feature and so gets the wire format and
+//! the writing end of the [`ring`] only.
+
+pub mod code;
+pub mod executable;
+pub mod ring;
+pub mod syscall;
+pub mod wire;
+
+#[cfg(feature = "sources")]
+pub mod decode;
+#[cfg(feature = "sources")]
+pub mod launch;
+#[cfg(feature = "sources")]
+pub mod sources;
+#[cfg(feature = "sources")]
+pub mod trace;
+
+mod error;
+pub use error::{Error, TraceProblem};

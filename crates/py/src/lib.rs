@@ -1,1 +1,152 @@
-//! py
+//! The engine as a Python module.
+//!
+//! Python passes configuration as TOML text and gets reports as JSON text: both sides have good
+//! libraries for these, and the formats are the same as on disk.
+
+mod session;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use contigua_machine::config::{self, Age, Detail, RunConfig};
+use contigua_translation::SchemeConfig;
+use contigua_units::{Bytes, Nanoseconds};
+use pyo3::create_exception;
+use pyo3::exceptions::PyException;
+use pyo3::prelude::*;
+
+use session::{Input, Session};
+
+create_exception!(_engine, EngineError, PyException, "What the engine could not do, and why.");
+
+fn engine_error(error: impl std::fmt::Display) -> PyErr {
+    EngineError::new_err(error.to_string())
+}
+
+/// One design on one machine, as Python describes it.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct RunSpec {
+    design_name: String,
+    design: String,
+    machine_name: String,
+    machine: String,
+    memory: Option<String>,
+    age: String,
+    detail: String,
+    seed: u64,
+    skip: u64,
+    warmup: u64,
+    instructions: Option<u64>,
+}
+
+impl RunSpec {
+    fn resolve(self) -> PyResult<RunConfig> {
+        let design = config::parse_design(&self.design, &self.design_name).map_err(engine_error)?;
+        let mut machine =
+            config::parse_machine(&self.machine, &self.machine_name).map_err(engine_error)?;
+        if let Some(memory) = &self.memory {
+            let parsed: Result<Bytes, _> = memory.parse();
+            machine.memory = parsed.map_err(|e| engine_error(format!("memory {memory:?}: {e}")))?;
+        }
+        let age: Age = self.age.parse().map_err(engine_error)?;
+        let detail = match self.detail.as_str() {
+            "full" => Detail::Full,
+            "translation" => Detail::Translation,
+            other => {
+                let known = "full and translation";
+                return Err(engine_error(format!("unknown detail {other:?}: known are {known}")));
+            }
+        };
+        Ok(RunConfig {
+            design_name: self.design_name,
+            design,
+            machine_name: self.machine_name,
+            machine,
+            age,
+            detail,
+            seed: self.seed,
+            skip: self.skip,
+            warmup: self.warmup,
+            instructions: self.instructions,
+        })
+    }
+}
+
+/// Runs designs on one execution of a program, or on one trace.
+///
+/// Exactly one of `command` and `trace` is given. `progress` is called a few times a second with
+/// a list of (instructions, batches behind), one for each design. Returns the reports as JSON and
+/// the program's exit status.
+#[pyfunction]
+#[pyo3(signature = (runs, *, command=None, trace=None, record=None, seconds=None, progress=None))]
+fn run(
+    py: Python<'_>,
+    runs: Vec<RunSpec>,
+    command: Option<Vec<OsString>>,
+    trace: Option<PathBuf>,
+    record: Option<PathBuf>,
+    seconds: Option<f64>,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<(Vec<String>, i32)> {
+    let configs = runs.into_iter().map(RunSpec::resolve).collect::<PyResult<Vec<_>>>()?;
+    let input = match (command, trace) {
+        (Some(command), None) => Input::Live(command),
+        (None, Some(trace)) => Input::Trace(trace),
+        _ => return Err(engine_error("give either a command or a trace")),
+    };
+    let session = Session {
+        configs,
+        input,
+        record,
+        time_limit: seconds.map(Duration::from_secs_f64),
+    };
+    let outcome = py.detach(|| {
+        session.run(&|state| {
+            Python::attach(|py| {
+                if let Some(progress) = &progress {
+                    progress.call1(py, (state.to_vec(),))?;
+                }
+                py.check_signals()
+            })
+        })
+    })?;
+    let reports = outcome.reports.iter().map(contigua_machine::Report::to_json);
+    Ok((reports.collect(), outcome.exit_code))
+}
+
+/// Reads a design and returns it as JSON with every default filled in.
+#[pyfunction]
+fn resolve_design(text: &str, path: &str) -> PyResult<String> {
+    let design = config::parse_design(text, path).map_err(engine_error)?;
+    serde_json::to_string(&design).map_err(engine_error)
+}
+
+/// Reads a machine and returns it as JSON with every default filled in.
+#[pyfunction]
+fn resolve_machine(text: &str, path: &str) -> PyResult<String> {
+    let machine = config::parse_machine(text, path).map_err(engine_error)?;
+    serde_json::to_string(&machine).map_err(engine_error)
+}
+
+/// Reads a duration such as "30s" and returns seconds.
+#[pyfunction]
+fn parse_duration(text: &str) -> PyResult<f64> {
+    let parsed: Result<Nanoseconds, _> = text.parse();
+    let duration = parsed.map_err(|e| engine_error(format!("duration {text:?}: {e}")))?;
+    Ok(Duration::from_nanos(duration.get()).as_secs_f64())
+}
+
+/// The native half of the `contigua` package.
+#[pymodule]
+fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("EngineError", module.py().get_type::<EngineError>())?;
+    module.add("VERSION", env!("CARGO_PKG_VERSION"))?;
+    module.add("SCHEMES", SchemeConfig::NAMES.to_vec())?;
+    module.add_function(wrap_pyfunction!(run, module)?)?;
+    module.add_function(wrap_pyfunction!(resolve_design, module)?)?;
+    module.add_function(wrap_pyfunction!(resolve_machine, module)?)?;
+    module.add_function(wrap_pyfunction!(parse_duration, module)?)?;
+    Ok(())
+}

@@ -1,1 +1,140 @@
-//! qemu-plugin
+//! The QEMU plugin: observes a guest program and streams what it does into a ring.
+//!
+//! Two callbacks are hot, one per executed block and one per access. Each appends one word to the
+//! chunk that its vCPU is filling; everything else (describing blocks, system calls, threads,
+//! processes) happens rarely and may take its time. QEMU guarantees that all callbacks of one
+//! vCPU run on that vCPU's own host thread, so a vCPU's state needs no synchronisation.
+//!
+//! Arguments: `ring=PATH,process=N`: where the ring can be opened, and which process of the run
+//! this is.
+
+mod access;
+mod api;
+mod blocks;
+mod exec;
+mod guest;
+mod image;
+mod syscalls;
+mod vcpu;
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::path::Path;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use contigua_program::ring::{Producer, Ring};
+use contigua_program::syscall::Architecture;
+use contigua_program::wire::{Event, ProcessId};
+
+use api::{Info, PluginId};
+
+/// The plugin interface version that QEMU checks before it calls [`qemu_plugin_install`].
+#[unsafe(no_mangle)]
+pub static qemu_plugin_version: c_int = 1;
+
+/// What all callbacks of this process share.
+struct Plugin {
+    producer: Producer,
+    architecture: Architecture,
+    /// This plugin's own file and the arguments that programs started later are given.
+    arguments: exec::PluginArguments,
+}
+
+static PLUGIN: OnceLock<Plugin> = OnceLock::new();
+/// Number of this process within the run; changes in a forked child.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+
+fn plugin() -> &'static Plugin {
+    PLUGIN.get().expect("callbacks are registered after installation")
+}
+
+/// Says on standard error why observation cannot go on, and ends the program: a report of half a
+/// program must not look like a whole one.
+fn fail(reason: &str) -> ! {
+    eprintln!("contigua plugin: {reason}");
+    std::process::exit(EXIT_PLUGIN_FAILED)
+}
+
+/// The exit status after [`fail`].
+const EXIT_PLUGIN_FAILED: i32 = 125;
+
+/// QEMU's entry point.
+///
+/// # Safety
+/// Called by QEMU with its own description and `argc` NUL-terminated arguments.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn qemu_plugin_install(
+    id: PluginId,
+    info: *const Info,
+    argc: c_int,
+    argv: *const *const c_char,
+) -> c_int {
+    // SAFETY: QEMU passes `argc` valid strings that live during this call.
+    let arguments = (0..argc as usize).map(|i| unsafe { CStr::from_ptr(*argv.add(i)) });
+    let arguments: Vec<String> = arguments.map(|a| a.to_string_lossy().into_owned()).collect();
+    // SAFETY: QEMU passes a valid description with a valid target name.
+    let target = unsafe { CStr::from_ptr((*info).target_name) };
+    match install(id, &target.to_string_lossy(), &arguments) {
+        Ok(()) => 0,
+        Err(reason) => {
+            eprintln!("contigua plugin: {reason}");
+            1
+        }
+    }
+}
+
+fn install(id: PluginId, target: &str, arguments: &[String]) -> Result<(), String> {
+    let value = |key: &str| {
+        let found = arguments.iter().find_map(|a| a.strip_prefix(key)?.strip_prefix('='));
+        found.ok_or_else(|| format!("argument {key}= is missing; start programs with `contigua run`"))
+    };
+    let ring = value("ring")?;
+    let process: u32 = value("process")?
+        .parse()
+        .map_err(|_| "argument process= takes a number".to_owned())?;
+    let architecture = Architecture::ALL
+        .into_iter()
+        .find(|architecture| architecture.name() == target)
+        .ok_or_else(|| format!("guest architecture {target} is not supported"))?;
+    let producer = Producer::new(Ring::open(Path::new(ring)).map_err(|e| e.to_string())?);
+    image::remember_emulator_mappings();
+    PROCESS.store(process, Ordering::Relaxed);
+    let plugin = Plugin {
+        producer,
+        architecture,
+        arguments: exec::PluginArguments::new(ring),
+    };
+    PLUGIN
+        .set(plugin)
+        .map_err(|_| "installed twice".to_owned())?;
+    access::learn_memory_information();
+    // SAFETY: the callbacks have the signatures that the interface asks for and stay loaded as
+    // long as QEMU does; the handlers for fork run in QEMU's own process.
+    unsafe {
+        api::qemu_plugin_register_vcpu_init_cb(id, on_thread_start);
+        api::qemu_plugin_register_vcpu_exit_cb(id, on_thread_end);
+        api::qemu_plugin_register_vcpu_tb_trans_cb(id, blocks::on_translate);
+        api::qemu_plugin_register_vcpu_syscall_cb(id, syscalls::on_enter);
+        api::qemu_plugin_register_vcpu_syscall_ret_cb(id, syscalls::on_return);
+        api::qemu_plugin_register_atexit_cb(id, on_exit, std::ptr::null_mut());
+        libc::pthread_atfork(None, None, Some(syscalls::after_fork_in_child));
+    }
+    Ok(())
+}
+
+extern "C" fn on_thread_start(_: PluginId, vcpu: c_uint) {
+    let process = ProcessId(PROCESS.load(Ordering::Relaxed));
+    vcpu::start(vcpu);
+    vcpu::append_event(vcpu, &Event::ThreadStart { process });
+}
+
+extern "C" fn on_thread_end(_: PluginId, vcpu: c_uint) {
+    vcpu::append_event(vcpu, &Event::ThreadEnd);
+    vcpu::publish(vcpu);
+}
+
+/// QEMU has taken all vCPUs out of instrumented code before it calls this.
+extern "C" fn on_exit(_: PluginId, _: *mut c_void) {
+    vcpu::publish_all();
+    plugin().producer.ring().forget_process(std::process::id());
+}

@@ -1,0 +1,68 @@
+# The two commands that matter: `make demo` and `make test`. Both set everything up first.
+
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHON ?= python3
+SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock \
+	pyproject.toml $(shell find python/contigua -name '*.py' -o -name '*.toml')
+
+.PHONY: help demo test test-rust test-python bench lint fmt setup clean
+
+help:
+	@echo 'make demo   set up, run redis and a graph search on simulated servers, show the tables'
+	@echo 'make test   set up, run all tests'
+	@echo 'make bench  measure speed (Criterion for parts, whole runs for the rest)'
+	@echo 'make lint   check formatting, lints and types'
+	@echo 'make fmt    format everything'
+
+demo: setup workloads/bin/gups
+	scripts/require redis-server redis-server
+	scripts/require redis-benchmark redis-tools
+	scripts/demo
+
+test: test-rust test-python
+
+test-rust:
+	cargo test --workspace --exclude contigua-qemu-plugin --exclude contigua-py
+
+test-python: setup workloads/bin/gups
+	scripts/require sqlite3 sqlite3
+	$(BIN)/pytest
+
+bench: setup workloads/bin/gups
+	cargo bench --workspace --exclude contigua-qemu-plugin --exclude contigua-py
+	scripts/require sqlite3 sqlite3
+	$(BIN)/python benches/whole_runs.py
+
+lint: $(VENV)/tools
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	$(BIN)/ruff format --check python benches
+	$(BIN)/ruff check python benches
+	$(BIN)/mypy
+
+fmt: $(VENV)/tools
+	cargo fmt --all
+	$(BIN)/ruff format python benches
+	$(BIN)/ruff check --fix python benches
+
+setup: $(VENV)/installed
+	scripts/require qemu-x86_64 qemu-user
+
+$(VENV)/tools: pyproject.toml
+	scripts/require-python $(PYTHON)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check 'maturin>=1.9,<2' 'mypy>=1.15' \
+		'pandas-stubs>=2.2' 'pytest>=8.3' 'ruff>=0.11' 'click>=8.1' 'pandas>=2.2' 'rich>=13.7'
+	touch $@
+
+$(VENV)/installed: $(VENV)/tools $(SOURCES)
+	VIRTUAL_ENV=$(abspath $(VENV)) $(BIN)/maturin develop --quiet --release
+	touch $@
+
+workloads/bin/gups: $(wildcard workloads/*.c workloads/*.h workloads/tests/*.c workloads/Makefile)
+	scripts/require cc gcc
+	$(MAKE) --quiet -C workloads
+
+clean:
+	rm -rf $(VENV) target workloads/bin

@@ -1,0 +1,231 @@
+//! From what a person wrote to what is simulated.
+//!
+//! Machines and designs are TOML files. Reading one yields a complete value, with every default
+//! filled in; that value, not the text, goes into the report. Unknown keys are errors that name
+//! the place and offer the nearest known key.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use contigua_cache::HierarchyConfig;
+use contigua_core::CoreConfig;
+use contigua_translation::{SchemeConfig, TlbConfig, WalkCacheConfig};
+use contigua_units::{Bytes, Cycles, Megahertz};
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+
+/// The hardware of a simulated server: a file in `machines/`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MachineConfig {
+    /// What machine this is, for people.
+    pub description: String,
+    /// Clock of the core.
+    pub clock: Megahertz,
+    /// Physical memory.
+    pub memory: Bytes,
+    /// The core.
+    pub core: CoreConfig,
+    /// Translation lookaside buffers.
+    pub tlb: TlbConfig,
+    /// Page-walk caches.
+    pub walk_cache: WalkCacheConfig,
+    /// Caches and memory.
+    pub cache: HierarchyConfig,
+    /// What the kernel's work costs.
+    pub kernel: KernelCosts,
+}
+
+/// Cycles that the kernel's work takes. The kernel's own accesses are not simulated, so these
+/// figures include them; `docs/reference/costs.md` names their sources.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KernelCosts {
+    /// Entering, handling and leaving a page fault, without zeroing or copying.
+    pub page_fault_cycles: Cycles,
+    /// Zeroing a 4 KB page.
+    pub zero_4k_cycles: Cycles,
+    /// Zeroing a 2 MB page.
+    pub zero_2m_cycles: Cycles,
+    /// Copying a 4 KB page.
+    pub copy_4k_cycles: Cycles,
+    /// Allocating and zeroing a page-table node.
+    pub page_table_node_cycles: Cycles,
+    /// Entering and leaving a system call, without what it does.
+    pub syscall_cycles: Cycles,
+    /// Switching from a thread to another one.
+    pub context_switch_cycles: Cycles,
+    /// Invalidating a range of addresses in the local TLBs.
+    pub invalidation_cycles: Cycles,
+}
+
+/// What is compared: a file in `designs/`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DesignConfig {
+    /// What design this is, for people.
+    pub description: String,
+    /// The translation scheme, both halves.
+    pub translation: SchemeConfig,
+}
+
+/// How much is simulated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Detail {
+    /// Translation only: counts of TLB misses, walks, references and faults, but no time.
+    Translation,
+    /// Translation, caches and core: everything, in cycles.
+    #[default]
+    Full,
+}
+
+/// The history of a server's memory before the program starts.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Age {
+    /// Nothing was ever allocated.
+    #[default]
+    Fresh,
+    /// This share of all frames (0 to 1) is unmovable, spread evenly at random.
+    Scattered(f64),
+}
+
+impl FromStr for Age {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let unknown = || Error::Age {
+            text: text.to_owned(),
+        };
+        if text == "fresh" {
+            return Ok(Self::Fresh);
+        }
+        let percent = text.strip_prefix("scattered:").ok_or_else(unknown)?;
+        let percent: f64 = percent
+            .trim_end_matches('%')
+            .parse()
+            .map_err(|_| unknown())?;
+        if !(0.0..=90.0).contains(&percent) {
+            return Err(unknown());
+        }
+        Ok(Self::Scattered(percent / 100.0))
+    }
+}
+
+impl fmt::Display for Age {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fresh => f.write_str("fresh"),
+            Self::Scattered(share) => write!(f, "scattered:{}", share * 100.0),
+        }
+    }
+}
+
+impl Serialize for Age {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// Everything that decides the outcome of a run, beside the events.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RunConfig {
+    /// Name of the design.
+    pub design_name: String,
+    /// The design.
+    pub design: DesignConfig,
+    /// Name of the machine.
+    pub machine_name: String,
+    /// The machine; its `memory` is what is simulated.
+    pub machine: MachineConfig,
+    /// What the machine's memory went through before.
+    pub age: Age,
+    /// How much is simulated.
+    pub detail: Detail,
+    /// Seed of everything random.
+    pub seed: u64,
+    /// Instructions that pass before anything is simulated but the state of the address space.
+    pub skip: u64,
+    /// Instructions after these that are simulated and not counted.
+    pub warmup: u64,
+    /// Instructions after these that are counted; `None` is all that follow.
+    pub instructions: Option<u64>,
+}
+
+/// Reads a machine from TOML. `path` is where the text came from, for messages.
+///
+/// # Errors
+/// [`Error::Config`] with the place and the nearest known key.
+pub fn parse_machine(text: &str, path: &str) -> Result<MachineConfig, Error> {
+    parse(text, path)
+}
+
+/// Reads a design from TOML. `path` is where the text came from, for messages.
+///
+/// # Errors
+/// [`Error::Config`] with the place and the nearest known key.
+pub fn parse_design(text: &str, path: &str) -> Result<DesignConfig, Error> {
+    parse(text, path)
+}
+
+fn parse<T: for<'de> Deserialize<'de>>(text: &str, path: &str) -> Result<T, Error> {
+    toml::from_str(text).map_err(|error| Error::Config {
+        path: PathBuf::from(path),
+        hint: nearest_key(error.message()),
+        message: error.to_string().trim_end().to_owned(),
+    })
+}
+
+/// The known key that is most like the unknown one in an error message of serde's, as a sentence.
+fn nearest_key(message: &str) -> String {
+    const LIKENESS: f64 = 0.7;
+    let mut quoted = message.split('`').skip(1).step_by(2);
+    if !(message.contains("unknown field") || message.contains("unknown variant")) {
+        return String::new();
+    }
+    let Some(unknown) = quoted.next() else {
+        return String::new();
+    };
+    quoted
+        .map(|known| (strsim::jaro_winkler(unknown, known), known))
+        .filter(|(likeness, _)| *likeness >= LIKENESS)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map_or_else(String::new, |(_, known)| {
+            format!("\ndid you mean `{known}`?")
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_age_is_written_as_it_is_read() {
+        for text in ["fresh", "scattered:0.2", "scattered:10"] {
+            assert_eq!(text.parse::<Age>().unwrap().to_string(), text);
+        }
+        for text in [
+            "old",
+            "scattered",
+            "scattered:x",
+            "scattered:-1",
+            "scattered:91",
+            "scattered:nan",
+        ] {
+            assert!(text.parse::<Age>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_misspelt_key_is_reported_where_it_stands_with_the_right_one() {
+        let text = "description = \"x\"\n\n[translation.thp]\nenabeld = \"always\"\n";
+        let error = parse_design(text, "d.toml").unwrap_err().to_string();
+        assert!(error.contains("d.toml"), "{error}");
+        assert!(error.contains("line 4"), "{error}");
+        assert!(error.contains("did you mean `enabled`?"), "{error}");
+        let error = parse_design("description = \"x\"\n[translation.thb]\n", "d").unwrap_err();
+        assert!(error.to_string().contains("did you mean `thp`?"), "{error}");
+    }
+}

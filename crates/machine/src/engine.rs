@@ -1,0 +1,385 @@
+//! The event loop: what the program did, turned into what the hardware and the kernel do.
+//!
+//! One simulated core runs all guest threads in the order in which the stream has them; a change
+//! of thread is a context switch. TLB entries carry the process, so a switch flushes nothing.
+//! Several cores in simulated-time order come with the coherent hierarchy.
+//!
+//! The inner loop looks at raw words: one test tells an access from a block, and an access that
+//! hits the first-level structures touches three cache lines of the host.
+
+use contigua_cache::{AccessKind, Hierarchy};
+use contigua_core::{CoreModel, IssueWidth};
+use contigua_program::code::CodeLog;
+use contigua_program::sources::{Batch, Program};
+use contigua_program::wire::{
+    self, ACCESS, ADDRESS_MASK, BlockId, Event, SIZE_SHIFT, STORE, ThreadId,
+};
+use contigua_translation::{Access, Answer, Lookup, Mmu, Request};
+use contigua_units::{Cycles, LINE_BYTES, PhysAddr, VirtAddr};
+use xxhash_rust::xxh3::Xxh3Default;
+
+use crate::Error;
+use crate::config::{Detail, RunConfig};
+use crate::kernel::Kernel;
+use crate::port::WalkPort;
+use crate::report::Executed;
+
+/// What the inner loop needs of a block.
+#[derive(Clone, Copy, Default)]
+struct Block {
+    start: u64,
+    bytes: u32,
+    /// 0 until the block is met for the first time.
+    instructions: u32,
+}
+
+/// Where a run is with respect to its region of interest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Only the address space is kept.
+    Skip,
+    /// Everything is simulated, counters will be reset.
+    Warmup,
+    /// Everything is simulated and counted.
+    Measure,
+    /// The region is over.
+    Done,
+}
+
+/// A simulated server that runs one stream of events.
+pub struct Engine {
+    pub(crate) config: RunConfig,
+    pub(crate) program: Program,
+    pub(crate) kernel: Kernel,
+    pub(crate) mmu: Mmu,
+    pub(crate) hierarchy: Option<Hierarchy>,
+    pub(crate) core: IssueWidth,
+    pub(crate) executed: Executed,
+    pub(crate) digest: Xxh3Default,
+    blocks: Vec<Block>,
+    thread: Option<ThreadId>,
+    phase: Phase,
+    /// Instructions left in the phase.
+    left: u64,
+    /// All instructions since the start of the stream.
+    pub(crate) position: u64,
+    /// The line that the last fetch ended in: fetching from it again needs no look-up.
+    fetch_line: u64,
+}
+
+impl Engine {
+    /// A server as configured, before the first event of `program`.
+    ///
+    /// # Errors
+    /// [`Error::Memory`], [`Error::Component`].
+    pub fn new(config: RunConfig, program: Program) -> Result<Self, Error> {
+        let component = |problem: String| Error::Component {
+            machine: config.machine_name.clone(),
+            problem,
+        };
+        let machine = &config.machine;
+        let mmu = Mmu::new(
+            &machine.tlb,
+            &machine.walk_cache,
+            &config.design.translation,
+        )
+        .map_err(|e| component(e.to_string()))?;
+        let hierarchy = match config.detail {
+            Detail::Translation => None,
+            Detail::Full => Some(
+                Hierarchy::new(&machine.cache, machine.clock)
+                    .map_err(|e| component(e.to_string()))?,
+            ),
+        };
+        let core = IssueWidth::new(&machine.core).map_err(|e| component(e.to_string()))?;
+        let kernel = Kernel::new(&config, program.reports_mappings)?;
+        let mut engine = Self {
+            kernel,
+            mmu,
+            hierarchy,
+            core,
+            executed: Executed::default(),
+            digest: Xxh3Default::new(),
+            blocks: Vec::new(),
+            thread: None,
+            phase: Phase::Skip,
+            left: config.skip,
+            position: 0,
+            fetch_line: u64::MAX,
+            config,
+            program,
+        };
+        engine.next_phase_when_over();
+        Ok(engine)
+    }
+
+    /// Whether the region of interest is over, so that further events change nothing.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.phase == Phase::Done
+    }
+
+    /// Whether the region of interest ended before the stream.
+    pub(crate) fn was_limited(&self) -> bool {
+        self.is_done()
+    }
+
+    /// Instructions since the start of the stream.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Runs a batch.
+    ///
+    /// # Errors
+    /// [`Error::Program`] when the events are malformed, [`Error::OutOfMemory`] when the server
+    /// cannot run the program.
+    pub fn consume(&mut self, batch: Batch<'_>) -> Result<(), Error> {
+        if self.is_done() {
+            return Ok(());
+        }
+        self.switch_to(batch.thread)?;
+        let words = batch.words;
+        let mut at = 0;
+        while let Some(&word) = words.get(at) {
+            if word & ACCESS != 0 {
+                if self.phase != Phase::Skip {
+                    self.access(word)?;
+                }
+                at += 1;
+            } else if wire::is_block(word) {
+                self.enter_block(wire::block_of(word), batch.code)?;
+                if self.is_done() {
+                    self.digest_words(&words[..at]);
+                    return Ok(());
+                }
+                at += 1;
+            } else {
+                let (event, used) =
+                    Event::decode(&words[at..]).map_err(contigua_program::Error::from)?;
+                self.event(batch.thread, &event)?;
+                at += used;
+            }
+        }
+        self.digest_words(words);
+        Ok(())
+    }
+
+    fn digest_words(&mut self, words: &[u64]) {
+        for word in words {
+            self.digest.update(&word.to_le_bytes());
+        }
+    }
+
+    fn switch_to(&mut self, thread: ThreadId) -> Result<(), Error> {
+        if self.thread == Some(thread) {
+            return Ok(());
+        }
+        self.digest.update(&thread.0.to_le_bytes());
+        if self.thread.replace(thread).is_some() && self.phase != Phase::Skip {
+            self.executed.context_switches += 1;
+            self.core
+                .kernel(self.config.machine.kernel.context_switch_cycles);
+        }
+        self.fetch_line = u64::MAX;
+        let position = self.position;
+        self.kernel
+            .run_thread(thread)
+            .map_err(|fault| fault.at(position))
+    }
+
+    fn event(&mut self, thread: ThreadId, event: &Event) -> Result<(), Error> {
+        let counted = self.phase != Phase::Skip;
+        let work = self
+            .kernel
+            .event(thread, event, &self.program, &mut self.mmu)
+            .map_err(|fault| fault.at(self.position))?;
+        if counted {
+            self.core.kernel(work);
+        }
+        self.fetch_line = u64::MAX;
+        Ok(())
+    }
+
+    #[inline]
+    fn enter_block(&mut self, id: BlockId, code: &dyn CodeLog) -> Result<(), Error> {
+        let block = match self.blocks.get(id.0 as usize) {
+            Some(block) if block.instructions != 0 => *block,
+            _ => self.learn(id, code)?,
+        };
+        let instructions = u64::from(block.instructions);
+        if self.left < instructions {
+            // Whole blocks only: the region ends before a block that does not fit in.
+            self.left = 0;
+            self.next_phase_when_over();
+            if self.is_done() {
+                return Ok(());
+            }
+        }
+        self.position += instructions;
+        self.left = self.left.saturating_sub(instructions);
+        if self.phase == Phase::Skip {
+            return Ok(());
+        }
+        self.executed.blocks += 1;
+        self.executed.instructions += instructions;
+        self.core.instructions(block.instructions);
+        self.fetch(block)
+    }
+
+    #[cold]
+    fn learn(&mut self, id: BlockId, code: &dyn CodeLog) -> Result<Block, Error> {
+        let unknown = contigua_program::Error::UnknownBlock(id);
+        let described = code
+            .block(id)
+            .filter(|c| c.instructions() > 0)
+            .ok_or(unknown)?;
+        let block = Block {
+            start: described.address.get(),
+            bytes: described.size().max(1),
+            instructions: described.instructions(),
+        };
+        let index = id.0 as usize;
+        if index >= self.blocks.len() {
+            self.blocks.resize(index + index / 2 + 64, Block::default());
+        }
+        self.blocks[index] = block;
+        Ok(block)
+    }
+
+    #[cold]
+    fn next_phase_when_over(&mut self) {
+        while self.left == 0 && self.phase != Phase::Done {
+            (self.phase, self.left) = match self.phase {
+                Phase::Skip => (Phase::Warmup, self.config.warmup),
+                Phase::Warmup => {
+                    self.reset_counters();
+                    (Phase::Measure, self.config.instructions.unwrap_or(u64::MAX))
+                }
+                Phase::Measure | Phase::Done => (Phase::Done, 0),
+            };
+        }
+    }
+
+    fn reset_counters(&mut self) {
+        self.executed = Executed::default();
+        self.mmu.reset_counters();
+        self.core.reset();
+        self.kernel.reset_counters();
+        self.kernel.restart_clock();
+        if let Some(hierarchy) = &mut self.hierarchy {
+            hierarchy.reset_counters();
+        }
+    }
+
+    /// Fetches a block's lines, translating once per page.
+    #[inline]
+    fn fetch(&mut self, block: Block) -> Result<(), Error> {
+        let last = (block.start + u64::from(block.bytes) - 1) / LINE_BYTES;
+        let mut line = block.start / LINE_BYTES;
+        if line == self.fetch_line {
+            line += 1;
+        }
+        while line <= last {
+            let address = VirtAddr::new(line * LINE_BYTES);
+            let physical = self.translate(address, Access::Execute)?;
+            if let Some(hierarchy) = &mut self.hierarchy {
+                let latency = hierarchy.access(physical, AccessKind::Fetch);
+                self.core.fetch(latency);
+            }
+            line += 1;
+        }
+        self.fetch_line = last;
+        Ok(())
+    }
+
+    #[inline]
+    fn access(&mut self, word: u64) -> Result<(), Error> {
+        let address = word & ADDRESS_MASK;
+        let size = 1 << (word >> SIZE_SHIFT & 7);
+        let store = word & STORE != 0;
+        self.executed.stores += u64::from(store);
+        self.executed.loads += u64::from(!store);
+        self.touch(VirtAddr::new(address), store)?;
+        if address % LINE_BYTES + size > LINE_BYTES {
+            // The access touches a second line, perhaps of another page.
+            let next = VirtAddr::new(address + size - 1).align_down(LINE_BYTES);
+            self.touch(next, store)?;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn touch(&mut self, address: VirtAddr, store: bool) -> Result<(), Error> {
+        let (access, kind) = if store {
+            (Access::Write, AccessKind::Write)
+        } else {
+            (Access::Read, AccessKind::Read)
+        };
+        let physical = self.translate(address, access)?;
+        if let Some(hierarchy) = &mut self.hierarchy {
+            let latency = hierarchy.access(physical, kind);
+            self.core.data(latency, store);
+        }
+        Ok(())
+    }
+
+    /// The physical address of an access, with everything that it takes to get it.
+    #[inline]
+    fn translate(&mut self, address: VirtAddr, access: Access) -> Result<PhysAddr, Error> {
+        let space = self.kernel.space();
+        let lookup = match access {
+            Access::Execute => self.mmu.fetch(address, space),
+            Access::Read => self.mmu.read(address, space),
+            Access::Write => self.mmu.write(address, space),
+        };
+        match lookup {
+            Lookup::Hit(physical) => Ok(physical),
+            Lookup::Miss => self.miss(address, access),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn miss(&mut self, address: VirtAddr, access: Access) -> Result<PhysAddr, Error> {
+        /// A fault that was handled lets the next attempt succeed; copying a page that was just
+        /// filled can take one more.
+        const ATTEMPTS: usize = 4;
+        let request = Request {
+            address,
+            space: self.kernel.space(),
+            access,
+        };
+        for _ in 0..ATTEMPTS {
+            let mut port = WalkPort::new(self.hierarchy.as_mut());
+            let table = self.kernel.table();
+            match self.mmu.miss(&request, table, &mut port) {
+                Answer::Translated {
+                    physical,
+                    latency,
+                    walked,
+                } => {
+                    self.core.translation(latency, walked);
+                    return Ok(physical);
+                }
+                Answer::Fault { latency } => {
+                    self.core.translation(latency, true);
+                    let work = self
+                        .kernel
+                        .fault(address, access, &mut self.mmu)
+                        .map_err(|fault| fault.at(self.position))?;
+                    self.core.kernel(work);
+                }
+            }
+        }
+        unreachable!("a fault at {address} was handled {ATTEMPTS} times and came back");
+    }
+
+    /// Lets the kernel do what it does in the background, at this point of simulated time.
+    pub(crate) fn background(&mut self) {
+        let now = self.core.cycles();
+        let work: Cycles = self.kernel.background(now, &mut self.mmu);
+        self.core.kernel(work);
+    }
+}

@@ -1,0 +1,62 @@
+//! The crate's errors.
+
+use std::path::PathBuf;
+
+use contigua_units::Bytes;
+
+/// Why a run could not be made or finished.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A machine or design file is not well formed.
+    #[error("{}: {message}{hint}", path.display())]
+    Config {
+        /// Which file.
+        path: PathBuf,
+        /// The parser's message, with line and column.
+        message: String,
+        /// A line that offers a known key, or nothing.
+        hint: String,
+    },
+    /// A history that does not exist.
+    #[error(
+        "unknown age {text:?}: ages are fresh, and scattered:P with P percent of frames unmovable \
+         (0 to 90)"
+    )]
+    Age {
+        /// What was written.
+        text: String,
+    },
+    /// Less memory than a server can boot with.
+    #[error("{memory} of memory: a simulated server has at least {least} and at most {most}")]
+    Memory {
+        /// What was asked for.
+        memory: Bytes,
+        /// The least.
+        least: Bytes,
+        /// The most.
+        most: Bytes,
+    },
+    /// A component's parameters do not fit together.
+    #[error("machine {machine}: {problem}")]
+    Component {
+        /// Which machine.
+        machine: String,
+        /// What does not fit.
+        problem: String,
+    },
+    /// The program needs more memory than the simulated server has.
+    #[error(
+        "the simulated server ran out of its {memory} of memory at instruction {instruction}; \
+         give it more with --memory"
+    )]
+    OutOfMemory {
+        /// The server's memory.
+        memory: Bytes,
+        /// How far the program came.
+        instruction: u64,
+    },
+    /// The events could not be read.
+    #[error(transparent)]
+    Program(#[from] contigua_program::Error),
+}

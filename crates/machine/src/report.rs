@@ -1,0 +1,159 @@
+//! The result of a run: one value, the same bytes for the same events, configuration and seed.
+
+use contigua_contiguity::Contiguity;
+use contigua_core::CycleBreakdown;
+use contigua_translation::{MmuCounters, TranslatorCounters};
+use contigua_units::{Bytes, Cycles};
+use serde::Serialize;
+
+use crate::config::RunConfig;
+
+/// Everything that a run found out.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// Version of the program that wrote the report.
+    pub version: &'static str,
+    /// What was simulated, in full.
+    pub config: RunConfig,
+    /// The program under study.
+    pub program: ProgramReport,
+    /// What was executed within the region of interest.
+    pub executed: Executed,
+    /// Time; absent when only translation was simulated.
+    pub time: Option<TimeReport>,
+    /// TLBs, by side.
+    pub tlb: MmuCounters,
+    /// What answered L1 TLB misses.
+    pub translation: TranslatorCounters,
+    /// Storage of the translation scheme beyond the L1 TLBs.
+    pub translation_storage_bits: u64,
+    /// Caches, by level; absent when only translation was simulated.
+    pub cache: Option<contigua_cache::HierarchyCounters>,
+    /// Page faults and the kernel's work for them.
+    pub kernel: KernelReport,
+    /// System calls, by what they do to memory and data.
+    pub syscalls: SyscallReport,
+    /// The program's memory at its largest.
+    pub memory: MemoryReport,
+    /// Contiguity of physical memory before the program started.
+    pub contiguity_before: Contiguity,
+    /// Contiguity of physical memory when it ended, before its memory was given back.
+    pub contiguity_after: Contiguity,
+}
+
+/// Which program ran, and which events it made.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ProgramReport {
+    /// The command line.
+    pub command: Vec<String>,
+    /// The architecture.
+    pub architecture: &'static str,
+    /// XXH3-64 of the events that were consumed, in hexadecimal.
+    pub events: String,
+    /// Whether the stream ended before the program did: a limit was reached.
+    pub limited: bool,
+    /// Threads that ran.
+    pub threads: u64,
+    /// Processes that ran.
+    pub processes: u64,
+}
+
+/// Counts of what was executed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Executed {
+    /// Instructions. One iteration of a repeated string instruction counts as one.
+    pub instructions: u64,
+    /// Blocks of straight-line code, as QEMU translates them.
+    pub blocks: u64,
+    /// Loads. A vector access that QEMU splits counts once for each part.
+    pub loads: u64,
+    /// Stores.
+    pub stores: u64,
+    /// Switches from a thread to another one.
+    pub context_switches: u64,
+}
+
+/// Simulated time.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TimeReport {
+    /// All cycles.
+    pub cycles: Cycles,
+    /// Instructions per cycle.
+    pub ipc: f64,
+    /// What the cycles were spent on; the parts add up to all.
+    pub breakdown: CycleBreakdown,
+}
+
+/// The simulated kernel's work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct KernelReport {
+    /// Faults that were resolved with a zero-filled 4 KB page.
+    pub faults_anonymous_4k: u64,
+    /// Faults that were resolved with a zero-filled 2 MB page.
+    pub faults_anonymous_2m: u64,
+    /// Faults on file mappings.
+    pub faults_file: u64,
+    /// Faults that copied a page.
+    pub faults_copy_on_write: u64,
+    /// Faults on pages that were mapped by the time of the fault.
+    pub faults_spurious: u64,
+    /// 2 MB pages that were wanted and for which no 2 MB block was free.
+    pub huge_page_fallbacks: u64,
+    /// 2 MB pages made by the background pass.
+    pub huge_page_collapses: u64,
+    /// 2 MB pages that were split.
+    pub huge_page_splits: u64,
+    /// Ranges of addresses invalidated in the TLBs.
+    pub invalidations: u64,
+    /// Accesses that no reported mapping explained; a page was mapped for each.
+    pub unexplained_accesses: u64,
+}
+
+/// System calls by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct SyscallReport {
+    /// All.
+    pub all: u64,
+    /// Those that changed mappings.
+    pub memory: u64,
+    /// Those that moved data to the program.
+    pub receives: u64,
+    /// Bytes moved to the program.
+    pub bytes_received: u64,
+    /// Those that moved data from the program.
+    pub sends: u64,
+    /// Bytes moved from the program.
+    pub bytes_sent: u64,
+    /// Those that made a file descriptor.
+    pub opens: u64,
+    /// Those that waited for events.
+    pub waits: u64,
+}
+
+/// The program's memory, all processes together, when most of it was resident.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct MemoryReport {
+    /// Resident in 4 KB pages.
+    pub resident_4k: Bytes,
+    /// Resident in 2 MB pages.
+    pub resident_2m: Bytes,
+    /// Resident in 1 GB pages.
+    pub resident_1g: Bytes,
+    /// Share of resident memory in pages larger than 4 KB, 0 to 1.
+    pub huge_page_coverage: f64,
+    /// Frames that page tables take.
+    pub page_tables: Bytes,
+}
+
+impl Report {
+    /// The report as JSON, indented, ending in a newline.
+    ///
+    /// # Panics
+    /// Never: every part of a report can be written as JSON.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        let mut text = serde_json::to_string_pretty(self).expect("a report is plain data");
+        text.push('\n');
+        text
+    }
+}

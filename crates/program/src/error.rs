@@ -1,0 +1,140 @@
+//! The crate's errors.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::wire::{BlockId, Malformed};
+
+/// Why a stream of events could not be produced or read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file or directory could not be used.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// Which file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// The program to run does not exist.
+    #[error("{}: no such program; give a path, or a name found in PATH", .0.display())]
+    NoSuchProgram(PathBuf),
+    /// The program to run is not something that can be executed.
+    #[error("{}: not an executable program ({reason})", path.display())]
+    NotExecutable {
+        /// Which file.
+        path: PathBuf,
+        /// What was found instead.
+        reason: String,
+    },
+    /// The program is for an architecture that the front end does not run.
+    #[error(
+        "{}: a program for {found}, and this front end runs x86_64 programs; \
+         record it where it runs and replay the trace",
+        path.display()
+    )]
+    ForeignArchitecture {
+        /// Which file.
+        path: PathBuf,
+        /// Its architecture.
+        found: String,
+    },
+    /// QEMU's user-mode emulator is not installed.
+    #[error(
+        "{0} was not found in PATH; install it (Debian: apt-get install qemu-user) or set \
+         CONTIGUA_QEMU to its path"
+    )]
+    NoQemu(String),
+    /// QEMU could not be started, or ended before the program began.
+    #[error("QEMU could not run the program: {0}")]
+    Qemu(String),
+    /// The shared memory between QEMU and the readers could not be set up.
+    #[error("shared memory for the event ring: {step}: {source}")]
+    Ring {
+        /// What was being done.
+        step: &'static str,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// The ring already serves as many readers as it can.
+    #[error("an event ring serves at most {limit} readers")]
+    TooManyReaders {
+        /// The limit.
+        limit: u32,
+    },
+    /// The memory offered as a ring is not one, or of another version.
+    #[error("not an event ring of version {expected} (found {found})")]
+    NotARing {
+        /// The version that this build uses.
+        expected: u32,
+        /// The version found; 0 when the memory holds something else.
+        found: u32,
+    },
+    /// A stream contained words that are no record.
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    /// A stream named a block that it has not described.
+    #[error("the event stream executes block {} without having described it", .0.0)]
+    UnknownBlock(BlockId),
+    /// A trace is not readable as one.
+    #[error("{}: {problem}", path.display())]
+    Trace {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong and what to do.
+        problem: crate::TraceProblem,
+    },
+}
+
+/// What is wrong with a trace.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TraceProblem {
+    /// The file does not begin as a trace does.
+    #[error("not a {format} trace ({detail})")]
+    NotATrace {
+        /// The expected format.
+        format: &'static str,
+        /// What was found.
+        detail: String,
+    },
+    /// The trace was written by another version of the format.
+    #[error("trace format version {found}, and this build reads version {expected}; record it again")]
+    Version {
+        /// The version of the file.
+        found: u32,
+        /// The version of this build.
+        expected: u32,
+    },
+    /// The file ends too early.
+    #[error("truncated at byte {offset}: the recording was cut short; record it again")]
+    Truncated {
+        /// Where the file ends.
+        offset: u64,
+    },
+    /// Stored bytes differ from what was written.
+    #[error("corrupted near byte {offset} ({detail}); copy or record the file again")]
+    Corrupted {
+        /// Where, at the start of the damaged part.
+        offset: u64,
+        /// What did not fit.
+        detail: String,
+    },
+    /// A line or record of a foreign trace does not follow its format.
+    #[error("{place}: {detail}")]
+    Record {
+        /// The line or record number.
+        place: String,
+        /// What is wrong.
+        detail: String,
+    },
+}
+
+impl Error {
+    /// A [`Error::File`] for `path`.
+    pub(crate) fn file(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::File { path, source }
+    }
+}

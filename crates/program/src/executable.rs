@@ -1,0 +1,193 @@
+//! What the kernel would do with a file that is executed: run it, or its interpreter.
+//!
+//! QEMU's user mode loads ELF files only, and starts a program that calls `execve` on the bare
+//! host. Both ends of the front end therefore ask here what a file is: the launcher for the first
+//! program, the plugin for every program after it.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use crate::syscall::Architecture;
+
+/// Interpreters of interpreters are followed this far, as in Linux (`BINPRM_MAX_RECURSION`).
+const MAX_INTERPRETERS: usize = 4;
+/// The kernel reads this much of a file to find out what it is (`BINPRM_BUF_SIZE`).
+const HEAD_BYTES: usize = 256;
+
+/// An ELF program and what comes before the user's own arguments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Executable {
+    /// The ELF file to load.
+    pub program: PathBuf,
+    /// Arguments after argument 0 and before the user's: interpreter options and script paths.
+    /// Empty for an ELF program.
+    pub interpreter_arguments: Vec<OsString>,
+}
+
+/// Why a file cannot be executed under observation.
+#[derive(Debug, thiserror::Error)]
+pub enum NotExecutable {
+    /// It cannot be read.
+    #[error("{0}")]
+    Unreadable(#[from] std::io::Error),
+    /// It is not a file, or nobody may execute it.
+    #[error("no execute permission")]
+    NotPermitted,
+    /// It is neither an ELF program nor a script.
+    #[error("neither an ELF program nor a script with an interpreter line")]
+    UnknownFormat,
+    /// It is for another processor.
+    #[error("built for {0}")]
+    Foreign(String),
+    /// Its interpreter is a script, whose interpreter is a script, and so on.
+    #[error("more than {MAX_INTERPRETERS} interpreters deep")]
+    TooDeep,
+}
+
+/// Finds the ELF program that runs when `path` is executed.
+///
+/// # Errors
+/// [`NotExecutable`], with what was found instead.
+pub fn resolve(path: &Path, architecture: Architecture) -> Result<Executable, NotExecutable> {
+    let mut program = path.to_owned();
+    let mut before = Vec::new();
+    for _ in 0..=MAX_INTERPRETERS {
+        let head = read_head(&program)?;
+        if let Some(line) = head.strip_prefix(b"#!") {
+            let (interpreter, option) = interpreter_line(line).ok_or(NotExecutable::UnknownFormat)?;
+            before.insert(0, program.into_os_string());
+            if let Some(option) = option {
+                before.insert(0, option);
+            }
+            program = interpreter;
+        } else {
+            check_elf(&head, architecture)?;
+            return Ok(Executable {
+                program,
+                interpreter_arguments: before,
+            });
+        }
+    }
+    Err(NotExecutable::TooDeep)
+}
+
+fn read_head(path: &Path) -> Result<Vec<u8>, NotExecutable> {
+    let file = File::open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() || metadata.permissions().mode() & 0o111 == 0 {
+        return Err(NotExecutable::NotPermitted);
+    }
+    let mut head = Vec::with_capacity(HEAD_BYTES);
+    file.take(HEAD_BYTES as u64).read_to_end(&mut head)?;
+    Ok(head)
+}
+
+/// Splits what follows `#!` into the interpreter and its one optional argument, as Linux does
+/// (`fs/binfmt_script.c`): everything after the first blank, trimmed, is one argument.
+fn interpreter_line(line: &[u8]) -> Option<(PathBuf, Option<OsString>)> {
+    let line = line.split(|&b| b == b'\n').next()?.trim_ascii();
+    let end = line.iter().position(|b| b" \t".contains(b)).unwrap_or(line.len());
+    let (interpreter, option) = (&line[..end], line[end..].trim_ascii());
+    if interpreter.is_empty() {
+        return None;
+    }
+    let option = (!option.is_empty()).then(|| OsString::from_vec(option.to_vec()));
+    Some((OsStr::from_bytes(interpreter).into(), option))
+}
+
+fn check_elf(head: &[u8], architecture: Architecture) -> Result<(), NotExecutable> {
+    const CLASS_64: u8 = 2;
+    const LITTLE_ENDIAN: u8 = 1;
+    if head.len() < 20 || &head[..4] != b"\x7fELF" {
+        return Err(NotExecutable::UnknownFormat);
+    }
+    let machine = u16::from_le_bytes([head[18], head[19]]);
+    if head[4] == CLASS_64 && head[5] == LITTLE_ENDIAN && machine == architecture.elf_machine() {
+        return Ok(());
+    }
+    let known = Architecture::ALL.into_iter().find(|a| a.elf_machine() == machine);
+    let name = match (known, head[4], machine) {
+        (Some(known), CLASS_64, _) => known.name().to_owned(),
+        (_, 1, 3) => "i386 (32-bit)".to_owned(),
+        (_, 1, 40) => "arm (32-bit)".to_owned(),
+        (_, _, 243) => "riscv".to_owned(),
+        (_, _, machine) => format!("ELF machine {machine}"),
+    };
+    Err(NotExecutable::Foreign(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    fn file_with(content: &[u8], mode: u32) -> tempfile::TempPath {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(content).unwrap();
+        let path = file.into_temp_path();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        path
+    }
+
+    fn elf(machine: u16) -> Vec<u8> {
+        let mut head = b"\x7fELF\x02\x01\x01".to_vec();
+        head.resize(18, 0);
+        head.extend_from_slice(&machine.to_le_bytes());
+        head
+    }
+
+    #[test]
+    fn an_elf_program_is_run_as_it_is() {
+        let path = file_with(&elf(62), 0o755);
+        let found = resolve(&path, Architecture::X86_64).unwrap();
+        assert_eq!(found.program, path.to_path_buf());
+        assert!(found.interpreter_arguments.is_empty());
+    }
+
+    #[test]
+    fn a_script_runs_its_interpreter_with_one_option() {
+        let interpreter = file_with(&elf(62), 0o755);
+        let line = format!("#! {} -a  -b \nrest", interpreter.display());
+        let script = file_with(line.as_bytes(), 0o755);
+        let found = resolve(&script, Architecture::X86_64).unwrap();
+        assert_eq!(found.program, interpreter.to_path_buf());
+        assert_eq!(found.interpreter_arguments, ["-a  -b".as_ref(), script.as_os_str()]);
+    }
+
+    #[test]
+    fn what_cannot_run_says_why() {
+        let text = file_with(b"hello", 0o755);
+        assert!(matches!(
+            resolve(&text, Architecture::X86_64),
+            Err(NotExecutable::UnknownFormat)
+        ));
+        let closed = file_with(&elf(62), 0o644);
+        assert!(matches!(
+            resolve(&closed, Architecture::X86_64),
+            Err(NotExecutable::NotPermitted)
+        ));
+        let arm = file_with(&elf(183), 0o755);
+        let Err(NotExecutable::Foreign(name)) = resolve(&arm, Architecture::X86_64) else {
+            panic!("a foreign program was accepted");
+        };
+        assert_eq!(name, "aarch64");
+        assert!(matches!(
+            resolve(Path::new("/nonexistent"), Architecture::X86_64),
+            Err(NotExecutable::Unreadable(_))
+        ));
+    }
+
+    #[test]
+    fn a_script_that_interprets_itself_is_refused() {
+        let script = file_with(b"", 0o755);
+        std::fs::write(&script, format!("#!{}\n", script.display())).unwrap();
+        assert!(matches!(
+            resolve(&script, Architecture::X86_64),
+            Err(NotExecutable::TooDeep)
+        ));
+    }
+}

@@ -1,0 +1,89 @@
+//! Where everything lies in the shared memory.
+
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+/// Version of this layout and of the wire format in it.
+pub const VERSION: u32 = 1;
+/// Words in a chunk: 16 KB, small enough that the chunks in flight stay in the host's L2 cache.
+pub const CHUNK_WORDS: usize = 2048;
+/// Chunks in the pool: 4 MB in all, the furthest that a program runs ahead of its slowest reader.
+pub const CHUNKS: usize = 256;
+/// Readers that one ring can serve: bits in a chunk's pending mask.
+pub const MAX_READERS: u32 = 32;
+/// Guest processes that can be alive at one time.
+pub const MAX_PROCESSES: usize = 4096;
+/// Distinct blocks of code that one run can have.
+pub const MAX_BLOCKS: usize = 1 << 25;
+/// Bytes reserved for the descriptions of blocks. Sparse: only what is written takes memory.
+pub const CODE_BYTES: usize = 8 << 30;
+
+/// "contigua" in ASCII.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"contigua");
+
+/// A value on a cache line of its own, so that two sides do not fight over one line.
+#[repr(C, align(64))]
+pub struct Line<T>(pub T);
+
+/// What a chunk is, beside its words.
+#[repr(C)]
+pub struct ChunkMeta {
+    /// The guest thread that filled it.
+    pub thread: AtomicU32,
+    /// Words published.
+    pub length: AtomicU32,
+    /// Bit r: reader r has not passed it yet.
+    pub pending: AtomicU32,
+    /// The host process that is filling it, 0 otherwise.
+    pub holder: AtomicU32,
+    /// Index + 1 of the next chunk on the free list, 0 at its end.
+    pub next_free: AtomicU32,
+}
+
+/// The start of the shared memory.
+#[repr(C)]
+pub struct Header {
+    pub magic: u64,
+    pub version: u32,
+    /// Host process that owns the ring; producers stop waiting when it is gone.
+    pub owner: u32,
+    /// Bit r: reader r exists.
+    pub readers: AtomicU32,
+    /// Nothing will be published any more.
+    pub ended: AtomicU32,
+    /// Producers are asked to stop where they are.
+    pub stop: AtomicU32,
+    pub next_block: AtomicU32,
+    pub next_thread: AtomicU32,
+    pub next_process: AtomicU32,
+    /// Bytes of the code area in use.
+    pub code_used: AtomicU64,
+    /// Tickets given out.
+    pub head: Line<AtomicU64>,
+    /// Futex: low half of `head` when it was last announced.
+    pub announced: Line<AtomicU32>,
+    /// Readers asleep on `announced`.
+    pub sleeping_readers: AtomicU32,
+    /// Free list: ABA tag in the high half, index + 1 of the first chunk in the low half.
+    pub free: Line<AtomicU64>,
+    /// Futex: bumped when chunks were freed while somebody waited.
+    pub freed: Line<AtomicU32>,
+    /// Producers asleep on `freed`.
+    pub sleeping_producers: AtomicU32,
+    /// Host process ids of the guest's processes; 0 is an empty slot.
+    pub processes: [AtomicU32; MAX_PROCESSES],
+    /// Slot `ticket % CHUNKS`: ticket + 1 in the high 48 bits, chunk in the low 16.
+    pub order: [AtomicU64; CHUNKS],
+    pub meta: [ChunkMeta; CHUNKS],
+    pub chunks: Line<[[u64; CHUNK_WORDS]; CHUNKS]>,
+    /// Offset + 1 of each block's description in the code area; 0 when there is none yet.
+    pub code_index: [AtomicU64; MAX_BLOCKS],
+}
+
+/// Size of everything that is mapped.
+pub const TOTAL_BYTES: usize = size_of::<Header>() + CODE_BYTES;
+
+/// Bits of an `order` slot that hold the chunk.
+pub const ORDER_CHUNK_BITS: u32 = 16;
+
+const _: () = assert!(CHUNKS <= 1 << ORDER_CHUNK_BITS);
+const _: () = assert!(MAX_READERS <= u32::BITS);

@@ -1,0 +1,377 @@
+//! The mapping itself, the free list, and the log of code.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use contigua_units::VirtAddr;
+
+use super::layout::{
+    CHUNK_WORDS, CHUNKS, CODE_BYTES, Header, MAGIC, MAX_BLOCKS, TOTAL_BYTES, VERSION,
+};
+use crate::Error;
+use crate::code::{BlockCode, CodeLog};
+use crate::wire::BlockId;
+
+/// Bytes before a description's instruction lengths: address, count, byte count.
+const DESCRIPTION_HEAD: usize = 16;
+
+/// The shared memory of one run, mapped into this process.
+pub struct Ring {
+    base: NonNull<Header>,
+    /// Kept open by the creator, so that others can map it through `/proc`.
+    file: Option<File>,
+}
+
+// SAFETY: the mapping is shared between threads by design: every field that changes after
+// creation is atomic, and plain chunk words are handed over through atomics (see `producer` and
+// `reader`).
+unsafe impl Send for Ring {}
+// SAFETY: as above.
+unsafe impl Sync for Ring {}
+
+impl Ring {
+    /// Makes a new ring in anonymous shared memory.
+    ///
+    /// # Errors
+    /// [`Error::Ring`] when the kernel refuses the memory.
+    pub fn create() -> Result<Self, Error> {
+        let name = CString::new("contigua-ring").expect("a literal without NUL");
+        // SAFETY: the name is a NUL-terminated string; the call has no other requirement.
+        let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
+        if fd < 0 {
+            return Err(ring_error("memfd_create")(io::Error::last_os_error()));
+        }
+        // SAFETY: the descriptor was just made and has no other owner.
+        let file = unsafe { File::from_raw_fd(fd) };
+        file.set_len(TOTAL_BYTES as u64)
+            .map_err(ring_error("ftruncate"))?;
+        let ring = Self::map(file)?;
+        // SAFETY: nobody else has mapped the memory yet, so writing plain fields is exclusive.
+        unsafe {
+            let header = ring.base.as_ptr();
+            (*header).version = VERSION;
+            (*header).owner = std::process::id();
+            (*header).magic = MAGIC;
+        }
+        for chunk in (0..CHUNKS).rev() {
+            ring.release_chunk(chunk);
+        }
+        Ok(ring)
+    }
+
+    /// Maps the ring that another process made; `path` is its [`Ring::path`].
+    ///
+    /// # Errors
+    /// [`Error::File`] when it cannot be opened, [`Error::NotARing`] when it is something else.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .open(path)
+            .map_err(|source| Error::File {
+                path: path.to_owned(),
+                source,
+            })?;
+        let length = file.metadata().map_err(ring_error("fstat"))?.len();
+        let mut found = 0;
+        if length == TOTAL_BYTES as u64 {
+            let mut ring = Self::map(file)?;
+            let header = ring.header();
+            if header.magic == MAGIC && header.version == VERSION {
+                // The descriptor must not stay: guest programs close and reuse any number.
+                ring.file = None;
+                return Ok(ring);
+            }
+            found = if header.magic == MAGIC { header.version } else { 0 };
+        }
+        Err(Error::NotARing {
+            expected: VERSION,
+            found,
+        })
+    }
+
+    fn map(file: File) -> Result<Self, Error> {
+        // SAFETY: a fresh shared mapping at an address of the kernel's choice; the file has the
+        // full length, so no access within the mapping can fault.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                TOTAL_BYTES,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_NORESERVE,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(ring_error("mmap")(io::Error::last_os_error()));
+        }
+        Ok(Self {
+            base: NonNull::new(base.cast()).expect("mmap never maps address 0"),
+            file: Some(file),
+        })
+    }
+
+    /// Where another process of this user can open the ring while this one lives.
+    ///
+    /// A path rather than an inherited descriptor, because programs close descriptors that they
+    /// do not know before they start others.
+    ///
+    /// # Panics
+    /// When this process did not create the ring.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        let file = self.file.as_ref().expect("only the creator hands out the path");
+        format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()).into()
+    }
+
+    pub(super) fn header(&self) -> &Header {
+        // SAFETY: the mapping lives as long as `self` and is larger than a header; all fields
+        // that change while shared are atomic, and plain chunk words are only reached through
+        // `chunk`, never through this reference.
+        unsafe { self.base.as_ref() }
+    }
+
+    /// The first word of a chunk.
+    pub(super) fn chunk(&self, chunk: usize) -> *mut u64 {
+        assert!(chunk < CHUNKS);
+        // SAFETY: in bounds of the mapping by the assertion; only an address is computed.
+        unsafe {
+            (&raw mut (*self.base.as_ptr()).chunks.0)
+                .cast::<u64>()
+                .add(chunk * CHUNK_WORDS)
+        }
+    }
+
+    /// Puts a chunk on the free list. It must not be on it, nor in use by anybody.
+    pub(super) fn release_chunk(&self, chunk: usize) {
+        let header = self.header();
+        header.meta[chunk].holder.store(0, Ordering::Relaxed);
+        let mut top = header.free.0.load(Ordering::Relaxed);
+        loop {
+            header.meta[chunk]
+                .next_free
+                .store(top as u32, Ordering::Relaxed);
+            let tag = (top >> 32).wrapping_add(1) << 32;
+            let next = tag | (chunk as u64 + 1);
+            match header.free.0.compare_exchange_weak(
+                top,
+                next,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => break,
+                Err(current) => top = current,
+            }
+        }
+        if header.sleeping_producers.load(Ordering::SeqCst) != 0 {
+            header.freed.0.fetch_add(1, Ordering::SeqCst);
+            wake(&header.freed.0);
+        }
+    }
+
+    /// Takes a chunk from the free list, if there is one.
+    pub(super) fn take_chunk(&self) -> Option<usize> {
+        let header = self.header();
+        let mut top = header.free.0.load(Ordering::Acquire);
+        loop {
+            let chunk = (top as u32).checked_sub(1)? as usize;
+            let below = header.meta[chunk].next_free.load(Ordering::Relaxed);
+            let tag = (top >> 32).wrapping_add(1) << 32;
+            match header.free.0.compare_exchange_weak(
+                top,
+                tag | u64::from(below),
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => return Some(chunk),
+                Err(current) => top = current,
+            }
+        }
+    }
+
+    /// Frees the chunks that a host process was filling when it died or became another program.
+    /// What it had not published is lost.
+    pub fn reclaim(&self, process: u32) {
+        for (chunk, meta) in self.header().meta.iter().enumerate() {
+            let mine = meta.holder.compare_exchange(
+                process,
+                0,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            );
+            if mine.is_ok() {
+                self.release_chunk(chunk);
+            }
+        }
+    }
+
+    /// Describes a block and gives it a number; `None` when the run has too many.
+    #[must_use]
+    pub fn describe(&self, code: &BlockCode<'_>) -> Option<BlockId> {
+        let header = self.header();
+        let used = DESCRIPTION_HEAD + code.lengths.len() + code.bytes.len();
+        let size = used.next_multiple_of(8) as u64;
+        let offset = header.code_used.fetch_add(size, Ordering::Relaxed);
+        if offset + size > CODE_BYTES as u64 {
+            return None;
+        }
+        let block = header.next_block.fetch_add(1, Ordering::Relaxed);
+        let slot = header.code_index.get(block as usize)?;
+        // SAFETY: the range was reserved for this call alone by the addition above and lies
+        // within the code area; the index is published after it was filled.
+        unsafe {
+            let to = self.code_area().add(offset as usize);
+            to.cast::<u64>().write(code.address.get());
+            to.add(8).cast::<u32>().write(code.lengths.len() as u32);
+            to.add(12).cast::<u32>().write(code.bytes.len() as u32);
+            let to = to.add(DESCRIPTION_HEAD);
+            std::ptr::copy_nonoverlapping(code.lengths.as_ptr(), to, code.lengths.len());
+            let to = to.add(code.lengths.len());
+            std::ptr::copy_nonoverlapping(code.bytes.as_ptr(), to, code.bytes.len());
+        }
+        slot.store(offset + 1, Ordering::Release);
+        Some(BlockId(block))
+    }
+
+    /// The first byte of the area that holds descriptions of code.
+    fn code_area(&self) -> *mut u8 {
+        // SAFETY: the code area follows the header within the same mapping.
+        unsafe { self.base.as_ptr().add(1).cast() }
+    }
+
+    /// Notes that a guest process with this host process id runs. Idempotent.
+    pub fn register_process(&self, process: u32) {
+        let processes = &self.header().processes;
+        if processes.iter().any(|slot| slot.load(Ordering::Acquire) == process) {
+            return;
+        }
+        for slot in processes {
+            let taken = slot.compare_exchange(0, process, Ordering::AcqRel, Ordering::Relaxed);
+            if taken.is_ok() {
+                return;
+            }
+        }
+    }
+
+    /// Notes that a guest process has ended or left the run.
+    pub fn forget_process(&self, process: u32) {
+        for slot in &self.header().processes {
+            let _ = slot.compare_exchange(process, 0, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+
+    /// Host process ids of the guest processes that are registered.
+    pub fn processes(&self) -> impl Iterator<Item = u32> + '_ {
+        let processes = self.header().processes.iter();
+        processes.map(|slot| slot.load(Ordering::Acquire)).filter(|&id| id != 0)
+    }
+
+    /// Asks producers to stop: each publishes what it has and then waits to be killed.
+    pub fn stop(&self) {
+        self.header().stop.store(1, Ordering::SeqCst);
+        self.header().freed.0.fetch_add(1, Ordering::SeqCst);
+        wake(&self.header().freed.0);
+    }
+
+    /// Tells readers that nothing will be published any more.
+    pub fn end(&self) {
+        self.header().ended.store(1, Ordering::SeqCst);
+        self.announce();
+    }
+
+    /// Whether [`Ring::end`] was called.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.header().ended.load(Ordering::SeqCst) != 0
+    }
+
+    /// Chunks published so far.
+    #[must_use]
+    pub fn published(&self) -> u64 {
+        self.header().head.0.load(Ordering::Acquire)
+    }
+
+    /// A number for a new guest thread.
+    #[must_use]
+    pub fn new_thread(&self) -> u32 {
+        self.header().next_thread.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A number for a new guest process.
+    #[must_use]
+    pub fn new_process(&self) -> u32 {
+        self.header().next_process.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(super) fn announce(&self) {
+        self.header().announced.0.fetch_add(1, Ordering::SeqCst);
+        wake(&self.header().announced.0);
+    }
+}
+
+impl CodeLog for Ring {
+    fn block(&self, block: BlockId) -> Option<BlockCode<'_>> {
+        let slot = self.header().code_index.get(block.0 as usize)?;
+        let offset = slot.load(Ordering::Acquire).checked_sub(1)? as usize;
+        // SAFETY: a non-zero index was stored with release order after the description was
+        // complete, and descriptions never change nor move.
+        unsafe {
+            let from = self.code_area().add(offset);
+            let address = VirtAddr::new(from.cast::<u64>().read());
+            let instructions = from.add(8).cast::<u32>().read() as usize;
+            let bytes = from.add(12).cast::<u32>().read() as usize;
+            let lengths = from.add(DESCRIPTION_HEAD);
+            Some(BlockCode {
+                address,
+                lengths: std::slice::from_raw_parts(lengths, instructions),
+                bytes: std::slice::from_raw_parts(lengths.add(instructions), bytes),
+            })
+        }
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by `map` with this length, and every borrow of it ends
+        // with `self`.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), TOTAL_BYTES) };
+    }
+}
+
+const _: () = assert!(MAX_BLOCKS <= u32::MAX as usize);
+
+fn ring_error(step: &'static str) -> impl FnOnce(io::Error) -> Error {
+    move |source| Error::Ring { step, source }
+}
+
+/// Sleeps until `futex` no longer holds `expected`, a wake-up comes, or the time is over.
+pub(super) fn wait(futex: &AtomicU32, expected: u32, timeout: Duration) {
+    let timeout = libc::timespec {
+        tv_sec: timeout.as_secs().cast_signed(),
+        tv_nsec: timeout.subsec_nanos().into(),
+    };
+    // SAFETY: the address is that of a live atomic, the time-out outlives the call. The futex is
+    // not private because the two sides are different processes.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            futex.as_ptr(),
+            libc::FUTEX_WAIT,
+            expected,
+            &raw const timeout,
+        );
+    }
+}
+
+/// Wakes everybody who sleeps on `futex`.
+pub(super) fn wake(futex: &AtomicU32) {
+    // SAFETY: the address is that of a live atomic.
+    unsafe { libc::syscall(libc::SYS_futex, futex.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
+}

@@ -1,0 +1,227 @@
+//! Live programs: QEMU with the plugin, any number of readers, and what watches over both.
+
+use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, ExitStatus};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::{Batch, Program, Source};
+use crate::Error;
+use crate::code::CodeLog;
+use crate::launch::Launch;
+use crate::ring::{Ring, RingReader};
+use crate::syscall::Architecture;
+
+/// How often a run looks whether its program still lives.
+const POLL: Duration = Duration::from_millis(10);
+
+/// One execution of a program, watched by any number of [`LiveSource`]s.
+pub struct LiveProgram {
+    ring: Arc<Ring>,
+    child: Child,
+    program: Program,
+    status: Option<ExitStatus>,
+}
+
+/// A program that is ready to start. Readers are made before it starts, so that none misses its
+/// beginning.
+pub struct LiveSetup {
+    ring: Arc<Ring>,
+    launch: Launch,
+    program: Program,
+}
+
+impl LiveSetup {
+    /// Prepares to run a command line.
+    ///
+    /// # Errors
+    /// Those of [`Launch::prepare`] and [`Ring::create`].
+    pub fn new(command: &[OsString]) -> Result<Self, Error> {
+        let architecture = Architecture::X86_64;
+        let launch = Launch::prepare(command, architecture)?;
+        let program = Program {
+            command: launch.command(),
+            architecture,
+            reports_mappings: true,
+        };
+        Ok(Self {
+            ring: Arc::new(Ring::create()?),
+            launch,
+            program,
+        })
+    }
+
+    /// A source of the program's events.
+    ///
+    /// # Errors
+    /// [`Error::TooManyReaders`].
+    pub fn source(&self) -> Result<LiveSource, Error> {
+        Ok(LiveSource {
+            reader: RingReader::new(self.ring.clone())?,
+            program: self.program.clone(),
+        })
+    }
+
+    /// Starts the program with the QEMU plugin at `plugin`.
+    ///
+    /// # Errors
+    /// Those of [`Launch::start`].
+    pub fn start(self, plugin: &Path) -> Result<LiveProgram, Error> {
+        let process = self.ring.new_process();
+        let child = self.launch.start(plugin, &self.ring.path(), process)?;
+        Ok(LiveProgram {
+            ring: self.ring,
+            child,
+            program: self.program,
+            status: None,
+        })
+    }
+}
+
+impl LiveProgram {
+    /// What is known about the program.
+    #[must_use]
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// Whether the program and everything that it started have ended; then its sources end, too.
+    ///
+    /// # Errors
+    /// [`Error::Qemu`] when QEMU ended before the program began.
+    pub fn poll(&mut self) -> Result<bool, Error> {
+        if self.status.is_none() {
+            self.status = self.child.try_wait().map_err(|e| Error::Qemu(e.to_string()))?;
+        }
+        self.bury_the_dead();
+        let Some(status) = self.status else {
+            return Ok(false);
+        };
+        if self.ring.processes().next().is_some() {
+            return Ok(false);
+        }
+        self.ring.end();
+        if self.ring.published() == 0 {
+            return Err(Error::Qemu(format!(
+                "it ended with {status} before the program began; its message is above"
+            )));
+        }
+        Ok(true)
+    }
+
+    /// Waits until [`LiveProgram::poll`] says that the program has ended, or the time is over.
+    /// Says whether it has ended.
+    ///
+    /// # Errors
+    /// Those of [`LiveProgram::poll`].
+    pub fn wait(&mut self, at_most: Duration) -> Result<bool, Error> {
+        let start = Instant::now();
+        loop {
+            if self.poll()? {
+                return Ok(true);
+            }
+            if start.elapsed() >= at_most {
+                return Ok(false);
+            }
+            thread::sleep(POLL.min(at_most));
+        }
+    }
+
+    /// Frees what processes held that have died without a word.
+    fn bury_the_dead(&self) {
+        let own = self.child.id();
+        for process in self.ring.processes() {
+            let dead = if process == own {
+                self.status.is_some()
+            } else {
+                // SAFETY: signal 0 only asks whether the process exists.
+                unsafe { libc::kill(process.cast_signed(), 0) != 0 }
+            };
+            if dead {
+                self.ring.reclaim(process);
+                self.ring.forget_process(process);
+            }
+        }
+    }
+
+    /// Sends a signal to the first process of the program.
+    pub fn signal(&self, signal: i32) {
+        if self.status.is_none() {
+            // SAFETY: the child has not been waited for, so the id is still its own.
+            unsafe { libc::kill(self.child.id().cast_signed(), signal) };
+        }
+    }
+
+    /// Stops the program where it is: every thread publishes what it has done, then all
+    /// processes are killed. Returns once they are gone.
+    ///
+    /// # Errors
+    /// Those of [`LiveProgram::poll`].
+    pub fn stop(&mut self) -> Result<(), Error> {
+        /// A running thread fills its chunk, and so sees the request, within microseconds.
+        const TIME_TO_PUBLISH: Duration = Duration::from_millis(50);
+        self.ring.stop();
+        thread::sleep(TIME_TO_PUBLISH);
+        for process in self.ring.processes() {
+            // SAFETY: plain system call; the id was registered by a process of this run.
+            unsafe { libc::kill(process.cast_signed(), libc::SIGKILL) };
+        }
+        self.signal(libc::SIGKILL);
+        while !self.poll()? {
+            thread::sleep(POLL);
+        }
+        Ok(())
+    }
+
+    /// The status to exit with: the program's own, or 128 + the signal that ended it, as shells
+    /// do. `None` while it runs.
+    #[must_use]
+    pub fn exit_code(&self) -> Option<i32> {
+        let status = self.status?;
+        status.code().or_else(|| Some(128 + status.signal()?))
+    }
+}
+
+impl Drop for LiveProgram {
+    fn drop(&mut self) {
+        if self.status.is_none() {
+            let _ = self.stop();
+        }
+        self.ring.end();
+    }
+}
+
+/// A reader of a live program.
+pub struct LiveSource {
+    reader: RingReader,
+    program: Program,
+}
+
+impl Source for LiveSource {
+    fn program(&self) -> &Program {
+        &self.program
+    }
+
+    fn next_batch(&mut self) -> Result<Option<Batch<'_>>, Error> {
+        let Some((ring, thread, words)) = self.reader.next_with_ring() else {
+            return Ok(None);
+        };
+        let code: &dyn CodeLog = ring;
+        Ok(Some(Batch {
+            thread,
+            words,
+            code,
+        }))
+    }
+
+    fn is_live(&self) -> bool {
+        true
+    }
+
+    fn behind(&self) -> u64 {
+        self.reader.behind()
+    }
+}

@@ -1,0 +1,60 @@
+//! Sources of events: one file each.
+//!
+//! A source yields batches of [`wire`](crate::wire) words in one total order over all threads.
+//! Batches are borrowed from the source, so that a live ring is read in place; the code log comes
+//! along with each batch because a consumer needs both at once.
+
+pub mod champsim;
+pub mod lackey;
+pub mod live;
+pub mod trace;
+
+use crate::Error;
+use crate::code::CodeLog;
+use crate::syscall::Architecture;
+use crate::wire::ThreadId;
+
+/// Consecutive words of one thread.
+#[derive(Clone, Copy)]
+pub struct Batch<'a> {
+    /// The thread that executed them.
+    pub thread: ThreadId,
+    /// Whole records, in program order.
+    pub words: &'a [u64],
+    /// What the block numbers in `words` stand for.
+    pub code: &'a dyn CodeLog,
+}
+
+/// What a source knows about its program before the first event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// The command line, as given.
+    pub command: Vec<String>,
+    /// The program's architecture, which gives system calls their meaning.
+    pub architecture: Architecture,
+    /// Whether the source reports the program's mappings. Foreign traces do not: every address
+    /// that they access is then taken to lie in anonymous memory.
+    pub reports_mappings: bool,
+}
+
+/// Where events come from.
+pub trait Source: Send {
+    /// What is known about the program.
+    fn program(&self) -> &Program;
+
+    /// The next batch, or `None` at the end of the program. Blocks until there is one.
+    ///
+    /// # Errors
+    /// Whatever keeps the stream from going on; the source then stays at its end.
+    fn next_batch(&mut self) -> Result<Option<Batch<'_>>, Error>;
+
+    /// Whether a program is running that waits for its readers.
+    fn is_live(&self) -> bool {
+        false
+    }
+
+    /// How far the program has run ahead of this reader, in batches. 0 for stored traces.
+    fn behind(&self) -> u64 {
+        0
+    }
+}

@@ -1,0 +1,39 @@
+//! Recorded programs.
+
+use std::path::Path;
+
+use super::{Batch, Program, Source};
+use crate::Error;
+use crate::trace::{Summary, TraceReader};
+
+/// Yields what a [`TraceWriter`](crate::trace::TraceWriter) was given.
+pub struct TraceSource {
+    reader: TraceReader,
+}
+
+impl TraceSource {
+    /// Opens the trace at `path`.
+    ///
+    /// # Errors
+    /// Those of [`TraceReader::open`].
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let reader = TraceReader::open(path)?;
+        Ok(Self { reader })
+    }
+
+    /// What the whole trace holds.
+    #[must_use]
+    pub fn summary(&self) -> Summary {
+        self.reader.summary()
+    }
+}
+
+impl Source for TraceSource {
+    fn program(&self) -> &Program {
+        self.reader.program()
+    }
+
+    fn next_batch(&mut self) -> Result<Option<Batch<'_>>, Error> {
+        self.reader.next_batch()
+    }
+}

@@ -1,0 +1,391 @@
+//! System calls that a memory system can see, under one vocabulary for all architectures.
+//!
+//! The list serves twice: the plugin keeps arguments and result of exactly these calls, and the
+//! simulated kernel reads them back as [`Call`]s. Numbers are those of the Linux kernel's
+//! `arch/x86/entry/syscalls/syscall_64.tbl` and `include/uapi/asm-generic/unistd.h`.
+
+use contigua_units::{VirtAddr, VirtRange};
+
+use crate::wire::Syscall;
+
+/// The architecture of the guest program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Architecture {
+    /// 64-bit x86.
+    X86_64,
+    /// 64-bit Arm.
+    Aarch64,
+}
+
+impl Architecture {
+    /// The name that QEMU and `uname -m` use.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::X86_64 => "x86_64",
+            Self::Aarch64 => "aarch64",
+        }
+    }
+
+    /// The ELF machine number (`e_machine`).
+    #[must_use]
+    pub const fn elf_machine(self) -> u16 {
+        match self {
+            Self::X86_64 => 62,
+            Self::Aarch64 => 183,
+        }
+    }
+
+    /// All architectures that the project knows.
+    pub const ALL: [Self; 2] = [Self::X86_64, Self::Aarch64];
+}
+
+macro_rules! vocabulary {
+    ($($(#[$meta:meta])* $name:ident: $x86:expr, $arm:expr;)*) => {
+        /// The calls whose arguments and result are kept.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[allow(missing_docs, reason = "each variant is the system call of that name")]
+        pub enum Known {
+            $($(#[$meta])* $name,)*
+        }
+
+        impl Known {
+            /// Which of these calls a number is on `architecture`.
+            #[must_use]
+            pub fn of(architecture: Architecture, number: u16) -> Option<Self> {
+                let table: &[(u16, u16, Self)] = &[$(($x86, $arm, Self::$name),)*];
+                table
+                    .iter()
+                    .find(|&&(x86, arm, _)| {
+                        let mine = match architecture {
+                            Architecture::X86_64 => x86,
+                            Architecture::Aarch64 => arm,
+                        };
+                        mine != ABSENT && mine == number
+                    })
+                    .map(|&(_, _, known)| known)
+            }
+        }
+    };
+}
+
+/// Marks a call that an architecture does not have.
+const ABSENT: u16 = u16::MAX;
+
+vocabulary! {
+    Mmap: 9, 222;
+    Mprotect: 10, 226;
+    Munmap: 11, 215;
+    Brk: 12, 214;
+    Mremap: 25, 216;
+    Madvise: 28, 233;
+    Read: 0, 63;
+    Write: 1, 64;
+    Pread64: 17, 67;
+    Pwrite64: 18, 68;
+    Readv: 19, 65;
+    Writev: 20, 66;
+    Preadv: 295, 69;
+    Pwritev: 296, 70;
+    Sendto: 44, 206;
+    Recvfrom: 45, 207;
+    Sendmsg: 46, 211;
+    Recvmsg: 47, 212;
+    Sendmmsg: 307, 269;
+    Recvmmsg: 299, 243;
+    Sendfile: 40, 71;
+    Splice: 275, 76;
+    CopyFileRange: 326, 285;
+    Open: 2, ABSENT;
+    Openat: 257, 56;
+    Close: 3, 57;
+    Socket: 41, 198;
+    Pipe: 22, ABSENT;
+    Pipe2: 293, 59;
+    Accept: 43, 202;
+    Accept4: 288, 242;
+    EpollWait: 232, ABSENT;
+    EpollPwait: 281, 22;
+    Poll: 7, ABSENT;
+    Ppoll: 271, 73;
+    Select: 23, ABSENT;
+    Pselect6: 270, 72;
+    Clone: 56, 220;
+    Clone3: 435, 435;
+    Fork: 57, ABSENT;
+    Vfork: 58, ABSENT;
+    Execve: 59, 221;
+    Execveat: 322, 281;
+    Exit: 60, 93;
+    ExitGroup: 231, 94;
+}
+
+impl Known {
+    /// Whether the call makes a process or a thread: its result is an id that differs from run to
+    /// run, of which only success or failure is kept.
+    #[must_use]
+    pub const fn returns_process_id(self) -> bool {
+        matches!(self, Self::Clone | Self::Clone3 | Self::Fork | Self::Vfork)
+    }
+
+    /// Whether the call changes what is mapped where.
+    #[must_use]
+    pub const fn changes_mappings(self) -> bool {
+        matches!(
+            self,
+            Self::Mmap | Self::Munmap | Self::Mremap | Self::Brk | Self::Mprotect | Self::Madvise
+        )
+    }
+}
+
+/// What a call did, for the simulated kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// `mmap` put a mapping at `range`.
+    Map {
+        /// The new mapping.
+        range: VirtRange,
+        /// `PROT_WRITE` was given.
+        writable: bool,
+        /// `MAP_ANONYMOUS` was given; otherwise a file is mapped.
+        anonymous: bool,
+        /// `MAP_SHARED` was given.
+        shared: bool,
+        /// `MAP_HUGETLB` was given.
+        huge: bool,
+        /// `MAP_POPULATE` was given: pages are faulted in at once.
+        populate: bool,
+        /// `MAP_STACK` or `MAP_GROWSDOWN` was given.
+        stack: bool,
+    },
+    /// `munmap` removed `range`.
+    Unmap {
+        /// The addresses.
+        range: VirtRange,
+    },
+    /// `mremap` moved or resized a mapping.
+    Remap {
+        /// Where it was.
+        from: VirtRange,
+        /// Where it is.
+        to: VirtRange,
+        /// `MREMAP_DONTUNMAP` was given: the old range stays mapped, empty.
+        keep: bool,
+    },
+    /// `brk` set the end of the heap.
+    Break {
+        /// The end.
+        end: VirtAddr,
+    },
+    /// `mprotect` changed protection.
+    Protect {
+        /// The addresses.
+        range: VirtRange,
+        /// `PROT_WRITE` was given.
+        writable: bool,
+    },
+    /// `madvise` gave advice.
+    Advise {
+        /// The addresses.
+        range: VirtRange,
+        /// The advice.
+        advice: Advice,
+    },
+    /// Data went from the kernel to the program.
+    Receive {
+        /// How many bytes.
+        bytes: u64,
+    },
+    /// Data went from the program to the kernel.
+    Send {
+        /// How many bytes.
+        bytes: u64,
+    },
+    /// A call that made a file descriptor.
+    Open,
+    /// `close`.
+    Close,
+    /// The program waited for events.
+    Wait,
+    /// A thread, a process or a program began.
+    Spawn,
+    /// A thread or process ended.
+    Exit,
+    /// A call that failed, or that no memory system can see.
+    Other,
+}
+
+/// `madvise` advice that changes memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advice {
+    /// `MADV_DONTNEED`: contents are dropped at once.
+    DontNeed,
+    /// `MADV_FREE`: contents may be dropped when memory is short.
+    Free,
+    /// `MADV_HUGEPAGE`.
+    HugePage,
+    /// `MADV_NOHUGEPAGE`.
+    NoHugePage,
+    /// `MADV_POPULATE_READ` or `MADV_POPULATE_WRITE`.
+    Populate,
+    /// `MADV_COLLAPSE`.
+    Collapse,
+    /// Advice that changes no mapping.
+    Other,
+}
+
+impl Advice {
+    /// From the kernel's number (`include/uapi/asm-generic/mman-common.h`).
+    #[must_use]
+    pub const fn from_number(number: u64) -> Self {
+        match number {
+            4 => Self::DontNeed,
+            8 => Self::Free,
+            14 => Self::HugePage,
+            15 => Self::NoHugePage,
+            22 | 23 => Self::Populate,
+            25 => Self::Collapse,
+            _ => Self::Other,
+        }
+    }
+}
+
+const PROT_WRITE: u64 = 2;
+const MAP_SHARED: u64 = 0x01;
+const MAP_ANONYMOUS: u64 = 0x20;
+const MAP_GROWSDOWN: u64 = 0x100;
+const MAP_POPULATE: u64 = 0x8000;
+const MAP_STACK: u64 = 0x2_0000;
+const MAP_HUGETLB: u64 = 0x4_0000;
+const MREMAP_DONTUNMAP: u64 = 4;
+
+impl Call {
+    /// What a returned system call did. Failed calls did nothing and are [`Call::Other`], except
+    /// `brk`, which reports the unchanged break.
+    #[must_use]
+    pub fn of(architecture: Architecture, syscall: &Syscall) -> Self {
+        let Some(known) = Known::of(architecture, syscall.number) else {
+            return Self::Other;
+        };
+        let [a0, a1, a2, a3, ..] = syscall.arguments;
+        let address = VirtAddr::new(syscall.result.cast_unsigned());
+        let first = |bytes| VirtRange::with_length(VirtAddr::new(a0), bytes).page_aligned();
+        if syscall.result < 0 {
+            return Self::Other;
+        }
+        match known {
+            Known::Mmap => Self::Map {
+                range: VirtRange::with_length(address, a1).page_aligned(),
+                writable: a2 & PROT_WRITE != 0,
+                anonymous: a3 & MAP_ANONYMOUS != 0,
+                shared: a3 & MAP_SHARED != 0,
+                huge: a3 & MAP_HUGETLB != 0,
+                populate: a3 & MAP_POPULATE != 0,
+                stack: a3 & (MAP_STACK | MAP_GROWSDOWN) != 0,
+            },
+            Known::Munmap => Self::Unmap { range: first(a1) },
+            Known::Mremap => Self::Remap {
+                from: first(a1),
+                to: VirtRange::with_length(address, a2).page_aligned(),
+                keep: a3 & MREMAP_DONTUNMAP != 0,
+            },
+            Known::Brk => Self::Break { end: address },
+            Known::Mprotect => Self::Protect {
+                range: first(a1),
+                writable: a2 & PROT_WRITE != 0,
+            },
+            Known::Madvise => Self::Advise {
+                range: first(a1),
+                advice: Advice::from_number(a2),
+            },
+            Known::Read
+            | Known::Pread64
+            | Known::Readv
+            | Known::Preadv
+            | Known::Recvfrom
+            | Known::Recvmsg => Self::Receive {
+                bytes: address.get(),
+            },
+            Known::Write
+            | Known::Pwrite64
+            | Known::Writev
+            | Known::Pwritev
+            | Known::Sendto
+            | Known::Sendmsg
+            | Known::Sendfile
+            | Known::Splice
+            | Known::CopyFileRange => Self::Send {
+                bytes: address.get(),
+            },
+            // The results of these two count messages, not bytes, so the bytes are unknown.
+            Known::Recvmmsg => Self::Receive { bytes: 0 },
+            Known::Sendmmsg => Self::Send { bytes: 0 },
+            Known::Open
+            | Known::Openat
+            | Known::Socket
+            | Known::Pipe
+            | Known::Pipe2
+            | Known::Accept
+            | Known::Accept4 => Self::Open,
+            Known::Close => Self::Close,
+            Known::EpollWait
+            | Known::EpollPwait
+            | Known::Poll
+            | Known::Ppoll
+            | Known::Select
+            | Known::Pselect6 => Self::Wait,
+            Known::Clone
+            | Known::Clone3
+            | Known::Fork
+            | Known::Vfork
+            | Known::Execve
+            | Known::Execveat => Self::Spawn,
+            Known::Exit | Known::ExitGroup => Self::Exit,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(number: u16, arguments: [u64; 6], result: i64) -> Call {
+        let syscall = Syscall {
+            number,
+            arguments,
+            result,
+        };
+        Call::of(Architecture::X86_64, &syscall)
+    }
+
+    #[test]
+    fn mmap_reports_where_the_kernel_put_the_mapping() {
+        let flags = 0x22 | MAP_POPULATE;
+        let mapped = call(9, [0, 5000, 3, flags, u64::MAX, 0], 0x7000_0000);
+        assert_eq!(
+            mapped,
+            Call::Map {
+                range: VirtRange::with_length(VirtAddr::new(0x7000_0000), 8192),
+                writable: true,
+                anonymous: true,
+                shared: false,
+                huge: false,
+                populate: true,
+                stack: false,
+            }
+        );
+    }
+
+    #[test]
+    fn a_failed_call_changes_nothing() {
+        assert_eq!(call(9, [0, 4096, 3, 0x22, 0, 0], -12), Call::Other);
+        assert_eq!(call(11, [0x1000, 4096, 0, 0, 0, 0], -22), Call::Other);
+    }
+
+    #[test]
+    fn the_same_call_has_different_numbers_on_different_architectures() {
+        assert_eq!(Known::of(Architecture::X86_64, 222), None);
+        assert_eq!(Known::of(Architecture::Aarch64, 222), Some(Known::Mmap));
+        assert_eq!(Known::of(Architecture::Aarch64, ABSENT), None);
+    }
+}

@@ -1,0 +1,323 @@
+//! Reading a trace.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use zstd::bulk::Decompressor;
+
+use super::Summary;
+use super::bytes::Damage;
+use super::code::StoredCode;
+use super::decoder::Decoder;
+use super::encoder::Counts;
+use super::layout::{
+    Frame, FrameKind, HEADER_START, Trailer, decode_header, header_length, is_intact,
+};
+use crate::sources::{Batch, Program};
+use crate::{Error, TraceProblem};
+
+/// Reads a trace batch by batch, from a file or from anything like one.
+///
+/// Opening verifies header, index and trailer; each frame is verified before it is used.
+pub struct TraceReader<F = File> {
+    path: PathBuf,
+    input: F,
+    program: Program,
+    summary: Summary,
+    decompressor: Decompressor<'static>,
+    stored: Vec<u8>,
+    /// The index.
+    frames: Vec<Frame>,
+    /// The next frame, and where it begins.
+    next: usize,
+    offset: u64,
+    code: StoredCode,
+    decoder: Decoder,
+}
+
+impl TraceReader {
+    /// Opens the trace at `path`.
+    ///
+    /// # Errors
+    /// [`Error::File`] when it cannot be read, [`Error::Trace`] when it is not a complete and
+    /// intact trace of this version, as far as this can be told without reading the events.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let file = File::open(path).map_err(Error::file(path))?;
+        Self::new(file, path)
+    }
+}
+
+impl<F: Read + Seek> TraceReader<F> {
+    /// Reads a trace from `input`, which error messages call `path`.
+    ///
+    /// # Errors
+    /// Those of [`TraceReader::open`].
+    pub fn new(mut input: F, path: &Path) -> Result<Self, Error> {
+        let (opened, decompressor) = Opened::read(&mut input)
+            .and_then(|opened| Ok((opened, Decompressor::new()?)))
+            .map_err(|failure| failure.at(path))?;
+        Ok(Self {
+            path: path.to_owned(),
+            input,
+            program: opened.program,
+            summary: opened.summary,
+            decompressor,
+            stored: Vec::new(),
+            frames: opened.frames,
+            next: 0,
+            offset: opened.frames_offset,
+            code: StoredCode::default(),
+            decoder: Decoder::new(),
+        })
+    }
+
+    /// What the trace was recorded from.
+    #[must_use]
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// What the whole trace holds.
+    #[must_use]
+    pub fn summary(&self) -> Summary {
+        self.summary
+    }
+
+    /// The next batch, or `None` after the last.
+    ///
+    /// # Errors
+    /// [`Error::File`] when reading fails, [`Error::Trace`] when the trace is damaged; the reader
+    /// then stays at its end.
+    pub fn next_batch(&mut self) -> Result<Option<Batch<'_>>, Error> {
+        match self.find_batch() {
+            Ok(true) => {}
+            Ok(false) => return Ok(None),
+            Err(failure) => {
+                self.end();
+                return Err(failure.at(&self.path));
+            }
+        }
+        let (thread, words) = self.decoder.batch();
+        Ok(Some(Batch {
+            thread,
+            words,
+            code: &self.code,
+        }))
+    }
+
+    /// Goes to a frame start at or before the instruction of this number, counted from 0 at the
+    /// start of the trace, and gives the number of instructions that lie before that place. The
+    /// next batch is the first one there. Only forwards: what was read is not gone back to.
+    ///
+    /// # Errors
+    /// Those of [`TraceReader::next_batch`].
+    pub fn skip_to(&mut self, instruction: u64) -> Result<u64, Error> {
+        let skipped = self.try_skip_to(instruction);
+        skipped.map_err(|failure| {
+            self.end();
+            failure.at(&self.path)
+        })
+    }
+
+    fn try_skip_to(&mut self, instruction: u64) -> Result<u64, Failure> {
+        let mut before: u64 = self.frames[..self.next]
+            .iter()
+            .map(|frame| frame.counts.instructions)
+            .sum();
+        while let Some(&frame) = self.frames.get(self.next) {
+            let after = before + frame.counts.instructions;
+            if frame.kind == FrameKind::Code {
+                self.load_frame(frame)?;
+            } else if after <= instruction {
+                self.decoder.abandon_frame();
+                self.pass(frame);
+            } else {
+                break;
+            }
+            before = after;
+        }
+        Ok(before)
+    }
+
+    fn end(&mut self) {
+        self.next = self.frames.len();
+        self.decoder.abandon_frame();
+    }
+
+    fn pass(&mut self, frame: Frame) {
+        self.next += 1;
+        self.offset += u64::from(frame.stored_bytes);
+    }
+
+    /// Decodes the next batch, if there is one.
+    fn find_batch(&mut self) -> Result<bool, Failure> {
+        loop {
+            let here = self.offset;
+            if self.decoder.next_batch().map_err(|damage| damage.near(here))? {
+                return Ok(true);
+            }
+            match self.frames.get(self.next) {
+                Some(&frame) => self.load_frame(frame)?,
+                None => return Ok(false),
+            }
+        }
+    }
+
+    fn load_frame(&mut self, frame: Frame) -> Result<(), Failure> {
+        let offset = self.offset;
+        self.pass(frame);
+        self.input.seek(SeekFrom::Start(offset))?;
+        self.stored.resize(frame.stored_bytes as usize, 0);
+        self.input.read_exact(&mut self.stored)?;
+        if !is_intact(&self.stored, frame.checksum) {
+            return Err(Damage("checksum of a frame").near(offset));
+        }
+        let raw = self.decoder.buffer();
+        raw.clear();
+        raw.reserve(frame.raw_bytes as usize);
+        let length = self.decompressor.decompress_to_buffer(&self.stored, raw);
+        if !length.is_ok_and(|length| length == frame.raw_bytes as usize) {
+            return Err(Damage("a frame does not decompress to its length").near(offset));
+        }
+        let loaded = match frame.kind {
+            FrameKind::Events => self.decoder.start_frame(frame.counts),
+            FrameKind::Code => self.decoder.read_code(&mut self.code),
+        };
+        loaded.map_err(|damage| damage.near(offset))
+    }
+}
+
+/// What there is to know about a trace without its frames.
+struct Opened {
+    program: Program,
+    summary: Summary,
+    frames: Vec<Frame>,
+    frames_offset: u64,
+}
+
+impl Opened {
+    fn read(input: &mut (impl Read + Seek)) -> Result<Self, Failure> {
+        let file_bytes = input.seek(SeekFrom::End(0))?;
+        input.seek(SeekFrom::Start(0))?;
+        let header = read_header(input, file_bytes)?;
+        let program = decode_header(&header).map_err(|damage| damage.near(0))?;
+        let frames_offset = header.len() as u64;
+        let trailer_offset = file_bytes
+            .checked_sub(Trailer::BYTES as u64)
+            .filter(|&offset| offset >= frames_offset)
+            .ok_or(TraceProblem::Truncated { offset: file_bytes })?;
+        let mut trailer = [0; Trailer::BYTES];
+        input.seek(SeekFrom::Start(trailer_offset))?;
+        input.read_exact(&mut trailer)?;
+        let trailer = Trailer::decode(&trailer, file_bytes)?;
+        let frames = read_index(input, &trailer, frames_offset, trailer_offset)?;
+        Ok(Self {
+            program,
+            summary: trailer.summary,
+            frames,
+            frames_offset,
+        })
+    }
+}
+
+fn read_header(input: &mut impl Read, file_bytes: u64) -> Result<Vec<u8>, Failure> {
+    let mut start = [0; HEADER_START];
+    let present = file_bytes.min(HEADER_START as u64) as usize;
+    input.read_exact(&mut start[..present])?;
+    if present < HEADER_START && super::layout::MAGIC.starts_with(&start[..present.min(8)]) {
+        return Err(TraceProblem::Truncated { offset: file_bytes }.into());
+    }
+    let length = header_length(&start)?;
+    if length as u64 > file_bytes {
+        return Err(TraceProblem::Truncated { offset: file_bytes }.into());
+    }
+    let mut header = start.to_vec();
+    header.resize(length, 0);
+    input.read_exact(&mut header[HEADER_START..])?;
+    Ok(header)
+}
+
+fn read_index(
+    input: &mut (impl Read + Seek),
+    trailer: &Trailer,
+    frames_offset: u64,
+    index_end: u64,
+) -> Result<Vec<Frame>, Failure> {
+    let start = trailer.index_offset;
+    let damaged = |detail| Damage(detail).near(start);
+    let length = index_end
+        .checked_sub(start)
+        .filter(|length| length % Frame::BYTES as u64 == 0 && start >= frames_offset)
+        .ok_or(damaged("the index is not where the trailer says"))?;
+    let mut index = vec![0; length as usize];
+    input.seek(SeekFrom::Start(start))?;
+    input.read_exact(&mut index)?;
+    if !is_intact(&index, trailer.index_checksum) {
+        return Err(damaged("checksum of the index"));
+    }
+    let frames: Option<Vec<Frame>> = index.chunks_exact(Frame::BYTES).map(Frame::decode).collect();
+    let frames = frames.ok_or(damaged("a line of the index"))?;
+    let stored: u64 = frames.iter().map(|frame| u64::from(frame.stored_bytes)).sum();
+    if frames_offset + stored != start {
+        return Err(damaged("the frames do not fill the file"));
+    }
+    let total = frames.iter().try_fold(Counts::default(), |total, frame| {
+        Some(Counts {
+            words: total.words.checked_add(frame.counts.words)?,
+            instructions: total.instructions.checked_add(frame.counts.instructions)?,
+            accesses: total.accesses.checked_add(frame.counts.accesses)?,
+            batches: total.batches.checked_add(frame.counts.batches)?,
+        })
+    });
+    let summary = trailer.summary;
+    let expected = Counts {
+        words: summary.words,
+        instructions: summary.instructions,
+        accesses: summary.accesses,
+        batches: summary.batches,
+    };
+    if total != Some(expected) {
+        return Err(damaged("the counts of the frames do not add up"));
+    }
+    Ok(frames)
+}
+
+/// An error that does not know yet which file it is about.
+enum Failure {
+    Io(io::Error),
+    Trace(TraceProblem),
+}
+
+impl Failure {
+    fn at(self, path: &Path) -> Error {
+        match self {
+            Self::Io(source) => Error::file(path)(source),
+            Self::Trace(problem) => Error::Trace {
+                path: path.to_owned(),
+                problem,
+            },
+        }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl From<TraceProblem> for Failure {
+    fn from(problem: TraceProblem) -> Self {
+        Self::Trace(problem)
+    }
+}
+
+impl Damage {
+    fn near(self, offset: u64) -> Failure {
+        Failure::Trace(TraceProblem::Corrupted {
+            offset,
+            detail: self.0.into(),
+        })
+    }
+}

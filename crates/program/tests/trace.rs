@@ -1,0 +1,457 @@
+//! Does a trace replay what was recorded, and never anything else?
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Cursor;
+use std::path::Path;
+
+use contigua_program::code::{BlockCode, CodeLog};
+use contigua_program::sources::trace::TraceSource;
+use contigua_program::sources::{Batch, Program, Source};
+use contigua_program::syscall::Architecture;
+use contigua_program::trace::{Summary, TraceReader, TraceWriter};
+use contigua_program::wire::{
+    ACCESS, Access, BlockId, Event, ImageKind, ProcessId, Syscall, ThreadId, block_word,
+};
+use contigua_program::{Error, TraceProblem};
+use contigua_units::{VirtAddr, VirtRange};
+use proptest::prelude::*;
+
+/// A code log as plain as can be.
+#[derive(Clone, Debug, Default)]
+struct Code(BTreeMap<u32, (u64, Vec<u8>, Vec<u8>)>);
+
+impl CodeLog for Code {
+    fn block(&self, block: BlockId) -> Option<BlockCode<'_>> {
+        let (address, lengths, bytes) = self.0.get(&block.0)?;
+        Some(BlockCode {
+            address: VirtAddr::new(*address),
+            lengths,
+            bytes,
+        })
+    }
+}
+
+type Batches = Vec<(ThreadId, Vec<u64>)>;
+
+fn program() -> Program {
+    Program {
+        command: vec!["./a program".into(), "--größe".into(), String::new()],
+        architecture: Architecture::Aarch64,
+        reports_mappings: true,
+    }
+}
+
+fn record(path: &Path, code: &Code, batches: &Batches) -> Result<Summary, Error> {
+    let mut writer = TraceWriter::create(path, &program())?;
+    for (thread, words) in batches {
+        let thread = *thread;
+        writer.write(&Batch {
+            thread,
+            words,
+            code,
+        })?;
+    }
+    writer.finish()
+}
+
+/// Everything in a trace, or its error. Checks that each block is described before it executes.
+fn replay(bytes: &[u8], code: &Code) -> Result<Batches, Error> {
+    let mut reader = TraceReader::new(Cursor::new(bytes), Path::new("test"))?;
+    let mut batches = Batches::new();
+    loop {
+        match reader.next_batch() {
+            Ok(Some(batch)) => {
+                for &word in batch.words {
+                    if contigua_program::wire::is_block(word) {
+                        let id = contigua_program::wire::block_of(word);
+                        assert_eq!(batch.code.block(id), code.block(id));
+                    }
+                }
+                batches.push((batch.thread, batch.words.to_vec()));
+            }
+            Ok(None) => return Ok(batches),
+            Err(error) => {
+                assert!(
+                    matches!(reader.next_batch(), Ok(None)),
+                    "a reader stays at its end after an error"
+                );
+                return Err(error);
+            }
+        }
+    }
+}
+
+fn file_of(code: &Code, batches: &Batches) -> Vec<u8> {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("trace");
+    record(&path, code, batches).unwrap();
+    fs::read(path).unwrap()
+}
+
+fn any_code() -> impl Strategy<Value = Code> {
+    let block = (1..40_usize, any::<u64>(), any::<bool>()).prop_flat_map(|(count, address, has)| {
+        let lengths = proptest::collection::vec(1..=15_u8, count);
+        lengths.prop_map(move |lengths| {
+            let size = lengths.iter().map(|&length| usize::from(length)).sum();
+            let bytes = if has { vec![0x90; size] } else { Vec::new() };
+            (address, lengths, bytes)
+        })
+    });
+    proptest::collection::btree_map(0..200_u32, block, 1..12).prop_map(Code)
+}
+
+fn any_access() -> impl Strategy<Value = u64> {
+    let near = (0..4_u64, 0..256_u64).prop_map(|(page, offset)| 0x7fff_0000 + page * 4096 + offset);
+    let address = prop_oneof![near, any::<u64>(), Just(0), Just((1 << 48) - 1)];
+    (address, 0..8_u8, any::<bool>(), prop_oneof![0..3_u16, 0..512_u16]).prop_map(
+        |(address, size_log2, store, instruction)| {
+            Access {
+                address: VirtAddr::new(address),
+                size_log2,
+                store,
+                instruction,
+            }
+            .encode()
+        },
+    )
+}
+
+fn any_event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        any::<u32>().prop_map(|id| Event::ThreadStart {
+            process: ProcessId(id)
+        }),
+        Just(Event::ThreadEnd),
+        (any::<u64>(), any::<u64>(), any::<bool>()).prop_map(|(start, end, writable)| {
+            Event::Image {
+                range: VirtRange {
+                    start: VirtAddr::new(start),
+                    end: VirtAddr::new(end),
+                },
+                writable,
+                kind: ImageKind::Anonymous,
+            }
+        }),
+        (any::<u16>(), any::<[u64; 6]>(), any::<i64>()).prop_map(|(number, arguments, result)| {
+            Event::Syscall(Syscall {
+                number,
+                arguments,
+                result,
+            })
+        }),
+    ]
+}
+
+fn any_batches(code: &Code) -> impl Strategy<Value = Batches> + use<> {
+    let ids: Vec<u32> = code.0.keys().copied().collect();
+    let executed = (
+        proptest::sample::select(ids),
+        proptest::collection::vec(any_access(), 0..6),
+    );
+    let item = prop_oneof![
+        12 => executed.prop_map(|(id, accesses)| {
+            let mut words = vec![block_word(BlockId(id))];
+            words.extend(accesses);
+            words
+        }),
+        1 => any_event().prop_map(|event| event.encode().words().to_vec()),
+        1 => proptest::collection::vec(any_access(), 0..700),
+    ];
+    let words = proptest::collection::vec(item, 0..30).prop_map(|items| items.concat());
+    let thread = prop_oneof![0..3_u32, any::<u32>()].prop_map(ThreadId);
+    proptest::collection::vec((thread, words), 0..12)
+}
+
+fn any_stream() -> impl Strategy<Value = (Code, Batches)> {
+    any_code().prop_flat_map(|code| {
+        let batches = any_batches(&code);
+        (Just(code), batches)
+    })
+}
+
+/// A stream longer than a frame, of several threads, with both habits and surprises.
+fn long_stream(words: usize) -> (Code, Batches) {
+    let mut state = 1_u64;
+    let mut random = move |below: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % below
+    };
+    let mut code = Code::default();
+    for id in 0..3000 {
+        let count = 1 + random(8) as usize;
+        code.0.insert(id, (0x40_0000 + u64::from(id) * 64, vec![4; count], Vec::new()));
+    }
+    let mut batches = Batches::new();
+    let mut total = 0;
+    while total < words {
+        let first = random(2900) as u32;
+        let mut batch = Vec::new();
+        while batch.len() < 2000 {
+            for id in first..first + 1 + random(5) as u32 {
+                batch.push(block_word(BlockId(id)));
+                for n in 0..u64::from(id % 4) {
+                    let address = VirtAddr::new(u64::from(id) * 4096 + n * 8 + random(2) * 64);
+                    batch.push(
+                        Access {
+                            address,
+                            size_log2: 3,
+                            store: n == 1,
+                            instruction: n as u16,
+                        }
+                        .encode(),
+                    );
+                }
+            }
+        }
+        total += batch.len();
+        batches.push((ThreadId(random(3) as u32), batch));
+    }
+    (code, batches)
+}
+
+/// Counted the plain way.
+fn summary_of(code: &Code, batches: &Batches) -> Summary {
+    let mut summary = Summary::default();
+    let mut threads: Vec<u32> = batches.iter().map(|(thread, _)| thread.0).collect();
+    threads.sort_unstable();
+    threads.dedup();
+    summary.threads = threads.len() as u64;
+    for (_, words) in batches {
+        summary.batches += 1;
+        summary.words += words.len() as u64;
+        for record in contigua_program::wire::Records::new(words) {
+            match record.unwrap() {
+                contigua_program::wire::Record::Block(id) => {
+                    summary.instructions += u64::from(code.block(id).unwrap().instructions());
+                }
+                contigua_program::wire::Record::Access(_) => summary.accesses += 1,
+                contigua_program::wire::Record::Event(_) => {}
+            }
+        }
+    }
+    summary
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    #[test]
+    fn a_replay_yields_what_was_recorded((code, batches) in any_stream()) {
+        let bytes = file_of(&code, &batches);
+        prop_assert_eq!(replay(&bytes, &code).unwrap(), batches.clone());
+        let reader = TraceReader::new(Cursor::new(&bytes), Path::new("test")).unwrap();
+        prop_assert_eq!(reader.summary(), summary_of(&code, &batches));
+        prop_assert_eq!(reader.program(), &program());
+    }
+
+    #[test]
+    fn random_damage_is_an_error(
+        (code, batches) in any_stream(),
+        places in proptest::collection::vec((any::<proptest::sample::Index>(), 1..=255_u8), 1..4),
+    ) {
+        let intact = file_of(&code, &batches);
+        let mut damaged = intact.clone();
+        for (place, flip) in places {
+            damaged[place.index(intact.len())] ^= flip;
+        }
+        prop_assert!(damaged == intact || replay(&damaged, &code).is_err());
+    }
+
+    #[test]
+    fn a_piece_replaced_by_another_of_the_file_is_an_error(
+        (code, batches) in any_stream(),
+        from: proptest::sample::Index, to: proptest::sample::Index, length in 1..64_usize,
+    ) {
+        let intact = file_of(&code, &batches);
+        let (from, to) = (from.index(intact.len()), to.index(intact.len()));
+        let length = length.min(intact.len() - from.max(to));
+        let mut damaged = intact.clone();
+        damaged.copy_within(from..from + length, to);
+        prop_assert!(damaged == intact || replay(&damaged, &code).is_err());
+    }
+
+    #[test]
+    fn arbitrary_bytes_are_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+        prop_assert!(replay(&bytes, &Code::default()).is_err());
+    }
+}
+
+fn small_file() -> (Code, Batches, Vec<u8>) {
+    let (code, mut batches) = long_stream(1);
+    batches[0].1.truncate(300);
+    batches.push((ThreadId(9), Vec::new()));
+    batches.push((ThreadId(1), Event::ThreadEnd.encode().words().to_vec()));
+    let bytes = file_of(&code, &batches);
+    (code, batches, bytes)
+}
+
+#[test]
+fn every_corrupted_byte_is_an_error() {
+    let (code, batches, mut bytes) = small_file();
+    assert_eq!(replay(&bytes, &code).unwrap(), batches);
+    for place in 0..bytes.len() {
+        for flip in [1, 0x10, 0x80, 0xff] {
+            bytes[place] ^= flip;
+            let error = replay(&bytes, &code).expect_err("corruption must be noticed");
+            assert!(matches!(error, Error::Trace { .. }), "byte {place}: {error}");
+            bytes[place] ^= flip;
+        }
+    }
+}
+
+#[test]
+fn every_truncation_is_an_error_that_says_so() {
+    let (code, _, bytes) = small_file();
+    for length in 0..bytes.len() {
+        match replay(&bytes[..length], &code) {
+            Err(Error::Trace {
+                problem: TraceProblem::Truncated { offset },
+                ..
+            }) => assert_eq!(offset, length as u64),
+            other => panic!("{length} bytes of {}: {other:?}", bytes.len()),
+        }
+    }
+}
+
+#[test]
+fn bytes_behind_the_end_are_an_error() {
+    let (code, _, mut bytes) = small_file();
+    bytes.push(0);
+    assert!(replay(&bytes, &code).is_err());
+}
+
+#[test]
+fn another_version_is_named() {
+    let (code, _, mut bytes) = small_file();
+    bytes[8] += 1;
+    let error = replay(&bytes, &code).unwrap_err();
+    assert!(error.to_string().contains("version 2"), "{error}");
+}
+
+#[test]
+fn another_file_is_no_trace() {
+    let error = replay(b"#!/bin/sh\necho this is a shell script\n", &Code::default()).unwrap_err();
+    assert!(error.to_string().contains("not a Contigua trace"), "{error}");
+}
+
+#[test]
+fn many_frames_replay_and_can_be_skipped() {
+    let (code, batches) = long_stream(2_500_000);
+    let bytes = file_of(&code, &batches);
+    assert_eq!(replay(&bytes, &code).unwrap(), batches);
+    let total = summary_of(&code, &batches).instructions;
+    for target in [0, total / 2, total - 1, total, u64::MAX] {
+        let mut reader = TraceReader::new(Cursor::new(&bytes), Path::new("test")).unwrap();
+        let before = reader.skip_to(target).unwrap();
+        assert!(before <= target);
+        let mut rest = Batches::new();
+        while let Some(batch) = reader.next_batch().unwrap() {
+            rest.push((batch.thread, batch.words.to_vec()));
+        }
+        let skipped = batches.len() - rest.len();
+        assert_eq!(rest, batches[skipped..]);
+        let counted = summary_of(&code, &batches[..skipped].to_vec());
+        assert_eq!(counted.instructions, before);
+        assert_eq!(rest.is_empty(), target >= total);
+    }
+}
+
+#[test]
+fn a_source_yields_the_trace_of_a_file() {
+    let (code, batches, _) = small_file();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("trace");
+    let summary = record(&path, &code, &batches).unwrap();
+    let mut source = TraceSource::open(&path).unwrap();
+    assert_eq!(source.summary(), summary);
+    assert_eq!(source.program(), &program());
+    let mut seen = Batches::new();
+    while let Some(batch) = source.next_batch().unwrap() {
+        seen.push((batch.thread, batch.words.to_vec()));
+    }
+    assert_eq!(seen, batches);
+}
+
+#[test]
+fn the_same_stream_makes_the_same_file() {
+    let (code, batches, bytes) = small_file();
+    assert_eq!(file_of(&code, &batches), bytes);
+}
+
+#[test]
+fn an_unfinished_trace_leaves_nothing_and_keeps_the_old_one() {
+    let (code, batches, _) = small_file();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("trace");
+    fs::write(&path, "old").unwrap();
+    let mut writer = TraceWriter::create(&path, &program()).unwrap();
+    let (thread, words) = (batches[0].0, &batches[0].1);
+    writer
+        .write(&Batch {
+            thread,
+            words,
+            code: &code,
+        })
+        .unwrap();
+    drop(writer);
+    assert_eq!(fs::read(&path).unwrap(), b"old");
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    record(&path, &code, &batches).unwrap();
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    assert_eq!(replay(&fs::read(&path).unwrap(), &code).unwrap(), batches);
+}
+
+#[test]
+fn a_place_that_cannot_hold_a_trace_is_named() {
+    for path in ["/nowhere/at/all", "/dev/null", "/tmp"] {
+        let error = TraceWriter::create(Path::new(path), &program()).err().unwrap();
+        assert!(matches!(error, Error::File { .. }) && error.to_string().contains(path));
+    }
+    assert!(matches!(
+        TraceReader::open(Path::new("/nowhere/at/all")),
+        Err(Error::File { .. })
+    ));
+}
+
+#[test]
+fn words_that_no_source_may_yield_are_refused() {
+    let mut code = Code::default();
+    code.0.insert(0, (0x1000, vec![1], vec![0x90]));
+    code.0.insert(1, (0x1000, Vec::new(), Vec::new()));
+    code.0.insert(1 << 25, (0x1000, vec![1], vec![0x90]));
+    let block = block_word(BlockId(0));
+    let syscall = Event::Syscall(Syscall {
+        number: 1,
+        arguments: [0; 6],
+        result: 0,
+    })
+    .encode();
+    let good = [block];
+    let bad: [&[u64]; 8] = [
+        &[0],
+        &[block | 1 << 40],
+        &[block, ACCESS | 1 << 57],
+        &[block, ACCESS | 1 << 58],
+        &[block_word(BlockId(7))],
+        &[block_word(BlockId(1))],
+        &[block_word(BlockId(1 << 25))],
+        &syscall.words()[..7],
+    ];
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("trace");
+    for words in bad {
+        let mut writer = TraceWriter::create(&path, &program()).unwrap();
+        let batch = |words| Batch {
+            thread: ThreadId(0),
+            words,
+            code: &code as &dyn CodeLog,
+        };
+        writer.write(&batch(&good)).unwrap();
+        assert!(writer.write(&batch(words)).is_err(), "{words:x?}");
+        assert!(writer.finish().is_err(), "a part of a batch is not a recording");
+        assert!(!path.exists());
+    }
+}

@@ -1,0 +1,242 @@
+//! One execution, or one trace, and everything that reads it: designs and a recorder, each on a
+//! thread of its own.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use contigua_machine::config::RunConfig;
+use contigua_machine::{Progress, Report, simulate};
+use contigua_program::sources::live::{LiveProgram, LiveSetup, LiveSource};
+use contigua_program::sources::trace::TraceSource;
+use contigua_program::sources::Source;
+use contigua_program::trace::TraceWriter;
+use pyo3::PyErr;
+
+use crate::engine_error;
+
+/// The QEMU plugin.
+const PLUGIN: &[u8] = include_bytes!(env!("CONTIGUA_PLUGIN"));
+
+/// How often progress is told and limits are looked at.
+const TICK: Duration = Duration::from_millis(50);
+/// How long a program that was interrupted may take to end by itself.
+const GRACE: Duration = Duration::from_secs(2);
+/// The exit status of a shell's command that was interrupted.
+const INTERRUPTED: i32 = 128 + libc::SIGINT;
+
+/// What is read.
+pub enum Input {
+    /// A program that is started for this purpose.
+    Live(Vec<OsString>),
+    /// A trace that was recorded before.
+    Trace(PathBuf),
+}
+
+/// What is to be done.
+pub struct Session {
+    pub configs: Vec<RunConfig>,
+    pub input: Input,
+    /// Where to record the events as well.
+    pub record: Option<PathBuf>,
+    /// Stop the program after this long.
+    pub time_limit: Option<Duration>,
+}
+
+/// What came of it.
+pub struct Outcome {
+    pub reports: Vec<Report>,
+    pub exit_code: i32,
+}
+
+/// Told now and then how far each design is: instructions, batches behind. An error ends the
+/// session, as far as it has come.
+type Observer<'a> = &'a dyn Fn(&[(u64, u64)]) -> Result<(), PyErr>;
+
+impl Session {
+    /// Runs the session. An interrupt (the observer's error) ends the program; what ran is
+    /// reported.
+    pub fn run(self, observer: Observer<'_>) -> Result<Outcome, PyErr> {
+        match &self.input {
+            Input::Live(command) => self.run_live(command, observer),
+            Input::Trace(path) => self.run_trace(path, observer),
+        }
+    }
+
+    fn run_trace(&self, path: &Path, observer: Observer<'_>) -> Result<Outcome, PyErr> {
+        let mut sources = Vec::new();
+        for _ in &self.configs {
+            sources.push(TraceSource::open(path).map_err(engine_error)?);
+        }
+        let progress: Vec<Progress> = self.configs.iter().map(|_| Progress::default()).collect();
+        let reports = thread::scope(|scope| {
+            let designs: Vec<_> = self
+                .configs
+                .iter()
+                .zip(sources)
+                .zip(&progress)
+                .map(|((config, mut source), progress)| {
+                    scope.spawn(move || simulate(config.clone(), &mut source, progress))
+                })
+                .collect();
+            let mut interrupted = false;
+            while designs.iter().any(|design| !design.is_finished()) {
+                thread::sleep(TICK);
+                if observer(&state(&progress)).is_err() && !interrupted {
+                    interrupted = true;
+                    cancel(&progress);
+                }
+            }
+            designs.into_iter().map(join).collect::<Result<Vec<_>, _>>()
+        })?;
+        Ok(Outcome { reports, exit_code: 0 })
+    }
+
+    fn run_live(&self, command: &[OsString], observer: Observer<'_>) -> Result<Outcome, PyErr> {
+        let setup = LiveSetup::new(command).map_err(engine_error)?;
+        let mut sources = Vec::new();
+        for _ in &self.configs {
+            sources.push(setup.source().map_err(engine_error)?);
+        }
+        let recorder = self
+            .record
+            .as_ref()
+            .map(|path| -> Result<_, contigua_program::Error> {
+                let source = setup.source()?;
+                let writer = TraceWriter::create(path, source.program())?;
+                Ok((source, writer))
+            })
+            .transpose()
+            .map_err(engine_error)?;
+        let plugin = PluginFile::new().map_err(engine_error)?;
+        let mut program = setup.start(&plugin.path()).map_err(engine_error)?;
+        let progress: Vec<Progress> = self.configs.iter().map(|_| Progress::default()).collect();
+        thread::scope(|scope| {
+            let recording =
+                recorder.map(|(source, writer)| scope.spawn(move || record(source, writer)));
+            let designs: Vec<_> = self
+                .configs
+                .iter()
+                .zip(sources)
+                .zip(&progress)
+                .map(|((config, mut source), progress)| {
+                    scope.spawn(move || simulate(config.clone(), &mut source, progress))
+                })
+                .collect();
+            let readers_done = || {
+                !designs.is_empty() && progress.iter().all(|p| p.done.load(Ordering::Acquire))
+            };
+            let watched = self.watch(&mut program, &progress, &readers_done, observer);
+            // Whatever happened, let the readers come to their end before anything is said.
+            drop_if_failed(&watched, program);
+            while designs.iter().any(|design| !design.is_finished()) {
+                thread::sleep(TICK);
+                let _ = observer(&state(&progress));
+            }
+            let reports = designs.into_iter().map(join).collect::<Result<Vec<_>, _>>();
+            let recorded = recording.map_or(Ok(()), join);
+            let exit_code = watched?;
+            recorded?;
+            Ok(Outcome { reports: reports?, exit_code })
+        })
+    }
+
+    /// Waits for the program's end, or makes it end when a limit is reached. The exit status.
+    fn watch(
+        &self,
+        program: &mut LiveProgram,
+        progress: &[Progress],
+        readers_done: &dyn Fn() -> bool,
+        observer: Observer<'_>,
+    ) -> Result<i32, PyErr> {
+        let start = Instant::now();
+        let mut interrupted: Option<Instant> = None;
+        loop {
+            if program.wait(TICK).map_err(engine_error)? {
+                let code = program.exit_code().unwrap_or(0);
+                return Ok(code);
+            }
+            if observer(&state(progress)).is_err() {
+                interrupted.get_or_insert_with(Instant::now);
+            }
+            if interrupted.is_some_and(|since| since.elapsed() >= GRACE) {
+                program.stop().map_err(engine_error)?;
+                return Ok(INTERRUPTED);
+            }
+            let late = self.time_limit.is_some_and(|limit| start.elapsed() >= limit);
+            if late || readers_done() {
+                program.stop().map_err(engine_error)?;
+                return Ok(0);
+            }
+        }
+    }
+}
+
+/// Ends the program when watching it has failed; its readers end with it.
+fn drop_if_failed<T>(watched: &Result<T, PyErr>, program: LiveProgram) {
+    if watched.is_err() {
+        drop(program);
+    }
+}
+
+fn state(progress: &[Progress]) -> Vec<(u64, u64)> {
+    let load = |p: &Progress| {
+        (p.instructions.load(Ordering::Relaxed), p.behind.load(Ordering::Relaxed))
+    };
+    progress.iter().map(load).collect()
+}
+
+fn cancel(progress: &[Progress]) {
+    for progress in progress {
+        progress.cancel.store(true, Ordering::Relaxed);
+    }
+}
+
+fn record(mut source: LiveSource, mut writer: TraceWriter) -> Result<(), contigua_program::Error> {
+    let mut outcome = Ok(());
+    while let Some(batch) = source.next_batch()? {
+        // After an error, read on: the designs beside this recording are not to blame.
+        if outcome.is_ok() {
+            outcome = writer.write(&batch);
+        }
+    }
+    outcome?;
+    writer.finish().map(|_| ())
+}
+
+fn join<T, E: std::fmt::Display>(
+    thread: thread::ScopedJoinHandle<'_, Result<T, E>>,
+) -> Result<T, PyErr> {
+    match thread.join() {
+        Ok(result) => result.map_err(engine_error),
+        Err(_) => Err(engine_error("internal error: a simulation thread panicked; see above")),
+    }
+}
+
+/// The plugin as a file that QEMU can load, in anonymous memory.
+struct PluginFile(File);
+
+impl PluginFile {
+    fn new() -> std::io::Result<Self> {
+        let name = c"contigua-qemu-plugin.so";
+        // SAFETY: the name is a NUL-terminated string.
+        let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
+        if fd < 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor was just made and has no other owner.
+        let mut file = unsafe { File::from_raw_fd(fd) };
+        file.write_all(PLUGIN)?;
+        Ok(Self(file))
+    }
+
+    fn path(&self) -> PathBuf {
+        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd()).into()
+    }
+}
+

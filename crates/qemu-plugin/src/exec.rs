@@ -1,0 +1,146 @@
+//! Following a program through `execve`.
+//!
+//! QEMU's user mode hands `execve` to the host, which would run the next program unobserved. So
+//! the plugin looks at the file first and, when QEMU can run it, replaces this process by a QEMU
+//! that does, under the same process number. Otherwise the call goes its way: it fails as it
+//! should, or runs a program that cannot be observed.
+
+use std::ffi::{CStr, CString, OsStr, c_char, c_void};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+use contigua_program::executable::{self, NotExecutable};
+
+use crate::{PROCESS, api, guest, plugin};
+
+/// `execveat` relative to the current directory.
+const AT_FDCWD: i32 = -100;
+/// `execveat` of the descriptor itself.
+const AT_EMPTY_PATH: u64 = 0x1000;
+
+/// What a QEMU that is started for the next program needs to know of this plugin.
+pub struct PluginArguments {
+    emulator: CString,
+    /// Everything of the `-plugin` option but the process number.
+    option: String,
+}
+
+impl PluginArguments {
+    /// For a plugin that writes into the ring at `ring`.
+    pub fn new(ring: &str) -> Self {
+        let emulator = std::fs::read_link("/proc/self/exe").unwrap_or_default();
+        Self {
+            emulator: CString::new(emulator.into_os_string().into_vec()).unwrap_or_default(),
+            // A comma would end the option's value; QEMU reads a double one as one.
+            option: format!("{},ring={ring}", own_path().replace(',', ",,")),
+        }
+    }
+}
+
+/// The file that this plugin was loaded from.
+fn own_path() -> String {
+    let mut found = libc::Dl_info {
+        dli_fname: std::ptr::null(),
+        dli_fbase: std::ptr::null_mut(),
+        dli_sname: std::ptr::null(),
+        dli_saddr: std::ptr::null_mut(),
+    };
+    let own = own_path as fn() -> String as *const c_void;
+    // SAFETY: `own` is an address within this library; the name stays valid while it is loaded.
+    unsafe {
+        if libc::dladdr(own, &raw mut found) == 0 || found.dli_fname.is_null() {
+            crate::fail("cannot find the plugin's own file");
+        }
+        CStr::from_ptr(found.dli_fname).to_string_lossy().into_owned()
+    }
+}
+
+/// `execve(path, argv, envp)`. Returns when the call should go its way.
+pub fn follow(path: u64, argv: u64, envp: u64) {
+    if let Some(path) = guest::string(path) {
+        follow_path(path, argv, envp);
+    }
+}
+
+/// `execveat(directory, path, argv, envp, flags)`. Returns when the call should go its way.
+pub fn follow_at(directory: u64, path: u64, argv: u64, envp: u64, flags: u64) {
+    let directory = directory as i32;
+    let Some(path) = guest::string(path) else {
+        return;
+    };
+    let bytes = path.as_bytes();
+    let resolved = if bytes.is_empty() && flags & AT_EMPTY_PATH != 0 {
+        format!("/proc/self/fd/{directory}").into_bytes()
+    } else if bytes.first() == Some(&b'/') || directory == AT_FDCWD {
+        bytes.to_vec()
+    } else {
+        let mut joined = format!("/proc/self/fd/{directory}/").into_bytes();
+        joined.extend_from_slice(bytes);
+        joined
+    };
+    if let Ok(resolved) = CString::new(resolved) {
+        follow_path(resolved, argv, envp);
+    }
+}
+
+fn follow_path(mut path: CString, argv: u64, envp: u64) {
+    let ring = plugin().producer.ring();
+    let own = format!("/proc/{}/exe", std::process::id());
+    if path.as_bytes() == b"/proc/self/exe" || path.as_bytes() == own.as_bytes() {
+        // To the host that is QEMU; the guest means itself.
+        // SAFETY: QEMU returns null or a string allocated for the caller.
+        let binary = unsafe { api::qemu_plugin_path_to_binary() };
+        if !binary.is_null() {
+            // SAFETY: not null, so NUL-terminated.
+            path = unsafe { CStr::from_ptr(binary) }.to_owned();
+        }
+    }
+    let file = Path::new(OsStr::from_bytes(path.as_bytes()));
+    let found = match executable::resolve(file, plugin().architecture) {
+        Ok(found) => found,
+        Err(NotExecutable::Foreign(_)) => {
+            ring.forget_process(std::process::id());
+            return;
+        }
+        Err(_) => return,
+    };
+    let (Some(arguments), Some(environment)) = (guest::strings(argv), guest::strings(envp)) else {
+        return;
+    };
+    let Ok(program) = CString::new(found.program.into_os_string().into_vec()) else {
+        return;
+    };
+    let process = PROCESS.load(Ordering::Relaxed);
+    let PluginArguments { emulator, option } = &plugin().arguments;
+    let Ok(option) = CString::new(format!("{option},process={process}")) else {
+        return;
+    };
+    let interpreted = !found.interpreter_arguments.is_empty();
+    let name = match arguments.first() {
+        Some(first) if !interpreted => first.clone(),
+        _ => program.clone(),
+    };
+    let fixed = [c"-plugin".to_owned(), option, c"-0".to_owned(), name, program];
+    let before = found.interpreter_arguments.into_iter();
+    let before = before.filter_map(|argument| CString::new(argument.into_vec()).ok());
+    let command: Vec<CString> = std::iter::once(emulator.clone())
+        .chain(fixed)
+        .chain(before)
+        .chain(arguments.into_iter().skip(1))
+        .collect();
+    // SAFETY: both arrays are null-terminated and point to strings that live until the process is
+    // replaced or the call fails.
+    unsafe {
+        libc::execve(
+            emulator.as_ptr(),
+            pointers(&command).as_ptr(),
+            pointers(&environment).as_ptr(),
+        );
+    }
+}
+
+fn pointers(strings: &[CString]) -> Vec<*const c_char> {
+    let pointers = strings.iter().map(|string| string.as_ptr());
+    pointers.chain(std::iter::once(std::ptr::null())).collect()
+}

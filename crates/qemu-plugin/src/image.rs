@@ -1,0 +1,96 @@
+//! The mappings of a freshly loaded program.
+//!
+//! QEMU's loader makes them without system calls of the guest. They are found as the difference
+//! of `/proc/self/maps` between installation, before the program is loaded, and the translation
+//! of its first block. The difference may also hold mappings that QEMU made for itself; the guest
+//! never touches those, so they cost nothing in the simulated server.
+
+use std::collections::HashSet;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use contigua_program::wire::{ADDRESS_MASK, Event, ImageKind, ProcessId};
+use contigua_units::{VirtAddr, VirtRange};
+
+use crate::{PROCESS, guest, vcpu};
+
+/// One line of `/proc/self/maps`.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Mapping {
+    start: u64,
+    end: u64,
+    writable: bool,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Kind {
+    File,
+    Anonymous,
+}
+
+static BEFORE: Mutex<Option<HashSet<Mapping>>> = Mutex::new(None);
+static REPORTED: AtomicBool = AtomicBool::new(false);
+
+/// Notes what is mapped before the program is loaded.
+pub fn remember_emulator_mappings() {
+    let mut before = BEFORE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    *before = Some(mappings().collect());
+}
+
+/// Reports the program's initial mappings on the first call in a process image.
+pub fn report_once() {
+    if REPORTED.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    // The first block is translated by the main thread, which is vCPU 0.
+    const MAIN: u32 = 0;
+    let process = ProcessId(PROCESS.load(Ordering::Relaxed));
+    vcpu::append_event(MAIN, &Event::ProcessStart { process });
+    let before = BEFORE.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+    let before = before.unwrap_or_default();
+    for mapping in mappings().filter(|mapping| !before.contains(mapping)) {
+        let base = guest::base();
+        let range = VirtRange {
+            start: VirtAddr::new(mapping.start.wrapping_sub(base)),
+            end: VirtAddr::new(mapping.end.wrapping_sub(base)),
+        };
+        if range.is_empty() || range.end.get() > ADDRESS_MASK {
+            continue;
+        }
+        let kind = match mapping.kind {
+            Kind::File => ImageKind::File,
+            Kind::Anonymous => ImageKind::Anonymous,
+        };
+        let event = Event::Image {
+            range,
+            writable: mapping.writable,
+            kind,
+        };
+        vcpu::append_event(MAIN, &event);
+    }
+}
+
+fn mappings() -> impl Iterator<Item = Mapping> {
+    let text = std::fs::read_to_string("/proc/self/maps")
+        .unwrap_or_else(|error| crate::fail(&format!("/proc/self/maps: {error}")));
+    let mappings: Vec<_> = text.lines().filter_map(parse).collect();
+    mappings.into_iter()
+}
+
+/// `start-end perms offset device inode [path]`; accessible mappings only.
+fn parse(line: &str) -> Option<Mapping> {
+    let mut fields = line.split_ascii_whitespace();
+    let (start, end) = fields.next()?.split_once('-')?;
+    let permissions = fields.next()?.as_bytes();
+    let inode = fields.nth(2)?;
+    if permissions[0] != b'r' {
+        return None;
+    }
+    Some(Mapping {
+        start: u64::from_str_radix(start, 16).ok()?,
+        end: u64::from_str_radix(end, 16).ok()?,
+        writable: permissions[1] == b'w',
+        kind: if inode == "0" { Kind::Anonymous } else { Kind::File },
+    })
+}

@@ -1,0 +1,148 @@
+//! System calls, threads and processes.
+
+use std::cell::Cell;
+use std::ffi::c_uint;
+use std::sync::atomic::Ordering;
+
+use contigua_program::syscall::Known;
+use contigua_program::wire::{Event, ProcessId, Syscall};
+
+use crate::api::PluginId;
+use crate::{PROCESS, exec, plugin, vcpu};
+
+/// Flags of `clone` (`include/uapi/linux/sched.h`).
+const CLONE_VM: u64 = 0x100;
+const CLONE_VFORK: u64 = 0x4000;
+
+/// `munmap` fails where the address is no multiple of this.
+const PAGE: u64 = 4096;
+
+/// The call that this host thread is in. A vCPU has a host thread of its own.
+#[derive(Clone, Copy, Default)]
+struct Current {
+    vcpu: c_uint,
+    arguments: [u64; 6],
+    /// The number given to the process that this call is making.
+    child: Option<u32>,
+}
+
+thread_local! {
+    static CURRENT: Cell<Current> = const {
+        Cell::new(Current { vcpu: 0, arguments: [0; 6], child: None })
+    };
+}
+
+fn known(number: i64) -> Option<Known> {
+    Known::of(plugin().architecture, u16::try_from(number).ok()?)
+}
+
+/// QEMU is about to perform a system call.
+pub extern "C" fn on_enter(
+    _: PluginId,
+    index: c_uint,
+    number: i64,
+    a0: u64,
+    a1: u64,
+    a2: u64,
+    a3: u64,
+    a4: u64,
+    a5: u64,
+    _: u64,
+    _: u64,
+) {
+    let mut current = Current {
+        vcpu: index,
+        arguments: [a0, a1, a2, a3, a4, a5],
+        child: None,
+    };
+    match known(number) {
+        Some(Known::Exit | Known::ExitGroup) => {
+            append_syscall(index, number, current.arguments, 0);
+            if matches!(known(number), Some(Known::ExitGroup)) {
+                let process = ProcessId(PROCESS.load(Ordering::Relaxed));
+                vcpu::append_event(index, &Event::ProcessEnd { process });
+            }
+        }
+        // Once the kernel has unmapped a range, another thread can be given it: the event must come
+        // before that thread's.
+        Some(Known::Munmap) if a0 % PAGE == 0 && a1 > 0 => {
+            append_syscall(index, number, current.arguments, 0);
+        }
+        Some(call) if makes_process(call, a0) => {
+            let child = plugin().producer.ring().new_process();
+            current.child = Some(child);
+            vcpu::append_event(index, &Event::Fork { child: ProcessId(child) });
+        }
+        _ => {}
+    }
+    CURRENT.set(current);
+    // Whatever the call waits for or tells others comes after what was executed before it.
+    vcpu::publish(index);
+    match known(number) {
+        Some(Known::Execve) => exec::follow(a0, a1, a2),
+        Some(Known::Execveat) => exec::follow_at(a0, a1, a2, a3, a4),
+        _ => {}
+    }
+}
+
+/// QEMU has performed a system call.
+pub extern "C" fn on_return(_: PluginId, index: c_uint, number: i64, result: i64) {
+    let current = CURRENT.take();
+    if let Some(child) = current.child {
+        if result < 0 {
+            let child = ProcessId(child);
+            vcpu::append_event(index, &Event::ForkFailed { child });
+        } else if let Ok(process @ 1..) = u32::try_from(result) {
+            // The child registers itself; this covers the time until it does.
+            plugin().producer.ring().register_process(process);
+        }
+    }
+    match known(number) {
+        Some(call) if call.returns_process_id() => {
+            append_syscall(index, number, current.arguments, result.signum());
+        }
+        // Reported on entry.
+        Some(Known::Munmap) => {}
+        Some(call) => {
+            append_syscall(index, number, current.arguments, result);
+            if call.changes_mappings() {
+                // Before this thread can tell another one what it has been given.
+                vcpu::publish(index);
+            }
+        }
+        None => append_syscall(index, number, [0; 6], 0),
+    }
+}
+
+/// Runs in a forked child before the guest goes on there.
+pub extern "C" fn after_fork_in_child() {
+    let current = CURRENT.get();
+    let Some(child) = current.child else {
+        return;
+    };
+    CURRENT.set(Current { child: None, ..current });
+    PROCESS.store(child, Ordering::Relaxed);
+    plugin().producer.after_fork();
+    vcpu::start_after_fork(current.vcpu);
+    let process = ProcessId(child);
+    vcpu::append_event(current.vcpu, &Event::ThreadStart { process });
+}
+
+/// Whether a call copies the process, rather than starting a thread in it. QEMU treats `vfork`
+/// as `fork`.
+fn makes_process(call: Known, flags: u64) -> bool {
+    match call {
+        Known::Fork | Known::Vfork => true,
+        Known::Clone => flags & CLONE_VM == 0 || flags & CLONE_VFORK != 0,
+        _ => false,
+    }
+}
+
+fn append_syscall(index: c_uint, number: i64, arguments: [u64; 6], result: i64) {
+    let event = Event::Syscall(Syscall {
+        number: u16::try_from(number).unwrap_or(u16::MAX),
+        arguments,
+        result,
+    });
+    vcpu::append_event(index, &event);
+}

@@ -1,0 +1,36 @@
+"""The native half: configuration goes in as TOML text, reports come out as JSON text."""
+
+from collections.abc import Callable, Sequence
+from os import PathLike
+from typing import TypedDict
+
+VERSION: str
+SCHEMES: list[str]
+
+class EngineError(Exception): ...
+
+class RunSpec(TypedDict):
+    design_name: str
+    design: str
+    machine_name: str
+    machine: str
+    memory: str | None
+    age: str
+    detail: str
+    seed: int
+    skip: int
+    warmup: int
+    instructions: int | None
+
+def run(
+    runs: Sequence[RunSpec],
+    *,
+    command: Sequence[str] | None = None,
+    trace: str | PathLike[str] | None = None,
+    record: str | PathLike[str] | None = None,
+    seconds: float | None = None,
+    progress: Callable[[list[tuple[int, int]]], None] | None = None,
+) -> tuple[list[str], int]: ...
+def resolve_design(text: str, path: str) -> str: ...
+def resolve_machine(text: str, path: str) -> str: ...
+def parse_duration(text: str) -> float: ...

@@ -1,0 +1,250 @@
+"""The ``contigua`` command."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.syntax import Syntax
+from rich.table import Table
+
+from contigua import __version__
+from contigua._engine import EngineError, parse_duration
+from contigua.presets import Collection, PresetError, designs, machines
+from contigua.results import Results
+from contigua.runner import RunOptions, run
+from contigua.table import results_table
+
+PROGRAM = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+
+#: Seconds between two updates of the progress line.
+REFRESH = 0.25
+
+
+class Duration(click.ParamType):
+    """A time with a unit, such as ``30s``."""
+
+    name = "duration"
+
+    def convert(
+        self,
+        value: Any,  # noqa: ANN401 - as click has it
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> float:
+        """Return seconds."""
+        try:
+            return parse_duration(str(value))
+        except EngineError as error:
+            self.fail(str(error), param, ctx)
+
+
+@click.group()
+@click.version_option(__version__, prog_name="contigua")
+def cli() -> None:
+    """Run unmodified programs on simulated servers and compare designs for contiguous memory."""
+
+
+class ProgressLine:
+    """One line on standard error, redrawn in place; silent when that is not a terminal."""
+
+    def __init__(self) -> None:
+        self.enabled = sys.stderr.isatty()
+        self.start = time.monotonic()
+        self.last = 0.0
+
+    def __call__(self, state: list[tuple[int, int]]) -> None:
+        """Draw how far the slowest design is."""
+        now = time.monotonic()
+        if not self.enabled or not state or now - self.last < REFRESH:
+            return
+        self.last = now
+        instructions = min(done for done, _ in state)
+        behind = max(waiting for _, waiting in state)
+        speed = instructions / max(now - self.start, 1e-9) / 1e6
+        line = f"{instructions / 1e6:,.0f} M instructions, {speed:,.0f} MIPS, {behind} batches behind"
+        print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        """Leave nothing behind."""
+        if self.enabled:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _run_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that `run` shares with nothing yet, kept apart to be read."""
+    options = [
+        click.option("--machine", default="skylake", show_default=True, help="Machine to simulate."),
+        click.option("--memory", help="Simulated memory, such as 8G; the machine's by default."),
+        click.option(
+            "--age",
+            default="fresh",
+            show_default=True,
+            help="Histories of memory, separated by commas: fresh, or scattered:P with P % of frames "
+            "unmovable.",
+        ),
+        click.option(
+            "--designs",
+            "design_names",
+            default="linux-4k,linux-thp",
+            show_default=True,
+            help="Designs to compare, separated by commas; names or TOML files.",
+        ),
+        click.option(
+            "--detail",
+            type=click.Choice(["full", "translation"]),
+            default="full",
+            show_default=True,
+            help="Simulate everything, or only count translation events, which is faster.",
+        ),
+        click.option("--seed", default=1, show_default=True, help="Seed of everything random."),
+        click.option("--skip", default=0, help="Instructions to pass over first."),
+        click.option("--warmup", default=0, help="Instructions to simulate without counting."),
+        click.option("--instructions", type=int, help="Instructions to count, then stop."),
+        click.option("--for", "seconds", type=Duration(), help="Stop the program after, e.g., 30s."),
+        click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write reports."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@cli.command("run", context_settings=PROGRAM)
+@_run_options
+@click.option("--trace", type=click.Path(path_type=Path), help="Replay this trace instead.")
+@click.option("--record", type=click.Path(path_type=Path), help="Also record the events here.")
+@click.argument("program", nargs=-1, type=click.UNPROCESSED)
+def run_command(
+    program: tuple[str, ...],
+    trace: Path | None,
+    design_names: str,
+    json_file: Path | None,
+    **options: Any,  # noqa: ANN401 - passed on to RunOptions
+) -> None:
+    """Run PROGRAM with its arguments and show how each design fares.
+
+    Put -- before the program. Its input, output and exit status are its own; the table goes to
+    standard error.
+    """
+    if bool(program) == (trace is not None):
+        raise click.UsageError("give either a program after --, or --trace FILE")
+    if json_file is not None:
+        _check_writable(json_file)
+    progress = ProgressLine()
+    results = run(
+        list(program) or None,
+        trace=trace,
+        designs=[name.strip() for name in design_names.split(",") if name.strip()],
+        options=RunOptions(**options),
+        progress=progress,
+    )
+    progress.clear()
+    if json_file is not None:
+        _write(json_file, results.to_json())
+    # A program owns standard output; a trace has no output of its own.
+    _show(results, Console(stderr=bool(program)))
+    sys.exit(results.exit_code)
+
+
+@cli.command("record", context_settings=PROGRAM)
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path), help="The trace to write."
+)
+@click.option("--for", "seconds", type=Duration(), help="Stop the program after, e.g., 30s.")
+@click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
+def record_command(program: tuple[str, ...], output: Path, seconds: float | None) -> None:
+    """Record what PROGRAM does, to be replayed with `contigua run --trace`."""
+    results = run(
+        list(program), designs=[], options=RunOptions(record=output, seconds=seconds)
+    )
+    size = output.stat().st_size
+    click.echo(f"{output}: {size / 1e6:,.1f} MB", err=True)
+    sys.exit(results.exit_code)
+
+
+def _show(results: Results, console: Console) -> None:
+    if len(results) > 0:
+        console.print(results_table(results))
+
+
+def _check_writable(path: Path) -> None:
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise click.ClickException(f"{path}: cannot be written; give a file in a folder that exists")
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(text)
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise click.ClickException(f"{path}: {error.strerror}") from error
+
+
+def _preset_commands(collection: Collection) -> click.Group:
+    """Make ``list``, ``show`` and ``diff`` for a kind of preset."""
+    kind = collection.kind
+
+    @click.group(f"{kind}s", help=f"List, show and compare {kind}s.")
+    def group() -> None:
+        pass
+
+    @group.command("list", help=f"List the {kind}s that come with Contigua.")
+    def list_command() -> None:
+        table = Table(kind, "")
+        for preset in collection:
+            table.add_row(preset.name, preset.description)
+        Console().print(table)
+
+    @group.command("show", help=f"Show a {kind}'s file, or with --resolved every value.")
+    @click.argument("name")
+    @click.option("--resolved", is_flag=True, help="Fill in every default.")
+    def show_command(name: str, resolved: bool) -> None:
+        if resolved:
+            click.echo(json.dumps(collection.resolve(name), indent=2))
+            return
+        text = collection.get(name).text
+        console = Console()
+        console.print(Syntax(text, "toml") if console.is_terminal else text, markup=False)
+
+    @group.command("diff", help=f"Show the only things that differ between two {kind}s.")
+    @click.argument("first")
+    @click.argument("second")
+    def diff_command(first: str, second: str) -> None:
+        differences = collection.diff(first, second)
+        if not differences:
+            click.echo(f"{first} and {second} are the same.")
+            return
+        table = Table("", first, second)
+        for key, left, right in differences:
+            table.add_row(key, *("-" if v is None else json.dumps(v) for v in (left, right)))
+        Console().print(table)
+
+    return group
+
+
+cli.add_command(_preset_commands(designs))
+cli.add_command(_preset_commands(machines))
+
+
+def main() -> None:
+    """Run the command; every foreseeable error is one line on standard error."""
+    try:
+        cli()
+    except (EngineError, PresetError) as error:
+        print(f"\r\x1b[Kcontigua: {error}" if sys.stderr.isatty() else f"contigua: {error}",
+              file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

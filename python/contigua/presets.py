@@ -1,0 +1,127 @@
+"""Designs and machines by name: the TOML files that come with the package, and the user's own."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from contigua import _engine
+
+
+class PresetError(Exception):
+    """A design or machine that does not exist; the message offers what does."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A TOML file with a name.
+
+    Attributes
+    ----------
+    name
+        The file's name without ``.toml``.
+    text
+        The file's contents.
+    origin
+        Where it came from, for messages.
+    """
+
+    name: str
+    text: str
+    origin: str
+
+    @property
+    def description(self) -> str:
+        """The file's own one-line description."""
+        return str(tomllib.loads(self.text).get("description", ""))
+
+
+@dataclass(frozen=True)
+class Collection:
+    """All presets of one kind."""
+
+    kind: str
+    resolver: Callable[[str, str], str]
+
+    def _folder(self) -> resources.abc.Traversable:
+        return resources.files("contigua") / "data" / f"{self.kind}s"
+
+    def names(self) -> list[str]:
+        """Names of the presets that come with the package, sorted."""
+        files = self._folder().iterdir()
+        return sorted(f.name.removesuffix(".toml") for f in files if f.name.endswith(".toml"))
+
+    def __iter__(self) -> Iterator[Preset]:
+        """All presets that come with the package, by name."""
+        return (self.get(name) for name in self.names())
+
+    def get(self, name: str) -> Preset:
+        """Find a preset by name, or a file by path.
+
+        Parameters
+        ----------
+        name
+            A preset's name, or a path that contains a slash or ends in ``.toml``.
+
+        Raises
+        ------
+        PresetError
+            When there is no such preset or file.
+        """
+        if "/" in name or name.endswith(".toml"):
+            path = Path(name)
+            try:
+                return Preset(path.stem, path.read_text(), str(path))
+            except OSError as error:
+                raise PresetError(f"{path}: {error.strerror}") from error
+        if name not in self.names():
+            close = difflib.get_close_matches(name, self.names(), n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            known = ", ".join(self.names())
+            raise PresetError(f"no {self.kind} is called {name!r}{hint} (there are {known})")
+        file = self._folder() / f"{name}.toml"
+        return Preset(name, file.read_text(), f"{self.kind}s/{name}.toml")
+
+    def resolve(self, name: str) -> dict[str, Any]:
+        """Return a preset's values with every default filled in.
+
+        Raises
+        ------
+        PresetError
+            When there is no such preset.
+        EngineError
+            When the file is not well formed; the message names the line.
+        """
+        preset = self.get(name)
+        resolved: dict[str, Any] = json.loads(self.resolver(preset.text, preset.origin))
+        return resolved
+
+    def diff(self, first: str, second: str) -> list[tuple[str, Any, Any]]:
+        """List what differs between two presets: key, first value, second value.
+
+        Descriptions always differ and are left out. A key that one side lacks has ``None`` there.
+        """
+        left, right = (_flatten(self.resolve(name)) for name in (first, second))
+        keys = sorted((left.keys() | right.keys()) - {"description"})
+        pairs = ((key, left.get(key), right.get(key)) for key in keys)
+        return [(key, a, b) for key, a, b in pairs if a != b or (key in left) != (key in right)]
+
+
+def _flatten(value: Any, prefix: str = "") -> dict[str, Any]:  # noqa: ANN401 - JSON
+    """Turn nested tables into one table of dotted keys; an empty table stays, as ``{}``."""
+    if isinstance(value, dict) and value:
+        flat: dict[str, Any] = {}
+        for key, inner in value.items():
+            flat |= _flatten(inner, f"{prefix}.{key}" if prefix else key)
+        return flat
+    return {prefix: value}
+
+
+designs = Collection("design", _engine.resolve_design)
+machines = Collection("machine", _engine.resolve_machine)

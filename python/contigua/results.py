@@ -1,0 +1,134 @@
+"""What a run found out, in the shapes that people work with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+MEBIBYTE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Report:
+    """The report of one design.
+
+    Attributes
+    ----------
+    json
+        The report as the engine wrote it: the same bytes for the same events, configuration and
+        seed.
+    """
+
+    json: str
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The whole report as nested dictionaries."""
+        parsed: dict[str, Any] = json.loads(self.json)
+        return parsed
+
+    @property
+    def design(self) -> str:
+        """Name of the design."""
+        return str(self.values["config"]["design_name"])
+
+    def summary(self) -> dict[str, Any]:
+        """Return the figures that are compared most, flat.
+
+        Returns
+        -------
+        dict
+            Counts are events within the region of interest. ``*_mpki`` are misses per thousand
+            instructions, ``walk_share`` is the share of cycles spent on page walks (0 to 1),
+            ``*_mib`` are sizes in units of 2**20 bytes. Times are ``None`` when only translation
+            was simulated.
+        """
+        r = self.values
+        instructions = r["executed"]["instructions"]
+        walks = r["translation"]
+        data, code = r["tlb"]["data"], r["tlb"]["instruction"]
+        memory, kernel, time = r["memory"], r["kernel"], r["time"]
+
+        def misses(side: dict[str, int]) -> int:
+            return side["misses_4k"] + side["misses_2m"] + side["misses_1g"]
+
+        def per_thousand(count: int) -> float:
+            return 1000 * count / max(instructions, 1)
+
+        found = walks["walks_4k"] + walks["walks_2m"] + walks["walks_1g"]
+        resident = {size: _bytes(memory[f"resident_{size}"]) for size in ("4k", "2m", "1g")}
+        after = r["contiguity_after"]
+        return {
+            "design": r["config"]["design_name"],
+            "machine": r["config"]["machine_name"],
+            "age": r["config"]["age"],
+            "instructions": instructions,
+            "cycles": time["cycles"] if time else None,
+            "ipc": time["ipc"] if time else None,
+            "walk_share": (
+                time["breakdown"]["walk"] / max(time["cycles"], 1) if time else None
+            ),
+            "kernel_share": (
+                time["breakdown"]["kernel"] / max(time["cycles"], 1) if time else None
+            ),
+            "l1d_tlb_mpki": per_thousand(misses(data)),
+            "l1i_tlb_mpki": per_thousand(misses(code)),
+            "l2_tlb_mpki": per_thousand(found),
+            "walks_4k": walks["walks_4k"],
+            "walks_2m": walks["walks_2m"],
+            "walk_references": walks["references"],
+            "page_faults": sum(v for k, v in kernel.items() if k.startswith("faults_")),
+            "huge_page_fallbacks": kernel["huge_page_fallbacks"],
+            "resident_mib": sum(resident.values()) / MEBIBYTE,
+            "resident_4k_mib": resident["4k"] / MEBIBYTE,
+            "resident_2m_mib": resident["2m"] / MEBIBYTE,
+            "huge_page_coverage": memory["huge_page_coverage"],
+            "free_2m_blocks_before": r["contiguity_before"]["blocks_2m"]["free"],
+            "free_2m_blocks_after": after["blocks_2m"]["free"],
+            "unmovable_2m_blocks_after": after["blocks_2m"]["unmovable"],
+            "blocks_2m": after["blocks_2m"]["total"],
+        }
+
+
+def _bytes(text: str) -> int:
+    """Read a size as the engine writes it: a whole number and one of five units."""
+    units = {"B": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}
+    number = text.rstrip("BKMGTi")
+    return int(number) << units[text[len(number) :]]
+
+
+@dataclass(frozen=True)
+class Results(Sequence[Report]):
+    """The reports of all designs that ran on one program.
+
+    Attributes
+    ----------
+    reports
+        One for each design, in the order in which they were asked for.
+    exit_code
+        The program's own exit status; 0 for a trace.
+    """
+
+    reports: tuple[Report, ...]
+    exit_code: int
+
+    def __getitem__(self, index: Any) -> Any:  # noqa: ANN401 - as Sequence has it
+        return self.reports[index]
+
+    def __len__(self) -> int:
+        return len(self.reports)
+
+    def __iter__(self) -> Iterator[Report]:
+        return iter(self.reports)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return one row for each design; the columns are those of :meth:`Report.summary`."""
+        return pd.DataFrame([report.summary() for report in self.reports])
+
+    def to_json(self) -> str:
+        """Return all reports as one JSON array, the same bytes for the same run."""
+        return "[\n" + ",\n".join(report.json.rstrip("\n") for report in self.reports) + "\n]\n"

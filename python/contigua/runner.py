@@ -1,0 +1,117 @@
+"""Running designs on a program or a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from contigua import _engine
+from contigua.presets import designs as design_presets
+from contigua.presets import machines as machine_presets
+from contigua.results import Report, Results
+
+Progress = Callable[[list[tuple[int, int]]], None]
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Everything about a run but the program and the designs.
+
+    Attributes
+    ----------
+    machine
+        Name of a machine, or path of its TOML file.
+    memory
+        Simulated memory, such as ``"8GiB"``; the machine's own by default.
+    age
+        What memory went through before: ``"fresh"`` or ``"scattered:P"``, P in percent of frames.
+        Several, separated by commas, are run side by side.
+    detail
+        ``"full"``, or ``"translation"`` for counts without time, which is faster.
+    seed
+        Seed of everything random.
+    skip, warmup, instructions
+        The region of interest, in instructions: first skip, then simulate without counting, then
+        count (``None``: to the end).
+    seconds
+        Stop a live program after this many seconds; what ran is reported.
+    record
+        Where to record the program's events as well.
+    """
+
+    machine: str = "skylake"
+    memory: str | None = None
+    age: str = "fresh"
+    detail: str = "full"
+    seed: int = 1
+    skip: int = 0
+    warmup: int = 0
+    instructions: int | None = None
+    seconds: float | None = None
+    record: Path | None = None
+
+
+def run(
+    command: Sequence[str] | None = None,
+    *,
+    trace: str | Path | None = None,
+    designs: Sequence[str] = ("linux-4k", "linux-thp"),
+    options: RunOptions | None = None,
+    progress: Progress | None = None,
+) -> Results:
+    """Run designs on one execution of a program, or on one recorded trace.
+
+    Parameters
+    ----------
+    command
+        The program and its arguments. It runs unmodified, under QEMU's user mode.
+    trace
+        A trace to replay instead.
+    designs
+        Names of designs, or paths of their TOML files. All see the same execution.
+    options
+        Everything else.
+    progress
+        Called a few times a second with (instructions, batches behind) for each design.
+
+    Returns
+    -------
+    Results
+        One report for each age and design, and the program's exit status.
+
+    Raises
+    ------
+    PresetError
+        When a design or machine does not exist.
+    EngineError
+        When the program cannot be run or simulated; the message says what to do.
+    """
+    options = options or RunOptions()
+    machine = machine_presets.get(options.machine)
+    specs: list[_engine.RunSpec] = [
+        {
+            "design_name": design.name,
+            "design": design.text,
+            "machine_name": machine.name,
+            "machine": machine.text,
+            "memory": options.memory,
+            "age": age.strip(),
+            "detail": options.detail,
+            "seed": options.seed,
+            "skip": options.skip,
+            "warmup": options.warmup,
+            "instructions": options.instructions,
+        }
+        for age in options.age.split(",")
+        for design in map(design_presets.get, designs)
+    ]
+    reports, exit_code = _engine.run(
+        specs,
+        command=list(command) if command is not None else None,
+        trace=trace,
+        record=options.record,
+        seconds=options.seconds,
+        progress=progress,
+    )
+    return Results(tuple(map(Report, reports)), exit_code)

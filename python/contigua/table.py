@@ -1,0 +1,69 @@
+"""The table that a run ends with: one column for each design."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rich.table import Table
+
+from contigua.results import Results
+
+
+def _count(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
+
+
+def _decimal(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.2f}"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f} %"
+
+
+def _mebibytes(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.1f} MiB"
+
+
+#: Label, key of ``Report.summary``, format; ``None`` draws a line.
+ROWS: list[tuple[str, str, Callable[[Any], str]] | None] = [
+    ("instructions", "instructions", _count),
+    ("cycles", "cycles", _count),
+    ("instructions per cycle", "ipc", _decimal),
+    ("cycles in page walks", "walk_share", _percent),
+    ("cycles in the kernel", "kernel_share", _percent),
+    None,
+    ("L1 data TLB misses, per 1000 instructions", "l1d_tlb_mpki", _decimal),
+    ("L1 instruction TLB misses, per 1000", "l1i_tlb_mpki", _decimal),
+    ("L2 TLB misses, per 1000", "l2_tlb_mpki", _decimal),
+    ("page walks to 4 KB pages", "walks_4k", _count),
+    ("page walks to 2 MB pages", "walks_2m", _count),
+    ("page-table entries read by walks", "walk_references", _count),
+    None,
+    ("page faults", "page_faults", _count),
+    ("memory in 4 KB pages, at the peak", "resident_4k_mib", _mebibytes),
+    ("memory in 2 MB pages, at the peak", "resident_2m_mib", _mebibytes),
+    ("huge-page coverage", "huge_page_coverage", _percent),
+    ("huge pages wanted, no block free", "huge_page_fallbacks", _count),
+    None,
+    ("free 2 MB blocks before", "free_2m_blocks_before", _count),
+    ("free 2 MB blocks after", "free_2m_blocks_after", _count),
+    ("2 MB blocks spoiled by unmovable frames", "unmovable_2m_blocks_after", _count),
+]
+
+
+def results_table(results: Results) -> Table:
+    """Make the table of some results."""
+    summaries = [report.summary() for report in results]
+    table = Table(title=summaries[0]["machine"], title_justify="left")
+    table.add_column("")
+    for summary in summaries:
+        table.add_column(f"{summary['design']}\n{summary['age']}", justify="right")
+    for row in ROWS:
+        if row is None:
+            table.add_section()
+            continue
+        label, key, show = row
+        table.add_row(label, *(show(summary[key]) for summary in summaries))
+    return table

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+GUESTS = ROOT / "workloads" / "bin" / "tests"
+
+
+@pytest.fixture
+def guest():
+    """Path of one of the small programs under workloads/tests."""
+
+    def path(name: str) -> str:
+        return str(GUESTS / name)
+
+    return path
+
+
+@pytest.fixture
+def cli():
+    """Run the contigua command in a process of its own."""
+
+    def run(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "contigua.cli", *map(str, arguments)]
+        environment = os.environ | dict(options.pop("env", {}))
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=120, env=environment, **options
+        )
+
+    return run

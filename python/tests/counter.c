@@ -1,0 +1,72 @@
+/* Counts instructions, loads and stores with one callback each, independently of the plugin under
+ * test: no blocks, no ring, nothing shared but QEMU's interface. */
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+typedef uint64_t plugin_id;
+struct block;
+struct instruction;
+
+int qemu_plugin_version = 1;
+
+void qemu_plugin_register_vcpu_tb_trans_cb(plugin_id, void (*)(plugin_id, struct block *));
+void qemu_plugin_register_vcpu_insn_exec_cb(struct instruction *, void (*)(unsigned, void *), int,
+                                            void *);
+void qemu_plugin_register_vcpu_mem_cb(struct instruction *,
+                                      void (*)(unsigned, uint32_t, uint64_t, void *), int, int,
+                                      void *);
+void qemu_plugin_register_atexit_cb(plugin_id, void (*)(plugin_id, void *), void *);
+size_t qemu_plugin_tb_n_insns(struct block *);
+struct instruction *qemu_plugin_tb_get_insn(struct block *, size_t);
+bool qemu_plugin_mem_is_store(uint32_t);
+
+static uint64_t instructions, loads, stores;
+
+static void on_instruction(unsigned vcpu, void *data)
+{
+    (void)vcpu;
+    (void)data;
+    instructions++;
+}
+
+static void on_memory(unsigned vcpu, uint32_t info, uint64_t address, void *data)
+{
+    (void)vcpu;
+    (void)address;
+    (void)data;
+    if (qemu_plugin_mem_is_store(info))
+        stores++;
+    else
+        loads++;
+}
+
+static void on_translate(plugin_id id, struct block *block)
+{
+    (void)id;
+    for (size_t i = 0; i < qemu_plugin_tb_n_insns(block); i++) {
+        struct instruction *instruction = qemu_plugin_tb_get_insn(block, i);
+        qemu_plugin_register_vcpu_insn_exec_cb(instruction, on_instruction, 0, NULL);
+        qemu_plugin_register_vcpu_mem_cb(instruction, on_memory, 0, 3, NULL);
+    }
+}
+
+static void on_exit_(plugin_id id, void *data)
+{
+    (void)id;
+    (void)data;
+    fprintf(stderr, "counter: instructions %llu\ncounter: loads %llu\ncounter: stores %llu\n",
+            (unsigned long long)instructions, (unsigned long long)loads,
+            (unsigned long long)stores);
+}
+
+int qemu_plugin_install(plugin_id id, const void *info, int argc, char **argv)
+{
+    (void)info;
+    (void)argc;
+    (void)argv;
+    qemu_plugin_register_vcpu_tb_trans_cb(id, on_translate);
+    qemu_plugin_register_atexit_cb(id, on_exit_, NULL);
+    return 0;
+}

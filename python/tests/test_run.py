@@ -1,0 +1,212 @@
+"""Do real programs run through the whole stack, and are the counts right?"""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import contigua
+from contigua import EngineError, RunOptions
+
+ROOT = Path(__file__).parents[2]
+TRANSLATION = RunOptions(detail="translation")
+
+
+def executed(results: contigua.Results) -> dict:
+    return results[0].values["executed"]
+
+
+@pytest.fixture(scope="session")
+def counter(tmp_path_factory):
+    """A plugin of its own, which counts with per-instruction callbacks and nothing else."""
+    plugin = tmp_path_factory.mktemp("counter") / "counter.so"
+    source = Path(__file__).parent / "counter.c"
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", plugin, source], check=True)
+
+    def count(*command: str) -> dict[str, int]:
+        ran = subprocess.run(
+            # The same layout of addresses as under contigua, which turns randomisation off.
+            ["setarch", "-R", "qemu-x86_64", "-plugin", plugin, *command],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        found = re.findall(r"counter: (\w+) (\d+)", ran.stderr)
+        return {name: int(value) for name, value in found}
+
+    return count
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["gups", "--size", "1MiB", "--updates", "20000"],
+        ["gups-static", "--size", "1MiB", "--updates", "20000"],
+        ["stream", "--help"],
+        ["bfs", "--scale", "8", "--roots", "2"],
+    ],
+    ids=" ".join,
+)
+def test_counts_agree_with_an_independent_plugin(command, counter):
+    command = [str(ROOT / "workloads" / "bin" / command[0]), *command[1:]]
+    ours = executed(contigua.run(command, designs=["linux-4k"], options=TRANSLATION))
+    theirs = counter(*command)
+    assert ours["instructions"] == theirs["instructions"]
+    assert ours["loads"] == theirs["loads"]
+    assert ours["stores"] == theirs["stores"]
+
+
+def test_designs_see_the_same_execution(guest):
+    results = contigua.run([guest("memory")], designs=["linux-4k", "linux-thp"])
+    small, huge = (report.values for report in results)
+    assert small["executed"] == huge["executed"]
+    assert small["program"] == huge["program"]
+    assert small["memory"]["resident_2m"] == "0B"
+    assert huge["kernel"]["faults_anonymous_2m"] > 0
+
+
+def test_the_pages_that_a_program_touches_are_the_pages_that_are_faulted_in(guest):
+    results = contigua.run([guest("memory")], designs=["linux-4k"], options=TRANSLATION)
+    faults = results[0].values["kernel"]
+    # The program says that it touches 2512 new pages; loader and C library touch some more.
+    assert 2512 <= faults["faults_anonymous_4k"] + faults["faults_copy_on_write"] <= 2512 + 150
+    assert faults["unexplained_accesses"] == 0
+
+
+def test_scattered_memory_has_no_huge_pages_to_give(guest):
+    options = RunOptions(age="fresh,scattered:2")
+    fresh, scattered = contigua.run([guest("memory")], designs=["linux-thp"], options=options)
+    assert fresh.values["kernel"]["huge_page_fallbacks"] == 0
+    assert scattered.values["kernel"]["huge_page_fallbacks"] > 0
+    assert scattered.values["memory"]["resident_2m"] == "0B"
+
+
+@pytest.mark.parametrize("name", ["threads", "forks", "execs", "signals"])
+def test_processes_threads_and_signals_are_followed(name, guest):
+    results = contigua.run([guest(name)], designs=["linux-4k"], options=TRANSLATION)
+    assert results.exit_code == 0
+    program = results[0].values["program"]
+    if name == "threads":
+        assert program["threads"] == 9
+    if name == "forks":
+        assert program["processes"] == 15
+    if name == "execs":
+        assert program["processes"] >= 4
+
+
+def test_a_run_that_was_recorded_replays_to_the_same_report(tmp_path, guest):
+    trace = tmp_path / "memory.trace"
+    options = RunOptions(record=trace)
+    names = ["linux-4k", "linux-thp"]
+    live = contigua.run([guest("memory")], designs=names, options=options)
+    replayed = [contigua.run(trace=trace, designs=names).to_json() for _ in range(2)]
+    assert replayed == [live.to_json()] * 2
+
+
+def test_two_executions_of_a_program_agree(tmp_path):
+    command = [str(ROOT / "workloads/bin/bfs"), "--scale", "9", "--roots", "1"]
+    first, second = (contigua.run(command, designs=["linux-thp"]).to_json() for _ in range(2))
+    assert first == second
+
+
+def test_many_threads_replay_in_the_order_in_which_they_ran(tmp_path, guest):
+    trace = tmp_path / "threads.trace"
+    live = contigua.run([guest("threads")], designs=["linux-4k"], options=RunOptions(record=trace))
+    assert contigua.run(trace=trace, designs=["linux-4k"]).to_json() == live.to_json()
+
+
+def test_a_region_of_interest_is_counted_and_nothing_else():
+    command = [str(ROOT / "workloads/bin/gups"), "--size", "1MiB", "--updates", "50000"]
+    options = RunOptions(skip=100_000, warmup=50_000, instructions=200_000)
+    report = contigua.run(command, designs=["linux-4k"], options=options)[0].values
+    # Whole blocks: at most one block short.
+    assert 200_000 - 512 <= report["executed"]["instructions"] <= 200_000
+    assert report["program"]["limited"]
+
+
+def test_input_output_and_exit_status_are_the_programs_own(cli, guest):
+    echo = cli("run", "--", guest("echo"), input="line\n")
+    assert echo.stdout == "line\n"
+    assert "instructions" in echo.stderr
+    assert cli("run", "--", guest("exit_status"), "--exit", 3).returncode == 3
+    assert cli("run", "--", guest("exit_status"), "--signal", 15).returncode == 128 + 15
+
+
+def test_an_endless_program_ends_when_told(cli, guest, tmp_path):
+    report = tmp_path / "report.json"
+    ran = cli("run", "--for", "500ms", "--json", report, "--", guest("forever"))
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(report.read_text())[0]["executed"]["instructions"] > 100_000
+
+
+def test_an_interrupt_leaves_a_complete_report(guest, tmp_path):
+    report = tmp_path / "report.json"
+    command = [sys.executable, "-m", "contigua.cli", "run", "--json", str(report), "--"]
+    process = subprocess.Popen(
+        [*command, guest("forever")], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    process.stdout.readline()
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130, errors
+    assert json.loads(report.read_text())[0]["executed"]["instructions"] > 100_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["run", "--", "/no/such/program"], "no such program"),
+        (["run", "--", __file__], "not an executable program"),
+        (["run", "--designs", "linux-5k", "--", "true"], "did you mean linux-4k"),
+        (["run", "--memory", "lots", "--", "true"], "no number at the start"),
+        (["run", "--memory", "1M", "--", "true"], "at least 16MiB"),
+        (["run", "--age", "old", "--", "true"], "unknown age"),
+        (["run", "--trace", __file__], "not a"),
+        (["run", "--trace", "/no/such/trace"], "No such file"),
+        (["run", "--json", "/no/such/folder/x", "--", "true"], "cannot be written"),
+        (["record", "-o", "/no/such/folder/x", "--", "true"], "No such file"),
+    ],
+)
+def test_a_mistake_gets_one_clear_error(cli, arguments, expected):
+    ran = cli(*arguments)
+    assert ran.returncode != 0
+    assert expected in ran.stderr
+    assert "Traceback" not in ran.stderr and "panicked" not in ran.stderr
+
+
+def test_without_qemu_the_error_says_what_to_install(cli):
+    ran = cli("run", "--", "true", env={"CONTIGUA_QEMU": "/no/such/qemu"})
+    assert ran.returncode == 1
+    assert "apt-get install qemu-user" in ran.stderr
+
+
+def test_too_little_memory_is_an_error_that_says_so(guest):
+    with pytest.raises(EngineError, match="give it more with --memory"):
+        command = [str(ROOT / "workloads/bin/gups"), "--size", "64MiB", "--updates", "100000"]
+        contigua.run(command, designs=["linux-4k"], options=RunOptions(memory="32MiB"))
+
+
+def test_a_trace_with_any_byte_changed_is_refused(tmp_path, guest):
+    trace = tmp_path / "echo.trace"
+    contigua.run([guest("exit_status"), "--exit", "0"], designs=[], options=RunOptions(record=trace))
+    whole = trace.read_bytes()
+    damaged = tmp_path / "damaged.trace"
+    for at in [*range(0, len(whole), max(1, len(whole) // 40)), len(whole) - 1]:
+        damaged.write_bytes(whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :])
+        with pytest.raises(EngineError):
+            contigua.run(trace=damaged, designs=["linux-4k"], options=TRANSLATION)
+        damaged.write_bytes(whole[:at])
+        with pytest.raises(EngineError):
+            contigua.run(trace=damaged, designs=["linux-4k"], options=TRANSLATION)
+
+
+def test_results_become_a_data_frame(guest):
+    frame = contigua.run([guest("memory")], options=TRANSLATION).to_pandas()
+    assert list(frame["design"]) == ["linux-4k", "linux-thp"]
+    assert (frame["instructions"] > 0).all()
