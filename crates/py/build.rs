@@ -11,21 +11,38 @@ use std::process::Command;
 fn main() {
     let variable = |name: &str| env::var_os(name).unwrap_or_else(|| panic!("cargo sets {name}"));
     let manifest = PathBuf::from(variable("CARGO_MANIFEST_DIR"));
-    let workspace = manifest.ancestors().nth(2).expect("the crate lies in crates/ of a workspace");
+    let workspace = manifest
+        .ancestors()
+        .nth(2)
+        .expect("the crate lies in crates/ of a workspace");
     let target = PathBuf::from(variable("OUT_DIR")).join("plugin");
-    for input in ["crates/qemu-plugin", "crates/program", "crates/units", "Cargo.lock"] {
+    for input in [
+        "crates/qemu-plugin",
+        "crates/program",
+        "crates/units",
+        "Cargo.lock",
+    ] {
         println!("cargo:rerun-if-changed={}", workspace.join(input).display());
     }
     let status = Command::new(variable("CARGO"))
         .current_dir(workspace)
-        .args(["build", "--release", "--package", "contigua-qemu-plugin", "--target-dir"])
+        .args([
+            "build",
+            "--release",
+            "--package",
+            "contigua-qemu-plugin",
+            "--target-dir",
+        ])
         .arg(&target)
         // Flags meant for this library, such as a linter's, are not meant for the plugin.
         .env_remove("RUSTC_WORKSPACE_WRAPPER")
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
         .status()
         .expect("cargo can be started");
-    assert!(status.success(), "the QEMU plugin could not be built; its errors are above");
+    assert!(
+        status.success(),
+        "the QEMU plugin could not be built; its errors are above"
+    );
     let plugin = target.join("release/libcontigua_qemu_plugin.so");
     println!("cargo:rustc-env=CONTIGUA_PLUGIN={}", plugin.display());
 }

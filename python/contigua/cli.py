@@ -28,7 +28,7 @@ PROGRAM = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 REFRESH = 0.25
 
 
-class Duration(click.ParamType):
+class Duration(click.ParamType[float]):
     """A time with a unit, such as ``30s``."""
 
     name = "duration"
@@ -69,7 +69,9 @@ class ProgressLine:
         instructions = min(done for done, _ in state)
         behind = max(waiting for _, waiting in state)
         speed = instructions / max(now - self.start, 1e-9) / 1e6
-        line = f"{instructions / 1e6:,.0f} M instructions, {speed:,.0f} MIPS, {behind} batches behind"
+        line = (
+            f"{instructions / 1e6:,.0f} M instructions, {speed:,.0f} MIPS, {behind} batches behind"
+        )
         print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
 
     def clear(self) -> None:
@@ -81,14 +83,16 @@ class ProgressLine:
 def _run_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that `run` shares with nothing yet, kept apart to be read."""
     options = [
-        click.option("--machine", default="skylake", show_default=True, help="Machine to simulate."),
+        click.option(
+            "--machine", default="skylake", show_default=True, help="Machine to simulate."
+        ),
         click.option("--memory", help="Simulated memory, such as 8G; the machine's by default."),
         click.option(
             "--age",
             default="fresh",
             show_default=True,
-            help="Histories of memory, separated by commas: fresh, or scattered:P with P % of frames "
-            "unmovable.",
+            help="Histories of memory, separated by commas: fresh, or scattered:P with P % of "
+            "frames unmovable.",
         ),
         click.option(
             "--designs",
@@ -108,7 +112,9 @@ def _run_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--skip", default=0, help="Instructions to pass over first."),
         click.option("--warmup", default=0, help="Instructions to simulate without counting."),
         click.option("--instructions", type=int, help="Instructions to count, then stop."),
-        click.option("--for", "seconds", type=Duration(), help="Stop the program after, e.g., 30s."),
+        click.option(
+            "--for", "seconds", type=Duration(), help="Stop the program after, e.g., 30s."
+        ),
         click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write reports."),
     ]
     for option in reversed(options):
@@ -161,9 +167,7 @@ def run_command(
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
 def record_command(program: tuple[str, ...], output: Path, seconds: float | None) -> None:
     """Record what PROGRAM does, to be replayed with `contigua run --trace`."""
-    results = run(
-        list(program), designs=[], options=RunOptions(record=output, seconds=seconds)
-    )
+    results = run(list(program), designs=[], options=RunOptions(record=output, seconds=seconds))
     size = output.stat().st_size
     click.echo(f"{output}: {size / 1e6:,.1f} MB", err=True)
     sys.exit(results.exit_code)
@@ -176,7 +180,9 @@ def _show(results: Results, console: Console) -> None:
 
 def _check_writable(path: Path) -> None:
     if path.is_dir() or not path.absolute().parent.is_dir():
-        raise click.ClickException(f"{path}: cannot be written; give a file in a folder that exists")
+        raise click.ClickException(
+            f"{path}: cannot be written; give a file in a folder that exists"
+        )
 
 
 def _write(path: Path, text: str) -> None:
@@ -241,8 +247,10 @@ def main() -> None:
     try:
         cli()
     except (EngineError, PresetError) as error:
-        print(f"\r\x1b[Kcontigua: {error}" if sys.stderr.isatty() else f"contigua: {error}",
-              file=sys.stderr)
+        print(
+            f"\r\x1b[Kcontigua: {error}" if sys.stderr.isatty() else f"contigua: {error}",
+            file=sys.stderr,
+        )
         sys.exit(1)
 
 

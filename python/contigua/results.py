@@ -57,7 +57,7 @@ class Report:
             return side["misses_4k"] + side["misses_2m"] + side["misses_1g"]
 
         def per_thousand(count: int) -> float:
-            return 1000 * count / max(instructions, 1)
+            return float(1000 * count / max(instructions, 1))
 
         found = walks["walks_4k"] + walks["walks_2m"] + walks["walks_1g"]
         resident = {size: _bytes(memory[f"resident_{size}"]) for size in ("4k", "2m", "1g")}
@@ -69,9 +69,7 @@ class Report:
             "instructions": instructions,
             "cycles": time["cycles"] if time else None,
             "ipc": time["ipc"] if time else None,
-            "walk_share": (
-                time["breakdown"]["walk"] / max(time["cycles"], 1) if time else None
-            ),
+            "walk_share": (time["breakdown"]["walk"] / max(time["cycles"], 1) if time else None),
             "kernel_share": (
                 time["breakdown"]["kernel"] / max(time["cycles"], 1) if time else None
             ),

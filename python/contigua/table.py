@@ -34,22 +34,22 @@ ROWS: list[tuple[str, str, Callable[[Any], str]] | None] = [
     ("cycles in page walks", "walk_share", _percent),
     ("cycles in the kernel", "kernel_share", _percent),
     None,
-    ("L1 data TLB misses, per 1000 instructions", "l1d_tlb_mpki", _decimal),
-    ("L1 instruction TLB misses, per 1000", "l1i_tlb_mpki", _decimal),
-    ("L2 TLB misses, per 1000", "l2_tlb_mpki", _decimal),
-    ("page walks to 4 KB pages", "walks_4k", _count),
-    ("page walks to 2 MB pages", "walks_2m", _count),
-    ("page-table entries read by walks", "walk_references", _count),
+    ("L1 data TLB MPKI", "l1d_tlb_mpki", _decimal),
+    ("L1 instruction TLB MPKI", "l1i_tlb_mpki", _decimal),
+    ("L2 TLB MPKI", "l2_tlb_mpki", _decimal),
+    ("walks to 4 KB pages", "walks_4k", _count),
+    ("walks to 2 MB pages", "walks_2m", _count),
+    ("entries read by walks", "walk_references", _count),
     None,
     ("page faults", "page_faults", _count),
-    ("memory in 4 KB pages, at the peak", "resident_4k_mib", _mebibytes),
-    ("memory in 2 MB pages, at the peak", "resident_2m_mib", _mebibytes),
+    ("peak memory, 4 KB pages", "resident_4k_mib", _mebibytes),
+    ("peak memory, 2 MB pages", "resident_2m_mib", _mebibytes),
     ("huge-page coverage", "huge_page_coverage", _percent),
-    ("huge pages wanted, no block free", "huge_page_fallbacks", _count),
+    ("huge pages not to be had", "huge_page_fallbacks", _count),
     None,
     ("free 2 MB blocks before", "free_2m_blocks_before", _count),
     ("free 2 MB blocks after", "free_2m_blocks_after", _count),
-    ("2 MB blocks spoiled by unmovable frames", "unmovable_2m_blocks_after", _count),
+    ("unmovable 2 MB blocks", "unmovable_2m_blocks_after", _count),
 ]
 
 
@@ -57,7 +57,7 @@ def results_table(results: Results) -> Table:
     """Make the table of some results."""
     summaries = [report.summary() for report in results]
     table = Table(title=summaries[0]["machine"], title_justify="left")
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     for summary in summaries:
         table.add_column(f"{summary['design']}\n{summary['age']}", justify="right")
     for row in ROWS:

@@ -24,8 +24,8 @@ pub struct Geometry {
 #[derive(Clone, Debug)]
 pub struct Sets<V> {
     ways: usize,
-    sets: u64,
-    /// `sets - 1` when that is a mask, else 0: then sets are chosen by division.
+    count: u64,
+    /// `count - 1` when that is a mask, else 0: then sets are chosen by division.
     mask: u64,
     keys: Box<[u64]>,
     values: Box<[V]>,
@@ -48,7 +48,7 @@ impl<V: Copy + Default> Sets<V> {
         let sets = entries / u64::from(ways);
         Ok(Self {
             ways: ways as usize,
-            sets,
+            count: sets,
             mask: if sets.is_power_of_two() { sets - 1 } else { 0 },
             keys: vec![EMPTY; length].into(),
             values: vec![V::default(); length].into(),
@@ -72,10 +72,10 @@ impl<V: Copy + Default> Sets<V> {
     /// The set that `number` (a line or page number) belongs to.
     #[inline]
     fn first_way(&self, number: u64) -> usize {
-        let set = if self.mask != 0 || self.sets == 1 {
+        let set = if self.mask != 0 || self.count == 1 {
             number & self.mask
         } else {
-            number % self.sets
+            number % self.count
         };
         set as usize * self.ways
     }

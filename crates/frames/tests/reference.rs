@@ -66,8 +66,8 @@ proptest! {
                         continue;
                     };
                     prop_assert!(frame.is_aligned(order));
-                    for i in frame.index()..frame.index() + order.frames() as usize {
-                        prop_assert!(!std::mem::replace(&mut used[i], true), "handed out twice");
+                    for used in &mut used[frame.index()..][..order.frames() as usize] {
+                        prop_assert!(!std::mem::replace(used, true), "handed out twice");
                     }
                     live.insert(frame.get(), Block { frames: order.frames(), class, references: 1 });
                     frames.set_owner(frame, Some(owner(frame.get()))).unwrap();
@@ -142,16 +142,11 @@ proptest! {
         let mut scan = Scan::new();
         let mut at = 0;
         while at < total {
-            match live.get(&at) {
-                Some(block) => {
-                    scan.push(block.class.kind(), u64::from(block.frames));
-                    at += block.frames;
-                }
-                None => {
-                    scan.push(FrameKind::Free, 1);
-                    at += 1;
-                }
-            }
+            let block = live.get(&at);
+            let kind = block.map_or(FrameKind::Free, |block| block.class.kind());
+            let count = block.map_or(1, |block| block.frames);
+            scan.push(kind, u64::from(count));
+            at += count;
         }
         prop_assert_eq!(frames.contiguity(), scan.finish());
     }

@@ -403,7 +403,7 @@ impl Kernel {
         while let Some((pass, interval)) = self.pass
             && now >= self.next_pass
         {
-            self.next_pass = self.next_pass + Cycles::new(interval.get().max(1));
+            self.next_pass += Cycles::new(interval.get().max(1));
             let before = self.current;
             let living: Vec<SpaceId> = self.processes.iter().flatten().copied().collect();
             for space in living {
@@ -524,9 +524,11 @@ fn grow_old(memory: &mut Memory, age: Age, seed: u64) {
     let Age::Scattered(share) = age else {
         return;
     };
-    let limit = (share * 2_f64.powi(64)) as u64;
+    // In parts of 2^32, the precision that a share of frames needs at most.
+    let parts = (share * 2_f64.powi(32)).round();
     for number in 0..memory.total() as u32 {
-        if xxh3_64_with_seed(&number.to_le_bytes(), seed) < limit {
+        let hash = xxh3_64_with_seed(&number.to_le_bytes(), seed);
+        if f64::from((hash >> 32) as u32) < parts {
             memory
                 .allocate_at(Frame::new(number), FrameClass::KernelOther)
                 .expect("nothing is allocated yet");

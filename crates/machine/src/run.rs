@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use contigua_core::CoreModel;
 use contigua_program::sources::Source;
 
-use crate::config::{Detail, RunConfig};
+use crate::config::Detail;
 use crate::report::{ProgramReport, Report, TimeReport};
 use crate::{Engine, Error};
 
@@ -26,14 +26,12 @@ pub struct Progress {
 /// so that other readers of the same program are not held back.
 ///
 /// # Errors
-/// [`Error`], when the server cannot be built or cannot run the program, or the events cannot be
-/// read.
+/// [`Error`], when the server cannot run the program, or the events cannot be read.
 pub fn simulate(
-    config: RunConfig,
+    mut engine: Engine,
     source: &mut dyn Source,
     progress: &Progress,
 ) -> Result<Report, Error> {
-    let mut engine = Engine::new(config, source.program().clone())?;
     let outcome = consume(&mut engine, source, progress);
     progress.done.store(true, Ordering::Release);
     let drained = drain(source, progress);

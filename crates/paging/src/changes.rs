@@ -234,7 +234,7 @@ impl AddressSpace {
         self.map(to, vma, memory, effects)?;
         let moved = VirtRange::with_length(from.start, from.bytes().min(to.bytes()));
         let distance = to.start.get().wrapping_sub(from.start.get());
-        if distance % PageSize::Size2M.bytes() != 0 {
+        if !distance.is_multiple_of(PageSize::Size2M.bytes()) {
             self.split_all(moved, memory, effects)?;
         }
         for (address, _) in self.pages_within(moved, memory, effects)? {
@@ -287,12 +287,11 @@ impl AddressSpace {
     ) -> Result<(), Error> {
         let mut at = range.start;
         while at < range.end {
-            let size = match self.table.leaf(at) {
-                Some(leaf) => leaf.size,
-                None => {
-                    let writable = self.vma(at).is_some_and(|(_, vma)| vma.writable);
-                    self.fault(at, writable, policy, memory, effects)?.size
-                }
+            let size = if let Some(leaf) = self.table.leaf(at) {
+                leaf.size
+            } else {
+                let writable = self.vma(at).is_some_and(|(_, vma)| vma.writable);
+                self.fault(at, writable, policy, memory, effects)?.size
             };
             at = at.align_down(size.bytes()) + size.bytes();
         }
@@ -304,6 +303,9 @@ impl AddressSpace {
     ///
     /// # Errors
     /// [`Error::OutOfMemory`]; the parent is unchanged but for protections then.
+    ///
+    /// # Panics
+    /// When a mapped page's frames are free: [`AddressSpace::validate`] would have said so.
     pub fn fork(
         &mut self,
         child: SpaceId,

@@ -297,13 +297,13 @@ proptest! {
             }
             // Shared pages: a write through one process is seen through the others.
             let last = processes.len() - 1;
-            for i in 0..last {
-                for page in processes[i].pages().collect::<Vec<_>>() {
+            for process in &mut processes[..last] {
+                for page in process.pages().collect::<Vec<_>>() {
                     let shared =
-                        processes[i].space.vma(address(page)).is_some_and(|(_, vma)| vma.shared);
-                    if shared && let Some(frame) = processes[i].frame(page) {
+                        process.space.vma(address(page)).is_some_and(|(_, vma)| vma.shared);
+                    if shared && let Some(frame) = process.frame(page) {
                         let content = world.frames[&frame];
-                        processes[i].contents.insert(page, content);
+                        process.contents.insert(page, content);
                     }
                 }
             }

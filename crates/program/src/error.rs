@@ -100,7 +100,9 @@ pub enum TraceProblem {
         detail: String,
     },
     /// The trace was written by another version of the format.
-    #[error("trace format version {found}, and this build reads version {expected}; record it again")]
+    #[error(
+        "trace format version {found}, and this build reads version {expected}; record it again"
+    )]
     Version {
         /// The version of the file.
         found: u32,
@@ -136,5 +138,39 @@ impl Error {
     pub(crate) fn file(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::File { path, source }
+    }
+}
+
+/// An error that does not know yet which file it is about.
+#[cfg(feature = "sources")]
+pub(crate) enum Failure {
+    Io(io::Error),
+    Trace(TraceProblem),
+}
+
+#[cfg(feature = "sources")]
+impl Failure {
+    pub(crate) fn at(self, path: &std::path::Path) -> Error {
+        match self {
+            Self::Io(source) => Error::file(path)(source),
+            Self::Trace(problem) => Error::Trace {
+                path: path.to_owned(),
+                problem,
+            },
+        }
+    }
+}
+
+#[cfg(feature = "sources")]
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+#[cfg(feature = "sources")]
+impl From<TraceProblem> for Failure {
+    fn from(problem: TraceProblem) -> Self {
+        Self::Trace(problem)
     }
 }

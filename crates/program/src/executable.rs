@@ -58,7 +58,8 @@ pub fn resolve(path: &Path, architecture: Architecture) -> Result<Executable, No
     for _ in 0..=MAX_INTERPRETERS {
         let head = read_head(&program)?;
         if let Some(line) = head.strip_prefix(b"#!") {
-            let (interpreter, option) = interpreter_line(line).ok_or(NotExecutable::UnknownFormat)?;
+            let (interpreter, option) =
+                interpreter_line(line).ok_or(NotExecutable::UnknownFormat)?;
             before.insert(0, program.into_os_string());
             if let Some(option) = option {
                 before.insert(0, option);
@@ -90,7 +91,10 @@ fn read_head(path: &Path) -> Result<Vec<u8>, NotExecutable> {
 /// (`fs/binfmt_script.c`): everything after the first blank, trimmed, is one argument.
 fn interpreter_line(line: &[u8]) -> Option<(PathBuf, Option<OsString>)> {
     let line = line.split(|&b| b == b'\n').next()?.trim_ascii();
-    let end = line.iter().position(|b| b" \t".contains(b)).unwrap_or(line.len());
+    let end = line
+        .iter()
+        .position(|b| b" \t".contains(b))
+        .unwrap_or(line.len());
     let (interpreter, option) = (&line[..end], line[end..].trim_ascii());
     if interpreter.is_empty() {
         return None;
@@ -109,7 +113,9 @@ fn check_elf(head: &[u8], architecture: Architecture) -> Result<(), NotExecutabl
     if head[4] == CLASS_64 && head[5] == LITTLE_ENDIAN && machine == architecture.elf_machine() {
         return Ok(());
     }
-    let known = Architecture::ALL.into_iter().find(|a| a.elf_machine() == machine);
+    let known = Architecture::ALL
+        .into_iter()
+        .find(|a| a.elf_machine() == machine);
     let name = match (known, head[4], machine) {
         (Some(known), CLASS_64, _) => known.name().to_owned(),
         (_, 1, 3) => "i386 (32-bit)".to_owned(),
@@ -155,7 +161,10 @@ mod tests {
         let script = file_with(line.as_bytes(), 0o755);
         let found = resolve(&script, Architecture::X86_64).unwrap();
         assert_eq!(found.program, interpreter.to_path_buf());
-        assert_eq!(found.interpreter_arguments, ["-a  -b".as_ref(), script.as_os_str()]);
+        assert_eq!(
+            found.interpreter_arguments,
+            ["-a  -b".as_ref(), script.as_os_str()]
+        );
     }
 
     #[test]

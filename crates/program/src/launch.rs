@@ -55,7 +55,10 @@ impl Launch {
         let mut command = Command::new(&self.emulator);
         command
             .arg("-plugin")
-            .arg(format!("{escaped},ring={},process={process}", ring.display()))
+            .arg(format!(
+                "{escaped},ring={},process={process}",
+                ring.display()
+            ))
             .arg("-0")
             .arg(if self.executable.interpreter_arguments.is_empty() {
                 self.command[0].as_os_str()
@@ -80,7 +83,9 @@ impl Launch {
     #[must_use]
     pub fn command(&self) -> Vec<String> {
         let command = self.command.iter();
-        command.map(|part| part.to_string_lossy().into_owned()).collect()
+        command
+            .map(|part| part.to_string_lossy().into_owned())
+            .collect()
     }
 }
 
@@ -113,7 +118,10 @@ mod tests {
     #[test]
     fn a_program_is_found_as_a_shell_finds_it() {
         assert!(find_in_path(OsStr::new("sh")).is_some_and(|path| path.is_absolute()));
-        assert_eq!(find_in_path(OsStr::new("/bin/sh")), Some(PathBuf::from("/bin/sh")));
+        assert_eq!(
+            find_in_path(OsStr::new("/bin/sh")),
+            Some(PathBuf::from("/bin/sh"))
+        );
         assert_eq!(find_in_path(OsStr::new("no-such-program-anywhere")), None);
         assert_eq!(find_in_path(OsStr::new("")), None);
     }
@@ -122,6 +130,9 @@ mod tests {
     fn a_missing_program_is_named() {
         let missing = [OsString::from("./missing")];
         let error = Launch::prepare(&missing, Architecture::X86_64).unwrap_err();
-        assert!(error.to_string().starts_with("./missing: no such program"), "{error}");
+        assert!(
+            error.to_string().starts_with("./missing: no such program"),
+            "{error}"
+        );
     }
 }

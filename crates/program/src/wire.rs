@@ -268,13 +268,13 @@ impl Event {
             }
             Self::Syscall(Syscall {
                 number,
-                arguments: [a, b, c, d, e, f],
+                arguments,
                 result,
-            }) => Encoded::new(
-                tag::SYSCALL,
-                u64::from(number),
-                &[a, b, c, d, e, f, result.cast_unsigned()],
-            ),
+            }) => {
+                let mut payload = [result.cast_unsigned(); 7];
+                payload[..6].copy_from_slice(&arguments);
+                Encoded::new(tag::SYSCALL, u64::from(number), &payload)
+            }
         }
     }
 
@@ -315,11 +315,14 @@ impl Event {
                     _ => return Err(malformed),
                 },
             },
-            (tag::SYSCALL, &[a, b, c, d, e, f, result]) => Self::Syscall(Syscall {
-                number: u16::try_from(value).map_err(|_| malformed)?,
-                arguments: [a, b, c, d, e, f],
-                result: result.cast_signed(),
-            }),
+            (tag::SYSCALL, &[ref arguments @ .., result]) if arguments.len() == 6 => {
+                let arguments = <[u64; 6]>::try_from(arguments).map_err(|_| malformed)?;
+                Self::Syscall(Syscall {
+                    number: u16::try_from(value).map_err(|_| malformed)?,
+                    arguments,
+                    result: result.cast_signed(),
+                })
+            }
             _ => return Err(malformed),
         };
         Ok((event, payload_words + 1))
@@ -381,10 +384,16 @@ mod tests {
     fn any_event() -> impl Strategy<Value = Event> {
         let process = any::<u32>().prop_map(ProcessId);
         prop_oneof![
-            process.clone().prop_map(|process| Event::ThreadStart { process }),
+            process
+                .clone()
+                .prop_map(|process| Event::ThreadStart { process }),
             Just(Event::ThreadEnd),
-            process.clone().prop_map(|process| Event::ProcessStart { process }),
-            process.clone().prop_map(|process| Event::ProcessEnd { process }),
+            process
+                .clone()
+                .prop_map(|process| Event::ProcessStart { process }),
+            process
+                .clone()
+                .prop_map(|process| Event::ProcessEnd { process }),
             process.clone().prop_map(|child| Event::Fork { child }),
             process.prop_map(|child| Event::ForkFailed { child }),
             (any::<u64>(), any::<u64>(), any::<bool>(), 0..2usize).prop_map(

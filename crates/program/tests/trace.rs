@@ -90,22 +90,28 @@ fn file_of(code: &Code, batches: &Batches) -> Vec<u8> {
 }
 
 fn any_code() -> impl Strategy<Value = Code> {
-    let block = (1..40_usize, any::<u64>(), any::<bool>()).prop_flat_map(|(count, address, has)| {
-        let lengths = proptest::collection::vec(1..=15_u8, count);
-        lengths.prop_map(move |lengths| {
-            let size = lengths.iter().map(|&length| usize::from(length)).sum();
-            let bytes = if has { vec![0x90; size] } else { Vec::new() };
-            (address, lengths, bytes)
-        })
-    });
+    let block =
+        (1..40_usize, any::<u64>(), any::<bool>()).prop_flat_map(|(count, address, has)| {
+            let lengths = proptest::collection::vec(1..=15_u8, count);
+            lengths.prop_map(move |lengths| {
+                let size = lengths.iter().map(|&length| usize::from(length)).sum();
+                let bytes = if has { vec![0x90; size] } else { Vec::new() };
+                (address, lengths, bytes)
+            })
+        });
     proptest::collection::btree_map(0..200_u32, block, 1..12).prop_map(Code)
 }
 
 fn any_access() -> impl Strategy<Value = u64> {
     let near = (0..4_u64, 0..256_u64).prop_map(|(page, offset)| 0x7fff_0000 + page * 4096 + offset);
     let address = prop_oneof![near, any::<u64>(), Just(0), Just((1 << 48) - 1)];
-    (address, 0..8_u8, any::<bool>(), prop_oneof![0..3_u16, 0..512_u16]).prop_map(
-        |(address, size_log2, store, instruction)| {
+    (
+        address,
+        0..8_u8,
+        any::<bool>(),
+        prop_oneof![0..3_u16, 0..512_u16],
+    )
+        .prop_map(|(address, size_log2, store, instruction)| {
             Access {
                 address: VirtAddr::new(address),
                 size_log2,
@@ -113,8 +119,7 @@ fn any_access() -> impl Strategy<Value = u64> {
                 instruction,
             }
             .encode()
-        },
-    )
+        })
 }
 
 fn any_event() -> impl Strategy<Value = Event> {
@@ -182,7 +187,10 @@ fn long_stream(words: usize) -> (Code, Batches) {
     let mut code = Code::default();
     for id in 0..3000 {
         let count = 1 + random(8) as usize;
-        code.0.insert(id, (0x40_0000 + u64::from(id) * 64, vec![4; count], Vec::new()));
+        code.0.insert(
+            id,
+            (0x40_0000 + u64::from(id) * 64, vec![4; count], Vec::new()),
+        );
     }
     let mut batches = Batches::new();
     let mut total = 0;
@@ -296,7 +304,10 @@ fn every_corrupted_byte_is_an_error() {
         for flip in [1, 0x10, 0x80, 0xff] {
             bytes[place] ^= flip;
             let error = replay(&bytes, &code).expect_err("corruption must be noticed");
-            assert!(matches!(error, Error::Trace { .. }), "byte {place}: {error}");
+            assert!(
+                matches!(error, Error::Trace { .. }),
+                "byte {place}: {error}"
+            );
             bytes[place] ^= flip;
         }
     }
@@ -333,8 +344,15 @@ fn another_version_is_named() {
 
 #[test]
 fn another_file_is_no_trace() {
-    let error = replay(b"#!/bin/sh\necho this is a shell script\n", &Code::default()).unwrap_err();
-    assert!(error.to_string().contains("not a Contigua trace"), "{error}");
+    let error = replay(
+        b"#!/bin/sh\necho this is a shell script\n",
+        &Code::default(),
+    )
+    .unwrap_err();
+    assert!(
+        error.to_string().contains("not a Contigua trace"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -407,7 +425,9 @@ fn an_unfinished_trace_leaves_nothing_and_keeps_the_old_one() {
 #[test]
 fn a_place_that_cannot_hold_a_trace_is_named() {
     for path in ["/nowhere/at/all", "/dev/null", "/tmp"] {
-        let error = TraceWriter::create(Path::new(path), &program()).err().unwrap();
+        let error = TraceWriter::create(Path::new(path), &program())
+            .err()
+            .unwrap();
         assert!(matches!(error, Error::File { .. }) && error.to_string().contains(path));
     }
     assert!(matches!(
@@ -451,7 +471,10 @@ fn words_that_no_source_may_yield_are_refused() {
         };
         writer.write(&batch(&good)).unwrap();
         assert!(writer.write(&batch(words)).is_err(), "{words:x?}");
-        assert!(writer.finish().is_err(), "a part of a batch is not a recording");
+        assert!(
+            writer.finish().is_err(),
+            "a part of a batch is not a recording"
+        );
         assert!(!path.exists());
     }
 }

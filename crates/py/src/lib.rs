@@ -18,7 +18,12 @@ use pyo3::prelude::*;
 
 use session::{Input, Session};
 
-create_exception!(_engine, EngineError, PyException, "What the engine could not do, and why.");
+create_exception!(
+    _engine,
+    EngineError,
+    PyException,
+    "What the engine could not do, and why."
+);
 
 fn engine_error(error: impl std::fmt::Display) -> PyErr {
     EngineError::new_err(error.to_string())
@@ -56,7 +61,9 @@ impl RunSpec {
             "translation" => Detail::Translation,
             other => {
                 let known = "full and translation";
-                return Err(engine_error(format!("unknown detail {other:?}: known are {known}")));
+                return Err(engine_error(format!(
+                    "unknown detail {other:?}: known are {known}"
+                )));
             }
         };
         Ok(RunConfig {
@@ -80,6 +87,7 @@ impl RunSpec {
 /// a list of (instructions, batches behind), one for each design. Returns the reports as JSON and
 /// the program's exit status.
 #[pyfunction]
+#[allow(clippy::needless_pass_by_value, reason = "PyO3 hands values over")]
 #[pyo3(signature = (runs, *, command=None, trace=None, record=None, seconds=None, progress=None))]
 fn run(
     py: Python<'_>,
@@ -90,7 +98,10 @@ fn run(
     seconds: Option<f64>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<(Vec<String>, i32)> {
-    let configs = runs.into_iter().map(RunSpec::resolve).collect::<PyResult<Vec<_>>>()?;
+    let configs = runs
+        .into_iter()
+        .map(RunSpec::resolve)
+        .collect::<PyResult<Vec<_>>>()?;
     let input = match (command, trace) {
         (Some(command), None) => Input::Live(command),
         (None, Some(trace)) => Input::Trace(trace),
@@ -112,7 +123,10 @@ fn run(
             })
         })
     })?;
-    let reports = outcome.reports.iter().map(contigua_machine::Report::to_json);
+    let reports = outcome
+        .reports
+        .iter()
+        .map(contigua_machine::Report::to_json);
     Ok((reports.collect(), outcome.exit_code))
 }
 

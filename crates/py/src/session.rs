@@ -11,10 +11,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use contigua_machine::config::RunConfig;
-use contigua_machine::{Progress, Report, simulate};
+use contigua_machine::{Engine, Progress, Report, simulate};
+use contigua_program::sources::Source;
 use contigua_program::sources::live::{LiveProgram, LiveSetup, LiveSource};
 use contigua_program::sources::trace::TraceSource;
-use contigua_program::sources::Source;
 use contigua_program::trace::TraceWriter;
 use pyo3::PyErr;
 
@@ -69,19 +69,18 @@ impl Session {
     }
 
     fn run_trace(&self, path: &Path, observer: Observer<'_>) -> Result<Outcome, PyErr> {
-        let mut sources = Vec::new();
-        for _ in &self.configs {
-            sources.push(TraceSource::open(path).map_err(engine_error)?);
+        let mut designs = Vec::new();
+        for config in &self.configs {
+            let source = TraceSource::open(path).map_err(engine_error)?;
+            designs.push((server(config, &source)?, source));
         }
         let progress: Vec<Progress> = self.configs.iter().map(|_| Progress::default()).collect();
         let reports = thread::scope(|scope| {
-            let designs: Vec<_> = self
-                .configs
-                .iter()
-                .zip(sources)
+            let designs: Vec<_> = designs
+                .into_iter()
                 .zip(&progress)
-                .map(|((config, mut source), progress)| {
-                    scope.spawn(move || simulate(config.clone(), &mut source, progress))
+                .map(|((engine, mut source), progress)| {
+                    scope.spawn(move || simulate(engine, &mut source, progress))
                 })
                 .collect();
             let mut interrupted = false;
@@ -94,14 +93,18 @@ impl Session {
             }
             designs.into_iter().map(join).collect::<Result<Vec<_>, _>>()
         })?;
-        Ok(Outcome { reports, exit_code: 0 })
+        Ok(Outcome {
+            reports,
+            exit_code: 0,
+        })
     }
 
     fn run_live(&self, command: &[OsString], observer: Observer<'_>) -> Result<Outcome, PyErr> {
         let setup = LiveSetup::new(command).map_err(engine_error)?;
-        let mut sources = Vec::new();
-        for _ in &self.configs {
-            sources.push(setup.source().map_err(engine_error)?);
+        let mut designs = Vec::new();
+        for config in &self.configs {
+            let source = setup.source().map_err(engine_error)?;
+            designs.push((server(config, &source)?, source));
         }
         let recorder = self
             .record
@@ -119,18 +122,15 @@ impl Session {
         thread::scope(|scope| {
             let recording =
                 recorder.map(|(source, writer)| scope.spawn(move || record(source, writer)));
-            let designs: Vec<_> = self
-                .configs
-                .iter()
-                .zip(sources)
+            let designs: Vec<_> = designs
+                .into_iter()
                 .zip(&progress)
-                .map(|((config, mut source), progress)| {
-                    scope.spawn(move || simulate(config.clone(), &mut source, progress))
+                .map(|((engine, mut source), progress)| {
+                    scope.spawn(move || simulate(engine, &mut source, progress))
                 })
                 .collect();
-            let readers_done = || {
-                !designs.is_empty() && progress.iter().all(|p| p.done.load(Ordering::Acquire))
-            };
+            let readers_done =
+                || !designs.is_empty() && progress.iter().all(|p| p.done.load(Ordering::Acquire));
             let watched = self.watch(&mut program, &progress, &readers_done, observer);
             // Whatever happened, let the readers come to their end before anything is said.
             drop_if_failed(&watched, program);
@@ -142,7 +142,10 @@ impl Session {
             let recorded = recording.map_or(Ok(()), join);
             let exit_code = watched?;
             recorded?;
-            Ok(Outcome { reports: reports?, exit_code })
+            Ok(Outcome {
+                reports: reports?,
+                exit_code,
+            })
         })
     }
 
@@ -168,13 +171,20 @@ impl Session {
                 program.stop().map_err(engine_error)?;
                 return Ok(INTERRUPTED);
             }
-            let late = self.time_limit.is_some_and(|limit| start.elapsed() >= limit);
+            let late = self
+                .time_limit
+                .is_some_and(|limit| start.elapsed() >= limit);
             if late || readers_done() {
                 program.stop().map_err(engine_error)?;
                 return Ok(0);
             }
         }
     }
+}
+
+/// A design's server, before anything runs: what cannot be built is said first.
+fn server(config: &RunConfig, source: &dyn Source) -> Result<Engine, PyErr> {
+    Engine::new(config.clone(), source.program().clone()).map_err(engine_error)
 }
 
 /// Ends the program when watching it has failed; its readers end with it.
@@ -186,7 +196,10 @@ fn drop_if_failed<T>(watched: &Result<T, PyErr>, program: LiveProgram) {
 
 fn state(progress: &[Progress]) -> Vec<(u64, u64)> {
     let load = |p: &Progress| {
-        (p.instructions.load(Ordering::Relaxed), p.behind.load(Ordering::Relaxed))
+        (
+            p.instructions.load(Ordering::Relaxed),
+            p.behind.load(Ordering::Relaxed),
+        )
     };
     progress.iter().map(load).collect()
 }
@@ -214,7 +227,9 @@ fn join<T, E: std::fmt::Display>(
 ) -> Result<T, PyErr> {
     match thread.join() {
         Ok(result) => result.map_err(engine_error),
-        Err(_) => Err(engine_error("internal error: a simulation thread panicked; see above")),
+        Err(_) => Err(engine_error(
+            "internal error: a simulation thread panicked; see above",
+        )),
     }
 }
 
@@ -239,4 +254,3 @@ impl PluginFile {
         format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd()).into()
     }
 }
-

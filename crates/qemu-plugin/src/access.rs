@@ -33,7 +33,10 @@ pub fn learn_memory_information() {
         size == size_of_info(info) && u64::from(store) == store_of_info(info)
     };
     let single_bits = (0..MemoryInfo::BITS).map(|bit| 1 << bit);
-    let all_known = [0, MemoryInfo::MAX].into_iter().chain(single_bits).all(agrees);
+    let all_known = [0, MemoryInfo::MAX]
+        .into_iter()
+        .chain(single_bits)
+        .all(agrees);
     KNOWN_LAYOUT.store(all_known, Ordering::Relaxed);
 }
 

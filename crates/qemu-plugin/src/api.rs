@@ -25,7 +25,7 @@ pub struct Instruction {
 /// What QEMU says of itself.
 #[repr(C)]
 pub struct Info {
-    /// "x86_64", "aarch64", ...
+    /// `x86_64`, `aarch64`, ...
     pub target_name: *const c_char,
     /// Oldest plugin version that is accepted.
     pub version_minimum: c_int,

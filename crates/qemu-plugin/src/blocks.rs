@@ -7,8 +7,10 @@ use std::hash::BuildHasher;
 use std::sync::Mutex;
 
 use contigua_program::code::BlockCode;
+use contigua_program::syscall::Architecture;
 use contigua_program::wire::{BlockId, block_word};
-use contigua_units::VirtAddr;
+use contigua_units::{PAGE_BYTES, VirtAddr};
+use iced_x86::{Decoder, DecoderError, DecoderOptions};
 
 use crate::api::{self, Block, PluginId};
 use crate::{access, guest, image, plugin, vcpu};
@@ -32,13 +34,17 @@ pub extern "C" fn on_translate(_: PluginId, block: *mut Block) {
         for i in 0..count {
             let instruction = api::qemu_plugin_tb_get_insn(block, i);
             let size = api::qemu_plugin_insn_size(instruction);
+            let address = api::qemu_plugin_insn_vaddr(instruction);
             let data = api::qemu_plugin_insn_data(instruction).cast::<u8>();
+            let code = std::slice::from_raw_parts(data, size);
+            if i > 0 && was_given_up(address, code) {
+                break;
+            }
             lengths.push(size as u8);
-            bytes.extend_from_slice(std::slice::from_raw_parts(data, size));
+            bytes.extend_from_slice(code);
             if i == 0 {
-                let virtual_address = api::qemu_plugin_insn_vaddr(instruction);
                 let host_address = api::qemu_plugin_insn_haddr(instruction) as u64;
-                guest::set_base(host_address.wrapping_sub(virtual_address));
+                guest::set_base(host_address.wrapping_sub(address));
             }
             api::qemu_plugin_register_vcpu_mem_cb(
                 instruction,
@@ -63,22 +69,37 @@ pub extern "C" fn on_translate(_: PluginId, block: *mut Block) {
     image::report_once();
 }
 
+/// Whether QEMU gave an instruction up: for x86 it ends a block before an instruction that reaches
+/// into another page, but 7.2 still lists that instruction, with the bytes that it had read by
+/// then.
+fn was_given_up(address: u64, code: &[u8]) -> bool {
+    const LONGEST: u64 = 15;
+    let end = address + code.len() as u64;
+    let near_page_end = end.next_multiple_of(PAGE_BYTES) - end < LONGEST;
+    if plugin().architecture != Architecture::X86_64 || !near_page_end {
+        return false;
+    }
+    let mut decoder = Decoder::with_ip(64, code, address, DecoderOptions::NONE);
+    decoder.decode();
+    decoder.last_error() == DecoderError::NoMoreBytes
+}
+
 extern "C" fn on_execute(index: c_uint, word: *mut c_void) {
     vcpu::append(index, word as u64);
 }
 
 fn describe(code: &BlockCode<'_>) -> BlockId {
-    let mut known = KNOWN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut known = KNOWN
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
     let known = known.get_or_insert_with(|| Known {
         numbers: HashMap::new(),
         hasher: RandomState::new(),
     });
     let key = (code.address.get(), known.hasher.hash_one(code.bytes));
     *known.numbers.entry(key).or_insert_with(|| {
-        plugin()
-            .producer
-            .ring()
-            .describe(code)
-            .unwrap_or_else(|| crate::fail("the program has more distinct code than a run can hold"))
+        plugin().producer.ring().describe(code).unwrap_or_else(|| {
+            crate::fail("the program has more distinct code than a run can hold")
+        })
     })
 }

@@ -52,7 +52,9 @@ fn own_path() -> String {
         if libc::dladdr(own, &raw mut found) == 0 || found.dli_fname.is_null() {
             crate::fail("cannot find the plugin's own file");
         }
-        CStr::from_ptr(found.dli_fname).to_string_lossy().into_owned()
+        CStr::from_ptr(found.dli_fname)
+            .to_string_lossy()
+            .into_owned()
     }
 }
 
@@ -93,7 +95,7 @@ fn follow_path(mut path: CString, argv: u64, envp: u64) {
         let binary = unsafe { api::qemu_plugin_path_to_binary() };
         if !binary.is_null() {
             // SAFETY: not null, so NUL-terminated.
-            path = unsafe { CStr::from_ptr(binary) }.to_owned();
+            unsafe { CStr::from_ptr(binary) }.clone_into(&mut path);
         }
     }
     let file = Path::new(OsStr::from_bytes(path.as_bytes()));
@@ -121,7 +123,13 @@ fn follow_path(mut path: CString, argv: u64, envp: u64) {
         Some(first) if !interpreted => first.clone(),
         _ => program.clone(),
     };
-    let fixed = [c"-plugin".to_owned(), option, c"-0".to_owned(), name, program];
+    let fixed = [
+        c"-plugin".to_owned(),
+        option,
+        c"-0".to_owned(),
+        name,
+        program,
+    ];
     let before = found.interpreter_arguments.into_iter();
     let before = before.filter_map(|argument| CString::new(argument.into_vec()).ok());
     let command: Vec<CString> = std::iter::once(emulator.clone())

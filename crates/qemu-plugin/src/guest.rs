@@ -30,8 +30,9 @@ fn read(address: u64, into: &mut [u8]) -> Option<()> {
     };
     // SAFETY: the local side is a live buffer. The remote side is this process's own memory,
     // which the kernel checks: a bad address is an error, not a fault.
-    let copied =
-        unsafe { libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0) };
+    let copied = unsafe {
+        libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0)
+    };
     (copied == into.len().cast_signed()).then_some(())
 }
 

@@ -2,8 +2,7 @@
 //!
 //! QEMU's loader makes them without system calls of the guest. They are found as the difference
 //! of `/proc/self/maps` between installation, before the program is loaded, and the translation
-//! of its first block. The difference may also hold mappings that QEMU made for itself; the guest
-//! never touches those, so they cost nothing in the simulated server.
+//! of its first block.
 
 use std::collections::HashSet;
 use std::sync::Mutex;
@@ -29,12 +28,17 @@ enum Kind {
     Anonymous,
 }
 
+/// The first block is translated by the main thread, which is vCPU 0.
+const MAIN: u32 = 0;
+
 static BEFORE: Mutex<Option<HashSet<Mapping>>> = Mutex::new(None);
 static REPORTED: AtomicBool = AtomicBool::new(false);
 
 /// Notes what is mapped before the program is loaded.
 pub fn remember_emulator_mappings() {
-    let mut before = BEFORE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut before = BEFORE
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
     *before = Some(mappings().collect());
 }
 
@@ -43,13 +47,21 @@ pub fn report_once() {
     if REPORTED.swap(true, Ordering::Relaxed) {
         return;
     }
-    // The first block is translated by the main thread, which is vCPU 0.
-    const MAIN: u32 = 0;
     let process = ProcessId(PROCESS.load(Ordering::Relaxed));
     vcpu::append_event(MAIN, &Event::ProcessStart { process });
-    let before = BEFORE.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+    let before = BEFORE
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+        .take();
     let before = before.unwrap_or_default();
-    for mapping in mappings().filter(|mapping| !before.contains(mapping)) {
+    // QEMU puts the guest below itself. What lies above came with QEMU's own work since then.
+    let limit = before
+        .iter()
+        .map(|mapping| mapping.start)
+        .min()
+        .unwrap_or(u64::MAX);
+    let loaded = |mapping: &Mapping| mapping.end <= limit && !before.contains(mapping);
+    for mapping in mappings().filter(loaded) {
         let base = guest::base();
         let range = VirtRange {
             start: VirtAddr::new(mapping.start.wrapping_sub(base)),
@@ -91,6 +103,10 @@ fn parse(line: &str) -> Option<Mapping> {
         start: u64::from_str_radix(start, 16).ok()?,
         end: u64::from_str_radix(end, 16).ok()?,
         writable: permissions[1] == b'w',
-        kind: if inode == "0" { Kind::Anonymous } else { Kind::File },
+        kind: if inode == "0" {
+            Kind::Anonymous
+        } else {
+            Kind::File
+        },
     })
 }

@@ -45,7 +45,9 @@ static PLUGIN: OnceLock<Plugin> = OnceLock::new();
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 fn plugin() -> &'static Plugin {
-    PLUGIN.get().expect("callbacks are registered after installation")
+    PLUGIN
+        .get()
+        .expect("callbacks are registered after installation")
 }
 
 /// Says on standard error why observation cannot go on, and ends the program: a report of half a
@@ -70,8 +72,11 @@ pub unsafe extern "C" fn qemu_plugin_install(
     argv: *const *const c_char,
 ) -> c_int {
     // SAFETY: QEMU passes `argc` valid strings that live during this call.
-    let arguments = (0..argc as usize).map(|i| unsafe { CStr::from_ptr(*argv.add(i)) });
-    let arguments: Vec<String> = arguments.map(|a| a.to_string_lossy().into_owned()).collect();
+    let arguments =
+        (0..usize::try_from(argc).unwrap_or(0)).map(|i| unsafe { CStr::from_ptr(*argv.add(i)) });
+    let arguments: Vec<String> = arguments
+        .map(|a| a.to_string_lossy().into_owned())
+        .collect();
     // SAFETY: QEMU passes a valid description with a valid target name.
     let target = unsafe { CStr::from_ptr((*info).target_name) };
     match install(id, &target.to_string_lossy(), &arguments) {
@@ -85,8 +90,12 @@ pub unsafe extern "C" fn qemu_plugin_install(
 
 fn install(id: PluginId, target: &str, arguments: &[String]) -> Result<(), String> {
     let value = |key: &str| {
-        let found = arguments.iter().find_map(|a| a.strip_prefix(key)?.strip_prefix('='));
-        found.ok_or_else(|| format!("argument {key}= is missing; start programs with `contigua run`"))
+        let found = arguments
+            .iter()
+            .find_map(|a| a.strip_prefix(key)?.strip_prefix('='));
+        found.ok_or_else(|| {
+            format!("argument {key}= is missing; start programs with `contigua run`")
+        })
     };
     let ring = value("ring")?;
     let process: u32 = value("process")?

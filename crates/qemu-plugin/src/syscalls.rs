@@ -65,13 +65,18 @@ pub extern "C" fn on_enter(
         }
         // Once the kernel has unmapped a range, another thread can be given it: the event must come
         // before that thread's.
-        Some(Known::Munmap) if a0 % PAGE == 0 && a1 > 0 => {
+        Some(Known::Munmap) if a0.is_multiple_of(PAGE) && a1 > 0 => {
             append_syscall(index, number, current.arguments, 0);
         }
         Some(call) if makes_process(call, a0) => {
             let child = plugin().producer.ring().new_process();
             current.child = Some(child);
-            vcpu::append_event(index, &Event::Fork { child: ProcessId(child) });
+            vcpu::append_event(
+                index,
+                &Event::Fork {
+                    child: ProcessId(child),
+                },
+            );
         }
         _ => {}
     }
@@ -120,7 +125,10 @@ pub extern "C" fn after_fork_in_child() {
     let Some(child) = current.child else {
         return;
     };
-    CURRENT.set(Current { child: None, ..current });
+    CURRENT.set(Current {
+        child: None,
+        ..current
+    });
     PROCESS.store(child, Ordering::Relaxed);
     plugin().producer.after_fork();
     vcpu::start_after_fork(current.vcpu);

@@ -70,8 +70,8 @@ pub fn start(index: u32) {
 pub fn start_after_fork(index: u32) {
     // SAFETY: a forked child has one thread.
     for vcpu in unsafe { &mut *VCPUS.0.get() } {
-        // The parent still fills this chunk: forget it without giving it back.
-        std::mem::forget(vcpu.held.take());
+        // The parent still fills this chunk: forgotten, not given back.
+        vcpu.held = None;
         vcpu.cursor = ptr::null_mut();
         vcpu.limit = ptr::null_mut();
         vcpu.started = false;

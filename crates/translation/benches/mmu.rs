@@ -77,7 +77,7 @@ fn translations(c: &mut Criterion) {
                 state = state
                     .wrapping_mul(6_364_136_223_846_793_005)
                     .wrapping_add(1);
-                let address = VirtAddr::new((state >> 33) % pages << 12);
+                let address = VirtAddr::new(((state >> 33) % pages) << 12);
                 match mmu.read(address, SpaceId(1)) {
                     Lookup::Hit(physical) => black_box(physical),
                     Lookup::Miss => {

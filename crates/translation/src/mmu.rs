@@ -132,7 +132,7 @@ impl Mmu {
                     PageSize::Size2M => counters.misses_2m += 1,
                     PageSize::Size1G => counters.misses_1g += 1,
                 }
-                tlb.insert(request.address, request.space, &leaf);
+                tlb.insert(request.address, request.space, leaf);
                 Answer::Translated {
                     physical: leaf.physical(request.address),
                     latency,

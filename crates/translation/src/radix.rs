@@ -62,7 +62,7 @@ impl Radix {
         self.walk_cache
             .fill(address, space, skipped, references.len());
         self.counters.walk_cycles += latency;
-        let Some(leaf) = walk.leaf.filter(|leaf| allows(leaf, access)) else {
+        let Some(leaf) = walk.leaf.filter(|&leaf| allows(leaf, access)) else {
             self.counters.walks_faulting += 1;
             return Translation::Fault { latency };
         };
@@ -71,7 +71,7 @@ impl Radix {
             PageSize::Size2M => self.counters.walks_2m += 1,
             PageSize::Size1G => self.counters.walks_1g += 1,
         }
-        self.l2.insert(address, space, &leaf);
+        self.l2.insert(address, space, leaf);
         Translation::Page {
             leaf,
             latency,
@@ -80,7 +80,7 @@ impl Radix {
     }
 }
 
-fn allows(leaf: &Leaf, access: Access) -> bool {
+fn allows(leaf: Leaf, access: Access) -> bool {
     leaf.writable || access != Access::Write
 }
 
@@ -97,7 +97,7 @@ impl Translator for Radix {
             access,
         } = *request;
         if let Some(leaf) = self.l2.lookup(address, space) {
-            if allows(&leaf, access) {
+            if allows(leaf, access) {
                 match leaf.size {
                     PageSize::Size4K => self.counters.l2_hits_4k += 1,
                     PageSize::Size2M => self.counters.l2_hits_2m += 1,

@@ -123,9 +123,9 @@ fn physical(entry: Entry, address: VirtAddr, size: PageSize) -> PhysAddr {
 /// A first-level TLB.
 #[derive(Clone, Debug)]
 pub(crate) struct L1Tlb {
-    pages_4k: Array,
-    pages_2m: Option<Array>,
-    pages_1g: Option<Array>,
+    base: Array,
+    huge: Option<Array>,
+    giant: Option<Array>,
 }
 
 /// A first-level hit.
@@ -144,9 +144,9 @@ impl L1Tlb {
             Ok(sets.map(Array))
         };
         Ok(Self {
-            pages_4k: array("4k", &config.pages_4k)?.ok_or(Error::NoBasePages(what))?,
-            pages_2m: array("2m", &config.pages_2m)?,
-            pages_1g: array("1g", &config.pages_1g)?,
+            base: array("4k", &config.pages_4k)?.ok_or(Error::NoBasePages(what))?,
+            huge: array("2m", &config.pages_2m)?,
+            giant: array("1g", &config.pages_1g)?,
         })
     }
 
@@ -158,11 +158,11 @@ impl L1Tlb {
             physical: physical(entry, address, size),
             writable: entry.writable,
         };
-        if let Some(entry) = self.pages_4k.most_recent(address, space, PageSize::Size4K) {
+        if let Some(entry) = self.base.most_recent(address, space, PageSize::Size4K) {
             return Some(hit(entry, PageSize::Size4K));
         }
-        if let Some(pages_2m) = &mut self.pages_2m
-            && let Some(entry) = pages_2m.most_recent(address, space, PageSize::Size2M)
+        if let Some(huge) = &mut self.huge
+            && let Some(entry) = huge.most_recent(address, space, PageSize::Size2M)
         {
             return Some(hit(entry, PageSize::Size2M));
         }
@@ -184,14 +184,14 @@ impl L1Tlb {
     #[inline]
     fn array(&mut self, size: PageSize) -> Option<&mut Array> {
         match size {
-            PageSize::Size4K => Some(&mut self.pages_4k),
-            PageSize::Size2M => self.pages_2m.as_mut(),
-            PageSize::Size1G => self.pages_1g.as_mut(),
+            PageSize::Size4K => Some(&mut self.base),
+            PageSize::Size2M => self.huge.as_mut(),
+            PageSize::Size1G => self.giant.as_mut(),
         }
     }
 
     /// Enters a page, or the piece around the address where its size has no array.
-    pub(crate) fn insert(&mut self, address: VirtAddr, space: SpaceId, leaf: &Leaf) {
+    pub(crate) fn insert(&mut self, address: VirtAddr, space: SpaceId, leaf: Leaf) {
         for size in PageSize::ALL.into_iter().rev() {
             if size > leaf.size {
                 continue;
@@ -275,7 +275,7 @@ impl L2Tlb {
     }
 
     /// Enters a page, if its size is held at all.
-    pub(crate) fn insert(&mut self, address: VirtAddr, space: SpaceId, leaf: &Leaf) {
+    pub(crate) fn insert(&mut self, address: VirtAddr, space: SpaceId, leaf: Leaf) {
         if let Some(index) = self.holder[leaf.size as usize] {
             let entry = Entry {
                 frame: leaf.frame,

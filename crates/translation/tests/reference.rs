@@ -153,8 +153,8 @@ impl Naive {
                 break;
             }
         }
-        for level in skipped..depth - 1 {
-            let number = address >> spans[level];
+        for (level, span) in spans.into_iter().enumerate().take(depth - 1).skip(skipped) {
+            let number = address >> span;
             if !self.walk[level].hit(space, number, PageSize::Size4K) {
                 self.walk[level].enter(space, number, PageSize::Size4K);
             }

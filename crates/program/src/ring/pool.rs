@@ -1,6 +1,5 @@
 //! The mapping itself, the free list, and the log of code.
 
-use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
@@ -41,7 +40,7 @@ impl Ring {
     /// # Errors
     /// [`Error::Ring`] when the kernel refuses the memory.
     pub fn create() -> Result<Self, Error> {
-        let name = CString::new("contigua-ring").expect("a literal without NUL");
+        let name = c"contigua-ring";
         // SAFETY: the name is a NUL-terminated string; the call has no other requirement.
         let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
         if fd < 0 {
@@ -88,7 +87,11 @@ impl Ring {
                 ring.file = None;
                 return Ok(ring);
             }
-            found = if header.magic == MAGIC { header.version } else { 0 };
+            found = if header.magic == MAGIC {
+                header.version
+            } else {
+                0
+            };
         }
         Err(Error::NotARing {
             expected: VERSION,
@@ -127,7 +130,10 @@ impl Ring {
     /// When this process did not create the ring.
     #[must_use]
     pub fn path(&self) -> PathBuf {
-        let file = self.file.as_ref().expect("only the creator hands out the path");
+        let file = self
+            .file
+            .as_ref()
+            .expect("only the creator hands out the path");
         format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()).into()
     }
 
@@ -200,12 +206,9 @@ impl Ring {
     /// What it had not published is lost.
     pub fn reclaim(&self, process: u32) {
         for (chunk, meta) in self.header().meta.iter().enumerate() {
-            let mine = meta.holder.compare_exchange(
-                process,
-                0,
-                Ordering::AcqRel,
-                Ordering::Relaxed,
-            );
+            let mine =
+                meta.holder
+                    .compare_exchange(process, 0, Ordering::AcqRel, Ordering::Relaxed);
             if mine.is_ok() {
                 self.release_chunk(chunk);
             }
@@ -228,9 +231,11 @@ impl Ring {
         // within the code area; the index is published after it was filled.
         unsafe {
             let to = self.code_area().add(offset as usize);
-            to.cast::<u64>().write(code.address.get());
-            to.add(8).cast::<u32>().write(code.lengths.len() as u32);
-            to.add(12).cast::<u32>().write(code.bytes.len() as u32);
+            let head = [
+                code.address.get(),
+                code.lengths.len() as u64 | (code.bytes.len() as u64) << 32,
+            ];
+            to.cast::<[u64; 2]>().write_unaligned(head);
             let to = to.add(DESCRIPTION_HEAD);
             std::ptr::copy_nonoverlapping(code.lengths.as_ptr(), to, code.lengths.len());
             let to = to.add(code.lengths.len());
@@ -249,7 +254,10 @@ impl Ring {
     /// Notes that a guest process with this host process id runs. Idempotent.
     pub fn register_process(&self, process: u32) {
         let processes = &self.header().processes;
-        if processes.iter().any(|slot| slot.load(Ordering::Acquire) == process) {
+        if processes
+            .iter()
+            .any(|slot| slot.load(Ordering::Acquire) == process)
+        {
             return;
         }
         for slot in processes {
@@ -270,7 +278,9 @@ impl Ring {
     /// Host process ids of the guest processes that are registered.
     pub fn processes(&self) -> impl Iterator<Item = u32> + '_ {
         let processes = self.header().processes.iter();
-        processes.map(|slot| slot.load(Ordering::Acquire)).filter(|&id| id != 0)
+        processes
+            .map(|slot| slot.load(Ordering::Acquire))
+            .filter(|&id| id != 0)
     }
 
     /// Asks producers to stop: each publishes what it has and then waits to be killed.
@@ -324,12 +334,11 @@ impl CodeLog for Ring {
         // complete, and descriptions never change nor move.
         unsafe {
             let from = self.code_area().add(offset);
-            let address = VirtAddr::new(from.cast::<u64>().read());
-            let instructions = from.add(8).cast::<u32>().read() as usize;
-            let bytes = from.add(12).cast::<u32>().read() as usize;
+            let [address, counts] = from.cast::<[u64; 2]>().read_unaligned();
+            let (instructions, bytes) = (counts as u32 as usize, (counts >> 32) as usize);
             let lengths = from.add(DESCRIPTION_HEAD);
             Some(BlockCode {
-                address,
+                address: VirtAddr::new(address),
                 lengths: std::slice::from_raw_parts(lengths, instructions),
                 bytes: std::slice::from_raw_parts(lengths.add(instructions), bytes),
             })

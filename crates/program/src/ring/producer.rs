@@ -15,6 +15,7 @@ const PATIENCE: Duration = Duration::from_millis(100);
 
 /// A chunk that one thread is filling.
 #[derive(Debug)]
+#[must_use = "a chunk that is dropped is lost to the pool"]
 pub struct Held {
     chunk: usize,
 }
@@ -63,7 +64,9 @@ impl Producer {
                 self.park();
             }
             if let Some(chunk) = self.ring.take_chunk() {
-                header.meta[chunk].holder.store(self.process.load(Ordering::Relaxed), Ordering::Relaxed);
+                header.meta[chunk]
+                    .holder
+                    .store(self.process.load(Ordering::Relaxed), Ordering::Relaxed);
                 return (Held { chunk }, self.ring.chunk(chunk));
             }
             header.sleeping_producers.fetch_add(1, Ordering::SeqCst);
@@ -79,6 +82,10 @@ impl Producer {
 
     /// Publishes the first `length` words of a chunk as the next batch of `thread`; an empty
     /// chunk goes back to the pool unseen.
+    #[allow(
+        clippy::needless_pass_by_value,
+        reason = "who publishes a chunk gives it up"
+    )]
     pub fn publish(&self, held: Held, thread: u32, length: usize) {
         debug_assert!(length <= CHUNK_WORDS);
         let header = self.ring.header();

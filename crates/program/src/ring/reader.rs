@@ -71,7 +71,8 @@ impl RingReader {
 
     /// The next batch, waiting for it; `None` when the ring has ended and all was read.
     pub fn next_batch(&mut self) -> Option<(ThreadId, &[u64])> {
-        self.next_with_ring().map(|(_, thread, words)| (thread, words))
+        self.next_with_ring()
+            .map(|(_, thread, words)| (thread, words))
     }
 
     /// As [`RingReader::next_batch`], along with the ring, which knows the code of the blocks.
@@ -136,7 +137,9 @@ impl Drop for RingReader {
     fn drop(&mut self) {
         self.release_current();
         let header = self.ring.header();
-        header.readers.fetch_and(!(1 << self.reader), Ordering::AcqRel);
+        header
+            .readers
+            .fetch_and(!(1 << self.reader), Ordering::AcqRel);
         while self.behind() > 0 && !self.ring.has_ended() {
             if self.next_batch().is_none() {
                 break;
@@ -171,7 +174,9 @@ mod tests {
         const BATCHES: u64 = 3 * CHUNKS as u64;
         const THREADS: u32 = 3;
         let ring = Arc::new(Ring::create().unwrap());
-        let readers: Vec<_> = (0..3).map(|_| RingReader::new(ring.clone()).unwrap()).collect();
+        let readers: Vec<_> = (0..3)
+            .map(|_| RingReader::new(ring.clone()).unwrap())
+            .collect();
         let producer = Producer::new(Ring::open(&ring.path()).unwrap());
         let seen: Vec<Vec<(u32, u64)>> = std::thread::scope(|scope| {
             let consumers: Vec<_> = readers
@@ -199,7 +204,10 @@ mod tests {
         });
         assert!(seen.iter().all(|order| order == &seen[0]));
         for thread in 0..THREADS {
-            let mine = seen[0].iter().filter(|(t, _)| *t == thread).map(|(_, batch)| *batch);
+            let mine = seen[0]
+                .iter()
+                .filter(|(t, _)| *t == thread)
+                .map(|(_, batch)| *batch);
             assert!(mine.eq(0..BATCHES), "batches of one thread stay in order");
         }
     }

@@ -94,7 +94,10 @@ impl LiveProgram {
     /// [`Error::Qemu`] when QEMU ended before the program began.
     pub fn poll(&mut self) -> Result<bool, Error> {
         if self.status.is_none() {
-            self.status = self.child.try_wait().map_err(|e| Error::Qemu(e.to_string()))?;
+            self.status = self
+                .child
+                .try_wait()
+                .map_err(|e| Error::Qemu(e.to_string()))?;
         }
         self.bury_the_dead();
         let Some(status) = self.status else {

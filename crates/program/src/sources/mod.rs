@@ -4,6 +4,9 @@
 //! Batches are borrowed from the source, so that a live ring is read in place; the code log comes
 //! along with each batch because a consumer needs both at once.
 
+mod compressed;
+mod foreign;
+
 pub mod champsim;
 pub mod lackey;
 pub mod live;

@@ -88,7 +88,9 @@ impl StoredCode {
     }
 
     fn read_block(&mut self, input: &mut Input<'_>, previous: &mut u64) -> Option<(BlockId, u16)> {
-        let id = u32::try_from(input.number()?).ok().filter(|&id| id < MAX_BLOCKS)?;
+        let id = u32::try_from(input.number()?)
+            .ok()
+            .filter(|&id| id < MAX_BLOCKS)?;
         *previous = previous.wrapping_add(unfold(input.number()?).cast_unsigned());
         let instructions = input.number()? as usize;
         let code_bytes = input.number()? as usize;

@@ -101,7 +101,11 @@ impl Decoder {
             };
             self.batches.push((ThreadId(thread), length as u32));
         }
-        let sum: u64 = self.batches.iter().map(|&(_, length)| u64::from(length)).sum();
+        let sum: u64 = self
+            .batches
+            .iter()
+            .map(|&(_, length)| u64::from(length))
+            .sum();
         if sum != counts.words || self.batches.len() as u64 != counts.batches {
             return Err(Damage("a frame's batch table differs from the index"));
         }
@@ -169,7 +173,9 @@ impl Decoder {
             explicit => {
                 let bytes = usize::from(explicit - kind::EXPLICIT) + 1;
                 let away = unfold(self.groups.take(&self.raw, bytes)?);
-                self.predictor.current.wrapping_add(away as u32)
+                self.predictor
+                    .current
+                    .wrapping_add(away.cast_unsigned() as u32)
             }
         };
         if block == NO_BLOCK || block as usize >= self.predictor.blocks.len() {
@@ -194,7 +200,9 @@ impl Decoder {
         } else if made == 0 {
             return Err(Damage("a frame holds an empty group"));
         }
-        let out = out.get_mut(..made).ok_or(Damage("a frame's batch is too long"))?;
+        let out = out
+            .get_mut(..made)
+            .ok_or(Damage("a frame's batch is too long"))?;
         let codes = self.raw[self.codes.at..self.codes.end]
             .get(..made)
             .ok_or(Damage("a frame lacks accesses"))?;

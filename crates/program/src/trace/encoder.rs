@@ -139,8 +139,7 @@ impl Encoder {
             (kind::EXPLICIT + bytes_of(away >> 8) as u8, away)
         };
         self.predictor.enter(block);
-        self.counts.instructions +=
-            u64::from(self.predictor.blocks[block as usize].instructions);
+        self.counts.instructions += u64::from(self.predictor.blocks[block as usize].instructions);
         self.accesses(kind, number, accesses)
     }
 
@@ -192,8 +191,9 @@ impl Encoder {
             Some(_) => (count::FOUR_BYTES, 4),
         };
         self.groups.put(u64::from(kind | count), 1);
-        if kind >= kind::EXPLICIT && kind < kind::CONTINUE {
-            self.groups.put(block, usize::from(kind - kind::EXPLICIT) + 1);
+        if (kind::EXPLICIT..kind::CONTINUE).contains(&kind) {
+            self.groups
+                .put(block, usize::from(kind - kind::EXPLICIT) + 1);
         }
         self.groups.put(accesses.unwrap_or(0) as u64, bytes);
     }

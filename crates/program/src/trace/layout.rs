@@ -53,8 +53,8 @@ pub const MAX_BATCH_WORDS: u64 = 1 << 20;
 pub const CODE_FRAME_BYTES: usize = 1 << 20;
 /// Decompressed bytes that a frame can have. A batch longer than a frame may come last, and no
 /// word takes more than ten bytes: see `Encoder::batch`.
-pub const MAX_RAW_BYTES: usize = 10 * (FRAME_WORDS + MAX_BATCH_WORDS) as usize
-    + 16 * FRAME_BATCHES as usize;
+pub const MAX_RAW_BYTES: usize =
+    10 * (FRAME_WORDS + MAX_BATCH_WORDS) as usize + 16 * FRAME_BATCHES as usize;
 /// Distinct blocks that a trace can have; as many as the ring can.
 pub const MAX_BLOCKS: u32 = 1 << 25;
 
@@ -92,7 +92,10 @@ pub mod count {
 }
 
 /// Whether stored bytes are what was written. Fuzzers skip the test, to get beyond it.
-#[allow(unexpected_cfgs, reason = "cargo-fuzz sets `fuzzing`; cargo does not know it")]
+#[allow(
+    unexpected_cfgs,
+    reason = "cargo-fuzz sets `fuzzing`; cargo does not know it"
+)]
 pub fn is_intact(bytes: &[u8], checksum: u64) -> bool {
     cfg!(fuzzing) || xxh3_64(bytes) == checksum
 }

@@ -1,7 +1,7 @@
 //! Reading a trace.
 
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use zstd::bulk::Decompressor;
@@ -14,6 +14,7 @@ use super::encoder::Counts;
 use super::layout::{
     Frame, FrameKind, HEADER_START, Trailer, decode_header, header_length, is_intact,
 };
+use crate::error::Failure;
 use crate::sources::{Batch, Program};
 use crate::{Error, TraceProblem};
 
@@ -154,7 +155,11 @@ impl<F: Read + Seek> TraceReader<F> {
     fn find_batch(&mut self) -> Result<bool, Failure> {
         loop {
             let here = self.offset;
-            if self.decoder.next_batch().map_err(|damage| damage.near(here))? {
+            if self
+                .decoder
+                .next_batch()
+                .map_err(|damage| damage.near(here))?
+            {
                 return Ok(true);
             }
             match self.frames.get(self.next) {
@@ -256,9 +261,15 @@ fn read_index(
     if !is_intact(&index, trailer.index_checksum) {
         return Err(damaged("checksum of the index"));
     }
-    let frames: Option<Vec<Frame>> = index.chunks_exact(Frame::BYTES).map(Frame::decode).collect();
+    let frames: Option<Vec<Frame>> = index
+        .chunks_exact(Frame::BYTES)
+        .map(Frame::decode)
+        .collect();
     let frames = frames.ok_or(damaged("a line of the index"))?;
-    let stored: u64 = frames.iter().map(|frame| u64::from(frame.stored_bytes)).sum();
+    let stored: u64 = frames
+        .iter()
+        .map(|frame| u64::from(frame.stored_bytes))
+        .sum();
     if frames_offset + stored != start {
         return Err(damaged("the frames do not fill the file"));
     }
@@ -281,36 +292,6 @@ fn read_index(
         return Err(damaged("the counts of the frames do not add up"));
     }
     Ok(frames)
-}
-
-/// An error that does not know yet which file it is about.
-enum Failure {
-    Io(io::Error),
-    Trace(TraceProblem),
-}
-
-impl Failure {
-    fn at(self, path: &Path) -> Error {
-        match self {
-            Self::Io(source) => Error::file(path)(source),
-            Self::Trace(problem) => Error::Trace {
-                path: path.to_owned(),
-                problem,
-            },
-        }
-    }
-}
-
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
-    }
-}
-
-impl From<TraceProblem> for Failure {
-    fn from(problem: TraceProblem) -> Self {
-        Self::Trace(problem)
-    }
 }
 
 impl Damage {

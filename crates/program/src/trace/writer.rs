@@ -135,9 +135,8 @@ fn describe(
         .block(id)
         .filter(|block| block.instructions() > 0)
         .ok_or(Error::UnknownBlock(id))?;
-    code.push(id, &block).map_err(|Damage(why)| {
-        output.refusal(format!("block {}", id.0), why.into())
-    })?;
+    code.push(id, &block)
+        .map_err(|Damage(why)| output.refusal(format!("block {}", id.0), why.into()))?;
     if code.raw.len() >= CODE_FRAME_BYTES {
         output.code_frame(code)?;
     }
@@ -200,12 +199,14 @@ impl Output {
     }
 
     fn frame(&mut self, kind: FrameKind, counts: Counts, raw: &[u8]) -> Result<(), Error> {
-        self.try_frame(kind, counts, raw).map_err(Error::file(&self.path))
+        self.try_frame(kind, counts, raw)
+            .map_err(Error::file(&self.path))
     }
 
     fn try_frame(&mut self, kind: FrameKind, counts: Counts, raw: &[u8]) -> io::Result<()> {
         self.stored.clear();
-        self.stored.reserve(zstd::zstd_safe::compress_bound(raw.len()));
+        self.stored
+            .reserve(zstd::zstd_safe::compress_bound(raw.len()));
         self.compressor.compress_to_buffer(raw, &mut self.stored)?;
         self.file.write_all(&self.stored)?;
         self.offset += self.stored.len() as u64;

@@ -78,7 +78,7 @@ struct HugePages {
 }
 
 impl HugePages {
-    fn allows(&self, vma: &Vma) -> bool {
+    fn allows(&self, vma: Vma) -> bool {
         match (self.enabled, vma.huge) {
             (Enabled::Never, _) | (_, HugeAdvice::NoHuge) => false,
             (Enabled::Madvise, advice) => advice == HugeAdvice::Huge,
@@ -89,7 +89,7 @@ impl HugePages {
 
 impl MappingPolicy for HugePages {
     fn on_fault(&self, context: &FaultContext) -> PageSize {
-        if self.allows(&context.vma) {
+        if self.allows(context.vma) {
             context.fits.min(PageSize::Size2M)
         } else {
             PageSize::Size4K
@@ -97,7 +97,7 @@ impl MappingPolicy for HugePages {
     }
 
     fn collapse(&self, context: &CollapseContext) -> bool {
-        self.allows(&context.vma) && context.present >= self.least_present
+        self.allows(context.vma) && context.present >= self.least_present
     }
 }
 

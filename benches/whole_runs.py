@@ -1,0 +1,137 @@
+"""Measures the speed of whole runs and writes it into docs/performance.md.
+
+Million guest instructions a second (MIPS), in wall time of the whole command. The machine is often
+shared, so each figure is the median of several runs, and figures that are compared were taken in
+turn.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+RUNS = 3
+FOUR_DESIGNS = "linux-4k,linux-thp,linux-thp-madvise,linux-4k"
+
+SQL = """
+create table t(a integer primary key, b text, c int);
+with recursive n(x) as (select 1 union all select x + 1 from n where x < 60000)
+insert into t select x, hex(x * 7919), (x * 48271) % 2147483647 from n;
+create index i on t(c);
+select count(*), sum(c) from t where b like '%7%';
+"""
+PYTHON = """
+d = {}
+for i in range(300000):
+    d[(i * 2654435761) & 0xFFFFF] = i
+print(sum(sorted(d.values())[::7]))
+"""
+C = "\n".join(
+    f"int f{i}(int *a, int n) {{ int s = {i}; for (int j = 0; j < n; j++) s += a[j] * (j ^ {i});"
+    f" return s > {i} ? f{max(i - 1, 0)}(a, s % 7) : s; }}"
+    for i in range(400)
+)
+
+
+def programs(folder: Path) -> dict[str, list[str]]:
+    """Commands to measure, by name; their inputs go into a folder."""
+    (folder / "q.sql").write_text(SQL)
+    (folder / "p.py").write_text(PYTHON)
+    (folder / "c.c").write_text(C)
+    gups = str(ROOT / "workloads" / "bin" / "gups")
+    return {
+        "sqlite3": ["sqlite3", ":memory:", f".read {folder / 'q.sql'}"],
+        "python3": ["/usr/bin/python3", str(folder / "p.py")],
+        "gcc": ["gcc", "-O2", "-c", str(folder / "c.c"), "-o", str(folder / "c.o")],
+        "gups": [gups, "--size", "256MiB", "--updates", "8000000", "--no-verify"],
+    }
+
+
+def timed(command: list[str]) -> float:
+    """Seconds of wall time."""
+    start = time.perf_counter()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return time.perf_counter() - start
+
+
+def contigua(program: list[str], *options: str) -> tuple[float, int]:
+    """Seconds of a run, and instructions that it executed."""
+    with tempfile.NamedTemporaryFile() as report:
+        command = [sys.executable, "-m", "contigua.cli", "run", "--json", report.name, *options]
+        seconds = timed([*command, "--", *program])
+        executed = json.loads(Path(report.name).read_text())[0]["executed"]
+    return seconds, executed["instructions"]
+
+
+def main() -> None:
+    """Measure, print, and write the table."""
+    rows = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        plain = folder / "plain.so"
+        source = ROOT / "benches" / "count_only.c"
+        subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", plain, source], check=True)
+        for label, program in programs(folder).items():
+            kinds: dict[str, list[float]] = {}
+            instructions = 0
+            for _ in range(RUNS):
+                # gcc starts other programs, which a plugin that is not followed never sees.
+                if label != "gcc":
+                    seconds = timed(["qemu-x86_64", "-plugin", str(plain), *program])
+                    kinds.setdefault("count", []).append(seconds)
+                    trace = ["record", "-o", str(folder / "t.trace")]
+                    command = [sys.executable, "-m", "contigua.cli", *trace, "--", *program]
+                    kinds.setdefault("record", []).append(timed(command))
+                for kind, options in {
+                    "translation": ["--detail", "translation", "--designs", "linux-4k"],
+                    "full": ["--designs", "linux-4k"],
+                    "four": ["--designs", FOUR_DESIGNS],
+                }.items():
+                    seconds, instructions = contigua(program, *options)
+                    kinds.setdefault(kind, []).append(seconds)
+            medians = {kind: statistics.median(times) for kind, times in kinds.items()}
+            mips = {kind: instructions / seconds / 1e6 for kind, seconds in medians.items()}
+            row = [label, f"{instructions / 1e6:,.0f} M"]
+            columns = ["count", "record", "translation", "full", "four"]
+            row += [f"{mips[kind]:.0f}" if kind in mips else "-" for kind in columns]
+            row.append(f"{medians['four'] / medians['full']:.2f}")
+            rows.append(row)
+            print(*row, flush=True)
+    write(rows)
+
+
+def write(rows: list[list[str]]) -> None:
+    """Replace the generated part of docs/performance.md."""
+    models = [
+        line.split(":", 1)[1].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
+    qemu = subprocess.run(["qemu-x86_64", "--version"], capture_output=True, text=True, check=True)
+    header = ["program", "instructions", "only counting", "recording", "translation, one design"]
+    header += ["full, one design", "full, four designs", "time of four / time of one"]
+    lines = [
+        f"{os.cpu_count()} processors, {models[0]}, Linux {platform.release()}, "
+        f"{qemu.stdout.splitlines()[0]}; median of {RUNS} runs.",
+        "",
+        "| " + " | ".join(header) + " |",
+        "|" + "---|" * len(header),
+        *("| " + " | ".join(row) + " |" for row in rows),
+    ]
+    page = ROOT / "docs" / "performance.md"
+    before, _, rest = page.read_text().partition("<!-- whole-runs:begin -->")
+    after = rest.partition("<!-- whole-runs:end -->")[2]
+    middle = "\n".join(["<!-- whole-runs:begin -->", *lines, "<!-- whole-runs:end -->"])
+    page.write_text(before + middle + after)
+
+
+if __name__ == "__main__":
+    main()
