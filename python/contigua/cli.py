@@ -175,7 +175,9 @@ def record_command(program: tuple[str, ...], output: Path, seconds: float | None
 
 def _show(results: Results, console: Console) -> None:
     if len(results) > 0:
-        console.print(results_table(results))
+        # A file or pipe is as wide as it needs to be.
+        width = None if console.is_terminal else 40 + 18 * len(results)
+        console.print(results_table(results), width=width)
 
 
 def _check_writable(path: Path) -> None:

@@ -133,6 +133,7 @@ pub enum TraceProblem {
     },
 }
 
+#[cfg(feature = "sources")]
 impl Error {
     /// A [`Error::File`] for `path`.
     pub(crate) fn file(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {

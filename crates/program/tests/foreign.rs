@@ -19,7 +19,10 @@ type Executed = (u64, u8, Vec<(u64, u8, bool)>);
 /// What a source yields, in plain form. Checks the start and that batches stay small.
 fn executed(source: &mut dyn Source) -> Result<Vec<Executed>, Error> {
     let process = ProcessId(0);
-    let mut events = vec![Event::ThreadStart { process }, Event::ProcessStart { process }];
+    let mut events = vec![
+        Event::ThreadStart { process },
+        Event::ProcessStart { process },
+    ];
     let mut all: Vec<Executed> = Vec::new();
     while let Some(batch) = source.next_batch()? {
         assert_eq!(batch.thread, ThreadId(0));
@@ -56,7 +59,10 @@ fn lackey(text: &str) -> Result<Vec<Executed>, Error> {
     let mut source = LackeySource::new(Cursor::new(text.to_owned()), Path::new("test"))?;
     assert!(!source.program().reports_mappings);
     let result = executed(&mut source);
-    assert!(matches!(source.next_batch(), Ok(None)), "a source stays at its end");
+    assert!(
+        matches!(source.next_batch(), Ok(None)),
+        "a source stays at its end"
+    );
     result
 }
 
@@ -116,7 +122,10 @@ fn any_instructions() -> impl Strategy<Value = Vec<Instruction>> {
 /// The same by the rules of the documentation, in the plainest way.
 fn expected(instructions: &[Instruction]) -> Vec<Executed> {
     let length_of = |address: u64| {
-        let first = instructions.iter().position(|i| i.address == address).unwrap();
+        let first = instructions
+            .iter()
+            .position(|i| i.address == address)
+            .unwrap();
         match instructions.get(first + 1) {
             Some(next) if !instructions[first].taken => match next.address.wrapping_sub(address) {
                 length @ 1..=15 => length as u8,
@@ -131,8 +140,15 @@ fn expected(instructions: &[Instruction]) -> Vec<Executed> {
         .map(|instruction| {
             let loads = instruction.loads.iter().filter(|&&address| address != 0);
             let stores = instruction.stores.iter().filter(|&&address| address != 0);
-            let accesses = loads.map(access(false)).chain(stores.map(access(true))).collect();
-            (instruction.address, length_of(instruction.address), accesses)
+            let accesses = loads
+                .map(access(false))
+                .chain(stores.map(access(true)))
+                .collect();
+            (
+                instruction.address,
+                length_of(instruction.address),
+                accesses,
+            )
         })
         .collect()
 }
@@ -165,8 +181,11 @@ fn are_long_champsim_traces_cut_into_batches() {
         .collect();
     let seen = champsim(&encode(&instructions)).unwrap();
     assert_eq!(seen.len(), instructions.len());
-    assert!(seen.iter().zip(&instructions).all(|(seen, made)| seen.0 == made.address
-        && seen.2 == [(made.loads[0], 3, false)]));
+    assert!(
+        seen.iter()
+            .zip(&instructions)
+            .all(|(seen, made)| seen.0 == made.address && seen.2 == [(made.loads[0], 3, false)])
+    );
 }
 
 fn xz(bytes: &[u8]) -> Vec<u8> {
@@ -182,7 +201,10 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 }
 
 fn zstd(bytes: &[u8]) -> Vec<u8> {
-    zstd::encode_all(bytes, 3).unwrap()
+    let mut encoder = zstd::Encoder::new(Vec::new(), 3).unwrap();
+    encoder.include_checksum(true).unwrap(); // as the command does
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
 }
 
 #[test]
@@ -191,9 +213,16 @@ fn are_compressed_traces_read_like_plain_ones() {
     let plain = encode(&instructions);
     let (first, second) = plain.split_at(64 * 1000);
     for compress in [xz, gzip, zstd] {
-        assert_eq!(champsim(&compress(&plain)).unwrap(), expected(&instructions));
+        assert_eq!(
+            champsim(&compress(&plain)).unwrap(),
+            expected(&instructions)
+        );
         let parts = [compress(first), compress(second)].concat();
-        assert_eq!(champsim(&parts).unwrap(), expected(&instructions), "parts make a whole");
+        assert_eq!(
+            champsim(&parts).unwrap(),
+            expected(&instructions),
+            "parts make a whole"
+        );
     }
     let text = "I  1000,3\n L 2000,8\n";
     assert_eq!(lackey(text).unwrap().len(), 1);
@@ -215,7 +244,11 @@ fn are_incomplete_champsim_traces_refused() {
             "{truncated}"
         );
     }
-    let long = encode(&(0..3000).map(|n| Instruction::at(n * n * 977)).collect::<Vec<_>>());
+    let long = encode(
+        &(0..3000)
+            .map(|n| Instruction::at(n * n * 977))
+            .collect::<Vec<_>>(),
+    );
     for compress in [xz, gzip, zstd] {
         let mut compressed = compress(&long);
         let half = compressed.len() / 2;
@@ -230,7 +263,10 @@ fn are_incomplete_champsim_traces_refused() {
 fn is_other_data_not_taken_for_champsim() {
     let text = b"#!/bin/sh\n# A long enough text that is certainly no trace of any tool at all.\n";
     let error = champsim(text).unwrap_err().to_string();
-    assert!(error.contains("record 1") && error.contains("is_branch"), "{error}");
+    assert!(
+        error.contains("record 1") && error.contains("is_branch"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -250,8 +286,16 @@ fn does_lackey_follow_the_format() {
                 ==12==\n";
     let expected = vec![
         (0x0400_1f90, 3, vec![]),
-        (0x0400_1f93, 5, vec![(0x1f_feff_e7e0, 3, false), (0x1f_feff_e7d8, 3, true)]),
-        (0x0400_1f90, 3, vec![(0x0421_c7cc, 2, false), (0x0421_c7cc, 2, true)]),
+        (
+            0x0400_1f93,
+            5,
+            vec![(0x1f_feff_e7e0, 3, false), (0x1f_feff_e7d8, 3, true)],
+        ),
+        (
+            0x0400_1f90,
+            3,
+            vec![(0x0421_c7cc, 2, false), (0x0421_c7cc, 2, true)],
+        ),
         (
             0x0400_1f90,
             2,
@@ -264,22 +308,44 @@ fn does_lackey_follow_the_format() {
         ),
     ];
     assert_eq!(lackey(text).unwrap(), expected);
-    assert_eq!(lackey(text.trim_end()).unwrap(), expected, "the last line may lack its end");
+    assert_eq!(
+        lackey(text.trim_end()).unwrap(),
+        expected,
+        "the last line may lack its end"
+    );
 }
 
 #[test]
 fn is_the_line_named_that_is_not_of_the_format() {
     let good = "I  1000,3\n";
     for bad in [
-        "hello", "I 1000,3", "I  1000", "I  1000,", "I  1000,x", "I  1000,0", "I  1000,256",
-        "I  10g0,3", "I  +1000,3", "I  ,3", " L 1000,-8", " L 1000,99999", " X 1000,8", "I", " ",
+        "hello",
+        "I 1000,3",
+        "I  1000",
+        "I  1000,",
+        "I  1000,x",
+        "I  1000,0",
+        "I  1000,256",
+        "I  10g0,3",
+        "I  +1000,3",
+        "I  ,3",
+        " L 1000,-8",
+        " L 1000,99999",
+        " X 1000,8",
+        "I",
+        " ",
         " L 10000000000000000,8",
     ] {
-        let error = lackey(&format!("==1==\n{good}{bad}\n{good}")).unwrap_err().to_string();
+        let error = lackey(&format!("==1==\n{good}{bad}\n{good}"))
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("line 3"), "{bad:?}: {error}");
     }
     let error = lackey(" L 1000,8\nI  1000,3\n").unwrap_err().to_string();
-    assert!(error.contains("line 1") && error.contains("first instruction"), "{error}");
+    assert!(
+        error.contains("line 1") && error.contains("first instruction"),
+        "{error}"
+    );
     let error = lackey("==1== nothing\n").unwrap_err().to_string();
     assert!(error.contains("--trace-mem=yes"), "{error}");
 }
@@ -321,10 +387,16 @@ fn does_lackey_itself_agree_on_its_counts() {
         .map(|(_, count)| count.trim().replace(',', "").parse::<usize>().unwrap())
         .unwrap();
     // Lackey counts an instruction when its block begins, and traces it when it executes.
-    assert!(seen.len().abs_diff(counted) < counted / 1000, "{} of {counted}", seen.len());
+    assert!(
+        seen.len().abs_diff(counted) < counted / 1000,
+        "{} of {counted}",
+        seen.len()
+    );
     // Accesses of more than 128 bytes, which make several, are the loader's `xsave` only.
-    let stores: usize =
-        seen.iter().map(|(.., all)| all.iter().filter(|access| access.2).count()).sum();
+    let stores: usize = seen
+        .iter()
+        .map(|(.., all)| all.iter().filter(|access| access.2).count())
+        .sum();
     assert!(stores >= lines(" S ") + lines(" M "));
     assert!(stores < lines(" S ") + lines(" M ") + 10_000);
 

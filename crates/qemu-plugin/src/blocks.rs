@@ -80,8 +80,7 @@ fn was_given_up(address: u64, code: &[u8]) -> bool {
         return false;
     }
     let mut decoder = Decoder::with_ip(64, code, address, DecoderOptions::NONE);
-    decoder.decode();
-    decoder.last_error() == DecoderError::NoMoreBytes
+    decoder.decode().is_invalid() && decoder.last_error() == DecoderError::NoMoreBytes
 }
 
 extern "C" fn on_execute(index: c_uint, word: *mut c_void) {
