@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
@@ -23,14 +24,14 @@ FOUR_DESIGNS = "linux-4k,linux-thp,linux-thp-madvise,linux-4k"
 
 SQL = """
 create table t(a integer primary key, b text, c int);
-with recursive n(x) as (select 1 union all select x + 1 from n where x < 60000)
+with recursive n(x) as (select 1 union all select x + 1 from n where x < 30000)
 insert into t select x, hex(x * 7919), (x * 48271) % 2147483647 from n;
 create index i on t(c);
 select count(*), sum(c) from t where b like '%7%';
 """
 PYTHON = """
 d = {}
-for i in range(300000):
+for i in range(150000):
     d[(i * 2654435761) & 0xFFFFF] = i
 print(sum(sorted(d.values())[::7]))
 """
@@ -51,7 +52,7 @@ def programs(folder: Path) -> dict[str, list[str]]:
         "sqlite3": ["sqlite3", ":memory:", f".read {folder / 'q.sql'}"],
         "python3": ["/usr/bin/python3", str(folder / "p.py")],
         "gcc": ["gcc", "-O2", "-c", str(folder / "c.c"), "-o", str(folder / "c.o")],
-        "gups": [gups, "--size", "256MiB", "--updates", "8000000", "--no-verify"],
+        "gups": [gups, "--size", "256MiB", "--updates", "4000000", "--no-verify"],
     }
 
 
@@ -85,7 +86,15 @@ def main() -> None:
             for _ in range(RUNS):
                 # gcc starts other programs, which a plugin that is not followed never sees.
                 if label != "gcc":
-                    seconds = timed(["qemu-x86_64", "-plugin", str(plain), *program])
+                    seconds = timed(
+                        [
+                            "qemu-x86_64",
+                            "-plugin",
+                            str(plain),
+                            shutil.which(program[0]),
+                            *program[1:],
+                        ]
+                    )
                     kinds.setdefault("count", []).append(seconds)
                     trace = ["record", "-o", str(folder / "t.trace")]
                     command = [sys.executable, "-m", "contigua.cli", *trace, "--", *program]

@@ -27,6 +27,7 @@ def run(
     *,
     command: Sequence[str] | None = None,
     trace: str | PathLike[str] | None = None,
+    trace_format: str = "contigua",
     record: str | PathLike[str] | None = None,
     seconds: float | None = None,
     progress: Callable[[list[tuple[int, int]]], None] | None = None,

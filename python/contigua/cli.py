@@ -125,6 +125,13 @@ def _run_options(command: Callable[..., None]) -> Callable[..., None]:
 @cli.command("run", context_settings=PROGRAM)
 @_run_options
 @click.option("--trace", type=click.Path(path_type=Path), help="Replay this trace instead.")
+@click.option(
+    "--trace-format",
+    type=click.Choice(["contigua", "champsim", "lackey"]),
+    default="contigua",
+    show_default=True,
+    help="Who wrote the trace.",
+)
 @click.option("--record", type=click.Path(path_type=Path), help="Also record the events here.")
 @click.argument("program", nargs=-1, type=click.UNPROCESSED)
 def run_command(

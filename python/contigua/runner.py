@@ -36,6 +36,10 @@ class RunOptions:
         count (``None``: to the end).
     seconds
         Stop a live program after this many seconds; what ran is reported.
+    trace_format
+        Who wrote a trace that is replayed: ``"contigua"``, ``"champsim"`` or ``"lackey"``.
+        Traces of other tools do not say what is mapped: all addresses are taken to be anonymous
+        memory.
     record
         Where to record the program's events as well.
     """
@@ -49,6 +53,7 @@ class RunOptions:
     warmup: int = 0
     instructions: int | None = None
     seconds: float | None = None
+    trace_format: str = "contigua"
     record: Path | None = None
 
 
@@ -110,6 +115,7 @@ def run(
         specs,
         command=list(command) if command is not None else None,
         trace=trace,
+        trace_format=options.trace_format,
         record=options.record,
         seconds=options.seconds,
         progress=progress,

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -209,6 +210,33 @@ def test_a_trace_with_any_byte_changed_is_refused(tmp_path, guest):
         damaged.write_bytes(whole[:at])
         with pytest.raises(EngineError):
             contigua.run(trace=damaged, designs=["linux-4k"], options=TRANSLATION)
+
+
+def test_traces_of_other_tools_are_read(tmp_path):
+    lackey = tmp_path / "lackey.txt"
+    lines = ["==1== Lackey, an example Valgrind tool"]
+    lines += [
+        f"I  {0x400000 + 4 * (i % 8):08x},4\n L {0x1000000 + 4096 * i:x},8" for i in range(100)
+    ]
+    lackey.write_text("\n".join(lines) + "\n")
+    champsim = tmp_path / "trace.champsim"
+    record = struct.Struct("<QBB2B4B2Q4Q")
+    champsim.write_bytes(
+        b"".join(
+            record.pack(0x400000 + 4 * (i % 8), 0, 0, *[0] * 6, 0, 0, 0x1000000 + 4096 * i, 0, 0, 0)
+            for i in range(100)
+        )
+    )
+    for trace, kind in ((lackey, "lackey"), (champsim, "champsim")):
+        options = RunOptions(trace_format=kind, detail="translation")
+        report = contigua.run(trace=trace, designs=["linux-4k"], options=options)[0].values
+        assert report["executed"]["instructions"] == 100
+        assert report["executed"]["loads"] == 100
+        # One page of code and a hundred of data.
+        assert report["kernel"]["faults_anonymous_4k"] == 101
+    lackey.write_text("I  zzz,4\n")
+    with pytest.raises(EngineError, match="line 1"):
+        contigua.run(trace=lackey, options=RunOptions(trace_format="lackey"))
 
 
 def test_results_become_a_data_frame(guest):

@@ -139,6 +139,7 @@ impl Engine {
         if self.is_done() {
             return Ok(());
         }
+        within_limit("thread", batch.thread.0)?;
         self.switch_to(batch.thread)?;
         let words = batch.words;
         let mut at = 0;
@@ -190,6 +191,14 @@ impl Engine {
     }
 
     fn event(&mut self, thread: ThreadId, event: &Event) -> Result<(), Error> {
+        if let Event::ThreadStart { process }
+        | Event::ProcessStart { process }
+        | Event::ProcessEnd { process }
+        | Event::Fork { child: process }
+        | Event::ForkFailed { child: process } = *event
+        {
+            within_limit("process", process.0)?;
+        }
         let counted = self.phase != Phase::Skip;
         let work = self
             .kernel
@@ -382,4 +391,17 @@ impl Engine {
         let work: Cycles = self.kernel.background(now, &mut self.mmu);
         self.core.kernel(work);
     }
+}
+
+/// Threads and processes are kept in arrays: a damaged or hostile stream must not make them huge.
+fn within_limit(what: &'static str, number: u32) -> Result<(), Error> {
+    const LIMIT: u32 = 1 << 22;
+    if number < LIMIT {
+        return Ok(());
+    }
+    Err(Error::Identity {
+        what,
+        number,
+        limit: LIMIT,
+    })
 }

@@ -56,6 +56,18 @@ pub enum Error {
         /// How far the program came.
         instruction: u64,
     },
+    /// A stream names more threads or processes than any run has.
+    #[error(
+        "the event stream names {what} number {number}; streams number them from 0, below {limit}"
+    )]
+    Identity {
+        /// A thread or a process.
+        what: &'static str,
+        /// Its number.
+        number: u32,
+        /// The first number that is too large.
+        limit: u32,
+    },
     /// The events could not be read.
     #[error(transparent)]
     Program(#[from] contigua_program::Error),

@@ -244,7 +244,7 @@ fn summary_of(code: &Code, batches: &Batches) -> Summary {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(150))]
+    #![proptest_config(ProptestConfig::with_cases(100))]
 
     #[test]
     fn a_replay_yields_what_was_recorded((code, batches) in any_stream()) {
@@ -357,7 +357,7 @@ fn another_file_is_no_trace() {
 
 #[test]
 fn many_frames_replay_and_can_be_skipped() {
-    let (code, batches) = long_stream(2_500_000);
+    let (code, batches) = long_stream(2_100_000);
     let bytes = file_of(&code, &batches);
     assert_eq!(replay(&bytes, &code).unwrap(), batches);
     let total = summary_of(&code, &batches).instructions;

@@ -16,7 +16,7 @@ use pyo3::create_exception;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 
-use session::{Input, Session};
+use session::{Input, Session, TraceFormat};
 
 create_exception!(
     _engine,
@@ -87,13 +87,18 @@ impl RunSpec {
 /// a list of (instructions, batches behind), one for each design. Returns the reports as JSON and
 /// the program's exit status.
 #[pyfunction]
-#[allow(clippy::needless_pass_by_value, reason = "PyO3 hands values over")]
-#[pyo3(signature = (runs, *, command=None, trace=None, record=None, seconds=None, progress=None))]
+#[allow(
+    clippy::needless_pass_by_value,
+    clippy::too_many_arguments,
+    reason = "PyO3 hands values over; in Python these are keywords"
+)]
+#[pyo3(signature = (runs, *, command=None, trace=None, trace_format="contigua", record=None, seconds=None, progress=None))]
 fn run(
     py: Python<'_>,
     runs: Vec<RunSpec>,
     command: Option<Vec<OsString>>,
     trace: Option<PathBuf>,
+    trace_format: &str,
     record: Option<PathBuf>,
     seconds: Option<f64>,
     progress: Option<Py<PyAny>>,
@@ -104,7 +109,7 @@ fn run(
         .collect::<PyResult<Vec<_>>>()?;
     let input = match (command, trace) {
         (Some(command), None) => Input::Live(command),
-        (None, Some(trace)) => Input::Trace(trace),
+        (None, Some(trace)) => Input::Trace(trace, parse_format(trace_format)?),
         _ => return Err(engine_error("give either a command or a trace")),
     };
     let session = Session {
@@ -128,6 +133,15 @@ fn run(
         .iter()
         .map(contigua_machine::Report::to_json);
     Ok((reports.collect(), outcome.exit_code))
+}
+
+fn parse_format(name: &str) -> PyResult<TraceFormat> {
+    let names = TraceFormat::NAMES;
+    let found = names.iter().find(|(known, _)| *known == name);
+    found.map(|(_, format)| *format).ok_or_else(|| {
+        let known = names.map(|(known, _)| known).join(", ");
+        engine_error(format!("unknown trace format {name:?}: known are {known}"))
+    })
 }
 
 /// Reads a design and returns it as JSON with every default filled in.

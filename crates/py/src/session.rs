@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 use contigua_machine::config::RunConfig;
 use contigua_machine::{Engine, Progress, Report, simulate};
 use contigua_program::sources::Source;
+use contigua_program::sources::champsim::ChampSimSource;
+use contigua_program::sources::lackey::LackeySource;
 use contigua_program::sources::live::{LiveProgram, LiveSetup, LiveSource};
 use contigua_program::sources::trace::TraceSource;
 use contigua_program::trace::TraceWriter;
@@ -35,7 +37,35 @@ pub enum Input {
     /// A program that is started for this purpose.
     Live(Vec<OsString>),
     /// A trace that was recorded before.
-    Trace(PathBuf),
+    Trace(PathBuf, TraceFormat),
+}
+
+/// Who wrote a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TraceFormat {
+    /// `contigua record`.
+    Contigua,
+    /// `ChampSim`'s tracers.
+    ChampSim,
+    /// Valgrind's `lackey --trace-mem=yes`.
+    Lackey,
+}
+
+impl TraceFormat {
+    /// Names of all formats, as users write them.
+    pub const NAMES: [(&str, Self); 3] = [
+        ("contigua", Self::Contigua),
+        ("champsim", Self::ChampSim),
+        ("lackey", Self::Lackey),
+    ];
+
+    fn open(self, path: &Path) -> Result<Box<dyn Source>, contigua_program::Error> {
+        Ok(match self {
+            Self::Contigua => Box::new(TraceSource::open(path)?),
+            Self::ChampSim => Box::new(ChampSimSource::open(path)?),
+            Self::Lackey => Box::new(LackeySource::open(path)?),
+        })
+    }
 }
 
 /// What is to be done.
@@ -64,15 +94,20 @@ impl Session {
     pub fn run(self, observer: Observer<'_>) -> Result<Outcome, PyErr> {
         match &self.input {
             Input::Live(command) => self.run_live(command, observer),
-            Input::Trace(path) => self.run_trace(path, observer),
+            Input::Trace(path, format) => self.run_trace(path, *format, observer),
         }
     }
 
-    fn run_trace(&self, path: &Path, observer: Observer<'_>) -> Result<Outcome, PyErr> {
+    fn run_trace(
+        &self,
+        path: &Path,
+        format: TraceFormat,
+        observer: Observer<'_>,
+    ) -> Result<Outcome, PyErr> {
         let mut designs = Vec::new();
         for config in &self.configs {
-            let source = TraceSource::open(path).map_err(engine_error)?;
-            designs.push((server(config, &source)?, source));
+            let source = format.open(path).map_err(engine_error)?;
+            designs.push((server(config, &*source)?, source));
         }
         let progress: Vec<Progress> = self.configs.iter().map(|_| Progress::default()).collect();
         let reports = thread::scope(|scope| {
@@ -80,7 +115,7 @@ impl Session {
                 .into_iter()
                 .zip(&progress)
                 .map(|((engine, mut source), progress)| {
-                    scope.spawn(move || simulate(engine, &mut source, progress))
+                    scope.spawn(move || simulate(engine, &mut *source, progress))
                 })
                 .collect();
             let mut interrupted = false;

@@ -241,3 +241,132 @@ impl Decoder {
         Err(Damage("a frame holds an event that is none"))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::encoder::Encoder;
+    use super::*;
+    use crate::wire::{BlockId, Malformed, Records, is_block};
+    use proptest::prelude::*;
+
+    const BLOCKS: u16 = 4;
+
+    fn decoder() -> Decoder {
+        let mut decoder = Decoder::new();
+        for block in 0..BLOCKS {
+            decoder
+                .predictor
+                .describe(BlockId(u32::from(block)), block + 1);
+        }
+        decoder
+    }
+
+    fn frame(batches: &[(u32, u32)], groups: &[u8], codes: &[u8], addresses: &[u8]) -> Vec<u8> {
+        let mut table = Vec::new();
+        for &(thread, length) in batches {
+            crate::trace::bytes::put_number(&mut table, u64::from(thread));
+            crate::trace::bytes::put_number(&mut table, u64::from(length));
+        }
+        let mut raw = Vec::new();
+        for length in [table.len(), groups.len(), codes.len()] {
+            raw.extend((length as u32).to_le_bytes());
+        }
+        raw.extend([&table, groups, codes, addresses].concat());
+        raw
+    }
+
+    /// Everything in a frame. What is decoded must be well-formed whatever the frame holds.
+    fn decode(raw: &[u8], words: u64, batches: u64) -> Result<Vec<Vec<u64>>, Damage> {
+        let mut decoder = decoder();
+        decoder.buffer().extend(raw);
+        decoder.start_frame(Counts {
+            words,
+            batches,
+            ..Counts::default()
+        })?;
+        let mut all = Vec::new();
+        while decoder.next_batch()? {
+            let words = decoder.batch().1;
+            assert!(Records::new(words).all(|record| record.is_ok()));
+            for &word in words.iter().filter(|&&word| is_block(word)) {
+                assert!(word & 0xffff_ffff < u64::from(BLOCKS));
+            }
+            all.push(words.to_vec());
+        }
+        Ok(all)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        // A checksum protects from accidents. These are the frames of somebody who means it.
+        #[test]
+        fn a_frame_of_arbitrary_bytes_does_no_harm(raw: Vec<u8>, words in 0..50_u64) {
+            let _ = decode(&raw, words, 1);
+        }
+
+        #[test]
+        fn arbitrary_streams_do_no_harm(
+            batches in proptest::collection::vec((0..3_u32, 0..40_u32), 0..5),
+            groups in proptest::collection::vec(prop_oneof![0..32_u8, any::<u8>()], 0..60),
+            codes in proptest::collection::vec(prop_oneof![0..16_u8, any::<u8>()], 0..60),
+            addresses: Vec<u8>,
+        ) {
+            let raw = frame(&batches, &groups, &codes, &addresses);
+            let words = batches.iter().map(|&(_, length)| u64::from(length)).sum();
+            let _ = decode(&raw, words, batches.len() as u64);
+        }
+
+        #[test]
+        fn a_changed_frame_does_no_harm(
+            blocks in proptest::collection::vec((0..BLOCKS, any::<[u32; 3]>()), 1..40),
+            changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3),
+        ) {
+            let mut words = Vec::new();
+            for (block, addresses) in blocks {
+                words.push(block_word(BlockId(block.into())));
+                let accesses = addresses.iter().map(|&address| ACCESS | u64::from(address));
+                words.extend(accesses.take(block.into()));
+            }
+            let mut encoder = Encoder::new();
+            for block in 0..BLOCKS {
+                encoder.describe(BlockId(block.into()), block + 1);
+            }
+            let unknown = |_| -> Result<u16, Malformed> { panic!("all blocks are known") };
+            encoder.batch(ThreadId(1), &words, unknown).unwrap();
+            let mut raw = Vec::new();
+            let counts = encoder.take_frame(&mut raw);
+            prop_assert_eq!(decode(&raw, counts.words, 1), Ok(vec![words]));
+            for (place, value) in changes {
+                let place = place.index(raw.len());
+                raw[place] = value;
+            }
+            let _ = decode(&raw, counts.words, 1);
+        }
+    }
+
+    #[test]
+    fn a_stream_that_does_not_end_with_the_batch_is_damage() {
+        let block = kind::EXPLICIT | count::ONE_BYTE;
+        // Block 0 by its distance from none, then the number of accesses.
+        let one = [block, 2, 0];
+        assert_eq!(
+            decode(&frame(&[(0, 1)], &one, &[], &[]), 1, 1).map(|all| all.len()),
+            Ok(1)
+        );
+        assert!(decode(&frame(&[(0, 1)], &one, &[0], &[]), 1, 1).is_err());
+        assert!(decode(&frame(&[(0, 1)], &one, &[], &[0]), 1, 1).is_err());
+        assert!(
+            decode(
+                &frame(&[(0, 1)], &[&one[..], &one].concat(), &[], &[]),
+                1,
+                1
+            )
+            .is_err()
+        );
+        assert!(decode(&frame(&[(0, 2)], &one, &[], &[]), 2, 1).is_err());
+        assert!(decode(&frame(&[(0, 1)], &one, &[], &[]), 2, 1).is_err());
+        assert!(decode(&frame(&[(0, 1), (0, 0)], &one, &[], &[]), 1, 1).is_err());
+        assert!(decode(&frame(&[(0, 1)], &[block, 20, 0], &[], &[]), 1, 1).is_err());
+    }
+}

@@ -1,0 +1,200 @@
+//! Does the engine stay consistent whatever a program does?
+
+use contigua_machine::config::{Age, Detail, RunConfig, parse_design, parse_machine};
+use contigua_machine::{Engine, Error};
+use contigua_program::code::{BlockCode, CodeLog};
+use contigua_program::sources::{Batch, Program};
+use contigua_program::syscall::Architecture;
+use contigua_program::wire::{Access, BlockId, Event, ProcessId, Syscall, ThreadId, block_word};
+use contigua_units::{Bytes, VirtAddr};
+use proptest::prelude::*;
+
+const MACHINE: &str = include_str!("../../../python/contigua/data/machines/skylake.toml");
+const THP: &str = include_str!("../../../python/contigua/data/designs/linux-thp.toml");
+const BASE: u64 = 0x4000_0000;
+
+/// Eight blocks of four instructions, each at the end of a page of its own.
+struct Code;
+
+impl CodeLog for Code {
+    fn block(&self, block: BlockId) -> Option<BlockCode<'_>> {
+        (block.0 < 8).then_some(BlockCode {
+            address: VirtAddr::new(0x40_0ff8 + 4096 * u64::from(block.0)),
+            lengths: &[3, 3, 5, 2],
+            bytes: &[],
+        })
+    }
+}
+
+fn config(memory: u64, detail: Detail) -> RunConfig {
+    let mut machine = parse_machine(MACHINE, "machine").unwrap();
+    machine.memory = Bytes::new(memory);
+    RunConfig {
+        design_name: "thp".to_owned(),
+        design: parse_design(THP, "design").unwrap(),
+        machine_name: "skylake".to_owned(),
+        machine,
+        age: Age::Scattered(0.001),
+        detail,
+        seed: 3,
+        skip: 0,
+        warmup: 0,
+        instructions: None,
+    }
+}
+
+fn program() -> Program {
+    Program {
+        command: vec!["test".to_owned()],
+        architecture: Architecture::X86_64,
+        reports_mappings: true,
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Block(u32),
+    Access(u64, bool, u8),
+    Map(u64, u64, bool),
+    Unmap(u64, u64),
+    Advise(u64, u64, u64),
+    Move(u64, u64, u64),
+    Fork(u32),
+    End(u32),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let page = 0..3000u64;
+    prop_oneof![
+        20 => (0..8u32).prop_map(Step::Block),
+        60 => (0..3000 * 4096u64, any::<bool>(), 0..7u8)
+            .prop_map(|(a, store, size)| Step::Access(a, store, size)),
+        4 => (page.clone(), 1..1500u64, any::<bool>()).prop_map(|(p, n, w)| Step::Map(p, n, w)),
+        2 => (page.clone(), 1..600u64).prop_map(|(p, n)| Step::Unmap(p, n)),
+        3 => (page.clone(), 1..600u64, prop::sample::select(vec![4, 8, 14, 15, 23, 25]))
+            .prop_map(|(p, n, a)| Step::Advise(p, n, a)),
+        1 => (page.clone(), page, 1..600u64).prop_map(|(p, q, n)| Step::Move(p, q, n)),
+        1 => (1..4u32).prop_map(Step::Fork),
+        1 => (1..4u32).prop_map(Step::End),
+    ]
+}
+
+fn syscall(number: u16, arguments: [u64; 6], result: u64) -> Event {
+    Event::Syscall(Syscall {
+        number,
+        arguments,
+        result: result.cast_signed(),
+    })
+}
+
+fn words(step: &Step) -> Vec<u64> {
+    let at = |page: u64| BASE + page * 4096;
+    let event = match *step {
+        Step::Block(block) => return vec![block_word(BlockId(block))],
+        Step::Access(offset, store, size_log2) => {
+            let address = VirtAddr::new(BASE + offset);
+            let access = Access {
+                address,
+                size_log2,
+                store,
+                instruction: 1,
+            };
+            return vec![access.encode()];
+        }
+        Step::Map(page, pages, writable) => {
+            let protection = if writable { 3 } else { 1 };
+            syscall(9, [0, pages * 4096, protection, 0x22, 0, 0], at(page))
+        }
+        Step::Unmap(page, pages) => syscall(11, [at(page), pages * 4096, 0, 0, 0, 0], 0),
+        Step::Advise(page, pages, advice) => {
+            syscall(28, [at(page), pages * 4096, advice, 0, 0, 0], 0)
+        }
+        Step::Move(from, to, pages) => {
+            let bytes = pages * 4096;
+            let apart = from + pages <= to || to + pages <= from;
+            let to = if apart { to } else { from + 5000 };
+            syscall(25, [at(from), bytes, bytes, 1, 0, 0], at(to))
+        }
+        Step::Fork(child) => Event::Fork {
+            child: ProcessId(child),
+        },
+        Step::End(process) => Event::ProcessEnd {
+            process: ProcessId(process),
+        },
+    };
+    event.encode().words().to_vec()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+    #[test]
+    fn every_structure_stays_valid_and_every_access_is_translated(
+        steps in prop::collection::vec((0..3u32, step()), 1..250)
+    ) {
+        let mut engine = Engine::new(config(256 << 20, Detail::Full), program()).unwrap();
+        let mut accesses = 0;
+        for (thread, step) in &steps {
+            let words = words(step);
+            let batch = Batch { thread: ThreadId(*thread), words: &words, code: &Code };
+            engine.consume(batch).unwrap();
+            accesses += u64::from(matches!(step, Step::Access(..)));
+            prop_assert_eq!(engine.validate(), Ok(()));
+        }
+        let report = engine.report();
+        prop_assert_eq!(report.executed.loads + report.executed.stores, accesses);
+        // Every access found a translation in the end: look-ups are hits, or misses that were
+        // answered.
+        prop_assert!(report.tlb.data.misses() <= report.tlb.data.lookups);
+        let time = report.time.unwrap();
+        prop_assert_eq!(time.breakdown.total(), time.cycles);
+    }
+
+    #[test]
+    fn no_words_make_the_engine_panic(words in prop::collection::vec(any::<u64>(), 0..60)) {
+        let mut engine = Engine::new(config(64 << 20, Detail::Translation), program()).unwrap();
+        // Blocks beyond the few that exist, and records that are none, are errors.
+        let _ = engine.consume(Batch { thread: ThreadId(0), words: &words, code: &Code });
+    }
+}
+
+#[test]
+fn an_unknown_block_is_an_error() {
+    let mut engine = Engine::new(config(64 << 20, Detail::Full), program()).unwrap();
+    let words = [block_word(BlockId(8))];
+    let error = engine.consume(Batch {
+        thread: ThreadId(0),
+        words: &words,
+        code: &Code,
+    });
+    assert!(matches!(error, Err(Error::Program(_))));
+}
+
+#[test]
+fn a_stream_that_names_an_absurd_process_is_an_error() {
+    let mut engine = Engine::new(config(64 << 20, Detail::Full), program()).unwrap();
+    let event = Event::ThreadStart {
+        process: ProcessId(u32::MAX),
+    }
+    .encode();
+    let batch = Batch {
+        thread: ThreadId(0),
+        words: event.words(),
+        code: &Code,
+    };
+    assert!(matches!(
+        engine.consume(batch),
+        Err(Error::Identity {
+            what: "process",
+            ..
+        })
+    ));
+    let batch = Batch {
+        thread: ThreadId(u32::MAX),
+        words: &[],
+        code: &Code,
+    };
+    assert!(matches!(
+        engine.consume(batch),
+        Err(Error::Identity { what: "thread", .. })
+    ));
+}

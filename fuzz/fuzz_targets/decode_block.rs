@@ -1,0 +1,27 @@
+//! No bytes make the decoder panic, and every instruction gets its entry.
+
+#![no_main]
+
+use contigua_program::code::BlockCode;
+use contigua_program::decode::decode_block;
+use contigua_units::VirtAddr;
+use libfuzzer_sys::fuzz_target;
+
+// The input: the number of instructions, their lengths, their bytes.
+fuzz_target!(|input: &[u8]| {
+    let Some((&count, rest)) = input.split_first() else {
+        return;
+    };
+    let (lengths, bytes) = rest.split_at(usize::from(count).min(rest.len()));
+    let address = VirtAddr::new(0x40_0000);
+    let mut out = Vec::new();
+    decode_block(
+        BlockCode {
+            address,
+            lengths,
+            bytes,
+        },
+        &mut out,
+    );
+    assert_eq!(out.len(), lengths.len());
+});
