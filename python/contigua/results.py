@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
+if TYPE_CHECKING:
+    import pandas as pd
 
 MEBIBYTE = 1 << 20
 
@@ -125,6 +126,9 @@ class Results(Sequence[Report]):
 
     def to_pandas(self) -> pd.DataFrame:
         """Return one row for each design; the columns are those of :meth:`Report.summary`."""
+        # Half a second to import, which most runs can do without.
+        import pandas as pd
+
         return pd.DataFrame([report.summary() for report in self.reports])
 
     def to_json(self) -> str:

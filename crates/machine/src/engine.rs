@@ -168,9 +168,13 @@ impl Engine {
     }
 
     fn digest_words(&mut self, words: &[u64]) {
-        for word in words {
-            self.digest.update(&word.to_le_bytes());
-        }
+        const {
+            assert!(
+                cfg!(target_endian = "little"),
+                "digests are of little-endian words"
+            )
+        };
+        self.digest.update(bytemuck::cast_slice(words));
     }
 
     fn switch_to(&mut self, thread: ThreadId) -> Result<(), Error> {

@@ -375,6 +375,22 @@ fn many_frames_replay_and_can_be_skipped() {
         assert_eq!(counted.instructions, before);
         assert_eq!(rest.is_empty(), target >= total);
     }
+    // From within a frame, reading goes on at the start of the next one.
+    let mut reader = TraceReader::new(Cursor::new(&bytes), Path::new("test")).unwrap();
+    reader.next_batch().unwrap();
+    let before = reader.skip_to(0).unwrap();
+    let next = reader.next_batch().unwrap().unwrap();
+    let at = batches
+        .iter()
+        .scan(0, |sum, batch| {
+            let here = *sum;
+            *sum += summary_of(&code, &vec![batch.clone()]).instructions;
+            Some(here)
+        })
+        .position(|here| here == before)
+        .unwrap();
+    assert!(at > 0);
+    assert_eq!(next.words, batches[at].1);
 }
 
 #[test]

@@ -109,7 +109,8 @@ impl<F: Read + Seek> TraceReader<F> {
 
     /// Goes to a frame start at or before the instruction of this number, counted from 0 at the
     /// start of the trace, and gives the number of instructions that lie before that place. The
-    /// next batch is the first one there. Only forwards: what was read is not gone back to.
+    /// next batch is the first one there. Only forwards: a frame that was begun is left, so that
+    /// reading goes on at the start of the next one at the earliest.
     ///
     /// # Errors
     /// Those of [`TraceReader::next_batch`].
@@ -122,6 +123,7 @@ impl<F: Read + Seek> TraceReader<F> {
     }
 
     fn try_skip_to(&mut self, instruction: u64) -> Result<u64, Failure> {
+        self.decoder.abandon_frame();
         let mut before: u64 = self.frames[..self.next]
             .iter()
             .map(|frame| frame.counts.instructions)
@@ -131,7 +133,6 @@ impl<F: Read + Seek> TraceReader<F> {
             if frame.kind == FrameKind::Code {
                 self.load_frame(frame)?;
             } else if after <= instruction {
-                self.decoder.abandon_frame();
                 self.pass(frame);
             } else {
                 break;
