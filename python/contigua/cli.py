@@ -182,9 +182,10 @@ def record_command(program: tuple[str, ...], output: Path, seconds: float | None
 
 def _show(results: Results, console: Console) -> None:
     if len(results) > 0:
-        # A file or pipe is as wide as it needs to be.
-        width = None if console.is_terminal else 40 + 18 * len(results)
-        console.print(results_table(results), width=width)
+        if not console.is_terminal:
+            # A file or pipe is as wide as it needs to be.
+            console.width = 40 + 20 * len(results)
+        console.print(results_table(results))
 
 
 def _check_writable(path: Path) -> None:
