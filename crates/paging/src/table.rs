@@ -1,8 +1,8 @@
 //! The x86-64 page table: four levels of 512 entries of 8 bytes.
 //!
 //! Nodes occupy simulated frames, so that the walker's references have addresses. An entry holds,
-//! beside what the hardware's entry does, the host index of the child node: a walk is then four
-//! dependent loads and no look-up of any other kind.
+//! beside what the hardware's entry does, the host index of the child node: a walk then follows
+//! indices and needs no look-up of any other kind.
 
 use contigua_units::{Frame, PageSize, PhysAddr, VirtAddr, VirtRange};
 
