@@ -1,85 +1,575 @@
 //! The buddy allocator.
 //!
-//! Blocks of orders 0 to 10, as in Linux: the smallest block that fits is split, most recently
-//! freed first, and a freed block merges with its free buddy as far as that goes.
+//! Blocks of orders 0 to 10: the smallest block that fits is split, and a freed block merges with
+//! its free buddy as far as that goes. Single frames go through per-CPU lists. When a request's
+//! own lists are empty, the placement policy says what else may serve it (`fallback.rs`).
 
-use core::fmt;
-
-use contigua_contiguity::{Contiguity, Scan};
-use contigua_units::{Frame, Order};
+use contigua_contiguity::{Contiguity, FrameKind, Scan};
+use contigua_units::{Frame, Nanoseconds, Order};
 
 use crate::Error;
-use crate::lists::FreeLists;
-use crate::record::{FrameClass, FrameRecord, Owner, Role};
+use crate::block::{BLOCK_FRAMES, BlockRecord, MigrateType, block_of, blocks_of};
+use crate::compaction::Compaction;
+use crate::config::Config;
+use crate::controller::Controller;
+use crate::counters::Counters;
+use crate::groups::Group;
+use crate::lists::{Discipline, FreeLists};
+use crate::per_cpu::slot;
+use crate::policies::{Confinement, Placement, PlacementPolicy};
+use crate::pressure::Pressure;
+use crate::record::{FrameClass, FrameRecord, Role};
+use crate::storage::{Layout, Storage};
+use crate::watermarks::Watermarks;
 
-/// All frames of a machine, with their records in a buffer `B` of the caller's.
-#[derive(Clone, Debug)]
-pub struct Frames<B> {
-    records: B,
-    lists: FreeLists,
-    free: u64,
-    by_class: [u64; FrameClass::ALL.len()],
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    /// How much: at most order 10.
+    pub order: Order,
+    /// What for.
+    pub class: FrameClass,
+    /// The memory can be had back when it is short, although it does not move: kernel caches.
+    pub reclaimable: bool,
+    /// It will be in use for as long as the server runs.
+    pub long_lived: bool,
+    /// The requester cannot wait, and may use what is kept for such requests.
+    pub atomic: bool,
+    /// The group that the block is put in.
+    pub group: Option<Group>,
 }
 
-/// How a frame table contradicts itself, and at which frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Inconsistency {
-    /// What is wrong.
-    pub problem: &'static str,
-    /// Where.
-    pub frame: Frame,
-}
-
-impl fmt::Display for Inconsistency {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.frame, self.problem)
+impl Request {
+    /// An ordinary request.
+    #[must_use]
+    pub const fn new(order: Order, class: FrameClass) -> Self {
+        Self {
+            order,
+            class,
+            reclaimable: false,
+            long_lived: false,
+            atomic: false,
+            group: None,
+        }
     }
 }
 
-impl<B: AsRef<[FrameRecord]> + AsMut<[FrameRecord]>> Frames<B> {
-    /// A machine with one frame for each record of the buffer, all of them free.
+/// A part of memory with watermarks of its own: all of it, or one side of the border.
+#[derive(Clone, Debug)]
+pub(crate) struct Region {
+    pub(crate) start: Frame,
+    pub(crate) end: Frame,
+    /// Frames on its free lists.
+    pub(crate) free: u64,
+    pub(crate) watermarks: Watermarks,
+    /// The order for which background reclaim was woken.
+    pub(crate) woken: Option<Order>,
+    /// The order for which background compaction was woken.
+    pub(crate) wants_compaction: Option<Order>,
+    pub(crate) compaction: Compaction,
+    /// When fragmentation is looked at next.
+    pub(crate) next_proactive: Nanoseconds,
+}
+
+impl Region {
+    pub(crate) fn new(start: Frame, end: Frame) -> Self {
+        Self {
+            start,
+            end,
+            free: 0,
+            watermarks: Watermarks::default(),
+            woken: None,
+            wants_compaction: None,
+            compaction: Compaction::default(),
+            next_proactive: Nanoseconds::new(0),
+        }
+    }
+
+    pub(crate) fn frames(&self) -> u64 {
+        u64::from(self.end.get() - self.start.get())
+    }
+}
+
+/// All frames of a machine, with their metadata in buffers of the caller's.
+#[derive(Clone)]
+pub struct Frames<S> {
+    pub(crate) storage: S,
+    pub(crate) config: Config,
+    pub(crate) placement: Placement,
+    pub(crate) confinement: Option<Confinement>,
+    pub(crate) lists: FreeLists,
+    /// The unmovable and the movable region; without regions the first one is all of memory.
+    pub(crate) regions: [Region; 2],
+    /// First frame of the movable region; 0 without regions.
+    pub(crate) border: Frame,
+    pub(crate) total: u32,
+    pub(crate) free: u64,
+    pub(crate) by_class: [u64; FrameClass::ALL.len()],
+    pub(crate) high_atomic_blocks: u32,
+    pub(crate) cpu: usize,
+    pub(crate) reclaim_hand: usize,
+    /// Groups from this one on are never evicted.
+    pub(crate) evict_end: usize,
+    /// Frames of unmovable requests that failed since regions were last resized.
+    pub(crate) requested_frames: u64,
+    /// An allocation is under way, and must not resize regions.
+    pub(crate) is_allocating: bool,
+    pub(crate) controller: Controller,
+    pub(crate) pressure: Pressure,
+    pub(crate) counters: Counters,
+}
+
+impl<S: Storage> Frames<S> {
+    /// A machine with one frame for each record of the storage, all of them free.
     ///
     /// # Errors
-    /// [`Error::Size`] when the buffer is empty or has more records than frame numbers can name.
-    pub fn new(mut buffer: B) -> Result<Self, Error> {
-        let records = buffer.as_mut();
-        let Some(total) = u32::try_from(records.len())
+    /// [`Error::Size`] when there are no frames or more than frame numbers can name,
+    /// [`Error::Layout`] when buffers do not fit each other, [`Error::Region`] when the unmovable
+    /// region would be all of memory.
+    pub fn new(mut storage: S, config: Config, placement: Placement) -> Result<Self, Error> {
+        let parts = storage.parts_mut();
+        let length = parts.frames.len();
+        let Some(total) = u32::try_from(length)
             .ok()
             .filter(|&n| n > 0 && n < u32::MAX)
         else {
-            return Err(Error::Size(records.len()));
+            return Err(Error::Size(length));
         };
-        records.fill(FrameRecord::default());
-        let mut lists = FreeLists::new();
-        // From the end, so that the lists begin with the lowest addresses.
-        let mut end = total;
-        while end > 0 {
-            let alignment = end.trailing_zeros().min(u32::from(Order::BUDDY_MAX.get()));
-            let order = Order::new(alignment as u8);
-            end -= order.frames();
-            lists.push(records, Frame::new(end), order);
+        let layout = Layout::new(length, parts.groups.len(), parts.cpus.len());
+        if parts.blocks.len() != layout.blocks
+            || parts.words.len() != layout.words
+            || parts.cpus.is_empty()
+        {
+            return Err(Error::Layout);
         }
-        Ok(Self {
-            records: buffer,
-            lists,
+        let confinement = placement.confinement();
+        let border = match &confinement {
+            None => 0,
+            Some(regions) => {
+                let region = regions.least_unmovable.frames();
+                let region = region.next_multiple_of(u64::from(BLOCK_FRAMES)).max(BLOCK_FRAMES.into());
+                if region >= u64::from(total) {
+                    let memory = u64::from(total);
+                    return Err(Error::Region { region, memory });
+                }
+                region as u32
+            }
+        };
+        parts.frames.fill(FrameRecord::default());
+        parts.words.fill(0);
+        parts.groups.fill(crate::GroupRecord::default());
+        parts.cpus.fill(crate::CpuRecord::default());
+        for (number, block) in parts.blocks.iter_mut().enumerate() {
+            let is_unmovable = (number as u32) < border / BLOCK_FRAMES;
+            *block = BlockRecord {
+                free: BLOCK_FRAMES.min(total - number as u32 * BLOCK_FRAMES) as u16,
+                kind: if is_unmovable { MigrateType::Unmovable } else { MigrateType::Movable },
+                ..BlockRecord::default()
+            };
+        }
+        let (border, end) = (Frame::new(border), Frame::new(total));
+        let first_end = if confinement.is_some() { border } else { end };
+        let resize = confinement.as_ref().map_or_else(Default::default, |c| c.resize.clone());
+        let mut frames = Self {
+            lists: FreeLists::new(placement.discipline(), length),
+            regions: [
+                Region::new(Frame::new(0), first_end),
+                Region::new(first_end, end),
+            ],
+            storage,
+            config,
+            placement,
+            confinement,
+            border,
+            total,
             free: u64::from(total),
             by_class: [0; FrameClass::ALL.len()],
-        })
+            high_atomic_blocks: 0,
+            cpu: 0,
+            reclaim_hand: 0,
+            evict_end: 0,
+            requested_frames: 0,
+            is_allocating: false,
+            controller: Controller::new(resize),
+            pressure: Pressure::default(),
+            counters: Counters::default(),
+        };
+        frames.list_everything(first_end);
+        frames.list_everything_to(first_end, end);
+        frames.set_watermarks();
+        Ok(frames)
     }
 
-    fn record(&self, frame: Frame) -> Result<FrameRecord, Error> {
-        let records = self.records.as_ref();
+    fn list_everything(&mut self, end: Frame) {
+        self.list_everything_to(Frame::new(0), end);
+    }
+
+    /// Lists the largest aligned blocks of a range, from its end, so that the lists begin with the
+    /// lowest addresses.
+    fn list_everything_to(&mut self, start: Frame, end: Frame) {
+        let mut end = end.get();
+        while end > start.get() {
+            let fits = (end - start.get()).ilog2();
+            let order = end.trailing_zeros().min(fits).min(u32::from(Order::BUDDY_MAX.get()));
+            let order = Order::new(order as u8);
+            end -= order.frames();
+            self.insert(Frame::new(end), order, false);
+        }
+    }
+
+    /// Which region a frame lies in.
+    #[inline]
+    pub(crate) fn region_of(&self, frame: Frame) -> usize {
+        usize::from(self.confinement.is_some() && frame >= self.border)
+    }
+
+    /// The region whose watermarks hold for a type.
+    #[inline]
+    pub(crate) fn region_for(&self, home: MigrateType) -> usize {
+        usize::from(self.confinement.is_some() && home == MigrateType::Movable)
+    }
+
+    #[inline]
+    pub(crate) fn kind_of(&self, frame: Frame) -> MigrateType {
+        self.storage.parts().blocks[block_of(frame)].kind
+    }
+
+    /// Lists a free block.
+    pub(crate) fn insert(&mut self, frame: Frame, order: Order, at_end: bool) {
+        let region = self.region_of(frame);
+        let mut parts = self.storage.parts_mut();
+        parts.frames[frame.index()] = FrameRecord::linked(Role::Free, order);
+        let kind = parts.blocks[block_of(frame)].kind;
+        if kind != MigrateType::Isolate {
+            self.lists.insert(&mut parts, frame, order, kind, at_end);
+            self.regions[region].free += u64::from(order.frames());
+        }
+    }
+
+    /// Takes a free block out of its list. Its record then says that it belongs to no block.
+    pub(crate) fn remove(&mut self, frame: Frame) {
+        let region = self.region_of(frame);
+        let mut parts = self.storage.parts_mut();
+        let order = parts.frames[frame.index()].order();
+        let kind = parts.blocks[block_of(frame)].kind;
+        if kind != MigrateType::Isolate {
+            self.lists.remove(&mut parts, frame, order, kind);
+            self.regions[region].free -= u64::from(order.frames());
+        }
+        parts.frames[frame.index()] = FrameRecord::default();
+    }
+
+    /// Keeps a part of `order` of a block that was removed, lists the rest, and says where the
+    /// part is.
+    pub(crate) fn split_off(&mut self, block: Frame, have: Order, order: Order) -> Frame {
+        let keep_upper = self.lists.discipline() == Discipline::FarFromBorder
+            && block >= self.border;
+        let mut frame = block;
+        let mut have = have;
+        while have > order {
+            have = Order::new(have.get() - 1);
+            let upper = frame.offset(have.frames());
+            if keep_upper {
+                self.insert(frame, have, false);
+                frame = upper;
+            } else {
+                self.insert(upper, have, false);
+            }
+        }
+        frame
+    }
+
+    /// Takes a block from the lists of a type or, if need be, from others.
+    pub(crate) fn take(&mut self, home: MigrateType, request: &Request) -> Option<Frame> {
+        if request.atomic && request.order > Order::BASE && self.high_atomic_blocks > 0 {
+            let kept = self.take_listed(MigrateType::HighAtomic, request.order);
+            if kept.is_some() {
+                return kept;
+            }
+        }
+        let own = if request.long_lived {
+            self.take_farthest(home, request.order)
+        } else {
+            self.take_listed(home, request.order)
+        };
+        own.or_else(|| self.fall_back(home, request))
+    }
+
+    /// Takes a block of the lists of one type.
+    pub(crate) fn take_listed(&mut self, kind: MigrateType, order: Order) -> Option<Frame> {
+        let parts = self.storage.parts();
+        let (block, have) = match self.lists.discipline() {
+            Discipline::Recency => {
+                let have = self.lists.smallest_from(kind, order)?;
+                (self.lists.next(parts.words, kind, have)?, have)
+            }
+            Discipline::FarFromBorder => {
+                let mut near = None;
+                let mut found = None;
+                for have in self.lists.orders_from(kind, order) {
+                    let Some(block) = self.lists.next(parts.words, kind, have) else {
+                        continue;
+                    };
+                    if self.is_near_border(block, have) {
+                        near = near.or(Some((block, have)));
+                    } else {
+                        found = Some((block, have));
+                        break;
+                    }
+                }
+                found.or(near)?
+            }
+        };
+        self.remove(block);
+        Some(self.split_off(block, have, order))
+    }
+
+    /// Takes the block of a type that is farthest from the border, whatever its size: for memory
+    /// that will be there when the border comes (paper 001, "Making Resizing Possible and Cheap").
+    fn take_farthest(&mut self, kind: MigrateType, order: Order) -> Option<Frame> {
+        if self.lists.discipline() == Discipline::Recency {
+            return self.take_listed(kind, order);
+        }
+        let words = self.storage.parts().words;
+        let blocks = self.lists.orders_from(kind, order);
+        let blocks = blocks.filter_map(|have| Some((self.lists.next(words, kind, have)?, have)));
+        let (block, have) = if kind == MigrateType::Movable {
+            blocks.max_by_key(|(block, have)| block.offset(have.frames()))?
+        } else {
+            blocks.min_by_key(|(block, _)| *block)?
+        };
+        self.remove(block);
+        Some(self.split_off(block, have, order))
+    }
+
+    /// Whether a block reaches into the part of its region next to the border that is used last.
+    fn is_near_border(&self, block: Frame, order: Order) -> bool {
+        let Some(confinement) = &self.confinement else {
+            return false;
+        };
+        let region = self.region_of(block);
+        let window = self.regions[region].frames() * u64::from(confinement.window_percent) / 100;
+        let border = u64::from(self.border.get());
+        if region == 0 {
+            u64::from(block.get()) >= border.saturating_sub(window)
+        } else {
+            u64::from(block.get() + order.frames()) <= border + window
+        }
+    }
+
+    /// Lists a block that is free now, merged with its free buddies.
+    pub(crate) fn give(&mut self, frame: Frame, order: Order) {
+        if order > Order::BUDDY_MAX {
+            for part in 0..order.frames() / Order::BUDDY_MAX.frames() {
+                self.give(frame.offset(part * Order::BUDDY_MAX.frames()), Order::BUDDY_MAX);
+            }
+            return;
+        }
+        let second = frame.offset(BLOCK_FRAMES);
+        if order > Order::HUGE_2M && self.kind_of(frame) != self.kind_of(second) {
+            // Its pageblocks have changed their types since it was handed out.
+            self.give(frame, Order::HUGE_2M);
+            self.give(second, Order::HUGE_2M);
+            return;
+        }
+        let (mut head, mut order) = (frame, order);
+        while order < Order::BUDDY_MAX {
+            let buddy = Frame::new(head.get() ^ order.frames());
+            let Some(record) = self.storage.parts().frames.get(buddy.index()) else {
+                break;
+            };
+            let is_free = record.role() == Role::Free && record.order() == order;
+            if !is_free || order >= Order::HUGE_2M && !self.merge_types(head, buddy) {
+                break;
+            }
+            self.remove(buddy);
+            if order >= Order::HUGE_2M {
+                let parts = self.storage.parts_mut();
+                parts.blocks[block_of(buddy)].kind = parts.blocks[block_of(head)].kind;
+            }
+            head = head.min(buddy);
+            order = Order::new(order.get() + 1);
+        }
+        let at_end = self.may_merge_soon(head, order);
+        self.insert(head, order, at_end);
+    }
+
+    /// Whether two pageblocks may become one free block: they are of one type, or of types that
+    /// Linux lets merge.
+    fn merge_types(&self, first: Frame, second: Frame) -> bool {
+        let (first, second) = (self.kind_of(first), self.kind_of(second));
+        let merges = |kind| !matches!(kind, MigrateType::Isolate | MigrateType::HighAtomic);
+        first == second || self.confinement.is_none() && merges(first) && merges(second)
+    }
+
+    /// Whether the block one size up is likely to become free: then this one is used last (Linux's
+    /// `buddy_merge_likely`).
+    fn may_merge_soon(&self, head: Frame, order: Order) -> bool {
+        if order.get() + 1 >= Order::BUDDY_MAX.get() {
+            return false;
+        }
+        let larger = Order::new(order.get() + 1);
+        let buddy = Frame::new(head.align_down(larger).get() ^ larger.frames());
+        let record = self.storage.parts().frames.get(buddy.index());
+        record.is_some_and(|record| record.role() == Role::Free && record.order() == larger)
+    }
+
+    /// Takes a block of `order`, at most 10, without waiting for anything. `None` when the policy
+    /// finds no block for it, or when only the reserve is left.
+    #[inline]
+    pub fn allocate(&mut self, request: &Request) -> Option<Frame> {
+        let home = self.placement.home(request);
+        let region = self.region_for(home);
+        let Region {
+            free, watermarks, ..
+        } = &self.regions[region];
+        let left = free.saturating_sub(u64::from(request.order.frames()));
+        if left < watermarks.wake() {
+            self.wake(region, request.order);
+            if left < self.regions[region].watermarks.least(request.atomic) {
+                return None;
+            }
+        }
+        let frame = match slot(home) {
+            Some(slot) if request.order == Order::BASE && !request.long_lived => {
+                self.take_per_cpu(home, slot, request)
+            }
+            _ => self.take(home, request),
+        }?;
+        if request.atomic && request.order > Order::BASE {
+            self.reserve_high_atomic(frame);
+        }
+        self.finish(frame, request);
+        Some(frame)
+    }
+
+    /// Writes a taken block's record and accounts for it.
+    #[inline]
+    pub(crate) fn finish(&mut self, frame: Frame, request: &Request) {
+        let record = FrameRecord::allocated(request.order, request.class);
+        self.storage.parts_mut().frames[frame.index()] = record;
+        self.counters.allocations += 1;
+        self.account_allocated(frame, request.order, request.class);
+        if let Some(group) = request.group {
+            self.join(frame, group);
+        }
+    }
+
+    #[inline]
+    fn take_per_cpu(&mut self, home: MigrateType, slot: usize, request: &Request) -> Option<Frame> {
+        let parts = self.storage.parts_mut();
+        let list = &mut parts.cpus[self.cpu].lists[slot];
+        if let Some(frame) = list.newest {
+            list.remove(parts.frames, frame);
+            return Some(frame);
+        }
+        self.refill(home, slot, request)
+    }
+
+    /// Fills a CPU's empty list and takes one frame.
+    fn refill(&mut self, home: MigrateType, slot: usize, request: &Request) -> Option<Frame> {
+        let first = self.take(home, request)?;
+        self.counters.per_cpu_refills += 1;
+        for _ in 1..self.config.per_cpu_batch {
+            // A batch is a convenience: it takes nothing from others.
+            let Some(frame) = self.take_listed(home, Order::BASE) else {
+                break;
+            };
+            let parts = self.storage.parts_mut();
+            parts.frames[frame.index()] = FrameRecord::linked(Role::PerCpu, Order::BASE);
+            // At the end, so that frames are used in the order of the free list.
+            parts.cpus[self.cpu].lists[slot].push_oldest(parts.frames, frame);
+        }
+        Some(first)
+    }
+
+    /// Names the CPU whose lists are used from now on.
+    ///
+    /// # Panics
+    /// When the storage has no record for it.
+    pub fn set_cpu(&mut self, cpu: usize) {
+        assert!(
+            cpu < self.storage.parts().cpus.len(),
+            "there is no CPU {cpu}"
+        );
+        self.cpu = cpu;
+    }
+
+    /// Gives all CPUs' frames back to the free lists.
+    pub fn drain_per_cpu(&mut self) {
+        for cpu in 0..self.storage.parts().cpus.len() {
+            for slot in 0..MigrateType::PER_CPU {
+                self.drain(cpu, slot, 0);
+            }
+        }
+    }
+
+    /// Gives the oldest frames of a CPU's list back until `keep` are left.
+    fn drain(&mut self, cpu: usize, slot: usize, keep: u32) {
+        loop {
+            let parts = self.storage.parts_mut();
+            let list = &mut parts.cpus[cpu].lists[slot];
+            let Some(frame) = list.oldest.filter(|_| list.length > keep) else {
+                return;
+            };
+            list.remove(parts.frames, frame);
+            parts.frames[frame.index()] = FrameRecord::default();
+            self.give(frame, Order::BASE);
+        }
+    }
+
+    /// Frees a block whose record has been taken care of by the caller.
+    #[inline]
+    pub(crate) fn release(&mut self, frame: Frame, order: Order) {
+        let batch = self.config.per_cpu_batch;
+        if order == Order::BASE
+            && batch > 0
+            && let Some(slot) = slot(self.kind_of(frame))
+        {
+            let cpu = self.cpu;
+            let parts = self.storage.parts_mut();
+            parts.frames[frame.index()] = FrameRecord::linked(Role::PerCpu, order);
+            let list = &mut parts.cpus[cpu].lists[slot];
+            list.push_newest(parts.frames, frame);
+            if list.length > self.config.per_cpu_high {
+                let keep = list.length.saturating_sub(batch);
+                self.drain(cpu, slot, keep);
+            }
+            return;
+        }
+        self.storage.parts_mut().frames[frame.index()] = FrameRecord::default();
+        self.give(frame, order);
+    }
+
+    /// Gives a block back that has one user.
+    ///
+    /// # Errors
+    /// [`Error::NotAllocated`] when the frame is not the first of an allocated block, which
+    /// includes one that was freed before; [`Error::Shared`] when it has several users.
+    #[inline]
+    pub fn free(&mut self, frame: Frame) -> Result<(), Error> {
+        let record = self.allocated(frame)?;
+        if record.references() > 1 {
+            return Err(Error::Shared(frame));
+        }
+        self.leave(frame, &record);
+        self.counters.frees += 1;
+        self.account_freed(frame, &record);
+        self.release(frame, record.order());
+        Ok(())
+    }
+
+    pub(crate) fn record(&self, frame: Frame) -> Result<FrameRecord, Error> {
+        let records = self.storage.parts().frames;
         records
             .get(frame.index())
             .copied()
             .ok_or(Error::NoSuchFrame(frame))
     }
 
-    fn allocated(&mut self, frame: Frame) -> Result<&mut FrameRecord, Error> {
-        let records = self.records.as_mut();
-        let record = records
-            .get_mut(frame.index())
-            .ok_or(Error::NoSuchFrame(frame))?;
+    #[inline]
+    pub(crate) fn allocated(&self, frame: Frame) -> Result<FrameRecord, Error> {
+        let record = self.record(frame)?;
         if record.role() == Role::Allocated {
             Ok(record)
         } else {
@@ -87,55 +577,83 @@ impl<B: AsRef<[FrameRecord]> + AsMut<[FrameRecord]>> Frames<B> {
         }
     }
 
-    fn count(&mut self, class: FrameClass, order: Order) {
-        self.free -= u64::from(order.frames());
-        self.by_class[class as usize] += u64::from(order.frames());
+    /// Counts a block's frames as of another kind, in the pageblocks that it touches.
+    pub(crate) fn recount(&mut self, frame: Frame, order: Order, from: FrameKind, to: FrameKind) {
+        let frames = order.frames().min(BLOCK_FRAMES) as u16;
+        let blocks = self.storage.parts_mut().blocks;
+        for block in &mut blocks[blocks_of(frame, order)] {
+            if let Some(count) = block.count(from) {
+                *count -= frames;
+            }
+            if let Some(count) = block.count(to) {
+                *count += frames;
+            }
+        }
     }
 
-    /// Takes a block of `order`, at most 10, for one user. `None` when there is no such block.
     #[inline]
-    pub fn allocate(&mut self, order: Order, class: FrameClass) -> Option<Frame> {
-        let records = self.records.as_mut();
-        let mut have = self.lists.smallest_from(order)?;
-        let frame = self.lists.head(have)?;
-        self.lists.remove(records, frame);
-        while have > order {
-            have = Order::new(have.get() - 1);
-            self.lists.push(records, frame.offset(have.frames()), have);
-        }
-        records[frame.index()] = FrameRecord::allocated(order, class);
-        self.count(class, order);
-        Some(frame)
+    pub(crate) fn account_allocated(&mut self, frame: Frame, order: Order, class: FrameClass) {
+        self.free -= u64::from(order.frames());
+        self.by_class[class as usize] += u64::from(order.frames());
+        self.recount(frame, order, FrameKind::Free, class.kind());
+    }
+
+    #[inline]
+    fn account_freed(&mut self, frame: Frame, record: &FrameRecord) {
+        let order = record.order();
+        self.free += u64::from(order.frames());
+        self.by_class[record.class() as usize] -= u64::from(order.frames());
+        self.recount(frame, order, record.kind(), FrameKind::Free);
+    }
+
+    pub(crate) fn account_moved(&mut self, from: Frame, to: Frame, record: &FrameRecord) {
+        self.recount(from, record.order(), record.kind(), FrameKind::Free);
+        self.recount(to, record.order(), FrameKind::Free, record.kind());
     }
 
     /// Takes this very frame.
     ///
     /// # Errors
-    /// [`Error::NoSuchFrame`], or [`Error::InUse`] when it is not free.
+    /// [`Error::NoSuchFrame`], or [`Error::InUse`] when it is not free. Frames that a CPU keeps
+    /// at hand count as in use until [`Frames::drain_per_cpu`].
     pub fn allocate_at(&mut self, frame: Frame, class: FrameClass) -> Result<(), Error> {
+        self.allocate_block_at(frame, &Request::new(Order::BASE, class))
+    }
+
+    /// Takes this very block, of at most order 10.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchFrame`], or [`Error::InUse`] when not all of it is free in one free block.
+    pub fn allocate_block_at(&mut self, frame: Frame, request: &Request) -> Result<(), Error> {
         self.record(frame)?;
-        let (mut head, mut order) = self.free_block_around(frame).ok_or(Error::InUse(frame))?;
-        let records = self.records.as_mut();
-        self.lists.remove(records, head);
-        while order > Order::BASE {
-            order = Order::new(order.get() - 1);
-            let upper = head.offset(order.frames());
+        let (block, have) = self
+            .free_block_around(frame)
+            .filter(|(_, have)| *have >= request.order && frame.is_aligned(request.order))
+            .ok_or(Error::InUse(frame))?;
+        self.remove(block);
+        self.carve(block, have, frame, request.order);
+        self.finish(frame, request);
+        Ok(())
+    }
+
+    /// Lists all of a removed block but the part of `order` at `frame`.
+    pub(crate) fn carve(&mut self, block: Frame, have: Order, frame: Frame, order: Order) {
+        let (mut head, mut have) = (block, have);
+        while have > order {
+            have = Order::new(have.get() - 1);
+            let upper = head.offset(have.frames());
             let (keep, give) = if frame >= upper {
                 (upper, head)
             } else {
                 (head, upper)
             };
-            records[keep.index()] = FrameRecord::default();
-            self.lists.push(records, give, order);
+            self.insert(give, have, false);
             head = keep;
         }
-        records[frame.index()] = FrameRecord::allocated(Order::BASE, class);
-        self.count(class, Order::BASE);
-        Ok(())
     }
 
     /// The free block that a frame lies in.
-    fn free_block_around(&self, frame: Frame) -> Option<(Frame, Order)> {
+    pub(crate) fn free_block_around(&self, frame: Frame) -> Option<(Frame, Order)> {
         (0..=Order::BUDDY_MAX.get())
             .map(Order::new)
             .find_map(|order| {
@@ -147,129 +665,13 @@ impl<B: AsRef<[FrameRecord]> + AsMut<[FrameRecord]>> Frames<B> {
             })
     }
 
-    /// Gives a block back that has one user.
-    ///
-    /// # Errors
-    /// [`Error::NotAllocated`] when the frame is not the first of an allocated block, which
-    /// includes one that was freed before; [`Error::Shared`] when it has several users.
-    pub fn free(&mut self, frame: Frame) -> Result<(), Error> {
-        let record = *self.allocated(frame)?;
-        if record.references() > 1 {
-            return Err(Error::Shared(frame));
-        }
-        let mut order = record.order();
-        self.free += u64::from(order.frames());
-        self.by_class[record.class() as usize] -= u64::from(order.frames());
-        let records = self.records.as_mut();
-        let mut head = frame;
-        records[head.index()] = FrameRecord::default();
-        while order < Order::BUDDY_MAX {
-            let buddy = Frame::new(head.get() ^ order.frames());
-            let merges = records
-                .get(buddy.index())
-                .is_some_and(|b| b.role() == Role::Free && b.order() == order);
-            if !merges {
-                break;
-            }
-            self.lists.remove(records, buddy);
-            records[buddy.index()] = FrameRecord::default();
-            head = head.min(buddy);
-            order = Order::new(order.get() + 1);
-        }
-        self.lists.push(records, head, order);
-        Ok(())
-    }
-
-    /// Turns an allocated block into single frames, each with the block's class and number of
-    /// users, and consecutive pages of its owner.
-    ///
-    /// # Errors
-    /// [`Error::NotAllocated`].
-    pub fn split(&mut self, frame: Frame) -> Result<(), Error> {
-        let block = *self.allocated(frame)?;
-        let records = self.records.as_mut();
-        for i in 0..block.order().frames() {
-            let record = &mut records[frame.offset(i).index()];
-            *record = FrameRecord::allocated(Order::BASE, block.class());
-            record.set_references(block.references());
-            record.set_owner(block.owner().map(|owner| Owner {
-                page: contigua_units::VirtPage::new(owner.page.get() + u64::from(i)),
-                ..owner
-            }));
-        }
-        Ok(())
-    }
-
-    /// Adds a user to a block.
-    ///
-    /// # Errors
-    /// [`Error::NotAllocated`].
-    pub fn add_reference(&mut self, frame: Frame) -> Result<(), Error> {
-        let record = self.allocated(frame)?;
-        record.set_references(record.references() + 1);
-        Ok(())
-    }
-
-    /// Takes a user from a block and frees it with the last one; says whether it did.
-    ///
-    /// # Errors
-    /// [`Error::NotAllocated`].
-    pub fn drop_reference(&mut self, frame: Frame) -> Result<bool, Error> {
-        let record = self.allocated(frame)?;
-        if record.references() > 1 {
-            record.set_references(record.references() - 1);
-            return Ok(false);
-        }
-        self.free(frame)?;
-        Ok(true)
-    }
-
-    /// Users of a block; 0 when the frame is not the first of an allocated one.
-    #[must_use]
-    pub fn references(&self, frame: Frame) -> u32 {
-        let record = self.record(frame).ok();
-        record
-            .filter(|r| r.role() == Role::Allocated)
-            .map_or(0, |r| r.references())
-    }
-
-    /// Notes which page a block backs.
-    ///
-    /// # Errors
-    /// [`Error::NotAllocated`].
-    pub fn set_owner(&mut self, frame: Frame, owner: Option<Owner>) -> Result<(), Error> {
-        self.allocated(frame)?.set_owner(owner);
-        Ok(())
-    }
-
-    /// Which page a block backs, if that was noted.
-    #[must_use]
-    pub fn owner(&self, frame: Frame) -> Option<Owner> {
-        let record = self.record(frame).ok()?;
-        (record.role() == Role::Allocated).then(|| record.owner())?
-    }
-
-    /// What the allocated block that begins at a frame is used for.
-    #[must_use]
-    pub fn class(&self, frame: Frame) -> Option<FrameClass> {
-        let record = self.record(frame).ok()?;
-        (record.role() == Role::Allocated).then(|| record.class())
-    }
-
-    /// Order of the allocated block that begins at a frame.
-    #[must_use]
-    pub fn order(&self, frame: Frame) -> Option<Order> {
-        let record = self.record(frame).ok()?;
-        (record.role() == Role::Allocated).then(|| record.order())
-    }
-
     /// All frames.
     #[must_use]
     pub fn total(&self) -> u64 {
-        self.records.as_ref().len() as u64
+        u64::from(self.total)
     }
 
-    /// Free frames.
+    /// Free frames, those that CPUs keep at hand included.
     #[must_use]
     pub fn free_frames(&self) -> u64 {
         self.free
@@ -284,17 +686,20 @@ impl<B: AsRef<[FrameRecord]> + AsMut<[FrameRecord]>> Frames<B> {
         }
     }
 
-    /// Whether a block of `order`, at most 10, could be allocated.
+    /// Whether a free block of at least `order`, at most 10, is on the list of any type.
     #[must_use]
     pub fn has_free_block(&self, order: Order) -> bool {
-        self.lists.smallest_from(order).is_some()
+        let listed = &MigrateType::ALL[..MigrateType::LISTED];
+        listed
+            .iter()
+            .any(|&kind| self.lists.smallest_from(kind, order).is_some())
     }
 
     /// Blocks, free and allocated, in address order: class, first frame, frames.
     pub fn blocks(&self) -> impl Iterator<Item = (FrameClass, Frame, u32)> + '_ {
         let mut at = 0_usize;
         core::iter::from_fn(move || {
-            let record = self.records.as_ref().get(at)?;
+            let record = self.storage.parts().frames.get(at)?;
             let frame = Frame::new(at as u32);
             let frames = record.order().frames();
             at += frames as usize;
@@ -302,94 +707,49 @@ impl<B: AsRef<[FrameRecord]> + AsMut<[FrameRecord]>> Frames<B> {
         })
     }
 
+    /// The pageblocks in address order.
+    pub fn pageblocks(&self) -> &[BlockRecord] {
+        self.storage.parts().blocks
+    }
+
     /// How contiguous memory is.
     #[must_use]
     pub fn contiguity(&self) -> Contiguity {
         let mut scan = Scan::new();
-        for (class, _, frames) in self.blocks() {
-            scan.push(class.kind(), u64::from(frames));
+        let mut left = self.total;
+        for block in self.pageblocks() {
+            let frames = left.min(BLOCK_FRAMES);
+            left -= frames;
+            let used = block.free() + block.movable() + block.unmovable();
+            scan.push(FrameKind::Reserved, u64::from(frames - used));
+            scan.push(FrameKind::Free, block.free.into());
+            scan.push(FrameKind::Movable, block.movable.into());
+            scan.push(FrameKind::Unmovable, block.unmovable.into());
         }
         scan.finish()
     }
 
-    /// Checks that blocks tile memory, that the lists hold exactly the free blocks, that no two
-    /// free buddies stand apart, and that the fast counters agree with the table.
-    ///
-    /// # Errors
-    /// The first [`Inconsistency`] in address order.
-    pub fn validate(&self) -> Result<(), Inconsistency> {
-        let records = self.records.as_ref();
-        let mut by_class = [0; FrameClass::ALL.len()];
-        let mut by_order = [0; crate::lists::LISTS];
-        let mut at = 0;
-        while let Some(record) = records.get(at) {
-            let frame = Frame::new(at as u32);
-            let wrong = |problem| Err(Inconsistency { problem, frame });
-            let frames = record.order().frames();
-            if !frame.is_aligned(record.order()) {
-                return wrong("a block is not aligned to its size");
-            }
-            match record.role() {
-                Role::Inside => return wrong("a frame belongs to no block"),
-                Role::Allocated if record.references() == 0 => {
-                    return wrong("an allocated block has no user");
-                }
-                Role::Free if self.has_free_buddy(frame, record.order()) => {
-                    return wrong("two free buddies were not merged");
-                }
-                Role::Free => by_order[record.order().get() as usize] += 1,
-                Role::Allocated => {}
-            }
-            by_class[record.class() as usize] += u64::from(frames);
-            for i in 1..frames {
-                let inside = records.get(frame.offset(i).index());
-                if inside.is_none_or(|r| r.role() != Role::Inside) {
-                    return wrong("a block overlaps another one or the end of memory");
-                }
-            }
-            at += frames as usize;
-        }
-        let at_start = |problem| {
-            Err(Inconsistency {
-                problem,
-                frame: Frame::new(0),
-            })
-        };
-        for class in FrameClass::ALL {
-            if by_class[class as usize] != self.frames_of(class) {
-                return at_start("a counter of frames in use differs from the table");
-            }
-        }
-        for (order, &count) in by_order.iter().enumerate() {
-            let order = Order::new(order as u8);
-            if self.lists.length(order) != count || self.list_length(order) != Some(count) {
-                return at_start("a free list differs from the table");
-            }
-        }
-        Ok(())
+    /// What happened so far.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.counters
     }
 
-    fn has_free_buddy(&self, frame: Frame, order: Order) -> bool {
-        let buddy = self.record(Frame::new(frame.get() ^ order.frames()));
-        order < Order::BUDDY_MAX
-            && buddy.is_ok_and(|b| b.role() == Role::Free && b.order() == order)
+    /// How much tasks had to wait.
+    #[must_use]
+    pub fn pressure(&self) -> &Pressure {
+        &self.pressure
     }
 
-    /// Length of a list, walked; `None` when it holds something that does not belong there.
-    fn list_length(&self, order: Order) -> Option<u32> {
-        let mut length = 0;
-        let mut previous = None;
-        let mut at = self.lists.head(order);
-        while let Some(frame) = at {
-            let record = self.record(frame).ok()?;
-            let belongs = record.role() == Role::Free && record.order() == order;
-            if !belongs || record.previous() != previous || u64::from(length) > self.total() {
-                return None;
-            }
-            length += 1;
-            previous = at;
-            at = record.next();
-        }
-        Some(length)
+    /// The placement policy.
+    #[must_use]
+    pub fn placement(&self) -> &Placement {
+        &self.placement
+    }
+
+    /// First frame of the movable region, where there are regions.
+    #[must_use]
+    pub fn border(&self) -> Option<Frame> {
+        self.confinement.as_ref().map(|_| self.border)
     }
 }

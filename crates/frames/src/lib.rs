@@ -1,17 +1,60 @@
-//! Physical memory: who uses which frame, and a buddy allocator that hands them out.
+//! Physical memory: who uses which frame, and the kernel's ways of handing frames out.
 //!
-//! All metadata lies in a buffer that the caller supplies, 16 bytes a frame (64 GB take 256 MB),
-//! so that the same code runs in a simulator and could run in a kernel. Nothing here allocates.
+//! The mechanisms are Linux's: a buddy allocator with migrate types and per-CPU lists, watermarks,
+//! reclaim, compaction, contiguous ranges, pinning, pressure. Where requests may be served is the
+//! verdict of a [`PlacementPolicy`]: Linux, Illuminator or Contiguitas, whose two regions and
+//! their resizing live here as well.
+//!
+//! All metadata lies in buffers that the caller supplies, 16 bytes a frame (64 GB take 260 MB), so
+//! that the same code runs in a simulator and could run in a kernel. Nothing here allocates, and
+//! nothing calls back: what happens to memory that others have pointers to is reported to a
+//! [`Moves`] that they pass in.
 
 #![no_std]
 #![forbid(unsafe_code)]
 
-mod allocator;
-mod lists;
-mod record;
+#[cfg(feature = "alloc")]
+extern crate alloc;
 
-pub use allocator::{Frames, Inconsistency};
+mod allocator;
+mod background;
+mod block;
+mod chain;
+mod compaction;
+mod config;
+mod contiguous;
+pub mod controller;
+mod counters;
+mod fallback;
+mod groups;
+mod lists;
+mod moving;
+mod ordered;
+mod per_cpu;
+pub mod policies;
+pub mod pressure;
+mod reclaim;
+mod record;
+mod regions;
+mod storage;
+mod users;
+mod validate;
+mod watermarks;
+
+pub use allocator::{Frames, Request};
+pub use block::{BLOCK_FRAMES, BlockRecord, MigrateType};
+pub use config::{Config, Costs};
+pub use counters::Counters;
+pub use groups::{Evict, Group, GroupRecord};
+pub use lists::Discipline;
+pub use moving::{Move, Moves};
+pub use per_cpu::CpuRecord;
+pub use policies::{Placement, PlacementPolicy};
 pub use record::{FrameClass, FrameRecord, Owner};
+#[cfg(feature = "alloc")]
+pub use storage::Boxed;
+pub use storage::{Layout, Parts, PartsMut, Storage};
+pub use validate::Inconsistency;
 
 use contigua_units::Frame;
 
@@ -20,8 +63,19 @@ use contigua_units::Frame;
 #[non_exhaustive]
 pub enum Error {
     /// The buffer has no room for a frame, or for more than frame numbers can name.
-    #[error("a frame table of {0} records; it holds 1 to 2^32 - 1")]
+    #[error("a frame table of {0} records; it holds 1 to 2^32 - 2")]
     Size(usize),
+    /// A buffer has another size than the layout of this memory says.
+    #[error("the buffers are not those of a layout for this memory")]
+    Layout,
+    /// The unmovable region would leave nothing to the movable one.
+    #[error("an unmovable region of {region} frames in a memory of {memory}; make it smaller")]
+    Region {
+        /// Frames of the unmovable region.
+        region: u64,
+        /// Frames of memory.
+        memory: u64,
+    },
     /// The frame is beyond the end of memory.
     #[error("{0} does not exist")]
     NoSuchFrame(Frame),
@@ -34,4 +88,11 @@ pub enum Error {
     /// The block has several users, and only one of them gave it up.
     #[error("{0} has several users")]
     Shared(Frame),
+    /// The block has as many users as can be counted.
+    #[error("{0} has too many users to count one more")]
+    TooManyUsers(Frame),
+    /// The block cannot be pinned: it cannot move to where pinned blocks belong, or no room is
+    /// there.
+    #[error("{0} cannot be pinned where pinned memory belongs")]
+    CannotPin(Frame),
 }

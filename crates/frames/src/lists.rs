@@ -1,64 +1,162 @@
-//! Free lists, one for each order, linked through the records of the free blocks.
+//! Free lists: one for each order and migrate type, in one of two disciplines.
 
 use contigua_units::{Frame, Order};
 
-use crate::record::FrameRecord;
+use crate::block::MigrateType;
+use crate::chain::Chain;
+use crate::ordered::Ordered;
+use crate::storage::PartsMut;
 
 /// Orders 0 to 10.
-pub(crate) const LISTS: usize = Order::BUDDY_MAX.get() as usize + 1;
+pub(crate) const ORDERS: usize = Order::BUDDY_MAX.get() as usize + 1;
+
+/// Which of several free blocks of an order is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Discipline {
+    /// The one that was freed last, as in Linux.
+    Recency,
+    /// The one farthest from the border between two regions: the lowest address of the unmovable
+    /// region, the highest of the movable one.
+    FarFromBorder,
+}
 
 /// Heads and lengths of the lists.
 #[derive(Clone, Debug)]
 pub(crate) struct FreeLists {
-    heads: [Option<Frame>; LISTS],
-    lengths: [u32; LISTS],
+    discipline: Discipline,
+    chains: [[Chain; ORDERS]; MigrateType::LISTED],
+    /// Which orders of a type have a block, a bit each.
+    filled: [u16; MigrateType::LISTED],
+    ordered: Ordered,
 }
 
 impl FreeLists {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(discipline: Discipline, frames: usize) -> Self {
         Self {
-            heads: [None; LISTS],
-            lengths: [0; LISTS],
+            discipline,
+            chains: [[Chain::default(); ORDERS]; MigrateType::LISTED],
+            filled: [0; MigrateType::LISTED],
+            ordered: Ordered::new(frames),
         }
     }
 
-    pub(crate) fn head(&self, order: Order) -> Option<Frame> {
-        self.heads[order.get() as usize]
+    pub(crate) fn discipline(&self) -> Discipline {
+        self.discipline
     }
 
-    pub(crate) fn length(&self, order: Order) -> u32 {
-        self.lengths[order.get() as usize]
+    pub(crate) fn length(&self, kind: MigrateType, order: Order) -> u32 {
+        self.chains[kind as usize][order.get() as usize].length
     }
 
-    /// The smallest order of at least `order` that has a free block.
-    pub(crate) fn smallest_from(&self, order: Order) -> Option<Order> {
-        (order.get()..LISTS as u8)
-            .map(Order::new)
-            .find(|&order| self.head(order).is_some())
+    /// The orders from `order` on that have a block of a type, smallest first.
+    #[inline]
+    pub(crate) fn orders_from(
+        &self,
+        kind: MigrateType,
+        order: Order,
+    ) -> impl DoubleEndedIterator<Item = Order> + use<> {
+        let filled = self.filled[kind as usize];
+        (order.get()..ORDERS as u8).filter(move |&order| filled >> order & 1 == 1).map(Order::new)
     }
 
-    /// Puts a block at the head of its list and writes its record.
-    pub(crate) fn push(&mut self, records: &mut [FrameRecord], frame: Frame, order: Order) {
-        let list = order.get() as usize;
-        let next = self.heads[list].replace(frame);
-        records[frame.index()] = FrameRecord::free(order, None, next);
-        if let Some(next) = next {
-            records[next.index()].set_previous(Some(frame));
+    /// The smallest order of at least `order` that has a block of a type.
+    #[inline]
+    pub(crate) fn smallest_from(&self, kind: MigrateType, order: Order) -> Option<Order> {
+        let filled = u32::from(self.filled[kind as usize]) >> order.get() << order.get();
+        (filled != 0).then(|| Order::new(filled.trailing_zeros() as u8))
+    }
+
+    /// The block of a type and order that the discipline takes next.
+    #[inline]
+    pub(crate) fn next(&self, words: &[u64], kind: MigrateType, order: Order) -> Option<Frame> {
+        let chain = &self.chains[kind as usize][order.get() as usize];
+        if chain.length == 0 {
+            return None;
         }
-        self.lengths[list] += 1;
+        match self.discipline {
+            Discipline::Recency => chain.newest,
+            // Blocks below the border are never movable ones, and those above always are.
+            Discipline::FarFromBorder if kind == MigrateType::Movable => {
+                self.ordered.highest(words, order)
+            }
+            Discipline::FarFromBorder => self.ordered.lowest(words, order),
+        }
+    }
+
+    /// Lists a free block, whose record has been written and links to nobody.
+    #[inline]
+    pub(crate) fn insert(
+        &mut self,
+        parts: &mut PartsMut<'_>,
+        frame: Frame,
+        order: Order,
+        kind: MigrateType,
+        at_end: bool,
+    ) {
+        let (list, slot) = (kind as usize, order.get() as usize);
+        let chain = &mut self.chains[list][slot];
+        match self.discipline {
+            Discipline::Recency if at_end => chain.push_oldest(parts.frames, frame),
+            Discipline::Recency => chain.push_newest(parts.frames, frame),
+            Discipline::FarFromBorder => {
+                self.ordered.insert(parts.words, frame, order);
+                chain.length += 1;
+            }
+        }
+        self.filled[list] |= 1 << slot;
     }
 
     /// Takes a free block out of its list. Its record is left to the caller.
-    pub(crate) fn remove(&mut self, records: &mut [FrameRecord], frame: Frame) {
-        let record = records[frame.index()];
-        let list = record.order().get() as usize;
-        match record.previous() {
-            Some(previous) => records[previous.index()].set_next(record.next()),
-            None => self.heads[list] = record.next(),
+    #[inline]
+    pub(crate) fn remove(
+        &mut self,
+        parts: &mut PartsMut<'_>,
+        frame: Frame,
+        order: Order,
+        kind: MigrateType,
+    ) {
+        let (list, slot) = (kind as usize, order.get() as usize);
+        let chain = &mut self.chains[list][slot];
+        match self.discipline {
+            Discipline::Recency => chain.remove(parts.frames, frame),
+            Discipline::FarFromBorder => {
+                self.ordered.remove(parts.words, frame, order);
+                chain.length -= 1;
+            }
         }
-        if let Some(next) = record.next() {
-            records[next.index()].set_previous(record.previous());
+        if chain.length == 0 {
+            self.filled[list] &= !(1 << slot);
         }
-        self.lengths[list] -= 1;
+    }
+
+    /// Whether the lists hold exactly `counts` blocks, each of which the table knows to be free.
+    pub(crate) fn is_sound(
+        &self,
+        parts: crate::storage::Parts<'_>,
+        counts: &[[u32; ORDERS]; MigrateType::LISTED],
+    ) -> bool {
+        let by_address = self.discipline == Discipline::FarFromBorder;
+        let sound = |kind: usize, order: usize| {
+            let chain = &self.chains[kind][order];
+            let walks = by_address
+                || chain.is_sound(parts.frames, |record| {
+                    record.role() == crate::record::Role::Free
+                        && record.order().get() as usize == order
+                });
+            let marked = (self.filled[kind] >> order & 1 == 1) == (chain.length > 0);
+            chain.length == counts[kind][order] && walks && marked
+        };
+        let lists = (0..MigrateType::LISTED).flat_map(|k| (0..ORDERS).map(move |o| (k, o)));
+        let indexed = (0..ORDERS).all(|order| {
+            let listed: u32 = self.chains.iter().map(|chains| chains[order].length).sum();
+            let order = Order::new(order as u8);
+            !by_address || self.ordered.count(parts.words, order, parts.frames.len()) == listed
+        });
+        lists.into_iter().all(|(kind, order)| sound(kind, order)) && indexed
+    }
+
+    /// Whether a block is in the index by address.
+    pub(crate) fn is_indexed(&self, words: &[u64], frame: Frame, order: Order) -> bool {
+        self.discipline == Discipline::Recency || self.ordered.contains(words, frame, order)
     }
 }

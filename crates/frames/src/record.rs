@@ -3,6 +3,8 @@
 use contigua_contiguity::FrameKind;
 use contigua_units::{Frame, Order, VirtPage};
 
+use crate::groups::Group;
+
 /// What a frame is used for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -20,6 +22,8 @@ pub enum FrameClass {
     Slab,
     /// Buffers that network devices read and write.
     NetworkBuffer,
+    /// Buffers in which file systems compress and decompress.
+    FileSystem,
     /// Other memory of the kernel.
     KernelOther,
     /// Not available to the allocator.
@@ -28,16 +32,33 @@ pub enum FrameClass {
 
 impl FrameClass {
     /// All classes.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Free,
         Self::Anonymous,
         Self::PageCache,
         Self::PageTable,
         Self::Slab,
         Self::NetworkBuffer,
+        Self::FileSystem,
         Self::KernelOther,
         Self::Reserved,
     ];
+
+    /// Its name, as reports have it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Free => "free",
+            Self::Anonymous => "anonymous",
+            Self::PageCache => "page_cache",
+            Self::PageTable => "page_table",
+            Self::Slab => "slab",
+            Self::NetworkBuffer => "network_buffer",
+            Self::FileSystem => "file_system",
+            Self::KernelOther => "kernel_other",
+            Self::Reserved => "reserved",
+        }
+    }
 
     /// Whether frames of this class can be moved (paper 000, section 2.5: network buffers, slab,
     /// file-system buffers and page tables are what is unmovable on servers).
@@ -46,11 +67,21 @@ impl FrameClass {
         match self {
             Self::Free => FrameKind::Free,
             Self::Anonymous | Self::PageCache => FrameKind::Movable,
-            Self::PageTable | Self::Slab | Self::NetworkBuffer | Self::KernelOther => {
-                FrameKind::Unmovable
-            }
+            Self::PageTable
+            | Self::Slab
+            | Self::NetworkBuffer
+            | Self::FileSystem
+            | Self::KernelOther => FrameKind::Unmovable,
             Self::Reserved => FrameKind::Reserved,
         }
+    }
+
+    /// Whether Contiguitas' hardware can move such a frame while it is in use: its translation can
+    /// change although its access cannot be blocked (paper 000, section 2.1, the second type).
+    /// Frames that the kernel reaches through its linear map stay.
+    #[must_use]
+    pub const fn is_hardware_movable(self) -> bool {
+        matches!(self, Self::NetworkBuffer)
     }
 }
 
@@ -66,13 +97,16 @@ pub struct Owner {
 /// The state of one frame. Only the first frame of a block has a meaningful one.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FrameRecord {
-    /// Free block: previous and next block of its list. Allocated block: its owner.
+    /// Neighbours in a list (free, per-CPU or grouped block), or the owner.
     link: u64,
     /// How many users share an allocated block.
-    references: u32,
+    references: u16,
+    /// The group of a grouped block.
+    group: u16,
     class: FrameClass,
     order: u8,
     role: Role,
+    flags: u8,
 }
 
 /// What a record stands for.
@@ -83,6 +117,8 @@ pub(crate) enum Role {
     Inside,
     /// First frame of a free block.
     Free,
+    /// A free frame that a CPU keeps at hand.
+    PerCpu,
     /// First frame of an allocated block.
     Allocated,
 }
@@ -96,36 +132,46 @@ const PAGE_BITS: u64 = (1 << 36) - 1;
 /// Marks an owner as present, so that an unowned block's link is 0.
 const OWNED: u64 = 1 << 36;
 
+/// The block is in a group, and `link` holds its neighbours there.
+const GROUPED: u8 = 1;
+/// A device uses the block: it must not move, whatever its class.
+const PINNED: u8 = 2;
+/// The block was used since reclaim last looked at it.
+const REFERENCED: u8 = 4;
+
 impl FrameRecord {
-    pub(crate) fn free(order: Order, previous: Option<Frame>, next: Option<Frame>) -> Self {
+    pub(crate) fn linked(role: Role, order: Order) -> Self {
         let mut record = Self {
-            link: 0,
-            references: 0,
-            class: FrameClass::Free,
+            role,
             order: order.get(),
-            role: Role::Free,
+            ..Self::default()
         };
-        record.set_previous(previous);
-        record.set_next(next);
+        record.unlink();
         record
     }
 
     pub(crate) fn allocated(order: Order, class: FrameClass) -> Self {
         Self {
-            link: 0,
             references: 1,
             class,
             order: order.get(),
             role: Role::Allocated,
+            ..Self::default()
         }
     }
 
+    #[inline]
     pub(crate) fn role(&self) -> Role {
         self.role
     }
 
+    #[inline]
     pub(crate) fn order(&self) -> Order {
         Order::new(self.order)
+    }
+
+    pub(crate) fn set_order(&mut self, order: Order) {
+        self.order = order.get();
     }
 
     pub(crate) fn class(&self) -> FrameClass {
@@ -133,11 +179,78 @@ impl FrameRecord {
     }
 
     pub(crate) fn references(&self) -> u32 {
-        self.references
+        u32::from(self.references)
     }
 
-    pub(crate) fn set_references(&mut self, references: u32) {
-        self.references = references;
+    /// Changes the number of users; says whether it could be stored.
+    pub(crate) fn set_references(&mut self, references: u32) -> bool {
+        let stored = u16::try_from(references);
+        self.references = stored.unwrap_or(self.references);
+        stored.is_ok()
+    }
+
+    /// What can be done with a frame of this block.
+    pub(crate) fn kind(&self) -> FrameKind {
+        if self.flags & PINNED != 0 {
+            FrameKind::Unmovable
+        } else {
+            self.class.kind()
+        }
+    }
+
+    /// Whether software can move it: it is of a movable class, one user has it, and its place in
+    /// that user's table or group is known.
+    pub(crate) fn can_move(&self) -> bool {
+        self.role == Role::Allocated
+            && self.kind() == FrameKind::Movable
+            && self.references == 1
+            && (self.flags & GROUPED != 0 || self.link & OWNED != 0)
+    }
+
+    /// Whether hardware could move it although software cannot.
+    pub(crate) fn can_move_in_use(&self) -> bool {
+        self.role == Role::Allocated
+            && self.kind() == FrameKind::Unmovable
+            && (self.class.is_hardware_movable() || self.flags & PINNED != 0)
+    }
+
+    pub(crate) fn is_pinned(&self) -> bool {
+        self.flags & PINNED != 0
+    }
+
+    pub(crate) fn set_pinned(&mut self, pinned: bool) {
+        self.flags = self.flags & !PINNED | if pinned { PINNED } else { 0 };
+    }
+
+    pub(crate) fn is_referenced(&self) -> bool {
+        self.flags & REFERENCED != 0
+    }
+
+    pub(crate) fn set_referenced(&mut self, referenced: bool) {
+        self.flags = self.flags & !REFERENCED | if referenced { REFERENCED } else { 0 };
+    }
+
+    pub(crate) fn group(&self) -> Option<Group> {
+        (self.flags & GROUPED != 0).then_some(Group(self.group))
+    }
+
+    /// Puts the block in a group, between nobody, or takes it out.
+    pub(crate) fn set_group(&mut self, group: Option<Group>) {
+        match group {
+            Some(group) => {
+                self.group = group.0;
+                self.flags |= GROUPED;
+                self.unlink();
+            }
+            None => {
+                self.flags &= !GROUPED;
+                self.link = 0;
+            }
+        }
+    }
+
+    fn unlink(&mut self) {
+        self.link = u64::from(NONE) << 32 | u64::from(NONE);
     }
 
     pub(crate) fn previous(&self) -> Option<Frame> {
@@ -161,7 +274,7 @@ impl FrameRecord {
     }
 
     pub(crate) fn owner(&self) -> Option<Owner> {
-        (self.link & OWNED != 0).then(|| Owner {
+        (self.flags & GROUPED == 0 && self.link & OWNED != 0).then(|| Owner {
             space: (self.link >> SPACE_SHIFT) as u16,
             page: VirtPage::new(self.link & PAGE_BITS),
         })

@@ -11,10 +11,12 @@ use std::str::FromStr;
 use contigua_cache::HierarchyConfig;
 use contigua_core::CoreConfig;
 use contigua_translation::{SchemeConfig, TlbConfig, WalkCacheConfig};
-use contigua_units::{Bytes, Cycles, Megahertz};
+use contigua_units::{Bytes, Cycles, Megahertz, Nanoseconds};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
+use crate::ageing::Profile;
+use crate::kernel::history;
 
 /// The hardware of a simulated server: a file in `machines/`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -69,6 +71,12 @@ pub struct DesignConfig {
     pub description: String,
     /// The translation scheme, both halves.
     pub translation: SchemeConfig,
+    /// Where physical memory is taken from.
+    #[serde(default)]
+    pub placement: contigua_frames::Placement,
+    /// Settings of the kernel's memory management.
+    #[serde(default)]
+    pub memory: contigua_frames::Config,
 }
 
 /// How much is simulated.
@@ -83,13 +91,22 @@ pub enum Detail {
 }
 
 /// The history of a server's memory before the program starts.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub enum Age {
     /// Nothing was ever allocated.
     #[default]
     Fresh,
     /// This share of all frames (0 to 1) is unmovable, spread evenly at random.
     Scattered(f64),
+    /// A random server of a fleet: its former tenants have left, their traces have not.
+    Partial,
+    /// The same, and files have taken all memory that was free (paper 000, section 5: under Linux
+    /// no 2 MB block is free).
+    Full,
+    /// A server that was used in this way for this long, and whose tenants have left.
+    Lived(&'static str, Nanoseconds),
+    /// The state that this file holds.
+    Snapshot(PathBuf),
 }
 
 impl FromStr for Age {
@@ -98,19 +115,30 @@ impl FromStr for Age {
     fn from_str(text: &str) -> Result<Self, Error> {
         let unknown = || Error::Age {
             text: text.to_owned(),
+            profiles: history::PROFILES.map(|(name, _)| name).join(", "),
         };
-        if text == "fresh" {
-            return Ok(Self::Fresh);
+        match text.split_once(':') {
+            None => match text {
+                "fresh" => Ok(Self::Fresh),
+                "partial" => Ok(Self::Partial),
+                "full" => Ok(Self::Full),
+                _ => Err(unknown()),
+            },
+            Some(("scattered", percent)) => {
+                let percent = percent.trim_end_matches('%').parse();
+                let percent: f64 = percent.map_err(|_| unknown())?;
+                if !(0.0..=90.0).contains(&percent) {
+                    return Err(unknown());
+                }
+                Ok(Self::Scattered(percent / 100.0))
+            }
+            Some(("snapshot", path)) if !path.is_empty() => Ok(Self::Snapshot(path.into())),
+            Some((profile, time)) => {
+                let known = history::PROFILES.iter().find(|(name, _)| *name == profile);
+                let (name, _) = known.ok_or_else(unknown)?;
+                Ok(Self::Lived(name, time.parse().map_err(|_| unknown())?))
+            }
         }
-        let percent = text.strip_prefix("scattered:").ok_or_else(unknown)?;
-        let percent: f64 = percent
-            .trim_end_matches('%')
-            .parse()
-            .map_err(|_| unknown())?;
-        if !(0.0..=90.0).contains(&percent) {
-            return Err(unknown());
-        }
-        Ok(Self::Scattered(percent / 100.0))
     }
 }
 
@@ -119,6 +147,10 @@ impl fmt::Display for Age {
         match self {
             Self::Fresh => f.write_str("fresh"),
             Self::Scattered(share) => write!(f, "scattered:{}", share * 100.0),
+            Self::Partial => f.write_str("partial"),
+            Self::Full => f.write_str("full"),
+            Self::Lived(profile, time) => write!(f, "{profile}:{time}"),
+            Self::Snapshot(path) => write!(f, "snapshot:{}", path.display()),
         }
     }
 }
@@ -170,6 +202,19 @@ pub fn parse_design(text: &str, path: &str) -> Result<DesignConfig, Error> {
     parse(text, path)
 }
 
+/// Reads a profile from TOML. `path` is where the text came from, for messages.
+///
+/// # Errors
+/// [`Error::Config`] with the place and the nearest known key, [`Error::Profile`].
+pub fn parse_profile(text: &str, path: &str) -> Result<Profile, Error> {
+    let profile: Profile = parse(text, path)?;
+    profile.check().map_err(|problem| Error::Profile {
+        profile: path.to_owned(),
+        problem,
+    })?;
+    Ok(profile)
+}
+
 fn parse<T: for<'de> Deserialize<'de>>(text: &str, path: &str) -> Result<T, Error> {
     toml::from_str(text).map_err(|error| Error::Config {
         path: PathBuf::from(path),
@@ -203,7 +248,15 @@ mod tests {
 
     #[test]
     fn an_age_is_written_as_it_is_read() {
-        for text in ["fresh", "scattered:0.2", "scattered:10"] {
+        for text in [
+            "fresh",
+            "scattered:0.2",
+            "scattered:10",
+            "partial",
+            "full",
+            "web:7200s",
+            "snapshot:a/b",
+        ] {
             assert_eq!(text.parse::<Age>().unwrap().to_string(), text);
         }
         for text in [
@@ -213,6 +266,10 @@ mod tests {
             "scattered:-1",
             "scattered:91",
             "scattered:nan",
+            "web",
+            "wep:2h",
+            "web:2",
+            "snapshot:",
         ] {
             assert!(text.parse::<Age>().is_err(), "{text}");
         }

@@ -20,12 +20,37 @@ pub enum Error {
     },
     /// A history that does not exist.
     #[error(
-        "unknown age {text:?}: ages are fresh, and scattered:P with P percent of frames unmovable \
-         (0 to 90)"
+        "unknown age {text:?}: ages are fresh, scattered:P with P percent of frames unmovable (0 to \
+         90), partial, full, PROFILE:TIME such as web:2h with a profile among {profiles}, and \
+         snapshot:FILE"
     )]
     Age {
         /// What was written.
         text: String,
+        /// The profiles that there are.
+        profiles: String,
+    },
+    /// A profile whose figures make no sense.
+    #[error("profile {profile}: {problem}")]
+    Profile {
+        /// Which profile.
+        profile: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// Memory that the design cannot divide.
+    #[error("memory: {0}")]
+    Frames(contigua_frames::Error),
+    /// A snapshot that cannot be used.
+    #[error(transparent)]
+    Snapshot(#[from] crate::ageing::SnapshotError),
+    /// A snapshot of another size than the server.
+    #[error("the snapshot is of {found} of memory and the server has {wanted}; use --memory {found}")]
+    SnapshotSize {
+        /// Memory of the snapshot.
+        found: Bytes,
+        /// Memory of the server.
+        wanted: Bytes,
     },
     /// Less memory than a server can boot with.
     #[error("{memory} of memory: a simulated server has at least {least} and at most {most}")]

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod ageing;
 pub mod config;
 mod engine;
 mod error;

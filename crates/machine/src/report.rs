@@ -31,6 +31,10 @@ pub struct Report {
     pub cache: Option<contigua_cache::HierarchyCounters>,
     /// Page faults and the kernel's work for them.
     pub kernel: KernelReport,
+    /// What happened to physical memory.
+    pub frames: contigua_frames::Counters,
+    /// Size of the unmovable region at the end, where the placement has one.
+    pub unmovable_region: Option<Bytes>,
     /// System calls, by what they do to memory and data.
     pub syscalls: SyscallReport,
     /// The program's memory at its largest.

@@ -97,6 +97,8 @@ impl Engine {
                 .as_ref()
                 .map(contigua_cache::Hierarchy::counters),
             kernel: self.kernel.counters,
+            frames: self.kernel.memory_events(),
+            unmovable_region: self.kernel.unmovable_region(),
             syscalls: self.kernel.syscalls,
             memory: self.kernel.peak,
             contiguity_before: self.kernel.contiguity_before,

@@ -4,7 +4,7 @@ use contigua_units::{PageSize, VirtAddr, VirtRange};
 
 use crate::Error;
 use crate::policy::MappingPolicy;
-use crate::space::{AddressSpace, EVERYTHING, Effects, Memory, SpaceId};
+use crate::space::{AddressSpace, EVERYTHING, Effects, Memory, SpaceId, free};
 use crate::table::Leaf;
 use crate::vma::{HugeAdvice, Vma, VmaKind};
 
@@ -329,9 +329,14 @@ impl AddressSpace {
             let whole = memory.order(leaf.frame) == Some(leaf.size.order());
             let frames = if whole { 1 } else { leaf.size.frames() };
             for i in 0..frames {
-                memory
-                    .add_reference(leaf.frame.offset(i))
-                    .expect("a mapped page's frames are in use");
+                let frame = leaf.frame.offset(i);
+                if memory.add_reference(frame).is_err() {
+                    (0..i).for_each(|i| free(leaf.frame.offset(i), memory));
+                    copy.destroy(memory);
+                    return Err(Error::OutOfMemory);
+                }
+                // The reverse mapping names one page, and there are two now: the frame stays.
+                let _ = memory.set_owner(frame, None);
             }
             if let Err(error) = copy.install(address, leaf, memory, effects) {
                 copy.destroy(memory);

@@ -5,7 +5,7 @@ use contigua_units::{Order, PageSize, VirtAddr, VirtRange};
 
 use crate::Error;
 use crate::policy::{CollapseContext, MappingPolicy};
-use crate::space::{AddressSpace, Effects, Memory, free, release};
+use crate::space::{AddressSpace, Effects, Memory, free, obtain, obtain_huge, release};
 use crate::table::Leaf;
 use crate::vma::{Vma, VmaKind};
 
@@ -21,9 +21,7 @@ impl AddressSpace {
         memory: &mut Memory,
         effects: &mut Effects,
     ) -> Result<(), Error> {
-        let node = memory
-            .allocate(Order::BASE, FrameClass::PageTable)
-            .ok_or(Error::OutOfMemory)?;
+        let node = obtain(FrameClass::PageTable, memory).ok_or(Error::OutOfMemory)?;
         let leaf = self.table.leaf(address);
         if !self.table.split_2m(address, node) {
             free(node, memory);
@@ -135,7 +133,7 @@ impl AddressSpace {
         if !movable {
             return;
         }
-        let Some(frame) = memory.allocate(Order::HUGE_2M, FrameClass::Anonymous) else {
+        let Some(frame) = obtain_huge(FrameClass::Anonymous, memory) else {
             effects.fallbacks += 1;
             return;
         };

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use contigua_frames::{FrameClass, FrameRecord, Frames, Owner};
+use contigua_frames::{Boxed, FrameClass, Frames, Move, Owner, Request};
 use contigua_units::{Bytes, Frame, Order, PageSize, VirtAddr, VirtRange};
 use rangemap::RangeMap;
 
@@ -15,7 +15,7 @@ use crate::table::{Leaf, PageTable, TableError};
 use crate::vma::{HugeAdvice, Vma, VmaKind};
 
 /// The frames of a simulated machine.
-pub type Memory = Frames<Box<[FrameRecord]>>;
+pub type Memory = Frames<Boxed>;
 
 /// Names an address space; TLB entries are tagged with it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -136,9 +136,7 @@ impl AddressSpace {
     /// # Errors
     /// [`Error::OutOfMemory`] when there is no frame for the root of its page table.
     pub fn new(id: SpaceId, memory: &mut Memory) -> Result<Self, Error> {
-        let root = memory
-            .allocate(Order::BASE, FrameClass::PageTable)
-            .ok_or(Error::OutOfMemory)?;
+        let root = obtain(FrameClass::PageTable, memory).ok_or(Error::OutOfMemory)?;
         Ok(Self {
             id,
             vmas: RangeMap::new(),
@@ -317,19 +315,17 @@ impl AddressSpace {
         memory: &mut Memory,
         effects: &mut Effects,
     ) -> Result<(Frame, PageSize), Error> {
-        for size in [PageSize::Size2M, PageSize::Size4K] {
-            if size > wanted {
-                continue;
+        if wanted >= PageSize::Size2M {
+            match obtain_huge(class, memory) {
+                Some(frame) => return Ok((frame, PageSize::Size2M)),
+                None => effects.fallbacks += 1,
             }
-            if let Some(frame) = memory.allocate(size.order(), class) {
-                return Ok((frame, size));
-            }
-            effects.fallbacks += u64::from(size == PageSize::Size2M);
+        }
+        if let Some(frame) = memory.allocate(&Request::new(Order::BASE, class)) {
+            return Ok((frame, PageSize::Size4K));
         }
         self.reclaim_lazily_freed(memory, effects);
-        let frame = memory
-            .allocate(Order::BASE, class)
-            .ok_or(Error::OutOfMemory)?;
+        let frame = obtain(class, memory).ok_or(Error::OutOfMemory)?;
         Ok((frame, PageSize::Size4K))
     }
 
@@ -370,6 +366,13 @@ impl AddressSpace {
                 leaf.writable = true;
                 leaf.lazily_freed = false;
             });
+            if is_alone && memory.owner(leaf.frame).is_none() {
+                let owner = Owner {
+                    space: self.id.0,
+                    page: address.align_down(leaf.size.bytes()).page(),
+                };
+                let _ = memory.set_owner(leaf.frame, Some(owner));
+            }
             effects
                 .invalidations
                 .push(VirtRange::page_around(address, leaf.size));
@@ -418,7 +421,7 @@ impl AddressSpace {
     ) -> Result<(), Error> {
         let page = address.align_down(leaf.size.bytes());
         let mapped = self.table.map(page, leaf, || {
-            let node = memory.allocate(Order::BASE, FrameClass::PageTable);
+            let node = obtain(FrameClass::PageTable, memory);
             effects.nodes += u64::from(node.is_some());
             node
         });
@@ -455,6 +458,26 @@ impl AddressSpace {
         let leaf = self.table.unmap(address, |node| free(node, memory))?;
         *self.resident.of(leaf.size) -= 1;
         Some(leaf)
+    }
+
+    /// Maps a page to where its contents have moved; says whether it is mapped here.
+    pub fn follow(&mut self, moved: &Move) -> bool {
+        let address = moved.owner.page.address();
+        let is_here = self
+            .table
+            .leaf(address)
+            .is_some_and(|leaf| leaf.frame == moved.from && leaf.size.order() == moved.order);
+        is_here && self.table.update(address, |leaf| leaf.frame = moved.to)
+    }
+
+    /// The size of page that the policy wants for a first touch of an address.
+    #[must_use]
+    pub fn wanted_size(&self, address: VirtAddr, policy: &dyn MappingPolicy) -> PageSize {
+        let Some((range, vma)) = self.vma(address) else {
+            return PageSize::Size4K;
+        };
+        let fits = self.largest_fit(address, range, vma);
+        policy.on_fault(&FaultContext { address, vma, fits }).min(fits)
     }
 
     /// Gives everything back. The space must not be used afterwards.
@@ -522,6 +545,21 @@ pub(crate) fn release(leaf: Leaf, memory: &mut Memory) {
     for i in 0..leaf.size.frames() {
         free(leaf.frame.offset(i), memory);
     }
+}
+
+/// A frame, if need be one that reclaim frees for it.
+pub(crate) fn obtain(class: FrameClass, memory: &mut Memory) -> Option<Frame> {
+    // A single frame needs no compaction, so nothing moves under the caller's feet.
+    memory.allocate_or_reclaim(&Request::new(Order::BASE, class), &mut ())
+}
+
+/// A 2 MB block, if one is free. If none is, the kernel is asked to make some in the background.
+pub(crate) fn obtain_huge(class: FrameClass, memory: &mut Memory) -> Option<Frame> {
+    let frame = memory.allocate(&Request::new(Order::HUGE_2M, class));
+    if frame.is_none() {
+        memory.want_compaction(Order::HUGE_2M);
+    }
+    frame
 }
 
 /// Gives up one use of a block.

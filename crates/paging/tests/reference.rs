@@ -6,12 +6,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use contigua_frames::{FrameClass, FrameRecord, Frames};
+use contigua_frames::{Boxed, Config, FrameClass, Frames, Layout, Placement};
 use contigua_paging::{
     AddressSpace, CollapseContext, Effects, FaultContext, HugeAdvice, MappingPolicy, Memory,
     SpaceId, Vma, VmaKind,
 };
-use contigua_units::{Frame, Order, PageSize, VirtAddr, VirtPage, VirtRange};
+use contigua_units::{Bytes, Frame, Order, PageSize, VirtAddr, VirtPage, VirtRange};
 use proptest::prelude::*;
 
 const BASE: u64 = 0x4000_0000;
@@ -47,6 +47,7 @@ enum Operation {
     Fork,
     Exit(usize),
     Pass,
+    Compact,
 }
 
 fn operation() -> impl Strategy<Value = Operation> {
@@ -68,6 +69,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         1 => Just(Operation::Fork),
         1 => any::<usize>().prop_map(Operation::Exit),
         2 => Just(Operation::Pass),
+        2 => Just(Operation::Compact),
     ]
 }
 
@@ -200,7 +202,11 @@ impl World {
 }
 
 fn memory(frames: usize) -> Memory {
-    Frames::new(vec![FrameRecord::default(); frames].into_boxed_slice()).unwrap()
+    let config = Config {
+        min_free: Some(Bytes::new(0)),
+        ..Config::default()
+    };
+    Frames::new(Boxed::new(Layout::new(frames, 0, 1)), config, Placement::default()).unwrap()
 }
 
 proptest! {
@@ -279,6 +285,20 @@ proptest! {
                     if processes.len() > 1 {
                         let process = processes.remove(choice % processes.len());
                         process.space.destroy(&mut world.memory);
+                    }
+                }
+                Operation::Compact => {
+                    let mut moves = Vec::new();
+                    world.memory.compact_all(&mut moves);
+                    for moved in moves {
+                        let owner = SpaceId(moved.owner.space);
+                        let mut spaces = processes.iter_mut().map(|process| &mut process.space);
+                        let space = spaces.find(|space| space.id() == owner).unwrap();
+                        prop_assert!(space.follow(&moved), "{:?}", moved);
+                        for i in 0..moved.order.frames() {
+                            let content = world.frames.remove(&moved.from.offset(i));
+                            world.frames.extend(content.map(|c| (moved.to.offset(i), c)));
+                        }
                     }
                 }
                 Operation::Pass => {

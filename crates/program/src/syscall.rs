@@ -195,16 +195,32 @@ pub enum Call {
     Receive {
         /// How many bytes.
         bytes: u64,
+        /// The file descriptor.
+        descriptor: u32,
+        /// The call says where in the file, so that it may return to what it has seen before.
+        positioned: bool,
     },
     /// Data went from the program to the kernel.
     Send {
         /// How many bytes.
         bytes: u64,
+        /// The file descriptor.
+        descriptor: u32,
+        /// The call says where in the file, so that it may return to what it has seen before.
+        positioned: bool,
     },
     /// A call that made a file descriptor.
-    Open,
+    Open {
+        /// The file descriptor; for pipes, which return two in memory, `None`.
+        descriptor: Option<u32>,
+        /// What it stands for.
+        kind: DescriptorKind,
+    },
     /// `close`.
-    Close,
+    Close {
+        /// The file descriptor.
+        descriptor: u32,
+    },
     /// The program waited for events.
     Wait,
     /// A thread, a process or a program began.
@@ -213,6 +229,17 @@ pub enum Call {
     Exit,
     /// A call that failed, or that no memory system can see.
     Other,
+}
+
+/// What a file descriptor stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DescriptorKind {
+    /// A file, or a device that looks like one.
+    File,
+    /// A connection, or what connections come from.
+    Socket,
+    /// A pipe.
+    Pipe,
 }
 
 /// `madvise` advice that changes memory.
@@ -305,6 +332,8 @@ impl Call {
             | Known::Recvfrom
             | Known::Recvmsg => Self::Receive {
                 bytes: address.get(),
+                descriptor: a0 as u32,
+                positioned: matches!(known, Known::Pread64 | Known::Preadv),
             },
             Known::Write
             | Known::Pwrite64
@@ -316,18 +345,39 @@ impl Call {
             | Known::Splice
             | Known::CopyFileRange => Self::Send {
                 bytes: address.get(),
+                descriptor: match known {
+                    // Where these two send to is their third argument.
+                    Known::Splice | Known::CopyFileRange => a2 as u32,
+                    _ => a0 as u32,
+                },
+                positioned: matches!(known, Known::Pwrite64 | Known::Pwritev),
             },
             // The results of these two count messages, not bytes, so the bytes are unknown.
-            Known::Recvmmsg => Self::Receive { bytes: 0 },
-            Known::Sendmmsg => Self::Send { bytes: 0 },
-            Known::Open
-            | Known::Openat
-            | Known::Socket
-            | Known::Pipe
-            | Known::Pipe2
-            | Known::Accept
-            | Known::Accept4 => Self::Open,
-            Known::Close => Self::Close,
+            Known::Recvmmsg => Self::Receive {
+                bytes: 0,
+                descriptor: a0 as u32,
+                positioned: false,
+            },
+            Known::Sendmmsg => Self::Send {
+                bytes: 0,
+                descriptor: a0 as u32,
+                positioned: false,
+            },
+            Known::Open | Known::Openat => Self::Open {
+                descriptor: Some(address.get() as u32),
+                kind: DescriptorKind::File,
+            },
+            Known::Socket | Known::Accept | Known::Accept4 => Self::Open {
+                descriptor: Some(address.get() as u32),
+                kind: DescriptorKind::Socket,
+            },
+            Known::Pipe | Known::Pipe2 => Self::Open {
+                descriptor: None,
+                kind: DescriptorKind::Pipe,
+            },
+            Known::Close => Self::Close {
+                descriptor: a0 as u32,
+            },
             Known::EpollWait
             | Known::EpollPwait
             | Known::Poll
@@ -380,6 +430,27 @@ mod tests {
     fn a_failed_call_changes_nothing() {
         assert_eq!(call(9, [0, 4096, 3, 0x22, 0, 0], -12), Call::Other);
         assert_eq!(call(11, [0x1000, 4096, 0, 0, 0, 0], -22), Call::Other);
+    }
+
+    #[test]
+    fn calls_that_move_data_say_through_which_descriptor() {
+        let received = Call::Receive {
+            bytes: 100,
+            descriptor: 7,
+            positioned: false,
+        };
+        assert_eq!(call(0, [7, 0x1000, 4096, 0, 0, 0], 100), received);
+        let opened = Call::Open {
+            descriptor: Some(9),
+            kind: DescriptorKind::Socket,
+        };
+        assert_eq!(call(288, [5, 0, 0, 0, 0, 0], 9), opened);
+        let spliced = Call::Send {
+            bytes: 1,
+            descriptor: 4,
+            positioned: false,
+        };
+        assert_eq!(call(275, [3, 0, 4, 0, 0, 0], 1), spliced);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Python passes configuration as TOML text and gets reports as JSON text: both sides have good
 //! libraries for these, and the formats are the same as on disk.
 
+mod ageing;
 mod session;
 
 use std::ffi::OsString;
@@ -176,5 +177,9 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(resolve_design, module)?)?;
     module.add_function(wrap_pyfunction!(resolve_machine, module)?)?;
     module.add_function(wrap_pyfunction!(parse_duration, module)?)?;
+    module.add_class::<ageing::AgedServer>()?;
+    module.add_function(wrap_pyfunction!(ageing::age, module)?)?;
+    module.add_function(wrap_pyfunction!(ageing::load_snapshot, module)?)?;
+    module.add_function(wrap_pyfunction!(ageing::resolve_profile, module)?)?;
     Ok(())
 }

@@ -1,7 +1,10 @@
 //! The simulated kernel: processes, system calls, faults, and physical memory below them.
 
+pub(crate) mod demand;
+pub(crate) mod history;
+
 use contigua_contiguity::Contiguity;
-use contigua_frames::{FrameClass, FrameRecord, Frames};
+use contigua_frames::{Counters, FrameClass, Move};
 use contigua_paging::{
     AddressSpace, Effects, FaultKind, HugeAdvice, MappingPolicy, Memory, PageTable, Resident,
     SpaceId, Vma, VmaKind,
@@ -10,17 +13,35 @@ use contigua_program::sources::Program;
 use contigua_program::syscall::{Advice, Call};
 use contigua_program::wire::{Event, ImageKind, ProcessId, ThreadId};
 use contigua_translation::{Access, BackgroundPass, Mmu};
-use contigua_units::{Bytes, Cycles, Frame, PAGE_BYTES, PageSize, VirtAddr, VirtRange};
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use contigua_units::{
+    Bytes, Cycles, Megahertz, Nanoseconds, Order, PAGE_BYTES, PageSize, VirtAddr, VirtRange,
+};
 
 use crate::Error;
-use crate::config::{Age, KernelCosts, RunConfig};
+use crate::config::{KernelCosts, RunConfig};
 use crate::report::{KernelReport, MemoryReport, SyscallReport};
+use demand::Demand;
 
 /// The least memory of a simulated server.
 const LEAST_MEMORY: Bytes = Bytes::new(16 << 20);
 /// The most: 16 bytes of metadata a frame are 16 GB of host memory then.
 const MOST_MEMORY: Bytes = Bytes::new(4 << 40);
+
+/// Checks that a simulated server can have that much memory.
+pub(crate) fn check_memory(memory: Bytes) -> Result<(), Error> {
+    if (LEAST_MEMORY..=MOST_MEMORY).contains(&memory) {
+        return Ok(());
+    }
+    Err(Error::Memory {
+        memory,
+        least: LEAST_MEMORY,
+        most: MOST_MEMORY,
+    })
+}
+
+/// Times that an operation that ran out of memory is tried again after the kernel's threads have
+/// made some.
+const PATIENCE: usize = 3;
 
 /// All addresses of a process.
 const EVERYTHING: VirtRange = VirtRange {
@@ -60,7 +81,17 @@ pub(crate) struct Kernel {
     threads: Vec<ProcessId>,
     current: SpaceId,
     effects: Effects,
+    moves: Vec<Move>,
+    demand: Demand,
+    clock: Megahertz,
+    /// Age of the server, for the kernel's threads.
+    now: Nanoseconds,
+    /// Its age when the core's clock was at 0.
+    epoch: Nanoseconds,
     resident: Resident,
+    events_before: Counters,
+    /// Frames of page tables that others have.
+    page_tables_before: u64,
     pub(crate) contiguity_before: Contiguity,
     pub(crate) counters: KernelReport,
     pub(crate) syscalls: SyscallReport,
@@ -70,25 +101,13 @@ pub(crate) struct Kernel {
 impl Kernel {
     pub(crate) fn new(config: &RunConfig, reports_mappings: bool) -> Result<Self, Error> {
         let machine = &config.machine;
-        if !(LEAST_MEMORY..=MOST_MEMORY).contains(&machine.memory) {
-            return Err(Error::Memory {
-                memory: machine.memory,
-                least: LEAST_MEMORY,
-                most: MOST_MEMORY,
-            });
-        }
-        let records = vec![FrameRecord::default(); machine.memory.frames() as usize];
-        let mut memory = Frames::new(records.into_boxed_slice()).map_err(|_| Error::Memory {
-            memory: machine.memory,
-            least: LEAST_MEMORY,
-            most: MOST_MEMORY,
-        })?;
-        grow_old(&mut memory, config.age, config.seed);
+        check_memory(machine.memory)?;
+        let (memory, now) = history::memory(config)?;
         let scheme = &config.design.translation;
         let pass = scheme
             .background()
             .map(|pass| (pass, pass.interval.at(machine.clock)));
-        Ok(Self {
+        let mut kernel = Self {
             contiguity_before: memory.contiguity(),
             memory,
             costs: machine.kernel.clone(),
@@ -101,11 +120,21 @@ impl Kernel {
             threads: Vec::new(),
             current: SpaceId(0),
             effects: Effects::default(),
+            moves: Vec::new(),
+            demand: Demand::default(),
+            clock: machine.clock,
+            now,
+            epoch: now,
             resident: Resident::default(),
+            events_before: Counters::default(),
+            page_tables_before: 0,
             counters: KernelReport::default(),
             syscalls: SyscallReport::default(),
             peak: MemoryReport::default(),
-        })
+        };
+        kernel.events_before = kernel.memory.counters();
+        kernel.page_tables_before = kernel.memory.frames_of(FrameClass::PageTable);
+        Ok(kernel)
     }
 
     fn out_of_memory(&self) -> OutOfMemory {
@@ -138,6 +167,17 @@ impl Kernel {
         self.memory.contiguity()
     }
 
+    /// What happened to physical memory in the region of interest.
+    pub(crate) fn memory_events(&self) -> Counters {
+        self.memory.counters().since(&self.events_before)
+    }
+
+    /// Size of the unmovable region, where there is one.
+    pub(crate) fn unmovable_region(&self) -> Option<Bytes> {
+        let border = self.memory.border()?;
+        Some(Bytes::new(u64::from(border.get()) * PAGE_BYTES))
+    }
+
     pub(crate) fn thread_count(&self) -> u64 {
         self.threads.len() as u64
     }
@@ -149,6 +189,7 @@ impl Kernel {
     pub(crate) fn reset_counters(&mut self) {
         self.counters = KernelReport::default();
         self.syscalls = SyscallReport::default();
+        self.events_before = self.memory.counters();
         self.note_peak();
     }
 
@@ -220,7 +261,7 @@ impl Kernel {
                 self.threads[thread.0 as usize] = process;
                 self.run_thread(thread)?;
             }
-            Event::ThreadEnd => {}
+            Event::ThreadEnd => self.demand.thread_ended(&mut self.memory),
             Event::ProcessStart { process } => {
                 self.end_process(process, mmu);
                 self.run_thread(thread)?;
@@ -233,7 +274,10 @@ impl Kernel {
                     self.current = self.space_of(ProcessId(0))?;
                 }
             }
-            Event::Fork { child } => return self.fork(child, mmu),
+            Event::Fork { child } => {
+                self.demand.forked(self.threads[thread.0 as usize], child);
+                return self.fork(child, mmu);
+            }
             Event::ForkFailed { child } => self.end_process(child, mmu),
             Event::Image {
                 range,
@@ -256,7 +300,9 @@ impl Kernel {
             Event::Syscall(syscall) => {
                 let call = Call::of(program.architecture, &syscall);
                 self.count(&call);
-                return Ok(self.call(call, mmu)? + self.costs.syscall_cycles);
+                let process = self.threads[thread.0 as usize];
+                self.demand.call(&call, process, &mut self.memory);
+                return Ok(self.call(call, mmu)? + self.settle(mmu) + self.costs.syscall_cycles);
             }
         }
         Ok(Cycles::ZERO)
@@ -272,17 +318,17 @@ impl Kernel {
             | Call::Break { .. }
             | Call::Protect { .. }
             | Call::Advise { .. } => counters.memory += 1,
-            Call::Receive { bytes } => {
+            Call::Receive { bytes, .. } => {
                 counters.receives += 1;
                 counters.bytes_received += bytes;
             }
-            Call::Send { bytes } => {
+            Call::Send { bytes, .. } => {
                 counters.sends += 1;
                 counters.bytes_sent += bytes;
             }
-            Call::Open => counters.opens += 1,
+            Call::Open { .. } => counters.opens += 1,
             Call::Wait => counters.waits += 1,
-            Call::Close | Call::Spawn | Call::Exit | Call::Other => {}
+            Call::Close { .. } | Call::Spawn | Call::Exit | Call::Other => {}
         }
     }
 
@@ -380,6 +426,10 @@ impl Kernel {
     ) -> Result<Cycles, OutOfMemory> {
         let write = access == Access::Write;
         let mut resolved = None;
+        let mut prepared = Cycles::ZERO;
+        if !self.memory.has_free_block(Order::HUGE_2M) {
+            prepared = self.make_huge(address, mmu);
+        }
         let work = self.change(mmu, |space, memory, effects, policy| {
             resolved = Some(space.fault(address, write, policy, memory, effects)?);
             Ok(())
@@ -394,12 +444,14 @@ impl Kernel {
                 (FaultKind::Spurious, _) => &mut counters.faults_spurious,
             } += 1;
         }
-        Ok(work + self.costs.page_fault_cycles)
+        Ok(prepared + work + self.costs.page_fault_cycles)
     }
 
     /// Lets the background pass catch up with the time.
     pub(crate) fn background(&mut self, now: Cycles, mmu: &mut Mmu) -> Cycles {
-        let mut work = Cycles::ZERO;
+        let elapsed = now.get() * 1000 / u64::from(self.clock.get());
+        self.now = Nanoseconds::new(self.epoch.get() + elapsed);
+        let mut work = self.run_threads(mmu);
         while let Some((pass, interval)) = self.pass
             && now >= self.next_pass
         {
@@ -422,29 +474,59 @@ impl Kernel {
     /// Starts the background pass's clock anew, when the core's is.
     pub(crate) fn restart_clock(&mut self) {
         self.next_pass = self.pass.map_or(Cycles::ZERO, |(_, interval)| interval);
+        self.epoch = self.now;
     }
 
-    /// Changes the running space, then does and charges what follows from the change.
+    /// Changes the running space, then does and charges what follows from the change. When memory
+    /// runs out, the kernel's threads get a chance to make some, and the change goes on.
     fn change(
         &mut self,
         mmu: &mut Mmu,
-        change: impl FnOnce(
+        mut change: impl FnMut(
             &mut AddressSpace,
             &mut Memory,
             &mut Effects,
             &dyn MappingPolicy,
         ) -> Result<(), contigua_paging::Error>,
     ) -> Result<Cycles, OutOfMemory> {
-        let out_of_memory = self.out_of_memory();
+        let mut work = self.settle(mmu);
+        let mut attempts = 0;
+        loop {
+            let (done, cycles) = self.change_once(mmu, &mut change);
+            work += cycles;
+            if done.is_ok() {
+                return Ok(work);
+            }
+            attempts += 1;
+            let before = self.memory.free_frames();
+            work += self.run_threads(mmu);
+            if attempts > PATIENCE || self.memory.free_frames() == before && attempts > 1 {
+                return Err(self.out_of_memory());
+            }
+        }
+    }
+
+    fn change_once(
+        &mut self,
+        mmu: &mut Mmu,
+        change: &mut impl FnMut(
+            &mut AddressSpace,
+            &mut Memory,
+            &mut Effects,
+            &dyn MappingPolicy,
+        ) -> Result<(), contigua_paging::Error>,
+    ) -> (Result<(), contigua_paging::Error>, Cycles) {
         let id = self.current;
         let space = self.spaces[usize::from(id.0)]
             .as_mut()
             .expect("the running thread's process has an address space");
         let before = space.resident();
+        let stalled = self.memory.pressure().all().total;
         self.effects.clear();
         let done = change(space, &mut self.memory, &mut self.effects, &*self.policy);
         let after = space.resident();
         self.account(before, after);
+        let stalled = self.memory.pressure().all().total.get() - stalled.get();
         let effects = &self.effects;
         for &range in &effects.invalidations {
             mmu.invalidate(id, range);
@@ -455,13 +537,72 @@ impl Kernel {
         self.counters.huge_page_collapses += effects.collapses;
         self.counters.huge_page_splits += effects.splits;
         self.counters.unexplained_accesses += effects.unexplained;
-        done.map_err(|_| out_of_memory)?;
         let costs = &self.costs;
-        Ok(costs.zero_4k_cycles * effects.zeroed_4k
+        let work = costs.zero_4k_cycles * effects.zeroed_4k
             + costs.zero_2m_cycles * effects.zeroed_2m
             + costs.copy_4k_cycles * effects.copied_4k
             + costs.page_table_node_cycles * effects.nodes
-            + costs.invalidation_cycles * invalidations)
+            + costs.invalidation_cycles * invalidations
+            + Nanoseconds::new(stalled).at(self.clock);
+        (done, work)
+    }
+
+    /// Lets the kernel's threads run if somebody woke them.
+    fn settle(&mut self, mmu: &mut Mmu) -> Cycles {
+        if self.memory.has_background_work() {
+            self.run_threads(mmu)
+        } else {
+            Cycles::ZERO
+        }
+    }
+
+    /// Reclaim, compaction and resizing in the background, and what follows for page tables. The
+    /// one core that is simulated pays for moved pages.
+    fn run_threads(&mut self, mmu: &mut Mmu) -> Cycles {
+        let mut moves = core::mem::take(&mut self.moves);
+        self.memory.background(self.now, &mut moves);
+        let work = self.follow(&moves, mmu);
+        moves.clear();
+        self.moves = moves;
+        work
+    }
+
+    /// Lets page tables and TLBs follow pages that moved.
+    fn follow(&mut self, moves: &[Move], mmu: &mut Mmu) -> Cycles {
+        let mut work = Cycles::ZERO;
+        for moved in moves {
+            let space = SpaceId(moved.owner.space);
+            let table = self.spaces.get_mut(usize::from(space.0));
+            if let Some(table) = table.and_then(Option::as_mut) {
+                table.follow(moved);
+            }
+            let start = moved.owner.page.address();
+            mmu.invalidate(space, VirtRange::with_length(start, moved.order.bytes()));
+            self.counters.invalidations += 1;
+            work += self.costs.copy_4k_cycles * u64::from(moved.order.frames())
+                + self.costs.invalidation_cycles;
+        }
+        work
+    }
+
+    /// Makes a 2 MB block for a page that the program has asked to be huge, as Linux does by
+    /// default (`transparent_hugepage/defrag` is `madvise`).
+    fn make_huge(&mut self, address: VirtAddr, mmu: &mut Mmu) -> Cycles {
+        let space = self.running();
+        let asked = space
+            .vma(address)
+            .is_some_and(|(_, vma)| vma.huge == HugeAdvice::Huge);
+        if !asked || space.wanted_size(address, &*self.policy) < PageSize::Size2M {
+            return Cycles::ZERO;
+        }
+        let mut moves = core::mem::take(&mut self.moves);
+        let before = self.memory.pressure().all().total.get();
+        self.memory.compact_for(Order::HUGE_2M, &mut moves);
+        let stalled = self.memory.pressure().all().total.get() - before;
+        let work = self.follow(&moves, mmu);
+        moves.clear();
+        self.moves = moves;
+        work + Nanoseconds::new(stalled).at(self.clock)
     }
 
     fn account(&mut self, before: Resident, after: Resident) {
@@ -488,7 +629,10 @@ impl Kernel {
             resident_2m: Bytes::new(resident.pages_2m * PageSize::Size2M.bytes()),
             resident_1g: Bytes::new(resident.pages_1g * PageSize::Size1G.bytes()),
             huge_page_coverage: (all - small) as f64 / all.max(1) as f64,
-            page_tables: Bytes::new(self.memory.frames_of(FrameClass::PageTable) * PAGE_BYTES),
+            page_tables: Bytes::new(
+                (self.memory.frames_of(FrameClass::PageTable) - self.page_tables_before)
+                    * PAGE_BYTES,
+            ),
         };
     }
 
@@ -515,73 +659,5 @@ impl Kernel {
             ));
         }
         Ok(())
-    }
-}
-
-/// Puts unmovable frames where the history says. Which ones follows from the seed by hashing the
-/// frame number, so that histories of the same seed nest: a larger share only adds frames.
-fn grow_old(memory: &mut Memory, age: Age, seed: u64) {
-    let Age::Scattered(share) = age else {
-        return;
-    };
-    // In parts of 2^32, the precision that a share of frames needs at most.
-    let parts = (share * 2_f64.powi(32)).round();
-    for number in 0..memory.total() as u32 {
-        let hash = xxh3_64_with_seed(&number.to_le_bytes(), seed);
-        if f64::from((hash >> 32) as u32) < parts {
-            memory
-                .allocate_at(Frame::new(number), FrameClass::KernelOther)
-                .expect("nothing is allocated yet");
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn aged(share: f64, seed: u64) -> Memory {
-        let records = vec![FrameRecord::default(); 1 << 16];
-        let mut memory = Frames::new(records.into_boxed_slice()).unwrap();
-        grow_old(&mut memory, Age::Scattered(share), seed);
-        memory
-    }
-
-    #[test]
-    fn scattering_one_percent_leaves_no_free_huge_block() {
-        let memory = aged(0.01, 1);
-        let unmovable = memory.frames_of(FrameClass::KernelOther);
-        assert!(
-            (500..=810).contains(&unmovable),
-            "{unmovable} of 65536 frames"
-        );
-        let contiguity = memory.contiguity();
-        assert!(contiguity.blocks_2m.free < 4, "{contiguity:?}");
-        assert_eq!(memory.validate(), Ok(()));
-    }
-
-    #[test]
-    fn the_same_seed_gives_the_same_history_and_a_larger_share_only_adds() {
-        let frames = |memory: &Memory| -> Vec<Frame> {
-            let unmovable = |class| class == FrameClass::KernelOther;
-            memory
-                .blocks()
-                .filter(|b| unmovable(b.0))
-                .map(|b| b.1)
-                .collect()
-        };
-        let (few, again, many, other) = (
-            aged(0.001, 7),
-            aged(0.001, 7),
-            aged(0.01, 7),
-            aged(0.001, 8),
-        );
-        assert_eq!(frames(&few), frames(&again));
-        assert_ne!(frames(&few), frames(&other));
-        assert!(
-            frames(&few)
-                .iter()
-                .all(|frame| frames(&many).contains(frame))
-        );
     }
 }

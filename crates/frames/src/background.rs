@@ -1,0 +1,77 @@
+//! What the kernel's threads do beside everybody's allocations: reclaim, compaction, resizing.
+
+use contigua_units::{Nanoseconds, Order};
+
+use crate::allocator::Frames;
+use crate::moving::Moves;
+use crate::reclaim::Context;
+use crate::storage::Storage;
+
+/// Linux looks at fragmentation this often (`HPAGE_FRAG_CHECK_INTERVAL_MSEC`).
+const PROACTIVE_INTERVAL: u64 = 500_000_000;
+/// After a run of proactive compaction that did not help, this many looks are skipped (Linux's
+/// `COMPACT_MAX_DEFER_SHIFT`).
+const PROACTIVE_DEFERRAL: u64 = 1 << 6;
+/// Frames that background reclaim frees before it looks again.
+const BATCH: u64 = 512;
+
+impl<S: Storage> Frames<S> {
+    /// Whether some thread of the kernel was woken and has not run since.
+    #[must_use]
+    pub fn has_background_work(&self) -> bool {
+        self.regions.iter().any(|region| region.woken.is_some())
+    }
+
+    /// Wakes background compaction for a request of an order that found no block (Linux wakes
+    /// `kcompactd` when a huge page cannot be had).
+    pub fn want_compaction(&mut self, order: Order) {
+        let region = self.region_for(crate::MigrateType::Movable);
+        let wanted = &mut self.regions[region].wants_compaction;
+        *wanted = Some(wanted.map_or(order, |before| before.max(order)));
+    }
+
+    /// Lets the kernel's threads do what they were woken for. `now` must not decrease.
+    pub fn background(&mut self, now: Nanoseconds, moves: &mut dyn Moves) {
+        self.pressure.advance(now);
+        let mut is_woken = false;
+        for region in 0..self.regions.len() {
+            if let Some(order) = self.regions[region].woken.take() {
+                is_woken = true;
+                self.reclaim_in_background(region, order);
+            }
+        }
+        if is_woken {
+            self.evacuate_sheltered(moves);
+            self.resize(now, moves);
+        }
+        for region in 0..self.regions.len() {
+            if let Some(order) = self.regions[region].wants_compaction.take()
+                && !self.has_free_block_in(region, order)
+            {
+                self.compact_in_background(region, order, moves);
+            }
+            let state = &mut self.regions[region];
+            if state.frames() > 0 && now.get() >= state.next_proactive.get() {
+                let helped = self.compact_proactively(region, moves);
+                let looks = if helped { 1 } else { PROACTIVE_DEFERRAL };
+                let next = now.get() + PROACTIVE_INTERVAL * looks;
+                self.regions[region].next_proactive = Nanoseconds::new(next);
+            }
+        }
+    }
+
+    fn reclaim_in_background(&mut self, region: usize, order: Order) {
+        loop {
+            let state = &self.regions[region];
+            let goal = state.watermarks.boosted_high();
+            let missing = goal.saturating_sub(state.free);
+            if missing == 0 || self.reclaim(region, missing.min(BATCH), Context::Background) == 0 {
+                break;
+            }
+        }
+        self.regions[region].watermarks.end_boost();
+        if order > Order::BASE {
+            self.regions[region].wants_compaction = Some(order);
+        }
+    }
+}

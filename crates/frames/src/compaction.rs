@@ -1,0 +1,317 @@
+//! Compaction (Linux, `mm/compaction.c`): one scanner takes movable blocks from the start of a
+//! region, another one finds free frames for them from its end, until a block of the wanted order
+//! is free or the scanners meet.
+
+use contigua_units::{Frame, Nanoseconds, Order};
+
+use crate::allocator::Frames;
+use crate::block::{BLOCK_FRAMES, MigrateType, first_frame};
+use crate::moving::Moves;
+use crate::pressure::Stall;
+use crate::reclaim::Context;
+use crate::record::Role;
+use crate::storage::Storage;
+
+/// Linux puts compaction off for up to `1 << 6` attempts after failures.
+const MOST_DEFER_SHIFT: u32 = 6;
+
+/// Where the scanners of a region are, and how compaction went lately.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Compaction {
+    /// Pageblock from which the migration scanner goes on; `None` is the start.
+    migrate: Option<usize>,
+    /// Pageblock at which the free scanner goes on downwards; `None` is the end.
+    free: Option<usize>,
+    defer_shift: u32,
+    considered: u32,
+    failed_order: Option<Order>,
+}
+
+impl Compaction {
+    /// Whether to put an attempt off (Linux's `compaction_deferred`).
+    fn is_deferred(&mut self, order: Order) -> bool {
+        if self.failed_order.is_none_or(|failed| order < failed) {
+            return false;
+        }
+        let limit = 1 << self.defer_shift;
+        self.considered = (self.considered + 1).min(limit);
+        self.considered < limit
+    }
+
+    fn failed(&mut self, order: Order) {
+        self.considered = 0;
+        self.defer_shift = (self.defer_shift + 1).min(MOST_DEFER_SHIFT);
+        self.failed_order = Some(self.failed_order.map_or(order, |failed| failed.min(order)));
+    }
+
+    fn succeeded(&mut self, order: Order) {
+        self.considered = 0;
+        self.defer_shift = 0;
+        if self.failed_order.is_some_and(|failed| order >= failed) {
+            self.failed_order = None;
+        }
+    }
+}
+
+/// When a run of compaction is over, and what it may look at.
+#[derive(Clone, Copy)]
+pub(crate) enum Goal {
+    /// A free block of this order.
+    Block(Order),
+    /// Free memory that is this little fragmented (see [`Frames::fragmentation`]).
+    Fragmentation(u64),
+}
+
+impl<S: Storage> Frames<S> {
+    /// How fragmented free memory of a region is, 0 to 100: the percentage of it that is not in
+    /// blocks of 2 MB (Linux's `extfrag_for_order` at that order).
+    pub(crate) fn fragmentation(&self, region: usize) -> u64 {
+        let kinds: &[MigrateType] = match (self.confinement.is_some(), region) {
+            (false, _) => &MigrateType::ALL[..MigrateType::LISTED],
+            (true, 0) => &[MigrateType::Unmovable],
+            (true, _) => &[MigrateType::Movable],
+        };
+        let mut huge = 0;
+        for &kind in kinds {
+            for order in [Order::HUGE_2M, Order::BUDDY_MAX] {
+                huge += u64::from(self.lists.length(kind, order)) * u64::from(order.frames());
+            }
+        }
+        let free = self.regions[region].free;
+        (free - huge.min(free)) * 100 / free.max(1)
+    }
+
+    /// Makes a movable block of an order, for a task that waits for it; says whether one is free
+    /// now. The time goes into the pressure.
+    pub fn compact_for(&mut self, order: Order, moves: &mut dyn Moves) -> bool {
+        let region = self.region_for(MigrateType::Movable);
+        let before = self.counters;
+        let done = self.compact_directly(region, order, moves);
+        let events = self.counters.since(&before);
+        let costs = &self.config.costs;
+        let time = costs.scan.get() * events.frames_scanned
+            + costs.migrate.get() * events.frames_compacted_direct;
+        self.pressure.stall(Stall::Movable, Nanoseconds::new(time));
+        done
+    }
+
+    /// Compaction on the path of an allocation; says whether a block of the order is free now.
+    pub(crate) fn compact_directly(
+        &mut self,
+        region: usize,
+        order: Order,
+        moves: &mut dyn Moves,
+    ) -> bool {
+        if self.regions[region].compaction.is_deferred(order) {
+            self.counters.compactions_deferred += 1;
+            return false;
+        }
+        self.counters.direct_compactions += 1;
+        self.compact(region, Goal::Block(order), Context::Direct, moves)
+    }
+
+    /// Compaction in the background for a request that failed.
+    pub(crate) fn compact_in_background(
+        &mut self,
+        region: usize,
+        order: Order,
+        moves: &mut dyn Moves,
+    ) {
+        if self.regions[region].compaction.is_deferred(order) {
+            self.counters.compactions_deferred += 1;
+            return;
+        }
+        self.counters.background_compactions += 1;
+        self.compact(region, Goal::Block(order), Context::Background, moves);
+    }
+
+    /// Compaction because free memory of a region is fragmented (Linux's proactive mode). Says
+    /// whether it helped.
+    pub(crate) fn compact_proactively(&mut self, region: usize, moves: &mut dyn Moves) -> bool {
+        let proactiveness = u64::from(self.config.compaction_proactiveness.min(100));
+        let low = (100 - proactiveness).max(5);
+        let high = (low + 10).min(100);
+        let before = self.fragmentation(region);
+        if proactiveness == 0 || before <= high {
+            return true;
+        }
+        self.counters.proactive_compactions += 1;
+        self.compact(region, Goal::Fragmentation(low), Context::Background, moves);
+        self.fragmentation(region) < before
+    }
+
+    /// Compacts all of memory, as writing to `/proc/sys/vm/compact_memory` does.
+    pub fn compact_all(&mut self, moves: &mut dyn Moves) {
+        self.drain_per_cpu();
+        for region in 0..self.regions.len() {
+            self.regions[region].compaction = Compaction::default();
+            self.forget_skips(region);
+            self.compact(region, Goal::Fragmentation(0), Context::Background, moves);
+        }
+    }
+
+    fn forget_skips(&mut self, region: usize) {
+        let range = self.whole_blocks(region);
+        for block in &mut self.storage.parts_mut().blocks[range] {
+            block.skip = false;
+        }
+    }
+
+    /// Pageblocks of a region, the last of memory perhaps partial.
+    fn whole_blocks(&self, region: usize) -> core::ops::Range<usize> {
+        let region = &self.regions[region];
+        let number = |frame: Frame| frame.get().div_ceil(BLOCK_FRAMES) as usize;
+        number(region.start)..number(region.end)
+    }
+
+    fn reached(&self, region: usize, goal: Goal) -> bool {
+        match goal {
+            Goal::Block(order) => self.has_free_block_in(region, order),
+            Goal::Fragmentation(score) => self.fragmentation(region) <= score,
+        }
+    }
+
+    pub(crate) fn has_free_block_in(&self, region: usize, order: Order) -> bool {
+        let own = |kind: MigrateType| {
+            self.confinement.is_none() || (kind == MigrateType::Movable) == (region == 1)
+        };
+        let kinds = [MigrateType::Movable, MigrateType::Unmovable, MigrateType::Reclaimable];
+        kinds
+            .into_iter()
+            .any(|kind| own(kind) && self.lists.smallest_from(kind, order).is_some())
+    }
+
+    /// Says whether the goal was reached.
+    fn compact(
+        &mut self,
+        region: usize,
+        goal: Goal,
+        context: Context,
+        moves: &mut dyn Moves,
+    ) -> bool {
+        let blocks = self.whole_blocks(region);
+        let state = &self.regions[region].compaction;
+        let inside = |block: &usize| blocks.contains(block);
+        let mut source = state.migrate.filter(inside).unwrap_or(blocks.start);
+        let mut target = state.free.filter(inside).map_or(blocks.end, |block| block + 1);
+        let started_over = source == blocks.start;
+        if started_over {
+            self.forget_skips(region);
+        }
+        let mut cursor = None;
+        let mut reached = self.reached(region, goal);
+        while !reached && source < target {
+            if self.is_source(source, context) {
+                let all = self.empty_block(source, &mut target, &mut cursor, context, moves);
+                self.storage.parts_mut().blocks[source].skip = !all;
+                reached = self.reached(region, goal);
+            }
+            source += 1;
+        }
+        let state = &mut self.regions[region].compaction;
+        let met = source >= target;
+        state.migrate = (!met).then_some(source);
+        state.free = (!met).then(|| target.saturating_sub(1));
+        if let Goal::Block(order) = goal {
+            if reached {
+                state.succeeded(order);
+            } else if met && started_over {
+                state.failed(order);
+            }
+        }
+        reached
+    }
+
+    /// Whether the migration scanner looks into a pageblock.
+    fn is_source(&self, number: usize, context: Context) -> bool {
+        let block = self.pageblocks()[number];
+        let kind = match context {
+            // Linux's asynchronous mode: only where it can succeed.
+            Context::Direct => block.kind == MigrateType::Movable,
+            Context::Background => block.kind != MigrateType::Isolate,
+        };
+        let can_empty = context == Context::Background || block.unmovable == 0;
+        kind && !block.skip && block.movable > 0 && can_empty
+    }
+
+    /// Moves the movable blocks of a pageblock behind the free scanner; says whether all went.
+    fn empty_block(
+        &mut self,
+        number: usize,
+        target: &mut usize,
+        cursor: &mut Option<Frame>,
+        context: Context,
+        moves: &mut dyn Moves,
+    ) -> bool {
+        let first = first_frame(number);
+        let end = self.total.min(first.get() + BLOCK_FRAMES);
+        let mut at = first.get();
+        let mut all = true;
+        while at < end {
+            let frame = Frame::new(at);
+            let record = self.storage.parts().frames[frame.index()];
+            let order = record.order();
+            at += order.frames();
+            if record.role() == Role::Allocated {
+                self.counters.frames_scanned += 1;
+                if !record.can_move() || order >= Order::HUGE_2M {
+                    all = false;
+                    continue;
+                }
+                let Some(to) = self.free_target(number, order, target, cursor) else {
+                    return false;
+                };
+                match context {
+                    Context::Direct => {
+                        self.counters.frames_compacted_direct += u64::from(order.frames());
+                    }
+                    Context::Background => {
+                        self.counters.frames_compacted_background += u64::from(order.frames());
+                    }
+                }
+                self.move_block(frame, to, moves);
+            } else if record.role() == Role::PerCpu {
+                all = false;
+            }
+        }
+        all
+    }
+
+    /// Takes a block of `order` from the highest pageblock above `source` that has one. `target`
+    /// is the first pageblock that is used up, `cursor` where to go on in the one below it.
+    fn free_target(
+        &mut self,
+        source: usize,
+        order: Order,
+        target: &mut usize,
+        cursor: &mut Option<Frame>,
+    ) -> Option<Frame> {
+        while *target > source + 1 {
+            let number = *target - 1;
+            let first = first_frame(number);
+            let end = self.total.min(first.get() + BLOCK_FRAMES);
+            let block = self.pageblocks()[number];
+            // A pageblock that is entirely free is what compaction is for.
+            let is_suitable = block.kind == MigrateType::Movable
+                && u32::from(block.free) >= order.frames()
+                && u32::from(block.free) < BLOCK_FRAMES;
+            let mut at = cursor.map_or(first.get(), Frame::get);
+            while is_suitable && at < end {
+                let frame = Frame::new(at);
+                let record = self.storage.parts().frames[frame.index()];
+                self.counters.frames_scanned += 1;
+                if record.role() == Role::Free && record.order() >= order {
+                    let have = record.order();
+                    self.remove(frame);
+                    self.carve(frame, have, frame, order);
+                    *cursor = Some(frame.offset(order.frames()));
+                    return Some(frame);
+                }
+                at += record.order().frames();
+            }
+            *target = number;
+            *cursor = None;
+        }
+        None
+    }
+}

@@ -1,0 +1,71 @@
+//! What an administrator can set of the kernel's memory management, and what its work costs.
+
+use contigua_units::{Bytes, Nanoseconds};
+
+/// Settings with Linux's defaults. Sources: `Documentation/admin-guide/sysctl/vm.rst` and
+/// `mm/page_alloc.c`.
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(deny_unknown_fields, default))]
+pub struct Config {
+    /// `vm.min_free_kbytes`: what is kept for requests that cannot wait. By default the square
+    /// root of 16 times the memory in KB, as Linux computes it.
+    pub min_free: Option<Bytes>,
+    /// `vm.watermark_scale_factor`: distance between watermarks, in 1/10,000 of memory.
+    pub watermark_scale: u32,
+    /// `vm.watermark_boost_factor`: how far the high watermark rises, in 1/10,000 of itself, when
+    /// a request had to be served from a block of another type.
+    pub watermark_boost: u32,
+    /// `vm.compaction_proactiveness`: 0 (off) to 100.
+    pub compaction_proactiveness: u32,
+    /// `vm.swappiness`: 0 (never swap) to 200. A server without swap has 0.
+    pub swappiness: u32,
+    /// Frames that a CPU's list takes from or gives to the free lists at once; 0 for no lists.
+    pub per_cpu_batch: u32,
+    /// Frames above which a CPU's list gives a batch back.
+    pub per_cpu_high: u32,
+    /// What the kernel's work costs.
+    pub costs: Costs,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            min_free: None,
+            watermark_scale: 10,
+            watermark_boost: 15_000,
+            compaction_proactiveness: 20,
+            swappiness: 0,
+            per_cpu_batch: 63,
+            per_cpu_high: 4 * 63,
+            costs: Costs::default(),
+        }
+    }
+}
+
+/// Time that a task is stalled for each unit of the kernel's work that it does or waits for.
+/// The defaults are our choice, of the order that Linux shows on current servers.
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(deny_unknown_fields, default))]
+pub struct Costs {
+    /// Looking at a frame in reclaim or compaction.
+    pub scan: Nanoseconds,
+    /// Unmapping and freeing a frame in reclaim.
+    pub reclaim: Nanoseconds,
+    /// Moving a 4 KB page by software: 2 us of copying, and a shootdown.
+    pub migrate: Nanoseconds,
+    /// Waiting for memory that somebody else frees: a request that found none even after reclaim.
+    pub wait: Nanoseconds,
+}
+
+impl Default for Costs {
+    fn default() -> Self {
+        Self {
+            scan: Nanoseconds::new(100),
+            reclaim: Nanoseconds::new(1_000),
+            migrate: Nanoseconds::new(4_000),
+            wait: Nanoseconds::new(1_000_000),
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Emptying ranges: isolating pageblocks, moving everything out, and handing the range out as a
+//! whole (Linux's `alloc_contig_range`), for pages of 1 GB and for moving the border.
+
+use contigua_contiguity::FrameKind;
+use contigua_units::{Frame, Order};
+
+use crate::allocator::{Frames, Request};
+use crate::block::{BLOCK_FRAMES, MigrateType, blocks_of, first_frame};
+use crate::moving::Moves;
+use crate::policies::PlacementPolicy;
+use crate::reclaim::Context;
+use crate::record::{FrameClass, FrameRecord, Role};
+use crate::storage::Storage;
+
+/// Who may move what, while a pageblock is being emptied.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mover {
+    /// Software: movable blocks.
+    Software,
+    /// Software, and hardware for what is in use by devices.
+    Hardware,
+}
+
+impl<S: Storage> Frames<S> {
+    /// Takes an aligned range of more than order 10 by emptying one in which nothing is
+    /// unmovable. `None` when there is none, or no room for what is in it.
+    pub fn allocate_contiguous(
+        &mut self,
+        order: Order,
+        class: FrameClass,
+        moves: &mut dyn Moves,
+    ) -> Option<Frame> {
+        let home = self.placement.home(&Request::new(Order::BASE, class));
+        let region = self.region_for(home);
+        let Self { regions, .. } = self;
+        let start = regions[region].start.get().next_multiple_of(order.frames());
+        let end = regions[region].end.get();
+        self.drain_per_cpu();
+        let mut first = start;
+        while first + order.frames() <= end {
+            let range = Frame::new(first);
+            if self.is_emptiable(range, order) {
+                if self.empty_range(range, order, moves) {
+                    self.counters.contiguous_allocations += 1;
+                    self.take_range(range, order, class);
+                    return Some(range);
+                }
+                self.counters.contiguous_failures += 1;
+            }
+            first += order.frames();
+        }
+        None
+    }
+
+    /// Whether nothing in a range is unmovable, reserved or isolated, or reaches beyond it.
+    fn is_emptiable(&self, range: Frame, order: Order) -> bool {
+        let blocks = &self.pageblocks()[blocks_of(range, order)];
+        let record = self.storage.parts().frames[range.index()];
+        // A larger block that covers the range has its head elsewhere or here.
+        let is_part = record.order() > Order::BUDDY_MAX;
+        !is_part
+            && blocks.iter().all(|block| {
+                let used = block.free + block.movable;
+                u32::from(used) == BLOCK_FRAMES && block.kind != MigrateType::Isolate
+            })
+    }
+
+    /// Empties a range, or leaves its types as they were.
+    fn empty_range(&mut self, range: Frame, order: Order, moves: &mut dyn Moves) -> bool {
+        let blocks = blocks_of(range, order);
+        for number in blocks.clone() {
+            self.isolate(number);
+        }
+        let emptied = blocks
+            .clone()
+            .all(|number| self.evacuate(number, Mover::Software, moves));
+        if !emptied {
+            for number in blocks {
+                self.restore(number);
+            }
+        }
+        emptied
+    }
+
+    /// Makes one allocated block of an isolated, empty range.
+    fn take_range(&mut self, range: Frame, order: Order, class: FrameClass) {
+        let mut at = 0;
+        while at < order.frames() {
+            let frame = range.offset(at);
+            let have = self.storage.parts().frames[frame.index()].order();
+            self.remove(frame);
+            at += have.frames();
+        }
+        for number in blocks_of(range, order) {
+            let block = &mut self.storage.parts_mut().blocks[number];
+            block.kind = MigrateType::Movable;
+        }
+        self.finish(range, &Request::new(order, class));
+    }
+
+    /// Takes a pageblock's free frames off their lists.
+    pub(crate) fn isolate(&mut self, number: usize) {
+        self.set_type(number, MigrateType::Isolate);
+    }
+
+    /// Undoes [`Frames::isolate`].
+    pub(crate) fn restore(&mut self, number: usize) {
+        let before = self.pageblocks()[number].before;
+        self.set_type(number, before);
+        self.merge_block(number);
+    }
+
+    /// Merges the free blocks of a pageblock with those around it.
+    pub(crate) fn merge_block(&mut self, number: usize) {
+        let first = first_frame(number);
+        let record = self.storage.parts().frames[first.index()];
+        if record.role() == Role::Free && record.order() == Order::HUGE_2M {
+            self.remove(first);
+            self.give(first, Order::HUGE_2M);
+        }
+    }
+
+    /// Moves everything out of an isolated pageblock; says whether all went. What does not belong
+    /// on the pageblock's side of the border goes to its own side.
+    pub(crate) fn evacuate(&mut self, number: usize, mover: Mover, moves: &mut dyn Moves) -> bool {
+        let first = first_frame(number);
+        let end = self.total.min(first.get() + BLOCK_FRAMES);
+        let mut at = first.get();
+        while at < end {
+            let frame = Frame::new(at);
+            let record = self.storage.parts().frames[frame.index()];
+            match record.role() {
+                Role::Free => at += record.order().frames(),
+                Role::PerCpu | Role::Inside => return false,
+                Role::Allocated => {
+                    if record.order() > Order::HUGE_2M
+                        || !self.evacuate_one(frame, &record, mover, moves)
+                    {
+                        return false;
+                    }
+                    // A block that was split for lack of room is looked at again, in parts.
+                    if self.storage.parts().frames[frame.index()].role() != Role::Allocated {
+                        at += record.order().frames();
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    /// Moves a block out of its pageblock, or splits it because there is no room for it as a
+    /// whole. `false` when neither is possible.
+    fn evacuate_one(
+        &mut self,
+        frame: Frame,
+        record: &FrameRecord,
+        mover: Mover,
+        moves: &mut dyn Moves,
+    ) -> bool {
+        let by_hardware = mover == Mover::Hardware && record.can_move_in_use();
+        if !record.can_move() && !by_hardware {
+            return false;
+        }
+        // A pinned block is unmovable whatever its class.
+        let home = if record.kind() == FrameKind::Movable {
+            MigrateType::Movable
+        } else {
+            self.placement.home(&Request::new(Order::BASE, FrameClass::NetworkBuffer))
+        };
+        let region = self.region_for(home);
+        let mut to = self.take_listed(home, record.order());
+        if to.is_none() && record.order() == Order::BASE {
+            self.reclaim(region, 32, Context::Background);
+            self.drain_per_cpu();
+            to = self.take_listed(home, record.order());
+        }
+        match to {
+            Some(to) => {
+                if by_hardware {
+                    self.counters.frames_moved_by_hardware += u64::from(record.order().frames());
+                }
+                self.move_block(frame, to, moves);
+                true
+            }
+            // Pages that a table maps as one stay one.
+            None => {
+                record.order() > Order::BASE
+                    && record.group().is_some()
+                    && self.split(frame).is_ok()
+            }
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! Groups: the blocks of one user, in the order in which they were put there.
+//!
+//! A group is all that a simulated tenant, a cache or a queue needs to know of its memory, and it
+//! costs nothing beyond the records of the frames. Groups of page cache are the LRU lists that
+//! reclaim works on.
+
+use crate::chain::Chain;
+
+/// Names a group: an index into the records that the caller supplied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Group(pub u16);
+
+/// What reclaim may do with a group's blocks when memory is short.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Evict {
+    /// Nothing.
+    #[default]
+    Never,
+    /// Drop them, the oldest first: contents of files.
+    File,
+    /// Write them to swap, the oldest first: anonymous memory.
+    Swap,
+    /// Ask their owner to drop some: kernel caches.
+    Shrink,
+}
+
+/// One group.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct GroupRecord {
+    pub(crate) chain: Chain,
+    pub(crate) frames: u32,
+    pub(crate) evict: Evict,
+}

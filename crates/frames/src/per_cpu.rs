@@ -1,0 +1,18 @@
+//! Per-CPU lists of single free frames (Linux, `mm/page_alloc.c`): most allocations and frees stay
+//! on their CPU, and frames come from and go to the free lists in batches.
+
+use crate::block::MigrateType;
+use crate::chain::Chain;
+
+/// The lists of one CPU.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CpuRecord {
+    pub(crate) lists: [Chain; MigrateType::PER_CPU],
+}
+
+/// The slot of a type, if it has per-CPU lists.
+#[inline]
+pub(crate) fn slot(kind: MigrateType) -> Option<usize> {
+    let slot = kind as usize;
+    (slot < MigrateType::PER_CPU).then_some(slot)
+}

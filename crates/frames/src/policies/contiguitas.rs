@@ -1,0 +1,84 @@
+//! Contiguitas' placement (papers 000, section 3, and 001): unmovable memory at low addresses,
+//! movable memory above, and a border that a thread moves when one side runs short.
+
+use contigua_units::{Bytes, Order};
+
+use super::{Candidate, Confinement, Pinning, PlacementPolicy, Verdict, natural_type};
+use crate::Request;
+use crate::block::MigrateType;
+use crate::controller;
+use crate::lists::Discipline;
+
+/// The regions and their resizing.
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(deny_unknown_fields, default))]
+pub struct Config {
+    /// The unmovable region at boot, below which it never shrinks. Our choice.
+    pub unmovable_min: Bytes,
+    /// No request is ever served from the other region (the paper). Otherwise single movable
+    /// frames may use the unmovable region until a background pass moves them out (the authors'
+    /// proposal to Linux in 2024).
+    pub strict: bool,
+    /// Share of each region next to the border, in percent, that is used last. Our choice.
+    pub border_window: u32,
+    /// Contiguitas' hardware moves frames that are in use out of the border's way.
+    pub hardware_migration: bool,
+    /// When and how much to resize.
+    pub resize: controller::Config,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            unmovable_min: Bytes::new(64 << 20),
+            strict: true,
+            border_window: 10,
+            hardware_migration: false,
+            resize: controller::Config::default(),
+        }
+    }
+}
+
+impl PlacementPolicy for Config {
+    #[inline]
+    fn home(&self, request: &Request) -> MigrateType {
+        match natural_type(request) {
+            MigrateType::Movable => MigrateType::Movable,
+            _ => MigrateType::Unmovable,
+        }
+    }
+
+    fn fallbacks(&self, home: MigrateType) -> &'static [MigrateType] {
+        match home {
+            MigrateType::Movable if !self.strict => &[MigrateType::Unmovable],
+            _ => &[],
+        }
+    }
+
+    fn verdict(&self, _: MigrateType, request: &Request, _: &Candidate) -> Verdict {
+        if request.order == Order::BASE {
+            Verdict::BorrowSmallest
+        } else {
+            Verdict::Refuse
+        }
+    }
+
+    fn discipline(&self) -> Discipline {
+        Discipline::FarFromBorder
+    }
+
+    fn confinement(&self) -> Option<Confinement> {
+        Some(Confinement {
+            least_unmovable: self.unmovable_min,
+            window_percent: self.border_window,
+            hardware_migration: self.hardware_migration,
+            shelters_movable: !self.strict,
+            resize: self.resize.clone(),
+        })
+    }
+
+    fn pinning(&self) -> Pinning {
+        Pinning::MoveFirst
+    }
+}

@@ -1,0 +1,176 @@
+//! Placement policies: which part of memory may serve which request. One file each, listed here.
+//!
+//! A policy gives verdicts and keeps no state; the allocator acts on them. To add one, write its
+//! file with its `Config` and its [`PlacementPolicy`], and add its line to the list below.
+
+use contigua_units::Order;
+
+use crate::Request;
+use crate::block::MigrateType;
+use crate::controller;
+use crate::lists::Discipline;
+
+/// A free block of another type than a request's own, which has run out.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate {
+    /// Type of the pageblock that it lies in.
+    pub kind: MigrateType,
+    /// Its order.
+    pub order: Order,
+    /// Free frames of its pageblock.
+    pub free: u32,
+    /// Frames of its pageblock in use that can be moved.
+    pub movable: u32,
+    /// Frames of its pageblock that are in use and stay.
+    pub unmovable: u32,
+}
+
+/// What to do with a candidate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Leave it alone.
+    Refuse,
+    /// Take what is needed from it; the pageblock keeps its type.
+    Borrow,
+    /// Take what is needed from the smallest block that has it; pageblocks keep their types.
+    BorrowSmallest,
+    /// Take what is needed, and let the pageblock have the request's type from now on.
+    Claim,
+}
+
+/// What has to happen before a movable block may be pinned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pinning {
+    /// Nothing: it becomes unmovable where it is.
+    InPlace,
+    /// It moves into the unmovable region.
+    MoveFirst,
+}
+
+/// Two regions with a border between them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Confinement {
+    /// The unmovable region at the start and at its smallest.
+    pub least_unmovable: contigua_units::Bytes,
+    /// Share of each region next to the border, in percent, that is used last.
+    pub window_percent: u32,
+    /// Whether hardware moves frames that are in use when they are in the border's way.
+    pub hardware_migration: bool,
+    /// Whether single movable frames may use the unmovable region for a while.
+    pub shelters_movable: bool,
+    /// When and how much to resize.
+    pub resize: controller::Config,
+}
+
+/// Decides where requests are served.
+pub trait PlacementPolicy {
+    /// The lists that serve a request first.
+    fn home(&self, request: &Request) -> MigrateType;
+
+    /// Where to look when these have nothing, in order.
+    fn fallbacks(&self, home: MigrateType) -> &'static [MigrateType];
+
+    /// What to do with what is found there; the largest blocks are shown first.
+    fn verdict(&self, home: MigrateType, request: &Request, candidate: &Candidate) -> Verdict;
+
+    /// Which of several blocks is taken.
+    fn discipline(&self) -> Discipline {
+        Discipline::Recency
+    }
+
+    /// The regions, if there are any.
+    fn confinement(&self) -> Option<Confinement> {
+        None
+    }
+
+    /// How blocks are pinned.
+    fn pinning(&self) -> Pinning {
+        Pinning::InPlace
+    }
+}
+
+/// The type of a request by what it is for, where a policy has no other opinion.
+#[must_use]
+pub fn natural_type(request: &Request) -> MigrateType {
+    use contigua_contiguity::FrameKind;
+    match request.class.kind() {
+        FrameKind::Movable => MigrateType::Movable,
+        _ if request.reclaimable => MigrateType::Reclaimable,
+        _ => MigrateType::Unmovable,
+    }
+}
+
+/// Makes the modules, the configuration enum, its access to the policy and the list of names.
+macro_rules! policies {
+    ($($(#[$doc:meta])* $module:ident: $variant:ident, $name:literal;)*) => {
+        $(pub mod $module;)*
+
+        /// Which policy, and its parameters: the table `[placement.NAME]` of a design.
+        #[derive(Clone, Debug, PartialEq)]
+        #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+        pub enum Placement {
+            $($(#[$doc])* #[cfg_attr(feature = "serde", serde(rename = $name))]
+            $variant($module::Config),)*
+        }
+
+        impl Placement {
+            /// Names of all policies.
+            pub const NAMES: &[&str] = &[$($name,)*];
+
+            /// Its name.
+            #[must_use]
+            pub const fn name(&self) -> &'static str {
+                match self {
+                    $(Self::$variant(_) => $name,)*
+                }
+            }
+        }
+
+        impl PlacementPolicy for Placement {
+            #[inline]
+            fn home(&self, request: &Request) -> MigrateType {
+                match self { $(Self::$variant(policy) => policy.home(request),)* }
+            }
+
+            fn fallbacks(&self, home: MigrateType) -> &'static [MigrateType] {
+                match self { $(Self::$variant(policy) => policy.fallbacks(home),)* }
+            }
+
+            fn verdict(
+                &self,
+                home: MigrateType,
+                request: &Request,
+                candidate: &Candidate,
+            ) -> Verdict {
+                match self { $(Self::$variant(policy) => policy.verdict(home, request, candidate),)* }
+            }
+
+            fn discipline(&self) -> Discipline {
+                match self { $(Self::$variant(policy) => policy.discipline(),)* }
+            }
+
+            fn confinement(&self) -> Option<Confinement> {
+                match self { $(Self::$variant(policy) => policy.confinement(),)* }
+            }
+
+            fn pinning(&self) -> Pinning {
+                match self { $(Self::$variant(policy) => policy.pinning(),)* }
+            }
+        }
+    };
+}
+
+policies! {
+    /// Linux.
+    linux: Linux, "linux";
+    /// Illuminator: no mixing inside a pageblock.
+    illuminator: Illuminator, "illuminator";
+    /// Contiguitas: two regions.
+    contiguitas: Contiguitas, "contiguitas";
+}
+
+impl Default for Placement {
+    fn default() -> Self {
+        Self::Linux(linux::Config::default())
+    }
+}

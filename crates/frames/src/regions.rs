@@ -1,0 +1,261 @@
+//! Contiguitas' two regions: moving the border, and keeping pinned memory on the right side.
+
+use contigua_units::{Bytes, Frame, Nanoseconds, Order, PAGE_BYTES};
+
+use crate::allocator::{Frames, Request};
+use crate::block::{BLOCK_FRAMES, MigrateType, block_of, first_frame};
+use crate::contiguous::Mover;
+use crate::controller::{Decision, Inputs, RegionState};
+use crate::moving::Moves;
+use crate::policies::{Pinning, PlacementPolicy};
+use crate::record::Role;
+use crate::storage::Storage;
+use crate::Error;
+use contigua_contiguity::FrameKind;
+
+/// The region below the border.
+pub(crate) const UNMOVABLE: usize = 0;
+/// The region above it.
+pub(crate) const MOVABLE: usize = 1;
+
+impl<S: Storage> Frames<S> {
+    /// Looks at both regions and moves the border if the controller says so. Never on the path of
+    /// an allocation (paper 001, "Moving Resizing Off the Critical Path").
+    pub(crate) fn resize(&mut self, now: Nanoseconds, moves: &mut dyn Moves) {
+        let Some(confinement) = &self.confinement else {
+            return;
+        };
+        if self.is_allocating {
+            self.counters.resizes_in_allocations += 1;
+        }
+        let state = |region: usize, pressure: f64| {
+            let region = &self.regions[region];
+            let bytes = |frames: u64| Bytes::new(frames * PAGE_BYTES);
+            RegionState {
+                size: bytes(region.frames()),
+                free: bytes(region.free),
+                low: bytes(region.watermarks.low()),
+                high: bytes(region.watermarks.high()),
+                pressure,
+            }
+        };
+        let inputs = Inputs {
+            unmovable: state(UNMOVABLE, self.pressure.unmovable().avg10),
+            movable: state(MOVABLE, self.pressure.movable().avg10),
+            requested: Bytes::new(self.requested_frames * PAGE_BYTES),
+            least_unmovable: confinement.least_unmovable,
+            granule: Bytes::new(u64::from(BLOCK_FRAMES) * PAGE_BYTES),
+            now,
+        };
+        self.requested_frames = 0;
+        let blocks = |bytes: Bytes| bytes.frames() as usize / BLOCK_FRAMES as usize;
+        match self.controller.decide(&inputs) {
+            Decision::Stay => {}
+            Decision::Expand(bytes) => {
+                self.expand(blocks(bytes), moves);
+            }
+            Decision::Shrink(bytes) => {
+                self.shrink(blocks(bytes), moves);
+            }
+        }
+    }
+
+    /// Gives up to `blocks` pageblocks next to the border to the unmovable region, emptying them
+    /// into the rest of the movable one. Ends at the first that cannot be emptied; returns how
+    /// many went.
+    pub fn expand(&mut self, blocks: usize, moves: &mut dyn Moves) -> usize {
+        if self.confinement.is_none() {
+            return 0;
+        }
+        self.counters.expansions += 1;
+        self.drain_per_cpu();
+        let first = block_of(self.border);
+        // The movable region keeps a pageblock, and a partial one at the end of memory.
+        let last = (self.total / BLOCK_FRAMES).saturating_sub(1) as usize;
+        let mut done = 0;
+        for number in first..(first + blocks).min(last) {
+            if !self.hand_over(number, Mover::Software, MigrateType::Unmovable, moves) {
+                break;
+            }
+            done += 1;
+        }
+        done
+    }
+
+    /// Gives up to `blocks` pageblocks next to the border to the movable region, emptying them
+    /// into the rest of the unmovable one. Ends at the first that cannot be emptied; returns how
+    /// many went.
+    pub fn shrink(&mut self, blocks: usize, moves: &mut dyn Moves) -> usize {
+        let Some(confinement) = &self.confinement else {
+            return 0;
+        };
+        let mover = if confinement.hardware_migration {
+            Mover::Hardware
+        } else {
+            Mover::Software
+        };
+        let least = confinement.least_unmovable.frames() as usize / BLOCK_FRAMES as usize;
+        self.counters.shrinks += 1;
+        self.drain_per_cpu();
+        let end = block_of(self.border);
+        let least = least.max(1).max(end.saturating_sub(blocks));
+        let mut done = 0;
+        for number in (least..end).rev() {
+            if !self.hand_over(number, mover, MigrateType::Movable, moves) {
+                self.counters.shrinks_blocked += 1;
+                break;
+            }
+            done += 1;
+        }
+        done
+    }
+
+    /// Empties the pageblock at the border and lets it change sides; says whether it did.
+    fn hand_over(
+        &mut self,
+        number: usize,
+        mover: Mover,
+        to: MigrateType,
+        moves: &mut dyn Moves,
+    ) -> bool {
+        let block = self.pageblocks()[number];
+        // Do not begin what must fail.
+        let is_whole = u32::from(block.free + block.movable + block.unmovable) == BLOCK_FRAMES;
+        let stays = mover == Mover::Software && block.unmovable > 0;
+        let Some(room) = self.room_beside(number) else {
+            return false;
+        };
+        let used = u64::from(block.movable) + u64::from(block.unmovable);
+        if !is_whole || stays || room < used {
+            return false;
+        }
+        self.isolate(number);
+        if !self.evacuate(number, mover, moves) {
+            self.restore(number);
+            return false;
+        }
+        self.counters.frames_moved_by_resizes += used;
+        self.counters.blocks_resized += 1;
+        let first = first_frame(number);
+        let grown = to == MigrateType::Unmovable;
+        self.border = if grown { first.offset(BLOCK_FRAMES) } else { first };
+        self.regions[UNMOVABLE].end = self.border;
+        self.regions[MOVABLE].start = self.border;
+        self.set_type(number, to);
+        self.merge_block(number);
+        self.set_watermarks();
+        true
+    }
+
+    /// Free frames of the region of a pageblock outside it.
+    fn room_beside(&self, number: usize) -> Option<u64> {
+        let region = self.region_of(first_frame(number));
+        let own = u64::from(self.pageblocks()[number].free);
+        self.regions[region].free.checked_sub(own)
+    }
+
+    /// Moves movable frames that sheltered in the unmovable region back where they belong, as far
+    /// as there is room.
+    pub(crate) fn evacuate_sheltered(&mut self, moves: &mut dyn Moves) {
+        if self.confinement.as_ref().is_none_or(|c| !c.shelters_movable) {
+            return;
+        }
+        for number in 0..block_of(self.border) {
+            if self.pageblocks()[number].movable == 0 {
+                continue;
+            }
+            let first = first_frame(number);
+            let mut at = first.get();
+            while at < first.get() + BLOCK_FRAMES {
+                let frame = Frame::new(at);
+                let record = self.storage.parts().frames[frame.index()];
+                at += record.order().frames();
+                if !record.can_move() {
+                    continue;
+                }
+                let region = &self.regions[MOVABLE];
+                if region.free <= region.watermarks.high() {
+                    return;
+                }
+                let Some(to) = self.take_listed(MigrateType::Movable, record.order()) else {
+                    return;
+                };
+                self.counters.frames_evacuated += u64::from(record.order().frames());
+                self.move_block(frame, to, moves);
+            }
+        }
+    }
+
+    /// Lets a device hold an allocated block, so that it must not move; returns where it is now.
+    /// Under Contiguitas a movable block first moves into the unmovable region (paper 001,
+    /// "Unmovable Confinement").
+    ///
+    /// # Errors
+    /// [`Error::NotAllocated`]; [`Error::CannotPin`] when the block has to move and cannot, or has
+    /// no room to move to.
+    pub fn pin(&mut self, frame: Frame, moves: &mut dyn Moves) -> Result<Frame, Error> {
+        let record = self.allocated(frame)?;
+        let is_movable = record.kind() == FrameKind::Movable;
+        let must_move = is_movable
+            && self.placement.pinning() == Pinning::MoveFirst
+            && self.region_of(frame) == MOVABLE;
+        let mut at = frame;
+        if must_move {
+            let unmovable = crate::FrameClass::NetworkBuffer;
+            let home = self.placement.home(&Request::new(Order::BASE, unmovable));
+            if !record.can_move() || record.order() > Order::BUDDY_MAX {
+                return Err(Error::CannotPin(frame));
+            }
+            let Some(to) = self.take_listed(home, record.order()) else {
+                self.wake(UNMOVABLE, record.order());
+                return Err(Error::CannotPin(frame));
+            };
+            self.counters.pin_migrations += 1;
+            self.move_block(frame, to, moves);
+            at = to;
+        }
+        self.counters.pins += 1;
+        self.set_pinned(at, true);
+        Ok(at)
+    }
+
+    /// Lets go of a block that a device held; returns where it is now. A movable block does not
+    /// stay in the unmovable region: it moves out. While there is no room for it elsewhere, it
+    /// counts as pinned still.
+    ///
+    /// # Errors
+    /// [`Error::NotAllocated`].
+    pub fn unpin(&mut self, frame: Frame, moves: &mut dyn Moves) -> Result<Frame, Error> {
+        self.allocated(frame)?;
+        self.set_pinned(frame, false);
+        let record = self.allocated(frame)?;
+        let may_stay = self.confinement.as_ref().is_none_or(|confinement| {
+            confinement.shelters_movable && record.order() == Order::BASE
+        });
+        let is_astray = record.kind() == FrameKind::Movable && self.region_of(frame) == UNMOVABLE;
+        if may_stay || !is_astray {
+            return Ok(frame);
+        }
+        let room = if record.can_move() {
+            self.take_listed(MigrateType::Movable, record.order())
+        } else {
+            None
+        };
+        let Some(to) = room else {
+            self.set_pinned(frame, true);
+            return Ok(frame);
+        };
+        self.move_block(frame, to, moves);
+        Ok(to)
+    }
+
+    fn set_pinned(&mut self, frame: Frame, pinned: bool) {
+        let record = self.storage.parts().frames[frame.index()];
+        debug_assert_eq!(record.role(), Role::Allocated);
+        let before = record.kind();
+        let record = &mut self.storage.parts_mut().frames[frame.index()];
+        record.set_pinned(pinned);
+        let (order, after) = (record.order(), record.kind());
+        self.recount(frame, order, before, after);
+    }
+}

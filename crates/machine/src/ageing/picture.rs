@@ -1,0 +1,146 @@
+//! A picture of memory: one cell for each pageblock or frame along a Hilbert curve, so that what is
+//! near in memory is near in the picture.
+
+use contigua_frames::FrameClass;
+use contigua_paging::Memory;
+
+/// What a cell of a picture stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cell {
+    /// A pageblock, by what it holds.
+    Block,
+    /// A frame, by its class.
+    Frame,
+}
+
+impl Cell {
+    /// The cell of a name, `block` or `frame`.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        match name {
+            "block" => Some(Self::Block),
+            "frame" => Some(Self::Frame),
+            _ => None,
+        }
+    }
+
+    /// What the values of cells mean, by value.
+    #[must_use]
+    pub fn classes(self) -> &'static [&'static str] {
+        match self {
+            Self::Block => &["free", "movable", "mixed", "unmovable", "reserved"],
+            Self::Frame => &[
+                "free",
+                "anonymous",
+                "page cache",
+                "page table",
+                "slab",
+                "network buffer",
+                "file-system buffer",
+                "other kernel",
+                "reserved",
+            ],
+        }
+    }
+}
+
+/// The value of cells beyond the end of memory.
+pub const BEYOND: u8 = u8::MAX;
+
+/// A picture: rows of cells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Picture {
+    /// Cells in a row.
+    pub width: usize,
+    /// Rows.
+    pub height: usize,
+    /// Values, row by row: indices into [`Cell::classes`], or [`BEYOND`].
+    pub cells: Vec<u8>,
+}
+
+impl Picture {
+    /// Draws memory.
+    #[must_use]
+    pub fn of(memory: &Memory, cell: Cell) -> Self {
+        match cell {
+            Cell::Block => Self::draw(&blocks(memory)),
+            Cell::Frame => Self::draw(&frames(memory)),
+        }
+    }
+
+    /// Lays values along a Hilbert curve through a square, or through two squares side by side
+    /// where that leaves less empty.
+    fn draw(values: &[u8]) -> Self {
+        let mut order = 0_u8;
+        while values.len() > 2 << (2 * order) {
+            order += 1;
+        }
+        let side = 1_usize << order;
+        let square = side * side;
+        let squares = values.len().div_ceil(square).max(1);
+        let width = side * squares;
+        let mut cells = vec![BEYOND; width * side];
+        for (at, &value) in values.iter().enumerate() {
+            let (x, y) = fast_hilbert::h2xy((at % square) as u64, order);
+            let (x, y): (u32, u32) = (x, y);
+            cells[y as usize * width + at / square * side + x as usize] = value;
+        }
+        Self { width, height: side, cells }
+    }
+}
+
+fn blocks(memory: &Memory) -> Vec<u8> {
+    let value = |block: &contigua_frames::BlockRecord| {
+        let unmovable = block.unmovable() > 0;
+        let movable = block.movable() > 0;
+        match (unmovable, movable) {
+            (false, false) if block.free() == 0 => 4,
+            (false, false) => 0,
+            (false, true) => 1,
+            (true, true) => 2,
+            (true, false) => 3,
+        }
+    };
+    memory.pageblocks().iter().map(value).collect()
+}
+
+fn frames(memory: &Memory) -> Vec<u8> {
+    let mut values = Vec::with_capacity(memory.total() as usize);
+    for (class, _, count) in memory.blocks() {
+        let value = FrameClass::ALL.iter().position(|&other| other == class);
+        let value = value.map_or(BEYOND, |value| value as u8);
+        values.extend(std::iter::repeat_n(value, count as usize));
+    }
+    values
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_in_memory_are_neighbours_in_the_picture() {
+        // Values that tell positions apart: 0 to 199, in a picture of 16 by 16.
+        let values: Vec<u8> = (0..200).collect();
+        let picture = Picture::draw(&values);
+        assert_eq!((picture.width, picture.height), (16, 16));
+        let place = |value: u8| {
+            let at = picture.cells.iter().position(|&cell| cell == value).unwrap();
+            (at % picture.width, at / picture.width)
+        };
+        for value in 0..199 {
+            let (a, b) = (place(value), place(value + 1));
+            assert_eq!(a.0.abs_diff(b.0) + a.1.abs_diff(b.1), 1, "{value}");
+        }
+        assert_eq!(picture.cells.iter().filter(|&&cell| cell == BEYOND).count(), 56);
+    }
+
+    #[test]
+    fn half_a_square_is_drawn_as_two_smaller_ones() {
+        let picture = Picture::draw(&[7; 128]);
+        assert_eq!((picture.width, picture.height), (16, 8));
+        assert!(picture.cells.iter().all(|&cell| cell == 7));
+        let picture = Picture::draw(&[3]);
+        assert_eq!((picture.width, picture.height), (1, 1));
+    }
+}

@@ -1,0 +1,121 @@
+//! What is known of a server at one time.
+
+use std::collections::BTreeMap;
+
+use contigua_contiguity::Contiguity;
+use contigua_frames::pressure::Averages;
+use contigua_frames::{Counters, FrameClass};
+use contigua_units::{Bytes, Nanoseconds, PAGE_BYTES};
+use serde::Serialize;
+
+use super::{AgeConfig, Server};
+
+/// A server at one time.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Sample {
+    /// Time since it booted.
+    pub seconds: f64,
+    /// How contiguous its memory is.
+    pub contiguity: Contiguity,
+    /// Frames in use, by class.
+    pub classes: BTreeMap<&'static str, u64>,
+    /// Size of the unmovable region, where there is one.
+    pub unmovable_region: Option<Bytes>,
+    /// Pressure on memory.
+    pub pressure: RegionPressure,
+    /// What happened since it booted.
+    pub events: Events,
+}
+
+/// Pressure on memory, by what tasks waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct RegionPressure {
+    /// Movable memory.
+    pub movable: Averages,
+    /// Unmovable memory.
+    pub unmovable: Averages,
+    /// Either.
+    pub all: Averages,
+}
+
+/// What happened, in memory and to those who use it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Events {
+    /// In memory. Requests that failed at first and were met after waiting count as failures here.
+    #[serde(flatten)]
+    pub memory: Counters,
+    /// To those who use it.
+    pub server: ServerCounters,
+}
+
+/// What happened to tenants and sources.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ServerCounters {
+    /// Requests that were met only after waiting for the kernel's threads.
+    pub waits: u64,
+    /// Requests of tenants that were not met at all.
+    pub failures_movable: u64,
+    /// Requests of the kernel that were not met at all, although they could wait.
+    pub failures_unmovable: u64,
+    /// Requests that could not wait and were not met.
+    pub failures_atomic: u64,
+    /// Blocks that could not be pinned.
+    pub failures_pin: u64,
+    /// Tenants killed because memory had run out.
+    pub kills: u64,
+    /// Huge pages that tenants got.
+    pub huge_pages: u64,
+    /// Huge pages that they did not get.
+    pub huge_page_fallbacks: u64,
+    /// Pages that were not read ahead because memory was short.
+    pub reads_given_up: u64,
+}
+
+/// The result of a server's life.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct AgeReport<'a> {
+    /// Version of the program that wrote the report.
+    pub version: &'static str,
+    /// What decided it.
+    pub config: Option<&'a AgeConfig>,
+    /// What came of it.
+    #[serde(rename = "final")]
+    pub last: &'a Sample,
+}
+
+impl Sample {
+    /// A memory at a time after its server booted.
+    #[must_use]
+    pub fn of_memory(memory: &contigua_paging::Memory, now: Nanoseconds) -> Self {
+        let in_use = FrameClass::ALL.into_iter().skip(1);
+        Self {
+            seconds: now.get() as f64 / 1e9,
+            contiguity: memory.contiguity(),
+            classes: in_use
+                .map(|class| (class.name(), memory.frames_of(class)))
+                .collect(),
+            unmovable_region: memory
+                .border()
+                .map(|border| Bytes::new(u64::from(border.get()) * PAGE_BYTES)),
+            pressure: RegionPressure {
+                movable: memory.pressure().movable(),
+                unmovable: memory.pressure().unmovable(),
+                all: memory.pressure().all(),
+            },
+            events: Events {
+                memory: memory.counters(),
+                server: ServerCounters::default(),
+            },
+        }
+    }
+}
+
+impl Server {
+    /// The server now.
+    #[must_use]
+    pub fn sample(&self) -> Sample {
+        let mut sample = Sample::of_memory(&self.memory, self.clock.now);
+        sample.events.server = self.clock.counters;
+        sample
+    }
+}

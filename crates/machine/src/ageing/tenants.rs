@@ -1,0 +1,382 @@
+//! Tenants: programs that arrive, grow, give memory back and take it again, use files, and leave.
+
+use contigua_frames::{FrameClass, Group, Request};
+use contigua_paging::Memory;
+use contigua_units::{Nanoseconds, Order};
+
+use super::random::Random;
+use super::wheel::TICK;
+use super::{AgeConfig, Clock, Groups};
+
+/// Groups of a tenant's anonymous memory, each of which is given back in the order in which it
+/// was taken or against it. Several of them mix what is freed.
+const ARENAS: u16 = 16;
+/// Groups of a tenant: one for its page tables, and the arenas.
+pub(super) const GROUPS: u16 = 1 + ARENAS;
+
+/// 4 KB pages that a page-table node maps.
+const NODE_PAGES: u64 = 512;
+
+/// A day.
+const DAY: f64 = 86_400e9;
+
+/// All tenants of a server.
+#[derive(Clone)]
+pub(super) struct Population {
+    tenants: Vec<Tenant>,
+    files: Files,
+    config: super::Tenants,
+    /// Frames of a tenant of even size.
+    even: f64,
+    daily: bool,
+}
+
+#[derive(Clone)]
+struct Tenant {
+    number: usize,
+    random: Random,
+    state: State,
+    /// Frames of single pages, for page tables.
+    small: u64,
+    frames: u64,
+    /// Fractions of frames to be taken and given back.
+    growth_due: f64,
+    churn_due: f64,
+}
+
+#[derive(Clone, Copy)]
+enum State {
+    /// Nobody is here until then.
+    Away(Nanoseconds),
+    /// Somebody is here until then, who wants this many frames.
+    Here(Nanoseconds, f64),
+}
+
+/// The files of all tenants.
+#[derive(Clone)]
+struct Files {
+    config: super::PageCache,
+    random: Random,
+    /// Frames of all files that are used.
+    most: f64,
+    /// Frames read anew in a tick.
+    rate: f64,
+    due: f64,
+    next_deletion: Nanoseconds,
+}
+
+impl Population {
+    pub(super) fn new(config: &AgeConfig) -> Self {
+        let tenants = &config.profile.tenants;
+        let memory = config.memory.frames() as f64;
+        let even = memory * tenants.share * config.load / f64::from(tenants.count);
+        let tenant = |number: u32| {
+            let mut random = Random::new(config.seed, "tenant", u64::from(number));
+            // The first ones arrive in the first minutes.
+            let arrival = random.exponential(tenants.growth);
+            Tenant {
+                number: number as usize,
+                random,
+                state: State::Away(arrival),
+                small: 0,
+                frames: 0,
+                growth_due: 0.0,
+                churn_due: 0.0,
+            }
+        };
+        let files = &config.profile.page_cache;
+        let mut random = Random::new(config.seed, "files", 0);
+        Self {
+            tenants: (0..tenants.count).map(tenant).collect(),
+            files: Files {
+                most: memory * files.share,
+                rate: memory * files.turnover * TICK.get() as f64 / 60e9,
+                due: 0.0,
+                next_deletion: random.exponential(files.deletion_interval),
+                config: files.clone(),
+                random,
+            },
+            config: tenants.clone(),
+            even,
+            daily: config.daily,
+        }
+    }
+
+    pub(super) fn tick(&mut self, clock: &mut Clock, memory: &mut Memory) {
+        let demand = if self.daily {
+            let phase = clock.now.get() as f64 / DAY * std::f64::consts::TAU;
+            1.0 + self.config.swing * phase.sin()
+        } else {
+            1.0
+        };
+        let mut starving = false;
+        for tenant in &mut self.tenants {
+            starving |= !tenant.tick(&self.config, self.even, demand, clock, memory);
+        }
+        if starving {
+            self.kill_one(clock, memory);
+        }
+        self.files.tick(self.config.count, clock, memory);
+    }
+
+    /// All tenants leave. Their files are shared, and stay.
+    pub(super) fn dismiss(&mut self, now: Nanoseconds, memory: &mut Memory) {
+        for tenant in &mut self.tenants {
+            tenant.give_up(memory);
+            tenant.state = State::Away(now);
+        }
+    }
+
+    /// Files take what is free, until reclaim has gone around a part of them once.
+    pub(super) fn fill_with_files(&mut self, clock: &mut Clock, memory: &mut Memory) {
+        self.files.most = memory.total() as f64;
+        let rounds = memory.free_frames() + memory.total() / 8;
+        self.files.due += rounds as f64;
+        self.files.read(self.config.count, clock, memory);
+        self.files.due = 0.0;
+    }
+
+    /// The out-of-memory killer: the largest tenant goes.
+    fn kill_one(&mut self, clock: &mut Clock, memory: &mut Memory) {
+        if let Some(largest) = self.tenants.iter_mut().max_by_key(|tenant| tenant.frames) {
+            clock.counters.kills += 1;
+            largest.leave(&self.config, clock.now, memory);
+        }
+    }
+}
+
+impl Tenant {
+    fn tables(&self) -> Group {
+        Group(Groups::TENANTS + self.number as u16 * GROUPS)
+    }
+
+    fn arena(&self, number: u32) -> Group {
+        Group(self.tables().0 + 1 + number as u16)
+    }
+
+    /// Says whether there was memory for everything.
+    fn tick(
+        &mut self,
+        config: &super::Tenants,
+        even: f64,
+        demand: f64,
+        clock: &mut Clock,
+        memory: &mut Memory,
+    ) -> bool {
+        match self.state {
+            State::Away(until) if clock.now >= until => {
+                let lifetime = self.random.exponential(config.lifetime);
+                let end = Nanoseconds::new(clock.now.get() + lifetime.get());
+                let size = 1.0 + config.spread * (2.0 * self.random.share() - 1.0);
+                self.state = State::Here(end, even * size);
+                true
+            }
+            State::Away(_) => true,
+            State::Here(end, _) if clock.now >= end => {
+                self.leave(config, clock.now, memory);
+                true
+            }
+            State::Here(_, size) => self.live(config, size * demand, clock, memory),
+        }
+    }
+
+    fn live(
+        &mut self,
+        config: &super::Tenants,
+        size: f64,
+        clock: &mut Clock,
+        memory: &mut Memory,
+    ) -> bool {
+        let tick = TICK.get() as f64;
+        self.churn_due += self.frames as f64 * config.churn * tick / 60e9;
+        // Memory is given back in pieces, as allocators do.
+        const PIECE: f64 = 256.0;
+        if self.churn_due >= PIECE {
+            self.shrink(self.churn_due as u64, memory);
+            self.churn_due = 0.0;
+        }
+        let missing = size - self.frames as f64;
+        if missing < 0.0 {
+            self.shrink((-missing) as u64, memory);
+            self.growth_due = 0.0;
+            return true;
+        }
+        let rate = size * tick / config.growth.get() as f64;
+        self.growth_due += missing.min(rate);
+        while self.growth_due >= 1.0 {
+            let Some(grown) = self.grow(config, clock, memory) else {
+                self.growth_due = 0.0;
+                return false;
+            };
+            self.growth_due -= grown as f64;
+        }
+        true
+    }
+
+    /// Takes a huge page or a piece of single ones, into an arena; the frames, or `None` when
+    /// there is no memory.
+    fn grow(
+        &mut self,
+        config: &super::Tenants,
+        clock: &mut Clock,
+        memory: &mut Memory,
+    ) -> Option<u64> {
+        /// Single pages that a program touches one after the other.
+        const RUN: u32 = 64;
+        let arena = self.random.below(u32::from(ARENAS));
+            let group = self.arena(arena);
+        let wants_huge = self.random.share() < config.huge * f64::from(RUN)
+            / (config.huge * f64::from(RUN) + (1.0 - config.huge) * NODE_PAGES as f64).max(1e-9);
+        if wants_huge {
+            let request = Request {
+                group: Some(group),
+                ..Request::new(Order::HUGE_2M, FrameClass::Anonymous)
+            };
+            // As with Linux's default for faults: no waiting for a huge page.
+            if memory.allocate(&request).is_some() {
+                clock.counters.huge_pages += 1;
+                self.frames += NODE_PAGES;
+                return Some(NODE_PAGES);
+            }
+            clock.counters.huge_page_fallbacks += 1;
+            memory.want_compaction(Order::HUGE_2M);
+        }
+        let run = if wants_huge { NODE_PAGES as u32 } else { RUN };
+        for _ in 0..run {
+            let request = Request {
+                group: Some(group),
+                ..Request::new(Order::BASE, FrameClass::Anonymous)
+            };
+            clock.obtain(&request, memory)?;
+            self.frames += 1;
+            self.small += 1;
+        }
+        while u64::from(memory.frames_in(self.tables())) * NODE_PAGES < self.small {
+            let request = Request {
+                group: Some(self.tables()),
+                ..Request::new(Order::BASE, FrameClass::PageTable)
+            };
+            clock.obtain(&request, memory)?;
+        }
+        Some(u64::from(run))
+    }
+
+    /// Gives about `frames` back.
+    fn shrink(&mut self, frames: u64, memory: &mut Memory) {
+        let mut left = frames.min(self.frames);
+        while left > 0 && self.frames > 0 {
+            let arena = self.random.below(u32::from(ARENAS));
+            let group = self.arena(arena);
+            let newest = self.random.below(2) == 0;
+            // A piece of one arena at a time.
+            let piece = left.min(64);
+            let mut freed = 0;
+            while freed < piece {
+                let done = if newest { memory.free_newest(group) } else { memory.free_oldest(group) };
+                let Some(done) = done else { break };
+                freed += u64::from(done);
+                self.frames -= u64::from(done);
+                if done == 1 {
+                    self.small -= 1;
+                }
+            }
+            left = left.saturating_sub(freed.max(1));
+        }
+        self.free_tables(memory);
+    }
+
+    fn free_tables(&mut self, memory: &mut Memory) {
+        while u64::from(memory.frames_in(self.tables())) > self.small.div_ceil(NODE_PAGES) {
+            memory.free_oldest(self.tables());
+        }
+    }
+
+    fn leave(&mut self, config: &super::Tenants, now: Nanoseconds, memory: &mut Memory) {
+        self.give_up(memory);
+        while memory.free_oldest(Groups::files(self.number)).is_some() {}
+        let back = self.random.exponential(config.gap);
+        self.state = State::Away(Nanoseconds::new(now.get() + back.get()));
+    }
+
+    /// Gives all anonymous memory back.
+    fn give_up(&mut self, memory: &mut Memory) {
+        for arena in 0..u32::from(ARENAS) {
+            let group = self.arena(arena);
+            while memory.free_oldest(group).is_some() {}
+        }
+        while memory.free_oldest(self.tables()).is_some() {}
+        self.small = 0;
+        self.frames = 0;
+        self.growth_due = 0.0;
+        self.churn_due = 0.0;
+    }
+}
+
+impl Files {
+    fn tick(&mut self, tenants: u32, clock: &mut Clock, memory: &mut Memory) {
+        self.due += self.rate;
+        self.read(tenants, clock, memory);
+        let kept = self.config.kept_free * memory.total() as f64;
+        let missing = kept - memory.free_frames() as f64;
+        // Ahead of need there is time: a thousandth of memory in a tick at most.
+        if missing >= 1.0 {
+            memory.reclaim_ahead((missing as u64).min(memory.total() / 1000 + 1));
+        }
+        if clock.now >= self.next_deletion {
+            self.delete(tenants, clock.now, memory);
+        }
+    }
+
+    /// Reads files anew, as many frames as are due.
+    fn read(&mut self, tenants: u32, clock: &mut Clock, memory: &mut Memory) {
+        // A file is read in pieces, as readahead does.
+        const PIECE: u32 = 32;
+        while self.due >= f64::from(PIECE) {
+            self.due -= f64::from(PIECE);
+            let group = Groups::files(self.random.below(tenants) as usize);
+            let is_reused = self.random.share() < self.config.reused;
+            for _ in 0..PIECE {
+                if memory.frames_of(FrameClass::PageCache) as f64 >= self.most {
+                    // The files in use have changed: the oldest are closed.
+                    memory.free_oldest(group);
+                }
+                let request = Request {
+                    group: Some(group),
+                    ..Request::new(Order::BASE, FrameClass::PageCache)
+                };
+                // Reading ahead gives up when memory is short.
+                let Some(frame) = memory.allocate(&request) else {
+                    clock.counters.reads_given_up += 1;
+                    if memory.has_background_work() {
+                        memory.background(clock.now, &mut ());
+                    }
+                    break;
+                };
+                if is_reused {
+                    let _ = memory.touch(frame);
+                }
+            }
+        }
+    }
+
+    /// Somebody deletes files.
+    fn delete(&mut self, tenants: u32, now: Nanoseconds, memory: &mut Memory) {
+        let pause = self.random.exponential(self.config.deletion_interval);
+        self.next_deletion = Nanoseconds::new(now.get() + pause.get());
+        let group = Groups::files(self.random.below(tenants) as usize);
+        let cached = memory.frames_of(FrameClass::PageCache) as f64;
+        let mut left = (cached * self.config.deleted) as u64;
+        let newest = self.random.below(2) == 0;
+        while left > 0 {
+            let done = if newest {
+                memory.free_newest(group)
+            } else {
+                memory.free_oldest(group)
+            };
+            if done.is_none() {
+                break;
+            }
+            left -= 1;
+        }
+    }
+}

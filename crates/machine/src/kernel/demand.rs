@@ -1,0 +1,172 @@
+//! What the program's system calls make the kernel allocate for itself: buffers for its sockets,
+//! page cache for its files, objects for both, stacks for its threads.
+//!
+//! Sizes are those of Linux 6.1 on x86-64; `docs/reference/costs.md` lists them with what is
+//! simplified. Memory that cannot be had is not allocated: it is the kernel's, and the program goes
+//! on.
+
+use std::collections::HashMap;
+
+use contigua_frames::{Evict, FrameClass, Group, Request};
+use contigua_paging::Memory;
+use contigua_program::syscall::{Call, DescriptorKind};
+use contigua_program::wire::ProcessId;
+use contigua_units::{Order, PAGE_BYTES};
+
+use crate::ageing::later_group;
+
+/// Data that sockets hold between the device and the program: what was moved last. A server's
+/// default limit for the queues of one connection (`net.ipv4.tcp_rmem`) is 6 MB.
+const SOCKET_QUEUE_BYTES: u64 = 6 << 20;
+/// `struct file`, dentry and inode of an opened file.
+const FILE_BYTES: u64 = 232 + 192 + 1_080;
+/// `struct file`, dentry, inode and `struct tcp_sock`.
+const SOCKET_BYTES: u64 = 232 + 192 + 768 + 2_304;
+/// Two `struct file`, an inode and the ring of a pipe.
+const PIPE_BYTES: u64 = 2 * 232 + 768 + 1_024;
+/// The kernel's stack of a thread is 16 KB.
+const STACK: Order = Order::new(2);
+
+/// The kernel's demand.
+#[derive(Default)]
+pub(crate) struct Demand {
+    prepared: bool,
+    /// What the descriptors of each process stand for. Inherited ones are files.
+    descriptors: HashMap<(u32, u32), DescriptorKind>,
+    /// Bytes that do not fill a frame yet.
+    network: u64,
+    files: u64,
+    objects: u64,
+    caches: u64,
+}
+
+/// The groups of the kernel's memory.
+#[derive(Clone, Copy)]
+enum Use {
+    Sockets,
+    Files,
+    Objects,
+    Caches,
+    Stacks,
+}
+
+impl Use {
+    fn group(self) -> Group {
+        later_group(self as u16)
+    }
+}
+
+impl Demand {
+    pub(crate) fn call(&mut self, call: &Call, process: ProcessId, memory: &mut Memory) {
+        if !self.prepared {
+            self.prepared = true;
+            memory.set_evict(Use::Files.group(), Evict::File);
+            memory.set_evict(Use::Caches.group(), Evict::Shrink);
+        }
+        match *call {
+            Call::Receive {
+                bytes,
+                descriptor,
+                positioned,
+            }
+            | Call::Send {
+                bytes,
+                descriptor,
+                positioned,
+            } => match self.descriptors.get(&(process.0, descriptor)) {
+                Some(DescriptorKind::Socket) => self.move_through_socket(bytes, memory),
+                Some(DescriptorKind::File) if !positioned => {
+                    self.files += bytes;
+                    take(&mut self.files, Use::Files, memory);
+                }
+                _ => {}
+            },
+            Call::Open { descriptor, kind } => {
+                if let Some(descriptor) = descriptor {
+                    self.descriptors.insert((process.0, descriptor), kind);
+                }
+                match kind {
+                    // Names and inodes stay in caches when a file is closed.
+                    DescriptorKind::File => {
+                        self.caches += FILE_BYTES;
+                        take(&mut self.caches, Use::Caches, memory);
+                    }
+                    DescriptorKind::Socket => self.objects += SOCKET_BYTES,
+                    DescriptorKind::Pipe => self.objects += PIPE_BYTES,
+                }
+                take(&mut self.objects, Use::Objects, memory);
+            }
+            Call::Close { descriptor } => {
+                let kind = self.descriptors.remove(&(process.0, descriptor));
+                if kind == Some(DescriptorKind::Socket) {
+                    self.give_objects(SOCKET_BYTES, memory);
+                }
+            }
+            Call::Spawn => {
+                let request = request(Use::Stacks, STACK);
+                memory.allocate_or_reclaim(&request, &mut ());
+            }
+            _ => {}
+        }
+    }
+
+    /// A thread's stack goes with it.
+    pub(crate) fn thread_ended(&mut self, memory: &mut Memory) {
+        memory.free_oldest(Use::Stacks.group());
+    }
+
+    /// A child has its parent's descriptors.
+    pub(crate) fn forked(&mut self, parent: ProcessId, child: ProcessId) {
+        let inherited: Vec<_> = self
+            .descriptors
+            .iter()
+            .filter(|((process, _), _)| *process == parent.0)
+            .map(|(&(_, descriptor), &kind)| ((child.0, descriptor), kind))
+            .collect();
+        self.descriptors.extend(inherited);
+    }
+
+    /// New buffers for what was moved; the oldest have reached their end.
+    fn move_through_socket(&mut self, bytes: u64, memory: &mut Memory) {
+        self.network += bytes;
+        take(&mut self.network, Use::Sockets, memory);
+        let group = Use::Sockets.group();
+        while u64::from(memory.frames_in(group)) * PAGE_BYTES > SOCKET_QUEUE_BYTES {
+            memory.free_oldest(group);
+        }
+    }
+
+    fn give_objects(&mut self, bytes: u64, memory: &mut Memory) {
+        let held = u64::from(memory.frames_in(Use::Objects.group())) * PAGE_BYTES;
+        match self.objects.checked_sub(bytes) {
+            Some(left) => self.objects = left,
+            None if held > 0 => {
+                memory.free_oldest(Use::Objects.group());
+                self.objects += PAGE_BYTES - bytes;
+            }
+            None => self.objects = 0,
+        }
+    }
+}
+
+fn request(what: Use, order: Order) -> Request {
+    let class = match what {
+        Use::Sockets => FrameClass::NetworkBuffer,
+        Use::Files => FrameClass::PageCache,
+        Use::Objects | Use::Caches => FrameClass::Slab,
+        Use::Stacks => FrameClass::KernelOther,
+    };
+    Request {
+        reclaimable: matches!(what, Use::Caches),
+        group: Some(what.group()),
+        ..Request::new(order, class)
+    }
+}
+
+/// Allocates the whole frames of a number of bytes.
+fn take(bytes: &mut u64, what: Use, memory: &mut Memory) {
+    while *bytes >= PAGE_BYTES {
+        *bytes -= PAGE_BYTES;
+        memory.allocate_or_reclaim(&request(what, Order::BASE), &mut ());
+    }
+}

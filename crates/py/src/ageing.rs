@@ -1,0 +1,191 @@
+//! Servers that grow old, for Python.
+
+use std::path::PathBuf;
+
+use contigua_machine::ageing::{AgeConfig, AgeReport, Cell, Picture, Sample, Server, Snapshot};
+use contigua_machine::config;
+use contigua_units::{Bytes, Nanoseconds};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::engine_error;
+
+/// Simulated time between two looks at signals and two reports of progress.
+const LOOK: u64 = 10_000_000_000;
+
+/// A server's life, as Python describes it.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub struct AgeSpec {
+    design_name: String,
+    design: String,
+    profile_name: String,
+    profile: String,
+    memory: String,
+    hours: f64,
+    seed: u64,
+    sample_seconds: f64,
+    load: f64,
+    kernel: f64,
+    daily: bool,
+    paranoid: bool,
+}
+
+impl AgeSpec {
+    fn config(&self) -> PyResult<AgeConfig> {
+        let memory: Result<Bytes, _> = self.memory.parse();
+        let profile = config::parse_profile(&self.profile, &self.profile_name);
+        Ok(AgeConfig {
+            design_name: self.design_name.clone(),
+            design: config::parse_design(&self.design, &self.design_name).map_err(engine_error)?,
+            profile_name: self.profile_name.clone(),
+            profile: profile.map_err(engine_error)?,
+            memory: memory
+                .map_err(|error| engine_error(format!("memory {:?}: {error}", self.memory)))?,
+            seed: self.seed,
+            load: self.load,
+            kernel: self.kernel,
+            daily: self.daily,
+        })
+    }
+}
+
+/// A time above 0 in nanoseconds, from a number of units of `nanoseconds`.
+fn time(what: &str, value: f64, nanoseconds: f64) -> PyResult<u64> {
+    let longest = 366.0 * 86_400e9;
+    let time = value * nanoseconds;
+    if time > 0.0 && time <= longest {
+        Ok(time as u64)
+    } else {
+        let problem = format!("{what} is {value}; it is a time above 0 and within a year");
+        Err(engine_error(problem))
+    }
+}
+
+/// The memory of a server after some time, and what became of it on the way.
+#[pyclass(frozen)]
+pub struct AgedServer {
+    snapshot: Snapshot,
+    block_map: Picture,
+    frame_map: Picture,
+    /// Samples as a JSON list.
+    #[pyo3(get)]
+    samples: String,
+    /// Configuration and last sample as a JSON object.
+    #[pyo3(get)]
+    report: String,
+}
+
+#[pymethods]
+impl AgedServer {
+    /// A picture: width, height, names of the values, and values row by row.
+    fn memory_map<'py>(
+        &self,
+        py: Python<'py>,
+        cell: &str,
+    ) -> PyResult<(usize, usize, Vec<&'static str>, Bound<'py, PyBytes>)> {
+        let kind = Cell::named(cell).ok_or_else(|| {
+            engine_error(format!("unknown cell {cell:?}: known are block and frame"))
+        })?;
+        let picture = match kind {
+            Cell::Block => &self.block_map,
+            Cell::Frame => &self.frame_map,
+        };
+        let cells = PyBytes::new(py, &picture.cells);
+        Ok((picture.width, picture.height, kind.classes().to_vec(), cells))
+    }
+
+    /// Writes a snapshot that `contigua run --age snapshot:FILE` starts from.
+    #[allow(
+        clippy::needless_pass_by_value,
+        reason = "PyO3 hands values over"
+    )]
+    fn save(&self, path: PathBuf) -> PyResult<()> {
+        self.snapshot.save(&path).map_err(engine_error)
+    }
+}
+
+/// Lets a server grow old.
+#[pyfunction]
+#[pyo3(signature = (spec, progress=None))]
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "PyO3 hands values over"
+)]
+pub fn age(py: Python<'_>, spec: AgeSpec, progress: Option<Py<PyAny>>) -> PyResult<AgedServer> {
+    let config = spec.config()?;
+    let end = time("hours", spec.hours, 3600e9)?;
+    let every = time("sample_seconds", spec.sample_seconds, 1e9)?;
+    py.detach(|| {
+        let mut server = Server::new(config).map_err(engine_error)?;
+        let mut samples = vec![server.sample()];
+        let mut next_sample = every;
+        let mut now = 0;
+        while now < end {
+            now = end.min(next_sample).min(now + LOOK);
+            server.run_until(Nanoseconds::new(now));
+            if now == next_sample && now < end {
+                samples.push(server.sample());
+                next_sample += every;
+            }
+            if spec.paranoid {
+                server.validate().map_err(engine_error)?;
+            }
+            Python::attach(|py| {
+                if let Some(progress) = &progress {
+                    progress.call1(py, (now as f64 / 1e9,))?;
+                }
+                py.check_signals()
+            })?;
+        }
+        server.settle();
+        samples.push(server.sample());
+        Ok(AgedServer {
+            snapshot: Snapshot::of(
+                server.memory(),
+                server.now(),
+                serde_json::to_value(server.config()).map_err(engine_error)?,
+            ),
+            block_map: Picture::of(server.memory(), Cell::Block),
+            frame_map: Picture::of(server.memory(), Cell::Frame),
+            samples: serde_json::to_string(&samples).map_err(engine_error)?,
+            report: report(Some(server.config()), samples.last())?,
+        })
+    })
+}
+
+fn report(config: Option<&AgeConfig>, last: Option<&Sample>) -> PyResult<String> {
+    let last = last.ok_or_else(|| engine_error("no sample was taken"))?;
+    let report = AgeReport {
+        version: env!("CARGO_PKG_VERSION"),
+        config,
+        last,
+    };
+    serde_json::to_string(&report).map_err(engine_error)
+}
+
+/// Reads a snapshot.
+#[pyfunction]
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "PyO3 hands values over"
+)]
+pub fn load_snapshot(path: PathBuf) -> PyResult<AgedServer> {
+    let snapshot = Snapshot::load(&path).map_err(engine_error)?;
+    let memory = snapshot.restore_as_it_was(&path).map_err(engine_error)?;
+    let sample = Sample::of_memory(&memory, snapshot.now);
+    Ok(AgedServer {
+        block_map: Picture::of(&memory, Cell::Block),
+        frame_map: Picture::of(&memory, Cell::Frame),
+        samples: serde_json::to_string(&[&sample]).map_err(engine_error)?,
+        report: report(None, Some(&sample))?,
+        snapshot,
+    })
+}
+
+/// Reads a profile and returns it as JSON with every default filled in.
+#[pyfunction]
+pub fn resolve_profile(text: &str, path: &str) -> PyResult<String> {
+    let profile = config::parse_profile(text, path).map_err(engine_error)?;
+    serde_json::to_string(&profile).map_err(engine_error)
+}
