@@ -548,6 +548,22 @@ impl<S: Storage> Frames<S> {
     /// includes one that was freed before; [`Error::Shared`] when it has several users.
     #[inline]
     pub fn free(&mut self, frame: Frame) -> Result<(), Error> {
+        let order = self.unuse(frame)?;
+        self.release(frame, order);
+        Ok(())
+    }
+
+    /// The same, past the per-CPU lists, for memory that others are waiting for.
+    pub(crate) fn free_at_once(&mut self, frame: Frame) -> Result<(), Error> {
+        let order = self.unuse(frame)?;
+        self.storage.parts_mut().frames[frame.index()] = FrameRecord::default();
+        self.give(frame, order);
+        Ok(())
+    }
+
+    /// Accounts for a block that is given back; its order.
+    #[inline]
+    fn unuse(&mut self, frame: Frame) -> Result<Order, Error> {
         let record = self.allocated(frame)?;
         if record.references() > 1 {
             return Err(Error::Shared(frame));
@@ -555,8 +571,7 @@ impl<S: Storage> Frames<S> {
         self.leave(frame, &record);
         self.counters.frees += 1;
         self.account_freed(frame, &record);
-        self.release(frame, record.order());
-        Ok(())
+        Ok(record.order())
     }
 
     pub(crate) fn record(&self, frame: Frame) -> Result<FrameRecord, Error> {

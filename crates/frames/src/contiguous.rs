@@ -131,7 +131,12 @@ impl<S: Storage> Frames<S> {
             let record = self.storage.parts().frames[frame.index()];
             match record.role() {
                 Role::Free => at += record.order().frames(),
-                Role::PerCpu | Role::Inside => return false,
+                Role::PerCpu => return false,
+                // What was just moved out has merged with free memory around it.
+                Role::Inside => match self.free_block_around(frame) {
+                    Some((block, order)) => at = block.get() + order.frames(),
+                    None => return false,
+                },
                 Role::Allocated => {
                     if record.order() > Order::HUGE_2M
                         || !self.evacuate_one(frame, &record, mover, moves)
@@ -139,9 +144,6 @@ impl<S: Storage> Frames<S> {
                         return false;
                     }
                     // A block that was split for lack of room is looked at again, in parts.
-                    if self.storage.parts().frames[frame.index()].role() != Role::Allocated {
-                        at += record.order().frames();
-                    }
                 }
             }
         }
@@ -171,7 +173,6 @@ impl<S: Storage> Frames<S> {
         let mut to = self.take_listed(home, record.order());
         if to.is_none() && record.order() == Order::BASE {
             self.reclaim(region, 32, Context::Background);
-            self.drain_per_cpu();
             to = self.take_listed(home, record.order());
         }
         match to {

@@ -118,12 +118,6 @@ impl<S: Storage> Frames<S> {
         None
     }
 
-    /// Reclaims movable memory before it is short, as writing to a control group's
-    /// `memory.reclaim` does; returns how many frames were freed.
-    pub fn reclaim_ahead(&mut self, frames: u64) -> u64 {
-        self.reclaim(self.region_for(MigrateType::Movable), frames, Context::Background)
-    }
-
     /// Frees about `wanted` frames of a region; returns how many.
     pub(crate) fn reclaim(&mut self, region: usize, wanted: u64, context: Context) -> u64 {
         let evictable = self.evictable(region);
@@ -193,7 +187,7 @@ impl<S: Storage> Frames<S> {
                 continue;
             }
             let frames = u64::from(record.order().frames());
-            if self.free(frame).is_err() {
+            if self.free_at_once(frame).is_err() {
                 break;
             }
             freed += frames;

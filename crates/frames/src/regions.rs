@@ -8,6 +8,7 @@ use crate::contiguous::Mover;
 use crate::controller::{Decision, Inputs, RegionState};
 use crate::moving::Moves;
 use crate::policies::{Pinning, PlacementPolicy};
+use crate::reclaim::Context;
 use crate::record::Role;
 use crate::storage::Storage;
 use crate::Error;
@@ -118,17 +119,15 @@ impl<S: Storage> Frames<S> {
         to: MigrateType,
         moves: &mut dyn Moves,
     ) -> bool {
-        let block = self.pageblocks()[number];
         // Do not begin what must fail.
+        let block = self.pageblocks()[number];
         let is_whole = u32::from(block.free + block.movable + block.unmovable) == BLOCK_FRAMES;
         let stays = mover == Mover::Software && block.unmovable > 0;
-        let Some(room) = self.room_beside(number) else {
-            return false;
-        };
-        let used = u64::from(block.movable) + u64::from(block.unmovable);
-        if !is_whole || stays || room < used {
+        if !is_whole || stays || !self.make_room_beside(number) {
             return false;
         }
+        let block = self.pageblocks()[number];
+        let used = u64::from(block.movable) + u64::from(block.unmovable);
         self.isolate(number);
         if !self.evacuate(number, mover, moves) {
             self.restore(number);
@@ -147,11 +146,22 @@ impl<S: Storage> Frames<S> {
         true
     }
 
-    /// Free frames of the region of a pageblock outside it.
-    fn room_beside(&self, number: usize) -> Option<u64> {
+    /// Reclaims until the region of a pageblock has room outside it for what is in it; says
+    /// whether it has.
+    fn make_room_beside(&mut self, number: usize) -> bool {
         let region = self.region_of(first_frame(number));
-        let own = u64::from(self.pageblocks()[number].free);
-        self.regions[region].free.checked_sub(own)
+        loop {
+            let block = self.pageblocks()[number];
+            let used = u64::from(block.movable) + u64::from(block.unmovable);
+            let room = self.regions[region].free.saturating_sub(u64::from(block.free));
+            if room >= used {
+                return true;
+            }
+            // Some of what is reclaimed may lie in the pageblock itself.
+            if self.reclaim(region, used - room, Context::Background) == 0 {
+                return false;
+            }
+        }
     }
 
     /// Moves movable frames that sheltered in the unmovable region back where they belong, as far

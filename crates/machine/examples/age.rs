@@ -14,7 +14,7 @@ fn main() {
     let kernel: f64 = a.get(7).map_or(1.0, |x| x.parse().unwrap());
     let design = parse_design(&format!("description=\"\"\n[translation.base]\n{placement}\n"), "d").unwrap();
     let start = std::time::Instant::now();
-    let mut s = Server::new(AgeConfig { design_name: "x".into(), design, profile_name: "p".into(), profile, memory: mem, seed, load, kernel, daily: false }).unwrap();
+    let mut s = Server::new(AgeConfig { design_name: "x".into(), design, profile_name: "p".into(), profile, memory: mem, seed, load, kernel, files: 1.0, daily: false }).unwrap();
     let steps = 6;
     for i in 1..=steps {
         s.run_until(Nanoseconds::new((hours * 3600e9 * f64::from(i) / f64::from(steps)) as u64));

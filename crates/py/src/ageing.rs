@@ -27,6 +27,8 @@ pub struct AgeSpec {
     sample_seconds: f64,
     load: f64,
     kernel: f64,
+    #[pyo3(default = 1.0)]
+    files: f64,
     daily: bool,
     paranoid: bool,
 }
@@ -45,6 +47,7 @@ impl AgeSpec {
             seed: self.seed,
             load: self.load,
             kernel: self.kernel,
+            files: self.files,
             daily: self.daily,
         })
     }

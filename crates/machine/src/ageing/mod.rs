@@ -56,6 +56,8 @@ pub struct AgeConfig {
     pub load: f64,
     /// Scales the kernel's demand for unmovable memory.
     pub kernel: f64,
+    /// Scales the files that the tenants use.
+    pub files: f64,
     /// Demand follows a day, rather than being steady.
     pub daily: bool,
 }
@@ -132,7 +134,8 @@ impl Server {
             problem,
         };
         config.profile.check().map_err(problem)?;
-        for (name, value) in [("load", config.load), ("kernel", config.kernel)] {
+        let factors = [("load", config.load), ("kernel", config.kernel), ("files", config.files)];
+        for (name, value) in factors {
             if !(0.0..=10.0).contains(&value) {
                 return Err(problem(format!("{name} is {value}; it is a factor, from 0 to 10")));
             }

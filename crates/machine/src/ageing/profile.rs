@@ -64,10 +64,6 @@ pub struct PageCache {
     pub deleted: f64,
     /// Mean time between such deletions; exponential.
     pub deletion_interval: Nanoseconds,
-    /// Share of memory that is kept free by reclaiming before memory is short (as TMO does,
-    /// ASPLOS 2022). 0: only the kernel's watermarks count.
-    #[serde(default)]
-    pub kept_free: f64,
 }
 
 /// One source of the kernel's demand. Requests arrive at random (Poisson); their rate follows from
@@ -207,7 +203,6 @@ impl Profile {
         share("page_cache.share", self.page_cache.share)?;
         share("page_cache.turnover", self.page_cache.turnover)?;
         share("page_cache.reused", self.page_cache.reused)?;
-        share("page_cache.kept_free", self.page_cache.kept_free)?;
         share("page_cache.deleted", self.page_cache.deleted)?;
         time(
             "page_cache.deletion_interval",

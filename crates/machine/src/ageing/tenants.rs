@@ -89,7 +89,7 @@ impl Population {
         Self {
             tenants: (0..tenants.count).map(tenant).collect(),
             files: Files {
-                most: memory * files.share,
+                most: memory * files.share * config.files,
                 rate: memory * files.turnover * TICK.get() as f64 / 60e9,
                 due: 0.0,
                 next_deletion: random.exponential(files.deletion_interval),
@@ -316,12 +316,6 @@ impl Files {
     fn tick(&mut self, tenants: u32, clock: &mut Clock, memory: &mut Memory) {
         self.due += self.rate;
         self.read(tenants, clock, memory);
-        let kept = self.config.kept_free * memory.total() as f64;
-        let missing = kept - memory.free_frames() as f64;
-        // Ahead of need there is time: a thousandth of memory in a tick at most.
-        if missing >= 1.0 {
-            memory.reclaim_ahead((missing as u64).min(memory.total() / 1000 + 1));
-        }
         if clock.now >= self.next_deletion {
             self.delete(tenants, clock.now, memory);
         }

@@ -60,6 +60,7 @@ fn lived(config: &RunConfig, profile: &str, time: Nanoseconds) -> Result<Server,
         seed: config.seed,
         load: 1.0,
         kernel: 1.0,
+        files: 1.0,
         daily: false,
     })?;
     server.run_until(time);
