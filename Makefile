@@ -6,11 +6,13 @@ PYTHON ?= python3
 SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock \
 	pyproject.toml $(shell find python/contigua -name '*.py' -o -name '*.toml')
 
-.PHONY: help demo test test-rust test-python bench lint fmt setup clean
+.PHONY: help demo test test-rust test-python soak experiments bench lint fmt setup clean
 
 help:
 	@echo 'make demo   set up, run redis and a graph search on simulated servers, show the tables'
 	@echo 'make test   set up, run all tests'
+	@echo 'make soak   10^8 operations on the page allocator, a minute'
+	@echo 'make experiments  repeat the published figures, the quick way (minutes)'
 	@echo 'make bench  measure speed (Criterion for parts, whole runs for the rest)'
 	@echo 'make lint   check formatting, lints and types'
 	@echo 'make fmt    format everything'
@@ -29,10 +31,18 @@ test-python: setup workloads/bin/gups
 	scripts/require sqlite3 sqlite3
 	$(BIN)/pytest
 
+soak:
+	cargo test --release -p contigua-frames --test soak -- --ignored
+
+experiments: setup
+	$(BIN)/contigua experiment run contiguitas-fleet
+	$(BIN)/contigua experiment run contiguitas-confinement
+
 bench: setup workloads/bin/gups
 	cargo bench --workspace --exclude contigua-qemu-plugin --exclude contigua-py
 	scripts/require sqlite3 sqlite3
 	$(BIN)/python benches/whole_runs.py
+	$(BIN)/python benches/ageing.py
 
 lint: $(VENV)/tools
 	cargo fmt --all --check
@@ -53,7 +63,8 @@ $(VENV)/tools: pyproject.toml
 	scripts/require-python $(PYTHON)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check 'maturin>=1.9,<2' 'mypy>=1.15' \
-		'pandas-stubs>=2.2' 'pytest>=8.3' 'ruff>=0.11' 'click>=8.1' 'pandas>=2.2' 'rich>=13.7'
+		'pandas-stubs>=2.2' 'pytest>=8.3' 'ruff>=0.11' 'click>=8.1' 'matplotlib>=3.9' 'numpy>=1.26' 'pandas>=2.2' \
+		'pyarrow>=16' 'rich>=13.7'
 	touch $@
 
 $(VENV)/installed: $(VENV)/tools $(SOURCES)

@@ -1,11 +1,13 @@
-//! No text makes the readers of machines and designs panic.
+//! No text makes the readers of machines, designs and profiles panic.
 
 #![no_main]
 
-use contigua_machine::config::{parse_design, parse_machine};
+use contigua_machine::config::{Age, parse_design, parse_machine, parse_profile};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
     let _ = parse_design(text, "input");
     let _ = parse_machine(text, "input");
+    let _ = parse_profile(text, "input");
+    let _ = text.parse::<Age>();
 });

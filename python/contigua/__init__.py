@@ -1,28 +1,41 @@
 """Run unmodified programs on simulated servers and compare designs for contiguous memory.
 
-``run`` is the whole API in one function::
+``run`` compares designs on a program::
 
     import contigua
 
     results = contigua.run(["sqlite3", ":memory:", "select 1"], designs=["linux-4k", "linux-thp"])
     print(results.to_pandas())
+
+``age`` shows what hours of service do to a server's memory::
+
+    server = contigua.age("contiguitas-thp", contigua.AgeOptions(memory="4G", hours=1))
+    print(server.samples_frame())
 """
 
 from contigua._engine import VERSION as __version__
 from contigua._engine import EngineError
-from contigua.presets import Preset, PresetError, designs, machines
+from contigua.ageing import AgedServer, AgeOptions, MemoryMap, age
+from contigua.errors import ContiguaError
+from contigua.presets import Preset, PresetError, designs, machines, profiles
 from contigua.results import Report, Results
 from contigua.runner import RunOptions, run
 
 __all__ = [
+    "AgeOptions",
+    "AgedServer",
+    "ContiguaError",
     "EngineError",
+    "MemoryMap",
     "Preset",
     "PresetError",
     "Report",
     "Results",
     "RunOptions",
     "__version__",
+    "age",
     "designs",
     "machines",
+    "profiles",
     "run",
 ]

@@ -22,6 +22,27 @@ class RunSpec(TypedDict):
     warmup: int
     instructions: int | None
 
+class AgeSpec(TypedDict):
+    design_name: str
+    design: str
+    profile_name: str
+    profile: str
+    memory: str
+    hours: float
+    seed: int
+    sample_seconds: float
+    load: float
+    kernel: float
+    files: float
+    daily: bool
+    paranoid: bool
+
+class AgedServer:
+    samples: str
+    report: str
+    def memory_map(self, cell: str) -> tuple[int, int, list[str], bytes]: ...
+    def save(self, path: str | PathLike[str]) -> None: ...
+
 def run(
     runs: Sequence[RunSpec],
     *,
@@ -34,4 +55,7 @@ def run(
 ) -> tuple[list[str], int]: ...
 def resolve_design(text: str, path: str) -> str: ...
 def resolve_machine(text: str, path: str) -> str: ...
+def resolve_profile(text: str, path: str) -> str: ...
+def age(spec: AgeSpec, progress: Callable[[float], None] | None = None) -> AgedServer: ...
+def load_snapshot(path: str | PathLike[str]) -> AgedServer: ...
 def parse_duration(text: str) -> float: ...

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -17,7 +16,12 @@ from rich.table import Table
 
 from contigua import __version__
 from contigua._engine import EngineError, parse_duration
-from contigua.presets import Collection, PresetError, designs, machines
+from contigua.commands.age import age_command
+from contigua.commands.experiment import experiment_commands
+from contigua.commands.fleet import fleet_commands
+from contigua.errors import ContiguaError
+from contigua.files import check_writable, write_whole
+from contigua.presets import Collection, designs, machines, profiles
 from contigua.results import Results
 from contigua.runner import RunOptions, run
 from contigua.table import results_table
@@ -26,6 +30,8 @@ PROGRAM = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
 #: Seconds between two updates of the progress line.
 REFRESH = 0.25
+#: Seconds of silence that need no explanation.
+PATIENCE = 2.0
 
 
 class Duration(click.ParamType[float]):
@@ -63,9 +69,15 @@ class ProgressLine:
     def __call__(self, state: list[tuple[int, int]]) -> None:
         """Draw how far the slowest design is."""
         now = time.monotonic()
-        if not self.enabled or not state or now - self.last < REFRESH:
+        if not self.enabled or now - self.last < REFRESH:
             return
         self.last = now
+        if not state:
+            aged = now - self.start
+            if aged >= PATIENCE:
+                line = f"letting memory grow old, {aged:.0f} s"
+                print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+            return
         instructions = min(done for done, _ in state)
         behind = max(waiting for _, waiting in state)
         speed = instructions / max(now - self.start, 1e-9) / 1e6
@@ -91,8 +103,9 @@ def _run_options(command: Callable[..., None]) -> Callable[..., None]:
             "--age",
             default="fresh",
             show_default=True,
-            help="Histories of memory, separated by commas: fresh, or scattered:P with P % of "
-            "frames unmovable.",
+            help="Histories of memory, separated by commas: fresh; scattered:P with P % of frames "
+            "unmovable; partial, a random server of a fleet; full, one without free memory; "
+            "PROFILE:TIME such as web:2h; snapshot:FILE.",
         ),
         click.option(
             "--designs",
@@ -149,7 +162,7 @@ def run_command(
     if bool(program) == (trace is not None):
         raise click.UsageError("give either a program after --, or --trace FILE")
     if json_file is not None:
-        _check_writable(json_file)
+        check_writable(json_file)
     progress = ProgressLine()
     results = run(
         list(program) or None,
@@ -160,7 +173,7 @@ def run_command(
     )
     progress.clear()
     if json_file is not None:
-        _write(json_file, results.to_json())
+        write_whole(json_file, results.to_json())
     # A program owns standard output; a trace has no output of its own.
     _show(results, Console(stderr=bool(program)))
     sys.exit(results.exit_code)
@@ -186,24 +199,6 @@ def _show(results: Results, console: Console) -> None:
             # A file or pipe is as wide as it needs to be.
             console.width = 40 + 20 * len(results)
         console.print(results_table(results))
-
-
-def _check_writable(path: Path) -> None:
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        raise click.ClickException(
-            f"{path}: cannot be written; give a file in a folder that exists"
-        )
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(text)
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise click.ClickException(f"{path}: {error.strerror}") from error
 
 
 def _preset_commands(collection: Collection) -> click.Group:
@@ -250,13 +245,17 @@ def _preset_commands(collection: Collection) -> click.Group:
 
 cli.add_command(_preset_commands(designs))
 cli.add_command(_preset_commands(machines))
+cli.add_command(_preset_commands(profiles))
+cli.add_command(age_command)
+cli.add_command(fleet_commands)
+cli.add_command(experiment_commands)
 
 
 def main() -> None:
     """Run the command; every foreseeable error is one line on standard error."""
     try:
         cli()
-    except (EngineError, PresetError) as error:
+    except (EngineError, ContiguaError) as error:
         print(
             f"\r\x1b[Kcontigua: {error}" if sys.stderr.isatty() else f"contigua: {error}",
             file=sys.stderr,

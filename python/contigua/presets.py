@@ -1,4 +1,4 @@
-"""Designs and machines by name: the TOML files that come with the package, and the user's own."""
+"""Presets by name: the TOML files that come with the package, and the user's own."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from contigua import _engine
+from contigua.errors import ContiguaError
 
 
-class PresetError(Exception):
-    """A design or machine that does not exist; the message offers what does."""
+class PresetError(ContiguaError):
+    """A design, machine or profile that does not exist; the message offers what does."""
 
 
 @dataclass(frozen=True)
@@ -125,3 +126,4 @@ def _flatten(value: Any, prefix: str = "") -> dict[str, Any]:  # noqa: ANN401 - 
 
 designs = Collection("design", _engine.resolve_design)
 machines = Collection("machine", _engine.resolve_machine)
+profiles = Collection("profile", _engine.resolve_profile)

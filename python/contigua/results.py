@@ -7,10 +7,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from contigua.sizes import size_bytes
+
 if TYPE_CHECKING:
     import pandas as pd
 
 MEBIBYTE = 1 << 20
+
+
+#: Counters of 4 KB pages whose contents the kernel moved elsewhere.
+MOVES = (
+    "frames_compacted_direct",
+    "frames_compacted_background",
+    "frames_moved_by_resizes",
+    "frames_evacuated",
+    "pin_migrations",
+)
 
 
 @dataclass(frozen=True)
@@ -61,8 +73,8 @@ class Report:
             return float(1000 * count / max(instructions, 1))
 
         found = walks["walks_4k"] + walks["walks_2m"] + walks["walks_1g"]
-        resident = {size: _bytes(memory[f"resident_{size}"]) for size in ("4k", "2m", "1g")}
-        after = r["contiguity_after"]
+        resident = {size: size_bytes(memory[f"resident_{size}"]) for size in ("4k", "2m", "1g")}
+        after, frames = r["contiguity_after"], r["frames"]
         return {
             "design": r["config"]["design_name"],
             "machine": r["config"]["machine_name"],
@@ -90,14 +102,13 @@ class Report:
             "free_2m_blocks_after": after["blocks_2m"]["free"],
             "unmovable_2m_blocks_after": after["blocks_2m"]["unmovable"],
             "blocks_2m": after["blocks_2m"]["total"],
+            "pages_reclaimed": frames["frames_reclaimed_direct"]
+            + frames["frames_reclaimed_background"],
+            "pages_moved": sum(frames[key] for key in MOVES),
+            "unmovable_region_mib": (
+                size_bytes(r["unmovable_region"]) / MEBIBYTE if r["unmovable_region"] else None
+            ),
         }
-
-
-def _bytes(text: str) -> int:
-    """Read a size as the engine writes it: a whole number and one of five units."""
-    units = {"B": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}
-    number = text.rstrip("BKMGTi")
-    return int(number) << units[text[len(number) :]]
 
 
 @dataclass(frozen=True)

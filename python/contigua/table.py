@@ -50,6 +50,9 @@ ROWS: list[tuple[str, str, Callable[[Any], str]] | None] = [
     ("free 2 MB blocks before", "free_2m_blocks_before", _count),
     ("free 2 MB blocks after", "free_2m_blocks_after", _count),
     ("unmovable 2 MB blocks", "unmovable_2m_blocks_after", _count),
+    ("pages reclaimed", "pages_reclaimed", _count),
+    ("pages moved", "pages_moved", _count),
+    ("unmovable region", "unmovable_region_mib", _mebibytes),
 ]
 
 

@@ -1,8 +1,6 @@
 //! Pairs of allocation and free, under each placement and at each size of memory.
 
-use contigua_frames::{
-    Boxed, Config, FrameClass, Frames, Layout, Placement, Request, policies,
-};
+use contigua_frames::{Boxed, Config, FrameClass, Frames, Layout, Placement, Request, policies};
 use contigua_units::Order;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
@@ -21,7 +19,9 @@ fn worn(frames: usize, placement: Placement, config: Config) -> Frames<Boxed> {
     let layout = Layout::new(frames, 0, 1);
     let mut memory = Frames::new(Boxed::new(layout), config, placement).expect("it fits");
     let request = Request::new(Order::BASE, FrameClass::Anonymous);
-    let taken: Vec<_> = (0..frames / 2).map_while(|_| memory.allocate(&request)).collect();
+    let taken: Vec<_> = (0..frames / 2)
+        .map_while(|_| memory.allocate(&request))
+        .collect();
     for frame in taken.iter().step_by(2) {
         memory.free(*frame).expect("it was allocated");
     }
@@ -58,12 +58,16 @@ fn held(c: &mut Criterion) {
     let mut group = c.benchmark_group("held-1024");
     group.throughput(Throughput::Elements(1));
     for placement in placements() {
-        for (class, name) in [(FrameClass::Anonymous, "movable"), (FrameClass::Slab, "unmovable")] {
+        for (class, name) in [
+            (FrameClass::Anonymous, "movable"),
+            (FrameClass::Slab, "unmovable"),
+        ] {
             let mut memory = worn(16 * GIB, placement.clone(), Config::default());
             let request = Request::new(Order::BASE, class);
             // In the unmovable region of Contiguitas' smallest size there is room for this.
-            let mut ring: Vec<_> =
-                (0..1024).map(|_| memory.allocate(&request).expect("there is room")).collect();
+            let mut ring: Vec<_> = (0..1024)
+                .map(|_| memory.allocate(&request).expect("there is room"))
+                .collect();
             let mut at = 0;
             group.bench_function(BenchmarkId::new(placement.name(), name), |b| {
                 b.iter(|| {

@@ -111,7 +111,7 @@ pub struct Frames<S> {
     /// Groups from this one on are never evicted.
     pub(crate) evict_end: usize,
     /// Frames of unmovable requests that failed since regions were last resized.
-    pub(crate) requested_frames: u64,
+    pub(crate) requested: u64,
     /// An allocation is under way, and must not resize regions.
     pub(crate) is_allocating: bool,
     pub(crate) controller: Controller,
@@ -147,7 +147,9 @@ impl<S: Storage> Frames<S> {
             None => 0,
             Some(regions) => {
                 let region = regions.least_unmovable.frames();
-                let region = region.next_multiple_of(u64::from(BLOCK_FRAMES)).max(BLOCK_FRAMES.into());
+                let region = region
+                    .next_multiple_of(u64::from(BLOCK_FRAMES))
+                    .max(BLOCK_FRAMES.into());
                 if region >= u64::from(total) {
                     let memory = u64::from(total);
                     return Err(Error::Region { region, memory });
@@ -163,13 +165,19 @@ impl<S: Storage> Frames<S> {
             let is_unmovable = (number as u32) < border / BLOCK_FRAMES;
             *block = BlockRecord {
                 free: BLOCK_FRAMES.min(total - number as u32 * BLOCK_FRAMES) as u16,
-                kind: if is_unmovable { MigrateType::Unmovable } else { MigrateType::Movable },
+                kind: if is_unmovable {
+                    MigrateType::Unmovable
+                } else {
+                    MigrateType::Movable
+                },
                 ..BlockRecord::default()
             };
         }
         let (border, end) = (Frame::new(border), Frame::new(total));
         let first_end = if confinement.is_some() { border } else { end };
-        let resize = confinement.as_ref().map_or_else(Default::default, |c| c.resize.clone());
+        let resize = confinement
+            .as_ref()
+            .map_or_else(Default::default, |c| c.resize.clone());
         let mut frames = Self {
             lists: FreeLists::new(placement.discipline(), length),
             regions: [
@@ -188,7 +196,7 @@ impl<S: Storage> Frames<S> {
             cpu: 0,
             reclaim_hand: 0,
             evict_end: 0,
-            requested_frames: 0,
+            requested: 0,
             is_allocating: false,
             controller: Controller::new(resize),
             pressure: Pressure::default(),
@@ -210,7 +218,10 @@ impl<S: Storage> Frames<S> {
         let mut end = end.get();
         while end > start.get() {
             let fits = (end - start.get()).ilog2();
-            let order = end.trailing_zeros().min(fits).min(u32::from(Order::BUDDY_MAX.get()));
+            let order = end
+                .trailing_zeros()
+                .min(fits)
+                .min(u32::from(Order::BUDDY_MAX.get()));
             let order = Order::new(order as u8);
             end -= order.frames();
             self.insert(Frame::new(end), order, false);
@@ -262,8 +273,8 @@ impl<S: Storage> Frames<S> {
     /// Keeps a part of `order` of a block that was removed, lists the rest, and says where the
     /// part is.
     pub(crate) fn split_off(&mut self, block: Frame, have: Order, order: Order) -> Frame {
-        let keep_upper = self.lists.discipline() == Discipline::FarFromBorder
-            && block >= self.border;
+        let keep_upper =
+            self.lists.discipline() == Discipline::FarFromBorder && block >= self.border;
         let mut frame = block;
         let mut have = have;
         while have > order {
@@ -361,7 +372,10 @@ impl<S: Storage> Frames<S> {
     pub(crate) fn give(&mut self, frame: Frame, order: Order) {
         if order > Order::BUDDY_MAX {
             for part in 0..order.frames() / Order::BUDDY_MAX.frames() {
-                self.give(frame.offset(part * Order::BUDDY_MAX.frames()), Order::BUDDY_MAX);
+                self.give(
+                    frame.offset(part * Order::BUDDY_MAX.frames()),
+                    Order::BUDDY_MAX,
+                );
             }
             return;
         }

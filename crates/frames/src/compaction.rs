@@ -175,7 +175,11 @@ impl<S: Storage> Frames<S> {
         let own = |kind: MigrateType| {
             self.confinement.is_none() || (kind == MigrateType::Movable) == (region == 1)
         };
-        let kinds = [MigrateType::Movable, MigrateType::Unmovable, MigrateType::Reclaimable];
+        let kinds = [
+            MigrateType::Movable,
+            MigrateType::Unmovable,
+            MigrateType::Reclaimable,
+        ];
         kinds
             .into_iter()
             .any(|kind| own(kind) && self.lists.smallest_from(kind, order).is_some())
@@ -193,7 +197,10 @@ impl<S: Storage> Frames<S> {
         let state = &self.regions[region].compaction;
         let inside = |block: &usize| blocks.contains(block);
         let mut source = state.migrate.filter(inside).unwrap_or(blocks.start);
-        let mut target = state.free.filter(inside).map_or(blocks.end, |block| block + 1);
+        let mut target = state
+            .free
+            .filter(inside)
+            .map_or(blocks.end, |block| block + 1);
         let started_over = source == blocks.start;
         if started_over {
             self.forget_skips(region);

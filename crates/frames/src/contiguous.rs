@@ -167,7 +167,8 @@ impl<S: Storage> Frames<S> {
         let home = if record.kind() == FrameKind::Movable {
             MigrateType::Movable
         } else {
-            self.placement.home(&Request::new(Order::BASE, FrameClass::NetworkBuffer))
+            self.placement
+                .home(&Request::new(Order::BASE, FrameClass::NetworkBuffer))
         };
         let region = self.region_for(home);
         let mut to = self.take_listed(home, record.order());

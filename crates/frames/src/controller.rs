@@ -139,11 +139,25 @@ impl Controller {
         }
         let missing = movable.high.get().saturating_sub(movable.free.get());
         let amount = (share(config.shrink_gain, movable.pressure) + missing)
-            .min(unmovable.free.get().saturating_sub(2 * unmovable.high.get()))
-            .min(unmovable.size.get().saturating_sub(inputs.least_unmovable.get()))
+            .min(
+                unmovable
+                    .free
+                    .get()
+                    .saturating_sub(2 * unmovable.high.get()),
+            )
+            .min(
+                unmovable
+                    .size
+                    .get()
+                    .saturating_sub(inputs.least_unmovable.get()),
+            )
             .min(largest);
         let amount = amount / granule.get() * granule.get();
-        if amount == 0 { Decision::Stay } else { Decision::Shrink(Bytes::new(amount)) }
+        if amount == 0 {
+            Decision::Stay
+        } else {
+            Decision::Shrink(Bytes::new(amount))
+        }
     }
 }
 
@@ -243,7 +257,10 @@ mod tests {
         assert_eq!(controller.decide(&inputs), Decision::Stay);
         let mut short = inputs;
         short.unmovable.free = Bytes::new(0);
-        assert!(matches!(controller.clone().decide(&short), Decision::Expand(_)));
+        assert!(matches!(
+            controller.clone().decide(&short),
+            Decision::Expand(_)
+        ));
         inputs.now = Nanoseconds::new(inputs.now.get() + 1);
         assert!(matches!(controller.decide(&inputs), Decision::Expand(_)));
     }

@@ -16,7 +16,10 @@ impl<S: Storage> Frames<S> {
     /// few pageblocks as possible (Linux's `__rmqueue_fallback`).
     pub(crate) fn fall_back(&mut self, home: MigrateType, request: &Request) -> Option<Frame> {
         let fallbacks = self.placement.fallbacks(home);
-        for order in (request.order.get()..=Order::BUDDY_MAX.get()).rev().map(Order::new) {
+        for order in (request.order.get()..=Order::BUDDY_MAX.get())
+            .rev()
+            .map(Order::new)
+        {
             for &kind in fallbacks {
                 let words = self.storage.parts().words;
                 let Some(block) = self.lists.next(words, kind, order) else {

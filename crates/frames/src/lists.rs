@@ -56,7 +56,9 @@ impl FreeLists {
         order: Order,
     ) -> impl DoubleEndedIterator<Item = Order> + use<> {
         let filled = self.filled[kind as usize];
-        (order.get()..ORDERS as u8).filter(move |&order| filled >> order & 1 == 1).map(Order::new)
+        (order.get()..ORDERS as u8)
+            .filter(move |&order| filled >> order & 1 == 1)
+            .map(Order::new)
     }
 
     /// The smallest order of at least `order` that has a block of a type.

@@ -46,13 +46,20 @@ impl<S: Storage> Frames<S> {
         let order = record.order();
         parts.frames[to.index()] = record;
         if let Some(group) = record.group() {
-            parts.groups[usize::from(group.0)].chain.replace(parts.frames, from, to);
+            parts.groups[usize::from(group.0)]
+                .chain
+                .replace(parts.frames, from, to);
         }
         parts.frames[from.index()] = FrameRecord::default();
         self.account_moved(from, to, &record);
         self.give(from, order);
         if let Some(owner) = record.owner() {
-            moves.push(Move { owner, from, to, order });
+            moves.push(Move {
+                owner,
+                from,
+                to,
+                order,
+            });
         }
     }
 }

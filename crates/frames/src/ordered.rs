@@ -19,7 +19,9 @@ pub(crate) struct Ordered {
 
 /// Words that the index of a memory needs.
 pub(crate) fn words(frames: usize) -> usize {
-    (0..ORDERS).map(|order| sizes(frames >> order).sum::<usize>()).sum()
+    (0..ORDERS)
+        .map(|order| sizes(frames >> order).sum::<usize>())
+        .sum()
 }
 
 /// Words of each level for a number of blocks.
@@ -88,7 +90,7 @@ impl Ordered {
     /// The free block of an order with the highest address.
     #[inline]
     pub(crate) fn highest(&self, words: &[u64], order: Order) -> Option<Frame> {
-        self.descend(words, order, |word| 63 - word.leading_zeros())
+        self.descend(words, order, u64::ilog2)
     }
 
     fn descend(&self, words: &[u64], order: Order, pick: impl Fn(u64) -> u32) -> Option<Frame> {
@@ -113,7 +115,10 @@ impl Ordered {
     pub(crate) fn count(&self, words: &[u64], order: Order, frames: usize) -> u32 {
         let start = self.levels(order)[0] as usize;
         let length = (frames >> order.get()).max(1).div_ceil(BITS);
-        words[start..start + length].iter().map(|word| word.count_ones()).sum()
+        words[start..start + length]
+            .iter()
+            .map(|word| word.count_ones())
+            .sum()
     }
 }
 

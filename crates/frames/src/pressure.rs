@@ -31,7 +31,11 @@ pub struct Averages {
 }
 
 /// `exp(-2 s / window)` for windows of 10, 60 and 300 s: what is left of an average after a period.
-const DECAY: [f64; 3] = [0.818_730_753_077_981_8, 0.967_216_100_482_005_8, 0.993_355_506_255_034_4];
+const DECAY: [f64; 3] = [
+    0.818_730_753_077_981_8,
+    0.967_216_100_482_005_8,
+    0.993_355_506_255_034_4,
+];
 
 impl Averages {
     fn advance(&mut self, share: f64) {

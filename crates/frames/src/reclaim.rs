@@ -6,10 +6,10 @@
 use contigua_units::{Frame, Nanoseconds, Order};
 
 use crate::allocator::{Frames, Request};
+use crate::block::MigrateType;
 use crate::groups::{Evict, Group};
 use crate::moving::Moves;
 use crate::policies::PlacementPolicy;
-use crate::block::MigrateType;
 use crate::pressure::Stall;
 use crate::storage::Storage;
 
@@ -47,7 +47,7 @@ impl<S: Storage> Frames<S> {
         self.wake(self.region_for(home), request.order);
         if self.confinement.is_some() && home != MigrateType::Movable {
             // Expansion is asked for, and happens elsewhere.
-            self.requested_frames += u64::from(request.order.frames());
+            self.requested += u64::from(request.order.frames());
         }
         if request.atomic {
             self.count_failure(home);
@@ -87,7 +87,11 @@ impl<S: Storage> Frames<S> {
         moves: &mut dyn Moves,
     ) -> Option<Frame> {
         let region = self.region_for(home);
-        let attempts = if request.order.get() > COSTLY { 1 } else { ATTEMPTS };
+        let attempts = if request.order.get() > COSTLY {
+            1
+        } else {
+            ATTEMPTS
+        };
         for _ in 0..attempts {
             self.counters.direct_reclaims += 1;
             let wanted = BATCH.max(u64::from(request.order.frames()));
@@ -163,7 +167,9 @@ impl<S: Storage> Frames<S> {
         let is_here = |movable: bool| self.confinement.is_none() || (region == 1) == movable;
         match record.evict {
             Evict::File if is_here(true) => frames,
-            Evict::Swap if is_here(true) => frames * u64::from(self.config.swappiness.min(200)) / 200,
+            Evict::Swap if is_here(true) => {
+                frames * u64::from(self.config.swappiness.min(200)) / 200
+            }
             Evict::Shrink if is_here(false) => frames,
             _ => 0,
         }
@@ -171,7 +177,9 @@ impl<S: Storage> Frames<S> {
 
     fn reclaim_from(&mut self, group: Group, wanted: u64, context: Context) -> u64 {
         let mut freed = 0;
-        let blocks = self.storage.parts().groups[usize::from(group.0)].chain.length;
+        let blocks = self.storage.parts().groups[usize::from(group.0)]
+            .chain
+            .length;
         let is_cache = self.storage.parts().groups[usize::from(group.0)].evict == Evict::Shrink;
         for _ in 0..blocks {
             if freed >= wanted {

@@ -236,16 +236,13 @@ impl FrameRecord {
 
     /// Puts the block in a group, between nobody, or takes it out.
     pub(crate) fn set_group(&mut self, group: Option<Group>) {
-        match group {
-            Some(group) => {
-                self.group = group.0;
-                self.flags |= GROUPED;
-                self.unlink();
-            }
-            None => {
-                self.flags &= !GROUPED;
-                self.link = 0;
-            }
+        if let Some(group) = group {
+            self.group = group.0;
+            self.flags |= GROUPED;
+            self.unlink();
+        } else {
+            self.flags &= !GROUPED;
+            self.link = 0;
         }
     }
 

@@ -2,6 +2,7 @@
 
 use contigua_units::{Bytes, Frame, Nanoseconds, Order, PAGE_BYTES};
 
+use crate::Error;
 use crate::allocator::{Frames, Request};
 use crate::block::{BLOCK_FRAMES, MigrateType, block_of, first_frame};
 use crate::contiguous::Mover;
@@ -11,7 +12,6 @@ use crate::policies::{Pinning, PlacementPolicy};
 use crate::reclaim::Context;
 use crate::record::Role;
 use crate::storage::Storage;
-use crate::Error;
 use contigua_contiguity::FrameKind;
 
 /// The region below the border.
@@ -43,12 +43,12 @@ impl<S: Storage> Frames<S> {
         let inputs = Inputs {
             unmovable: state(UNMOVABLE, self.pressure.unmovable().avg10),
             movable: state(MOVABLE, self.pressure.movable().avg10),
-            requested: Bytes::new(self.requested_frames * PAGE_BYTES),
+            requested: Bytes::new(self.requested * PAGE_BYTES),
             least_unmovable: confinement.least_unmovable,
             granule: Bytes::new(u64::from(BLOCK_FRAMES) * PAGE_BYTES),
             now,
         };
-        self.requested_frames = 0;
+        self.requested = 0;
         let blocks = |bytes: Bytes| bytes.frames() as usize / BLOCK_FRAMES as usize;
         match self.controller.decide(&inputs) {
             Decision::Stay => {}
@@ -137,7 +137,11 @@ impl<S: Storage> Frames<S> {
         self.counters.blocks_resized += 1;
         let first = first_frame(number);
         let grown = to == MigrateType::Unmovable;
-        self.border = if grown { first.offset(BLOCK_FRAMES) } else { first };
+        self.border = if grown {
+            first.offset(BLOCK_FRAMES)
+        } else {
+            first
+        };
         self.regions[UNMOVABLE].end = self.border;
         self.regions[MOVABLE].start = self.border;
         self.set_type(number, to);
@@ -153,7 +157,9 @@ impl<S: Storage> Frames<S> {
         loop {
             let block = self.pageblocks()[number];
             let used = u64::from(block.movable) + u64::from(block.unmovable);
-            let room = self.regions[region].free.saturating_sub(u64::from(block.free));
+            let room = self.regions[region]
+                .free
+                .saturating_sub(u64::from(block.free));
             if room >= used {
                 return true;
             }
@@ -167,7 +173,11 @@ impl<S: Storage> Frames<S> {
     /// Moves movable frames that sheltered in the unmovable region back where they belong, as far
     /// as there is room.
     pub(crate) fn evacuate_sheltered(&mut self, moves: &mut dyn Moves) {
-        if self.confinement.as_ref().is_none_or(|c| !c.shelters_movable) {
+        if self
+            .confinement
+            .as_ref()
+            .is_none_or(|c| !c.shelters_movable)
+        {
             return;
         }
         for number in 0..block_of(self.border) {

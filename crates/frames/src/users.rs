@@ -2,11 +2,11 @@
 
 use contigua_units::{Frame, Order, VirtPage};
 
+use crate::Error;
 use crate::allocator::Frames;
 use crate::groups::{Evict, Group, GroupRecord};
 use crate::record::{FrameClass, FrameRecord, Owner};
 use crate::storage::Storage;
-use crate::Error;
 
 impl<S: Storage> Frames<S> {
     fn record_mut(&mut self, frame: Frame) -> &mut FrameRecord {
@@ -137,7 +137,10 @@ impl<S: Storage> Frames<S> {
 
     fn group_record(&self, group: Group) -> GroupRecord {
         let groups = self.storage.parts().groups;
-        groups.get(usize::from(group.0)).copied().unwrap_or_default()
+        groups
+            .get(usize::from(group.0))
+            .copied()
+            .unwrap_or_default()
     }
 
     /// Frames of a group's blocks.

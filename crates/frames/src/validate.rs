@@ -104,7 +104,10 @@ impl<S: Storage> Frames<S> {
                 if let Some(list) = census.listed.get_mut(kind as usize) {
                     list[order.get() as usize] += 1;
                     census.region_free[self.region_of(frame)] += u64::from(order.frames());
-                    if !self.lists.is_indexed(self.storage.parts().words, frame, order) {
+                    if !self
+                        .lists
+                        .is_indexed(self.storage.parts().words, frame, order)
+                    {
                         return wrong("a free block is not in the index");
                     }
                 }
@@ -132,7 +135,11 @@ impl<S: Storage> Frames<S> {
         };
         let record = self.storage.parts().frames[frame.index()];
         let above = frame >= self.border;
-        let expected = if above { MigrateType::Movable } else { MigrateType::Unmovable };
+        let expected = if above {
+            MigrateType::Movable
+        } else {
+            MigrateType::Unmovable
+        };
         let problem = if self.kind_of(frame) != expected {
             "a pageblock is of the other region's type"
         } else if above && record.kind() == FrameKind::Unmovable {
@@ -142,8 +149,7 @@ impl<S: Storage> Frames<S> {
             && (record.order() > Order::BASE || !confinement.shelters_movable)
         {
             "a movable block lies in the unmovable region"
-        } else if self.region_of(frame.offset(record.order().frames() - 1))
-            != self.region_of(frame)
+        } else if self.region_of(frame.offset(record.order().frames() - 1)) != self.region_of(frame)
         {
             "a block lies across the border"
         } else {
@@ -201,7 +207,9 @@ impl<S: Storage> Frames<S> {
                 }
             }
             let belongs = |record: &crate::FrameRecord| {
-                record.group().is_some_and(|group| usize::from(group.0) == number)
+                record
+                    .group()
+                    .is_some_and(|group| usize::from(group.0) == number)
             };
             if frames != group.frames || !group.chain.is_sound(parts.frames, belongs) {
                 return wrong("a group differs from the table");

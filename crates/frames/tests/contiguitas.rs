@@ -49,7 +49,10 @@ fn each_request_is_served_on_its_side_even_if_it_fails() {
     let unmovable: Vec<Frame> =
         std::iter::from_fn(|| memory.allocate(&one(FrameClass::Slab))).collect();
     assert!(unmovable.iter().all(|frame| frame.get() < border(&memory)));
-    assert!(memory.free_frames() > 40 * 256, "the movable side is untouched");
+    assert!(
+        memory.free_frames() > 40 * 256,
+        "the movable side is untouched"
+    );
     let movable: Vec<Frame> =
         std::iter::from_fn(|| memory.allocate(&one(FrameClass::Anonymous))).collect();
     assert!(movable.iter().all(|frame| frame.get() >= border(&memory)));
@@ -87,7 +90,11 @@ fn sheltered_frames_leave_when_there_is_room() {
         order: Order::new(1),
         ..request
     };
-    assert_eq!(memory.allocate(&pair), None, "only single frames may shelter");
+    assert_eq!(
+        memory.allocate(&pair),
+        None,
+        "only single frames may shelter"
+    );
     for _ in 0..100 {
         let frame = memory.allocate(&request).unwrap();
         assert!(frame.get() < border(&memory));
@@ -117,7 +124,10 @@ fn a_pin_moves_the_page_first_and_tells_its_owner() {
     let mut moves = Vec::new();
     let pinned = memory.pin(frame, &mut moves).unwrap();
     assert!(frame.get() >= border(&memory) && pinned.get() < border(&memory));
-    assert_eq!((moves[0].from, moves[0].to, moves[0].owner), (frame, pinned, owner));
+    assert_eq!(
+        (moves[0].from, moves[0].to, moves[0].owner),
+        (frame, pinned, owner)
+    );
     assert_eq!(memory.owner(pinned), Some(owner));
     moves.clear();
     let back = memory.unpin(pinned, &mut moves).unwrap();
@@ -152,7 +162,10 @@ fn resizing_waits_for_the_kernels_thread() {
     let before = border(&memory);
     let mut failed = 0;
     for _ in 0..40 * 256 {
-        while memory.allocate_or_reclaim(&one(FrameClass::Slab), &mut ()).is_none() {
+        while memory
+            .allocate_or_reclaim(&one(FrameClass::Slab), &mut ())
+            .is_none()
+        {
             failed += 1;
             assert!(memory.has_background_work());
             let at = border(&memory);
@@ -256,8 +269,15 @@ fn long_lived_memory_takes_the_lowest_addresses() {
 fn all_of_the_movable_region_could_be_one_free_piece() {
     let mut memory = confined(4096);
     for i in 0..20_000_u32 {
-        let class = if i % 5 == 0 { FrameClass::Slab } else { FrameClass::PageCache };
-        while memory.allocate_or_reclaim(&grouped(class, 1), &mut ()).is_none() {
+        let class = if i % 5 == 0 {
+            FrameClass::Slab
+        } else {
+            FrameClass::PageCache
+        };
+        while memory
+            .allocate_or_reclaim(&grouped(class, 1), &mut ())
+            .is_none()
+        {
             memory.background(Nanoseconds::new(1), &mut ());
         }
     }
@@ -291,7 +311,10 @@ fn a_page_in_each_gigabyte_spoils_them_all() {
     assert_eq!(found.blocks_1g.potential, 0);
     assert!(found.unmovable_block_share() < 0.002);
     let order = Order::HUGE_1G;
-    assert_eq!(memory.allocate_contiguous(order, FrameClass::Anonymous, &mut ()), None);
+    assert_eq!(
+        memory.allocate_contiguous(order, FrameClass::Anonymous, &mut ()),
+        None
+    );
 }
 
 /// A.9, first half: demand that does not change moves the border into place and no further.
@@ -309,7 +332,10 @@ fn under_steady_demand_the_border_settles() {
             if memory.frames_in(Group(1)) > 12_000 {
                 memory.free_oldest(Group(1));
             }
-            for request in [grouped(FrameClass::Slab, 1), grouped(FrameClass::PageCache, 0)] {
+            for request in [
+                grouped(FrameClass::Slab, 1),
+                grouped(FrameClass::PageCache, 0),
+            ] {
                 for _ in 0..3 {
                     if memory.allocate_or_reclaim(&request, &mut ()).is_some() {
                         break;
@@ -337,7 +363,10 @@ fn under_steady_demand_the_border_settles() {
 fn a_step_in_unmovable_demand_is_met_from_reclaimable_memory() {
     let mut memory = confined(256);
     memory.set_evict(Group(0), Evict::File);
-    while memory.allocate(&grouped(FrameClass::PageCache, 0)).is_some() {}
+    while memory
+        .allocate(&grouped(FrameClass::PageCache, 0))
+        .is_some()
+    {}
     let mut unmet = 0;
     for i in 0..100 * 256_u64 {
         let request = grouped(FrameClass::NetworkBuffer, 1);
@@ -365,5 +394,11 @@ fn a_region_that_leaves_nothing_is_refused() {
     let placement = Placement::Contiguitas(config());
     let error = Frames::new(Boxed::new(layout), Config::default(), placement).err();
     let region = 16 << 8;
-    assert_eq!(error, Some(Error::Region { region, memory: region }));
+    assert_eq!(
+        error,
+        Some(Error::Region {
+            region,
+            memory: region
+        })
+    );
 }

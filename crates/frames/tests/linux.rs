@@ -57,7 +57,9 @@ fn filled_with_files(mut memory: Memory) -> Memory {
 
 fn blocks_with_both(memory: &Memory) -> usize {
     let blocks = memory.pageblocks().iter();
-    blocks.filter(|block| block.movable() > 0 && block.unmovable() > 0).count()
+    blocks
+        .filter(|block| block.movable() > 0 && block.unmovable() > 0)
+        .count()
 }
 
 #[test]
@@ -65,8 +67,14 @@ fn a_type_that_has_run_out_takes_whole_pageblocks_first() {
     let mut memory = linux(64);
     let frame = memory.allocate(&one(FrameClass::Slab)).unwrap();
     // All memory was movable; the largest free block changed its type, which is two pageblocks.
-    let kinds = memory.pageblocks().iter().map(contigua_frames::BlockRecord::kind);
-    assert_eq!(kinds.filter(|&kind| kind == MigrateType::Unmovable).count(), 2);
+    let kinds = memory
+        .pageblocks()
+        .iter()
+        .map(contigua_frames::BlockRecord::kind);
+    assert_eq!(
+        kinds.filter(|&kind| kind == MigrateType::Unmovable).count(),
+        2
+    );
     assert_eq!(memory.counters().blocks_claimed, 2);
     assert_eq!(memory.counters().blocks_borrowed, 0);
     memory.free(frame).unwrap();
@@ -77,11 +85,21 @@ fn a_type_that_has_run_out_takes_whole_pageblocks_first() {
 fn in_full_memory_unmovable_requests_end_up_beside_movable_pages() {
     let mut memory = filled_with_files(memory_with(64, Placement::default(), uncompacted()));
     for _ in 0..1500 {
-        memory.allocate_or_reclaim(&one(FrameClass::Slab), &mut ()).unwrap();
+        memory
+            .allocate_or_reclaim(&one(FrameClass::Slab), &mut ())
+            .unwrap();
         memory.background(Nanoseconds::new(1), &mut ());
     }
-    assert!(memory.counters().blocks_borrowed > 0, "{:?}", memory.counters());
-    assert!(blocks_with_both(&memory) > 6, "{} mixed", blocks_with_both(&memory));
+    assert!(
+        memory.counters().blocks_borrowed > 0,
+        "{:?}",
+        memory.counters()
+    );
+    assert!(
+        blocks_with_both(&memory) > 6,
+        "{} mixed",
+        blocks_with_both(&memory)
+    );
     assert_eq!(memory.validate(), Ok(()));
 }
 
@@ -126,7 +144,10 @@ fn background_reclaim_starts_below_the_low_watermark_and_ends_at_the_high_one() 
     memory.background(Nanoseconds::new(1), &mut ());
     let free = memory.free_frames();
     // What CPUs keep at hand is free, and no reserve.
-    assert!((min + 2 * step..min + 2 * step + 200).contains(&free), "{free}");
+    assert!(
+        (min + 2 * step..min + 2 * step + 200).contains(&free),
+        "{free}"
+    );
     assert_eq!(memory.counters().direct_reclaims, 0);
     assert_eq!(memory.pressure().all().total, Nanoseconds::new(0));
 }
@@ -149,7 +170,9 @@ fn a_request_that_reclaims_itself_is_stalled_and_the_pressure_says_so() {
     let mut memory = filled_with_files(linux(64));
     // Nobody runs the background threads.
     for _ in 0..2000 {
-        memory.allocate_or_reclaim(&one(FrameClass::Anonymous), &mut ()).unwrap();
+        memory
+            .allocate_or_reclaim(&one(FrameClass::Anonymous), &mut ())
+            .unwrap();
     }
     let counters = memory.counters();
     assert!(counters.direct_reclaims > 0 && counters.frames_reclaimed_direct >= 1000);
@@ -170,7 +193,9 @@ fn reclaim_passes_over_what_was_used_again_once() {
         memory.touch(*frame).unwrap();
     }
     while memory.allocate(&one(FrameClass::Anonymous)).is_some() {}
-    memory.allocate_or_reclaim(&one(FrameClass::Anonymous), &mut ()).unwrap();
+    memory
+        .allocate_or_reclaim(&one(FrameClass::Anonymous), &mut ())
+        .unwrap();
     let left: Vec<Frame> = memory.blocks_in(Group(0)).collect();
     assert!(frames[..50].iter().all(|frame| left.contains(frame)));
     assert_eq!(left.len(), 100 - 32);
@@ -185,7 +210,10 @@ fn swap_is_used_only_where_there_is_some() {
         };
         let mut memory = memory_with(64, Placement::default(), config);
         memory.set_evict(Group(0), Evict::Swap);
-        while memory.allocate(&grouped(FrameClass::Anonymous, 0)).is_some() {
+        while memory
+            .allocate(&grouped(FrameClass::Anonymous, 0))
+            .is_some()
+        {
             // Nothing is left at hand.
             memory.drain_per_cpu();
         }
@@ -286,7 +314,10 @@ fn atomic_requests_of_several_frames_keep_a_pageblock_for_themselves() {
     while memory.allocate(&one(FrameClass::Slab)).is_some() {}
     assert!(memory.allocate(&request).is_some(), "the reserve serves it");
     // A request that waits gets the reserve when nothing else helps.
-    while memory.allocate_or_reclaim(&one(FrameClass::Slab), &mut ()).is_some() {}
+    while memory
+        .allocate_or_reclaim(&one(FrameClass::Slab), &mut ())
+        .is_some()
+    {}
     assert!(memory.counters().blocks_unreserved_high_atomic > 0);
     assert_eq!(memory.validate(), Ok(()));
 }
@@ -308,10 +339,16 @@ fn a_pin_spoils_the_pageblock_where_the_page_is() {
 fn a_gigabyte_is_emptied_if_nothing_in_it_stays() {
     let mut memory = linux(3072);
     for gigabyte in [0, 2] {
-        memory.allocate_at(Frame::new(gigabyte << 18), FrameClass::Slab).unwrap();
+        memory
+            .allocate_at(Frame::new(gigabyte << 18), FrameClass::Slab)
+            .unwrap();
     }
     for i in 0..4000 {
-        let order = if i % 40 == 0 { Order::HUGE_2M } else { Order::BASE };
+        let order = if i % 40 == 0 {
+            Order::HUGE_2M
+        } else {
+            Order::BASE
+        };
         let request = Request {
             order,
             ..grouped(FrameClass::Anonymous, 0)
@@ -320,7 +357,10 @@ fn a_gigabyte_is_emptied_if_nothing_in_it_stays() {
     }
     // Something is in the middle gigabyte as well.
     memory
-        .allocate_block_at(Frame::new((1 << 18) + 7), &grouped(FrameClass::Anonymous, 0))
+        .allocate_block_at(
+            Frame::new((1 << 18) + 7),
+            &grouped(FrameClass::Anonymous, 0),
+        )
         .unwrap();
     let found = memory.allocate_contiguous(Order::HUGE_1G, FrameClass::Anonymous, &mut ());
     assert_eq!(found, Some(Frame::new(1 << 18)));
@@ -333,8 +373,9 @@ fn a_gigabyte_is_emptied_if_nothing_in_it_stays() {
 #[test]
 fn frames_come_from_a_cpus_own_list_in_batches() {
     let mut memory = linux(64);
-    let frames: Vec<Frame> =
-        (0..126).map(|_| memory.allocate(&one(FrameClass::Anonymous)).unwrap()).collect();
+    let frames: Vec<Frame> = (0..126)
+        .map(|_| memory.allocate(&one(FrameClass::Anonymous)).unwrap())
+        .collect();
     assert_eq!(memory.counters().per_cpu_refills, 2);
     // What was freed last is used first.
     let last = frames[7];

@@ -12,6 +12,8 @@ use contigua_frames::{
 };
 use contigua_units::{Bytes, Frame, Nanoseconds, Order, VirtPage};
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
 
 /// Group 0 may be evicted by reclaim, group 1 keeps what it has.
 const EVICTABLE: Group = Group(0);
@@ -65,15 +67,20 @@ fn operation() -> impl Strategy<Value = Operation> {
         Just(Home::Kept),
     ];
     let order = prop_oneof![4 => Just(0_u8), 3 => 0..=4_u8, 2 => 0..=10_u8];
-    let allocate = (order, 1..8usize, home, any::<bool>(), any::<(bool, bool, bool)>()).prop_map(
-        |(order, class, home, waits, flags)| Operation::Allocate {
+    let allocate = (
+        order,
+        1..8usize,
+        home,
+        any::<bool>(),
+        any::<(bool, bool, bool)>(),
+    )
+        .prop_map(|(order, class, home, waits, flags)| Operation::Allocate {
             order,
             class,
             home,
             waits,
             flags,
-        },
-    );
+        });
     prop_oneof![
         30 => allocate,
         4 => any::<u32>().prop_map(Operation::AllocateAt),
@@ -171,10 +178,17 @@ impl Model {
             page,
         };
         if matches!(home, Home::Nobody | Home::Owner) {
-            assert_eq!(self.live.insert(frame.get(), block), None, "handed out twice");
+            assert_eq!(
+                self.live.insert(frame.get(), block),
+                None,
+                "handed out twice"
+            );
         } else {
             // Groups are followed by what they hold; overlaps are found by `check`.
-            assert_eq!(self.live.insert(frame.get(), block).map(|b| b.home), Some(home));
+            assert_eq!(
+                self.live.insert(frame.get(), block).map(|b| b.home),
+                Some(home)
+            );
         }
     }
 
@@ -182,6 +196,7 @@ impl Model {
         self.live.remove(&frame.get()).unwrap();
     }
 
+    #[allow(clippy::too_many_lines, reason = "one arm for each operation")]
     fn apply(&mut self, operation: &Operation) {
         match *operation {
             Operation::Allocate {
@@ -233,21 +248,26 @@ impl Model {
             Operation::AllocateContiguous(order) => {
                 let order = Order::new(order);
                 let class = FrameClass::Anonymous;
-                let range = self.frames.allocate_contiguous(order, class, &mut self.moves);
+                let range = self
+                    .frames
+                    .allocate_contiguous(order, class, &mut self.moves);
                 self.follow();
                 if let Some(range) = range {
                     self.add(range, order, class, Home::Nobody);
                 }
             }
             Operation::Free(choice) => {
-                let Some((frame, block)) = self.pick(choice) else { return };
+                let Some((frame, block)) = self.pick(choice) else {
+                    return;
+                };
                 if block.references > 1 {
                     assert_eq!(self.frames.free(frame), Err(Error::Shared(frame)));
                     return;
                 }
                 if block.home == Home::Kept {
                     let mut blocks = self.frames.blocks_in(KEPT);
-                    self.kept.remove(blocks.position(|other| other == frame).unwrap());
+                    self.kept
+                        .remove(blocks.position(|other| other == frame).unwrap());
                 }
                 self.frames.free(frame).unwrap();
                 self.forget(frame);
@@ -277,7 +297,9 @@ impl Model {
                 }
             }
             Operation::Share(choice) => {
-                let Some((frame, block)) = self.pick(choice) else { return };
+                let Some((frame, block)) = self.pick(choice) else {
+                    return;
+                };
                 // Blocks in groups have one user.
                 if matches!(block.home, Home::Nobody | Home::Owner) {
                     self.frames.add_reference(frame).unwrap();
@@ -285,14 +307,18 @@ impl Model {
                 }
             }
             Operation::Unshare(choice) => {
-                let Some((frame, block)) = self.pick(choice) else { return };
+                let Some((frame, block)) = self.pick(choice) else {
+                    return;
+                };
                 if block.references > 1 {
                     assert_eq!(self.frames.drop_reference(frame), Ok(false));
                     self.live.get_mut(&frame.get()).unwrap().references -= 1;
                 }
             }
             Operation::Split(choice) => {
-                let Some((frame, block)) = self.pick(choice) else { return };
+                let Some((frame, block)) = self.pick(choice) else {
+                    return;
+                };
                 let place = (block.home == Home::Kept).then(|| {
                     let mut blocks = self.frames.blocks_in(KEPT);
                     blocks.position(|other| other == frame).unwrap()
@@ -314,12 +340,16 @@ impl Model {
                 }
             }
             Operation::Touch(choice) => {
-                let Some((frame, _)) = self.pick(choice) else { return };
+                let Some((frame, _)) = self.pick(choice) else {
+                    return;
+                };
                 self.frames.touch(frame).unwrap();
             }
             Operation::Pin(choice) => self.pin(choice),
             Operation::Unpin(choice) => {
-                let Some((frame, block)) = self.pick(choice) else { return };
+                let Some((frame, block)) = self.pick(choice) else {
+                    return;
+                };
                 if !block.pinned {
                     return;
                 }
@@ -352,7 +382,9 @@ impl Model {
 
     /// E-A (3): a pin of a movable block takes it to the unmovable side before it succeeds.
     fn pin(&mut self, choice: usize) {
-        let Some((frame, block)) = self.pick(choice) else { return };
+        let Some((frame, block)) = self.pick(choice) else {
+            return;
+        };
         let border = self.frames.border();
         let pinned = self.frames.pin(frame, &mut self.moves);
         match pinned {
@@ -383,7 +415,11 @@ impl Model {
         assert!(done <= blocks);
         let step = done as u32 * BLOCK_FRAMES;
         let expected = before.map(|border| {
-            Frame::new(if expand { border.get() + step } else { border.get() - step })
+            Frame::new(if expand {
+                border.get() + step
+            } else {
+                border.get() - step
+            })
         });
         assert_eq!(self.frames.border(), expected);
     }
@@ -400,7 +436,10 @@ impl Model {
     fn follow(&mut self) {
         // Several moves may reuse a frame: they are applied in order.
         for moved in std::mem::take(&mut self.moves) {
-            let block = self.live.remove(&moved.from.get()).expect("a block that is not there");
+            let block = self
+                .live
+                .remove(&moved.from.get())
+                .expect("a block that is not there");
             assert_eq!(owner(block.page), moved.owner);
             assert_eq!(block.order, moved.order);
             assert!(!block.pinned || self.frames.border().is_some());
@@ -408,7 +447,8 @@ impl Model {
             // A grouped block may have been there, which has moved on as well.
             assert!(before.is_none_or(|block| block.home != Home::Owner));
         }
-        self.live.retain(|_, block| !matches!(block.home, Home::Evictable | Home::Kept));
+        self.live
+            .retain(|_, block| !matches!(block.home, Home::Evictable | Home::Kept));
         for (group, home) in [(EVICTABLE, Home::Evictable), (KEPT, Home::Kept)] {
             for frame in self.frames.blocks_in(group) {
                 let block = Block {
@@ -425,13 +465,20 @@ impl Model {
     }
 
     fn check(&mut self) {
-        self.frames.validate().unwrap_or_else(|problem| panic!("{problem}"));
+        self.frames
+            .validate()
+            .unwrap_or_else(|problem| panic!("{problem}"));
         // The kept group's contents are in order, wherever they lie. Splits by the kernel may
         // have cut large ones.
         let kept: Vec<_> = self
             .frames
             .blocks_in(KEPT)
-            .map(|frame| (self.frames.order(frame).unwrap(), self.frames.class(frame).unwrap()))
+            .map(|frame| {
+                (
+                    self.frames.order(frame).unwrap(),
+                    self.frames.class(frame).unwrap(),
+                )
+            })
             .collect();
         let flat = |blocks: &[(Order, FrameClass)]| -> Vec<FrameClass> {
             let parts = blocks
@@ -456,7 +503,11 @@ impl Model {
                 assert_eq!(self.frames.owner(frame), Some(owner(block.page)));
             }
         }
-        assert_eq!(self.frames.free_frames() + used, self.frames.total(), "frames were lost");
+        assert_eq!(
+            self.frames.free_frames() + used,
+            self.frames.total(),
+            "frames were lost"
+        );
     }
 
     /// The measures, from the model alone.
@@ -465,7 +516,11 @@ impl Model {
         let mut at = 0;
         for (&frame, block) in &self.live {
             scan.push(FrameKind::Free, u64::from(frame - at));
-            let kind = if block.pinned { FrameKind::Unmovable } else { block.class.kind() };
+            let kind = if block.pinned {
+                FrameKind::Unmovable
+            } else {
+                block.class.kind()
+            };
             scan.push(kind, u64::from(block.order.frames()));
             at = frame + block.order.frames();
         }
@@ -485,7 +540,9 @@ fn placements() -> impl Strategy<Value = Placement> {
     };
     prop_oneof![
         Just(Placement::default()),
-        Just(Placement::Illuminator(policies::illuminator::Config::default())),
+        Just(Placement::Illuminator(
+            policies::illuminator::Config::default()
+        )),
         any::<(bool, bool)>().prop_map(move |(strict, hardware)| contiguitas(strict, hardware)),
     ]
 }
@@ -506,6 +563,35 @@ proptest! {
         prop_assert_eq!(model.frames.counters().resizes_in_allocations, 0);
         prop_assert_eq!(model.frames.contiguity(), model.contiguity());
     }
+}
+
+/// A counter that stays 0 whatever happens is one that nobody increments.
+#[test]
+fn every_counter_is_incremented_somewhere() {
+    let mut runner = TestRunner::deterministic();
+    let strategy = (
+        1100..9000usize,
+        placements(),
+        proptest::collection::vec(operation(), 250),
+    );
+    let mut seen: BTreeMap<&str, u64> = BTreeMap::new();
+    for _ in 0..200 {
+        let (total, placement, operations) = strategy.new_tree(&mut runner).unwrap().current();
+        let mut model = Model::new(total, placement);
+        for operation in &operations {
+            model.apply(operation);
+            model.check();
+        }
+        for (name, count) in model.frames.counters().iter() {
+            *seen.entry(name).or_default() += count;
+        }
+    }
+    let never: Vec<_> = seen
+        .iter()
+        .filter(|(_, count)| **count == 0)
+        .map(|(name, _)| *name)
+        .collect();
+    assert_eq!(never, ["resizes_in_allocations"]);
 }
 
 #[test]

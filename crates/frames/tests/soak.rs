@@ -15,8 +15,11 @@ struct Random(u64);
 
 impl Random {
     fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (self.0 >> 33) * end >> 31
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        ((self.0 >> 33) * end) >> 31
     }
 }
 
@@ -73,9 +76,16 @@ fn soak(placement: Placement) {
             _ => {}
         }
     }
-    let held: u64 = live.iter().map(|(_, order)| u64::from(order.frames())).sum();
+    let held: u64 = live
+        .iter()
+        .map(|(_, order)| u64::from(order.frames()))
+        .sum();
     let files = u64::from(memory.frames_in(FILES));
-    assert_eq!(memory.free_frames() + held + files, FRAMES as u64, "frames were lost");
+    assert_eq!(
+        memory.free_frames() + held + files,
+        FRAMES as u64,
+        "frames were lost"
+    );
     assert_eq!(memory.validate(), Ok(()));
 }
 
@@ -83,7 +93,9 @@ fn soak(placement: Placement) {
 #[ignore = "a minute in release mode; make soak runs it"]
 fn no_frame_is_lost_or_handed_out_twice_in_a_hundred_million_operations() {
     soak(Placement::default());
-    soak(Placement::Illuminator(policies::illuminator::Config::default()));
+    soak(Placement::Illuminator(
+        policies::illuminator::Config::default(),
+    ));
     soak(Placement::Contiguitas(policies::contiguitas::Config {
         unmovable_min: Bytes::new(64 << 20),
         ..policies::contiguitas::Config::default()

@@ -7,6 +7,8 @@
 //! The inner loop looks at raw words: one test tells an access from a block, and an access that
 //! hits the first-level structures touches three cache lines of the host.
 
+use std::sync::atomic::AtomicBool;
+
 use contigua_cache::{AccessKind, Hierarchy};
 use contigua_core::{CoreModel, IssueWidth};
 use contigua_program::code::CodeLog;
@@ -71,8 +73,20 @@ impl Engine {
     /// A server as configured, before the first event of `program`.
     ///
     /// # Errors
-    /// [`Error::Memory`], [`Error::Component`].
+    /// [`Error::Memory`], [`Error::Component`], and those of the memory's history.
     pub fn new(config: RunConfig, program: Program) -> Result<Self, Error> {
+        Self::prepare(config, program, &AtomicBool::new(false))
+    }
+
+    /// The same, given up soon after `cancel` was set: memory may take a while to grow old.
+    ///
+    /// # Errors
+    /// Those of [`Engine::new`], and [`Error::Interrupted`].
+    pub fn prepare(
+        config: RunConfig,
+        program: Program,
+        cancel: &AtomicBool,
+    ) -> Result<Self, Error> {
         let component = |problem: String| Error::Component {
             machine: config.machine_name.clone(),
             problem,
@@ -92,7 +106,7 @@ impl Engine {
             ),
         };
         let core = IssueWidth::new(&machine.core).map_err(|e| component(e.to_string()))?;
-        let kernel = Kernel::new(&config, program.reports_mappings)?;
+        let kernel = Kernel::new(&config, program.reports_mappings, cancel)?;
         let mut engine = Self {
             kernel,
             mmu,

@@ -30,6 +30,9 @@ pub enum Error {
         /// The profiles that there are.
         profiles: String,
     },
+    /// Somebody wanted the end before the server was old enough.
+    #[error("interrupted while memory grew old")]
+    Interrupted,
     /// A profile whose figures make no sense.
     #[error("profile {profile}: {problem}")]
     Profile {
@@ -45,7 +48,9 @@ pub enum Error {
     #[error(transparent)]
     Snapshot(#[from] crate::ageing::SnapshotError),
     /// A snapshot of another size than the server.
-    #[error("the snapshot is of {found} of memory and the server has {wanted}; use --memory {found}")]
+    #[error(
+        "the snapshot is of {found} of memory and the server has {wanted}; use --memory {found}"
+    )]
     SnapshotSize {
         /// Memory of the snapshot.
         found: Bytes,

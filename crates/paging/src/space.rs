@@ -477,7 +477,9 @@ impl AddressSpace {
             return PageSize::Size4K;
         };
         let fits = self.largest_fit(address, range, vma);
-        policy.on_fault(&FaultContext { address, vma, fits }).min(fits)
+        policy
+            .on_fault(&FaultContext { address, vma, fits })
+            .min(fits)
     }
 
     /// Gives everything back. The space must not be used afterwards.

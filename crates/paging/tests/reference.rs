@@ -206,7 +206,12 @@ fn memory(frames: usize) -> Memory {
         min_free: Some(Bytes::new(0)),
         ..Config::default()
     };
-    Frames::new(Boxed::new(Layout::new(frames, 0, 1)), config, Placement::default()).unwrap()
+    Frames::new(
+        Boxed::new(Layout::new(frames, 0, 1)),
+        config,
+        Placement::default(),
+    )
+    .unwrap()
 }
 
 proptest! {

@@ -69,8 +69,6 @@ fn time(what: &str, value: f64, nanoseconds: f64) -> PyResult<u64> {
 #[pyclass(frozen)]
 pub struct AgedServer {
     snapshot: Snapshot,
-    block_map: Picture,
-    frame_map: Picture,
     /// Samples as a JSON list.
     #[pyo3(get)]
     samples: String,
@@ -90,19 +88,18 @@ impl AgedServer {
         let kind = Cell::named(cell).ok_or_else(|| {
             engine_error(format!("unknown cell {cell:?}: known are block and frame"))
         })?;
-        let picture = match kind {
-            Cell::Block => &self.block_map,
-            Cell::Frame => &self.frame_map,
-        };
+        let picture = py.detach(|| Picture::of(&self.snapshot, kind));
         let cells = PyBytes::new(py, &picture.cells);
-        Ok((picture.width, picture.height, kind.classes().to_vec(), cells))
+        Ok((
+            picture.width,
+            picture.height,
+            kind.classes().to_vec(),
+            cells,
+        ))
     }
 
     /// Writes a snapshot that `contigua run --age snapshot:FILE` starts from.
-    #[allow(
-        clippy::needless_pass_by_value,
-        reason = "PyO3 hands values over"
-    )]
+    #[allow(clippy::needless_pass_by_value, reason = "PyO3 hands values over")]
     fn save(&self, path: PathBuf) -> PyResult<()> {
         self.snapshot.save(&path).map_err(engine_error)
     }
@@ -111,10 +108,7 @@ impl AgedServer {
 /// Lets a server grow old.
 #[pyfunction]
 #[pyo3(signature = (spec, progress=None))]
-#[allow(
-    clippy::needless_pass_by_value,
-    reason = "PyO3 hands values over"
-)]
+#[allow(clippy::needless_pass_by_value, reason = "PyO3 hands values over")]
 pub fn age(py: Python<'_>, spec: AgeSpec, progress: Option<Py<PyAny>>) -> PyResult<AgedServer> {
     let config = spec.config()?;
     let end = time("hours", spec.hours, 3600e9)?;
@@ -143,47 +137,37 @@ pub fn age(py: Python<'_>, spec: AgeSpec, progress: Option<Py<PyAny>>) -> PyResu
         }
         server.settle();
         samples.push(server.sample());
-        Ok(AgedServer {
-            snapshot: Snapshot::of(
-                server.memory(),
-                server.now(),
-                serde_json::to_value(server.config()).map_err(engine_error)?,
-            ),
-            block_map: Picture::of(server.memory(), Cell::Block),
-            frame_map: Picture::of(server.memory(), Cell::Frame),
-            samples: serde_json::to_string(&samples).map_err(engine_error)?,
-            report: report(Some(server.config()), samples.last())?,
-        })
+        let config = serde_json::to_value(server.config()).map_err(engine_error)?;
+        let snapshot = Snapshot::of(server.memory(), server.now(), config);
+        AgedServer::new(snapshot, &samples)
     })
 }
 
-fn report(config: Option<&AgeConfig>, last: Option<&Sample>) -> PyResult<String> {
-    let last = last.ok_or_else(|| engine_error("no sample was taken"))?;
-    let report = AgeReport {
-        version: env!("CARGO_PKG_VERSION"),
-        config,
-        last,
-    };
-    serde_json::to_string(&report).map_err(engine_error)
+impl AgedServer {
+    fn new(snapshot: Snapshot, samples: &[Sample]) -> PyResult<Self> {
+        let last = samples.last();
+        let report = AgeReport {
+            version: env!("CARGO_PKG_VERSION"),
+            config: snapshot.origin.clone(),
+            last: last.ok_or_else(|| engine_error("no sample was taken"))?,
+        };
+        Ok(Self {
+            report: serde_json::to_string(&report).map_err(engine_error)?,
+            samples: serde_json::to_string(samples).map_err(engine_error)?,
+            snapshot,
+        })
+    }
 }
 
-/// Reads a snapshot.
+/// Reads a snapshot. Its only sample has no events: these are not in the file.
 #[pyfunction]
-#[allow(
-    clippy::needless_pass_by_value,
-    reason = "PyO3 hands values over"
-)]
+#[allow(clippy::needless_pass_by_value, reason = "PyO3 hands values over")]
 pub fn load_snapshot(path: PathBuf) -> PyResult<AgedServer> {
     let snapshot = Snapshot::load(&path).map_err(engine_error)?;
     let memory = snapshot.restore_as_it_was(&path).map_err(engine_error)?;
-    let sample = Sample::of_memory(&memory, snapshot.now);
-    Ok(AgedServer {
-        block_map: Picture::of(&memory, Cell::Block),
-        frame_map: Picture::of(&memory, Cell::Frame),
-        samples: serde_json::to_string(&[&sample]).map_err(engine_error)?,
-        report: report(None, Some(&sample))?,
-        snapshot,
-    })
+    let mut sample = Sample::of_memory(&memory, snapshot.now);
+    sample.events.memory = contigua_frames::Counters::default();
+    AgedServer::new(snapshot, &[sample])
 }
 
 /// Reads a profile and returns it as JSON with every default filled in.

@@ -6,17 +6,17 @@ use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use contigua_machine::config::RunConfig;
 use contigua_machine::{Engine, Progress, Report, simulate};
-use contigua_program::sources::Source;
 use contigua_program::sources::champsim::ChampSimSource;
 use contigua_program::sources::lackey::LackeySource;
 use contigua_program::sources::live::{LiveProgram, LiveSetup, LiveSource};
 use contigua_program::sources::trace::TraceSource;
+use contigua_program::sources::{Program, Source};
 use contigua_program::trace::TraceWriter;
 use pyo3::PyErr;
 
@@ -27,6 +27,8 @@ const PLUGIN: &[u8] = include_bytes!(env!("CONTIGUA_PLUGIN"));
 
 /// How often progress is told and limits are looked at.
 const TICK: Duration = Duration::from_millis(50);
+/// How often servers that are being made are looked at: fresh ones are there at once.
+const SHORT_TICK: Duration = Duration::from_millis(5);
 /// How long a program that was interrupted may take to end by itself.
 const GRACE: Duration = Duration::from_secs(2);
 /// The exit status of a shell's command that was interrupted.
@@ -104,11 +106,13 @@ impl Session {
         format: TraceFormat,
         observer: Observer<'_>,
     ) -> Result<Outcome, PyErr> {
-        let mut designs = Vec::new();
-        for config in &self.configs {
-            let source = format.open(path).map_err(engine_error)?;
-            designs.push((server(config, &*source)?, source));
+        let mut sources = Vec::new();
+        for _ in &self.configs {
+            sources.push(format.open(path).map_err(engine_error)?);
         }
+        let programs = sources.iter().map(|source| source.program().clone());
+        let servers = self.servers(programs.collect(), observer)?;
+        let designs: Vec<_> = servers.into_iter().zip(sources).collect();
         let progress: Vec<Progress> = self.configs.iter().map(|_| Progress::default()).collect();
         let reports = thread::scope(|scope| {
             let designs: Vec<_> = designs
@@ -136,11 +140,13 @@ impl Session {
 
     fn run_live(&self, command: &[OsString], observer: Observer<'_>) -> Result<Outcome, PyErr> {
         let setup = LiveSetup::new(command).map_err(engine_error)?;
-        let mut designs = Vec::new();
-        for config in &self.configs {
-            let source = setup.source().map_err(engine_error)?;
-            designs.push((server(config, &source)?, source));
+        let mut sources = Vec::new();
+        for _ in &self.configs {
+            sources.push(setup.source().map_err(engine_error)?);
         }
+        let programs = sources.iter().map(|source| source.program().clone());
+        let servers = self.servers(programs.collect(), observer)?;
+        let designs: Vec<_> = servers.into_iter().zip(sources).collect();
         let recorder = self
             .record
             .as_ref()
@@ -184,6 +190,38 @@ impl Session {
         })
     }
 
+    /// Every design's server, before anything runs: what cannot be built is said first. The
+    /// observer is told of no instructions while memory grows old.
+    fn servers(
+        &self,
+        programs: Vec<Program>,
+        observer: Observer<'_>,
+    ) -> Result<Vec<Engine>, PyErr> {
+        let cancel = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let cancel = &cancel;
+            let servers: Vec<_> = self
+                .configs
+                .iter()
+                .zip(programs)
+                .map(|(config, program)| {
+                    scope.spawn(move || Engine::prepare(config.clone(), program, cancel))
+                })
+                .collect();
+            let mut outcome = Ok(());
+            while servers.iter().any(|server| !server.is_finished()) {
+                thread::sleep(SHORT_TICK);
+                if outcome.is_ok() {
+                    outcome = observer(&[]);
+                    cancel.store(outcome.is_err(), Ordering::Relaxed);
+                }
+            }
+            let servers: Result<Vec<_>, _> = servers.into_iter().map(join).collect();
+            outcome?;
+            servers
+        })
+    }
+
     /// Waits for the program's end, or makes it end when a limit is reached. The exit status.
     fn watch(
         &self,
@@ -215,11 +253,6 @@ impl Session {
             }
         }
     }
-}
-
-/// A design's server, before anything runs: what cannot be built is said first.
-fn server(config: &RunConfig, source: &dyn Source) -> Result<Engine, PyErr> {
-    Engine::new(config.clone(), source.program().clone()).map_err(engine_error)
 }
 
 /// Ends the program when watching it has failed; its readers end with it.

@@ -19,7 +19,9 @@ pub use profile::{Bursts, Class, PageCache, Pins, Profile, Source, Tenants, Weig
 pub use sample::{AgeReport, RegionPressure, Sample, ServerCounters};
 pub use snapshot::{Snapshot, SnapshotError};
 
-use contigua_frames::{Boxed, Config, Evict, FrameClass, Frames, Group, Layout, Placement, Request};
+use contigua_frames::{
+    Boxed, Config, Evict, FrameClass, Frames, Group, Layout, Placement, Request,
+};
 use contigua_paging::Memory;
 use contigua_units::{Bytes, Frame, Nanoseconds, Order};
 use serde::Serialize;
@@ -134,14 +136,23 @@ impl Server {
             problem,
         };
         config.profile.check().map_err(problem)?;
-        let factors = [("load", config.load), ("kernel", config.kernel), ("files", config.files)];
+        let factors = [
+            ("load", config.load),
+            ("kernel", config.kernel),
+            ("files", config.files),
+        ];
         for (name, value) in factors {
             if !(0.0..=10.0).contains(&value) {
-                return Err(problem(format!("{name} is {value}; it is a factor, from 0 to 10")));
+                return Err(problem(format!(
+                    "{name} is {value}; it is a factor, from 0 to 10"
+                )));
             }
         }
-        let mut memory =
-            fresh_memory(config.memory, &config.design.memory, &config.design.placement)?;
+        let mut memory = fresh_memory(
+            config.memory,
+            &config.design.memory,
+            &config.design.placement,
+        )?;
         for tenant in 0..profile::MOST_TENANTS as usize {
             memory.set_evict(Groups::files(tenant), Evict::File);
         }
@@ -227,7 +238,8 @@ impl Server {
 
     /// Lets files take all memory that is free.
     pub fn fill_with_files(&mut self) {
-        self.tenants.fill_with_files(&mut self.clock, &mut self.memory);
+        self.tenants
+            .fill_with_files(&mut self.clock, &mut self.memory);
         self.settle();
     }
 
@@ -242,7 +254,9 @@ impl Server {
     /// # Errors
     /// A sentence that says where.
     pub fn validate(&self) -> Result<(), String> {
-        self.memory.validate().map_err(|problem| problem.to_string())
+        self.memory
+            .validate()
+            .map_err(|problem| problem.to_string())
     }
 }
 

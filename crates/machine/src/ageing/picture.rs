@@ -1,8 +1,10 @@
 //! A picture of memory: one cell for each pageblock or frame along a Hilbert curve, so that what is
 //! near in memory is near in the picture.
 
-use contigua_frames::FrameClass;
-use contigua_paging::Memory;
+use contigua_contiguity::FrameKind;
+use contigua_frames::{BLOCK_FRAMES, FrameClass};
+
+use super::Snapshot;
 
 /// What a cell of a picture stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +63,7 @@ pub struct Picture {
 impl Picture {
     /// Draws memory.
     #[must_use]
-    pub fn of(memory: &Memory, cell: Cell) -> Self {
+    pub fn of(memory: &Snapshot, cell: Cell) -> Self {
         match cell {
             Cell::Block => Self::draw(&blocks(memory)),
             Cell::Frame => Self::draw(&frames(memory)),
@@ -85,31 +87,67 @@ impl Picture {
             let (x, y): (u32, u32) = (x, y);
             cells[y as usize * width + at / square * side + x as usize] = value;
         }
-        Self { width, height: side, cells }
+        Self {
+            width,
+            height: side,
+            cells,
+        }
     }
 }
 
-fn blocks(memory: &Memory) -> Vec<u8> {
-    let value = |block: &contigua_frames::BlockRecord| {
-        let unmovable = block.unmovable() > 0;
-        let movable = block.movable() > 0;
-        match (unmovable, movable) {
-            (false, false) if block.free() == 0 => 4,
-            (false, false) => 0,
-            (false, true) => 1,
-            (true, true) => 2,
-            (true, false) => 3,
-        }
-    };
-    memory.pageblocks().iter().map(value).collect()
+/// What a pageblock holds, as it fills up.
+#[derive(Clone, Copy, Default)]
+struct Contents {
+    frames: u32,
+    free: bool,
+    movable: bool,
+    unmovable: bool,
 }
 
-fn frames(memory: &Memory) -> Vec<u8> {
-    let mut values = Vec::with_capacity(memory.total() as usize);
-    for (class, _, count) in memory.blocks() {
+impl Contents {
+    fn value(self) -> u8 {
+        match (self.unmovable, self.movable, self.free) {
+            (false, false, true) => 0,
+            (false, true, _) => 1,
+            (true, true, _) => 2,
+            (true, false, _) => 3,
+            (false, false, false) => 4,
+        }
+    }
+}
+
+fn blocks(memory: &Snapshot) -> Vec<u8> {
+    let mut values = Vec::new();
+    let mut open = Contents::default();
+    for (_, kind, frames) in memory.pieces() {
+        let mut left = frames;
+        while left > 0 {
+            match kind {
+                FrameKind::Free => open.free = true,
+                FrameKind::Movable => open.movable = true,
+                FrameKind::Unmovable => open.unmovable = true,
+                FrameKind::Reserved => {}
+            }
+            let here = left.min(u64::from(BLOCK_FRAMES - open.frames));
+            open.frames += here as u32;
+            left -= here;
+            if open.frames == BLOCK_FRAMES {
+                values.push(std::mem::take(&mut open).value());
+            }
+        }
+    }
+    if open.frames > 0 {
+        values.push(open.value());
+    }
+    values
+}
+
+fn frames(memory: &Snapshot) -> Vec<u8> {
+    let mut values = Vec::new();
+    for (class, _, frames) in memory.pieces() {
         let value = FrameClass::ALL.iter().position(|&other| other == class);
         let value = value.map_or(BEYOND, |value| value as u8);
-        values.extend(std::iter::repeat_n(value, count as usize));
+        values.extend(std::iter::repeat_n(value, frames as usize));
     }
     values
 }
@@ -125,14 +163,19 @@ mod tests {
         let picture = Picture::draw(&values);
         assert_eq!((picture.width, picture.height), (16, 16));
         let place = |value: u8| {
-            let at = picture.cells.iter().position(|&cell| cell == value).unwrap();
+            let at = picture
+                .cells
+                .iter()
+                .position(|&cell| cell == value)
+                .unwrap();
             (at % picture.width, at / picture.width)
         };
         for value in 0..199 {
             let (a, b) = (place(value), place(value + 1));
             assert_eq!(a.0.abs_diff(b.0) + a.1.abs_diff(b.1), 1, "{value}");
         }
-        assert_eq!(picture.cells.iter().filter(|&&cell| cell == BEYOND).count(), 56);
+        let beyond = picture.cells.split(|&cell| cell == BEYOND).count() - 1;
+        assert_eq!(beyond, 56);
     }
 
     #[test]

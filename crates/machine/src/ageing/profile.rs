@@ -217,7 +217,9 @@ impl Profile {
             for order in &source.orders {
                 if order.value > 10 {
                     let value = order.value;
-                    return Err(format!("kernel[{i}].orders has {value}; orders are 0 to 10"));
+                    return Err(format!(
+                        "kernel[{i}].orders has {value}; orders are 0 to 10"
+                    ));
                 }
             }
             for lifetime in &source.lifetimes {
@@ -228,14 +230,19 @@ impl Profile {
                 time(&format!("kernel[{i}].bursts.length"), bursts.length)?;
                 if !(bursts.factor >= 1.0 && bursts.factor.is_finite()) {
                     let factor = bursts.factor;
-                    return Err(format!("kernel[{i}].bursts.factor is {factor}; it is at least 1"));
+                    return Err(format!(
+                        "kernel[{i}].bursts.factor is {factor}; it is at least 1"
+                    ));
                 }
             }
         }
         if let Some(pins) = &self.pins {
             share("pins.share", pins.share)?;
             if !(1..=512).contains(&pins.buffer) {
-                return Err(format!("pins.buffer is {}; it is 1 to 512 frames", pins.buffer));
+                return Err(format!(
+                    "pins.buffer is {}; it is 1 to 512 frames",
+                    pins.buffer
+                ));
             }
             time("pins.lifetime", pins.lifetime)?;
         }
@@ -252,6 +259,8 @@ fn check_weights<T>(key: &str, values: &[Weighted<T>]) -> Result<(), String> {
     if values.iter().all(sound) && sum > 0.0 {
         Ok(())
     } else {
-        Err(format!("{key} needs weights of at least 0, and one above 0"))
+        Err(format!(
+            "{key} needs weights of at least 0, and one above 0"
+        ))
     }
 }

@@ -17,9 +17,10 @@ impl Random {
     /// The stream of an actor.
     pub(super) fn new(seed: u64, actor: &str, number: u64) -> Self {
         let seed = xxh3_64_with_seed(actor.as_bytes(), seed);
-        Self(Xoshiro256PlusPlus::seed_from_u64(
-            xxh3_64_with_seed(&number.to_le_bytes(), seed),
-        ))
+        Self(Xoshiro256PlusPlus::seed_from_u64(xxh3_64_with_seed(
+            &number.to_le_bytes(),
+            seed,
+        )))
     }
 
     /// Evenly distributed from 0 to 1, without 1.
@@ -29,7 +30,7 @@ impl Random {
 
     /// Below `end`.
     pub(super) fn below(&mut self, end: u32) -> u32 {
-        (u64::from(self.0.next_u32()) * u64::from(end) >> 32) as u32
+        ((u64::from(self.0.next_u32()) * u64::from(end)) >> 32) as u32
     }
 
     /// Exponentially distributed around a mean.
@@ -62,7 +63,9 @@ impl<T: Copy> Choice<T> {
             end += weighted.weight / sum;
             (end, weighted.value)
         };
-        Self { ends: values.iter().map(part).collect() }
+        Self {
+            ends: values.iter().map(part).collect(),
+        }
     }
 
     pub(super) fn draw(&self, random: &mut Random) -> T {

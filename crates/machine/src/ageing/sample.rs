@@ -8,7 +8,9 @@ use contigua_frames::{Counters, FrameClass};
 use contigua_units::{Bytes, Nanoseconds, PAGE_BYTES};
 use serde::Serialize;
 
-use super::{AgeConfig, Server};
+#[cfg(doc)]
+use super::AgeConfig;
+use super::Server;
 
 /// A server at one time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -76,8 +78,8 @@ pub struct ServerCounters {
 pub struct AgeReport<'a> {
     /// Version of the program that wrote the report.
     pub version: &'static str,
-    /// What decided it.
-    pub config: Option<&'a AgeConfig>,
+    /// What decided it: an [`AgeConfig`], or what a snapshot says of where it came from.
+    pub config: serde_json::Value,
     /// What came of it.
     #[serde(rename = "final")]
     pub last: &'a Sample,

@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
+use contigua_contiguity::FrameKind;
 use contigua_frames::{Config, FrameClass, MigrateType, Placement, Request, policies};
 use contigua_paging::Memory;
 use contigua_units::{Bytes, Frame, Nanoseconds, Order, PAGE_BYTES};
@@ -119,7 +120,11 @@ impl Snapshot {
             now,
             origin,
             runs,
-            types: memory.pageblocks().iter().map(contigua_frames::BlockRecord::kind).collect(),
+            types: memory
+                .pageblocks()
+                .iter()
+                .map(contigua_frames::BlockRecord::kind)
+                .collect(),
         }
     }
 
@@ -129,12 +134,28 @@ impl Snapshot {
         Bytes::new(self.frames * PAGE_BYTES)
     }
 
+    /// Pieces of memory in address order: class, what can be done with it, frames.
+    pub(super) fn pieces(&self) -> impl Iterator<Item = (FrameClass, FrameKind, u64)> + '_ {
+        self.runs.iter().map(|run| {
+            let kind = if run.pinned {
+                FrameKind::Unmovable
+            } else {
+                run.class.kind()
+            };
+            let frames = u64::from(run.count) * u64::from(run.order.frames());
+            (run.class, kind, frames)
+        })
+    }
+
     /// Writes the file, whole or not at all.
     ///
     /// # Errors
     /// [`SnapshotError::Io`].
     pub fn save(&self, path: &Path) -> Result<(), SnapshotError> {
-        let failed = |error| SnapshotError::Io { path: path.to_owned(), error };
+        let failed = |error| SnapshotError::Io {
+            path: path.to_owned(),
+            error,
+        };
         let folder = match path.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
             _ => Path::new("."),
@@ -177,8 +198,10 @@ impl Snapshot {
     /// # Errors
     /// [`SnapshotError::Io`], [`SnapshotError::Format`].
     pub fn load(path: &Path) -> Result<Self, SnapshotError> {
-        let file = File::open(path)
-            .map_err(|error| SnapshotError::Io { path: path.to_owned(), error })?;
+        let file = File::open(path).map_err(|error| SnapshotError::Io {
+            path: path.to_owned(),
+            error,
+        })?;
         Self::read(file).map_err(|problem| SnapshotError::Format {
             path: path.to_owned(),
             problem,
@@ -197,7 +220,10 @@ impl Snapshot {
         header.map_err(|error| error.to_string())?;
         let header: Header = serde_json::from_slice(&line).map_err(|error| error.to_string())?;
         if header.format != FORMAT || header.version != VERSION {
-            return Err(format!("it is {} version {}", header.format, header.version));
+            return Err(format!(
+                "it is {} version {}",
+                header.format, header.version
+            ));
         }
         if header.frames == 0 || header.frames >= MOST_FRAMES {
             return Err(format!("it has {} frames", header.frames));
@@ -206,7 +232,9 @@ impl Snapshot {
         let mut at = 0_u64;
         for _ in 0..header.runs {
             let mut bytes = [0; 6];
-            reader.read_exact(&mut bytes).map_err(|error| error.to_string())?;
+            reader
+                .read_exact(&mut bytes)
+                .map_err(|error| error.to_string())?;
             let [class, order, count @ ..] = bytes;
             let pinned = class & PINNED != 0;
             let class = FrameClass::ALL.get(usize::from(class & !PINNED)).copied();
@@ -233,8 +261,12 @@ impl Snapshot {
             return Err("its blocks do not add up to its memory".to_owned());
         }
         let mut types = Vec::new();
-        reader.read_to_end(&mut types).map_err(|error| error.to_string())?;
-        let blocks = header.frames.div_ceil(u64::from(contigua_frames::BLOCK_FRAMES));
+        reader
+            .read_to_end(&mut types)
+            .map_err(|error| error.to_string())?;
+        let blocks = header
+            .frames
+            .div_ceil(u64::from(contigua_frames::BLOCK_FRAMES));
         let known = |kind: u8| MigrateType::ALL.get(usize::from(kind)).copied();
         let types: Option<Vec<_>> = types.into_iter().map(known).collect();
         let types = types.filter(|types| types.len() as u64 == blocks);
@@ -314,7 +346,7 @@ impl Snapshot {
                 let frame = Frame::new(at);
                 at += run.order.frames();
                 if run.class != FrameClass::Free {
-                    place(&mut memory, frame, run).map_err(|_| damaged("its blocks overlap"))?;
+                    place(&mut memory, frame, *run).map_err(|_| damaged("its blocks overlap"))?;
                 }
             }
         }
@@ -323,13 +355,15 @@ impl Snapshot {
                 memory.retype(number, kind);
             }
         }
-        memory.validate().map_err(|problem| damaged(&problem.to_string()))?;
+        memory
+            .validate()
+            .map_err(|problem| damaged(&problem.to_string()))?;
         Ok(memory)
     }
 }
 
 /// Takes a block of a run; one that is larger than the allocator's in parts.
-fn place(memory: &mut Memory, frame: Frame, run: &Run) -> Result<(), contigua_frames::Error> {
+fn place(memory: &mut Memory, frame: Frame, run: Run) -> Result<(), contigua_frames::Error> {
     let group = match run.class {
         FrameClass::PageCache => Some(Groups::files(0)),
         FrameClass::Reserved => None,
@@ -337,7 +371,10 @@ fn place(memory: &mut Memory, frame: Frame, run: &Run) -> Result<(), contigua_fr
     };
     let order = run.order.min(Order::BUDDY_MAX);
     for part in 0..run.order.frames() / order.frames() {
-        let request = Request { group, ..Request::new(order, run.class) };
+        let request = Request {
+            group,
+            ..Request::new(order, run.class)
+        };
         let block = frame.offset(part * order.frames());
         memory.allocate_block_at(block, &request)?;
         if run.pinned {

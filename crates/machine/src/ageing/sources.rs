@@ -15,7 +15,7 @@ use contigua_frames::FrameClass;
 pub(super) struct Kernel {
     sources: Vec<Stream>,
     pins: Option<PinStream>,
-    kernel: Wheel,
+    objects: Wheel,
     caches: Wheel,
     pinned: Wheel,
 }
@@ -57,24 +57,34 @@ impl Kernel {
             Stream::new(source, frames * config.kernel, config.seed, number as u64)
         };
         Self {
-            sources: config.profile.kernel.iter().enumerate().map(stream).collect(),
+            sources: config
+                .profile
+                .kernel
+                .iter()
+                .enumerate()
+                .map(stream)
+                .collect(),
             pins: config.profile.pins.as_ref().map(|pins| PinStream {
                 rate: pins.share * frames / ticks(pins.lifetime) / f64::from(pins.buffer),
                 pins: pins.clone(),
                 random: Random::new(config.seed, "pins", 0),
             }),
-            kernel: Wheel::new(Groups::KERNEL),
+            objects: Wheel::new(Groups::KERNEL),
             caches: Wheel::new(Groups::CACHES),
             pinned: Wheel::new(Groups::PINNED),
         }
     }
 
     pub(super) fn tick(&mut self, clock: &mut Clock, memory: &mut Memory) {
-        for wheel in [&mut self.kernel, &mut self.caches, &mut self.pinned] {
+        for wheel in [&mut self.objects, &mut self.caches, &mut self.pinned] {
             wheel.advance(memory);
         }
         for stream in &mut self.sources {
-            let wheel = if stream.source.reclaimable { &self.caches } else { &self.kernel };
+            let wheel = if stream.source.reclaimable {
+                &self.caches
+            } else {
+                &self.objects
+            };
             stream.tick(wheel, clock, memory);
         }
         if let Some(pins) = &mut self.pins {

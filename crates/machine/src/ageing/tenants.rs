@@ -187,10 +187,10 @@ impl Tenant {
         clock: &mut Clock,
         memory: &mut Memory,
     ) -> bool {
-        let tick = TICK.get() as f64;
-        self.churn_due += self.frames as f64 * config.churn * tick / 60e9;
         // Memory is given back in pieces, as allocators do.
         const PIECE: f64 = 256.0;
+        let tick = TICK.get() as f64;
+        self.churn_due += self.frames as f64 * config.churn * tick / 60e9;
         if self.churn_due >= PIECE {
             self.shrink(self.churn_due as u64, memory);
             self.churn_due = 0.0;
@@ -224,9 +224,11 @@ impl Tenant {
         /// Single pages that a program touches one after the other.
         const RUN: u32 = 64;
         let arena = self.random.below(u32::from(ARENAS));
-            let group = self.arena(arena);
-        let wants_huge = self.random.share() < config.huge * f64::from(RUN)
-            / (config.huge * f64::from(RUN) + (1.0 - config.huge) * NODE_PAGES as f64).max(1e-9);
+        let group = self.arena(arena);
+        let wants_huge = self.random.share()
+            < config.huge * f64::from(RUN)
+                / (config.huge * f64::from(RUN) + (1.0 - config.huge) * NODE_PAGES as f64)
+                    .max(1e-9);
         if wants_huge {
             let request = Request {
                 group: Some(group),
@@ -272,7 +274,11 @@ impl Tenant {
             let piece = left.min(64);
             let mut freed = 0;
             while freed < piece {
-                let done = if newest { memory.free_newest(group) } else { memory.free_oldest(group) };
+                let done = if newest {
+                    memory.free_newest(group)
+                } else {
+                    memory.free_oldest(group)
+                };
                 let Some(done) = done else { break };
                 freed += u64::from(done);
                 self.frames -= u64::from(done);

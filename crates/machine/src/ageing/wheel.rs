@@ -27,7 +27,10 @@ pub(super) struct Wheel {
 impl Wheel {
     /// A wheel on the groups from `first` on.
     pub(super) fn new(first: Group) -> Self {
-        Self { first: first.0, now: 0 }
+        Self {
+            first: first.0,
+            now: 0,
+        }
     }
 
     fn slot(&self, level: usize, time: u64) -> Group {
@@ -93,7 +96,14 @@ mod tests {
 
     #[test]
     fn near_ends_are_exact_and_far_ones_within_one_slot() {
-        for (ticks, tolerance) in [(1, 0), (5, 0), (126, 0), (200, 128), (10_000, 128), (50_000, 16_384)] {
+        for (ticks, tolerance) in [
+            (1, 0),
+            (5, 0),
+            (126, 0),
+            (200, 128),
+            (10_000, 128),
+            (50_000, 16_384),
+        ] {
             let (mut memory, mut wheel) = (memory(), Wheel::new(Group(0)));
             // Start in the middle of slots.
             (0..12_345).for_each(|_| wheel.advance(&mut memory));
@@ -104,7 +114,10 @@ mod tests {
                 passed += 1;
                 assert!(passed <= ticks + tolerance, "{ticks} ticks: still there");
             }
-            assert!(passed + tolerance >= ticks, "{ticks} ticks: gone after {passed}");
+            assert!(
+                passed + tolerance >= ticks,
+                "{ticks} ticks: gone after {passed}"
+            );
         }
     }
 

@@ -111,7 +111,7 @@ impl Demand {
     }
 
     /// A thread's stack goes with it.
-    pub(crate) fn thread_ended(&mut self, memory: &mut Memory) {
+    pub(crate) fn thread_ended(memory: &mut Memory) {
         memory.free_oldest(Use::Stacks.group());
     }
 

@@ -1,6 +1,7 @@
 //! What memory went through before the program starts.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use contigua_frames::FrameClass;
 use contigua_paging::Memory;
@@ -13,11 +14,26 @@ use crate::config::{Age, RunConfig, parse_profile};
 
 /// The profiles that come with the package, by name.
 pub(crate) const PROFILES: [(&str, &str); 5] = [
-    ("web", include_str!("../../../../python/contigua/data/profiles/web.toml")),
-    ("cache", include_str!("../../../../python/contigua/data/profiles/cache.toml")),
-    ("cache-b", include_str!("../../../../python/contigua/data/profiles/cache-b.toml")),
-    ("ci", include_str!("../../../../python/contigua/data/profiles/ci.toml")),
-    ("mixed", include_str!("../../../../python/contigua/data/profiles/mixed.toml")),
+    (
+        "web",
+        include_str!("../../../../python/contigua/data/profiles/web.toml"),
+    ),
+    (
+        "cache",
+        include_str!("../../../../python/contigua/data/profiles/cache.toml"),
+    ),
+    (
+        "cache-b",
+        include_str!("../../../../python/contigua/data/profiles/cache-b.toml"),
+    ),
+    (
+        "ci",
+        include_str!("../../../../python/contigua/data/profiles/ci.toml"),
+    ),
+    (
+        "mixed",
+        include_str!("../../../../python/contigua/data/profiles/mixed.toml"),
+    ),
 ];
 
 /// How long the servers of [`Age::Partial`] and [`Age::Full`] lived. Servers are heavily fragmented
@@ -25,7 +41,13 @@ pub(crate) const PROFILES: [(&str, &str); 5] = [
 const LIFE: Nanoseconds = Nanoseconds::new(3_600_000_000_000);
 
 /// Memory in the state that a run begins with, and the age of the server.
-pub(crate) fn memory(config: &RunConfig) -> Result<(Memory, Nanoseconds), Error> {
+///
+/// # Errors
+/// Those of the history, and [`Error::Interrupted`] soon after `cancel` was set.
+pub(crate) fn memory(
+    config: &RunConfig,
+    cancel: &AtomicBool,
+) -> Result<(Memory, Nanoseconds), Error> {
     let machine = &config.machine;
     let design = &config.design;
     let fresh = || fresh_memory(machine.memory, &design.memory, &design.placement);
@@ -37,18 +59,25 @@ pub(crate) fn memory(config: &RunConfig) -> Result<(Memory, Nanoseconds), Error>
             scatter(&mut memory, *share, config.seed);
             Ok((memory, new))
         }
-        Age::Partial => Ok(lived(config, "mixed", LIFE)?.into_memory()),
+        Age::Partial => Ok(lived(config, "mixed", LIFE, cancel)?.into_memory()),
         Age::Full => {
-            let mut server = lived(config, "mixed", LIFE)?;
+            let mut server = lived(config, "mixed", LIFE, cancel)?;
             server.fill_with_files();
             Ok(server.into_memory())
         }
-        Age::Lived(profile, time) => Ok(lived(config, profile, *time)?.into_memory()),
+        Age::Lived(profile, time) => Ok(lived(config, profile, *time, cancel)?.into_memory()),
         Age::Snapshot(path) => from_file(config, path),
     }
 }
 
-fn lived(config: &RunConfig, profile: &str, time: Nanoseconds) -> Result<Server, Error> {
+fn lived(
+    config: &RunConfig,
+    profile: &str,
+    time: Nanoseconds,
+    cancel: &AtomicBool,
+) -> Result<Server, Error> {
+    /// Simulated time between two looks at `cancel`: some hundredths of a second of real time.
+    const LOOK: u64 = 10_000_000_000;
     let text = PROFILES.iter().find(|(name, _)| *name == profile);
     let text = text.map_or("", |(_, text)| text);
     let mut server = Server::new(AgeConfig {
@@ -63,7 +92,18 @@ fn lived(config: &RunConfig, profile: &str, time: Nanoseconds) -> Result<Server,
         files: 1.0,
         daily: false,
     })?;
-    server.run_until(time);
+    while server.now() < time {
+        if cancel.load(Ordering::Relaxed) {
+            return Err(Error::Interrupted);
+        }
+        let before = server.now();
+        let next = time.get().min(before.get() + LOOK);
+        server.run_until(Nanoseconds::new(next));
+        // Less than a tick is left.
+        if server.now() == before {
+            break;
+        }
+    }
     server.dismiss_tenants();
     Ok(server)
 }
@@ -101,7 +141,10 @@ fn scatter(memory: &mut Memory, share: f64, seed: u64) {
     };
     let count = (0..total).filter(|&number| chosen(number)).count() as u32;
     let missing = count.saturating_sub(border.get());
-    memory.expand(missing.div_ceil(contigua_frames::BLOCK_FRAMES) as usize, &mut ());
+    memory.expand(
+        missing.div_ceil(contigua_frames::BLOCK_FRAMES) as usize,
+        &mut (),
+    );
     for number in 0..count {
         // Of memory that is nearly all unmovable, the rest cannot be confined.
         if memory.allocate_at(Frame::new(number), class).is_err() {
@@ -150,8 +193,12 @@ mod tests {
                 .map(|b| b.1)
                 .collect()
         };
-        let (few, again, many, other) =
-            (linux(0.001, 7), linux(0.001, 7), linux(0.01, 7), linux(0.001, 8));
+        let (few, again, many, other) = (
+            linux(0.001, 7),
+            linux(0.001, 7),
+            linux(0.01, 7),
+            linux(0.001, 8),
+        );
         assert_eq!(frames(&few), frames(&again));
         assert_ne!(frames(&few), frames(&other));
         assert!(

@@ -3,6 +3,8 @@
 pub(crate) mod demand;
 pub(crate) mod history;
 
+use std::sync::atomic::AtomicBool;
+
 use contigua_contiguity::Contiguity;
 use contigua_frames::{Counters, FrameClass, Move};
 use contigua_paging::{
@@ -99,10 +101,14 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    pub(crate) fn new(config: &RunConfig, reports_mappings: bool) -> Result<Self, Error> {
+    pub(crate) fn new(
+        config: &RunConfig,
+        reports_mappings: bool,
+        cancel: &AtomicBool,
+    ) -> Result<Self, Error> {
         let machine = &config.machine;
         check_memory(machine.memory)?;
-        let (memory, now) = history::memory(config)?;
+        let (memory, now) = history::memory(config, cancel)?;
         let scheme = &config.design.translation;
         let pass = scheme
             .background()
@@ -261,7 +267,7 @@ impl Kernel {
                 self.threads[thread.0 as usize] = process;
                 self.run_thread(thread)?;
             }
-            Event::ThreadEnd => self.demand.thread_ended(&mut self.memory),
+            Event::ThreadEnd => Demand::thread_ended(&mut self.memory),
             Event::ProcessStart { process } => {
                 self.end_process(process, mmu);
                 self.run_thread(thread)?;

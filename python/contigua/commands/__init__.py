@@ -1,0 +1,1 @@
+"""Commands about ageing, one file each; ``cli`` lists them."""

@@ -1,0 +1,99 @@
+"""``contigua fleet``: many servers of different ages and kinds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import median
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from contigua import _engine
+from contigua.ageing import BLOCK_SIZES, FRAME
+from contigua.calibration import calibration
+from contigua.files import check_writable
+from contigua.fleet import FleetOptions, Row, kept_beside, simulate, write_parquet
+from contigua.progress import FractionLine
+
+FILE = click.Path(path_type=Path)
+
+
+@click.group("fleet")
+def fleet_commands() -> None:
+    """Simulate fleets of servers."""
+
+
+@fleet_commands.command("simulate")
+@click.option("--servers", type=click.IntRange(min=1), required=True, help="How many servers.")
+@click.option("--design", default="linux-thp", show_default=True, help="Design of all servers.")
+@click.option("--memory", help="Memory of every server; drawn by default.")
+@click.option(
+    "--hours", type=click.FloatRange(min=0, min_open=True), help="Limit of the oldest age."
+)
+@click.option("--seed", default=1, show_default=True, help="Seed of everything random.")
+@click.option(
+    "--jobs", type=click.IntRange(min=1), help="Servers at a time.  [default: all processors]"
+)
+@click.option(
+    "--calibration",
+    "calibration_file",
+    type=FILE,
+    help="What to draw servers from; the package's data/fleet.toml by default.",
+)
+@click.option(
+    "-o", "--output", type=FILE, required=True, help="Parquet file to write, one row per server."
+)
+def simulate_command(
+    servers: int,
+    design: str,
+    memory: str | None,
+    hours: float | None,
+    seed: int,
+    jobs: int | None,
+    calibration_file: Path | None,
+    output: Path,
+) -> None:
+    """Age servers with drawn ages, services and sizes.
+
+    Finished servers are kept in OUTPUT.servers.jsonl: the same command carries on after an
+    interruption, and a larger --servers reuses those that are done.
+    """
+    check_writable(output)
+    options = FleetOptions(
+        design=design,
+        memory=memory,
+        longest_hours=hours or float("inf"),
+        seed=seed,
+        jobs=jobs,
+        calibration=calibration_file,
+    )
+    with FractionLine(f"ageing {servers} servers") as line:
+        rows = simulate(servers, options, kept=kept_beside(output), progress=line)
+    notes = {
+        "contigua.version": _engine.VERSION,
+        "contigua.seed": str(seed),
+        "contigua.calibration": calibration(calibration_file).text,
+    }
+    write_parquet(rows, output, notes)
+    Console().print(fleet_table(rows))
+
+
+def fleet_table(rows: list[Row]) -> Table:
+    """Make the table of what is most asked of a fleet."""
+    counted = [row for row in rows if not row["excluded"]]
+    table = Table("", title=f"{len(rows)} servers, {rows[0]['design']}", title_justify="left")
+    table.add_column("", justify="right")
+    table.add_row("left out, with too little free memory", f"{len(rows) - len(counted)}")
+    if not counted:
+        return table
+    for size, label in (("2m", "2 MB"), ("32m", "32 MB"), ("1g", "1 GB")):
+        without = sum(row[f"blocks_{size}_free"] == 0 for row in counted)
+        table.add_row(f"without one free {label} block", f"{100 * without / len(counted):.1f} %")
+    unmovable = [
+        100 * row["blocks_2m_unmovable"] * BLOCK_SIZES["2m"] / row["memory"] for row in counted
+    ]
+    pages = [100 * row["unmovable_frames"] * FRAME / row["memory"] for row in counted]
+    table.add_row("unmovable 2 MB blocks, median", f"{median(unmovable):.1f} %")
+    table.add_row("unmovable 4 KB pages, median", f"{median(pages):.1f} %")
+    return table

@@ -1,0 +1,51 @@
+"""Published figures, computed again and set beside the paper's.
+
+An experiment is a TOML file (inputs, and the paper's figures with their sources) and a module of
+the same name with one function::
+
+    def compute(inputs: dict[str, Any], context: Context) -> Outcome
+
+To add one, write the two files and list the name here.
+"""
+
+from __future__ import annotations
+
+from contigua.experiments.base import (
+    Context,
+    Definition,
+    ExperimentError,
+    Figure,
+    Outcome,
+    Result,
+    Scale,
+    Sheet,
+    run_experiment,
+)
+
+#: Every experiment there is.
+EXPERIMENTS = ["contiguitas-fleet", "contiguitas-confinement"]
+
+__all__ = [
+    "EXPERIMENTS",
+    "Context",
+    "Definition",
+    "ExperimentError",
+    "Figure",
+    "Outcome",
+    "Result",
+    "Scale",
+    "Sheet",
+    "find",
+    "run_experiment",
+]
+
+
+def find(name: str) -> Definition:
+    """Find an experiment by name.
+
+    Raises
+    ------
+    ExperimentError
+        When there is none; the message offers those that exist.
+    """
+    return Definition.read(name, EXPERIMENTS)

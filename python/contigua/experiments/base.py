@@ -1,0 +1,338 @@
+"""What an experiment is: inputs, a computation, and figures that are judged against a paper's.
+
+A figure that was used to choose the inputs is *fitted* and proves nothing; all others are
+*predicted*. The file of an experiment says which is which, and so does everything printed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import json
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from contigua import _engine
+from contigua.errors import ContiguaError
+from contigua.files import FileError, write_whole
+
+if TYPE_CHECKING:
+    from contigua.page import Page
+
+Scale = Literal["quick", "full"]
+Verdict = Literal["reproduced", "same shape", "differs", "no data"]
+
+
+class ExperimentError(ContiguaError):
+    """An experiment that does not exist, or whose file is not well formed."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of the paper.
+
+    Attributes
+    ----------
+    key
+        Its name among the values that the computation returns.
+    label
+        What it is.
+    paper
+        The paper's value.
+    unit
+        ``"%"`` or nothing.
+    relation
+        Whether ours must lie ``"near"`` the paper's, ``"at_least"`` or ``"at_most"`` there.
+    tolerance
+        How far off still counts as reproduced, in the unit.
+    shape
+        Limits between which ours still tells the same story.
+    source
+        Where the paper says so.
+    fitted
+        Whether the inputs were chosen to meet it.
+    decimals
+        Digits shown.
+    """
+
+    key: str
+    label: str
+    paper: float
+    tolerance: float
+    shape: tuple[float, float]
+    source: str
+    fitted: bool
+    unit: str = ""
+    relation: Literal["near", "at_least", "at_most"] = "near"
+    decimals: int = 1
+
+    def judge(self, ours: float | None) -> Verdict:
+        """Compare our value with the paper's."""
+        if ours is None:
+            return "no data"
+        off = {
+            "near": abs(ours - self.paper),
+            "at_least": self.paper - ours,
+            "at_most": ours - self.paper,
+        }[self.relation]
+        if off <= self.tolerance + 1e-12:
+            return "reproduced"
+        low, high = self.shape
+        return "same shape" if low <= ours <= high else "differs"
+
+    def show(self, value: float | None) -> str:
+        """Write a value with its unit."""
+        if value is None:
+            return "-"
+        return f"{value:.{self.decimals}f}" + (f" {self.unit}" if self.unit else "")
+
+    def show_paper(self) -> str:
+        """Write the paper's value, with its relation."""
+        sign = {"near": "", "at_least": "≥ ", "at_most": "≤ "}[self.relation]
+        return sign + self.show(self.paper)
+
+
+@dataclass(frozen=True)
+class Definition:
+    """An experiment's file.
+
+    Attributes
+    ----------
+    name
+        What the command calls it.
+    title, source, needs
+        For people: what it shows, which paper, what it needs beside time.
+    durations
+        How long each scale takes.
+    inputs
+        What the computation is given at each scale.
+    figures
+        The paper's figures.
+    fitting
+        What was fitted to what, and how.
+    """
+
+    name: str
+    title: str
+    source: str
+    needs: str
+    fitting: str
+    durations: dict[str, str]
+    inputs: dict[str, dict[str, Any]]
+    figures: tuple[Figure, ...]
+
+    @staticmethod
+    def read(name: str, known: Sequence[str]) -> Definition:
+        """Read an experiment's file from the package."""
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise ExperimentError(
+                f"no experiment is called {name!r}{hint} (there are {', '.join(known)})"
+            )
+        file = resources.files("contigua.experiments") / f"{name.replace('-', '_')}.toml"
+        try:
+            values = tomllib.loads(file.read_text())
+            figures = tuple(
+                Figure(**{**one, "shape": tuple(one["shape"])}) for one in values["figures"]
+            )
+            scales = {scale: dict(values[scale]) for scale in ("quick", "full")}
+            return Definition(
+                name=name,
+                title=values["title"],
+                source=values["source"],
+                needs=values["needs"],
+                fitting=values["fitting"],
+                durations={scale: str(each.pop("duration")) for scale, each in scales.items()},
+                inputs=scales,
+                figures=figures,
+            )
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ExperimentError(f"{file.name}: {error}") from error
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a computation is given beside its inputs.
+
+    Attributes
+    ----------
+    folder
+        Where it may keep files.
+    jobs
+        Servers at a time; by default one for each processor.
+    progress
+        To be called with the part that is done, 0 to 1.
+    """
+
+    folder: Path
+    jobs: int | None = None
+    progress: Callable[[float], None] | None = None
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table that is printed and stands on the page: a title, heads, and rows of text."""
+
+    title: str
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a computation found.
+
+    Attributes
+    ----------
+    values
+        Our value for each figure's key; ``None`` where there is nothing to compute it from.
+    margins
+        Half of the 95 % interval around a value that comes from a sample of servers.
+    illustrate
+        Adds pictures and tables to the page.
+    notes
+        What a reader should know.
+    sheets
+        Tables beside that of the figures.
+    """
+
+    values: dict[str, float | None]
+    illustrate: Callable[[Page], None]
+    margins: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    sheets: list[Sheet] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Result:
+    """An experiment that has run."""
+
+    definition: Definition
+    scale: Scale
+    inputs: dict[str, Any]
+    outcome: Outcome
+
+    HEADS = ("figure", "paper", "ours", "±", "tolerance", "role", "verdict")
+
+    def rows(self) -> list[list[str]]:
+        """Return one row of text for each figure, as :attr:`HEADS` names the columns."""
+        rows = []
+        for figure in self.definition.figures:
+            ours = self.outcome.values.get(figure.key)
+            rows.append(
+                [
+                    figure.label,
+                    figure.show_paper(),
+                    figure.show(ours),
+                    figure.show(self.outcome.margins.get(figure.key)),
+                    figure.show(figure.tolerance),
+                    "fitted" if figure.fitted else "predicted",
+                    figure.judge(ours),
+                ]
+            )
+        return rows
+
+    def summary(self) -> str:
+        """Say in a sentence how the predicted figures fared."""
+        counts: dict[str, int] = {}
+        for row in self.rows():
+            if row[-2] == "predicted":
+                counts[row[-1]] = counts.get(row[-1], 0) + 1
+        order = ("reproduced", "same shape", "differs", "no data")
+        fared = ", ".join(f"{counts[verdict]} {verdict}" for verdict in order if verdict in counts)
+        vague = [
+            figure
+            for figure in self.definition.figures
+            if not figure.fitted and self.outcome.margins.get(figure.key, 0) > figure.tolerance
+        ]
+        told = f"Of {sum(counts.values())} predicted figures: {fared}. "
+        if vague:
+            told += (
+                f"For {len(vague)} of them the servers are too few to tell: ± is wider than the "
+                "tolerance. "
+            )
+        return told + "Fitted figures were used to choose the inputs and are no results."
+
+    def to_json(self) -> str:
+        """Return everything as JSON, the same bytes for the same inputs."""
+        figures = [
+            {
+                "key": figure.key,
+                "label": figure.label,
+                "paper": figure.paper,
+                "relation": figure.relation,
+                "ours": self.outcome.values.get(figure.key),
+                "margin": self.outcome.margins.get(figure.key),
+                "tolerance": figure.tolerance,
+                "shape": figure.shape,
+                "unit": figure.unit,
+                "fitted": figure.fitted,
+                "verdict": figure.judge(self.outcome.values.get(figure.key)),
+                "source": figure.source,
+            }
+            for figure in self.definition.figures
+        ]
+        whole = {
+            "experiment": self.definition.name,
+            "scale": self.scale,
+            "version": _engine.VERSION,
+            "inputs": self.inputs,
+            "figures": figures,
+            "notes": self.outcome.notes,
+        }
+        return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
+
+    def html(self) -> str:
+        """Return everything as a page."""
+        from contigua.page import Page
+
+        page = Page(self.definition.title)
+        page.text(f"Source: {self.definition.source}. {self.summary()}")
+        sources = [figure.source for figure in self.definition.figures]
+        page.table(
+            [*self.HEADS, "source"],
+            [[*row, source] for row, source in zip(self.rows(), sources, strict=True)],
+        )
+        page.text(f"What was fitted: {self.definition.fitting}")
+        for note in self.outcome.notes:
+            page.text(note)
+        for sheet in self.outcome.sheets:
+            page.heading(sheet.title)
+            page.table(sheet.heads, sheet.rows)
+        self.outcome.illustrate(page)
+        page.heading("Inputs")
+        page.table(
+            ["input", "value"],
+            [
+                ["version", _engine.VERSION],
+                ["scale", self.scale],
+                *([key, json.dumps(value)] for key, value in self.inputs.items()),
+            ],
+        )
+        return page.html()
+
+
+def run_experiment(definition: Definition, scale: Scale, context: Context) -> Result:
+    """Run an experiment and write ``index.html`` and ``figures.json`` into its folder.
+
+    Raises
+    ------
+    FileError
+        When the folder cannot be made or written to.
+    """
+    try:
+        context.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"{context.folder}: {error.strerror}") from error
+    module = importlib.import_module(f"contigua.experiments.{definition.name.replace('-', '_')}")
+    inputs = definition.inputs[scale]
+    outcome: Outcome = module.compute(inputs, context)
+    result = Result(definition, scale, inputs, outcome)
+    write_whole(context.folder / "figures.json", result.to_json())
+    write_whole(context.folder / "index.html", result.html())
+    return result

@@ -1,0 +1,227 @@
+"""A fleet: many servers of different ages, sizes and services, one row each.
+
+Finished servers are kept in a file beside the output under the hash of everything that decides
+them, so that a fleet that was interrupted, or that grows, carries on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+from contigua import _engine
+from contigua.ageing import FRAME, AgedServer, age_all, flat_sample, total_frames
+from contigua.calibration import Calibration, Draw, calibration, draw
+from contigua.files import FileError, check_writable, replacing
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class FleetOptions:
+    """Everything about a fleet but its size.
+
+    Attributes
+    ----------
+    design
+        Name of a design, or path of its TOML file.
+    memory
+        Size of every server; by default drawn.
+    longest_hours
+        Limits the oldest age.
+    seed
+        The fleet's seed.
+    jobs
+        Servers at a time; by default one for each processor.
+    calibration
+        TOML file to draw from; by default the package's own.
+    """
+
+    design: str = "linux-thp"
+    memory: str | None = None
+    longest_hours: float = math.inf
+    seed: int = 1
+    jobs: int | None = None
+    calibration: Path | None = None
+
+
+def simulate(
+    servers: int,
+    options: FleetOptions | None = None,
+    *,
+    kept: Path | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> list[Row]:
+    """Age a fleet.
+
+    Parameters
+    ----------
+    servers
+        How many.
+    options
+        Everything else.
+    kept
+        File in which finished servers are kept, and from which they are taken.
+    progress
+        As for :func:`contigua.age`.
+
+    Returns
+    -------
+    list of dict
+        One row per server: its draw, and the final sample as of :func:`flat_sample`. ``excluded``
+        says whether it has too little free memory to count in distributions.
+    """
+    options = options or FleetOptions()
+    fleet = calibration(options.calibration)
+    draws = [
+        draw(fleet, options.seed, server, options.memory, options.longest_hours)
+        for server in range(servers)
+    ]
+    specs = [one.options().spec(options.design) for one in draws]
+    keys = [_key(spec) for spec in specs]
+    with Kept(kept) as done:
+        missing = [index for index in range(servers) if keys[index] not in done.samples]
+
+        def keep(place: int, aged: AgedServer) -> None:
+            done.add(keys[missing[place]], aged.final)
+
+        age_all([specs[index] for index in missing], keep, options.jobs, progress)
+        design = specs[0]["design_name"] if specs else options.design
+        return [
+            _row(fleet, one, design, done.samples[key])
+            for one, key in zip(draws, keys, strict=True)
+        ]
+
+
+def _row(fleet: Calibration, one: Draw, design: str, sample: dict[str, Any]) -> Row:
+    row: Row = {
+        "server": one.server,
+        "design": design,
+        "profile": one.profile,
+        "memory": FRAME * total_frames(sample),
+        "hours": one.hours,
+        "load": one.load,
+        "kernel": one.kernel,
+        "files": one.files,
+        "seed": one.seed,
+    }
+    row |= flat_sample(sample)
+    row["excluded"] = FRAME * row["free_frames"] < fleet.least_free(row["memory"])
+    return row
+
+
+def _key(spec: _engine.AgeSpec) -> str:
+    """Hash everything that decides a server's history, the engine included."""
+    whole = json.dumps(spec, sort_keys=True) + _engine_digest()
+    return hashlib.sha256(whole.encode()).hexdigest()
+
+
+@cache
+def _engine_digest() -> str:
+    file = getattr(_engine, "__file__", None)
+    if file is None:
+        return _engine.VERSION
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+
+
+class Kept:
+    """Finished servers in a file of lines, to which any thread may add.
+
+    Parameters
+    ----------
+    path
+        The file; without one nothing outlives this object.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self.samples: dict[str, dict[str, Any]] = {}
+        self.lock = threading.Lock()
+        self.file: BinaryIO | None = None
+
+    def __enter__(self) -> Kept:
+        """Read what is there. A last line that was cut short is passed over."""
+        try:
+            lines = [] if self.path is None else self.path.read_bytes().splitlines()
+        except FileNotFoundError:
+            lines = []
+        except OSError as error:
+            raise FileError(f"{self.path}: {error.strerror}") from error
+        for line in lines:
+            try:
+                entry = json.loads(line)
+                self.samples[entry["key"]] = entry["sample"]
+            except (ValueError, KeyError, TypeError):
+                continue
+        return self
+
+    def add(self, key: str, sample: dict[str, Any]) -> None:
+        """Keep a finished server."""
+        # Through JSON in either case, so that what is kept and what is read are the same.
+        line = json.dumps({"key": key, "sample": sample})
+        with self.lock:
+            self.samples[key] = json.loads(line)["sample"]
+            if self.path is None:
+                return
+            try:
+                if self.file is None:
+                    self.file = self.path.open("ab")
+                    # A line of its own, whatever an interruption left behind.
+                    if self.file.tell() > 0 and not self.path.read_bytes().endswith(b"\n"):
+                        self.file.write(b"\n")
+                self.file.write(line.encode() + b"\n")
+                self.file.flush()
+            except OSError as error:
+                raise FileError(f"{self.path}: {error.strerror}") from error
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the file."""
+        if self.file is not None:
+            self.file.close()
+
+
+def kept_beside(output: Path) -> Path:
+    """Return where the finished servers of a fleet are kept."""
+    return output.with_name(output.name + ".servers.jsonl")
+
+
+def write_parquet(rows: list[Row], path: Path, notes: Mapping[str, str]) -> None:
+    """Write a fleet, one row per server, whole or not at all.
+
+    Parameters
+    ----------
+    rows
+        The servers.
+    path
+        The file.
+    notes
+        What a reader should know, stored in the file's metadata.
+    """
+    # Half a second to import, which most uses can do without.
+    import pyarrow
+    import pyarrow.parquet
+
+    check_writable(path)
+    columns = {key: [row.get(key) for row in rows] for row in rows[:1] for key in row}
+    # A column without any value would have no type: a design without a region has no size of it.
+    arrays = {
+        key: pyarrow.array(values, pyarrow.int64() if set(values) == {None} else None)
+        for key, values in columns.items()
+    }
+    table = pyarrow.table(arrays).replace_schema_metadata(dict(notes))
+    with replacing(path) as temporary:
+        pyarrow.parquet.write_table(table, os.fspath(temporary))

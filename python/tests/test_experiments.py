@@ -1,0 +1,269 @@
+"""Are experiments well formed, do they judge fairly, and do their statistics hold?"""
+
+import json
+import math
+import random
+import re
+from dataclasses import replace
+from html import escape
+from statistics import median
+
+import pytest
+
+from contigua.experiments import EXPERIMENTS, Context, ExperimentError, find, run_experiment
+from contigua.experiments import contiguitas_confinement as confinement
+from contigua.experiments import contiguitas_fleet as fleet
+from contigua.experiments.base import Figure, Outcome, Result
+from contigua.experiments.statistics import (
+    distribution,
+    median_margin,
+    pearson,
+    pearson_margin,
+    percent,
+    percent_margin,
+    quantile,
+)
+
+FIGURE = Figure(
+    key="x",
+    label="a figure",
+    paper=30.0,
+    tolerance=5.0,
+    shape=(15.0, 60.0),
+    source="page 1",
+    fitted=False,
+    unit="%",
+)
+#: Sizes at which an experiment takes a second or two.
+TINY = {
+    "contiguitas-fleet": {
+        "servers": 8,
+        "memory": "128M",
+        "longest_hours": 0.05,
+        "few_hours": 0.05,
+    },
+    "contiguitas-confinement": {
+        "profiles": ["web", "cache"],
+        "memory": "256M",
+        "hours": 0.05,
+        "region_memory": "256M",
+        "day_hours": 0.2,
+        "steady_hours": 0.2,
+        "settle_hours": 0.05,
+    },
+}
+
+
+def tiny(name):
+    definition = find(name)
+    inputs = {**definition.inputs["quick"], **TINY[name]}
+    return replace(definition, inputs={"quick": inputs, "full": inputs})
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_an_experiments_file_says_everything(name):
+    one = find(name)
+    assert one.title and one.source and one.needs and one.fitting
+    assert all(one.durations[scale] for scale in ("quick", "full"))
+    assert one.inputs["quick"].keys() == one.inputs["full"].keys()
+    keys = [figure.key for figure in one.figures]
+    assert len(keys) == len(set(keys))
+    for figure in one.figures:
+        assert figure.source
+        assert figure.shape[0] <= figure.shape[1]
+        # The paper's own value is reproduced, and nothing is reproduced that is not in shape.
+        assert figure.judge(figure.paper) == "reproduced"
+        assert figure.shape[0] <= figure.paper <= figure.shape[1]
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_an_experiment_computes_every_figure_and_writes_its_page(name, tmp_path):
+    results = [run_experiment(tiny(name), "quick", Context(tmp_path / str(i))) for i in range(2)]
+    first = results[0]
+    assert first.outcome.values.keys() == {figure.key for figure in first.definition.figures}
+    written = json.loads((tmp_path / "0" / "figures.json").read_text())
+    assert [f["ours"] for f in written["figures"]] == list(
+        map(first.outcome.values.get, (f["key"] for f in written["figures"]))
+    )
+    html = (tmp_path / "0" / "index.html").read_text()
+    for figure in first.definition.figures:
+        assert escape(figure.label) in html
+    assert "fitted" in html and "predicted" in html
+    assert not re.search(r"https?://", html)
+    assert "<img" in html and 'alt=""' not in html
+    for sheet in first.outcome.sheets:
+        assert escape(sheet.title) in html
+        assert all(len(row) == len(sheet.heads) for row in sheet.rows)
+    # The same seed gives the same figures and the same page.
+    for file in ("figures.json", "index.html"):
+        assert (tmp_path / "0" / file).read_bytes() == (tmp_path / "1" / file).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("relation", "ours", "verdict"),
+    [
+        ("near", 30.0, "reproduced"),
+        ("near", 35.0, "reproduced"),
+        ("near", 25.0, "reproduced"),
+        ("near", 35.1, "same shape"),
+        ("near", 15.0, "same shape"),
+        ("near", 14.9, "differs"),
+        ("near", 60.1, "differs"),
+        ("near", None, "no data"),
+        ("at_least", 25.0, "reproduced"),
+        ("at_least", 100.0, "reproduced"),
+        ("at_least", 24.9, "same shape"),
+        ("at_least", 14.9, "differs"),
+        ("at_most", 35.0, "reproduced"),
+        ("at_most", 0.0, "reproduced"),
+        ("at_most", 35.1, "same shape"),
+        ("at_most", 60.1, "differs"),
+    ],
+)
+def test_a_verdict_follows_from_tolerance_and_shape(relation, ours, verdict):
+    assert replace(FIGURE, relation=relation).judge(ours) == verdict
+
+
+def test_fitted_figures_do_not_count_as_results():
+    definition = replace(
+        find("contiguitas-fleet"),
+        figures=(
+            replace(FIGURE, key="fit", fitted=True),
+            replace(FIGURE, key="met"),
+            replace(FIGURE, key="missed"),
+            replace(FIGURE, key="vague"),
+        ),
+    )
+    values = {"fit": 30.0, "met": 31.0, "missed": 90.0, "vague": 30.0}
+    outcome = Outcome(values, lambda page: None, {"fit": 20.0, "vague": 20.0, "met": 2.0})
+    summary = Result(definition, "quick", {}, outcome).summary()
+    assert "Of 3 predicted figures: 2 reproduced, 1 differs" in summary
+    assert "1 of them" in summary and "too few" in summary
+
+
+def test_a_distribution_rises_from_nothing_to_all():
+    x, y = distribution([3.0, 1.0, 1.0, 2.0])
+    assert x == [1.0, 1.0, 1.0, 2.0, 3.0]
+    assert y == [0.0, 25.0, 50.0, 75.0, 100.0]
+
+
+def test_quantiles_lie_between_the_values():
+    assert [quantile([4.0, 1.0, 3.0, 2.0], part) for part in (0, 0.5, 1)] == [1.0, 2.5, 4.0]
+    assert quantile([7.0], 0.3) == 7.0
+
+
+def test_correlation_is_the_textbooks():
+    assert pearson([1, 2, 3, 4], [2, 4, 6, 8]) == pytest.approx(1.0)
+    assert pearson([1, 2, 3, 4], [8, 6, 4, 2]) == pytest.approx(-1.0)
+    # Anscombe's first set.
+    x = [10, 8, 13, 9, 11, 14, 6, 4, 12, 7, 5]
+    y = [8.04, 6.95, 7.58, 8.81, 8.33, 9.96, 7.24, 4.26, 10.84, 4.82, 5.68]
+    assert pearson(x, y) == pytest.approx(0.81642, abs=1e-5)
+    assert pearson([1, 1, 1], [1, 2, 3]) is None
+    assert pearson([1, 2], [1, 2]) is None
+
+
+def test_intervals_cover_what_they_promise():
+    chance = random.Random(1)
+    trials, n = 400, 60
+    covered = {"share": 0, "median": 0, "correlation": 0}
+    for _ in range(trials):
+        flags = [chance.random() < 0.3 for _ in range(n)]
+        covered["share"] += abs(percent(flags) - 30) <= percent_margin(flags) * 1.1
+        values = [chance.gauss() for _ in range(n)]
+        covered["median"] += abs(median(values)) <= 1.3 * median_margin(values)
+        # Not by being wider than it must: the median's standard error is 1.25 / sqrt(n).
+        assert median_margin(values) < 4 * 1.25 / math.sqrt(n)
+        r = pearson([chance.gauss() for _ in range(n)], values)
+        covered["correlation"] += abs(r) <= pearson_margin(r, n)
+    assert all(0.9 < count / trials <= 1 for count in covered.values()), covered
+
+
+def test_the_borders_turns_are_counted():
+    assert confinement.reversals([1, 2, 3, 3, 4]) == 0
+    assert confinement.reversals([4, 3, 3, 1]) == 0
+    assert confinement.reversals([1, 2, 2, 1, 2]) == 2
+    assert confinement.reversals([1]) == 0
+
+
+def sample(region, potential_1g, unmovable=10):
+    blocks = {"total": 2048, "free": 0, "potential": 0, "unmovable": unmovable}
+    contiguity = {
+        "free_frames": 0,
+        "movable_frames": 1 << 20,
+        "unmovable_frames": 0,
+        "reserved_frames": 0,
+        "blocks_2m": blocks,
+        "blocks_1g": {**blocks, "total": 4, "potential": potential_1g},
+    }
+    return {"contiguity": contiguity, "unmovable_region": region, "seconds": 0.0}
+
+
+def test_potential_is_measured_against_the_movable_region():
+    # 4 GiB of memory with a border at 128 MiB: three aligned blocks of 1 GiB lie behind it.
+    assert confinement.of_movable_region(sample("128MiB", 3), "1g") == 100.0
+    assert confinement.of_movable_region(sample("128MiB", 2), "1g") == pytest.approx(200 / 3)
+    assert confinement.of_movable_region(sample("1024MiB", 3), "1g") == 100.0
+    assert confinement.of_movable_region(sample("1026MiB", 2), "1g") == 100.0
+    assert confinement.of_movable_region(sample("3074MiB", 0), "1g") is None
+    assert confinement.least([None, 3.0, 2.0]) == 2.0
+    assert confinement.least([None]) is None
+
+
+def test_unmovable_blocks_outside_the_region_are_noticed():
+    assert confinement.blocks_outside(sample("20MiB", 3)) == 0
+    assert confinement.blocks_outside(sample("18MiB", 3)) == 1
+
+
+def test_the_sources_of_unmovable_pages_add_up():
+    row = {
+        "unmovable_frames": 100,
+        "class_network_buffer": 73,
+        "class_slab": 12,
+        "class_file_system": 6,
+        "class_page_table": 5,
+    }
+    mix = fleet.source_mix([row, row])
+    assert mix == {
+        "source_network": 73.0,
+        "source_slab": 12.0,
+        "source_files_tables": 11.0,
+        "source_other": 4.0,
+    }
+    assert math.isclose(sum(mix.values()), 100)
+    assert set(fleet.source_mix([{**row, "unmovable_frames": 0}]).values()) == {None}
+
+
+def test_free_contiguity_is_a_share_of_free_memory():
+    row = {"free_frames": 1024, "blocks_2m_free": 1}
+    assert fleet.free_contiguity(row, "2m") == 50.0
+
+
+def test_the_list_says_what_there_is(cli):
+    ran = cli("experiment", "list")
+    assert ran.returncode == 0, ran.stderr
+    for name in EXPERIMENTS:
+        assert name in ran.stdout and find(name).title in ran.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["run", "contiguitas-flete"], ["contiguitas-flete"], ["contiguitas-flete", "--full"]],
+)
+def test_an_unknown_experiment_offers_the_nearest(cli, tmp_path, arguments):
+    ran = cli("experiment", *arguments, cwd=tmp_path)
+    assert ran.returncode == 1
+    assert "did you mean contiguitas-fleet" in ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_made_is_one_clear_error(cli):
+    ran = cli("experiment", "contiguitas-fleet", "-o", "/proc/no/such")
+    assert ran.returncode == 1
+    assert "/proc/no/such" in ran.stderr and "Traceback" not in ran.stderr
+
+
+def test_a_name_outside_the_registry_is_refused():
+    with pytest.raises(ExperimentError, match="there are contiguitas-fleet"):
+        find("../../etc/passwd")
