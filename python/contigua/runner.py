@@ -25,7 +25,9 @@ class RunOptions:
     memory
         Simulated memory, such as ``"8GiB"``; the machine's own by default.
     age
-        What memory went through before: ``"fresh"`` or ``"scattered:P"``, P in percent of frames.
+        What memory went through before: ``"fresh"``; ``"scattered:P"``, P in percent of frames;
+        ``"partial"``, a random server of a fleet whose tenants have left; ``"full"``, the same with
+        files in all free memory; ``"PROFILE:TIME"`` such as ``"web:2h"``; ``"snapshot:FILE"``.
         Several, separated by commas, are run side by side.
     detail
         ``"full"``, or ``"translation"`` for counts without time, which is faster.

@@ -243,3 +243,27 @@ def test_results_become_a_data_frame(guest):
     frame = contigua.run([guest("memory")], options=TRANSLATION).to_pandas()
     assert list(frame["design"]) == ["linux-4k", "linux-thp"]
     assert (frame["instructions"] > 0).all()
+
+
+def test_a_program_finds_the_memory_that_its_servers_history_left():
+    options = RunOptions(age="fresh,partial,full", memory="512M", detail="translation")
+    results = contigua.run(["/bin/true"], designs=["linux-thp", "contiguitas-thp"], options=options)
+    found = {(r["age"], r["design"]): r for r in results.to_pandas().to_dict("records")}
+    assert found["fresh", "linux-thp"]["free_2m_blocks_before"] == 256
+    assert found["full", "linux-thp"]["free_2m_blocks_before"] == 0
+    for age in ("partial", "full"):
+        linux, confined = found[age, "linux-thp"], found[age, "contiguitas-thp"]
+        spoiled = "unmovable_2m_blocks_after"
+        assert linux[spoiled] > confined[spoiled] > 0
+        assert confined["unmovable_region_mib"] >= 2 * confined[spoiled]
+        assert linux["unmovable_region_mib"] != linux["unmovable_region_mib"]  # none
+
+
+def test_a_program_starts_on_a_saved_server(tmp_path):
+    snapshot = tmp_path / "web.snapshot"
+    aged = contigua.age(options=contigua.AgeOptions(memory="512M", hours=0.1))
+    aged.save(snapshot)
+    options = RunOptions(age=f"snapshot:{snapshot}", memory="512M", detail="translation")
+    (report,) = contigua.run(["/bin/true"], designs=["linux-thp"], options=options)
+    before = report.values["contiguity_before"]
+    assert before == aged.final["contiguity"]

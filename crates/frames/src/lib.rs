@@ -69,7 +69,10 @@ pub enum Error {
     #[error("the buffers are not those of a layout for this memory")]
     Layout,
     /// The unmovable region would leave nothing to the movable one.
-    #[error("an unmovable region of {region} frames in a memory of {memory}; make it smaller")]
+    #[error(
+        "an unmovable region of {region} frames leaves nothing of a memory of {memory} frames; make \
+         unmovable_min smaller or memory larger"
+    )]
     Region {
         /// Frames of the unmovable region.
         region: u64,

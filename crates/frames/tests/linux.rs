@@ -393,3 +393,9 @@ fn a_smaller_reserve_can_be_set() {
     while memory.allocate(&one(FrameClass::Anonymous)).is_some() {}
     assert_eq!(memory.free_frames(), 0);
 }
+
+#[test]
+fn the_state_of_a_64_gigabyte_server_fits_in_300_megabytes() {
+    let layout = Layout::new(16 << 20, 4096, 16);
+    assert!(layout.bytes() < 300_000_000, "{} bytes", layout.bytes());
+}

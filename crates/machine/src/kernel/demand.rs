@@ -170,3 +170,79 @@ fn take(bytes: &mut u64, what: Use, memory: &mut Memory) {
         memory.allocate_or_reclaim(&request(what, Order::BASE), &mut ());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ageing::fresh_memory;
+    use contigua_frames::{Config, Placement};
+    use contigua_units::Bytes;
+
+    const PROCESS: ProcessId = ProcessId(3);
+
+    fn open(descriptor: u32, kind: DescriptorKind) -> Call {
+        Call::Open {
+            descriptor: Some(descriptor),
+            kind,
+        }
+    }
+
+    fn receive(descriptor: u32, bytes: u64) -> Call {
+        Call::Receive {
+            bytes,
+            descriptor,
+            positioned: false,
+        }
+    }
+
+    fn after(calls: &[Call]) -> Memory {
+        let mut memory = fresh_memory(
+            Bytes::new(64 << 20),
+            &Config::default(),
+            &Placement::default(),
+        )
+        .unwrap();
+        let mut demand = Demand::default();
+        for call in calls {
+            demand.call(call, PROCESS, &mut memory);
+        }
+        assert_eq!(memory.validate(), Ok(()));
+        memory
+    }
+
+    #[test]
+    fn data_through_a_socket_is_buffered_up_to_the_limit_of_its_queue() {
+        let socket = open(5, DescriptorKind::Socket);
+        let memory = after(&[socket, receive(5, 1 << 20)]);
+        assert_eq!(memory.frames_of(FrameClass::NetworkBuffer), 256);
+        let memory = after(&[socket, receive(5, 50 << 20)]);
+        assert_eq!(memory.frames_of(FrameClass::NetworkBuffer), 6 << 8);
+        let other = after(&[socket, receive(6, 1 << 20)]);
+        assert_eq!(other.frames_of(FrameClass::NetworkBuffer), 0);
+    }
+
+    #[test]
+    fn data_through_a_file_stays_in_the_page_cache_until_reclaim_wants_it() {
+        let file = open(5, DescriptorKind::File);
+        let memory = after(&[file, receive(5, 8 << 20)]);
+        assert_eq!(memory.frames_of(FrameClass::PageCache), 2048);
+        // More than there is memory for.
+        let memory = after(&[file, receive(5, 100 << 20)]);
+        assert!(memory.counters().frames_reclaimed_direct > 0);
+        assert_eq!(memory.counters().failures_movable, 0);
+    }
+
+    #[test]
+    fn sockets_take_slab_and_give_it_back() {
+        let mut calls: Vec<Call> = (0..1000).map(|i| open(i, DescriptorKind::Socket)).collect();
+        let opened = after(&calls).frames_of(FrameClass::Slab);
+        assert_eq!(opened, 1000 * SOCKET_BYTES / PAGE_BYTES);
+        calls.extend((0..1000).map(|descriptor| Call::Close { descriptor }));
+        assert!(after(&calls).frames_of(FrameClass::Slab) <= 1);
+    }
+
+    #[test]
+    fn a_thread_has_a_stack() {
+        assert_eq!(after(&[Call::Spawn]).frames_of(FrameClass::KernelOther), 4);
+    }
+}
