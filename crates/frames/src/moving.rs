@@ -25,9 +25,11 @@ pub trait Moves {
     fn push(&mut self, moved: Move);
 }
 
-/// For memory that no page table maps.
+/// For memory that no page table maps, and for requests of single frames, which move nothing.
 impl Moves for () {
-    fn push(&mut self, _: Move) {}
+    fn push(&mut self, moved: Move) {
+        debug_assert!(false, "nobody was told of {moved:?}");
+    }
 }
 
 #[cfg(feature = "alloc")]

@@ -398,7 +398,7 @@ impl Engine {
     }
 
     /// Lets the kernel do what it does in the background, at this point of simulated time.
-    pub(crate) fn background(&mut self) {
+    pub fn background(&mut self) {
         let now = self.core.cycles();
         let work: Cycles = self.kernel.background(now, &mut self.mmu);
         self.core.kernel(work);

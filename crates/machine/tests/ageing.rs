@@ -71,21 +71,32 @@ fn every_placement_keeps_its_memory_sound_under_the_same_demand() {
     }
 }
 
-/// E-A (6): scattered by fallback, unmovable memory spoils at least four times the blocks that it
-/// spoils when it is confined, and these are no more than the region and the block at its border.
+/// E-A (6): in full memory, with some 7.6 % of unmovable frames, fallback spoils at least four
+/// times the blocks that are spoiled when these frames are confined; and these are no more than
+/// the region.
 #[test]
 fn confinement_spoils_a_quarter_of_the_blocks_or_less() {
-    let linux = aged(LINUX, MIXED, 4, 60).sample();
-    let confined = aged(CONTIGUITAS, MIXED, 4, 60).sample();
-    let (scattered, inside) = (spoiled(&linux), spoiled(&confined));
-    assert!(scattered >= 2.5 * inside, "{scattered} against {inside}");
-    let region = confined.unmovable_region.unwrap().get() as f64 / (4_u64 << 30) as f64;
-    assert!(inside <= region + 1.0 / 2048.0);
-    // Both served the same demand.
-    let frames = |sample: &Sample| sample.contiguity.unmovable_frames as f64;
-    assert!((frames(&linux) / frames(&confined) - 1.0).abs() < 0.2);
-    assert_eq!(confined.events.server.failures_unmovable, 0);
-    assert_eq!(confined.events.server.failures_atomic, 0);
+    let (mut scattered, mut inside) = (0.0, 0.0);
+    for seed in 1..=3 {
+        let full = |design| {
+            let mut config = server(design, MIXED, 2, seed).config().clone();
+            config.files = 3.0;
+            let mut server = Server::new(config).unwrap();
+            server.run_until(minutes(60));
+            server.sample()
+        };
+        let (linux, confined) = (full(LINUX), full(CONTIGUITAS));
+        scattered += spoiled(&linux);
+        inside += spoiled(&confined);
+        let region = confined.unmovable_region.unwrap().get() as f64 / (2_u64 << 30) as f64;
+        assert!(spoiled(&confined) <= region);
+        // Both served the same demand.
+        let frames = |sample: &Sample| sample.contiguity.unmovable_frames as f64;
+        assert!((frames(&linux) / frames(&confined) - 1.0).abs() < 0.1);
+        assert_eq!(confined.events.server.failures_unmovable, 0);
+        assert_eq!(confined.events.server.failures_atomic, 0);
+    }
+    assert!(scattered >= 4.0 * inside, "{scattered} against {inside}");
 }
 
 #[test]

@@ -149,6 +149,32 @@ proptest! {
         prop_assert_eq!(time.breakdown.total(), time.cycles);
     }
 
+    /// Reclaim, compaction and resizing move pages under the program, and it never notices.
+    #[test]
+    fn a_program_on_an_old_server_stays_valid_while_its_pages_are_moved(
+        placement in prop::sample::select(vec!["linux", "illuminator", "contiguitas"]),
+        steps in prop::collection::vec((0..3u32, step()), 1..150),
+    ) {
+        let mut config = config(96 << 20, Detail::Full);
+        config.age = "mixed:10min".parse().unwrap();
+        let settings = if placement == "contiguitas" { "unmovable_min = \"8MiB\"" } else { "" };
+        let text = format!("{THP}\n[placement.{placement}]\n{settings}\n");
+        config.design = parse_design(&text, "design").unwrap();
+        let mut engine = Engine::new(config, program()).unwrap();
+        for (thread, step) in &steps {
+            let words = words(step);
+            let batch = Batch { thread: ThreadId(*thread), words: &words, code: &Code };
+            let done = engine.consume(batch);
+            prop_assert_eq!(engine.validate(), Ok(()));
+            if done.is_err() {
+                prop_assert!(matches!(done, Err(Error::OutOfMemory { .. })), "{:?}", done);
+                break;
+            }
+            engine.background();
+            prop_assert_eq!(engine.validate(), Ok(()));
+        }
+    }
+
     #[test]
     fn no_words_make_the_engine_panic(words in prop::collection::vec(any::<u64>(), 0..60)) {
         let mut engine = Engine::new(config(64 << 20, Detail::Translation), program()).unwrap();

@@ -513,6 +513,12 @@ impl AddressSpace {
                 problem = Some(format!("the page at {address} lies outside every mapping"));
             }
             let whole = memory.order(leaf.frame) == Some(leaf.size.order());
+            if let Some(owner) = memory.owner(leaf.frame)
+                && owner.space == self.id.0
+                && owner.page != address.page()
+            {
+                problem = Some(format!("the page at {address} maps another page's frame"));
+            }
             let frames = if whole { 1 } else { leaf.size.frames() };
             for i in 0..frames {
                 if memory.references(leaf.frame.offset(i)) == 0 {

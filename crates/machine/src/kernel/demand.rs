@@ -24,8 +24,8 @@ const FILE_BYTES: u64 = 232 + 192 + 1_080;
 const SOCKET_BYTES: u64 = 232 + 192 + 768 + 2_304;
 /// Two `struct file`, an inode and the ring of a pipe.
 const PIPE_BYTES: u64 = 2 * 232 + 768 + 1_024;
-/// The kernel's stack of a thread is 16 KB.
-const STACK: Order = Order::new(2);
+/// The kernel's stack of a thread is 16 KB, in single frames (`CONFIG_VMAP_STACK`).
+const STACK_FRAMES: u32 = 4;
 
 /// The kernel's demand.
 #[derive(Default)]
@@ -103,8 +103,8 @@ impl Demand {
                 }
             }
             Call::Spawn => {
-                let request = request(Use::Stacks, STACK);
-                memory.allocate_or_reclaim(&request, &mut ());
+                let mut stack = u64::from(STACK_FRAMES) * PAGE_BYTES;
+                take(&mut stack, Use::Stacks, memory);
             }
             _ => {}
         }
@@ -112,7 +112,9 @@ impl Demand {
 
     /// A thread's stack goes with it.
     pub(crate) fn thread_ended(memory: &mut Memory) {
-        memory.free_oldest(Use::Stacks.group());
+        for _ in 0..STACK_FRAMES {
+            memory.free_oldest(Use::Stacks.group());
+        }
     }
 
     /// A child has its parent's descriptors.
@@ -149,7 +151,7 @@ impl Demand {
     }
 }
 
-fn request(what: Use, order: Order) -> Request {
+fn request(what: Use) -> Request {
     let class = match what {
         Use::Sockets => FrameClass::NetworkBuffer,
         Use::Files => FrameClass::PageCache,
@@ -159,7 +161,8 @@ fn request(what: Use, order: Order) -> Request {
     Request {
         reclaimable: matches!(what, Use::Caches),
         group: Some(what.group()),
-        ..Request::new(order, class)
+        // Single frames need no compaction, which would move the program's pages unseen.
+        ..Request::new(Order::BASE, class)
     }
 }
 
@@ -167,7 +170,7 @@ fn request(what: Use, order: Order) -> Request {
 fn take(bytes: &mut u64, what: Use, memory: &mut Memory) {
     while *bytes >= PAGE_BYTES {
         *bytes -= PAGE_BYTES;
-        memory.allocate_or_reclaim(&request(what, Order::BASE), &mut ());
+        memory.allocate_or_reclaim(&request(what), &mut ());
     }
 }
 

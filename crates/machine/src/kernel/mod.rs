@@ -374,9 +374,16 @@ impl Kernel {
             Call::Unmap { range } => self.change(mmu, |space, memory, effects, _| {
                 space.unmap(range, memory, effects)
             }),
-            Call::Remap { from, to, keep } => self.change(mmu, |space, memory, effects, _| {
-                space.remap(from, to, keep, memory, effects)
-            }),
+            Call::Remap { from, to, keep } => {
+                // Half done, it must not begin again: this is the one change that is not repeated.
+                let mut work = self.settle(mmu);
+                let (done, cycles) =
+                    self.change_once(mmu, &mut |space: &mut AddressSpace, memory, effects, _| {
+                        space.remap(from, to, keep, memory, effects)
+                    });
+                work += cycles;
+                done.map(|()| work).map_err(|_| self.out_of_memory())
+            }
             Call::Break { end } => self.change(mmu, |space, memory, effects, _| {
                 space.set_break(end, memory, effects)
             }),
