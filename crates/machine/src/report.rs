@@ -109,6 +109,8 @@ pub struct KernelReport {
     pub huge_page_splits: u64,
     /// Ranges of addresses invalidated in the TLBs.
     pub invalidations: u64,
+    /// Pages of the program, of any size, that the kernel moved to other frames.
+    pub pages_moved: u64,
     /// Accesses that no reported mapping explained; a page was mapped for each.
     pub unexplained_accesses: u64,
 }

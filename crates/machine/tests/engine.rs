@@ -1,16 +1,24 @@
 //! Does the engine stay consistent whatever a program does?
 
-use contigua_machine::config::{Age, Detail, RunConfig, parse_design, parse_machine};
+use std::path::{Path, PathBuf};
+
+use contigua_machine::ageing::{AgeConfig, Server, Snapshot};
+use contigua_machine::config::{
+    Age, DesignConfig, Detail, RunConfig, parse_design, parse_machine, parse_profile,
+};
 use contigua_machine::{Engine, Error};
 use contigua_program::code::{BlockCode, CodeLog};
 use contigua_program::sources::{Batch, Program};
 use contigua_program::syscall::Architecture;
 use contigua_program::wire::{Access, BlockId, Event, ProcessId, Syscall, ThreadId, block_word};
-use contigua_units::{Bytes, VirtAddr};
+use contigua_units::{Bytes, Nanoseconds, VirtAddr};
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
 
 const MACHINE: &str = include_str!("../../../python/contigua/data/machines/skylake.toml");
 const THP: &str = include_str!("../../../python/contigua/data/designs/linux-thp.toml");
+const MIXED: &str = include_str!("../../../python/contigua/data/profiles/mixed.toml");
 const BASE: u64 = 0x4000_0000;
 
 /// Eight blocks of four instructions, each at the end of a page of its own.
@@ -149,38 +157,88 @@ proptest! {
         prop_assert_eq!(time.breakdown.total(), time.cycles);
     }
 
-    /// Reclaim, compaction and resizing move pages under the program, and it never notices.
-    #[test]
-    fn a_program_on_an_old_server_stays_valid_while_its_pages_are_moved(
-        placement in prop::sample::select(vec!["linux", "illuminator", "contiguitas"]),
-        steps in prop::collection::vec((0..3u32, step()), 1..150),
-    ) {
-        let mut config = config(96 << 20, Detail::Full);
-        config.age = "mixed:10min".parse().unwrap();
-        let settings = if placement == "contiguitas" { "unmovable_min = \"8MiB\"" } else { "" };
-        let text = format!("{THP}\n[placement.{placement}]\n{settings}\n");
-        config.design = parse_design(&text, "design").unwrap();
-        let mut engine = Engine::new(config, program()).unwrap();
-        for (thread, step) in &steps {
-            let words = words(step);
-            let batch = Batch { thread: ThreadId(*thread), words: &words, code: &Code };
-            let done = engine.consume(batch);
-            prop_assert_eq!(engine.validate(), Ok(()));
-            if done.is_err() {
-                prop_assert!(matches!(done, Err(Error::OutOfMemory { .. })), "{:?}", done);
-                break;
-            }
-            engine.background();
-            prop_assert_eq!(engine.validate(), Ok(()));
-        }
-    }
-
     #[test]
     fn no_words_make_the_engine_panic(words in prop::collection::vec(any::<u64>(), 0..60)) {
         let mut engine = Engine::new(config(64 << 20, Detail::Translation), program()).unwrap();
         // Blocks beyond the few that exist, and records that are none, are errors.
         let _ = engine.consume(Batch { thread: ThreadId(0), words: &words, code: &Code });
     }
+}
+
+const OLD_MEMORY: Bytes = Bytes::new(96 << 20);
+
+fn old_design(placement: &str) -> DesignConfig {
+    let settings = match placement {
+        "contiguitas" => "unmovable_min = \"8MiB\"",
+        _ => "",
+    };
+    let text = format!("{THP}\n[placement.{placement}]\n{settings}\n");
+    parse_design(&text, "design").unwrap()
+}
+
+/// A server whose memory is full of files: whatever a program gets has to be reclaimed first.
+fn old_server(placement: &str, folder: &Path) -> PathBuf {
+    let mut server = Server::new(AgeConfig {
+        design_name: placement.to_owned(),
+        design: old_design(placement),
+        profile_name: "mixed".to_owned(),
+        profile: parse_profile(MIXED, "mixed").unwrap(),
+        memory: OLD_MEMORY,
+        seed: 1,
+        load: 1.0,
+        kernel: 1.0,
+        files: 1.0,
+        daily: false,
+    })
+    .unwrap();
+    server.run_until(Nanoseconds::new(600_000_000_000));
+    server.dismiss_tenants();
+    server.fill_with_files();
+    let path = folder.join(placement);
+    let snapshot = Snapshot::of(server.memory(), server.now(), serde_json::Value::Null);
+    snapshot.save(&path).unwrap();
+    path
+}
+
+/// Reclaim, compaction and resizing move pages under the program, and it never notices.
+#[test]
+fn a_program_on_an_old_server_stays_valid_while_its_pages_are_moved() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut moved, mut reclaimed) = (0, 0);
+    for placement in ["linux", "illuminator", "contiguitas"] {
+        let snapshot = old_server(placement, folder.path());
+        let mut runner = TestRunner::deterministic();
+        let steps = prop::collection::vec((0..3u32, step()), 400);
+        for _ in 0..8 {
+            let mut config = config(OLD_MEMORY.get(), Detail::Full);
+            config.age = Age::Snapshot(snapshot.clone());
+            config.design = old_design(placement);
+            let mut engine = Engine::new(config, program()).unwrap();
+            for (thread, step) in steps.new_tree(&mut runner).unwrap().current() {
+                let words = words(&step);
+                let batch = Batch {
+                    thread: ThreadId(thread),
+                    words: &words,
+                    code: &Code,
+                };
+                let done = engine.consume(batch);
+                assert_eq!(engine.validate(), Ok(()));
+                if done.is_err() {
+                    assert!(matches!(done, Err(Error::OutOfMemory { .. })), "{done:?}");
+                    break;
+                }
+                engine.background();
+                assert_eq!(engine.validate(), Ok(()));
+            }
+            let report = engine.report();
+            reclaimed += report.frames.frames_reclaimed_background;
+            moved += report.kernel.pages_moved;
+        }
+    }
+    assert!(
+        reclaimed > 0 && moved > 0,
+        "{reclaimed} reclaimed, {moved} moved"
+    );
 }
 
 #[test]

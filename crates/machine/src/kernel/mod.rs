@@ -587,7 +587,7 @@ impl Kernel {
             let space = SpaceId(moved.owner.space);
             let table = self.spaces.get_mut(usize::from(space.0));
             if let Some(table) = table.and_then(Option::as_mut) {
-                table.follow(moved);
+                self.counters.pages_moved += u64::from(table.follow(moved));
             }
             let start = moved.owner.page.address();
             mmu.invalidate(space, VirtRange::with_length(start, moved.order.bytes()));
