@@ -174,6 +174,10 @@ impl<S: Storage> Frames<S> {
         let mut to = self.take_listed(home, record.order());
         if to.is_none() && record.order() == Order::BASE {
             self.reclaim(region, 32, Context::Background);
+            // What was reclaimed may be the very block.
+            if self.allocated(frame).is_err() {
+                return true;
+            }
             to = self.take_listed(home, record.order());
         }
         match to {

@@ -198,19 +198,23 @@ impl FrameRecord {
         }
     }
 
-    /// Whether software can move it: it is of a movable class, one user has it, and its place in
-    /// that user's table or group is known.
-    pub(crate) fn can_move(&self) -> bool {
+    /// Whether somebody can be told where it went: one user has it, and its place in that user's
+    /// table or group is known.
+    fn can_be_followed(&self) -> bool {
         self.role == Role::Allocated
-            && self.kind() == FrameKind::Movable
             && self.references == 1
             && (self.flags & GROUPED != 0 || self.link & OWNED != 0)
     }
 
+    /// Whether software can move it.
+    pub(crate) fn can_move(&self) -> bool {
+        self.kind() == FrameKind::Movable && self.can_be_followed()
+    }
+
     /// Whether hardware could move it although software cannot.
     pub(crate) fn can_move_in_use(&self) -> bool {
-        self.role == Role::Allocated
-            && self.kind() == FrameKind::Unmovable
+        self.kind() == FrameKind::Unmovable
+            && self.can_be_followed()
             && (self.class.is_hardware_movable() || self.flags & PINNED != 0)
     }
 

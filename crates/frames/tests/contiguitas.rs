@@ -210,7 +210,9 @@ fn what_blocks_a_shrink_moves_only_with_hardware_and_only_if_devices_use_it() {
         let mut memory = memory(64, Placement::Contiguitas(with));
         assert_eq!(memory.expand(1, &mut ()), 1);
         let at = border(&memory);
-        memory.allocate_at(Frame::new(at - 7), class).unwrap();
+        memory
+            .allocate_block_at(Frame::new(at - 7), &grouped(class, 0))
+            .unwrap();
         let done = memory.shrink(1, &mut ());
         assert_eq!(done == 1, shrinks, "{class:?}, hardware {hardware}");
         let counters = memory.counters();

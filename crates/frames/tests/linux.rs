@@ -202,6 +202,28 @@ fn reclaim_passes_over_what_was_used_again_once() {
 }
 
 #[test]
+fn kernel_caches_are_shrunk_when_memory_is_short() {
+    let mut memory = linux(64);
+    memory.set_evict(Group(0), Evict::Shrink);
+    let request = Request {
+        reclaimable: true,
+        ..grouped(FrameClass::Slab, 0)
+    };
+    while memory.allocate(&request).is_some() {}
+    memory.drain_per_cpu();
+    let mut more = 0;
+    while more < 1000
+        && memory
+            .allocate_or_reclaim(&one(FrameClass::Slab), &mut ())
+            .is_some()
+    {
+        more += 1;
+    }
+    assert_eq!(more, 1000);
+    assert!(memory.counters().frames_shrunk >= 700);
+}
+
+#[test]
 fn swap_is_used_only_where_there_is_some() {
     for (swappiness, reclaims) in [(0, false), (100, true)] {
         let config = Config {

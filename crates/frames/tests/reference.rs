@@ -591,7 +591,8 @@ fn every_counter_is_incremented_somewhere() {
         .filter(|(_, count)| **count == 0)
         .map(|(name, _)| *name)
         .collect();
-    assert_eq!(never, ["resizes_in_allocations"]);
+    // Kernel caches are shrunk in `tests/linux.rs`; the other one is never to happen.
+    assert_eq!(never, ["frames_shrunk", "resizes_in_allocations"]);
 }
 
 #[test]
