@@ -52,6 +52,60 @@ impl<S: Storage> Frames<S> {
         None
     }
 
+    /// Takes the longest run of adjacent pageblocks, of at most `most`, in which nothing is
+    /// unmovable, by emptying them. Each pageblock is a block of its own afterwards. `None` when
+    /// not even one can be emptied.
+    pub fn allocate_run(
+        &mut self,
+        most: usize,
+        class: FrameClass,
+        moves: &mut dyn Moves,
+    ) -> Option<(Frame, usize)> {
+        let home = self.placement.home(&Request::new(Order::BASE, class));
+        let region = self.region_for(home);
+        let start = self.regions[region].start.get().div_ceil(BLOCK_FRAMES) as usize;
+        let end = (self.regions[region].end.get() / BLOCK_FRAMES) as usize;
+        self.drain_per_cpu();
+        let (mut best, mut run) = (start..start, start..start);
+        for number in start..end {
+            if self.is_emptiable(first_frame(number), Order::HUGE_2M) {
+                run.end = number + 1;
+            } else {
+                run = number + 1..number + 1;
+            }
+            if run.len() > best.len() {
+                best = run.clone();
+            }
+            if best.len() >= most {
+                break;
+            }
+        }
+        // What is moved out of the first blocks must not go to the later ones.
+        for number in best.clone() {
+            self.isolate(number);
+        }
+        let is_empty = |frames: &mut Self, number| frames.evacuate(number, Mover::Software, moves);
+        let mut is_empty = is_empty;
+        let emptied = best
+            .clone()
+            .take_while(|&number| is_empty(self, number))
+            .count();
+        for number in best.clone().skip(emptied) {
+            self.restore(number);
+        }
+        for number in best.clone().take(emptied) {
+            self.take_range(first_frame(number), Order::HUGE_2M, class);
+        }
+        if emptied < best.len() {
+            self.counters.contiguous_failures += 1;
+        }
+        if emptied == 0 {
+            return None;
+        }
+        self.counters.contiguous_allocations += 1;
+        Some((first_frame(best.start), emptied))
+    }
+
     /// Whether nothing in a range is unmovable, reserved or isolated, or reaches beyond it.
     fn is_emptiable(&self, range: Frame, order: Order) -> bool {
         let blocks = &self.pageblocks()[blocks_of(range, order)];

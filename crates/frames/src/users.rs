@@ -19,29 +19,41 @@ impl<S: Storage> Frames<S> {
     /// # Errors
     /// [`Error::NotAllocated`].
     pub fn split(&mut self, frame: Frame) -> Result<(), Error> {
+        self.split_to(frame, Order::BASE)
+    }
+
+    /// Turns an allocated block into blocks of a smaller order, or of its own, in the same way.
+    ///
+    /// # Errors
+    /// [`Error::NotAllocated`].
+    pub fn split_to(&mut self, frame: Frame, order: Order) -> Result<(), Error> {
         let block = self.allocated(frame)?;
+        if block.order() <= order {
+            return Ok(());
+        }
         let parts = self.storage.parts_mut();
-        let count = block.order().frames();
+        let step = order.frames();
+        let count = block.order().frames() / step;
         for i in 0..count {
             let mut part = block;
-            part.set_order(Order::BASE);
+            part.set_order(order);
             if block.group().is_some() {
                 if i > 0 {
-                    part.set_previous(Some(frame.offset(i - 1)));
+                    part.set_previous(Some(frame.offset((i - 1) * step)));
                 }
                 if i + 1 < count {
-                    part.set_next(Some(frame.offset(i + 1)));
+                    part.set_next(Some(frame.offset((i + 1) * step)));
                 }
             } else {
                 part.set_owner(block.owner().map(|owner| Owner {
-                    page: VirtPage::new(owner.page.get() + u64::from(i)),
+                    page: VirtPage::new(owner.page.get() + u64::from(i * step)),
                     ..owner
                 }));
             }
-            parts.frames[frame.offset(i).index()] = part;
+            parts.frames[frame.offset(i * step).index()] = part;
         }
         if let Some(group) = block.group() {
-            let last = frame.offset(count - 1);
+            let last = frame.offset((count - 1) * step);
             let chain = &mut parts.groups[usize::from(group.0)].chain;
             match block.next() {
                 Some(next) => parts.frames[next.index()].set_previous(Some(last)),

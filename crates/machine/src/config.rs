@@ -10,7 +10,8 @@ use std::str::FromStr;
 
 use contigua_cache::HierarchyConfig;
 use contigua_core::CoreConfig;
-use contigua_translation::{SchemeConfig, TlbConfig, WalkCacheConfig};
+use contigua_paging::{Fragmentation, HoleKind, Levels, Pattern};
+use contigua_translation::{NestedConfig, SchemeConfig, TlbConfig, WalkCacheConfig};
 use contigua_units::{Bytes, Cycles, Megahertz, Nanoseconds};
 use serde::{Deserialize, Serialize};
 
@@ -34,10 +35,39 @@ pub struct MachineConfig {
     pub tlb: TlbConfig,
     /// Page-walk caches.
     pub walk_cache: WalkCacheConfig,
+    /// What translates a guest's physical addresses, for designs with a host.
+    #[serde(default)]
+    pub nested: NestedConfig,
+    /// Levels of the page tables.
+    #[serde(default)]
+    pub page_table_levels: PageTableLevels,
     /// Caches and memory.
     pub cache: HierarchyConfig,
     /// What the kernel's work costs.
     pub kernel: KernelCosts,
+}
+
+/// 4 or 5.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "u8", into = "u8")]
+pub struct PageTableLevels(pub Levels);
+
+impl TryFrom<u8> for PageTableLevels {
+    type Error = String;
+
+    fn try_from(levels: u8) -> Result<Self, String> {
+        match levels {
+            4 => Ok(Self(Levels::Four)),
+            5 => Ok(Self(Levels::Five)),
+            other => Err(format!("page tables have 4 or 5 levels, not {other}")),
+        }
+    }
+}
+
+impl From<PageTableLevels> for u8 {
+    fn from(levels: PageTableLevels) -> Self {
+        levels.0.count() as Self
+    }
 }
 
 /// Cycles that the kernel's work takes. The kernel's own accesses are not simulated, so these
@@ -77,6 +107,20 @@ pub struct DesignConfig {
     /// Settings of the kernel's memory management.
     #[serde(default)]
     pub memory: contigua_frames::Config,
+    /// The host, when the kernel runs in a virtual machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<HostConfig>,
+}
+
+/// The host of a virtual machine that has the server's memory.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostConfig {
+    /// How the host maps the virtual machine's memory. The hardware is that of the guest's scheme.
+    pub translation: SchemeConfig,
+    /// Where the host's memory is taken from.
+    #[serde(default)]
+    pub placement: contigua_frames::Placement,
 }
 
 /// How much is simulated.
@@ -161,6 +205,86 @@ impl Serialize for Age {
     }
 }
 
+/// A scenario of fragmentation: `SHARE:FRACTION:PATTERN:KIND`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Holes {
+    /// Share of the program's 2 MB pages that have holes, 0 to 1.
+    pub share: f64,
+    /// Share of such a page that is holes, above 0 and at most 1.
+    pub fraction: f64,
+    /// Where in the page.
+    pub pattern: Pattern,
+    /// What they are.
+    pub kind: HoleKind,
+}
+
+impl Holes {
+    /// The scenario, with its pages chosen by a seed.
+    #[must_use]
+    pub fn scenario(&self, seed: u64) -> Fragmentation {
+        Fragmentation {
+            share: self.share,
+            holes: self.fraction,
+            pattern: self.pattern,
+            kind: self.kind,
+            seed,
+        }
+    }
+}
+
+impl FromStr for Holes {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let parsed = || {
+            let mut parts = text.split(':');
+            let share: f64 = parts.next()?.parse().ok()?;
+            let fraction: f64 = parts.next()?.parse().ok()?;
+            let pattern = match parts.next()? {
+                "clustered" => Pattern::Clustered,
+                "dispersed" => Pattern::Dispersed,
+                _ => return None,
+            };
+            let kind = match parts.next()? {
+                "remapped" => HoleKind::Remapped,
+                "unallocated" => HoleKind::Unallocated,
+                _ => return None,
+            };
+            let fits = (0.0..=1.0).contains(&share)
+                && fraction > 0.0
+                && fraction <= 1.0
+                && parts.next().is_none();
+            fits.then_some(Self {
+                share,
+                fraction,
+                pattern,
+                kind,
+            })
+        };
+        parsed().ok_or_else(|| Error::Holes(text.to_owned()))
+    }
+}
+
+impl fmt::Display for Holes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pattern = match self.pattern {
+            Pattern::Clustered => "clustered",
+            Pattern::Dispersed => "dispersed",
+        };
+        let kind = match self.kind {
+            HoleKind::Remapped => "remapped",
+            HoleKind::Unallocated => "unallocated",
+        };
+        write!(f, "{}:{}:{pattern}:{kind}", self.share, self.fraction)
+    }
+}
+
+impl Serialize for Holes {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
 /// Everything that decides the outcome of a run, beside the events.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RunConfig {
@@ -174,6 +298,10 @@ pub struct RunConfig {
     pub machine: MachineConfig,
     /// What the machine's memory went through before.
     pub age: Age,
+    /// Holes that the memory under study has.
+    pub holes: Option<Holes>,
+    /// Data TLB misses are counted by whether a primary region would hold their addresses.
+    pub classify_misses: bool,
     /// How much is simulated.
     pub detail: Detail,
     /// Seed of everything random.
@@ -272,6 +400,25 @@ mod tests {
             "snapshot:",
         ] {
             assert!(text.parse::<Age>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn holes_are_written_as_they_are_read() {
+        for text in ["0.5:0.1:clustered:remapped", "1:1:dispersed:unallocated"] {
+            assert_eq!(text.parse::<Holes>().unwrap().to_string(), text);
+        }
+        for text in [
+            "",
+            "1",
+            "1:0:clustered:remapped",
+            "2:0.1:clustered:remapped",
+            "1:nan:clustered:remapped",
+            "1:0.1:random:remapped",
+            "1:0.1:clustered:gone",
+            "1:0.1:clustered:remapped:x",
+        ] {
+            assert!(text.parse::<Holes>().is_err(), "{text}");
         }
     }
 

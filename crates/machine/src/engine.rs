@@ -1,7 +1,8 @@
 //! The event loop: what the program did, turned into what the hardware and the kernel do.
 //!
 //! One simulated core runs all guest threads in the order in which the stream has them; a change
-//! of thread is a context switch. TLB entries carry the process, so a switch flushes nothing.
+//! of thread is a context switch. TLB entries carry the process where the machine says so; else a
+//! switch to another process flushes them.
 //! Several cores in simulated-time order come with the coherent hierarchy.
 //!
 //! The inner loop looks at raw words: one test tells an access from a block, and an access that
@@ -11,20 +12,21 @@ use std::sync::atomic::AtomicBool;
 
 use contigua_cache::{AccessKind, Hierarchy};
 use contigua_core::{CoreModel, IssueWidth};
+use contigua_paging::{Place, SpaceId};
 use contigua_program::code::CodeLog;
 use contigua_program::sources::{Batch, Program};
 use contigua_program::wire::{
     self, ACCESS, ADDRESS_MASK, BlockId, Event, SIZE_SHIFT, STORE, ThreadId,
 };
-use contigua_translation::{Access, Answer, Lookup, Mmu, Request};
-use contigua_units::{Cycles, LINE_BYTES, PhysAddr, VirtAddr};
+use contigua_translation::{Access, Answer, Hardware, Lookup, Mmu, Request};
+use contigua_units::{Cycles, LINE_BYTES, PhysAddr, VirtAddr, VirtRange};
 use xxhash_rust::xxh3::Xxh3Default;
 
 use crate::Error;
 use crate::config::{Detail, RunConfig};
 use crate::kernel::Kernel;
 use crate::port::WalkPort;
-use crate::report::Executed;
+use crate::report::{ClassifiedMisses, Executed};
 
 /// What the inner loop needs of a block.
 #[derive(Clone, Copy, Default)]
@@ -57,6 +59,12 @@ pub struct Engine {
     pub(crate) hierarchy: Option<Hierarchy>,
     pub(crate) core: IssueWidth,
     pub(crate) executed: Executed,
+    pub(crate) classified: ClassifiedMisses,
+    /// The design places memory in primary regions: the program's addresses are not those that
+    /// the hardware sees.
+    relocates: bool,
+    /// Where the last address that was asked for lies, with its neighbours.
+    place: Place,
     pub(crate) digest: Xxh3Default,
     blocks: Vec<Block>,
     thread: Option<ThreadId>,
@@ -92,12 +100,13 @@ impl Engine {
             problem,
         };
         let machine = &config.machine;
-        let mmu = Mmu::new(
-            &machine.tlb,
-            &machine.walk_cache,
-            &config.design.translation,
-        )
-        .map_err(|e| component(e.to_string()))?;
+        let hardware = Hardware {
+            tlb: &machine.tlb,
+            walk_cache: &machine.walk_cache,
+            nested: config.design.host.as_ref().map(|_| &machine.nested),
+        };
+        let mmu = Mmu::new(&hardware, &config.design.translation)
+            .map_err(|e| component(e.to_string()))?;
         let hierarchy = match config.detail {
             Detail::Translation => None,
             Detail::Full => Some(
@@ -113,6 +122,9 @@ impl Engine {
             hierarchy,
             core,
             executed: Executed::default(),
+            classified: ClassifiedMisses::default(),
+            relocates: config.design.translation.primary().is_some(),
+            place: NOWHERE,
             digest: Xxh3Default::new(),
             blocks: Vec::new(),
             thread: None,
@@ -196,10 +208,19 @@ impl Engine {
                 .kernel(self.config.machine.kernel.context_switch_cycles);
         }
         self.fetch_line = u64::MAX;
-        let position = self.position;
+        let before = self.kernel.space();
         self.kernel
             .run_thread(thread)
-            .map_err(|fault| fault.at(position))
+            .map_err(|fault| fault.at(self.position))?;
+        self.dispatch(before);
+        Ok(())
+    }
+
+    /// Loads what the hardware keeps of the running process, which may have changed.
+    fn dispatch(&mut self, before: SpaceId) {
+        self.place = NOWHERE;
+        let same_space = self.kernel.space() == before;
+        self.mmu.dispatch(self.kernel.registers(), same_space);
     }
 
     fn event(&mut self, thread: ThreadId, event: &Event) -> Result<(), Error> {
@@ -212,6 +233,7 @@ impl Engine {
             within_limit("process", process.0)?;
         }
         let counted = self.phase != Phase::Skip;
+        let before = self.kernel.space();
         let work = self
             .kernel
             .event(thread, event, &self.program, &mut self.mmu)
@@ -220,6 +242,7 @@ impl Engine {
             self.core.kernel(work);
         }
         self.fetch_line = u64::MAX;
+        self.dispatch(before);
         Ok(())
     }
 
@@ -285,6 +308,7 @@ impl Engine {
 
     fn reset_counters(&mut self) {
         self.executed = Executed::default();
+        self.classified = ClassifiedMisses::default();
         self.mmu.reset_counters();
         self.core.reset();
         self.kernel.reset_counters();
@@ -349,6 +373,11 @@ impl Engine {
     /// The physical address of an access, with everything that it takes to get it.
     #[inline]
     fn translate(&mut self, address: VirtAddr, access: Access) -> Result<PhysAddr, Error> {
+        let address = if self.relocates {
+            self.place_of(address)
+        } else {
+            address
+        };
         let space = self.kernel.space();
         let lookup = match access {
             Access::Execute => self.mmu.fetch(address, space),
@@ -361,12 +390,21 @@ impl Engine {
         }
     }
 
+    /// Where the kernel has placed an address of the program.
+    #[inline]
+    fn place_of(&mut self, address: VirtAddr) -> VirtAddr {
+        if !self.place.range.contains(address) {
+            self.place = self.kernel.place_of(address);
+        }
+        self.place.of(address)
+    }
+
     #[cold]
     #[inline(never)]
     fn miss(&mut self, address: VirtAddr, access: Access) -> Result<PhysAddr, Error> {
         /// A fault that was handled lets the next attempt succeed; copying a page that was just
-        /// filled can take one more.
-        const ATTEMPTS: usize = 4;
+        /// filled can take one more. A host may have to map every node that a walk reads.
+        const ATTEMPTS: usize = 24;
         let request = Request {
             address,
             space: self.kernel.space(),
@@ -374,27 +412,48 @@ impl Engine {
         };
         for _ in 0..ATTEMPTS {
             let mut port = WalkPort::new(self.hierarchy.as_mut());
-            let table = self.kernel.table();
-            match self.mmu.miss(&request, table, &mut port) {
+            let mut tables = self.kernel.tables();
+            match self.mmu.miss(&request, &mut tables, &mut port) {
                 Answer::Translated {
                     physical,
                     latency,
                     walked,
                 } => {
                     self.core.translation(latency, walked);
+                    if self.config.classify_misses && walked && access != Access::Execute {
+                        self.classified.data_walks += 1;
+                        self.classified.inside += u64::from(self.kernel.is_eligible(address));
+                    }
                     return Ok(physical);
                 }
-                Answer::Fault { latency } => {
+                Answer::Fault { latency, host } => {
                     self.core.translation(latency, true);
-                    let work = self
-                        .kernel
-                        .fault(address, access, &mut self.mmu)
-                        .map_err(|fault| fault.at(self.position))?;
-                    self.core.kernel(work);
+                    let work = match host {
+                        Some(physical) => self.kernel.host_fault(physical, &mut self.mmu),
+                        None => self.kernel.fault(address, access, &mut self.mmu),
+                    };
+                    self.core
+                        .kernel(work.map_err(|fault| fault.at(self.position))?);
+                    if self.relocates {
+                        // The access is tried again from its start: the segment may have grown
+                        // over it, or the memory have left the region.
+                        self.mmu.dispatch(self.kernel.registers(), true);
+                        if let Some(physical) = self.registers_translate(address, access) {
+                            return Ok(physical);
+                        }
+                    }
                 }
             }
         }
         unreachable!("a fault at {address} was handled {ATTEMPTS} times and came back");
+    }
+
+    /// What the segment registers say, without the TLBs.
+    fn registers_translate(&self, address: VirtAddr, access: Access) -> Option<PhysAddr> {
+        if access == Access::Execute {
+            return None;
+        }
+        self.kernel.registers().translate(address)
     }
 
     /// Lets the kernel do what it does in the background, at this point of simulated time.
@@ -404,6 +463,15 @@ impl Engine {
         self.core.kernel(work);
     }
 }
+
+/// A place that no address lies in.
+const NOWHERE: Place = Place {
+    range: VirtRange {
+        start: VirtAddr::new(0),
+        end: VirtAddr::new(0),
+    },
+    delta: 0,
+};
 
 /// Threads and processes are kept in arrays: a damaged or hostile stream must not make them huge.
 fn within_limit(what: &'static str, number: u32) -> Result<(), Error> {

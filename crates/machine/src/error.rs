@@ -30,6 +30,12 @@ pub enum Error {
         /// The profiles that there are.
         profiles: String,
     },
+    /// A scenario of holes that does not exist.
+    #[error(
+        "unknown holes {0:?}: write SHARE:FRACTION:PATTERN:KIND such as 0.5:0.1:dispersed:remapped, \
+         with shares of 0 to 1, clustered or dispersed, remapped or unallocated"
+    )]
+    Holes(String),
     /// Somebody wanted the end before the server was old enough.
     #[error("interrupted while memory grew old")]
     Interrupted,

@@ -1,5 +1,7 @@
 //! The result of a run: one value, the same bytes for the same events, configuration and seed.
 
+use std::collections::BTreeMap;
+
 use contigua_contiguity::Contiguity;
 use contigua_core::CycleBreakdown;
 use contigua_translation::{MmuCounters, TranslatorCounters};
@@ -25,6 +27,11 @@ pub struct Report {
     pub tlb: MmuCounters,
     /// What answered L1 TLB misses.
     pub translation: TranslatorCounters,
+    /// What only the translation scheme counts.
+    pub translation_scheme: BTreeMap<&'static str, u64>,
+    /// Data TLB misses by whether a primary region would hold their addresses; absent when that
+    /// was not asked for.
+    pub classified: Option<ClassifiedMisses>,
     /// Storage of the translation scheme beyond the L1 TLBs.
     pub translation_storage_bits: u64,
     /// Caches, by level; absent when only translation was simulated.
@@ -43,6 +50,15 @@ pub struct Report {
     pub contiguity_before: Contiguity,
     /// Contiguity of physical memory when it ended, before its memory was given back.
     pub contiguity_after: Contiguity,
+}
+
+/// Misses that a direct segment would avoid, as paper 004 counts them (section 5.2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ClassifiedMisses {
+    /// Data TLB misses that walked.
+    pub data_walks: u64,
+    /// Those whose address lies in private anonymous writable memory.
+    pub inside: u64,
 }
 
 /// Which program ran, and which events it made.
@@ -109,6 +125,20 @@ pub struct KernelReport {
     pub huge_page_splits: u64,
     /// Ranges of addresses invalidated in the TLBs.
     pub invalidations: u64,
+    /// Touches of a primary region beyond its segment, over which the segment grew.
+    pub faults_segment: u64,
+    /// Faults of a virtual machine on memory that its host had not mapped.
+    pub faults_host: u64,
+    /// Perforated pages made.
+    pub perforations: u64,
+    /// Holes made in pages that were mapped.
+    pub punches: u64,
+    /// Holes filled.
+    pub patches: u64,
+    /// Groups of pages that were marked as contiguous, or lost the mark.
+    pub folds: u64,
+    /// Times that a direct segment changed.
+    pub segment_updates: u64,
     /// Pages of the program, of any size, that the kernel moved to other frames.
     pub pages_moved: u64,
     /// Accesses that no reported mapping explained; a page was mapped for each.
@@ -145,6 +175,12 @@ pub struct MemoryReport {
     pub resident_2m: Bytes,
     /// Resident in 1 GB pages.
     pub resident_1g: Bytes,
+    /// Resident in perforated pages and their holes.
+    pub perforated: Bytes,
+    /// Mapped by a direct segment.
+    pub segment: Bytes,
+    /// Waiting for holes of perforated pages to be touched; not resident.
+    pub reserved: Bytes,
     /// Share of resident memory in pages larger than 4 KB, 0 to 1.
     pub huge_page_coverage: f64,
     /// Frames that page tables take.

@@ -91,6 +91,8 @@ impl Engine {
             }),
             tlb: self.mmu.counters(),
             translation: self.mmu.translator_counters(),
+            translation_scheme: self.mmu.scheme_counters().into_iter().collect(),
+            classified: self.config.classify_misses.then_some(self.classified),
             translation_storage_bits: self.mmu.storage_bits(),
             cache: self
                 .hierarchy

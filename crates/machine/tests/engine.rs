@@ -43,6 +43,8 @@ fn config(memory: u64, detail: Detail) -> RunConfig {
         machine_name: "skylake".to_owned(),
         machine,
         age: Age::Scattered(0.001),
+        holes: None,
+        classify_misses: false,
         detail,
         seed: 3,
         skip: 0,

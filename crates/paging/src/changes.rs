@@ -3,8 +3,9 @@
 use contigua_units::{PageSize, VirtAddr, VirtRange};
 
 use crate::Error;
+use crate::memory::Memory;
 use crate::policy::MappingPolicy;
-use crate::space::{AddressSpace, EVERYTHING, Effects, Memory, SpaceId, free};
+use crate::space::{AddressSpace, EVERYTHING, Effects, GROUP, SpaceId, blocks_of, free};
 use crate::table::Leaf;
 use crate::vma::{HugeAdvice, Vma, VmaKind};
 
@@ -23,8 +24,13 @@ impl AddressSpace {
         if range.is_empty() {
             return Ok(());
         }
-        self.discard(range, memory, effects)?;
-        self.vmas.insert(range.start.get()..range.end.get(), vma);
+        self.unplace(range, memory, effects)?;
+        self.discard_here(range, memory, effects)?;
+        if self.place(range, vma) {
+            self.vmas.remove(range.start.get()..range.end.get());
+        } else {
+            self.vmas.insert(range.start.get()..range.end.get(), vma);
+        }
         Ok(())
     }
 
@@ -41,7 +47,8 @@ impl AddressSpace {
         if range.is_empty() {
             return Ok(());
         }
-        self.discard(range, memory, effects)?;
+        self.unplace(range, memory, effects)?;
+        self.discard_here(range, memory, effects)?;
         self.vmas.remove(range.start.get()..range.end.get());
         Ok(())
     }
@@ -56,10 +63,56 @@ impl AddressSpace {
         memory: &mut Memory,
         effects: &mut Effects,
     ) -> Result<(), Error> {
-        for (address, _) in self.pages_within(range, memory, effects)? {
+        let (inside, outside) = self.places(range);
+        for part in inside {
+            self.discard_placed(part, memory, effects)?;
+        }
+        outside
+            .into_iter()
+            .try_for_each(|part| self.discard_here(part, memory, effects))
+    }
+
+    /// Takes away the pages of a range of addresses as they are. Where pages can be perforated,
+    /// huge pages that reach beyond the range get holes instead of being split.
+    pub(crate) fn discard_here(
+        &mut self,
+        range: VirtRange,
+        memory: &mut Memory,
+        effects: &mut Effects,
+    ) -> Result<(), Error> {
+        let mut whole = range;
+        for part in self.partly_covered(range) {
+            self.discard_part(part, memory, effects)?;
+            if part.start == whole.start {
+                whole.start = part.end;
+            } else {
+                whole.end = part.start;
+            }
+        }
+        for (address, _) in self.pages_within(whole, memory, effects)? {
             self.evict(address, memory);
         }
         Ok(())
+    }
+
+    /// The parts of a range that cover some of a 2 MB page and can become holes of it.
+    fn partly_covered(&self, range: VirtRange) -> Vec<VirtRange> {
+        let mut parts = Vec::new();
+        if !self.table.has_shadows() || range.is_empty() {
+            return parts;
+        }
+        for edge in [range.start, VirtAddr::new(range.end.get() - 1)] {
+            let page = VirtRange::page_around(edge, PageSize::Size2M);
+            let is_huge = self
+                .table
+                .leaf(edge)
+                .is_some_and(|leaf| leaf.size == PageSize::Size2M);
+            let part = page.intersection(range);
+            if is_huge && part != page && !parts.contains(&part) {
+                parts.push(part);
+            }
+        }
+        parts
     }
 
     /// The pages of a range, after splitting huge pages that reach beyond it. When there are any,
@@ -93,11 +146,31 @@ impl AddressSpace {
         memory: &mut Memory,
         effects: &mut Effects,
     ) -> Result<(), Error> {
+        let (inside, outside) = self.places(range);
+        let limit = self.segment().limit;
+        for part in inside
+            .into_iter()
+            .filter(|part| part.start >= limit)
+            .chain(outside)
+        {
+            self.free_lazily_here(part, memory, effects)?;
+        }
+        Ok(())
+    }
+
+    fn free_lazily_here(
+        &mut self,
+        range: VirtRange,
+        memory: &mut Memory,
+        effects: &mut Effects,
+    ) -> Result<(), Error> {
+        self.split_perforated_within(range, memory, effects)?;
         for (address, leaf) in self.pages_within(range, memory, effects)? {
             let private = self
                 .vma(address)
                 .is_some_and(|(_, vma)| vma.kind == VmaKind::Anonymous && !vma.shared);
             if private && !leaf.lazily_freed {
+                self.unfold(address, effects);
                 // Read-only, so that the first write is seen.
                 self.table.update(address, |leaf| {
                     leaf.lazily_freed = true;
@@ -107,6 +180,24 @@ impl AddressSpace {
             }
         }
         Ok(())
+    }
+
+    /// Makes 4 KB pages of the perforated pages of a range.
+    fn split_perforated_within(
+        &mut self,
+        range: VirtRange,
+        memory: &mut Memory,
+        effects: &mut Effects,
+    ) -> Result<(), Error> {
+        let first = range.start.align_down(PageSize::Size2M.bytes()).get();
+        let pages: Vec<u64> = self
+            .perforated
+            .range(first..range.end.get())
+            .map(|(&page, _)| page)
+            .collect();
+        pages
+            .into_iter()
+            .try_for_each(|page| self.split(VirtAddr::new(page), memory, effects))
     }
 
     /// `madvise(MADV_HUGEPAGE)` and `MADV_NOHUGEPAGE`.
@@ -120,7 +211,11 @@ impl AddressSpace {
         memory: &mut Memory,
         effects: &mut Effects,
     ) -> Result<(), Error> {
-        self.change_vmas(range, memory, effects, |vma| vma.huge = advice)
+        // The primary region is one mapping.
+        let (_, outside) = self.places(range);
+        outside
+            .into_iter()
+            .try_for_each(|part| self.change_vmas(part, memory, effects, |vma| vma.huge = advice))
     }
 
     /// `mprotect`, as far as stores are concerned.
@@ -134,14 +229,48 @@ impl AddressSpace {
         memory: &mut Memory,
         effects: &mut Effects,
     ) -> Result<(), Error> {
-        self.change_vmas(range, memory, effects, |vma| vma.writable = writable)?;
+        // A segment has one permission, and so has the region around it (paper 004, section 3.1).
+        let (_, outside) = self.places(range);
+        outside
+            .into_iter()
+            .try_for_each(|part| self.protect_here(part, writable, memory, effects))
+    }
+
+    fn protect_here(
+        &mut self,
+        range: VirtRange,
+        writable: bool,
+        memory: &mut Memory,
+        effects: &mut Effects,
+    ) -> Result<(), Error> {
         if writable {
             // Pages become writable one by one, when they are written: they may be shared.
-            return Ok(());
+            return self.change_vmas(range, memory, effects, |vma| vma.writable = true);
         }
-        for (address, leaf) in self.pages_within(range, memory, effects)? {
-            if leaf.writable {
-                self.table.update(address, |leaf| leaf.writable = false);
+        // Where pages can be perforated, part of one gets holes with a permission of their own.
+        for part in self.partly_covered(range) {
+            self.protect_part(part, memory, effects)?;
+        }
+        self.change_vmas_only(range, |vma| vma.writable = false);
+        let mut pages = Vec::new();
+        if !self.table.has_shadows() {
+            self.split_edges(range, memory, effects)?;
+        }
+        self.table
+            .for_each(range, |address, leaf| pages.push((address, leaf)));
+        if !pages.is_empty() {
+            effects.invalidations.push(range);
+        }
+        for (address, leaf) in pages {
+            let page = VirtRange::page_around(address, leaf.size);
+            if !range.covers(page) {
+                // Its part was protected above.
+                continue;
+            }
+            self.unfold(address, effects);
+            self.table.update(address, |leaf| leaf.writable = false);
+            if leaf.perforation.is_some() {
+                self.protect_holes(address);
             }
         }
         Ok(())
@@ -156,21 +285,7 @@ impl AddressSpace {
         effects: &mut Effects,
         change: impl Fn(&mut Vma),
     ) -> Result<(), Error> {
-        if range.is_empty() {
-            return Ok(());
-        }
-        let within = range.start.get()..range.end.get();
-        let pieces: Vec<_> = self
-            .vmas
-            .overlapping(within.clone())
-            .filter_map(|(piece, old)| {
-                let piece = piece.start.max(within.start)..piece.end.min(within.end);
-                let mut new = *old;
-                change(&mut new);
-                (new != *old).then_some((piece, new))
-            })
-            .collect();
-        for (piece, vma) in pieces {
+        for (piece, vma) in self.changed_vmas(range, change) {
             self.split_edges(
                 VirtRange {
                     start: VirtAddr::new(piece.start),
@@ -184,6 +299,33 @@ impl AddressSpace {
         Ok(())
     }
 
+    /// The same where no huge page has to be split.
+    fn change_vmas_only(&mut self, range: VirtRange, change: impl Fn(&mut Vma)) {
+        for (piece, vma) in self.changed_vmas(range, change) {
+            self.vmas.insert(piece, vma);
+        }
+    }
+
+    fn changed_vmas(
+        &self,
+        range: VirtRange,
+        change: impl Fn(&mut Vma),
+    ) -> Vec<(std::ops::Range<u64>, Vma)> {
+        if range.is_empty() {
+            return Vec::new();
+        }
+        let within = range.start.get()..range.end.get();
+        self.vmas
+            .overlapping(within.clone())
+            .filter_map(|(piece, old)| {
+                let piece = piece.start.max(within.start)..piece.end.min(within.end);
+                let mut new = *old;
+                change(&mut new);
+                (new != *old).then_some((piece, new))
+            })
+            .collect()
+    }
+
     /// Splits the huge pages that reach across an end of a range.
     pub(crate) fn split_edges(
         &mut self,
@@ -192,7 +334,10 @@ impl AddressSpace {
         effects: &mut Effects,
     ) -> Result<(), Error> {
         for edge in [range.start, range.end] {
-            if let Some(leaf) = self.table.leaf(edge)
+            if !edge.is_aligned(GROUP.bytes()) {
+                self.unfold(edge, effects);
+            }
+            while let Some(leaf) = self.table.leaf(edge)
                 && !edge.is_aligned(leaf.size.bytes())
             {
                 self.split(edge, memory, effects)?;
@@ -214,6 +359,9 @@ impl AddressSpace {
         memory: &mut Memory,
         effects: &mut Effects,
     ) -> Result<(), Error> {
+        if !self.places(from).0.is_empty() {
+            return self.remap_placed(from, to, keep, memory, effects);
+        }
         let Some((_, vma)) = self.vma(from.start) else {
             return self.map(to, Vma::ANONYMOUS, memory, effects);
         };
@@ -231,13 +379,21 @@ impl AddressSpace {
             };
             return self.map(tail, vma, memory, effects);
         }
-        self.map(to, vma, memory, effects)?;
+        self.unmap(to, memory, effects)?;
+        self.vmas.insert(to.start.get()..to.end.get(), vma);
         let moved = VirtRange::with_length(from.start, from.bytes().min(to.bytes()));
         let distance = to.start.get().wrapping_sub(from.start.get());
         if !distance.is_multiple_of(PageSize::Size2M.bytes()) {
             self.split_all(moved, memory, effects)?;
         }
+        self.split_perforated_within(moved, memory, effects)?;
+        for (address, leaf) in self.pages_within(moved, memory, effects)? {
+            if leaf.size == PageSize::Size1G {
+                self.split_all(VirtRange::page_around(address, leaf.size), memory, effects)?;
+            }
+        }
         for (address, _) in self.pages_within(moved, memory, effects)? {
+            self.unfold(address, effects);
             if let Some(leaf) = self.take(address, memory) {
                 let target = VirtAddr::new(address.get().wrapping_add(distance));
                 self.install(target, leaf, memory, effects)?;
@@ -285,7 +441,21 @@ impl AddressSpace {
         memory: &mut Memory,
         effects: &mut Effects,
     ) -> Result<(), Error> {
-        let mut at = range.start;
+        let (inside, outside) = self.places(range);
+        for part in inside.into_iter().chain(outside) {
+            self.populate_here(part, policy, memory, effects)?;
+        }
+        Ok(())
+    }
+
+    fn populate_here(
+        &mut self,
+        range: VirtRange,
+        policy: &dyn MappingPolicy,
+        memory: &mut Memory,
+        effects: &mut Effects,
+    ) -> Result<(), Error> {
+        let mut at = range.start.max(self.limit_within(range));
         while at < range.end {
             let size = if let Some(leaf) = self.table.leaf(at) {
                 leaf.size
@@ -296,6 +466,15 @@ impl AddressSpace {
             at = at.align_down(size.bytes()) + size.bytes();
         }
         Ok(())
+    }
+
+    /// Where paging begins in a range: at its start, or where a segment ends in it.
+    pub(crate) fn limit_within(&self, range: VirtRange) -> VirtAddr {
+        let segment = self.segment();
+        match segment.translate(range.start) {
+            Some(_) => segment.limit,
+            None => range.start,
+        }
     }
 
     /// `fork`: a copy that shares all pages. Private ones become read-only on both sides and are
@@ -312,8 +491,16 @@ impl AddressSpace {
         memory: &mut Memory,
         effects: &mut Effects,
     ) -> Result<Self, Error> {
-        let mut copy = Self::new(child, memory)?;
+        // Copy on write is for pages (paper 004, section 4), and for whole ones here.
+        if self.segment().bytes() > 0 {
+            self.shrink_segment(self.segment().base, memory, effects)?;
+        }
+        self.split_perforated_within(EVERYTHING, memory, effects)?;
+        let shape = self.shape();
+        let mut copy = Self::with(child, shape, memory)?;
         copy.vmas = self.vmas.clone();
+        copy.fragmentation = self.fragmentation;
+        copy.primary = self.primary_of_child();
         copy.heap_end = self.heap_end;
         let mut pages = Vec::new();
         self.table
@@ -326,12 +513,10 @@ impl AddressSpace {
                 leaf.writable = false;
                 self.table.update(address, |leaf| leaf.writable = false);
             }
-            let whole = memory.order(leaf.frame) == Some(leaf.size.order());
-            let frames = if whole { 1 } else { leaf.size.frames() };
-            for i in 0..frames {
-                let frame = leaf.frame.offset(i);
+            let blocks = blocks_of(leaf, memory);
+            for (i, &frame) in blocks.iter().enumerate() {
                 if memory.add_reference(frame).is_err() {
-                    (0..i).for_each(|i| free(leaf.frame.offset(i), memory));
+                    blocks[..i].iter().for_each(|&frame| free(frame, memory));
                     copy.destroy(memory);
                     return Err(Error::OutOfMemory);
                 }

@@ -1,11 +1,12 @@
 //! Huge pages: splitting them, and making them of small ones in the background.
 
 use contigua_frames::FrameClass;
-use contigua_units::{Order, PageSize, VirtAddr, VirtRange};
+use contigua_units::{PageSize, VirtAddr, VirtRange};
 
 use crate::Error;
+use crate::memory::Memory;
 use crate::policy::{CollapseContext, MappingPolicy};
-use crate::space::{AddressSpace, Effects, Memory, free, obtain, obtain_huge, release};
+use crate::space::{AddressSpace, Effects, free, obtain_huge, obtain_node, release};
 use crate::table::Leaf;
 use crate::vma::{Vma, VmaKind};
 
@@ -14,51 +15,68 @@ const HUGE: u64 = PageSize::Size2M.bytes();
 const PARTS: u32 = PageSize::Size2M.frames();
 
 impl AddressSpace {
-    /// Splits the 2 MB page around an address into 4 KB pages on the same frames.
+    /// Splits the huge page around an address into pages of the next smaller size on the same
+    /// frames. A perforated page becomes 4 KB pages.
     pub(crate) fn split(
         &mut self,
         address: VirtAddr,
         memory: &mut Memory,
         effects: &mut Effects,
     ) -> Result<(), Error> {
-        let node = obtain(FrameClass::PageTable, memory).ok_or(Error::OutOfMemory)?;
-        let leaf = self.table.leaf(address);
-        if !self.table.split_2m(address, node) {
-            free(node, memory);
+        let Some(leaf) = self.table.leaf(address) else {
+            return Ok(());
+        };
+        if leaf.size == PageSize::Size4K {
             return Ok(());
         }
-        effects.nodes += 1;
+        let frames = self.table.frames_for_split(leaf.size);
+        let node = obtain_node(frames, memory, effects).ok_or(Error::OutOfMemory)?;
         effects.splits += 1;
         effects
             .invalidations
-            .push(VirtRange::page_around(address, PageSize::Size2M));
-        self.resident.pages_2m -= 1;
-        self.resident.pages_4k += u64::from(PARTS);
-        if let Some(leaf) = leaf
-            && memory.order(leaf.frame) == Some(Order::HUGE_2M)
-        {
+            .push(VirtRange::page_around(address, leaf.size));
+        if leaf.perforation.is_some() {
+            self.split_perforated(address, node, memory);
+            return Ok(());
+        }
+        let split = self.table.split(address, leaf.size, node);
+        debug_assert!(split, "the leaf was looked at just now");
+        let part = if leaf.size == PageSize::Size1G {
+            PageSize::Size2M
+        } else {
+            PageSize::Size4K
+        };
+        *self.resident.of(leaf.size) -= 1;
+        *self.resident.of(part) += u64::from(PARTS);
+        if memory.order(leaf.frame) == Some(leaf.size.order()) {
             memory
-                .split(leaf.frame)
+                .split_to(leaf.frame, part.order())
                 .expect("the block was looked at just now");
         }
         Ok(())
     }
 
-    /// Splits every 2 MB page of a range.
+    /// Splits every page of a range until all are of 4 KB.
     pub(crate) fn split_all(
         &mut self,
         range: VirtRange,
         memory: &mut Memory,
         effects: &mut Effects,
     ) -> Result<(), Error> {
-        let mut huge = Vec::new();
-        self.table.for_each(range, |address, leaf| {
-            if leaf.size == PageSize::Size2M {
-                huge.push(address);
+        loop {
+            let mut huge = Vec::new();
+            self.table.for_each(range, |address, leaf| {
+                if leaf.size != PageSize::Size4K {
+                    huge.push(address);
+                }
+            });
+            if huge.is_empty() {
+                return Ok(());
             }
-        });
-        huge.into_iter()
-            .try_for_each(|address| self.split(address, memory, effects))
+            for address in huge {
+                self.split(address, memory, effects)?;
+            }
+        }
     }
 
     /// One step of the background pass, after Linux's `khugepaged`: looks at `pages` pages (of
@@ -71,11 +89,22 @@ impl AddressSpace {
         memory: &mut Memory,
         effects: &mut Effects,
     ) {
-        for _ in 0..pages.div_ceil(u64::from(PARTS)) {
+        let ranges = pages.div_ceil(u64::from(PARTS));
+        if self.table.has_shadows() {
+            self.patch_pass(ranges as usize, memory, effects);
+        }
+        for _ in 0..ranges {
             let Some((address, vma)) = self.next_candidate() else {
                 self.pass_position = 0;
                 return;
             };
+            // Memory that has holes has them for small pages too.
+            if let Some(scenario) = self.fragmentation
+                && !scenario.of_page(address).is_empty()
+            {
+                self.pass_position = address.get() + HUGE;
+                continue;
+            }
             self.pass_position = address.get() + HUGE;
             let present = self.table.base_pages_around(address);
             let context = CollapseContext { vma, present };
@@ -131,6 +160,9 @@ impl AddressSpace {
                 && !part.lazily_freed
         });
         if !movable {
+            if self.table.has_shadows() {
+                self.promote(range, memory, effects);
+            }
             return;
         }
         let Some(frame) = obtain_huge(FrameClass::Anonymous, memory) else {
@@ -138,10 +170,13 @@ impl AddressSpace {
             return;
         };
         let huge = Leaf {
-            frame,
-            size: PageSize::Size2M,
-            writable: parts.iter().all(|part| part.writable),
-            lazily_freed: false,
+            accessed: true,
+            dirty: parts.iter().any(|part| part.dirty),
+            ..Leaf::new(
+                frame,
+                PageSize::Size2M,
+                parts.iter().all(|part| part.writable),
+            )
         };
         let Some(node) = self.table.collapse_2m(range.start, huge) else {
             free(frame, memory);

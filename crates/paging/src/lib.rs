@@ -8,15 +8,22 @@
 #![forbid(unsafe_code)]
 
 mod changes;
+pub mod holes;
 mod huge;
+mod memory;
+mod perforated;
 mod policy;
+mod primary;
 mod space;
 mod table;
 mod vma;
 
-pub use policy::{CollapseContext, FaultContext, MappingPolicy};
-pub use space::{AddressSpace, Effects, Fault, FaultKind, Memory, Resident, SpaceId};
-pub use table::{Leaf, PageTable, TableError, Walk};
+pub use holes::{Filter, Fragmentation, HoleBitmaps, HoleKind, Holes, Pattern};
+pub use memory::Memory;
+pub use policy::{CollapseContext, FaultContext, HoleVerdict, MappingPolicy};
+pub use primary::{Eligible, PRIMARY_START, Place, Primary, Segment};
+pub use space::{AddressSpace, Effects, Fault, FaultKind, Resident, SpaceId, TableShape};
+pub use table::{Leaf, Levels, MAX_LEVELS, NodeFrames, PageTable, TableError, Walk};
 pub use vma::{HugeAdvice, Vma, VmaKind};
 
 /// Why an address space could not do what it was asked.

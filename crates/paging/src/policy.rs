@@ -2,6 +2,7 @@
 
 use contigua_units::{PageSize, VirtAddr};
 
+use crate::holes::Holes;
 use crate::vma::Vma;
 
 /// What a policy may look at when a page is touched for the first time.
@@ -24,6 +25,17 @@ pub struct CollapseContext {
     pub present: u32,
 }
 
+/// What becomes of 2 MB of which some frames cannot be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HoleVerdict {
+    /// 4 KB pages.
+    Split,
+    /// A perforated page; the holes are translated one by one.
+    Perforate,
+    /// A 2 MB page: the hardware steps around missing frames.
+    Tolerate,
+}
+
 /// Decides which sizes of pages the kernel uses. The mechanism acts on the verdict, and falls back
 /// to 4 KB when there is no memory for a larger page.
 pub trait MappingPolicy: Send {
@@ -32,4 +44,28 @@ pub trait MappingPolicy: Send {
 
     /// Whether the background pass should make a 2 MB page of a range.
     fn collapse(&self, context: &CollapseContext) -> bool;
+
+    /// What to make of 2 MB with these holes. A policy that perforates is used with tables that
+    /// have shadows.
+    fn on_holes(&self, holes: &Holes) -> HoleVerdict {
+        let _ = holes;
+        HoleVerdict::Split
+    }
+
+    /// Whether huge pages begin with holes that are filled when they are touched, instead of being
+    /// zeroed whole (paper 003: against bloat). Only with perforation.
+    fn is_lazy(&self) -> bool {
+        false
+    }
+
+    /// Whether aligned groups of 16 pages get frames that are contiguous too, and are marked
+    /// (Linux's 64 KB mTHP and Arm's contiguous bit).
+    fn groups_of_16(&self) -> bool {
+        false
+    }
+
+    /// Whether pages of 2 MB and 1 GB come from those set aside at boot (HugeTLB).
+    fn uses_reserved(&self) -> bool {
+        false
+    }
 }

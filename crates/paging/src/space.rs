@@ -3,19 +3,20 @@
 //! Simplifications, on purpose: a first read of anonymous memory gets a frame of its own instead
 //! of the shared zero page, file pages are not shared between processes, and nothing is swapped.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
-use contigua_frames::{Boxed, FrameClass, Frames, Move, Owner, Request};
-use contigua_units::{Bytes, Frame, Order, PageSize, VirtAddr, VirtRange};
+use contigua_frames::{FrameClass, Move, Owner, Request};
+use contigua_units::{Bytes, Frame, Order, PAGE_BYTES, PageSize, VirtAddr, VirtRange};
 use rangemap::RangeMap;
 
 use crate::Error;
+use crate::holes::Fragmentation;
+use crate::memory::Memory;
+use crate::perforated::Perforated;
 use crate::policy::{FaultContext, MappingPolicy};
-use crate::table::{Leaf, PageTable, TableError};
+use crate::primary::Primary;
+use crate::table::{Leaf, Levels, NodeFrames, PageTable, TableError};
 use crate::vma::{HugeAdvice, Vma, VmaKind};
-
-/// The frames of a simulated machine.
-pub type Memory = Frames<Boxed>;
 
 /// Names an address space; TLB entries are tagged with it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -24,6 +25,9 @@ pub struct SpaceId(pub u16);
 /// Lazily freed pages that are taken back at a time when memory is short (Linux's
 /// `SWAP_CLUSTER_MAX`).
 const RECLAIM_BATCH: usize = 32;
+
+/// Frames of a group of pages that are contiguous together: 64 KB.
+pub(crate) const GROUP: Order = Order::new(4);
 
 /// Addresses that a program whose mappings are unknown may use: the user half, without page 0.
 const USER: std::ops::Range<u64> = 0x1_0000..0x7fff_ffff_f000;
@@ -49,15 +53,32 @@ pub struct Effects {
     pub splits: u64,
     /// Accesses that no mapping explained; a page was mapped for each.
     pub unexplained: u64,
+    /// Perforated pages made.
+    pub perforations: u64,
+    /// Holes made in pages that were mapped.
+    pub punches: u64,
+    /// Holes filled.
+    pub patches: u64,
+    /// Groups of 16 pages that were marked as contiguous, or lost the mark.
+    pub folds: u64,
+    /// Times that a direct segment changed: every core that runs the process must load its
+    /// registers anew.
+    pub segment_updates: u64,
+    /// Sub-pages (first frame of the 2 MB, number) that became holes in one of several spaces
+    /// that share the 2 MB: each other one must learn of it with [`AddressSpace::point_back`].
+    pub shared_punches: Vec<(Frame, u32)>,
 }
 
 impl Effects {
     /// Forgets everything.
     pub fn clear(&mut self) {
         let mut invalidations = std::mem::take(&mut self.invalidations);
+        let mut shared_punches = std::mem::take(&mut self.shared_punches);
         invalidations.clear();
+        shared_punches.clear();
         *self = Self {
             invalidations,
+            shared_punches,
             ..Self::default()
         };
     }
@@ -74,6 +95,8 @@ pub enum FaultKind {
     CopyOnWrite,
     /// The page was there; at most its protection changed.
     Spurious,
+    /// A direct segment grew over the address.
+    Segment,
 }
 
 /// A fault that was resolved.
@@ -94,6 +117,14 @@ pub struct Resident {
     pub pages_2m: u64,
     /// Pages of 1 GB.
     pub pages_1g: u64,
+    /// Perforated pages of 2 MB.
+    pub perforated: u64,
+    /// Frames that perforated pages and their holes map.
+    pub perforated_frames: u64,
+    /// Memory that a direct segment maps, in 4 KB pages.
+    pub segment_frames: u64,
+    /// Frames that wait for holes to be touched; not part of the rest.
+    pub reserved_frames: u64,
 }
 
 impl Resident {
@@ -105,13 +136,42 @@ impl Resident {
         }
     }
 
-    /// All of it.
+    /// Puts `after` in the place of `before`, which is part of this.
+    pub fn replace(&mut self, before: &Self, after: &Self) {
+        let all = [
+            (&mut self.pages_4k, before.pages_4k, after.pages_4k),
+            (&mut self.pages_2m, before.pages_2m, after.pages_2m),
+            (&mut self.pages_1g, before.pages_1g, after.pages_1g),
+            (&mut self.perforated, before.perforated, after.perforated),
+            (
+                &mut self.perforated_frames,
+                before.perforated_frames,
+                after.perforated_frames,
+            ),
+            (
+                &mut self.segment_frames,
+                before.segment_frames,
+                after.segment_frames,
+            ),
+            (
+                &mut self.reserved_frames,
+                before.reserved_frames,
+                after.reserved_frames,
+            ),
+        ];
+        for (sum, before, after) in all {
+            *sum = *sum + after - before;
+        }
+    }
+
+    /// All of it that is mapped.
     #[must_use]
     pub const fn bytes(&self) -> Bytes {
         Bytes::new(
             self.pages_4k * PageSize::Size4K.bytes()
                 + self.pages_2m * PageSize::Size2M.bytes()
-                + self.pages_1g * PageSize::Size1G.bytes(),
+                + self.pages_1g * PageSize::Size1G.bytes()
+                + (self.perforated_frames + self.segment_frames) * PageSize::Size4K.bytes(),
         )
     }
 }
@@ -128,6 +188,23 @@ pub struct AddressSpace {
     pub(crate) lazily_freed: VecDeque<VirtAddr>,
     /// Where the background pass goes on.
     pub(crate) pass_position: u64,
+    /// Where it goes on filling holes.
+    pub(crate) patch_position: u64,
+    /// Perforated pages, by address.
+    pub(crate) perforated: BTreeMap<u64, Perforated>,
+    /// Holes that the memory under study has, as a scenario says.
+    pub(crate) fragmentation: Option<Fragmentation>,
+    /// Where memory that is to be contiguous lies.
+    pub(crate) primary: Option<Primary>,
+}
+
+/// The shape of a space's page table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TableShape {
+    /// Levels.
+    pub levels: Levels,
+    /// Page directories have shadows, so that pages can be perforated.
+    pub has_shadows: bool,
 }
 
 impl AddressSpace {
@@ -136,15 +213,27 @@ impl AddressSpace {
     /// # Errors
     /// [`Error::OutOfMemory`] when there is no frame for the root of its page table.
     pub fn new(id: SpaceId, memory: &mut Memory) -> Result<Self, Error> {
+        Self::with(id, TableShape::default(), memory)
+    }
+
+    /// An empty address space with a page table of a shape.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] when there is no frame for the root of its page table.
+    pub fn with(id: SpaceId, shape: TableShape, memory: &mut Memory) -> Result<Self, Error> {
         let root = obtain(FrameClass::PageTable, memory).ok_or(Error::OutOfMemory)?;
         Ok(Self {
             id,
             vmas: RangeMap::new(),
-            table: PageTable::new(root),
+            table: PageTable::with(root, shape.levels, shape.has_shadows),
+            perforated: BTreeMap::new(),
+            fragmentation: None,
+            primary: None,
             resident: Resident::default(),
             heap_end: None,
             lazily_freed: VecDeque::new(),
             pass_position: 0,
+            patch_position: 0,
         })
     }
 
@@ -152,6 +241,20 @@ impl AddressSpace {
     /// event stream does not report.
     pub fn assume_everything_mapped(&mut self) {
         self.vmas.insert(USER, Vma::ANONYMOUS);
+    }
+
+    /// Holes that the memory under study has, from now on.
+    pub fn set_fragmentation(&mut self, scenario: Option<Fragmentation>) {
+        self.fragmentation = scenario;
+    }
+
+    /// The shape of its page table.
+    #[must_use]
+    pub fn shape(&self) -> TableShape {
+        TableShape {
+            levels: self.table.levels(),
+            has_shadows: self.table.has_shadows(),
+        }
     }
 
     /// Its name.
@@ -165,6 +268,12 @@ impl AddressSpace {
     #[must_use]
     pub fn table(&self) -> &PageTable {
         &self.table
+    }
+
+    /// Its page table, for hardware that marks what it uses.
+    #[inline]
+    pub fn table_mut(&mut self) -> &mut PageTable {
+        &mut self.table
     }
 
     /// What is mapped to memory.
@@ -200,11 +309,17 @@ impl AddressSpace {
         memory: &mut Memory,
         effects: &mut Effects,
     ) -> Result<Fault, Error> {
+        if let Some(fault) = self.grow_segment(address, memory, effects) {
+            return Ok(fault);
+        }
         let (range, vma) = self.explain(address, write, memory, effects)?;
         match self.table.leaf(address) {
+            Some(leaf) if leaf.perforation.is_some() => {
+                self.fault_perforated(address, write, leaf, vma, memory, effects)
+            }
             None => self.fault_in(address, write, range, vma, policy, memory, effects),
             Some(leaf) if write && !leaf.writable => {
-                self.make_writable(address, leaf, vma, memory, effects)
+                self.make_writable(address, leaf, vma, policy, memory, effects)
             }
             Some(leaf) => {
                 if write && leaf.lazily_freed {
@@ -266,12 +381,26 @@ impl AddressSpace {
         } else {
             FrameClass::PageCache
         };
-        let (frame, size) = self.allocate(wanted, class, memory, effects)?;
+        if wanted == PageSize::Size2M && class == FrameClass::Anonymous {
+            let done = self.fault_in_holes(address, vma, policy, memory, effects)?;
+            if let Some(fault) = done {
+                return Ok(fault);
+            }
+        }
+        if policy.groups_of_16() && class == FrameClass::Anonymous && wanted == PageSize::Size4K {
+            let done = self.fault_in_group(address, write, range, vma, memory, effects)?;
+            if let Some(fault) = done {
+                return Ok(fault);
+            }
+        }
+        let (frame, size) = self.allocate(wanted, class, policy, memory, effects)?;
         let leaf = Leaf {
-            frame,
-            size,
-            writable: vma.writable && (class == FrameClass::Anonymous || vma.shared),
-            lazily_freed: false,
+            dirty: write,
+            ..Leaf::new(
+                frame,
+                size,
+                vma.writable && (class == FrameClass::Anonymous || vma.shared),
+            )
         };
         self.install(address, leaf, memory, effects)?;
         let kind = match (class, size) {
@@ -312,21 +441,99 @@ impl AddressSpace {
         &mut self,
         wanted: PageSize,
         class: FrameClass,
+        policy: &dyn MappingPolicy,
         memory: &mut Memory,
         effects: &mut Effects,
     ) -> Result<(Frame, PageSize), Error> {
-        if wanted >= PageSize::Size2M {
+        if wanted >= PageSize::Size2M && policy.uses_reserved() {
+            let sizes = [PageSize::Size1G, PageSize::Size2M];
+            for size in sizes.into_iter().filter(|&size| size <= wanted) {
+                if let Some(frame) = memory.take_reserved(size) {
+                    return Ok((frame, size));
+                }
+            }
+            effects.fallbacks += 1;
+        } else if wanted >= PageSize::Size2M {
             match obtain_huge(class, memory) {
                 Some(frame) => return Ok((frame, PageSize::Size2M)),
                 None => effects.fallbacks += 1,
             }
         }
+        let frame = self.obtain_base(class, memory, effects)?;
+        Ok((frame, PageSize::Size4K))
+    }
+
+    /// A single frame, if need be one that the program can do without.
+    pub(crate) fn obtain_base(
+        &mut self,
+        class: FrameClass,
+        memory: &mut Memory,
+        effects: &mut Effects,
+    ) -> Result<Frame, Error> {
         if let Some(frame) = memory.allocate(&Request::new(Order::BASE, class)) {
-            return Ok((frame, PageSize::Size4K));
+            return Ok(frame);
         }
         self.reclaim_lazily_freed(memory, effects);
-        let frame = obtain(class, memory).ok_or(Error::OutOfMemory)?;
-        Ok((frame, PageSize::Size4K))
+        self.give_reserved_back(memory);
+        obtain(class, memory).ok_or(Error::OutOfMemory)
+    }
+
+    /// Maps the aligned group of 16 pages around an address to contiguous frames, when all of it
+    /// lies in the mapping, nothing is mapped there, and such frames are free.
+    fn fault_in_group(
+        &mut self,
+        address: VirtAddr,
+        write: bool,
+        range: VirtRange,
+        vma: Vma,
+        memory: &mut Memory,
+        effects: &mut Effects,
+    ) -> Result<Option<Fault>, Error> {
+        let group = VirtRange::with_length(address.align_down(GROUP.bytes()), GROUP.bytes());
+        let pages = group.bytes() / PAGE_BYTES;
+        let is_vacant = (0..pages).all(|i| self.table.leaf(group.start + i * PAGE_BYTES).is_none());
+        if !range.covers(group) || !is_vacant || vma.shared {
+            return Ok(None);
+        }
+        let request = Request::new(GROUP, FrameClass::Anonymous);
+        let Some(frame) = memory.allocate(&request) else {
+            effects.fallbacks += 1;
+            return Ok(None);
+        };
+        memory.split(frame).expect("the block was just allocated");
+        for i in 0..GROUP.frames() {
+            let leaf = Leaf {
+                dirty: write,
+                contiguous: true,
+                ..Leaf::new(frame.offset(i), PageSize::Size4K, vma.writable)
+            };
+            let at = group.start + u64::from(i) * PAGE_BYTES;
+            if let Err(error) = self.install(at, leaf, memory, effects) {
+                (i + 1..GROUP.frames()).for_each(|i| free(frame.offset(i), memory));
+                return Err(error);
+            }
+        }
+        effects.folds += 1;
+        effects.zeroed_4k += pages;
+        Ok(Some(Fault {
+            kind: FaultKind::Anonymous,
+            size: PageSize::Size4K,
+        }))
+    }
+
+    /// Takes the mark of contiguity from the group around an address, before one of its pages
+    /// changes.
+    pub(crate) fn unfold(&mut self, address: VirtAddr, effects: &mut Effects) {
+        if !self.table.leaf(address).is_some_and(|leaf| leaf.contiguous) {
+            return;
+        }
+        let group = VirtRange::with_length(address.align_down(GROUP.bytes()), GROUP.bytes());
+        for i in 0..u64::from(GROUP.frames()) {
+            self.table
+                .update(group.start + i * PAGE_BYTES, |leaf| leaf.contiguous = false);
+        }
+        effects.folds += 1;
+        effects.invalidations.push(group);
     }
 
     fn reclaim_lazily_freed(&mut self, memory: &mut Memory, effects: &mut Effects) {
@@ -349,11 +556,16 @@ impl AddressSpace {
 
     /// Lets stores through to a page that is mapped read-only: at once when nobody else sees it,
     /// to a copy otherwise.
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "one step of `fault`, kept apart to be read"
+    )]
     fn make_writable(
         &mut self,
         address: VirtAddr,
         leaf: Leaf,
         vma: Vma,
+        policy: &dyn MappingPolicy,
         memory: &mut Memory,
         effects: &mut Effects,
     ) -> Result<Fault, Error> {
@@ -361,9 +573,11 @@ impl AddressSpace {
         let is_whole = memory.order(leaf.frame) == Some(leaf.size.order());
         let is_alone = is_whole && memory.references(leaf.frame) == 1;
         let is_file = memory.class(leaf.frame) == Some(FrameClass::PageCache);
+        self.unfold(address, effects);
         if vma.shared || is_alone && !is_file {
             self.table.update(address, |leaf| {
                 leaf.writable = true;
+                leaf.dirty = true;
                 leaf.lazily_freed = false;
             });
             if is_alone && memory.owner(leaf.frame).is_none() {
@@ -381,24 +595,29 @@ impl AddressSpace {
                 size: leaf.size,
             });
         }
-        if leaf.size != PageSize::Size4K {
+        while leaf.size != PageSize::Size4K {
+            if leaf.size == PageSize::Size2M && self.table.has_shadows() {
+                let whole = Perforated::whole(leaf.frame);
+                self.perforate(address, whole, memory, effects)?;
+                let leaf = self.table.leaf(address).ok_or(Error::OutOfMemory)?;
+                return self.fault_perforated(address, true, leaf, vma, memory, effects);
+            }
             self.split(address, memory, effects)?;
             leaf = self.table.leaf(address).ok_or(Error::OutOfMemory)?;
-            if memory.references(leaf.frame) == 1 {
-                return self.make_writable(address, leaf, vma, memory, effects);
+            let whole = memory.order(leaf.frame) == Some(leaf.size.order());
+            if whole && memory.references(leaf.frame) == 1 {
+                return self.make_writable(address, leaf, vma, policy, memory, effects);
             }
         }
-        let (frame, size) =
-            self.allocate(PageSize::Size4K, FrameClass::Anonymous, memory, effects)?;
+        let frame = self.obtain_base(FrameClass::Anonymous, memory, effects)?;
+        let size = PageSize::Size4K;
         // Reclaim may have taken the page itself.
         if self.table.leaf(address).is_some() {
             self.evict(address, memory);
         }
         let copy = Leaf {
-            frame,
-            size,
-            writable: true,
-            lazily_freed: false,
+            dirty: true,
+            ..Leaf::new(frame, size, true)
         };
         self.install(address, copy, memory, effects)?;
         effects.copied_4k += 1;
@@ -420,11 +639,12 @@ impl AddressSpace {
         effects: &mut Effects,
     ) -> Result<(), Error> {
         let page = address.align_down(leaf.size.bytes());
-        let mapped = self.table.map(page, leaf, || {
-            let node = obtain(FrameClass::PageTable, memory);
-            effects.nodes += u64::from(node.is_some());
-            node
-        });
+        if self.perforated_at(address).is_some() {
+            return self.install_in_hole(page, leaf, memory, effects);
+        }
+        let mapped = self
+            .table
+            .map(page, leaf, |frames| obtain_node(frames, memory, effects));
         match mapped {
             Ok(()) => {
                 *self.resident.of(leaf.size) += 1;
@@ -442,12 +662,15 @@ impl AddressSpace {
                 release(leaf, memory);
                 Err(Error::OutOfMemory)
             }
-            Err(error @ TableError::Mapped(_)) => unreachable!("{error}: the caller has looked"),
+            Err(error) => unreachable!("{error}: the caller has looked"),
         }
     }
 
     /// Unmaps the page around an address, if there is one, and gives up its frames.
     pub(crate) fn evict(&mut self, address: VirtAddr, memory: &mut Memory) -> Option<Leaf> {
+        if self.perforated_at(address).is_some() {
+            return self.evict_perforated(address, memory);
+        }
         let leaf = self.take(address, memory)?;
         release(leaf, memory);
         Some(leaf)
@@ -467,6 +690,10 @@ impl AddressSpace {
             .table
             .leaf(address)
             .is_some_and(|leaf| leaf.frame == moved.from && leaf.size.order() == moved.order);
+        if is_here {
+            // Whoever moves a page invalidates it, and with it the entry of its group.
+            self.unfold(address, &mut Effects::default());
+        }
         is_here && self.table.update(address, |leaf| leaf.frame = moved.to)
     }
 
@@ -490,6 +717,7 @@ impl AddressSpace {
         for address in pages {
             self.evict(address, memory);
         }
+        self.free_chunk(memory);
         for node in self.table.node_frames() {
             free(node, memory);
         }
@@ -505,6 +733,9 @@ impl AddressSpace {
         let mut resident = Resident::default();
         let mut problem = None;
         self.table.for_each(EVERYTHING, |address, leaf| {
+            if leaf.perforation.is_some() {
+                return;
+            }
             *resident.of(leaf.size) += 1;
             let explained = self
                 .vma(address)
@@ -512,20 +743,20 @@ impl AddressSpace {
             if !explained {
                 problem = Some(format!("the page at {address} lies outside every mapping"));
             }
-            let whole = memory.order(leaf.frame) == Some(leaf.size.order());
             if let Some(owner) = memory.owner(leaf.frame)
                 && owner.space == self.id.0
                 && owner.page != address.page()
             {
                 problem = Some(format!("the page at {address} maps another page's frame"));
             }
-            let frames = if whole { 1 } else { leaf.size.frames() };
-            for i in 0..frames {
-                if memory.references(leaf.frame.offset(i)) == 0 {
+            for frame in blocks_of(leaf, memory) {
+                if memory.references(frame) == 0 {
                     problem = Some(format!("the page at {address} maps a frame that is free"));
                 }
             }
         });
+        let problem = problem.or_else(|| self.check_perforated(&mut resident, memory).err());
+        resident.segment_frames = self.primary.as_ref().map_or(0, Primary::segment_frames);
         match problem {
             Some(problem) => Err(problem),
             None if resident != self.resident => Err(format!(
@@ -537,7 +768,7 @@ impl AddressSpace {
     }
 }
 
-/// Every address that a table can translate.
+/// Every address that a program can have.
 pub(crate) const EVERYTHING: VirtRange = VirtRange {
     start: VirtAddr::new(0),
     end: VirtAddr::new(1 << 48),
@@ -547,12 +778,42 @@ pub(crate) const EVERYTHING: VirtRange = VirtRange {
 /// are single ones.
 pub(crate) fn release(leaf: Leaf, memory: &mut Memory) {
     if memory.order(leaf.frame) == Some(leaf.size.order()) {
-        free(leaf.frame, memory);
+        if !memory.return_reserved(leaf.frame, leaf.size) {
+            free(leaf.frame, memory);
+        }
         return;
     }
-    for i in 0..leaf.size.frames() {
-        free(leaf.frame.offset(i), memory);
+    for frame in blocks_of(leaf, memory) {
+        free(frame, memory);
     }
+}
+
+/// The blocks of the frame table that a page's memory consists of now.
+pub(crate) fn blocks_of(leaf: Leaf, memory: &Memory) -> Vec<Frame> {
+    let mut blocks = Vec::new();
+    let mut at = 0;
+    while at < leaf.size.frames() {
+        let frame = leaf.frame.offset(at);
+        blocks.push(frame);
+        at += memory.order(frame).map_or(1, Order::frames);
+    }
+    blocks
+}
+
+/// Frames for a page-table node.
+pub(crate) fn obtain_node(
+    frames: NodeFrames,
+    memory: &mut Memory,
+    effects: &mut Effects,
+) -> Option<Frame> {
+    let order = match frames {
+        NodeFrames::One => Order::BASE,
+        NodeFrames::WithShadow => Order::new(1),
+    };
+    let request = Request::new(order, FrameClass::PageTable);
+    let frame = memory.allocate_or_reclaim(&request, &mut ());
+    effects.nodes += u64::from(frame.is_some()) * u64::from(order.frames());
+    frame
 }
 
 /// A frame, if need be one that reclaim frees for it.

@@ -8,8 +8,9 @@ use std::collections::{BTreeMap, HashMap};
 
 use contigua_frames::{Boxed, Config, FrameClass, Frames, Layout, Placement};
 use contigua_paging::{
-    AddressSpace, CollapseContext, Effects, FaultContext, HugeAdvice, MappingPolicy, Memory,
-    SpaceId, Vma, VmaKind,
+    AddressSpace, CollapseContext, Effects, Eligible, FaultContext, Fragmentation, HoleKind,
+    HoleVerdict, Holes, HugeAdvice, Levels, MappingPolicy, Memory, Pattern, SpaceId, TableShape,
+    Vma, VmaKind,
 };
 use contigua_units::{Bytes, Frame, Order, PageSize, VirtAddr, VirtPage, VirtRange};
 use proptest::prelude::*;
@@ -18,11 +19,45 @@ const BASE: u64 = 0x4000_0000;
 /// Three huge pages' worth of addresses.
 const PAGES: u64 = 3 * 512;
 
-struct Greedy;
+/// Maps as much as fits, in one of the ways that there are.
+#[derive(Clone, Copy, Debug, Default)]
+struct Greedy {
+    perforates: bool,
+    is_lazy: bool,
+    groups: bool,
+    /// Blocks of 2 MB of a direct segment; 0 for none.
+    segment: u64,
+    holes: Option<Fragmentation>,
+}
+
+impl Greedy {
+    const PLAIN: Self = Self {
+        perforates: false,
+        is_lazy: false,
+        groups: false,
+        segment: 0,
+        holes: None,
+    };
+
+    fn space(self, id: u16, memory: &mut Memory) -> AddressSpace {
+        let shape = TableShape {
+            levels: Levels::Four,
+            has_shadows: self.perforates,
+        };
+        let mut space = AddressSpace::with(SpaceId(id), shape, memory).unwrap();
+        space.set_fragmentation(self.holes);
+        if self.segment > 0 {
+            space.reserve_primary(64 << 20, Eligible::ByDefault, 1);
+            let bytes = self.segment << 21;
+            assert_eq!(space.take_chunk(bytes, memory, &mut ()), bytes);
+        }
+        space
+    }
+}
 
 impl MappingPolicy for Greedy {
     fn on_fault(&self, context: &FaultContext) -> PageSize {
-        if context.vma.huge == HugeAdvice::NoHuge {
+        if context.vma.huge == HugeAdvice::NoHuge || self.groups {
             PageSize::Size4K
         } else {
             context.fits
@@ -32,6 +67,58 @@ impl MappingPolicy for Greedy {
     fn collapse(&self, context: &CollapseContext) -> bool {
         context.present > 3
     }
+
+    fn on_holes(&self, _: &Holes) -> HoleVerdict {
+        if self.perforates {
+            HoleVerdict::Perforate
+        } else {
+            HoleVerdict::Split
+        }
+    }
+
+    fn is_lazy(&self) -> bool {
+        self.is_lazy
+    }
+
+    fn groups_of_16(&self) -> bool {
+        self.groups
+    }
+}
+
+fn scenario() -> impl Strategy<Value = Fragmentation> {
+    (
+        0.3..1.0f64,
+        0.0..0.6f64,
+        any::<bool>(),
+        any::<bool>(),
+        0..9u64,
+    )
+        .prop_map(|(share, holes, clustered, remapped, seed)| Fragmentation {
+            share,
+            holes,
+            pattern: if clustered {
+                Pattern::Clustered
+            } else {
+                Pattern::Dispersed
+            },
+            kind: if remapped {
+                HoleKind::Remapped
+            } else {
+                HoleKind::Unallocated
+            },
+            seed,
+        })
+}
+
+fn policies() -> impl Strategy<Value = Greedy> {
+    prop_oneof![
+        2 => Just(Greedy::PLAIN),
+        1 => Just(Greedy { groups: true, ..Greedy::PLAIN }),
+        1 => Just(Greedy { perforates: true, is_lazy: true, ..Greedy::PLAIN }),
+        2 => proptest::option::of(scenario())
+            .prop_map(|holes| Greedy { perforates: true, holes, ..Greedy::PLAIN }),
+        2 => (1..5u64).prop_map(|segment| Greedy { segment, ..Greedy::PLAIN }),
+    ]
 }
 
 #[derive(Clone, Debug)]
@@ -91,9 +178,13 @@ struct Process {
 impl Process {
     fn frame(&self, page: u64) -> Option<Frame> {
         let at = address(page);
+        let at = self.space.place_of(at).of(at);
+        if let Some(physical) = self.space.segment().translate(at) {
+            assert!(self.space.table().leaf(at).is_none(), "mapped twice");
+            return Some(physical.frame());
+        }
         self.space
-            .table()
-            .leaf(at)
+            .translation(at)
             .map(|leaf| leaf.physical(at).frame())
     }
 
@@ -113,6 +204,8 @@ struct World {
     /// Contents of frames; 0 when zeroed.
     frames: HashMap<Frame, u64>,
     next: u64,
+    /// Holes that other processes must learn of.
+    punches: Vec<(Frame, u32)>,
 }
 
 impl World {
@@ -127,11 +220,9 @@ impl World {
             .iter()
             .filter_map(|&(page, frame)| Some((page, *self.frames.get(&frame?)?)))
             .collect();
-        run(
-            &mut process.space,
-            &mut self.memory,
-            &mut Effects::default(),
-        );
+        let mut effects = Effects::default();
+        run(&mut process.space, &mut self.memory, &mut effects);
+        self.punches.append(&mut effects.shared_punches);
         for (page, old) in before {
             let new = process.frame(page);
             if new != old
@@ -142,32 +233,39 @@ impl World {
         }
     }
 
-    fn touch(&mut self, process: &mut Process, page: u64, write: bool) {
+    fn touch(&mut self, process: &mut Process, page: u64, write: bool, policy: Greedy) {
         let at = address(page);
-        let Some((_, vma)) = process.space.vma(at) else {
+        let place = process.space.place_of(at).of(at);
+        let Some((_, vma)) = process.space.vma(place) else {
             return;
         };
         if write && !vma.writable {
             return;
         }
-        let fresh = process.frame(page).is_none();
+        let at = place;
+        let in_segment = process.space.segment().translate(at).is_some();
+        let present: Vec<bool> = (0..PAGES)
+            .map(|page| process.frame(page).is_some())
+            .collect();
         self.step(process, |space, memory, effects| {
+            if in_segment {
+                return;
+            }
             space
-                .fault(at, write, &Greedy, memory, effects)
+                .fault(at, write, &policy, memory, effects)
                 .expect("there is enough memory");
         });
-        let leaf = process
-            .space
-            .table()
-            .leaf(at)
-            .expect("a fault maps the page");
-        assert!(leaf.writable || !write);
-        if fresh {
-            // The whole page is new, and zero.
-            let first = at.align_down(leaf.size.bytes());
-            for i in 0..leaf.size.frames() {
-                self.frames.insert(leaf.frame.offset(i), 0);
-                let page = (first.get() - BASE) / 4096 + u64::from(i);
+        if process.space.segment().translate(at).is_none() {
+            let leaf = process
+                .space
+                .translation(at)
+                .expect("a fault maps the page");
+            assert!(leaf.writable || !write);
+        }
+        // What was not there before is new, and zero.
+        for page in (0..PAGES).filter(|&page| !present[page as usize]) {
+            if let Some(frame) = process.frame(page) {
+                self.frames.insert(frame, 0);
                 process.contents.insert(page, 0);
             }
         }
@@ -206,24 +304,30 @@ fn memory(frames: usize) -> Memory {
         min_free: Some(Bytes::new(0)),
         ..Config::default()
     };
-    Frames::new(
+    let frames = Frames::new(
         Boxed::new(Layout::new(frames, 0, 1)),
         config,
         Placement::default(),
-    )
-    .unwrap()
+    );
+    frames.unwrap().into()
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(60))]
+    #![proptest_config(ProptestConfig::with_cases(250))]
     #[test]
-    fn every_page_keeps_its_contents(operations in proptest::collection::vec(operation(), 1..120)) {
-        let mut world = World { memory: memory(40_000), frames: HashMap::new(), next: 0 };
-        let space = AddressSpace::new(SpaceId(0), &mut world.memory).unwrap();
+    fn every_page_keeps_its_contents(
+        policy in policies(),
+        operations in proptest::collection::vec(operation(), 1..120),
+    ) {
+        let mut world = World { memory: memory(40_000), frames: HashMap::new(), next: 0, punches: Vec::new() };
+        let space = policy.space(0, &mut world.memory);
         let mut processes = vec![Process { space, contents: BTreeMap::new() }];
         let mut ids = 1;
         for operation in operations {
-            let last = processes.len() - 1;
+            let last = match operation {
+                Operation::Touch(page, _) => (page / 3) as usize % processes.len(),
+                _ => processes.len() - 1,
+            };
             let process = &mut processes[last];
             match operation {
                 Operation::Map(start, pages, file, shared) => {
@@ -259,7 +363,10 @@ proptest! {
                 Operation::Remap(start, pages, target, target_pages) => {
                     let (from, to) = (range(start, pages), range(target, target_pages));
                     let in_place = from.start == to.start;
-                    if process.space.vma(from.start).is_none()
+                    let place = process.space.place_of(from.start);
+                    // Linux refuses ranges of several mappings.
+                    if !place.range.covers(from)
+                        || process.space.vma(place.of(from.start)).is_none()
                         || !in_place && from.intersection(to).bytes() > 0 {
                         continue;
                     }
@@ -273,16 +380,21 @@ proptest! {
                     process.forget(from);
                     process.forget(to);
                     world.step(process, |s, m, e| s.remap(from, to, false, m, e).unwrap());
-                    process.contents.extend(
-                        moved.into_iter().map(|(page, content)| (page - start + target, content))
-                    );
+                    for (page, content) in moved {
+                        let page = page - start + target;
+                        process.contents.insert(page, content);
+                        // Where a segment is involved, contents are copied.
+                        if policy.segment > 0 && let Some(frame) = process.frame(page) {
+                            world.frames.insert(frame, content);
+                        }
+                    }
                 }
-                Operation::Touch(page, write) => world.touch(process, page, write),
+                Operation::Touch(page, write) => world.touch(process, page, write, policy),
                 Operation::Fork => {
                     let contents = process.contents.clone();
-                    let mut effects = Effects::default();
-                    let space =
-                        process.space.fork(SpaceId(ids), &mut world.memory, &mut effects).unwrap();
+                    let mut forked = None;
+                    world.step(process, |s, m, e| forked = Some(s.fork(SpaceId(ids), m, e).unwrap()));
+                    let space = forked.unwrap();
                     ids += 1;
                     processes.push(Process { space, contents });
                 }
@@ -309,7 +421,7 @@ proptest! {
                 Operation::Pass => {
                     let present: Vec<u64> =
                         (0..PAGES).filter(|&page| process.frame(page).is_some()).collect();
-                    world.step(process, |s, m, e| s.background_pass(2048, &Greedy, m, e));
+                    world.step(process, |s, m, e| s.background_pass(2048, &policy, m, e));
                     for page in 0..PAGES {
                         if let Some(frame) = process.frame(page)
                             && present.binary_search(&page).is_err()
@@ -320,9 +432,14 @@ proptest! {
                     }
                 }
             }
+            for (chunk, hole) in std::mem::take(&mut world.punches) {
+                for process in &mut processes {
+                    let effects = &mut Effects::default();
+                    process.space.point_back(chunk, hole, &mut world.memory, effects).unwrap();
+                }
+            }
             // Shared pages: a write through one process is seen through the others.
-            let last = processes.len() - 1;
-            for process in &mut processes[..last] {
+            for process in &mut processes {
                 for page in process.pages().collect::<Vec<_>>() {
                     let shared =
                         process.space.vma(address(page)).is_some_and(|(_, vma)| vma.shared);
@@ -352,7 +469,7 @@ fn a_large_aligned_mapping_gets_a_huge_page_at_the_first_touch() {
         .unwrap();
     let at = VirtAddr::new(BASE + 0x20_1234);
     let fault = space
-        .fault(at, true, &Greedy, &mut memory, &mut effects)
+        .fault(at, true, &Greedy::PLAIN, &mut memory, &mut effects)
         .unwrap();
     assert_eq!(fault.size, PageSize::Size2M);
     assert_eq!(effects.zeroed_2m, 1);
@@ -377,7 +494,7 @@ fn without_a_free_block_a_fault_falls_back_to_a_small_page_and_says_so() {
         .map(range(0, PAGES), Vma::ANONYMOUS, &mut memory, &mut effects)
         .unwrap();
     let fault = space
-        .fault(address(5), true, &Greedy, &mut memory, &mut effects)
+        .fault(address(5), true, &Greedy::PLAIN, &mut memory, &mut effects)
         .unwrap();
     assert_eq!((fault.size, effects.fallbacks), (PageSize::Size4K, 1));
     assert_eq!(space.table().walk(address(5)).references().len(), 4);
@@ -396,7 +513,13 @@ fn lazily_freed_pages_come_back_when_memory_is_short() {
         .advise_huge(all, HugeAdvice::NoHuge, &mut memory, &mut effects)
         .unwrap();
     let mut touch = |space: &mut AddressSpace, page| {
-        space.fault(address(page), true, &Greedy, &mut memory, &mut effects)
+        space.fault(
+            address(page),
+            true,
+            &Greedy::PLAIN,
+            &mut memory,
+            &mut effects,
+        )
     };
     let fitting = (0..200)
         .take_while(|&page| touch(&mut space, page).is_ok())
@@ -409,10 +532,16 @@ fn lazily_freed_pages_come_back_when_memory_is_short() {
         .unwrap();
     // Page 3 is written again and so stays.
     space
-        .fault(address(3), true, &Greedy, &mut memory, &mut effects)
+        .fault(address(3), true, &Greedy::PLAIN, &mut memory, &mut effects)
         .unwrap();
     space
-        .fault(address(199), true, &Greedy, &mut memory, &mut effects)
+        .fault(
+            address(199),
+            true,
+            &Greedy::PLAIN,
+            &mut memory,
+            &mut effects,
+        )
         .unwrap();
     assert!(space.table().leaf(address(3)).is_some());
     assert!(space.table().leaf(address(4)).is_none());

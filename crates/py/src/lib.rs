@@ -45,6 +45,10 @@ struct RunSpec {
     skip: u64,
     warmup: u64,
     instructions: Option<u64>,
+    #[pyo3(default)]
+    holes: Option<String>,
+    #[pyo3(default)]
+    classify_misses: bool,
 }
 
 impl RunSpec {
@@ -67,12 +71,15 @@ impl RunSpec {
                 )));
             }
         };
+        let holes = self.holes.as_deref().map(str::parse).transpose();
         Ok(RunConfig {
             design_name: self.design_name,
             design,
             machine_name: self.machine_name,
             machine,
             age,
+            holes: holes.map_err(engine_error)?,
+            classify_misses: self.classify_misses,
             detail,
             seed: self.seed,
             skip: self.skip,

@@ -3,11 +3,11 @@
 use std::hint::black_box;
 
 use contigua_cache::Geometry;
-use contigua_paging::{Leaf, PageTable, SpaceId};
+use contigua_paging::{HoleBitmaps, Leaf, PageTable, Segment, SpaceId};
 use contigua_translation::schemes::base;
 use contigua_translation::{
-    Access, L1Config, L2Config, Lookup, MemoryPort, Mmu, Request, SchemeConfig, TlbConfig,
-    WalkCacheConfig,
+    Access, Hardware, L1Config, L2Config, Lookup, MemoryPort, Mmu, Request, SchemeConfig, Tables,
+    TlbConfig, WalkCacheConfig,
 };
 use contigua_units::{Cycles, Frame, PageSize, PhysAddr, VirtAddr};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
@@ -39,13 +39,20 @@ fn skylake() -> Mmu {
             latency_cycles: Cycles::new(9),
             holds: vec![PageSize::Size4K, PageSize::Size2M],
         }],
+        address_space_ids: true,
     };
     let walk_cache = WalkCacheConfig {
+        pml5e: None,
         pml4e: geometry(2, 2),
         pdpte: geometry(4, 4),
         pde: geometry(32, 4),
     };
-    Mmu::new(&tlb, &walk_cache, &SchemeConfig::Base(base::Config {})).expect("a well-formed preset")
+    let hardware = Hardware {
+        tlb: &tlb,
+        walk_cache: &walk_cache,
+        nested: None,
+    };
+    Mmu::new(&hardware, &SchemeConfig::Base(base::Config {})).expect("a well-formed preset")
 }
 
 fn translations(c: &mut Criterion) {
@@ -53,13 +60,8 @@ fn translations(c: &mut Criterion) {
     let mut table = PageTable::new(Frame::new(0));
     let mut node = 1 << 24;
     for page in 0..PAGES {
-        let leaf = Leaf {
-            frame: Frame::new(page as u32 + 1),
-            size: PageSize::Size4K,
-            writable: true,
-            lazily_freed: false,
-        };
-        let new_node = || {
+        let leaf = Leaf::new(Frame::new(page as u32 + 1), PageSize::Size4K, true);
+        let new_node = |_| {
             node += 1;
             Some(Frame::new(node))
         };
@@ -67,6 +69,7 @@ fn translations(c: &mut Criterion) {
             .map(VirtAddr::new(page << 12), leaf, new_node)
             .expect("pages are mapped once");
     }
+    let holes = HoleBitmaps::default();
     let mut group = c.benchmark_group("mmu");
     group.throughput(Throughput::Elements(1));
     for (name, pages) in [("l1", 16), ("l2", 1024), ("walk", PAGES)] {
@@ -86,7 +89,13 @@ fn translations(c: &mut Criterion) {
                             space: SpaceId(1),
                             access: Access::Read,
                         };
-                        black_box(mmu.miss(&request, &table, &mut Free));
+                        let mut tables = Tables {
+                            table: &mut table,
+                            holes: &holes,
+                            segment: Segment::NONE,
+                            host: None,
+                        };
+                        black_box(mmu.miss(&request, &mut tables, &mut Free));
                         PhysAddr::default()
                     }
                 }

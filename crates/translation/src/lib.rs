@@ -11,16 +11,86 @@ mod radix;
 pub mod schemes;
 mod tlb;
 mod walk_cache;
+mod walker;
 
 pub use mmu::{Lookup, Mmu, MmuCounters, SideCounters};
 pub use radix::Radix;
-pub use schemes::{BackgroundPass, SchemeConfig};
+pub use schemes::{BackgroundPass, PrimaryRegion, ReservedPages, SchemeConfig};
 pub use tlb::{L1Config, L2Config, TlbConfig};
 pub use walk_cache::{WalkCache, WalkCacheConfig};
+pub use walker::NestedConfig;
 
-use contigua_paging::{Leaf, PageTable, SpaceId};
+use contigua_paging::{HoleBitmaps, Leaf, PageTable, Segment, SpaceId};
 use contigua_units::{Cycles, PhysAddr, VirtAddr, VirtRange};
 use serde::Serialize;
+
+/// The structures that the machine gives a translation scheme.
+#[derive(Clone, Copy, Debug)]
+pub struct Hardware<'a> {
+    /// TLBs.
+    pub tlb: &'a TlbConfig,
+    /// Page-walk caches.
+    pub walk_cache: &'a WalkCacheConfig,
+    /// What walks the host's tables, in a virtual machine.
+    pub nested: Option<&'a NestedConfig>,
+}
+
+/// The tables that translate an access: what the kernel and, in a virtual machine, its host keep
+/// in memory.
+pub struct Tables<'a> {
+    /// The page table of the running process.
+    pub table: &'a mut PageTable,
+    /// The hole bitmaps of the kernel's memory.
+    pub holes: &'a HoleBitmaps,
+    /// The segment registers of the running process.
+    pub segment: Segment,
+    /// The host's, when the kernel runs in a virtual machine.
+    pub host: Option<HostTables<'a>>,
+}
+
+/// A host's tables for the memory of a virtual machine. Its virtual addresses are the guest's
+/// physical ones.
+pub struct HostTables<'a> {
+    /// The nested page table.
+    pub table: &'a mut PageTable,
+    /// The hole bitmaps of the host's memory.
+    pub holes: &'a HoleBitmaps,
+    /// The segment registers for the virtual machine.
+    pub segment: Segment,
+}
+
+impl Tables<'_> {
+    /// Where an address is in the end, by the tables alone: what every translator must answer, in
+    /// 4 KB pages. Host pages that are not there yet are `None` too.
+    #[must_use]
+    pub fn resolve(&self, address: VirtAddr) -> Option<Leaf> {
+        let guest = match self.segment.translate(address) {
+            Some(physical) => Leaf::new(physical.frame(), contigua_units::PageSize::Size4K, true),
+            None => resolve_in(self.table, self.holes, address)?,
+        };
+        let Some(host) = &self.host else {
+            return Some(guest);
+        };
+        let at = VirtAddr::new(guest.frame.address().get());
+        let frame = match host.segment.translate(at) {
+            Some(physical) => physical.frame(),
+            None => resolve_in(host.table, host.holes, at)?.frame,
+        };
+        Some(Leaf { frame, ..guest })
+    }
+}
+
+fn resolve_in(table: &PageTable, holes: &HoleBitmaps, address: VirtAddr) -> Option<Leaf> {
+    let leaf = table.leaf(address)?;
+    let sub_page = contigua_paging::holes::sub_page(address);
+    let is_hole = leaf
+        .perforation
+        .is_some_and(|filter| filter.has(sub_page) && holes.holes(leaf.frame).has(sub_page));
+    if is_hole {
+        return table.hole(address);
+    }
+    Some(leaf.piece(address))
+}
 
 /// Why translation hardware cannot be built as described.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -70,11 +140,17 @@ pub enum Translation {
         latency: Cycles,
         /// Page tables were read.
         walked: bool,
+        /// The whole aligned group around the page is contiguous, as the scheme's
+        /// first-level TLB can hold it.
+        group: bool,
     },
     /// The tables have no translation that allows the access.
     Fault {
         /// Time until that was known.
         latency: Cycles,
+        /// The guest's physical address that the host's tables have no translation for, when that
+        /// is why.
+        host: Option<PhysAddr>,
     },
 }
 
@@ -94,6 +170,9 @@ pub enum Answer {
     Fault {
         /// Time until that was known.
         latency: Cycles,
+        /// The guest's physical address that the host must map, when it is the host that must
+        /// act.
+        host: Option<PhysAddr>,
     },
 }
 
@@ -122,14 +201,52 @@ pub struct TranslatorCounters {
     pub walks_faulting: u64,
     /// Page-table entries read.
     pub references: u64,
-    /// Walks that began below the PML4 entry: the deepest hit was a PML4E, ...
+    /// Walks that began below the root: the deepest hit was a PML5E, ...
+    pub walk_cache_hits_pml5e: u64,
+    /// ... a PML4E, ...
     pub walk_cache_hits_pml4e: u64,
     /// ... a PDPTE, ...
     pub walk_cache_hits_pdpte: u64,
     /// ... a PDE.
     pub walk_cache_hits_pde: u64,
+    /// Walks that marked a page as accessed or dirty.
+    pub pages_marked: u64,
+    /// Host translations that the nested TLB answered.
+    pub nested_tlb_hits: u64,
+    /// Walks of the host's table.
+    pub nested_walks: u64,
     /// Cycles from the L1 miss to the end of the walk, all walks together.
     pub walk_cycles: Cycles,
+    /// Those of loads and stores.
+    pub data_walk_cycles: Cycles,
+    /// Those of instruction fetches.
+    pub instruction_walk_cycles: Cycles,
+}
+
+impl TranslatorCounters {
+    pub(crate) fn walked(&mut self, access: Access, latency: Cycles) {
+        self.walk_cycles += latency;
+        match access {
+            Access::Execute => self.instruction_walk_cycles += latency,
+            Access::Read | Access::Write => self.data_walk_cycles += latency,
+        }
+    }
+
+    pub(crate) fn found(&mut self, size: contigua_units::PageSize) {
+        match size {
+            contigua_units::PageSize::Size4K => self.walks_4k += 1,
+            contigua_units::PageSize::Size2M => self.walks_2m += 1,
+            contigua_units::PageSize::Size1G => self.walks_1g += 1,
+        }
+    }
+
+    pub(crate) fn hit(&mut self, size: contigua_units::PageSize) {
+        match size {
+            contigua_units::PageSize::Size4K => self.l2_hits_4k += 1,
+            contigua_units::PageSize::Size2M => self.l2_hits_2m += 1,
+            contigua_units::PageSize::Size1G => self.l2_hits_1g += 1,
+        }
+    }
 }
 
 /// The hardware half of a translation design: what answers an L1 TLB miss.
@@ -138,12 +255,27 @@ pub trait Translator: Send {
     fn translate(
         &mut self,
         request: &Request,
-        table: &PageTable,
+        tables: &mut Tables<'_>,
         port: &mut dyn MemoryPort,
     ) -> Translation;
 
     /// Forgets everything about a range of a space's addresses.
     fn invalidate(&mut self, space: SpaceId, range: VirtRange);
+
+    /// Forgets everything: the processor has no address-space identifiers and turns to another
+    /// space, or a host has changed its tables.
+    fn flush(&mut self);
+
+    /// log2 of the pages of an aligned group that one entry of the first-level TLBs can hold; 0
+    /// when they hold pages only.
+    fn group(&self) -> u32 {
+        0
+    }
+
+    /// What only this scheme counts, by name.
+    fn scheme_counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
 
     /// What was done since the counters were reset.
     fn counters(&self) -> TranslatorCounters;

@@ -1,13 +1,13 @@
 //! The memory-management unit of a core: L1 TLBs in front of a translator.
 
-use contigua_paging::{PageTable, SpaceId};
+use contigua_paging::{Segment, SpaceId};
 use contigua_units::{PageSize, PhysAddr, VirtAddr, VirtRange};
 use serde::Serialize;
 
 use crate::tlb::L1Tlb;
 use crate::{
-    Access, Answer, Error, MemoryPort, Request, SchemeConfig, TlbConfig, Translation, Translator,
-    TranslatorCounters, WalkCacheConfig,
+    Access, Answer, Error, Hardware, MemoryPort, Request, SchemeConfig, Tables, Translation,
+    Translator, TranslatorCounters,
 };
 
 /// What the L1 TLB says.
@@ -47,12 +47,19 @@ pub struct MmuCounters {
     pub data: SideCounters,
     /// Instruction fetches.
     pub instruction: SideCounters,
+    /// Loads and stores that the segment registers translated: they are no look-ups.
+    pub segment_accesses: u64,
 }
 
-/// L1 TLBs and what lies behind them.
+/// L1 TLBs and what lies behind them, and the segment registers beside them.
 pub struct Mmu {
+    /// BASE, LIMIT and OFFSET of the running thread (paper 004, section 3.1). A match suppresses
+    /// the TLBs and takes no longer than they do.
+    segment: Segment,
     data: L1Tlb,
     instruction: L1Tlb,
+    /// TLB entries carry address-space identifiers.
+    tagged: bool,
     translator: Box<dyn Translator>,
     counters: MmuCounters,
 }
@@ -62,17 +69,33 @@ impl Mmu {
     ///
     /// # Errors
     /// [`Error`], when a geometry is impossible.
-    pub fn new(
-        tlb: &TlbConfig,
-        walk_cache: &WalkCacheConfig,
-        scheme: &SchemeConfig,
-    ) -> Result<Self, Error> {
+    pub fn new(hardware: &Hardware<'_>, scheme: &SchemeConfig) -> Result<Self, Error> {
+        let translator = scheme.translator(hardware)?;
+        let tlb = hardware.tlb;
         Ok(Self {
-            data: L1Tlb::new("l1d", &tlb.l1d)?,
-            instruction: L1Tlb::new("l1i", &tlb.l1i)?,
-            translator: scheme.translator(tlb, walk_cache)?,
+            segment: Segment::NONE,
+            data: L1Tlb::new("l1d", &tlb.l1d, translator.group())?,
+            instruction: L1Tlb::new("l1i", &tlb.l1i, translator.group())?,
+            tagged: tlb.address_space_ids,
+            translator,
             counters: MmuCounters::default(),
         })
+    }
+
+    /// The core turns to a thread: its segment is loaded and, where entries carry no address-space
+    /// identifiers and the space is another one, everything else is forgotten.
+    pub fn dispatch(&mut self, segment: Segment, same_space: bool) {
+        self.segment = segment;
+        if !same_space && !self.tagged {
+            self.flush();
+        }
+    }
+
+    /// Forgets everything.
+    pub fn flush(&mut self) {
+        self.data.clear();
+        self.instruction.clear();
+        self.translator.flush();
     }
 
     /// Looks the address of an instruction up.
@@ -88,6 +111,10 @@ impl Mmu {
     /// Looks the address of a load up.
     #[inline]
     pub fn read(&mut self, address: VirtAddr, space: SpaceId) -> Lookup {
+        if let Some(physical) = self.segment.translate(address) {
+            self.counters.segment_accesses += 1;
+            return Lookup::Hit(physical);
+        }
         self.counters.data.lookups += 1;
         match self.data.lookup(address, space) {
             Some(hit) => Lookup::Hit(hit.physical),
@@ -98,6 +125,10 @@ impl Mmu {
     /// Looks the address of a store up. An entry that does not allow stores is no hit, and goes.
     #[inline]
     pub fn write(&mut self, address: VirtAddr, space: SpaceId) -> Lookup {
+        if let Some(physical) = self.segment.translate(address) {
+            self.counters.segment_accesses += 1;
+            return Lookup::Hit(physical);
+        }
         self.counters.data.lookups += 1;
         match self.data.lookup(address, space) {
             Some(hit) if hit.writable => Lookup::Hit(hit.physical),
@@ -113,15 +144,16 @@ impl Mmu {
     pub fn miss(
         &mut self,
         request: &Request,
-        table: &PageTable,
+        tables: &mut Tables<'_>,
         port: &mut dyn MemoryPort,
     ) -> Answer {
-        match self.translator.translate(request, table, port) {
-            Translation::Fault { latency } => Answer::Fault { latency },
+        match self.translator.translate(request, tables, port) {
+            Translation::Fault { latency, host } => Answer::Fault { latency, host },
             Translation::Page {
                 leaf,
                 latency,
                 walked,
+                group,
             } => {
                 let (tlb, counters) = match request.access {
                     Access::Execute => (&mut self.instruction, &mut self.counters.instruction),
@@ -132,7 +164,11 @@ impl Mmu {
                     PageSize::Size2M => counters.misses_2m += 1,
                     PageSize::Size1G => counters.misses_1g += 1,
                 }
-                tlb.insert(request.address, request.space, leaf);
+                if group {
+                    tlb.insert_group(request.address, request.space, leaf);
+                } else {
+                    tlb.insert(request.address, request.space, leaf);
+                }
                 Answer::Translated {
                     physical: leaf.physical(request.address),
                     latency,
@@ -159,6 +195,12 @@ impl Mmu {
     #[must_use]
     pub fn translator_counters(&self) -> TranslatorCounters {
         self.translator.counters()
+    }
+
+    /// What only the scheme counts, by name.
+    #[must_use]
+    pub fn scheme_counters(&self) -> Vec<(&'static str, u64)> {
+        self.translator.scheme_counters()
     }
 
     /// Bits of storage behind the L1 TLBs.

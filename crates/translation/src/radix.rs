@@ -1,20 +1,20 @@
 //! Conventional translation: an L2 TLB, page-walk caches, and a walker of the radix table.
 
-use contigua_paging::{Leaf, PageTable, SpaceId};
-use contigua_units::{Cycles, PageSize, VirtRange};
+use contigua_paging::{Leaf, SpaceId};
+use contigua_units::{Cycles, VirtAddr, VirtRange};
 
 use crate::tlb::L2Tlb;
-use crate::walk_cache::{WalkCache, WalkCacheConfig};
+use crate::walker::{Walked, Walker};
 use crate::{
-    Access, Error, MemoryPort, Request, TlbConfig, Translation, Translator, TranslatorCounters,
+    Access, Error, Hardware, MemoryPort, Request, Tables, Translation, Translator,
+    TranslatorCounters,
 };
 
 /// The hardware of today's processors behind the L1 TLBs.
 #[derive(Clone, Debug)]
 pub struct Radix {
-    l2: L2Tlb,
-    walk_cache: WalkCache,
-    counters: TranslatorCounters,
+    pub(crate) l2: L2Tlb,
+    pub(crate) walker: Walker,
 }
 
 impl Radix {
@@ -22,115 +22,140 @@ impl Radix {
     ///
     /// # Errors
     /// [`Error`], when a geometry is impossible.
-    pub fn new(tlb: &TlbConfig, walk_cache: &WalkCacheConfig) -> Result<Self, Error> {
+    pub fn new(hardware: &Hardware<'_>) -> Result<Self, Error> {
+        Self::with_groups(hardware, 0)
+    }
+
+    /// The same, with entries for aligned groups of two to the power of `group` pages.
+    pub(crate) fn with_groups(hardware: &Hardware<'_>, group: u32) -> Result<Self, Error> {
         Ok(Self {
-            l2: L2Tlb::new(&tlb.l2)?,
-            walk_cache: WalkCache::new(walk_cache)?,
-            counters: TranslatorCounters::default(),
+            l2: L2Tlb::new(&hardware.tlb.l2, group)?,
+            walker: Walker::new(hardware)?,
         })
     }
 
-    fn walk(
+    /// What the L2 TLB answers, if it allows the access.
+    pub(crate) fn look_up(&mut self, request: &Request) -> Option<Leaf> {
+        let leaf = self.l2.lookup(request.address, request.space)?;
+        if allows(leaf, request.access) {
+            self.walker.counters.hit(leaf.size);
+            return Some(leaf);
+        }
+        // The tables may allow by now what they did not allow before.
+        self.l2.remove(request.address, request.space);
+        None
+    }
+
+    /// Walks, and enters what is found in the L2 TLB. The error is the fault.
+    pub(crate) fn walk(
         &mut self,
         request: &Request,
-        table: &PageTable,
+        tables: &mut Tables<'_>,
         port: &mut dyn MemoryPort,
-    ) -> Translation {
-        let Request {
-            address,
-            space,
-            access,
-        } = *request;
-        let walk = table.walk(address);
-        let references = walk.references();
-        let skipped = self.walk_cache.lookup(address, space);
-        debug_assert!(
-            skipped < references.len(),
-            "a walk cache kept an entry that is gone"
-        );
-        match skipped {
-            1 => self.counters.walk_cache_hits_pml4e += 1,
-            2 => self.counters.walk_cache_hits_pdpte += 1,
-            3 => self.counters.walk_cache_hits_pde += 1,
-            _ => {}
-        }
+    ) -> Result<(Leaf, Cycles), Translation> {
+        let (leaf, latency) = self.walk_only(request, tables, port)?;
+        self.l2.insert(request.address, request.space, leaf);
+        Ok((leaf, latency))
+    }
+
+    /// Walks; the page that was found, with any holes resolved. The error is the fault.
+    pub(crate) fn walk_only(
+        &mut self,
+        request: &Request,
+        tables: &mut Tables<'_>,
+        port: &mut dyn MemoryPort,
+    ) -> Result<(Leaf, Cycles), Translation> {
         let mut latency = self.l2.latency();
-        for &reference in &references[skipped.min(references.len() - 1)..] {
-            latency += port.reference(reference);
-            self.counters.references += 1;
-        }
-        self.walk_cache
-            .fill(address, space, skipped, references.len());
-        self.counters.walk_cycles += latency;
-        let Some(leaf) = walk.leaf.filter(|&leaf| allows(leaf, access)) else {
-            self.counters.walks_faulting += 1;
-            return Translation::Fault { latency };
+        let walked = self.walker.walk(request, tables, port, &mut latency);
+        let mut outcome = match walked {
+            Walked::Found(found) => Ok(found),
+            Walked::Fault { host } => Err(host),
         };
-        match leaf.size {
-            PageSize::Size4K => self.counters.walks_4k += 1,
-            PageSize::Size2M => self.counters.walks_2m += 1,
-            PageSize::Size1G => self.counters.walks_1g += 1,
+        // A host that perforates does so behind the back of hardware that does not.
+        if let Ok(found) = &mut outcome
+            && found.host.is_some_and(|host| host.perforation.is_some())
+        {
+            let physical = found.guest.physical(request.address);
+            match self.walker.host_piece(physical, tables, port, &mut latency) {
+                Ok(piece) => found.host = piece,
+                Err(fault) => outcome = Err(Some(fault.0)),
+            }
         }
-        self.l2.insert(address, space, leaf);
-        Translation::Page {
-            leaf,
-            latency,
-            walked: true,
+        let counters = &mut self.walker.counters;
+        counters.walked(request.access, latency);
+        match outcome {
+            Ok(found) => {
+                let page = found.page(request.address);
+                counters.found(page.size);
+                Ok((page, latency))
+            }
+            Err(host) => {
+                counters.walks_faulting += 1;
+                Err(Translation::Fault { latency, host })
+            }
         }
     }
 }
 
-fn allows(leaf: Leaf, access: Access) -> bool {
+pub(crate) fn allows(leaf: Leaf, access: Access) -> bool {
     leaf.writable || access != Access::Write
+}
+
+/// The page around an address that is known, for the L1 TLB.
+pub(crate) fn page(leaf: Leaf, latency: Cycles, walked: bool) -> Translation {
+    Translation::Page {
+        leaf,
+        latency,
+        walked,
+        group: false,
+    }
 }
 
 impl Translator for Radix {
     fn translate(
         &mut self,
         request: &Request,
-        table: &PageTable,
+        tables: &mut Tables<'_>,
         port: &mut dyn MemoryPort,
     ) -> Translation {
-        let Request {
-            address,
-            space,
-            access,
-        } = *request;
-        if let Some(leaf) = self.l2.lookup(address, space) {
-            if allows(leaf, access) {
-                match leaf.size {
-                    PageSize::Size4K => self.counters.l2_hits_4k += 1,
-                    PageSize::Size2M => self.counters.l2_hits_2m += 1,
-                    PageSize::Size1G => self.counters.l2_hits_1g += 1,
-                }
-                return Translation::Page {
-                    leaf,
-                    latency: self.l2.latency(),
-                    walked: false,
-                };
-            }
-            // The tables may allow by now what they did not allow before.
-            self.l2.remove(address, space);
+        if let Some(leaf) = self.look_up(request) {
+            return page(leaf, self.l2.latency(), false);
         }
-        self.walk(request, table, port)
+        match self.walk(request, tables, port) {
+            Ok((leaf, latency)) => page(leaf, latency, true),
+            Err(fault) => fault,
+        }
     }
 
     fn invalidate(&mut self, space: SpaceId, range: VirtRange) {
         self.l2.invalidate(space, range);
-        self.walk_cache.invalidate(space, range);
+        self.walker.invalidate(space, range);
+    }
+
+    fn flush(&mut self) {
+        self.l2.clear();
+        self.walker.flush();
     }
 
     fn counters(&self) -> TranslatorCounters {
-        self.counters
+        self.walker.counters
     }
 
     fn reset_counters(&mut self) {
-        self.counters = TranslatorCounters::default();
+        self.walker.counters = TranslatorCounters::default();
     }
 
     fn storage_bits(&self) -> u64 {
-        self.l2.storage_bits() + self.walk_cache.storage_bits()
+        self.l2.storage_bits() + self.walker.storage_bits()
     }
+}
+
+/// The address of the aligned group of pages around an address, and the page's number in it.
+pub(crate) fn group_of(address: VirtAddr, group: u32) -> (VirtAddr, u32) {
+    let bytes = contigua_units::PAGE_BYTES << group;
+    let start = address.align_down(bytes);
+    let part = (address - start) / contigua_units::PAGE_BYTES;
+    (start, part as u32)
 }
 
 impl TranslatorCounters {

@@ -1,8 +1,8 @@
 //! Translation lookaside buffers.
 
 use contigua_cache::{Geometry, Sets};
-use contigua_paging::{Leaf, SpaceId};
-use contigua_units::{Cycles, Frame, PageSize, PhysAddr, VirtAddr, VirtRange};
+use contigua_paging::{Filter, Leaf, SpaceId};
+use contigua_units::{Cycles, Frame, PAGE_BYTES, PageSize, PhysAddr, VirtAddr, VirtRange};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
@@ -18,6 +18,14 @@ pub struct TlbConfig {
     /// Behind both; none, or several for different sizes of pages.
     #[serde(default)]
     pub l2: Vec<L2Config>,
+    /// Entries carry address-space identifiers (PCID, ASID), so that a switch to another process
+    /// forgets nothing.
+    #[serde(default = "yes")]
+    pub address_space_ids: bool,
+}
+
+const fn yes() -> bool {
+    true
 }
 
 /// A first-level TLB: one array for each size of page. A page of a size that has no array is
@@ -53,65 +61,152 @@ pub struct L2Config {
 /// A translation as a TLB keeps it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Entry {
-    /// First frame of the page.
-    frame: Frame,
-    writable: bool,
+    /// First frame of the page. A bitmap entry has its bits here.
+    pub frame: Frame,
+    pub writable: bool,
+    /// The filter of a perforated page.
+    pub perforation: Option<Filter>,
 }
 
-/// Bits of a page number: 48-bit addresses of 4 KB pages.
-const PAGE_BITS: u32 = 36;
-const SIZE_SHIFT: u32 = 56;
+impl Entry {
+    pub(crate) fn of(leaf: Leaf) -> Self {
+        Self {
+            frame: leaf.frame,
+            writable: leaf.writable,
+            perforation: leaf.perforation,
+        }
+    }
 
-/// The key under which a page of a space is kept. Sizes differ in it, so that they can share an
+    fn leaf(self, size: PageSize) -> Leaf {
+        Leaf {
+            perforation: self.perforation,
+            ..Leaf::new(self.frame, size, self.writable)
+        }
+    }
+}
+
+/// What an entry is about. Entries of several kinds can share an array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A page of a size; a perforated one among those of 2 MB.
+    Page(PageSize),
+    /// 32 bits of a hole bitmap, which speak for 128 KB (paper 003, section 5).
+    Bitmap,
+    /// An aligned group of 4 KB pages that are contiguous, of two to this power.
+    Group(u32),
+}
+
+impl Kind {
+    #[inline]
+    const fn code(self) -> u64 {
+        match self {
+            Self::Page(size) => size as u64,
+            Self::Bitmap => 3,
+            Self::Group(_) => 4,
+        }
+    }
+
+    /// log2 of the bytes that an entry speaks for.
+    #[inline]
+    const fn shift(self) -> u32 {
+        match self {
+            Self::Page(size) => size.shift(),
+            Self::Bitmap => 17,
+            Self::Group(pages) => PAGE_BYTES.trailing_zeros() + pages,
+        }
+    }
+}
+
+/// Bits of a page number: 57-bit addresses of 4 KB pages.
+const PAGE_BITS: u32 = 45;
+const KIND_SHIFT: u32 = PAGE_BITS + u16::BITS;
+
+/// The key under which an entry of a space is kept. Kinds differ in it, so that they can share an
 /// array.
 #[inline]
-fn key(space: SpaceId, page: u64, size: PageSize) -> u64 {
-    page | u64::from(space.0) << PAGE_BITS | (size as u64) << SIZE_SHIFT
+const fn key(space: SpaceId, number: u64, kind: Kind) -> u64 {
+    number | (space.0 as u64) << PAGE_BITS | kind.code() << KIND_SHIFT
 }
 
 #[inline]
-fn page(address: VirtAddr, size: PageSize) -> u64 {
-    address.get() >> size.shift()
-}
-
-/// Whether the page of a key belongs to a space and overlaps a range.
-fn overlaps(key: u64, space: SpaceId, range: VirtRange) -> bool {
-    let size = PageSize::ALL[(key >> SIZE_SHIFT) as usize & 3];
-    let start = (key & ((1 << PAGE_BITS) - 1)) << size.shift();
-    (key >> PAGE_BITS) as u16 == space.0
-        && start < range.end.get()
-        && start + size.bytes() > range.start.get()
+const fn number(address: VirtAddr, kind: Kind) -> u64 {
+    address.get() >> kind.shift()
 }
 
 /// An array of translations.
 #[derive(Clone, Debug)]
-struct Array(Sets<Entry>);
+pub(crate) struct Array {
+    sets: Sets<Entry>,
+    /// log2 of the pages of a group, where the array holds groups.
+    group: u32,
+}
 
 impl Array {
-    #[inline]
-    fn most_recent(&mut self, address: VirtAddr, space: SpaceId, size: PageSize) -> Option<Entry> {
-        let page = page(address, size);
-        self.0.most_recent(page, key(space, page, size)).copied()
+    pub(crate) fn new(sets: Sets<Entry>, group: u32) -> Self {
+        Self { sets, group }
     }
 
     #[inline]
-    fn lookup(&mut self, address: VirtAddr, space: SpaceId, size: PageSize) -> Option<Entry> {
-        let page = page(address, size);
-        self.0.lookup(page, key(space, page, size)).copied()
+    fn most_recent(&mut self, address: VirtAddr, space: SpaceId, kind: Kind) -> Option<Entry> {
+        let number = number(address, kind);
+        self.sets
+            .most_recent(number, key(space, number, kind))
+            .copied()
     }
 
-    fn insert(&mut self, address: VirtAddr, space: SpaceId, size: PageSize, entry: Entry) {
-        let page = page(address, size);
-        self.0.insert(page, key(space, page, size), entry);
+    #[inline]
+    pub(crate) fn lookup(
+        &mut self,
+        address: VirtAddr,
+        space: SpaceId,
+        kind: Kind,
+    ) -> Option<Entry> {
+        let number = number(address, kind);
+        self.sets.lookup(number, key(space, number, kind)).copied()
     }
 
-    fn remove(&mut self, address: VirtAddr, space: SpaceId, size: PageSize) {
-        let page = page(address, size);
-        self.0.remove(page, key(space, page, size));
+    /// Enters what is not present.
+    pub(crate) fn insert(&mut self, address: VirtAddr, space: SpaceId, kind: Kind, entry: Entry) {
+        let number = number(address, kind);
+        self.sets.insert(number, key(space, number, kind), entry);
     }
 
-    fn invalidate(&mut self, space: SpaceId, range: VirtRange) {
-        self.0.remove_if(|key, _| overlaps(key, space, range));
+    pub(crate) fn remove(&mut self, address: VirtAddr, space: SpaceId, kind: Kind) {
+        let number = number(address, kind);
+        self.sets.remove(number, key(space, number, kind));
+    }
+
+    pub(crate) fn invalidate(&mut self, space: SpaceId, range: VirtRange) {
+        let group = self.group;
+        self.sets.remove_if(|key, _| {
+            let shift = Self::kind(key, group).shift();
+            let start = (key & ((1 << PAGE_BITS) - 1)) << shift;
+            (key >> PAGE_BITS) as u16 == space.0
+                && start < range.end.get()
+                && start + (1 << shift) > range.start.get()
+        });
+    }
+
+    fn kind(key: u64, group: u32) -> Kind {
+        match (key >> KIND_SHIFT) as usize {
+            3 => Kind::Bitmap,
+            4 => Kind::Group(group),
+            size => Kind::Page(PageSize::ALL[size & 3]),
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.sets.clear();
+    }
+
+    pub(crate) fn capacity(&self) -> usize {
+        self.sets.capacity()
+    }
+
+    /// All entries with their kinds.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (Kind, &Entry)> {
+        let entries = self.sets.iter();
+        entries.map(|(key, entry)| (Self::kind(key, self.group), entry))
     }
 }
 
@@ -126,6 +221,8 @@ pub(crate) struct L1Tlb {
     base: Array,
     huge: Option<Array>,
     giant: Option<Array>,
+    /// log2 of the pages of a group that an entry for 4 KB pages can hold; 0 when it cannot.
+    group: u32,
 }
 
 /// A first-level hit.
@@ -135,18 +232,19 @@ pub(crate) struct Hit {
 }
 
 impl L1Tlb {
-    pub(crate) fn new(what: &'static str, config: &L1Config) -> Result<Self, Error> {
+    pub(crate) fn new(what: &'static str, config: &L1Config, group: u32) -> Result<Self, Error> {
         let array = |size: &str, geometry: &Option<Geometry>| -> Result<_, Error> {
             let what = format!("tlb.{what}.{size}");
             let sets = geometry
                 .map(|g| Sets::with_geometry(&what, g))
                 .transpose()?;
-            Ok(sets.map(Array))
+            Ok(sets.map(|sets| Array::new(sets, group)))
         };
         Ok(Self {
             base: array("4k", &config.pages_4k)?.ok_or(Error::NoBasePages(what))?,
             huge: array("2m", &config.pages_2m)?,
             giant: array("1g", &config.pages_1g)?,
+            group,
         })
     }
 
@@ -158,11 +256,14 @@ impl L1Tlb {
             physical: physical(entry, address, size),
             writable: entry.writable,
         };
-        if let Some(entry) = self.base.most_recent(address, space, PageSize::Size4K) {
+        if let Some(entry) = self
+            .base
+            .most_recent(address, space, Kind::Page(PageSize::Size4K))
+        {
             return Some(hit(entry, PageSize::Size4K));
         }
         if let Some(huge) = &mut self.huge
-            && let Some(entry) = huge.most_recent(address, space, PageSize::Size2M)
+            && let Some(entry) = huge.most_recent(address, space, Kind::Page(PageSize::Size2M))
         {
             return Some(hit(entry, PageSize::Size2M));
         }
@@ -173,10 +274,20 @@ impl L1Tlb {
     fn lookup_all(&mut self, address: VirtAddr, space: SpaceId) -> Option<(Entry, PageSize)> {
         for size in PageSize::ALL {
             if let Some(array) = self.array(size)
-                && let Some(entry) = array.lookup(address, space, size)
+                && let Some(entry) = array.lookup(address, space, Kind::Page(size))
             {
                 return Some((entry, size));
             }
+        }
+        if self.group > 0 {
+            let group = Kind::Group(self.group);
+            let entry = self.base.lookup(address, space, group)?;
+            let part = (address.get() >> PageSize::Size4K.shift()) as u32 & ((1 << self.group) - 1);
+            let entry = Entry {
+                frame: entry.frame.offset(part),
+                ..entry
+            };
+            return Some((entry, PageSize::Size4K));
         }
         None
     }
@@ -190,6 +301,18 @@ impl L1Tlb {
         }
     }
 
+    /// Enters the group around an address; `leaf` is one page of it.
+    pub(crate) fn insert_group(&mut self, address: VirtAddr, space: SpaceId, leaf: Leaf) {
+        let kind = Kind::Group(self.group);
+        self.base.remove(address, space, kind);
+        let part = address.page().get() as u32 & ((1 << self.group) - 1);
+        let entry = Entry {
+            frame: Frame::new(leaf.frame.get() - part),
+            ..Entry::of(leaf)
+        };
+        self.base.insert(address, space, kind, entry);
+    }
+
     /// Enters a page, or the piece around the address where its size has no array.
     pub(crate) fn insert(&mut self, address: VirtAddr, space: SpaceId, leaf: Leaf) {
         for size in PageSize::ALL.into_iter().rev() {
@@ -201,8 +324,9 @@ impl L1Tlb {
                 let entry = Entry {
                     frame: leaf.physical(piece).frame(),
                     writable: leaf.writable,
+                    perforation: None,
                 };
-                array.insert(address, space, size, entry);
+                array.insert(address, space, Kind::Page(size), entry);
                 return;
             }
         }
@@ -212,7 +336,19 @@ impl L1Tlb {
     pub(crate) fn remove(&mut self, address: VirtAddr, space: SpaceId) {
         for size in PageSize::ALL {
             if let Some(array) = self.array(size) {
-                array.remove(address, space, size);
+                array.remove(address, space, Kind::Page(size));
+            }
+        }
+        if self.group > 0 {
+            self.base.remove(address, space, Kind::Group(self.group));
+        }
+    }
+
+    /// Forgets everything.
+    pub(crate) fn clear(&mut self) {
+        for size in PageSize::ALL {
+            if let Some(array) = self.array(size) {
+                array.clear();
             }
         }
     }
@@ -238,14 +374,15 @@ pub(crate) struct L2Tlb {
 const ENTRY_BITS: u64 = 36 + 12 + 40 + 2 + 6;
 
 impl L2Tlb {
-    pub(crate) fn new(configs: &[L2Config]) -> Result<Self, Error> {
+    pub(crate) fn new(configs: &[L2Config], group: u32) -> Result<Self, Error> {
         let mut tlb = Self {
             arrays: Vec::new(),
             holder: [None; PageSize::ALL.len()],
         };
         for (index, config) in configs.iter().enumerate() {
             let sets = Sets::new("tlb.l2", u64::from(config.entries), config.ways)?;
-            tlb.arrays.push((Array(sets), config.latency_cycles));
+            tlb.arrays
+                .push((Array::new(sets, group), config.latency_cycles));
             for &size in &config.holds {
                 if tlb.holder[size as usize].replace(index).is_some() {
                     return Err(Error::HeldTwice(size.name()));
@@ -261,56 +398,69 @@ impl L2Tlb {
         latencies.max().unwrap_or(Cycles::ZERO)
     }
 
+    /// The array that holds pages of a size.
+    pub(crate) fn array(&mut self, size: PageSize) -> Option<&mut Array> {
+        let index = self.holder[size as usize]?;
+        Some(&mut self.arrays[index].0)
+    }
+
     pub(crate) fn lookup(&mut self, address: VirtAddr, space: SpaceId) -> Option<Leaf> {
         PageSize::ALL.into_iter().find_map(|size| {
-            let (array, _) = &mut self.arrays[self.holder[size as usize]?];
-            let entry = array.lookup(address, space, size)?;
-            Some(Leaf {
-                frame: entry.frame,
-                size,
-                writable: entry.writable,
-                lazily_freed: false,
-            })
+            let entry = self.array(size)?.lookup(address, space, Kind::Page(size))?;
+            Some(entry.leaf(size))
         })
     }
 
     /// Enters a page, if its size is held at all.
     pub(crate) fn insert(&mut self, address: VirtAddr, space: SpaceId, leaf: Leaf) {
-        if let Some(index) = self.holder[leaf.size as usize] {
-            let entry = Entry {
-                frame: leaf.frame,
-                writable: leaf.writable,
-            };
-            self.arrays[index]
-                .0
-                .insert(address, space, leaf.size, entry);
+        if let Some(array) = self.array(leaf.size) {
+            array.insert(address, space, Kind::Page(leaf.size), Entry::of(leaf));
         }
     }
 
     /// Removes the entry that translates an address.
     pub(crate) fn remove(&mut self, address: VirtAddr, space: SpaceId) {
         for size in PageSize::ALL {
-            if let Some(index) = self.holder[size as usize] {
-                self.arrays[index].0.remove(address, space, size);
+            if let Some(array) = self.array(size) {
+                array.remove(address, space, Kind::Page(size));
             }
         }
     }
 
+    /// Forgets what it holds about a range.
     pub(crate) fn invalidate(&mut self, space: SpaceId, range: VirtRange) {
-        if range.bytes() <= PageSize::Size4K.bytes() {
-            self.remove(range.start, space);
-            return;
-        }
+        let one_page = range.bytes() <= PAGE_BYTES;
         for (array, _) in &mut self.arrays {
-            array.invalidate(space, range);
+            if one_page {
+                let sizes = PageSize::ALL.map(Kind::Page);
+                for kind in sizes
+                    .into_iter()
+                    .chain([Kind::Bitmap, Kind::Group(array.group)])
+                {
+                    array.remove(range.start, space, kind);
+                }
+            } else {
+                array.invalidate(space, range);
+            }
         }
     }
 
+    /// Forgets everything.
+    pub(crate) fn clear(&mut self) {
+        self.arrays.iter_mut().for_each(|(array, _)| array.clear());
+    }
+
+    /// All entries with their kinds.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (Kind, &Entry)> {
+        self.arrays.iter().flat_map(|(array, _)| array.entries())
+    }
+
+    pub(crate) fn capacity(&self) -> u64 {
+        let entries = self.arrays.iter().map(|(array, _)| array.capacity() as u64);
+        entries.sum()
+    }
+
     pub(crate) fn storage_bits(&self) -> u64 {
-        let entries = self
-            .arrays
-            .iter()
-            .map(|(array, _)| array.0.capacity() as u64);
-        entries.sum::<u64>() * ENTRY_BITS
+        self.capacity() * ENTRY_BITS
     }
 }

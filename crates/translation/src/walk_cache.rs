@@ -5,7 +5,7 @@
 //! point to another node are kept. A walk uses the deepest hit, and only that one counts as used.
 
 use contigua_cache::{Geometry, Sets};
-use contigua_paging::SpaceId;
+use contigua_paging::{Levels, SpaceId};
 use contigua_units::{VirtAddr, VirtRange};
 use serde::{Deserialize, Serialize};
 
@@ -15,6 +15,9 @@ use crate::Error;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WalkCacheConfig {
+    /// PML5 entries: each covers 256 TB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pml5e: Option<Geometry>,
     /// PML4 entries: each covers 512 GB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pml4e: Option<Geometry>,
@@ -26,9 +29,11 @@ pub struct WalkCacheConfig {
     pub pde: Option<Geometry>,
 }
 
-/// log2 of the bytes that an entry covers, root first.
-const SHIFTS: [u32; 3] = [39, 30, 21];
+/// log2 of the bytes that an entry covers, deepest first: PDE, PDPTE, PML4E, PML5E.
+const SHIFTS: [u32; 4] = [21, 30, 39, 48];
 const SPACE_SHIFT: u32 = 40;
+/// Marks entries of shadow page directories (paper 003).
+const SHADOW: u64 = 1 << 60;
 /// Bits of an entry: at most 27 bits of address, 12-bit PCID, 40-bit frame number.
 const ENTRY_BITS: u64 = 27 + 12 + 40;
 
@@ -49,9 +54,10 @@ impl WalkCache {
         };
         Ok(Self {
             levels: [
-                level("walk_cache.pml4e", config.pml4e)?,
-                level("walk_cache.pdpte", config.pdpte)?,
                 level("walk_cache.pde", config.pde)?,
+                level("walk_cache.pdpte", config.pdpte)?,
+                level("walk_cache.pml4e", config.pml4e)?,
+                level("walk_cache.pml5e", config.pml5e)?,
             ],
         })
     }
@@ -61,14 +67,15 @@ impl WalkCache {
         (number, number | u64::from(space.0) << SPACE_SHIFT)
     }
 
-    /// How many references a walk can skip: one more than the depth of the deepest hit.
-    pub fn lookup(&mut self, address: VirtAddr, space: SpaceId) -> usize {
-        for level in (0..SHIFTS.len()).rev() {
+    /// How many references a walk of a table can skip: those down to the deepest hit.
+    pub fn lookup(&mut self, address: VirtAddr, space: SpaceId, levels: Levels) -> usize {
+        let above = levels.count() - 1;
+        for level in 0..above {
             let (number, key) = Self::place(level, address, space);
             if let Some(sets) = &mut self.levels[level]
                 && sets.lookup(number, key).is_some()
             {
-                return level + 1;
+                return above - level;
             }
         }
         0
@@ -76,14 +83,38 @@ impl WalkCache {
 
     /// Keeps the entries that a walk has read, of which the first `skipped` came from here and
     /// the last one, number `references - 1`, is a leaf or not present.
-    pub fn fill(&mut self, address: VirtAddr, space: SpaceId, skipped: usize, references: usize) {
-        for level in skipped..references.saturating_sub(1) {
+    pub fn fill(
+        &mut self,
+        address: VirtAddr,
+        space: SpaceId,
+        levels: Levels,
+        skipped: usize,
+        references: usize,
+    ) {
+        let above = levels.count() - 1;
+        for depth in skipped..references.saturating_sub(1) {
+            let level = above - 1 - depth;
             let (number, key) = Self::place(level, address, space);
             if let Some(sets) = &mut self.levels[level]
                 && sets.lookup(number, key).is_none()
             {
                 sets.insert(number, key, ());
             }
+        }
+    }
+
+    /// Whether the shadow entry for the perforated page around an address is here.
+    pub fn lookup_shadow(&mut self, address: VirtAddr, space: SpaceId) -> bool {
+        let (number, key) = Self::place(0, address, space);
+        let sets = self.levels[0].as_mut();
+        sets.is_some_and(|sets| sets.lookup(number, key | SHADOW).is_some())
+    }
+
+    /// Keeps a shadow entry that was read.
+    pub fn fill_shadow(&mut self, address: VirtAddr, space: SpaceId) {
+        let (number, key) = Self::place(0, address, space);
+        if let Some(sets) = &mut self.levels[0] {
+            sets.insert(number, key | SHADOW, ());
         }
     }
 
@@ -95,10 +126,16 @@ impl WalkCache {
                 let last = range.end.get().saturating_sub(1) >> shift;
                 sets.remove_if(|key, ()| {
                     let number = key & ((1 << SPACE_SHIFT) - 1);
-                    key >> SPACE_SHIFT == u64::from(space.0) && (first..=last).contains(&number)
+                    (key & !SHADOW) >> SPACE_SHIFT == u64::from(space.0)
+                        && (first..=last).contains(&number)
                 });
             }
         }
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.levels.iter_mut().flatten().for_each(Sets::clear);
     }
 
     /// Bits of storage.

@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 
 use contigua_cache::Geometry;
-use contigua_paging::{Leaf, PageTable, SpaceId};
+use contigua_paging::{HoleBitmaps, Leaf, PageTable, Segment, SpaceId};
 use contigua_translation::schemes::base;
 use contigua_translation::{
-    Access, Answer, L1Config, L2Config, Lookup, MemoryPort, Mmu, Request, SchemeConfig, TlbConfig,
-    WalkCacheConfig,
+    Access, Answer, Hardware, L1Config, L2Config, Lookup, MemoryPort, Mmu, Request, SchemeConfig,
+    Tables, TlbConfig, WalkCacheConfig,
 };
 use contigua_units::{Cycles, Frame, PageSize, PhysAddr, VirtAddr, VirtRange};
 use proptest::prelude::*;
@@ -222,13 +222,32 @@ fn mmu() -> Mmu {
             latency_cycles: Cycles::new(L2_LATENCY),
             holds: vec![PageSize::Size4K, PageSize::Size2M],
         }],
+        address_space_ids: true,
     };
     let walk_cache = WalkCacheConfig {
+        pml5e: None,
         pml4e: Some(WALK[0]),
         pdpte: Some(WALK[1]),
         pde: Some(WALK[2]),
     };
-    Mmu::new(&tlb, &walk_cache, &SchemeConfig::Base(base::Config {})).unwrap()
+    let hardware = Hardware {
+        tlb: &tlb,
+        walk_cache: &walk_cache,
+        nested: None,
+    };
+    Mmu::new(&hardware, &SchemeConfig::Base(base::Config {})).unwrap()
+}
+
+/// A miss on a table without anything beside it.
+fn miss(mmu: &mut Mmu, request: &Request, table: &mut PageTable, port: &mut Recorder) -> Answer {
+    let holes = HoleBitmaps::default();
+    let mut tables = Tables {
+        table,
+        holes: &holes,
+        segment: Segment::NONE,
+        host: None,
+    };
+    mmu.miss(request, &mut tables, port)
 }
 
 #[derive(Clone, Debug)]
@@ -275,10 +294,10 @@ proptest! {
                     }
                     frames += 1024;
                     let frame = Frame::new(frames & !511);
-                    let leaf = Leaf { frame, size, writable: true, lazily_freed: false };
+                    let leaf = Leaf { dirty: true, ..Leaf::new(frame, size, true) };
                     let mut node = frames;
                     let start = at.align_down(size.bytes());
-                    tables[space].map(start, leaf, || { node += 1; Some(Frame::new(node | 1 << 20)) })
+                    tables[space].map(start, leaf, |_| { node += 1; Some(Frame::new(node | 1 << 20)) })
                         .unwrap();
                     for i in 0..u64::from(size.frames()) {
                         let page = (start.get() >> 12) + i;
@@ -306,7 +325,7 @@ proptest! {
                         Lookup::Miss => {
                             let request = Request { address: at, space: id, access: Access::Read };
                             let mut port = Recorder::default();
-                            let answer = mmu.miss(&request, &tables[space], &mut port);
+                            let answer = miss(&mut mmu, &request, &mut tables[space], &mut port);
                             let references = port.0.len();
                             let time = Cycles::new(L2_LATENCY + 100 * references as u64);
                             match answer {
@@ -316,7 +335,7 @@ proptest! {
                                         if walked { Outcome::Walk(references) } else { Outcome::L2 };
                                     (outcome, Some(physical))
                                 }
-                                Answer::Fault { latency } => {
+                                Answer::Fault { latency, .. } => {
                                     prop_assert_eq!(latency, time);
                                     (Outcome::Fault(references), None)
                                 }
@@ -341,15 +360,10 @@ fn a_store_to_a_read_only_page_faults_until_the_page_allows_it() {
     let mut mmu = mmu();
     let mut table = PageTable::new(Frame::new(1));
     let at = VirtAddr::new(0x5000);
-    let leaf = Leaf {
-        frame: Frame::new(77),
-        size: PageSize::Size4K,
-        writable: false,
-        lazily_freed: false,
-    };
+    let leaf = Leaf::new(Frame::new(77), PageSize::Size4K, false);
     let mut node = 1;
     table
-        .map(at, leaf, || {
+        .map(at, leaf, |_| {
             node += 1;
             Some(Frame::new(node))
         })
@@ -360,13 +374,13 @@ fn a_store_to_a_read_only_page_faults_until_the_page_allows_it() {
         access,
     };
     let mut port = Recorder::default();
-    mmu.miss(&request(Access::Read), &table, &mut port);
+    miss(&mut mmu, &request(Access::Read), &mut table, &mut port);
     assert!(matches!(mmu.read(at, SpaceId(0)), Lookup::Hit(_)));
     assert_eq!(mmu.write(at, SpaceId(0)), Lookup::Miss);
-    let answer = mmu.miss(&request(Access::Write), &table, &mut port);
+    let answer = miss(&mut mmu, &request(Access::Write), &mut table, &mut port);
     assert!(matches!(answer, Answer::Fault { .. }));
     table.update(at, |leaf| leaf.writable = true);
-    let answer = mmu.miss(&request(Access::Write), &table, &mut port);
+    let answer = miss(&mut mmu, &request(Access::Write), &mut table, &mut port);
     assert!(matches!(answer, Answer::Translated { .. }));
     assert!(matches!(mmu.write(at, SpaceId(0)), Lookup::Hit(_)));
 }
@@ -375,16 +389,11 @@ fn a_store_to_a_read_only_page_faults_until_the_page_allows_it() {
 fn a_huge_page_enters_a_tlb_that_has_no_place_for_it_in_pieces() {
     let mut mmu = mmu();
     let mut table = PageTable::new(Frame::new(1));
-    let leaf = Leaf {
-        frame: Frame::new(512),
-        size: PageSize::Size2M,
-        writable: true,
-        lazily_freed: false,
-    };
+    let leaf = Leaf::new(Frame::new(512), PageSize::Size2M, true);
     let mut node = 1;
     let at = VirtAddr::new(0x20_0000);
     table
-        .map(at, leaf, || {
+        .map(at, leaf, |_| {
             node += 1;
             Some(Frame::new(node))
         })
@@ -403,7 +412,7 @@ fn a_huge_page_enters_a_tlb_that_has_no_place_for_it_in_pieces() {
                 space: SpaceId(0),
                 access: Access::Execute,
             };
-            mmu.miss(&request, &table, &mut port);
+            miss(&mut mmu, &request, &mut table, &mut port);
         }
     }
     assert_eq!(port.0.len(), 3, "the second piece comes from the L2 TLB");

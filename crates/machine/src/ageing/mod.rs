@@ -121,7 +121,9 @@ pub(crate) fn fresh_memory(
     placement: &Placement,
 ) -> Result<Memory, Error> {
     let layout = Layout::new(memory.frames() as usize, Groups::ALL, CPUS);
-    Frames::new(Boxed::new(layout), config.clone(), placement.clone()).map_err(Error::Frames)
+    Frames::new(Boxed::new(layout), config.clone(), placement.clone())
+        .map(Memory::from)
+        .map_err(Error::Frames)
 }
 
 impl Server {

@@ -83,7 +83,8 @@ mod tests {
 
     fn memory() -> Memory {
         let layout = Layout::new(1 << 14, GROUPS, 1);
-        Frames::new(Boxed::new(layout), Config::default(), Placement::default()).unwrap()
+        let frames = Frames::new(Boxed::new(layout), Config::default(), Placement::default());
+        frames.unwrap().into()
     }
 
     fn hold(memory: &mut Memory, wheel: &Wheel, ticks: u64) {

@@ -2,27 +2,30 @@
 
 pub(crate) mod demand;
 pub(crate) mod history;
+mod host;
 
 use std::sync::atomic::AtomicBool;
 
 use contigua_contiguity::Contiguity;
 use contigua_frames::{Counters, FrameClass, Move};
 use contigua_paging::{
-    AddressSpace, Effects, FaultKind, HugeAdvice, MappingPolicy, Memory, PageTable, Resident,
-    SpaceId, Vma, VmaKind,
+    AddressSpace, Effects, FaultKind, Fragmentation, HugeAdvice, MappingPolicy, Memory, Place,
+    Resident, Segment, SpaceId, TableShape, Vma, VmaKind,
 };
 use contigua_program::sources::Program;
 use contigua_program::syscall::{Advice, Call};
 use contigua_program::wire::{Event, ImageKind, ProcessId, ThreadId};
-use contigua_translation::{Access, BackgroundPass, Mmu};
+use contigua_translation::{Access, BackgroundPass, Mmu, PrimaryRegion, Tables};
 use contigua_units::{
-    Bytes, Cycles, Megahertz, Nanoseconds, Order, PAGE_BYTES, PageSize, VirtAddr, VirtRange,
+    Bytes, Cycles, Megahertz, Nanoseconds, Order, PAGE_BYTES, PageSize, PhysAddr, VirtAddr,
+    VirtRange,
 };
 
 use crate::Error;
 use crate::config::{KernelCosts, RunConfig};
 use crate::report::{KernelReport, MemoryReport, SyscallReport};
 use demand::Demand;
+use host::Host;
 
 /// The least memory of a simulated server.
 const LEAST_MEMORY: Bytes = Bytes::new(16 << 20);
@@ -72,6 +75,10 @@ pub(crate) struct Kernel {
     memory: Memory,
     costs: KernelCosts,
     policy: Box<dyn MappingPolicy>,
+    shape: TableShape,
+    primary: Option<PrimaryRegion>,
+    scenario: Option<Fragmentation>,
+    host: Option<Host>,
     pass: Option<(BackgroundPass, Cycles)>,
     next_pass: Cycles,
     reports_mappings: bool,
@@ -108,8 +115,22 @@ impl Kernel {
     ) -> Result<Self, Error> {
         let machine = &config.machine;
         check_memory(machine.memory)?;
-        let (memory, now) = history::memory(config, cancel)?;
+        let (mut memory, now) = history::memory(config, cancel)?;
         let scheme = &config.design.translation;
+        let mut moves = Vec::new();
+        if let Some(reserved) = scheme.reserved() {
+            let bytes = machine.memory.get() as f64 * reserved.share.clamp(0.0, 1.0);
+            let pages = bytes as u64 / reserved.size.bytes();
+            // Pages of nobody under study move: nothing has to follow them.
+            memory.reserve_huge(reserved.size, pages, &mut moves);
+            moves.clear();
+        }
+        let host = config
+            .design
+            .host
+            .as_ref()
+            .map(|host| Host::new(host, config))
+            .transpose()?;
         let pass = scheme
             .background()
             .map(|pass| (pass, pass.interval.at(machine.clock)));
@@ -118,6 +139,13 @@ impl Kernel {
             memory,
             costs: machine.kernel.clone(),
             policy: scheme.policy(),
+            shape: TableShape {
+                levels: machine.page_table_levels.0,
+                has_shadows: scheme.has_shadows(),
+            },
+            primary: scheme.primary(),
+            scenario: config.holes.map(|holes| holes.scenario(config.seed)),
+            host,
             next_pass: pass.map_or(Cycles::ZERO, |(_, interval)| interval),
             pass,
             reports_mappings,
@@ -126,7 +154,7 @@ impl Kernel {
             threads: Vec::new(),
             current: SpaceId(0),
             effects: Effects::default(),
-            moves: Vec::new(),
+            moves,
             demand: Demand::default(),
             clock: machine.clock,
             now,
@@ -155,10 +183,62 @@ impl Kernel {
         self.current
     }
 
-    /// The page table that the core walks.
+    /// The tables that the core walks.
     #[inline]
-    pub(crate) fn table(&self) -> &PageTable {
-        self.running().table()
+    pub(crate) fn tables(&mut self) -> Tables<'_> {
+        let space = self.spaces[usize::from(self.current.0)]
+            .as_mut()
+            .expect("the running thread's process has an address space");
+        Tables {
+            segment: space.segment(),
+            table: space.table_mut(),
+            holes: &self.memory.holes,
+            host: self.host.as_mut().map(Host::tables),
+        }
+    }
+
+    /// What the core's segment registers hold: the running process's segment, composed with that
+    /// of the host. Without one there, the guest's alone is walked through.
+    pub(crate) fn registers(&self) -> Segment {
+        if self.primary.is_none() {
+            return Segment::NONE;
+        }
+        let slot = self.spaces.get(usize::from(self.current.0));
+        let segment = slot
+            .and_then(Option::as_ref)
+            .map_or(Segment::NONE, AddressSpace::segment);
+        match &self.host {
+            None => segment,
+            Some(host) => segment.then(&host.segment()),
+        }
+    }
+
+    /// Where the kernel has placed an address of the program.
+    pub(crate) fn place_of(&self, address: VirtAddr) -> Place {
+        self.running().place_of(address)
+    }
+
+    /// Whether a primary region holds an address, or would.
+    pub(crate) fn is_eligible(&self, address: VirtAddr) -> bool {
+        self.running().is_eligible(address)
+    }
+
+    /// Lets the host map memory of the guest; the work that it took.
+    ///
+    /// # Errors
+    /// When the host has no memory.
+    pub(crate) fn host_fault(
+        &mut self,
+        physical: PhysAddr,
+        mmu: &mut Mmu,
+    ) -> Result<Cycles, OutOfMemory> {
+        let out_of_memory = self.out_of_memory();
+        let Some(host) = &mut self.host else {
+            return Ok(Cycles::ZERO);
+        };
+        self.counters.faults_host += 1;
+        host.fault(physical, &self.costs, mmu)
+            .map_err(|_| out_of_memory)
     }
 
     /// The space that the core runs in. Batches begin with their thread's start, so there is one.
@@ -224,13 +304,39 @@ impl Kernel {
         }
         let id = self.unused_space();
         let out_of_memory = self.out_of_memory();
-        let mut space = AddressSpace::new(id, &mut self.memory).map_err(|_| out_of_memory)?;
+        let mut space =
+            AddressSpace::with(id, self.shape, &mut self.memory).map_err(|_| out_of_memory)?;
+        space.set_fragmentation(self.scenario);
         if !self.reports_mappings {
             space.assume_everything_mapped();
+        } else if let Some(primary) = self.primary {
+            let bytes = self.memory.total() * PAGE_BYTES;
+            let step = primary.step.get().div_ceil(PageSize::Size2M.bytes());
+            let step = u32::try_from(step).unwrap_or(u32::MAX);
+            space.reserve_primary(bytes, primary.eligible, step);
         }
         self.spaces[usize::from(id.0)] = Some(space);
         self.processes[index] = Some(id);
+        if self.primary.is_some_and(|primary| primary.at_start) {
+            let moves = self.take_chunk(id);
+            debug_assert!(self.moves.is_empty());
+            self.moves = moves;
+        }
         Ok(id)
+    }
+
+    /// Takes contiguous memory for the segment of a process; what moved for it.
+    fn take_chunk(&mut self, id: SpaceId) -> Vec<Move> {
+        let mut moves = core::mem::take(&mut self.moves);
+        let share = self.primary.and_then(|primary| primary.chunk);
+        if let (Some(share), Some(space)) = (share, &mut self.spaces[usize::from(id.0)])
+            && space.wants_chunk()
+        {
+            let all = (self.memory.total() * PAGE_BYTES) as f64;
+            let bytes = (all * share.clamp(0.0, 1.0)) as u64;
+            space.take_chunk(bytes, &mut self.memory, &mut moves);
+        }
+        moves
     }
 
     fn unused_space(&mut self) -> SpaceId {
@@ -440,8 +546,21 @@ impl Kernel {
         let write = access == Access::Write;
         let mut resolved = None;
         let mut prepared = Cycles::ZERO;
+        let is_primary = |range: VirtRange| range.contains(address);
+        if self.running().primary_range().is_some_and(is_primary) {
+            let moves = self.take_chunk(self.current);
+            prepared = self.follow(&moves, mmu);
+            self.moves = moves;
+            self.moves.clear();
+            if access == Access::Execute && self.running().segment().translate(address).is_some() {
+                let expelled = self.change(mmu, |space, memory, effects, _| {
+                    space.expel(address, memory, effects).map(|_| ())
+                })?;
+                return Ok(prepared + expelled + self.costs.page_fault_cycles);
+            }
+        }
         if !self.memory.has_free_block(Order::HUGE_2M) {
-            prepared = self.make_huge(address, mmu);
+            prepared += self.make_huge(address, mmu);
         }
         let work = self.change(mmu, |space, memory, effects, policy| {
             resolved = Some(space.fault(address, write, policy, memory, effects)?);
@@ -455,6 +574,7 @@ impl Kernel {
                 (FaultKind::File, _) => &mut counters.faults_file,
                 (FaultKind::CopyOnWrite, _) => &mut counters.faults_copy_on_write,
                 (FaultKind::Spurious, _) => &mut counters.faults_spurious,
+                (FaultKind::Segment, _) => &mut counters.faults_segment,
             } += 1;
         }
         Ok(prepared + work + self.costs.page_fault_cycles)
@@ -550,14 +670,32 @@ impl Kernel {
         self.counters.huge_page_collapses += effects.collapses;
         self.counters.huge_page_splits += effects.splits;
         self.counters.unexplained_accesses += effects.unexplained;
+        self.counters.perforations += effects.perforations;
+        self.counters.punches += effects.punches;
+        self.counters.patches += effects.patches;
+        self.counters.folds += effects.folds;
+        self.counters.segment_updates += effects.segment_updates;
         let costs = &self.costs;
         let work = costs.zero_4k_cycles * effects.zeroed_4k
             + costs.zero_2m_cycles * effects.zeroed_2m
             + costs.copy_4k_cycles * effects.copied_4k
             + costs.page_table_node_cycles * effects.nodes
-            + costs.invalidation_cycles * invalidations
+            + costs.invalidation_cycles * (invalidations + effects.segment_updates)
             + Nanoseconds::new(stalled).at(self.clock);
+        let done = done.and(self.share_punches());
         (done, work)
+    }
+
+    /// Lets the spaces that share 2 MB of memory with the one that was changed learn of its holes.
+    fn share_punches(&mut self) -> Result<(), contigua_paging::Error> {
+        let punches = core::mem::take(&mut self.effects.shared_punches);
+        for &(chunk, hole) in &punches {
+            for space in self.spaces.iter_mut().flatten() {
+                space.point_back(chunk, hole, &mut self.memory, &mut self.effects)?;
+            }
+        }
+        self.effects.shared_punches = punches;
+        Ok(())
     }
 
     /// Lets the kernel's threads run if somebody woke them.
@@ -619,10 +757,7 @@ impl Kernel {
     }
 
     fn account(&mut self, before: Resident, after: Resident) {
-        let all = &mut self.resident;
-        all.pages_4k = all.pages_4k + after.pages_4k - before.pages_4k;
-        all.pages_2m = all.pages_2m + after.pages_2m - before.pages_2m;
-        all.pages_1g = all.pages_1g + after.pages_1g - before.pages_1g;
+        self.resident.replace(&before, &after);
         if after.bytes() > before.bytes() {
             self.note_peak();
         }
@@ -631,7 +766,14 @@ impl Kernel {
     fn note_peak(&mut self) {
         let resident = self.resident;
         let peak = &mut self.peak;
-        let before = peak.resident_4k.get() + peak.resident_2m.get() + peak.resident_1g.get();
+        let before = [
+            peak.resident_4k,
+            peak.resident_2m,
+            peak.resident_1g,
+            peak.perforated,
+            peak.segment,
+        ];
+        let before: u64 = before.into_iter().map(Bytes::get).sum();
         let all = resident.bytes().get();
         if all < before {
             return;
@@ -641,6 +783,9 @@ impl Kernel {
             resident_4k: Bytes::new(small),
             resident_2m: Bytes::new(resident.pages_2m * PageSize::Size2M.bytes()),
             resident_1g: Bytes::new(resident.pages_1g * PageSize::Size1G.bytes()),
+            perforated: Bytes::new(resident.perforated_frames * PAGE_BYTES),
+            segment: Bytes::new(resident.segment_frames * PAGE_BYTES),
+            reserved: Bytes::new(resident.reserved_frames * PAGE_BYTES),
             huge_page_coverage: (all - small) as f64 / all.max(1) as f64,
             page_tables: Bytes::new(
                 (self.memory.frames_of(FrameClass::PageTable) - self.page_tables_before)
@@ -661,9 +806,10 @@ impl Kernel {
         let mut resident = Resident::default();
         for space in spaces {
             space.validate(&self.memory)?;
-            resident.pages_4k += space.resident().pages_4k;
-            resident.pages_2m += space.resident().pages_2m;
-            resident.pages_1g += space.resident().pages_1g;
+            resident.replace(&Resident::default(), &space.resident());
+        }
+        if let Some(host) = &self.host {
+            host.validate()?;
         }
         if resident != self.resident {
             return Err(format!(

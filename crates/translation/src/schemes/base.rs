@@ -5,7 +5,7 @@ use contigua_units::PageSize;
 use serde::{Deserialize, Serialize};
 
 use super::Scheme;
-use crate::{Error, Radix, TlbConfig, Translator, WalkCacheConfig};
+use crate::{Error, Hardware, Radix, Translator};
 
 /// Nothing can be chosen.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -13,12 +13,8 @@ use crate::{Error, Radix, TlbConfig, Translator, WalkCacheConfig};
 pub struct Config {}
 
 impl Scheme for Config {
-    fn translator(
-        &self,
-        tlb: &TlbConfig,
-        walk_cache: &WalkCacheConfig,
-    ) -> Result<Box<dyn Translator>, Error> {
-        Ok(Box::new(Radix::new(tlb, walk_cache)?))
+    fn translator(&self, hardware: &Hardware<'_>) -> Result<Box<dyn Translator>, Error> {
+        Ok(Box::new(Radix::new(hardware)?))
     }
 
     fn policy(&self) -> Box<dyn MappingPolicy> {

@@ -4,11 +4,11 @@
 //! and, where the operating system takes part, its mapping half (a [`MappingPolicy`]). To add one,
 //! write its file and add its line to the list below.
 
-use contigua_paging::MappingPolicy;
-use contigua_units::Nanoseconds;
+use contigua_paging::{Eligible, MappingPolicy};
+use contigua_units::{Bytes, Nanoseconds, PageSize};
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, TlbConfig, Translator, WalkCacheConfig};
+use crate::{Error, Hardware, Translator};
 
 /// How often the kernel's background pass runs, and how far it gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,17 +19,51 @@ pub struct BackgroundPass {
     pub pages: u64,
 }
 
+/// Huge pages that the kernel sets aside at boot.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ReservedPages {
+    /// Their size.
+    pub size: PageSize,
+    /// Share of memory, 0 to 1.
+    pub share: f64,
+}
+
+/// The region in which a process's memory is placed, and the segment that maps it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PrimaryRegion {
+    /// What is placed there.
+    pub eligible: Eligible,
+    /// Contiguous memory that is taken for a segment, as a share of all memory, 0 to 1; `None` for
+    /// a region that is only paged.
+    pub chunk: Option<f64>,
+    /// The chunk is taken when the process begins; else when it first touches the region.
+    pub at_start: bool,
+    /// By how much the segment grows at a time.
+    pub step: Bytes,
+}
+
 /// What a scheme's `Config` provides.
 trait Scheme {
     /// The hardware half.
-    fn translator(
-        &self,
-        tlb: &TlbConfig,
-        walk_cache: &WalkCacheConfig,
-    ) -> Result<Box<dyn Translator>, Error>;
+    fn translator(&self, hardware: &Hardware<'_>) -> Result<Box<dyn Translator>, Error>;
 
     /// The mapping half.
     fn policy(&self) -> Box<dyn MappingPolicy>;
+
+    /// Page directories need shadows: the mapping half perforates pages.
+    fn has_shadows(&self) -> bool {
+        false
+    }
+
+    /// The primary region that the mapping half asks for.
+    fn primary(&self) -> Option<PrimaryRegion> {
+        None
+    }
+
+    /// The huge pages that the mapping half wants set aside.
+    fn reserved(&self) -> Option<ReservedPages> {
+        None
+    }
 
     /// The background pass that the mapping half asks for.
     fn background(&self) -> Option<BackgroundPass> {
@@ -61,11 +95,29 @@ macro_rules! schemes {
     };
 }
 
+mod grouped;
+
 schemes! {
     /// 4 KB pages only.
     base: Base, "base";
     /// Transparent huge pages.
     thp: Thp, "thp";
+    /// Huge pages set aside at boot.
+    hugetlb: Hugetlb, "hugetlb";
+    /// 2 MB pages with holes.
+    perforated: Perforated, "perforated";
+    /// BASE, LIMIT and OFFSET.
+    direct_segment: DirectSegment, "direct-segment";
+    /// Superpages that step around missing frames.
+    gtsm: Gtsm, "gtsm";
+    /// TLB entries for runs of pages.
+    colt: Colt, "colt";
+    /// TLB entries for aligned groups that the walker finds contiguous.
+    amd: Amd, "amd-coalescing";
+    /// TLB entries for aligned groups that the kernel marks as contiguous.
+    arm: Arm, "arm-contiguous";
+    /// A TLB of ranges beside the L2 TLB.
+    range: Range, "range";
 }
 
 impl SchemeConfig {
@@ -73,12 +125,26 @@ impl SchemeConfig {
     ///
     /// # Errors
     /// [`Error`], when a geometry is impossible.
-    pub fn translator(
-        &self,
-        tlb: &TlbConfig,
-        walk_cache: &WalkCacheConfig,
-    ) -> Result<Box<dyn Translator>, Error> {
-        self.scheme().translator(tlb, walk_cache)
+    pub fn translator(&self, hardware: &Hardware<'_>) -> Result<Box<dyn Translator>, Error> {
+        self.scheme().translator(hardware)
+    }
+
+    /// Whether page directories need shadows.
+    #[must_use]
+    pub fn has_shadows(&self) -> bool {
+        self.scheme().has_shadows()
+    }
+
+    /// The primary region that the mapping half asks for.
+    #[must_use]
+    pub fn primary(&self) -> Option<PrimaryRegion> {
+        self.scheme().primary()
+    }
+
+    /// The huge pages that the mapping half wants set aside.
+    #[must_use]
+    pub fn reserved(&self) -> Option<ReservedPages> {
+        self.scheme().reserved()
     }
 
     /// The mapping half.

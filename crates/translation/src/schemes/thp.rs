@@ -9,7 +9,7 @@ use contigua_units::{Nanoseconds, PageSize};
 use serde::{Deserialize, Serialize};
 
 use super::{BackgroundPass, Scheme};
-use crate::{Error, Radix, TlbConfig, Translator, WalkCacheConfig};
+use crate::{Error, Hardware, Radix, Translator};
 
 /// Where huge pages are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,19 +49,12 @@ impl Default for Config {
 }
 
 impl Scheme for Config {
-    fn translator(
-        &self,
-        tlb: &TlbConfig,
-        walk_cache: &WalkCacheConfig,
-    ) -> Result<Box<dyn Translator>, Error> {
-        Ok(Box::new(Radix::new(tlb, walk_cache)?))
+    fn translator(&self, hardware: &Hardware<'_>) -> Result<Box<dyn Translator>, Error> {
+        Ok(Box::new(Radix::new(hardware)?))
     }
 
     fn policy(&self) -> Box<dyn MappingPolicy> {
-        Box::new(HugePages {
-            enabled: self.enabled,
-            least_present: PageSize::Size2M.frames().saturating_sub(self.max_ptes_none).max(1),
-        })
+        Box::new(HugePages::new(self))
     }
 
     fn background(&self) -> Option<BackgroundPass> {
@@ -72,12 +65,19 @@ impl Scheme for Config {
     }
 }
 
-struct HugePages {
+pub(super) struct HugePages {
     enabled: Enabled,
     least_present: u32,
 }
 
 impl HugePages {
+    pub(super) fn new(config: &Config) -> Self {
+        Self {
+            enabled: config.enabled,
+            least_present: PageSize::Size2M.frames().saturating_sub(config.max_ptes_none).max(1),
+        }
+    }
+
     fn allows(&self, vma: Vma) -> bool {
         match (self.enabled, vma.huge) {
             (Enabled::Never, _) | (_, HugeAdvice::NoHuge) => false,

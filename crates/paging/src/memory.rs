@@ -1,0 +1,104 @@
+//! Physical memory as address spaces see it: frames, hole bitmaps, and huge pages set aside.
+
+use std::ops::{Deref, DerefMut};
+
+use contigua_frames::{Boxed, FrameClass, Frames, Moves, Request};
+use contigua_units::{Frame, Order, PageSize};
+
+use crate::holes::HoleBitmaps;
+
+/// The frames of a simulated machine, with what lies beside them.
+#[derive(Clone)]
+pub struct Memory {
+    frames: Frames<Boxed>,
+    /// Which frames of each 2 MB are holes of perforated pages.
+    pub holes: HoleBitmaps,
+    pool: Pool,
+}
+
+/// Huge pages that were set aside at boot (Linux's HugeTLB pool). They go back to it when their
+/// mapping ends.
+#[derive(Clone, Debug, Default)]
+struct Pool {
+    pages_2m: Vec<Frame>,
+    pages_1g: Vec<Frame>,
+}
+
+impl Pool {
+    fn of(&mut self, size: PageSize) -> Option<&mut Vec<Frame>> {
+        match size {
+            PageSize::Size4K => None,
+            PageSize::Size2M => Some(&mut self.pages_2m),
+            PageSize::Size1G => Some(&mut self.pages_1g),
+        }
+    }
+}
+
+impl Memory {
+    /// Sets huge pages of a size aside; how many there was room for. Pages of 1 GB are made by
+    /// emptying ranges, which moves what is in them.
+    pub fn reserve_huge(&mut self, size: PageSize, pages: u64, moves: &mut dyn Moves) -> u64 {
+        let class = FrameClass::Anonymous;
+        for made in 0..pages {
+            let frame = match size {
+                PageSize::Size4K => None,
+                PageSize::Size2M => self.frames.allocate(&Request::new(Order::HUGE_2M, class)),
+                PageSize::Size1G => self.frames.allocate_contiguous(size.order(), class, moves),
+            };
+            let (Some(frame), Some(pool)) = (frame, self.pool.of(size)) else {
+                return made;
+            };
+            pool.push(frame);
+        }
+        pages
+    }
+
+    /// A huge page from those set aside.
+    pub(crate) fn take_reserved(&mut self, size: PageSize) -> Option<Frame> {
+        self.pool.of(size)?.pop()
+    }
+
+    /// Gives a whole huge page back: to the pool when it came from there.
+    pub(crate) fn return_reserved(&mut self, frame: Frame, size: PageSize) -> bool {
+        // 1 GB pages come from nowhere else.
+        if size != PageSize::Size1G || self.frames.references(frame) != 1 {
+            return false;
+        }
+        self.pool.pages_1g.push(frame);
+        true
+    }
+
+    /// Huge pages that are set aside and not in use.
+    #[must_use]
+    pub fn reserved_huge(&self, size: PageSize) -> u64 {
+        match size {
+            PageSize::Size4K => 0,
+            PageSize::Size2M => self.pool.pages_2m.len() as u64,
+            PageSize::Size1G => self.pool.pages_1g.len() as u64,
+        }
+    }
+}
+
+impl From<Frames<Boxed>> for Memory {
+    fn from(frames: Frames<Boxed>) -> Self {
+        Self {
+            holes: HoleBitmaps::new(frames.total()),
+            pool: Pool::default(),
+            frames,
+        }
+    }
+}
+
+impl Deref for Memory {
+    type Target = Frames<Boxed>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.frames
+    }
+}
+
+impl DerefMut for Memory {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.frames
+    }
+}

@@ -1,0 +1,966 @@
+//! Perforated pages (paper 003): 2 MB pages with 4 KB holes, and what the kernel does with them.
+//!
+//! A perforated page has a chunk, the 2 MB of frames that it maps, and holes of its own: sub-pages
+//! that are translated one by one, or not at all. Chunks of perforated pages are single frames to
+//! the frame table, and have no owner there, so that compaction leaves them where they are.
+//!
+//! Two perforated pages may share a chunk (after `fork`) and have different holes. The bitmap that
+//! hardware reads belongs to the chunk, so it holds the holes of all; where a page has no hole and
+//! another one has, its shadow entry points back into the chunk (mechanisms C1).
+
+use contigua_frames::FrameClass;
+use contigua_units::{Frame, PAGE_BYTES, PageSize, VirtAddr, VirtRange};
+
+use crate::Error;
+use crate::holes::{HoleKind, Holes, SUB_PAGES, sub_page};
+use crate::memory::Memory;
+use crate::policy::{HoleVerdict, MappingPolicy};
+use crate::space::{
+    AddressSpace, Effects, Fault, FaultKind, Resident, free, obtain_huge, obtain_node, release,
+};
+use crate::table::{Leaf, TableError};
+use crate::vma::{Vma, VmaKind};
+
+/// What the kernel knows of a perforated page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Perforated {
+    /// First frame of the chunk.
+    chunk: Frame,
+    /// Its own holes.
+    own: Holes,
+    /// Holes whose frame in the chunk waits for them: they are filled there.
+    reserved: Holes,
+    /// Holes whose frame in the chunk somebody else has, as the scenario says. The page holds it
+    /// on behalf of that somebody.
+    foreign: Holes,
+}
+
+impl Perforated {
+    /// A page without holes.
+    pub(crate) const fn whole(chunk: Frame) -> Self {
+        Self {
+            chunk,
+            own: Holes::NONE,
+            reserved: Holes::NONE,
+            foreign: Holes::NONE,
+        }
+    }
+
+    fn frame(&self, sub_page: u32) -> Frame {
+        self.chunk.offset(sub_page)
+    }
+}
+
+fn page_of(address: VirtAddr) -> VirtAddr {
+    address.align_down(PageSize::Size2M.bytes())
+}
+
+fn at(page: VirtAddr, sub_page: u32) -> VirtAddr {
+    page + u64::from(sub_page) * PAGE_BYTES
+}
+
+fn base_page(address: VirtAddr) -> VirtRange {
+    VirtRange::page_around(address, PageSize::Size4K)
+}
+
+impl AddressSpace {
+    /// The perforated page around an address, if there is one.
+    pub(crate) fn perforated_at(&self, address: VirtAddr) -> Option<&Perforated> {
+        self.perforated.get(&page_of(address).get())
+    }
+
+    /// Whether the sub-page at an address is a hole of the perforated page around it.
+    #[must_use]
+    pub fn is_hole(&self, address: VirtAddr) -> bool {
+        self.perforated_at(address)
+            .is_some_and(|page| page.own.has(sub_page(address)))
+    }
+
+    /// The translation of an address as a table of 4 KB pages would have it: with perforated pages
+    /// resolved.
+    #[must_use]
+    pub fn translation(&self, address: VirtAddr) -> Option<Leaf> {
+        let leaf = self.table.leaf(address)?;
+        if self.is_hole(address) {
+            return self.table.hole(address);
+        }
+        Some(leaf.piece(address))
+    }
+
+    /// Gives the whole 2 MB page around an address, which is mapped, holes.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`]; nothing has changed then.
+    pub(crate) fn perforate(
+        &mut self,
+        address: VirtAddr,
+        perforated: Perforated,
+        memory: &mut Memory,
+        effects: &mut Effects,
+    ) -> Result<(), Error> {
+        let page = page_of(address);
+        let chunk = perforated.chunk;
+        let _ = memory.split(chunk);
+        for i in 0..SUB_PAGES {
+            let _ = memory.set_owner(chunk.offset(i), None);
+        }
+        let filter = perforated.own.filter();
+        self.table
+            .update(page, |leaf| leaf.perforation = Some(filter));
+        // Where others who share the chunk have holes, this page points back.
+        let others = memory.holes.holes(chunk);
+        for hole in others.iter().filter(|&hole| !perforated.own.has(hole)) {
+            if let Err(error) = self.point(at(page, hole), memory, effects) {
+                self.unmap_holes(page, memory);
+                self.table.update(page, |leaf| leaf.perforation = None);
+                return Err(error);
+            }
+        }
+        memory.holes.attach(chunk, &perforated.own);
+        self.perforated.insert(page.get(), perforated);
+        self.resident.pages_2m -= 1;
+        self.resident.perforated += 1;
+        self.resident.perforated_frames += u64::from(SUB_PAGES - perforated.own.count());
+        self.resident.reserved_frames += u64::from(perforated.reserved.count());
+        effects.perforations += 1;
+        effects
+            .invalidations
+            .push(VirtRange::page_around(page, PageSize::Size2M));
+        Ok(())
+    }
+
+    /// Lets the shadow entry of a sub-page point back into the chunk.
+    fn point(
+        &mut self,
+        address: VirtAddr,
+        memory: &mut Memory,
+        effects: &mut Effects,
+    ) -> Result<(), Error> {
+        let Some(leaf) = self.table.leaf(address) else {
+            return Ok(());
+        };
+        self.map_hole(address, leaf.piece(address), memory, effects)
+            .map(|_| ())
+    }
+
+    /// Maps a hole; what it was mapped to before.
+    fn map_hole(
+        &mut self,
+        address: VirtAddr,
+        leaf: Leaf,
+        memory: &mut Memory,
+        effects: &mut Effects,
+    ) -> Result<Option<Leaf>, Error> {
+        let mapped = self
+            .table
+            .map_hole(address, leaf, |frames| obtain_node(frames, memory, effects));
+        match mapped {
+            Ok(before) => Ok(before),
+            Err(TableError::NoFrame) => Err(Error::OutOfMemory),
+            Err(error) => unreachable!("{error}: the caller has looked"),
+        }
+    }
+
+    /// Maps a hole that is mapped to nothing to a page whose frame the caller holds; frees the
+    /// frame when that fails.
+    pub(crate) fn install_in_hole(
+        &mut self,
+        address: VirtAddr,
+        leaf: Leaf,
+        memory: &mut Memory,
+        effects: &mut Effects,
+    ) -> Result<(), Error> {
+        debug_assert!(self.is_hole(address) && self.table.hole(address).is_none());
+        if let Err(error) = self.map_hole(address, leaf, memory, effects) {
+            release(leaf, memory);
+            return Err(error);
+        }
+        let _ = memory.set_owner(leaf.frame, None);
+        self.resident.perforated_frames += 1;
+        Ok(())
+    }
+
+    /// Unmaps every hole of a page, and returns what was mapped. Frames stay as they are.
+    fn unmap_holes(&mut self, page: VirtAddr, memory: &mut Memory) -> Vec<(u32, Leaf)> {
+        let mut holes = Vec::new();
+        self.table
+            .for_each_hole(page, |address, leaf| holes.push((sub_page(address), leaf)));
+        for &(hole, _) in &holes {
+            self.table
+                .unmap_hole(at(page, hole), |node| free(node, memory));
+        }
+        holes
+    }
+
+    /// Another space that shares the 2 MB at `chunk` has made a hole: this one's perforated pages
+    /// there keep what they have, through their shadows.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn point_back(
+        &mut self,
+        chunk: Frame,
+        hole: u32,
+        memory: &mut Memory,
+        effects: &mut Effects,
+    ) -> Result<(), Error> {
+        let sharing: Vec<u64> = self
+            .perforated
+            .iter()
+            .filter(|(_, page)| page.chunk == chunk && !page.own.has(hole))
+            .map(|(&address, _)| address)
+            .collect();
+        for page in sharing {
+            self.point(at(VirtAddr::new(page), hole), memory, effects)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a hole where there was none, mapped to `leaf` or to nothing. The order is that of
+    /// mechanisms C4: shadow entry, bitmap, filter, then the invalidation.
+    fn punch(
+        &mut self,
+        address: VirtAddr,
+        leaf: Option<Leaf>,
+        memory: &mut Memory,
+        effects: &mut Effects,
+    ) -> Result<(), Error> {
+        let hole = sub_page(address);
+        if let Some(leaf) = leaf {
+            self.map_hole(address, leaf, memory, effects)?;
+        } else {
+            self.table.unmap_hole(address, |node| free(node, memory));
+        }
+        let page = self
+            .perforated
+            .get_mut(&page_of(address).get())
+            .expect("the caller has looked");
+        page.own.set(hole, true);
+        let (chunk, filter) = (page.chunk, page.own.filter());
+        memory.holes.mark(chunk, hole, true);
+        self.table
+            .update(address, |leaf| leaf.perforation = Some(filter));
+        if memory.holes.sharers(chunk) > 1 {
+            effects.shared_punches.push((chunk, hole));
+        }
+        effects.punches += 1;
+        effects.invalidations.push(base_page(address));
+        Ok(())
+    }
+
+    /// Fills a hole with its frame in the chunk, which holds the contents by now. With the last
+    /// hole the page becomes an ordinary one.
+    fn patch(&mut self, address: VirtAddr, memory: &mut Memory, effects: &mut Effects) {
+        let (start, hole) = (page_of(address), sub_page(address));
+        let page = self
+            .perforated
+            .get_mut(&start.get())
+            .expect("the caller has looked");
+        page.own.set(hole, false);
+        self.resident.reserved_frames -= u64::from(page.reserved.has(hole));
+        page.reserved.set(hole, false);
+        let (chunk, own) = (page.chunk, page.own);
+        memory.holes.mark(chunk, hole, false);
+        effects.patches += 1;
+        effects.invalidations.push(base_page(address));
+        if !own.is_empty() {
+            let filter = Some(own.filter());
+            self.table.update(address, |leaf| leaf.perforation = filter);
+            return;
+        }
+        self.table.update(address, |leaf| leaf.perforation = None);
+        self.perforated.remove(&start.get());
+        memory.holes.detach(chunk);
+        self.resident.perforated -= 1;
+        self.resident.perforated_frames -= u64::from(SUB_PAGES);
+        self.resident.pages_2m += 1;
+        effects
+            .invalidations
+            .push(VirtRange::page_around(start, PageSize::Size2M));
+    }
+
+    /// A first touch where the policy wants 2 MB: maps what the memory there allows. `None` leaves
+    /// it to the ordinary way.
+    pub(crate) fn fault_in_holes(
+        &mut self,
+        address: VirtAddr,
+        vma: Vma,
+        policy: &dyn MappingPolicy,
+        memory: &mut Memory,
+        effects: &mut Effects,
+    ) -> Result<Option<Fault>, Error> {
+        let page = page_of(address);
+        if let Some(scenario) = self.fragmentation {
+            let holes = scenario.of_page(address);
+            let verdict = policy.on_holes(&holes);
+            if !holes.is_empty() && verdict == HoleVerdict::Split {
+                let frame = self.obtain_base(FrameClass::Anonymous, memory, effects)?;
+                let leaf = Leaf::new(frame, PageSize::Size4K, vma.writable);
+                self.install(address, leaf, memory, effects)?;
+                effects.zeroed_4k += 1;
+                effects.fallbacks += 1;
+                return Ok(Some(ANONYMOUS_4K));
+            }
+            if holes.is_empty() || verdict == HoleVerdict::Tolerate {
+                return Ok(None);
+            }
+            let Some(chunk) = obtain_huge(FrameClass::Anonymous, memory) else {
+                effects.fallbacks += 1;
+                return Ok(None);
+            };
+            let perforated = Perforated {
+                own: holes,
+                foreign: holes,
+                ..Perforated::whole(chunk)
+            };
+            self.install_perforated(page, perforated, vma, memory, effects)?;
+            effects.zeroed_4k += u64::from(SUB_PAGES - holes.count());
+            if scenario.kind == HoleKind::Remapped {
+                for hole in holes.iter() {
+                    self.fill(at(page, hole), false, vma, memory, effects)?;
+                }
+            }
+            if holes.has(sub_page(address)) && scenario.kind == HoleKind::Unallocated {
+                self.fill(address, false, vma, memory, effects)?;
+            }
+            return Ok(Some(ANONYMOUS_2M));
+        }
+        if policy.is_lazy() {
+            let Some(chunk) = obtain_huge(FrameClass::Anonymous, memory) else {
+                effects.fallbacks += 1;
+                return Ok(None);
+            };
+            let holes = (0..SUB_PAGES).filter(|&i| i != sub_page(address)).collect();
+            let perforated = Perforated {
+                own: holes,
+                reserved: holes,
+                ..Perforated::whole(chunk)
+            };
+            self.install_perforated(page, perforated, vma, memory, effects)?;
+            effects.zeroed_4k += 1;
+            return Ok(Some(ANONYMOUS_2M));
+        }
+        if memory.has_free_block(PageSize::Size2M.order()) {
+            return Ok(None);
+        }
+        let Some((chunk, holes)) = claim_block_with_holes(policy, memory) else {
+            return Ok(None);
+        };
+        let perforated = Perforated {
+            own: holes,
+            ..Perforated::whole(chunk)
+        };
+        self.install_perforated(page, perforated, vma, memory, effects)?;
+        effects.zeroed_4k += u64::from(SUB_PAGES - holes.count());
+        if holes.has(sub_page(address)) {
+            self.fill(address, false, vma, memory, effects)?;
+        }
+        Ok(Some(ANONYMOUS_2M))
+    }
+
+    /// Maps a perforated page whose chunk the caller holds.
+    fn install_perforated(
+        &mut self,
+        page: VirtAddr,
+        perforated: Perforated,
+        vma: Vma,
+        memory: &mut Memory,
+        effects: &mut Effects,
+    ) -> Result<(), Error> {
+        let leaf = Leaf {
+            dirty: true,
+            perforation: Some(perforated.own.filter()),
+            ..Leaf::new(perforated.chunk, PageSize::Size2M, vma.writable)
+        };
+        let mapped = self
+            .table
+            .map(page, leaf, |frames| obtain_node(frames, memory, effects));
+        if mapped.is_err() {
+            free_chunk(&perforated, &[], memory);
+            return Err(Error::OutOfMemory);
+        }
+        self.resident.pages_2m += 1;
+        self.perforate(page, perforated, memory, effects)
+    }
+
+    /// A fault in a perforated page.
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "one step of `fault`, kept apart to be read"
+    )]
+    pub(crate) fn fault_perforated(
+        &mut self,
+        address: VirtAddr,
+        write: bool,
+        leaf: Leaf,
+        vma: Vma,
+        memory: &mut Memory,
+        effects: &mut Effects,
+    ) -> Result<Fault, Error> {
+        let page = *self
+            .perforated_at(address)
+            .expect("the table and the kernel agree about perforated pages");
+        let frame = page.frame(sub_page(address));
+        if page.own.has(sub_page(address)) {
+            return match self.table.hole(address) {
+                None => self.fill(address, write, vma, memory, effects),
+                Some(hole) if write && !hole.writable => {
+                    self.write_to_hole(address, hole, vma, memory, effects)
+                }
+                Some(_) => Ok(SPURIOUS),
+            };
+        }
+        if !write || leaf.writable {
+            return Ok(SPURIOUS);
+        }
+        let in_chunk = (0..SUB_PAGES).filter(|&i| !page.own.has(i));
+        let is_alone = in_chunk
+            .into_iter()
+            .all(|i| memory.references(page.frame(i)) == 1);
+        if vma.shared || is_alone {
+            self.table.update(address, |leaf| {
+                leaf.writable = true;
+                leaf.dirty = true;
+            });
+            // What points back into the chunk says the same.
+            let mut pointing = Vec::new();
+            self.table.for_each_hole(address, |at, _| pointing.push(at));
+            for at in pointing {
+                if !page.own.has(sub_page(at)) {
+                    self.table.update_hole(at, |leaf| {
+                        leaf.writable = true;
+                        leaf.dirty = true;
+                    });
+                }
+            }
+            effects
+                .invalidations
+                .push(VirtRange::page_around(address, PageSize::Size2M));
+            return Ok(SPURIOUS);
+        }
+        if memory.references(frame) == 1 {
+            // Nobody else has this one: a hole with a permission of its own.
+            let own = Leaf {
+                dirty: true,
+                writable: true,
+                ..leaf.piece(address)
+            };
+            self.punch(address, Some(own), memory, effects)?;
+            return Ok(SPURIOUS);
+        }
+        let copy = self.obtain_base(FrameClass::Anonymous, memory, effects)?;
+        let own = Leaf {
+            dirty: true,
+            ..Leaf::new(copy, PageSize::Size4K, true)
+        };
+        if let Err(error) = self.punch(address, Some(own), memory, effects) {
+            free(copy, memory);
+            return Err(error);
+        }
+        free(frame, memory);
+        effects.copied_4k += 1;
+        Ok(Fault {
+            kind: FaultKind::CopyOnWrite,
+            size: PageSize::Size4K,
+        })
+    }
+
+    /// Gives a hole that is mapped to nothing a page.
+    fn fill(
+        &mut self,
+        address: VirtAddr,
+        write: bool,
+        vma: Vma,
+        memory: &mut Memory,
+        effects: &mut Effects,
+    ) -> Result<Fault, Error> {
+        let page = *self.perforated_at(address).expect("the caller has looked");
+        let hole = sub_page(address);
+        let is_private = vma.kind == VmaKind::Anonymous && !vma.shared;
+        let may_write = self
+            .table
+            .leaf(address)
+            .is_some_and(|leaf| leaf.writable || !vma.writable);
+        self.resident.perforated_frames += 1;
+        if is_private
+            && may_write
+            && page.reserved.has(hole)
+            && memory.holes.sharers(page.chunk) == 1
+        {
+            self.patch(address, memory, effects);
+            effects.zeroed_4k += 1;
+            return Ok(ANONYMOUS_4K);
+        }
+        let copies_file = write && vma.kind == VmaKind::File && !vma.shared;
+        let class = if vma.kind == VmaKind::Anonymous || copies_file {
+            FrameClass::Anonymous
+        } else {
+            FrameClass::PageCache
+        };
+        let filled = self.obtain_base(class, memory, effects).and_then(|frame| {
+            let writable = vma.writable && (class == FrameClass::Anonymous || vma.shared);
+            let leaf = Leaf::new(frame, PageSize::Size4K, writable);
+            let mapped = self.map_hole(address, leaf, memory, effects);
+            if mapped.is_err() {
+                free(frame, memory);
+            }
+            mapped
+        });
+        if let Err(error) = filled {
+            self.resident.perforated_frames -= 1;
+            return Err(error);
+        }
+        if copies_file {
+            effects.copied_4k += 1;
+            return Ok(Fault {
+                kind: FaultKind::CopyOnWrite,
+                size: PageSize::Size4K,
+            });
+        }
+        if class == FrameClass::PageCache {
+            return Ok(Fault {
+                kind: FaultKind::File,
+                size: PageSize::Size4K,
+            });
+        }
+        effects.zeroed_4k += 1;
+        Ok(ANONYMOUS_4K)
+    }
+
+    /// Lets stores through to a hole that is mapped read-only, or to a copy.
+    fn write_to_hole(
+        &mut self,
+        address: VirtAddr,
+        hole: Leaf,
+        vma: Vma,
+        memory: &mut Memory,
+        effects: &mut Effects,
+    ) -> Result<Fault, Error> {
+        effects.invalidations.push(base_page(address));
+        let is_file = memory.class(hole.frame) == Some(FrameClass::PageCache);
+        if vma.shared || memory.references(hole.frame) == 1 && !is_file {
+            self.table.update_hole(address, |leaf| {
+                leaf.writable = true;
+                leaf.dirty = true;
+                leaf.lazily_freed = false;
+            });
+            return Ok(SPURIOUS);
+        }
+        let frame = self.obtain_base(FrameClass::Anonymous, memory, effects)?;
+        let copy = Leaf {
+            dirty: true,
+            ..Leaf::new(frame, PageSize::Size4K, true)
+        };
+        self.map_hole(address, copy, memory, effects)?;
+        free(hole.frame, memory);
+        effects.copied_4k += 1;
+        Ok(Fault {
+            kind: FaultKind::CopyOnWrite,
+            size: PageSize::Size4K,
+        })
+    }
+
+    /// Takes the pages of a part of a 2 MB page away, and leaves holes. An ordinary page becomes a
+    /// perforated one.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub(crate) fn discard_part(
+        &mut self,
+        range: VirtRange,
+        memory: &mut Memory,
+        effects: &mut Effects,
+    ) -> Result<(), Error> {
+        let start = page_of(range.start);
+        if self.perforated_at(start).is_none() {
+            let Some(leaf) = self.table.leaf(start) else {
+                return Ok(());
+            };
+            self.perforate(start, Perforated::whole(leaf.frame), memory, effects)?;
+        }
+        let mut address = range.start;
+        while address < range.end {
+            let page = *self.perforated_at(start).expect("it was just made");
+            let hole = sub_page(address);
+            if !page.own.has(hole) {
+                self.punch(address, None, memory, effects)?;
+                free(page.frame(hole), memory);
+                self.resident.perforated_frames -= 1;
+            } else if let Some(leaf) = self.table.unmap_hole(address, |node| free(node, memory)) {
+                release(leaf, memory);
+                self.resident.perforated_frames -= 1;
+                effects.invalidations.push(base_page(address));
+            }
+            address = address + PAGE_BYTES;
+        }
+        let page = *self.perforated_at(start).expect("it was just made");
+        let mut mapped = false;
+        self.table.for_each_hole(start, |_, _| mapped = true);
+        if page.own.count() == SUB_PAGES && !mapped {
+            self.evict_perforated(start, memory);
+            effects
+                .invalidations
+                .push(VirtRange::page_around(start, PageSize::Size2M));
+        }
+        Ok(())
+    }
+
+    /// Makes a part of a 2 MB page read-only: holes that point back into the chunk, with a
+    /// permission of their own. An ordinary page becomes a perforated one.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub(crate) fn protect_part(
+        &mut self,
+        range: VirtRange,
+        memory: &mut Memory,
+        effects: &mut Effects,
+    ) -> Result<(), Error> {
+        let start = page_of(range.start);
+        let Some(leaf) = self.table.leaf(start) else {
+            return Ok(());
+        };
+        if self.perforated_at(start).is_none() {
+            self.perforate(start, Perforated::whole(leaf.frame), memory, effects)?;
+        }
+        let mut address = range.start;
+        while address < range.end {
+            let page = *self.perforated_at(start).expect("it was just made");
+            if page.own.has(sub_page(address)) {
+                self.table
+                    .update_hole(address, |leaf| leaf.writable = false);
+                effects.invalidations.push(base_page(address));
+            } else {
+                let read_only = Leaf {
+                    writable: false,
+                    ..leaf.piece(address)
+                };
+                self.punch(address, Some(read_only), memory, effects)?;
+            }
+            address = address + PAGE_BYTES;
+        }
+        Ok(())
+    }
+
+    /// Makes the holes of a perforated page read-only.
+    pub(crate) fn protect_holes(&mut self, page: VirtAddr) {
+        let mut holes = Vec::new();
+        self.table
+            .for_each_hole(page, |address, _| holes.push(address));
+        for address in holes {
+            self.table
+                .update_hole(address, |leaf| leaf.writable = false);
+        }
+    }
+
+    /// Unmaps the perforated page around an address and gives up all its frames.
+    pub(crate) fn evict_perforated(
+        &mut self,
+        address: VirtAddr,
+        memory: &mut Memory,
+    ) -> Option<Leaf> {
+        let start = page_of(address);
+        let page = self.perforated.remove(&start.get())?;
+        let holes = self.unmap_holes(start, memory);
+        let leaf = self.table.unmap(start, |node| free(node, memory));
+        memory.holes.detach(page.chunk);
+        let own: Vec<Leaf> = holes
+            .into_iter()
+            .filter(|&(hole, _)| page.own.has(hole))
+            .map(|(_, leaf)| leaf)
+            .collect();
+        self.resident.perforated -= 1;
+        self.resident.reserved_frames -= u64::from(page.reserved.count());
+        self.resident.perforated_frames -=
+            u64::from(SUB_PAGES - page.own.count()) + own.len() as u64;
+        free_chunk(&page, &own, memory);
+        leaf
+    }
+
+    /// Makes 4 KB pages of the perforated page around an address; `node` is the frame for their
+    /// page table.
+    pub(crate) fn split_perforated(&mut self, address: VirtAddr, node: Frame, memory: &mut Memory) {
+        let start = page_of(address);
+        let Some(page) = self.perforated.remove(&start.get()) else {
+            return;
+        };
+        let holes = self.unmap_holes(start, memory);
+        memory.holes.detach(page.chunk);
+        self.table.split(start, PageSize::Size2M, node);
+        let in_chunk = u64::from(SUB_PAGES - page.own.count());
+        let mut mapped = 0;
+        for &(hole, leaf) in holes.iter().filter(|(hole, _)| page.own.has(*hole)) {
+            self.table.update(at(start, hole), |entry| *entry = leaf);
+            mapped += 1;
+        }
+        let is_mapped: Holes = holes.iter().map(|&(hole, _)| hole).collect();
+        for hole in page.own.iter() {
+            if !is_mapped.has(hole) {
+                self.table.unmap(at(start, hole), |node| free(node, memory));
+            }
+            if page.reserved.has(hole) || page.foreign.has(hole) {
+                free(page.frame(hole), memory);
+            }
+        }
+        self.resident.perforated -= 1;
+        self.resident.perforated_frames -= in_chunk + mapped;
+        self.resident.reserved_frames -= u64::from(page.reserved.count());
+        self.resident.pages_4k += in_chunk + mapped;
+    }
+
+    /// Frees frames that wait for holes to be filled: memory is short.
+    pub(crate) fn give_reserved_back(&mut self, memory: &mut Memory) {
+        self.resident.reserved_frames = 0;
+        for page in self.perforated.values_mut() {
+            for hole in std::mem::take(&mut page.reserved).iter() {
+                free(page.chunk.offset(hole), memory);
+            }
+        }
+    }
+
+    /// Makes a perforated page of the small pages in an aligned 2 MB: those that cannot be moved
+    /// become its holes. Nothing happens when no block is free.
+    pub(crate) fn promote(&mut self, range: VirtRange, memory: &mut Memory, effects: &mut Effects) {
+        let Some((_, vma)) = self.vma(range.start) else {
+            return;
+        };
+        let mut parts = Vec::new();
+        self.table
+            .for_each(range, |address, leaf| parts.push((sub_page(address), leaf)));
+        let is_movable = |leaf: &Leaf| {
+            memory.references(leaf.frame) == 1
+                && !memory.is_pinned(leaf.frame)
+                && !leaf.lazily_freed
+                && leaf.writable == vma.writable
+        };
+        let holes: Holes = parts
+            .iter()
+            .filter(|(_, leaf)| !is_movable(leaf))
+            .map(|&(part, _)| part)
+            .collect();
+        if holes.count() as usize == parts.len() {
+            return;
+        }
+        let Some(chunk) = obtain_huge(FrameClass::Anonymous, memory) else {
+            effects.fallbacks += 1;
+            return;
+        };
+        let absent = (0..SUB_PAGES).filter(|i| !parts.iter().any(|(part, _)| part == i));
+        let absent: Holes = absent.collect();
+        let own: Holes = (0..SUB_PAGES)
+            .filter(|&i| holes.has(i) || absent.has(i))
+            .collect();
+        let perforated = Perforated {
+            own,
+            reserved: own,
+            ..Perforated::whole(chunk)
+        };
+        let leaf = Leaf {
+            accessed: true,
+            dirty: true,
+            perforation: Some(own.filter()),
+            ..Leaf::new(chunk, PageSize::Size2M, vma.writable)
+        };
+        let Some(node) = self.table.collapse_2m(range.start, leaf) else {
+            free(chunk, memory);
+            return;
+        };
+        // The node of the small pages becomes the node of the holes.
+        let mut spare = Some(node);
+        for &(part, leaf) in &parts {
+            if holes.has(part) {
+                let mapped = self
+                    .table
+                    .map_hole(at(range.start, part), leaf, |_| spare.take());
+                debug_assert!(mapped.is_ok(), "one node holds all holes");
+                let _ = memory.set_owner(leaf.frame, None);
+            } else {
+                release(leaf, memory);
+                effects.copied_4k += 1;
+            }
+        }
+        if let Some(node) = spare {
+            free(node, memory);
+        }
+        self.resident.pages_4k -= parts.len() as u64;
+        self.resident.pages_2m += 1;
+        self.resident.perforated_frames += u64::from(holes.count());
+        let done = self.perforate(range.start, perforated, memory, effects);
+        debug_assert!(done.is_ok(), "a new chunk has no other sharers");
+        effects.collapses += 1;
+    }
+
+    /// Fills holes whose frame in the chunk has become free, by moving their contents there.
+    pub(crate) fn patch_pass(&mut self, most: usize, memory: &mut Memory, effects: &mut Effects) {
+        let candidates: Vec<(u64, Perforated)> = self
+            .perforated
+            .range(self.patch_position..)
+            .take(most)
+            .map(|(&address, page)| (address, *page))
+            .collect();
+        let Some(&(last, _)) = candidates.last() else {
+            self.patch_position = 0;
+            return;
+        };
+        self.patch_position = last + 1;
+        for (start, page) in candidates {
+            if memory.holes.sharers(page.chunk) > 1 {
+                continue;
+            }
+            for hole in page.own.iter().filter(|&hole| !page.foreign.has(hole)) {
+                let address = at(VirtAddr::new(start), hole);
+                let Some(leaf) = self.table.hole(address) else {
+                    continue;
+                };
+                let frame = page.frame(hole);
+                let is_plain = leaf.writable
+                    && leaf.frame != frame
+                    && memory.references(leaf.frame) == 1
+                    && !memory.is_pinned(leaf.frame)
+                    && memory.class(leaf.frame) == Some(FrameClass::Anonymous);
+                let is_ours = page.reserved.has(hole);
+                if !is_plain
+                    || !is_ours && memory.allocate_at(frame, FrameClass::Anonymous).is_err()
+                {
+                    continue;
+                }
+                let _ = memory.set_owner(frame, None);
+                self.table.unmap_hole(address, |node| free(node, memory));
+                free(leaf.frame, memory);
+                self.patch(address, memory, effects);
+                effects.copied_4k += 1;
+            }
+        }
+    }
+
+    /// Checks perforated pages and counts them.
+    ///
+    /// # Errors
+    /// A sentence that says where.
+    pub(crate) fn check_perforated(
+        &self,
+        resident: &mut Resident,
+        memory: &Memory,
+    ) -> Result<(), String> {
+        let mut in_table = 0;
+        self.table.for_each(crate::space::EVERYTHING, |_, leaf| {
+            in_table += usize::from(leaf.perforation.is_some());
+        });
+        if in_table != self.perforated.len() {
+            return Err(format!(
+                "{in_table} perforated pages are mapped and {} known",
+                self.perforated.len()
+            ));
+        }
+        for (&start, page) in &self.perforated {
+            let start = VirtAddr::new(start);
+            let leaf = self.table.leaf(start);
+            let Some(filter) = leaf.and_then(|leaf| leaf.perforation) else {
+                return Err(format!("no perforated page is mapped at {start}"));
+            };
+            if filter != page.own.filter() {
+                return Err(format!("the filter at {start} is not that of its holes"));
+            }
+            if leaf.is_some_and(|leaf| leaf.frame != page.chunk) {
+                return Err(format!("the page at {start} maps another chunk"));
+            }
+            let bitmap = memory.holes.holes(page.chunk);
+            resident.perforated += 1;
+            resident.reserved_frames += u64::from(page.reserved.count());
+            for i in 0..SUB_PAGES {
+                let address = at(start, i);
+                let hole = self.table.hole(address);
+                let (own, marked) = (page.own.has(i), bitmap.has(i));
+                if own && !marked {
+                    return Err(format!("the bitmap is wrong about {address}"));
+                }
+                if (page.reserved.has(i) || page.foreign.has(i)) && !own {
+                    return Err(format!("{address} is no hole and its frame waits"));
+                }
+                let points_back = hole.is_some_and(|hole| {
+                    hole.frame == page.frame(i)
+                        && Some(hole.writable) == leaf.map(|leaf| leaf.writable)
+                });
+                if marked && !own && !points_back {
+                    return Err(format!("the shadow does not point back at {address}"));
+                }
+                let frame = if own {
+                    hole.map(|leaf| leaf.frame)
+                } else {
+                    Some(page.frame(i))
+                };
+                if let Some(frame) = frame {
+                    resident.perforated_frames += 1;
+                    if memory.references(frame) == 0 {
+                        return Err(format!("{address} maps a frame that is free"));
+                    }
+                    if self.vma(address).is_none() {
+                        return Err(format!("the page at {address} lies outside every mapping"));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+const SPURIOUS: Fault = Fault {
+    kind: FaultKind::Spurious,
+    size: PageSize::Size2M,
+};
+const ANONYMOUS_4K: Fault = Fault {
+    kind: FaultKind::Anonymous,
+    size: PageSize::Size4K,
+};
+const ANONYMOUS_2M: Fault = Fault {
+    kind: FaultKind::Anonymous,
+    size: PageSize::Size2M,
+};
+
+/// Gives up the frames of a chunk, and those of its holes.
+fn free_chunk(page: &Perforated, holes: &[Leaf], memory: &mut Memory) {
+    // A chunk that never got mapped is one block still.
+    let _ = memory.split(page.chunk);
+    for i in 0..SUB_PAGES {
+        if !page.own.has(i) || page.reserved.has(i) || page.foreign.has(i) {
+            free(page.frame(i), memory);
+        }
+    }
+    for leaf in holes {
+        free(leaf.frame, memory);
+    }
+}
+
+/// Takes the free frames of the pageblock that has most of them, if the policy would perforate
+/// what is missing.
+fn claim_block_with_holes(
+    policy: &dyn MappingPolicy,
+    memory: &mut Memory,
+) -> Option<(Frame, Holes)> {
+    let movable = contigua_frames::MigrateType::Movable;
+    let blocks = memory.pageblocks().iter().enumerate();
+    let (number, block) = blocks
+        .filter(|(_, block)| block.kind() == movable)
+        .max_by_key(|(number, block)| (block.free(), std::cmp::Reverse(*number)))?;
+    let missing = SUB_PAGES - block.free();
+    let guess: Holes = (0..missing).collect();
+    if policy.on_holes(&guess) != HoleVerdict::Perforate {
+        return None;
+    }
+    let chunk = Frame::new(number as u32 * SUB_PAGES);
+    memory.drain_per_cpu();
+    let holes: Holes = (0..SUB_PAGES)
+        .filter(|&i| {
+            memory
+                .allocate_at(chunk.offset(i), FrameClass::Anonymous)
+                .is_err()
+        })
+        .collect();
+    if policy.on_holes(&holes) == HoleVerdict::Perforate {
+        return Some((chunk, holes));
+    }
+    for i in (0..SUB_PAGES).filter(|&i| !holes.has(i)) {
+        free(chunk.offset(i), memory);
+    }
+    None
+}

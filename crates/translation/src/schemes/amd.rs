@@ -1,0 +1,86 @@
+//! Coalescing as AMD's processors do it since Zen: when the walker reads a page-table entry whose
+//! aligned neighbours are contiguous and alike, one TLB entry serves for all of them. Software does
+//! nothing for it. AMD's optimization guides name groups of four pages.
+
+use contigua_paging::{CollapseContext, FaultContext, Leaf, MappingPolicy};
+use contigua_units::{PAGE_BYTES, PageSize};
+use serde::{Deserialize, Serialize};
+
+use super::grouped::{Grouped, Rule};
+use super::thp::{self, HugePages};
+use super::{BackgroundPass, Scheme};
+use crate::radix::group_of;
+use crate::{Error, Hardware, Request, Tables, Translator};
+
+/// How large groups are.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Where huge pages are used; nowhere, unless said otherwise.
+    pub huge: thp::Config,
+    /// log2 of the pages of a group: 2 for 16 KB, 3 for 32 KB.
+    pub group_log2: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            huge: thp::Config {
+                enabled: thp::Enabled::Never,
+                ..thp::Config::default()
+            },
+            group_log2: 2,
+        }
+    }
+}
+
+impl Scheme for Config {
+    fn translator(&self, hardware: &Hardware<'_>) -> Result<Box<dyn Translator>, Error> {
+        // A cache line has eight entries.
+        let group = self.group_log2.clamp(1, 3);
+        Ok(Box::new(Grouped::new(hardware, group, Neighbours(group))?))
+    }
+
+    fn policy(&self) -> Box<dyn MappingPolicy> {
+        Box::new(Policy(HugePages::new(&self.huge)))
+    }
+
+    fn background(&self) -> Option<BackgroundPass> {
+        self.huge.background()
+    }
+}
+
+struct Policy(HugePages);
+
+impl MappingPolicy for Policy {
+    fn on_fault(&self, context: &FaultContext) -> PageSize {
+        self.0.on_fault(context)
+    }
+
+    fn collapse(&self, context: &CollapseContext) -> bool {
+        self.0.collapse(context)
+    }
+}
+
+/// The entries around the one that was read are contiguous, aligned and alike.
+struct Neighbours(u32);
+
+impl Rule for Neighbours {
+    fn joins(&self, request: &Request, leaf: Leaf, tables: &Tables<'_>) -> bool {
+        let (start, part) = group_of(request.address, self.0);
+        let pages = 1 << self.0;
+        let Some(first) = leaf.frame.get().checked_sub(part) else {
+            return false;
+        };
+        first % pages == 0
+            && (0..pages).filter(|&other| other != part).all(|other| {
+                tables
+                    .resolve(start + u64::from(other) * PAGE_BYTES)
+                    .is_some_and(|page| {
+                        page.frame.get() == first + other
+                            && (page.writable && page.dirty) == leaf.writable
+                            && page.accessed
+                    })
+            })
+    }
+}

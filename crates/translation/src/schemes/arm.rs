@@ -1,0 +1,78 @@
+//! Arm's contiguous bit, with Linux's 64 KB pages for anonymous memory (mTHP): the kernel maps an
+//! aligned group of 16 pages to 16 contiguous frames and marks their entries, and one TLB entry
+//! serves for all of them. Changing one page takes the mark from its group.
+
+use contigua_paging::{CollapseContext, FaultContext, Leaf, MappingPolicy};
+use contigua_units::PageSize;
+use serde::{Deserialize, Serialize};
+
+use super::grouped::{Grouped, Rule};
+use super::thp::{self, HugePages};
+use super::{BackgroundPass, Scheme};
+use crate::{Error, Hardware, Request, Tables, Translator};
+
+/// log2 of the pages of a group: 64 KB (Arm ARM, D8.7: 16 entries with pages of 4 KB).
+const GROUP: u32 = 4;
+
+/// Where huge pages are used beside groups; nowhere, unless said otherwise.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// As with transparent huge pages.
+    pub huge: thp::Config,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            huge: thp::Config {
+                enabled: thp::Enabled::Never,
+                ..thp::Config::default()
+            },
+        }
+    }
+}
+
+impl Scheme for Config {
+    fn translator(&self, hardware: &Hardware<'_>) -> Result<Box<dyn Translator>, Error> {
+        Ok(Box::new(Grouped::new(hardware, GROUP, Marked)?))
+    }
+
+    fn policy(&self) -> Box<dyn MappingPolicy> {
+        Box::new(Policy(HugePages::new(&self.huge)))
+    }
+
+    fn background(&self) -> Option<BackgroundPass> {
+        self.huge.background()
+    }
+}
+
+struct Policy(HugePages);
+
+impl MappingPolicy for Policy {
+    fn on_fault(&self, context: &FaultContext) -> PageSize {
+        self.0.on_fault(context)
+    }
+
+    fn collapse(&self, context: &CollapseContext) -> bool {
+        self.0.collapse(context)
+    }
+
+    fn groups_of_16(&self) -> bool {
+        true
+    }
+}
+
+/// The entry that was read has the mark. All entries of the group are the same but for their
+/// frames, and dirty together: the kernel maps them at once, and hardware may keep the state of
+/// one for all.
+struct Marked;
+
+impl Rule for Marked {
+    fn joins(&self, request: &Request, leaf: Leaf, tables: &Tables<'_>) -> bool {
+        // Frames of a guest's group need not be contiguous in its host.
+        leaf.contiguous
+            && leaf.frame.get() % (1 << GROUP) == request.address.page().get() as u32 % (1 << GROUP)
+            && tables.host.is_none()
+    }
+}

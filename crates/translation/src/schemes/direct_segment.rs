@@ -1,0 +1,132 @@
+//! Direct segments (paper 004): BASE, LIMIT and OFFSET registers beside the first-level data TLB.
+//!
+//! The registers themselves are in [`Mmu`](crate::Mmu): what they map never gets here. Behind them
+//! is conventional hardware for everything else. In a virtual machine the registers can hold the
+//! guest's segment, the host's, or both composed; which, follows from whether guest, host or both
+//! use this scheme (paper 004, section 6).
+
+use contigua_paging::{CollapseContext, Eligible, FaultContext, MappingPolicy};
+use contigua_units::{Bytes, PageSize};
+use serde::{Deserialize, Serialize};
+
+use super::{PrimaryRegion, Scheme};
+use crate::{Error, Hardware, Radix, SpaceId, Translation, Translator, TranslatorCounters};
+use crate::{MemoryPort, Request, Tables, VirtRange};
+
+/// What goes into a primary region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Policy {
+    /// What the program asks to be there (`MAP_HUGETLB` stands for the paper's flag).
+    OptIn,
+    /// All private anonymous memory that may be written.
+    OptOut,
+}
+
+/// Where contiguous memory comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Source {
+    /// Set aside when the process begins (the paper's prototype).
+    Reservation,
+    /// Made by compaction at the first touch of the region.
+    Compaction,
+}
+
+/// How the operating system uses segments.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// What goes into the primary region.
+    pub policy: Policy,
+    /// Where its memory comes from.
+    pub source: Source,
+    /// Most memory for the segment, as a share of all memory, 0 to 1. Where less is contiguous,
+    /// the segment is smaller and the rest is paged.
+    pub share: f64,
+    /// By how much the segment grows when the program first touches memory behind its end.
+    pub step: Bytes,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            policy: Policy::OptOut,
+            source: Source::Reservation,
+            share: 0.75,
+            step: Bytes::new(PageSize::Size2M.bytes()),
+        }
+    }
+}
+
+impl Scheme for Config {
+    fn translator(&self, hardware: &Hardware<'_>) -> Result<Box<dyn Translator>, Error> {
+        Ok(Box::new(Segmented(Radix::new(hardware)?)))
+    }
+
+    fn policy(&self) -> Box<dyn MappingPolicy> {
+        Box::new(Paged)
+    }
+
+    fn primary(&self) -> Option<PrimaryRegion> {
+        Some(PrimaryRegion {
+            eligible: match self.policy {
+                Policy::OptIn => Eligible::OnRequest,
+                Policy::OptOut => Eligible::ByDefault,
+            },
+            chunk: Some(self.share),
+            at_start: self.source == Source::Reservation,
+            step: self.step,
+        })
+    }
+}
+
+/// What no segment maps has pages of 4 KB.
+struct Paged;
+
+impl MappingPolicy for Paged {
+    fn on_fault(&self, _: &FaultContext) -> PageSize {
+        PageSize::Size4K
+    }
+
+    fn collapse(&self, _: &CollapseContext) -> bool {
+        false
+    }
+}
+
+/// Bits of the registers of a hardware thread: three page numbers of 52 bits.
+const REGISTER_BITS: u64 = 3 * 52;
+
+/// Conventional hardware, and the registers' storage.
+struct Segmented(Radix);
+
+impl Translator for Segmented {
+    fn translate(
+        &mut self,
+        request: &Request,
+        tables: &mut Tables<'_>,
+        port: &mut dyn MemoryPort,
+    ) -> Translation {
+        self.0.translate(request, tables, port)
+    }
+
+    fn invalidate(&mut self, space: SpaceId, range: VirtRange) {
+        self.0.invalidate(space, range);
+    }
+
+    fn flush(&mut self) {
+        self.0.flush();
+    }
+
+    fn counters(&self) -> TranslatorCounters {
+        self.0.counters()
+    }
+
+    fn reset_counters(&mut self) {
+        self.0.reset_counters();
+    }
+
+    fn storage_bits(&self) -> u64 {
+        self.0.storage_bits() + REGISTER_BITS
+    }
+}

@@ -1,0 +1,82 @@
+//! Gap-tolerant sequential mapping (Du, Zhou, Childers, Mossé and Melhem, HPCA 2015), the rival
+//! that paper 003, section 6.5 compares with: a 2 MB page whose 64 KB parts are any 32 of the 64 in
+//! a 4 MB chunk, in order, so that parts with missing frames are stepped around. With fewer than
+//! 32 whole parts there is no superpage, and 4 KB pages serve.
+//!
+//! What the mechanism costs in the page table is not modelled: a superpage here is translated like
+//! any page of 2 MB. The second half of the chunk is taken to have as many missing parts as the
+//! first.
+
+use contigua_paging::holes::SUB_PAGES;
+use contigua_paging::{CollapseContext, FaultContext, HoleVerdict, Holes, MappingPolicy};
+use contigua_units::PageSize;
+use serde::{Deserialize, Serialize};
+
+use super::thp::{self, HugePages};
+use super::{BackgroundPass, Scheme};
+use crate::{Error, Hardware, Radix, Translator};
+
+/// Frames of a part: 64 KB.
+const PART: u32 = 16;
+/// Parts of 2 MB.
+const PARTS: u32 = SUB_PAGES / PART;
+
+/// Where huge pages are used.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// As with transparent huge pages.
+    pub huge: thp::Config,
+}
+
+impl Scheme for Config {
+    fn translator(&self, hardware: &Hardware<'_>) -> Result<Box<dyn Translator>, Error> {
+        Ok(Box::new(Radix::new(hardware)?))
+    }
+
+    fn policy(&self) -> Box<dyn MappingPolicy> {
+        Box::new(Policy(HugePages::new(&self.huge)))
+    }
+
+    fn background(&self) -> Option<BackgroundPass> {
+        self.huge.background()
+    }
+}
+
+struct Policy(HugePages);
+
+impl MappingPolicy for Policy {
+    fn on_fault(&self, context: &FaultContext) -> PageSize {
+        self.0.on_fault(context)
+    }
+
+    fn collapse(&self, context: &CollapseContext) -> bool {
+        self.0.collapse(context)
+    }
+
+    fn on_holes(&self, holes: &Holes) -> HoleVerdict {
+        let has_hole = |part: u32| (0..PART).any(|i| holes.has(part * PART + i));
+        let missing = (0..PARTS).filter(|&part| has_hole(part)).count() as u32;
+        // Two halves with as many missing each leave at least 32 of 64 parts.
+        if 2 * (PARTS - missing) >= PARTS {
+            HoleVerdict::Tolerate
+        } else {
+            HoleVerdict::Split
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn up_to_half_of_the_parts_may_have_holes() {
+        let policy = Config::default().policy();
+        let in_parts = |parts: u32| (0..parts).map(|part| part * PART).collect();
+        assert_eq!(policy.on_holes(&in_parts(16)), HoleVerdict::Tolerate);
+        assert_eq!(policy.on_holes(&in_parts(17)), HoleVerdict::Split);
+        let clustered = (0..256).collect();
+        assert_eq!(policy.on_holes(&clustered), HoleVerdict::Tolerate);
+    }
+}
