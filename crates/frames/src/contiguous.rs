@@ -1,6 +1,8 @@
 //! Emptying ranges: isolating pageblocks, moving everything out, and handing the range out as a
 //! whole (Linux's `alloc_contig_range`), for pages of 1 GB and for moving the border.
 
+use core::ops::Range;
+
 use contigua_contiguity::FrameKind;
 use contigua_units::{Frame, Order};
 
@@ -66,8 +68,41 @@ impl<S: Storage> Frames<S> {
         let start = self.regions[region].start.get().div_ceil(BLOCK_FRAMES) as usize;
         let end = (self.regions[region].end.get() / BLOCK_FRAMES) as usize;
         self.drain_per_cpu();
-        let (mut best, mut run) = (start..start, start..start);
-        for number in start..end {
+        let (mut best, mut from) = (start..start, start);
+        loop {
+            let run = self.longest_emptiable(from..end, most);
+            if run.len() <= best.len() {
+                break;
+            }
+            let emptied = self.empty_blocks(run.clone(), moves);
+            if emptied == run.len() {
+                return Some(self.take_blocks(run, class));
+            }
+            // Something there does not move, although its kind does: look behind it.
+            self.counters.contiguous_failures += 1;
+            for number in run.clone() {
+                self.restore(number);
+            }
+            from = run.start + emptied + 1;
+            if emptied > best.len() {
+                best = run.start..run.start + emptied;
+            }
+        }
+        if best.is_empty() {
+            return None;
+        }
+        let emptied = self.empty_blocks(best.clone(), moves);
+        for number in best.clone().skip(emptied) {
+            self.restore(number);
+        }
+        best.end = best.start + emptied;
+        (emptied > 0).then(|| self.take_blocks(best, class))
+    }
+
+    /// The longest run of pageblocks that can be emptied, of at most `most`; the first such.
+    fn longest_emptiable(&self, blocks: Range<usize>, most: usize) -> Range<usize> {
+        let (mut best, mut run) = (blocks.start..blocks.start, blocks.start..blocks.start);
+        for number in blocks {
             if self.is_emptiable(first_frame(number), Order::HUGE_2M) {
                 run.end = number + 1;
             } else {
@@ -80,30 +115,27 @@ impl<S: Storage> Frames<S> {
                 break;
             }
         }
-        // What is moved out of the first blocks must not go to the later ones.
-        for number in best.clone() {
+        best
+    }
+
+    /// Isolates pageblocks and empties as many from the first on as possible; how many. What is
+    /// moved out of the first ones does not go to the later ones.
+    fn empty_blocks(&mut self, blocks: Range<usize>, moves: &mut dyn Moves) -> usize {
+        for number in blocks.clone() {
             self.isolate(number);
         }
-        let is_empty = |frames: &mut Self, number| frames.evacuate(number, Mover::Software, moves);
-        let mut is_empty = is_empty;
-        let emptied = best
-            .clone()
-            .take_while(|&number| is_empty(self, number))
-            .count();
-        for number in best.clone().skip(emptied) {
-            self.restore(number);
-        }
-        for number in best.clone().take(emptied) {
+        blocks
+            .take_while(|&number| self.evacuate(number, Mover::Software, moves))
+            .count()
+    }
+
+    /// Makes an allocated block of each of some isolated, empty pageblocks.
+    fn take_blocks(&mut self, blocks: Range<usize>, class: FrameClass) -> (Frame, usize) {
+        self.counters.contiguous_allocations += 1;
+        for number in blocks.clone() {
             self.take_range(first_frame(number), Order::HUGE_2M, class);
         }
-        if emptied < best.len() {
-            self.counters.contiguous_failures += 1;
-        }
-        if emptied == 0 {
-            return None;
-        }
-        self.counters.contiguous_allocations += 1;
-        Some((first_frame(best.start), emptied))
+        (first_frame(blocks.start), blocks.len())
     }
 
     /// Whether nothing in a range is unmovable, reserved or isolated, or reaches beyond it.

@@ -30,6 +30,7 @@ enum Operation {
     },
     AllocateAt(u32),
     AllocateContiguous(u8),
+    AllocateRun(usize),
     Free(usize),
     FreeAny(u32),
     FreeNewest,
@@ -85,6 +86,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         30 => allocate,
         4 => any::<u32>().prop_map(Operation::AllocateAt),
         1 => (11..=12u8).prop_map(Operation::AllocateContiguous),
+        1 => (1..7usize).prop_map(Operation::AllocateRun),
         14 => any::<usize>().prop_map(Operation::Free),
         1 => any::<u32>().prop_map(Operation::FreeAny),
         2 => Just(Operation::FreeNewest),
@@ -254,6 +256,18 @@ impl Model {
                 self.follow();
                 if let Some(range) = range {
                     self.add(range, order, class, Home::Nobody);
+                }
+            }
+            Operation::AllocateRun(most) => {
+                let class = FrameClass::Anonymous;
+                let run = self.frames.allocate_run(most, class, &mut self.moves);
+                self.follow();
+                if let Some((first, blocks)) = run {
+                    assert!((1..=most).contains(&blocks));
+                    for block in 0..blocks as u32 {
+                        let frame = first.offset(block * Order::HUGE_2M.frames());
+                        self.add(frame, Order::HUGE_2M, class, Home::Nobody);
+                    }
                 }
             }
             Operation::Free(choice) => {

@@ -249,7 +249,7 @@ impl Fragmentation {
     }
 }
 
-/// The finalizer of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+/// The finalizer of `SplitMix64` (Steele, Lea and Flood, OOPSLA 2014).
 const fn mix(value: u64) -> u64 {
     let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -16,7 +16,7 @@ pub struct Memory {
     pool: Pool,
 }
 
-/// Huge pages that were set aside at boot (Linux's HugeTLB pool). They go back to it when their
+/// Huge pages that were set aside at boot (Linux's `hugetlbfs` pool). They go back to it when their
 /// mapping ends.
 #[derive(Clone, Debug, Default)]
 struct Pool {

@@ -123,6 +123,7 @@ impl AddressSpace {
         self.resident.perforated_frames += u64::from(SUB_PAGES - perforated.own.count());
         self.resident.reserved_frames += u64::from(perforated.reserved.count());
         effects.perforations += 1;
+        effects.nodes += 1;
         effects
             .invalidations
             .push(VirtRange::page_around(page, PageSize::Size2M));

@@ -64,7 +64,7 @@ pub trait MappingPolicy: Send {
         false
     }
 
-    /// Whether pages of 2 MB and 1 GB come from those set aside at boot (HugeTLB).
+    /// Whether pages of 2 MB and 1 GB come from those set aside at boot.
     fn uses_reserved(&self) -> bool {
         false
     }

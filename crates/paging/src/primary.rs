@@ -396,7 +396,9 @@ impl AddressSpace {
         }
         if let Some(primary) = &mut self.primary {
             primary.remove(range);
-            inside.into_iter().for_each(|piece| primary.give(piece));
+            for piece in inside {
+                primary.give(piece);
+            }
         }
         Ok(())
     }

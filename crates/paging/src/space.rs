@@ -319,7 +319,7 @@ impl AddressSpace {
             }
             None => self.fault_in(address, write, range, vma, policy, memory, effects),
             Some(leaf) if write && !leaf.writable => {
-                self.make_writable(address, leaf, vma, policy, memory, effects)
+                self.make_writable(address, leaf, vma, memory, effects)
             }
             Some(leaf) => {
                 if write && leaf.lazily_freed {
@@ -556,16 +556,11 @@ impl AddressSpace {
 
     /// Lets stores through to a page that is mapped read-only: at once when nobody else sees it,
     /// to a copy otherwise.
-    #[allow(
-        clippy::too_many_arguments,
-        reason = "one step of `fault`, kept apart to be read"
-    )]
     fn make_writable(
         &mut self,
         address: VirtAddr,
         leaf: Leaf,
         vma: Vma,
-        policy: &dyn MappingPolicy,
         memory: &mut Memory,
         effects: &mut Effects,
     ) -> Result<Fault, Error> {
@@ -606,7 +601,7 @@ impl AddressSpace {
             leaf = self.table.leaf(address).ok_or(Error::OutOfMemory)?;
             let whole = memory.order(leaf.frame) == Some(leaf.size.order());
             if whole && memory.references(leaf.frame) == 1 {
-                return self.make_writable(address, leaf, vma, policy, memory, effects);
+                return self.make_writable(address, leaf, vma, memory, effects);
             }
         }
         let frame = self.obtain_base(FrameClass::Anonymous, memory, effects)?;
@@ -812,7 +807,8 @@ pub(crate) fn obtain_node(
     };
     let request = Request::new(order, FrameClass::PageTable);
     let frame = memory.allocate_or_reclaim(&request, &mut ());
-    effects.nodes += u64::from(frame.is_some()) * u64::from(order.frames());
+    // A shadow is zeroed with its first perforated page.
+    effects.nodes += u64::from(frame.is_some());
     frame
 }
 

@@ -53,6 +53,10 @@ impl Levels {
 
 /// What a leaf entry says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "they are the bits of an entry, each with a meaning of its own"
+)]
 pub struct Leaf {
     /// First frame of the page.
     pub frame: Frame,
@@ -814,7 +818,7 @@ impl PageTable {
             }
             if due {
                 let frame = self.frames[index];
-                if self.frames[shadow] != frame.offset(1) || frame.get() % 2 != 0 {
+                if self.frames[shadow] != frame.offset(1) || !frame.get().is_multiple_of(2) {
                     return Err(format!("the shadow of node {index} lies elsewhere"));
                 }
                 for (at, entry) in all.iter().enumerate() {

@@ -20,8 +20,9 @@ use crate::{Access, Error, Hardware, HostTables, MemoryPort, Request, Tables, Tr
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NestedConfig {
-    /// Whole translations, of any size of page.
-    pub tlb: Geometry,
+    /// Whole translations, of any size of page; none where it is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tlb: Option<Geometry>,
     /// Upper entries of the host's table.
     pub walk_cache: WalkCacheConfig,
 }
@@ -32,10 +33,7 @@ impl Default for NestedConfig {
     fn default() -> Self {
         let geometry = |entries, ways| Some(Geometry { entries, ways });
         Self {
-            tlb: Geometry {
-                entries: 16,
-                ways: 16,
-            },
+            tlb: geometry(16, 16),
             walk_cache: WalkCacheConfig {
                 pml5e: geometry(2, 2),
                 pml4e: geometry(2, 2),
@@ -260,7 +258,7 @@ impl Walker {
         self.cache.clear();
         if let Some(host) = &mut self.host {
             host.cache.clear();
-            host.tlb.clear();
+            host.tlb.iter_mut().for_each(Array::clear);
         }
     }
 
@@ -268,7 +266,8 @@ impl Walker {
         /// Bits of a nested TLB entry: two page numbers of 40 bits, size and permissions.
         const NESTED_ENTRY_BITS: u64 = 40 + 40 + 2 + 6;
         let host = self.host.as_ref().map_or(0, |host| {
-            host.cache.storage_bits() + host.tlb.capacity() as u64 * NESTED_ENTRY_BITS
+            let entries = host.tlb.as_ref().map_or(0, Array::capacity) as u64;
+            host.cache.storage_bits() + entries * NESTED_ENTRY_BITS
         });
         self.cache.storage_bits() + host
     }
@@ -278,15 +277,18 @@ impl Walker {
 #[derive(Clone, Debug)]
 struct HostWalker {
     cache: WalkCache,
-    tlb: Array,
+    tlb: Option<Array>,
 }
 
 impl HostWalker {
     fn new(config: &NestedConfig) -> Result<Self, Error> {
-        let sets = Sets::with_geometry("nested.tlb", config.tlb)?;
+        let sets = config
+            .tlb
+            .map(|geometry| Sets::with_geometry("nested.tlb", geometry))
+            .transpose()?;
         Ok(Self {
             cache: WalkCache::new(&config.walk_cache)?,
-            tlb: Array::new(sets, 0),
+            tlb: sets.map(|sets| Array::new(sets, 0)),
         })
     }
 
@@ -316,7 +318,8 @@ impl HostWalker {
         let at = VirtAddr::new(address.get());
         if host.segment.translate(at).is_none() {
             for size in PageSize::ALL {
-                if let Some(entry) = self.tlb.lookup(at, HOST, Kind::Page(size))
+                if let Some(tlb) = &mut self.tlb
+                    && let Some(entry) = tlb.lookup(at, HOST, Kind::Page(size))
                     && entry.perforation.is_none()
                 {
                     counters.nested_tlb_hits += 1;
@@ -362,7 +365,9 @@ impl HostWalker {
             return Ok(Leaf::new(frame, PageSize::Size2M, true));
         }
         for size in PageSize::ALL.into_iter().rev() {
-            if let Some(entry) = self.tlb.lookup(at, HOST, Kind::Page(size)) {
+            if let Some(tlb) = &mut self.tlb
+                && let Some(entry) = tlb.lookup(at, HOST, Kind::Page(size))
+            {
                 counters.nested_tlb_hits += 1;
                 return Ok(Leaf {
                     perforation: entry.perforation,
@@ -388,7 +393,9 @@ impl HostWalker {
 
     fn enter(&mut self, at: VirtAddr, leaf: Leaf) {
         let kind = Kind::Page(leaf.size);
-        self.tlb.remove(at, HOST, kind);
-        self.tlb.insert(at, HOST, kind, Entry::of(leaf));
+        if let Some(tlb) = &mut self.tlb {
+            tlb.remove(at, HOST, kind);
+            tlb.insert(at, HOST, kind, Entry::of(leaf));
+        }
     }
 }

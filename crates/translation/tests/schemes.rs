@@ -495,7 +495,7 @@ fn run(case: &Case, steps: Vec<Step>) {
             Step::Protect(index, start, pages, writable) => {
                 let range = range(start, pages);
                 server.change(pick(index), |s, m, e, _| {
-                    s.protect(range, writable, m, e).unwrap()
+                    s.protect(range, writable, m, e).unwrap();
                 });
             }
             Step::Advise(index, start, pages, huge) => {
@@ -506,13 +506,13 @@ fn run(case: &Case, steps: Vec<Step>) {
                 };
                 let range = range(start, pages);
                 server.change(pick(index), |s, m, e, _| {
-                    s.advise_huge(range, advice, m, e).unwrap()
+                    s.advise_huge(range, advice, m, e).unwrap();
                 });
             }
             Step::FreeLazily(index, start, pages) => {
                 let range = range(start, pages);
                 server.change(pick(index), |s, m, e, _| {
-                    s.free_lazily(range, m, e).unwrap()
+                    s.free_lazily(range, m, e).unwrap();
                 });
             }
             Step::Remap(index, start, pages, target) => {
@@ -532,7 +532,7 @@ fn run(case: &Case, steps: Vec<Step>) {
                 let mut child = None;
                 if id.0 < 3 {
                     server.change(pick(index), |s, m, e, _| {
-                        child = Some(s.fork(id, m, e).unwrap())
+                        child = Some(s.fork(id, m, e).unwrap());
                     });
                 }
                 server.spaces.extend(child);

@@ -1,4 +1,4 @@
-//! Huge pages that are set aside at boot (Linux's HugeTLB), as paper 004 uses them for its
+//! Huge pages that are set aside at boot (Linux's `hugetlbfs`), as paper 004 uses them for its
 //! baselines of 2 MB and 1 GB: the program's memory lies in a primary region, aligned to the size
 //! of page, as libhugetlbfs places it.
 

@@ -567,3 +567,116 @@ impl Perforated {
         (range.bytes() <= PageSize::Size4K.bytes()).then_some((kind, entry))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use contigua_cache::Geometry;
+    use contigua_frames::{Boxed, Frames, Layout, Placement};
+    use contigua_paging::{
+        AddressSpace, Effects, Fragmentation, HoleKind, Levels, Memory, Pattern, Segment,
+        TableShape, Vma,
+    };
+
+    use crate::{L1Config, L2Config, TlbConfig, WalkCacheConfig};
+
+    struct Free;
+
+    impl MemoryPort for Free {
+        fn reference(&mut self, _: PhysAddr) -> Cycles {
+            Cycles::ZERO
+        }
+    }
+
+    fn hardware() -> Perforated {
+        let l1 = L1Config {
+            pages_4k: Some(Geometry { entries: 1, ways: 1 }),
+            pages_2m: None,
+            pages_1g: None,
+        };
+        let tlb = TlbConfig {
+            l1d: l1.clone(),
+            l1i: l1,
+            l2: vec![L2Config {
+                entries: 64,
+                ways: 64,
+                latency_cycles: Cycles::new(7),
+                holds: vec![PageSize::Size4K, PageSize::Size2M],
+            }],
+            address_space_ids: true,
+        };
+        let hardware = Hardware {
+            tlb: &tlb,
+            walk_cache: &WalkCacheConfig::default(),
+            nested: None,
+        };
+        Perforated::new(&hardware, true).unwrap()
+    }
+
+    /// Reads a sub-page, then takes its neighbour's page away, then reads the neighbour. Says
+    /// whether hardware then agreed with the tables.
+    fn agrees(mutant: Option<Mutant>, read: u64, punched: u64) -> bool {
+        const BASE: u64 = 0x4000_0000;
+        let at = |sub_page: u64| VirtAddr::new(BASE + sub_page * 4096);
+        let layout = Layout::new(8192, 0, 1);
+        let frames = Frames::new(Boxed::new(layout), contigua_frames::Config::default(), Placement::default());
+        let mut memory = Memory::from(frames.unwrap());
+        let shape = TableShape { levels: Levels::Four, has_shadows: true };
+        let mut space = AddressSpace::with(SpaceId(0), shape, &mut memory).unwrap();
+        space.set_fragmentation(Some(Fragmentation {
+            share: 1.0,
+            holes: 1.0 / 512.0,
+            pattern: Pattern::Clustered,
+            kind: HoleKind::Remapped,
+            seed: 0,
+        }));
+        let mut effects = Effects::default();
+        let policy = Config::default().policy();
+        let all = VirtRange::with_length(at(0), 2 << 20);
+        space.map(all, Vma::ANONYMOUS, &mut memory, &mut effects).unwrap();
+        space.fault(at(0), true, &*policy, &mut memory, &mut effects).unwrap();
+        let mut mmu = hardware();
+        mmu.mutant = mutant;
+        let translate = |mmu: &mut Perforated, space: &mut AddressSpace, memory: &Memory, address| {
+            let request = Request { address, space: SpaceId(0), access: Access::Read };
+            let mut tables = Tables {
+                table: space.table_mut(),
+                holes: &memory.holes,
+                segment: Segment::NONE,
+                host: None,
+            };
+            let expected = tables.resolve(address).map(|leaf| leaf.frame);
+            let found = match mmu.translate(&request, &mut tables, &mut Free) {
+                Translation::Page { leaf, .. } => Some(leaf.physical(address).frame()),
+                Translation::Fault { .. } => None,
+            };
+            found == expected
+        };
+        assert!(translate(&mut mmu, &mut space, &memory, at(read)));
+        effects.clear();
+        let gone = VirtRange::with_length(at(punched), 4096);
+        space.discard(gone, &mut memory, &mut effects).unwrap();
+        for &range in &effects.invalidations {
+            mmu.invalidate(SpaceId(0), range);
+        }
+        let request = Request { address: at(punched), space: SpaceId(0), access: Access::Read };
+        let mut tables = Tables {
+            table: space.table_mut(),
+            holes: &memory.holes,
+            segment: Segment::NONE,
+            host: None,
+        };
+        let answer = mmu.translate(&request, &mut tables, &mut Free);
+        matches!(answer, Translation::Fault { .. })
+    }
+
+    #[test]
+    fn a_punch_that_leaves_the_page_or_its_bitmap_in_the_tlb_is_found_out() {
+        // Sub-page 100 lies where the filter was clear; 6 lies beside the hole that there was.
+        for (read, punched) in [(99, 100), (5, 6)] {
+            assert!(agrees(None, read, punched));
+        }
+        assert!(!agrees(Some(Mutant::KeepsPage), 99, 100));
+        assert!(!agrees(Some(Mutant::KeepsBitmap), 5, 6));
+    }
+}

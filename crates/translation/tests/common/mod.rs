@@ -1,0 +1,212 @@
+//! Small servers for tests of translation.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use contigua_cache::Geometry;
+use contigua_frames::{Boxed, Config, Frames, Layout, Placement};
+use contigua_paging::{AddressSpace, Effects, Memory, Segment, SpaceId, TableShape};
+use contigua_translation::{
+    Access, Answer, Hardware, HostTables, L1Config, L2Config, Lookup, MemoryPort, Mmu,
+    NestedConfig, Request, SchemeConfig, Tables, TlbConfig, WalkCacheConfig,
+};
+use contigua_units::{Bytes, Cycles, PageSize, PhysAddr, VirtAddr};
+
+pub const BASE: u64 = 0x4000_0000;
+pub const ID: SpaceId = SpaceId(0);
+pub const L2_LATENCY: u64 = 7;
+
+/// Remembers what walkers read; each reference takes 100 cycles.
+#[derive(Default)]
+pub struct Recorder(pub Vec<PhysAddr>);
+
+impl MemoryPort for Recorder {
+    fn reference(&mut self, address: PhysAddr) -> Cycles {
+        self.0.push(address);
+        Cycles::new(100)
+    }
+}
+
+pub const fn geometry(entries: u32, ways: u32) -> Geometry {
+    Geometry { entries, ways }
+}
+
+/// TLBs as large as Skylake's.
+pub fn tlb() -> TlbConfig {
+    let l1 = L1Config {
+        pages_4k: Some(geometry(64, 4)),
+        pages_2m: Some(geometry(32, 4)),
+        pages_1g: None,
+    };
+    TlbConfig {
+        l1d: l1.clone(),
+        l1i: l1,
+        l2: vec![L2Config {
+            entries: 1536,
+            ways: 12,
+            latency_cycles: Cycles::new(L2_LATENCY),
+            holds: vec![PageSize::Size4K, PageSize::Size2M],
+        }],
+        address_space_ids: true,
+    }
+}
+
+pub fn scheme(name: &str, more: &str) -> SchemeConfig {
+    #[derive(serde::Deserialize)]
+    struct Design {
+        translation: SchemeConfig,
+    }
+    let text = format!("[translation.{name}]\n{more}");
+    toml::from_str::<Design>(&text).unwrap().translation
+}
+
+/// An MMU without page-walk caches, so that walks read everything.
+pub fn mmu_without_walk_caches(scheme: &SchemeConfig, nested: bool) -> Mmu {
+    let none = WalkCacheConfig::default();
+    let nested_config = NestedConfig {
+        tlb: None,
+        walk_cache: none.clone(),
+    };
+    let tlb = tlb();
+    let hardware = Hardware {
+        tlb: &tlb,
+        walk_cache: &none,
+        nested: nested.then_some(&nested_config),
+    };
+    Mmu::new(&hardware, scheme).unwrap()
+}
+
+pub fn mmu(scheme: &SchemeConfig) -> Mmu {
+    let tlb = tlb();
+    let walk_cache = NestedConfig::default().walk_cache;
+    let hardware = Hardware {
+        tlb: &tlb,
+        walk_cache: &walk_cache,
+        nested: None,
+    };
+    Mmu::new(&hardware, scheme).unwrap()
+}
+
+pub fn memory(frames: usize) -> Memory {
+    let config = Config {
+        min_free: Some(Bytes::new(0)),
+        ..Config::default()
+    };
+    let layout = Layout::new(frames, 0, 1);
+    Frames::new(Boxed::new(layout), config, Placement::default())
+        .unwrap()
+        .into()
+}
+
+pub fn space(scheme: &SchemeConfig, memory: &mut Memory) -> AddressSpace {
+    let shape = TableShape {
+        has_shadows: scheme.has_shadows(),
+        ..TableShape::default()
+    };
+    AddressSpace::with(ID, shape, memory).unwrap()
+}
+
+/// What an access came to, and what it read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Hit(PhysAddr),
+    Translated(PhysAddr, Cycles, Vec<PhysAddr>),
+    Fault,
+}
+
+impl Outcome {
+    pub fn references(&self) -> usize {
+        match self {
+            Self::Translated(_, _, references) => references.len(),
+            Self::Hit(_) | Self::Fault => 0,
+        }
+    }
+
+    pub fn physical(&self) -> Option<PhysAddr> {
+        match self {
+            Self::Hit(physical) | Self::Translated(physical, ..) => Some(*physical),
+            Self::Fault => None,
+        }
+    }
+}
+
+/// One access to tables that are as they are.
+pub fn access(
+    mmu: &mut Mmu,
+    space: &mut AddressSpace,
+    memory: &Memory,
+    host: Option<(&mut AddressSpace, &Memory)>,
+    address: VirtAddr,
+    access: Access,
+) -> Outcome {
+    let lookup = match access {
+        Access::Read => mmu.read(address, space.id()),
+        Access::Write => mmu.write(address, space.id()),
+        Access::Execute => mmu.fetch(address, space.id()),
+    };
+    if let Lookup::Hit(physical) = lookup {
+        return Outcome::Hit(physical);
+    }
+    let request = Request {
+        address,
+        space: space.id(),
+        access,
+    };
+    let segment = space.segment();
+    let mut tables = Tables {
+        segment,
+        table: space.table_mut(),
+        holes: &memory.holes,
+        host: host.map(|(space, memory)| HostTables {
+            segment: space.segment(),
+            table: space.table_mut(),
+            holes: &memory.holes,
+        }),
+    };
+    let mut port = Recorder::default();
+    match mmu.miss(&request, &mut tables, &mut port) {
+        Answer::Translated {
+            physical, latency, ..
+        } => Outcome::Translated(physical, latency, port.0),
+        Answer::Fault { .. } => Outcome::Fault,
+    }
+}
+
+/// The same, with the kernel's help.
+pub fn access_or_fault(
+    mmu: &mut Mmu,
+    space: &mut AddressSpace,
+    memory: &mut Memory,
+    scheme: &SchemeConfig,
+    address: VirtAddr,
+    kind: Access,
+) -> Outcome {
+    for _ in 0..6 {
+        mmu.dispatch(space.segment(), true);
+        let outcome = access(mmu, space, memory, None, address, kind);
+        if outcome != Outcome::Fault {
+            return outcome;
+        }
+        let mut effects = Effects::default();
+        let write = kind == Access::Write;
+        space
+            .fault(address, write, &*scheme.policy(), memory, &mut effects)
+            .unwrap();
+        for range in effects.invalidations {
+            mmu.invalidate(space.id(), range);
+        }
+    }
+    panic!("{kind:?} at {address} faults for ever");
+}
+
+pub fn counter(mmu: &Mmu, name: &str) -> u64 {
+    let counters = mmu.scheme_counters();
+    let found = counters.iter().find(|(known, _)| *known == name);
+    found.unwrap_or_else(|| panic!("no counter {name}")).1
+}
+
+pub fn segment(base: u64, limit: u64, offset: u64) -> Segment {
+    Segment {
+        base: VirtAddr::new(base),
+        limit: VirtAddr::new(limit),
+        offset,
+    }
+}
