@@ -167,16 +167,26 @@ impl Engine {
         }
         within_limit("thread", batch.thread.0)?;
         self.switch_to(batch.thread)?;
+        if self.relocates {
+            self.consume_words::<true>(batch)
+        } else {
+            self.consume_words::<false>(batch)
+        }
+    }
+
+    /// The inner loop, made once for designs that place memory in primary regions and once for the
+    /// others.
+    fn consume_words<const RELOCATES: bool>(&mut self, batch: Batch<'_>) -> Result<(), Error> {
         let words = batch.words;
         let mut at = 0;
         while let Some(&word) = words.get(at) {
             if word & ACCESS != 0 {
                 if self.phase != Phase::Skip {
-                    self.access(word)?;
+                    self.access::<RELOCATES>(word)?;
                 }
                 at += 1;
             } else if wire::is_block(word) {
-                self.enter_block(wire::block_of(word), batch.code)?;
+                self.enter_block::<RELOCATES>(wire::block_of(word), batch.code)?;
                 if self.is_done() {
                     self.digest_words(&words[..at]);
                     return Ok(());
@@ -247,7 +257,11 @@ impl Engine {
     }
 
     #[inline]
-    fn enter_block(&mut self, id: BlockId, code: &dyn CodeLog) -> Result<(), Error> {
+    fn enter_block<const RELOCATES: bool>(
+        &mut self,
+        id: BlockId,
+        code: &dyn CodeLog,
+    ) -> Result<(), Error> {
         let block = match self.blocks.get(id.0 as usize) {
             Some(block) if block.instructions != 0 => *block,
             _ => self.learn(id, code)?,
@@ -269,7 +283,7 @@ impl Engine {
         self.executed.blocks += 1;
         self.executed.instructions += instructions;
         self.core.instructions(block.instructions);
-        self.fetch(block)
+        self.fetch::<RELOCATES>(block)
     }
 
     #[cold]
@@ -320,7 +334,7 @@ impl Engine {
 
     /// Fetches a block's lines, translating once per page.
     #[inline]
-    fn fetch(&mut self, block: Block) -> Result<(), Error> {
+    fn fetch<const RELOCATES: bool>(&mut self, block: Block) -> Result<(), Error> {
         let last = (block.start + u64::from(block.bytes) - 1) / LINE_BYTES;
         let mut line = block.start / LINE_BYTES;
         if line == self.fetch_line {
@@ -328,7 +342,7 @@ impl Engine {
         }
         while line <= last {
             let address = VirtAddr::new(line * LINE_BYTES);
-            let physical = self.translate(address, Access::Execute)?;
+            let physical = self.translate::<RELOCATES>(address, Access::Execute)?;
             if let Some(hierarchy) = &mut self.hierarchy {
                 let latency = hierarchy.access(physical, AccessKind::Fetch);
                 self.core.fetch(latency);
@@ -340,29 +354,33 @@ impl Engine {
     }
 
     #[inline]
-    fn access(&mut self, word: u64) -> Result<(), Error> {
+    fn access<const RELOCATES: bool>(&mut self, word: u64) -> Result<(), Error> {
         let address = word & ADDRESS_MASK;
         let size = 1 << (word >> SIZE_SHIFT & 7);
         let store = word & STORE != 0;
         self.executed.stores += u64::from(store);
         self.executed.loads += u64::from(!store);
-        self.touch(VirtAddr::new(address), store)?;
+        self.touch::<RELOCATES>(VirtAddr::new(address), store)?;
         if address % LINE_BYTES + size > LINE_BYTES {
             // The access touches a second line, perhaps of another page.
             let next = VirtAddr::new(address + size - 1).align_down(LINE_BYTES);
-            self.touch(next, store)?;
+            self.touch::<RELOCATES>(next, store)?;
         }
         Ok(())
     }
 
     #[inline]
-    fn touch(&mut self, address: VirtAddr, store: bool) -> Result<(), Error> {
+    fn touch<const RELOCATES: bool>(
+        &mut self,
+        address: VirtAddr,
+        store: bool,
+    ) -> Result<(), Error> {
         let (access, kind) = if store {
             (Access::Write, AccessKind::Write)
         } else {
             (Access::Read, AccessKind::Read)
         };
-        let physical = self.translate(address, access)?;
+        let physical = self.translate::<RELOCATES>(address, access)?;
         if let Some(hierarchy) = &mut self.hierarchy {
             let latency = hierarchy.access(physical, kind);
             self.core.data(latency, store);
@@ -372,8 +390,12 @@ impl Engine {
 
     /// The physical address of an access, with everything that it takes to get it.
     #[inline]
-    fn translate(&mut self, address: VirtAddr, access: Access) -> Result<PhysAddr, Error> {
-        let address = if self.relocates {
+    fn translate<const RELOCATES: bool>(
+        &mut self,
+        address: VirtAddr,
+        access: Access,
+    ) -> Result<PhysAddr, Error> {
+        let address = if RELOCATES {
             self.place_of(address)
         } else {
             address

@@ -253,6 +253,7 @@ pub struct PageTable {
     /// The node's shadow, by node.
     shadows: Vec<u32>,
     unused: Vec<usize>,
+    root: Frame,
     levels: Levels,
     has_shadows: bool,
 }
@@ -300,6 +301,7 @@ impl PageTable {
             used: Vec::new(),
             shadows: Vec::new(),
             unused: Vec::new(),
+            root,
             levels,
             has_shadows,
         };
@@ -402,10 +404,13 @@ impl PageTable {
     fn find_leaf(&self, address: VirtAddr) -> (Walk, usize) {
         let mut walk = Walk::EMPTY;
         let mut node = 0;
-        let mut frame = self.frames[0];
-        for height in (0..=self.top()).rev() {
+        let mut frame = self.root;
+        let top = self.top();
+        for (depth, reference) in walk.references.iter_mut().take(top + 1).enumerate() {
+            let height = top - depth;
             let index = index_at(address, height);
-            walk.read(frame.address() + index as u64 * ENTRY_BYTES);
+            *reference = frame.address() + index as u64 * ENTRY_BYTES;
+            walk.count += 1;
             let at = node * ENTRIES + index;
             let entry = self.entries[at];
             if !entry.has(PRESENT) {

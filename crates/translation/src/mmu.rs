@@ -51,11 +51,27 @@ pub struct MmuCounters {
     pub segment_accesses: u64,
 }
 
+/// BASE, LIMIT and OFFSET of the running thread (paper 004, section 3.1). A match suppresses the
+/// TLBs and takes no longer than they do.
+#[derive(Clone, Copy, Debug, Default)]
+struct Registers {
+    base: u64,
+    /// LIMIT less BASE: one comparison tells.
+    length: u64,
+    offset: u64,
+}
+
+impl Registers {
+    #[inline]
+    fn translate(&self, address: VirtAddr) -> Option<PhysAddr> {
+        (address.get().wrapping_sub(self.base) < self.length)
+            .then(|| PhysAddr::new(address.get().wrapping_add(self.offset)))
+    }
+}
+
 /// L1 TLBs and what lies behind them, and the segment registers beside them.
 pub struct Mmu {
-    /// BASE, LIMIT and OFFSET of the running thread (paper 004, section 3.1). A match suppresses
-    /// the TLBs and takes no longer than they do.
-    segment: Segment,
+    registers: Registers,
     data: L1Tlb,
     instruction: L1Tlb,
     /// TLB entries carry address-space identifiers.
@@ -73,7 +89,7 @@ impl Mmu {
         let translator = scheme.translator(hardware)?;
         let tlb = hardware.tlb;
         Ok(Self {
-            segment: Segment::NONE,
+            registers: Registers::default(),
             data: L1Tlb::new("l1d", &tlb.l1d, translator.group())?,
             instruction: L1Tlb::new("l1i", &tlb.l1i, translator.group())?,
             tagged: tlb.address_space_ids,
@@ -85,7 +101,11 @@ impl Mmu {
     /// The core turns to a thread: its segment is loaded and, where entries carry no address-space
     /// identifiers and the space is another one, everything else is forgotten.
     pub fn dispatch(&mut self, segment: Segment, same_space: bool) {
-        self.segment = segment;
+        self.registers = Registers {
+            base: segment.base.get(),
+            length: segment.bytes(),
+            offset: segment.offset,
+        };
         if !same_space && !self.tagged {
             self.flush();
         }
@@ -102,21 +122,29 @@ impl Mmu {
     #[inline]
     pub fn fetch(&mut self, address: VirtAddr, space: SpaceId) -> Lookup {
         self.counters.instruction.lookups += 1;
-        match self.instruction.lookup(address, space) {
+        if let Some(hit) = self.instruction.most_recent(address, space) {
+            return Lookup::Hit(hit.physical);
+        }
+        match self.instruction.lookup_all(address, space) {
             Some(hit) => Lookup::Hit(hit.physical),
             None => Lookup::Miss,
         }
     }
 
     /// Looks the address of a load up.
+    ///
+    /// Hardware compares the registers and probes the TLB at once. What a segment maps is in no
+    /// TLB, so the answer is the same when the entries that were used last are probed first.
     #[inline]
     pub fn read(&mut self, address: VirtAddr, space: SpaceId) -> Lookup {
-        if let Some(physical) = self.segment.translate(address) {
-            self.counters.segment_accesses += 1;
+        self.counters.data.lookups += 1;
+        if let Some(hit) = self.data.most_recent(address, space) {
+            return Lookup::Hit(hit.physical);
+        }
+        if let Some(physical) = self.through_segment(address) {
             return Lookup::Hit(physical);
         }
-        self.counters.data.lookups += 1;
-        match self.data.lookup(address, space) {
+        match self.data.lookup_all(address, space) {
             Some(hit) => Lookup::Hit(hit.physical),
             None => Lookup::Miss,
         }
@@ -125,12 +153,16 @@ impl Mmu {
     /// Looks the address of a store up. An entry that does not allow stores is no hit, and goes.
     #[inline]
     pub fn write(&mut self, address: VirtAddr, space: SpaceId) -> Lookup {
-        if let Some(physical) = self.segment.translate(address) {
-            self.counters.segment_accesses += 1;
+        self.counters.data.lookups += 1;
+        if let Some(hit) = self.data.most_recent(address, space)
+            && hit.writable
+        {
+            return Lookup::Hit(hit.physical);
+        }
+        if let Some(physical) = self.through_segment(address) {
             return Lookup::Hit(physical);
         }
-        self.counters.data.lookups += 1;
-        match self.data.lookup(address, space) {
+        match self.data.lookup_all(address, space) {
             Some(hit) if hit.writable => Lookup::Hit(hit.physical),
             Some(_) => {
                 self.data.remove(address, space);
@@ -138,6 +170,15 @@ impl Mmu {
             }
             None => Lookup::Miss,
         }
+    }
+
+    /// What the registers say; such an access is no look-up of the TLB.
+    #[inline]
+    fn through_segment(&mut self, address: VirtAddr) -> Option<PhysAddr> {
+        let physical = self.registers.translate(address)?;
+        self.counters.data.lookups -= 1;
+        self.counters.segment_accesses += 1;
+        Some(physical)
     }
 
     /// Translates what the L1 TLB does not have, and fills it.

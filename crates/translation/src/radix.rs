@@ -35,6 +35,7 @@ impl Radix {
     }
 
     /// What the L2 TLB answers, if it allows the access.
+    #[inline]
     pub(crate) fn look_up(&mut self, request: &Request) -> Option<Leaf> {
         let leaf = self.l2.lookup(request.address, request.space)?;
         if allows(leaf, request.access) {
@@ -47,6 +48,7 @@ impl Radix {
     }
 
     /// Walks, and enters what is found in the L2 TLB. The error is the fault.
+    #[inline]
     pub(crate) fn walk(
         &mut self,
         request: &Request,
@@ -59,6 +61,7 @@ impl Radix {
     }
 
     /// Walks; the page that was found, with any holes resolved. The error is the fault.
+    #[inline]
     pub(crate) fn walk_only(
         &mut self,
         request: &Request,

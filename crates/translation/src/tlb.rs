@@ -210,11 +210,6 @@ impl Array {
     }
 }
 
-#[inline]
-fn physical(entry: Entry, address: VirtAddr, size: PageSize) -> PhysAddr {
-    entry.frame.address() + (address.get() & (size.bytes() - 1))
-}
-
 /// A first-level TLB.
 #[derive(Clone, Debug)]
 pub(crate) struct L1Tlb {
@@ -229,6 +224,16 @@ pub(crate) struct L1Tlb {
 pub(crate) struct Hit {
     pub physical: PhysAddr,
     pub writable: bool,
+}
+
+impl Hit {
+    #[inline]
+    fn new(entry: Entry, address: VirtAddr, size: PageSize) -> Self {
+        Self {
+            physical: entry.frame.address() + (address.get() & (size.bytes() - 1)),
+            writable: entry.writable,
+        }
+    }
 }
 
 impl L1Tlb {
@@ -248,48 +253,39 @@ impl L1Tlb {
         })
     }
 
-    /// Looks an address up. The entries that were used last in their sets come first, because a
-    /// hit there changes nothing; the outcome does not depend on the order.
+    /// What the entries say that were used last in their sets: a hit there changes nothing, so
+    /// they are asked first.
     #[inline]
-    pub(crate) fn lookup(&mut self, address: VirtAddr, space: SpaceId) -> Option<Hit> {
-        let hit = |entry: Entry, size| Hit {
-            physical: physical(entry, address, size),
-            writable: entry.writable,
-        };
-        if let Some(entry) = self
-            .base
-            .most_recent(address, space, Kind::Page(PageSize::Size4K))
-        {
-            return Some(hit(entry, PageSize::Size4K));
+    pub(crate) fn most_recent(&mut self, address: VirtAddr, space: SpaceId) -> Option<Hit> {
+        let base = Kind::Page(PageSize::Size4K);
+        if let Some(entry) = self.base.most_recent(address, space, base) {
+            return Some(Hit::new(entry, address, PageSize::Size4K));
         }
-        if let Some(huge) = &mut self.huge
-            && let Some(entry) = huge.most_recent(address, space, Kind::Page(PageSize::Size2M))
-        {
-            return Some(hit(entry, PageSize::Size2M));
-        }
-        self.lookup_all(address, space)
-            .map(|(entry, size)| hit(entry, size))
+        let huge = self.huge.as_mut()?;
+        let entry = huge.most_recent(address, space, Kind::Page(PageSize::Size2M))?;
+        Some(Hit::new(entry, address, PageSize::Size2M))
     }
 
-    fn lookup_all(&mut self, address: VirtAddr, space: SpaceId) -> Option<(Entry, PageSize)> {
+    /// Looks an address up in all entries.
+    pub(crate) fn lookup_all(&mut self, address: VirtAddr, space: SpaceId) -> Option<Hit> {
         for size in PageSize::ALL {
             if let Some(array) = self.array(size)
                 && let Some(entry) = array.lookup(address, space, Kind::Page(size))
             {
-                return Some((entry, size));
+                return Some(Hit::new(entry, address, size));
             }
         }
-        if self.group > 0 {
-            let group = Kind::Group(self.group);
-            let entry = self.base.lookup(address, space, group)?;
-            let part = (address.get() >> PageSize::Size4K.shift()) as u32 & ((1 << self.group) - 1);
-            let entry = Entry {
-                frame: entry.frame.offset(part),
-                ..entry
-            };
-            return Some((entry, PageSize::Size4K));
+        if self.group == 0 {
+            return None;
         }
-        None
+        let group = Kind::Group(self.group);
+        let entry = self.base.lookup(address, space, group)?;
+        let part = address.page().get() as u32 & ((1 << self.group) - 1);
+        let entry = Entry {
+            frame: entry.frame.offset(part),
+            ..entry
+        };
+        Some(Hit::new(entry, address, PageSize::Size4K))
     }
 
     #[inline]

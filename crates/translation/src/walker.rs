@@ -8,7 +8,7 @@
 
 use contigua_cache::{Geometry, Sets};
 use contigua_paging::holes::sub_page;
-use contigua_paging::{Leaf, SpaceId};
+use contigua_paging::{Leaf, Levels, SpaceId};
 use contigua_units::{Cycles, PageSize, PhysAddr, VirtAddr, VirtRange};
 use serde::{Deserialize, Serialize};
 
@@ -115,6 +115,9 @@ impl Walker {
         port: &mut dyn MemoryPort,
         latency: &mut Cycles,
     ) -> Walked {
+        if self.host.is_none() {
+            return self.walk_one(request, tables, port, latency);
+        }
         match self.walk_both(request, tables, port, latency) {
             Ok(Some(found)) => {
                 let allowed = found.guest.writable || request.access != Access::Write;
@@ -135,6 +138,70 @@ impl Walker {
                 host: Some(address),
             },
         }
+    }
+
+    /// The walk of one dimension, which nearly all simulations make: nothing in it can fail but
+    /// the translation itself.
+    #[inline]
+    fn walk_one(
+        &mut self,
+        request: &Request,
+        tables: &mut Tables<'_>,
+        port: &mut dyn MemoryPort,
+        latency: &mut Cycles,
+    ) -> Walked {
+        let Request {
+            address,
+            space,
+            access,
+        } = *request;
+        let levels = tables.table.levels();
+        let walk = tables.table.walk_and_mark(address, access == Access::Write);
+        let skipped = self.skip(address, space, levels, walk.references().len());
+        let references = &walk.references()[skipped..];
+        for &reference in references {
+            *latency += port.reference(reference);
+        }
+        self.counters.references += references.len() as u64;
+        self.counters.pages_marked += u64::from(walk.marked);
+        self.cache
+            .fill(address, space, levels, skipped, walk.references().len());
+        match walk.leaf {
+            Some(leaf) if leaf.writable || access != Access::Write => Walked::Found(Found {
+                guest: Leaf {
+                    writable: leaf.writable && leaf.dirty,
+                    ..leaf
+                },
+                host: None,
+            }),
+            _ => Walked::Fault { host: None },
+        }
+    }
+
+    /// How many references of a walk the caches save.
+    #[inline]
+    fn skip(
+        &mut self,
+        address: VirtAddr,
+        space: SpaceId,
+        levels: Levels,
+        references: usize,
+    ) -> usize {
+        let skipped = self.cache.lookup(address, space, levels);
+        debug_assert!(
+            skipped < references,
+            "a walk cache kept an entry that is gone"
+        );
+        if skipped > 0 {
+            let counters = &mut self.counters;
+            *match levels.count() - skipped {
+                1 => &mut counters.walk_cache_hits_pde,
+                2 => &mut counters.walk_cache_hits_pdpte,
+                3 => &mut counters.walk_cache_hits_pml4e,
+                _ => &mut counters.walk_cache_hits_pml5e,
+            } += 1;
+        }
+        skipped.min(references - 1)
     }
 
     fn walk_both(
@@ -174,20 +241,8 @@ impl Walker {
             let levels = tables.table.levels();
             let walk = tables.table.walk_and_mark(address, store);
             let references = walk.references();
-            let skipped = self.cache.lookup(address, space, levels);
-            debug_assert!(
-                skipped < references.len(),
-                "a walk cache kept an entry that is gone"
-            );
-            match levels.count() - skipped {
-                1 => self.counters.walk_cache_hits_pde += 1,
-                2 => self.counters.walk_cache_hits_pdpte += 1,
-                3 => self.counters.walk_cache_hits_pml4e += u64::from(skipped > 0),
-                4 => self.counters.walk_cache_hits_pml5e += u64::from(skipped > 0),
-                _ => {}
-            }
-            let first = skipped.min(references.len() - 1);
-            for &reference in &references[first..] {
+            let skipped = self.skip(address, space, levels, references.len());
+            for &reference in &references[skipped..] {
                 *latency += self.reference(reference, tables, port)?;
             }
             self.cache
