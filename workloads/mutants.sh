@@ -52,4 +52,7 @@ mutant kv 's/\*link = old->next;/*link = NULL;/' --keys 1000 --operations 20000
 mutant kv 's/    server_set(client->table, item);/    if (client->sets % 100 != 99) &/' --keys 1000 --operations 20000
 mutant kv 's/        \*link = old->next;/        (void)0;/' --keys 1000 --operations 20000
 mutant kv 's/    uint64_t items = free_table/    struct item *extra = calloc(1, sizeof *extra); extra->next = table->bucket[0]; table->bucket[0] = extra; &/' --keys 4 --operations 0
+mutant random 's/sum += \*(const volatile/sum += 1 + *(const volatile/' --size 4M --reads 1000
+mutant random 's/= mix64(page);$/= page;/' --size 4M --reads 10000
+mutant sparse 's/= page + 1;/= page;/' --size 4M --stride 7
 echo "mutants: $count, all noticed"

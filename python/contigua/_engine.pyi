@@ -21,6 +21,8 @@ class RunSpec(TypedDict):
     skip: int
     warmup: int
     instructions: int | None
+    holes: str | None
+    classify_misses: bool
 
 class AgeSpec(TypedDict):
     design_name: str

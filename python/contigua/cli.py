@@ -121,6 +121,19 @@ def _run_options(command: Callable[..., None]) -> Callable[..., None]:
             show_default=True,
             help="Simulate everything, or only count translation events, which is faster.",
         ),
+        click.option(
+            "--holes",
+            default="none",
+            show_default=True,
+            help="Holes in the program's memory, separated by commas: "
+            "SHARE:FRACTION:PATTERN:KIND such as 0.5:0.1:dispersed:remapped; PATTERN is clustered "
+            "or dispersed, KIND remapped or unallocated.",
+        ),
+        click.option(
+            "--classify-misses",
+            is_flag=True,
+            help="Count data TLB misses that a direct segment would avoid (in --json).",
+        ),
         click.option("--seed", default=1, show_default=True, help="Seed of everything random."),
         click.option("--skip", default=0, help="Instructions to pass over first."),
         click.option("--warmup", default=0, help="Instructions to simulate without counting."),

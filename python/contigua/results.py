@@ -74,11 +74,13 @@ class Report:
 
         found = walks["walks_4k"] + walks["walks_2m"] + walks["walks_1g"]
         resident = {size: size_bytes(memory[f"resident_{size}"]) for size in ("4k", "2m", "1g")}
+        resident |= {kind: size_bytes(memory[kind]) for kind in ("perforated", "segment")}
         after, frames = r["contiguity_after"], r["frames"]
         return {
             "design": r["config"]["design_name"],
             "machine": r["config"]["machine_name"],
             "age": r["config"]["age"],
+            "holes": r["config"]["holes"] or "none",
             "instructions": instructions,
             "cycles": time["cycles"] if time else None,
             "ipc": time["ipc"] if time else None,
@@ -92,11 +94,15 @@ class Report:
             "walks_4k": walks["walks_4k"],
             "walks_2m": walks["walks_2m"],
             "walk_references": walks["references"],
+            "segment_accesses": r["tlb"]["segment_accesses"],
             "page_faults": sum(v for k, v in kernel.items() if k.startswith("faults_")),
             "huge_page_fallbacks": kernel["huge_page_fallbacks"],
             "resident_mib": sum(resident.values()) / MEBIBYTE,
             "resident_4k_mib": resident["4k"] / MEBIBYTE,
             "resident_2m_mib": resident["2m"] / MEBIBYTE,
+            "resident_1g_mib": resident["1g"] / MEBIBYTE,
+            "perforated_mib": resident["perforated"] / MEBIBYTE,
+            "segment_mib": resident["segment"] / MEBIBYTE,
             "huge_page_coverage": memory["huge_page_coverage"],
             "free_2m_blocks_before": r["contiguity_before"]["blocks_2m"]["free"],
             "free_2m_blocks_after": after["blocks_2m"]["free"],

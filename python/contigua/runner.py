@@ -44,6 +44,13 @@ class RunOptions:
         memory.
     record
         Where to record the program's events as well.
+    holes
+        Holes that the program's memory has: ``"SHARE:FRACTION:PATTERN:KIND"``, such as
+        ``"0.5:0.1:dispersed:remapped"``: this share of its 2 MB pages has this share of holes,
+        ``clustered`` or ``dispersed``, ``remapped`` elsewhere or ``unallocated`` until they are
+        touched; ``"none"`` for none. Several, separated by commas, are run side by side.
+    classify_misses
+        Count data TLB misses by whether a primary region would hold their addresses.
     """
 
     machine: str = "skylake"
@@ -57,6 +64,34 @@ class RunOptions:
     seconds: float | None = None
     trace_format: str = "contigua"
     record: Path | None = None
+    holes: str = "none"
+    classify_misses: bool = False
+
+    def spec(self, design: str, age: str, holes: str) -> _engine.RunSpec:
+        """Describe one configuration to the engine.
+
+        Raises
+        ------
+        PresetError
+            When the design or the machine does not exist.
+        """
+        machine = machine_presets.get(self.machine)
+        preset = design_presets.get(design)
+        return {
+            "design_name": preset.name,
+            "design": preset.text,
+            "machine_name": machine.name,
+            "machine": machine.text,
+            "memory": self.memory,
+            "age": age.strip(),
+            "detail": self.detail,
+            "seed": self.seed,
+            "skip": self.skip,
+            "warmup": self.warmup,
+            "instructions": self.instructions,
+            "holes": None if holes.strip() == "none" else holes.strip(),
+            "classify_misses": self.classify_misses,
+        }
 
 
 def run(
@@ -85,7 +120,7 @@ def run(
     Returns
     -------
     Results
-        One report for each age and design, and the program's exit status.
+        One report for each age, scenario of holes and design, and the program's exit status.
 
     Raises
     ------
@@ -95,23 +130,11 @@ def run(
         When the program cannot be run or simulated; the message says what to do.
     """
     options = options or RunOptions()
-    machine = machine_presets.get(options.machine)
-    specs: list[_engine.RunSpec] = [
-        {
-            "design_name": design.name,
-            "design": design.text,
-            "machine_name": machine.name,
-            "machine": machine.text,
-            "memory": options.memory,
-            "age": age.strip(),
-            "detail": options.detail,
-            "seed": options.seed,
-            "skip": options.skip,
-            "warmup": options.warmup,
-            "instructions": options.instructions,
-        }
+    specs = [
+        options.spec(design, age, holes)
         for age in options.age.split(",")
-        for design in map(design_presets.get, designs)
+        for holes in options.holes.split(",")
+        for design in designs
     ]
     reports, exit_code = _engine.run(
         specs,

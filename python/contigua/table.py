@@ -37,6 +37,7 @@ ROWS: list[tuple[str, str, Callable[[Any], str]] | None] = [
     ("L1 data TLB MPKI", "l1d_tlb_mpki", _decimal),
     ("L1 instruction TLB MPKI", "l1i_tlb_mpki", _decimal),
     ("L2 TLB MPKI", "l2_tlb_mpki", _decimal),
+    ("accesses through a segment", "segment_accesses", _count),
     ("walks to 4 KB pages", "walks_4k", _count),
     ("walks to 2 MB pages", "walks_2m", _count),
     ("entries read by walks", "walk_references", _count),
@@ -44,6 +45,9 @@ ROWS: list[tuple[str, str, Callable[[Any], str]] | None] = [
     ("page faults", "page_faults", _count),
     ("peak memory, 4 KB pages", "resident_4k_mib", _mebibytes),
     ("peak memory, 2 MB pages", "resident_2m_mib", _mebibytes),
+    ("peak memory, 1 GB pages", "resident_1g_mib", _mebibytes),
+    ("peak memory, perforated pages", "perforated_mib", _mebibytes),
+    ("peak memory, segment", "segment_mib", _mebibytes),
     ("huge-page coverage", "huge_page_coverage", _percent),
     ("huge pages not to be had", "huge_page_fallbacks", _count),
     None,
@@ -56,17 +60,26 @@ ROWS: list[tuple[str, str, Callable[[Any], str]] | None] = [
 ]
 
 
+#: Rows that are shown where they are not all zero.
+RARE = {"resident_1g_mib", "perforated_mib", "segment_mib", "segment_accesses"}
+
+
 def results_table(results: Results) -> Table:
     """Make the table of some results."""
     summaries = [report.summary() for report in results]
     table = Table(title=summaries[0]["machine"], title_justify="left")
     table.add_column("", no_wrap=True)
     for summary in summaries:
-        table.add_column(f"{summary['design']}\n{summary['age']}", justify="right")
+        head = f"{summary['design']}\n{summary['age']}"
+        if any(other["holes"] != "none" for other in summaries):
+            head += f"\n{summary['holes']}"
+        table.add_column(head, justify="right")
     for row in ROWS:
         if row is None:
             table.add_section()
             continue
         label, key, show = row
+        if key in RARE and not any(summary[key] for summary in summaries):
+            continue
         table.add_row(label, *(show(summary[key]) for summary in summaries))
     return table

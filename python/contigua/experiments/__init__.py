@@ -23,7 +23,17 @@ from contigua.experiments.base import (
 )
 
 #: Every experiment there is.
-EXPERIMENTS = ["contiguitas-fleet", "contiguitas-confinement"]
+EXPERIMENTS = [
+    "contiguitas-fleet",
+    "contiguitas-confinement",
+    "perforated-random",
+    "perforated-apps",
+    "perforated-virtualized",
+    "perforated-breakdown",
+    "direct-segment-overhead",
+    "direct-segment-scaling",
+    "memory-bloat",
+]
 
 __all__ = [
     "EXPERIMENTS",

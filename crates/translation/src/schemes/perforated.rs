@@ -110,7 +110,14 @@ struct Counters {
     hole_walks: u64,
     hole_references: u64,
     generated_4k: u64,
+    /// Looks at what the L2 TLB holds, and the sums of what was seen: pages of 4 KB, of 2 MB,
+    /// perforated pages, bitmaps.
+    looks: u64,
+    content: [u64; 4],
 }
+
+/// First-level misses from one look at the L2 TLB's content to the next.
+const LOOK_INTERVAL: u64 = 4096;
 
 /// Ways to get the protocol wrong, which the tests must find (properties E-C 10).
 #[cfg(test)]
@@ -127,6 +134,8 @@ struct Perforated {
     radix: Radix,
     bitmap_register: bool,
     counters: Counters,
+    /// First-level misses until the next look at what the L2 TLB holds.
+    until_look: u64,
     #[cfg(test)]
     mutant: Option<Mutant>,
 }
@@ -144,6 +153,7 @@ impl Perforated {
             radix: Radix::new(hardware)?,
             bitmap_register,
             counters: Counters::default(),
+            until_look: LOOK_INTERVAL,
             #[cfg(test)]
             mutant: None,
         })
@@ -364,6 +374,11 @@ impl Translator for Perforated {
             space,
             access,
         } = *request;
+        self.until_look -= 1;
+        if self.until_look == 0 {
+            self.until_look = LOOK_INTERVAL;
+            self.look();
+        }
         let t2 = self.radix.l2.latency();
         if let Some(leaf) = self.radix.l2.lookup(address, space) {
             match leaf.perforation {
@@ -458,16 +473,12 @@ impl Translator for Perforated {
 
     fn scheme_counters(&self) -> Vec<(&'static str, u64)> {
         let counters = self.counters;
-        let mut content = [0; 4];
-        for (kind, entry) in self.radix.l2.entries() {
-            let index = match (kind, entry.perforation) {
-                (Kind::Bitmap, _) => 3,
-                (_, Some(_)) => 2,
-                (Kind::Page(PageSize::Size2M), None) => 1,
-                _ => 0,
-            };
-            content[index] += 1;
-        }
+        // Averages; before the first look, what there is now.
+        let content = if counters.looks == 0 {
+            self.content()
+        } else {
+            counters.content.map(|sum| sum / counters.looks)
+        };
         vec![
             ("l2_hits_perforated", counters.l2_hits_perforated),
             ("l2_hits_bitmap", counters.l2_hits_bitmap),
@@ -497,6 +508,30 @@ impl Translator for Perforated {
 }
 
 impl Perforated {
+    fn content(&self) -> [u64; 4] {
+        let mut content = [0; 4];
+        for (kind, entry) in self.radix.l2.entries() {
+            let index = match (kind, entry.perforation) {
+                (Kind::Bitmap, _) => 3,
+                (_, Some(_)) => 2,
+                (Kind::Page(PageSize::Size2M), None) => 1,
+                _ => 0,
+            };
+            content[index] += 1;
+        }
+        content
+    }
+
+    /// Notes what the L2 TLB holds.
+    #[cold]
+    fn look(&mut self) {
+        self.counters.looks += 1;
+        let content = self.content();
+        for (sum, entries) in self.counters.content.iter_mut().zip(content) {
+            *sum += entries;
+        }
+    }
+
     /// A store to a perforated page that is read-only: allowed where its hole allows it.
     fn hole_only(
         &mut self,

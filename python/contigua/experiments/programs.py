@@ -1,0 +1,98 @@
+"""The programs that several experiments run, at two scales."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from contigua.experiments.running import Program, mariadb, redis, sqlite, workload
+
+PYTHON = (
+    "import random; random.seed(1); "
+    "d = {{random.randrange(1 << 40): str(i) for i in range({n})}}; "
+    "k = list(d); print(sum(len(d[random.choice(k)]) for _ in range({n})))"
+)
+
+
+def catalogue(scale: str) -> dict[str, Program]:
+    """Return every program by name, small or large."""
+    large = scale == "large"
+
+    def pick(small: int, big: int) -> int:
+        return big if large else small
+
+    size = "512MiB" if large else "64MiB"
+    programs = [
+        Program(
+            "gups",
+            (
+                *workload("gups", "--size", size, "--updates", str(pick(1_500_000, 20_000_000))),
+                "--no-verify",
+            ),
+        ),
+        Program("bfs", workload("bfs", "--scale", str(pick(15, 20)), "--roots", str(pick(1, 4)))),
+        Program(
+            "cg",
+            (
+                *workload("cg", "--rows", str(pick(15_000, 600_000))),
+                *("--outer", "8", "--inner", "10"),
+            ),
+        ),
+        Program(
+            "kv",
+            (
+                *workload("kv", "--keys", str(pick(60_000, 1_000_000))),
+                *("--operations", str(pick(200_000, 5_000_000))),
+            ),
+        ),
+        redis(pick(2_000, 20_000), 16384, pick(4_000, 50_000)),
+        sqlite(pick(5_000, 500_000), pick(5_000, 500_000)),
+        mariadb(pick(5_000, 200_000), pick(500, 20_000)),
+        Program(
+            "xz",
+            (
+                "xz",
+                "--format=raw",
+                "--stdout",
+                "--threads=1",
+                f"--lzma2=dict={pick(8, 64)}MiB",
+                "/usr/bin/bash",
+            ),
+            {"xz": "xz-utils"},
+        ),
+        Program(
+            "gcc",
+            ("gcc", "-O2", "-S", "-o", "{folder}/out.s", "-x", "c", "{folder}/in.c"),
+            {"gcc": "gcc"},
+            prepare=lambda folder: _write_c(folder, pick(3, 500)),
+        ),
+        Program("python", (sys.executable, "-c", PYTHON.format(n=pick(20_000, 1_000_000)))),
+    ]
+    return {program.name: program for program in programs}
+
+
+def _write_c(folder: Path, functions: int) -> None:
+    """Write a C program whose functions are large enough to keep a compiler busy."""
+    text = "".join(
+        f"int f{i}(int a, int b) {{ int s = {i}; "
+        + " ".join(
+            f"for (int j = a; j < b; j += {k + 1}) s ^= (s << {k % 7}) + j * {k};"
+            for k in range(12)
+        )
+        + " return s; }\n"
+        for i in range(functions)
+    )
+    (folder / "in.c").write_text(text)
+
+
+def chosen(names: list[str], scale: str) -> tuple[list[Program], list[str]]:
+    """Return the programs that are installed, and a note for each that is not."""
+    every = catalogue(scale)
+    programs, notes = [], []
+    for name in names:
+        missing = every[name].missing()
+        if missing is None:
+            programs.append(every[name])
+        else:
+            notes.append(f"Left out: {missing}.")
+    return programs, notes

@@ -1,0 +1,393 @@
+"""Running programs for experiments: one execution feeds every configuration.
+
+A cell is one configuration: a design and a scenario of holes. Servers are programs that somebody
+else must drive: their client runs natively beside them.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from contigua import _engine
+from contigua.errors import ContiguaError
+from contigua.results import Report
+from contigua.runner import RunOptions
+from contigua.sizes import size_bytes
+
+#: Where the workloads are that a checkout builds; an installed package has none.
+WORKLOADS = Path(__file__).parents[3] / "workloads" / "bin"
+
+#: As many configurations read a running program at most; for more it is recorded first.
+READERS = 24
+#: As many replay a recorded one at a time.
+REPLAYS = 8
+
+#: Seconds that a server may take to answer for the first time.
+PATIENCE = 120.0
+
+
+class ProgramError(ContiguaError):
+    """A program that an experiment needs and that is not there, or that failed."""
+
+
+class Cell(NamedTuple):
+    """One configuration.
+
+    Attributes
+    ----------
+    design
+        Name of the design.
+    holes
+        Scenario of holes, or ``"none"``.
+    """
+
+    design: str
+    holes: str = "none"
+
+
+Values = dict[str, Any]
+#: Waits for a server and drives it until it may end. ``stopped`` is set when the run has failed.
+Client = Callable[[Path, threading.Event], None]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program that an experiment runs.
+
+    Attributes
+    ----------
+    name
+        What tables call it.
+    command
+        The command line; ``{folder}`` stands for a folder of its own.
+    needs
+        Programs that must be there, with the Debian packages that have them.
+    client
+        What drives it, if it is a server.
+    prepare
+        What is run natively before it, in its folder.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    needs: dict[str, str] = field(default_factory=dict)
+    client: Client | None = None
+    prepare: Callable[[Path], None] | None = None
+
+    def missing(self) -> str | None:
+        """Say what is not installed, if anything."""
+        for program, package in self.needs.items():
+            if shutil.which(program) is None:
+                return f"{self.name}: {program} is not installed (Debian package {package})"
+        if self.command[0].startswith("/") and not Path(self.command[0]).exists():
+            return f"{self.name}: {self.command[0]} is not built (make -C workloads)"
+        return None
+
+
+def workload(name: str, *arguments: str) -> tuple[str, ...]:
+    """Return the command line of one of the project's own workloads."""
+    return (str(WORKLOADS / name), *arguments)
+
+
+def run_cells(
+    program: Program,
+    cells: Sequence[Cell],
+    options: RunOptions,
+    progress: Callable[[float], None] | None = None,
+) -> dict[Cell, Values]:
+    """Execute a program once and simulate it in every cell.
+
+    Raises
+    ------
+    ProgramError
+        When the program is not there, fails, or its client does.
+    """
+    missing = program.missing()
+    if missing is not None:
+        raise ProgramError(missing)
+    specs = [options.spec(cell.design, options.age, cell.holes) for cell in cells]
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="contigua-")))
+        if program.prepare is not None:
+            program.prepare(folder)
+        command = [part.replace("{folder}", str(folder)) for part in program.command]
+        command = ["/bin/sh", "-c", 'exec "$@" > /dev/null 2> "$0"', f"{folder}/errors", *command]
+        record = folder / "events.trace" if len(specs) > READERS else None
+        with _Driver(program.client, folder) as client:
+            reports, status = _engine.run(
+                [] if record else specs,
+                command=command,
+                record=record,
+                progress=None if progress is None or record else _fraction(progress),
+            )
+            client.finish()
+        if status != 0:
+            errors = (folder / "errors").read_text(errors="replace").strip().splitlines()
+            said = f": {errors[-1]}" if errors else ""
+            raise ProgramError(f"{program.name} ended with status {status}{said}")
+        if record is not None:
+            reports = []
+            for start in range(0, len(specs), REPLAYS):
+                batch = specs[start : start + REPLAYS]
+                more, _ = _engine.run(batch, trace=record, progress=_interruptible)
+                reports += more
+                if progress is not None:
+                    progress(len(reports) / len(specs))
+    found = [Report(report).values for report in reports]
+    return dict(zip(cells, found, strict=True))
+
+
+def _interruptible(_: list[tuple[int, int]]) -> None:
+    """Let an interrupt through: the engine asks a few times a second."""
+
+
+def _fraction(progress: Callable[[float], None]) -> Callable[[list[tuple[int, int]]], None]:
+    def called(state: list[tuple[int, int]]) -> None:
+        # How long a program will run is not known: half of what is left at each look.
+        done = min((instructions for instructions, _ in state), default=0)
+        progress(1 - 1 / (1 + done / 1e8))
+
+    return called
+
+
+class _Driver:
+    """The client of a server, in a thread of its own."""
+
+    def __init__(self, client: Client | None, folder: Path) -> None:
+        self.client = client
+        self.folder = folder
+        self.stopped = threading.Event()
+        self.error: Exception | None = None
+        self.thread: threading.Thread | None = None
+
+    def __enter__(self) -> _Driver:
+        if self.client is not None:
+            self.thread = threading.Thread(target=self._drive)
+            self.thread.start()
+        return self
+
+    def _drive(self) -> None:
+        try:
+            assert self.client is not None
+            self.client(self.folder, self.stopped)
+        except (OSError, subprocess.SubprocessError, ContiguaError) as error:
+            self.error = error
+
+    def finish(self) -> None:
+        """Wait for the client, and raise what went wrong there."""
+        if self.thread is not None:
+            self.thread.join()
+        if self.error is not None:
+            raise ProgramError(f"the client failed: {self.error}")
+
+    def __exit__(self, *_: object) -> None:
+        self.stopped.set()
+        if self.thread is not None:
+            self.thread.join()
+
+
+def wait_for(answers: Callable[[], bool], stopped: threading.Event) -> None:
+    """Wait until a server answers.
+
+    Raises
+    ------
+    ProgramError
+        When it does not within two minutes, or the run was given up.
+    """
+    end = time.monotonic() + PATIENCE
+    while not answers():
+        if stopped.is_set():
+            raise ProgramError("the server ended before it answered")
+        if time.monotonic() > end:
+            raise ProgramError(f"the server did not answer within {PATIENCE:.0f} s")
+        time.sleep(0.2)
+
+
+def succeeds(*command: str) -> bool:
+    """Whether a command ends with status 0; its output goes nowhere."""
+    done = subprocess.run(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False, timeout=60
+    )
+    return done.returncode == 0
+
+
+def call(*command: str, text: str | None = None) -> None:
+    """Run a command whose output goes nowhere.
+
+    Raises
+    ------
+    CalledProcessError
+        When it fails.
+    """
+    subprocess.run(
+        command,
+        input=text,
+        text=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=True,
+        timeout=1800,
+    )
+
+
+def instructions_of(program: Program, options: RunOptions) -> int:
+    """Count the instructions that a program executes."""
+    counting = replace(options, detail="translation", warmup=0, skip=0, instructions=None)
+    (values,) = run_cells(program, [Cell("linux-4k")], counting).values()
+    return int(values["executed"]["instructions"])
+
+
+# Figures of a report.
+
+
+def cycles(values: Values) -> float:
+    """All simulated cycles."""
+    return float(values["time"]["cycles"])
+
+
+def data_walk_share(values: Values) -> float:
+    """Share of cycles spent on data TLB misses that walk, in percent (paper 004, Table 4)."""
+    walked = float(values["translation"]["data_walk_cycles"])
+    return 100 * walked / max(cycles(values), 1.0)
+
+
+def inside_share(values: Values) -> float:
+    """Share of data TLB misses whose address a segment would hold, 0 to 1 (paper 004, Table 5)."""
+    counted = values["classified"]
+    return float(counted["inside"]) / max(float(counted["data_walks"]), 1.0)
+
+
+def resident(values: Values) -> int:
+    """Bytes of memory that the program has at its peak."""
+    kinds = ("resident_4k", "resident_2m", "resident_1g", "perforated", "segment")
+    return sum(size_bytes(values["memory"][kind]) for kind in kinds)
+
+
+def fraction_text(fraction: float) -> str:
+    """Write a share of a page as the engine reads it."""
+    return f"{fraction:.10g}"
+
+
+def scenarios(
+    shares: Iterable[float], fractions: Iterable[float], patterns: Iterable[str], kind: str
+) -> list[str]:
+    """Return every scenario of holes of some shares, fractions and patterns."""
+    fractions, patterns = list(fractions), list(patterns)
+    return [
+        f"{share:g}:{fraction_text(fraction)}:{pattern}:{kind}"
+        for share in shares
+        for fraction in fractions
+        for pattern in patterns
+    ]
+
+
+# Programs that several experiments run.
+
+
+def redis_command(port: int) -> tuple[str, ...]:
+    """Return redis-server's command line: everything in memory."""
+    quiet = ("--save", "", "--appendonly", "no", "--dir", "{folder}")
+    return ("redis-server", "--port", str(port), *quiet)
+
+
+def redis(keys: int, value_bytes: int, requests: int, *, port: int = 16480) -> Program:
+    """Return redis-server, filled by one client with values of a size, then read at random."""
+
+    def drive(_: Path, stopped: threading.Event) -> None:
+        cli = ("redis-cli", "-p", str(port))
+        wait_for(lambda: succeeds(*cli, "ping"), stopped)
+        bench: tuple[str, ...] = (
+            "redis-benchmark",
+            "-p",
+            str(port),
+            "-q",
+            "-d",
+            str(value_bytes),
+            "-P",
+            "4",
+        )
+        bench += ("-r", str(keys), "-c", "4")
+        try:
+            call(*bench, "-t", "set", "-n", str(keys * 2))
+            call(*bench, "-t", "get", "-n", str(requests))
+        finally:
+            # It ends without an answer.
+            succeeds(*cli, "shutdown", "nosave")
+
+    command: tuple[str, ...] = (
+        "redis-server",
+        "--port",
+        str(port),
+        "--save",
+        "",
+        "--appendonly",
+        "no",
+    )
+    command += ("--dir", "{folder}")
+    needs = {"redis-server": "redis-server", "redis-benchmark": "redis-tools"}
+    return Program("redis", command, needs, drive)
+
+
+def sqlite(rows: int, lookups: int) -> Program:
+    """Return sqlite3 with a table in memory, filled and then looked up at random."""
+    statement = (
+        "create table t(k integer primary key, v text); "
+        f"with recursive c(x) as (select 1 union all select x + 1 from c where x < {rows}) "
+        "insert into t select (x * 2654435761) % 4294967296, hex(x * x) || hex(x) from c; "
+        f"with recursive c(x) as (select 1 union all select x + 1 from c where x < {lookups}) "
+        "select count(v) from c join t on t.k = (((c.x * 7919) % "
+        f"{rows}) * 2654435761) % 4294967296;"
+    )
+    return Program("sqlite3", ("sqlite3", ":memory:", statement), {"sqlite3": "sqlite3"})
+
+
+def mariadb(rows: int, queries: int) -> Program:
+    """Return MariaDB's server with a table, looked up at random through one connection."""
+
+    def prepare(folder: Path) -> None:
+        call(
+            "mariadb-install-db",
+            "--auth-root-authentication-method=normal",
+            "--skip-test-db",
+            "--user=root",
+            f"--datadir={folder}/data",
+        )
+
+    def drive(folder: Path, stopped: threading.Event) -> None:
+        client = ("mariadb", "-u", "root", f"--socket={folder}/socket")
+        wait_for(lambda: succeeds(*client, "-e", "select 1"), stopped)
+        fill = (
+            "create database d; use d; create table t(k int primary key, v varchar(200)) "
+            f"engine=memory; insert into t select seq, repeat(md5(seq), 6) from seq_1_to_{rows};"
+        )
+        looked = "".join(
+            f"select v from d.t where k = {(number * 7919 * 7919) % rows + 1};\n"
+            for number in range(queries)
+        )
+        try:
+            call(*client, text=fill)
+            call(*client, text=looked)
+        finally:
+            succeeds("mariadb-admin", "-u", "root", f"--socket={folder}/socket", "shutdown")
+
+    command: tuple[str, ...] = (
+        "mariadbd",
+        "--no-defaults",
+        "--user=root",
+        "--datadir={folder}/data",
+    )
+    command += ("--socket={folder}/socket", "--skip-networking", "--pid-file={folder}/pid")
+    # InnoDB does not get past its start under QEMU 7.2's user mode: tables are in memory.
+    command += ("--skip-innodb", "--default-storage-engine=MEMORY", "--performance-schema=OFF")
+    command += ("--max-heap-table-size=4G",)
+    needs = {"mariadbd": "mariadb-server", "mariadb": "mariadb-client"}
+    return Program("mariadb", command, needs, drive, prepare)
