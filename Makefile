@@ -29,20 +29,27 @@ test-rust:
 
 test-python: setup workloads/bin/gups
 	scripts/require sqlite3 sqlite3
+	scripts/require redis-server redis-server
+	scripts/require redis-benchmark redis-tools
 	$(BIN)/pytest
 
 soak:
 	cargo test --release -p contigua-frames --test soak -- --ignored
 
-experiments: setup
-	$(BIN)/contigua experiment run contiguitas-fleet
-	$(BIN)/contigua experiment run contiguitas-confinement
+experiments: setup workloads/bin/gups
+	scripts/require redis-server redis-server
+	scripts/require redis-benchmark redis-tools
+	scripts/require mariadbd mariadb-server
+	scripts/require sqlite3 sqlite3
+	for name in $$($(BIN)/python -c 'from contigua.experiments import EXPERIMENTS as e; print(*e)'); do \
+		$(BIN)/contigua experiment run $$name || exit 1; done
 
 bench: setup workloads/bin/gups
 	cargo bench --workspace --exclude contigua-qemu-plugin --exclude contigua-py
 	scripts/require sqlite3 sqlite3
 	$(BIN)/python benches/whole_runs.py
 	$(BIN)/python benches/ageing.py
+	$(BIN)/python benches/schemes.py
 
 lint: $(VENV)/tools
 	cargo fmt --all --check

@@ -1,4 +1,4 @@
-"""The programs that several experiments run, at two scales."""
+"""The programs that several experiments run, at several scales."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ PYTHON = (
 
 
 def catalogue(scale: str) -> dict[str, Program]:
-    """Return every program by name, small or large."""
+    """Return every program by name: tiny for tests, small, or large."""
     large = scale == "large"
 
     def pick(small: int, big: int) -> int:
         return big if large else small
 
-    size = "512MiB" if large else "64MiB"
+    size = {"tiny": "1MiB", "small": "64MiB", "large": "512MiB"}[scale]
+    graph = {"tiny": "9", "small": "15", "large": "20"}[scale]
     programs = [
         Program(
             "gups",
@@ -30,7 +31,7 @@ def catalogue(scale: str) -> dict[str, Program]:
                 "--no-verify",
             ),
         ),
-        Program("bfs", workload("bfs", "--scale", str(pick(15, 20)), "--roots", str(pick(1, 4)))),
+        Program("bfs", workload("bfs", "--scale", graph, "--roots", str(pick(1, 4)))),
         Program(
             "cg",
             (
