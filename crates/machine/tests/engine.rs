@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use contigua_machine::ageing::{AgeConfig, Server, Snapshot};
 use contigua_machine::config::{
-    Age, DesignConfig, Detail, RunConfig, parse_design, parse_machine, parse_profile,
+    Age, DesignConfig, Detail, Holes, RunConfig, parse_design, parse_machine, parse_profile,
 };
 use contigua_machine::{Engine, Error};
 use contigua_program::code::{BlockCode, CodeLog};
@@ -135,13 +135,48 @@ fn words(step: &Step) -> Vec<u64> {
     event.encode().words().to_vec()
 }
 
+/// Every design that comes with the package.
+fn designs() -> Vec<(String, DesignConfig)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/contigua/data/designs");
+    let mut designs: Vec<_> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| {
+            let path = entry.unwrap().path();
+            let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+            let text = std::fs::read_to_string(&path).unwrap();
+            let design = parse_design(&text, &name).unwrap();
+            (name, design)
+        })
+        .collect();
+    designs.sort_by(|one, other| one.0.cmp(&other.0));
+    assert!(designs.len() > 20);
+    designs
+}
+
+fn holes() -> impl Strategy<Value = Holes> {
+    let texts = [
+        "1:0.1:dispersed:remapped",
+        "0.5:0.3:clustered:remapped",
+        "1:0.2:dispersed:unallocated",
+        "0.7:1:clustered:unallocated",
+    ];
+    prop::sample::select(texts.to_vec()).prop_map(|text| text.parse().unwrap())
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(40))]
+    #![proptest_config(ProptestConfig::with_cases(80))]
     #[test]
     fn every_structure_stays_valid_and_every_access_is_translated(
+        (name, design) in prop::sample::select(designs()),
+        holes in prop::option::of(holes()),
         steps in prop::collection::vec((0..3u32, step()), 1..250)
     ) {
-        let mut engine = Engine::new(config(256 << 20, Detail::Full), program()).unwrap();
+        let mut config = config(512 << 20, Detail::Full);
+        config.design_name = name;
+        config.design = design;
+        config.holes = holes;
+        config.classify_misses = true;
+        let mut engine = Engine::new(config, program()).unwrap();
         let mut accesses = 0;
         for (thread, step) in &steps {
             let words = words(step);
