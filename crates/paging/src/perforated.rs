@@ -269,6 +269,8 @@ impl AddressSpace {
             self.table.update(address, |leaf| leaf.perforation = filter);
             return;
         }
+        // What still points back is for the holes of others that have gone.
+        self.unmap_holes(start, memory);
         self.table.update(address, |leaf| leaf.perforation = None);
         self.perforated.remove(&start.get());
         memory.holes.detach(chunk);
@@ -804,6 +806,8 @@ impl AddressSpace {
             return;
         };
         self.patch_position = last + 1;
+        // A frame that a CPU keeps at hand is free, and looks taken.
+        memory.drain_per_cpu();
         for (start, page) in candidates {
             if memory.holes.sharers(page.chunk) > 1 {
                 continue;

@@ -7,7 +7,8 @@ use common::{
     mmu_without_walk_caches, scheme, space,
 };
 use contigua_paging::{
-    AddressSpace, Effects, Filter, Fragmentation, HoleKind, Memory, Pattern, Vma, holes::sub_page,
+    AddressSpace, Effects, Filter, Fragmentation, HoleKind, Memory, Pattern, SpaceId, Vma,
+    holes::sub_page,
 };
 use contigua_translation::{Access, Mmu, SchemeConfig};
 use contigua_units::{Cycles, PAGE_BYTES, PageSize, VirtAddr, VirtRange};
@@ -299,4 +300,39 @@ fn the_bitmap_lies_above_memory_and_is_one_part_in_32768() {
     };
     let chunk = physical.get() / HUGE;
     assert_eq!(references.last().unwrap().get(), total + 64 * chunk);
+}
+
+#[test]
+fn a_page_becomes_whole_although_another_sharer_has_left_its_holes_behind() {
+    let mut world = world("perforated", None, 1);
+    let policy = world.scheme.policy();
+    let page = |number: u64| VirtAddr::new(BASE + number * PAGE_BYTES);
+    let World { memory, space, .. } = &mut world;
+    let mut effects = Effects::default();
+    let mut other = space.fork(SpaceId(1), memory, &mut effects).unwrap();
+    // Each writes a page of its own: a hole, of which the other one must learn.
+    effects.clear();
+    other
+        .fault(page(9), true, &*policy, memory, &mut effects)
+        .unwrap();
+    effects.clear();
+    space
+        .fault(page(5), true, &*policy, memory, &mut effects)
+        .unwrap();
+    let punches = std::mem::take(&mut effects.shared_punches);
+    assert_eq!(punches.len(), 1);
+    for (chunk, hole) in punches {
+        other.point_back(chunk, hole, memory, &mut effects).unwrap();
+    }
+    assert!(space.is_hole(page(5)) && !space.is_hole(page(9)));
+    assert!(other.is_hole(page(9)) && !other.is_hole(page(5)));
+    assert_eq!(other.validate(memory), Ok(()));
+    other.destroy(memory);
+    assert_eq!(space.validate(memory), Ok(()));
+    // Its frame in the chunk is free again: the pass fills the only hole.
+    effects.clear();
+    space.background_pass(512, &*policy, memory, &mut effects);
+    assert_eq!(effects.patches, 1);
+    assert_eq!(space.table().leaf(page(0)).unwrap().perforation, None);
+    assert_eq!(space.validate(memory), Ok(()));
 }
