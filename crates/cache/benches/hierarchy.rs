@@ -2,6 +2,7 @@
 
 use std::hint::black_box;
 
+use contigua_cache::coherent::{DramConfig, PrefetchConfig, SharedConfig, Topology};
 use contigua_cache::{AccessKind, Hierarchy, HierarchyConfig, LevelConfig};
 use contigua_units::{Bytes, Cycles, Megahertz, Nanoseconds, PhysAddr};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
@@ -18,6 +19,27 @@ fn skylake() -> Hierarchy {
         l2: level(1 << 20, 16, 14),
         llc: level(22 << 20, 11, 50),
         memory_latency: Nanoseconds::new(85),
+        shared: SharedConfig {
+            slices: 1,
+            inclusive: false,
+            directory_entries: 64,
+            directory_ways: 4,
+            topology: Topology::Mesh,
+            hop_cycles: Cycles::new(2),
+            migration_entries: 16,
+        },
+        prefetch: PrefetchConfig {
+            next_line: false,
+            stride: false,
+        },
+        dram: DramConfig {
+            channels: 1,
+            banks: 16,
+            row: Bytes::new(8192),
+            activate: Nanoseconds::new(14),
+            precharge: Nanoseconds::new(14),
+            channel_megabytes_per_second: 20_000,
+        },
     };
     Hierarchy::new(&config, Megahertz::new(2100)).expect("a preset is well formed")
 }

@@ -1,4 +1,5 @@
-//! The path from one core to memory: L1 I and D, L2, LLC, DRAM.
+//! The path from one core to memory: L1 I and D, L2, LLC, DRAM, the quick way: latencies add up,
+//! and nobody shares anything.
 //!
 //! L2 and LLC neither include nor exclude what lies above them (they are filled on the way in and
 //! keep or lose lines by their own order of use), which is between the inclusive LLCs of older
@@ -9,6 +10,7 @@
 use contigua_units::{Bytes, Cycles, Megahertz, Nanoseconds, PhysAddr};
 use serde::{Deserialize, Serialize};
 
+use crate::coherent::{DramConfig, PrefetchConfig, SharedConfig};
 use crate::{Cache, Error, LevelCounters};
 
 /// One level of cache.
@@ -35,8 +37,14 @@ pub struct HierarchyConfig {
     pub l2: LevelConfig,
     /// Last level.
     pub llc: LevelConfig,
-    /// From the core's request to the data, when no cache has it.
+    /// From the core's request to the data, when no cache has it and no row of DRAM is open.
     pub memory_latency: Nanoseconds,
+    /// How cores share the last level.
+    pub shared: SharedConfig,
+    /// What is fetched before it is needed.
+    pub prefetch: PrefetchConfig,
+    /// Memory.
+    pub dram: DramConfig,
 }
 
 /// Who asks for a line.

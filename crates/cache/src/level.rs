@@ -19,6 +19,15 @@ pub struct LevelCounters {
     pub write_backs: u64,
 }
 
+impl LevelCounters {
+    /// Adds what another cache of the level did.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.hits += other.hits;
+        self.misses += other.misses;
+        self.write_backs += other.write_backs;
+    }
+}
+
 /// One level of cache. Lines are named by their number, the physical address over 64.
 #[derive(Clone, Debug)]
 pub struct Cache {

@@ -1,13 +1,18 @@
 //! Caches, from the set-associative array that everything is made of to the path from a core to
 //! memory.
 //!
+//! [`Hierarchy`] is the path of one core with latencies that add up; [`coherent::MemorySystem`]
+//! is that of several cores, with coherence, DRAM, devices and migration in the last level.
+//!
 //! TLBs and page-walk caches are caches of translations, so the `translation` crate builds them
 //! from the same [`Sets`].
 
 #![forbid(unsafe_code)]
 
+pub mod coherent;
 mod hierarchy;
 mod level;
+pub mod migration;
 mod sets;
 
 pub use hierarchy::{
@@ -29,5 +34,16 @@ pub enum Error {
         entries: u64,
         /// Ways of a set.
         ways: u32,
+    },
+    /// A number of cores that cannot be.
+    #[error("{0} cores; a server has 1 to 64")]
+    Cores(usize),
+    /// The last level does not divide into its slices.
+    #[error("cache.llc: {lines} lines do not divide into {slices} slices")]
+    Slices {
+        /// Lines of the last level.
+        lines: u64,
+        /// Its slices.
+        slices: u32,
     },
 }

@@ -103,6 +103,24 @@ impl<V: Copy + Default> Sets<V> {
         Some(&mut values[0])
     }
 
+    /// The value of `key`, which keeps its place in the order of use.
+    #[inline]
+    pub fn peek(&self, number: u64, key: u64) -> Option<&V> {
+        let first = self.first_way(number);
+        let keys = &self.keys[first..first + self.ways];
+        let way = keys.iter().position(|&k| k == key)?;
+        Some(&self.values[first + way])
+    }
+
+    /// The same, to be changed.
+    #[inline]
+    pub fn peek_mut(&mut self, number: u64, key: u64) -> Option<&mut V> {
+        let first = self.first_way(number);
+        let keys = &self.keys[first..first + self.ways];
+        let way = keys.iter().position(|&k| k == key)?;
+        Some(&mut self.values[first + way])
+    }
+
     /// Enters a key that is not present as the most recently used one, and returns the entry that
     /// had to go.
     #[inline]

@@ -1,5 +1,6 @@
 //! Does the hierarchy agree, access by access, with a naive one made of plain lists?
 
+use contigua_cache::coherent::{DramConfig, PrefetchConfig, SharedConfig, Topology};
 use contigua_cache::{AccessKind, Hierarchy, HierarchyConfig, LevelConfig};
 use contigua_units::{Bytes, Cycles, Megahertz, Nanoseconds, PhysAddr};
 use proptest::prelude::*;
@@ -124,6 +125,27 @@ proptest! {
             l2: level(32, 4, 14),
             llc: level(72, 3, 40),
             memory_latency: Nanoseconds::new(100),
+        shared: SharedConfig {
+            slices: 1,
+            inclusive: false,
+            directory_entries: 64,
+            directory_ways: 4,
+            topology: Topology::Mesh,
+            hop_cycles: Cycles::new(2),
+            migration_entries: 16,
+        },
+        prefetch: PrefetchConfig {
+            next_line: false,
+            stride: false,
+        },
+        dram: DramConfig {
+            channels: 1,
+            banks: 16,
+            row: Bytes::new(8192),
+            activate: Nanoseconds::new(14),
+            precharge: Nanoseconds::new(14),
+            channel_megabytes_per_second: 20_000,
+        },
         };
         let mut hierarchy = Hierarchy::new(&config, Megahertz::new(2000)).unwrap();
         let mut naive = Naive {

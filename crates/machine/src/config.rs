@@ -9,6 +9,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use contigua_cache::HierarchyConfig;
+use contigua_cache::coherent::MOST_CORES;
+use contigua_cache::migration::{Mode, SwitchOrder};
 use contigua_core::CoreConfig;
 use contigua_paging::{Fragmentation, HoleKind, Levels, Pattern};
 use contigua_translation::{NestedConfig, SchemeConfig, TlbConfig, WalkCacheConfig};
@@ -91,6 +93,14 @@ pub struct KernelCosts {
     pub context_switch_cycles: Cycles,
     /// Invalidating a range of addresses in the local TLBs.
     pub invalidation_cycles: Cycles,
+    /// Clearing or writing a page-table entry with its lock held.
+    pub page_table_entry_cycles: Cycles,
+    /// Interrupting other cores: what it takes whatever their number.
+    pub interrupt_cycles: Cycles,
+    /// What it takes for each of them, until its acknowledgement is there.
+    pub interrupt_target_cycles: Cycles,
+    /// What a core loses that is interrupted to invalidate.
+    pub interrupt_handler_cycles: Cycles,
 }
 
 /// What is compared: a file in `designs/`.
@@ -107,9 +117,84 @@ pub struct DesignConfig {
     /// Settings of the kernel's memory management.
     #[serde(default)]
     pub memory: contigua_frames::Config,
+    /// How pages of a running program move.
+    #[serde(default)]
+    pub migration: MigrationConfig,
     /// The host, when the kernel runs in a virtual machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<HostConfig>,
+}
+
+/// How pages move while programs run that use them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MigrationConfig {
+    /// As every kernel does today: the page is away from its first step to its last.
+    Software(SoftwareMigration),
+    /// Contiguitas' hardware in the last-level cache.
+    Llc(LlcMigration),
+}
+
+impl Default for MigrationConfig {
+    fn default() -> Self {
+        Self::Software(SoftwareMigration::default())
+    }
+}
+
+/// Migration as every kernel does today (paper 000, Figure 1).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SoftwareMigration {
+    /// How other cores forget the old translation.
+    pub shootdown: Shootdown,
+    /// Pages that share a shootdown.
+    pub batch: u32,
+    /// Copying a page that nobody has in its caches (mechanisms B7: 2 microseconds).
+    pub copy: Nanoseconds,
+}
+
+impl Default for SoftwareMigration {
+    fn default() -> Self {
+        Self {
+            shootdown: Shootdown::Interrupt,
+            batch: 1,
+            copy: Nanoseconds::new(2_000),
+        }
+    }
+}
+
+/// How cores are made to forget a translation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Shootdown {
+    /// They are interrupted, and waited for.
+    #[default]
+    Interrupt,
+    /// They do it at their next timer tick, and the page waits for that (LATR: Kumar et al.,
+    /// ASPLOS 2018).
+    Lazy,
+}
+
+/// Contiguitas' migration in the last-level cache (paper 001; paper 000, section 3.3).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LlcMigration {
+    /// Whether private caches may keep lines of a page that migrates.
+    pub mode: Mode,
+    /// What comes first, the copy or the new page-table entry.
+    pub order: SwitchOrder,
+    /// Copying a page in the background (mechanisms B7: 4 microseconds).
+    pub copy: Nanoseconds,
+}
+
+impl Default for LlcMigration {
+    fn default() -> Self {
+        Self {
+            mode: Mode::Cacheable,
+            order: SwitchOrder::CopyThenSwitch,
+            copy: Nanoseconds::new(4_000),
+        }
+    }
 }
 
 /// The host of a virtual machine that has the server's memory.
@@ -129,7 +214,9 @@ pub struct HostConfig {
 pub enum Detail {
     /// Translation only: counts of TLB misses, walks, references and faults, but no time.
     Translation,
-    /// Translation, caches and core: everything, in cycles.
+    /// Translation and caches, and a core whose stalls add up: quick, and stalls are overstated.
+    Additive,
+    /// Translation, coherent caches and memory, and cores that execute out of order.
     #[default]
     Full,
 }
@@ -304,6 +391,13 @@ pub struct RunConfig {
     pub classify_misses: bool,
     /// How much is simulated.
     pub detail: Detail,
+    /// Cores of the server. Threads are spread over them by their order of appearance.
+    pub cores: u32,
+    /// Pages in use that the kernel migrates in a second of simulated time.
+    pub migrations_per_second: u32,
+    /// Where a timeline of what happened is written, for Perfetto.
+    #[serde(skip)]
+    pub timeline: Option<PathBuf>,
     /// Seed of everything random.
     pub seed: u64,
     /// Instructions that pass before anything is simulated but the state of the address space.
@@ -312,6 +406,28 @@ pub struct RunConfig {
     pub warmup: u64,
     /// Instructions after these that are counted; `None` is all that follow.
     pub instructions: Option<u64>,
+}
+
+impl RunConfig {
+    /// Checks what one part of the configuration demands of another.
+    ///
+    /// # Errors
+    /// [`Error::Cores`], [`Error::NeedsFull`].
+    pub fn check(&self) -> Result<(), Error> {
+        if !(1..=MOST_CORES).contains(&(self.cores as usize)) {
+            return Err(Error::Cores(self.cores));
+        }
+        let what = if self.cores > 1 && self.detail == Detail::Additive {
+            "several cores need"
+        } else if self.migrations_per_second > 0 && self.detail != Detail::Full {
+            "migrations need"
+        } else if self.timeline.is_some() && self.detail != Detail::Full {
+            "a timeline needs"
+        } else {
+            return Ok(());
+        };
+        Err(Error::NeedsFull(what))
+    }
 }
 
 /// Reads a machine from TOML. `path` is where the text came from, for messages.

@@ -36,6 +36,20 @@ pub enum Error {
          with shares of 0 to 1, clustered or dispersed, remapped or unallocated"
     )]
     Holes(String),
+    /// A number of cores that no server has.
+    #[error("{0} cores: a simulated server has 1 to 64")]
+    Cores(u32),
+    /// Something that a lesser detail does not simulate.
+    #[error("{0} the whole simulation: run with --detail full")]
+    NeedsFull(&'static str),
+    /// A timeline that could not be written.
+    #[error("{}: {source}", path.display())]
+    Timeline {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
     /// Somebody wanted the end before the server was old enough.
     #[error("interrupted while memory grew old")]
     Interrupted,

@@ -8,12 +8,13 @@ use contigua_frames::Placement;
 use contigua_paging::{
     AddressSpace, Effects, Error as PagingError, MappingPolicy, Memory, SpaceId, TableShape, Vma,
 };
-use contigua_translation::{HostTables, Mmu};
+use contigua_translation::HostTables;
 use contigua_units::{Bytes, Cycles, PageSize, PhysAddr, VirtAddr, VirtRange};
 
 use crate::Error;
 use crate::ageing::fresh_memory;
 use crate::config::{HostConfig, KernelCosts, RunConfig};
+use crate::processors::Mmus;
 
 /// What a host has beyond the memory of its guest, as a share of it: tables, and room for blocks
 /// that do not fit together.
@@ -99,7 +100,7 @@ impl Host {
         &mut self,
         address: PhysAddr,
         costs: &KernelCosts,
-        mmu: &mut Mmu,
+        mmu: &mut Mmus,
     ) -> Result<Cycles, PagingError> {
         let mut effects = Effects::default();
         let at = VirtAddr::new(address.get());

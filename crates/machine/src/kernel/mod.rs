@@ -15,7 +15,7 @@ use contigua_paging::{
 use contigua_program::sources::Program;
 use contigua_program::syscall::{Advice, Call};
 use contigua_program::wire::{Event, ImageKind, ProcessId, ThreadId};
-use contigua_translation::{Access, BackgroundPass, Mmu, PrimaryRegion, Tables};
+use contigua_translation::{Access, BackgroundPass, PrimaryRegion, Tables};
 use contigua_units::{
     Bytes, Cycles, Megahertz, Nanoseconds, Order, PAGE_BYTES, PageSize, PhysAddr, VirtAddr,
     VirtRange,
@@ -23,6 +23,7 @@ use contigua_units::{
 
 use crate::Error;
 use crate::config::{KernelCosts, RunConfig};
+use crate::processors::Mmus;
 use crate::report::{KernelReport, MemoryReport, SyscallReport};
 use demand::Demand;
 use host::Host;
@@ -230,7 +231,7 @@ impl Kernel {
     pub(crate) fn host_fault(
         &mut self,
         physical: PhysAddr,
-        mmu: &mut Mmu,
+        mmu: &mut Mmus,
     ) -> Result<Cycles, OutOfMemory> {
         let out_of_memory = self.out_of_memory();
         let Some(host) = &mut self.host else {
@@ -348,7 +349,7 @@ impl Kernel {
         SpaceId(u16::try_from(index).expect("the ring allows 4096 processes at a time"))
     }
 
-    fn end_process(&mut self, process: ProcessId, mmu: &mut Mmu) {
+    fn end_process(&mut self, process: ProcessId, mmu: &mut Mmus) {
         let slot = self.processes.get_mut(process.0 as usize);
         let Some(id) = slot.and_then(Option::take) else {
             return;
@@ -366,7 +367,7 @@ impl Kernel {
         thread: ThreadId,
         event: &Event,
         program: &Program,
-        mmu: &mut Mmu,
+        mmu: &mut Mmus,
     ) -> Result<Cycles, OutOfMemory> {
         match *event {
             Event::ThreadStart { process } => {
@@ -444,7 +445,7 @@ impl Kernel {
         }
     }
 
-    fn call(&mut self, call: Call, mmu: &mut Mmu) -> Result<Cycles, OutOfMemory> {
+    fn call(&mut self, call: Call, mmu: &mut Mmus) -> Result<Cycles, OutOfMemory> {
         match call {
             Call::Map {
                 range,
@@ -516,7 +517,7 @@ impl Kernel {
         }
     }
 
-    fn fork(&mut self, child: ProcessId, mmu: &mut Mmu) -> Result<Cycles, OutOfMemory> {
+    fn fork(&mut self, child: ProcessId, mmu: &mut Mmus) -> Result<Cycles, OutOfMemory> {
         self.end_process(child, mmu);
         let id = self.unused_space();
         let mut copy = None;
@@ -541,7 +542,7 @@ impl Kernel {
         &mut self,
         address: VirtAddr,
         access: Access,
-        mmu: &mut Mmu,
+        mmu: &mut Mmus,
     ) -> Result<Cycles, OutOfMemory> {
         let write = access == Access::Write;
         let mut resolved = None;
@@ -581,7 +582,7 @@ impl Kernel {
     }
 
     /// Lets the background pass catch up with the time.
-    pub(crate) fn background(&mut self, now: Cycles, mmu: &mut Mmu) -> Cycles {
+    pub(crate) fn background(&mut self, now: Cycles, mmu: &mut Mmus) -> Cycles {
         let elapsed = now.get() * 1000 / u64::from(self.clock.get());
         self.now = Nanoseconds::new(self.epoch.get() + elapsed);
         let mut work = self.run_threads(mmu);
@@ -614,7 +615,7 @@ impl Kernel {
     /// runs out, the kernel's threads get a chance to make some, and the change goes on.
     fn change(
         &mut self,
-        mmu: &mut Mmu,
+        mmu: &mut Mmus,
         mut change: impl FnMut(
             &mut AddressSpace,
             &mut Memory,
@@ -641,7 +642,7 @@ impl Kernel {
 
     fn change_once(
         &mut self,
-        mmu: &mut Mmu,
+        mmu: &mut Mmus,
         change: &mut impl FnMut(
             &mut AddressSpace,
             &mut Memory,
@@ -699,7 +700,7 @@ impl Kernel {
     }
 
     /// Lets the kernel's threads run if somebody woke them.
-    fn settle(&mut self, mmu: &mut Mmu) -> Cycles {
+    fn settle(&mut self, mmu: &mut Mmus) -> Cycles {
         if self.memory.has_background_work() {
             self.run_threads(mmu)
         } else {
@@ -709,7 +710,7 @@ impl Kernel {
 
     /// Reclaim, compaction and resizing in the background, and what follows for page tables. The
     /// one core that is simulated pays for moved pages.
-    fn run_threads(&mut self, mmu: &mut Mmu) -> Cycles {
+    fn run_threads(&mut self, mmu: &mut Mmus) -> Cycles {
         let mut moves = core::mem::take(&mut self.moves);
         self.memory.background(self.now, &mut moves);
         let work = self.follow(&moves, mmu);
@@ -719,7 +720,7 @@ impl Kernel {
     }
 
     /// Lets page tables and TLBs follow pages that moved.
-    fn follow(&mut self, moves: &[Move], mmu: &mut Mmu) -> Cycles {
+    fn follow(&mut self, moves: &[Move], mmu: &mut Mmus) -> Cycles {
         let mut work = Cycles::ZERO;
         for moved in moves {
             let space = SpaceId(moved.owner.space);
@@ -738,7 +739,7 @@ impl Kernel {
 
     /// Makes a 2 MB block for a page that the program has asked to be huge, as Linux does by
     /// default (`transparent_hugepage/defrag` is `madvise`).
-    fn make_huge(&mut self, address: VirtAddr, mmu: &mut Mmu) -> Cycles {
+    fn make_huge(&mut self, address: VirtAddr, mmu: &mut Mmus) -> Cycles {
         let space = self.running();
         let asked = space
             .vma(address)

@@ -1,0 +1,246 @@
+//! DRAM: channels that transfer one line at a time, banks that keep one row open.
+//!
+//! Cores run ahead of each other by a little, and an out-of-order core issues its requests out of
+//! order, so requests do not arrive in the order of their times. A channel's bandwidth is therefore
+//! kept by *epochs* of time: a line is transferred in the first epoch, from its request's time on,
+//! that has room left. What order requests are handed over in does not matter then. Whether a row
+//! is open does depend on the order of arrival.
+
+use contigua_units::{Bytes, Cycles, LINE_BYTES, Megahertz, Nanoseconds};
+use serde::{Deserialize, Serialize};
+
+/// Memory behind the last level. Times are Micron's for DDR4-2666 (MT40A datasheet: tRCD, tRP of
+/// 14.16 ns) and JEDEC's for the bandwidth of a channel, unless a machine says otherwise.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DramConfig {
+    /// Channels; lines are spread over them.
+    pub channels: u32,
+    /// Banks of a channel, all ranks together.
+    pub banks: u32,
+    /// What a row holds.
+    pub row: Bytes,
+    /// Opening a row (tRCD): what an access to an open row saves of `memory_latency`.
+    pub activate: Nanoseconds,
+    /// Closing another row first (tRP): what it costs beyond `memory_latency`.
+    pub precharge: Nanoseconds,
+    /// Megabytes (10^6 bytes) that a channel transfers in a second.
+    pub channel_megabytes_per_second: u32,
+}
+
+/// What DRAM did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct DramCounters {
+    /// Lines read.
+    pub reads: u64,
+    /// Lines written.
+    pub writes: u64,
+    /// Accesses to the row that was open.
+    pub row_hits: u64,
+    /// Accesses to a bank with no row open.
+    pub row_misses: u64,
+    /// Accesses for which another row had to be closed.
+    pub row_conflicts: u64,
+    /// Cycles that reads waited for their channel, all together.
+    pub queue_cycles: Cycles,
+}
+
+/// log2 of the cycles of an epoch.
+const EPOCH_SHIFT: u32 = 8;
+/// Epochs that are kept: requests older than that find free channels.
+const EPOCHS: usize = 256;
+const NO_ROW: u64 = u64::MAX;
+
+#[derive(Clone, Debug)]
+struct Channel {
+    /// By epoch modulo [`EPOCHS`]: which epoch, and 1/256 lines transferred in it.
+    epochs: Box<[(u64, u32)]>,
+    open_rows: Box<[u64]>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Dram {
+    channels: Vec<Channel>,
+    banks: u64,
+    lines_of_row: u64,
+    /// Cycles of an access to a bank with no row open.
+    latency: Cycles,
+    activate: Cycles,
+    precharge: Cycles,
+    /// What a line takes of an epoch, and what an epoch has, in the same fixed-point unit.
+    line_cost: u32,
+    counters: DramCounters,
+}
+
+/// What an epoch has to give: its cycles, in 1/256.
+const CAPACITY: u32 = 256 << EPOCH_SHIFT;
+
+impl Dram {
+    pub(super) fn new(config: &DramConfig, latency: Nanoseconds, clock: Megahertz) -> Self {
+        let channels = config.channels.max(1);
+        // Cycles of a line on its channel, in 1/256: bytes / (MB/s) are microseconds.
+        let cost = LINE_BYTES * u64::from(clock.get()) * 256
+            / u64::from(config.channel_megabytes_per_second.max(1));
+        Self {
+            channels: (0..channels)
+                .map(|_| Channel {
+                    epochs: vec![(u64::MAX, 0); EPOCHS].into(),
+                    open_rows: vec![NO_ROW; config.banks.max(1) as usize].into(),
+                })
+                .collect(),
+            banks: u64::from(config.banks.max(1)),
+            lines_of_row: (config.row.get() / LINE_BYTES).max(1),
+            latency: latency.at(clock),
+            activate: config.activate.at(clock),
+            precharge: config.precharge.at(clock),
+            line_cost: u32::try_from(cost).unwrap_or(CAPACITY).clamp(1, CAPACITY),
+            counters: DramCounters::default(),
+        }
+    }
+
+    /// Reads a line at a time; how long until it is at the core.
+    pub(super) fn read(&mut self, line: u64, time: Cycles) -> Cycles {
+        self.counters.reads += 1;
+        let (row, waited) = self.transfer(line, time);
+        self.counters.queue_cycles += waited;
+        let latency = self.latency.get();
+        let latency = match row {
+            Row::Open => latency.saturating_sub(self.activate.get()),
+            Row::Closed => latency,
+            Row::Other => latency + self.precharge.get(),
+        };
+        Cycles::new(latency) + waited
+    }
+
+    /// Writes a line: nobody waits for it, but it takes its turn on the channel.
+    pub(super) fn write(&mut self, line: u64, time: Cycles) {
+        self.counters.writes += 1;
+        self.transfer(line, time);
+    }
+
+    fn transfer(&mut self, line: u64, time: Cycles) -> (Row, Cycles) {
+        let count = self.channels.len() as u64;
+        // Lines of a page lie on all channels; the fold keeps strides from meeting on one.
+        let channel_number = (line ^ line >> 7 ^ line >> 13) % count;
+        let row_number = line / count / self.lines_of_row;
+        let bank = (row_number ^ row_number / self.banks) % self.banks;
+        let channel = &mut self.channels[channel_number as usize];
+        let open = &mut channel.open_rows[bank as usize];
+        let row = match *open {
+            NO_ROW => Row::Closed,
+            open if open == row_number => Row::Open,
+            _ => Row::Other,
+        };
+        *open = row_number;
+        match row {
+            Row::Open => self.counters.row_hits += 1,
+            Row::Closed => self.counters.row_misses += 1,
+            Row::Other => self.counters.row_conflicts += 1,
+        }
+        let first = time.get() >> EPOCH_SHIFT;
+        let mut epoch = first;
+        // Farther ahead than the kept epochs reach, nothing is known to be in the way.
+        while epoch < first + EPOCHS as u64 {
+            let slot = &mut channel.epochs[epoch as usize % EPOCHS];
+            if slot.0 == u64::MAX || slot.0 < epoch {
+                *slot = (epoch, 0);
+            }
+            if slot.0 > epoch {
+                // The request is from long ago, as seen from what this channel has done since.
+                return (row, Cycles::ZERO);
+            }
+            if slot.1 + self.line_cost <= CAPACITY {
+                slot.1 += self.line_cost;
+                break;
+            }
+            epoch += 1;
+        }
+        let start = (epoch << EPOCH_SHIFT).max(time.get());
+        (row, Cycles::new(start - time.get()))
+    }
+
+    pub(super) fn counters(&self) -> DramCounters {
+        self.counters
+    }
+
+    pub(super) fn reset_counters(&mut self) {
+        self.counters = DramCounters::default();
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Row {
+    Open,
+    Closed,
+    Other,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dram(channels: u32) -> Dram {
+        let config = DramConfig {
+            channels,
+            banks: 16,
+            row: Bytes::new(8192),
+            activate: Nanoseconds::new(14),
+            precharge: Nanoseconds::new(14),
+            channel_megabytes_per_second: 16_000,
+        };
+        Dram::new(&config, Nanoseconds::new(80), Megahertz::new(2000))
+    }
+
+    #[test]
+    fn an_open_row_is_faster_and_another_one_slower_than_none() {
+        let mut dram = dram(1);
+        assert_eq!(dram.read(0, Cycles::ZERO), Cycles::new(160));
+        assert_eq!(dram.read(1, Cycles::ZERO), Cycles::new(132));
+        // The same bank: 16 rows of 128 lines on, where the row number's fold leaves the bank.
+        let bank = |line: u64| {
+            let row = line / 128;
+            (row ^ row / 16) % 16
+        };
+        let other = (1..).map(|row| row * 128).find(|&line| bank(line) == 0);
+        assert_eq!(dram.read(other.unwrap(), Cycles::ZERO), Cycles::new(188));
+        let counters = dram.counters();
+        let rows = (counters.row_hits, counters.row_misses, counters.row_conflicts);
+        assert_eq!(rows, (1, 1, 1));
+    }
+
+    #[test]
+    fn a_channel_transfers_what_it_is_configured_to() {
+        // 16 GB/s at 2 GHz are 8 bytes a cycle: a line in 8 cycles, 32 lines in an epoch.
+        for (channels, cycles) in [(1, 10_000 * 8), (4, 10_000 * 2)] {
+            let mut dram = dram(channels);
+            let waited = (0..10_000).map(|line| {
+                dram.read(line, Cycles::ZERO);
+                dram.counters().queue_cycles.get()
+            });
+            let mut before = 0;
+            let longest = waited
+                .map(|sum| {
+                    let one = sum - before;
+                    before = sum;
+                    one
+                })
+                .max();
+            let longest = longest.unwrap();
+            let slack = u64::from(CAPACITY >> 8) * 4;
+            assert!(longest + slack >= cycles.min((EPOCHS as u64) << EPOCH_SHIFT), "{longest}");
+            assert!(longest <= cycles + slack, "{longest}");
+        }
+    }
+
+    #[test]
+    fn the_order_in_which_requests_are_handed_over_does_not_matter_for_bandwidth() {
+        let (mut forwards, mut backwards) = (dram(2), dram(2));
+        for line in 0..2000 {
+            forwards.read(line, Cycles::new(line));
+            backwards.read(1999 - line, Cycles::new(1999 - line));
+        }
+        let (a, b) = (forwards.counters(), backwards.counters());
+        let (a, b) = (a.queue_cycles.get() as f64, b.queue_cycles.get() as f64);
+        assert!(a > 0.0 && (a / b - 1.0).abs() < 0.1, "{a} {b}");
+    }
+}

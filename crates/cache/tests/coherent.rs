@@ -1,0 +1,405 @@
+//! Do several cores and devices always read what was written last, whatever is evicted, shared,
+//! prefetched or migrated meanwhile? (Mechanisms E-B 1 to 5, 14.)
+
+use std::collections::HashMap;
+
+use contigua_cache::coherent::{
+    CoreRequest, DramConfig, MemorySystem, PrefetchConfig, SharedConfig, Topology,
+};
+use contigua_cache::migration::{Alias, EntryId, Mode, Rules, SwitchOrder, Table};
+use contigua_cache::{AccessKind, HierarchyConfig, LevelConfig};
+use contigua_units::{Bytes, Cycles, Frame, Megahertz, Nanoseconds, PhysAddr};
+use proptest::prelude::*;
+use proptest::test_runner::{RngAlgorithm, TestRng};
+
+const LINES: u64 = 64;
+
+fn level(lines: u64, ways: u32, latency: u64) -> LevelConfig {
+    LevelConfig {
+        size: Bytes::new(lines * 64),
+        ways,
+        latency_cycles: Cycles::new(latency),
+    }
+}
+
+fn config(inclusive: bool, slices: u32, prefetch: bool) -> HierarchyConfig {
+    HierarchyConfig {
+        l1i: level(8, 2, 4),
+        l1d: level(16, 2, 4),
+        l2: level(64, 4, 14),
+        llc: level(u64::from(slices) * 64, 4, 50),
+        memory_latency: Nanoseconds::new(80),
+        shared: SharedConfig {
+            slices,
+            inclusive,
+            directory_entries: 48,
+            directory_ways: 4,
+            topology: Topology::Mesh,
+            hop_cycles: Cycles::new(2),
+            migration_entries: 16,
+        },
+        prefetch: PrefetchConfig {
+            next_line: prefetch,
+            stride: prefetch,
+        },
+        dram: DramConfig {
+            channels: 2,
+            banks: 8,
+            row: Bytes::new(8192),
+            activate: Nanoseconds::new(14),
+            precharge: Nanoseconds::new(14),
+            channel_megabytes_per_second: 20_000,
+        },
+    }
+}
+
+fn table() -> Table {
+    Table::new(16, Rules::CORRECT)
+}
+
+/// A page of the program, and what is known of where it is.
+#[derive(Clone)]
+struct Page {
+    frame: Frame,
+    migration: Option<Migration>,
+}
+
+#[derive(Clone)]
+struct Migration {
+    entry: EntryId,
+    destination: Frame,
+    order: SwitchOrder,
+    copied: u8,
+    started: bool,
+    /// Page tables name the destination.
+    switched: bool,
+    /// Which cores' TLBs, and which IOTLB (the last), still name the source.
+    stale: Vec<bool>,
+}
+
+/// A server with an operating system that migrates pages all the time.
+struct Server {
+    memory: MemorySystem<u64>,
+    cores: usize,
+    pages: Vec<Page>,
+    free: Vec<Frame>,
+    /// What was written last, by page and line; what is missing was never written.
+    expected: HashMap<(usize, u64), u64>,
+    written: u64,
+    time: u64,
+    mode: Mode,
+    refusals: u64,
+}
+
+impl Server {
+    fn new(config: &HierarchyConfig, cores: usize, pages: usize, mode: Mode) -> Self {
+        let memory = MemorySystem::new(config, Megahertz::new(2000), cores, table()).unwrap();
+        let frame = |n: usize| Frame::new(3 * n as u32 + 1);
+        Self {
+            memory,
+            cores,
+            pages: (0..pages)
+                .map(|n| Page {
+                    frame: frame(n),
+                    migration: None,
+                })
+                .collect(),
+            free: (pages..2 * pages).map(frame).collect(),
+            expected: HashMap::new(),
+            written: 0,
+            time: 0,
+            mode,
+            refusals: 0,
+        }
+    }
+
+    /// The address that an agent (a core, or the device after them) uses for a line of a page.
+    fn address(&self, agent: usize, page: usize, line: u64) -> PhysAddr {
+        let page = &self.pages[page];
+        let frame = match &page.migration {
+            Some(migration) if migration.switched && !migration.stale[agent] => {
+                migration.destination
+            }
+            _ => page.frame,
+        };
+        PhysAddr::new(frame.address().get() + line * 64)
+    }
+
+    fn access(&mut self, core: usize, page: usize, line: u64, kind: AccessKind) {
+        self.time += 7;
+        let request = CoreRequest {
+            core,
+            address: self.address(core, page, line),
+            kind,
+            time: Cycles::new(self.time),
+            instruction: (page % 5) as u64,
+        };
+        if kind == AccessKind::Write {
+            self.written += 1;
+            let value = self.written;
+            self.memory.access(&request, |data| *data = value);
+            self.expected.insert((page, line), value);
+        } else {
+            let mut read = 0;
+            self.memory.access(&request, |data| read = *data);
+            if let Some(&expected) = self.expected.get(&(page, line)) {
+                assert_eq!(read, expected, "core {core} read line {line} of page {page}");
+            }
+        }
+    }
+
+    fn device(&mut self, page: usize, line: u64, write: bool) {
+        let address = self.address(self.cores, page, line);
+        self.time += 7;
+        let time = Cycles::new(self.time);
+        if write {
+            self.written += 1;
+            let value = self.written;
+            self.memory.device(address, true, time, |data| *data = value);
+            self.expected.insert((page, line), value);
+        } else {
+            let mut read = 0;
+            self.memory.device(address, false, time, |data| read = *data);
+            if let Some(&expected) = self.expected.get(&(page, line)) {
+                assert_eq!(read, expected, "the device read line {line} of page {page}");
+            }
+        }
+    }
+
+    /// Takes one step of a page's migration, or begins one.
+    fn migrate(&mut self, page: usize, choice: usize, order: SwitchOrder) {
+        let time = Cycles::new(self.time);
+        let agents = self.cores + 1;
+        let Some(mut migration) = self.pages[page].migration.take() else {
+            let Some(destination) = self.free.pop() else {
+                return;
+            };
+            let source = self.pages[page].frame;
+            match self.memory.migrate(source, destination, self.mode, order, time) {
+                Ok(entry) => {
+                    self.pages[page].migration = Some(Migration {
+                        entry,
+                        destination,
+                        order,
+                        copied: 0,
+                        started: order == SwitchOrder::CopyThenSwitch,
+                        switched: false,
+                        stale: vec![true; agents],
+                    });
+                }
+                Err(_) => {
+                    self.refusals += 1;
+                    self.free.push(destination);
+                }
+            }
+            return;
+        };
+        let stale: Vec<usize> = (0..agents).filter(|&a| migration.stale[a]).collect();
+        let all_copied = migration.copied == LINES as u8;
+        let may_switch = migration.order == SwitchOrder::SwitchThenCopy || all_copied;
+        if !migration.switched && may_switch {
+            migration.switched = true;
+        } else if migration.switched && !stale.is_empty() {
+            migration.stale[stale[choice % stale.len()]] = false;
+        } else if !migration.started {
+            self.memory.start_copy(migration.entry);
+            migration.started = true;
+        } else if !all_copied {
+            for _ in 0..=choice % 4 {
+                if self.memory.copy_line(migration.entry, time).is_some() {
+                    migration.copied += 1;
+                }
+            }
+        } else {
+            self.memory.clear(migration.entry, time).unwrap();
+            let source = self.pages[page].frame;
+            self.pages[page].frame = migration.destination;
+            // The frame that was left is used again soon.
+            self.free.push(source);
+            return;
+        }
+        self.pages[page].migration = Some(migration);
+    }
+
+    fn step(&mut self, random: &mut TestRng) {
+        let page = random.random_range(0..self.pages.len());
+        let line = random.random_range(0..LINES);
+        let core = random.random_range(0..self.cores);
+        match random.random_range(0..100) {
+            0..35 => self.access(core, page, line, AccessKind::Read),
+            35..65 => self.access(core, page, line, AccessKind::Write),
+            65..70 => self.access(core, page, line, AccessKind::Fetch),
+            70..72 => self.access(core, page, line, AccessKind::Walk),
+            72..77 => self.device(page, line, false),
+            77..82 => self.device(page, line, true),
+            number => {
+                let order = if number % 2 == 0 {
+                    SwitchOrder::CopyThenSwitch
+                } else {
+                    SwitchOrder::SwitchThenCopy
+                };
+                let choice = random.random_range(0..1000);
+                self.migrate(page, choice, order);
+            }
+        }
+    }
+}
+
+use rand::Rng;
+
+fn run(inclusive: bool, prefetch: bool, mode: Mode, cores: usize, steps: usize, seed: u64) {
+    let config = config(inclusive, 4, prefetch);
+    let mut server = Server::new(&config, cores, 24, mode);
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let mut random = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+    for step in 0..steps {
+        server.step(&mut random);
+        if step % 251 == 0 {
+            server.memory.validate().unwrap();
+        }
+    }
+    server.memory.validate().unwrap();
+    let counters = server.memory.counters();
+    assert!(counters.coherence.lines_migrated > 0 || steps < 1000);
+    if cores == 8 && steps >= 100_000 {
+        assert!(server.refusals > 0, "the table was never full");
+        let coherence = counters.coherence;
+        let all = [
+            coherence.upgrades,
+            coherence.invalidations,
+            coherence.cache_to_cache,
+            coherence.back_invalidations,
+            coherence.device_reads,
+            coherence.device_writes,
+            coherence.redirected,
+            coherence.alias_recalls,
+        ];
+        assert!(all.iter().all(|&count| count > 0), "{coherence:?}");
+        assert_eq!(coherence.uncached > 0, mode == Mode::Noncacheable);
+        assert_eq!(coherence.prefetches > 0, prefetch);
+        assert_eq!(coherence.prefetches_used > 0, prefetch);
+    }
+}
+
+#[test]
+fn every_read_on_eight_cores_returns_what_was_written_last() {
+    for (inclusive, prefetch) in [(false, false), (true, false), (false, true), (true, true)] {
+        for mode in [Mode::Cacheable, Mode::Noncacheable] {
+            run(inclusive, prefetch, mode, 8, 250_000, 11);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+    #[test]
+    fn short_runs_of_any_seed_read_what_was_written(
+        seed: u64, cores in 1..5usize, inclusive: bool, prefetch: bool, cacheable: bool
+    ) {
+        let mode = if cacheable { Mode::Cacheable } else { Mode::Noncacheable };
+        run(inclusive, prefetch, mode, cores, 4000, seed);
+    }
+}
+
+fn request(core: usize, line: u64, kind: AccessKind, time: u64) -> CoreRequest {
+    CoreRequest {
+        core,
+        address: PhysAddr::new(line * 64),
+        kind,
+        time: Cycles::new(time),
+        instruction: 1,
+    }
+}
+
+fn quiet(cores: usize) -> MemorySystem {
+    MemorySystem::new(&config(false, 4, false), Megahertz::new(2000), cores, table()).unwrap()
+}
+
+#[test]
+fn a_second_reader_gets_a_modified_line_from_the_first_writers_caches() {
+    let mut memory = quiet(2);
+    assert!(memory.access(&request(0, 5, AccessKind::Write, 0), |()| ()) > Cycles::new(100));
+    let shared = memory.access(&request(1, 5, AccessKind::Read, 0), |()| ());
+    assert!(shared < Cycles::new(100), "{shared:?}");
+    assert_eq!(memory.counters().coherence.cache_to_cache, 1);
+    assert_eq!(memory.access(&request(1, 5, AccessKind::Read, 0), |()| ()), Cycles::ZERO);
+    // The writer has to ask before it writes again.
+    assert!(memory.access(&request(0, 5, AccessKind::Write, 0), |()| ()) > Cycles::ZERO);
+    let coherence = memory.counters().coherence;
+    assert_eq!((coherence.upgrades, coherence.invalidations), (1, 1));
+}
+
+#[test]
+fn a_line_that_one_core_reads_is_written_without_asking() {
+    let mut memory = quiet(2);
+    memory.access(&request(0, 5, AccessKind::Read, 0), |()| ());
+    assert_eq!(memory.access(&request(0, 5, AccessKind::Write, 0), |()| ()), Cycles::ZERO);
+}
+
+#[test]
+fn the_seventeenth_migration_is_told_to_try_again() {
+    let mut memory = quiet(1);
+    let mut begin = |number: u32| {
+        let (source, destination) = (Frame::new(number), Frame::new(100 + number));
+        let order = SwitchOrder::CopyThenSwitch;
+        memory.migrate(source, destination, Mode::Cacheable, order, Cycles::ZERO)
+    };
+    for number in 0..16 {
+        begin(number).unwrap();
+    }
+    assert!(begin(16).is_err());
+}
+
+#[test]
+fn what_a_former_owner_left_in_private_caches_does_not_come_back() {
+    let config = config(false, 4, false);
+    let mut memory: MemorySystem<u64> =
+        MemorySystem::new(&config, Megahertz::new(2000), 2, table()).unwrap();
+    // The destination's former owner wrote it, and the line is still modified in its cache.
+    memory.access(&request(0, 200 * 64 + 3, AccessKind::Write, 0), |data| *data = 666);
+    memory.access(&request(1, 100 * 64 + 3, AccessKind::Write, 0), |data| *data = 42);
+    let order = SwitchOrder::CopyThenSwitch;
+    let (source, destination) = (Frame::new(100), Frame::new(200));
+    let entry = memory
+        .migrate(source, destination, Mode::Cacheable, order, Cycles::ZERO)
+        .unwrap();
+    // Evict everything that core 0 has.
+    for line in 0..64 {
+        memory.access(&request(0, line, AccessKind::Read, 0), |_| ());
+    }
+    while memory.copy_line(entry, Cycles::ZERO).is_some() {}
+    for page in [100, 200] {
+        let mut read = 0;
+        memory.access(&request(0, page * 64 + 3, AccessKind::Read, 0), |data| read = *data);
+        assert_eq!(read, 42);
+    }
+}
+
+#[test]
+fn redirection_follows_the_pointer_for_both_addresses() {
+    let mut memory = quiet(1);
+    let order = SwitchOrder::CopyThenSwitch;
+    let (source, destination) = (Frame::new(100), Frame::new(200));
+    let entry = memory
+        .migrate(source, destination, Mode::Cacheable, order, Cycles::ZERO)
+        .unwrap();
+    for copied in 0..64u8 {
+        let table = memory.table();
+        for line in 0..64 {
+            let expected = if line < copied {
+                Alias::Destination
+            } else {
+                Alias::Source
+            };
+            for alias in [Alias::Source, Alias::Destination] {
+                let service =
+                    table.serve(entry, alias, line, contigua_cache::migration::Request::Read);
+                assert_eq!(service.location, expected);
+            }
+        }
+        memory.copy_line(entry, Cycles::ZERO).unwrap();
+    }
+    assert!(memory.copy_line(entry, Cycles::ZERO).is_none());
+    assert_eq!(memory.counters().coherence.lines_migrated, 64);
+}

@@ -1,0 +1,279 @@
+//! Accesses: from a word of the stream to what translation, caches and the core make of it.
+
+use contigua_cache::AccessKind;
+use contigua_cache::coherent::CoreRequest;
+use contigua_core::CoreModel;
+use contigua_program::wire::{ADDRESS_MASK, INSTRUCTION_SHIFT, SIZE_SHIFT, STORE};
+use contigua_translation::{Access, Answer, Lookup, Request};
+use contigua_units::{Cycles, LINE_BYTES, PhysAddr, VirtAddr};
+
+use super::{Block, Engine, NO_BLOCK};
+use crate::Error;
+use crate::port::WalkPort;
+
+/// A translated address, and what that took beyond a first-level hit.
+#[derive(Clone, Copy)]
+struct Translated {
+    physical: PhysAddr,
+    latency: Cycles,
+    walked: bool,
+}
+
+impl Translated {
+    const fn at_once(physical: PhysAddr) -> Self {
+        Self {
+            physical,
+            latency: Cycles::ZERO,
+            walked: false,
+        }
+    }
+}
+
+impl Engine {
+    /// Fetches a block's lines, translating once per page.
+    #[inline]
+    pub(super) fn fetch<const RELOCATES: bool, const WINDOW: bool>(
+        &mut self,
+        block: Block,
+    ) -> Result<(), Error> {
+        let last = (block.start + u64::from(block.bytes) - 1) / LINE_BYTES;
+        let mut line = block.start / LINE_BYTES;
+        if line == self.lanes[self.current].fetch_line {
+            line += 1;
+        }
+        while line <= last {
+            let address = VirtAddr::new(line * LINE_BYTES);
+            let time = self.window_time::<WINDOW>();
+            let found =
+                self.translate::<RELOCATES, WINDOW>(address, Access::Execute, time)?;
+            if WINDOW {
+                let data = self.reach(found.physical, AccessKind::Fetch, time + found.latency, 0);
+                if data > Cycles::ZERO || found.latency > Cycles::ZERO {
+                    self.windows[self.current].fetch(found.latency, found.walked, data);
+                }
+            } else {
+                self.add_translation(&found);
+                if let Some(hierarchy) = &mut self.hierarchy {
+                    let latency = hierarchy.access(found.physical, AccessKind::Fetch);
+                    self.core.fetch(latency);
+                }
+            }
+            line += 1;
+        }
+        self.lanes[self.current].fetch_line = last;
+        Ok(())
+    }
+
+    #[inline]
+    pub(super) fn access<const RELOCATES: bool, const WINDOW: bool>(
+        &mut self,
+        word: u64,
+    ) -> Result<(), Error> {
+        let address = word & ADDRESS_MASK;
+        let size = 1 << (word >> SIZE_SHIFT & 7);
+        let store = word & STORE != 0;
+        self.executed.stores += u64::from(store);
+        self.executed.loads += u64::from(!store);
+        let instruction = (word >> INSTRUCTION_SHIFT) as usize & 511;
+        self.touch::<RELOCATES, WINDOW>(VirtAddr::new(address), store, instruction)?;
+        if address % LINE_BYTES + size > LINE_BYTES {
+            // The access touches a second line, perhaps of another page.
+            let next = VirtAddr::new(address + size - 1).align_down(LINE_BYTES);
+            self.touch::<RELOCATES, WINDOW>(next, store, instruction)?;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn touch<const RELOCATES: bool, const WINDOW: bool>(
+        &mut self,
+        address: VirtAddr,
+        store: bool,
+        instruction: usize,
+    ) -> Result<(), Error> {
+        let (access, kind) = if store {
+            (Access::Write, AccessKind::Write)
+        } else {
+            (Access::Read, AccessKind::Read)
+        };
+        if WINDOW {
+            let block = self.lanes[self.current].block;
+            if block == NO_BLOCK {
+                // An access that no instruction makes: a damaged stream, or one that begins in
+                // the middle. It counts, and nobody waits for it.
+                let now = self.windows[self.current].cycles();
+                let found = self.translate::<RELOCATES, true>(address, access, now)?;
+                self.reach(found.physical, kind, now, 0);
+                return Ok(());
+            }
+            let last = self.blocks[block.0 as usize].instructions.max(1) as usize - 1;
+            let index = instruction.min(last);
+            let start = self.windows[self.current].access(&self.decoded, index, store);
+            let found = self.translate::<RELOCATES, true>(address, access, start)?;
+            let pc = u64::from(block.0) << 9 | index as u64;
+            let data = self.reach(found.physical, kind, start + found.latency, pc);
+            let line = found.physical.line();
+            self.windows[self.current].answer(line, found.latency, found.walked, data);
+        } else {
+            let found = self.translate::<RELOCATES, false>(address, access, Cycles::ZERO)?;
+            self.add_translation(&found);
+            if let Some(hierarchy) = &mut self.hierarchy {
+                let latency = hierarchy.access(found.physical, kind);
+                self.core.data(latency, store);
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn window_time<const WINDOW: bool>(&self) -> Cycles {
+        if WINDOW {
+            self.windows[self.current].cycles()
+        } else {
+            Cycles::ZERO
+        }
+    }
+
+    /// Sends a request of the current core to the caches of the whole simulation.
+    #[inline]
+    fn reach(
+        &mut self,
+        physical: PhysAddr,
+        kind: AccessKind,
+        time: Cycles,
+        instruction: u64,
+    ) -> Cycles {
+        let request = CoreRequest {
+            core: self.current,
+            address: physical,
+            kind,
+            time,
+            instruction,
+        };
+        let memory = self.memory.as_mut();
+        memory
+            .expect("cores of the whole simulation have its memory")
+            .access(&request, |()| ())
+    }
+
+    #[inline]
+    fn add_translation(&mut self, found: &Translated) {
+        if found.latency > Cycles::ZERO {
+            self.core.translation(found.latency, found.walked);
+        }
+    }
+
+    /// The physical address of an access, with everything that it takes to get it.
+    #[inline]
+    fn translate<const RELOCATES: bool, const WINDOW: bool>(
+        &mut self,
+        address: VirtAddr,
+        access: Access,
+        time: Cycles,
+    ) -> Result<Translated, Error> {
+        let address = if RELOCATES {
+            self.place_of(address)
+        } else {
+            address
+        };
+        let space = self.kernel.space();
+        let mmu = self.mmus.current();
+        let lookup = match access {
+            Access::Execute => mmu.fetch(address, space),
+            Access::Read => mmu.read(address, space),
+            Access::Write => mmu.write(address, space),
+        };
+        match lookup {
+            Lookup::Hit(physical) => Ok(Translated::at_once(physical)),
+            Lookup::Miss => self.miss::<WINDOW>(address, access, time),
+        }
+    }
+
+    /// Where the kernel has placed an address of the program.
+    #[inline]
+    fn place_of(&mut self, address: VirtAddr) -> VirtAddr {
+        let lane = &mut self.lanes[self.current];
+        if !lane.place.range.contains(address) {
+            lane.place = self.kernel.place_of(address);
+        }
+        lane.place.of(address)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn miss<const WINDOW: bool>(
+        &mut self,
+        address: VirtAddr,
+        access: Access,
+        time: Cycles,
+    ) -> Result<Translated, Error> {
+        /// A fault that was handled lets the next attempt succeed; copying a page that was just
+        /// filled can take one more. A host may have to map every node that a walk reads.
+        const ATTEMPTS: usize = 24;
+        let request = Request {
+            address,
+            space: self.kernel.space(),
+            access,
+        };
+        if WINDOW && self.migrations.are_on() {
+            self.meet_migrating_page(&request, time);
+        }
+        for _ in 0..ATTEMPTS {
+            let mut port = match &mut self.memory {
+                Some(memory) => WalkPort::full(memory, self.current, time),
+                None => WalkPort::additive(self.hierarchy.as_mut()),
+            };
+            let mut tables = self.kernel.tables();
+            let answer = self.mmus.current().miss(&request, &mut tables, &mut port);
+            match answer {
+                Answer::Translated {
+                    physical,
+                    latency,
+                    walked,
+                } => {
+                    if self.config.classify_misses && walked && access != Access::Execute {
+                        self.classified.data_walks += 1;
+                        self.classified.inside += u64::from(self.kernel.is_eligible(address));
+                    }
+                    return Ok(Translated {
+                        physical,
+                        latency,
+                        walked,
+                    });
+                }
+                Answer::Fault { latency, host } => {
+                    if WINDOW {
+                        self.enter_kernel(self.current);
+                        self.hurry_migrations();
+                        self.charge(latency);
+                    } else {
+                        self.core.translation(latency, true);
+                    }
+                    let work = match host {
+                        Some(physical) => self.kernel.host_fault(physical, &mut self.mmus),
+                        None => self.kernel.fault(address, access, &mut self.mmus),
+                    };
+                    self.charge(work.map_err(|fault| fault.at(self.position))?);
+                    self.interrupt_victims();
+                    if self.relocates {
+                        // The access is tried again from its start: the segment may have grown
+                        // over it, or the memory have left the region.
+                        self.dispatch_everywhere();
+                        if let Some(physical) = self.registers_translate(address, access) {
+                            return Ok(Translated::at_once(physical));
+                        }
+                    }
+                }
+            }
+        }
+        unreachable!("a fault at {address} was handled {ATTEMPTS} times and came back");
+    }
+
+    /// What the segment registers say, without the TLBs.
+    fn registers_translate(&self, address: VirtAddr, access: Access) -> Option<PhysAddr> {
+        if access == Access::Execute {
+            return None;
+        }
+        self.kernel.registers().translate(address)
+    }
+}

@@ -1,0 +1,644 @@
+//! The event loop: what the program did, turned into what the hardware and the kernel do.
+//!
+//! A simulated core runs its guest threads in the order in which the stream has them; a change of
+//! thread is a context switch. TLB entries carry the process where the machine says so; else a
+//! switch to another process flushes them. One core takes the stream as it comes; several are put
+//! into the order of their simulated times by the `schedule` module.
+//!
+//! The inner loop looks at raw words: one test tells an access from a block, and an access that
+//! hits the first-level structures touches three cache lines of the host.
+
+mod access;
+mod devices;
+mod migration;
+mod schedule;
+pub(crate) mod timeline;
+
+use std::sync::atomic::AtomicBool;
+
+use contigua_cache::coherent::MemorySystem;
+use contigua_cache::migration::{Rules, Table};
+use contigua_cache::{AccessKind, Hierarchy};
+use contigua_core::{Blocks, CoreModel, IssueWidth, Window};
+use contigua_paging::{Place, SpaceId};
+use contigua_program::code::CodeLog;
+use contigua_program::decode::{Instruction, decode_block};
+use contigua_program::sources::{Batch, Program};
+use contigua_program::wire::{self, ACCESS, BlockId, Event, ThreadId};
+use contigua_translation::{Access, Hardware};
+use contigua_units::{Cycles, LINE_BYTES, VirtAddr, VirtRange};
+use xxhash_rust::xxh3::Xxh3Default;
+
+use crate::Error;
+use crate::config::{Detail, RunConfig};
+use crate::kernel::Kernel;
+use crate::processors::Mmus;
+use crate::report::{ClassifiedMisses, Executed};
+use devices::Devices;
+use migration::Migrations;
+use schedule::Schedule;
+use timeline::Timeline;
+
+/// What the inner loop needs of a block.
+#[derive(Clone, Copy, Default)]
+struct Block {
+    start: u64,
+    bytes: u32,
+    /// 0 until the block is met for the first time.
+    instructions: u32,
+}
+
+/// Where a run is with respect to its region of interest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Only the address space is kept.
+    Skip,
+    /// Everything is simulated, counters will be reset.
+    Warmup,
+    /// Everything is simulated and counted.
+    Measure,
+    /// The region is over.
+    Done,
+}
+
+/// What a core is doing.
+struct Lane {
+    /// The thread that it runs.
+    thread: Option<ThreadId>,
+    space: SpaceId,
+    /// Where the last address that was asked for lies, with its neighbours.
+    place: Place,
+    /// The line that the last fetch ended in: fetching from it again needs no look-up.
+    fetch_line: u64,
+    /// The block that it executes.
+    block: BlockId,
+    /// Instructions in the region of interest.
+    instructions: u64,
+}
+
+impl Lane {
+    const IDLE: Self = Self {
+        thread: None,
+        space: SpaceId(0),
+        place: NOWHERE,
+        fetch_line: u64::MAX,
+        block: NO_BLOCK,
+        instructions: 0,
+    };
+}
+
+/// A thread that has not executed anything.
+const NO_BLOCK: BlockId = BlockId(u32::MAX);
+
+/// A simulated server that runs one stream of events.
+pub struct Engine {
+    pub(crate) config: RunConfig,
+    pub(crate) program: Program,
+    pub(crate) kernel: Kernel,
+    pub(crate) mmus: Mmus,
+    /// Caches whose latencies add up, for quick runs.
+    pub(crate) hierarchy: Option<Hierarchy>,
+    /// Caches and memory of the whole simulation.
+    pub(crate) memory: Option<MemorySystem>,
+    /// Keeps the time of quick runs.
+    pub(crate) core: IssueWidth,
+    /// The cores of the whole simulation.
+    pub(crate) windows: Vec<Window>,
+    /// What their blocks do.
+    decoded: Blocks,
+    lanes: Vec<Lane>,
+    /// The core that is running.
+    current: usize,
+    schedule: Schedule,
+    pub(crate) migrations: Migrations,
+    pub(crate) devices: Devices,
+    pub(crate) timeline: Option<Timeline>,
+    pub(crate) executed: Executed,
+    pub(crate) classified: ClassifiedMisses,
+    /// The design places memory in primary regions: the program's addresses are not those that
+    /// the hardware sees.
+    relocates: bool,
+    pub(crate) digest: Xxh3Default,
+    /// Thread of the words that were digested last.
+    digested: Option<ThreadId>,
+    blocks: Vec<Block>,
+    /// By thread: the block that it was executing when it left its core.
+    left_in: Vec<BlockId>,
+    phase: Phase,
+    /// Instructions left in the phase.
+    left: u64,
+    /// All instructions since the start of the stream.
+    pub(crate) position: u64,
+    /// Decoded instructions of the block that is learnt.
+    instructions: Vec<Instruction>,
+}
+
+impl Engine {
+    /// A server as configured, before the first event of `program`.
+    ///
+    /// # Errors
+    /// [`Error::Memory`], [`Error::Component`], [`Error::Cores`], [`Error::NeedsFull`], and those
+    /// of the memory's history.
+    pub fn new(config: RunConfig, program: Program) -> Result<Self, Error> {
+        Self::prepare(config, program, &AtomicBool::new(false))
+    }
+
+    /// The same, given up soon after `cancel` was set: memory may take a while to grow old.
+    ///
+    /// # Errors
+    /// Those of [`Engine::new`], and [`Error::Interrupted`].
+    pub fn prepare(
+        config: RunConfig,
+        program: Program,
+        cancel: &AtomicBool,
+    ) -> Result<Self, Error> {
+        config.check()?;
+        let component = |problem: String| Error::Component {
+            machine: config.machine_name.clone(),
+            problem,
+        };
+        let machine = &config.machine;
+        let cores = config.cores as usize;
+        let full = config.detail == Detail::Full;
+        let hardware = Hardware {
+            tlb: &machine.tlb,
+            walk_cache: &machine.walk_cache,
+            nested: config.design.host.as_ref().map(|_| &machine.nested),
+        };
+        let mmus = Mmus::new(&hardware, &config.design.translation, cores)
+            .map_err(|e| component(e.to_string()))?;
+        let hierarchy = (config.detail == Detail::Additive)
+            .then(|| Hierarchy::new(&machine.cache, machine.clock))
+            .transpose()
+            .map_err(|e| component(e.to_string()))?;
+        let memory = full
+            .then(|| {
+                let entries = machine.cache.shared.migration_entries;
+                let table = Table::new(usize::from(entries), Rules::CORRECT);
+                MemorySystem::new(&machine.cache, machine.clock, cores, table)
+            })
+            .transpose()
+            .map_err(|e| component(e.to_string()))?;
+        let core = IssueWidth::new(&machine.core).map_err(|e| component(e.to_string()))?;
+        let windows = (0..if full { cores } else { 0 })
+            .map(|_| Window::new(&machine.core))
+            .collect::<Result<_, _>>()
+            .map_err(|e| component(e.to_string()))?;
+        let kernel = Kernel::new(&config, program.reports_mappings, cancel)?;
+        let mut engine = Self {
+            kernel,
+            mmus,
+            hierarchy,
+            memory,
+            core,
+            windows,
+            decoded: Blocks::new(&machine.core),
+            lanes: (0..cores).map(|_| Lane::IDLE).collect(),
+            current: 0,
+            schedule: Schedule::new(cores),
+            migrations: Migrations::new(&config),
+            devices: Devices::default(),
+            timeline: config.timeline.as_ref().map(|_| Timeline::new(machine.clock)),
+            executed: Executed::default(),
+            classified: ClassifiedMisses::default(),
+            relocates: config.design.translation.primary().is_some(),
+            digest: Xxh3Default::new(),
+            digested: None,
+            blocks: Vec::new(),
+            left_in: Vec::new(),
+            phase: Phase::Skip,
+            left: config.skip,
+            position: 0,
+            instructions: Vec::new(),
+            config,
+            program,
+        };
+        engine.next_phase_when_over();
+        Ok(engine)
+    }
+
+    /// Whether the region of interest is over, so that further events change nothing.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.phase == Phase::Done
+    }
+
+    /// Whether the region of interest ended before the stream.
+    pub(crate) fn was_limited(&self) -> bool {
+        self.is_done()
+    }
+
+    /// Instructions since the start of the stream.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Runs a batch, or keeps it until it is its turn.
+    ///
+    /// # Errors
+    /// [`Error::Program`] when the events are malformed, [`Error::OutOfMemory`] when the server
+    /// cannot run the program.
+    pub fn consume(&mut self, batch: Batch<'_>) -> Result<(), Error> {
+        if self.is_done() {
+            return Ok(());
+        }
+        within_limit("thread", batch.thread.0)?;
+        if self.lanes.len() > 1 {
+            return self.schedule(batch);
+        }
+        self.digest_thread(batch.thread);
+        self.resume(0, batch.thread, batch.words)?;
+        let used = self.consume_words(batch.thread, batch.words, Some(batch.code), u64::MAX)?;
+        self.digest_words(&batch.words[..used]);
+        Ok(())
+    }
+
+    /// Runs words of the current core's thread until its time has come to `until`, and says how
+    /// many it has run. Blocks are known, or `code` has them.
+    fn consume_words(
+        &mut self,
+        thread: ThreadId,
+        words: &[u64],
+        code: Option<&dyn CodeLog>,
+        until: u64,
+    ) -> Result<usize, Error> {
+        match (self.relocates, self.windows.is_empty()) {
+            (false, true) => self.consume_words_of::<false, false>(thread, words, code, until),
+            (false, false) => self.consume_words_of::<false, true>(thread, words, code, until),
+            (true, true) => self.consume_words_of::<true, false>(thread, words, code, until),
+            (true, false) => self.consume_words_of::<true, true>(thread, words, code, until),
+        }
+    }
+
+    /// The inner loop, made once for each kind of design and of core.
+    fn consume_words_of<const RELOCATES: bool, const WINDOW: bool>(
+        &mut self,
+        thread: ThreadId,
+        words: &[u64],
+        code: Option<&dyn CodeLog>,
+        until: u64,
+    ) -> Result<usize, Error> {
+        let mut at = 0;
+        while let Some(&word) = words.get(at) {
+            if word & ACCESS != 0 {
+                if self.phase != Phase::Skip {
+                    self.access::<RELOCATES, WINDOW>(word)?;
+                }
+                at += 1;
+            } else if wire::is_block(word) {
+                if WINDOW && self.windows[self.current].cycles().get() >= until {
+                    return Ok(at);
+                }
+                self.enter_block::<RELOCATES, WINDOW>(wire::block_of(word), code)?;
+                if self.is_done() {
+                    return Ok(at);
+                }
+                at += 1;
+            } else {
+                let (event, used) =
+                    Event::decode(&words[at..]).map_err(contigua_program::Error::from)?;
+                self.event(thread, &event)?;
+                at += used;
+            }
+        }
+        Ok(at)
+    }
+
+    /// The stream goes on with a thread.
+    fn digest_thread(&mut self, thread: ThreadId) {
+        if self.digested != Some(thread) {
+            self.digested = Some(thread);
+            self.digest.update(&thread.0.to_le_bytes());
+        }
+    }
+
+    fn digest_words(&mut self, words: &[u64]) {
+        self.digest.update(bytemuck::cast_slice(words));
+    }
+
+    /// Time of the current core.
+    #[inline]
+    pub(crate) fn now(&self) -> Cycles {
+        match self.windows.get(self.current) {
+            Some(window) => window.cycles(),
+            None => self.core.cycles(),
+        }
+    }
+
+    /// The kernel works on the current core.
+    pub(crate) fn charge(&mut self, work: Cycles) {
+        if work == Cycles::ZERO {
+            return;
+        }
+        match self.windows.get_mut(self.current) {
+            Some(window) => window.kernel(work),
+            None => self.core.kernel(work),
+        }
+    }
+
+    /// Interrupts the cores whose translations were taken away on the current one.
+    pub(crate) fn interrupt_victims(&mut self) {
+        let victims = self.mmus.take_victims();
+        if victims == 0 {
+            return;
+        }
+        let costs = &self.config.machine.kernel;
+        let handler = costs.interrupt_handler_cycles;
+        let work = costs.interrupt_cycles
+            + costs.interrupt_target_cycles * u64::from(victims.count_ones());
+        self.kernel.counters.shootdowns += 1;
+        self.kernel.counters.interprocessor_interrupts += u64::from(victims.count_ones());
+        if let Some(timeline) = &mut self.timeline {
+            let now = self.windows[self.current].cycles();
+            timeline.span(self.current, "shootdown", now, work);
+        }
+        self.charge(work);
+        self.interrupt(victims, handler);
+    }
+
+    /// Cores lose time to interrupts.
+    pub(crate) fn interrupt(&mut self, victims: u64, handler: Cycles) {
+        for (core, window) in self.windows.iter_mut().enumerate() {
+            if victims >> core & 1 != 0 {
+                if let Some(timeline) = &mut self.timeline {
+                    timeline.span(core, "interrupt", window.cycles(), handler);
+                }
+                window.kernel(handler);
+            }
+        }
+    }
+
+    /// A core runs a thread; `words` are what it does next.
+    fn resume(&mut self, core: usize, thread: ThreadId, words: &[u64]) -> Result<(), Error> {
+        let was_running = self.current == core;
+        if was_running && self.lanes[core].thread == Some(thread) {
+            return Ok(());
+        }
+        self.current = core;
+        self.mmus.turn_to(core);
+        self.kernel
+            .run_thread(thread)
+            .map_err(|fault| fault.at(self.position))?;
+        let before = self.lanes[core].thread;
+        if before == Some(thread) {
+            return Ok(());
+        }
+        if let Some(before) = before {
+            let index = before.0 as usize;
+            if index >= self.left_in.len() {
+                self.left_in.resize(index + 1, NO_BLOCK);
+            }
+            self.left_in[index] = self.lanes[core].block;
+            if self.phase != Phase::Skip {
+                self.executed.context_switches += 1;
+                if let Some(window) = self.windows.get_mut(core) {
+                    window.drain(&self.decoded);
+                }
+                self.enter_kernel(core);
+                self.charge(self.config.machine.kernel.context_switch_cycles);
+            }
+        }
+        let lane = &mut self.lanes[core];
+        lane.thread = Some(thread);
+        lane.fetch_line = u64::MAX;
+        lane.block = NO_BLOCK;
+        self.dispatch();
+        // The thread goes on in the middle of a block.
+        let goes_on = words.first().is_some_and(|word| word & ACCESS != 0);
+        if goes_on && let Some(&block) = self.left_in.get(thread.0 as usize) {
+            self.lanes[core].block = block;
+            if let Some(window) = self.windows.get_mut(core)
+                && block != NO_BLOCK
+                && self.decoded.knows(block.0 as usize)
+            {
+                window.enter(&self.decoded, block.0 as usize);
+            }
+        }
+        Ok(())
+    }
+
+    /// Loads what the hardware keeps of the process that a core runs, which may have changed.
+    fn dispatch(&mut self) {
+        let space = self.kernel.space();
+        let registers = self.kernel.registers();
+        let lane = &mut self.lanes[self.current];
+        let same_space = lane.space == space;
+        lane.space = space;
+        lane.place = NOWHERE;
+        self.mmus
+            .dispatch(self.current, space, registers, same_space);
+    }
+
+    /// The same after a change of mappings, on every core that runs the process.
+    fn dispatch_everywhere(&mut self) {
+        self.dispatch();
+        if self.lanes.len() == 1 {
+            return;
+        }
+        let space = self.kernel.space();
+        let registers = self.kernel.registers();
+        for (core, lane) in self.lanes.iter_mut().enumerate() {
+            if core != self.current && lane.space == space && lane.thread.is_some() {
+                lane.place = NOWHERE;
+                self.mmus.dispatch(core, space, registers, true);
+            }
+        }
+    }
+
+    fn event(&mut self, thread: ThreadId, event: &Event) -> Result<(), Error> {
+        if let Event::ThreadStart { process }
+        | Event::ProcessStart { process }
+        | Event::ProcessEnd { process }
+        | Event::Fork { child: process }
+        | Event::ForkFailed { child: process } = *event
+        {
+            within_limit("process", process.0)?;
+        }
+        let counted = self.phase != Phase::Skip;
+        let call = self.call_of(event);
+        if counted {
+            if let Some(window) = self.windows.get_mut(self.current) {
+                window.drain(&self.decoded);
+            }
+            self.enter_kernel(self.current);
+            self.before_event(event, call.as_ref());
+        }
+        let work = self
+            .kernel
+            .event(thread, event, call.as_ref(), &mut self.mmus)
+            .map_err(|fault| fault.at(self.position))?;
+        if counted {
+            self.charge(work);
+            self.interrupt_victims();
+            if let Some(call) = &call {
+                self.move_data(thread, call);
+            }
+        } else {
+            self.mmus.take_victims();
+        }
+        let lane = &mut self.lanes[self.current];
+        lane.fetch_line = u64::MAX;
+        lane.block = NO_BLOCK;
+        self.dispatch_everywhere();
+        Ok(())
+    }
+
+    /// What a system call did.
+    fn call_of(&self, event: &Event) -> Option<Call> {
+        match event {
+            Event::Syscall(syscall) => Some(Call::of(self.program.architecture, syscall)),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn enter_block<const RELOCATES: bool, const WINDOW: bool>(
+        &mut self,
+        id: BlockId,
+        code: Option<&dyn CodeLog>,
+    ) -> Result<(), Error> {
+        let block = match self.blocks.get(id.0 as usize) {
+            Some(block) if block.instructions != 0 => *block,
+            _ => self.learn(id, code)?,
+        };
+        let instructions = u64::from(block.instructions);
+        if self.left < instructions {
+            // Whole blocks only: the region ends before a block that does not fit in.
+            self.left = 0;
+            self.next_phase_when_over();
+            if self.is_done() {
+                return Ok(());
+            }
+        }
+        self.position += instructions;
+        self.left = self.left.saturating_sub(instructions);
+        if self.phase == Phase::Skip {
+            return Ok(());
+        }
+        self.executed.blocks += 1;
+        self.executed.instructions += instructions;
+        if WINDOW {
+            let window = &mut self.windows[self.current];
+            if window.cycles() >= self.migrations.due() {
+                self.migrate_pages();
+            }
+            let lane = &mut self.lanes[self.current];
+            lane.block = id;
+            lane.instructions += instructions;
+            self.windows[self.current].enter(&self.decoded, id.0 as usize);
+        } else {
+            self.core.instructions(block.instructions);
+        }
+        self.fetch::<RELOCATES, WINDOW>(block)
+    }
+
+    #[cold]
+    fn learn(&mut self, id: BlockId, code: Option<&dyn CodeLog>) -> Result<Block, Error> {
+        let unknown = contigua_program::Error::UnknownBlock(id);
+        let described = code
+            .and_then(|code| code.block(id))
+            .filter(|c| c.instructions() > 0)
+            .ok_or(unknown)?;
+        let block = Block {
+            start: described.address.get(),
+            bytes: described.size().max(1),
+            instructions: described.instructions(),
+        };
+        let index = id.0 as usize;
+        if index >= self.blocks.len() {
+            self.blocks.resize(index + index / 2 + 64, Block::default());
+        }
+        self.blocks[index] = block;
+        if !self.windows.is_empty() {
+            decode_block(described, &mut self.instructions);
+            self.decoded.learn(
+                index,
+                described.address,
+                described.lengths,
+                &self.instructions,
+            );
+        }
+        Ok(block)
+    }
+
+    #[cold]
+    fn next_phase_when_over(&mut self) {
+        while self.left == 0 && self.phase != Phase::Done {
+            (self.phase, self.left) = match self.phase {
+                Phase::Skip => (Phase::Warmup, self.config.warmup),
+                Phase::Warmup => {
+                    self.reset_counters();
+                    (Phase::Measure, self.config.instructions.unwrap_or(u64::MAX))
+                }
+                Phase::Measure | Phase::Done => (Phase::Done, 0),
+            };
+        }
+    }
+
+    fn reset_counters(&mut self) {
+        self.executed = Executed::default();
+        self.classified = ClassifiedMisses::default();
+        self.mmus.reset_counters();
+        self.core.reset();
+        for window in &mut self.windows {
+            window.reset();
+        }
+        for lane in &mut self.lanes {
+            lane.instructions = 0;
+        }
+        self.kernel.reset_counters();
+        self.kernel.restart_clock();
+        self.migrations.reset_counters();
+        self.devices.reset_counters();
+        if let Some(memory) = &mut self.memory {
+            memory.reset_counters();
+        }
+        if let Some(hierarchy) = &mut self.hierarchy {
+            hierarchy.reset_counters();
+        }
+    }
+
+    /// Lets the kernel do what it does in the background, at this point of simulated time.
+    /// Several cores have it done between their turns.
+    pub fn background(&mut self) {
+        if self.lanes.len() == 1 {
+            self.run_background();
+        }
+    }
+
+    fn run_background(&mut self) {
+        if self.kernel.has_background_work() {
+            self.hurry_migrations();
+        }
+        let now = self.now();
+        let work: Cycles = self.kernel.background(now, &mut self.mmus);
+        self.charge(work);
+        self.interrupt_victims();
+    }
+}
+
+/// A place that no address lies in.
+const NOWHERE: Place = Place {
+    range: VirtRange {
+        start: VirtAddr::new(0),
+        end: VirtAddr::new(0),
+    },
+    delta: 0,
+};
+
+/// Threads and processes are kept in arrays: a damaged or hostile stream must not make them huge.
+fn within_limit(what: &'static str, number: u32) -> Result<(), Error> {
+    const LIMIT: u32 = 1 << 22;
+    if number < LIMIT {
+        return Ok(());
+    }
+    Err(Error::Identity {
+        what,
+        number,
+        limit: LIMIT,
+    })
+}
+
+/// Digests are of words as they lie in memory, and must not differ between hosts.
+const _: () = assert!(cfg!(target_endian = "little"));
