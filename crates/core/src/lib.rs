@@ -1,24 +1,27 @@
 //! Core timing models: what instructions and the latencies that they meet cost in cycles.
 //!
-//! A model is told what happens, in program order, and keeps the time. [`IssueWidth`] is the
-//! first one: it issues at full width and adds every latency that the first-level caches do not
-//! hide. It overstates stalls, because a real core overlaps them, and the comparison of designs
-//! that differ in translation only is what it is good for.
+//! A model is told what happens, in program order, and keeps the time. There are two.
+//!
+//! - [`IssueWidth`] issues at full width and adds every latency that the first-level caches do not
+//!   hide. It overstates stalls, because a real core overlaps them, and the comparison of designs
+//!   that differ in translation only is what it is good for.
+//! - [`Window`] executes out of order: it knows what instructions wait for, and stalls overlap as
+//!   far as dependences and the core's resources let them.
 
 #![forbid(unsafe_code)]
+
+mod config;
+mod window;
 
 use std::ops::AddAssign;
 
 use contigua_units::Cycles;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-/// Parameters of the core.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct CoreConfig {
-    /// Instructions that issue in a cycle when nothing stalls.
-    pub issue_width: u32,
-}
+pub use config::{
+    CoreConfig, DivideConfig, LatencyConfig, PortsConfig, PredictorConfig, WindowConfig,
+};
+pub use window::{Blocks, CoreCounters, Window};
 
 /// Why a core cannot be built as described.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -27,6 +30,24 @@ pub enum Error {
     /// A core that never issues.
     #[error("core.issue_width is {0}; a core issues 1 to 64 instructions a cycle")]
     IssueWidth(u32),
+    /// A number of things that no core has.
+    #[error("core.{key} is {value}; it is 1 to {most}")]
+    Range {
+        /// Its key in the machine file.
+        key: &'static str,
+        /// Its value.
+        value: u32,
+        /// The largest value.
+        most: u32,
+    },
+    /// A table whose size is not one that an index of bits can have.
+    #[error("core.{key} is {value}; it is a power of two up to 2^24")]
+    PowerOfTwo {
+        /// Its key in the machine file.
+        key: &'static str,
+        /// Its value.
+        value: u32,
+    },
 }
 
 /// Cycles by what they were spent on. The parts add up to the core's time.
@@ -34,6 +55,11 @@ pub enum Error {
 pub struct CycleBreakdown {
     /// Issuing instructions.
     pub issue: Cycles,
+    /// Waiting for the right path after a mispredicted branch. Always 0 in the additive model.
+    pub branch: Cycles,
+    /// Waiting for operands that do not come from memory, for execution units, and for the
+    /// latencies of operations and first-level hits. Always 0 in the additive model.
+    pub dependence: Cycles,
     /// Waiting for instruction fetches beyond the first level.
     pub fetch: Cycles,
     /// Waiting for loads and stores beyond the first level.
@@ -44,6 +70,8 @@ pub struct CycleBreakdown {
     pub walk: Cycles,
     /// The kernel's work.
     pub kernel: Cycles,
+    /// Nothing to do. Always 0 in the additive model.
+    pub idle: Cycles,
 }
 
 impl CycleBreakdown {
@@ -52,11 +80,14 @@ impl CycleBreakdown {
     pub fn total(&self) -> Cycles {
         let parts = [
             self.issue,
+            self.branch,
+            self.dependence,
             self.fetch,
             self.data,
             self.tlb,
             self.walk,
             self.kernel,
+            self.idle,
         ];
         parts.into_iter().sum()
     }
@@ -163,8 +194,15 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn config(issue_width: u32) -> CoreConfig {
+        CoreConfig {
+            issue_width,
+            ..config::skylake()
+        }
+    }
+
     fn core(issue_width: u32) -> IssueWidth {
-        IssueWidth::new(&CoreConfig { issue_width }).unwrap()
+        IssueWidth::new(&config(issue_width)).unwrap()
     }
 
     #[test]
@@ -181,7 +219,7 @@ mod tests {
     #[test]
     fn a_core_that_never_issues_is_refused() {
         assert_eq!(
-            IssueWidth::new(&CoreConfig { issue_width: 0 }).unwrap_err(),
+            IssueWidth::new(&config(0)).unwrap_err(),
             Error::IssueWidth(0)
         );
     }

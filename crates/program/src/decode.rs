@@ -152,6 +152,8 @@ pub struct Instruction {
     pub class: OperationClass,
     /// What it waits for.
     pub reads: RegisterSet,
+    /// Those of `reads` that say where its memory operands are: an access waits for no more.
+    pub addresses: RegisterSet,
     /// What waits for it.
     pub writes: RegisterSet,
     /// Operands that it loads from memory. A repeated string instruction counts once.
@@ -165,6 +167,7 @@ impl Instruction {
     pub const UNKNOWN: Self = Self {
         class: OperationClass::Other,
         reads: RegisterSet::EMPTY,
+        addresses: RegisterSet::EMPTY,
         writes: RegisterSet::EMPTY,
         loads: 0,
         stores: 0,
@@ -222,12 +225,29 @@ fn analyse(decoded: &iced_x86::Instruction, info: &InstructionInfo) -> Instructi
             .min(255) as u8
     };
     let (loads, stores) = (count(is_read), count(is_written));
+    let addresses = info
+        .used_memory()
+        .iter()
+        .filter(|used| is_read(used.access()) || is_written(used.access()))
+        .flat_map(|used| [used.base(), used.index(), segment_with_base(used.segment())])
+        .fold(RegisterSet::EMPTY, |set, register| {
+            set.with(RegisterSet::of(register))
+        });
     Instruction {
         class: OperationClass::of(decoded, reads.with(writes).has_vectors(), loads, stores),
         reads,
+        addresses: RegisterSet(addresses.0 & reads.0),
         writes,
         loads,
         stores,
+    }
+}
+
+/// The segment register, if it adds anything to an address: in 64-bit mode only FS and GS do.
+const fn segment_with_base(segment: Register) -> Register {
+    match segment {
+        Register::FS | Register::GS => segment,
+        _ => Register::None,
     }
 }
 

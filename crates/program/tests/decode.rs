@@ -38,14 +38,16 @@ fn decode(bytes: &[u8]) -> Instruction {
 
 #[track_caller]
 fn check(bytes: &[u8], class: Class, reads: RegisterSet, writes: RegisterSet, memory: (u8, u8)) {
+    let decoded = decode(bytes);
     let expected = Instruction {
         class,
         reads,
+        addresses: decoded.addresses,
         writes,
         loads: memory.0,
         stores: memory.1,
     };
-    assert_eq!(decode(bytes), expected);
+    assert_eq!(decoded, expected);
 }
 
 const NONE: RegisterSet = RegisterSet::EMPTY;

@@ -1,0 +1,287 @@
+//! Blocks of code in the form that the window executes.
+
+use contigua_program::decode::{Instruction, OperationClass as Class, RegisterSet};
+use contigua_units::VirtAddr;
+
+use crate::WindowConfig;
+use crate::config::LatencyConfig;
+
+/// Which units execute an operation, as an index.
+pub(super) mod unit {
+    pub(crate) const INTEGER: u8 = 0;
+    pub(crate) const MULTIPLY: u8 = 1;
+    pub(crate) const DIVIDE: u8 = 2;
+    pub(crate) const FLOAT: u8 = 3;
+    pub(crate) const FLOAT_DIVIDE: u8 = 4;
+    pub(crate) const VECTOR: u8 = 5;
+    pub(crate) const LOAD: u8 = 6;
+    pub(crate) const STORE: u8 = 7;
+    pub(crate) const BRANCH: u8 = 8;
+    pub(crate) const COUNT: usize = 9;
+    /// Needs none.
+    pub(crate) const NONE: u8 = 9;
+}
+
+/// A register that is always ready, for places of a list that are not used.
+const ALWAYS_READY: u8 = 63;
+/// A register that nobody reads.
+const NEVER_READ: u8 = 62;
+const STACK_POINTER: RegisterSet = RegisterSet::general(4);
+
+/// What the window needs to know of an instruction, in half a cache line.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Operation {
+    /// Registers beyond those that the lists have room for.
+    more_sources: u64,
+    more_results: u64,
+    sources: [u8; 4],
+    addresses: [u8; 3],
+    results: [u8; 3],
+    pub(super) unit: u8,
+    /// Bit 0: loads. Bit 1: stores. Bit 2: drains the window.
+    flags: u8,
+    pub(super) latency: u16,
+}
+
+impl Operation {
+    const LOADS: u8 = 1;
+    const STORES: u8 = 2;
+    const DRAINS: u8 = 4;
+
+    /// An access that belongs to no block.
+    pub(super) const DETACHED: Self = Self {
+        more_sources: 0,
+        more_results: 0,
+        sources: [ALWAYS_READY; 4],
+        addresses: [ALWAYS_READY; 3],
+        results: [NEVER_READ; 3],
+        unit: unit::NONE,
+        flags: 0,
+        latency: 0,
+    };
+
+    pub(super) fn loads(&self) -> bool {
+        self.flags & Self::LOADS != 0
+    }
+
+    pub(super) fn stores(&self) -> bool {
+        self.flags & Self::STORES != 0
+    }
+
+    #[inline]
+    pub(super) fn drains(&self) -> bool {
+        self.flags & Self::DRAINS != 0
+    }
+
+    /// When all its operands are ready.
+    #[inline]
+    pub(super) fn sources(&self, ready: &[u64; 64]) -> u64 {
+        let [a, b, c, d] = self.sources.map(|register| ready[register as usize % 64]);
+        let mut time = a.max(b).max(c.max(d));
+        let mut more = self.more_sources;
+        while more != 0 {
+            time = time.max(ready[more.trailing_zeros() as usize]);
+            more &= more - 1;
+        }
+        time
+    }
+
+    /// When the addresses of its memory operands are known.
+    #[inline]
+    pub(super) fn addresses(&self, ready: &[u64; 64]) -> u64 {
+        let [a, b, c] = self.addresses.map(|register| ready[register as usize % 64]);
+        a.max(b).max(c)
+    }
+
+    /// Its results are ready at `time`.
+    #[inline]
+    pub(super) fn write(&self, ready: &mut [u64; 64], time: u64) {
+        for register in self.results {
+            ready[register as usize % 64] = time;
+        }
+        let mut more = self.more_results;
+        while more != 0 {
+            ready[more.trailing_zeros() as usize] = time;
+            more &= more - 1;
+        }
+    }
+
+    fn new(instruction: &Instruction, latencies: &LatencyConfig) -> Self {
+        let (unit, latency) = if *instruction == Instruction::UNKNOWN {
+            (unit::NONE, 1)
+        } else {
+            executed_by(instruction.class, latencies)
+        };
+        let flag = |set: bool, bit: u8| if set { bit } else { 0 };
+        let drains = matches!(
+            instruction.class,
+            Class::Atomic | Class::Syscall | Class::Serializing
+        );
+        let (sources, more_sources) = list(instruction.reads.0, ALWAYS_READY);
+        // Wider than any instruction of x86-64: base, index and segment.
+        let (addresses, _) = list(instruction.addresses.0, ALWAYS_READY);
+        let (results, more_results) = list(results(instruction).0, NEVER_READ);
+        Self {
+            more_sources,
+            more_results,
+            sources,
+            addresses,
+            results,
+            unit,
+            flags: flag(instruction.loads > 0, Self::LOADS)
+                | flag(instruction.stores > 0, Self::STORES)
+                | flag(drains, Self::DRAINS),
+            latency: latency as u16,
+        }
+    }
+}
+
+/// The registers that have to be waited for after `instruction`.
+///
+/// `push`, `pop`, calls and returns move the stack pointer by a constant, which the front end adds
+/// up (Intel's optimisation manual, "Stack Pointer Tracker"): nobody waits for that.
+fn results(instruction: &Instruction) -> RegisterSet {
+    let on_stack = matches!(
+        instruction.class,
+        Class::Load | Class::Store | Class::Call | Class::CallIndirect | Class::Return
+    );
+    if on_stack && instruction.addresses.intersects(STACK_POINTER) {
+        RegisterSet(instruction.writes.0 & !STACK_POINTER.0)
+    } else {
+        instruction.writes
+    }
+}
+
+/// The first registers of a set as a list that is filled up, and the others.
+fn list<const LENGTH: usize>(mut set: u64, filler: u8) -> ([u8; LENGTH], u64) {
+    let mut registers = [filler; LENGTH];
+    for place in &mut registers {
+        if set != 0 {
+            *place = set.trailing_zeros() as u8;
+            set &= set - 1;
+        }
+    }
+    (registers, set)
+}
+
+/// Unit and latency. Loads and stores have none beyond those of their accesses.
+fn executed_by(class: Class, latencies: &LatencyConfig) -> (u8, u32) {
+    match class {
+        Class::Nop | Class::Syscall => (unit::NONE, 1),
+        Class::Load | Class::Store => (unit::NONE, 0),
+        Class::IntegerSimple => (unit::INTEGER, latencies.integer),
+        Class::IntegerMultiply => (unit::MULTIPLY, latencies.multiply),
+        Class::IntegerDivide => (unit::DIVIDE, latencies.divide),
+        Class::FloatAdd => (unit::FLOAT, latencies.float_add),
+        Class::FloatMultiply => (unit::FLOAT, latencies.float_multiply),
+        Class::FloatDivide => (unit::FLOAT_DIVIDE, latencies.float_divide),
+        Class::FloatOther => (unit::FLOAT, latencies.float_other),
+        Class::VectorSimple => (unit::VECTOR, latencies.vector),
+        Class::VectorMultiply => (unit::VECTOR, latencies.vector_multiply),
+        Class::Atomic => (unit::NONE, latencies.atomic),
+        Class::BranchConditional
+        | Class::Jump
+        | Class::JumpIndirect
+        | Class::Call
+        | Class::CallIndirect
+        | Class::Return => (unit::BRANCH, latencies.integer),
+        Class::Serializing => (unit::NONE, latencies.serializing),
+        Class::Other => (unit::INTEGER, latencies.other),
+    }
+}
+
+/// How control leaves a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Exit {
+    /// Not by a branch, or by a jump to a fixed place: there is nothing to predict.
+    Known,
+    Conditional,
+    Call,
+    Indirect,
+    IndirectCall,
+    Return,
+}
+
+impl Exit {
+    fn of(class: Class) -> Self {
+        match class {
+            Class::BranchConditional => Self::Conditional,
+            Class::Call => Self::Call,
+            Class::JumpIndirect => Self::Indirect,
+            Class::CallIndirect => Self::IndirectCall,
+            Class::Return => Self::Return,
+            _ => Self::Known,
+        }
+    }
+}
+
+/// Where a block lies, and where its operations are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Block {
+    pub(super) start: u64,
+    /// Address of what follows the block in memory.
+    pub(super) end: u64,
+    pub(super) first: u32,
+    pub(super) count: u32,
+    pub(super) exit: Exit,
+}
+
+/// Decoded code, shared by all cores of a server. Dense by block number.
+#[derive(Clone, Debug)]
+pub struct Blocks {
+    latencies: LatencyConfig,
+    places: Vec<Option<Block>>,
+    /// Of all blocks, back to back.
+    pub(super) operations: Vec<Operation>,
+}
+
+impl Blocks {
+    /// No blocks yet. Latencies are those of `config`.
+    #[must_use]
+    pub fn new(config: &WindowConfig) -> Self {
+        Self {
+            latencies: config.latency_cycles.clone(),
+            places: Vec::new(),
+            operations: Vec::new(),
+        }
+    }
+
+    /// Learns what a block does, or what it does from now on.
+    ///
+    /// `lengths` are those of its instructions in bytes, `code` what they do. Instructions that
+    /// `code` does not have count as [`Instruction::UNKNOWN`], which takes a cycle, needs no unit
+    /// and depends on nothing.
+    ///
+    /// # Panics
+    /// When all blocks together have more than 2³² instructions.
+    pub fn learn(&mut self, block: usize, address: VirtAddr, lengths: &[u8], code: &[Instruction]) {
+        let first = u32::try_from(self.operations.len()).expect("code of 2^32 instructions");
+        let unknown = std::iter::repeat(&Instruction::UNKNOWN);
+        let instructions = code.iter().chain(unknown).take(lengths.len());
+        self.operations
+            .extend(instructions.map(|instruction| Operation::new(instruction, &self.latencies)));
+        let size: u64 = lengths.iter().map(|&length| u64::from(length)).sum();
+        let last = lengths.len().checked_sub(1).and_then(|last| code.get(last));
+        if self.places.len() <= block {
+            self.places.resize(block + 1, None);
+        }
+        self.places[block] = Some(Block {
+            start: address.get(),
+            end: address.get().wrapping_add(size),
+            first,
+            count: lengths.len() as u32,
+            exit: last.map_or(Exit::Known, |last| Exit::of(last.class)),
+        });
+    }
+
+    /// Whether the block was learned.
+    #[must_use]
+    pub fn knows(&self, block: usize) -> bool {
+        self.places.get(block).is_some_and(Option::is_some)
+    }
+
+    #[inline]
+    pub(super) fn get(&self, block: usize) -> Block {
+        self.places[block].expect("a block is learned before it is entered")
+    }
+}

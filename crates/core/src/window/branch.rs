@@ -1,0 +1,103 @@
+//! The branch predictor.
+//!
+//! Directions come from the combination of `McFarling` ("Combining branch predictors", WRL TN-36, 1993):
+//! one table of two-bit counters by address, one by address and the directions of the last
+//! branches (gshare), and a third that learns which of the two is right. Targets of indirect
+//! branches come from a table by address and the last targets (Chang, Hao and Patt, "Target
+//! prediction for indirect jumps", ISCA 1997). Returns come from a stack. Direct targets are taken
+//! as known. Current cores predict better than this, which `docs/design/core.md` discusses.
+
+use crate::config::PredictorConfig;
+
+/// Predictor tables of one core.
+#[derive(Clone, Debug)]
+pub(super) struct Predictor {
+    directions: Box<[Counters]>,
+    history: u64,
+    history_mask: u64,
+    targets: Box<[u64]>,
+    path: u64,
+    returns: Box<[u64]>,
+    /// Returns on the stack, and those that were lost because it is too small.
+    depth: usize,
+}
+
+/// Two-bit counters: 0 and 1 say no, 2 and 3 say yes. Weakly no at first.
+#[derive(Clone, Copy, Debug)]
+struct Counters {
+    /// Taken? By address.
+    local: u8,
+    /// Taken? By address and history.
+    global: u8,
+    /// Is `global` right where the two differ? By address.
+    choice: u8,
+}
+
+fn train(counter: &mut u8, yes: bool) {
+    *counter = if yes {
+        (*counter + 1).min(3)
+    } else {
+        counter.saturating_sub(1)
+    };
+}
+
+impl Predictor {
+    pub(super) fn new(config: &PredictorConfig) -> Self {
+        let undecided = Counters {
+            local: 1,
+            global: 1,
+            choice: 1,
+        };
+        Self {
+            directions: vec![undecided; config.direction_entries as usize].into(),
+            history: 0,
+            history_mask: (1 << config.history_bits) - 1,
+            targets: vec![0; config.target_entries as usize].into(),
+            path: 0,
+            returns: vec![0; config.return_stack as usize].into(),
+            depth: 0,
+        }
+    }
+
+    /// A conditional branch of this address went this way. Says whether that was predicted.
+    pub(super) fn direction(&mut self, address: u64, taken: bool) -> bool {
+        let mask = self.directions.len() - 1;
+        let by_address = address as usize & mask;
+        let by_history = (address ^ self.history) as usize & mask;
+        let local = self.directions[by_address].local > 1;
+        let global = self.directions[by_history].global > 1;
+        let choice = &mut self.directions[by_address].choice;
+        let predicted = if *choice > 1 { global } else { local };
+        if local != global {
+            train(choice, global == taken);
+        }
+        train(&mut self.directions[by_address].local, taken);
+        train(&mut self.directions[by_history].global, taken);
+        self.history = (self.history << 1 | u64::from(taken)) & self.history_mask;
+        predicted == taken
+    }
+
+    /// An indirect branch of this address went to `target`. Says whether that was predicted.
+    pub(super) fn target(&mut self, address: u64, target: u64) -> bool {
+        let index = (address ^ self.path) as usize & (self.targets.len() - 1);
+        let predicted = self.targets[index];
+        self.targets[index] = target;
+        // Two bits a target, so that the last half dozen count in a table of usual size; the lowest
+        // bits of targets are often equal.
+        self.path = self.path << 2 ^ target >> 2 ^ target >> 7;
+        predicted == target
+    }
+
+    /// A call will return to this address.
+    pub(super) fn call(&mut self, after: u64) {
+        let mask = self.returns.len() - 1;
+        self.returns[self.depth & mask] = after;
+        self.depth = self.depth.wrapping_add(1);
+    }
+
+    /// A return went to `target`. Says whether that was predicted.
+    pub(super) fn ret(&mut self, target: u64) -> bool {
+        self.depth = self.depth.wrapping_sub(1);
+        self.returns[self.depth & (self.returns.len() - 1)] == target
+    }
+}

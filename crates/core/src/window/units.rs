@@ -1,0 +1,172 @@
+//! Execution units, and other things that a limited number of instructions use at a time.
+
+/// How far beyond dispatch a start is still counted against a unit, in starts: a core's window is
+/// shorter unless it waits for several misses in a row, and then units are not what it waits for.
+pub(super) const HORIZON: u64 = (WORDS as u64 - 1) * u64::BITS as u64;
+
+/// Words of 64 starts. One more than [`HORIZON`] needs, so that no two that matter share a word.
+const WORDS: usize = 32;
+
+/// Starts of operations in 64 consecutive cycles (intervals, for a divider).
+#[derive(Clone, Debug)]
+struct Word {
+    /// Which cycles: their number divided by 64.
+    number: u64,
+    /// Cycles in which no further operation can start.
+    full: u64,
+    /// Operations that start, by cycle.
+    starts: [u8; u64::BITS as usize],
+}
+
+/// Units of one kind.
+///
+/// Instructions come in program order but start in the order in which their operands arrive, so
+/// that a time at which each unit becomes free would not do: a multiplication that waits for memory
+/// would hold up a later one that does not. Instead the starts of each cycle are counted, as
+/// zsim does (Sanchez and Kozyrakis, ISCA 2013, section 3.1).
+#[derive(Clone, Debug)]
+pub(super) struct Units {
+    count: u8,
+    /// Cycles between two starts of a unit. Time is cut into intervals of this length, in each of
+    /// which a unit starts once.
+    interval: u64,
+    words: Box<[Word; WORDS]>,
+}
+
+impl Units {
+    /// Units that start an operation every `interval` cycles.
+    pub(super) fn new(count: u32, interval: u32) -> Self {
+        let empty = Word {
+            number: 0,
+            full: 0,
+            starts: [0; u64::BITS as usize],
+        };
+        Self {
+            count: count as u8,
+            interval: interval.into(),
+            words: Box::new(std::array::from_fn(|_| empty.clone())),
+        }
+    }
+
+    /// Starts an operation at `ready` or as soon as a unit is free, and says when that is.
+    /// `dispatch`, which never decreases, is at most `ready`.
+    #[inline]
+    pub(super) fn start(&mut self, ready: u64, dispatch: u64) -> u64 {
+        if self.interval == 1 {
+            self.find(ready, dispatch)
+        } else {
+            let found = self.find(ready / self.interval, dispatch / self.interval);
+            ready.max(found * self.interval)
+        }
+    }
+
+    #[inline]
+    fn find(&mut self, ready: u64, dispatch: u64) -> u64 {
+        const BITS: u64 = u64::BITS as u64;
+        if ready >= dispatch + HORIZON {
+            return ready;
+        }
+        let mut number = ready / BITS;
+        let mut wanted = u64::MAX << (ready % BITS);
+        loop {
+            let word = &mut self.words[number as usize % WORDS];
+            if word.number != number {
+                word.number = number;
+                word.full = 0;
+                word.starts = [0; BITS as usize];
+            }
+            let free = !word.full & wanted;
+            if free != 0 {
+                let bit = free.trailing_zeros();
+                let found = number * BITS + u64::from(bit);
+                if found >= dispatch + HORIZON {
+                    return found;
+                }
+                let starts = &mut word.starts[bit as usize];
+                *starts += 1;
+                word.full |= u64::from(*starts == self.count) << bit;
+                return found;
+            }
+            number += 1;
+            wanted = u64::MAX;
+            if number * BITS >= dispatch + HORIZON {
+                return number * BITS;
+            }
+        }
+    }
+}
+
+/// Things that are held for long: line-fill buffers, page walkers.
+#[derive(Clone, Debug)]
+pub(super) struct Holders {
+    free: Box<[u64]>,
+}
+
+impl Holders {
+    /// All are free from time 0.
+    pub(super) fn new(count: u32) -> Self {
+        Self {
+            free: vec![0; count as usize].into(),
+        }
+    }
+
+    /// Holds one for `length` cycles from `ready` on, or as soon as one is free, and says when
+    /// that is. The one that became free last before `ready` serves: those that have been free for
+    /// long stay available to later instructions that start earlier.
+    pub(super) fn hold(&mut self, ready: u64, length: u64) -> u64 {
+        // Those that are free at `ready` come before those that are not.
+        let key = |free: u64| {
+            if free <= ready { ready - free } else { free }
+        };
+        let any_free = self.free.iter().any(|&free| free <= ready);
+        let best = self
+            .free
+            .iter_mut()
+            .filter(|free| !any_free || **free <= ready)
+            .min_by_key(|free| key(**free))
+            .expect("there is at least one");
+        let start = ready.max(*best);
+        *best = start + length;
+        start
+    }
+}
+
+/// Instructions of which a limited number are in flight, in program order.
+#[derive(Clone, Debug)]
+pub(super) struct Ring {
+    times: Box<[u64]>,
+    capacity: u64,
+    /// How many there have been.
+    count: u64,
+}
+
+impl Ring {
+    pub(super) fn new(capacity: u32) -> Self {
+        Self {
+            times: vec![0; capacity.next_power_of_two() as usize].into(),
+            capacity: capacity.into(),
+            count: 0,
+        }
+    }
+
+    /// When the next one finds a place: the time of the one that is `capacity` before it.
+    #[inline]
+    pub(super) fn free(&self) -> u64 {
+        // The first ones wrap to the end of the ring, where zeros are.
+        let place = self.count.wrapping_sub(self.capacity);
+        self.times[place as usize & (self.times.len() - 1)]
+    }
+
+    /// One more, which leaves its place at `time`.
+    #[inline]
+    pub(super) fn push(&mut self, time: u64) {
+        let place = self.count as usize & (self.times.len() - 1);
+        self.times[place] = time;
+        self.count += 1;
+    }
+
+    /// How many there have been.
+    pub(super) fn count(&self) -> u64 {
+        self.count
+    }
+}
