@@ -1,5 +1,5 @@
 //! Caches, from the set-associative array that everything is made of to the path from a core to
-//! memory.
+//! memory, and the protocol by which a last-level cache moves pages ([`migration`]).
 //!
 //! [`Hierarchy`] is the path of one core with latencies that add up; [`coherent::MemorySystem`]
 //! is that of several cores, with coherence, DRAM, devices and migration in the last level.
