@@ -1,6 +1,7 @@
 //! One level of cache: write-back, write-allocate, 64-byte lines.
 
 use contigua_units::{Bytes, LINE_BYTES};
+use derive_more::AddAssign;
 use serde::Serialize;
 
 use crate::{Error, Sets};
@@ -9,7 +10,7 @@ use crate::{Error, Sets};
 type Dirty = bool;
 
 /// What a level did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign)]
 pub struct LevelCounters {
     /// Look-ups that found their line.
     pub hits: u64,
@@ -17,15 +18,6 @@ pub struct LevelCounters {
     pub misses: u64,
     /// Dirty lines that were evicted to the next level.
     pub write_backs: u64,
-}
-
-impl LevelCounters {
-    /// Adds what another cache of the level did.
-    pub(crate) fn add(&mut self, other: &Self) {
-        self.hits += other.hits;
-        self.misses += other.misses;
-        self.write_backs += other.write_backs;
-    }
 }
 
 /// One level of cache. Lines are named by their number, the physical address over 64.

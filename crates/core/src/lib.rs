@@ -13,9 +13,10 @@
 mod config;
 mod window;
 
-use std::ops::AddAssign;
+use std::ops::AddAssign as _;
 
 use contigua_units::Cycles;
+use derive_more::AddAssign;
 use serde::Serialize;
 
 pub use config::{
@@ -51,7 +52,7 @@ pub enum Error {
 }
 
 /// Cycles by what they were spent on. The parts add up to the core's time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign)]
 pub struct CycleBreakdown {
     /// Issuing instructions.
     pub issue: Cycles,

@@ -22,6 +22,17 @@ impl<S: Storage> Frames<S> {
         self.regions.iter().any(|region| region.woken.is_some())
     }
 
+    /// Whether [`Frames::background`] would do more at this time than keep count of pressure: pages
+    /// may move then.
+    #[must_use]
+    pub fn may_move(&self, now: Nanoseconds) -> bool {
+        self.regions.iter().any(|region| {
+            region.woken.is_some()
+                || region.wants_compaction.is_some()
+                || region.frames() > 0 && now.get() >= region.next_proactive.get()
+        })
+    }
+
     /// Wakes background compaction for a request of an order that found no block (Linux wakes
     /// `kcompactd` when a huge page cannot be had).
     pub fn want_compaction(&mut self, order: Order) {

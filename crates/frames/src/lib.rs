@@ -88,6 +88,14 @@ pub enum Error {
     /// The frame is not the first of an allocated block.
     #[error("{0} is not the first frame of an allocated block")]
     NotAllocated(Frame),
+    /// One block cannot take the place of the other.
+    #[error("{to} cannot take the place of {from}: they were not allocated alike, or {to} is in use")]
+    Unlike {
+        /// The block that is to be replaced.
+        from: Frame,
+        /// The block that should take its place.
+        to: Frame,
+    },
     /// The block has several users, and only one of them gave it up.
     #[error("{0} has several users")]
     Shared(Frame),

@@ -2,6 +2,7 @@
 
 use contigua_units::{Frame, Order};
 
+use crate::Error;
 use crate::allocator::Frames;
 use crate::record::{FrameRecord, Owner};
 use crate::storage::Storage;
@@ -40,6 +41,34 @@ impl Moves for alloc::vec::Vec<Move> {
 }
 
 impl<S: Storage> Frames<S> {
+    /// Lets a block take the place of another one that was allocated like it: owner, users and
+    /// place in a group go over, and the old block is nobody's, to be freed when nobody uses it
+    /// any more. This is how a page moves while both of its frames are in use.
+    ///
+    /// # Errors
+    /// [`Error::NotAllocated`] when one of the frames is not the first of an allocated block,
+    /// [`Error::Unlike`] when the two differ in order or in what they are used for, or the new one
+    /// has an owner or a group.
+    pub fn transplant(&mut self, from: Frame, to: Frame) -> Result<(), Error> {
+        let old = self.allocated(from)?;
+        let new = self.allocated(to)?;
+        let alike = old.order() == new.order()
+            && old.class() == new.class()
+            && old.kind() == new.kind();
+        if !alike || new.owner().is_some() || new.group().is_some() {
+            return Err(Error::Unlike { from, to });
+        }
+        let parts = self.storage.parts_mut();
+        parts.frames[to.index()] = old;
+        if let Some(group) = old.group() {
+            parts.groups[usize::from(group.0)]
+                .chain
+                .replace(parts.frames, from, to);
+        }
+        parts.frames[from.index()] = new;
+        Ok(())
+    }
+
     /// Moves an allocated block to another one of its order, which was just taken and is not
     /// accounted for yet, and frees the old one.
     pub(crate) fn move_block(&mut self, from: Frame, to: Frame, moves: &mut dyn Moves) {

@@ -12,12 +12,14 @@ mod engine;
 mod error;
 mod kernel;
 mod port;
+mod processors;
 mod report;
 mod run;
 
 pub use engine::Engine;
 pub use error::Error;
 pub use report::{
-    Executed, KernelReport, MemoryReport, ProgramReport, Report, SyscallReport, TimeReport,
+    CacheReport, CoreReport, DeviceReport, Executed, KernelReport, MemoryReport, MigrationReport,
+    ProgramReport, Report, SyscallReport, TimeReport, Unavailable,
 };
 pub use run::{Progress, simulate};

@@ -35,7 +35,13 @@ pub struct Report {
     /// Storage of the translation scheme beyond the L1 TLBs.
     pub translation_storage_bits: u64,
     /// Caches, by level; absent when only translation was simulated.
-    pub cache: Option<contigua_cache::HierarchyCounters>,
+    pub cache: Option<CacheReport>,
+    /// Each core; empty unless cores were simulated in full.
+    pub cores: Vec<CoreReport>,
+    /// Pages that moved while they were in use; absent unless that was asked for.
+    pub migration: Option<MigrationReport>,
+    /// What the network device did; absent unless devices were simulated.
+    pub devices: Option<DeviceReport>,
     /// Page faults and the kernel's work for them.
     pub kernel: KernelReport,
     /// What happened to physical memory.
@@ -50,6 +56,105 @@ pub struct Report {
     pub contiguity_before: Contiguity,
     /// Contiguity of physical memory when it ended, before its memory was given back.
     pub contiguity_after: Contiguity,
+}
+
+/// Caches and memory, as far as they were simulated.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum CacheReport {
+    /// The path of one core, with latencies that add up.
+    Additive(contigua_cache::HierarchyCounters),
+    /// Coherent caches and memory.
+    Full(contigua_cache::coherent::MemoryCounters),
+}
+
+/// One core.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CoreReport {
+    /// Its time.
+    pub cycles: Cycles,
+    /// Instructions that it executed.
+    pub instructions: u64,
+    /// What its time was spent on.
+    pub breakdown: CycleBreakdown,
+    /// What happened in its instruction window.
+    pub window: contigua_core::CoreCounters,
+}
+
+/// Pages that moved while they were in use.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct MigrationReport {
+    /// How.
+    pub mechanism: &'static str,
+    /// Migrations that were due.
+    pub requested: u64,
+    /// Those for which no page was found that can move.
+    pub without_page: u64,
+    /// Those that ended.
+    pub completed: u64,
+    /// Pages of programs among them.
+    pub pages: u64,
+    /// Network buffers among them.
+    pub buffers: u64,
+    /// Those that the kernel had to wait for, because it was about to change the page's mapping.
+    pub hurried: u64,
+    /// Times that the hardware's table was full.
+    pub retries: u64,
+    /// Bytes copied.
+    pub bytes_copied: u64,
+    /// Interrupts sent to other cores.
+    pub interprocessor_interrupts: u64,
+    /// Translations that cores invalidated by themselves, without an interrupt.
+    pub local_invalidations: u64,
+    /// Accesses that met a page that was away, and waited.
+    pub waits: u64,
+    /// Cycles of these waits.
+    pub wait_cycles: Cycles,
+    /// How long pages could not be used.
+    pub unavailable: Unavailable,
+    /// From a migration's begin to its end, all together.
+    pub lifetime_cycles: Cycles,
+}
+
+/// How long pages could not be used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Unavailable {
+    /// Pages.
+    pub count: u64,
+    /// All of them together.
+    pub total_cycles: Cycles,
+    /// The shortest.
+    pub min_cycles: Cycles,
+    /// The longest.
+    pub max_cycles: Cycles,
+}
+
+impl Unavailable {
+    pub(crate) fn add(&mut self, time: Cycles) {
+        self.min_cycles = if self.count == 0 {
+            time
+        } else {
+            self.min_cycles.min(time)
+        };
+        self.max_cycles = self.max_cycles.max(time);
+        self.total_cycles += time;
+        self.count += 1;
+    }
+}
+
+/// The network device and the unit that translates its addresses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct DeviceReport {
+    /// Bytes that the device wrote into buffers.
+    pub bytes_received: u64,
+    /// Bytes that it read from buffers.
+    pub bytes_sent: u64,
+    /// Look-ups in the TLB of the IOMMU.
+    pub iotlb_lookups: u64,
+    /// Those that missed.
+    pub iotlb_misses: u64,
+    /// Translations that were taken out of it.
+    pub iotlb_invalidations: u64,
 }
 
 /// Misses that a direct segment would avoid, as paper 004 counts them (section 5.2).
@@ -96,11 +201,13 @@ pub struct Executed {
 /// Simulated time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TimeReport {
-    /// All cycles.
+    /// All cycles; of several cores, those of the one that took longest.
     pub cycles: Cycles,
-    /// Instructions per cycle.
+    /// Cycles in which cores were not idle, all cores together.
+    pub busy_cycles: Cycles,
+    /// Instructions per cycle, all cores together.
     pub ipc: f64,
-    /// What the cycles were spent on; the parts add up to all.
+    /// What the cycles were spent on, all cores together.
     pub breakdown: CycleBreakdown,
 }
 
@@ -141,6 +248,10 @@ pub struct KernelReport {
     pub segment_updates: u64,
     /// Pages of the program, of any size, that the kernel moved to other frames.
     pub pages_moved: u64,
+    /// Times that other cores were interrupted to invalidate.
+    pub shootdowns: u64,
+    /// Cores that were interrupted for that, all shootdowns together.
+    pub interprocessor_interrupts: u64,
     /// Accesses that no reported mapping explained; a page was mapped for each.
     pub unexplained_accesses: u64,
 }

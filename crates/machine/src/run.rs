@@ -1,12 +1,16 @@
 //! One design, from the first event to the report.
 
+use std::collections::BTreeMap;
+use std::ops::AddAssign;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use contigua_core::CoreModel;
+use contigua_core::{CoreModel, CycleBreakdown, Window};
 use contigua_program::sources::Source;
+use contigua_translation::Mmu;
+use contigua_units::Cycles;
 
 use crate::config::Detail;
-use crate::report::{ProgramReport, Report, TimeReport};
+use crate::report::{CacheReport, CoreReport, ProgramReport, Report, TimeReport};
 use crate::{Engine, Error};
 
 /// How far a run is, for whoever watches it from another thread.
@@ -37,7 +41,9 @@ pub fn simulate(
     let drained = drain(source, progress);
     outcome?;
     drained?;
-    Ok(engine.report())
+    let report = engine.report();
+    engine.save_timeline()?;
+    Ok(report)
 }
 
 fn consume(engine: &mut Engine, source: &mut dyn Source, progress: &Progress) -> Result<(), Error> {
@@ -52,7 +58,7 @@ fn consume(engine: &mut Engine, source: &mut dyn Source, progress: &Progress) ->
             .store(engine.position(), Ordering::Relaxed);
         progress.behind.store(source.behind(), Ordering::Relaxed);
     }
-    Ok(())
+    engine.finish()
 }
 
 /// Reads a live program to its end; a stored one has nobody waiting.
@@ -70,8 +76,7 @@ impl Engine {
     /// What the run has found out so far.
     #[must_use]
     pub fn report(&self) -> Report {
-        let full = self.config.detail == Detail::Full;
-        let cycles = self.core.cycles();
+        let time = self.time();
         Report {
             version: env!("CARGO_PKG_VERSION"),
             config: self.config.clone(),
@@ -84,20 +89,20 @@ impl Engine {
                 processes: self.kernel.process_count(),
             },
             executed: self.executed,
-            time: full.then(|| TimeReport {
-                cycles,
-                ipc: self.executed.instructions as f64 / cycles.get().max(1) as f64,
-                breakdown: self.core.breakdown(),
-            }),
-            tlb: self.mmu.counters(),
-            translation: self.mmu.translator_counters(),
-            translation_scheme: self.mmu.scheme_counters().into_iter().collect(),
+            time,
+            tlb: sum(self.mmus.units(), Mmu::counters),
+            translation: sum(self.mmus.units(), Mmu::translator_counters),
+            translation_scheme: self.scheme_counters(),
             classified: self.config.classify_misses.then_some(self.classified),
-            translation_storage_bits: self.mmu.storage_bits(),
-            cache: self
-                .hierarchy
-                .as_ref()
-                .map(contigua_cache::Hierarchy::counters),
+            translation_storage_bits: self.mmus.units()[0].storage_bits(),
+            cache: match (&self.memory, &self.hierarchy) {
+                (Some(memory), _) => Some(CacheReport::Full(memory.counters())),
+                (None, Some(caches)) => Some(CacheReport::Additive(caches.counters())),
+                (None, None) => None,
+            },
+            cores: self.core_reports(),
+            migration: self.migrations.report(),
+            devices: self.memory.is_some().then(|| self.devices.report()),
             kernel: self.kernel.counters,
             frames: self.kernel.memory_events(),
             unmovable_region: self.kernel.unmovable_region(),
@@ -108,14 +113,81 @@ impl Engine {
         }
     }
 
+    /// Time, where it was simulated.
+    fn time(&self) -> Option<TimeReport> {
+        let (cycles, busy, breakdown) = match self.config.detail {
+            Detail::Translation => return None,
+            Detail::Additive => {
+                let cycles = self.core.cycles();
+                (cycles, cycles, self.core.breakdown())
+            }
+            Detail::Full => {
+                let mut breakdown = CycleBreakdown::default();
+                for window in &self.windows {
+                    breakdown += window.breakdown();
+                }
+                let longest = self.windows.iter().map(Window::cycles).max();
+                let busy = breakdown.total().get() - breakdown.idle.get();
+                (longest.unwrap_or_default(), Cycles::new(busy), breakdown)
+            }
+        };
+        Some(TimeReport {
+            cycles,
+            busy_cycles: busy,
+            ipc: self.executed.instructions as f64 / cycles.get().max(1) as f64,
+            breakdown,
+        })
+    }
+
+    fn core_reports(&self) -> Vec<CoreReport> {
+        let cores = self.windows.iter().zip(self.instructions_by_core());
+        cores
+            .map(|(window, instructions)| CoreReport {
+                cycles: window.cycles(),
+                instructions,
+                breakdown: window.breakdown(),
+                window: window.counters(),
+            })
+            .collect()
+    }
+
+    fn scheme_counters(&self) -> BTreeMap<&'static str, u64> {
+        let mut sums = BTreeMap::new();
+        for unit in self.mmus.units() {
+            for (name, count) in unit.scheme_counters() {
+                *sums.entry(name).or_default() += count;
+            }
+        }
+        sums
+    }
+
+    /// Writes the timeline, if one was asked for.
+    fn save_timeline(&self) -> Result<(), Error> {
+        match (&self.timeline, &self.config.timeline) {
+            (Some(timeline), Some(path)) => timeline.save(path, self.windows.len()),
+            _ => Ok(()),
+        }
+    }
+
     /// Checks every structure of the server.
     ///
     /// # Errors
     /// A sentence that says where.
     pub fn validate(&self) -> Result<(), String> {
         self.kernel.validate()?;
+        if let Some(memory) = &self.memory {
+            memory.validate()?;
+        }
         self.hierarchy
             .as_ref()
             .map_or(Ok(()), contigua_cache::Hierarchy::validate)
     }
+}
+
+/// Adds up what all cores counted.
+fn sum<T: Default + AddAssign>(units: &[Mmu], counters: impl Fn(&Mmu) -> T) -> T {
+    units.iter().fold(T::default(), |mut sum, unit| {
+        sum += counters(unit);
+        sum
+    })
 }

@@ -3,8 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use contigua_machine::ageing::{AgeConfig, Server, Snapshot};
+use contigua_cache::migration::{Mode, SwitchOrder};
 use contigua_machine::config::{
-    Age, DesignConfig, Detail, Holes, RunConfig, parse_design, parse_machine, parse_profile,
+    Age, DesignConfig, Detail, Holes, LlcMigration, MigrationConfig, RunConfig, Shootdown,
+    SoftwareMigration, parse_design, parse_machine, parse_profile,
 };
 use contigua_machine::{Engine, Error};
 use contigua_program::code::{BlockCode, CodeLog};
@@ -46,6 +48,9 @@ fn config(memory: u64, detail: Detail) -> RunConfig {
         holes: None,
         classify_misses: false,
         detail,
+        cores: 1,
+        migrations_per_second: 0,
+        timeline: None,
         seed: 3,
         skip: 0,
         warmup: 0,
@@ -163,17 +168,70 @@ fn holes() -> impl Strategy<Value = Holes> {
     prop::sample::select(texts.to_vec()).prop_map(|text| text.parse().unwrap())
 }
 
+/// What a server is made of, beside the design.
+#[derive(Clone, Debug)]
+struct Kind {
+    detail: Detail,
+    cores: u32,
+    migrations: u32,
+    migration: MigrationConfig,
+}
+
+fn server() -> impl Strategy<Value = Kind> {
+    let migration = prop_oneof![
+        (any::<bool>(), 1..4u32).prop_map(|(lazy, batch)| {
+            MigrationConfig::Software(SoftwareMigration {
+                shootdown: if lazy { Shootdown::Lazy } else { Shootdown::Interrupt },
+                batch,
+                copy: Nanoseconds::new(500),
+            })
+        }),
+        (any::<bool>(), any::<bool>()).prop_map(|(cacheable, copy_first)| {
+            MigrationConfig::Llc(LlcMigration {
+                mode: if cacheable { Mode::Cacheable } else { Mode::Noncacheable },
+                order: if copy_first {
+                    SwitchOrder::CopyThenSwitch
+                } else {
+                    SwitchOrder::SwitchThenCopy
+                },
+                copy: Nanoseconds::new(500),
+            })
+        }),
+    ];
+    prop_oneof![
+        1 => Just(Kind {
+            detail: Detail::Additive,
+            cores: 1,
+            migrations: 0,
+            migration: MigrationConfig::default(),
+        }),
+        // Far more migrations than anybody would ask for: a page every 2 microseconds.
+        3 => (1..4u32, prop::sample::select(vec![0, 500_000]), migration).prop_map(
+            |(cores, migrations, migration)| Kind {
+                detail: Detail::Full,
+                cores,
+                migrations,
+                migration,
+            }
+        ),
+    ]
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(80))]
     #[test]
     fn every_structure_stays_valid_and_every_access_is_translated(
         (name, design) in prop::sample::select(designs()),
         holes in prop::option::of(holes()),
+        kind in server(),
         steps in prop::collection::vec((0..3u32, step()), 1..250)
     ) {
-        let mut config = config(512 << 20, Detail::Full);
+        let mut config = config(512 << 20, kind.detail);
+        config.cores = kind.cores;
+        config.migrations_per_second = kind.migrations;
         config.design_name = name;
         config.design = design;
+        config.design.migration = kind.migration;
         config.holes = holes;
         config.classify_misses = true;
         let mut engine = Engine::new(config, program()).unwrap();
@@ -185,13 +243,18 @@ proptest! {
             accesses += u64::from(matches!(step, Step::Access(..)));
             prop_assert_eq!(engine.validate(), Ok(()));
         }
+        engine.finish().unwrap();
+        prop_assert_eq!(engine.validate(), Ok(()));
         let report = engine.report();
         prop_assert_eq!(report.executed.loads + report.executed.stores, accesses);
         // Every access found a translation in the end: look-ups are hits, or misses that were
         // answered.
         prop_assert!(report.tlb.data.misses() <= report.tlb.data.lookups);
         let time = report.time.unwrap();
-        prop_assert_eq!(time.breakdown.total(), time.cycles);
+        let all = time.breakdown.total();
+        prop_assert_eq!(all, time.busy_cycles + time.breakdown.idle);
+        prop_assert!(time.cycles <= all);
+        prop_assert!(kind.cores > 1 || time.cycles == all);
     }
 
     #[test]

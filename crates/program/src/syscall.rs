@@ -110,6 +110,7 @@ vocabulary! {
     Ppoll: 271, 73;
     Select: 23, ABSENT;
     Pselect6: 270, 72;
+    Futex: 202, 98;
     Clone: 56, 220;
     Clone3: 435, 435;
     Fork: 57, ABSENT;
@@ -223,6 +224,16 @@ pub enum Call {
     },
     /// The program waited for events.
     Wait,
+    /// A thread waited for a word of memory (`futex`), and was woken.
+    WaitForWord {
+        /// The word.
+        address: VirtAddr,
+    },
+    /// A thread told the kernel to wake those that wait for a word.
+    WakeWord {
+        /// The word.
+        address: VirtAddr,
+    },
     /// A thread, a process or a program began.
     Spawn,
     /// A thread or process ended.
@@ -384,6 +395,14 @@ impl Call {
             | Known::Ppoll
             | Known::Select
             | Known::Pselect6 => Self::Wait,
+            Known::Futex => {
+                let address = VirtAddr::new(a0);
+                if wakes(a1) {
+                    Self::WakeWord { address }
+                } else {
+                    Self::WaitForWord { address }
+                }
+            }
             Known::Clone
             | Known::Clone3
             | Known::Fork
@@ -395,9 +414,37 @@ impl Call {
     }
 }
 
+/// Whether an operation of `futex` wakes threads rather than waits
+/// (`include/uapi/linux/futex.h`).
+#[must_use]
+pub const fn wakes(operation: u64) -> bool {
+    const COMMAND: u64 = 0x7f;
+    const WAKE: u64 = 1;
+    const REQUEUE: u64 = 3;
+    const WAKE_OP: u64 = 5;
+    const UNLOCK_PI: u64 = 7;
+    const WAKE_BITSET: u64 = 10;
+    matches!(
+        operation & COMMAND,
+        WAKE | REQUEUE..=WAKE_OP | UNLOCK_PI | WAKE_BITSET
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_waits_for_a_word_or_wakes_others() {
+        const PRIVATE: u64 = 128;
+        let address = VirtAddr::new(0x7000);
+        let waits = call(202, [0x7000, PRIVATE | 9, 1, 0, 0, 0], 0);
+        assert_eq!(waits, Call::WaitForWord { address });
+        let wakes = call(202, [0x7000, PRIVATE | 1, 1, 0, 0, 0], 1);
+        assert_eq!(wakes, Call::WakeWord { address });
+        // The word had changed meanwhile.
+        assert_eq!(call(202, [0x7000, PRIVATE, 1, 0, 0, 0], -11), Call::Other);
+    }
 
     fn call(number: u16, arguments: [u64; 6], result: i64) -> Call {
         let syscall = Syscall {

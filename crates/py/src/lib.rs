@@ -49,6 +49,12 @@ struct RunSpec {
     holes: Option<String>,
     #[pyo3(default)]
     classify_misses: bool,
+    #[pyo3(default)]
+    cores: Option<u32>,
+    #[pyo3(default)]
+    migrations: Option<u32>,
+    #[pyo3(default)]
+    timeline: Option<PathBuf>,
 }
 
 impl RunSpec {
@@ -63,16 +69,17 @@ impl RunSpec {
         let age: Age = self.age.parse().map_err(engine_error)?;
         let detail = match self.detail.as_str() {
             "full" => Detail::Full,
+            "additive" => Detail::Additive,
             "translation" => Detail::Translation,
             other => {
-                let known = "full and translation";
+                let known = "full, additive and translation";
                 return Err(engine_error(format!(
                     "unknown detail {other:?}: known are {known}"
                 )));
             }
         };
         let holes = self.holes.as_deref().map(str::parse).transpose();
-        Ok(RunConfig {
+        let config = RunConfig {
             design_name: self.design_name,
             design,
             machine_name: self.machine_name,
@@ -81,11 +88,16 @@ impl RunSpec {
             holes: holes.map_err(engine_error)?,
             classify_misses: self.classify_misses,
             detail,
+            cores: self.cores.unwrap_or(1),
+            migrations_per_second: self.migrations.unwrap_or(0),
+            timeline: self.timeline,
             seed: self.seed,
             skip: self.skip,
             warmup: self.warmup,
             instructions: self.instructions,
-        })
+        };
+        config.check().map_err(engine_error)?;
+        Ok(config)
     }
 }
 

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::ffi::c_uint;
 use std::sync::atomic::Ordering;
 
-use contigua_program::syscall::Known;
+use contigua_program::syscall::{Known, wakes};
 use contigua_program::wire::{Event, ProcessId, Syscall};
 
 use crate::api::PluginId;
@@ -68,6 +68,8 @@ pub extern "C" fn on_enter(
         Some(Known::Munmap) if a0.is_multiple_of(PAGE) && a1 > 0 => {
             append_syscall(index, number, current.arguments, 0);
         }
+        // Who is woken goes on at once: what woke it has to be there by then.
+        Some(Known::Futex) if wakes(a1) => append_syscall(index, number, current.arguments, 0),
         Some(call) if makes_process(call, a0) => {
             let child = plugin().producer.ring().new_process();
             current.child = Some(child);
@@ -108,6 +110,7 @@ pub extern "C" fn on_return(_: PluginId, index: c_uint, number: i64, result: i64
         }
         // Reported on entry.
         Some(Known::Munmap) => {}
+        Some(Known::Futex) if wakes(current.arguments[1]) => {}
         Some(call) => {
             append_syscall(index, number, current.arguments, result);
             if call.changes_mappings() {

@@ -22,6 +22,7 @@ pub use walker::NestedConfig;
 
 use contigua_paging::{HoleBitmaps, Leaf, PageTable, Segment, SpaceId};
 use contigua_units::{Cycles, PhysAddr, VirtAddr, VirtRange};
+use derive_more::AddAssign;
 use serde::Serialize;
 
 /// The structures that the machine gives a translation scheme.
@@ -183,7 +184,7 @@ pub trait MemoryPort {
 }
 
 /// What a translator did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign)]
 pub struct TranslatorCounters {
     /// Misses that the L2 TLB answered, 4 KB pages.
     pub l2_hits_4k: u64,

@@ -2,6 +2,7 @@
 
 use contigua_paging::{Segment, SpaceId};
 use contigua_units::{PageSize, PhysAddr, VirtAddr, VirtRange};
+use derive_more::AddAssign;
 use serde::Serialize;
 
 use crate::tlb::L1Tlb;
@@ -20,7 +21,7 @@ pub enum Lookup {
 }
 
 /// What one L1 TLB did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign)]
 pub struct SideCounters {
     /// Look-ups. Instruction fetches look up once for each cache line that they enter.
     pub lookups: u64,
@@ -41,7 +42,7 @@ impl SideCounters {
 }
 
 /// What both L1 TLBs did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign)]
 pub struct MmuCounters {
     /// Loads and stores.
     pub data: SideCounters,

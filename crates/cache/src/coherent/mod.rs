@@ -21,7 +21,9 @@ use std::fmt::Debug;
 use contigua_units::{Cycles, Frame, LINE_BYTES, Megahertz, PAGE_BYTES, PhysAddr};
 use serde::{Deserialize, Serialize};
 
-use crate::migration::{Alias, EntryId, Mode, Refusal, Request, Service, Table};
+use crate::migration::{
+    Alias, ClearError, EntryId, Mode, Refusal, Request, Retired, Service, SwitchOrder, Table,
+};
 use crate::{AccessKind, Error, HierarchyConfig, LevelCounters, ServedBy, Sets};
 use dram::Dram;
 pub use dram::{DramConfig, DramCounters};
@@ -564,7 +566,7 @@ impl<D: Payload> MemorySystem<D> {
             extra += self.network.mean.get() / 2;
         }
         if service.invalidate_opposite {
-            let opposite = self.line_at(entry, other(alias), line);
+            let opposite = self.line_at(entry, alias.opposite(), line);
             if self.recall(opposite, time) {
                 self.coherence.alias_recalls += 1;
                 extra += self.network.mean.get();
@@ -575,11 +577,7 @@ impl<D: Payload> MemorySystem<D> {
 
     /// The line of a migration's page under one of its two addresses.
     fn line_at(&self, entry: EntryId, alias: Alias, line: u64) -> u64 {
-        let frame = match alias {
-            Alias::Source => self.table.source(entry),
-            Alias::Destination => self.table.destination(entry),
-        };
-        u64::from(frame.get()) * LINES_OF_PAGE + line % LINES_OF_PAGE
+        u64::from(self.table.frame(entry, alias).get()) * LINES_OF_PAGE + line % LINES_OF_PAGE
     }
 
     fn enter_sharers(&mut self, slice: usize, line: u64, sharers: Sharers, time: Cycles) {
@@ -702,7 +700,7 @@ impl<D: Payload> MemorySystem<D> {
         if let Some((entry, alias)) = self.migration(backing) {
             let offset = offset_of(backing);
             if self.table.serve(entry, alias, offset, Request::Read).location == alias {
-                names[1] = Some(self.line_at(entry, other(alias), backing));
+                names[1] = Some(self.line_at(entry, alias.opposite(), backing));
             } else {
                 // Nobody's data is here: private copies belong to the other line.
                 names[0] = None;
@@ -779,7 +777,17 @@ impl<D: Payload> MemorySystem<D> {
         Cycles::new(latency.max(wait.get()))
     }
 
-    /// Begins to migrate a page.
+    /// Takes the lines of a frame out of private caches, as they have to be before the frame is
+    /// the destination of a migration: what its former owner left there must not come back as data
+    /// of the page that moves in.
+    pub fn flush(&mut self, frame: Frame, time: Cycles) {
+        let first = u64::from(frame.get()) * LINES_OF_PAGE;
+        for offset in 0..LINES_OF_PAGE {
+            self.recall(first + offset, time);
+        }
+    }
+
+    /// Begins to migrate a page to a frame that was flushed.
     ///
     /// # Errors
     /// [`Refusal`], and nothing has changed.
@@ -788,30 +796,31 @@ impl<D: Payload> MemorySystem<D> {
         source: Frame,
         destination: Frame,
         mode: Mode,
-        order: crate::migration::SwitchOrder,
+        order: SwitchOrder,
         time: Cycles,
     ) -> Result<EntryId, Refusal> {
-        let entry = self.table.migrate(source, destination, mode, order)?;
-        let page = |frame: Frame| u64::from(frame.get()) * LINES_OF_PAGE;
-        for offset in 0..LINES_OF_PAGE {
-            // What the destination's former owner left in private caches must not come back as
-            // data of the page that moves in.
-            self.discard(page(destination) + offset);
-            if mode == Mode::Noncacheable {
-                self.recall(page(source) + offset, time);
-            }
+        let admission = self.table.migrate(source, destination, mode, order)?;
+        if admission.recall_source_lines {
+            self.flush(source, time);
         }
-        Ok(entry)
+        Ok(admission.entry)
     }
 
-    /// Takes a line away from all cores, data and all.
-    fn discard(&mut self, line: u64) {
+    /// Takes a line away from all cores; what one of them has modified.
+    fn take(&mut self, line: u64) -> (bool, Option<D>) {
         let slice = self.slice_of(line);
+        let (mut found, mut modified) = (false, None);
         if let Some(sharers) = self.slices[slice].directory.remove(line, line) {
             for core in cores(sharers.cores) {
-                self.cores[core].remove(line);
+                if let Some(left) = self.cores[core].remove(line) {
+                    found = true;
+                    if left.modified {
+                        modified = Some(left.data);
+                    }
+                }
             }
         }
+        (found, modified)
     }
 
     /// Lets the copying of a migration begin, where the order of steps has it wait.
@@ -821,21 +830,25 @@ impl<D: Payload> MemorySystem<D> {
 
     /// Copies the next line of a migration: how long that takes, or `None` when nothing is left.
     pub fn copy_line(&mut self, entry: EntryId, time: Cycles) -> Option<Cycles> {
-        let next = self.table.next_copy(entry)?;
-        let from = u64::from(next.source.get()) * LINES_OF_PAGE + u64::from(next.line);
-        let to = u64::from(next.destination.get()) * LINES_OF_PAGE + u64::from(next.line);
-        // Before the pointer moves: what is modified belongs to the source.
+        let step = self.table.copy_step(entry)?;
+        let line_of = |frame: Frame| u64::from(frame.get()) * LINES_OF_PAGE + u64::from(step.line);
+        let (from, to) = (line_of(step.source), line_of(step.destination));
         let mut latency = self.latency.llc;
-        if next.recall_source && self.recall(from, time) {
-            self.coherence.alias_recalls += 1;
-            latency += self.network.mean;
+        let mut newest = None;
+        for (recalled, line) in [(step.recall_source, from), (step.recall_destination, to)] {
+            if recalled {
+                let (found, modified) = self.take(line);
+                if found {
+                    self.coherence.alias_recalls += 1;
+                    latency += self.network.mean;
+                }
+                newest = modified.or(newest);
+            }
         }
-        if next.recall_destination && self.recall(to, time) {
-            self.coherence.alias_recalls += 1;
-            latency += self.network.mean;
-        }
-        let (wait, data) = self.read_past(from, time);
-        self.table.copied(entry);
+        let (wait, data) = match newest {
+            Some(data) => (Cycles::ZERO, data),
+            None => self.read_past(from, time),
+        };
         self.put(to, data, true, time);
         self.coherence.lines_migrated += 1;
         Some(latency.max(wait))
@@ -844,23 +857,18 @@ impl<D: Payload> MemorySystem<D> {
     /// Ends a migration whose source nobody uses any more.
     ///
     /// # Errors
-    /// When lines are left to copy.
-    pub fn clear(
-        &mut self,
-        entry: EntryId,
-        time: Cycles,
-    ) -> Result<(), crate::migration::NotCopied> {
-        let retired = self.table.retire(entry)?;
-        if retired.recall_source_lines {
-            let first = u64::from(retired.source.get()) * LINES_OF_PAGE;
+    /// [`ClearError`], when lines are left to copy.
+    pub fn clear(&mut self, entry: EntryId, time: Cycles) -> Result<Retired, ClearError> {
+        let clearing = self.table.clear(entry)?;
+        if clearing.recall_source_lines {
+            let first = u64::from(self.table.frame(entry, Alias::Source).get()) * LINES_OF_PAGE;
             for offset in 0..LINES_OF_PAGE {
                 if self.recall(first + offset, time) {
                     self.coherence.alias_recalls += 1;
                 }
             }
         }
-        self.table.drop_entry(entry);
-        Ok(())
+        self.table.retire(entry)
     }
 
     /// The table of migrations.
@@ -888,9 +896,9 @@ impl<D: Payload> MemorySystem<D> {
             ..MemoryCounters::default()
         };
         for core in &self.cores {
-            counters.l1i.add(&core.l1i_counters);
-            counters.l1d.add(&core.l1d_counters);
-            counters.l2.add(&core.l2_counters);
+            counters.l1i += core.l1i_counters;
+            counters.l1d += core.l1d_counters;
+            counters.l2 += core.l2_counters;
         }
         counters
     }
@@ -941,7 +949,7 @@ impl<D: Payload> MemorySystem<D> {
                     return Err(format!("line {line:#x} is core {core}'s own unknowingly"));
                 }
                 if let Some((entry, alias)) = self.migration(line) {
-                    let opposite = self.line_at(entry, other(alias), line);
+                    let opposite = self.line_at(entry, alias.opposite(), line);
                     let mut all = self.cores.iter();
                     if all.any(|private| private.l2.peek(opposite, opposite).is_some()) {
                         return Err(format!(
@@ -992,13 +1000,6 @@ fn cores(mut mask: u64) -> impl Iterator<Item = usize> {
         mask &= mask - 1;
         Some(core)
     })
-}
-
-const fn other(alias: Alias) -> Alias {
-    match alias {
-        Alias::Source => Alias::Destination,
-        Alias::Destination => Alias::Source,
-    }
 }
 
 fn frame_of(line: u64) -> Frame {

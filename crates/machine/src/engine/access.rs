@@ -7,7 +7,7 @@ use contigua_program::wire::{ADDRESS_MASK, INSTRUCTION_SHIFT, SIZE_SHIFT, STORE}
 use contigua_translation::{Access, Answer, Lookup, Request};
 use contigua_units::{Cycles, LINE_BYTES, PhysAddr, VirtAddr};
 
-use super::{Block, Engine, NO_BLOCK};
+use super::{Block, Engine};
 use crate::Error;
 use crate::port::WalkPort;
 
@@ -97,23 +97,17 @@ impl Engine {
             (Access::Read, AccessKind::Read)
         };
         if WINDOW {
-            let block = self.lanes[self.current].block;
-            if block == NO_BLOCK {
-                // An access that no instruction makes: a damaged stream, or one that begins in
-                // the middle. It counts, and nobody waits for it.
-                let now = self.windows[self.current].cycles();
-                let found = self.translate::<RELOCATES, true>(address, access, now)?;
-                self.reach(found.physical, kind, now, 0);
-                return Ok(());
-            }
-            let last = self.blocks[block.0 as usize].instructions.max(1) as usize - 1;
-            let index = instruction.min(last);
-            let start = self.windows[self.current].access(&self.decoded, index, store);
+            let start = self.windows[self.current].access(&self.decoded, instruction, store);
             let found = self.translate::<RELOCATES, true>(address, access, start)?;
-            let pc = u64::from(block.0) << 9 | index as u64;
+            let block = u64::from(self.lanes[self.current].block.0);
+            let pc = block << 9 | instruction as u64;
             let data = self.reach(found.physical, kind, start + found.latency, pc);
-            let line = found.physical.line();
-            self.windows[self.current].answer(line, found.latency, found.walked, data);
+            self.windows[self.current].answer_at(
+                found.physical,
+                found.latency,
+                found.walked,
+                data,
+            );
         } else {
             let found = self.translate::<RELOCATES, false>(address, access, Cycles::ZERO)?;
             self.add_translation(&found);
@@ -128,7 +122,7 @@ impl Engine {
     #[inline]
     fn window_time<const WINDOW: bool>(&self) -> Cycles {
         if WINDOW {
-            self.windows[self.current].cycles()
+            self.windows[self.current].now()
         } else {
             Cycles::ZERO
         }

@@ -18,15 +18,16 @@ use std::sync::atomic::AtomicBool;
 
 use contigua_cache::coherent::MemorySystem;
 use contigua_cache::migration::{Rules, Table};
-use contigua_cache::{AccessKind, Hierarchy};
+use contigua_cache::Hierarchy;
 use contigua_core::{Blocks, CoreModel, IssueWidth, Window};
 use contigua_paging::{Place, SpaceId};
 use contigua_program::code::CodeLog;
 use contigua_program::decode::{Instruction, decode_block};
 use contigua_program::sources::{Batch, Program};
+use contigua_program::syscall::Call;
 use contigua_program::wire::{self, ACCESS, BlockId, Event, ThreadId};
-use contigua_translation::{Access, Hardware};
-use contigua_units::{Cycles, LINE_BYTES, VirtAddr, VirtRange};
+use contigua_translation::Hardware;
+use contigua_units::{Cycles, VirtAddr, VirtRange};
 use xxhash_rust::xxh3::Xxh3Default;
 
 use crate::Error;
@@ -217,6 +218,11 @@ impl Engine {
         Ok(engine)
     }
 
+    /// Instructions of each core in the region of interest.
+    pub(crate) fn instructions_by_core(&self) -> impl Iterator<Item = u64> + '_ {
+        self.lanes.iter().map(|lane| lane.instructions)
+    }
+
     /// Whether the region of interest is over, so that further events change nothing.
     #[must_use]
     pub fn is_done(&self) -> bool {
@@ -287,7 +293,7 @@ impl Engine {
                 }
                 at += 1;
             } else if wire::is_block(word) {
-                if WINDOW && self.windows[self.current].cycles().get() >= until {
+                if WINDOW && self.windows[self.current].now().get() >= until {
                     return Ok(at);
                 }
                 self.enter_block::<RELOCATES, WINDOW>(wire::block_of(word), code)?;
@@ -321,9 +327,15 @@ impl Engine {
     #[inline]
     pub(crate) fn now(&self) -> Cycles {
         match self.windows.get(self.current) {
-            Some(window) => window.cycles(),
+            Some(window) => window.now(),
             None => self.core.cycles(),
         }
+    }
+
+    /// Time since the region of interest began, of the core that is farthest.
+    fn clock(&self) -> Cycles {
+        let farthest = self.windows.iter().map(Window::cycles).max();
+        farthest.unwrap_or_else(|| self.core.cycles())
     }
 
     /// The kernel works on the current core.
@@ -350,7 +362,7 @@ impl Engine {
         self.kernel.counters.shootdowns += 1;
         self.kernel.counters.interprocessor_interrupts += u64::from(victims.count_ones());
         if let Some(timeline) = &mut self.timeline {
-            let now = self.windows[self.current].cycles();
+            let now = self.windows[self.current].now();
             timeline.span(self.current, "shootdown", now, work);
         }
         self.charge(work);
@@ -362,7 +374,7 @@ impl Engine {
         for (core, window) in self.windows.iter_mut().enumerate() {
             if victims >> core & 1 != 0 {
                 if let Some(timeline) = &mut self.timeline {
-                    timeline.span(core, "interrupt", window.cycles(), handler);
+                    timeline.span(core, "interrupt", window.now(), handler);
                 }
                 window.kernel(handler);
             }
@@ -520,7 +532,7 @@ impl Engine {
         self.executed.instructions += instructions;
         if WINDOW {
             let window = &mut self.windows[self.current];
-            if window.cycles() >= self.migrations.due() {
+            if window.now() >= self.migrations.due() {
                 self.migrate_pages();
             }
             let lane = &mut self.lanes[self.current];
@@ -608,10 +620,10 @@ impl Engine {
     }
 
     fn run_background(&mut self) {
-        if self.kernel.has_background_work() {
+        let now = self.clock();
+        if self.kernel.may_move(now) {
             self.hurry_migrations();
         }
-        let now = self.now();
         let work: Cycles = self.kernel.background(now, &mut self.mmus);
         self.charge(work);
         self.interrupt_victims();

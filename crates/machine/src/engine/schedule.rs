@@ -17,7 +17,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use contigua_program::sources::Batch;
-use contigua_program::syscall::{Call, Known};
+use contigua_program::syscall::Call;
 use contigua_program::wire::{self, ACCESS, Event, ThreadId};
 use contigua_units::{Cycles, VirtAddr};
 
@@ -259,7 +259,7 @@ impl Engine {
             }
             // Without clocks, the stream's order.
             let clock = if timed {
-                self.windows[core].cycles().get()
+                self.windows[core].now().get()
             } else {
                 number
             };
@@ -305,7 +305,6 @@ impl Engine {
     fn retire_slices(&mut self) {
         while let Some(oldest) = self.schedule.slices.front()
             && oldest.is_done()
-            && (self.schedule.closed || self.schedule.slices.len() > 1)
         {
             let slice = self.schedule.slices.pop_front();
             let slice = slice.expect("there is an oldest slice");
@@ -322,7 +321,7 @@ impl Engine {
             return;
         }
         let core = self.current;
-        let now = self.windows[core].cycles();
+        let now = self.windows[core].now();
         let wait = match (event, call) {
             (Event::ThreadStart { .. }, _) => self.schedule.spawned,
             (Event::ThreadEnd, _) => {
@@ -366,5 +365,3 @@ impl Schedule {
     }
 }
 
-/// Calls that wake or wait must be told from others.
-const _: Known = Known::Futex;

@@ -3,6 +3,7 @@
 pub(crate) mod demand;
 pub(crate) mod history;
 mod host;
+mod relocate;
 
 use std::sync::atomic::AtomicBool;
 
@@ -12,7 +13,6 @@ use contigua_paging::{
     AddressSpace, Effects, FaultKind, Fragmentation, HugeAdvice, MappingPolicy, Memory, Place,
     Resident, Segment, SpaceId, TableShape, Vma, VmaKind,
 };
-use contigua_program::sources::Program;
 use contigua_program::syscall::{Advice, Call};
 use contigua_program::wire::{Event, ImageKind, ProcessId, ThreadId};
 use contigua_translation::{Access, BackgroundPass, PrimaryRegion, Tables};
@@ -25,6 +25,7 @@ use crate::Error;
 use crate::config::{KernelCosts, RunConfig};
 use crate::processors::Mmus;
 use crate::report::{KernelReport, MemoryReport, SyscallReport};
+pub(crate) use relocate::{Relocation, Target};
 use demand::Demand;
 use host::Host;
 
@@ -361,12 +362,13 @@ impl Kernel {
         }
     }
 
-    /// Handles an event of a thread; the work that it took.
+    /// Handles an event of a thread, which is `call` when it is a system call; the work that it
+    /// took.
     pub(crate) fn event(
         &mut self,
         thread: ThreadId,
         event: &Event,
-        program: &Program,
+        call: Option<&Call>,
         mmu: &mut Mmus,
     ) -> Result<Cycles, OutOfMemory> {
         match *event {
@@ -410,12 +412,12 @@ impl Kernel {
                     space.map(range, vma, memory, effects)
                 });
             }
-            Event::Syscall(syscall) => {
-                let call = Call::of(program.architecture, &syscall);
-                self.count(&call);
+            Event::Syscall(_) => {
+                let call = call.unwrap_or(&Call::Other);
+                self.count(call);
                 let process = self.threads[thread.0 as usize];
-                self.demand.call(&call, process, &mut self.memory);
-                return Ok(self.call(call, mmu)? + self.settle(mmu) + self.costs.syscall_cycles);
+                self.demand.call(call, process, &mut self.memory);
+                return Ok(self.call(*call, mmu)? + self.settle(mmu) + self.costs.syscall_cycles);
             }
         }
         Ok(Cycles::ZERO)
@@ -441,7 +443,12 @@ impl Kernel {
             }
             Call::Open { .. } => counters.opens += 1,
             Call::Wait => counters.waits += 1,
-            Call::Close { .. } | Call::Spawn | Call::Exit | Call::Other => {}
+            Call::WaitForWord { .. } => counters.waits += 1,
+            Call::Close { .. }
+            | Call::WakeWord { .. }
+            | Call::Spawn
+            | Call::Exit
+            | Call::Other => {}
         }
     }
 
@@ -581,10 +588,25 @@ impl Kernel {
         Ok(prepared + work + self.costs.page_fault_cycles)
     }
 
+    /// Whether the kernel's threads were woken, so that the next system call may move pages.
+    pub(crate) fn may_move_soon(&self) -> bool {
+        self.memory.has_background_work()
+    }
+
+    /// Whether [`Kernel::background`] may move or remap pages at this time.
+    pub(crate) fn may_move(&self, now: Cycles) -> bool {
+        self.pass.is_some() && now >= self.next_pass || self.memory.may_move(self.age_at(now))
+    }
+
+    /// Age of the server when its cores' clocks are at a time.
+    fn age_at(&self, now: Cycles) -> Nanoseconds {
+        let elapsed = now.get() * 1000 / u64::from(self.clock.get());
+        Nanoseconds::new(self.epoch.get() + elapsed)
+    }
+
     /// Lets the background pass catch up with the time.
     pub(crate) fn background(&mut self, now: Cycles, mmu: &mut Mmus) -> Cycles {
-        let elapsed = now.get() * 1000 / u64::from(self.clock.get());
-        self.now = Nanoseconds::new(self.epoch.get() + elapsed);
+        self.now = self.age_at(now);
         let mut work = self.run_threads(mmu);
         while let Some((pass, interval)) = self.pass
             && now >= self.next_pass

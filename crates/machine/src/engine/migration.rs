@@ -1,0 +1,725 @@
+//! Pages that move while programs and devices use them: which, when, how, and who waits.
+//!
+//! The kernel starts migrations at a steady rate, from whatever core's turn it is then. In
+//! software a page is away from the first step to the last (paper 000, Figure 1), other cores are
+//! interrupted, and whoever touches the page waits. In the last level both of the page's frames
+//! stay valid; the steps and what they wait for are those of [`contigua_cache::migration`], and
+//! each core invalidates its own translation when it next enters the kernel, or at its timer tick.
+//!
+//! What would change a page's mapping in another way (a fault, a system call on memory, the
+//! kernel's threads) first waits for the migrations under way to end.
+
+use std::collections::VecDeque;
+
+use contigua_cache::migration::{
+    Agent, Agents, EntryId, Rules, Transfer, TransferEffect, TransferEvent,
+};
+use contigua_paging::SpaceId;
+use contigua_program::syscall::Call;
+use contigua_program::wire::Event;
+use contigua_translation::Request;
+use contigua_units::{Cycles, Frame, Megahertz, Nanoseconds, PAGE_BYTES, VirtAddr, VirtRange};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+
+use super::Engine;
+use crate::config::{LlcMigration, MigrationConfig, RunConfig, Shootdown, SoftwareMigration};
+use crate::kernel::{Relocation, Target};
+use crate::report::MigrationReport;
+
+/// A core that does not enter the kernel invalidates at its timer tick: LATR's millisecond
+/// (Kumar et al., ASPLOS 2018, section 4.1).
+const TICK: Nanoseconds = Nanoseconds::new(1_000_000);
+/// Pages that TLBs missed last: those in use.
+const RECENT: usize = 64;
+const LINES: u64 = 64;
+const NANOSECONDS_OF_SECOND: u64 = 1_000_000_000;
+
+/// A page that the last level migrates.
+struct Moving {
+    relocation: Relocation,
+    transfer: Transfer,
+    entry: EntryId,
+    began: Cycles,
+    /// When the phase that it is in began.
+    phase_began: Cycles,
+    copied: u64,
+}
+
+/// A page that software has taken away.
+#[derive(Clone, Copy)]
+struct Away {
+    space: SpaceId,
+    page: VirtAddr,
+    until: Cycles,
+}
+
+/// A page of LATR: away, until every core has had its tick.
+struct Lazy {
+    relocation: Relocation,
+    began: Cycles,
+    due: Cycles,
+}
+
+/// Migrations under way, and the rate of new ones.
+pub(crate) struct Migrations {
+    config: MigrationConfig,
+    clock: Megahertz,
+    /// Cycles between two; 0 for none.
+    interval: u64,
+    next: Cycles,
+    /// When something is due at the latest.
+    due: Cycles,
+    moving: Vec<Moving>,
+    away: Vec<Away>,
+    lazy: Vec<Lazy>,
+    /// Pages that the table had no room for.
+    refused: VecDeque<Relocation>,
+    recent: [(SpaceId, VirtAddr); RECENT],
+    recent_at: usize,
+    random: Xoshiro256PlusPlus,
+    report: MigrationReport,
+}
+
+impl Migrations {
+    pub(super) fn new(config: &RunConfig) -> Self {
+        let clock = config.machine.clock;
+        let interval = match u64::from(config.migrations_per_second) {
+            0 => 0,
+            rate => Nanoseconds::new(NANOSECONDS_OF_SECOND).at(clock).get() / rate,
+        };
+        let first = if interval == 0 { u64::MAX } else { interval };
+        Self {
+            config: config.design.migration.clone(),
+            clock,
+            interval,
+            next: Cycles::new(first),
+            due: Cycles::new(first),
+            moving: Vec::new(),
+            away: Vec::new(),
+            lazy: Vec::new(),
+            refused: VecDeque::new(),
+            recent: [(SpaceId(0), VirtAddr::new(0)); RECENT],
+            recent_at: 0,
+            random: Xoshiro256PlusPlus::seed_from_u64(config.seed),
+            report: MigrationReport::default(),
+        }
+    }
+
+    /// When a core has to look at migrations.
+    #[inline]
+    pub(super) fn due(&self) -> Cycles {
+        self.due
+    }
+
+    /// Whether pages migrate in this run.
+    #[inline]
+    pub(super) fn are_on(&self) -> bool {
+        self.interval != 0
+    }
+
+    pub(super) fn reset_counters(&mut self) {
+        self.report = MigrationReport::default();
+    }
+
+    pub(crate) fn report(&self) -> Option<MigrationReport> {
+        self.are_on().then(|| MigrationReport {
+            mechanism: match self.config {
+                MigrationConfig::Software(_) => "software",
+                MigrationConfig::Llc(_) => "llc",
+            },
+            ..self.report.clone()
+        })
+    }
+
+    fn plan(&mut self) {
+        let copying = self.moving.iter().any(|moving| moving.copied < LINES);
+        // Copies advance a line at a time; everything else waits for cores.
+        let step = if copying {
+            self.copy_time().get() / LINES
+        } else {
+            TICK.at(self.clock).get() / 16
+        };
+        let mut due = self.next;
+        if let Some(moving) = self.moving.first() {
+            let soon = self.moving.iter().map(|moving| moving.phase_began).max();
+            let soon = soon.unwrap_or(moving.began);
+            due = due.min(soon.max(self.due) + Cycles::new(step.max(1)));
+        }
+        for lazy in &self.lazy {
+            due = due.min(lazy.due);
+        }
+        self.due = due;
+    }
+
+    fn copy_time(&self) -> Cycles {
+        match &self.config {
+            MigrationConfig::Software(software) => software.copy.at(self.clock),
+            MigrationConfig::Llc(llc) => llc.copy.at(self.clock),
+        }
+    }
+
+    /// A page that is in use.
+    fn candidate(&mut self) -> (SpaceId, VirtAddr) {
+        self.recent[self.random.next_u64() as usize % RECENT]
+    }
+}
+
+impl Engine {
+    /// A TLB missed: the page is in use. When it is away, the access waits for it.
+    pub(super) fn meet_migrating_page(&mut self, request: &Request, time: Cycles) {
+        let migrations = &mut self.migrations;
+        let page = request.address.align_down(PAGE_BYTES);
+        migrations.recent[migrations.recent_at] = (request.space, page);
+        migrations.recent_at = (migrations.recent_at + 1) % RECENT;
+        if migrations.away.is_empty() {
+            return;
+        }
+        let away = migrations.away.iter();
+        let wait = away
+            .filter(|away| away.space == request.space && away.page == page)
+            .map(|away| away.until.get().saturating_sub(time.get()))
+            .max()
+            .unwrap_or(0);
+        if wait == 0 {
+            return;
+        }
+        // The walk finds the entry not present: a page fault, which sleeps until the page is back.
+        let wait = Cycles::new(wait) + self.config.machine.kernel.page_fault_cycles;
+        migrations.report.waits += 1;
+        migrations.report.wait_cycles += wait;
+        if let Some(timeline) = &mut self.timeline {
+            timeline.span(self.current, "wait for a migrating page", time, wait);
+        }
+        self.charge(wait);
+    }
+
+    /// Does what is due of migrations, on the current core.
+    #[cold]
+    pub(super) fn migrate_pages(&mut self) {
+        let now = self.now();
+        self.migrations.away.retain(|away| away.until > now);
+        self.advance_moving(now);
+        self.advance_lazy(now);
+        while self.migrations.next <= now {
+            self.migrations.next += Cycles::new(self.migrations.interval.max(1));
+            // A core that slept through several does not make up for them.
+            if self.migrations.next <= now {
+                let missed = (now.get() - self.migrations.next.get()) / self.migrations.interval;
+                self.migrations.next += Cycles::new(missed * self.migrations.interval);
+            }
+            self.begin_migration(now);
+        }
+        self.migrations.due = now;
+        self.migrations.plan();
+    }
+
+    fn begin_migration(&mut self, now: Cycles) {
+        match self.migrations.config.clone() {
+            MigrationConfig::Software(software) => match software.shootdown {
+                Shootdown::Interrupt => self.migrate_in_software(&software, now),
+                Shootdown::Lazy => self.begin_lazy(now),
+            },
+            MigrationConfig::Llc(llc) => {
+                self.migrations.report.requested += 1;
+                let relocation = self.find_page(&[]);
+                let relocation = relocation.or_else(|| {
+                    self.migrations.report.without_page += 1;
+                    None
+                });
+                let waiting = self.migrations.refused.pop_front();
+                for relocation in waiting.into_iter().chain(relocation) {
+                    self.begin_in_llc(&llc, relocation, now);
+                }
+            }
+        }
+    }
+
+    /// A page that can move, with a frame for it to go to. Network buffers and pages of programs
+    /// take turns, as far as there are any. Those of a batch are taken.
+    fn find_page(&mut self, batch: &[Relocation]) -> Option<Relocation> {
+        const ATTEMPTS: usize = 16;
+        let choice = self.migrations.random.next_u64();
+        if choice.is_multiple_of(2)
+            && let Some(frame) = self.devices.buffer(choice >> 1)
+            && !self.is_moving(frame)
+            && !batch.iter().any(|other| other.source == frame)
+            && let Some(relocation) = self.kernel.begin_buffer_relocation(frame)
+        {
+            return Some(relocation);
+        }
+        for _ in 0..ATTEMPTS {
+            let (space, page) = self.migrations.candidate();
+            let away = &self.migrations.away;
+            if away.iter().any(|away| away.space == space && away.page == page) {
+                continue;
+            }
+            let moving = self.migrations.moving.iter().map(|moving| &moving.relocation);
+            let lazy = self.migrations.lazy.iter().map(|lazy| &lazy.relocation);
+            let refused = self.migrations.refused.iter();
+            let target = Target::Page { space, page };
+            let mut taken = moving.chain(lazy).chain(refused).chain(batch);
+            if taken.any(|other| other.target == target) {
+                continue;
+            }
+            if let Some(relocation) = self.kernel.begin_relocation(space, page) {
+                return Some(relocation);
+            }
+        }
+        None
+    }
+
+    fn is_moving(&self, frame: Frame) -> bool {
+        let moving = self.migrations.moving.iter().map(|moving| &moving.relocation);
+        let refused = self.migrations.refused.iter();
+        moving.chain(refused).any(|other| other.source == frame)
+    }
+
+    /// Figure 1 of paper 000, for a batch of pages: clear their entries, invalidate here, interrupt
+    /// the others and wait for them, copy, write the entries.
+    fn migrate_in_software(&mut self, software: &SoftwareMigration, now: Cycles) {
+        let mut batch = Vec::new();
+        let mut victims = 0;
+        for _ in 0..software.batch.max(1) {
+            self.migrations.report.requested += 1;
+            match self.find_page(&batch) {
+                Some(relocation) => {
+                    victims |= self.kernel.holders(relocation.target, &self.mmus);
+                    batch.push(relocation);
+                }
+                None => self.migrations.report.without_page += 1,
+            }
+        }
+        if batch.is_empty() {
+            return;
+        }
+        victims &= !(1 << self.current);
+        let costs = self.kernel.costs().clone();
+        let pages = batch.len() as u64;
+        let copy = self.migrations.copy_time();
+        let targets = u64::from(victims.count_ones());
+        let clear = costs.page_table_entry_cycles * pages;
+        let mut shootdown = costs.invalidation_cycles;
+        if targets > 0 {
+            shootdown += costs.interrupt_cycles + costs.interrupt_target_cycles * targets;
+        }
+        let restore = copy + costs.page_table_entry_cycles;
+        let work = clear + shootdown + restore * pages;
+        for (number, relocation) in (0_u64..).zip(&batch) {
+            let start = now + costs.page_table_entry_cycles * number;
+            let until = now + clear + shootdown + restore * (number + 1);
+            self.copy_through_caches(relocation, now);
+            self.finish_in_software(relocation, start, until);
+        }
+        let report = &mut self.migrations.report;
+        report.interprocessor_interrupts += targets;
+        report.lifetime_cycles += work * pages;
+        if let Some(timeline) = &mut self.timeline {
+            timeline.span(self.current, "software migration", now, work);
+        }
+        let handler = costs.interrupt_handler_cycles + costs.invalidation_cycles;
+        self.interrupt(victims, handler);
+        self.charge(work);
+    }
+
+    /// The effect of a copy on caches: the copying core reads one frame and writes the other.
+    fn copy_through_caches(&mut self, relocation: &Relocation, now: Cycles) {
+        use contigua_cache::AccessKind::{Read, Write};
+        use contigua_cache::coherent::CoreRequest;
+        let Some(memory) = &mut self.memory else {
+            return;
+        };
+        for line in 0..LINES {
+            for (frame, kind) in [(relocation.source, Read), (relocation.destination, Write)] {
+                let first = frame.address().get();
+                let request = CoreRequest {
+                    core: self.current,
+                    address: contigua_units::PhysAddr::new(first + line * PAGE_BYTES / LINES),
+                    kind,
+                    time: now,
+                    instruction: 0,
+                };
+                memory.access(&request, |()| ());
+            }
+        }
+    }
+
+    /// The page has moved, as far as everybody who waited can tell.
+    fn finish_in_software(&mut self, relocation: &Relocation, start: Cycles, until: Cycles) {
+        self.kernel.switch(relocation);
+        self.invalidate_everywhere(relocation.target);
+        self.kernel.free_frame(relocation.source);
+        if relocation.target == Target::Buffer {
+            self.devices.moved(relocation.source, relocation.destination);
+        }
+        self.away(relocation.target, until);
+        let report = &mut self.migrations.report;
+        report
+            .unavailable
+            .add(Cycles::new(until.get() - start.get()));
+        report.bytes_copied += PAGE_BYTES;
+        self.completed(relocation.target);
+    }
+
+    fn completed(&mut self, target: Target) {
+        let report = &mut self.migrations.report;
+        report.completed += 1;
+        match target {
+            Target::Page { .. } => report.pages += 1,
+            Target::Buffer => report.buffers += 1,
+        }
+    }
+
+    fn away(&mut self, target: Target, until: Cycles) {
+        if let Target::Page { space, page } = target {
+            self.migrations.away.push(Away { space, page, until });
+        }
+    }
+
+    fn invalidate_everywhere(&mut self, target: Target) {
+        if let Target::Page { space, page } = target {
+            let range = VirtRange::with_length(page, PAGE_BYTES);
+            for core in 0..self.lanes.len() {
+                self.mmus.invalidate_on(core, space, range);
+            }
+        }
+    }
+
+    /// LATR: the entry is cleared, nobody is interrupted, and the page is copied when every core
+    /// has had its tick.
+    fn begin_lazy(&mut self, now: Cycles) {
+        self.migrations.report.requested += 1;
+        let Some(relocation) = self.find_page(&[]) else {
+            self.migrations.report.without_page += 1;
+            return;
+        };
+        let costs = self.kernel.costs();
+        let start = costs.page_table_entry_cycles + costs.invalidation_cycles;
+        let due = now + TICK.at(self.migrations.clock);
+        let until = due + self.migrations.copy_time() + costs.page_table_entry_cycles;
+        let handler = costs.invalidation_cycles;
+        let others = self.kernel.holders(relocation.target, &self.mmus) & !(1 << self.current);
+        self.migrations.report.local_invalidations += u64::from(others.count_ones());
+        self.away(relocation.target, until);
+        self.migrations.lazy.push(Lazy {
+            relocation,
+            began: now,
+            due,
+        });
+        self.charge(start);
+        self.interrupt(others, handler);
+    }
+
+    fn advance_lazy(&mut self, now: Cycles) {
+        let mut at = 0;
+        while at < self.migrations.lazy.len() {
+            if self.migrations.lazy[at].due > now {
+                at += 1;
+                continue;
+            }
+            let lazy = self.migrations.lazy.remove(at);
+            let work =
+                self.migrations.copy_time() + self.kernel.costs().page_table_entry_cycles;
+            let until = lazy.due + work;
+            self.copy_through_caches(&lazy.relocation, now);
+            self.finish_in_software(&lazy.relocation, lazy.began, until);
+            self.migrations.report.lifetime_cycles +=
+                Cycles::new(until.get() - lazy.began.get());
+            self.charge(work);
+        }
+    }
+
+    /// Asks the last level to migrate a page. When its table is full, the page waits.
+    fn begin_in_llc(&mut self, llc: &LlcMigration, relocation: Relocation, now: Cycles) {
+        let Some(memory) = &mut self.memory else {
+            return;
+        };
+        let Relocation {
+            source,
+            destination,
+            ..
+        } = relocation;
+        memory.flush(destination, now);
+        let entry = match memory.migrate(source, destination, llc.mode, llc.order, now) {
+            Ok(entry) => entry,
+            Err(_) => {
+                self.migrations.report.retries += 1;
+                self.migrations.refused.push_back(relocation);
+                return;
+            }
+        };
+        let mut transfer = Transfer::new(llc.order, Rules::CORRECT);
+        let mut effect = None;
+        for event in [
+            TransferEvent::DestinationReserved,
+            TransferEvent::DestinationFlushed,
+            TransferEvent::Accepted,
+        ] {
+            effect = expect(&mut transfer, event);
+        }
+        self.migrations.moving.push(Moving {
+            relocation,
+            transfer,
+            entry,
+            began: now,
+            phase_began: now,
+            copied: 0,
+        });
+        let last = self.migrations.moving.len() - 1;
+        self.perform(last, effect, now);
+    }
+
+    /// Does what the operating system's half of a migration asks for.
+    fn perform(&mut self, at: usize, effect: Option<TransferEffect>, now: Cycles) {
+        let mut effect = effect;
+        while let Some(wanted) = effect.take() {
+            let moving = &mut self.migrations.moving[at];
+            let relocation = moving.relocation;
+            let event = match wanted {
+                TransferEffect::SetPageTables => {
+                    self.mark_phase(at, "copy", now);
+                    self.kernel.switch(&relocation);
+                    let entry_write = self.kernel.costs().page_table_entry_cycles;
+                    self.charge(entry_write);
+                    let holders = self.kernel.holders(relocation.target, &self.mmus);
+                    let mut agents: Agents = (0..self.lanes.len())
+                        .filter(|core| holders >> core & 1 != 0)
+                        .map(Agent::core)
+                        .collect();
+                    if relocation.target == Target::Buffer {
+                        self.devices.moved(relocation.source, relocation.destination);
+                        agents = agents.with(Agent::IOMMU);
+                    }
+                    Some(TransferEvent::PageTablesSet(agents))
+                }
+                TransferEffect::StartCopy => {
+                    self.mark_phase(at, "wait for invalidations", now);
+                    let entry = self.migrations.moving[at].entry;
+                    if let Some(memory) = &mut self.memory {
+                        memory.start_copy(entry);
+                    }
+                    None
+                }
+                TransferEffect::Clear => {
+                    self.mark_phase(at, "wait for invalidations", now);
+                    let entry = self.migrations.moving[at].entry;
+                    if let Some(memory) = &mut self.memory {
+                        memory
+                            .clear(entry, now)
+                            .expect("all lines are copied when the kernel sends Clear");
+                    }
+                    Some(TransferEvent::Cleared)
+                }
+                TransferEffect::FreeSource => {
+                    self.kernel.free_frame(relocation.source);
+                    let report = &mut self.migrations.report;
+                    report.bytes_copied += PAGE_BYTES;
+                    // Each core misses the page for its own invalidation only.
+                    let costs = self.kernel.costs();
+                    report.unavailable.add(costs.invalidation_cycles);
+                    let began = self.migrations.moving[at].began;
+                    report.lifetime_cycles +=
+                        Cycles::new(now.get().saturating_sub(began.get()));
+                    self.completed(relocation.target);
+                    None
+                }
+                TransferEffect::AwaitAcknowledgements => None,
+                TransferEffect::FlushDestination
+                | TransferEffect::Migrate
+                | TransferEffect::Abandon => {
+                    unreachable!("a migration that was accepted is past its beginning")
+                }
+            };
+            if let Some(event) = event {
+                effect = expect(&mut self.migrations.moving[at].transfer, event);
+            }
+        }
+    }
+
+    fn mark_phase(&mut self, at: usize, name: &'static str, now: Cycles) {
+        let moving = &mut self.migrations.moving[at];
+        let began = std::mem::replace(&mut moving.phase_began, now);
+        if let Some(timeline) = &mut self.timeline {
+            timeline.migration(moving.entry.index(), name, began, now);
+        }
+    }
+
+    /// Copies the lines that are due, and lets cores invalidate that have had their tick.
+    fn advance_moving(&mut self, now: Cycles) {
+        let tick = TICK.at(self.migrations.clock);
+        let copy = self.migrations.copy_time().get().max(1);
+        let mut at = 0;
+        while at < self.migrations.moving.len() {
+            let moving = &self.migrations.moving[at];
+            let elapsed = now.get().saturating_sub(moving.phase_began.get());
+            let entry = moving.entry;
+            if let Some(memory) = &mut self.memory
+                && memory.table().is_copying(entry)
+            {
+                let due = (elapsed * LINES / copy).min(LINES);
+                while self.migrations.moving[at].copied < due {
+                    let copied = memory.copy_line(entry, now);
+                    debug_assert!(copied.is_some());
+                    self.migrations.moving[at].copied += 1;
+                }
+                if self.migrations.moving[at].copied == LINES {
+                    let transfer = &mut self.migrations.moving[at].transfer;
+                    let effect = expect(transfer, TransferEvent::Copied);
+                    self.perform(at, effect, now);
+                }
+            } else if elapsed >= tick.get() {
+                self.acknowledge_all(at, now);
+            } else {
+                // The IOMMU works its queue off by itself.
+                self.acknowledge(at, Agent::IOMMU, now);
+            }
+            at += 1;
+        }
+        self.forget_finished();
+    }
+
+    /// A core has invalidated, or the IOMMU has.
+    fn acknowledge(&mut self, at: usize, agent: Agent, now: Cycles) {
+        let moving = &mut self.migrations.moving[at];
+        if !moving.transfer.missing().contains(agent) {
+            return;
+        }
+        // Requests that the core had sent are served by now: transactions are atomic.
+        for event in [
+            TransferEvent::Invalidated(agent),
+            TransferEvent::Drained(agent),
+        ] {
+            let effect = expect(&mut self.migrations.moving[at].transfer, event);
+            self.perform(at, effect, now);
+        }
+    }
+
+    /// Every core has had its timer tick.
+    fn acknowledge_all(&mut self, at: usize, now: Cycles) {
+        let missing = self.migrations.moving[at].transfer.missing();
+        for agent in missing.iter() {
+            if let Some(core) = agent.core_number() {
+                self.invalidate_here(at, core);
+            }
+            self.acknowledge(at, agent, now);
+        }
+    }
+
+    /// A core forgets its own translation of a page that migrates.
+    fn invalidate_here(&mut self, at: usize, core: usize) {
+        let target = self.migrations.moving[at].relocation.target;
+        if let Target::Page { space, page } = target {
+            let range = VirtRange::with_length(page, PAGE_BYTES);
+            self.mmus.invalidate_on(core, space, range);
+        }
+        self.migrations.report.local_invalidations += 1;
+        let work = self.config.machine.kernel.invalidation_cycles;
+        if let Some(timeline) = &mut self.timeline {
+            timeline.span(core, "invalidation", self.windows[core].now(), work);
+        }
+        self.windows[core].kernel(work);
+    }
+
+    /// A core enters the kernel: it invalidates what it owes.
+    #[inline]
+    pub(super) fn enter_kernel(&mut self, core: usize) {
+        if !self.migrations.moving.is_empty() {
+            self.pay_invalidations(core);
+        }
+    }
+
+    #[cold]
+    fn pay_invalidations(&mut self, core: usize) {
+        let now = self.now();
+        let agent = Agent::core(core);
+        for at in 0..self.migrations.moving.len() {
+            if self.migrations.moving[at].transfer.missing().contains(agent) {
+                self.invalidate_here(at, core);
+                self.acknowledge(at, agent, now);
+            }
+        }
+        self.forget_finished();
+    }
+
+    fn forget_finished(&mut self) {
+        self.migrations
+            .moving
+            .retain(|moving| !moving.transfer.is_over());
+    }
+
+    /// Ends all migrations under way, because the kernel is about to change mappings.
+    #[inline]
+    pub(super) fn hurry_migrations(&mut self) {
+        let migrations = &self.migrations;
+        if !(migrations.moving.is_empty()
+            && migrations.lazy.is_empty()
+            && migrations.refused.is_empty())
+        {
+            self.end_migrations();
+        }
+    }
+
+    #[cold]
+    fn end_migrations(&mut self) {
+        let now = self.now();
+        while let Some(relocation) = self.migrations.refused.pop_front() {
+            self.kernel.free_frame(relocation.destination);
+        }
+        for lazy in &mut self.migrations.lazy {
+            // The core that hurries may be behind the one that began.
+            lazy.due = lazy.due.min(now.max(lazy.began));
+            self.migrations.report.hurried += 1;
+        }
+        let latest = self.migrations.lazy.iter().map(|lazy| lazy.due).max();
+        self.advance_lazy(latest.unwrap_or(now).max(now));
+        let copy = self.migrations.copy_time();
+        let mut waited = Cycles::ZERO;
+        for at in 0..self.migrations.moving.len() {
+            self.migrations.report.hurried += 1;
+            while !self.migrations.moving[at].transfer.is_over() {
+                let entry = self.migrations.moving[at].entry;
+                let memory = self.memory.as_mut();
+                if let Some(memory) = memory.filter(|memory| memory.table().is_copying(entry)) {
+                    let left = LINES - self.migrations.moving[at].copied;
+                    waited = waited.max(Cycles::new(copy.get() * left / LINES));
+                    while memory.copy_line(entry, now).is_some() {}
+                    let moving = &mut self.migrations.moving[at];
+                    moving.copied = LINES;
+                    let effect = expect(&mut moving.transfer, TransferEvent::Copied);
+                    self.perform(at, effect, now);
+                } else {
+                    self.acknowledge_all(at, now);
+                }
+            }
+        }
+        self.forget_finished();
+        self.charge(waited);
+    }
+
+    /// Lets migrations end before the kernel changes mappings for an event.
+    pub(super) fn before_event(&mut self, event: &Event, call: Option<&Call>) {
+        self.synchronise(event, call);
+        let changes = !matches!(
+            call,
+            Some(
+                Call::Receive { .. }
+                    | Call::Send { .. }
+                    | Call::Open { .. }
+                    | Call::Close { .. }
+                    | Call::Wait
+                    | Call::WaitForWord { .. }
+                    | Call::WakeWord { .. }
+                    | Call::Other
+            )
+        );
+        if changes || self.kernel.may_move_soon() {
+            self.hurry_migrations();
+        }
+    }
+}
+
+fn expect(transfer: &mut Transfer, event: TransferEvent) -> Option<TransferEffect> {
+    transfer
+        .on(event)
+        .expect("the engine follows the protocol's phases")
+}
