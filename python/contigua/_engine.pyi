@@ -23,6 +23,9 @@ class RunSpec(TypedDict):
     instructions: int | None
     holes: str | None
     classify_misses: bool
+    cores: int
+    migrations: float
+    timeline: str | None
 
 class AgeSpec(TypedDict):
     design_name: str

@@ -116,10 +116,34 @@ def _run_options(command: Callable[..., None]) -> Callable[..., None]:
         ),
         click.option(
             "--detail",
-            type=click.Choice(["full", "translation"]),
+            type=click.Choice(["full", "additive", "translation"]),
             default="full",
             show_default=True,
-            help="Simulate everything, or only count translation events, which is faster.",
+            help="full: caches, and an instruction window in which what is independent overlaps; "
+            "additive: caches, and stalls that add up, faster; translation: count translation "
+            "events, no time, fastest.",
+        ),
+        click.option(
+            "--cores",
+            type=click.IntRange(1, 64),
+            default=1,
+            show_default=True,
+            help="Cores that the program's threads run on, each with TLBs and caches of its own.",
+        ),
+        click.option(
+            "--migrations",
+            type=click.FloatRange(0),
+            default=0.0,
+            metavar="RATE",
+            help="Move this many pages in use in a simulated second, as the design does it: by "
+            "the kernel with interrupts to other cores, or by the last-level cache.",
+        ),
+        click.option(
+            "--timeline",
+            type=click.Path(path_type=Path, dir_okay=False),
+            help="Write what each core did when, for Perfetto (Chrome's trace format). With "
+            "several designs, FILE.json becomes FILE.DESIGN.json for each.",
+            metavar="FILE",
         ),
         click.option(
             "--holes",
@@ -174,8 +198,9 @@ def run_command(
     """
     if bool(program) == (trace is not None):
         raise click.UsageError("give either a program after --, or --trace FILE")
-    if json_file is not None:
-        check_writable(json_file)
+    for file in (json_file, options["timeline"]):
+        if file is not None:
+            check_writable(file)
     progress = ProgressLine()
     results = run(
         list(program) or None,

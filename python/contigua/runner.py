@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +31,9 @@ class RunOptions:
         files in all free memory; ``"PROFILE:TIME"`` such as ``"web:2h"``; ``"snapshot:FILE"``.
         Several, separated by commas, are run side by side.
     detail
-        ``"full"``, or ``"translation"`` for counts without time, which is faster.
+        ``"full"``, caches and an instruction window that overlaps what does not depend on each
+        other; ``"additive"``, caches and stalls that add up, which is faster; ``"translation"``,
+        counts without time, which is fastest.
     seed
         Seed of everything random.
     skip, warmup, instructions
@@ -51,6 +54,13 @@ class RunOptions:
         touched; ``"none"`` for none. Several, separated by commas, are run side by side.
     classify_misses
         Count data TLB misses by whether a primary region would hold their addresses.
+    cores
+        Cores of the simulated server, 1 to 64. Threads share them in simulated time.
+    migrations
+        Pages in use that are moved in a simulated second, by the mechanism that the design has.
+    timeline
+        Where to write what each core did and when, in Chrome's trace format (Perfetto opens it).
+        With several configurations, what they differ in is put before the file's ending.
     """
 
     machine: str = "skylake"
@@ -66,6 +76,9 @@ class RunOptions:
     record: Path | None = None
     holes: str = "none"
     classify_misses: bool = False
+    cores: int = 1
+    migrations: float = 0.0
+    timeline: Path | None = None
 
     def spec(self, design: str, age: str, holes: str) -> _engine.RunSpec:
         """Describe one configuration to the engine.
@@ -91,7 +104,44 @@ class RunOptions:
             "instructions": self.instructions,
             "holes": None if holes.strip() == "none" else holes.strip(),
             "classify_misses": self.classify_misses,
+            "cores": self.cores,
+            "migrations": self.migrations,
+            "timeline": None if self.timeline is None else str(self.timeline),
         }
+
+    def specs(self, designs: Sequence[str]) -> list[_engine.RunSpec]:
+        """Describe every configuration: each age, scenario of holes and design.
+
+        Raises
+        ------
+        PresetError
+            When a design or the machine does not exist.
+        """
+        ages, scenarios = self.age.split(","), self.holes.split(",")
+        found = [
+            self.spec(design, age, holes)
+            for age in ages
+            for holes in scenarios
+            for design in designs
+        ]
+        if self.timeline is not None and len(found) > 1:
+            varied = {"age": len(ages), "holes": len(scenarios), "design_name": len(designs)}
+            for spec in found:
+                values = [str(spec[key]) for key, count in varied.items() if count > 1]  # type: ignore[literal-required]
+                spec["timeline"] = str(timeline_file(self.timeline, values))
+        return found
+
+
+def timeline_file(file: Path, values: Sequence[str]) -> Path:
+    """Put what a configuration is known by before a file's ending.
+
+    Examples
+    --------
+    >>> timeline_file(Path("out/line.json"), ["scattered:3", "linux-4k"])
+    PosixPath('out/line.scattered-3.linux-4k.json')
+    """
+    known = ".".join(re.sub(r"[^\w.-]+", "-", value).strip("-") for value in values)
+    return file.with_name(f"{file.stem}.{known}{file.suffix}")
 
 
 def run(
@@ -130,12 +180,7 @@ def run(
         When the program cannot be run or simulated; the message says what to do.
     """
     options = options or RunOptions()
-    specs = [
-        options.spec(design, age, holes)
-        for age in options.age.split(",")
-        for holes in options.holes.split(",")
-        for design in designs
-    ]
+    specs = options.specs(designs)
     reports, exit_code = _engine.run(
         specs,
         command=list(command) if command is not None else None,

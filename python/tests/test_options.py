@@ -1,0 +1,86 @@
+"""Do options reach the engine as they were given?"""
+
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from contigua import RunOptions, cli
+from contigua.results import Results
+from contigua.runner import timeline_file
+
+
+@pytest.fixture
+def command(monkeypatch):
+    """The command line, with options caught on their way to the engine."""
+
+    def invoke(*arguments):
+        caught = {}
+
+        def run(program, **given):
+            caught.update(given)
+            return Results((), 0)
+
+        monkeypatch.setattr(cli, "run", run)
+        ran = CliRunner().invoke(cli.cli, ["run", *map(str, arguments), "--", "true"])
+        return ran, caught.get("options")
+
+    return invoke
+
+
+def test_defaults_are_one_core_and_nothing_moved(command):
+    ran, options = command()
+    assert ran.exit_code == 0, ran.output
+    assert options == RunOptions()
+    spec = options.spec("linux-4k", "fresh", "none")
+    assert (spec["cores"], spec["migrations"], spec["timeline"]) == (1, 0.0, None)
+    assert spec["detail"] == "full"
+
+
+def test_cores_migrations_detail_and_timeline_reach_the_engine(command, tmp_path):
+    file = tmp_path / "line.json"
+    given = ("--cores", 8, "--migrations", 1000, "--detail", "additive", "--timeline", file)
+    ran, options = command(*given)
+    assert ran.exit_code == 0, ran.output
+    (spec,) = options.specs(["linux-thp"])
+    assert (spec["cores"], spec["migrations"], spec["timeline"]) == (8, 1000.0, str(file))
+    assert spec["detail"] == "additive"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--cores", 0), ("--cores", 65), ("--cores", "two"), ("--migrations", -1), ("--detail", "x")],
+)
+def test_what_cannot_be_is_refused_with_the_option_named(command, arguments):
+    ran, options = command(*arguments)
+    assert ran.exit_code == 2 and options is None
+    assert arguments[0] in ran.output
+
+
+def test_a_timeline_that_cannot_be_written_is_refused_before_the_run(command):
+    ran, options = command("--timeline", "/proc/no/such.json")
+    assert ran.exit_code != 0 and options is None
+
+
+def test_each_configuration_has_a_timeline_of_its_own():
+    file = Path("out/line.json")
+    options = RunOptions(
+        timeline=file, age="fresh,scattered:3", holes="none,1:0.1:dispersed:remapped"
+    )
+    names = [spec["timeline"] for spec in options.specs(["linux-4k", "linux-thp"])]
+    assert len(set(names)) == 8
+    assert all(re.fullmatch(r"out/line\.[\w.-]+\.json", name) for name in names)
+    assert names[-1] == "out/line.scattered-3.1-0.1-dispersed-remapped.linux-thp.json"
+    # What they have in common is not said.
+    names = [
+        spec["timeline"] for spec in RunOptions(timeline=file).specs(["linux-4k", "linux-thp"])
+    ]
+    assert names == ["out/line.linux-4k.json", "out/line.linux-thp.json"]
+    assert timeline_file(file, ["a/b c"]) == Path("out/line.a-b-c.json")
+
+
+def test_help_says_what_each_option_is_for():
+    text = " ".join(CliRunner().invoke(cli.cli, ["run", "--help"]).output.split())
+    for words in ("--cores", "[default: 1; 1<=x<=64]", "Perfetto", "stalls that add up"):
+        assert words in text
