@@ -31,6 +31,8 @@ test-python: setup workloads/bin/gups
 	scripts/require sqlite3 sqlite3
 	scripts/require redis-server redis-server
 	scripts/require redis-benchmark redis-tools
+	scripts/require memcached memcached
+	scripts/require nginx nginx
 	$(BIN)/pytest
 
 soak:
@@ -39,6 +41,8 @@ soak:
 experiments: setup workloads/bin/gups
 	scripts/require redis-server redis-server
 	scripts/require redis-benchmark redis-tools
+	scripts/require memcached memcached
+	scripts/require nginx nginx
 	scripts/require mariadbd mariadb-server
 	scripts/require sqlite3 sqlite3
 	for name in $$($(BIN)/python -c 'from contigua.experiments import EXPERIMENTS as e; print(*e)'); do \

@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from contigua import RunOptions, cli
+from contigua.experiments.running import Cell
 from contigua.results import Results
 from contigua.runner import timeline_file
 
@@ -84,3 +85,11 @@ def test_help_says_what_each_option_is_for():
     text = " ".join(CliRunner().invoke(cli.cli, ["run", "--help"]).output.split())
     for words in ("--cores", "[default: 1; 1<=x<=64]", "Perfetto", "stalls that add up"):
         assert words in text
+
+
+def test_a_cell_says_what_differs_from_its_options():
+    options = RunOptions(age="partial", cores=4, migrations=5.0)
+    spec = Cell("linux-4k").spec(options)
+    assert (spec["age"], spec["cores"], spec["migrations"]) == ("partial", 4, 5.0)
+    spec = Cell("linux-4k", age="full", cores=2, migrations=0).spec(options)
+    assert (spec["age"], spec["cores"], spec["migrations"]) == ("full", 2, 0)

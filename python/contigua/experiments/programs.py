@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from contigua.experiments.running import Program, mariadb, redis, sqlite, workload
+from contigua.experiments.servers import memcached, nginx
 
 PYTHON = (
     "import random; random.seed(1); "
@@ -46,6 +47,16 @@ def catalogue(scale: str) -> dict[str, Program]:
                 *("--operations", str(pick(200_000, 5_000_000))),
             ),
         ),
+        {
+            "tiny": memcached(500, 256, 1_000),
+            "small": memcached(60_000, 1024, 60_000),
+            "large": memcached(1_000_000, 1024, 2_000_000, memory_mib=2048),
+        }[scale],
+        {
+            "tiny": nginx(20, 200),
+            "small": nginx(400, 20_000),
+            "large": nginx(4_000, 500_000),
+        }[scale],
         redis(pick(2_000, 20_000), 16384, pick(4_000, 50_000)),
         sqlite(pick(5_000, 500_000), pick(5_000, 500_000)),
         mariadb(pick(5_000, 200_000), pick(500, 20_000)),

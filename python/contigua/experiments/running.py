@@ -1,7 +1,7 @@
 """Running programs for experiments: one execution feeds every configuration.
 
-A cell is one configuration: a design and a scenario of holes. Servers are programs that somebody
-else must drive: their client runs natively beside them.
+A cell is one configuration: a design, and what differs from the other cells' options. Servers are
+programs that somebody else must drive: their client runs natively beside them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from contigua import _engine
 from contigua.errors import ContiguaError
 from contigua.results import Report
-from contigua.runner import RunOptions
+from contigua.runner import Progress, RunOptions
 from contigua.sizes import size_bytes
 
 #: Where the workloads are that a checkout builds; an installed package has none.
@@ -48,15 +48,28 @@ class Cell(NamedTuple):
         Name of the design.
     holes
         Scenario of holes, or ``"none"``.
+    age, cores, migrations
+        As in :class:`~contigua.runner.RunOptions`; ``None`` for what the options say.
     """
 
     design: str
     holes: str = "none"
+    age: str | None = None
+    cores: int | None = None
+    migrations: float | None = None
+
+    def spec(self, options: RunOptions) -> _engine.RunSpec:
+        """Describe the cell to the engine."""
+        named = {"age": self.age, "cores": self.cores, "migrations": self.migrations}
+        given: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
+        options = replace(options, **given)
+        return options.spec(self.design, options.age, self.holes)
 
 
 Values = dict[str, Any]
 #: Waits for a server and drives it until it may end. ``stopped`` is set when the run has failed.
-Client = Callable[[Path, threading.Event], None]
+#: Returns how many requests were answered, if it counts them.
+Client = Callable[[Path, threading.Event], int | None]
 
 
 @dataclass(frozen=True)
@@ -86,11 +99,16 @@ class Program:
     def missing(self) -> str | None:
         """Say what is not installed, if anything."""
         for program, package in self.needs.items():
-            if shutil.which(program) is None:
+            if find_program(program) is None:
                 return f"{self.name}: {program} is not installed (Debian package {package})"
         if self.command[0].startswith("/") and not Path(self.command[0]).exists():
             return f"{self.name}: {self.command[0]} is not built (make -C workloads)"
         return None
+
+
+def find_program(name: str) -> str | None:
+    """Return a program's path; servers' are often not on the path of those who are not root."""
+    return shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
 
 
 def workload(name: str, *arguments: str) -> tuple[str, ...]:
@@ -103,8 +121,27 @@ def run_cells(
     cells: Sequence[Cell],
     options: RunOptions,
     progress: Callable[[float], None] | None = None,
+    *,
+    record: bool = False,
 ) -> dict[Cell, Values]:
     """Execute a program once and simulate it in every cell.
+
+    Parameters
+    ----------
+    program
+        The program.
+    cells, options
+        The configurations, and what they have in common.
+    progress
+        Called with the part that is done.
+    record
+        Whether to record the program first, so that it does not wait for slow configurations.
+
+    Returns
+    -------
+    dict
+        The report of each cell. If the client of a server counts its requests, they are under
+        ``client``, ``requests``.
 
     Raises
     ------
@@ -114,35 +151,42 @@ def run_cells(
     missing = program.missing()
     if missing is not None:
         raise ProgramError(missing)
-    specs = [options.spec(cell.design, options.age, cell.holes) for cell in cells]
+    specs = [cell.spec(options) for cell in cells]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="contigua-")))
         if program.prepare is not None:
             program.prepare(folder)
         command = [part.replace("{folder}", str(folder)) for part in program.command]
+        if shutil.which(command[0]) is None:
+            command[0] = find_program(command[0]) or command[0]
         command = ["/bin/sh", "-c", 'exec "$@" > /dev/null 2> "$0"', f"{folder}/errors", *command]
-        record = folder / "events.trace" if len(specs) > READERS else None
+        trace = folder / "events.trace" if record or len(specs) > READERS else None
         with _Driver(program.client, folder) as client:
             reports, status = _engine.run(
-                [] if record else specs,
+                [] if trace else specs,
                 command=command,
-                record=record,
-                progress=None if progress is None or record else _fraction(progress),
+                record=trace,
+                progress=client.watched(
+                    _interruptible if progress is None or trace else _fraction(progress)
+                ),
             )
             client.finish()
         if status != 0:
             errors = (folder / "errors").read_text(errors="replace").strip().splitlines()
             said = f": {errors[-1]}" if errors else ""
             raise ProgramError(f"{program.name} ended with status {status}{said}")
-        if record is not None:
+        if trace is not None:
             reports = []
             for start in range(0, len(specs), REPLAYS):
                 batch = specs[start : start + REPLAYS]
-                more, _ = _engine.run(batch, trace=record, progress=_interruptible)
+                more, _ = _engine.run(batch, trace=trace, progress=_interruptible)
                 reports += more
                 if progress is not None:
                     progress(len(reports) / len(specs))
     found = [Report(report).values for report in reports]
+    if client.answered is not None:
+        for values in found:
+            values["client"] = {"requests": client.answered}
     return dict(zip(cells, found, strict=True))
 
 
@@ -150,7 +194,7 @@ def _interruptible(_: list[tuple[int, int]]) -> None:
     """Let an interrupt through: the engine asks a few times a second."""
 
 
-def _fraction(progress: Callable[[float], None]) -> Callable[[list[tuple[int, int]]], None]:
+def _fraction(progress: Callable[[float], None]) -> Progress:
     def called(state: list[tuple[int, int]]) -> None:
         # How long a program will run is not known: half of what is left at each look.
         done = min((instructions for instructions, _ in state), default=0)
@@ -167,6 +211,7 @@ class _Driver:
         self.folder = folder
         self.stopped = threading.Event()
         self.error: Exception | None = None
+        self.answered: int | None = None
         self.thread: threading.Thread | None = None
 
     def __enter__(self) -> _Driver:
@@ -178,14 +223,27 @@ class _Driver:
     def _drive(self) -> None:
         try:
             assert self.client is not None
-            self.client(self.folder, self.stopped)
+            self.answered = self.client(self.folder, self.stopped)
         except (OSError, subprocess.SubprocessError, ContiguaError) as error:
             self.error = error
+
+    def watched(self, called: Progress) -> Progress:
+        """Give up the run when the client has failed: its server would wait for ever."""
+
+        def call(state: list[tuple[int, int]]) -> None:
+            self.check()
+            called(state)
+
+        return call
 
     def finish(self) -> None:
         """Wait for the client, and raise what went wrong there."""
         if self.thread is not None:
             self.thread.join()
+        self.check()
+
+    def check(self) -> None:
+        """Raise what went wrong in the client."""
         if self.error is not None:
             raise ProgramError(f"the client failed: {self.error}")
 

@@ -1,0 +1,127 @@
+"""Do servers run to their end under their clients, and are all answers counted and checked?"""
+
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from contigua import _engine
+from contigua.experiments.running import Cell, Program, ProgramError, run_cells
+from contigua.experiments.servers import (
+    FILE_SIZES,
+    Connection,
+    file_contents,
+    free_port,
+    memcached,
+    memcached_value,
+    nginx,
+    popular,
+)
+from contigua.runner import RunOptions
+
+OPTIONS = RunOptions(detail="translation", memory="512MiB")
+
+
+@pytest.mark.parametrize(
+    ("program", "requests", "threads", "processes"),
+    [
+        # A connection has 50 keys, which it stores before it asks for 125.
+        (memcached(400, 100, 1_000, threads=4, connections=8), 1_400, 5, 1),
+        (nginx(20, 100, workers=2, connections=4), 100, 3, 3),
+    ],
+    ids=["memcached", "nginx"],
+)
+def test_a_server_ends_when_all_requests_are_answered(program, requests, threads, processes):
+    missing = program.missing()
+    assert missing is None, missing
+    (values,) = run_cells(program, [Cell("linux-4k")], OPTIONS).values()
+    assert values["client"]["requests"] == requests
+    assert values["program"]["threads"] >= threads
+    assert values["program"]["processes"] == processes
+
+
+@pytest.mark.parametrize(
+    "program", [memcached(200, 100, 400), nginx(10, 100, workers=2)], ids=["memcached", "nginx"]
+)
+def test_a_recorded_server_replays_to_the_same_events(program, tmp_path):
+    trace = tmp_path / "events.trace"
+    (tmp_path / "own").mkdir()
+    if program.prepare is not None:
+        program.prepare(tmp_path / "own")
+    command = [part.replace("{folder}", str(tmp_path / "own")) for part in program.command]
+    specs = [Cell("linux-4k").spec(OPTIONS)]
+    client = threading.Thread(target=program.client, args=(tmp_path / "own", threading.Event()))
+    client.start()
+    live, status = _engine.run(specs, command=command, record=trace)
+    client.join()
+    assert status == 0
+    replayed, _ = _engine.run(specs, trace=trace)
+    assert live == replayed
+
+
+def test_configurations_that_replay_a_recording_see_the_same_events():
+    cells = [Cell("linux-4k"), Cell("linux-thp"), Cell("linux-thp", age="scattered:3")]
+    found = run_cells(memcached(100, 100, 200), cells, OPTIONS, record=True)
+    assert list(found) == cells
+    assert len({values["program"]["events"] for values in found.values()}) == 1
+    assert {values["client"]["requests"] for values in found.values()} == {300}
+
+
+def answering(answer):
+    """A server that always says the same, in a thread of its own; returns its port."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve():
+        with listener:
+            one, _ = listener.accept()
+            with one:
+                one.recv(1000)
+                one.sendall(answer)
+
+    threading.Thread(target=serve, daemon=True).start()
+    return listener.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [(b"SERVER_ERROR out of memory\r\n", "out of memory"), (b"STOR", "closed a connection")],
+)
+def test_a_wrong_answer_is_an_error_that_quotes_it(answer, message):
+    with Connection(answering(answer)) as one, pytest.raises(ProgramError, match=message):
+        one.send(b"x")
+        one.expect(b"STORED\r\n" * 10)
+
+
+def test_a_client_that_fails_ends_the_run(guest):
+    def drive(_: Path, __: threading.Event) -> None:
+        raise ProgramError("no such luck")
+
+    with pytest.raises(ProgramError, match="no such luck"):
+        run_cells(Program("forever", (guest("forever"),), {}, drive), [Cell("linux-4k")], OPTIONS)
+
+
+def test_popularity_is_zipfs():
+    import random
+    from collections import Counter
+
+    draw = popular(100, random.Random(1))
+    counts = Counter(draw() for _ in range(50_000)).most_common()
+    assert len(counts) == 100
+    # The first is 1 / H(0.99, 100) of all, the tenth 10 ** -0.99 of that.
+    assert counts[0][1] / 50_000 == pytest.approx(0.19, abs=0.02)
+    assert counts[9][1] / counts[0][1] == pytest.approx(0.102, abs=0.03)
+
+
+def test_values_and_files_differ_and_have_their_sizes():
+    values = {memcached_value(key, version, 100) for key in range(9) for version in range(9)}
+    assert len(values) == 81 and {len(value) for value in values} == {100}
+    files = [file_contents(number) for number in range(100)]
+    assert len(set(files)) == 100
+    for size, share in FILE_SIZES:
+        assert sum(len(file) == size for file in files) == share
+
+
+def test_a_free_port_can_be_listened_to():
+    with socket.create_server(("127.0.0.1", free_port())):
+        pass
