@@ -78,7 +78,7 @@ pub struct Rules {
     pub recall_at_copy: bool,
     /// Clear waits for every core that could hold the source mapping (ours).
     pub await_every_core: bool,
-    /// Clear waits for the IOMMU's TLB too (paper, section 3.3: the IOMMU's and the devices' TLBs
+    /// Clear waits for the IOMMU's TLB too (paper, section 2.1: the IOMMU's and the devices' TLBs
     /// follow the same steps).
     pub await_iotlb: bool,
     /// Clear waits for requests with source addresses that are under way; in

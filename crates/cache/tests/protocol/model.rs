@@ -1,0 +1,1122 @@
+//! A machine around the protocol: cores with TLBs and private caches, a device behind an IOMMU, the
+//! LLC, the operating system, and someone who gets the source frame afterwards.
+//!
+//! Data are abstracted to what the properties ask: whether a copy of a line is the page's last
+//! write, the last write of the frame's next owner, or neither. That is exact and takes any number
+//! of writes: nothing tells two outdated values apart, and an outdated one never becomes current.
+//! LLC and memory are one place, because the LLC, too, holds lines by physical frame.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use contigua_cache::migration::{
+    Agent, Alias, EntryId, Mode, Request, Rules, Service, SwitchOrder, Table, Transfer,
+    TransferEffect, TransferEvent,
+};
+use contigua_units::Frame;
+
+const MAX_CORES: usize = 3;
+const MAX_LINES: usize = 2;
+const ALIASES: [Alias; 2] = [Alias::Source, Alias::Destination];
+
+/// What a run explores.
+#[derive(Clone, Copy, Debug)]
+pub struct Configuration {
+    pub cores: usize,
+    pub lines: u8,
+    /// Whether there is a device with an IOMMU.
+    pub device: bool,
+    pub order: SwitchOrder,
+    pub mode: Mode,
+    pub rules: Rules,
+    /// Whether a request can be under way between its agent and the LLC. If not, it is served as it
+    /// is sent.
+    pub requests_travel: bool,
+    /// Whether an invalidation stops the agent's page walk, as R2 demands.
+    pub invalidation_stops_walks: bool,
+    /// Whether someone uses the source frame after it was freed.
+    pub reuse: bool,
+    /// Whether a line under both frames is an error by itself. Without, only wrong data and requests
+    /// to a frame that was given up are.
+    pub forbid_double_alias: bool,
+}
+
+impl fmt::Display for Configuration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let order = match self.order {
+            SwitchOrder::CopyThenSwitch => "copy-then-switch",
+            SwitchOrder::SwitchThenCopy => "switch-then-copy",
+        };
+        let mode = match self.mode {
+            Mode::Cacheable => "cacheable",
+            Mode::Noncacheable => "noncacheable",
+        };
+        let device = if self.device { " + device" } else { "" };
+        let travel = if self.requests_travel {
+            ""
+        } else {
+            ", requests at once"
+        };
+        let reuse = if self.reuse { ", reuse" } else { "" };
+        let (cores, lines) = (self.cores, self.lines);
+        write!(
+            f,
+            "{order}, {mode}: cores {cores}{device}, lines {lines}{travel}{reuse}"
+        )
+    }
+}
+
+/// What a copy of a line is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Value {
+    Outdated,
+    /// The page's last write.
+    Page,
+    /// The last write of the source frame's next owner.
+    NextOwner,
+}
+
+/// States of MESI, and a dirty line on its way back to the LLC. The core cannot use that one; the
+/// LLC can still recall it, as in any directory protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Held {
+    Shared,
+    Exclusive,
+    Modified,
+    OnTheWayBack,
+}
+
+impl Held {
+    fn is_dirty(self) -> bool {
+        matches!(self, Self::Modified | Self::OnTheWayBack)
+    }
+}
+
+type Cell = Option<(Held, Value)>;
+
+/// The page's entry of an agent's TLB, or the page walk that will fill it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Translation {
+    Absent,
+    Walking(Alias),
+    Present(Alias),
+}
+
+/// A request between its agent and the LLC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct InFlight {
+    alias: Alias,
+    line: u8,
+    write: bool,
+}
+
+/// A core, or the device with its IOMMU, which has no cells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct AgentState {
+    translation: Translation,
+    request: Option<InFlight>,
+    cells: [[Cell; MAX_LINES]; 2],
+}
+
+const IDLE: AgentState = AgentState {
+    translation: Translation::Absent,
+    request: None,
+    cells: [[None; MAX_LINES]; 2],
+};
+
+/// What the operating system, or the hardware in its name, is about to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Task {
+    Nothing,
+    Effect(TransferEffect),
+    /// Which of the processor's and the IOMMU's tables are still to be written.
+    SetPageTables {
+        cores: bool,
+        iommu: bool,
+    },
+    /// The next source line to recall for Migrate or for Clear.
+    RecallSource {
+        line: u8,
+        clear: bool,
+    },
+}
+
+/// Everything that is not with an agent or in a frame. There are few of these, so states name them
+/// by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Control {
+    table: Table,
+    transfer: Transfer,
+    entry: Option<EntryId>,
+    task: Task,
+    core_tables: Alias,
+    iommu_tables: Alias,
+    /// Lines that were copied.
+    copied: u8,
+    retired: bool,
+    freed: bool,
+    /// Lines of the source frame that its next owner has written.
+    rewritten: u8,
+}
+
+/// A state of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct State {
+    control: u16,
+    /// Cores first, then the device.
+    agents: [AgentState; MAX_CORES + 1],
+    frames: [[Value; MAX_LINES]; 2],
+}
+
+/// A step of the machine. Agents are by number; the device comes after the cores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    StartWalk(usize),
+    FinishWalk(usize),
+    LoseTranslation(usize),
+    Access { agent: usize, line: u8, write: bool },
+    Serve(usize),
+    Evict { core: usize, alias: Alias, line: u8 },
+    Return { core: usize, alias: Alias, line: u8 },
+    Invalidate(usize),
+    Drain(usize),
+    CopyLine,
+    System,
+    SetCoreTables,
+    SetIommuTables,
+    NextOwner { core: usize, line: u8, write: bool },
+}
+
+/// What must never happen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Violation {
+    /// A read, or the reading half of an atomic operation, did not return the page's last write.
+    StaleRead,
+    /// The next owner of the source frame did not read what it wrote last.
+    NextOwnerReadsForeignData,
+    /// A request for the page named the source frame after the entry was retired.
+    UseAfterRetire,
+    /// A dirty line of the page came back to the source frame after the entry was retired.
+    LateWriteBack,
+    /// A line is in private caches under both frames while the entry lives.
+    DoubleAlias,
+    /// A line was copied twice, out of order or not at all.
+    Copy,
+    /// The table or the transfer refused a step.
+    Protocol(String),
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::StaleRead => "it does not get the page's last write",
+            Self::NextOwnerReadsForeignData => "it does not get the next owner's last write",
+            Self::UseAfterRetire => "it names the source frame, which was given up",
+            Self::LateWriteBack => "the page's data go to the source frame, which was given up",
+            Self::DoubleAlias => "a line is in private caches under both frames",
+            Self::Copy => "a line is not copied exactly once",
+            Self::Protocol(error) => error,
+        })
+    }
+}
+
+/// The machine of a configuration.
+pub struct Model {
+    configuration: Configuration,
+    controls: Vec<Control>,
+    numbers: HashMap<Control, u16>,
+    renamed: HashMap<(u16, [u8; MAX_CORES]), u16>,
+}
+
+impl Model {
+    const SOURCE: Frame = Frame::new(1);
+    const DESTINATION: Frame = Frame::new(2);
+
+    pub fn new(configuration: Configuration) -> Self {
+        assert!(configuration.cores <= MAX_CORES);
+        assert!(usize::from(configuration.lines) <= MAX_LINES);
+        Self {
+            configuration,
+            controls: Vec::new(),
+            numbers: HashMap::new(),
+            renamed: HashMap::new(),
+        }
+    }
+
+    pub fn configuration(&self) -> &Configuration {
+        &self.configuration
+    }
+
+    /// How many different states of table, transfer and operating system were met.
+    pub fn controls(&self) -> usize {
+        self.controls.len()
+    }
+
+    /// The operating system has just chosen the destination, some lines of which are still in
+    /// private caches because of the frame's previous owner.
+    pub fn initial_states(&mut self) -> Vec<State> {
+        let Configuration {
+            cores,
+            lines,
+            order,
+            rules,
+            ..
+        } = self.configuration;
+        let mut transfer = Transfer::new(order, rules);
+        let effect = transfer
+            .on(TransferEvent::DestinationReserved)
+            .expect("a new transfer waits for this");
+        let control = self.number(Control {
+            table: Table::with_lines(1, lines, rules),
+            transfer,
+            entry: None,
+            task: effect.map_or(Task::Nothing, Task::Effect),
+            core_tables: Alias::Source,
+            iommu_tables: Alias::Source,
+            copied: 0,
+            retired: false,
+            freed: false,
+            rewritten: 0,
+        });
+        let clean = State {
+            control,
+            agents: [IDLE; MAX_CORES + 1],
+            frames: [[Value::Page; MAX_LINES], [Value::Outdated; MAX_LINES]],
+        };
+        let mut states = vec![clean];
+        for line in 0..usize::from(lines) {
+            for state in states.clone() {
+                let mut shared = state;
+                for core in 0..cores {
+                    shared.agents[core].cells[1][line] = Some((Held::Shared, Value::Outdated));
+                    for held in [Held::Exclusive, Held::Modified, Held::OnTheWayBack] {
+                        let mut state = state;
+                        state.agents[core].cells[1][line] = Some((held, Value::Outdated));
+                        states.push(state);
+                    }
+                }
+                states.push(shared);
+            }
+        }
+        states
+    }
+
+    /// The steps that are possible in a state, except those that change nothing: a read that hits
+    /// the page's last write, and a write that hits a modified line.
+    pub fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        actions.clear();
+        let configuration = &self.configuration;
+        let control = self.control(state);
+        for agent in self.agents() {
+            self.agent_actions(state, control, agent, actions);
+        }
+        for core in 0..configuration.cores {
+            for alias in ALIASES {
+                for line in 0..configuration.lines {
+                    match state.agents[core].cells[alias as usize][usize::from(line)] {
+                        Some((Held::OnTheWayBack, _)) => {
+                            actions.push(Action::Return { core, alias, line });
+                        }
+                        Some(_) => actions.push(Action::Evict { core, alias, line }),
+                        None => {}
+                    }
+                }
+            }
+        }
+        match control.task {
+            Task::Nothing | Task::Effect(TransferEffect::AwaitAcknowledgements) => {}
+            Task::SetPageTables { cores, iommu } => {
+                if cores {
+                    actions.push(Action::SetCoreTables);
+                }
+                if iommu {
+                    actions.push(Action::SetIommuTables);
+                }
+            }
+            Task::Effect(_) | Task::RecallSource { .. } => actions.push(Action::System),
+        }
+        let recalling = matches!(control.task, Task::RecallSource { clear: false, .. });
+        if control.entry.is_some_and(|e| control.table.is_copying(e)) && !recalling {
+            actions.push(Action::CopyLine);
+        }
+        if control.freed && configuration.reuse {
+            for core in 0..configuration.cores {
+                for line in 0..configuration.lines {
+                    for write in [false, true] {
+                        actions.push(Action::NextOwner { core, line, write });
+                    }
+                }
+            }
+        }
+    }
+
+    fn agent_actions(
+        &self,
+        state: &State,
+        control: &Control,
+        agent: usize,
+        actions: &mut Vec<Action>,
+    ) {
+        let AgentState {
+            translation,
+            request,
+            cells,
+        } = state.agents[agent];
+        match translation {
+            Translation::Absent => actions.push(Action::StartWalk(agent)),
+            Translation::Walking(_) => actions.push(Action::FinishWalk(agent)),
+            Translation::Present(alias) => {
+                actions.push(Action::LoseTranslation(agent));
+                for line in 0..self.configuration.lines {
+                    for write in [false, true] {
+                        let held = cells[alias as usize][usize::from(line)];
+                        let changes_nothing = match held {
+                            Some((Held::Modified, Value::Page)) => true,
+                            Some((Held::Shared | Held::Exclusive, Value::Page)) => !write,
+                            _ => false,
+                        };
+                        let hits = match held {
+                            Some((Held::Modified | Held::Exclusive, _)) => true,
+                            Some((Held::Shared, _)) => !write,
+                            _ => false,
+                        };
+                        let given_up = control.retired && alias == Alias::Source;
+                        let possible = given_up || !changes_nothing && (hits || request.is_none());
+                        if possible {
+                            actions.push(Action::Access { agent, line, write });
+                        }
+                    }
+                }
+            }
+        }
+        if request.is_some() {
+            actions.push(Action::Serve(agent));
+        }
+        let name = self.agent(agent);
+        if control.transfer.uninvalidated().contains(name) {
+            actions.push(Action::Invalidate(agent));
+        } else if control.transfer.missing().contains(name)
+            && request.is_none_or(|r| r.alias == Alias::Destination)
+        {
+            actions.push(Action::Drain(agent));
+        }
+    }
+
+    /// The state after a step.
+    pub fn step(&mut self, state: &State, action: Action) -> Result<State, Violation> {
+        let mut next = *state;
+        match action {
+            Action::StartWalk(agent) => {
+                let control = self.control(state);
+                let read = if agent < self.configuration.cores {
+                    control.core_tables
+                } else {
+                    control.iommu_tables
+                };
+                next.agents[agent].translation = Translation::Walking(read);
+            }
+            Action::FinishWalk(agent) => {
+                if let Translation::Walking(alias) = state.agents[agent].translation {
+                    next.agents[agent].translation = Translation::Present(alias);
+                }
+            }
+            Action::LoseTranslation(agent) => {
+                next.agents[agent].translation = Translation::Absent;
+            }
+            Action::Access { agent, line, write } => self.access(&mut next, agent, line, write)?,
+            Action::Serve(agent) => self.serve(&mut next, agent)?,
+            Action::Evict { core, alias, line } => {
+                let cell = &mut next.agents[core].cells[alias as usize][usize::from(line)];
+                *cell = match *cell {
+                    Some((Held::Modified, value)) => Some((Held::OnTheWayBack, value)),
+                    _ => None,
+                };
+            }
+            Action::Return { core, alias, line } => {
+                let value = state.agents[core].cells[alias as usize][usize::from(line)];
+                let retired = self.control(state).retired;
+                if retired
+                    && alias == Alias::Source
+                    && !matches!(value, Some((_, Value::NextOwner)))
+                {
+                    return Err(Violation::LateWriteBack);
+                }
+                self.recall(&mut next, core, alias, line);
+            }
+            Action::Invalidate(agent) => {
+                let translation = &mut next.agents[agent].translation;
+                let walking = matches!(translation, Translation::Walking(_));
+                if !walking || self.configuration.invalidation_stops_walks {
+                    *translation = Translation::Absent;
+                }
+                self.report(&mut next, TransferEvent::Invalidated(self.agent(agent)))?;
+            }
+            Action::Drain(agent) => {
+                self.report(&mut next, TransferEvent::Drained(self.agent(agent)))?;
+            }
+            Action::CopyLine => self.copy_line(&mut next)?,
+            Action::System => self.system(&mut next)?,
+            Action::SetCoreTables => self.set_tables(&mut next, true)?,
+            Action::SetIommuTables => self.set_tables(&mut next, false)?,
+            Action::NextOwner { core, line, write } => {
+                self.next_owner(&mut next, core, line, write)?;
+            }
+        }
+        if self.configuration.forbid_double_alias {
+            self.forbid_double_alias(&next)?;
+        }
+        Ok(next)
+    }
+
+    /// A load, store or atomic operation of an agent with a translation. A plain store leaves the
+    /// same state as an atomic operation that saw the last write, so all writes are atomic
+    /// operations here.
+    fn access(
+        &mut self,
+        state: &mut State,
+        agent: usize,
+        line: u8,
+        write: bool,
+    ) -> Result<(), Violation> {
+        let Translation::Present(alias) = state.agents[agent].translation else {
+            unreachable!("only an agent with a translation accesses");
+        };
+        if self.control(state).retired && alias == Alias::Source {
+            return Err(Violation::UseAfterRetire);
+        }
+        let cell = &mut state.agents[agent].cells[alias as usize][usize::from(line)];
+        match *cell {
+            Some((Held::Shared, value)) if !write => expect(value, Value::Page),
+            Some((Held::Exclusive | Held::Modified, value)) => {
+                expect(value, Value::Page)?;
+                if write {
+                    supersede(state, line, Value::Page);
+                    state.agents[agent].cells[alias as usize][usize::from(line)] =
+                        Some((Held::Modified, Value::Page));
+                }
+                Ok(())
+            }
+            _ => {
+                state.agents[agent].request = Some(InFlight { alias, line, write });
+                if self.configuration.requests_travel {
+                    return Ok(());
+                }
+                self.serve(state, agent)
+            }
+        }
+    }
+
+    /// An agent's request reaches the LLC.
+    fn serve(&mut self, state: &mut State, agent: usize) -> Result<(), Violation> {
+        let Some(InFlight { alias, line, write }) = state.agents[agent].request.take() else {
+            unreachable!("only requests are served");
+        };
+        if self.control(state).retired && alias == Alias::Source {
+            return Err(Violation::UseAfterRetire);
+        }
+        let device = agent == self.configuration.cores;
+        let request = match (device, write) {
+            (false, false) => Request::Read,
+            (false, true) => Request::Own,
+            (true, false) => Request::DeviceRead,
+            (true, true) => Request::DeviceWrite,
+        };
+        let keeper = (!device).then_some(agent);
+        self.perform(state, keeper, alias, line, request, Value::Page)
+    }
+
+    /// What an LLC with a directory of private caches does for a request.
+    fn perform(
+        &self,
+        state: &mut State,
+        keeper: Option<usize>,
+        alias: Alias,
+        line: u8,
+        request: Request,
+        owner: Value,
+    ) -> Result<(), Violation> {
+        let write = matches!(request, Request::Own | Request::DeviceWrite);
+        let service = self.service(state, alias, line, request);
+        let cores = 0..self.configuration.cores;
+        if service.invalidate_opposite {
+            for core in cores.clone() {
+                self.recall(state, core, alias.opposite(), line);
+            }
+        }
+        let mut shared = false;
+        for core in cores {
+            let held = state.agents[core].cells[alias as usize][usize::from(line)];
+            let (Some((held, value)), Some(keeper)) = (held, keeper) else {
+                self.recall(state, core, alias, line);
+                continue;
+            };
+            self.recall(state, core, alias, line);
+            if !write && core != keeper && held != Held::OnTheWayBack {
+                state.agents[core].cells[alias as usize][usize::from(line)] =
+                    Some((Held::Shared, value));
+                shared = true;
+            }
+        }
+        let location = service.location as usize;
+        let value = state.frames[location][usize::from(line)];
+        // A device writes whole lines, so what was there does not matter to it.
+        let first_write = owner == Value::NextOwner
+            && self.control(state).rewritten >> line & 1 == 0
+            || request == Request::DeviceWrite;
+        if !first_write {
+            expect(value, owner)?;
+        }
+        if write {
+            supersede(state, line, owner);
+        }
+        let keeper = keeper.filter(|_| service.retain);
+        if let Some(keeper) = keeper {
+            let (held, value) = match (write, shared) {
+                (true, _) => (Held::Modified, owner),
+                (false, true) => (Held::Shared, value),
+                (false, false) => (Held::Exclusive, value),
+            };
+            state.agents[keeper].cells[alias as usize][usize::from(line)] = Some((held, value));
+        } else if write {
+            state.frames[location][usize::from(line)] = owner;
+        }
+        Ok(())
+    }
+
+    /// Takes a line out of a private cache; dirty data is written back.
+    fn recall(&self, state: &mut State, core: usize, alias: Alias, line: u8) {
+        let cell = state.agents[core].cells[alias as usize][usize::from(line)].take();
+        if let Some((held, value)) = cell
+            && held.is_dirty()
+        {
+            let location = self
+                .service(state, alias, line, Request::WriteBack)
+                .location;
+            state.frames[location as usize][usize::from(line)] = value;
+        }
+    }
+
+    /// What the table says; without an entry, what an LLC always does.
+    fn service(&self, state: &State, alias: Alias, line: u8, request: Request) -> Service {
+        let table = &self.control(state).table;
+        let frame = match alias {
+            Alias::Source => Self::SOURCE,
+            Alias::Destination => Self::DESTINATION,
+        };
+        match table.find(frame) {
+            Some((entry, alias)) => table.serve(entry, alias, line, request),
+            None => Service {
+                location: alias,
+                invalidate_opposite: false,
+                retain: true,
+            },
+        }
+    }
+
+    fn copy_line(&mut self, state: &mut State) -> Result<(), Violation> {
+        let mut control = *self.control(state);
+        let entry = control.entry.expect("only a live entry copies");
+        let before = control.table.pointer(entry);
+        let step = control
+            .table
+            .copy_step(entry)
+            .expect("the copy is not done");
+        let bit = 1 << step.line;
+        let increment = control.table.pointer(entry) == before + 1;
+        if step.line != before || !increment || control.copied & bit != 0 {
+            return Err(Violation::Copy);
+        }
+        control.copied |= bit;
+        // Recall with the pointer where it was: the line is still at the source.
+        for core in 0..self.configuration.cores {
+            if step.recall_source {
+                self.recall(state, core, Alias::Source, step.line);
+            }
+            if step.recall_destination {
+                self.recall(state, core, Alias::Destination, step.line);
+            }
+        }
+        let line = usize::from(step.line);
+        state.frames[1][line] = state.frames[0][line];
+        state.control = self.number(control);
+        if step.last {
+            self.report(state, TransferEvent::Copied)?;
+        }
+        Ok(())
+    }
+
+    /// The operating system's next step, or the hardware's in its name.
+    fn system(&mut self, state: &mut State) -> Result<(), Violation> {
+        let mut control = *self.control(state);
+        let cores = 0..self.configuration.cores;
+        match control.task {
+            Task::Effect(TransferEffect::FlushDestination) => {
+                for line in 0..self.configuration.lines {
+                    for core in cores.clone() {
+                        self.recall(state, core, Alias::Destination, line);
+                    }
+                }
+                self.report(state, TransferEvent::DestinationFlushed)
+            }
+            Task::Effect(TransferEffect::Migrate) => {
+                let Configuration { mode, order, .. } = self.configuration;
+                let admission = control
+                    .table
+                    .migrate(Self::SOURCE, Self::DESTINATION, mode, order)
+                    .map_err(protocol)?;
+                control.entry = Some(admission.entry);
+                if admission.recall_source_lines {
+                    control.task = Task::RecallSource {
+                        line: 0,
+                        clear: false,
+                    };
+                }
+                state.control = self.number(control);
+                if admission.recall_source_lines {
+                    return Ok(());
+                }
+                self.report(state, TransferEvent::Accepted)
+            }
+            Task::Effect(TransferEffect::SetPageTables) => {
+                control.task = Task::SetPageTables {
+                    cores: true,
+                    iommu: self.configuration.device,
+                };
+                state.control = self.number(control);
+                Ok(())
+            }
+            Task::Effect(TransferEffect::StartCopy) => {
+                control.table.start_copy(live(&control)?);
+                control.task = Task::Nothing;
+                state.control = self.number(control);
+                Ok(())
+            }
+            Task::Effect(TransferEffect::Clear) => {
+                let clearing = control.table.clear(live(&control)?).map_err(protocol)?;
+                if clearing.recall_source_lines {
+                    control.task = Task::RecallSource {
+                        line: 0,
+                        clear: true,
+                    };
+                    state.control = self.number(control);
+                    return Ok(());
+                }
+                self.retire(state, control)
+            }
+            Task::RecallSource { line, clear } => {
+                for core in cores {
+                    self.recall(state, core, Alias::Source, line);
+                }
+                if line + 1 < self.configuration.lines {
+                    control.task = Task::RecallSource {
+                        line: line + 1,
+                        clear,
+                    };
+                    state.control = self.number(control);
+                    Ok(())
+                } else if clear {
+                    self.retire(state, control)
+                } else {
+                    self.report(state, TransferEvent::Accepted)
+                }
+            }
+            Task::Effect(TransferEffect::FreeSource) => {
+                control.freed = true;
+                control.task = Task::Nothing;
+                state.control = self.number(control);
+                Ok(())
+            }
+            task => Err(Violation::Protocol(format!("{task:?} is not a step"))),
+        }
+    }
+
+    fn retire(&mut self, state: &mut State, mut control: Control) -> Result<(), Violation> {
+        control.table.retire(live(&control)?).map_err(protocol)?;
+        if u32::from(control.copied) != (1 << self.configuration.lines) - 1 {
+            return Err(Violation::Copy);
+        }
+        control.entry = None;
+        control.retired = true;
+        state.control = self.number(control);
+        self.report(state, TransferEvent::Cleared)
+    }
+
+    fn set_tables(&mut self, state: &mut State, of_cores: bool) -> Result<(), Violation> {
+        let mut control = *self.control(state);
+        let Task::SetPageTables { cores, iommu } = &mut control.task else {
+            unreachable!("only when tables are to be set");
+        };
+        if of_cores {
+            *cores = false;
+            control.core_tables = Alias::Destination;
+        } else {
+            *iommu = false;
+            control.iommu_tables = Alias::Destination;
+        }
+        let done = !*cores && !*iommu;
+        state.control = self.number(control);
+        if done {
+            let agents = self.agents().map(|agent| self.agent(agent)).collect();
+            self.report(state, TransferEvent::PageTablesSet(agents))?;
+        }
+        Ok(())
+    }
+
+    /// Tells the transfer what happened; what it wants becomes the next task.
+    fn report(&mut self, state: &mut State, event: TransferEvent) -> Result<(), Violation> {
+        let mut control = *self.control(state);
+        let effect = control.transfer.on(event).map_err(protocol)?;
+        let acknowledgement = matches!(
+            event,
+            TransferEvent::Invalidated(_) | TransferEvent::Drained(_)
+        );
+        if !acknowledgement || effect.is_some() {
+            control.task = effect.map_or(Task::Nothing, Task::Effect);
+        }
+        state.control = self.number(control);
+        Ok(())
+    }
+
+    /// The next owner of the source frame uses it, with a translation of its own.
+    fn next_owner(
+        &mut self,
+        state: &mut State,
+        core: usize,
+        line: u8,
+        write: bool,
+    ) -> Result<(), Violation> {
+        let mut control = *self.control(state);
+        let rewritten = control.rewritten >> line & 1 == 1;
+        let cell = state.agents[core].cells[0][usize::from(line)];
+        match cell {
+            Some((held, value)) if !write && held != Held::OnTheWayBack => {
+                if rewritten && value != Value::NextOwner {
+                    return Err(Violation::NextOwnerReadsForeignData);
+                }
+            }
+            Some((Held::Exclusive | Held::Modified, value)) => {
+                if rewritten && value != Value::NextOwner {
+                    return Err(Violation::NextOwnerReadsForeignData);
+                }
+                supersede(state, line, Value::NextOwner);
+                state.agents[core].cells[0][usize::from(line)] =
+                    Some((Held::Modified, Value::NextOwner));
+            }
+            _ => {
+                let request = if write { Request::Own } else { Request::Read };
+                self.perform(
+                    state,
+                    Some(core),
+                    Alias::Source,
+                    line,
+                    request,
+                    Value::NextOwner,
+                )?;
+            }
+        }
+        if write {
+            control.rewritten |= 1 << line;
+            state.control = self.number(control);
+        }
+        Ok(())
+    }
+
+    fn forbid_double_alias(&self, state: &State) -> Result<(), Violation> {
+        if self.control(state).entry.is_none() {
+            return Ok(());
+        }
+        let cores = &state.agents[..self.configuration.cores];
+        for line in 0..usize::from(self.configuration.lines) {
+            let [source, destination] =
+                [0, 1].map(|alias| cores.iter().any(|core| core.cells[alias][line].is_some()));
+            if source && destination {
+                return Err(Violation::DoubleAlias);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the migration is over.
+    pub fn is_done(&self, state: &State) -> bool {
+        self.control(state).freed
+    }
+
+    /// The steps that bring a machine to rest in which no agent starts anything new.
+    pub fn is_progress(action: Action) -> bool {
+        matches!(
+            action,
+            Action::FinishWalk(_)
+                | Action::Serve(_)
+                | Action::Return { .. }
+                | Action::Invalidate(_)
+                | Action::Drain(_)
+                | Action::CopyLine
+                | Action::System
+                | Action::SetCoreTables
+                | Action::SetIommuTables
+        )
+    }
+
+    fn agents(&self) -> impl Iterator<Item = usize> + use<> {
+        let Configuration { cores, device, .. } = self.configuration;
+        (0..cores).chain(device.then_some(cores))
+    }
+
+    fn agent(&self, agent: usize) -> Agent {
+        if agent < self.configuration.cores {
+            Agent::core(agent)
+        } else {
+            Agent::IOMMU
+        }
+    }
+
+    fn control(&self, state: &State) -> &Control {
+        &self.controls[usize::from(state.control)]
+    }
+
+    fn number(&mut self, control: Control) -> u16 {
+        *self.numbers.entry(control).or_insert_with(|| {
+            self.controls.push(control);
+            u16::try_from(self.controls.len() - 1).expect("few controls")
+        })
+    }
+
+    /// The state of its symmetric group that stands for all, in 128 bits: cores are alike, so they
+    /// come in the order of what they hold and whether they have acknowledged.
+    pub fn pack(&mut self, state: &State) -> u128 {
+        let cores = self.configuration.cores;
+        let transfer = self.control(state).transfer;
+        let (missing, uninvalidated) = (transfer.missing(), transfer.uninvalidated());
+        let mut order = [(u32::MAX, 0, 0); MAX_CORES];
+        for (core, key) in order.iter_mut().enumerate().take(cores) {
+            let agent = Agent::core(core);
+            let acknowledged =
+                u8::from(missing.contains(agent)) + u8::from(uninvalidated.contains(agent));
+            *key = (pack_agent(&state.agents[core]), acknowledged, core as u8);
+        }
+        order[..cores].sort_unstable();
+        let mut names = [0, 1, 2];
+        for (new, &(_, _, old)) in order[..cores].iter().enumerate() {
+            names[usize::from(old)] = new as u8;
+        }
+        let control = if missing.is_empty() || names == [0, 1, 2] {
+            state.control
+        } else {
+            self.rename(state.control, names)
+        };
+        let mut packed = u128::from(control);
+        for &(word, _, _) in &order[..cores] {
+            packed = packed << 23 | u128::from(word);
+        }
+        packed = packed << 7 | u128::from(pack_agent(&state.agents[cores]) & 0x7f);
+        for value in state.frames.as_flattened() {
+            packed = packed << 2 | *value as u128;
+        }
+        packed
+    }
+
+    /// The inverse of [`Model::pack`].
+    pub fn unpack(&self, mut packed: u128) -> State {
+        let mut take = |bits: u32| {
+            let value = packed & ((1 << bits) - 1);
+            packed >>= bits;
+            value as u32
+        };
+        let mut state = State {
+            control: 0,
+            agents: [IDLE; MAX_CORES + 1],
+            frames: [[Value::Outdated; MAX_LINES]; 2],
+        };
+        for value in state.frames.as_flattened_mut().iter_mut().rev() {
+            *value = VALUES[take(2) as usize];
+        }
+        let cores = self.configuration.cores;
+        state.agents[cores] = unpack_agent(take(7));
+        for core in (0..cores).rev() {
+            state.agents[core] = unpack_agent(take(23));
+        }
+        state.control = take(16) as u16;
+        state
+    }
+
+    fn rename(&mut self, control: u16, names: [u8; MAX_CORES]) -> u16 {
+        if let Some(&renamed) = self.renamed.get(&(control, names)) {
+            return renamed;
+        }
+        let mut renamed = self.controls[usize::from(control)];
+        renamed.transfer = renamed.transfer.renamed(|agent| {
+            let number = agent.core_number();
+            number.map_or(agent, |number| Agent::core(usize::from(names[number])))
+        });
+        let renamed = self.number(renamed);
+        self.renamed.insert((control, names), renamed);
+        renamed
+    }
+
+    /// A step in words.
+    pub fn describe(&self, state: &State, action: Action) -> String {
+        let who = |agent: usize| {
+            if agent < self.configuration.cores {
+                format!("core {agent}")
+            } else {
+                "the device".to_owned()
+            }
+        };
+        let by = |alias| match alias {
+            Alias::Source => "source",
+            Alias::Destination => "destination",
+        };
+        let verb = |write| if write { "writes" } else { "reads" };
+        let control = self.control(state);
+        match action {
+            Action::StartWalk(agent) => {
+                let tables = if agent < self.configuration.cores {
+                    control.core_tables
+                } else {
+                    control.iommu_tables
+                };
+                format!("{}'s page walk reads: {}", who(agent), by(tables))
+            }
+            Action::FinishWalk(agent) => format!("{}'s page walk fills its TLB", who(agent)),
+            Action::LoseTranslation(agent) => format!("{}'s TLB evicts the page", who(agent)),
+            Action::Access { agent, line, write } => {
+                let Translation::Present(alias) = state.agents[agent].translation else {
+                    return format!("{action:?}");
+                };
+                let held = match state.agents[agent].cells[alias as usize][usize::from(line)] {
+                    Some((Held::Shared, _)) if !write => "hit",
+                    Some((Held::Exclusive | Held::Modified, _)) => "hit",
+                    _ => "request to the LLC",
+                };
+                let (verb, alias) = (verb(write), by(alias));
+                format!("{} {verb} line {line} by the {alias}: {held}", who(agent))
+            }
+            Action::Serve(agent) => {
+                let Some(InFlight { alias, line, write }) = state.agents[agent].request else {
+                    return format!("{action:?}");
+                };
+                let request = if write { Request::Own } else { Request::Read };
+                let location = by(self.service(state, alias, line, request).location);
+                let what = if write { "write" } else { "read" };
+                let alias = by(alias);
+                format!(
+                    "the LLC serves {}'s {what} of line {line} by the {alias}, at the {location}",
+                    who(agent)
+                )
+            }
+            Action::Evict { core, alias, line } => {
+                format!("core {core} evicts line {line} of the {}", by(alias))
+            }
+            Action::Return { core, alias, line } => {
+                let service = self.service(state, alias, line, Request::WriteBack);
+                format!(
+                    "core {core}'s dirty line {line} of the {} comes back, to the {}",
+                    by(alias),
+                    by(service.location)
+                )
+            }
+            Action::Invalidate(agent) => format!("{} invalidates its TLB", who(agent)),
+            Action::Drain(agent) => format!("{}'s requests are drained", who(agent)),
+            Action::CopyLine => "the hardware copies the next line".to_owned(),
+            Action::System => match control.task {
+                Task::Effect(effect) => format!("operating system: {effect:?}"),
+                Task::RecallSource { line, .. } => {
+                    format!("the hardware recalls line {line} of the source")
+                }
+                task => format!("{task:?}"),
+            },
+            Action::SetCoreTables => "operating system: page table := destination".to_owned(),
+            Action::SetIommuTables => "operating system: IOMMU table := destination".to_owned(),
+            Action::NextOwner { core, line, write } => {
+                let verb = verb(write);
+                format!("on core {core}, the source frame's next owner {verb} line {line}")
+            }
+        }
+    }
+}
+
+fn live(control: &Control) -> Result<EntryId, Violation> {
+    control
+        .entry
+        .ok_or_else(|| Violation::Protocol("no entry is live".to_owned()))
+}
+
+fn protocol(error: impl fmt::Display) -> Violation {
+    Violation::Protocol(error.to_string())
+}
+
+fn expect(value: Value, owner: Value) -> Result<(), Violation> {
+    if value == owner {
+        Ok(())
+    } else if owner == Value::Page {
+        Err(Violation::StaleRead)
+    } else {
+        Err(Violation::NextOwnerReadsForeignData)
+    }
+}
+
+/// A new write makes the owner's earlier one outdated, wherever it is.
+fn supersede(state: &mut State, line: u8, owner: Value) {
+    let line = usize::from(line);
+    for alias in 0..2 {
+        let frame = &mut state.frames[alias][line];
+        if *frame == owner {
+            *frame = Value::Outdated;
+        }
+        for agent in &mut state.agents {
+            if let Some((_, value)) = &mut agent.cells[alias][line]
+                && *value == owner
+            {
+                *value = Value::Outdated;
+            }
+        }
+    }
+}
+
+const VALUES: [Value; 3] = [Value::Outdated, Value::Page, Value::NextOwner];
+const HELD: [Held; 4] = [
+    Held::Shared,
+    Held::Exclusive,
+    Held::Modified,
+    Held::OnTheWayBack,
+];
+
+/// Translation in 3 bits, request in 4, cells in 4 each.
+fn pack_agent(agent: &AgentState) -> u32 {
+    let translation = match agent.translation {
+        Translation::Absent => 0,
+        Translation::Walking(alias) => 1 + alias as u32,
+        Translation::Present(alias) => 3 + alias as u32,
+    };
+    let request = agent.request.map_or(0, |request| {
+        1 + (request.alias as u32 | u32::from(request.line) << 1 | u32::from(request.write) << 2)
+    });
+    let mut word = 0;
+    for cell in agent.cells.as_flattened().iter().rev() {
+        let cell = cell.map_or(0, |(held, value)| 1 + held as u32 * 3 + value as u32);
+        word = word << 4 | cell;
+    }
+    word << 7 | request << 3 | translation
+}
+
+fn unpack_agent(word: u32) -> AgentState {
+    let mut agent = IDLE;
+    agent.translation = match word & 7 {
+        0 => Translation::Absent,
+        walking @ (1 | 2) => Translation::Walking(ALIASES[walking as usize - 1]),
+        present => Translation::Present(ALIASES[present as usize - 3]),
+    };
+    agent.request = (word >> 3 & 15).checked_sub(1).map(|bits| InFlight {
+        alias: ALIASES[(bits & 1) as usize],
+        line: (bits >> 1 & 1) as u8,
+        write: bits >> 2 & 1 == 1,
+    });
+    let mut cells = word >> 7;
+    for cell in agent.cells.as_flattened_mut() {
+        *cell = (cells & 15)
+            .checked_sub(1)
+            .map(|bits| (HELD[bits as usize / 3], VALUES[bits as usize % 3]));
+        cells >>= 4;
+    }
+    agent
+}

@@ -1,0 +1,204 @@
+//! Breadth-first search through all states, so that a counter-example is as short as possible.
+//!
+//! Not a crate of that kind: `stateright` removes symmetric states only when it searches depth
+//! first, whose counter-examples are long, and keeps 64-bit fingerprints of states, so that it may
+//! take one state for another. States of 128 bits can be kept as they are, in 29 bytes each.
+
+use super::model::{Action, Model, State, Violation};
+
+/// What a search found.
+#[derive(Debug)]
+pub enum Outcome {
+    /// Every reachable state was visited, and none is bad.
+    Holds { states: usize, depth: usize },
+    /// Shortest way to a bad step.
+    Refuted {
+        states: usize,
+        violation: Violation,
+        steps: Vec<String>,
+    },
+    /// More states than the search may visit.
+    TooManyStates,
+}
+
+/// Visits every reachable state.
+pub fn search(model: &mut Model, max_states: usize) -> Outcome {
+    let mut seen = Seen::new();
+    for state in model.initial_states() {
+        let packed = model.pack(&state);
+        seen.insert(packed, Seen::NO_PARENT);
+    }
+    let mut actions = Vec::new();
+    let (mut next, mut depth, mut level_end) = (0, 0, seen.len());
+    while next < seen.len() {
+        if next == level_end {
+            depth += 1;
+            level_end = seen.len();
+        }
+        if seen.len() > max_states {
+            return Outcome::TooManyStates;
+        }
+        let state = model.unpack(seen.states[next]);
+        model.actions(&state, &mut actions);
+        for &action in &actions {
+            match model.step(&state, action) {
+                Ok(state) => {
+                    let packed = model.pack(&state);
+                    seen.insert(packed, next as u32);
+                }
+                Err(violation) => {
+                    let steps = explain(model, &seen, next, &violation);
+                    return Outcome::Refuted {
+                        states: seen.len(),
+                        violation,
+                        steps,
+                    };
+                }
+            }
+        }
+        next += 1;
+    }
+    Outcome::Holds {
+        states: seen.len(),
+        depth,
+    }
+}
+
+/// Whether the migration can end from every reachable state, without anybody starting something
+/// new. Says how many states were tried.
+///
+/// # Panics
+/// If it cannot.
+pub fn search_for_a_dead_end(model: &mut Model) -> usize {
+    let mut seen = Seen::new();
+    for state in model.initial_states() {
+        let packed = model.pack(&state);
+        seen.insert(packed, Seen::NO_PARENT);
+    }
+    let mut actions = Vec::new();
+    let mut next = 0;
+    while next < seen.len() {
+        let state = model.unpack(seen.states[next]);
+        model.actions(&state, &mut actions);
+        for &action in &actions {
+            let state = model.step(&state, action).expect("the protocol is correct");
+            let packed = model.pack(&state);
+            seen.insert(packed, next as u32);
+        }
+        let mut rest = state;
+        let mut steps = 0;
+        while !model.is_done(&rest) {
+            model.actions(&rest, &mut actions);
+            let action = actions.iter().copied().find(|&a| Model::is_progress(a));
+            let action = action.unwrap_or_else(|| panic!("nothing can happen in {rest:?}"));
+            rest = model.step(&rest, action).expect("the protocol is correct");
+            steps += 1;
+            assert!(steps < 100, "no end from {state:?}");
+        }
+        next += 1;
+    }
+    seen.len()
+}
+
+/// The way to a bad step. States stand for their symmetric groups, so the way is walked again, and
+/// cores keep their numbers on it.
+fn explain(model: &mut Model, seen: &Seen, last: usize, violation: &Violation) -> Vec<String> {
+    let mut way = vec![seen.states[last]];
+    let mut index = last;
+    while seen.parents[index] != Seen::NO_PARENT {
+        index = seen.parents[index] as usize;
+        way.push(seen.states[index]);
+    }
+    way.reverse();
+    let mut state = model.unpack(way[0]);
+    let mut steps = Vec::new();
+    for &target in &way[1..] {
+        let (action, next) = find_step(model, &state, |model, outcome| {
+            outcome.is_ok_and(|next| model.pack(&next) == target)
+        });
+        steps.push(model.describe(&state, action));
+        state = next.expect("the step was possible");
+    }
+    let (action, _) = find_step(model, &state, |_, outcome| {
+        outcome == Err(violation.clone())
+    });
+    steps.push(format!("{}: {violation}", model.describe(&state, action)));
+    steps
+}
+
+fn find_step(
+    model: &mut Model,
+    state: &State,
+    wanted: impl Fn(&mut Model, Result<State, Violation>) -> bool,
+) -> (Action, Result<State, Violation>) {
+    let mut actions = Vec::new();
+    model.actions(state, &mut actions);
+    for action in actions {
+        let outcome = model.step(state, action);
+        if wanted(model, outcome.clone()) {
+            return (action, outcome);
+        }
+    }
+    unreachable!("the search took this step");
+}
+
+/// The states that were met, in that order, and which state each was met from.
+struct Seen {
+    states: Vec<u128>,
+    parents: Vec<u32>,
+    /// Open addressing; one more than the place in `states`, or 0.
+    slots: Vec<u32>,
+}
+
+impl Seen {
+    const NO_PARENT: u32 = u32::MAX;
+
+    fn new() -> Self {
+        Self {
+            states: Vec::new(),
+            parents: Vec::new(),
+            slots: vec![0; 1 << 16],
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.states.len()
+    }
+
+    fn insert(&mut self, state: u128, parent: u32) {
+        if self.states.len() * 4 >= self.slots.len() * 3 {
+            self.grow();
+        }
+        let mask = self.slots.len() - 1;
+        let mut slot = hash(state) & mask;
+        while self.slots[slot] != 0 {
+            if self.states[self.slots[slot] as usize - 1] == state {
+                return;
+            }
+            slot = (slot + 1) & mask;
+        }
+        self.states.push(state);
+        self.parents.push(parent);
+        self.slots[slot] = u32::try_from(self.states.len()).expect("fewer states than 2^32");
+    }
+
+    fn grow(&mut self) {
+        let length = self.slots.len() * 2;
+        self.slots = Vec::new();
+        self.slots.resize(length, 0);
+        for (index, &state) in self.states.iter().enumerate() {
+            let mut slot = hash(state) & (length - 1);
+            while self.slots[slot] != 0 {
+                slot = (slot + 1) & (length - 1);
+            }
+            self.slots[slot] = index as u32 + 1;
+        }
+    }
+}
+
+fn hash(state: u128) -> usize {
+    let mut hash = (state as u64) ^ ((state >> 64) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    hash = (hash ^ hash >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    hash = (hash ^ hash >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (hash ^ hash >> 31) as usize
+}
