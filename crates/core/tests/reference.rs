@@ -1,0 +1,691 @@
+//! Does the window agree with its rules, applied to lists of everything that happened?
+
+mod common;
+
+use std::collections::HashMap;
+
+use contigua_core::{Blocks, CoreConfig, CoreCounters, CycleBreakdown, Window};
+use contigua_program::decode::{Instruction, OperationClass as Class, RegisterSet};
+use contigua_units::{Cycles, PhysAddr, VirtAddr};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+#[derive(Clone, Copy, Debug)]
+struct Access {
+    store: bool,
+    address: u64,
+    translation: u64,
+    walked: bool,
+    data: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// A block with the accesses of each of its instructions, and what fetches it takes.
+    Block(usize, Vec<(u64, bool, u64)>, Vec<Vec<Access>>),
+    Drain,
+    Kernel(u64),
+    Wait(u64),
+    Reset,
+}
+
+/// What both models tell.
+#[derive(Debug, PartialEq)]
+struct Outcome {
+    /// When each load started.
+    loads: Vec<u64>,
+    now: u64,
+    breakdown: CycleBreakdown,
+    counters: CoreCounters,
+}
+
+fn run(config: &CoreConfig, code: &[Vec<Instruction>], steps: &[Step]) -> Outcome {
+    let mut blocks = Blocks::new(config);
+    for (number, code) in code.iter().enumerate() {
+        let address = VirtAddr::new(0x1_0000 + 0x1000 * number as u64);
+        blocks.learn(number, address, &vec![4; code.len()], code);
+    }
+    let mut window = Window::new(config).unwrap();
+    let mut loads = Vec::new();
+    for step in steps {
+        match step {
+            Step::Block(block, fetches, accesses) => {
+                window.enter(&blocks, *block);
+                for &(translation, walked, data) in fetches {
+                    window.fetch(Cycles::new(translation), walked, Cycles::new(data));
+                }
+                for (index, accesses) in accesses.iter().enumerate() {
+                    for access in accesses {
+                        let start = window.access(&blocks, index, access.store);
+                        if !access.store {
+                            loads.push(start.get());
+                        }
+                        window.answer_at(
+                            PhysAddr::new(access.address),
+                            Cycles::new(access.translation),
+                            access.walked,
+                            Cycles::new(access.data),
+                        );
+                    }
+                }
+            }
+            Step::Drain => window.drain(&blocks),
+            Step::Kernel(work) => {
+                window.drain(&blocks);
+                window.kernel(Cycles::new(*work));
+            }
+            Step::Wait(time) => {
+                window.drain(&blocks);
+                window.wait_until(Cycles::new(*time));
+            }
+            Step::Reset => {
+                window.drain(&blocks);
+                window.reset();
+            }
+        }
+        assert_eq!(window.breakdown().total(), window.cycles());
+    }
+    window.drain(&blocks);
+    assert_eq!(window.breakdown().total(), window.cycles());
+    Outcome {
+        loads,
+        now: window.now().get(),
+        breakdown: window.breakdown(),
+        counters: window.counters(),
+    }
+}
+
+/// The same from lists of all that happened so far.
+struct Reference<'a> {
+    config: &'a CoreConfig,
+    dispatches: Vec<u64>,
+    retirements: Vec<u64>,
+    load_retirements: Vec<u64>,
+    commitments: Vec<u64>,
+    /// Kind of unit and cycle (or interval) of each start.
+    starts: Vec<(&'static str, u64)>,
+    /// When the holder of each miss register and walker is done.
+    registers: Vec<u64>,
+    walkers: Vec<u64>,
+    lines: HashMap<u64, (u64, u64)>,
+    walks: HashMap<u64, (u64, u64)>,
+    /// Data and commitment of the last store to each word.
+    words: HashMap<u64, (u64, u64)>,
+    ready: HashMap<u32, u64>,
+    /// Ends of what holds up the front end, with the name of the part.
+    front: u64,
+    redirected: u64,
+    fetch_translated: u64,
+    fetch_walked: bool,
+    barrier: u64,
+    clock: u64,
+    last_done: u64,
+    parts: HashMap<&'static str, u64>,
+    counters: CoreCounters,
+    loads: Vec<u64>,
+}
+
+/// Milestones of an instruction: the part that time before each is charged to.
+type Milestones = Vec<(u64, &'static str)>;
+
+impl<'a> Reference<'a> {
+    fn new(config: &'a CoreConfig) -> Self {
+        Self {
+            config,
+            dispatches: Vec::new(),
+            retirements: Vec::new(),
+            load_retirements: Vec::new(),
+            commitments: Vec::new(),
+            starts: Vec::new(),
+            registers: vec![0; config.miss_registers as usize],
+            walkers: vec![0; config.page_walkers as usize],
+            lines: HashMap::new(),
+            walks: HashMap::new(),
+            words: HashMap::new(),
+            ready: HashMap::new(),
+            front: 0,
+            redirected: 0,
+            fetch_translated: 0,
+            fetch_walked: false,
+            barrier: 0,
+            clock: 0,
+            last_done: 0,
+            parts: HashMap::new(),
+            counters: CoreCounters::default(),
+            loads: Vec::new(),
+        }
+    }
+
+    /// The entry that is `count` before the next one.
+    fn before(list: &[u64], count: u32) -> u64 {
+        let place = list.len().checked_sub(count as usize);
+        place.map_or(0, |place| list[place])
+    }
+
+    fn registers_ready(&self, set: RegisterSet) -> u64 {
+        let bits = (0..64).filter(|bit| set.0 >> bit & 1 != 0);
+        bits.map(|bit| self.ready.get(&bit).copied().unwrap_or(0))
+            .max()
+            .unwrap_or(0)
+    }
+
+    fn start(&mut self, unit: &'static str, ready: u64) -> u64 {
+        let ports = &self.config.ports;
+        let intervals = &self.config.divide_interval_cycles;
+        let (count, interval) = match unit {
+            "integer" => (ports.integer, 1),
+            "multiply" => (ports.multiply, 1),
+            "divide" => (1, intervals.integer),
+            "float" => (ports.float, 1),
+            "float divide" => (1, intervals.float),
+            "vector" => (ports.vector, 1),
+            "load" => (ports.load, 1),
+            "store" => (ports.store, 1),
+            "branch" => (ports.branch, 1),
+            _ => return ready,
+        };
+        let interval = u64::from(interval);
+        let taken = |at: u64| {
+            let starts = self.starts.iter();
+            starts.filter(|&&start| start == (unit, at)).count() as u32
+        };
+        let at = (ready / interval..).find(|&at| taken(at) < count).unwrap();
+        self.starts.push((unit, at));
+        ready.max(at * interval)
+    }
+
+    fn hold(holders: &mut [u64], ready: u64, length: u64) -> u64 {
+        let latest_free = holders.iter_mut().filter(|free| **free <= ready).max();
+        let holder = match latest_free {
+            Some(holder) => holder,
+            None => holders.iter_mut().min().unwrap(),
+        };
+        let start = ready.max(*holder);
+        *holder = start + length;
+        start
+    }
+
+    fn arrival(flights: &mut HashMap<u64, (u64, u64)>, key: u64, time: u64) -> Option<u64> {
+        let (start, end) = flights.get(&key).copied()?;
+        let flight = if time < start {
+            (time, time + end - start)
+        } else {
+            (start, end)
+        };
+        if time >= end {
+            return None;
+        }
+        flights.insert(key, flight);
+        Some(flight.1)
+    }
+
+    fn dispatch(&mut self, loads: bool, stores: bool) -> (u64, Milestones) {
+        let config = self.config;
+        let window = Self::before(&self.retirements, config.window);
+        let load = if loads {
+            Self::before(&self.load_retirements, config.load_buffer)
+        } else {
+            0
+        };
+        let store = if stores {
+            Self::before(&self.commitments, config.store_buffer)
+        } else {
+            0
+        };
+        let last = self.dispatches.last().copied().unwrap_or(0);
+        let front = self.front.max(self.barrier).max(last);
+        self.counters.window_full += u64::from(window > front.max(load).max(store));
+        self.counters.load_buffer_full += u64::from(load > front.max(window).max(store));
+        self.counters.store_buffer_full += u64::from(store > front.max(window).max(load));
+        let mut time = front.max(window).max(load).max(store);
+        let in_cycle = self.dispatches.iter().filter(|&&at| at == time).count();
+        if in_cycle as u32 == config.issue_width {
+            time += 1;
+        }
+        self.dispatches.push(time);
+        let translation = if self.fetch_walked { "walk" } else { "tlb" };
+        let milestones = vec![
+            (self.redirected, "branch"),
+            (self.fetch_translated, translation),
+            (self.front, "fetch"),
+            (self.barrier.max(store), "data"),
+            (time, "issue"),
+        ];
+        (time, milestones)
+    }
+
+    fn retire(&mut self, done: u64, milestones: &[(u64, &'static str)]) -> u64 {
+        let mut time = done.max(self.clock);
+        let in_cycle = self.retirements.iter().filter(|&&at| at == time).count();
+        if in_cycle as u32 == self.config.retire_width {
+            time += 1;
+        }
+        // The cycle that ends at `time` is the one in which it retires.
+        for cycle in self.clock..time {
+            let waits = milestones.iter().find(|(until, _)| cycle < *until);
+            let part = match waits {
+                _ if cycle + 1 == time => "issue",
+                Some((_, part)) => part,
+                None => "dependence",
+            };
+            *self.parts.entry(part).or_default() += 1;
+        }
+        self.clock = time;
+        self.retirements.push(time);
+        time
+    }
+
+    fn translate(&mut self, start: u64, access: &Access) -> (u64, &'static str) {
+        let frame = access.address >> 12;
+        if access.translation == 0 {
+            return match Self::arrival(&mut self.walks, frame, start) {
+                Some(arrival) => {
+                    self.counters.merged_walks += 1;
+                    (arrival, "walk")
+                }
+                None => (start, "tlb"),
+            };
+        }
+        if !access.walked {
+            return (start + access.translation, "tlb");
+        }
+        let begin = Self::hold(&mut self.walkers, start, access.translation);
+        self.counters.page_walkers_full += u64::from(begin > start);
+        let end = begin + access.translation;
+        self.walks.insert(frame, (begin, end));
+        (end, "walk")
+    }
+
+    fn line(&mut self, time: u64, access: &Access) -> u64 {
+        let line = access.address >> 6;
+        if let Some(arrival) = Self::arrival(&mut self.lines, line, time) {
+            self.counters.merged_misses += 1;
+            return arrival;
+        }
+        if access.data == 0 {
+            return time;
+        }
+        let begin = Self::hold(&mut self.registers, time, access.data);
+        self.counters.miss_registers_full += u64::from(begin > time);
+        self.lines.insert(line, (begin, begin + access.data));
+        begin + access.data
+    }
+
+    fn fetch(&mut self, translation: u64, walked: bool, data: u64) {
+        let ahead = Self::before(&self.dispatches, self.config.fetch_queue);
+        let start = self.front.max(ahead);
+        let mut begin = start;
+        if translation > 0 {
+            self.fetch_walked = walked;
+            if walked {
+                begin = Self::hold(&mut self.walkers, start, translation);
+                self.counters.page_walkers_full += u64::from(begin > start);
+            }
+        }
+        let since = if start > self.front {
+            start
+        } else {
+            self.redirected.max(self.fetch_translated)
+        };
+        self.fetch_translated = since + begin - start + translation;
+        self.front = begin + translation + data;
+    }
+
+    fn unit_and_latency(&self, class: Class) -> (&'static str, u32) {
+        let latency = &self.config.latency_cycles;
+        match class {
+            Class::IntegerSimple => ("integer", latency.integer),
+            Class::IntegerMultiply => ("multiply", latency.multiply),
+            Class::IntegerDivide => ("divide", latency.divide),
+            Class::FloatAdd => ("float", latency.float_add),
+            Class::FloatDivide => ("float divide", latency.float_divide),
+            Class::VectorSimple => ("vector", latency.vector),
+            Class::Return | Class::Jump => ("branch", latency.integer),
+            Class::Load | Class::Store => ("none", 0),
+            Class::Atomic => ("none", latency.atomic),
+            Class::Serializing => ("none", latency.serializing),
+            Class::Nop => ("none", 1),
+            class => unreachable!("{class:?} is not generated"),
+        }
+    }
+
+    fn instruction(&mut self, instruction: &Instruction, accesses: &[Access]) {
+        // At most 16 loads, then at most one store, take a place in the window.
+        let mut groups: Vec<Vec<Access>> = vec![Vec::new()];
+        for access in accesses {
+            let group = groups.last_mut().unwrap();
+            if group.last().is_some_and(|last| last.store) || group.len() == 16 && !access.store {
+                groups.push(Vec::new());
+            }
+            groups.last_mut().unwrap().push(*access);
+        }
+        let drains = matches!(instruction.class, Class::Atomic | Class::Serializing);
+        let (mut sources, mut addresses, mut done) = (0, 0, 0);
+        for (number, group) in groups.iter().enumerate() {
+            let first = number == 0;
+            let accesses = !group.is_empty();
+            let loads = accesses && (first && instruction.loads > 0 || !group[0].store);
+            let stores = accesses && (first && instruction.stores > 0 || group[0].store);
+            let (dispatch, mut milestones) = self.dispatch(loads, stores);
+            if first {
+                let committed = self.commitments.last().copied().unwrap_or(0);
+                let drained = if drains { self.clock.max(committed) } else { 0 };
+                sources = self.registers_ready(instruction.reads).max(drained);
+                addresses = self.registers_ready(instruction.addresses).max(drained);
+                if drains {
+                    milestones[3].0 = milestones[3].0.max(committed);
+                }
+            }
+            done = done.max(self.group(
+                instruction,
+                group,
+                (dispatch, sources, addresses),
+                milestones,
+            ));
+        }
+        for bit in (0..64).filter(|bit| instruction.writes.0 >> bit & 1 != 0) {
+            self.ready.insert(bit, done);
+        }
+        self.last_done = done;
+    }
+
+    /// One place in the window: its loads, its operation, and its store. Says when it is done.
+    fn group(
+        &mut self,
+        instruction: &Instruction,
+        group: &[Access],
+        (dispatch, sources, addresses): (u64, u64, u64),
+        mut milestones: Milestones,
+    ) -> u64 {
+        let latency = self.config.latency_cycles.clone();
+        let mut loaded = 0;
+        let mut slowest = Vec::new();
+        for access in group.iter().filter(|access| !access.store) {
+            self.counters.loads += 1;
+            let start = self.start("load", addresses.max(dispatch));
+            self.loads.push(start);
+            let (translated, part) = self.translate(start, access);
+            let stored = self.words.get(&(access.address >> 3)).copied();
+            let mut fetched = translated;
+            let done = match stored {
+                Some((data, committed)) if translated < committed => {
+                    self.counters.forwarded_loads += 1;
+                    translated.max(data) + u64::from(latency.store_forward)
+                }
+                _ => {
+                    fetched = self.line(translated, access);
+                    fetched + u64::from(latency.load)
+                }
+            };
+            if done > loaded {
+                loaded = done;
+                slowest = vec![(start, "dependence"), (translated, part), (fetched, "data")];
+            }
+        }
+        let store = group.iter().find(|access| access.store);
+        let address = store.map(|store| {
+            let start = self.start("store", addresses.max(dispatch));
+            let (translated, part) = self.translate(start, store);
+            (start, translated, part)
+        });
+        let (unit, latency) = self.unit_and_latency(instruction.class);
+        let operands = sources.max(loaded).max(dispatch);
+        let executed = (self.start(unit, operands) + u64::from(latency)).max(dispatch + 1);
+        let mut done = executed;
+        if let Some((start, translated, part)) = address
+            && translated + 1 >= executed
+        {
+            done = translated + 1;
+            slowest = vec![(start, "dependence"), (translated, part)];
+        }
+        milestones.extend(slowest);
+        let retired = self.retire(done, &milestones);
+        let loads = group.iter().filter(|access| !access.store);
+        self.load_retirements.extend(loads.map(|_| retired));
+        let drains = matches!(instruction.class, Class::Atomic | Class::Serializing);
+        if drains {
+            self.barrier = retired;
+        }
+        if let Some(store) = store {
+            self.counters.stores += 1;
+            let before = self.commitments.last().copied().unwrap_or(0);
+            let arrival = self.line(retired, store);
+            let commit = (retired + 1).max(before + 1).max(arrival);
+            self.commitments.push(commit);
+            self.words.insert(store.address >> 3, (executed, commit));
+            if drains {
+                self.barrier = commit;
+            }
+        }
+        done
+    }
+
+    fn run(mut self, code: &[Vec<Instruction>], steps: &[Step]) -> Outcome {
+        let mut returned = false;
+        let mut operations_before = 0;
+        for step in steps {
+            match step {
+                Step::Block(block, fetches, accesses) => {
+                    // Nothing calls, so that no return is predicted.
+                    if returned {
+                        self.counters.branches += 1;
+                        self.counters.mispredictions += 1;
+                        self.redirected =
+                            self.last_done + self.config.mispredict_penalty_cycles.get();
+                        self.front = self.front.max(self.redirected);
+                    }
+                    for &(translation, walked, data) in fetches {
+                        self.fetch(translation, walked, data);
+                    }
+                    for (instruction, accesses) in code[*block].iter().zip(accesses) {
+                        self.instruction(instruction, accesses);
+                    }
+                    let last = code[*block].last();
+                    returned = last.is_some_and(|last| last.class == Class::Return);
+                    continue;
+                }
+                Step::Drain => {}
+                Step::Kernel(work) => {
+                    self.clock += work;
+                    *self.parts.entry("kernel").or_default() += work;
+                }
+                Step::Wait(time) => {
+                    let idle = time.saturating_sub(self.clock);
+                    self.clock += idle;
+                    *self.parts.entry("idle").or_default() += idle;
+                }
+                Step::Reset => {
+                    self.parts.clear();
+                    self.counters = CoreCounters::default();
+                    operations_before = self.dispatches.len();
+                }
+            }
+            returned = false;
+            self.front = self.front.max(self.clock);
+        }
+        let part = |name| Cycles::new(self.parts.get(name).copied().unwrap_or(0));
+        Outcome {
+            now: self.clock,
+            breakdown: CycleBreakdown {
+                issue: part("issue"),
+                branch: part("branch"),
+                dependence: part("dependence"),
+                fetch: part("fetch"),
+                data: part("data"),
+                tlb: part("tlb"),
+                walk: part("walk"),
+                kernel: part("kernel"),
+                idle: part("idle"),
+            },
+            counters: CoreCounters {
+                operations: (self.dispatches.len() - operations_before) as u64,
+                ..self.counters
+            },
+            loads: self.loads,
+        }
+    }
+}
+
+/// Small resources, so that programs of some hundred instructions run out of all of them.
+fn configs() -> impl Strategy<Value = CoreConfig> {
+    let sizes = vec(1..8_u32, 8);
+    (sizes, vec(1..4_u32, 7), vec(1..12_u32, 14), 0..20_u64).prop_map(
+        |(sizes, ports, latencies, penalty)| {
+            let mut config = common::skylake();
+            config.issue_width = sizes[0].min(4);
+            config.retire_width = sizes[1].min(4);
+            config.window = 2 * sizes[2];
+            config.load_buffer = sizes[3];
+            config.store_buffer = sizes[4];
+            config.miss_registers = sizes[5].min(4);
+            config.page_walkers = sizes[6].min(3);
+            config.fetch_queue = sizes[7];
+            config.mispredict_penalty_cycles = Cycles::new(penalty);
+            config.ports.integer = ports[0];
+            config.ports.multiply = ports[1];
+            config.ports.float = ports[2];
+            config.ports.vector = ports[3];
+            config.ports.load = ports[4];
+            config.ports.store = ports[5];
+            config.ports.branch = ports[6];
+            let latency = &mut config.latency_cycles;
+            latency.integer = latencies[0];
+            latency.multiply = latencies[1];
+            latency.divide = latencies[2];
+            latency.float_add = latencies[3];
+            latency.float_divide = latencies[4];
+            latency.vector = latencies[5];
+            latency.load = latencies[6];
+            latency.store_forward = latencies[7];
+            latency.atomic = latencies[8];
+            latency.serializing = latencies[9];
+            config.divide_interval_cycles.integer = latencies[10];
+            config.divide_interval_cycles.float = latencies[11];
+            config
+        },
+    )
+}
+
+/// Instructions on six registers, of which the first two serve as addresses as well.
+fn instructions() -> impl Strategy<Value = Instruction> {
+    let classes = prop_oneof![
+        6 => Just(Class::IntegerSimple),
+        2 => Just(Class::IntegerMultiply),
+        1 => Just(Class::IntegerDivide),
+        2 => Just(Class::FloatAdd),
+        1 => Just(Class::FloatDivide),
+        2 => Just(Class::VectorSimple),
+        6 => Just(Class::Load),
+        4 => Just(Class::Store),
+        1 => Just(Class::Atomic),
+        1 => Just(Class::Serializing),
+        1 => Just(Class::Nop),
+    ];
+    // More registers than an operation's lists have room for now and then.
+    let few = || prop_oneof![6 => 0..64_u64, 1 => 0..(1_u64 << 12)];
+    (classes, few(), few(), 0..4_u64, 0..4_u8).prop_map(
+        |(class, reads, writes, addresses, accesses)| {
+            let (loads, stores) = match class {
+                Class::Load => (1, 0),
+                Class::Store => (0, 1),
+                Class::Atomic => (1, 1),
+                Class::Serializing | Class::Nop => (0, 0),
+                _ => (u8::from(accesses == 1), u8::from(accesses == 2)),
+            };
+            // Not the stack pointer, which is renamed apart.
+            let set = |bits: u64| RegisterSet(bits & !(1 << 4));
+            Instruction {
+                class,
+                reads: set(reads | addresses),
+                addresses: if loads + stores > 0 {
+                    set(addresses)
+                } else {
+                    RegisterSet::EMPTY
+                },
+                writes: set(writes),
+                loads,
+                stores,
+            }
+        },
+    )
+}
+
+fn codes() -> impl Strategy<Value = Vec<Vec<Instruction>>> {
+    let end = prop_oneof![
+        Just(None),
+        Just(Some(Class::Jump)),
+        Just(Some(Class::Return))
+    ];
+    let block = (vec(instructions(), 0..12), end).prop_map(|(mut code, end)| {
+        code.extend(end.map(|class| common::operation(class, &[], &[])));
+        code
+    });
+    vec(block, 1..5)
+}
+
+/// Few lines and frames, so that accesses meet; their words differ in the bits that the window
+/// tells stores apart by.
+fn access(store: bool) -> impl Strategy<Value = Access> {
+    let translation = prop_oneof![4 => Just((0, false)), 1 => (1..20_u64, any::<bool>())];
+    let data = prop_oneof![2 => Just(0), 1 => 1..60_u64];
+    (0..40_u64, 0..3_u64, translation, data).prop_map(
+        move |(place, frame, (translation, walked), data)| Access {
+            store,
+            address: frame << 12 | (frame * 40 + place) << 3,
+            translation,
+            walked,
+            data,
+        },
+    )
+}
+
+/// What an instruction accesses: mostly its operands; at times nothing, or much.
+fn accesses(instruction: &Instruction) -> BoxedStrategy<Vec<Access>> {
+    let (loads, stores) = (instruction.loads, instruction.stores);
+    if loads + stores == 0 {
+        return Just(Vec::new()).boxed();
+    }
+    let operands = (
+        vec(access(false), loads as usize),
+        vec(access(true), stores as usize),
+    )
+        .prop_map(|(loads, stores)| [loads, stores].concat());
+    let any_access = any::<bool>().prop_flat_map(access);
+    let more = prop_oneof![vec(any_access, 0..6), vec(access(false), 15..20)];
+    prop_oneof![9 => operands, 1 => more].boxed()
+}
+
+fn programs() -> impl Strategy<Value = (Vec<Vec<Instruction>>, Vec<Step>)> {
+    codes().prop_flat_map(|code| {
+        let fetch = prop_oneof![Just((0, false)), (1..20_u64, any::<bool>())];
+        let fetch =
+            (fetch, 0..20_u64).prop_map(|((latency, walked), data)| (latency, walked, data));
+        let fetches = prop_oneof![3 => Just(Vec::new()), 1 => vec(fetch, 1..3)];
+        let blocks: Vec<_> = code
+            .iter()
+            .map(|block| block.iter().map(accesses).collect::<Vec<_>>())
+            .collect();
+        let block = (0..code.len(), fetches).prop_flat_map(move |(number, fetches)| {
+            blocks[number]
+                .clone()
+                .prop_map(move |accesses| Step::Block(number, fetches.clone(), accesses))
+        });
+        let step = prop_oneof![
+            20 => block,
+            1 => Just(Step::Drain),
+            1 => (0..50_u64).prop_map(Step::Kernel),
+            1 => (0..2000_u64).prop_map(Step::Wait),
+            1 => Just(Step::Reset),
+        ];
+        (Just(code), vec(step, 0..24))
+    })
+}
+
+proptest! {
+    #[test]
+    fn the_window_follows_its_rules(config in configs(), (code, steps) in programs()) {
+        let fast = run(&config, &code, &steps);
+        let slow = Reference::new(&config).run(&code, &steps);
+        prop_assert_eq!(fast, slow);
+    }
+}
