@@ -175,6 +175,8 @@ pub struct Window {
     redirected: u64,
     fetch_translated: u64,
     fetch_walked: bool,
+    /// How many instructions had dispatched at the latest fetch, and its end.
+    fetched: (u64, u64),
     /// Nothing dispatches before an instruction that drains the window is done.
     barrier: u64,
     predictor: Predictor,
@@ -258,6 +260,7 @@ impl Window {
             redirected: 0,
             fetch_translated: 0,
             fetch_walked: false,
+            fetched: (0, 0),
             barrier: 0,
             predictor: Predictor::new(&config.branch_predictor),
             reorder_buffer: Ring::new(config.window),
@@ -310,9 +313,9 @@ impl Window {
     /// instruction could dispatch is a stall.
     pub fn fetch(&mut self, translation: Cycles, walked: bool, data: Cycles) {
         let start = self.front_ready.max(self.fetch_queue.free());
-        // When one follows the other without a gap, translations are charged first, then data.
-        let before = if start == self.front_ready {
-            self.fetch_translated.max(self.redirected)
+        // Of fetches that make one stall, translations are charged first, then data.
+        let before = if self.fetched == (self.fetch_queue.count(), start) {
+            self.fetch_translated
         } else {
             start
         };
@@ -328,6 +331,7 @@ impl Window {
         }
         self.fetch_translated = before + waited + translation;
         self.front_ready = start + waited + translation + data.get();
+        self.fetched = (self.fetch_queue.count(), self.front_ready);
     }
 
     /// Instruction `index` of the current block accesses memory; everything before it in the block

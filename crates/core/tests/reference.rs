@@ -117,6 +117,8 @@ struct Reference<'a> {
     redirected: u64,
     fetch_translated: u64,
     fetch_walked: bool,
+    /// Dispatches before the last fetch, and its end.
+    fetched: (usize, u64),
     barrier: u64,
     clock: u64,
     last_done: u64,
@@ -147,6 +149,7 @@ impl<'a> Reference<'a> {
             redirected: 0,
             fetch_translated: 0,
             fetch_walked: false,
+            fetched: (0, 0),
             barrier: 0,
             clock: 0,
             last_done: 0,
@@ -189,7 +192,10 @@ impl<'a> Reference<'a> {
             let starts = self.starts.iter();
             starts.filter(|&&start| start == (unit, at)).count() as u32
         };
-        let at = (ready / interval..).find(|&at| taken(at) < count).unwrap();
+        let mut at = ready / interval;
+        while taken(at) == count {
+            at += 1;
+        }
         self.starts.push((unit, at));
         ready.max(at * interval)
     }
@@ -322,13 +328,14 @@ impl<'a> Reference<'a> {
                 self.counters.page_walkers_full += u64::from(begin > start);
             }
         }
-        let since = if start > self.front {
-            start
+        let since = if self.fetched == (self.dispatches.len(), start) {
+            self.fetch_translated
         } else {
-            self.redirected.max(self.fetch_translated)
+            start
         };
         self.fetch_translated = since + begin - start + translation;
         self.front = begin + translation + data;
+        self.fetched = (self.dispatches.len(), self.front);
     }
 
     fn unit_and_latency(&self, class: Class) -> (&'static str, u32) {

@@ -1,0 +1,766 @@
+//! Does each resource of the window limit what it should, as configured and no more?
+
+mod common;
+
+use common::{load, operation, presets, skylake, store};
+use contigua_core::{Blocks, CoreConfig, Error, Window};
+use contigua_program::decode::{Instruction, OperationClass as Class};
+use contigua_units::{Cycles, PhysAddr, VirtAddr};
+
+const LINE: u64 = 64;
+const FRAME: u64 = 4096;
+
+/// What an access meets beyond first-level hits.
+#[derive(Clone, Copy, Default)]
+struct Answer {
+    address: u64,
+    translation: u64,
+    walked: bool,
+    data: u64,
+}
+
+/// A hit.
+fn hit(address: u64) -> Answer {
+    Answer {
+        address,
+        ..Answer::default()
+    }
+}
+
+/// A miss of the L1 data cache.
+fn miss(address: u64, data: u64) -> Answer {
+    Answer {
+        data,
+        ..hit(address)
+    }
+}
+
+/// A page walk.
+fn walk(address: u64, translation: u64) -> Answer {
+    Answer {
+        translation,
+        walked: true,
+        ..hit(address)
+    }
+}
+
+struct Core {
+    window: Window,
+    blocks: Blocks,
+    learned: usize,
+}
+
+impl Core {
+    fn new(config: &CoreConfig) -> Self {
+        Self {
+            window: Window::new(config).unwrap(),
+            blocks: Blocks::new(config),
+            learned: 0,
+        }
+    }
+
+    /// Learns a block at an address of its own.
+    fn block(&mut self, code: &[Instruction]) -> usize {
+        self.block_at(0x40_0000 + 0x1000 * self.learned as u64, code)
+    }
+
+    fn block_at(&mut self, address: u64, code: &[Instruction]) -> usize {
+        let lengths = vec![4; code.len()];
+        let address = VirtAddr::new(address);
+        self.blocks.learn(self.learned, address, &lengths, code);
+        self.learned += 1;
+        self.learned - 1
+    }
+
+    fn enter(&mut self, block: usize) {
+        self.window.enter(&self.blocks, block);
+    }
+
+    fn access(&mut self, index: usize, store: bool, answer: Answer) -> u64 {
+        let start = self.window.access(&self.blocks, index, store);
+        self.window.answer_at(
+            PhysAddr::new(answer.address),
+            Cycles::new(answer.translation),
+            answer.walked,
+            Cycles::new(answer.data),
+        );
+        start.get()
+    }
+
+    fn load(&mut self, index: usize, answer: Answer) -> u64 {
+        self.access(index, false, answer)
+    }
+
+    fn store(&mut self, index: usize, answer: Answer) -> u64 {
+        self.access(index, true, answer)
+    }
+
+    /// The time when everything is done.
+    fn done(&mut self) -> u64 {
+        self.window.drain(&self.blocks);
+        assert_eq!(self.window.breakdown().total(), self.window.cycles());
+        self.window.cycles().get()
+    }
+}
+
+/// How long a block of `count` times `code` takes.
+fn time(config: &CoreConfig, code: Instruction, count: usize) -> u64 {
+    let mut core = Core::new(config);
+    let block = core.block(&vec![code; count]);
+    core.enter(block);
+    core.done()
+}
+
+/// A core after one block of as many loads, with what they met.
+fn loads(config: &CoreConfig, code: Instruction, answers: &[Answer]) -> Core {
+    let mut core = Core::new(config);
+    let block = core.block(&vec![code; answers.len()]);
+    core.enter(block);
+    for (index, answer) in answers.iter().enumerate() {
+        core.load(index, *answer);
+    }
+    core
+}
+
+fn lines(count: u64, data: u64) -> Vec<Answer> {
+    (0..count).map(|n| miss(n * LINE, data)).collect()
+}
+
+#[test]
+fn do_dependent_operations_take_their_latencies() {
+    for config in presets() {
+        let latency = &config.latency_cycles;
+        let chains = [
+            (Class::IntegerSimple, latency.integer),
+            (Class::IntegerMultiply, latency.multiply),
+            (Class::IntegerDivide, latency.divide),
+            (Class::FloatAdd, latency.float_add),
+            (Class::FloatMultiply, latency.float_multiply),
+            (Class::FloatDivide, latency.float_divide),
+            (Class::FloatOther, latency.float_other),
+            (Class::VectorSimple, latency.vector),
+            (Class::VectorMultiply, latency.vector_multiply),
+            (Class::Other, latency.other),
+        ];
+        for (class, latency) in chains {
+            let chain = operation(class, &[0, 1], &[0]);
+            assert_eq!(time(&config, chain, 1000), 1000 * u64::from(latency));
+        }
+        assert_eq!(latency.integer, 1, "an addition takes a cycle");
+    }
+}
+
+#[test]
+fn do_independent_operations_run_as_wide_as_ports_and_issue_allow() {
+    for config in presets() {
+        let ports = &config.ports;
+        let latency = &config.latency_cycles;
+        let streams = [
+            (Class::IntegerSimple, ports.integer, latency.integer),
+            (Class::IntegerMultiply, ports.multiply, latency.multiply),
+            (Class::FloatAdd, ports.float, latency.float_add),
+            (Class::VectorSimple, ports.vector, latency.vector),
+            (Class::Nop, config.issue_width, 1),
+        ];
+        for (class, width, latency) in streams {
+            let width = u64::from(width.min(config.issue_width).min(config.retire_width));
+            let stream = operation(class, &[0], &[1]);
+            let cycles = 9999_u64.div_ceil(width) - 1 + u64::from(latency);
+            assert_eq!(time(&config, stream, 9999), cycles, "{class:?}");
+        }
+    }
+}
+
+#[test]
+fn do_dividers_start_once_an_interval() {
+    for config in presets() {
+        let (interval, latency) = (&config.divide_interval_cycles, &config.latency_cycles);
+        for (class, interval, latency) in [
+            (Class::IntegerDivide, interval.integer, latency.divide),
+            (Class::FloatDivide, interval.float, latency.float_divide),
+        ] {
+            let cycles = 999 * u64::from(interval) + u64::from(latency);
+            assert_eq!(time(&config, operation(class, &[0], &[1]), 1000), cycles);
+        }
+    }
+}
+
+#[test]
+fn does_a_unit_serve_what_is_ready_before_what_waits() {
+    let config = skylake();
+    let mut core = Core::new(&config);
+    let multiply = |from, to| operation(Class::IntegerMultiply, &[from], &[to]);
+    // The first multiplication waits for memory; there is one multiplier.
+    let chain = [load(&[1], 0), multiply(0, 2), multiply(3, 3)];
+    let block = core.block(&[&chain[..], &[load(&[3], 4)]].concat());
+    core.enter(block);
+    core.load(0, miss(0, 200));
+    assert_eq!(core.load(3, hit(0x1000)), 3);
+}
+
+#[test]
+fn do_dependent_loads_take_the_latency_of_the_first_level() {
+    for config in presets() {
+        let latency = u64::from(config.latency_cycles.load);
+        let hits = vec![hit(0); 1000];
+        assert_eq!(loads(&config, load(&[0], 0), &hits).done(), 1000 * latency);
+    }
+}
+
+#[test]
+fn do_independent_loads_share_the_load_ports() {
+    for config in presets() {
+        let ports = u64::from(config.ports.load);
+        let latency = u64::from(config.latency_cycles.load);
+        let cycles = 999_u64.div_ceil(ports) - 1 + latency;
+        let hits = vec![hit(0); 999];
+        assert_eq!(loads(&config, load(&[0], 1), &hits).done(), cycles);
+    }
+}
+
+#[test]
+fn do_dependent_misses_take_the_full_latency_each() {
+    for config in presets() {
+        let latency = u64::from(config.latency_cycles.load);
+        let mut core = loads(&config, load(&[0], 0), &lines(100, 200));
+        assert_eq!(core.done(), 100 * (200 + latency));
+        assert_eq!(core.window.counters().miss_registers_full, 0);
+        assert_eq!(core.window.breakdown().data, Cycles::new(100 * 200));
+    }
+}
+
+#[test]
+fn do_independent_misses_share_the_miss_registers() {
+    for config in presets() {
+        let registers = u64::from(config.miss_registers);
+        let latency = u64::from(config.latency_cycles.load);
+        let mut core = loads(&config, load(&[0], 1), &lines(registers * 20, 200));
+        let last_start = (registers - 1) / u64::from(config.ports.load);
+        assert_eq!(core.done(), 20 * 200 + last_start + latency);
+        assert_eq!(core.window.counters().miss_registers_full, registers * 19);
+    }
+}
+
+#[test]
+fn does_a_load_wait_for_its_line_that_is_on_its_way() {
+    let config = skylake();
+    let latency = u64::from(config.latency_cycles.load);
+    let mut answers = lines(1, 200);
+    answers.extend([hit(8), hit(16), hit(LINE)]);
+    let mut core = loads(&config, load(&[0], 1), &answers);
+    assert_eq!(core.done(), 200 + latency);
+    assert_eq!(core.window.counters().merged_misses, 2);
+    // Nor does it take a miss register when the cache lost the line on the way.
+    let mut core = loads(&config, load(&[0], 1), &[miss(0, 200), miss(8, 200)]);
+    assert_eq!(core.done(), 200 + latency);
+}
+
+#[test]
+fn does_a_load_that_comes_first_in_time_bring_the_line() {
+    let config = skylake();
+    let latency = u64::from(config.latency_cycles.load);
+    let mut core = Core::new(&config);
+    // The second load waits for the first; the third loads the same line and waits for nothing.
+    let block = core.block(&[load(&[1], 0), load(&[0], 2), load(&[1], 3), load(&[3], 4)]);
+    core.enter(block);
+    core.load(0, miss(0, 200));
+    core.load(1, miss(LINE, 100));
+    assert_eq!(core.load(2, hit(LINE)), 0);
+    assert_eq!(core.load(3, hit(0x2000)), 100 + latency);
+}
+
+#[test]
+fn do_loads_overlap_within_the_window_and_not_beyond() {
+    for mut config in presets() {
+        config.load_buffer = config.window;
+        let window = config.window as usize;
+        let miss_latency = 200 + u64::from(config.latency_cycles.load);
+        let run = |distance: usize| {
+            let mut core = Core::new(&config);
+            let nop = operation(Class::Nop, &[], &[]);
+            let mut code = vec![load(&[0], 1)];
+            code.resize(distance, nop);
+            code.push(load(&[0], 1));
+            let block = core.block(&code);
+            core.enter(block);
+            core.load(0, miss(0, 200));
+            core.load(distance, miss(LINE, 200))
+        };
+        let dispatched = (window as u64 - 1) / u64::from(config.issue_width);
+        assert_eq!(run(window - 1), dispatched);
+        assert_eq!(run(window), miss_latency);
+    }
+}
+
+#[test]
+fn does_the_load_buffer_limit_loads() {
+    for config in presets() {
+        let size = u64::from(config.load_buffer);
+        let latency = u64::from(config.latency_cycles.load);
+        // The first load misses, the others hit.
+        let mut answers = vec![hit(0x1000); size as usize + 1];
+        answers[0] = miss(0, 2000);
+        let mut core = loads(&config, load(&[0], 1), &answers);
+        assert_eq!(core.window.counters().load_buffer_full, 1);
+        let retire_width = u64::from(config.retire_width);
+        let others = latency.max(size / retire_width);
+        assert_eq!(core.done(), 2000 + latency + others);
+        answers.pop();
+        let mut core = loads(&config, load(&[0], 1), &answers);
+        assert_eq!(core.window.counters().load_buffer_full, 0);
+        // The others retire after the first.
+        let others = (size - 1) / retire_width;
+        assert_eq!(core.done(), 2000 + latency + others);
+    }
+}
+
+#[test]
+fn do_stores_go_to_the_cache_one_a_cycle() {
+    for mut config in presets() {
+        config.ports.store = 4;
+        config.retire_width = config.retire_width.max(config.issue_width);
+        let width = u64::from(config.issue_width.min(4));
+        let size = u64::from(config.store_buffer);
+        let mut core = Core::new(&config);
+        let block = core.block(&vec![store(&[0], &[1]); 10_000]);
+        core.enter(block);
+        for index in 0..10_000 {
+            core.store(index, hit(0));
+        }
+        // The first retires at 1 and is in the cache at 2; one a cycle follows. The last one
+        // dispatches when the one that is a store buffer before it is there.
+        assert_eq!(core.done(), 2 + (10_000 - 1 - size) + 1);
+        assert!(core.window.counters().store_buffer_full > 0);
+        // As many as the buffer holds do not wait.
+        let mut core = Core::new(&config);
+        let block = core.block(&vec![store(&[0], &[1]); size as usize]);
+        core.enter(block);
+        for index in 0..size as usize {
+            core.store(index, hit(0));
+        }
+        assert_eq!(core.done(), size.div_ceil(width));
+        assert_eq!(core.window.counters().store_buffer_full, 0);
+    }
+}
+
+#[test]
+fn do_misses_of_stores_overlap_as_far_as_miss_registers_go() {
+    for config in presets() {
+        let registers = u64::from(config.miss_registers);
+        let count = registers * 40;
+        let mut core = Core::new(&config);
+        let block = core.block(&vec![store(&[0], &[1]); count as usize]);
+        core.enter(block);
+        for index in 0..count {
+            core.store(index as usize, miss(index * LINE, 200));
+        }
+        // The store that is a store buffer before the last one has to be in the cache.
+        let waves = (count - 1 - u64::from(config.store_buffer)) / registers + 1;
+        let cycles = core.done();
+        let about = waves * 200;
+        assert!((about..about + 40).contains(&cycles), "{cycles}, {about}");
+        let waited = core.window.breakdown().data.get();
+        assert!(waited * 10 > cycles * 8, "{:?}", core.window.breakdown());
+    }
+}
+
+#[test]
+fn does_a_load_get_its_data_from_a_store_before_it() {
+    let config = skylake();
+    let forward = u64::from(config.latency_cycles.store_forward);
+    let latency = u64::from(config.latency_cycles.load);
+    let run = |address: u64| {
+        let mut core = Core::new(&config);
+        let code = [
+            operation(Class::IntegerDivide, &[1], &[1]),
+            store(&[0], &[1]),
+            load(&[0], 2),
+            load(&[2], 3),
+        ];
+        let block = core.block(&code);
+        core.enter(block);
+        core.store(1, miss(0, 500));
+        core.load(2, hit(address));
+        (core.load(3, hit(0x1000)), core.window.counters())
+    };
+    let divided = u64::from(config.latency_cycles.divide);
+    let (start, counters) = run(0);
+    assert_eq!(start, divided + forward);
+    assert_eq!(counters.forwarded_loads, 1);
+    // The next word is not in the store buffer. The load is first in time to ask for the line.
+    let (start, counters) = run(8);
+    assert_eq!(start, 500 + latency);
+    assert_eq!(counters.forwarded_loads, 0);
+    assert_eq!(run(LINE).0, latency);
+}
+
+#[test]
+fn does_an_answer_by_line_forward_all_of_the_line() {
+    let config = skylake();
+    let mut core = Core::new(&config);
+    let block = core.block(&[store(&[0], &[1]), load(&[0], 2)]);
+    core.enter(block);
+    core.window.access(&core.blocks, 0, true);
+    core.window.answer(7, Cycles::ZERO, false, Cycles::ZERO);
+    core.window.access(&core.blocks, 1, false);
+    core.window.answer(7, Cycles::ZERO, false, Cycles::ZERO);
+    assert_eq!(core.window.counters().forwarded_loads, 1);
+}
+
+#[test]
+fn do_page_walkers_limit_walks() {
+    for config in presets() {
+        let walkers = u64::from(config.page_walkers);
+        let latency = u64::from(config.latency_cycles.load);
+        let answers: Vec<_> = (0..walkers * 20).map(|n| walk(n * FRAME, 100)).collect();
+        let mut core = loads(&config, load(&[0], 1), &answers);
+        let last_start = (walkers - 1) / u64::from(config.ports.load);
+        assert_eq!(core.done(), 20 * 100 + last_start + latency);
+        assert_eq!(core.window.counters().page_walkers_full, walkers * 19);
+        // The last cycles of each load are those of its first-level hit.
+        let walking = core.window.breakdown().walk.get();
+        assert!((20 * (100 - latency - 2)..20 * 100).contains(&walking));
+        // Hits in the second-level TLB need no walker.
+        let answers: Vec<_> = (0..100)
+            .map(|n| Answer {
+                walked: false,
+                ..walk(n * FRAME, 9)
+            })
+            .collect();
+        let mut core = loads(&config, load(&[0], 1), &answers);
+        let last_start = 99 / u64::from(config.ports.load);
+        assert_eq!(core.done(), last_start + 9 + latency);
+        assert_eq!(core.window.breakdown().walk, Cycles::ZERO);
+        assert!(core.window.breakdown().tlb > Cycles::ZERO);
+    }
+}
+
+#[test]
+fn does_a_walk_delay_only_what_depends_on_it() {
+    for config in presets() {
+        let window = config.window as usize;
+        let latency = u64::from(config.latency_cycles.load);
+        let mut core = Core::new(&config);
+        let nop = operation(Class::Nop, &[], &[]);
+        let mut code = vec![load(&[0], 1), load(&[1], 2), load(&[0], 3), load(&[0], 4)];
+        code.resize(window - 1, nop);
+        code.extend([load(&[0], 5), load(&[0], 6)]);
+        let block = core.block(&code);
+        core.enter(block);
+        core.load(0, walk(0, 300));
+        assert_eq!(core.load(1, hit(FRAME)), 300 + latency, "depends on it");
+        assert!(core.load(2, hit(2 * FRAME)) <= 1, "independent");
+        assert!(core.load(3, hit(8)) <= 3, "same page");
+        let dispatched = (window as u64 - 1) / u64::from(config.issue_width);
+        assert_eq!(core.load(window - 1, hit(3 * FRAME)), dispatched);
+        assert_eq!(core.load(window, hit(4 * FRAME)), 300 + latency);
+        assert_eq!(core.window.counters().merged_walks, 1);
+        assert_eq!(core.window.counters().window_full, 1);
+    }
+}
+
+/// A block that is one conditional branch to itself, and one that follows it.
+fn branches(config: &CoreConfig, taken: impl Iterator<Item = bool>) -> Core {
+    let mut core = Core::new(config);
+    let branch = operation(Class::BranchConditional, &[], &[]);
+    let start = core.block_at(0x1000, &[branch]);
+    let next = core.block_at(0x1004, &[operation(Class::Jump, &[], &[])]);
+    core.enter(start);
+    for taken in taken {
+        if !taken {
+            core.enter(next);
+        }
+        core.enter(start);
+    }
+    core
+}
+
+#[test]
+fn are_regular_branches_predicted() {
+    let config = skylake();
+    let patterns: [fn(u32) -> bool; 5] = [
+        |_| true,
+        |_| false,
+        |n| n % 2 == 0,
+        |n| n % 7 != 0,
+        |n| [true, true, false, true, false, false][n as usize % 6],
+    ];
+    for pattern in patterns {
+        let mut core = branches(&config, (0..10_000).map(pattern));
+        core.done();
+        let counters = core.window.counters();
+        assert_eq!(counters.branches, 10_000);
+        assert!(counters.mispredictions < 100, "{counters:?}");
+    }
+}
+
+#[test]
+fn are_random_branches_mispredicted_half_of_the_time() {
+    for config in presets() {
+        let mut state = 1_u64;
+        let random = (0..10_000).map(|_| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            state >> 63 != 0
+        });
+        let mut core = branches(&config, random);
+        core.done();
+        let counters = core.window.counters();
+        assert!((4500..5500).contains(&counters.mispredictions));
+        let penalty = config.mispredict_penalty_cycles;
+        assert_eq!(
+            core.window.breakdown().branch,
+            penalty * counters.mispredictions
+        );
+    }
+}
+
+#[test]
+fn does_a_misprediction_cost_its_penalty_after_the_branch_completes() {
+    for config in presets() {
+        let mut core = Core::new(&config);
+        // Nothing was called, so that the target of the return is not known.
+        let wait = operation(Class::IntegerDivide, &[1], &[0]);
+        let start = core.block(&[wait, operation(Class::Return, &[0], &[])]);
+        let after = core.block(&[load(&[2], 3)]);
+        core.enter(start);
+        core.enter(after);
+        let resolved = u64::from(config.latency_cycles.divide) + 1;
+        let penalty = config.mispredict_penalty_cycles.get();
+        assert_eq!(core.load(0, hit(0)), resolved + penalty);
+        assert_eq!(core.window.counters().mispredictions, 1);
+    }
+}
+
+#[test]
+fn are_returns_predicted_as_deep_as_the_stack() {
+    let config = skylake();
+    let depth = u64::from(config.branch_predictor.return_stack);
+    let run = |calls: u64| {
+        let mut core = Core::new(&config);
+        // Block 2n is a call, which block 2n + 1 follows, which returns.
+        for n in 0..calls {
+            let address = 0x1000 * (n + 1);
+            core.block_at(address, &[operation(Class::Call, &[], &[])]);
+            core.block_at(address + 4, &[operation(Class::Return, &[], &[])]);
+        }
+        let leaf = core.block(&[operation(Class::Return, &[], &[])]);
+        for n in 0..calls {
+            core.enter(2 * n as usize);
+        }
+        core.enter(leaf);
+        for n in (0..calls).rev() {
+            core.enter(2 * n as usize + 1);
+        }
+        core.done();
+        assert_eq!(core.window.counters().branches, calls);
+        core.window.counters().mispredictions
+    };
+    assert_eq!(run(depth), 0);
+    // The outermost returns were lost.
+    assert_eq!(run(depth + 3), 3);
+}
+
+#[test]
+fn are_indirect_branches_predicted_when_they_follow_a_pattern() {
+    let config = skylake();
+    let mut core = Core::new(&config);
+    let jump = core.block(&[operation(Class::JumpIndirect, &[0], &[])]);
+    let cases: Vec<_> = (0..4)
+        .map(|_| core.block(&[operation(Class::Jump, &[], &[])]))
+        .collect();
+    for round in 0..4000 {
+        core.enter(jump);
+        core.enter(cases[[0, 1, 2, 1, 3][round % 5]]);
+    }
+    core.done();
+    let counters = core.window.counters();
+    assert_eq!(counters.branches, 4000);
+    assert!(counters.mispredictions < 40, "{counters:?}");
+}
+
+#[test]
+fn does_an_atomic_wait_for_all_before_and_hold_all_after() {
+    let config = skylake();
+    let latency = u64::from(config.latency_cycles.load);
+    let mut core = Core::new(&config);
+    let atomic = Instruction {
+        class: Class::Atomic,
+        stores: 1,
+        ..load(&[0], 1)
+    };
+    let block = core.block(&[store(&[0], &[1]), atomic, load(&[0], 2)]);
+    core.enter(block);
+    core.store(0, miss(0, 200));
+    // The store retires at 1, then its line takes 200 cycles.
+    assert_eq!(core.load(1, hit(LINE)), 1 + 200);
+    let retired = 201 + latency + u64::from(config.latency_cycles.atomic);
+    assert_eq!(core.store(1, hit(LINE)), retired);
+    assert_eq!(core.load(2, hit(2 * LINE)), retired + 1);
+    core.done();
+    assert!(core.window.breakdown().data >= Cycles::new(199));
+}
+
+#[test]
+fn does_the_front_end_hide_fetches_when_it_is_ahead() {
+    let config = skylake();
+    let queue = config.fetch_queue as usize;
+    let width = u64::from(config.issue_width);
+    let nop = operation(Class::Nop, &[], &[]);
+    let run = |before: usize, latency: u64| {
+        let mut core = Core::new(&config);
+        let start = core.block(&vec![nop; before]);
+        let after = core.block(&[load(&[0], 1)]);
+        core.enter(start);
+        core.enter(after);
+        let fetch = Cycles::new(latency);
+        core.window.fetch(Cycles::ZERO, false, fetch);
+        let start = core.load(0, hit(0));
+        core.done();
+        (start, core.window.breakdown().fetch.get())
+    };
+    // Nothing is ahead of the first instruction.
+    assert_eq!(run(0, 30), (30, 30));
+    // The front end is a queue ahead, which is worth `queue / width` cycles.
+    let hidden = queue as u64 / width;
+    let dispatch = 10 * queue as u64 / width;
+    assert_eq!(run(10 * queue, hidden), (dispatch, 0));
+    assert_eq!(run(10 * queue, hidden + 5).0, dispatch + 5);
+    let stalled = run(10 * queue, hidden + 5).1;
+    assert!((4..=5).contains(&stalled), "{stalled}");
+}
+
+#[test]
+fn are_fetches_charged_to_translation_and_then_to_the_line() {
+    let config = skylake();
+    let mut core = Core::new(&config);
+    let block = core.block(&[operation(Class::Nop, &[], &[])]);
+    core.enter(block);
+    core.window.fetch(Cycles::new(40), true, Cycles::new(10));
+    core.window.fetch(Cycles::ZERO, false, Cycles::new(7));
+    assert_eq!(core.done(), 58);
+    let parts = core.window.breakdown();
+    assert_eq!(
+        (parts.walk, parts.fetch),
+        (Cycles::new(40), Cycles::new(17))
+    );
+    core.enter(block);
+    core.window.fetch(Cycles::new(9), false, Cycles::ZERO);
+    core.done();
+    assert_eq!(core.window.breakdown().tlb, Cycles::new(9));
+}
+
+#[test]
+fn does_a_fault_restart_the_access_after_the_kernel() {
+    let config = skylake();
+    let mut core = Core::new(&config);
+    let block = core.block(&[operation(Class::Nop, &[], &[]), load(&[0], 1)]);
+    core.enter(block);
+    assert_eq!(core.window.access(&core.blocks, 1, false), Cycles::ZERO);
+    core.window.kernel(Cycles::new(1000));
+    let (translation, data) = (Cycles::new(30), Cycles::new(10));
+    core.window.answer(1, translation, true, data);
+    let latency = u64::from(config.latency_cycles.load);
+    assert_eq!(core.done(), 1 + 1000 + 40 + latency);
+    let parts = core.window.breakdown();
+    assert_eq!(parts.kernel, Cycles::new(1000));
+    assert_eq!((parts.walk, parts.data), (translation, data));
+}
+
+#[test]
+fn does_waiting_count_as_idle_and_never_go_back() {
+    let mut core = Core::new(&skylake());
+    core.window.wait_until(Cycles::new(500));
+    core.window.wait_until(Cycles::new(300));
+    assert_eq!(core.window.now(), Cycles::new(500));
+    assert_eq!(core.window.breakdown().idle, Cycles::new(500));
+    core.window.reset();
+    assert_eq!(core.window.cycles(), Cycles::ZERO);
+    assert_eq!(core.window.now(), Cycles::new(500));
+    core.window.wait_until(Cycles::new(501));
+    assert_eq!(core.done(), 1);
+}
+
+#[test]
+fn is_code_that_is_not_known_as_wide_as_issue() {
+    for config in presets() {
+        let mut core = Core::new(&config);
+        core.blocks.learn(3, VirtAddr::new(0x1000), &[4; 1200], &[]);
+        assert!(core.blocks.knows(3) && !core.blocks.knows(2) && !core.blocks.knows(4));
+        core.enter(3);
+        assert_eq!(core.done(), 1200 / u64::from(config.issue_width));
+    }
+}
+
+#[test]
+fn is_the_stack_pointer_free_of_dependences() {
+    const RSP: u32 = 4;
+    let config = skylake();
+    let mut pop = load(&[RSP], 0);
+    pop.writes = common::registers(&[0, RSP]);
+    let hits: Vec<_> = (0..1000).map(|n| hit(n * 8)).collect();
+    let cycles = 1000 / u64::from(config.ports.load) - 1 + u64::from(config.latency_cycles.load);
+    assert_eq!(loads(&config, pop, &hits).done(), cycles);
+}
+
+#[test]
+fn do_accesses_outside_of_blocks_count_as_instructions() {
+    let config = skylake();
+    let mut core = Core::new(&config);
+    let block = core.block(&[load(&[0], 1), load(&[0], 1)]);
+    core.enter(block);
+    core.load(0, hit(0));
+    core.window.drain(&core.blocks);
+    // The thread comes back and finishes the block, which has executed.
+    core.load(1, hit(0));
+    core.done();
+    assert_eq!(core.window.counters().operations, 3);
+    assert_eq!(core.window.counters().loads, 2);
+}
+
+#[test]
+fn does_a_string_instruction_copy_at_the_speed_of_the_store_buffer() {
+    let config = skylake();
+    let mut core = Core::new(&config);
+    let copy = Instruction {
+        class: Class::Other,
+        loads: 1,
+        stores: 1,
+        ..operation(Class::Other, &[1, 6, 7], &[1, 6, 7])
+    };
+    let block = core.block(&[copy]);
+    core.enter(block);
+    for n in 0..10_000 {
+        core.load(0, hit(n * 8));
+        core.store(0, hit((1 << 30) + n * 8));
+    }
+    let cycles = core.done();
+    assert!((10_000..10_100).contains(&cycles), "{cycles}");
+    assert_eq!(core.window.counters().operations, 10_000);
+}
+
+#[test]
+fn are_impossible_cores_refused() {
+    let refused = |change: fn(&mut CoreConfig)| {
+        let mut config = skylake();
+        change(&mut config);
+        Window::new(&config).unwrap_err()
+    };
+    assert_eq!(refused(|core| core.issue_width = 0), Error::IssueWidth(0));
+    assert_eq!(
+        refused(|core| core.page_walkers = 0),
+        Error::Range {
+            key: "page_walkers",
+            value: 0,
+            most: 1 << 16
+        }
+    );
+    assert_eq!(
+        refused(|core| core.branch_predictor.target_entries = 3),
+        Error::PowerOfTwo {
+            key: "branch_predictor.target_entries",
+            value: 3
+        }
+    );
+}
