@@ -394,7 +394,7 @@ pub struct RunConfig {
     /// Cores of the server. Threads are spread over them by their order of appearance.
     pub cores: u32,
     /// Pages in use that the kernel migrates in a second of simulated time.
-    pub migrations_per_second: u32,
+    pub migrations_per_second: f64,
     /// Where a timeline of what happened is written, for Perfetto.
     #[serde(skip)]
     pub timeline: Option<PathBuf>,
@@ -419,7 +419,7 @@ impl RunConfig {
         }
         let what = if self.cores > 1 && self.detail == Detail::Additive {
             "several cores need"
-        } else if self.migrations_per_second > 0 && self.detail != Detail::Full {
+        } else if self.migrations_per_second > 0.0 && self.detail != Detail::Full {
             "migrations need"
         } else if self.timeline.is_some() && self.detail != Detail::Full {
             "a timeline needs"

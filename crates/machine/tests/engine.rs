@@ -49,7 +49,7 @@ fn config(memory: u64, detail: Detail) -> RunConfig {
         classify_misses: false,
         detail,
         cores: 1,
-        migrations_per_second: 0,
+        migrations_per_second: 0.0,
         timeline: None,
         seed: 3,
         skip: 0,
@@ -173,7 +173,7 @@ fn holes() -> impl Strategy<Value = Holes> {
 struct Kind {
     detail: Detail,
     cores: u32,
-    migrations: u32,
+    migrations: f64,
     migration: MigrationConfig,
 }
 
@@ -202,11 +202,11 @@ fn server() -> impl Strategy<Value = Kind> {
         1 => Just(Kind {
             detail: Detail::Additive,
             cores: 1,
-            migrations: 0,
+            migrations: 0.0,
             migration: MigrationConfig::default(),
         }),
         // Far more migrations than anybody would ask for: a page every 2 microseconds.
-        3 => (1..4u32, prop::sample::select(vec![0, 500_000]), migration).prop_map(
+        3 => (1..4u32, prop::sample::select(vec![0.0, 500_000.0]), migration).prop_map(
             |(cores, migrations, migration)| Kind {
                 detail: Detail::Full,
                 cores,

@@ -52,7 +52,7 @@ struct RunSpec {
     #[pyo3(default)]
     cores: Option<u32>,
     #[pyo3(default)]
-    migrations: Option<u32>,
+    migrations: Option<f64>,
     #[pyo3(default)]
     timeline: Option<PathBuf>,
 }
@@ -89,7 +89,7 @@ impl RunSpec {
             classify_misses: self.classify_misses,
             detail,
             cores: self.cores.unwrap_or(1),
-            migrations_per_second: self.migrations.unwrap_or(0),
+            migrations_per_second: self.migrations.unwrap_or(0.0),
             timeline: self.timeline,
             seed: self.seed,
             skip: self.skip,

@@ -33,7 +33,6 @@ const TICK: Nanoseconds = Nanoseconds::new(1_000_000);
 /// Pages that TLBs missed last: those in use.
 const RECENT: usize = 64;
 const LINES: u64 = 64;
-const NANOSECONDS_OF_SECOND: u64 = 1_000_000_000;
 
 /// A page that the last level migrates.
 struct Moving {
@@ -84,9 +83,12 @@ pub(crate) struct Migrations {
 impl Migrations {
     pub(super) fn new(config: &RunConfig) -> Self {
         let clock = config.machine.clock;
-        let interval = match u64::from(config.migrations_per_second) {
-            0 => 0,
-            rate => Nanoseconds::new(NANOSECONDS_OF_SECOND).at(clock).get() / rate,
+        let cycles_of_second = f64::from(clock.get()) * 1e6;
+        let rate = config.migrations_per_second;
+        let interval = if rate > 0.0 {
+            ((cycles_of_second / rate) as u64).max(1)
+        } else {
+            0
         };
         let first = if interval == 0 { u64::MAX } else { interval };
         Self {
