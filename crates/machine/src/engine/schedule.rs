@@ -323,6 +323,11 @@ impl Engine {
         let core = self.current;
         let now = self.windows[core].now();
         let wait = match (event, call) {
+            // The first thread can begin before its maker is back from the call.
+            (Event::ThreadStart { .. }, _) if self.schedule.spawned == Cycles::ZERO => {
+                let clocks = self.windows.iter().map(contigua_core::Window::now);
+                clocks.max().unwrap_or_default()
+            }
             (Event::ThreadStart { .. }, _) => self.schedule.spawned,
             (Event::ThreadEnd, _) => {
                 self.schedule.ended = now;
