@@ -331,6 +331,7 @@ fn do_stores_go_to_the_cache_one_a_cycle() {
         // dispatches when the one that is a store buffer before it is there.
         assert_eq!(core.done(), 2 + (10_000 - 1 - size) + 1);
         assert!(core.window.counters().store_buffer_full > 0);
+        assert_eq!(core.window.counters().stores, 10_000);
         // As many as the buffer holds do not wait.
         let mut core = Core::new(&config);
         let block = core.block(&vec![store(&[0], &[1]); size as usize]);

@@ -54,6 +54,30 @@ const NONE: RegisterSet = RegisterSet::EMPTY;
 const FLAGS: RegisterSet = RegisterSet::FLAGS;
 
 #[test]
+fn are_registers_of_addresses_told_apart_from_operands() {
+    let cases: [(&[u8], RegisterSet); 6] = [
+        // add rax, [rbx+rcx*8]
+        (&[0x48, 0x03, 0x04, 0xcb], general(&[RBX, RCX])),
+        // mov [rbx], rax
+        (&[0x48, 0x89, 0x03], general(&[RBX])),
+        // lea rax, [rbx+rcx*8]: no access
+        (&[0x48, 0x8d, 0x04, 0xcb], NONE),
+        // push rax
+        (&[0x50], general(&[RSP])),
+        // mov rax, fs:[0]
+        (
+            &[0x64, 0x48, 0x8b, 0x04, 0x25, 0, 0, 0, 0],
+            RegisterSet::OTHER,
+        ),
+        // mov rax, [rip]
+        (&[0x48, 0x8b, 0x05, 0, 0, 0, 0], NONE),
+    ];
+    for (bytes, addresses) in cases {
+        assert_eq!(decode(bytes).addresses, addresses, "{bytes:x?}");
+    }
+}
+
+#[test]
 fn are_plain_operands_told_apart() {
     // add rax, rbx
     check(

@@ -170,3 +170,58 @@ impl Ring {
         self.count
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn starts_beyond_the_horizon_are_not_counted() {
+        let mut units = Units::new(1, 1);
+        assert_eq!(units.start(HORIZON - 1, 0), HORIZON - 1);
+        // The last cycle that counts is taken, and the one after it does not count.
+        assert_eq!(units.start(HORIZON - 1, 0), HORIZON);
+        assert_eq!(units.start(HORIZON, 0), HORIZON);
+        assert_eq!(units.start(HORIZON, 0), HORIZON);
+    }
+
+    proptest! {
+        #[test]
+        fn units_agree_with_a_list_of_starts(
+            count in 1..4_u32, interval in 1..5_u32,
+            requests in proptest::collection::vec((0..200_u64, 0..1500_u64), 1..400)
+        ) {
+            let mut units = Units::new(count, interval);
+            let mut starts: HashMap<u64, u32> = HashMap::new();
+            let mut dispatch = 0;
+            for (step, wait) in requests {
+                // Dispatch stands still at times, so that units are scarce.
+                dispatch += step.saturating_sub(150);
+                let ready = dispatch + wait / 3;
+                let interval = u64::from(interval);
+                let mut at = ready / interval;
+                while starts.get(&at) == Some(&count) {
+                    at += 1;
+                }
+                *starts.entry(at).or_default() += 1;
+                prop_assert_eq!(units.start(ready, dispatch), ready.max(at * interval));
+            }
+        }
+
+        #[test]
+        fn a_ring_tells_the_time_of_the_one_so_many_before(
+            capacity in 1..20_u32, times in proptest::collection::vec(1..1000_u64, 0..100)
+        ) {
+            let mut ring = Ring::new(capacity);
+            for (count, time) in times.iter().enumerate() {
+                let before = count.checked_sub(capacity as usize);
+                prop_assert_eq!(ring.free(), before.map_or(0, |before| times[before]));
+                ring.push(*time);
+            }
+        }
+    }
+}
