@@ -162,7 +162,10 @@ impl Engine {
     }
 
     /// Writes the timeline, if one was asked for.
-    fn save_timeline(&self) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// [`Error::Timeline`], and no half of a file stays behind.
+    pub fn save_timeline(&self) -> Result<(), Error> {
         match (&self.timeline, &self.config.timeline) {
             (Some(timeline), Some(path)) => timeline.save(path, self.windows.len()),
             _ => Ok(()),

@@ -238,7 +238,7 @@ impl Engine {
                 Answer::Fault { latency, host } => {
                     if WINDOW {
                         self.enter_kernel(self.current);
-                        self.hurry_migrations();
+                        self.before_fault(&request);
                         self.charge(latency);
                     } else {
                         self.core.translation(latency, true);

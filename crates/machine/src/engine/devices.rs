@@ -1,7 +1,8 @@
 //! The network device: it writes what was received into pinned buffers and reads what is sent from
 //! them, through an IOMMU, while the program's own system calls say how much and when.
 //!
-//! Buffers are the frames that the simulated kernel holds for its sockets. Receiving: the device
+//! The driver takes the buffers of the device's queue when the first connection moves data, and
+//! keeps them: this is memory that Linux cannot move, and that only hardware can. Receiving: the device
 //! writes lines into the last level (Intel's Data Direct I/O), then the core that made the call
 //! reads them there to copy them to the program. Sending: the core writes them, the device reads
 //! them. What the kernel does beside that copy is in the costs of a system call.
@@ -25,11 +26,9 @@ const OVERLAP: u64 = 8;
 /// The device, its queue and its translations.
 #[derive(Default)]
 pub(crate) struct Devices {
-    /// Frames of the queue, in turn.
+    /// Frames of the queue, in turn; none before the first connection.
     buffers: Vec<Frame>,
     next: usize,
-    /// The kernel's latest buffer when the queue was made.
-    newest: Option<Frame>,
     /// Bytes of the current buffer that are used.
     used: u64,
     /// Least recently used first.
@@ -54,15 +53,6 @@ impl Devices {
         let before = self.iotlb.len();
         self.iotlb.retain(|&frame| frame != from);
         self.counters.iotlb_invalidations += (before - self.iotlb.len()) as u64;
-    }
-
-    /// The kernel's buffers have changed.
-    pub(super) fn set_buffers(&mut self, frames: impl Iterator<Item = Frame>) {
-        self.buffers.clear();
-        self.buffers.extend(frames.take(RING));
-        if self.next >= self.buffers.len() {
-            self.next = 0;
-        }
     }
 
     fn translate(&mut self, frame: Frame) {
@@ -103,10 +93,8 @@ impl Engine {
         if self.memory.is_none() || bytes == 0 || !self.kernel.is_socket(thread, descriptor) {
             return;
         }
-        let newest = self.kernel.network_buffers().next();
-        if newest != self.devices.newest {
-            self.devices.newest = newest;
-            self.devices.set_buffers(self.kernel.network_buffers());
+        if self.devices.buffers.is_empty() {
+            self.devices.buffers = self.kernel.take_network_buffers(RING);
         }
         if self.devices.buffers.is_empty() {
             return;

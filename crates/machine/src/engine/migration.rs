@@ -698,6 +698,20 @@ impl Engine {
         self.charge(waited);
     }
 
+    /// Lets migrations end before the kernel handles a fault that may meet them.
+    pub(super) fn before_fault(&mut self, request: &Request) {
+        let page = request.address.align_down(PAGE_BYTES);
+        let space = request.space;
+        let target = Target::Page { space, page };
+        let moving = self.migrations.moving.iter().map(|moving| &moving.relocation);
+        let lazy = self.migrations.lazy.iter().map(|lazy| &lazy.relocation);
+        let refused = self.migrations.refused.iter();
+        let meets = moving.chain(lazy).chain(refused).any(|other| other.target == target);
+        if meets || self.kernel.fault_may_move() {
+            self.hurry_migrations();
+        }
+    }
+
     /// Lets migrations end before the kernel changes mappings for an event.
     pub(super) fn before_event(&mut self, event: &Event, call: Option<&Call>) {
         self.synchronise(event, call);

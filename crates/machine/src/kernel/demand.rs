@@ -11,7 +11,7 @@ use contigua_frames::{Evict, FrameClass, Group, Request};
 use contigua_paging::Memory;
 use contigua_program::syscall::{Call, DescriptorKind};
 use contigua_program::wire::ProcessId;
-use contigua_units::{Frame, Order, PAGE_BYTES};
+use contigua_units::{Order, PAGE_BYTES};
 
 use crate::ageing::later_group;
 
@@ -113,11 +113,6 @@ impl Demand {
     /// Whether a descriptor of a process is a connection.
     pub(crate) fn is_socket(&self, process: ProcessId, descriptor: u32) -> bool {
         self.descriptors.get(&(process.0, descriptor)) == Some(&DescriptorKind::Socket)
-    }
-
-    /// Frames that hold what goes through sockets.
-    pub(crate) fn network_buffers(memory: &Memory) -> impl Iterator<Item = Frame> + '_ {
-        memory.blocks_in(Use::Sockets.group())
     }
 
     /// A thread's stack goes with it.

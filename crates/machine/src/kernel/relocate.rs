@@ -8,7 +8,6 @@ use contigua_units::{Frame, Order, PageSize, VirtAddr};
 use contigua_program::wire::ThreadId;
 
 use super::Kernel;
-use super::demand::Demand;
 use crate::processors::Mmus;
 
 /// What moves.
@@ -57,6 +56,12 @@ impl Kernel {
             source,
             destination,
         })
+    }
+
+    /// Whether handling a fault may move other pages than the one that faulted: the kernel's
+    /// threads were woken, or memory is so short that it may be compacted first.
+    pub(crate) fn fault_may_move(&self) -> bool {
+        self.may_move_soon() || !self.memory.has_free_block(Order::HUGE_2M)
     }
 
     /// Takes a frame for a network buffer to move to.
@@ -122,9 +127,12 @@ impl Kernel {
         process.is_some_and(|&process| self.demand.is_socket(process, descriptor))
     }
 
-    /// Frames that hold what goes through sockets, those of the latest data first.
-    pub(crate) fn network_buffers(&self) -> impl Iterator<Item = Frame> + '_ {
-        Demand::network_buffers(&self.memory)
+    /// Frames for the queue of the network device, as many as there is memory for.
+    pub(crate) fn take_network_buffers(&mut self, frames: usize) -> Vec<Frame> {
+        let request = Request::new(Order::BASE, FrameClass::NetworkBuffer);
+        (0..frames)
+            .map_while(|_| self.memory.allocate(&request))
+            .collect()
     }
 
     /// Cycles of what a migration makes the kernel do.

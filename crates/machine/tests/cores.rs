@@ -1,0 +1,374 @@
+//! Several cores, pages that migrate under them, and a network device: do the properties of
+//! mechanisms E-B hold on the whole server?
+
+use contigua_cache::migration::{Mode, SwitchOrder};
+use contigua_machine::config::{
+    Age, Detail, LlcMigration, MigrationConfig, RunConfig, Shootdown, SoftwareMigration,
+    parse_design, parse_machine,
+};
+use contigua_machine::{CacheReport, Engine, Report};
+use contigua_program::code::{BlockCode, CodeLog};
+use contigua_program::sources::{Batch, Program};
+use contigua_program::syscall::Architecture;
+use contigua_program::wire::{Access, BlockId, Event, ProcessId, Syscall, ThreadId, block_word};
+use contigua_units::{Bytes, Nanoseconds, VirtAddr};
+use proptest::prelude::*;
+
+const MACHINE: &str = include_str!("../../../python/contigua/data/machines/skylake.toml");
+const BASE: &str = include_str!("../../../python/contigua/data/designs/linux-4k.toml");
+const HEAP: u64 = 0x4000_0000;
+const PAGES: u64 = 64;
+
+/// Blocks of four moves from memory.
+struct Code;
+
+impl CodeLog for Code {
+    fn block(&self, block: BlockId) -> Option<BlockCode<'_>> {
+        (block.0 < 16).then_some(BlockCode {
+            address: VirtAddr::new(0x40_0000 + 64 * u64::from(block.0)),
+            lengths: &[3, 3, 3, 3],
+            // mov rax, [rbx]; mov rcx, [rdx]; mov [rsi], rax; mov rdi, [rdi]
+            bytes: &[
+                0x48, 0x8b, 0x03, 0x48, 0x8b, 0x0a, 0x48, 0x89, 0x06, 0x48, 0x8b, 0x3f,
+            ],
+        })
+    }
+}
+
+fn config(cores: u32, rate: f64, migration: MigrationConfig) -> RunConfig {
+    let mut machine = parse_machine(MACHINE, "machine").unwrap();
+    machine.memory = Bytes::new(256 << 20);
+    let mut design = parse_design(BASE, "design").unwrap();
+    design.migration = migration;
+    RunConfig {
+        design_name: "base".to_owned(),
+        design,
+        machine_name: "skylake".to_owned(),
+        machine,
+        age: Age::Fresh,
+        holes: None,
+        classify_misses: false,
+        detail: Detail::Full,
+        cores,
+        migrations_per_second: rate,
+        timeline: None,
+        seed: 5,
+        skip: 0,
+        warmup: 0,
+        instructions: None,
+    }
+}
+
+fn software() -> MigrationConfig {
+    MigrationConfig::default()
+}
+
+fn llc() -> MigrationConfig {
+    MigrationConfig::Llc(LlcMigration::default())
+}
+
+fn engine(config: RunConfig) -> Engine {
+    let program = Program {
+        command: vec!["test".to_owned()],
+        architecture: Architecture::X86_64,
+        reports_mappings: true,
+    };
+    Engine::new(config, program).unwrap()
+}
+
+fn syscall(number: u16, arguments: [u64; 6], result: u64) -> Vec<u64> {
+    let event = Event::Syscall(Syscall {
+        number,
+        arguments,
+        result: result.cast_signed(),
+    });
+    event.encode().words().to_vec()
+}
+
+fn start() -> Vec<u64> {
+    let process = ProcessId(0);
+    Event::ThreadStart { process }.encode().words().to_vec()
+}
+
+/// Words of a thread, with its number.
+type Part = (u32, Vec<u64>);
+
+/// Threads that touch the same pages, each in an order of its own.
+fn touching(threads: u32, rounds: u64) -> Vec<Part> {
+    let map = syscall(9, [0, PAGES * 4096, 3, 0x22, 0, 0], HEAP);
+    let mut parts = vec![(0, start()), (0, map)];
+    parts.extend((1..threads).map(|thread| (thread, start())));
+    for round in 0..rounds {
+        for thread in 0..threads {
+            parts.push((thread, touches(u64::from(thread), round)));
+        }
+    }
+    parts
+}
+
+fn touches(thread: u64, round: u64) -> Vec<u64> {
+    let mut words = Vec::new();
+    for step in 0..64_u64 {
+        words.push(block_word(BlockId((step % 16) as u32)));
+        for (instruction, store) in [(0, false), (1, false), (2, true), (3, false)] {
+            let mixed = (step * 4 + u64::from(instruction) + thread * 7919 + round * 104_729)
+                .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let page = (mixed >> 32) % PAGES;
+            let line = (mixed >> 48) % 64;
+            let access = Access {
+                address: VirtAddr::new(HEAP + page * 4096 + line * 64),
+                size_log2: 3,
+                store,
+                instruction,
+            };
+            words.push(access.encode());
+        }
+    }
+    // A call that does nothing to memory: an entry into the kernel.
+    words.extend(syscall(39, [0; 6], 1));
+    words
+}
+
+fn run(config: RunConfig, parts: &[Part]) -> Report {
+    let mut engine = engine(config);
+    for (thread, words) in parts {
+        let thread = ThreadId(*thread);
+        engine
+            .consume(Batch {
+                thread,
+                words,
+                code: &Code,
+            })
+            .unwrap();
+        engine.background();
+    }
+    engine.finish().unwrap();
+    engine.validate().unwrap();
+    engine.report()
+}
+
+/// The report without its configuration.
+fn results(report: &Report) -> serde_json::Value {
+    let mut value: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
+    value.as_object_mut().unwrap().remove("config");
+    value
+}
+
+#[test]
+fn an_idle_migration_table_changes_nothing() {
+    let parts = touching(4, 20);
+    let plain = run(config(4, 0.0, software()), &parts);
+    let ready = run(config(4, 0.0, llc()), &parts);
+    assert_eq!(results(&plain), results(&ready));
+}
+
+#[test]
+fn a_page_in_software_is_away_the_longer_the_more_tlbs_there_are_and_in_hardware_it_is_not() {
+    let mut software_times = Vec::new();
+    for cores in [1, 2, 4, 8, 16, 32, 64] {
+        let parts = touching(cores, 40);
+        let report = run(config(cores, 50_000.0, software()), &parts);
+        let migration = report.migration.unwrap();
+        assert!(migration.completed > 0, "{cores} cores: {migration:?}");
+        assert!(migration.interprocessor_interrupts > 0 || cores == 1);
+        software_times.push((f64::from(cores), migration.unavailable.max_cycles.get() as f64));
+
+        let report = run(config(cores, 50_000.0, llc()), &parts);
+        let migration = report.migration.unwrap();
+        assert!(migration.completed > 0, "{cores} cores: {migration:?}");
+        assert_eq!(migration.interprocessor_interrupts, 0);
+        let unavailable = migration.unavailable;
+        // One local invalidation, whatever the number of TLBs (E-B 7).
+        assert_eq!(unavailable.min_cycles.get(), 200);
+        assert_eq!(unavailable.max_cycles.get(), 200);
+        assert_eq!(migration.bytes_copied, migration.completed * 4096);
+        assert_eq!(report.kernel.shootdowns, 0);
+    }
+    // T_sw(N) = a + b N for N victims; the first point has none and no interrupt at all.
+    let points = &software_times[1..];
+    let slope = (points[5].1 - points[0].1) / (points[5].0 - points[0].0);
+    assert!((slope - 1000.0).abs() < 1.0, "{software_times:?}");
+    for (cores, time) in points {
+        let expected = points[0].1 + slope * (cores - points[0].0);
+        assert!((time - expected).abs() < 1.0, "{software_times:?}");
+    }
+    assert!(software_times[0].1 < points[0].1);
+}
+
+#[test]
+fn every_way_to_migrate_leaves_the_program_its_accesses() {
+    let parts = touching(4, 60);
+    let plain = run(config(4, 0.0, software()), &parts);
+    let lazy = MigrationConfig::Software(SoftwareMigration {
+        shootdown: Shootdown::Lazy,
+        ..SoftwareMigration::default()
+    });
+    let batched = MigrationConfig::Software(SoftwareMigration {
+        batch: 4,
+        ..SoftwareMigration::default()
+    });
+    let mut ways = vec![software(), lazy, batched];
+    for mode in [Mode::Cacheable, Mode::Noncacheable] {
+        for order in [SwitchOrder::CopyThenSwitch, SwitchOrder::SwitchThenCopy] {
+            let copy = Nanoseconds::new(4000);
+            ways.push(MigrationConfig::Llc(LlcMigration { mode, order, copy }));
+        }
+    }
+    for way in ways {
+        let report = run(config(4, 200_000.0, way.clone()), &parts);
+        assert_eq!(report.executed, plain.executed);
+        assert_eq!(report.tlb.data.lookups, plain.tlb.data.lookups);
+        assert_eq!(report.program.events, plain.program.events);
+        let migration = report.migration.unwrap();
+        assert!(migration.completed > 0 || migration.requested > 0, "{way:?}");
+    }
+}
+
+fn llc_requests(report: &Report) -> u64 {
+    match report.cache.as_ref().unwrap() {
+        CacheReport::Full(counters) => counters.data.llc + counters.data.memory,
+        CacheReport::Additive(_) => panic!("the whole simulation has coherent caches"),
+    }
+}
+
+#[test]
+fn pages_that_may_not_be_cached_go_to_the_last_level_more_often() {
+    let parts = touching(4, 200);
+    let way = |mode| {
+        let order = SwitchOrder::CopyThenSwitch;
+        let copy = Nanoseconds::new(4000);
+        MigrationConfig::Llc(LlcMigration { mode, order, copy })
+    };
+    let cacheable = run(config(4, 300_000.0, way(Mode::Cacheable)), &parts);
+    let noncacheable = run(config(4, 300_000.0, way(Mode::Noncacheable)), &parts);
+    assert!(llc_requests(&noncacheable) > llc_requests(&cacheable));
+}
+
+/// A server whose threads receive and send through sockets.
+fn serving(threads: u32, rounds: u64) -> Vec<Part> {
+    const SOCKET: u16 = 41;
+    const READ: u16 = 0;
+    const WRITE: u16 = 1;
+    let mut parts = touching(threads, 1);
+    parts.push((0, syscall(SOCKET, [2, 1, 0, 0, 0, 0], 7)));
+    for round in 0..rounds {
+        for thread in 0..threads {
+            let mut words = syscall(READ, [7, HEAP, 16_384, 0, 0, 0], 9_000);
+            words.extend(touches(u64::from(thread), round));
+            words.extend(syscall(WRITE, [7, HEAP, 16_384, 0, 0, 0], 12_000));
+            parts.push((thread, words));
+        }
+    }
+    parts
+}
+
+#[test]
+fn a_device_goes_on_while_its_buffers_migrate() {
+    let parts = serving(2, 400);
+    let plain = run(config(2, 0.0, llc()), &parts);
+    let report = run(config(2, 100_000.0, llc()), &parts);
+    let migration = report.migration.unwrap();
+    assert!(migration.buffers > 0, "{migration:?}");
+    let (before, after) = (plain.devices.unwrap(), report.devices.unwrap());
+    assert_eq!(before.bytes_received, after.bytes_received);
+    assert_eq!(before.bytes_sent, after.bytes_sent);
+    assert!(after.iotlb_invalidations > 0 && before.iotlb_invalidations == 0);
+    assert!(after.iotlb_lookups > 0 && after.iotlb_misses > 0);
+    match report.cache.unwrap() {
+        CacheReport::Full(counters) => {
+            assert!(counters.coherence.device_reads > 0 && counters.coherence.device_writes > 0);
+        }
+        CacheReport::Additive(_) => unreachable!(),
+    }
+}
+
+#[test]
+fn cores_work_at_the_same_time() {
+    let one = run(config(1, 0.0, software()), &touching(4, 100));
+    let four = run(config(4, 0.0, software()), &touching(4, 100));
+    let (one, four) = (one.time.unwrap(), four.time.unwrap());
+    assert!(four.cycles.get() * 2 < one.cycles.get(), "{four:?} {one:?}");
+}
+
+#[test]
+fn a_thread_that_was_woken_goes_on_when_its_waker_was_there() {
+    const FUTEX: u16 = 202;
+    let mut parts = touching(2, 1);
+    // Thread 0 works long, then wakes thread 1, which has waited.
+    parts.extend((0..50).map(|round| (0, touches(0, round))));
+    parts.push((0, syscall(FUTEX, [0x1000, 1, 1, 0, 0, 0], 0)));
+    parts.push((1, syscall(FUTEX, [0x1000, 0, 0, 0, 0, 0], 0)));
+    parts.push((1, touches(1, 1)));
+    let report = run(config(2, 0.0, software()), &parts);
+    let [first, second] = &report.cores[..] else {
+        panic!("two cores");
+    };
+    assert!(second.breakdown.idle.get() > 0);
+    assert!(second.cycles >= first.cycles);
+}
+
+#[test]
+fn a_timeline_shows_each_core() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("timeline.json");
+    let mut config = config(2, 100_000.0, llc());
+    config.timeline = Some(path.clone());
+    let mut server = engine(config);
+    for (thread, words) in &touching(2, 60) {
+        let thread = ThreadId(*thread);
+        let batch = Batch { thread, words, code: &Code };
+        server.consume(batch).unwrap();
+    }
+    server.finish().unwrap();
+    server.save_timeline().unwrap();
+    let text = std::fs::read_to_string(path).unwrap();
+    let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let events = value["traceEvents"].as_array().unwrap();
+    for name in ["copy", "wait for invalidations", "invalidation"] {
+        assert!(events.iter().any(|event| event["name"] == name), "{name}");
+    }
+}
+
+#[test]
+fn what_needs_the_whole_simulation_says_so() {
+    let mut additive = config(2, 0.0, software());
+    additive.detail = Detail::Additive;
+    assert!(additive.check().is_err());
+    let mut translation = config(1, 10.0, software());
+    translation.detail = Detail::Translation;
+    let message = translation.check().unwrap_err().to_string();
+    assert!(message.contains("--detail full"), "{message}");
+    assert!(config(65, 0.0, software()).check().is_err());
+    assert!(config(64, 1.0, software()).check().is_ok());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn the_report_does_not_depend_on_how_the_stream_is_cut(
+        threads in 1..5u32, cores in 2..5u32, cuts in prop::collection::vec(1..700usize, 1..20),
+        rate in prop::sample::select(vec![0.0, 50_000.0])
+    ) {
+        // The same words of the same threads in the same order, in other batches.
+        let parts = touching(threads, 30);
+        let mut cuts = cuts.iter().cycle();
+        let mut cut = Vec::new();
+        for (thread, words) in &parts {
+            if words.len() < 50 {
+                cut.push((*thread, words.clone()));
+                continue;
+            }
+            // Records stay whole; the last one is a call.
+            let (mut rest, call) = words.split_at(words.len() - 8);
+            while !rest.is_empty() {
+                let length = (*cuts.next().unwrap()).min(rest.len());
+                cut.push((*thread, rest[..length].to_vec()));
+                rest = &rest[length..];
+            }
+            cut.push((*thread, call.to_vec()));
+        }
+        let whole = run(config(cores, rate, llc()), &parts);
+        let pieces = run(config(cores, rate, llc()), &cut);
+        prop_assert_eq!(whole.to_json(), pieces.to_json());
+    }
+}
