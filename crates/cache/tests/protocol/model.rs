@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::fmt;
 
 use contigua_cache::migration::{
-    Agent, Alias, EntryId, Mode, Request, Rules, Service, SwitchOrder, Table, Transfer,
+    Agent, Agents, Alias, EntryId, Mode, Request, Rules, Service, SwitchOrder, Table, Transfer,
     TransferEffect, TransferEvent,
 };
 use contigua_units::Frame;
@@ -21,6 +21,10 @@ const ALIASES: [Alias; 2] = [Alias::Source, Alias::Destination];
 
 /// What a run explores.
 #[derive(Clone, Copy, Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a question of its own to the model"
+)]
 pub struct Configuration {
     pub cores: usize,
     pub lines: u8,
@@ -34,11 +38,27 @@ pub struct Configuration {
     pub requests_travel: bool,
     /// Whether an invalidation stops the agent's page walk, as R2 demands.
     pub invalidation_stops_walks: bool,
+    /// Whether agents report R3 as it comes true. If not, they do so too early, and the operating
+    /// system looks at R3 itself before Clear.
+    pub drains_reported: bool,
+    /// Whose acknowledgements the operating system asks for.
+    pub holders: Holders,
     /// Whether someone uses the source frame after it was freed.
     pub reuse: bool,
     /// Whether a line under both frames is an error by itself. Without, only wrong data and requests
     /// to a frame that was given up are.
     pub forbid_double_alias: bool,
+}
+
+/// Whose acknowledgements the operating system asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holders {
+    /// Everybody's.
+    All,
+    /// Those who could hold the source mapping when the page tables had been written.
+    AfterSwitch,
+    /// Those who could when they were going to be written, which is wrong.
+    BeforeSwitch,
 }
 
 impl fmt::Display for Configuration {
@@ -57,12 +77,23 @@ impl fmt::Display for Configuration {
         } else {
             ", requests at once"
         };
-        let reuse = if self.reuse { ", reuse" } else { "" };
+        let reuse = if self.reuse { "" } else { ", no reuse" };
+        let holders = match self.holders {
+            Holders::AfterSwitch => ", only holders acknowledge",
+            Holders::All | Holders::BeforeSwitch => "",
+        };
         let (cores, lines) = (self.cores, self.lines);
         write!(
             f,
-            "{order}, {mode}: cores {cores}{device}, lines {lines}{travel}{reuse}"
+            "{order}, {mode}: cores {cores}{device}, lines {lines}{travel}{holders}{reuse}"
         )
+    }
+}
+
+impl Configuration {
+    /// Whether cores are alike, so that states may be taken together ([`Model::pack`]).
+    pub fn is_symmetric(&self) -> bool {
+        self.rules.await_every_core && self.holders != Holders::BeforeSwitch
     }
 }
 
@@ -157,6 +188,8 @@ struct Control {
     freed: bool,
     /// Lines of the source frame that its next owner has written.
     rewritten: u8,
+    /// [`Holders::BeforeSwitch`].
+    holders: Agents,
 }
 
 /// A state of the machine.
@@ -235,16 +268,13 @@ impl Model {
     pub fn new(configuration: Configuration) -> Self {
         assert!(configuration.cores <= MAX_CORES);
         assert!(usize::from(configuration.lines) <= MAX_LINES);
+        assert!(configuration.is_symmetric() || configuration.cores <= 1);
         Self {
             configuration,
             controls: Vec::new(),
             numbers: HashMap::new(),
             renamed: HashMap::new(),
         }
-    }
-
-    pub fn configuration(&self) -> &Configuration {
-        &self.configuration
     }
 
     /// How many different states of table, transfer and operating system were met.
@@ -266,7 +296,7 @@ impl Model {
         let effect = transfer
             .on(TransferEvent::DestinationReserved)
             .expect("a new transfer waits for this");
-        let control = self.number(Control {
+        let control = self.number(&Control {
             table: Table::with_lines(1, lines, rules),
             transfer,
             entry: None,
@@ -277,6 +307,7 @@ impl Model {
             retired: false,
             freed: false,
             rewritten: 0,
+            holders: Agents::NONE,
         });
         let clean = State {
             control,
@@ -333,6 +364,11 @@ impl Model {
                     actions.push(Action::SetIommuTables);
                 }
             }
+            Task::Effect(TransferEffect::Clear)
+                if !configuration.drains_reported
+                    && self
+                        .agents()
+                        .any(|agent| names_source(&state.agents[agent])) => {}
             Task::Effect(_) | Task::RecallSource { .. } => actions.push(Action::System),
         }
         let recalling = matches!(control.task, Task::RecallSource { clear: false, .. });
@@ -396,7 +432,7 @@ impl Model {
         if control.transfer.uninvalidated().contains(name) {
             actions.push(Action::Invalidate(agent));
         } else if control.transfer.missing().contains(name)
-            && request.is_none_or(|r| r.alias == Alias::Destination)
+            && (!names_source(&state.agents[agent]) || !self.configuration.drains_reported)
         {
             actions.push(Action::Drain(agent));
         }
@@ -638,7 +674,7 @@ impl Model {
         }
         let line = usize::from(step.line);
         state.frames[1][line] = state.frames[0][line];
-        state.control = self.number(control);
+        state.control = self.number(&control);
         if step.last {
             self.report(state, TransferEvent::Copied)?;
         }
@@ -671,7 +707,7 @@ impl Model {
                         clear: false,
                     };
                 }
-                state.control = self.number(control);
+                state.control = self.number(&control);
                 if admission.recall_source_lines {
                     return Ok(());
                 }
@@ -682,13 +718,16 @@ impl Model {
                     cores: true,
                     iommu: self.configuration.device,
                 };
-                state.control = self.number(control);
+                if self.configuration.holders == Holders::BeforeSwitch {
+                    control.holders = self.holders(state);
+                }
+                state.control = self.number(&control);
                 Ok(())
             }
             Task::Effect(TransferEffect::StartCopy) => {
                 control.table.start_copy(live(&control)?);
                 control.task = Task::Nothing;
-                state.control = self.number(control);
+                state.control = self.number(&control);
                 Ok(())
             }
             Task::Effect(TransferEffect::Clear) => {
@@ -698,7 +737,7 @@ impl Model {
                         line: 0,
                         clear: true,
                     };
-                    state.control = self.number(control);
+                    state.control = self.number(&control);
                     return Ok(());
                 }
                 self.retire(state, control)
@@ -712,7 +751,7 @@ impl Model {
                         line: line + 1,
                         clear,
                     };
-                    state.control = self.number(control);
+                    state.control = self.number(&control);
                     Ok(())
                 } else if clear {
                     self.retire(state, control)
@@ -723,7 +762,7 @@ impl Model {
             Task::Effect(TransferEffect::FreeSource) => {
                 control.freed = true;
                 control.task = Task::Nothing;
-                state.control = self.number(control);
+                state.control = self.number(&control);
                 Ok(())
             }
             task => Err(Violation::Protocol(format!("{task:?} is not a step"))),
@@ -737,7 +776,7 @@ impl Model {
         }
         control.entry = None;
         control.retired = true;
-        state.control = self.number(control);
+        state.control = self.number(&control);
         self.report(state, TransferEvent::Cleared)
     }
 
@@ -754,12 +793,30 @@ impl Model {
             control.iommu_tables = Alias::Destination;
         }
         let done = !*cores && !*iommu;
-        state.control = self.number(control);
+        state.control = self.number(&control);
         if done {
-            let agents = self.agents().map(|agent| self.agent(agent)).collect();
+            let agents = match self.configuration.holders {
+                Holders::All => self.agents().map(|agent| self.agent(agent)).collect(),
+                Holders::AfterSwitch => self.holders(state),
+                Holders::BeforeSwitch => control.holders,
+            };
             self.report(state, TransferEvent::PageTablesSet(agents))?;
         }
         Ok(())
+    }
+
+    /// Who holds the source mapping, is about to, or has sent requests by it.
+    fn holders(&self, state: &State) -> Agents {
+        let holds = |agent: &usize| {
+            let agent = &state.agents[*agent];
+            names_source(agent)
+                || matches!(
+                    agent.translation,
+                    Translation::Walking(Alias::Source) | Translation::Present(Alias::Source)
+                )
+        };
+        let holders = self.agents().filter(holds);
+        holders.map(|agent| self.agent(agent)).collect()
     }
 
     /// Tells the transfer what happened; what it wants becomes the next task.
@@ -773,7 +830,7 @@ impl Model {
         if !acknowledgement || effect.is_some() {
             control.task = effect.map_or(Task::Nothing, Task::Effect);
         }
-        state.control = self.number(control);
+        state.control = self.number(&control);
         Ok(())
     }
 
@@ -816,7 +873,7 @@ impl Model {
         }
         if write {
             control.rewritten |= 1 << line;
-            state.control = self.number(control);
+            state.control = self.number(&control);
         }
         Ok(())
     }
@@ -874,11 +931,14 @@ impl Model {
         &self.controls[usize::from(state.control)]
     }
 
-    fn number(&mut self, control: Control) -> u16 {
-        *self.numbers.entry(control).or_insert_with(|| {
-            self.controls.push(control);
-            u16::try_from(self.controls.len() - 1).expect("few controls")
-        })
+    fn number(&mut self, control: &Control) -> u16 {
+        if let Some(&number) = self.numbers.get(control) {
+            return number;
+        }
+        let number = u16::try_from(self.controls.len()).expect("few controls");
+        self.controls.push(*control);
+        self.numbers.insert(*control, number);
+        number
     }
 
     /// The state of its symmetric group that stands for all, in 128 bits: cores are alike, so they
@@ -948,9 +1008,27 @@ impl Model {
             let number = agent.core_number();
             number.map_or(agent, |number| Agent::core(usize::from(names[number])))
         });
-        let renamed = self.number(renamed);
+        let renamed = self.number(&renamed);
         self.renamed.insert((control, names), renamed);
         renamed
+    }
+
+    /// What private caches hold, in words; `None` if they are empty.
+    pub fn describe_caches(state: &State) -> Option<String> {
+        let mut words = Vec::new();
+        for (core, agent) in state.agents.iter().enumerate() {
+            for alias in ALIASES {
+                for (line, cell) in agent.cells[alias as usize].iter().enumerate() {
+                    if let Some((held, value)) = cell {
+                        words.push(format!(
+                            "core {core} has line {line} of the {} ({held:?}, {value:?})",
+                            by(alias)
+                        ));
+                    }
+                }
+            }
+        }
+        (!words.is_empty()).then(|| format!("at first, {}", words.join("; ")))
     }
 
     /// A step in words.
@@ -961,10 +1039,6 @@ impl Model {
             } else {
                 "the device".to_owned()
             }
-        };
-        let by = |alias| match alias {
-            Alias::Source => "source",
-            Alias::Destination => "destination",
         };
         let verb = |write| if write { "writes" } else { "reads" };
         let control = self.control(state);
@@ -1032,6 +1106,18 @@ impl Model {
                 format!("on core {core}, the source frame's next owner {verb} line {line}")
             }
         }
+    }
+}
+
+/// Whether a request for the source is under way.
+fn names_source(agent: &AgentState) -> bool {
+    matches!(agent.request, Some(request) if request.alias == Alias::Source)
+}
+
+fn by(alias: Alias) -> &'static str {
+    match alias {
+        Alias::Source => "source",
+        Alias::Destination => "destination",
     }
 }
 

@@ -111,7 +111,7 @@ fn explain(model: &mut Model, seen: &Seen, last: usize, violation: &Violation) -
     }
     way.reverse();
     let mut state = model.unpack(way[0]);
-    let mut steps = Vec::new();
+    let mut steps: Vec<_> = Model::describe_caches(&state).into_iter().collect();
     for &target in &way[1..] {
         let (action, next) = find_step(model, &state, |model, outcome| {
             outcome.is_ok_and(|next| model.pack(&next) == target)
