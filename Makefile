@@ -6,12 +6,13 @@ PYTHON ?= python3
 SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock \
 	pyproject.toml $(shell find python/contigua -name '*.py' -o -name '*.toml')
 
-.PHONY: help demo test test-rust test-python soak experiments bench lint fmt setup clean
+.PHONY: help demo test test-rust test-python soak check-protocol experiments bench lint fmt setup clean
 
 help:
 	@echo 'make demo   set up, run redis and a graph search on simulated servers, show the tables'
 	@echo 'make test   set up, run all tests'
 	@echo 'make soak   10^8 operations on the page allocator, a minute'
+	@echo 'make check-protocol  visit every state of small machines that migrate a page (five minutes)'
 	@echo 'make experiments  repeat the published figures, the quick way (minutes)'
 	@echo 'make bench  measure speed (Criterion for parts, whole runs for the rest)'
 	@echo 'make lint   check formatting, lints and types'
@@ -37,6 +38,10 @@ test-python: setup workloads/bin/gups
 
 soak:
 	cargo test --release -p contigua-frames --test soak -- --ignored
+
+check-protocol:
+	cargo test --release -p contigua-cache --test protocol -- \
+		--include-ignored --nocapture --test-threads 1
 
 experiments: setup workloads/bin/gups
 	scripts/require redis-server redis-server

@@ -146,7 +146,7 @@ fn no_bad_state_can_be_reached() {
 }
 
 #[test]
-#[ignore = "ten minutes and gigabytes of memory: make check-protocol"]
+#[ignore = "minutes: make check-protocol"]
 fn no_bad_state_can_be_reached_on_larger_machines() {
     for machine in LARGE_MACHINES {
         designs(machine).into_iter().for_each(expect_no_bad_state);

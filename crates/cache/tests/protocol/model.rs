@@ -871,7 +871,7 @@ impl Model {
                 )?;
             }
         }
-        if write {
+        if write && !rewritten {
             control.rewritten |= 1 << line;
             state.control = self.number(&control);
         }

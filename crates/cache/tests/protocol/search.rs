@@ -28,7 +28,7 @@ pub fn search(model: &mut Model, max_states: usize) -> Outcome {
         let packed = model.pack(&state);
         seen.insert(packed, Seen::NO_PARENT);
     }
-    let mut actions = Vec::new();
+    let (mut actions, mut successors) = (Vec::new(), Vec::new());
     let (mut next, mut depth, mut level_end) = (0, 0, seen.len());
     while next < seen.len() {
         if next == level_end {
@@ -42,10 +42,7 @@ pub fn search(model: &mut Model, max_states: usize) -> Outcome {
         model.actions(&state, &mut actions);
         for &action in &actions {
             match model.step(&state, action) {
-                Ok(state) => {
-                    let packed = model.pack(&state);
-                    seen.insert(packed, next as u32);
-                }
+                Ok(state) => successors.push(model.pack(&state)),
                 Err(violation) => {
                     let steps = explain(model, &seen, next, &violation);
                     return Outcome::Refuted {
@@ -56,6 +53,7 @@ pub fn search(model: &mut Model, max_states: usize) -> Outcome {
                 }
             }
         }
+        seen.insert_all(&mut successors, next as u32);
         next += 1;
     }
     Outcome::Holds {
@@ -148,6 +146,8 @@ struct Seen {
     parents: Vec<u32>,
     /// Open addressing; one more than the place in `states`, or 0.
     slots: Vec<u32>,
+    /// Room for [`Seen::insert_all`].
+    found: Vec<u32>,
 }
 
 impl Seen {
@@ -158,11 +158,30 @@ impl Seen {
             states: Vec::new(),
             parents: Vec::new(),
             slots: vec![0; 1 << 16],
+            found: Vec::new(),
         }
     }
 
     fn len(&self) -> usize {
         self.states.len()
+    }
+
+    /// Inserts the states and leaves the list empty. Nearly all have been met before, and to find
+    /// that out takes two accesses to memory, one after the other; in these loops the processor
+    /// waits for those of several states at the same time.
+    fn insert_all(&mut self, states: &mut Vec<u128>, parent: u32) {
+        let mask = self.slots.len() - 1;
+        self.found.clear();
+        let slots = states.iter().map(|&state| self.slots[hash(state) & mask]);
+        self.found.extend(slots);
+        let mut found = self.found.iter();
+        states.retain(|state| match found.next() {
+            Some(&slot) if slot != 0 => self.states[slot as usize - 1] != *state,
+            _ => true,
+        });
+        for state in states.drain(..) {
+            self.insert(state, parent);
+        }
     }
 
     fn insert(&mut self, state: u128, parent: u32) {
