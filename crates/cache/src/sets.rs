@@ -105,6 +105,7 @@ impl<V: Copy + Default> Sets<V> {
 
     /// The value of `key`, which keeps its place in the order of use.
     #[inline]
+    #[must_use]
     pub fn peek(&self, number: u64, key: u64) -> Option<&V> {
         let first = self.first_way(number);
         let keys = &self.keys[first..first + self.ways];

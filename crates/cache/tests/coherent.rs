@@ -144,7 +144,10 @@ impl Server {
             let mut read = 0;
             self.memory.access(&request, |data| read = *data);
             if let Some(&expected) = self.expected.get(&(page, line)) {
-                assert_eq!(read, expected, "core {core} read line {line} of page {page}");
+                assert_eq!(
+                    read, expected,
+                    "core {core} read line {line} of page {page}"
+                );
             }
         }
     }
@@ -156,11 +159,13 @@ impl Server {
         if write {
             self.written += 1;
             let value = self.written;
-            self.memory.device(address, true, time, |data| *data = value);
+            self.memory
+                .device(address, true, time, |data| *data = value);
             self.expected.insert((page, line), value);
         } else {
             let mut read = 0;
-            self.memory.device(address, false, time, |data| read = *data);
+            self.memory
+                .device(address, false, time, |data| read = *data);
             if let Some(&expected) = self.expected.get(&(page, line)) {
                 assert_eq!(read, expected, "the device read line {line} of page {page}");
             }
@@ -177,22 +182,22 @@ impl Server {
             };
             let source = self.pages[page].frame;
             self.memory.flush(destination, time);
-            match self.memory.migrate(source, destination, self.mode, order, time) {
-                Ok(entry) => {
-                    self.pages[page].migration = Some(Migration {
-                        entry,
-                        destination,
-                        order,
-                        copied: 0,
-                        started: order == SwitchOrder::CopyThenSwitch,
-                        switched: false,
-                        stale: vec![true; agents],
-                    });
-                }
-                Err(_) => {
-                    self.refusals += 1;
-                    self.free.push(destination);
-                }
+            let accepted = self
+                .memory
+                .migrate(source, destination, self.mode, order, time);
+            if let Ok(entry) = accepted {
+                self.pages[page].migration = Some(Migration {
+                    entry,
+                    destination,
+                    order,
+                    copied: 0,
+                    started: order == SwitchOrder::CopyThenSwitch,
+                    switched: false,
+                    stale: vec![true; agents],
+                });
+            } else {
+                self.refusals += 1;
+                self.free.push(destination);
             }
             return;
         };
@@ -312,7 +317,13 @@ fn request(core: usize, line: u64, kind: AccessKind, time: u64) -> CoreRequest {
 }
 
 fn quiet(cores: usize) -> MemorySystem {
-    MemorySystem::new(&config(false, 4, false), Megahertz::new(2000), cores, table()).unwrap()
+    MemorySystem::new(
+        &config(false, 4, false),
+        Megahertz::new(2000),
+        cores,
+        table(),
+    )
+    .unwrap()
 }
 
 #[test]
@@ -322,7 +333,10 @@ fn a_second_reader_gets_a_modified_line_from_the_first_writers_caches() {
     let shared = memory.access(&request(1, 5, AccessKind::Read, 0), |()| ());
     assert!(shared < Cycles::new(100), "{shared:?}");
     assert_eq!(memory.counters().coherence.cache_to_cache, 1);
-    assert_eq!(memory.access(&request(1, 5, AccessKind::Read, 0), |()| ()), Cycles::ZERO);
+    assert_eq!(
+        memory.access(&request(1, 5, AccessKind::Read, 0), |()| ()),
+        Cycles::ZERO
+    );
     // The writer has to ask before it writes again.
     assert!(memory.access(&request(0, 5, AccessKind::Write, 0), |()| ()) > Cycles::ZERO);
     let coherence = memory.counters().coherence;
@@ -333,7 +347,10 @@ fn a_second_reader_gets_a_modified_line_from_the_first_writers_caches() {
 fn a_line_that_one_core_reads_is_written_without_asking() {
     let mut memory = quiet(2);
     memory.access(&request(0, 5, AccessKind::Read, 0), |()| ());
-    assert_eq!(memory.access(&request(0, 5, AccessKind::Write, 0), |()| ()), Cycles::ZERO);
+    assert_eq!(
+        memory.access(&request(0, 5, AccessKind::Write, 0), |()| ()),
+        Cycles::ZERO
+    );
 }
 
 #[test]
@@ -356,8 +373,12 @@ fn what_a_former_owner_left_in_private_caches_does_not_come_back() {
     let mut memory: MemorySystem<u64> =
         MemorySystem::new(&config, Megahertz::new(2000), 2, table()).unwrap();
     // The destination's former owner wrote it, and the line is still modified in its cache.
-    memory.access(&request(0, 200 * 64 + 3, AccessKind::Write, 0), |data| *data = 666);
-    memory.access(&request(1, 100 * 64 + 3, AccessKind::Write, 0), |data| *data = 42);
+    memory.access(&request(0, 200 * 64 + 3, AccessKind::Write, 0), |data| {
+        *data = 666;
+    });
+    memory.access(&request(1, 100 * 64 + 3, AccessKind::Write, 0), |data| {
+        *data = 42;
+    });
     let order = SwitchOrder::CopyThenSwitch;
     let (source, destination) = (Frame::new(100), Frame::new(200));
     memory.flush(destination, Cycles::ZERO);
@@ -371,7 +392,9 @@ fn what_a_former_owner_left_in_private_caches_does_not_come_back() {
     while memory.copy_line(entry, Cycles::ZERO).is_some() {}
     for page in [100, 200] {
         let mut read = 0;
-        memory.access(&request(0, page * 64 + 3, AccessKind::Read, 0), |data| read = *data);
+        memory.access(&request(0, page * 64 + 3, AccessKind::Read, 0), |data| {
+            read = *data;
+        });
         assert_eq!(read, 42);
     }
 }

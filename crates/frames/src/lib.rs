@@ -89,7 +89,9 @@ pub enum Error {
     #[error("{0} is not the first frame of an allocated block")]
     NotAllocated(Frame),
     /// One block cannot take the place of the other.
-    #[error("{to} cannot take the place of {from}: they were not allocated alike, or {to} is in use")]
+    #[error(
+        "{to} cannot take the place of {from}: they were not allocated alike, or {to} is in use"
+    )]
     Unlike {
         /// The block that is to be replaced.
         from: Frame,

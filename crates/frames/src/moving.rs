@@ -52,9 +52,8 @@ impl<S: Storage> Frames<S> {
     pub fn transplant(&mut self, from: Frame, to: Frame) -> Result<(), Error> {
         let old = self.allocated(from)?;
         let new = self.allocated(to)?;
-        let alike = old.order() == new.order()
-            && old.class() == new.class()
-            && old.kind() == new.kind();
+        let alike =
+            old.order() == new.order() && old.class() == new.class() && old.kind() == new.kind();
         if !alike || new.owner().is_some() || new.group().is_some() {
             return Err(Error::Unlike { from, to });
         }

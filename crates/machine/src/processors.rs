@@ -4,6 +4,8 @@ use contigua_paging::{Segment, SpaceId};
 use contigua_translation::{Hardware, Mmu, SchemeConfig};
 use contigua_units::VirtRange;
 
+use crate::kernel::Target;
+
 /// A unit for each core.
 pub(crate) struct Mmus {
     units: Vec<Mmu>,
@@ -65,10 +67,16 @@ impl Mmus {
 
     /// Cores that may have translations of a space.
     pub(crate) fn holders(&self, space: SpaceId) -> u64 {
-        self.holders
-            .get(usize::from(space.0))
-            .copied()
-            .unwrap_or(0)
+        self.holders.get(usize::from(space.0)).copied().unwrap_or(0)
+    }
+
+    /// Cores that may have translations of what moves. Buffers are the kernel's, and every core is
+    /// in the kernel at times.
+    pub(crate) fn holders_of(&self, target: Target) -> u64 {
+        match target {
+            Target::Page { space, .. } => self.holders(space),
+            Target::Buffer => u64::MAX >> (64 - self.units.len()),
+        }
     }
 
     /// Forgets everything about a range of a space's addresses, on all cores. The others are

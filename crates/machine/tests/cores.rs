@@ -171,7 +171,10 @@ fn a_page_in_software_is_away_the_longer_the_more_tlbs_there_are_and_in_hardware
         let migration = report.migration.unwrap();
         assert!(migration.completed > 0, "{cores} cores: {migration:?}");
         assert!(migration.interprocessor_interrupts > 0 || cores == 1);
-        software_times.push((f64::from(cores), migration.unavailable.max_cycles.get() as f64));
+        software_times.push((
+            f64::from(cores),
+            migration.unavailable.max_cycles.get() as f64,
+        ));
 
         let report = run(config(cores, 50_000.0, llc()), &parts);
         let migration = report.migration.unwrap();
@@ -220,7 +223,10 @@ fn every_way_to_migrate_leaves_the_program_its_accesses() {
         assert_eq!(report.tlb.data.lookups, plain.tlb.data.lookups);
         assert_eq!(report.program.events, plain.program.events);
         let migration = report.migration.unwrap();
-        assert!(migration.completed > 0 || migration.requested > 0, "{way:?}");
+        assert!(
+            migration.completed > 0 || migration.requested > 0,
+            "{way:?}"
+        );
     }
 }
 
@@ -316,7 +322,11 @@ fn a_timeline_shows_each_core() {
     let mut server = engine(config);
     for (thread, words) in &touching(2, 60) {
         let thread = ThreadId(*thread);
-        let batch = Batch { thread, words, code: &Code };
+        let batch = Batch {
+            thread,
+            words,
+            code: &Code,
+        };
         server.consume(batch).unwrap();
     }
     server.finish().unwrap();

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use contigua_machine::ageing::{AgeConfig, Server, Snapshot};
 use contigua_cache::migration::{Mode, SwitchOrder};
+use contigua_machine::ageing::{AgeConfig, Server, Snapshot};
 use contigua_machine::config::{
     Age, DesignConfig, Detail, Holes, LlcMigration, MigrationConfig, RunConfig, Shootdown,
     SoftwareMigration, parse_design, parse_machine, parse_profile,
@@ -181,14 +181,22 @@ fn server() -> impl Strategy<Value = Kind> {
     let migration = prop_oneof![
         (any::<bool>(), 1..4u32).prop_map(|(lazy, batch)| {
             MigrationConfig::Software(SoftwareMigration {
-                shootdown: if lazy { Shootdown::Lazy } else { Shootdown::Interrupt },
+                shootdown: if lazy {
+                    Shootdown::Lazy
+                } else {
+                    Shootdown::Interrupt
+                },
                 batch,
                 copy: Nanoseconds::new(500),
             })
         }),
         (any::<bool>(), any::<bool>()).prop_map(|(cacheable, copy_first)| {
             MigrationConfig::Llc(LlcMigration {
-                mode: if cacheable { Mode::Cacheable } else { Mode::Noncacheable },
+                mode: if cacheable {
+                    Mode::Cacheable
+                } else {
+                    Mode::Noncacheable
+                },
                 order: if copy_first {
                     SwitchOrder::CopyThenSwitch
                 } else {

@@ -336,44 +336,6 @@ impl Call {
                 range: first(a1),
                 advice: Advice::from_number(a2),
             },
-            Known::Read
-            | Known::Pread64
-            | Known::Readv
-            | Known::Preadv
-            | Known::Recvfrom
-            | Known::Recvmsg => Self::Receive {
-                bytes: address.get(),
-                descriptor: a0 as u32,
-                positioned: matches!(known, Known::Pread64 | Known::Preadv),
-            },
-            Known::Write
-            | Known::Pwrite64
-            | Known::Writev
-            | Known::Pwritev
-            | Known::Sendto
-            | Known::Sendmsg
-            | Known::Sendfile
-            | Known::Splice
-            | Known::CopyFileRange => Self::Send {
-                bytes: address.get(),
-                descriptor: match known {
-                    // Where these two send to is their third argument.
-                    Known::Splice | Known::CopyFileRange => a2 as u32,
-                    _ => a0 as u32,
-                },
-                positioned: matches!(known, Known::Pwrite64 | Known::Pwritev),
-            },
-            // The results of these two count messages, not bytes, so the bytes are unknown.
-            Known::Recvmmsg => Self::Receive {
-                bytes: 0,
-                descriptor: a0 as u32,
-                positioned: false,
-            },
-            Known::Sendmmsg => Self::Send {
-                bytes: 0,
-                descriptor: a0 as u32,
-                positioned: false,
-            },
             Known::Open | Known::Openat => Self::Open {
                 descriptor: Some(address.get() as u32),
                 kind: DescriptorKind::File,
@@ -410,6 +372,54 @@ impl Call {
             | Known::Execve
             | Known::Execveat => Self::Spawn,
             Known::Exit | Known::ExitGroup => Self::Exit,
+            _ => Self::transfer(known, syscall),
+        }
+    }
+
+    /// A call that moves data between the program and the kernel.
+    fn transfer(known: Known, syscall: &Syscall) -> Self {
+        let [a0, _, a2, ..] = syscall.arguments;
+        let bytes = syscall.result.cast_unsigned();
+        match known {
+            Known::Read
+            | Known::Pread64
+            | Known::Readv
+            | Known::Preadv
+            | Known::Recvfrom
+            | Known::Recvmsg => Self::Receive {
+                bytes,
+                descriptor: a0 as u32,
+                positioned: matches!(known, Known::Pread64 | Known::Preadv),
+            },
+            Known::Write
+            | Known::Pwrite64
+            | Known::Writev
+            | Known::Pwritev
+            | Known::Sendto
+            | Known::Sendmsg
+            | Known::Sendfile
+            | Known::Splice
+            | Known::CopyFileRange => Self::Send {
+                bytes,
+                descriptor: match known {
+                    // Where these two send to is their third argument.
+                    Known::Splice | Known::CopyFileRange => a2 as u32,
+                    _ => a0 as u32,
+                },
+                positioned: matches!(known, Known::Pwrite64 | Known::Pwritev),
+            },
+            // The results of these two count messages, not bytes, so the bytes are unknown.
+            Known::Recvmmsg => Self::Receive {
+                bytes: 0,
+                descriptor: a0 as u32,
+                positioned: false,
+            },
+            Known::Sendmmsg => Self::Send {
+                bytes: 0,
+                descriptor: a0 as u32,
+                positioned: false,
+            },
+            _ => Self::Other,
         }
     }
 }

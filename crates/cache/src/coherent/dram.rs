@@ -123,7 +123,7 @@ impl Dram {
         // Lines of a page lie on all channels; the fold keeps strides from meeting on one.
         let channel_number = (line ^ line >> 7 ^ line >> 13) % count;
         let row_number = line / count / self.lines_of_row;
-        let bank = (row_number ^ row_number / self.banks) % self.banks;
+        let bank = (row_number ^ (row_number / self.banks)) % self.banks;
         let channel = &mut self.channels[channel_number as usize];
         let open = &mut channel.open_rows[bank as usize];
         let row = match *open {
@@ -199,12 +199,16 @@ mod tests {
         // The same bank: 16 rows of 128 lines on, where the row number's fold leaves the bank.
         let bank = |line: u64| {
             let row = line / 128;
-            (row ^ row / 16) % 16
+            (row ^ (row / 16)) % 16
         };
         let other = (1..).map(|row| row * 128).find(|&line| bank(line) == 0);
         assert_eq!(dram.read(other.unwrap(), Cycles::ZERO), Cycles::new(188));
         let counters = dram.counters();
-        let rows = (counters.row_hits, counters.row_misses, counters.row_conflicts);
+        let rows = (
+            counters.row_hits,
+            counters.row_misses,
+            counters.row_conflicts,
+        );
         assert_eq!(rows, (1, 1, 1));
     }
 
@@ -227,7 +231,10 @@ mod tests {
                 .max();
             let longest = longest.unwrap();
             let slack = u64::from(CAPACITY >> 8) * 4;
-            assert!(longest + slack >= cycles.min((EPOCHS as u64) << EPOCH_SHIFT), "{longest}");
+            assert!(
+                longest + slack >= cycles.min((EPOCHS as u64) << EPOCH_SHIFT),
+                "{longest}"
+            );
             assert!(longest <= cycles + slack, "{longest}");
         }
     }

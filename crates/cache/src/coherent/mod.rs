@@ -315,7 +315,13 @@ impl<D: Payload> MemorySystem<D> {
         }
         let latency = if let Some((state, data, wait)) = found {
             core.l2_counters.hits += 1;
-            served(&mut self.fetches, &mut self.data, &mut self.walks, request.kind).l2 += 1;
+            served(
+                &mut self.fetches,
+                &mut self.data,
+                &mut self.walks,
+                request.kind,
+            )
+            .l2 += 1;
             self.fill_first(request, line, state, data, visit);
             self.latency.l2.max(Cycles::new(wait))
         } else {
@@ -326,7 +332,12 @@ impl<D: Payload> MemorySystem<D> {
             let own = if write { Request::Own } else { Request::Read };
             let dram_before = self.dram.counters().reads;
             let answer = self.at_home(request.core, line, own, request.time, visit);
-            let level = served(&mut self.fetches, &mut self.data, &mut self.walks, request.kind);
+            let level = served(
+                &mut self.fetches,
+                &mut self.data,
+                &mut self.walks,
+                request.kind,
+            );
             if self.dram.counters().reads == dram_before {
                 level.llc += 1;
             } else {
@@ -509,7 +520,10 @@ impl<D: Payload> MemorySystem<D> {
         }
         // A core that upgrades has the data.
         let own_copy = if request == Request::Own && sharers.cores & mine != 0 {
-            self.cores[core].l2.peek(line, line).map(|second| second.data)
+            self.cores[core]
+                .l2
+                .peek(line, line)
+                .map(|second| second.data)
         } else {
             None
         };
@@ -699,7 +713,12 @@ impl<D: Payload> MemorySystem<D> {
         let mut names = [Some(backing), None];
         if let Some((entry, alias)) = self.migration(backing) {
             let offset = offset_of(backing);
-            if self.table.serve(entry, alias, offset, Request::Read).location == alias {
+            if self
+                .table
+                .serve(entry, alias, offset, Request::Read)
+                .location
+                == alias
+            {
                 names[1] = Some(self.line_at(entry, alias.opposite(), backing));
             } else {
                 // Nobody's data is here: private copies belong to the other line.
@@ -931,7 +950,9 @@ impl<D: Payload> MemorySystem<D> {
                 let directory = &self.slices[self.slice_of(line)].directory;
                 let sharers = directory.peek(line, line).copied().unwrap_or_default();
                 if sharers.cores >> core & 1 == 0 {
-                    return Err(format!("core {core} has line {line:#x} unknown to the directory"));
+                    return Err(format!(
+                        "core {core} has line {line:#x} unknown to the directory"
+                    ));
                 }
                 let others = self.cores.iter().enumerate();
                 let others = others

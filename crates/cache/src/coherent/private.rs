@@ -181,7 +181,9 @@ impl<D: Payload> Private<D> {
                     return Err(format!("line {line:#x} is in {name} and not in L2"));
                 };
                 if first.state != State::Shared && second.state == State::Shared {
-                    return Err(format!("line {line:#x} is writable in {name} and shared in L2"));
+                    return Err(format!(
+                        "line {line:#x} is writable in {name} and shared in L2"
+                    ));
                 }
                 if first.state != State::Shared
                     && (name == "L1I" || self.l1i.peek(line, line).is_some())
@@ -190,7 +192,9 @@ impl<D: Payload> Private<D> {
                 }
             }
         }
-        self.l2.validate().map_err(|problem| format!("L2: {problem}"))
+        self.l2
+            .validate()
+            .map_err(|problem| format!("L2: {problem}"))
     }
 
     pub(super) fn reset_counters(&mut self) {

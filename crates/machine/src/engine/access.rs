@@ -44,8 +44,7 @@ impl Engine {
         while line <= last {
             let address = VirtAddr::new(line * LINE_BYTES);
             let time = self.window_time::<WINDOW>();
-            let found =
-                self.translate::<RELOCATES, WINDOW>(address, Access::Execute, time)?;
+            let found = self.translate::<RELOCATES, WINDOW>(address, Access::Execute, time)?;
             if WINDOW {
                 let data = self.reach(found.physical, AccessKind::Fetch, time + found.latency, 0);
                 if data > Cycles::ZERO || found.latency > Cycles::ZERO {
@@ -102,12 +101,7 @@ impl Engine {
             let block = u64::from(self.lanes[self.current].block.0);
             let pc = block << 9 | instruction as u64;
             let data = self.reach(found.physical, kind, start + found.latency, pc);
-            self.windows[self.current].answer_at(
-                found.physical,
-                found.latency,
-                found.walked,
-                data,
-            );
+            self.windows[self.current].answer_at(found.physical, found.latency, found.walked, data);
         } else {
             let found = self.translate::<RELOCATES, false>(address, access, Cycles::ZERO)?;
             self.add_translation(&found);

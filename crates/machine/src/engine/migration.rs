@@ -253,10 +253,17 @@ impl Engine {
         for _ in 0..ATTEMPTS {
             let (space, page) = self.migrations.candidate();
             let away = &self.migrations.away;
-            if away.iter().any(|away| away.space == space && away.page == page) {
+            if away
+                .iter()
+                .any(|away| away.space == space && away.page == page)
+            {
                 continue;
             }
-            let moving = self.migrations.moving.iter().map(|moving| &moving.relocation);
+            let moving = self
+                .migrations
+                .moving
+                .iter()
+                .map(|moving| &moving.relocation);
             let lazy = self.migrations.lazy.iter().map(|lazy| &lazy.relocation);
             let refused = self.migrations.refused.iter();
             let target = Target::Page { space, page };
@@ -272,7 +279,11 @@ impl Engine {
     }
 
     fn is_moving(&self, frame: Frame) -> bool {
-        let moving = self.migrations.moving.iter().map(|moving| &moving.relocation);
+        let moving = self
+            .migrations
+            .moving
+            .iter()
+            .map(|moving| &moving.relocation);
         let refused = self.migrations.refused.iter();
         moving.chain(refused).any(|other| other.source == frame)
     }
@@ -286,7 +297,7 @@ impl Engine {
             self.migrations.report.requested += 1;
             match self.find_page(&batch) {
                 Some(relocation) => {
-                    victims |= self.kernel.holders(relocation.target, &self.mmus);
+                    victims |= self.mmus.holders_of(relocation.target);
                     batch.push(relocation);
                 }
                 None => self.migrations.report.without_page += 1,
@@ -352,7 +363,8 @@ impl Engine {
         self.invalidate_everywhere(relocation.target);
         self.kernel.free_frame(relocation.source);
         if relocation.target == Target::Buffer {
-            self.devices.moved(relocation.source, relocation.destination);
+            self.devices
+                .moved(relocation.source, relocation.destination);
         }
         self.away(relocation.target, until);
         let report = &mut self.migrations.report;
@@ -400,7 +412,7 @@ impl Engine {
         let due = now + TICK.at(self.migrations.clock);
         let until = due + self.migrations.copy_time() + costs.page_table_entry_cycles;
         let handler = costs.invalidation_cycles;
-        let others = self.kernel.holders(relocation.target, &self.mmus) & !(1 << self.current);
+        let others = self.mmus.holders_of(relocation.target) & !(1 << self.current);
         self.migrations.report.local_invalidations += u64::from(others.count_ones());
         self.away(relocation.target, until);
         self.migrations.lazy.push(Lazy {
@@ -420,13 +432,11 @@ impl Engine {
                 continue;
             }
             let lazy = self.migrations.lazy.remove(at);
-            let work =
-                self.migrations.copy_time() + self.kernel.costs().page_table_entry_cycles;
+            let work = self.migrations.copy_time() + self.kernel.costs().page_table_entry_cycles;
             let until = lazy.due + work;
             self.copy_through_caches(&lazy.relocation, now);
             self.finish_in_software(&lazy.relocation, lazy.began, until);
-            self.migrations.report.lifetime_cycles +=
-                Cycles::new(until.get() - lazy.began.get());
+            self.migrations.report.lifetime_cycles += Cycles::new(until.get() - lazy.began.get());
             self.charge(work);
         }
     }
@@ -442,13 +452,10 @@ impl Engine {
             ..
         } = relocation;
         memory.flush(destination, now);
-        let entry = match memory.migrate(source, destination, llc.mode, llc.order, now) {
-            Ok(entry) => entry,
-            Err(_) => {
-                self.migrations.report.retries += 1;
-                self.migrations.refused.push_back(relocation);
-                return;
-            }
+        let Ok(entry) = memory.migrate(source, destination, llc.mode, llc.order, now) else {
+            self.migrations.report.retries += 1;
+            self.migrations.refused.push_back(relocation);
+            return;
         };
         let mut transfer = Transfer::new(llc.order, Rules::CORRECT);
         let mut effect = None;
@@ -483,13 +490,14 @@ impl Engine {
                     self.kernel.switch(&relocation);
                     let entry_write = self.kernel.costs().page_table_entry_cycles;
                     self.charge(entry_write);
-                    let holders = self.kernel.holders(relocation.target, &self.mmus);
+                    let holders = self.mmus.holders_of(relocation.target);
                     let mut agents: Agents = (0..self.lanes.len())
                         .filter(|core| holders >> core & 1 != 0)
                         .map(Agent::core)
                         .collect();
                     if relocation.target == Target::Buffer {
-                        self.devices.moved(relocation.source, relocation.destination);
+                        self.devices
+                            .moved(relocation.source, relocation.destination);
                         agents = agents.with(Agent::IOMMU);
                     }
                     Some(TransferEvent::PageTablesSet(agents))
@@ -520,8 +528,7 @@ impl Engine {
                     let costs = self.kernel.costs();
                     report.unavailable.add(costs.invalidation_cycles);
                     let began = self.migrations.moving[at].began;
-                    report.lifetime_cycles +=
-                        Cycles::new(now.get().saturating_sub(began.get()));
+                    report.lifetime_cycles += Cycles::new(now.get().saturating_sub(began.get()));
                     self.completed(relocation.target);
                     None
                 }
@@ -635,7 +642,11 @@ impl Engine {
         let now = self.now();
         let agent = Agent::core(core);
         for at in 0..self.migrations.moving.len() {
-            if self.migrations.moving[at].transfer.missing().contains(agent) {
+            if self.migrations.moving[at]
+                .transfer
+                .missing()
+                .contains(agent)
+            {
                 self.invalidate_here(at, core);
                 self.acknowledge(at, agent, now);
             }
@@ -703,10 +714,17 @@ impl Engine {
         let page = request.address.align_down(PAGE_BYTES);
         let space = request.space;
         let target = Target::Page { space, page };
-        let moving = self.migrations.moving.iter().map(|moving| &moving.relocation);
+        let moving = self
+            .migrations
+            .moving
+            .iter()
+            .map(|moving| &moving.relocation);
         let lazy = self.migrations.lazy.iter().map(|lazy| &lazy.relocation);
         let refused = self.migrations.refused.iter();
-        let meets = moving.chain(lazy).chain(refused).any(|other| other.target == target);
+        let meets = moving
+            .chain(lazy)
+            .chain(refused)
+            .any(|other| other.target == target);
         if meets || self.kernel.fault_may_move() {
             self.hurry_migrations();
         }

@@ -16,9 +16,9 @@ pub(crate) mod timeline;
 
 use std::sync::atomic::AtomicBool;
 
+use contigua_cache::Hierarchy;
 use contigua_cache::coherent::MemorySystem;
 use contigua_cache::migration::{Rules, Table};
-use contigua_cache::Hierarchy;
 use contigua_core::{Blocks, CoreModel, IssueWidth, Window};
 use contigua_paging::{Place, SpaceId};
 use contigua_program::code::CodeLog;
@@ -199,7 +199,10 @@ impl Engine {
             schedule: Schedule::new(cores),
             migrations: Migrations::new(&config),
             devices: Devices::default(),
-            timeline: config.timeline.as_ref().map(|_| Timeline::new(machine.clock)),
+            timeline: config
+                .timeline
+                .as_ref()
+                .map(|_| Timeline::new(machine.clock)),
             executed: Executed::default(),
             classified: ClassifiedMisses::default(),
             relocates: config.design.translation.primary().is_some(),

@@ -129,7 +129,10 @@ impl Schedule {
                 used: 0,
             });
         }
-        let last = self.slices.back_mut().expect("there is a slice to append to");
+        let last = self
+            .slices
+            .back_mut()
+            .expect("there is a slice to append to");
         last.words.extend_from_slice(words);
         self.closed = order == Order::Alone;
     }
@@ -369,4 +372,3 @@ impl Schedule {
         woken.unwrap_or(self.ended)
     }
 }
-

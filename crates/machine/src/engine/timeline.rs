@@ -64,13 +64,7 @@ impl Timeline {
     }
 
     /// Something took a core this long.
-    pub(crate) fn span(
-        &mut self,
-        core: usize,
-        name: &'static str,
-        start: Cycles,
-        length: Cycles,
-    ) {
+    pub(crate) fn span(&mut self, core: usize, name: &'static str, start: Cycles, length: Cycles) {
         self.push(core, name, start, length);
     }
 
@@ -92,7 +86,9 @@ impl Timeline {
             path: path.to_owned(),
             source,
         };
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = path
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty());
         let temporary = tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new(".")));
         let temporary = temporary.map_err(fail)?;
         self.write(temporary.as_file(), cores).map_err(fail)?;

@@ -25,9 +25,9 @@ use crate::Error;
 use crate::config::{KernelCosts, RunConfig};
 use crate::processors::Mmus;
 use crate::report::{KernelReport, MemoryReport, SyscallReport};
-pub(crate) use relocate::{Relocation, Target};
 use demand::Demand;
 use host::Host;
+pub(crate) use relocate::{Relocation, Target};
 
 /// The least memory of a simulated server.
 const LEAST_MEMORY: Bytes = Bytes::new(16 << 20);
@@ -442,13 +442,9 @@ impl Kernel {
                 counters.bytes_sent += bytes;
             }
             Call::Open { .. } => counters.opens += 1,
-            Call::Wait => counters.waits += 1,
-            Call::WaitForWord { .. } => counters.waits += 1,
-            Call::Close { .. }
-            | Call::WakeWord { .. }
-            | Call::Spawn
-            | Call::Exit
-            | Call::Other => {}
+            Call::Wait | Call::WaitForWord { .. } => counters.waits += 1,
+            Call::Close { .. } | Call::WakeWord { .. } | Call::Spawn | Call::Exit | Call::Other => {
+            }
         }
     }
 

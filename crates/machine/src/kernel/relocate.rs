@@ -8,7 +8,6 @@ use contigua_units::{Frame, Order, PageSize, VirtAddr};
 use contigua_program::wire::ThreadId;
 
 use super::Kernel;
-use crate::processors::Mmus;
 
 /// What moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +34,11 @@ pub(crate) struct Relocation {
 impl Kernel {
     /// Takes a frame for a page to move to. `None` when the page cannot move (it is not mapped in
     /// a 4 KB page of its own, is shared or in use by a device), or there is no memory.
-    pub(crate) fn begin_relocation(&mut self, space: SpaceId, page: VirtAddr) -> Option<Relocation> {
+    pub(crate) fn begin_relocation(
+        &mut self,
+        space: SpaceId,
+        page: VirtAddr,
+    ) -> Option<Relocation> {
         let slot = self.spaces.get(usize::from(space.0))?;
         let leaf = slot.as_ref()?.table().leaf(page)?;
         let owner = Owner {
@@ -110,15 +113,6 @@ impl Kernel {
         self.memory
             .free(frame)
             .expect("a frame that was taken for a migration is allocated");
-    }
-
-    /// Cores that may have translations of what moves. Buffers are the kernel's, and every core is
-    /// in the kernel at times.
-    pub(crate) fn holders(&self, target: Target, mmus: &Mmus) -> u64 {
-        match target {
-            Target::Page { space, .. } => mmus.holders(space),
-            Target::Buffer => u64::MAX >> (64 - mmus.units().len()),
-        }
     }
 
     /// Whether a thread's descriptor is a connection.
