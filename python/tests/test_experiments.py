@@ -19,13 +19,25 @@ from contigua.experiments import (
     run_experiment,
 )
 from contigua.experiments import contiguitas_confinement as confinement
+from contigua.experiments import contiguitas_end_to_end as end_to_end
 from contigua.experiments import contiguitas_fleet as fleet
 from contigua.experiments import direct_segment_overhead as overhead
 from contigua.experiments import direct_segment_scaling as scaling
+from contigua.experiments import migration_apps as apps
+from contigua.experiments import migration_downtime as downtime
 from contigua.experiments.base import Figure, Outcome, Result
-from contigua.experiments.running import Cell, Program, ProgramError, run_cells, scenarios
+from contigua.experiments.running import (
+    Cell,
+    Program,
+    ProgramError,
+    hertz,
+    run_cells,
+    scenarios,
+    throughput,
+)
 from contigua.experiments.statistics import (
     distribution,
+    line,
     median_margin,
     pearson,
     pearson_margin,
@@ -33,6 +45,7 @@ from contigua.experiments.statistics import (
     percent_margin,
     quantile,
 )
+from contigua.presets import designs
 from contigua.runner import RunOptions
 
 FIGURE = Figure(
@@ -89,9 +102,24 @@ TINY = {
     },
     "direct-segment-scaling": {"updates": 5000, "sizes": ["1MiB", "4MiB"]},
     "memory-bloat": {"keys": 300, "sparse_size": "64MiB"},
+    "migration-downtime": {"cores": [1, 2, 4], "updates": 5000, "warmup": 0},
+    "migration-apps": {
+        "memory": "512MiB",
+        "cores": 2,
+        "memcached": {"keys": 200, "value_bytes": 256, "requests": 400},
+        "nginx": {"files": 10, "requests": 50},
+    },
+    "contiguitas-end-to-end": {
+        "detail": "full",
+        "scale": "tiny",
+        "programs": ["bfs"],
+        "partial_memory": "256MiB",
+        "full_memory": "256MiB",
+        "giant_memory": "512MiB",
+    },
 }
-#: Experiments whose server and client meet at other moments in each run.
-SERVED = {"memory-bloat"}
+#: Experiments whose threads, or server and client, meet at other moments in each run.
+SERVED = {"memory-bloat", "migration-downtime", "migration-apps"}
 
 
 def tiny(name):
@@ -118,6 +146,9 @@ def test_an_experiments_file_says_everything(name):
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_an_experiment_computes_every_figure_and_writes_its_page(name, tmp_path):
+    absent = {*find(name).inputs["quick"].get("designs", [])} - set(designs.names())
+    if absent:
+        pytest.skip(f"no design is called {', '.join(sorted(absent))}")
     times = 1 if name in SERVED else 2
     results = [
         run_experiment(tiny(name), "quick", Context(tmp_path / str(i))) for i in range(times)
@@ -205,6 +236,15 @@ def test_correlation_is_the_textbooks():
     assert pearson(x, y) == pytest.approx(0.81642, abs=1e-5)
     assert pearson([1, 1, 1], [1, 2, 3]) is None
     assert pearson([1, 2], [1, 2]) is None
+
+
+def test_a_line_is_the_textbooks():
+    assert line([1, 2, 3], [5, 7, 9]) == (2.0, 3.0, pytest.approx(1.0))
+    # Anscombe's first set again.
+    x = [10, 8, 13, 9, 11, 14, 6, 4, 12, 7, 5]
+    y = [8.04, 6.95, 7.58, 8.81, 8.33, 9.96, 7.24, 4.26, 10.84, 4.82, 5.68]
+    assert line(x, y) == pytest.approx((0.5001, 3.0001, 0.6665), abs=1e-4)
+    assert line([1, 2], [1, 2]) is None
 
 
 def test_intervals_cover_what_they_promise():
@@ -328,6 +368,135 @@ def test_the_linear_model_is_that_of_the_paper():
     # Tables 4 and 5 give what mechanisms D5 lists, to rounding.
     for _, small, _, _, model, inside in overhead.PAPER:
         assert float(small) * (1 - float(inside) / 100) == pytest.approx(float(model), abs=6e-4)
+
+
+def moved(cycles, *, count=2, interrupts=0, invalidation=200):
+    """A report of a run in which pages were unavailable for some cycles, one after the other."""
+    unavailable = {
+        "count": count,
+        "total_cycles": count * cycles,
+        "min_cycles": cycles,
+        "max_cycles": cycles,
+    }
+    machine = {"clock": "2.1GHz", "kernel": {"invalidation_cycles": invalidation}}
+    return {
+        "config": {"machine": machine},
+        "migration": {
+            "completed": count,
+            "interprocessor_interrupts": interrupts,
+            "unavailable": unavailable,
+        },
+    }
+
+
+def downtimes(software, hardware, interrupts=0):
+    inputs = find("migration-downtime").inputs["quick"]
+    return downtime.figures(
+        {
+            cores: {
+                "software-migration": moved(software(cores), interrupts=cores - 1),
+                "llc-migration": moved(hardware(cores), interrupts=interrupts),
+            }
+            for cores in inputs["cores"]
+        },
+        inputs,
+    )
+
+
+def test_software_is_a_line_and_hardware_a_constant():
+    found = downtimes(lambda cores: 5000 + 1000 * (cores - 1), lambda _: 200).values
+    assert found == {
+        "software_r2": pytest.approx(1.0),
+        "software_slope": pytest.approx(1000.0),
+        "hardware_spread": 0.0,
+        "hardware_invalidations": 1.0,
+        "hardware_interrupts": 0.0,
+    }
+    definition = find("migration-downtime")
+    assert {one.judge(found[one.key]) for one in definition.figures} == {"reproduced"}
+
+
+def test_what_is_not_a_line_or_not_constant_differs():
+    verdicts = {one.key: one for one in find("migration-downtime").figures}
+    curved = downtimes(lambda cores: 5000 + cores**4, lambda cores: 200 + cores, 7).values
+    for key in ("software_r2", "hardware_spread", "hardware_interrupts"):
+        assert verdicts[key].judge(curved[key]) == "differs", key
+    # 64 cores take 264 cycles, where one takes 201.
+    assert curved["hardware_spread"] == pytest.approx(100 * (264 / 201 - 1))
+    assert curved["hardware_invalidations"] == pytest.approx(264 / 200)
+    flat = downtimes(lambda _: 5000, lambda _: 200).values
+    assert flat["software_r2"] is None
+    assert downtime.downtime(moved(1, count=0)) is None
+
+
+def served(busy, requests=100, cores=4, completed=3):
+    one = moved(200, count=completed)
+    return {
+        **one,
+        "time": {"cycles": busy, "busy_cycles": busy},
+        "cores": [{"cycles": busy // cores}] * cores,
+        "client": {"requests": requests},
+    }
+
+
+def test_throughput_is_that_of_a_saturated_server():
+    # Four cores, each busy for a million cycles at 2.1 GHz, answer 100 requests.
+    assert hertz(served(1)) == pytest.approx(2.1e9)
+    assert throughput(served(4_000_000)) == pytest.approx(100 * 2.1e9 / 1e6)
+    # The engine writes the clock its way.
+    other = served(1)
+    other["config"]["machine"]["clock"] = "2100MHz"
+    assert hertz(other) == pytest.approx(2.1e9)
+
+
+def test_servers_are_compared_with_themselves_without_migrations():
+    inputs = find("migration-apps").inputs["quick"]
+    slow = {0: 1000, 100: 1010, 1000: 1100}
+    cells = {
+        cell: served(slow[cell.migrations] if cell.design == "software-migration" else 1000)
+        for cell in apps.moving(inputs)
+    }
+    pages = {Cell("linux-4k"): served(1070), Cell("linux-thp"): served(1000)}
+    outcome = apps.figures({"memcached": cells | pages, "nginx": cells}, inputs, [])
+    assert outcome.values == {
+        "hardware_memcached": 100.0,
+        "hardware_nginx": 100.0,
+        "software_behind": 100.0,
+        "idle": 100.0,
+        "memcached_huge": pytest.approx(7.0),
+    }
+    definition = find("migration-apps")
+    assert {one.judge(outcome.values[one.key]) for one in definition.figures} == {"reproduced"}
+    assert any("saturated" in note for note in outcome.notes)
+    # Without one of the servers there is nothing to say about it.
+    alone = apps.figures({"nginx": cells}, inputs, ["Left out: memcached."]).values
+    assert alone["hardware_memcached"] is None and alone["memcached_huge"] is None
+
+
+def test_a_gain_is_what_is_done_more_in_the_same_time():
+    inputs = find("contiguitas-end-to-end").inputs["quick"]
+    times = {
+        end_to_end.server(inputs, "linux", "partial"): 1050,
+        end_to_end.server(inputs, "contiguitas", "partial"): 1000,
+        end_to_end.server(inputs, "linux", "full"): 1100,
+        end_to_end.server(inputs, "contiguitas", "full"): 1000,
+        **dict(zip(end_to_end.giant_cells(inputs), (1075, 1000), strict=True)),
+    }
+    assert list(times) == end_to_end.cells(inputs)
+    by = {cell: report(one, memory={"huge_page_coverage": 0.5}) for cell, one in times.items()}
+    values = end_to_end.figures({"bfs": by}, inputs, []).values
+    assert values == {
+        "partial_least": pytest.approx(5.0),
+        "partial_most": pytest.approx(5.0),
+        "full_least": pytest.approx(10.0),
+        "full_most": pytest.approx(10.0),
+        "giant_most": pytest.approx(7.5),
+    }
+    # Faults are no loss of throughput once a server has run for long.
+    old = {"time": {"cycles": 1500, "breakdown": {"kernel": 600}}}
+    new = {"time": {"cycles": 1000, "breakdown": {"kernel": 100}}}
+    assert end_to_end.gain(old, new) == pytest.approx(50.0)
+    assert end_to_end.steady_gain(old, new, 100.0) == pytest.approx(0.0)
 
 
 def test_an_inflection_is_where_misses_begin():

@@ -33,6 +33,9 @@ EXPERIMENTS = [
     "direct-segment-overhead",
     "direct-segment-scaling",
     "memory-bloat",
+    "migration-downtime",
+    "migration-apps",
+    "contiguitas-end-to-end",
 ]
 
 __all__ = [

@@ -16,19 +16,24 @@ PYTHON = (
 
 
 def catalogue(scale: str) -> dict[str, Program]:
-    """Return every program by name: tiny for tests, small, or large."""
-    large = scale == "large"
+    """Return every program by name: tiny for tests, brief for many cells, small, or large."""
 
-    def pick(small: int, big: int) -> int:
-        return big if large else small
+    def pick(small: int, big: int, *, brief: int | None = None) -> int:
+        return big if scale == "large" else brief if scale == "brief" and brief else small
 
-    size = {"tiny": "1MiB", "small": "64MiB", "large": "512MiB"}[scale]
-    graph = {"tiny": "9", "small": "15", "large": "20"}[scale]
+    size = {"tiny": "1MiB", "brief": "64MiB", "small": "64MiB", "large": "512MiB"}[scale]
+    graph = {"tiny": "9", "brief": "13", "small": "15", "large": "20"}[scale]
     programs = [
         Program(
             "gups",
             (
-                *workload("gups", "--size", size, "--updates", str(pick(1_500_000, 20_000_000))),
+                *workload(
+                    "gups",
+                    "--size",
+                    size,
+                    "--updates",
+                    str(pick(1_500_000, 20_000_000, brief=750_000)),
+                ),
                 "--no-verify",
             ),
         ),
@@ -49,15 +54,17 @@ def catalogue(scale: str) -> dict[str, Program]:
         ),
         {
             "tiny": memcached(500, 256, 1_000),
+            "brief": memcached(30_000, 1024, 20_000),
             "small": memcached(60_000, 1024, 60_000),
             "large": memcached(1_000_000, 1024, 2_000_000, memory_mib=2048),
         }[scale],
         {
             "tiny": nginx(20, 200),
+            "brief": nginx(400, 5_000),
             "small": nginx(400, 20_000),
             "large": nginx(4_000, 500_000),
         }[scale],
-        redis(pick(2_000, 20_000), 16384, pick(4_000, 50_000)),
+        redis(pick(2_000, 20_000, brief=1_500), 16384, pick(4_000, 50_000, brief=3_000)),
         sqlite(pick(5_000, 500_000), pick(5_000, 500_000)),
         mariadb(pick(5_000, 200_000), pick(500, 20_000)),
         Program(
@@ -78,7 +85,9 @@ def catalogue(scale: str) -> dict[str, Program]:
             {"gcc": "gcc"},
             prepare=lambda folder: _write_c(folder, pick(3, 500)),
         ),
-        Program("python", (sys.executable, "-c", PYTHON.format(n=pick(20_000, 1_000_000)))),
+        Program(
+            "python", (sys.executable, "-c", PYTHON.format(n=pick(20_000, 1_000_000, brief=8_000)))
+        ),
     ]
     return {program.name: program for program in programs}
 

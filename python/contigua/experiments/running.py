@@ -48,21 +48,22 @@ class Cell(NamedTuple):
         Name of the design.
     holes
         Scenario of holes, or ``"none"``.
-    age, cores, migrations
+    age, memory, cores, migrations
         As in :class:`~contigua.runner.RunOptions`; ``None`` for what the options say.
     """
 
     design: str
     holes: str = "none"
     age: str | None = None
+    memory: str | None = None
     cores: int | None = None
     migrations: float | None = None
 
     def spec(self, options: RunOptions) -> _engine.RunSpec:
         """Describe the cell to the engine."""
-        named = {"age": self.age, "cores": self.cores, "migrations": self.migrations}
-        given: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
-        options = replace(options, **given)
+        own = {name: value for name, value in self._asdict().items() if value is not None}
+        del own["design"], own["holes"]
+        options = replace(options, **own)
         return options.spec(self.design, options.age, self.holes)
 
 
@@ -123,6 +124,7 @@ def run_cells(
     progress: Callable[[float], None] | None = None,
     *,
     record: bool = False,
+    warm: float = 0.0,
 ) -> dict[Cell, Values]:
     """Execute a program once and simulate it in every cell.
 
@@ -136,6 +138,9 @@ def run_cells(
         Called with the part that is done.
     record
         Whether to record the program first, so that it does not wait for slow configurations.
+    warm
+        Share of its instructions, from 0 to 1, that are simulated and not counted: the program is
+        recorded first.
 
     Returns
     -------
@@ -160,10 +165,11 @@ def run_cells(
         if shutil.which(command[0]) is None:
             command[0] = find_program(command[0]) or command[0]
         command = ["/bin/sh", "-c", 'exec "$@" > /dev/null 2> "$0"', f"{folder}/errors", *command]
-        trace = folder / "events.trace" if record or len(specs) > READERS else None
+        trace = folder / "events.trace" if record or warm or len(specs) > READERS else None
+        watching = specs if trace is None else [_counting(options)] if warm else []
         with _Driver(program.client, folder) as client:
             reports, status = _engine.run(
-                [] if trace else specs,
+                watching,
                 command=command,
                 record=trace,
                 progress=client.watched(
@@ -176,6 +182,10 @@ def run_cells(
             said = f": {errors[-1]}" if errors else ""
             raise ProgramError(f"{program.name} ended with status {status}{said}")
         if trace is not None:
+            if warm:
+                executed = Report(reports[0]).values["executed"]["instructions"]
+                for spec in specs:
+                    spec["warmup"] += int(warm * executed)
             reports = []
             for start in range(0, len(specs), REPLAYS):
                 batch = specs[start : start + REPLAYS]
@@ -297,6 +307,13 @@ def call(*command: str, text: str | None = None) -> None:
     )
 
 
+def _counting(options: RunOptions) -> _engine.RunSpec:
+    """Describe the fastest way to count all instructions."""
+    whole = replace(options, detail="translation", warmup=0, skip=0, instructions=None)
+    plain = replace(whole, age="fresh", cores=1, migrations=0.0, classify_misses=False)
+    return Cell("linux-4k").spec(plain)
+
+
 def instructions_of(program: Program, options: RunOptions) -> int:
     """Count the instructions that a program executes."""
     counting = replace(options, detail="translation", warmup=0, skip=0, instructions=None)
@@ -310,6 +327,28 @@ def instructions_of(program: Program, options: RunOptions) -> int:
 def cycles(values: Values) -> float:
     """All simulated cycles."""
     return float(values["time"]["cycles"])
+
+
+def hertz(values: Values) -> float:
+    """Cycles in a simulated second."""
+    text = str(values["config"]["machine"]["clock"])
+    for unit, factor in (("GHz", 1e9), ("MHz", 1e6), ("kHz", 1e3), ("Hz", 1.0)):
+        if text.endswith(unit):
+            return float(text.removesuffix(unit)) * factor
+    raise ProgramError(f"the report's clock is {text!r}")
+
+
+def throughput(values: Values) -> float:
+    """Return requests in a simulated second by a saturated server: no core waits for work.
+
+    What the cores waited in the recording, for a client on the same computer, is left out: all of
+    them together answer the requests in the cycles in which they were busy.
+    """
+    time = values["time"]
+    busy = float(time.get("busy_cycles", time["cycles"]))
+    cores = len(values.get("cores", [None]))
+    requests = float(values["client"]["requests"])
+    return requests * cores * hertz(values) / max(busy, 1.0)
 
 
 def data_walk_share(values: Values) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 #: Standard normal quantile of a two-sided 95 % interval.
 Z95 = 1.959964
@@ -65,3 +66,22 @@ def pearson_margin(r: float, n: int) -> float:
         return 1.0
     z, half = math.atanh(r), Z95 / math.sqrt(n - 3)
     return (math.tanh(z + half) - math.tanh(z - half)) / 2
+
+
+class Line(NamedTuple):
+    """A line through points, by least squares, and the share of their variance it explains."""
+
+    slope: float
+    intercept: float
+    r2: float
+
+
+def line(x: Sequence[float], y: Sequence[float]) -> Line | None:
+    """Fit a line; ``None`` where ``pearson`` is."""
+    r = pearson(x, y)
+    if r is None:
+        return None
+    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
+    across = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True))
+    slope = across / sum((a - mean_x) ** 2 for a in x)
+    return Line(slope, mean_y - slope * mean_x, r * r)
