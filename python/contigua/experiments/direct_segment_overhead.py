@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 def compute(inputs: dict[str, Any], context: Context) -> Outcome:
     """Run every program with every size of page, and with a segment."""
     programs, notes = chosen(inputs["programs"], inputs["scale"])
-    options = RunOptions(machine=inputs["machine"], memory=inputs["memory"], classify_misses=True)
+    options = RunOptions(
+        machine=inputs["machine"], memory=inputs["memory"], detail="additive", classify_misses=True
+    )
     cells = [Cell(design) for design in inputs["designs"]]
     found: dict[str, dict[str, Values]] = {}
     for index, program in enumerate(programs):

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 def compute(inputs: dict[str, Any], context: Context) -> Outcome:
     """Run gups at every size."""
-    options = RunOptions(machine=inputs["machine"], memory=inputs["memory"], seed=inputs["seed"])
+    options = RunOptions(
+        machine=inputs["machine"], memory=inputs["memory"], detail="additive", seed=inputs["seed"]
+    )
     cells = [Cell(design) for design in inputs["designs"]]
     found: dict[str, dict[str, Values]] = {}
     sizes = inputs["sizes"]

@@ -58,7 +58,9 @@ def sparse_redis(keys: int, value_bytes: int, kept: int, *, port: int = 16482) -
 
 def compute(inputs: dict[str, Any], context: Context) -> Outcome:
     """Run the two programs."""
-    options = RunOptions(machine=inputs["machine"], memory=inputs["memory"], seed=inputs["seed"])
+    options = RunOptions(
+        machine=inputs["machine"], memory=inputs["memory"], detail="additive", seed=inputs["seed"]
+    )
     program = sparse_redis(inputs["keys"], inputs["value_bytes"], inputs["kept"])
     cells = [Cell(design) for design in inputs["redis_designs"]]
     served = run_cells(program, cells, options)

@@ -141,7 +141,7 @@ def _rates(found: dict[str, dict[Cell, Values]], relative: dict[str, dict[Cell, 
     for name, one in relative.items():
         for cell, share in one.items():
             values = found[name][cell]
-            moved = values["migration"]
+            moved = values["migration"] or {"completed": 0, "interprocessor_interrupts": 0}
             rows.append(
                 [
                     name,

@@ -66,8 +66,9 @@ def figures(found: dict[int, dict[str, Values]], inputs: dict[str, Any]) -> Outc
         for design in inputs["designs"]
     }
     cores = list(times[software])
-    means = [mean for _, mean, _ in times[software].values()]
-    fitted = line([float(count) for count in cores], means)
+    # Pages that every core uses are away longest.
+    longest = [most for _, _, most in times[software].values()]
+    fitted = line([float(count) for count in cores], longest)
     moved = list(times[hardware].values())
     least = min((low for low, _, _ in moved), default=None)
     most = max((high for _, _, high in moved), default=None)
@@ -104,7 +105,7 @@ def figures(found: dict[int, dict[str, Values]], inputs: dict[str, Any]) -> Outc
     ]
     if fitted is not None:
         notes.append(
-            f"Software: {fitted.intercept:,.0f} cycles and {fitted.slope:,.0f} for each TLB "
+            f"Software, pages that all cores use: {fitted.intercept:,.0f} cycles and {fitted.slope:,.0f} for each TLB "
             f"(R² {fitted.r2:.4f})."
         )
     none = [
@@ -117,7 +118,7 @@ def figures(found: dict[int, dict[str, Values]], inputs: dict[str, Any]) -> Outc
         from contigua.pictures import lines_picture
 
         curves = {
-            design: (list(map(float, one)), [mean for _, mean, _ in one.values()])
+            design: (list(map(float, one)), [most for _, _, most in one.values()])
             for design, one in times.items()
         }
         page.heading("Time without the page")

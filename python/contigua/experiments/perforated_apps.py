@@ -20,7 +20,9 @@ def compute(inputs: dict[str, Any], context: Context) -> Outcome:
     """Run every program in every scenario."""
     programs, notes = chosen(inputs["programs"], inputs["scale"])
     names = (inputs["ideal"], inputs["small"], *inputs["designs"])
-    options = RunOptions(machine=inputs["machine"], memory=inputs["memory"], seed=inputs["seed"])
+    options = RunOptions(
+        machine=inputs["machine"], memory=inputs["memory"], detail="additive", seed=inputs["seed"]
+    )
     found: dict[str, dict[Cell, Values]] = {}
     ideal, small, *designs = names
     for index, program in enumerate(programs):

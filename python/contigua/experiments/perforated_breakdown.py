@@ -20,7 +20,9 @@ CONTENT = ("4k", "2m", "perforated", "bitmap")
 def compute(inputs: dict[str, Any], context: Context) -> Outcome:
     """Run the random reads in every scenario under perforated pages."""
     holes = scenarios([1], inputs["fractions"], inputs["patterns"], "remapped")
-    options = RunOptions(machine=inputs["machine"], memory=inputs["memory"], seed=inputs["seed"])
+    options = RunOptions(
+        machine=inputs["machine"], memory=inputs["memory"], detail="additive", seed=inputs["seed"]
+    )
     filling = perforated.random_program(inputs["size"], 0)
     options = replace(options, warmup=instructions_of(filling, options))
     program = perforated.random_program(inputs["size"], inputs["reads"])

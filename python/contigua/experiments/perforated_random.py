@@ -48,7 +48,9 @@ def _cycles(values: Values) -> float:
 
 def run(avoided: str, group: list[str], inputs: dict[str, Any]) -> dict[Cell, Values]:
     """Run one program in the scenarios of a group, and the two without holes."""
-    options = RunOptions(machine=inputs["machine"], memory=inputs["memory"], seed=inputs["seed"])
+    options = RunOptions(
+        machine=inputs["machine"], memory=inputs["memory"], detail="additive", seed=inputs["seed"]
+    )
     # Filling the buffer is not what is studied.
     filling = perforated.random_program(inputs["size"], 0, avoided)
     options = replace(options, warmup=instructions_of(filling, options))

@@ -50,6 +50,8 @@ struct Moving {
 struct Away {
     space: SpaceId,
     page: VirtAddr,
+    /// Cores that are behind this have not come to it yet.
+    from: Cycles,
     until: Cycles,
 }
 
@@ -179,7 +181,7 @@ impl Engine {
         }
         let away = migrations.away.iter();
         let wait = away
-            .filter(|away| away.space == request.space && away.page == page)
+            .filter(|away| away.space == request.space && away.page == page && away.from <= time)
             .map(|away| away.until.get().saturating_sub(time.get()))
             .max()
             .unwrap_or(0);
@@ -366,7 +368,7 @@ impl Engine {
             self.devices
                 .moved(relocation.source, relocation.destination);
         }
-        self.away(relocation.target, until);
+        self.away(relocation.target, start, until);
         let report = &mut self.migrations.report;
         report
             .unavailable
@@ -384,9 +386,14 @@ impl Engine {
         }
     }
 
-    fn away(&mut self, target: Target, until: Cycles) {
+    fn away(&mut self, target: Target, from: Cycles, until: Cycles) {
         if let Target::Page { space, page } = target {
-            self.migrations.away.push(Away { space, page, until });
+            self.migrations.away.push(Away {
+                space,
+                page,
+                from,
+                until,
+            });
         }
     }
 
@@ -414,7 +421,7 @@ impl Engine {
         let handler = costs.invalidation_cycles;
         let others = self.mmus.holders_of(relocation.target) & !(1 << self.current);
         self.migrations.report.local_invalidations += u64::from(others.count_ones());
-        self.away(relocation.target, until);
+        self.away(relocation.target, now, until);
         self.migrations.lazy.push(Lazy {
             relocation,
             began: now,
