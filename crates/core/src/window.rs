@@ -379,6 +379,13 @@ impl Window {
         }
     }
 
+    /// When a miss of the first level that is known at `time` goes out: as soon as a miss register
+    /// is free for it. Memory answers from then on.
+    #[must_use]
+    pub fn miss_leaves(&self, time: Cycles) -> Cycles {
+        Cycles::new(self.miss_registers.when(time.get()))
+    }
+
     /// What the access just started met: line number (physical address / 64), translation beyond
     /// an L1 TLB hit, whether page tables were walked, data latency beyond an L1D hit (0 for a
     /// hit).

@@ -58,6 +58,37 @@ struct Channel {
     open_rows: Box<[u64]>,
 }
 
+impl Channel {
+    /// Takes the channel for a line, from the first epoch on that has room; how long the line
+    /// waits. A line may begin in one epoch and end in the next.
+    fn take(&mut self, time: Cycles, cost: u32) -> Cycles {
+        let first = time.get() >> EPOCH_SHIFT;
+        let (mut start, mut left) = (None, cost);
+        // Farther ahead than the kept epochs reach, nothing is known to be in the way.
+        for epoch in first..first + EPOCHS as u64 {
+            let slot = &mut self.epochs[epoch as usize % EPOCHS];
+            if slot.0 == u64::MAX || slot.0 < epoch {
+                *slot = (epoch, 0);
+            }
+            if slot.0 > epoch {
+                // The request is from long ago, as seen from what this channel has done since.
+                return Cycles::ZERO;
+            }
+            let part = (CAPACITY - slot.1).min(left);
+            if part > 0 {
+                start.get_or_insert((epoch << EPOCH_SHIFT) + u64::from(slot.1 >> 8));
+                slot.1 += part;
+                left -= part;
+            }
+            if left == 0 {
+                break;
+            }
+        }
+        let start = start.unwrap_or_default();
+        Cycles::new(start.saturating_sub(time.get()))
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(super) struct Dram {
     channels: Vec<Channel>,
@@ -137,26 +168,7 @@ impl Dram {
             Row::Closed => self.counters.row_misses += 1,
             Row::Other => self.counters.row_conflicts += 1,
         }
-        let first = time.get() >> EPOCH_SHIFT;
-        let mut epoch = first;
-        // Farther ahead than the kept epochs reach, nothing is known to be in the way.
-        while epoch < first + EPOCHS as u64 {
-            let slot = &mut channel.epochs[epoch as usize % EPOCHS];
-            if slot.0 == u64::MAX || slot.0 < epoch {
-                *slot = (epoch, 0);
-            }
-            if slot.0 > epoch {
-                // The request is from long ago, as seen from what this channel has done since.
-                return (row, Cycles::ZERO);
-            }
-            if slot.1 + self.line_cost <= CAPACITY {
-                slot.1 += self.line_cost;
-                break;
-            }
-            epoch += 1;
-        }
-        let start = (epoch << EPOCH_SHIFT).max(time.get());
-        (row, Cycles::new(start - time.get()))
+        (row, channel.take(time, self.line_cost))
     }
 
     pub(super) fn counters(&self) -> DramCounters {
@@ -195,14 +207,14 @@ mod tests {
     fn an_open_row_is_faster_and_another_one_slower_than_none() {
         let mut dram = dram(1);
         assert_eq!(dram.read(0, Cycles::ZERO), Cycles::new(160));
-        assert_eq!(dram.read(1, Cycles::ZERO), Cycles::new(132));
+        assert_eq!(dram.read(1, Cycles::new(8)), Cycles::new(132));
         // The same bank: 16 rows of 128 lines on, where the row number's fold leaves the bank.
         let bank = |line: u64| {
             let row = line / 128;
             (row ^ (row / 16)) % 16
         };
         let other = (1..1000).map(|row| row * 128).find(|&line| bank(line) == 0);
-        assert_eq!(dram.read(other.unwrap(), Cycles::ZERO), Cycles::new(188));
+        assert_eq!(dram.read(other.unwrap(), Cycles::new(16)), Cycles::new(188));
         let counters = dram.counters();
         let rows = (
             counters.row_hits,

@@ -245,16 +245,32 @@ impl<D: Payload> MemorySystem<D> {
     /// takes beyond a first-level hit; for the page walker, which has no pipeline to hide it, the
     /// whole latency.
     #[inline]
-    pub fn access(&mut self, request: &CoreRequest, visit: impl FnOnce(&mut D)) -> Cycles {
-        let line = request.address.line();
-        let core = &mut self.cores[request.core];
-        match request.kind {
+    pub fn access(&mut self, request: &CoreRequest, mut visit: impl FnMut(&mut D)) -> Cycles {
+        match self.hit(request.core, request.address, request.kind, &mut visit) {
+            Some(latency) => latency,
+            None => self.miss(request, visit),
+        }
+    }
+
+    /// The first half of an access: what it takes when the first level has the line and may do
+    /// with it what is asked.
+    #[inline]
+    pub fn hit(
+        &mut self,
+        core: usize,
+        address: PhysAddr,
+        kind: AccessKind,
+        mut visit: impl FnMut(&mut D),
+    ) -> Option<Cycles> {
+        let line = address.line();
+        let core = &mut self.cores[core];
+        match kind {
             AccessKind::Fetch => {
                 if let Some(first) = core.l1i.lookup(line, line) {
                     visit(&mut first.data);
                     core.l1i_counters.hits += 1;
                     self.fetches.l1 += 1;
-                    return Cycles::ZERO;
+                    return Some(Cycles::ZERO);
                 }
                 core.l1i_counters.misses += 1;
             }
@@ -262,12 +278,12 @@ impl<D: Payload> MemorySystem<D> {
                 if let Some(first) = core.l1d.lookup(line, line) {
                     visit(&mut first.data);
                     core.l1d_counters.hits += 1;
-                    if request.kind == AccessKind::Walk {
+                    if kind == AccessKind::Walk {
                         self.walks.l1 += 1;
-                        return self.latency.l1d;
+                        return Some(self.latency.l1d);
                     }
                     self.data.l1 += 1;
-                    return Cycles::ZERO;
+                    return Some(Cycles::ZERO);
                 }
                 core.l1d_counters.misses += 1;
             }
@@ -279,16 +295,18 @@ impl<D: Payload> MemorySystem<D> {
                     visit(&mut first.data);
                     core.l1d_counters.hits += 1;
                     self.data.l1 += 1;
-                    return Cycles::ZERO;
+                    return Some(Cycles::ZERO);
                 }
                 core.l1d_counters.misses += 1;
             }
         }
-        self.miss(request, line, visit)
+        None
     }
 
+    /// The second half, after [`MemorySystem::hit`] has said no: what the miss takes.
     #[inline(never)]
-    fn miss(&mut self, request: &CoreRequest, line: u64, visit: impl FnOnce(&mut D)) -> Cycles {
+    pub fn miss(&mut self, request: &CoreRequest, visit: impl FnOnce(&mut D)) -> Cycles {
+        let line = request.address.line();
         let write = request.kind == AccessKind::Write;
         let fetch = request.kind == AccessKind::Fetch;
         let core = &mut self.cores[request.core];

@@ -110,6 +110,12 @@ impl Holders {
         }
     }
 
+    /// When one is free, from `ready` on.
+    pub(super) fn when(&self, ready: u64) -> u64 {
+        let first = self.free.iter().copied().min();
+        ready.max(first.unwrap_or(ready))
+    }
+
     /// Holds one for `length` cycles from `ready` on, or as soon as one is free, and says when
     /// that is. The one that became free last before `ready` serves: those that have been free for
     /// long stay available to later instructions that start earlier.

@@ -131,6 +131,17 @@ impl Engine {
         time: Cycles,
         instruction: u64,
     ) -> Cycles {
+        let memory = self
+            .memory
+            .as_mut()
+            .expect("cores of the whole simulation have its memory");
+        if let Some(latency) = memory.hit(self.current, physical, kind, |()| ()) {
+            return latency;
+        }
+        let time = match kind {
+            AccessKind::Read | AccessKind::Write => self.windows[self.current].miss_leaves(time),
+            AccessKind::Fetch | AccessKind::Walk => time,
+        };
         let request = CoreRequest {
             core: self.current,
             address: physical,
@@ -138,10 +149,7 @@ impl Engine {
             time,
             instruction,
         };
-        let memory = self.memory.as_mut();
-        memory
-            .expect("cores of the whole simulation have its memory")
-            .access(&request, |()| ())
+        memory.miss(&request, |()| ())
     }
 
     #[inline]
