@@ -65,6 +65,7 @@ class Report:
         walks = r["translation"]
         data, code = r["tlb"]["data"], r["tlb"]["instruction"]
         memory, kernel, time = r["memory"], r["kernel"], r["time"]
+        moved = r["migration"]
 
         def misses(side: dict[str, int]) -> int:
             return side["misses_4k"] + side["misses_2m"] + side["misses_1g"]
@@ -84,10 +85,17 @@ class Report:
             "instructions": instructions,
             "cycles": time["cycles"] if time else None,
             "ipc": time["ipc"] if time else None,
-            "walk_share": (time["breakdown"]["walk"] / max(time["cycles"], 1) if time else None),
-            "kernel_share": (
-                time["breakdown"]["kernel"] / max(time["cycles"], 1) if time else None
+            "walk_share": _share(time, "walk"),
+            "kernel_share": _share(time, "kernel"),
+            "cores": len(r["cores"]) or None,
+            "migrations": moved["completed"] if moved else 0,
+            "unavailable_cycles": (
+                moved["unavailable"]["total_cycles"] / moved["unavailable"]["count"]
+                if moved and moved["unavailable"]["count"]
+                else None
             ),
+            "interrupts": kernel["interprocessor_interrupts"]
+            + (moved["interprocessor_interrupts"] if moved else 0),
             "l1d_tlb_mpki": per_thousand(misses(data)),
             "l1i_tlb_mpki": per_thousand(misses(code)),
             "l2_tlb_mpki": per_thousand(found),
@@ -115,6 +123,13 @@ class Report:
                 size_bytes(r["unmovable_region"]) / MEBIBYTE if r["unmovable_region"] else None
             ),
         }
+
+
+def _share(time: dict[str, Any] | None, part: str) -> float | None:
+    """Return the share of a part of the cycles in which cores were not idle."""
+    if time is None:
+        return None
+    return float(time["breakdown"][part] / max(time["busy_cycles"], 1))
 
 
 @dataclass(frozen=True)

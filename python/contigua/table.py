@@ -18,6 +18,10 @@ def _decimal(value: float | None) -> str:
     return "-" if value is None else f"{value:,.2f}"
 
 
+def _cycles(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"
+
+
 def _percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f} %"
 
@@ -33,6 +37,9 @@ ROWS: list[tuple[str, str, Callable[[Any], str]] | None] = [
     ("instructions per cycle", "ipc", _decimal),
     ("cycles in page walks", "walk_share", _percent),
     ("cycles in the kernel", "kernel_share", _percent),
+    ("interrupts to other cores", "interrupts", _count),
+    ("pages moved in use", "migrations", _count),
+    ("... away for, cycles", "unavailable_cycles", _cycles),
     None,
     ("L1 data TLB MPKI", "l1d_tlb_mpki", _decimal),
     ("L1 instruction TLB MPKI", "l1i_tlb_mpki", _decimal),
@@ -61,7 +68,15 @@ ROWS: list[tuple[str, str, Callable[[Any], str]] | None] = [
 
 
 #: Rows that are shown where they are not all zero.
-RARE = {"resident_1g_mib", "perforated_mib", "segment_mib", "segment_accesses"}
+RARE = {
+    "resident_1g_mib",
+    "perforated_mib",
+    "segment_mib",
+    "segment_accesses",
+    "interrupts",
+    "migrations",
+    "unavailable_cycles",
+}
 
 
 def results_table(results: Results) -> Table:

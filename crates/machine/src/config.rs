@@ -12,6 +12,7 @@ use contigua_cache::HierarchyConfig;
 use contigua_cache::coherent::MOST_CORES;
 use contigua_cache::migration::{Mode, SwitchOrder};
 use contigua_core::CoreConfig;
+use contigua_frames::Placement;
 use contigua_paging::{Fragmentation, HoleKind, Levels, Pattern};
 use contigua_translation::{NestedConfig, SchemeConfig, TlbConfig, WalkCacheConfig};
 use contigua_units::{Bytes, Cycles, Megahertz, Nanoseconds};
@@ -443,7 +444,14 @@ pub fn parse_machine(text: &str, path: &str) -> Result<MachineConfig, Error> {
 /// # Errors
 /// [`Error::Config`] with the place and the nearest known key.
 pub fn parse_design(text: &str, path: &str) -> Result<DesignConfig, Error> {
-    parse(text, path)
+    let mut design: DesignConfig = parse(text, path)?;
+    if let (MigrationConfig::Llc(_), Placement::Contiguitas(placement)) =
+        (&design.migration, &mut design.placement)
+    {
+        // What hardware can move is not in the way of a region that shrinks.
+        placement.hardware_migration = true;
+    }
+    Ok(design)
 }
 
 /// Reads a profile from TOML. `path` is where the text came from, for messages.
@@ -536,6 +544,22 @@ mod tests {
         ] {
             assert!(text.parse::<Holes>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn hardware_that_moves_pages_clears_the_way_for_a_region_that_shrinks() {
+        let moves = |migration: &str| {
+            let text = format!(
+                "description = \"x\"\n[translation.base]\n[placement.contiguitas]\n{migration}"
+            );
+            match parse_design(&text, "d").unwrap().placement {
+                Placement::Contiguitas(placement) => placement.hardware_migration,
+                other => panic!("{}", other.name()),
+            }
+        };
+        assert!(moves("[migration.llc]"));
+        assert!(!moves("[migration.software]"));
+        assert!(!moves(""));
     }
 
     #[test]
