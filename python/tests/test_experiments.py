@@ -499,6 +499,17 @@ def test_a_gain_is_what_is_done_more_in_the_same_time():
     assert end_to_end.steady_gain(old, new, 100.0) == pytest.approx(0.0)
 
 
+def test_what_lies_outside_the_primary_region_has_each_programs_own_reason():
+    assert overhead.outside_notes({"gups": 99.9, "mariadb": 92.4}) == []
+    little, files = overhead.outside_notes({"sqlite3": 29.9, "mariadb": 43.9})
+    assert "little data" in little
+    assert "43.9 %" in files and ".rodata" in files and "mprotect" in files
+    assert "small" not in files and "little" not in files
+    # Nothing is made up for a program that nobody looked at.
+    (other,) = overhead.outside_notes({"other": 10.0})
+    assert "has not been examined" in other
+
+
 def test_an_inflection_is_where_misses_begin():
     sizes, shares = [1, 2, 4, 8], [0.0, 0.2, 0.6, 5.0]
     assert scaling.inflection(sizes, shares, 0.5) == 4
