@@ -443,6 +443,9 @@ def test_throughput_is_that_of_a_saturated_server():
     # Four cores, each busy for a million cycles at 2.1 GHz, answer 100 requests.
     assert hertz(served(1)) == pytest.approx(2.1e9)
     assert throughput(served(4_000_000)) == pytest.approx(100 * 2.1e9 / 1e6)
+    # A core whose stalls add up is one, and is not listed.
+    additive = {**served(4_000_000), "cores": []}
+    assert throughput(additive) == pytest.approx(100 * 2.1e9 / 4e6)
     # The engine writes the clock its way.
     other = served(1)
     other["config"]["machine"]["clock"] = "2100MHz"

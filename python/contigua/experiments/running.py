@@ -346,7 +346,8 @@ def throughput(values: Values) -> float:
     """
     time = values["time"]
     busy = float(time.get("busy_cycles", time["cycles"]))
-    cores = len(values.get("cores", [None]))
+    # Additive cores are one, and have no list.
+    cores = max(1, len(values.get("cores", [])))
     requests = float(values["client"]["requests"])
     return requests * cores * hertz(values) / max(busy, 1.0)
 
