@@ -105,8 +105,8 @@ def figures(found: dict[int, dict[str, Values]], inputs: dict[str, Any]) -> Outc
     ]
     if fitted is not None:
         notes.append(
-            f"Software, pages that all cores use: {fitted.intercept:,.0f} cycles and {fitted.slope:,.0f} for each TLB "
-            f"(R² {fitted.r2:.4f})."
+            f"Software, pages that all cores use: {fitted.intercept:,.0f} cycles and "
+            f"{fitted.slope:,.0f} for each TLB (R² {fitted.r2:.4f})."
         )
     none = [
         f"{design} on {count}" for design in times for count in found if count not in times[design]

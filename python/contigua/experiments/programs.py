@@ -22,7 +22,7 @@ def catalogue(scale: str) -> dict[str, Program]:
         return big if scale == "large" else brief if scale == "brief" and brief else small
 
     size = {"tiny": "1MiB", "brief": "64MiB", "small": "64MiB", "large": "512MiB"}[scale]
-    graph = {"tiny": "9", "brief": "13", "small": "15", "large": "20"}[scale]
+    graph = {"tiny": "9", "brief": "12", "small": "15", "large": "20"}[scale]
     programs = [
         Program(
             "gups",
@@ -32,7 +32,7 @@ def catalogue(scale: str) -> dict[str, Program]:
                     "--size",
                     size,
                     "--updates",
-                    str(pick(1_500_000, 20_000_000, brief=750_000)),
+                    str(pick(1_500_000, 20_000_000, brief=500_000)),
                 ),
                 "--no-verify",
             ),
@@ -54,7 +54,7 @@ def catalogue(scale: str) -> dict[str, Program]:
         ),
         {
             "tiny": memcached(500, 256, 1_000),
-            "brief": memcached(30_000, 1024, 20_000),
+            "brief": memcached(15_000, 1024, 10_000),
             "small": memcached(60_000, 1024, 60_000),
             "large": memcached(1_000_000, 1024, 2_000_000, memory_mib=2048),
         }[scale],
@@ -64,8 +64,8 @@ def catalogue(scale: str) -> dict[str, Program]:
             "small": nginx(400, 20_000),
             "large": nginx(4_000, 500_000),
         }[scale],
-        redis(pick(2_000, 20_000, brief=1_500), 16384, pick(4_000, 50_000, brief=3_000)),
-        sqlite(pick(5_000, 500_000), pick(5_000, 500_000)),
+        redis(pick(2_000, 20_000, brief=1_000), 16384, pick(4_000, 50_000, brief=1_500)),
+        sqlite(pick(5_000, 500_000, brief=2_500), pick(5_000, 500_000, brief=2_500)),
         mariadb(pick(5_000, 200_000), pick(500, 20_000)),
         Program(
             "xz",
@@ -86,7 +86,7 @@ def catalogue(scale: str) -> dict[str, Program]:
             prepare=lambda folder: _write_c(folder, pick(3, 500)),
         ),
         Program(
-            "python", (sys.executable, "-c", PYTHON.format(n=pick(20_000, 1_000_000, brief=8_000)))
+            "python", (sys.executable, "-c", PYTHON.format(n=pick(20_000, 1_000_000, brief=4_000)))
         ),
     ]
     return {program.name: program for program in programs}
