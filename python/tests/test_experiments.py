@@ -471,6 +471,13 @@ def test_servers_are_compared_with_themselves_without_migrations():
     definition = find("migration-apps")
     assert {one.judge(outcome.values[one.key]) for one in definition.figures} == {"reproduced"}
     assert any("saturated" in note for note in outcome.notes)
+    # What moved nothing cannot be behind.
+    short = {
+        cell: served(1000, completed=0) if cell.migrations == 100 else one
+        for cell, one in cells.items()
+    }
+    values = apps.figures({"nginx": short}, inputs, []).values
+    assert values["software_behind"] == 100.0
     # Without one of the servers there is nothing to say about it.
     alone = apps.figures({"nginx": cells}, inputs, ["Left out: memcached."]).values
     assert alone["hardware_memcached"] is None and alone["memcached_huge"] is None

@@ -80,9 +80,10 @@ def figures(
     }
     behind = [
         one[Cell(software, migrations=rate)] < one[Cell(hardware, migrations=rate)]
-        for one in relative.values()
+        for name, one in relative.items()
         for rate in rates
-        if rate > 0
+        # A short run at a low rate may end before the first migration.
+        if rate > 0 and _moved(found[name][Cell(software, migrations=rate)])["completed"] > 0
     ]
     values: dict[str, float | None] = {
         "software_behind": 100 * sum(behind) / len(behind) if behind else None,
@@ -136,12 +137,19 @@ def figures(
     return Outcome(values, illustrate, notes=notes, sheets=sheets)
 
 
+def _moved(values: Values) -> dict[str, int]:
+    """Return the counters of migrations; a run without any has none."""
+    none = {"completed": 0, "interprocessor_interrupts": 0}
+    counted: dict[str, int] = values["migration"] or none
+    return counted
+
+
 def _rates(found: dict[str, dict[Cell, Values]], relative: dict[str, dict[Cell, float]]) -> Sheet:
     rows = []
     for name, one in relative.items():
         for cell, share in one.items():
             values = found[name][cell]
-            moved = values["migration"] or {"completed": 0, "interprocessor_interrupts": 0}
+            moved = _moved(values)
             rows.append(
                 [
                     name,
