@@ -715,13 +715,11 @@ impl<S: Storage> Frames<S> {
         }
     }
 
-    /// Whether a free block of at least `order`, at most 10, is on the list of any type.
+    /// Whether a free block of at least `order`, at most 10, is where movable memory may be: under
+    /// confinement, in the movable region.
     #[must_use]
     pub fn has_free_block(&self, order: Order) -> bool {
-        let listed = &MigrateType::ALL[..MigrateType::LISTED];
-        listed
-            .iter()
-            .any(|&kind| self.lists.smallest_from(kind, order).is_some())
+        self.has_free_block_in(self.region_for(MigrateType::Movable), order)
     }
 
     /// Blocks, free and allocated, in address order: class, first frame, frames.

@@ -42,6 +42,17 @@ fn border(memory: &Memory) -> u32 {
     memory.border().unwrap().get()
 }
 
+/// A block on the other side of the border is no reason not to compact.
+#[test]
+fn a_free_block_among_unmovable_memory_is_none_for_programs() {
+    let mut memory = confined(64);
+    assert!(memory.has_free_block(Order::HUGE_2M));
+    while memory.allocate(&one(FrameClass::Anonymous)).is_some() {}
+    assert!(!memory.has_free_block(Order::HUGE_2M));
+    let huge = Request::new(Order::HUGE_2M, FrameClass::Slab);
+    assert!(memory.allocate(&huge).is_some());
+}
+
 /// A.1: neither side takes the other's requests, however full it is.
 #[test]
 fn each_request_is_served_on_its_side_even_if_it_fails() {
