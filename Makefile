@@ -59,6 +59,8 @@ bench: setup workloads/bin/gups
 	$(BIN)/python benches/whole_runs.py
 	$(BIN)/python benches/ageing.py
 	$(BIN)/python benches/schemes.py
+	scripts/require llvm-mca llvm
+	$(BIN)/python benches/cores.py
 
 lint: $(VENV)/tools
 	cargo fmt --all --check

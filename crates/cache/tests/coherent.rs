@@ -90,6 +90,10 @@ struct Server {
     time: u64,
     mode: Mode,
     refusals: u64,
+    /// Cycles from one access to the next.
+    pace: u64,
+    /// The longest that an access took.
+    longest: Cycles,
 }
 
 impl Server {
@@ -111,6 +115,8 @@ impl Server {
             time: 0,
             mode,
             refusals: 0,
+            pace: 7,
+            longest: Cycles::ZERO,
         }
     }
 
@@ -127,7 +133,7 @@ impl Server {
     }
 
     fn access(&mut self, core: usize, page: usize, line: u64, kind: AccessKind) {
-        self.time += 7;
+        self.time += self.pace;
         let request = CoreRequest {
             core,
             address: self.address(core, page, line),
@@ -138,11 +144,13 @@ impl Server {
         if kind == AccessKind::Write {
             self.written += 1;
             let value = self.written;
-            self.memory.access(&request, |data| *data = value);
+            let took = self.memory.access(&request, |data| *data = value);
+            self.longest = self.longest.max(took);
             self.expected.insert((page, line), value);
         } else {
             let mut read = 0;
-            self.memory.access(&request, |data| read = *data);
+            let took = self.memory.access(&request, |data| read = *data);
+            self.longest = self.longest.max(took);
             if let Some(&expected) = self.expected.get(&(page, line)) {
                 assert_eq!(
                     read, expected,
@@ -304,6 +312,38 @@ proptest! {
         let mode = if cacheable { Mode::Cacheable } else { Mode::Noncacheable };
         run(inclusive, prefetch, mode, cores, 4000, seed);
     }
+}
+
+/// E-B 8: a migration makes no access wait longer than for a recall of the other address and the
+/// way to the other line's home. Copying a line is atomic, and nobody waits for more than one.
+#[test]
+fn a_migration_delays_no_access_by_more_than_a_recall_and_a_hop() {
+    let longest = |migrates: bool| {
+        let config = config(false, 4, false);
+        let mut server = Server::new(&config, 4, 24, Mode::Cacheable);
+        // No access meets the traffic of another one.
+        server.pace = 100_000;
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(3);
+        for _ in 0..100_000 {
+            let mut below = |bound: usize| random.next_u64() as usize % bound;
+            let (page, line, core) = (below(24), below(64) as u64, below(4));
+            let (kind, choice) = (below(100), below(1000));
+            match kind {
+                0..50 => server.access(core, page, line, AccessKind::Read),
+                50..90 => server.access(core, page, line, AccessKind::Write),
+                _ if migrates => server.migrate(page, choice, SwitchOrder::CopyThenSwitch),
+                _ => {}
+            }
+        }
+        server.longest.get()
+    };
+    let (without, with) = (longest(false), longest(true));
+    // Four slices of a mesh of two by two, two cycles a hop: the mean way there and back is 4.
+    let mean = 4;
+    assert!(
+        with <= without + mean + mean / 2,
+        "{with} with, {without} without"
+    );
 }
 
 fn request(core: usize, line: u64, kind: AccessKind, time: u64) -> CoreRequest {
