@@ -38,6 +38,15 @@ pub enum Error {
     /// A number of cores that cannot be.
     #[error("{0} cores; a server has 1 to 64")]
     Cores(usize),
+    /// A table of migrations that cannot be.
+    #[error(
+        "cache.shared.migration_entries is {0}; a last level migrates 1 to {most} pages at a time",
+        most = migration::MAX_ENTRIES
+    )]
+    MigrationEntries(u8),
+    /// A last level that includes private caches and would lose a line while it is filled.
+    #[error("cache.llc has {0} ways; one that is inclusive needs 4 or more")]
+    InclusiveWays(u32),
     /// The last level does not divide into its slices.
     #[error("cache.llc: {lines} lines do not divide into {slices} slices")]
     Slices {

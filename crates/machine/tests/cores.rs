@@ -340,6 +340,36 @@ fn a_timeline_shows_each_core() {
 }
 
 #[test]
+fn an_impossible_last_level_is_an_error_that_names_the_key() {
+    let refused = |change: &dyn Fn(&mut RunConfig)| {
+        let mut config = config(2, 0.0, llc());
+        change(&mut config);
+        let program = Program {
+            command: Vec::new(),
+            architecture: Architecture::X86_64,
+            reports_mappings: true,
+        };
+        match Engine::new(config, program) {
+            Ok(_) => panic!("it was accepted"),
+            Err(error) => error.to_string(),
+        }
+    };
+    let entries = refused(&|config| config.machine.cache.shared.migration_entries = 17);
+    assert!(entries.contains("migration_entries is 17"), "{entries}");
+    let none = refused(&|config| config.machine.cache.shared.migration_entries = 0);
+    assert!(none.contains("migration_entries is 0"), "{none}");
+    let slices = refused(&|config| config.machine.cache.shared.slices = 7);
+    assert!(slices.contains("7 slices"), "{slices}");
+    let ways = refused(&|config| {
+        config.machine.cache.shared.inclusive = true;
+        config.machine.cache.llc.ways = 2;
+    });
+    assert!(ways.contains("inclusive"), "{ways}");
+    let directory = refused(&|config| config.machine.cache.shared.directory_entries = 10);
+    assert!(directory.contains("cache.shared.directory"), "{directory}");
+}
+
+#[test]
 fn what_needs_the_whole_simulation_says_so() {
     let mut additive = config(2, 0.0, software());
     additive.detail = Detail::Additive;

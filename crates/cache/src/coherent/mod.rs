@@ -22,7 +22,8 @@ use contigua_units::{Cycles, Frame, LINE_BYTES, Megahertz, PAGE_BYTES, PhysAddr}
 use serde::{Deserialize, Serialize};
 
 use crate::migration::{
-    Alias, ClearError, EntryId, Mode, Refusal, Request, Retired, Service, SwitchOrder, Table,
+    Alias, ClearError, EntryId, MAX_ENTRIES, Mode, Refusal, Request, Retired, Rules, Service,
+    SwitchOrder, Table,
 };
 use crate::{AccessKind, Error, HierarchyConfig, LevelCounters, ServedBy, Sets};
 use dram::Dram;
@@ -58,6 +59,28 @@ pub struct SharedConfig {
     pub hop_cycles: Cycles,
     /// Pages that may migrate at a time, when the last level migrates pages.
     pub migration_entries: u8,
+}
+
+impl SharedConfig {
+    /// The table of migrations of a last level of so many ways.
+    ///
+    /// # Errors
+    /// [`Error::MigrationEntries`], [`Error::InclusiveWays`].
+    pub fn table(&self, llc_ways: u32) -> Result<Table, Error> {
+        /// A transaction enters up to three lines of a set: the one that is asked for, and two that
+        /// private caches and the directory give back for it. The first must not go again.
+        const INCLUSIVE_WAYS: u32 = 4;
+        if !(1..=MAX_ENTRIES).contains(&usize::from(self.migration_entries)) {
+            return Err(Error::MigrationEntries(self.migration_entries));
+        }
+        if self.inclusive && llc_ways < INCLUSIVE_WAYS {
+            return Err(Error::InclusiveWays(llc_ways));
+        }
+        Ok(Table::new(
+            usize::from(self.migration_entries),
+            Rules::CORRECT,
+        ))
+    }
 }
 
 /// Who wants what of which line, and when.

@@ -18,7 +18,6 @@ use std::sync::atomic::AtomicBool;
 
 use contigua_cache::Hierarchy;
 use contigua_cache::coherent::MemorySystem;
-use contigua_cache::migration::{Rules, Table};
 use contigua_core::{Blocks, CoreModel, IssueWidth, Window};
 use contigua_paging::{Place, SpaceId};
 use contigua_program::code::CodeLog;
@@ -174,8 +173,7 @@ impl Engine {
             .map_err(|e| component(e.to_string()))?;
         let memory = full
             .then(|| {
-                let entries = machine.cache.shared.migration_entries;
-                let table = Table::new(usize::from(entries), Rules::CORRECT);
+                let table = machine.cache.shared.table(machine.cache.llc.ways)?;
                 MemorySystem::new(&machine.cache, machine.clock, cores, table)
             })
             .transpose()
