@@ -1,0 +1,155 @@
+//! Locks that need no initialisation, no memory and no thread identity on their quick path, and
+//! that survive `fork`.
+//!
+//! A word is 0 (free), 1 (held) or 2 (held, somebody may sleep): the third mutex of Drepper's
+//! "Futexes Are Tricky" (2011). Before a fork the forking thread takes every lock of the allocator, so that the child
+//! finds all structures whole; until the fork is over that one thread walks through locks that it
+//! holds, because handlers of other libraries may allocate in between.
+
+use core::cell::UnsafeCell;
+use core::hint;
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use crate::{sys, tls};
+
+/// The thread that holds every lock for a fork, by its thread pointer; 0 if there is none.
+static FORKING: AtomicUsize = AtomicUsize::new(0);
+
+/// Name the thread that holds every lock (or 0).
+pub fn set_forking(thread: usize) {
+    FORKING.store(thread, Ordering::Release);
+}
+
+/// A futex-based lock.
+pub struct Lock(AtomicU32);
+
+impl Lock {
+    /// A free lock.
+    pub const fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    /// Take the lock. `false` if the calling thread is forking and holds it already.
+    #[inline]
+    fn acquire(&self) -> bool {
+        if self
+            .0
+            .compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+        {
+            return true;
+        }
+        self.acquire_slowly()
+    }
+
+    #[cold]
+    fn acquire_slowly(&self) -> bool {
+        if FORKING.load(Ordering::Relaxed) == tls::thread_pointer() {
+            return false;
+        }
+        // Held for tens of nanoseconds as a rule; longer means that the holder was preempted.
+        for _ in 0..40 {
+            if self.0.load(Ordering::Relaxed) == 0
+                && self
+                    .0
+                    .compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed)
+                    .is_ok()
+            {
+                return true;
+            }
+            hint::spin_loop();
+        }
+        sys::preserving_errno(|| {
+            while self.0.swap(2, Ordering::Acquire) != 0 {
+                sys::futex_wait(&self.0, 2);
+            }
+        });
+        true
+    }
+
+    #[inline]
+    fn release(&self) {
+        if self.0.swap(0, Ordering::Release) == 2 {
+            sys::preserving_errno(|| sys::futex_wake(&self.0));
+        }
+    }
+
+    /// Take the lock for a fork.
+    pub fn hold(&self) {
+        self.acquire();
+    }
+
+    /// Give the lock back in the parent.
+    pub fn unhold(&self) {
+        self.release();
+    }
+
+    /// Give the lock back in the child, where nobody can be waiting.
+    pub fn reset(&self) {
+        self.0.store(0, Ordering::Release);
+    }
+}
+
+/// A value behind a [`Lock`].
+pub struct Guarded<T> {
+    /// The lock, for the fork handlers.
+    pub lock: Lock,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the value is reached through a guard only, one at a time. Needed because the cell is not
+// `Sync`. `Send` is not asked of `T`: spans are linked by raw pointers, which the lock protects.
+unsafe impl<T> Sync for Guarded<T> {}
+
+impl<T> Guarded<T> {
+    /// A value that nobody has locked.
+    pub const fn new(value: T) -> Self {
+        Self {
+            lock: Lock::new(),
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    /// Lock the value.
+    #[inline]
+    pub fn lock(&self) -> Guard<'_, T> {
+        let owned = self.lock.acquire();
+        Guard {
+            guarded: self,
+            owned,
+        }
+    }
+}
+
+/// Access to a locked value, until dropped.
+pub struct Guard<'a, T> {
+    guarded: &'a Guarded<T>,
+    owned: bool,
+}
+
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: the lock is held as long as the guard lives.
+        unsafe { &*self.guarded.value.get() }
+    }
+}
+
+impl<T> DerefMut for Guard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: the lock is held as long as the guard lives, and the guard is borrowed mutably.
+        unsafe { &mut *self.guarded.value.get() }
+    }
+}
+
+impl<T> Drop for Guard<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.owned {
+            self.guarded.lock.release();
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! Per-CPU stacks of objects through restartable sequences.
+//!
+//! The kernel promises that a thread which is preempted, migrated or hit by a signal inside a
+//! registered sequence of instructions continues at an abort handler, so a sequence that ends in
+//! one store is atomic on its CPU without a locked instruction. The C library registers the area
+//! that kernel and thread share (since glibc 2.35, `__rseq_offset` and `__rseq_size`); this
+//! library never registers one itself.
+//!
+//! Each sequence reads `cpus` and `base` anew: while `cpus` is 0, no sequence passes, and after a
+//! fence (`sys::fence_rseq`) whoever set it owns all slabs.
+
+use core::sync::atomic::{AtomicIsize, AtomicU32, AtomicUsize, Ordering};
+
+/// What each operation reads, on one cache line.
+#[repr(C, align(64))]
+pub struct Hot {
+    /// Where the slab of CPU 0 lies.
+    pub base: AtomicUsize,
+    /// CPUs that have a slab; 0 before initialisation, and while the slabs are being drained.
+    pub cpus: AtomicU32,
+    /// Not used.
+    pub reserved: AtomicU32,
+    /// Where a thread's shared area lies from its thread pointer; 0 if there is none.
+    pub offset: AtomicIsize,
+    /// What marks of freed objects are made with.
+    pub key: AtomicUsize,
+}
+
+/// The process's.
+pub static HOT: Hot = Hot {
+    base: AtomicUsize::new(0),
+    cpus: AtomicU32::new(0),
+    reserved: AtomicU32::new(0),
+    offset: AtomicIsize::new(0),
+    key: AtomicUsize::new(0),
+};
+
+#[cfg(target_arch = "x86_64")]
+mod sequences {
+    use super::{HOT, Ordering};
+    use crate::slab::SLAB_SHIFT;
+    use core::arch::asm;
+
+    /// Where the C library says that the areas are; 0 if it registers none.
+    pub fn find() -> isize {
+        let offset: *const isize;
+        let size: *const u32;
+        // SAFETY: reads the addresses of two weak symbols from the global offset table: null if no
+        // loaded library defines them. Needed because weak imports are not in the stable language.
+        unsafe {
+            asm!(
+                ".weak __rseq_offset",
+                ".weak __rseq_size",
+                "mov {0}, qword ptr [rip + __rseq_offset@GOTPCREL]",
+                "mov {1}, qword ptr [rip + __rseq_size@GOTPCREL]",
+                out(reg) offset,
+                out(reg) size,
+                options(nostack, preserves_flags, readonly)
+            );
+            if offset.is_null() || size.is_null() || *size < 16 {
+                0
+            } else {
+                *offset
+            }
+        }
+    }
+
+    /// The CPU that the thread runs on by its area, or a very large number if none is registered.
+    pub fn cpu() -> u32 {
+        let offset = HOT.offset.load(Ordering::Relaxed);
+        if offset == 0 {
+            return u32::MAX;
+        }
+        let cpu;
+        // SAFETY: the C library keeps the area as long as the thread lives.
+        unsafe {
+            asm!(
+                "mov {0:e}, dword ptr fs:[{1} + 4]",
+                out(reg) cpu,
+                in(reg) offset,
+                options(nostack, preserves_flags, readonly)
+            );
+        }
+        cpu
+    }
+
+    /// Take the object on top of this CPU's stack; 0 if there is none.
+    #[inline(always)]
+    pub fn pop(class: usize) -> usize {
+        let offset = HOT.offset.load(Ordering::Relaxed);
+        if offset == 0 {
+            return 0;
+        }
+        let item: usize;
+        // SAFETY: reads and writes only the thread's own area and, between labels 3 and 4, the
+        // slab of the CPU it runs on, whose stacks nobody else touches while the sequence lasts;
+        // an interrupted sequence has written nothing and starts again at 2. Needed because the
+        // language cannot express a sequence that the kernel restarts.
+        unsafe {
+            asm!(
+                ".pushsection __rseq_cs, \"aw\"",
+                ".balign 32",
+                "6: .long 0, 0",
+                ".quad 3f, (4f - 3f), 7f",
+                ".popsection",
+                ".pushsection __rseq_failure, \"ax\"",
+                ".byte 0x0f, 0xb9, 0x3d",
+                ".long 0x53053053",
+                "7: jmp 2f",
+                ".popsection",
+                "2:",
+                "lea {slab}, [rip + 6b]",
+                "mov qword ptr fs:[{offset} + 8], {slab}",
+                "3:",
+                "xor {item:e}, {item:e}",
+                "mov {slab:e}, dword ptr fs:[{offset} + 4]",
+                "cmp {slab:e}, dword ptr [{hot} + 8]",
+                "jae 5f",
+                "shl {slab}, {shift}",
+                "add {slab}, qword ptr [{hot}]",
+                "movzx {current:e}, word ptr [{slab} + {class}*8]",
+                "cmp {current:x}, word ptr [{slab} + {class}*8 + 2]",
+                "jbe 5f",
+                "mov {item}, qword ptr [{slab} + {current}*8 - 8]",
+                "mov {next}, qword ptr [{slab} + {current}*8 - 16]",
+                "dec {current:e}",
+                "mov word ptr [{slab} + {class}*8], {current:x}",
+                "4:",
+                "prefetcht0 byte ptr [{next}]",
+                "5:",
+                item = out(reg) item,
+                slab = out(reg) _,
+                current = out(reg) _,
+                next = out(reg) _,
+                offset = in(reg) offset,
+                class = in(reg) class,
+                hot = in(reg) &raw const HOT,
+                shift = const SLAB_SHIFT,
+                options(nostack)
+            );
+        }
+        item
+    }
+
+    /// Put an object on top of this CPU's stack; `false` if it is full.
+    #[inline(always)]
+    pub fn push(class: usize, item: usize) -> bool {
+        let offset = HOT.offset.load(Ordering::Relaxed);
+        if offset == 0 {
+            return false;
+        }
+        let done: u32;
+        // SAFETY: as in `pop`. The slot above the top belongs to nobody before `current` counts
+        // it, so a sequence that is interrupted behind the first store has changed nothing.
+        unsafe {
+            asm!(
+                ".pushsection __rseq_cs, \"aw\"",
+                ".balign 32",
+                "6: .long 0, 0",
+                ".quad 3f, (4f - 3f), 7f",
+                ".popsection",
+                ".pushsection __rseq_failure, \"ax\"",
+                ".byte 0x0f, 0xb9, 0x3d",
+                ".long 0x53053053",
+                "7: jmp 2f",
+                ".popsection",
+                "2:",
+                "lea {slab}, [rip + 6b]",
+                "mov qword ptr fs:[{offset} + 8], {slab}",
+                "3:",
+                "xor {done:e}, {done:e}",
+                "mov {slab:e}, dword ptr fs:[{offset} + 4]",
+                "cmp {slab:e}, dword ptr [{hot} + 8]",
+                "jae 5f",
+                "shl {slab}, {shift}",
+                "add {slab}, qword ptr [{hot}]",
+                "movzx {current:e}, word ptr [{slab} + {class}*8]",
+                "cmp {current:x}, word ptr [{slab} + {class}*8 + 4]",
+                "jae 5f",
+                "mov qword ptr [{slab} + {current}*8], {item}",
+                "inc {current:e}",
+                "mov word ptr [{slab} + {class}*8], {current:x}",
+                "4:",
+                "inc {done:e}",
+                "5:",
+                done = out(reg) done,
+                slab = out(reg) _,
+                current = out(reg) _,
+                offset = in(reg) offset,
+                class = in(reg) class,
+                item = in(reg) item,
+                hot = in(reg) &raw const HOT,
+                shift = const SLAB_SHIFT,
+                options(nostack)
+            );
+        }
+        done != 0
+    }
+
+    /// Write the header of a class of `cpu`'s slab if it is still 0 and the thread runs there.
+    pub fn open(cpu: u32, class: usize, header: u64) {
+        let offset = HOT.offset.load(Ordering::Relaxed);
+        if offset == 0 {
+            return;
+        }
+        // SAFETY: as in `pop`; the last store is the whole effect.
+        unsafe {
+            asm!(
+                ".pushsection __rseq_cs, \"aw\"",
+                ".balign 32",
+                "6: .long 0, 0",
+                ".quad 3f, (4f - 3f), 7f",
+                ".popsection",
+                ".pushsection __rseq_failure, \"ax\"",
+                ".byte 0x0f, 0xb9, 0x3d",
+                ".long 0x53053053",
+                "7: jmp 2f",
+                ".popsection",
+                "2:",
+                "lea {slab}, [rip + 6b]",
+                "mov qword ptr fs:[{offset} + 8], {slab}",
+                "3:",
+                "mov {slab:e}, dword ptr fs:[{offset} + 4]",
+                "cmp {slab:e}, {cpu:e}",
+                "jne 5f",
+                "cmp {slab:e}, dword ptr [{hot} + 8]",
+                "jae 5f",
+                "shl {slab}, {shift}",
+                "add {slab}, qword ptr [{hot}]",
+                "cmp qword ptr [{slab} + {class}*8], 0",
+                "jne 5f",
+                "mov qword ptr [{slab} + {class}*8], {header}",
+                "4:",
+                "5:",
+                slab = out(reg) _,
+                offset = in(reg) offset,
+                class = in(reg) class,
+                cpu = in(reg) cpu,
+                header = in(reg) header,
+                hot = in(reg) &raw const HOT,
+                shift = const SLAB_SHIFT,
+                options(nostack)
+            );
+        }
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+mod sequences {
+    //! Without sequences of its own an architecture uses per-thread caches.
+
+    /// No area.
+    pub fn find() -> isize {
+        0
+    }
+    /// No CPU.
+    pub fn cpu() -> u32 {
+        u32::MAX
+    }
+    /// Nothing.
+    #[inline(always)]
+    pub fn pop(_class: usize) -> usize {
+        0
+    }
+    /// Not done.
+    #[inline(always)]
+    pub fn push(_class: usize, _item: usize) -> bool {
+        false
+    }
+    /// Nothing.
+    pub fn open(_cpu: u32, _class: usize, _header: u64) {}
+}
+
+pub use sequences::{cpu, find, open, pop, push};

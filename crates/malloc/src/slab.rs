@@ -1,0 +1,194 @@
+//! The memory layout of a front-end cache: for each class a stack of object addresses.
+//!
+//! A slab belongs to one CPU or to one thread. It begins with one header word per class, of four
+//! 16-bit fields, all indices of words in the slab:
+//!
+//! | bits | field | |
+//! |---|---|---|
+//! | 0..16 | `current` | first free slot; the stack's top lies below it |
+//! | 16..32 | `begin` | first slot of the class; 0 as long as the class was never used here |
+//! | 32..48 | `end` | behind the last slot that may be used now |
+//!
+//! Only who owns the slab changes `current` (for a CPU: a restartable sequence on it). `end` is a
+//! policy that anybody may change between `begin` and `begin + slots`. The word of class 0 keeps
+//! the slab's remaining budget in bytes, and the class that is next to give some up.
+
+use core::sync::atomic::{AtomicI32, AtomicU16, AtomicU32, AtomicU64, Ordering};
+
+use crate::classes::{CLASSES, COUNT};
+
+/// log2 of the bytes in a slab.
+pub const SLAB_SHIFT: u32 = 18;
+/// Bytes in a slab; most of them are never touched.
+pub const SLAB_BYTES: usize = 1 << SLAB_SHIFT;
+/// Words in a slab.
+pub const SLAB_WORDS: usize = SLAB_BYTES / 8;
+
+/// A slab by its address.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Slab(usize);
+
+impl Slab {
+    /// The slab at `address`.
+    ///
+    /// # Safety
+    /// [`SLAB_BYTES`] of zeroed or initialised slab memory lie there and stay mapped.
+    pub const unsafe fn at(address: usize) -> Self {
+        Self(address)
+    }
+
+    /// Where it lies.
+    pub const fn address(self) -> usize {
+        self.0
+    }
+
+    fn field(self, class: usize, offset: usize) -> &'static AtomicU16 {
+        debug_assert!(class < COUNT && offset < 8);
+        // SAFETY: `at` promised a mapped slab, and headers are its first `COUNT` words; all access
+        // to headers is atomic. Needed because slabs come from the system.
+        unsafe { &*((self.0 + class * 8 + offset) as *const AtomicU16) }
+    }
+
+    /// First free slot of `class`.
+    pub fn current(self, class: usize) -> &'static AtomicU16 {
+        self.field(class, 0)
+    }
+
+    /// First slot of `class`, or 0.
+    pub fn begin(self, class: usize) -> u16 {
+        self.field(class, 2).load(Ordering::Relaxed)
+    }
+
+    /// Behind the last slot of `class` that may be used now.
+    pub fn end(self, class: usize) -> &'static AtomicU16 {
+        self.field(class, 4)
+    }
+
+    /// Objects of `class` that are in the slab.
+    pub fn length(self, class: usize) -> usize {
+        usize::from(
+            self.current(class)
+                .load(Ordering::Relaxed)
+                .saturating_sub(self.begin(class)),
+        )
+    }
+
+    /// Objects of `class` that may be in the slab.
+    pub fn capacity(self, class: usize) -> usize {
+        usize::from(
+            self.end(class)
+                .load(Ordering::Relaxed)
+                .saturating_sub(self.begin(class)),
+        )
+    }
+
+    /// The header of an empty stack without capacity.
+    pub fn empty_header(class: usize) -> u64 {
+        let first = u64::from(CLASSES[class].first_slot);
+        first | first << 16 | first << 32
+    }
+
+    /// The whole header of `class`.
+    pub fn header(self, class: usize) -> &'static AtomicU64 {
+        debug_assert!(class < COUNT);
+        // SAFETY: as in `field`; headers are words.
+        unsafe { &*((self.0 + class * 8) as *const AtomicU64) }
+    }
+
+    /// Bytes that capacities may still grow by. Starts at 0 and counts down; see `grow`.
+    fn used(self) -> &'static AtomicI32 {
+        // SAFETY: as in `field`; class 0 has no stack.
+        unsafe { &*(self.0 as *const AtomicI32) }
+    }
+
+    fn hand(self) -> &'static AtomicU32 {
+        // SAFETY: as in `used`.
+        unsafe { &*((self.0 + 4) as *const AtomicU32) }
+    }
+
+    /// Let `class` hold one batch more, within `budget` bytes for all classes together. `false`
+    /// if it may not.
+    pub fn grow(self, class: usize, budget: i32) -> bool {
+        let known = &CLASSES[class];
+        let end = self.end(class).load(Ordering::Relaxed);
+        let most = known.first_slot + known.slots;
+        if end >= most {
+            return false;
+        }
+        let step = known.batch.min(most - end);
+        let bytes = i32::from(step as i16) * known.size as i32;
+        if self.used().fetch_add(bytes, Ordering::Relaxed) + bytes > budget {
+            self.used().fetch_sub(bytes, Ordering::Relaxed);
+            return false;
+        }
+        let grown = self
+            .end(class)
+            .compare_exchange(end, end + step, Ordering::Relaxed, Ordering::Relaxed)
+            .is_ok();
+        if !grown {
+            self.used().fetch_sub(bytes, Ordering::Relaxed);
+        }
+        grown
+    }
+
+    /// Take one batch of capacity from the next class that has some, and say which class it was.
+    /// It may then hold more objects than its capacity; the caller moves those away.
+    pub fn shrink_next(self, except: usize) -> Option<usize> {
+        for _ in 0..16 {
+            let class = 1 + self.hand().fetch_add(1, Ordering::Relaxed) as usize % (COUNT - 1);
+            let known = &CLASSES[class];
+            let capacity = self.capacity(class) as u16;
+            if class == except || capacity == 0 {
+                continue;
+            }
+            let step = known.batch.min(capacity);
+            let end = self.end(class).load(Ordering::Relaxed);
+            if self
+                .end(class)
+                .compare_exchange(end, end - step, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+            {
+                self.used().fetch_sub(
+                    i32::from(step as i16) * known.size as i32,
+                    Ordering::Relaxed,
+                );
+                return Some(class);
+            }
+        }
+        None
+    }
+
+    fn slot(self, index: u16) -> *mut usize {
+        (self.0 + usize::from(index) * 8) as *mut usize
+    }
+
+    /// Take the object on top.
+    ///
+    /// # Safety
+    /// Nobody else takes or puts at the same time.
+    pub unsafe fn pop(self, class: usize) -> Option<usize> {
+        let current = self.current(class).load(Ordering::Relaxed);
+        if current <= self.begin(class) {
+            return None;
+        }
+        // SAFETY: `begin <= current - 1 < begin + slots`: a slot of this class in the slab.
+        let item = unsafe { self.slot(current - 1).read() };
+        self.current(class).store(current - 1, Ordering::Relaxed);
+        Some(item)
+    }
+
+    /// Put an object on top; `false` if the stack is full.
+    ///
+    /// # Safety
+    /// Nobody else takes or puts at the same time.
+    pub unsafe fn push(self, class: usize, item: usize) -> bool {
+        let current = self.current(class).load(Ordering::Relaxed);
+        if current >= self.end(class).load(Ordering::Relaxed) {
+            return false;
+        }
+        // SAFETY: `current < end <= begin + slots`: a slot of this class in the slab.
+        unsafe { self.slot(current).write(item) };
+        self.current(class).store(current + 1, Ordering::Relaxed);
+        true
+    }
+}

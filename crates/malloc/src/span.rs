@@ -1,0 +1,182 @@
+//! Metadata of spans, and the memory that all metadata comes from.
+//!
+//! A span is a run of pages with equal objects, or one large object. Its metadata lies apart from
+//! it, so that a stray write into an object does not corrupt the allocator, and so that a page
+//! that is given back to the system is not touched again. Metadata is recycled by the number of
+//! bitmap words behind it and never returned.
+
+use core::ptr::{null_mut, NonNull};
+
+use crate::classes::{CLASSES, MAX_OBJECTS};
+use crate::lock::Guarded;
+use crate::sys;
+
+/// A run of pages. A small-object span is followed in memory by its bitmap, one bit for each
+/// object, set as long as the object is in the span.
+#[repr(C)]
+pub struct Span {
+    /// Neighbours in a list of its central cache.
+    pub next: *mut Span,
+    /// See `next`.
+    pub previous: *mut Span,
+    /// Where it begins.
+    pub address: usize,
+    /// How many pages it has.
+    pub pages: u32,
+    /// Objects that are in the span.
+    pub free: u16,
+    /// The list that it is in, or `NO_LIST`.
+    pub list: u8,
+    /// Its class, 0 for a large object.
+    pub class: u8,
+}
+
+/// Log2 of the bitmap words of the kinds of metadata.
+const KINDS: usize = MAX_OBJECTS.ilog2() as usize - 6 + 1;
+const CHUNK_BYTES: usize = 256 << 10;
+
+struct Pool {
+    recycled: [*mut Span; KINDS],
+    next: usize,
+    end: usize,
+}
+
+static POOL: Guarded<Pool> = Guarded::new(Pool {
+    recycled: [null_mut(); KINDS],
+    next: 0,
+    end: 0,
+});
+
+/// The pool's lock, for the fork handlers.
+pub fn lock() -> &'static crate::lock::Lock {
+    &POOL.lock
+}
+
+fn kind_of(class: usize) -> usize {
+    let objects = usize::from(CLASSES[class].objects);
+    objects.div_ceil(64).next_power_of_two().ilog2() as usize
+}
+
+impl Pool {
+    fn carve(&mut self, bytes: usize) -> Option<usize> {
+        if self.end - self.next < bytes {
+            let chunk = sys::map(CHUNK_BYTES)?;
+            self.next = chunk.as_ptr() as usize;
+            self.end = self.next + CHUNK_BYTES;
+        }
+        let address = self.next;
+        self.next += bytes;
+        Some(address)
+    }
+}
+
+/// Memory that is never returned, aligned to 64 bytes.
+pub fn metadata(bytes: usize) -> Option<NonNull<u8>> {
+    let bytes = bytes.next_multiple_of(64);
+    if bytes > CHUNK_BYTES / 4 {
+        return sys::map(bytes);
+    }
+    NonNull::new(POOL.lock().carve(bytes)? as *mut u8)
+}
+
+impl Span {
+    /// Metadata for a span of `class` (0: a large object) with all its objects in it.
+    pub fn create(address: usize, pages: u32, class: usize) -> Option<NonNull<Span>> {
+        let kind = kind_of(class);
+        let span = {
+            let mut pool = POOL.lock();
+            let recycled = pool.recycled[kind];
+            if recycled.is_null() {
+                let bytes = (size_of::<Span>() + (8 << kind)).next_multiple_of(16);
+                pool.carve(bytes)? as *mut Span
+            } else {
+                // SAFETY: recycled metadata is ours and linked through `next`.
+                pool.recycled[kind] = unsafe { (*recycled).next };
+                recycled
+            }
+        };
+        let objects = CLASSES[class].objects;
+        // SAFETY: the pool gave memory for a span and `1 << kind` words that nobody else uses.
+        // Needed because metadata lies outside of Rust's heap.
+        unsafe {
+            span.write(Span {
+                next: null_mut(),
+                previous: null_mut(),
+                address,
+                pages,
+                free: objects,
+                list: NO_LIST,
+                class: class as u8,
+            });
+            let words = span.add(1).cast::<u64>();
+            for word in 0..1usize << kind {
+                let left = usize::from(objects).saturating_sub(word * 64);
+                words.add(word).write(match left {
+                    0 => 0,
+                    1..64 => (1 << left) - 1,
+                    _ => u64::MAX,
+                });
+            }
+        }
+        NonNull::new(span)
+    }
+
+    /// Recycle metadata that nobody refers to any more.
+    ///
+    /// # Safety
+    /// The span came from [`Span::create`] and is not used again.
+    pub unsafe fn recycle(span: NonNull<Span>) {
+        let mut pool = POOL.lock();
+        // SAFETY: the caller gives the span up.
+        unsafe {
+            let kind = kind_of(usize::from((*span.as_ptr()).class));
+            (*span.as_ptr()).next = pool.recycled[kind];
+            pool.recycled[kind] = span.as_ptr();
+        }
+    }
+
+    fn bitmap(&mut self) -> &mut [u64] {
+        let words = usize::from(CLASSES[usize::from(self.class)].objects).div_ceil(64);
+        // SAFETY: `create` put this many words behind the span, and they are borrowed with it.
+        unsafe {
+            core::slice::from_raw_parts_mut((&raw mut *self).add(1).cast::<u64>(), words)
+        }
+    }
+
+    /// Take up to `out.len()` objects; how many it were.
+    pub fn take(&mut self, out: &mut [usize]) -> usize {
+        let (address, size) = (self.address, CLASSES[usize::from(self.class)].size as usize);
+        let mut taken = 0;
+        for (index, word) in self.bitmap().iter_mut().enumerate() {
+            while *word != 0 && taken < out.len() {
+                let bit = word.trailing_zeros() as usize;
+                *word &= *word - 1;
+                out[taken] = address + (index * 64 + bit) * size;
+                taken += 1;
+            }
+        }
+        self.free -= taken as u16;
+        taken
+    }
+
+    /// Put an object back. `false` if none begins at this address, or it is in the span already.
+    pub fn put(&mut self, object: usize) -> bool {
+        let class = &CLASSES[usize::from(self.class)];
+        let offset = object.wrapping_sub(self.address);
+        let index = class.index_of(offset);
+        if !class.begins_at(offset) || index >= usize::from(class.objects) {
+            return false;
+        }
+        let word = &mut self.bitmap()[index / 64];
+        let bit = 1 << (index % 64);
+        if *word & bit != 0 {
+            return false;
+        }
+        *word |= bit;
+        self.free += 1;
+        true
+    }
+}
+
+/// The span is in no list.
+pub const NO_LIST: u8 = u8::MAX;

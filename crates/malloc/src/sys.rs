@@ -1,0 +1,185 @@
+//! What the allocator asks of the system: memory, futexes, fences, and a last message.
+//!
+//! Nothing here allocates. Calls that may change `errno` on the way to success are wrapped by
+//! [`preserving_errno`], because `free` must not change it (POSIX.1-2024).
+
+use core::fmt::{self, Write};
+use core::ptr::{null, null_mut, NonNull};
+use core::sync::atomic::AtomicU32;
+
+/// Zeroed private memory from the system, on base pages.
+pub fn map(bytes: usize) -> Option<NonNull<u8>> {
+    // SAFETY: an anonymous mapping at an address of the kernel's choice touches no memory of ours.
+    // Needed because memory comes from system calls.
+    let address = unsafe {
+        libc::mmap(
+            null_mut(),
+            bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    if address == libc::MAP_FAILED {
+        return None;
+    }
+    // Metadata is touched sparsely; huge pages would make all of it resident.
+    // SAFETY: the range was just mapped and is ours; advice does not change contents.
+    unsafe { libc::madvise(address, bytes, libc::MADV_NOHUGEPAGE) };
+    NonNull::new(address.cast())
+}
+
+/// Give memory from [`map`] back.
+pub fn unmap(address: *mut u8, bytes: usize) {
+    // SAFETY: callers pass what `map` gave them and nobody else knows. Needed because memory goes
+    // back by system calls.
+    unsafe { libc::munmap(address.cast(), bytes) };
+}
+
+/// Sleep while `word` is `value`, or until woken.
+pub fn futex_wait(word: &AtomicU32, value: u32) {
+    // SAFETY: the word outlives the call; the kernel only reads it. Needed for blocking without
+    // the C library's locks, which may allocate.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
+            value,
+            null::<libc::timespec>(),
+        );
+    }
+}
+
+/// Wake one thread that sleeps on `word`.
+pub fn futex_wake(word: &AtomicU32) {
+    // SAFETY: the kernel uses the address only as a key. Needed as `futex_wait` is.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
+            1,
+        );
+    }
+}
+
+const MEMBARRIER_PRIVATE_EXPEDITED_RSEQ: i32 = 1 << 7;
+const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED_RSEQ: i32 = 1 << 8;
+
+/// Abort the restartable sequences that any thread of the process is in. `false` if the kernel
+/// cannot.
+pub fn fence_rseq() -> bool {
+    let call = |command: i32| {
+        // SAFETY: membarrier touches no memory of the caller's.
+        unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
+    };
+    call(MEMBARRIER_PRIVATE_EXPEDITED_RSEQ)
+        || (call(MEMBARRIER_REGISTER_PRIVATE_EXPEDITED_RSEQ)
+            && call(MEMBARRIER_PRIVATE_EXPEDITED_RSEQ))
+}
+
+/// Let another thread run.
+pub fn yield_now() {
+    // SAFETY: no arguments, no memory.
+    unsafe { libc::sched_yield() };
+}
+
+/// Nanoseconds of the monotonic clock, cheap and coarse (a few milliseconds).
+pub fn coarse_nanoseconds() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `time` is valid for the write.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// An unpredictable number, different in each process.
+pub fn random() -> usize {
+    // SAFETY: the kernel gives each process 16 random bytes at this address, readable for ever.
+    // Needed because `getrandom` is a system call on the way of every program's start.
+    unsafe {
+        let bytes = libc::getauxval(libc::AT_RANDOM) as *const usize;
+        if bytes.is_null() {
+            return (&raw const bytes) as usize ^ 0x9e37_79b9_7f4a_7c15_u64 as usize;
+        }
+        bytes.read_unaligned().rotate_left(17) ^ bytes.add(1).read_unaligned()
+    }
+}
+
+/// Set `errno`.
+pub fn set_errno(value: i32) {
+    // SAFETY: the C library keeps a valid `errno` for each thread.
+    unsafe { *libc::__errno_location() = value };
+}
+
+/// Run `body` and leave `errno` as it was.
+#[inline]
+pub fn preserving_errno<T>(body: impl FnOnce() -> T) -> T {
+    // SAFETY: as in `set_errno`.
+    let errno = unsafe { *libc::__errno_location() };
+    let result = body();
+    set_errno(errno);
+    result
+}
+
+/// Text in a buffer on the stack; what does not fit is cut off.
+pub struct Line<const N: usize> {
+    bytes: [u8; N],
+    length: usize,
+}
+
+impl<const N: usize> Line<N> {
+    /// An empty one.
+    pub const fn new() -> Self {
+        Self {
+            bytes: [0; N],
+            length: 0,
+        }
+    }
+
+    /// What was written.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
+impl<const N: usize> Write for Line<N> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = N - self.length;
+        let part = &text.as_bytes()[..text.len().min(room)];
+        self.bytes[self.length..self.length + part.len()].copy_from_slice(part);
+        self.length += part.len();
+        Ok(())
+    }
+}
+
+/// Write all of `bytes` to a file descriptor, as far as it takes them.
+pub fn write_all(descriptor: i32, mut bytes: &[u8]) {
+    while !bytes.is_empty() {
+        // SAFETY: pointer and length belong to one slice.
+        let written = unsafe { libc::write(descriptor, bytes.as_ptr().cast(), bytes.len()) };
+        if written <= 0 {
+            return;
+        }
+        bytes = &bytes[written as usize..];
+    }
+}
+
+/// One line on standard error, in one system call.
+pub fn message(arguments: fmt::Arguments<'_>) {
+    let mut line = Line::<256>::new();
+    let _ = writeln!(line, "contigua-malloc: {arguments}");
+    write_all(2, line.as_bytes());
+}
+
+/// Say why and end the process.
+#[cold]
+pub fn die(arguments: fmt::Arguments<'_>) -> ! {
+    message(arguments);
+    // SAFETY: `abort` takes no arguments and does not return.
+    unsafe { libc::abort() }
+}

@@ -1,0 +1,101 @@
+//! Transfer caches: between the caches of CPUs and the spans, an array of objects of each class.
+//!
+//! A program that allocates on one CPU and frees on another moves objects in batches through
+//! these arrays, under one short lock, without looking at a span.
+
+use core::ptr::null_mut;
+
+use crate::central;
+use crate::classes::{CLASSES, COUNT, MAX_BATCH};
+use crate::lock::{Guarded, Lock};
+use crate::span;
+
+struct Transfer {
+    slots: *mut usize,
+    length: usize,
+}
+
+static TRANSFER: [Guarded<Transfer>; COUNT] = [const {
+    Guarded::new(Transfer {
+        slots: null_mut(),
+        length: 0,
+    })
+}; COUNT];
+
+/// The lock of a class, for the fork handlers.
+pub fn lock(class: usize) -> &'static Lock {
+    &TRANSFER[class].lock
+}
+
+/// Objects of `class` in the transfer cache.
+pub fn length(class: usize) -> usize {
+    TRANSFER[class].lock().length
+}
+
+impl Transfer {
+    fn slots(&mut self, class: usize) -> &mut [usize] {
+        let capacity = usize::from(CLASSES[class].transfer_slots);
+        if self.slots.is_null() {
+            match span::metadata(capacity * 8) {
+                Some(memory) => self.slots = memory.as_ptr().cast(),
+                None => return &mut [],
+            }
+        }
+        // SAFETY: `metadata` gave this many zeroed words, which only this class uses, under its
+        // lock. Needed because the array lies outside of Rust's heap.
+        unsafe { core::slice::from_raw_parts_mut(self.slots, capacity) }
+    }
+}
+
+/// Take up to `out.len()` objects, at least one unless there is no memory; how many it were.
+pub fn take(class: usize, out: &mut [usize]) -> usize {
+    {
+        let mut cache = TRANSFER[class].lock();
+        let count = cache.length.min(out.len());
+        if count > 0 {
+            let rest = cache.length - count;
+            out[..count].copy_from_slice(&cache.slots(class)[rest..rest + count]);
+            cache.length = rest;
+            return count;
+        }
+    }
+    central::take(class, out)
+}
+
+/// Put objects away.
+pub fn give(class: usize, objects: &[usize]) {
+    {
+        let mut cache = TRANSFER[class].lock();
+        let length = cache.length;
+        let slots = cache.slots(class);
+        if length + objects.len() <= slots.len() {
+            slots[length..length + objects.len()].copy_from_slice(objects);
+            cache.length += objects.len();
+            return;
+        }
+    }
+    central::give(class, objects);
+}
+
+/// Move everything back into the spans.
+pub fn drain() {
+    let mut buffer = [0; MAX_BATCH];
+    for class in 1..COUNT {
+        loop {
+            let count = {
+                let mut cache = TRANSFER[class].lock();
+                let count = cache.length.min(MAX_BATCH);
+                if count > 0 {
+                    let rest = cache.length - count;
+                    buffer[..count].copy_from_slice(&cache.slots(class)[rest..rest + count]);
+                    cache.length = rest;
+                }
+                count
+            };
+            if count == 0 {
+                break;
+            }
+            central::give(class, &buffer[..count]);
+        }
+    }
+}
