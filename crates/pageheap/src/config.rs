@@ -1,0 +1,75 @@
+//! What a heap can be told, and the defaults.
+
+/// Nanoseconds of a second.
+pub(crate) const SECOND: u64 = 1_000_000_000;
+
+/// Contiguous memory that was reserved before the heap began, for example a HugeTLB mapping
+/// ([`crate::linux`] makes one). The heap serves requests from it first and falls back to
+/// [`Os::reserve`](crate::Os::reserve) when none of it is left: the software side of a direct
+/// segment (paper 004) on hardware that has none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Primary {
+    /// The first address; what lies below a multiple of [`HUGE_BYTES`](crate::HUGE_BYTES) is not
+    /// used.
+    pub address: usize,
+    /// Its bytes.
+    pub bytes: usize,
+    /// Whether huge pages of it can be given back. False for HugeTLB memory that is to stay the
+    /// process's own: once used, it then counts as mapped for good.
+    pub releasable: bool,
+}
+
+/// What a heap can be told. Nothing here may be wrong: all values are meaningful.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// How much memory [`PageHeap::periodic`](crate::PageHeap::periodic) gives back at most, in
+    /// bytes per second. 0: nothing. Paper 002, section 4: 1 MB/s.
+    pub release_rate: u64,
+    /// Δ, in nanoseconds: memory that was used within this time is not broken off huge pages
+    /// periodically. 0: the release rate alone decides. Paper 002, section 4.1: 60 s.
+    pub interval: u64,
+    /// The same for whole free huge pages, in nanoseconds: the cache keeps what demand within this
+    /// time would need. 0: they go back at the release rate, as step 1 of the policy says (paper
+    /// 002, section 4). The default is that of [`interval`](Self::interval), without which mapped
+    /// memory would fall below the recent peak, against the effect that the section states.
+    pub cache_interval: u64,
+    /// How long memory must be free for others to make use of it, in nanoseconds: the window of
+    /// both measures of fragmentation. Paper 002, section 2.3: 5 min.
+    pub schedule: u64,
+    /// Mapped bytes above which the heap gives back free memory at once, whatever the rate.
+    /// `u64::MAX`: no such limit.
+    pub soft_limit: u64,
+    /// Mapped bytes that the heap never exceeds; requests that would fail. `u64::MAX`: no limit.
+    pub hard_limit: u64,
+    /// Free bytes in partly used huge pages from which on requests that would leave much of a huge
+    /// page unused are served from regions. Our choice: 16 MB, below which the waste is not worth a
+    /// region's.
+    pub region_slack: u64,
+    /// How many broken huge pages whose memory is all there again a call of
+    /// [`PageHeap::periodic`](crate::PageHeap::periodic) asks the system to make whole. Our choice:
+    /// 4, about a millisecond.
+    pub collapses: u32,
+    /// Memory that was reserved beforehand.
+    pub primary: Option<Primary>,
+}
+
+impl Config {
+    /// The defaults, as a constant.
+    pub const DEFAULT: Self = Self {
+        release_rate: 1 << 20,
+        interval: 60 * SECOND,
+        cache_interval: 60 * SECOND,
+        schedule: 300 * SECOND,
+        soft_limit: u64::MAX,
+        hard_limit: u64::MAX,
+        region_slack: 16 << 20,
+        collapses: 4,
+        primary: None,
+    };
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}

@@ -1,0 +1,77 @@
+//! The part of a malloc that knows about huge pages: it takes address space from the operating
+//! system and hands out runs of heap pages of 8 KB.
+//!
+//! Whoever asks for memory in pieces decides how much of it huge pages can cover. So the heap sees
+//! memory as aligned ranges of 2 MB, *huge pages*, and does two things (paper 002, section 2.2). It
+//! packs requests into as few huge pages as it can (the *filler*), so that others become entirely
+//! free; and it gives memory back slowly, whole free huge pages first (the *cache*), pieces of
+//! partly used ones last (*subrelease*), because a piece that is given back breaks the huge mapping
+//! of everything around it. How much to give back follows from what the program used lately
+//! (section 4): what it used within the last minute it will probably use again.
+//!
+//! A malloc cannot call malloc, and a simulator wants to run the same heap. So the heap is `no_std`,
+//! uses no allocator, keeps its records in memory that it asks of an [`Os`], and does to memory
+//! nothing but what [`Os`] offers.
+//!
+//! The essay on why and with which numbers is `docs/design/page-heap.md`.
+
+#![no_std]
+
+#[cfg(any(test, feature = "replay"))]
+extern crate std;
+
+mod arena;
+mod bits;
+mod config;
+mod heap;
+#[cfg(feature = "linux")]
+pub mod linux;
+mod os;
+mod slab;
+mod statistics;
+
+pub use config::{Config, Primary};
+pub use heap::PageHeap;
+pub use os::{METADATA_ALIGN, Metadata, Os};
+pub use statistics::{Inconsistency, Released, Statistics};
+
+/// Bytes of a heap page, the unit in which the heap hands out memory (paper 002, section 2.2).
+pub const PAGE_BYTES: usize = 8192;
+/// Bytes of a huge page on x86-64, and on aarch64 with the granule of 4 KB.
+pub const HUGE_BYTES: usize = 2 << 20;
+/// Heap pages of a huge page, 256.
+pub const HUGE_PAGES: u32 = (HUGE_BYTES / PAGE_BYTES) as u32;
+
+/// A run of heap pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Span {
+    /// The address of its first byte, a multiple of [`PAGE_BYTES`].
+    pub address: usize,
+    /// How many heap pages it has.
+    pub pages: u32,
+}
+
+impl Span {
+    /// Its length in bytes.
+    #[inline]
+    #[must_use]
+    pub const fn bytes(self) -> usize {
+        self.pages as usize * PAGE_BYTES
+    }
+
+    /// The address after its last byte.
+    #[inline]
+    #[must_use]
+    pub const fn end(self) -> usize {
+        self.address + self.bytes()
+    }
+}
+
+/// What [`PageHeap::allocate`] gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allocated {
+    /// The pages.
+    pub span: Span,
+    /// Every byte of them is known to be zero. False says nothing.
+    pub zeroed: bool,
+}
