@@ -3,11 +3,11 @@
 //! Spans with free objects are in lists by how full they are, and the fullest give first, so that
 //! nearly empty spans get a chance to become empty and go back to the page heap.
 
-use core::ptr::{null_mut, NonNull};
+use core::ptr::{NonNull, null_mut};
 
 use crate::classes::{CLASSES, COUNT, MAX_BATCH};
 use crate::lock::{Guarded, Lock};
-use crate::span::{Span, NO_LIST};
+use crate::span::{NO_LIST, Span};
 use crate::{pagemap, pages, sys};
 
 const LISTS: usize = 8;

@@ -8,7 +8,7 @@
 //! last one came back, so whoever legitimately holds an object reads what belongs to it. Reading
 //! for any other address is defined, too: it answers "not ours".
 
-use core::ptr::{null_mut, NonNull};
+use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicPtr, AtomicU16, Ordering};
 
 use crate::span::Span;
@@ -36,8 +36,7 @@ struct Leaf {
     spans: [AtomicPtr<Span>; LEAF_PAGES],
 }
 
-static ROOT: [AtomicPtr<Leaf>; ROOT_LENGTH] =
-    [const { AtomicPtr::new(null_mut()) }; ROOT_LENGTH];
+static ROOT: [AtomicPtr<Leaf>; ROOT_LENGTH] = [const { AtomicPtr::new(null_mut()) }; ROOT_LENGTH];
 
 #[inline(always)]
 fn leaf(address: usize) -> Option<&'static Leaf> {

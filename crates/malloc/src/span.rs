@@ -5,7 +5,7 @@
 //! that is given back to the system is not touched again. Metadata is recycled by the number of
 //! bitmap words behind it and never returned.
 
-use core::ptr::{null_mut, NonNull};
+use core::ptr::{NonNull, null_mut};
 
 use crate::classes::{CLASSES, MAX_OBJECTS};
 use crate::lock::Guarded;
@@ -138,9 +138,7 @@ impl Span {
     fn bitmap(&mut self) -> &mut [u64] {
         let words = usize::from(CLASSES[usize::from(self.class)].objects).div_ceil(64);
         // SAFETY: `create` put this many words behind the span, and they are borrowed with it.
-        unsafe {
-            core::slice::from_raw_parts_mut((&raw mut *self).add(1).cast::<u64>(), words)
-        }
+        unsafe { core::slice::from_raw_parts_mut((&raw mut *self).add(1).cast::<u64>(), words) }
     }
 
     /// Take up to `out.len()` objects; how many it were.

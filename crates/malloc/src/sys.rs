@@ -3,8 +3,9 @@
 //! Nothing here allocates. Calls that may change `errno` on the way to success are wrapped by
 //! [`preserving_errno`], because `free` must not change it (POSIX.1-2024).
 
+use core::ffi::CStr;
 use core::fmt::{self, Write};
-use core::ptr::{null, null_mut, NonNull};
+use core::ptr::{NonNull, null, null_mut};
 use core::sync::atomic::AtomicU32;
 
 /// Zeroed private memory from the system, on base pages.
@@ -110,6 +111,28 @@ pub fn random() -> usize {
     }
 }
 
+/// The beginning of a file, as much as fits; nothing if it cannot be read.
+pub fn read_file<'a>(path: &CStr, buffer: &'a mut [u8]) -> &'a [u8] {
+    let mut length = 0;
+    // SAFETY: the path ends in zero; reads stay within the rest of the buffer. Needed because the
+    // standard library's files may allocate.
+    unsafe {
+        let descriptor = libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+        if descriptor >= 0 {
+            while length < buffer.len() {
+                let rest = &mut buffer[length..];
+                let count = libc::read(descriptor, rest.as_mut_ptr().cast(), rest.len());
+                if count <= 0 {
+                    break;
+                }
+                length += count as usize;
+            }
+            libc::close(descriptor);
+        }
+    }
+    &buffer[..length]
+}
+
 /// Set `errno`.
 pub fn set_errno(value: i32) {
     // SAFETY: the C library keeps a valid `errno` for each thread.
@@ -182,4 +205,23 @@ pub fn die(arguments: fmt::Arguments<'_>) -> ! {
     message(arguments);
     // SAFETY: `abort` takes no arguments and does not return.
     unsafe { libc::abort() }
+}
+
+/// Address space backed by HugeTLB pages of `1 << log` bytes, if the kernel has enough of them.
+pub fn map_huge(bytes: usize, log: i32) -> Option<usize> {
+    // SAFETY: as in `map`. `MAP_POPULATE` is not needed: HugeTLB pages are reserved by the call.
+    let address = unsafe {
+        libc::mmap(
+            null_mut(),
+            bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE
+                | libc::MAP_ANONYMOUS
+                | libc::MAP_HUGETLB
+                | log << libc::MAP_HUGE_SHIFT,
+            -1,
+            0,
+        )
+    };
+    (address != libc::MAP_FAILED).then_some(address as usize)
 }

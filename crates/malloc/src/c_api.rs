@@ -1,0 +1,349 @@
+//! The C and POSIX surface, and the control functions of `contigua_malloc.h`.
+
+use core::ffi::{c_char, c_int, c_void};
+use core::fmt::Write;
+use core::ptr::null_mut;
+
+use crate::{control, front, heap, pagemap, pages, setup, sys, telemetry};
+
+const PAGE: usize = 4096;
+
+#[inline(always)]
+fn or_no_memory(memory: *mut u8) -> *mut c_void {
+    if memory.is_null() {
+        no_memory();
+    }
+    memory.cast()
+}
+
+#[cold]
+fn no_memory() {
+    sys::set_errno(libc::ENOMEM);
+}
+
+/// C `malloc`.
+#[unsafe(no_mangle)]
+pub extern "C" fn malloc(size: usize) -> *mut c_void {
+    or_no_memory(heap::allocate(size))
+}
+
+/// C `calloc`.
+#[unsafe(no_mangle)]
+pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
+    or_no_memory(
+        count
+            .checked_mul(size)
+            .map_or(null_mut(), heap::allocate_zeroed),
+    )
+}
+
+/// C `free`.
+///
+/// # Safety
+/// As the C standard says: `memory` is null or allocated, and not used any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn free(memory: *mut c_void) {
+    // SAFETY: the caller's promise.
+    unsafe { heap::free(memory.cast()) };
+}
+
+/// C `realloc`. Size 0 frees and gives null, as glibc does.
+///
+/// # Safety
+/// As the C standard says: `memory` is null or allocated.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn realloc(memory: *mut c_void, size: usize) -> *mut c_void {
+    if memory.is_null() {
+        return malloc(size);
+    }
+    if size == 0 {
+        // SAFETY: the caller's promise.
+        unsafe { heap::free(memory.cast()) };
+        return null_mut();
+    }
+    // SAFETY: the caller's promise; neither argument is 0.
+    or_no_memory(unsafe { heap::reallocate(memory.cast(), size) })
+}
+
+/// BSD `reallocarray`.
+///
+/// # Safety
+/// As [`realloc`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn reallocarray(
+    memory: *mut c_void,
+    count: usize,
+    size: usize,
+) -> *mut c_void {
+    match count.checked_mul(size) {
+        // SAFETY: the caller's promise.
+        Some(size) => unsafe { realloc(memory, size) },
+        None => or_no_memory(null_mut()),
+    }
+}
+
+/// C23 `free_sized`.
+///
+/// # Safety
+/// As [`free`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn free_sized(memory: *mut c_void, _size: usize) {
+    // SAFETY: the caller's promise. The size is looked up all the same, which finds mistakes.
+    unsafe { heap::free(memory.cast()) };
+}
+
+/// C23 `free_aligned_sized`.
+///
+/// # Safety
+/// As [`free`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn free_aligned_sized(memory: *mut c_void, _align: usize, _size: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { heap::free(memory.cast()) };
+}
+
+/// C11 `aligned_alloc`.
+#[unsafe(no_mangle)]
+pub extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
+    memalign(align, size)
+}
+
+/// `memalign`. An alignment that is no power of two is an error.
+#[unsafe(no_mangle)]
+pub extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
+    if !align.is_power_of_two() {
+        sys::set_errno(libc::EINVAL);
+        return null_mut();
+    }
+    or_no_memory(heap::allocate_aligned(size, align))
+}
+
+/// POSIX `posix_memalign`.
+///
+/// # Safety
+/// `out` can be written to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, size: usize) -> c_int {
+    if !align.is_power_of_two() || !align.is_multiple_of(size_of::<usize>()) {
+        return libc::EINVAL;
+    }
+    let memory = heap::allocate_aligned(size, align);
+    if memory.is_null() {
+        return libc::ENOMEM;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { out.write(memory.cast()) };
+    0
+}
+
+/// `valloc`: aligned to a page of the system.
+#[unsafe(no_mangle)]
+pub extern "C" fn valloc(size: usize) -> *mut c_void {
+    or_no_memory(heap::allocate_aligned(size, PAGE))
+}
+
+/// `pvalloc`: whole pages of the system.
+#[unsafe(no_mangle)]
+pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
+    or_no_memory(
+        size.max(1)
+            .checked_next_multiple_of(PAGE)
+            .map_or(null_mut(), |size| heap::allocate_aligned(size, PAGE)),
+    )
+}
+
+/// GNU `malloc_usable_size`.
+///
+/// # Safety
+/// `memory` is null or allocated.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn malloc_usable_size(memory: *mut c_void) -> usize {
+    heap::usable_size(memory.cast())
+}
+
+/// GNU `malloc_trim`: empty all caches and give all free memory but `keep` bytes back. 1 if that
+/// was any.
+#[unsafe(no_mangle)]
+pub extern "C" fn malloc_trim(keep: usize) -> c_int {
+    c_int::from(control::trim(keep) > 0)
+}
+
+/// GNU `mallopt`. No parameter of glibc's heap has a meaning here; 1 says that the call is known,
+/// because programs take 0 for a failure.
+#[unsafe(no_mangle)]
+pub extern "C" fn mallopt(_parameter: c_int, _value: c_int) -> c_int {
+    1
+}
+
+/// GNU `struct mallinfo2`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Mallinfo2 {
+    /// Bytes that are mapped for small objects and spans.
+    pub arena: usize,
+    /// Free chunks; not counted here.
+    pub ordblks: usize,
+    /// Free fast chunks; none here.
+    pub smblks: usize,
+    /// Large objects.
+    pub hblks: usize,
+    /// Bytes in large objects.
+    pub hblkhd: usize,
+    /// Not used.
+    pub usmblks: usize,
+    /// Bytes in caches.
+    pub fsmblks: usize,
+    /// Bytes in use.
+    pub uordblks: usize,
+    /// Bytes that are free and mapped.
+    pub fordblks: usize,
+    /// Bytes that `malloc_trim` could give back at least.
+    pub keepcost: usize,
+}
+
+/// GNU `struct mallinfo`: the same in `int`, which wraps.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Mallinfo {
+    fields: [c_int; 10],
+}
+
+/// GNU `mallinfo2`.
+#[unsafe(no_mangle)]
+pub extern "C" fn mallinfo2() -> Mallinfo2 {
+    setup::ensure();
+    let page = telemetry::collect();
+    let cached = page.cpu_cached + page.transfer_cached;
+    Mallinfo2 {
+        arena: (page.heap_mapped - page.large_in_use.min(page.heap_mapped)) as usize,
+        hblks: page.large_objects as usize,
+        hblkhd: page.large_in_use as usize,
+        fsmblks: cached as usize,
+        uordblks: (page.small_in_use + page.large_in_use) as usize,
+        fordblks: (page.heap_free_mapped + page.central_free + cached) as usize,
+        keepcost: page.heap_free_mapped as usize,
+        ..Mallinfo2::default()
+    }
+}
+
+/// GNU `mallinfo`.
+#[unsafe(no_mangle)]
+#[allow(clippy::cast_possible_wrap, reason = "the interface wraps")]
+pub extern "C" fn mallinfo() -> Mallinfo {
+    let wide = mallinfo2();
+    Mallinfo {
+        fields: [
+            wide.arena as c_int,
+            wide.ordblks as c_int,
+            wide.smblks as c_int,
+            wide.hblks as c_int,
+            wide.hblkhd as c_int,
+            wide.usmblks as c_int,
+            wide.fsmblks as c_int,
+            wide.uordblks as c_int,
+            wide.fordblks as c_int,
+            wide.keepcost as c_int,
+        ],
+    }
+}
+
+/// GNU `malloc_stats`: the figures, on standard error.
+#[unsafe(no_mangle)]
+pub extern "C" fn malloc_stats() {
+    let mut line = sys::Line::<{ 16 << 10 }>::new();
+    let _ = telemetry::write_text(&mut line);
+    sys::write_all(2, line.as_bytes());
+}
+
+struct Cursor {
+    buffer: *mut u8,
+    size: usize,
+    length: usize,
+}
+
+impl Write for Cursor {
+    fn write_str(&mut self, text: &str) -> core::fmt::Result {
+        for &byte in text.as_bytes() {
+            if self.length + 1 < self.size {
+                // SAFETY: within the caller's buffer.
+                unsafe { self.buffer.add(self.length).write(byte) };
+            }
+            self.length += 1;
+        }
+        Ok(())
+    }
+}
+
+/// The figures as text, cut off and ended by 0 as `snprintf` does; the length of the whole text.
+///
+/// # Safety
+/// `buffer` can be written to for `size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn contigua_malloc_stats(buffer: *mut c_char, size: usize) -> usize {
+    let mut cursor = Cursor {
+        buffer: buffer.cast(),
+        size,
+        length: 0,
+    };
+    let _ = telemetry::write_text(&mut cursor);
+    if size > 0 {
+        // SAFETY: within the caller's buffer.
+        unsafe { cursor.buffer.add(cursor.length.min(size - 1)).write(0) };
+    }
+    cursor.length
+}
+
+/// One figure by its name in `layout::Page`; `-1` if there is none of this name.
+///
+/// # Safety
+/// `name` ends in zero.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn contigua_malloc_figure(name: *const c_char) -> i64 {
+    setup::ensure();
+    // SAFETY: the caller's promise.
+    let name = unsafe { core::ffi::CStr::from_ptr(name) }.to_bytes();
+    telemetry::collect()
+        .figures()
+        .iter()
+        .find(|(known, _)| known.as_bytes() == name)
+        .map_or(-1, |&(_, value)| value.cast_signed())
+}
+
+/// Give at least `bytes` back to the system now, or all that is free; how much it was.
+#[unsafe(no_mangle)]
+pub extern "C" fn contigua_malloc_release(bytes: usize) -> usize {
+    control::release(bytes)
+}
+
+/// Never map more than `hard` bytes, and give memory back at once above `soft`. 0: no limit.
+#[unsafe(no_mangle)]
+pub extern "C" fn contigua_malloc_set_limit(soft: usize, hard: usize) {
+    control::set_limits(soft, hard);
+}
+
+/// Give back at most `rate` bytes a second, and keep whole what was used within `interval`
+/// milliseconds.
+#[unsafe(no_mangle)]
+pub extern "C" fn contigua_malloc_set_policy(rate: usize, interval_milliseconds: u64) {
+    control::set_policy(rate, interval_milliseconds);
+}
+
+/// Empty the caches of all CPUs and of the calling thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn contigua_malloc_flush() {
+    setup::ensure();
+    sys::preserving_errno(front::drain);
+}
+
+/// Do what is due: for programs that have an event loop and want no thread. 1 if something was.
+#[unsafe(no_mangle)]
+pub extern "C" fn contigua_malloc_periodic() -> c_int {
+    setup::ensure();
+    c_int::from(sys::preserving_errno(pages::periodic))
+}
+
+/// 1 if an object of this allocator begins at `memory` or its page belongs to small objects.
+#[unsafe(no_mangle)]
+pub extern "C" fn contigua_malloc_owns(memory: *const c_void) -> c_int {
+    c_int::from(pagemap::tag(memory as usize) != 0)
+}

@@ -1,0 +1,48 @@
+//! `fork` while other threads allocate: the forking thread takes every lock first, so that the
+//! child, which has only that thread, finds all structures whole.
+//!
+//! Caches of CPUs need nothing: a sequence that another thread was in has either stored its one
+//! word or has not. What other threads had in hand is lost to the child, as their stacks are.
+
+use crate::classes::COUNT;
+use crate::lock::{self, Lock};
+use crate::{background, central, front, pages, span, telemetry, tls, transfer};
+
+/// Visit every lock, outer ones first.
+fn each_lock(mut visit: impl FnMut(&'static Lock)) {
+    visit(front::lock());
+    for class in 0..COUNT {
+        visit(transfer::lock(class));
+    }
+    for class in 0..COUNT {
+        visit(central::lock(class));
+    }
+    visit(pages::lock());
+    visit(span::lock());
+}
+
+unsafe extern "C" fn prepare() {
+    each_lock(Lock::hold);
+    lock::set_forking(tls::thread_pointer());
+}
+
+unsafe extern "C" fn parent() {
+    lock::set_forking(0);
+    each_lock(Lock::unhold);
+}
+
+unsafe extern "C" fn child() {
+    lock::set_forking(0);
+    each_lock(Lock::reset);
+    front::after_fork();
+    background::after_fork();
+    telemetry::after_fork();
+}
+
+/// Register the handlers: as early as possible, because handlers that were registered before run
+/// outside of ours and may allocate.
+pub fn register() {
+    // SAFETY: the handlers are functions of this library, which is never unloaded. Needed because
+    // the C library gives no other notice of a fork.
+    unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+}

@@ -1,0 +1,401 @@
+//! The front end: caches of CPUs, and of threads where there are no restartable sequences.
+//!
+//! An allocation takes the object on top of its CPU's stack, a free puts one there; neither uses a
+//! lock, a locked instruction or memory of another CPU. What does not succeed comes here: an empty
+//! stack is refilled with a batch from the transfer cache, a full one hands a batch over. A stack
+//! that keeps missing is allowed to hold more, within a budget for each CPU; when that is spent,
+//! other stacks of the CPU give some of theirs up.
+
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
+
+use crate::classes::{CLASSES, COUNT, MAX_BATCH};
+use crate::lock::{Guarded, Lock};
+use crate::rseq::{self, HOT};
+use crate::slab::{SLAB_BYTES, SLAB_SHIFT, Slab};
+use crate::{central, pages, setup, sys, tls, transfer};
+
+/// CPUs that have a slab when slabs are not being drained.
+static CPUS: AtomicU32 = AtomicU32::new(0);
+/// Bytes that the stacks of a CPU, or of a thread, may hold.
+static BUDGET: AtomicI32 = AtomicI32::new(2 << 20);
+static THREAD_BUDGET: AtomicI32 = AtomicI32::new(512 << 10);
+static MISSES: AtomicUsize = AtomicUsize::new(0);
+
+/// The thread's word after its cache was given up.
+const DEAD: usize = 1;
+
+/// Where the calling thread caches objects at the moment.
+#[derive(Clone, Copy)]
+enum Place {
+    Cpu(u32, Slab),
+    Thread(Slab),
+    Nowhere,
+}
+
+/// Set up per-CPU caches if the C library registered areas, for `cpus` CPUs.
+pub fn start(cpus: u32, budget: Option<i32>, per_cpu: bool) {
+    if let Some(budget) = budget {
+        BUDGET.store(budget, Ordering::Relaxed);
+        THREAD_BUDGET.store((budget / 4).max(64 << 10), Ordering::Relaxed);
+    }
+    let offset = if per_cpu { rseq::find() } else { 0 };
+    if offset == 0 {
+        return;
+    }
+    let Some(base) = sys::map(cpus as usize * SLAB_BYTES) else {
+        return;
+    };
+    HOT.base.store(base.as_ptr() as usize, Ordering::Relaxed);
+    CPUS.store(cpus, Ordering::Relaxed);
+    HOT.offset.store(offset, Ordering::Release);
+    HOT.cpus.store(cpus, Ordering::Release);
+}
+
+/// Whether caches belong to CPUs.
+pub fn is_per_cpu() -> bool {
+    CPUS.load(Ordering::Relaxed) != 0
+}
+
+fn cpu_slab(cpu: u32) -> Slab {
+    let base = HOT.base.load(Ordering::Relaxed);
+    // SAFETY: callers pass a CPU below `CPUS`, whose slabs `start` mapped. Needed because slabs
+    // come from the system.
+    unsafe { Slab::at(base + ((cpu as usize) << SLAB_SHIFT)) }
+}
+
+fn place() -> Place {
+    let cpus = CPUS.load(Ordering::Relaxed);
+    if cpus != 0 {
+        let cpu = rseq::cpu();
+        if cpu < cpus {
+            return if HOT.cpus.load(Ordering::Relaxed) == 0 {
+                Place::Nowhere
+            } else {
+                Place::Cpu(cpu, cpu_slab(cpu))
+            };
+        }
+    }
+    thread_slab().map_or(Place::Nowhere, Place::Thread)
+}
+
+impl Place {
+    fn pop(self, class: usize) -> Option<usize> {
+        match self {
+            Place::Cpu(..) => Some(rseq::pop(class)).filter(|&item| item != 0),
+            // SAFETY: a thread's slab is used by the thread only.
+            Place::Thread(slab) => unsafe { slab.pop(class) },
+            Place::Nowhere => None,
+        }
+    }
+
+    fn push(self, class: usize, item: usize) -> bool {
+        match self {
+            Place::Cpu(..) => rseq::push(class, item),
+            // SAFETY: a thread's slab is used by the thread only.
+            Place::Thread(slab) => unsafe { slab.push(class, item) },
+            Place::Nowhere => false,
+        }
+    }
+
+    /// Let the stack of `class` hold more if that is allowed; how much it may hold.
+    fn grow(self, class: usize) -> usize {
+        let (slab, budget) = match self {
+            Place::Cpu(cpu, slab) => {
+                if slab.begin(class) == 0 {
+                    rseq::open(cpu, class, Slab::empty_header(class));
+                }
+                (slab, BUDGET.load(Ordering::Relaxed))
+            }
+            Place::Thread(slab) => {
+                if slab.begin(class) == 0 {
+                    slab.header(class)
+                        .store(Slab::empty_header(class), Ordering::Relaxed);
+                }
+                (slab, THREAD_BUDGET.load(Ordering::Relaxed))
+            }
+            Place::Nowhere => return 0,
+        };
+        if slab.begin(class) == 0 {
+            return 0;
+        }
+        if slab.capacity(class) < usize::from(CLASSES[class].slots) && !slab.grow(class, budget) {
+            for _ in 0..4 {
+                let Some(victim) = slab.shrink_next(class) else {
+                    break;
+                };
+                self.trim(slab, victim);
+                if slab.grow(class, budget) {
+                    break;
+                }
+            }
+        }
+        slab.capacity(class)
+    }
+
+    /// Move objects above the capacity of `class` away.
+    fn trim(self, slab: Slab, class: usize) {
+        let mut buffer = [0; MAX_BATCH];
+        let mut count = 0;
+        while count < MAX_BATCH && slab.length(class) > slab.capacity(class) {
+            let Some(item) = self.pop(class) else { break };
+            buffer[count] = item;
+            count += 1;
+        }
+        if count > 0 {
+            transfer::give(class, &buffer[..count]);
+        }
+    }
+}
+
+/// An object of `class`; 0 if there is no memory.
+#[inline(always)]
+pub fn allocate(class: usize) -> usize {
+    let item = rseq::pop(class);
+    if item != 0 {
+        return item;
+    }
+    refill(class)
+}
+
+/// Take an object of `class` back.
+#[inline(always)]
+pub fn free(class: usize, item: usize) {
+    if !rseq::push(class, item) {
+        overflow(class, item);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn refill(class: usize) -> usize {
+    setup::ensure();
+    let place = place();
+    if let Some(item) = place.pop(class) {
+        return item;
+    }
+    sys::preserving_errno(|| {
+        count_miss();
+        let want = place
+            .grow(class)
+            .clamp(1, usize::from(CLASSES[class].batch));
+        let mut buffer = [0; MAX_BATCH];
+        let count = transfer::take(class, &mut buffer[..want]);
+        // From the highest address down, so that the lowest comes out first.
+        for rest in (1..count).rev() {
+            if !place.push(class, buffer[rest]) {
+                transfer::give(class, &buffer[1..=rest]);
+                break;
+            }
+        }
+        buffer[0]
+    })
+}
+
+#[cold]
+#[inline(never)]
+fn overflow(class: usize, item: usize) {
+    setup::ensure();
+    let place = place();
+    if place.push(class, item) {
+        return;
+    }
+    sys::preserving_errno(|| {
+        count_miss();
+        place.grow(class);
+        if place.push(class, item) {
+            return;
+        }
+        let mut buffer = [0; MAX_BATCH];
+        buffer[0] = item;
+        let mut count = 1;
+        while count < usize::from(CLASSES[class].batch) {
+            let Some(item) = place.pop(class) else { break };
+            buffer[count] = item;
+            count += 1;
+        }
+        transfer::give(class, &buffer[..count]);
+    });
+}
+
+/// Programs that never reach the page heap must give memory back, too.
+fn count_miss() {
+    if MISSES.fetch_add(1, Ordering::Relaxed) % 64 == 0 {
+        pages::amortise();
+    }
+}
+
+/// How often a cache had to be refilled or emptied.
+pub fn misses() -> usize {
+    MISSES.load(Ordering::Relaxed)
+}
+
+struct Slabs {
+    /// Slabs that no thread has, linked through their first slot.
+    recycled: usize,
+    key: Option<libc::pthread_key_t>,
+}
+
+static SLABS: Guarded<Slabs> = Guarded::new(Slabs {
+    recycled: 0,
+    key: None,
+});
+
+/// The lock of the slabs of threads, for the fork handlers.
+pub fn lock() -> &'static Lock {
+    &SLABS.lock
+}
+
+/// Where the link to the next recycled slab lies: behind all slots.
+const LINK: usize = SLAB_BYTES - 8;
+
+fn thread_slab() -> Option<Slab> {
+    let word = tls::get();
+    if word > DEAD {
+        // SAFETY: the word is 0, DEAD, or the address of the thread's slab.
+        return Some(unsafe { Slab::at(word) });
+    }
+    if word == DEAD || !setup::is_ready() {
+        return None;
+    }
+    new_thread_slab()
+}
+
+#[cold]
+fn new_thread_slab() -> Option<Slab> {
+    let (address, key) = {
+        let mut slabs = SLABS.lock();
+        let recycled = slabs.recycled;
+        if recycled != 0 {
+            // SAFETY: recycled slabs are mapped, and nobody else uses them.
+            slabs.recycled = unsafe { ((recycled + LINK) as *const usize).read() };
+        }
+        (recycled, slabs.key)
+    };
+    let address = if address == 0 {
+        sys::map(SLAB_BYTES)?.as_ptr() as usize
+    } else {
+        address
+    };
+    // Setting a key's value may allocate: the cache must be in place before.
+    tls::set(address);
+    let key = key.or_else(create_key);
+    if let Some(key) = key {
+        // SAFETY: the key exists.
+        unsafe { libc::pthread_setspecific(key, address as *const libc::c_void) };
+    }
+    // SAFETY: the slab is mapped and zero, or empty after its last thread.
+    Some(unsafe { Slab::at(address) })
+}
+
+fn create_key() -> Option<libc::pthread_key_t> {
+    let mut key = 0;
+    // SAFETY: the destructor is a function of this library, which is never unloaded.
+    if unsafe { libc::pthread_key_create(&raw mut key, Some(end_of_thread)) } != 0 {
+        return None;
+    }
+    let mut slabs = SLABS.lock();
+    // Two threads may both have made one; the first is kept, and the other is never used.
+    Some(*slabs.key.get_or_insert(key))
+}
+
+/// Hand what the thread cached over to all others.
+unsafe extern "C" fn end_of_thread(slab: *mut libc::c_void) {
+    let address = slab as usize;
+    tls::set(DEAD);
+    // SAFETY: the value of the key is the thread's slab.
+    drain_slab(unsafe { Slab::at(address) });
+    let mut slabs = SLABS.lock();
+    // SAFETY: the slab is mapped, and the thread does not use it any more.
+    unsafe { ((address + LINK) as *mut usize).write(slabs.recycled) };
+    slabs.recycled = address;
+}
+
+/// Empty a slab that nobody else uses.
+fn drain_slab(slab: Slab) {
+    let mut buffer = [0; MAX_BATCH];
+    for class in 1..COUNT {
+        let mut count = 0;
+        // SAFETY: the caller has the slab alone.
+        while let Some(item) = unsafe { slab.pop(class) } {
+            buffer[count] = item;
+            count += 1;
+            if count == MAX_BATCH {
+                transfer::give(class, &buffer);
+                count = 0;
+            }
+        }
+        if count > 0 {
+            transfer::give(class, &buffer[..count]);
+        }
+    }
+}
+
+static DRAINING: AtomicBool = AtomicBool::new(false);
+
+/// Move what the caches of all CPUs, or of the calling thread, and the transfer caches hold back
+/// into spans.
+pub fn drain() {
+    if !DRAINING.swap(true, Ordering::Acquire) {
+        let cpus = CPUS.load(Ordering::Relaxed);
+        if cpus != 0 {
+            HOT.cpus.store(0, Ordering::SeqCst);
+            if sys::fence_rseq() {
+                for cpu in 0..cpus {
+                    drain_slab(cpu_slab(cpu));
+                }
+            }
+            HOT.cpus.store(cpus, Ordering::SeqCst);
+        }
+        DRAINING.store(false, Ordering::Release);
+    }
+    if tls::get() > DEAD {
+        if let Some(slab) = thread_slab() {
+            drain_slab(slab);
+        }
+    }
+    transfer::drain();
+}
+
+/// Bytes in caches of CPUs, in transfer caches, and in spans of small objects as a whole and free.
+#[derive(Clone, Copy, Default)]
+pub struct Cached {
+    /// In caches of CPUs.
+    pub cpu: usize,
+    /// In transfer caches.
+    pub transfer: usize,
+    /// Free in spans.
+    pub central: usize,
+    /// In spans, used or not.
+    pub spans: usize,
+}
+
+impl Cached {
+    /// Bytes in small objects that the program has (or that a thread caches).
+    pub fn in_use(&self) -> usize {
+        self.spans
+            .saturating_sub(self.central + self.transfer + self.cpu)
+    }
+}
+
+/// Count what is cached of `class`, without stopping anybody.
+pub fn cached(class: usize) -> Cached {
+    let known = &CLASSES[class];
+    let size = known.size as usize;
+    let occupancy = central::occupancy(class);
+    let cpu: usize = (0..CPUS.load(Ordering::Relaxed))
+        .map(|cpu| cpu_slab(cpu).length(class))
+        .sum();
+    Cached {
+        cpu: cpu * size,
+        transfer: transfer::length(class) * size,
+        central: occupancy.free * size,
+        spans: occupancy.spans * usize::from(known.objects) * size,
+    }
+}
+
+/// In the child of a fork: nobody is draining, and the slabs are whole.
+pub fn after_fork() {
+    let cpus = CPUS.load(Ordering::Relaxed);
+    HOT.cpus.store(cpus, Ordering::Relaxed);
+    DRAINING.store(false, Ordering::Relaxed);
+}

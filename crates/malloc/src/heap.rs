@@ -1,0 +1,277 @@
+//! Allocation, from a size to memory and back: the decisions that all interfaces share.
+//!
+//! A freed small object is marked: its first word becomes the process's key exclusive-or its
+//! address. An allocation clears the word again, so an object that is freed while it is marked
+//! was freed before (a program writes that word by chance once in 2^64). Whether an object begins
+//! at a freed address is a multiplication and a comparison. Both together cost about a nanosecond
+//! and are always on.
+
+use core::ptr::{self, NonNull, null_mut};
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::classes::{CLASSES, COUNT, MAX_SMALL, class_of, class_of_aligned};
+use crate::pagemap::{self, PAGE_BYTES, PAGE_SHIFT};
+use crate::rseq::HOT;
+use crate::span::Span;
+use crate::{front, pages, setup, sys};
+
+/// Largest size that any request may have (C11: differences of pointers must fit).
+const MAX_BYTES: usize = isize::MAX as usize;
+
+static LARGE_BYTES: AtomicUsize = AtomicUsize::new(0);
+static LARGE_COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// Bytes in large objects, and how many there are.
+pub fn large() -> (usize, usize) {
+    (
+        LARGE_BYTES.load(Ordering::Relaxed),
+        LARGE_COUNT.load(Ordering::Relaxed),
+    )
+}
+
+/// Memory for `size` bytes, aligned to 16 (to 8 if `size` is at most 8); null if there is none.
+#[inline(always)]
+pub fn allocate(size: usize) -> *mut u8 {
+    if size > MAX_SMALL {
+        return allocate_large(size, 1).0;
+    }
+    allocate_small(class_of(size))
+}
+
+#[inline(always)]
+fn allocate_small(class: usize) -> *mut u8 {
+    let object = front::allocate(class) as *mut usize;
+    if !object.is_null() {
+        // SAFETY: the front end gave an object of at least 8 bytes that is nobody else's. Needed
+        // to clear the mark of freed objects.
+        unsafe { object.write(0) };
+    }
+    object.cast()
+}
+
+/// Memory for `size` bytes at a multiple of `align`, a power of two; null if there is none.
+pub fn allocate_aligned(size: usize, align: usize) -> *mut u8 {
+    match class_of_aligned(size, align) {
+        Some(class) => allocate_small(class),
+        None => allocate_large(size, align.div_ceil(PAGE_BYTES)).0,
+    }
+}
+
+/// Zeroed memory for `size` bytes; null if there is none.
+#[inline]
+pub fn allocate_zeroed(size: usize) -> *mut u8 {
+    let (memory, zeroed) = if size > MAX_SMALL {
+        allocate_large(size, 1)
+    } else {
+        (allocate_small(class_of(size)), false)
+    };
+    if !memory.is_null() && !zeroed {
+        // SAFETY: the memory was just allocated with at least this size.
+        unsafe { memory.write_bytes(0, size) };
+    }
+    memory
+}
+
+#[cold]
+#[inline(never)]
+fn allocate_large(size: usize, align_pages: usize) -> (*mut u8, bool) {
+    if size > MAX_BYTES {
+        return (null_mut(), false);
+    }
+    setup::ensure();
+    sys::preserving_errno(|| {
+        let count = pages::pages_for(size).max(1);
+        let Some(found) = pages::allocate(count, align_pages) else {
+            return (null_mut(), false);
+        };
+        if let Some(span) = Span::create(found.address, count as u32, 0) {
+            if pagemap::enter_large(found.address, span) {
+                LARGE_BYTES.fetch_add(count * PAGE_BYTES, Ordering::Relaxed);
+                LARGE_COUNT.fetch_add(1, Ordering::Relaxed);
+                return (found.address as *mut u8, found.zeroed);
+            }
+            // SAFETY: nobody has seen the span.
+            unsafe { Span::recycle(span) };
+        }
+        pages::free(found.address, count);
+        (null_mut(), false)
+    })
+}
+
+/// What an address was given as.
+enum Found {
+    Small(usize),
+    Large(NonNull<Span>),
+}
+
+/// What `memory` was given as; ends the process if it never was.
+fn find(memory: *mut u8, doing: &str) -> Found {
+    let address = memory as usize;
+    let tag = pagemap::tag(address);
+    let class = usize::from(tag & 0xff);
+    if class.wrapping_sub(1) < COUNT - 1 {
+        let offset = usize::from(tag >> 8) << PAGE_SHIFT | address & (PAGE_BYTES - 1);
+        if CLASSES[class].begins_at(offset) {
+            return Found::Small(class);
+        }
+    } else if tag == pagemap::LARGE && address.is_multiple_of(PAGE_BYTES) {
+        if let Some(span) = pagemap::span(address) {
+            return Found::Large(span);
+        }
+    }
+    invalid(address, doing)
+}
+
+#[cold]
+#[inline(never)]
+fn invalid(address: usize, doing: &str) -> ! {
+    sys::die(format_args!(
+        "{doing} of {address:#x}, where no allocated object begins (freed before, or never ours)"
+    ))
+}
+
+#[cold]
+#[inline(never)]
+fn double(address: usize) -> ! {
+    sys::die(format_args!("double free of {address:#x}"))
+}
+
+/// Take memory back. Null is allowed. Ends the process if `memory` is nothing that is allocated.
+///
+/// # Safety
+/// Nobody uses the memory any more.
+#[inline(always)]
+pub unsafe fn free(memory: *mut u8) {
+    let address = memory as usize;
+    let tag = pagemap::tag(address);
+    let class = usize::from(tag & 0xff);
+    if class.wrapping_sub(1) >= COUNT - 1 {
+        free_other(memory);
+        return;
+    }
+    let offset = usize::from(tag >> 8) << PAGE_SHIFT | address & (PAGE_BYTES - 1);
+    if !CLASSES[class].begins_at(offset) {
+        invalid(address, "free");
+    }
+    let mark = HOT.key.load(Ordering::Relaxed) ^ address;
+    let word = memory.cast::<usize>();
+    // SAFETY: an object of the class begins here, so there are 8 aligned bytes of ours, and the
+    // caller gave them up.
+    unsafe {
+        if word.read() == mark {
+            double(address);
+        }
+        word.write(mark);
+    }
+    front::free(class, address);
+}
+
+#[cold]
+#[inline(never)]
+fn free_other(memory: *mut u8) {
+    if memory.is_null() {
+        return;
+    }
+    sys::preserving_errno(|| {
+        let Found::Large(span) = find(memory, "free") else {
+            return;
+        };
+        // Of two threads that free the same object one must notice.
+        if !pagemap::leave_large(memory as usize) {
+            double(memory as usize);
+        }
+        // SAFETY: whoever took the object out of the page map owns its span.
+        unsafe {
+            let (address, count) = ((*span.as_ptr()).address, (*span.as_ptr()).pages as usize);
+            Span::recycle(span);
+            LARGE_BYTES.fetch_sub(count * PAGE_BYTES, Ordering::Relaxed);
+            LARGE_COUNT.fetch_sub(1, Ordering::Relaxed);
+            pages::free(address, count);
+        }
+    });
+}
+
+/// Bytes that may be used at `memory`; 0 for null.
+pub fn usable_size(memory: *mut u8) -> usize {
+    if memory.is_null() {
+        return 0;
+    }
+    match find(memory, "size") {
+        Found::Small(class) => CLASSES[class].size as usize,
+        // SAFETY: an allocated object keeps its span alive.
+        Found::Large(span) => unsafe { (*span.as_ptr()).pages as usize * PAGE_BYTES },
+    }
+}
+
+/// Make memory `size` bytes long, where it is or elsewhere with its contents; null, and nothing
+/// changes, if there is no memory. `memory` is not null and `size` not 0.
+///
+/// # Safety
+/// Nobody uses `memory` any more unless the result is null.
+pub unsafe fn reallocate(memory: *mut u8, size: usize) -> *mut u8 {
+    let (old, large) = match find(memory, "realloc") {
+        Found::Small(class) => (CLASSES[class].size as usize, None),
+        Found::Large(span) => (
+            // SAFETY: an allocated object keeps its span alive.
+            unsafe { (*span.as_ptr()).pages as usize * PAGE_BYTES },
+            Some(span),
+        ),
+    };
+    // A little smaller stays where it is.
+    if size <= old && size >= old / 2 && (large.is_none() || old - size < PAGE_BYTES) {
+        return memory;
+    }
+    if let Some(span) = large {
+        if size > MAX_SMALL && sys::preserving_errno(|| resize(span, size)) {
+            return memory;
+        }
+    }
+    // What grows will probably grow again: a quarter more makes a chain of reallocations linear.
+    let generous = if size > old {
+        size.max(
+            old.saturating_add(old / 4)
+                .min(MAX_SMALL.max(old + old / 8)),
+        )
+    } else {
+        size
+    };
+    let mut new = allocate(generous);
+    if new.is_null() && generous > size {
+        new = allocate(size);
+    }
+    if new.is_null() {
+        // What shrinks may stay where it is.
+        return if size <= old { memory } else { null_mut() };
+    }
+    // SAFETY: both are allocated, apart from each other, and at least this long.
+    unsafe {
+        ptr::copy_nonoverlapping(memory, new, old.min(size));
+        free(memory);
+    }
+    new
+}
+
+/// Change the length of a large object in place.
+fn resize(span: NonNull<Span>, size: usize) -> bool {
+    if size > MAX_BYTES {
+        return false;
+    }
+    // SAFETY: the caller of `reallocate` has the object, and with it its span, alone.
+    let (address, count) = unsafe { ((*span.as_ptr()).address, (*span.as_ptr()).pages as usize) };
+    let wanted = pages::pages_for(size);
+    let now = if wanted > count {
+        if !pages::grow(address, count, wanted) {
+            return false;
+        }
+        wanted
+    } else {
+        pages::shrink(address, count, wanted)
+    };
+    LARGE_BYTES.fetch_add(
+        now.wrapping_sub(count).wrapping_mul(PAGE_BYTES),
+        Ordering::Relaxed,
+    );
+    // SAFETY: as above.
+    unsafe { (*span.as_ptr()).pages = now as u32 };
+    true
+}

@@ -1,0 +1,295 @@
+//! What the environment says: variables that begin with `CONTIGUA_MALLOC_`.
+//!
+//! | variable | value | default |
+//! |---|---|---|
+//! | `RELEASE_RATE` | bytes a second that are given back at most; 0: none | `1MiB` |
+//! | `INTERVAL` | Δ: memory used within this time stays whole; 0: the static policy | `60s` |
+//! | `BACKGROUND` | `off`, `on`, or `idle`: a thread from when memory is first idle | `off` |
+//! | `LIMIT` | mapped bytes that are never exceeded: allocation fails | none |
+//! | `SOFT_LIMIT` | mapped bytes above which memory is given back at once | none |
+//! | `PRIMARY` | bytes of HugeTLB memory to reserve at the start and use first | none |
+//! | `CACHE` | bytes that the cache of a CPU may hold | `2MiB` |
+//! | `PER_CPU` | `off`: caches belong to threads | `on` |
+//! | `TELEMETRY` | `off`: no shared page | `on` |
+//! | `STATISTICS` | `exit`: write the figures to standard error at the end | none |
+//!
+//! Sizes take `KiB`, `MiB`, `GiB`, `TiB`; times `ms`, `s`, `min`. A value that cannot be read is
+//! reported in one line and ignored. A program that runs with more rights than its caller
+//! (`AT_SECURE`) ignores all of them.
+
+use core::ffi::{CStr, c_char};
+use core::ptr::null;
+
+use contigua_pageheap::{Config, Primary};
+
+use crate::sys;
+
+const PREFIX: &[u8] = b"CONTIGUA_MALLOC_";
+/// Of the environment that is read from `/proc`, before the C library has it.
+const EARLY_BYTES: usize = 256 << 10;
+
+/// When a thread of our own gives memory back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Background {
+    /// Never: slow paths do.
+    Off,
+    /// From the start.
+    On,
+    /// From when much memory is idle for the first time.
+    Idle,
+}
+
+/// All of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// See the module.
+    pub release_rate: u64,
+    /// Δ in nanoseconds.
+    pub interval: u64,
+    /// See the module.
+    pub background: Background,
+    /// See the module.
+    pub limit: u64,
+    /// See the module.
+    pub soft_limit: u64,
+    /// See the module.
+    pub primary: u64,
+    /// See the module.
+    pub cache: Option<i32>,
+    /// See the module.
+    pub per_cpu: bool,
+    /// See the module.
+    pub telemetry: bool,
+    /// See the module.
+    pub statistics_at_exit: bool,
+}
+
+impl Settings {
+    const DEFAULT: Self = Self {
+        release_rate: Config::DEFAULT.release_rate,
+        interval: Config::DEFAULT.interval,
+        background: Background::Off,
+        limit: u64::MAX,
+        soft_limit: u64::MAX,
+        primary: 0,
+        cache: None,
+        per_cpu: true,
+        telemetry: true,
+        statistics_at_exit: false,
+    };
+
+    /// From the process's environment.
+    pub fn read() -> Self {
+        unsafe extern "C" {
+            static environ: *const *const c_char;
+        }
+        let mut settings = Self::DEFAULT;
+        // SAFETY: no arguments but a number.
+        if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
+            return settings;
+        }
+        // SAFETY: the C library's list of pointers to strings, ended by null; null itself before
+        // the C library is initialised. Nobody changes it during the first allocation of a
+        // process that has more than one thread only if it did not allocate for the second.
+        unsafe {
+            let mut next = environ;
+            if next.is_null() {
+                settings.read_early();
+                return settings;
+            }
+            while *next != null() {
+                settings.entry(CStr::from_ptr(*next).to_bytes());
+                next = next.add(1);
+            }
+        }
+        settings
+    }
+
+    /// From `/proc`, for allocations before the C library knows its environment.
+    fn read_early(&mut self) {
+        let Some(memory) = sys::map(EARLY_BYTES) else {
+            return;
+        };
+        {
+            // SAFETY: freshly mapped, this long, ours.
+            let buffer = unsafe { core::slice::from_raw_parts_mut(memory.as_ptr(), EARLY_BYTES) };
+            for entry in sys::read_file(c"/proc/self/environ", buffer).split(|&byte| byte == 0) {
+                self.entry(entry);
+            }
+        }
+        sys::unmap(memory.as_ptr(), EARLY_BYTES);
+    }
+
+    fn entry(&mut self, entry: &[u8]) {
+        let Some(entry) = entry.strip_prefix(PREFIX) else {
+            return;
+        };
+        let Some(at) = entry.iter().position(|&byte| byte == b'=') else {
+            return;
+        };
+        let (name, value) = (&entry[..at], &entry[at + 1..]);
+        if self.set(name, value).is_none() {
+            sys::message(format_args!(
+                "CONTIGUA_MALLOC_{}={} is not understood and ignored",
+                name.escape_ascii(),
+                value.escape_ascii()
+            ));
+        }
+    }
+
+    fn set(&mut self, name: &[u8], value: &[u8]) -> Option<()> {
+        match name {
+            b"RELEASE_RATE" => self.release_rate = bytes(value)?,
+            b"INTERVAL" => self.interval = nanoseconds(value)?,
+            b"BACKGROUND" => {
+                self.background = match value {
+                    b"off" => Background::Off,
+                    b"on" => Background::On,
+                    b"idle" => Background::Idle,
+                    _ => return None,
+                }
+            }
+            b"LIMIT" => self.limit = bytes(value)?,
+            b"SOFT_LIMIT" => self.soft_limit = bytes(value)?,
+            b"PRIMARY" => self.primary = bytes(value)?,
+            b"CACHE" => self.cache = Some(i32::try_from(bytes(value)?).ok()?),
+            b"PER_CPU" => self.per_cpu = switch(value)?,
+            b"TELEMETRY" => self.telemetry = switch(value)?,
+            b"STATISTICS" => {
+                self.statistics_at_exit = match value {
+                    b"exit" => true,
+                    b"off" => false,
+                    _ => return None,
+                }
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// What the page heap is told.
+    pub fn heap(&self) -> Config {
+        Config {
+            release_rate: self.release_rate,
+            interval: self.interval,
+            cache_interval: self.interval.min(Config::DEFAULT.cache_interval),
+            soft_limit: self.soft_limit,
+            hard_limit: self.limit,
+            primary: if self.primary > 0 {
+                primary(self.primary as usize)
+            } else {
+                None
+            },
+            ..Config::DEFAULT
+        }
+    }
+}
+
+/// One contiguous reservation of HugeTLB pages, of 1 GB if the kernel has them, else of 2 MB.
+fn primary(bytes: usize) -> Option<Primary> {
+    for log in [30, 21] {
+        let rounded = bytes.checked_next_multiple_of(1 << log)?;
+        if let Some(address) = sys::map_huge(rounded, log) {
+            return Some(Primary {
+                address,
+                bytes: rounded,
+                releasable: false,
+            });
+        }
+    }
+    sys::message(format_args!(
+        "no {bytes} bytes of HugeTLB memory for CONTIGUA_MALLOC_PRIMARY; using ordinary memory \
+         (see /proc/sys/vm/nr_hugepages)"
+    ));
+    None
+}
+
+fn switch(value: &[u8]) -> Option<bool> {
+    match value {
+        b"on" => Some(true),
+        b"off" => Some(false),
+        _ => None,
+    }
+}
+
+fn number(value: &[u8]) -> Option<(u64, &[u8])> {
+    let digits = value
+        .iter()
+        .position(|byte| !byte.is_ascii_digit())
+        .unwrap_or(value.len());
+    if digits == 0 {
+        return None;
+    }
+    let mut number = 0u64;
+    for &byte in &value[..digits] {
+        number = number
+            .checked_mul(10)?
+            .checked_add(u64::from(byte - b'0'))?;
+    }
+    Some((number, &value[digits..]))
+}
+
+fn bytes(value: &[u8]) -> Option<u64> {
+    let (number, unit) = number(value)?;
+    let shift = match unit {
+        b"" | b"B" => 0,
+        b"KiB" => 10,
+        b"MiB" => 20,
+        b"GiB" => 30,
+        b"TiB" => 40,
+        _ => return None,
+    };
+    number.checked_mul(1 << shift)
+}
+
+fn nanoseconds(value: &[u8]) -> Option<u64> {
+    let (number, unit) = number(value)?;
+    number.checked_mul(match unit {
+        b"ms" => 1_000_000,
+        b"" | b"s" => 1_000_000_000,
+        b"min" => 60_000_000_000,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn are_sizes_and_times_read_with_their_units() {
+        assert_eq!(bytes(b"0"), Some(0));
+        assert_eq!(bytes(b"12KiB"), Some(12 << 10));
+        assert_eq!(bytes(b"3GiB"), Some(3 << 30));
+        assert_eq!(bytes(b"GiB"), None);
+        assert_eq!(bytes(b"1MB"), None);
+        assert_eq!(bytes(b"99999999999999999999"), None);
+        assert_eq!(bytes(b"99999999999TiB"), None);
+        assert_eq!(nanoseconds(b"60s"), Some(60_000_000_000));
+        assert_eq!(nanoseconds(b"5min"), Some(300_000_000_000));
+        assert_eq!(nanoseconds(b"5h"), None);
+    }
+
+    #[test]
+    fn does_each_variable_change_its_setting_and_only_known_ones_pass() {
+        let entries: [(&[u8], &[u8]); 10] = [
+            (b"RELEASE_RATE", b"2MiB"),
+            (b"INTERVAL", b"10s"),
+            (b"BACKGROUND", b"idle"),
+            (b"LIMIT", b"1GiB"),
+            (b"SOFT_LIMIT", b"1GiB"),
+            (b"PRIMARY", b"1GiB"),
+            (b"CACHE", b"1MiB"),
+            (b"PER_CPU", b"off"),
+            (b"TELEMETRY", b"off"),
+            (b"STATISTICS", b"exit"),
+        ];
+        for (name, value) in entries {
+            let mut settings = Settings::DEFAULT;
+            assert!(settings.set(name, value).is_some());
+            assert_ne!(settings, Settings::DEFAULT);
+            assert!(settings.set(name, b"?").is_none());
+        }
+        assert!(Settings::DEFAULT.set(b"RATE", b"1").is_none());
+    }
+}

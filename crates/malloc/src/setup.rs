@@ -1,0 +1,75 @@
+//! Initialisation, on the first slow path: before it every cache is empty, so that the first
+//! allocation ends up here whoever makes it, be it the dynamic linker or another library's
+//! constructor.
+//!
+//! Nothing in the first part allocates. The second part may (the C library's registration of fork
+//! handlers does), and by then the allocator works.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use crate::rseq::HOT;
+use crate::settings::Settings;
+use crate::{background, fork, front, pages, sys, telemetry};
+
+const FRESH: u32 = 0;
+const RUNNING: u32 = 1;
+const READY: u32 = 2;
+
+static STATE: AtomicU32 = AtomicU32::new(FRESH);
+
+/// Whether initialisation is over.
+#[inline]
+pub fn is_ready() -> bool {
+    STATE.load(Ordering::Acquire) == READY
+}
+
+/// Initialise if nobody has.
+#[inline]
+pub fn ensure() {
+    if !is_ready() {
+        initialise();
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn initialise() {
+    if STATE
+        .compare_exchange(FRESH, RUNNING, Ordering::AcqRel, Ordering::Acquire)
+        .is_err()
+    {
+        while !is_ready() {
+            sys::yield_now();
+        }
+        return;
+    }
+    sys::preserving_errno(|| {
+        HOT.key.store(sys::random() | 1, Ordering::Relaxed);
+        let settings = Settings::read();
+        pages::configure(settings.heap());
+        background::configure(settings.background);
+        telemetry::configure(settings.telemetry, settings.statistics_at_exit);
+        front::start(possible_cpus(), settings.cache, settings.per_cpu);
+        STATE.store(READY, Ordering::Release);
+        // What follows may allocate, and finds the allocator ready.
+        fork::register();
+    });
+}
+
+/// One more than the largest number that a CPU of this machine can have.
+fn possible_cpus() -> u32 {
+    let mut buffer = [0u8; 128];
+    let text = sys::read_file(c"/sys/devices/system/cpu/possible", &mut buffer);
+    let mut last = None;
+    let mut number = None;
+    for &byte in text {
+        if byte.is_ascii_digit() {
+            number = Some(number.unwrap_or(0) * 10 + u32::from(byte - b'0'));
+        } else {
+            last = number.take().or(last);
+        }
+    }
+    // Without the file, as in some sandboxes, a thread on a CPU above the guess uses a cache of
+    // its own.
+    number.or(last).map_or(64, |last| last + 1).min(4096)
+}

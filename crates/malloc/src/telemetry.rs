@@ -1,0 +1,208 @@
+//! Figures: collecting them, the shared page, and the text of `contigua_malloc_stats`.
+
+use core::fmt::Write;
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering, fence};
+
+use crate::classes::{CLASSES, COUNT};
+use crate::layout::{MAGIC, Page, VERSION};
+use crate::{front, heap, pages, setup, sys};
+
+const PAGE: usize = 4096;
+/// A process shows its figures once it has lived this long: short-lived ones are spared the calls.
+const GRACE_NANOSECONDS: u64 = 500_000_000;
+
+static WANTED: AtomicBool = AtomicBool::new(false);
+static AT_EXIT: AtomicBool = AtomicBool::new(false);
+static SHARED: AtomicPtr<AtomicU64> = AtomicPtr::new(null_mut());
+static WRITING: AtomicBool = AtomicBool::new(false);
+static STARTED: AtomicU64 = AtomicU64::new(0);
+
+/// Remember what the environment says.
+pub fn configure(shared: bool, at_exit: bool) {
+    WANTED.store(shared, Ordering::Relaxed);
+    AT_EXIT.store(at_exit, Ordering::Relaxed);
+    STARTED.store(sys::coarse_nanoseconds(), Ordering::Relaxed);
+}
+
+/// The child of a fork shows figures of its own: the parent's page was not inherited.
+pub fn after_fork() {
+    SHARED.store(null_mut(), Ordering::Relaxed);
+    WRITING.store(false, Ordering::Relaxed);
+    STARTED.store(sys::coarse_nanoseconds(), Ordering::Relaxed);
+}
+
+/// All figures.
+pub fn collect() -> Page {
+    let heap = pages::statistics();
+    let (large_in_use, large_objects) = heap::large();
+    let mut all = front::Cached::default();
+    for class in 1..COUNT {
+        let cached = front::cached(class);
+        all.cpu += cached.cpu;
+        all.transfer += cached.transfer;
+        all.central += cached.central;
+        all.spans += cached.spans;
+    }
+    Page {
+        magic: MAGIC,
+        version: VERSION,
+        figures: Page::NAMES.len() as u32,
+        sequence: 0,
+        nanoseconds: sys::coarse_nanoseconds(),
+        small_in_use: all.in_use() as u64,
+        large_in_use: large_in_use as u64,
+        large_objects: large_objects as u64,
+        cpu_cached: all.cpu as u64,
+        transfer_cached: all.transfer as u64,
+        central_free: all.central as u64,
+        misses: front::misses() as u64,
+        heap_used: heap.used,
+        heap_mapped: heap.mapped,
+        heap_free_mapped: heap.free_mapped,
+        heap_unmapped: heap.unmapped,
+        heap_cached: heap.cached,
+        filler_used: heap.filler_used,
+        filler_used_intact: heap.filler_used_intact,
+        huge_intact: heap.huge_intact,
+        huge_broken: heap.huge_broken,
+        broken_total: heap.broken_total,
+        peak_used: heap.peak_used,
+        peak_mapped: heap.peak_mapped,
+        recent_peak_used: heap.recent_peak_used,
+        average_fragmentation: heap.average_fragmentation,
+        realized_fragmentation: heap.realized_fragmentation,
+        skipped: heap.skipped,
+        skipped_correct: heap.skipped_correct,
+        skipped_incorrect: heap.skipped_incorrect,
+        released_whole: heap.released_whole,
+        released_broken: heap.released_broken,
+        released_for_limit: heap.released_for_limit,
+        limit_failures: heap.limit_failures,
+        system_failures: heap.system_failures,
+        metadata: heap.metadata,
+    }
+}
+
+/// Write the shared page, if the process has lived long enough to have one.
+pub fn update() {
+    if !WANTED.load(Ordering::Relaxed) || WRITING.swap(true, Ordering::Acquire) {
+        return;
+    }
+    let mut shared = SHARED.load(Ordering::Relaxed);
+    let age = sys::coarse_nanoseconds().wrapping_sub(STARTED.load(Ordering::Relaxed));
+    if shared.is_null() && age >= GRACE_NANOSECONDS {
+        shared = share().unwrap_or(null_mut());
+        SHARED.store(shared, Ordering::Relaxed);
+        WANTED.store(!shared.is_null(), Ordering::Relaxed);
+    }
+    if !shared.is_null() {
+        publish(shared, &collect());
+    }
+    WRITING.store(false, Ordering::Release);
+}
+
+/// An anonymous file of one page, mapped; its descriptor is closed, the mapping stays.
+fn share() -> Option<*mut AtomicU64> {
+    // SAFETY: the name ends in zero; the mapping is new, and of a file that has this length.
+    // Needed because sharing memory takes system calls.
+    unsafe {
+        let file = libc::memfd_create(c"contigua-malloc".as_ptr(), libc::MFD_CLOEXEC);
+        if file < 0 {
+            return None;
+        }
+        let page = if libc::ftruncate(file, PAGE as i64) == 0 {
+            libc::mmap(
+                null_mut(),
+                PAGE,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                file,
+                0,
+            )
+        } else {
+            libc::MAP_FAILED
+        };
+        libc::close(file);
+        if page == libc::MAP_FAILED {
+            return None;
+        }
+        // A child would write into its parent's page.
+        libc::madvise(page, PAGE, libc::MADV_DONTFORK);
+        Some(page.cast())
+    }
+}
+
+fn publish(shared: *mut AtomicU64, page: &Page) {
+    const WORDS: usize = size_of::<Page>() / 8;
+    const SEQUENCE: usize = core::mem::offset_of!(Page, sequence) / 8;
+    const { assert!(size_of::<Page>() <= PAGE) };
+    // SAFETY: `share` mapped a page of words, which are only accessed as atomics; `Page` is made
+    // of words without padding.
+    let (words, source) = unsafe {
+        (
+            core::slice::from_raw_parts(shared, WORDS),
+            core::slice::from_raw_parts((&raw const *page).cast::<u64>(), WORDS),
+        )
+    };
+    let sequence = words[SEQUENCE].load(Ordering::Relaxed);
+    words[SEQUENCE].store(sequence | 1, Ordering::Relaxed);
+    fence(Ordering::Release);
+    for (index, (word, value)) in words.iter().zip(source).enumerate() {
+        if index != SEQUENCE {
+            word.store(*value, Ordering::Relaxed);
+        }
+    }
+    words[SEQUENCE].store((sequence | 1) + 1, Ordering::Release);
+}
+
+/// The figures as text: one a line, then the classes that have spans.
+pub fn write_text(out: &mut dyn Write) -> core::fmt::Result {
+    setup::ensure();
+    for (name, value) in collect().figures() {
+        writeln!(out, "{name:<24}{value:>20}")?;
+    }
+    writeln!(
+        out,
+        "caches of               {:>20}",
+        if front::is_per_cpu() {
+            "CPUs"
+        } else {
+            "threads"
+        }
+    )?;
+    writeln!(out, "  size    in use     cached       free")?;
+    for class in 1..COUNT {
+        let cached = front::cached(class);
+        if cached.spans > 0 {
+            writeln!(
+                out,
+                "{:>6}{:>10}{:>11}{:>11}",
+                CLASSES[class].size,
+                cached.in_use(),
+                cached.cpu + cached.transfer,
+                cached.central
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// Text that goes to a file descriptor as it is written.
+pub struct Descriptor(pub i32);
+
+impl Write for Descriptor {
+    fn write_str(&mut self, text: &str) -> core::fmt::Result {
+        sys::write_all(self.0, text.as_bytes());
+        Ok(())
+    }
+}
+
+/// At the end of the process.
+pub fn at_exit() {
+    if AT_EXIT.load(Ordering::Relaxed) {
+        let mut line = sys::Line::<{ 16 << 10 }>::new();
+        let _ = write_text(&mut line);
+        sys::write_all(2, line.as_bytes());
+    }
+}
