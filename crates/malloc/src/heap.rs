@@ -18,6 +18,9 @@ use crate::{front, pages, setup, sys};
 /// Largest size that any request may have (C11: differences of pointers must fit).
 const MAX_BYTES: usize = isize::MAX as usize;
 
+/// From this size on the system is asked whether it would commit so much.
+const VAST_BYTES: usize = 1 << 30;
+
 static LARGE_BYTES: AtomicUsize = AtomicUsize::new(0);
 static LARGE_COUNT: AtomicUsize = AtomicUsize::new(0);
 
@@ -80,6 +83,9 @@ fn allocate_large(size: usize, align_pages: usize) -> (*mut u8, bool) {
     }
     setup::ensure();
     sys::preserving_errno(|| {
+        if size >= VAST_BYTES && !sys::would_commit(size) {
+            return (null_mut(), false);
+        }
         let count = pages::pages_for(size).max(1);
         let Some(found) = pages::allocate(count, align_pages) else {
             return (null_mut(), false);
@@ -253,14 +259,11 @@ pub unsafe fn reallocate(memory: *mut u8, size: usize) -> *mut u8 {
 
 /// Change the length of a large object in place.
 fn resize(span: NonNull<Span>, size: usize) -> bool {
-    if size > MAX_BYTES {
-        return false;
-    }
     // SAFETY: the caller of `reallocate` has the object, and with it its span, alone.
     let (address, count) = unsafe { ((*span.as_ptr()).address, (*span.as_ptr()).pages as usize) };
     let wanted = pages::pages_for(size);
     let now = if wanted > count {
-        if !pages::grow(address, count, wanted) {
+        if size >= VAST_BYTES || !pages::grow(address, count, wanted) {
             return false;
         }
         wanted

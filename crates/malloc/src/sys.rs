@@ -38,6 +38,24 @@ pub fn unmap(address: *mut u8, bytes: usize) {
     unsafe { libc::munmap(address.cast(), bytes) };
 }
 
+/// Whether the system's overcommit policy would let a program have `bytes` more. Reservations do
+/// not ask, so that a request which no machine can serve would succeed and end in the
+/// out-of-memory killer.
+pub fn would_commit(bytes: usize) -> bool {
+    // SAFETY: as in `map`; the mapping is never used and goes away at once.
+    unsafe {
+        let address = libc::mmap(
+            null_mut(),
+            bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        );
+        address != libc::MAP_FAILED && libc::munmap(address, bytes) == 0
+    }
+}
+
 /// Sleep while `word` is `value`, or until woken.
 pub fn futex_wait(word: &AtomicU32, value: u32) {
     // SAFETY: the word outlives the call; the kernel only reads it. Needed for blocking without

@@ -1,0 +1,47 @@
+/* Control and figures of the Contigua allocator. malloc, free and the C++ operators need no
+ * header: they are the ordinary ones. See contigua_malloc(3). */
+#ifndef CONTIGUA_MALLOC_H
+#define CONTIGUA_MALLOC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Write all figures as text, cut off and ended by 0 as snprintf does. Returns the length of the
+ * whole text. */
+size_t contigua_malloc_stats(char *buffer, size_t size);
+
+/* One figure by its name (the first column of the text), or -1. */
+int64_t contigua_malloc_figure(const char *name);
+
+/* Give at least `bytes` of free memory back to the system now, or all there is. Returns how much
+ * it was. */
+size_t contigua_malloc_release(size_t bytes);
+
+/* Never map more than `hard` bytes: allocations fail with ENOMEM. Above `soft` free memory goes
+ * back at once. 0: no limit. */
+void contigua_malloc_set_limit(size_t soft, size_t hard);
+
+/* Give back at most `rate` bytes a second as time passes, and keep huge pages whole that were in
+ * use within the last `interval_milliseconds` (0: the rate alone decides). */
+void contigua_malloc_set_policy(size_t rate, uint64_t interval_milliseconds);
+
+/* Move what the caches of all CPUs, and of the calling thread, hold back into the heap. */
+void contigua_malloc_flush(void);
+
+/* Do the periodic work if it is due: for programs with an event loop of their own. Returns 1 if it
+ * was. */
+int contigua_malloc_periodic(void);
+
+/* Whether an address lies in memory that this allocator has handed out (1), or not (0). For an
+ * object larger than 256 KB only its beginning counts. */
+int contigua_malloc_owns(const void *memory);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

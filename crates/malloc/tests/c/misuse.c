@@ -1,0 +1,69 @@
+/* Each mistake that is named must end the process; the driver looks at the message. The pointer is
+ * printed first. */
+#include "common.h"
+
+static void *say(void *p) {
+    printf("%p\n", p);
+    fflush(stdout);
+    return opaque(p);
+}
+static void *free_it(void *p) {
+    free(p);
+    return NULL;
+}
+
+int main(int count, char **arguments) {
+    CHECK(count == 2);
+    const char *what = arguments[1];
+    char *p;
+    setvbuf(stdout, malloc(4096), _IOFBF, 4096);
+    if (!strcmp(what, "double-small")) {
+        p = say(malloc(100));
+        free(p);
+        free(opaque(p));
+    } else if (!strcmp(what, "double-later")) {
+        p = say(malloc(100));
+        free(p);
+        for (int i = 0; i < 1000; i++) free(opaque(malloc(3000)));
+        free(opaque(p));
+    } else if (!strcmp(what, "double-other-thread")) {
+        pthread_t thread;
+        p = say(malloc(50));
+        free(p);
+        pthread_create(&thread, NULL, free_it, p);
+        pthread_join(thread, NULL);
+    } else if (!strcmp(what, "double-large")) {
+        p = say(malloc(1 << 20));
+        free(p);
+        free(opaque(p));
+    } else if (!strcmp(what, "inside")) {
+        p = malloc(100);
+        free(say(p + 16));
+    } else if (!strcmp(what, "inside-large")) {
+        p = malloc(1 << 20);
+        free(say(p + 65536));
+    } else if (!strcmp(what, "unaligned")) {
+        p = malloc(100);
+        free(say(p + 1));
+    } else if (!strcmp(what, "stack")) {
+        char local[100];
+        free(say(local));
+    } else if (!strcmp(what, "wild")) {
+        free(say((void *)0x123456789abcdef0));
+    } else if (!strcmp(what, "static")) {
+        static char memory[100];
+        free(say(memory));
+    } else if (!strcmp(what, "realloc-freed")) {
+        p = say(malloc(1 << 20));
+        free(p);
+        p = realloc(opaque(p), 100);
+    } else if (!strcmp(what, "realloc-inside")) {
+        p = malloc(100);
+        p = realloc(say(p + 8), 1000);
+    } else if (!strcmp(what, "realloc-freed-small")) {
+        p = say(malloc(100));
+        free(p);
+        p = realloc(opaque(p), 1000);
+    }
+    return 0;
+}

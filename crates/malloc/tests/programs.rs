@@ -1,0 +1,239 @@
+//! Does the library behave, for programs in C and C++ that know nothing of it, as the C standard,
+//! POSIX and glibc say? Each program in `tests/c` asks one question; here it is compiled and run
+//! with the library preloaded, with caches of CPUs and with caches of threads.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+fn source(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/c")
+        .join(name)
+}
+
+/// The library that belongs to this test's build: two directories above the test's own file.
+fn library_directory() -> PathBuf {
+    let test = std::env::current_exe().expect("a test has a file");
+    let directory = test.ancestors().nth(2).expect("target/PROFILE/deps/TEST");
+    assert!(
+        directory.join("libcontigua_malloc.so").exists()
+            || directory.join("deps/libcontigua_malloc.so").exists(),
+        "no libcontigua_malloc.so in {}",
+        directory.display()
+    );
+    if directory.join("libcontigua_malloc.so").exists() {
+        directory.to_path_buf()
+    } else {
+        directory.join("deps")
+    }
+}
+
+fn library() -> PathBuf {
+    library_directory().join("libcontigua_malloc.so")
+}
+
+/// Where programs are built, once for each test process.
+fn scratch() -> &'static Path {
+    static SCRATCH: OnceLock<tempfile::TempDir> = OnceLock::new();
+    SCRATCH
+        .get_or_init(|| tempfile::tempdir().expect("a scratch directory"))
+        .path()
+}
+
+fn compile(name: &str, arguments: &[&str]) -> PathBuf {
+    let compiler = if Path::new(name).extension().is_some_and(|end| end == "cc") {
+        "c++"
+    } else {
+        "cc"
+    };
+    let stem = Path::new(name).file_stem().expect("a name");
+    let program = scratch().join(stem).with_extension("out");
+    let output = Command::new(compiler)
+        .args(["-O1", "-g", "-pthread", "-w", "-o"])
+        .arg(&program)
+        .arg(source(name))
+        .arg("-I")
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("include"))
+        .args(arguments)
+        .output()
+        .expect("a compiler");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    program
+}
+
+fn run(program: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
+    Command::new(program)
+        .args(arguments)
+        .env("LD_PRELOAD", library())
+        .env("LD_LIBRARY_PATH", library_directory())
+        .envs(variables.iter().copied())
+        .output()
+        .expect("the program starts")
+}
+
+fn expect_success(program: &Path, arguments: &[&str], variables: &[(&str, &str)]) {
+    let output = run(program, arguments, variables);
+    assert!(
+        output.status.success(),
+        "{} {arguments:?} {variables:?}: {}\n{}",
+        program.display(),
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+const CACHES: [[(&str, &str); 1]; 2] = [
+    [("CONTIGUA_MALLOC_PER_CPU", "on")],
+    [("CONTIGUA_MALLOC_PER_CPU", "off")],
+];
+
+fn works(name: &str, arguments: &[&str]) {
+    let program = compile(name, &[]);
+    for variables in CACHES {
+        expect_success(&program, arguments, &variables);
+    }
+}
+
+#[test]
+fn is_memory_aligned_and_long_enough() {
+    works("alignment.c", &[]);
+}
+
+#[test]
+fn does_realloc_keep_and_calloc_clear() {
+    works("realloc.c", &[]);
+}
+
+#[test]
+fn do_contents_survive_many_threads() {
+    works("stress.c", &["12"]);
+}
+
+#[test]
+fn do_contents_survive_with_tiny_caches_and_a_background_thread() {
+    let program = compile("stress.c", &[]);
+    let variables = [
+        ("CONTIGUA_MALLOC_CACHE", "64KiB"),
+        ("CONTIGUA_MALLOC_BACKGROUND", "on"),
+        ("CONTIGUA_MALLOC_RELEASE_RATE", "1GiB"),
+        ("CONTIGUA_MALLOC_INTERVAL", "0"),
+    ];
+    expect_success(&program, &["8"], &variables);
+}
+
+#[test]
+fn can_a_process_with_threads_fork() {
+    works("fork.c", &[]);
+}
+
+#[test]
+fn do_thousands_of_threads_work_and_leave_nothing() {
+    works("threads.c", &[]);
+}
+
+#[test]
+fn is_a_limited_address_space_enomem() {
+    works("limits.c", &["address-space"]);
+}
+
+#[test]
+fn is_our_own_limit_enomem() {
+    let program = compile("limits.c", &[]);
+    let variables = [("CONTIGUA_MALLOC_LIMIT", "300MiB")];
+    expect_success(&program, &["limited"], &variables);
+}
+
+#[test]
+fn may_signal_handlers_use_warm_caches() {
+    let program = compile("signals.c", &[]);
+    expect_success(&program, &[], &[]);
+}
+
+#[test]
+fn does_free_keep_errno_and_do_figures_answer() {
+    works("errno.c", &[]);
+}
+
+#[test]
+fn does_the_control_interface_do_what_it_says() {
+    let directory = format!("-L{}", library_directory().display());
+    let program = compile("control.c", &[&directory, "-lcontigua_malloc"]);
+    expect_success(&program, &[], &[]);
+}
+
+#[test]
+fn do_loaded_and_unloaded_libraries_work() {
+    let library = compile("early.c", &["-shared", "-fPIC"]);
+    let program = compile("dlopen.c", &["-ldl"]);
+    for variables in CACHES {
+        expect_success(&program, &[library.to_str().expect("UTF-8")], &variables);
+    }
+}
+
+#[test]
+fn may_a_constructor_allocate_before_us() {
+    let library_early = compile("early.c", &["-shared", "-fPIC"]);
+    let program = compile("alignment.c", &[]);
+    // Of two preloaded libraries the second one's constructor runs first.
+    let both = format!("{} {}", library().display(), library_early.display());
+    expect_success(&program, &[], &[("LD_PRELOAD", &both)]);
+    let both = format!("{} {}", library_early.display(), library().display());
+    expect_success(&program, &[], &[("LD_PRELOAD", &both)]);
+}
+
+#[test]
+fn do_cxx_operators_work_in_all_forms() {
+    if Command::new("c++").arg("--version").output().is_err() {
+        eprintln!("no C++ compiler; not tested");
+        return;
+    }
+    works("operators.cc", &["-std=c++17"]);
+}
+
+#[test]
+fn does_each_mistake_end_the_process_and_name_the_pointer() {
+    let program = compile("misuse.c", &[]);
+    let mistakes = [
+        ("double-small", "double free"),
+        ("double-later", "double free"),
+        ("double-other-thread", "double free"),
+        ("double-large", "free"),
+        ("inside", "no allocated object begins"),
+        ("inside-large", "no allocated object begins"),
+        ("unaligned", "no allocated object begins"),
+        ("stack", "no allocated object begins"),
+        ("static", "no allocated object begins"),
+        ("wild", "no allocated object begins"),
+        ("realloc-freed", "no allocated object begins"),
+        ("realloc-inside", "no allocated object begins"),
+        ("realloc-freed-small", "double free"),
+    ];
+    for (mistake, words) in mistakes {
+        for variables in CACHES {
+            let output = run(&program, &[mistake], &variables);
+            let message = String::from_utf8_lossy(&output.stderr);
+            let pointer = String::from_utf8_lossy(&output.stdout);
+            assert!(!output.status.success(), "{mistake} went unnoticed");
+            assert!(
+                message.lines().count() == 1
+                    && message.contains(words)
+                    && message.contains(pointer.trim()),
+                "{mistake}: {message}"
+            );
+        }
+    }
+}
+
+#[test]
+fn is_a_wrong_setting_reported_and_ignored() {
+    let program = compile("alignment.c", &[]);
+    let output = run(&program, &[], &[("CONTIGUA_MALLOC_LIMIT", "much")]);
+    assert!(output.status.success());
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(message.contains("CONTIGUA_MALLOC_LIMIT=much is not understood"));
+}
