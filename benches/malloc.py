@@ -1,0 +1,155 @@
+"""Compare allocators and write the table into docs/malloc.md.
+
+Programs of our own (`benches/malloc/*.c`) run under each allocator in turn, round after round, so
+that whatever else the machine does meets all of them alike. A figure is the median over rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = ROOT / "benches" / "malloc"
+DOCUMENT = ROOT / "docs" / "malloc.md"
+MARKS = ("<!-- bench-malloc:begin -->", "<!-- bench-malloc:end -->")
+DEBIAN = Path("/usr/lib") / f"{platform.machine()}-linux-gnu"
+ALLOCATORS = {
+    "contigua": ROOT / "target" / "release" / "libcontigua_malloc.so",
+    "glibc": None,
+    "jemalloc": DEBIAN / "libjemalloc.so.2",
+    "mimalloc": DEBIAN / "libmimalloc.so.2.0",
+    "tcmalloc": DEBIAN / "libtcmalloc_minimal.so.4",
+}
+OURS = next(iter(ALLOCATORS))
+
+
+@dataclass
+class Sample:
+    """What one run took."""
+
+    seconds: float
+    megabytes: float
+
+
+def run(command: list[str], library: Path | None, environment: dict[str, str]) -> Sample:
+    """Run a command under an allocator and measure it."""
+    variables = {**os.environ, **environment}
+    if library:
+        variables["LD_PRELOAD"] = str(library)
+    start = time.monotonic()
+    process = subprocess.Popen(command, env=variables, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    seconds = time.monotonic() - start
+    process.returncode = status
+    if status != 0:
+        sys.exit(f"{' '.join(command)} under {library or 'glibc'} ended with status {status}")
+    return Sample(seconds, usage.ru_maxrss / 1024)
+
+
+def commands(directory: Path) -> dict[str, list[str]]:
+    """Compile our programs; add those that Debian has."""
+    found = {}
+    for source in sorted(SOURCES.glob("*.c")):
+        program = directory / source.stem
+        subprocess.run(
+            ["cc", "-O2", "-fno-builtin-malloc", "-pthread", "-o", program, source], check=True
+        )
+        found[source.stem] = [str(program)]
+    found["python (/usr/bin)"] = ["/usr/bin/python3", str(SOURCES / "objects.py")]
+    return found
+
+
+def measure(programs: dict[str, list[str]], rounds: int) -> dict[str, dict[str, list[Sample]]]:
+    """Samples by program and allocator."""
+    samples: dict[str, dict[str, list[Sample]]] = {
+        program: {name: [] for name in ALLOCATORS} for program in programs
+    }
+    for round_number in range(rounds):
+        for program, command in programs.items():
+            names = list(ALLOCATORS)
+            # Another one begins each time, and each second round goes backwards.
+            shift = round_number % len(names)
+            names = names[shift:] + names[:shift]
+            for name in names if round_number % 2 else reversed(names):
+                environment = {"PYTHONMALLOC": "malloc"} if "python" in program else {}
+                samples[program][name].append(run(command, ALLOCATORS[name], environment))
+    return samples
+
+
+def geometric(values: list[float]) -> float:
+    """Return the geometric mean."""
+    return math.exp(statistics.fmean(math.log(value) for value in values))
+
+
+def table(samples: dict[str, dict[str, list[Sample]]], what: str, digits: int) -> list[str]:
+    """Lines of a Markdown table of medians, the best of each line in bold."""
+    medians = {
+        program: {
+            name: statistics.median(getattr(sample, what) for sample in runs)
+            for name, runs in by_allocator.items()
+        }
+        for program, by_allocator in samples.items()
+    }
+    lines = [
+        "| program | " + " | ".join(ALLOCATORS) + " |",
+        "|---|" + "---:|" * len(ALLOCATORS),
+    ]
+    for program, by_name in medians.items():
+        best = min(by_name.values())
+        cells = [
+            f"**{value:.{digits}f}**" if value == best else f"{value:.{digits}f}"
+            for value in by_name.values()
+        ]
+        lines.append(f"| {program} | " + " | ".join(cells) + " |")
+    means = {name: geometric([row[name] for row in medians.values()]) for name in ALLOCATORS}
+    cells = [f"{means[name] / means[OURS]:.3f}" for name in ALLOCATORS]
+    lines.append("| geometric mean, ours = 1 | " + " | ".join(cells) + " |")
+    return lines
+
+
+def main() -> None:
+    """Measure and write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", help="programs whose name contains this")
+    parser.add_argument("--print", action="store_true", help="write nothing, print the tables")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        programs = commands(Path(directory))
+        if options.only:
+            programs = {name: line for name, line in programs.items() if options.only in name}
+        samples = measure(programs, options.rounds)
+    lines = [
+        "",
+        f"Medians of {options.rounds} rounds on {os.cpu_count()} CPUs, Linux {platform.release()}.",
+        "",
+        "Seconds:",
+        "",
+        *table(samples, "seconds", 3),
+        "",
+        "Peak resident memory, MB:",
+        "",
+        *table(samples, "megabytes", 1),
+        "",
+    ]
+    if options.print:
+        print("\n".join(lines))
+        return
+    text = DOCUMENT.read_text()
+    before, rest = text.split(MARKS[0])
+    _, after = rest.split(MARKS[1])
+    DOCUMENT.write_text(before + MARKS[0] + "\n".join(lines) + MARKS[1] + after)
+
+
+if __name__ == "__main__":
+    main()
