@@ -9,6 +9,10 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+mod sliding;
+
+pub use sliding::{Sample, SlidingMaximum, SlidingMinimum};
+
 use contigua_units::Order;
 
 /// What can be done with a frame.

@@ -3,7 +3,7 @@
 //! Everything above uses these slices and indices into them, so that no link of a list can point
 //! anywhere else than at a record.
 
-use crate::os::{METADATA_ALIGN, Metadata, Os};
+use crate::os::{METADATA_ALIGN, Os};
 use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 

@@ -3,7 +3,7 @@
 /// Nanoseconds of a second.
 pub(crate) const SECOND: u64 = 1_000_000_000;
 
-/// Contiguous memory that was reserved before the heap began, for example a HugeTLB mapping
+/// Contiguous memory that was reserved before the heap began, for example a `HugeTLB` mapping
 /// ([`crate::linux`] makes one). The heap serves requests from it first and falls back to
 /// [`Os::reserve`](crate::Os::reserve) when none of it is left: the software side of a direct
 /// segment (paper 004) on hardware that has none.
@@ -14,7 +14,7 @@ pub struct Primary {
     pub address: usize,
     /// Its bytes.
     pub bytes: usize,
-    /// Whether huge pages of it can be given back. False for HugeTLB memory that is to stay the
+    /// Whether huge pages of it can be given back. False for `HugeTLB` memory that is to stay the
     /// process's own: once used, it then counts as mapped for good.
     pub releasable: bool,
 }
@@ -31,7 +31,8 @@ pub struct Config {
     /// The same for whole free huge pages, in nanoseconds: the cache keeps what demand within this
     /// time would need. 0: they go back at the release rate, as step 1 of the policy says (paper
     /// 002, section 4). The default is that of [`interval`](Self::interval), without which mapped
-    /// memory would fall below the recent peak, against the effect that the section states.
+    /// memory would fall below the recent peak, against the effect that the section states. Longer
+    /// than [`interval`](Self::interval) is the same as equal.
     pub cache_interval: u64,
     /// How long memory must be free for others to make use of it, in nanoseconds: the window of
     /// both measures of fragmentation. Paper 002, section 2.3: 5 min.
@@ -66,6 +67,15 @@ impl Config {
         collapses: 4,
         primary: None,
     };
+
+    /// Nanoseconds for which peaks of use matter.
+    pub(crate) const fn longest_interval(&self) -> u64 {
+        if self.interval > self.cache_interval {
+            self.interval
+        } else {
+            self.cache_interval
+        }
+    }
 }
 
 impl Default for Config {

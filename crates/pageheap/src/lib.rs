@@ -20,13 +20,17 @@
 #[cfg(any(test, feature = "replay"))]
 extern crate std;
 
+mod accuracy;
 mod arena;
 mod bits;
 mod config;
 mod heap;
 #[cfg(feature = "linux")]
 pub mod linux;
+mod lists;
 mod os;
+mod policy;
+mod series;
 mod slab;
 mod statistics;
 

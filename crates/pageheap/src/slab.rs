@@ -70,16 +70,10 @@ pub(crate) struct Record {
     pub previous: Option<Huge>,
     /// The longest run of heap pages that are not used.
     pub longest_free: u16,
-    /// The filler's list that the huge page is in.
+    /// The filler's list that the huge page is in, or the region that it is part of.
     pub list: u16,
-    /// Some of it was given back since it was last whole: its huge mapping is gone.
-    pub broken: bool,
-    /// The tail of a large allocation, of which nobody else has a part yet.
+    /// The tail of a large allocation, of which nobody else has had a part.
     pub donated: bool,
-    /// In a primary region whose memory cannot be given back.
-    pub pinned: bool,
-    /// In the primary region.
-    pub primary: bool,
 }
 
 // SAFETY: integers, bitmaps, flags that are false when zero, and `Option<NonZero>`.
@@ -105,17 +99,30 @@ pub(crate) struct Slab {
     pub records: [Record; SLAB_HUGE],
     /// Heap pages in use, beside the records so that a search by fullness reads little.
     pub used: [u16; SLAB_HUGE],
+    /// Heap pages without memory, likewise.
+    pub released: [u16; SLAB_HUGE],
     pub states: [State; SLAB_HUGE],
     /// Huge pages that are free, with or without memory.
     pub free: [u64; SLAB_HUGE / 64],
-    /// Those that have memory.
+    /// Those of them that have memory.
     pub cached: [u64; SLAB_HUGE / 64],
+    /// Huge pages of which a part was given back since they were last whole: the huge mapping is
+    /// gone.
+    pub broken: [u64; SLAB_HUGE / 64],
     /// The first address.
     pub base: usize,
     /// Huge pages that are free and have no memory.
     pub unbacked: u16,
-    /// At least the longest run of free huge pages in the slab.
-    pub longest_free: u16,
+}
+
+/// Sets or clears a bit of a slab's bitmap.
+fn assign(bits: &mut [u64; SLAB_HUGE / 64], place: usize, value: bool) {
+    let bit = 1 << (place % 64);
+    if value {
+        bits[place / 64] |= bit;
+    } else {
+        bits[place / 64] &= !bit;
+    }
 }
 
 // SAFETY: integers, records, and states whose zero is `Foreign`.
@@ -139,6 +146,13 @@ impl Directory {
             order: Block::EMPTY,
             count: 0,
         }
+    }
+
+    /// Bytes of metadata.
+    pub(crate) const fn bytes(&self) -> usize {
+        let root = (1 << (ADDRESS_BITS - SLAB_SHIFT)) * size_of::<u32>();
+        root + MAX_SLABS * (size_of::<Block<Slab>>() + size_of::<u32>())
+            + self.count * size_of::<Slab>()
     }
 
     /// Gets the tables. False if there is no memory for them.
@@ -205,6 +219,35 @@ impl Directory {
         u32::from(self.slab(huge.slab()).used[huge.place()])
     }
 
+    /// Changes what a huge page is for.
+    pub(crate) fn set_state(&mut self, huge: Huge, state: State) {
+        let place = huge.place();
+        let slab = self.slab_mut(huge.slab());
+        let was_unbacked = slab.states[place] == State::Unbacked;
+        let is_unbacked = state == State::Unbacked;
+        slab.unbacked = slab.unbacked + u16::from(is_unbacked) - u16::from(was_unbacked);
+        slab.states[place] = state;
+        let cached = state == State::Cached;
+        assign(&mut slab.free, place, cached || is_unbacked);
+        assign(&mut slab.cached, place, cached);
+    }
+
+    /// Heap pages of a huge page that have no memory.
+    #[inline]
+    pub(crate) fn released(&self, huge: Huge) -> u32 {
+        u32::from(self.slab(huge.slab()).released[huge.place()])
+    }
+
+    #[inline]
+    pub(crate) fn is_broken(&self, huge: Huge) -> bool {
+        self.slab(huge.slab()).broken[huge.place() / 64] >> (huge.place() % 64) & 1 == 1
+    }
+
+    pub(crate) fn set_broken(&mut self, huge: Huge, broken: bool) {
+        let place = huge.place();
+        assign(&mut self.slab_mut(huge.slab()).broken, place, broken);
+    }
+
     #[inline]
     pub(crate) fn address(&self, huge: Huge) -> usize {
         self.slab(huge.slab()).base + huge.place() * HUGE_BYTES
@@ -244,7 +287,7 @@ impl Directory {
             slab.states[place] = State::Unbacked;
             slab.free[place / 64] |= 1 << (place % 64);
             slab.unbacked += 1;
-            slab.longest_free = SLAB_HUGE as u16;
+            slab.released[place] = HUGE_PAGES as u16;
             slab.records[place].released = Bits::ALL;
             slab.records[place].clean = Bits::ALL;
             slab.records[place].longest_free = HUGE_PAGES as u16;

@@ -72,6 +72,11 @@ pub struct Statistics {
     pub skipped_incorrect: u64,
     /// Of that, not decided yet.
     pub skipped_open: u64,
+    /// Asked of the system in whole huge pages since the start: a huge fault for each when touched.
+    pub backed_total: u64,
+    /// Allocated after it had been given back in pieces, since the start: a minor fault for each
+    /// small page when touched.
+    pub refaulted: u64,
     /// Given back since the start: whole free huge pages.
     pub released_whole: u64,
     /// Given back since the start: pieces of partly used huge pages.

@@ -1,0 +1,395 @@
+//! The heap: what its parts have in common, and what users call.
+
+mod place;
+mod regions;
+mod release;
+mod space;
+mod validate;
+
+use crate::accuracy::Accuracy;
+use crate::bits::Bits;
+use crate::config::Config;
+use crate::lists::{Lists, Queue};
+use crate::os::Os;
+use crate::series::{Level, Series};
+use crate::slab::Directory;
+use crate::statistics::{Released, Statistics};
+use crate::{Allocated, HUGE_BYTES, HUGE_PAGES, PAGE_BYTES, Span};
+use core::ops::Range;
+use regions::Regions;
+
+/// Why a request cannot be served as things are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refusal {
+    /// It would bring mapped memory above the hard limit, by so many heap pages.
+    Limit(u64),
+    /// The system has no memory.
+    Memory,
+    /// The system has no addresses, or the heap no records for them.
+    Addresses,
+}
+
+/// The heap's sums, in heap pages unless stated otherwise.
+#[derive(Clone, Copy)]
+struct Counts {
+    used: u64,
+    mapped: u64,
+    reserved: u64,
+    /// Mapped, in whole free huge pages of the cache.
+    cached: u64,
+    /// Mapped, in whole free huge pages of regions.
+    region_whole: u64,
+    /// Used, in huge pages of the filler; and in those that are not broken.
+    filler_used: u64,
+    filler_used_intact: u64,
+    /// Huge pages with memory, and those that are broken.
+    backed_huge: u64,
+    broken_huge: u64,
+    broken_total: u64,
+    collapsed_total: u64,
+    peak_used: u64,
+    peak_mapped: u64,
+    backed_total: u64,
+    refaulted: u64,
+    released_whole: u64,
+    released_broken: u64,
+    released_for_limit: u64,
+    limit_failures: u64,
+    system_failures: u64,
+}
+
+impl Counts {
+    const ZERO: Self = Self {
+        used: 0,
+        mapped: 0,
+        reserved: 0,
+        cached: 0,
+        region_whole: 0,
+        filler_used: 0,
+        filler_used_intact: 0,
+        backed_huge: 0,
+        broken_huge: 0,
+        broken_total: 0,
+        collapsed_total: 0,
+        peak_used: 0,
+        peak_mapped: 0,
+        backed_total: 0,
+        refaulted: 0,
+        released_whole: 0,
+        released_broken: 0,
+        released_for_limit: 0,
+        limit_failures: 0,
+        system_failures: 0,
+    };
+}
+
+/// A heap over an operating system.
+///
+/// It costs nothing until the first allocation, so that it can be a `static` behind a lock. All
+/// operations take constant time, but for: requests of more than half a huge page, which search the
+/// bitmaps of free huge pages (16 words for each gigabyte reserved); releases, which read a few
+/// kilobytes for each gigabyte and call the system; and what is said at [`validate`](Self::validate).
+pub struct PageHeap<O: Os> {
+    os: O,
+    config: Config,
+    ready: bool,
+    directory: Directory,
+    lists: Lists,
+    /// Whole free huge pages with memory: of the primary region, intact, broken.
+    primary: Queue,
+    intact: Queue,
+    broken: Queue,
+    regions: Regions,
+    series: Series,
+    accuracy: Accuracy,
+    counts: Counts,
+    /// When the release rate last counted.
+    last_periodic: u64,
+    /// Bytes that were given back in advance, because a huge page is the least that can be.
+    debt: u64,
+    /// The number of the huge page where the search for one to collapse goes on.
+    collapse_cursor: usize,
+}
+
+impl<O: Os> PageHeap<O> {
+    /// A heap that asks nothing of the system yet.
+    pub const fn new(os: O, config: Config) -> Self {
+        Self {
+            os,
+            config,
+            ready: false,
+            directory: Directory::new(),
+            lists: Lists::new(),
+            primary: Queue::new(),
+            intact: Queue::new(),
+            broken: Queue::new(),
+            regions: Regions::new(),
+            series: Series::new(),
+            accuracy: Accuracy::new(),
+            counts: Counts::ZERO,
+            last_periodic: 0,
+            debt: 0,
+            collapse_cursor: 0,
+        }
+    }
+
+    /// The operating system below.
+    pub const fn os(&self) -> &O {
+        &self.os
+    }
+
+    /// What the heap was told.
+    pub const fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// A run of `pages` heap pages at a multiple of `align_pages` heap pages.
+    ///
+    /// Nothing if `pages` is 0, `align_pages` no power of two, the hard limit in the way even after
+    /// all free memory was given back, or the system out of memory or addresses.
+    pub fn allocate(&mut self, pages: u32, align_pages: u32) -> Option<Allocated> {
+        if pages == 0 || !align_pages.is_power_of_two() {
+            return None;
+        }
+        if !self.ready && !self.prepare() {
+            self.counts.system_failures += 1;
+            return None;
+        }
+        let mapped = self.counts.mapped;
+        let allocated = match self.place(pages, align_pages) {
+            Ok(allocated) => Some(allocated),
+            Err(refusal) => self.place_after_release(pages, align_pages, refusal),
+        };
+        if self.counts.mapped > mapped {
+            self.keep_soft_limit();
+        }
+        self.note();
+        allocated
+    }
+
+    /// Takes a span back, or a part of one. False, and nothing changes, if some of it is not in
+    /// use: freed twice, or never allocated.
+    pub fn free(&mut self, span: Span) -> bool {
+        if !self.is_allocated(span) {
+            return false;
+        }
+        for (address, bits) in pieces(span) {
+            if let Some(huge) = self.directory.find(address) {
+                self.give_pages(huge, bits);
+            }
+        }
+        self.note();
+        true
+    }
+
+    /// Whether every page of a span is in use.
+    #[must_use]
+    pub fn is_allocated(&self, span: Span) -> bool {
+        let sensible = span.pages > 0
+            && span.address.is_multiple_of(PAGE_BYTES)
+            && span.address.checked_add(span.bytes()).is_some();
+        sensible
+            && pieces(span).all(|(address, bits)| {
+                self.directory
+                    .find(address)
+                    .is_some_and(|huge| self.directory.record(huge).used.contains(bits))
+            })
+    }
+
+    /// Makes a span longer without moving it, to `pages` heap pages. What it had stays as it is.
+    ///
+    /// Nothing, and nothing changes, if what follows it is in use, the hard limit is in the way, the
+    /// system has no memory, or `pages` is not more than it has. A span of at most half a huge page
+    /// does not grow into a huge page that is free: it would be cheaper to move it.
+    pub fn grow_in_place(&mut self, span: Span, pages: u32) -> Option<Span> {
+        if pages <= span.pages || !self.is_allocated(span) {
+            return None;
+        }
+        let grown = self.grow(span, pages);
+        self.note();
+        grown
+    }
+
+    /// Makes a span shorter, to `pages` heap pages, by freeing its end. The span as it is, if
+    /// `pages` is 0 or not less than it has.
+    pub fn shrink_in_place(&mut self, span: Span, pages: u32) -> Span {
+        if pages == 0 || pages >= span.pages {
+            return span;
+        }
+        let kept = Span { pages, ..span };
+        let rest = Span {
+            address: kept.end(),
+            pages: span.pages - pages,
+        };
+        if self.free(rest) { kept } else { span }
+    }
+
+    /// Gives memory back at the configured rate, as far as the adaptive policy lets it (paper 002,
+    /// section 4), and has broken huge pages made whole. To be called about once a second, by a
+    /// background thread or from slow paths. What the rate allows and nobody needs lapses.
+    pub fn periodic(&mut self) -> Released {
+        if !self.ready {
+            return Released::default();
+        }
+        let released = self.release_periodically();
+        self.note();
+        released
+    }
+
+    /// Gives back at least `bytes` of free memory, or all there is, whatever was used lately
+    /// (paper 002, section 4: the policy does not apply to what the user asks for). How many bytes
+    /// it were.
+    pub fn release(&mut self, bytes: usize) -> usize {
+        let (whole, partial) = self.release_pages(bytes.div_ceil(PAGE_BYTES) as u64);
+        self.note();
+        (whole + partial) as usize * PAGE_BYTES
+    }
+
+    /// Sets both limits, in mapped bytes, and gives memory back to get below them if it can. Neither
+    /// waits for Δ, so that the adaptive policy never causes a request to fail (paper 002, section
+    /// 4).
+    pub fn set_limits(&mut self, soft: u64, hard: u64) {
+        (self.config.soft_limit, self.config.hard_limit) = (soft, hard);
+        self.keep_soft_limit();
+        self.note();
+    }
+
+    /// Sets the release rate in bytes per second, and Δ and the cache's interval in nanoseconds.
+    pub fn set_policy(&mut self, release_rate: u64, interval: u64, cache_interval: u64) {
+        self.config.release_rate = release_rate;
+        self.config.interval = interval;
+        self.config.cache_interval = cache_interval;
+        if self.ready {
+            let before = self.series.epoch();
+            self.series
+                .set_windows(self.config.longest_interval(), self.config.schedule);
+            self.accuracy.coarsen(self.series.epoch() / before);
+        }
+    }
+
+    /// The heap's figures. Reads a few kilobytes, changes nothing.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        const PAGE: u64 = PAGE_BYTES as u64;
+        let counts = &self.counts;
+        let now = if self.ready { self.os.now() } else { 0 };
+        let skipped = self.accuracy.skipped;
+        Statistics {
+            used: counts.used * PAGE,
+            mapped: counts.mapped * PAGE,
+            free_mapped: (counts.mapped - counts.used) * PAGE,
+            unmapped: (counts.reserved - counts.mapped) * PAGE,
+            reserved: counts.reserved * PAGE,
+            cached: (counts.cached + counts.region_whole) * PAGE,
+            filler_used: counts.filler_used * PAGE,
+            filler_used_intact: counts.filler_used_intact * PAGE,
+            huge_intact: counts.backed_huge - counts.broken_huge,
+            huge_broken: counts.broken_huge,
+            broken_total: counts.broken_total,
+            collapsed_total: counts.collapsed_total,
+            peak_used: counts.peak_used * PAGE,
+            peak_mapped: counts.peak_mapped * PAGE,
+            recent_peak_used: self.series.peak_used(now, self.config.interval) * PAGE,
+            average_fragmentation: (self.series.average(now) * PAGE as f64) as u64,
+            realized_fragmentation: self.series.realized(now) * PAGE,
+            skipped: skipped.total * PAGE,
+            skipped_correct: skipped.correct * PAGE,
+            skipped_incorrect: skipped.incorrect * PAGE,
+            skipped_open: self.accuracy.open() * PAGE,
+            backed_total: counts.backed_total * PAGE,
+            refaulted: counts.refaulted * PAGE,
+            released_whole: counts.released_whole * PAGE,
+            released_broken: counts.released_broken * PAGE,
+            released_for_limit: counts.released_for_limit * PAGE,
+            limit_failures: counts.limit_failures,
+            system_failures: counts.system_failures,
+            metadata: self.metadata(),
+        }
+    }
+
+    fn metadata(&self) -> u64 {
+        if !self.ready {
+            return 0;
+        }
+        let fixed = Lists::BYTES + Regions::BYTES + Series::BYTES + Accuracy::BYTES;
+        (fixed + self.directory.bytes()) as u64
+    }
+
+    /// Gets the tables, and the primary region if there is one. False if there is no memory.
+    #[cold]
+    fn prepare(&mut self) -> bool {
+        let longest = self.config.longest_interval();
+        self.ready = self.directory.prepare(&mut self.os)
+            && self.lists.prepare(&mut self.os)
+            && self.regions.prepare(&mut self.os)
+            && self.accuracy.prepare(&mut self.os)
+            && self
+                .series
+                .prepare(&mut self.os, longest, self.config.schedule);
+        if self.ready {
+            self.last_periodic = self.os.now();
+            let primary = self.primary_range();
+            let huge = (primary.end - primary.start) / HUGE_BYTES;
+            if huge > 0
+                && self
+                    .directory
+                    .add(&mut self.os, primary.start, huge * HUGE_BYTES)
+            {
+                self.counts.reserved += huge as u64 * u64::from(HUGE_PAGES);
+            }
+        }
+        self.ready
+    }
+
+    /// The whole huge pages of the primary region.
+    fn primary_range(&self) -> Range<usize> {
+        let Some(primary) = self.config.primary else {
+            return 0..0;
+        };
+        let start = primary.address.next_multiple_of(HUGE_BYTES);
+        let end = primary.address.saturating_add(primary.bytes) / HUGE_BYTES * HUGE_BYTES;
+        start..end.max(start)
+    }
+
+    /// Whether the memory of a huge page can never be given back.
+    fn is_pinned(&self, address: usize) -> bool {
+        self.config
+            .primary
+            .is_some_and(|primary| !primary.releasable)
+            && self.primary_range().contains(&address)
+    }
+
+    /// Enters the heap's sizes in the time series: constant time, one reading of the clock.
+    #[inline]
+    fn note(&mut self) {
+        let counts = &mut self.counts;
+        counts.peak_used = counts.peak_used.max(counts.used);
+        counts.peak_mapped = counts.peak_mapped.max(counts.mapped);
+        let level = Level {
+            used: counts.used,
+            free: counts.mapped - counts.used,
+        };
+        if !self.ready {
+            return;
+        }
+        let now = self.os.now();
+        if self.series.record(now, level) {
+            self.accuracy.expire(self.series.number(now));
+        }
+        self.accuracy.demand(level.used);
+    }
+}
+
+/// The parts of a span by huge page: an address in it, and the pages there.
+fn pieces(span: Span) -> impl Iterator<Item = (usize, Bits)> {
+    let mut at = span.address;
+    core::iter::from_fn(move || {
+        (at < span.end()).then(|| {
+            let start = at;
+            let base = start & !(HUGE_BYTES - 1);
+            at = (base + HUGE_BYTES).min(span.end());
+            let page = |address: usize| ((address - base) / PAGE_BYTES) as u32;
+            (start, Bits::range(page(start), page(at)))
+        })
+    })
+}

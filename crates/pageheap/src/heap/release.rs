@@ -1,0 +1,306 @@
+//! Giving memory back.
+
+use super::PageHeap;
+use crate::bits::Bits;
+use crate::config::SECOND;
+use crate::os::Os;
+use crate::policy::{Situation, decide};
+use crate::slab::{Huge, SLAB_HUGE, State};
+use crate::statistics::Released;
+use crate::{HUGE_PAGES, PAGE_BYTES};
+
+/// The release rate counts at most this time at once, so that a program that slept for long does
+/// not lose all its free memory when it wakes up (our choice: the default of Δ).
+const LONGEST_PAUSE: u64 = 60 * SECOND;
+
+const PAGE: u64 = PAGE_BYTES as u64;
+
+/// What could be broken off partly used huge pages, in heap pages.
+struct Survey {
+    /// Of those that are broken already.
+    broken: u64,
+    /// Of the others, by how many of their pages are used.
+    intact: [u64; HUGE_PAGES as usize],
+}
+
+impl Survey {
+    fn total(&self) -> u64 {
+        self.broken + self.intact.iter().sum::<u64>()
+    }
+
+    /// The least use up to which intact huge pages have to be broken for `pages` heap pages.
+    fn threshold(&self, pages: u64) -> u32 {
+        let mut left = pages;
+        for (used, &free) in self.intact.iter().enumerate() {
+            if left <= free {
+                return used as u32;
+            }
+            left -= free;
+        }
+        HUGE_PAGES
+    }
+}
+
+/// Which partly used huge pages a pass breaks.
+#[derive(Clone, Copy)]
+enum Which {
+    Broken,
+    IntactBelow(u32),
+    IntactAt(u32),
+}
+
+impl<O: Os> PageHeap<O> {
+    /// The periodic release: rate, policy, accuracy, repair.
+    pub(super) fn release_periodically(&mut self) -> Released {
+        self.keep_soft_limit();
+        let now = self.os.now();
+        let elapsed = now.saturating_sub(self.last_periodic).min(LONGEST_PAUSE);
+        let scaled = u128::from(self.config.release_rate) * u128::from(elapsed);
+        let allowed = u64::try_from(scaled / u128::from(SECOND)).unwrap_or(u64::MAX);
+        if elapsed < SECOND && allowed < PAGE_BYTES as u64 {
+            return Released::default();
+        }
+        self.last_periodic = now;
+        let requested = allowed.saturating_sub(self.debt);
+        self.debt -= allowed - requested;
+
+        let interval = self.config.interval;
+        let cache_interval = self.config.cache_interval.min(interval);
+        let peak = |window| (window > 0).then(|| self.series.peak_used(now, window));
+        let mut situation = Situation {
+            requested: requested / PAGE,
+            mapped: self.counts.mapped,
+            whole: self.releasable_whole(),
+            partial: 0,
+            peak: peak(interval),
+            cache_peak: peak(cache_interval),
+        };
+        let mut survey = None;
+        if situation.requested > situation.whole {
+            let found = self.survey();
+            situation.partial = found.total();
+            survey = Some(found);
+        }
+        let verdict = decide(&situation);
+        let whole = self.release_whole_pages(verdict.whole, verdict.whole);
+        let partial = match survey {
+            Some(survey) if verdict.partial > 0 => self.subrelease(&survey, verdict.partial),
+            _ => 0,
+        };
+        self.debt += ((whole + partial) * PAGE).saturating_sub(requested);
+
+        let top = self.accuracy.top(self.counts.mapped);
+        let withheld = verdict.withheld.min(top.saturating_sub(self.counts.used));
+        let until = self.series.number(now) + interval.div_ceil(self.series.epoch()) + 1;
+        self.accuracy.withhold(withheld, self.counts.mapped, until);
+        Released {
+            requested,
+            whole: whole * PAGE,
+            subreleased: partial * PAGE,
+            withheld: withheld * PAGE,
+            collapsed: self.collapse(),
+        }
+    }
+
+    /// Gives back at least `pages` heap pages or all that are free, whole free huge pages first. How
+    /// many, of whole and of partly used ones.
+    pub(super) fn release_pages(&mut self, pages: u64) -> (u64, u64) {
+        if pages == 0 || !self.ready {
+            return (0, 0);
+        }
+        let whole = self.release_whole_pages(pages, u64::MAX);
+        let partial = if whole < pages && self.counts.mapped > self.counts.used {
+            let survey = self.survey();
+            self.subrelease(&survey, pages - whole)
+        } else {
+            0
+        };
+        (whole, partial)
+    }
+
+    /// Heap pages in whole free huge pages that can be given back.
+    fn releasable_whole(&self) -> u64 {
+        let all = self.counts.cached + self.counts.region_whole;
+        if self.config.primary.is_none_or(|primary| primary.releasable) {
+            return all;
+        }
+        let pinned: u64 = self
+            .free_in_regions()
+            .filter(|&huge| self.is_pinned(self.directory.address(huge)))
+            .map(|huge| u64::from(HUGE_PAGES - self.directory.released(huge)))
+            .sum();
+        all - pinned - u64::from(self.primary.count) * u64::from(HUGE_PAGES)
+    }
+
+    /// Whole free huge pages with memory that belong to regions.
+    fn free_in_regions(&self) -> impl Iterator<Item = Huge> {
+        self.regions
+            .iter()
+            .flat_map(|(_, first, _)| super::regions::hugepages(first))
+            .filter(|&huge| {
+                self.directory.used(huge) == 0 && self.directory.released(huge) < HUGE_PAGES
+            })
+    }
+
+    /// Gives back whole free huge pages until `least` heap pages are reached, but no more than
+    /// `most`: broken ones first, since nothing is lost with them, then those free for longest.
+    fn release_whole_pages(&mut self, least: u64, most: u64) -> u64 {
+        let mut done = 0;
+        while done < least {
+            let releasable = |huge: &Huge| !self.is_pinned(self.directory.address(*huge));
+            let candidate = self
+                .broken
+                .oldest()
+                .or(self.intact.oldest())
+                .or_else(|| self.free_in_regions().find(releasable))
+                .or(self.primary.oldest().filter(releasable));
+            let Some(huge) = candidate else { break };
+            if done + u64::from(HUGE_PAGES - self.directory.released(huge)) > most {
+                break;
+            }
+            let released = self.release_whole(huge);
+            if released == 0 {
+                break;
+            }
+            done += released;
+        }
+        done
+    }
+
+    /// Reads how full each partly used huge page is.
+    fn survey(&self) -> Survey {
+        let mut survey = Survey {
+            broken: 0,
+            intact: [0; HUGE_PAGES as usize],
+        };
+        for huge in self.partly_used() {
+            let used = self.directory.used(huge);
+            let free = u64::from(HUGE_PAGES - used - self.directory.released(huge));
+            if self.directory.is_broken(huge) {
+                survey.broken += free;
+            } else {
+                survey.intact[used as usize] += free;
+            }
+        }
+        survey
+    }
+
+    /// Huge pages that are in use and have free pages with memory that can be given back.
+    fn partly_used(&self) -> impl Iterator<Item = Huge> {
+        (0..self.directory.order().len() * SLAB_HUGE)
+            .filter_map(|number| self.partly_used_at(number))
+    }
+
+    /// The huge page of a number, if it is one of those.
+    fn partly_used_at(&self, number: usize) -> Option<Huge> {
+        let (slab, place) = (number / SLAB_HUGE, number % SLAB_HUGE);
+        let records = self.directory.slab(slab);
+        let (used, released) = (records.used[place], records.released[place]);
+        let shared = matches!(records.states[place], State::Filler | State::Region);
+        let partly = shared && used > 0 && u32::from(used + released) < HUGE_PAGES;
+        let huge = Huge::new(slab, place);
+        (partly && !self.is_pinned(self.directory.address(huge))).then_some(huge)
+    }
+
+    /// Gives back `pages` heap pages of partly used huge pages, or all there are: first of those
+    /// that are broken, then of those that are used least, where a break gains the most.
+    fn subrelease(&mut self, survey: &Survey, pages: u64) -> u64 {
+        let threshold = survey.threshold(pages.saturating_sub(survey.broken));
+        let mut done = 0;
+        for which in [
+            Which::Broken,
+            Which::IntactBelow(threshold),
+            Which::IntactAt(threshold),
+        ] {
+            let mut number = 0;
+            while done < pages && number < self.directory.order().len() * SLAB_HUGE {
+                if let Some(huge) = self.partly_used_at(number) {
+                    let broken = self.directory.is_broken(huge);
+                    let used = self.directory.used(huge);
+                    let chosen = match which {
+                        Which::Broken => broken,
+                        Which::IntactBelow(threshold) => !broken && used < threshold,
+                        Which::IntactAt(threshold) => !broken && used == threshold,
+                    };
+                    if chosen {
+                        done += self.release_part(huge, (pages - done) as u32);
+                    }
+                }
+                number += 1;
+            }
+        }
+        done
+    }
+
+    /// Gives back up to `most` free pages of one huge page.
+    fn release_part(&mut self, huge: Huge, most: u32) -> u64 {
+        let zeroes = self.os.release_zeroes();
+        let mut done = Bits::NONE;
+        let mut left = most;
+        for (from, to) in self.directory.record(huge).free_mapped().runs() {
+            let to = to.min(from.saturating_add(left));
+            let address = self.directory.page_address(huge, from);
+            if from == to || !self.os.release(address, (to - from) as usize * PAGE_BYTES) {
+                break;
+            }
+            left -= to - from;
+            done = done.or(Bits::range(from, to));
+        }
+        let pages = done.count();
+        if pages == 0 {
+            return 0;
+        }
+        if !self.directory.is_broken(huge) {
+            self.directory.set_broken(huge, true);
+            self.counts.broken_huge += 1;
+            self.counts.broken_total += 1;
+            if self.directory.state(huge) == State::Filler {
+                self.counts.filler_used_intact -= u64::from(self.directory.used(huge));
+            }
+        }
+        let record = self.directory.record_mut(huge);
+        record.released = record.released.or(done);
+        record.clean = if zeroes {
+            record.clean.or(done)
+        } else {
+            record.clean.without(done)
+        };
+        self.directory.slab_mut(huge.slab()).released[huge.place()] += pages as u16;
+        self.counts.mapped -= u64::from(pages);
+        self.counts.released_broken += u64::from(pages);
+        if self.directory.state(huge) == State::Filler {
+            self.lists.update(&mut self.directory, huge);
+        }
+        u64::from(pages)
+    }
+
+    /// Asks the system to make broken huge pages whole whose memory is all there again, which costs
+    /// no memory. How many became whole.
+    fn collapse(&mut self) -> u32 {
+        let mut whole = 0;
+        let mut attempts = 0;
+        let total = self.directory.order().len() * SLAB_HUGE;
+        let mut visited = 0;
+        while self.counts.broken_huge > 0 && attempts < self.config.collapses && visited < total {
+            self.collapse_cursor = (self.collapse_cursor + 1) % total;
+            visited += 1;
+            let number = self.collapse_cursor;
+            let huge = Huge::new(number / SLAB_HUGE, number % SLAB_HUGE);
+            let in_use = self.directory.used(huge) > 0 && self.directory.released(huge) == 0;
+            if !in_use || !self.directory.is_broken(huge) {
+                continue;
+            }
+            attempts += 1;
+            if self.os.collapse(self.directory.address(huge)) {
+                whole += 1;
+                self.mend(huge);
+                self.counts.collapsed_total += 1;
+                if self.directory.state(huge) == State::Filler {
+                    self.counts.filler_used_intact += u64::from(self.directory.used(huge));
+                    self.lists.update(&mut self.directory, huge);
+                }
+            }
+        }
+        whole
+    }
+}

@@ -1,0 +1,140 @@
+//! How much memory a periodic release gives back: a verdict from figures, nothing else.
+
+use crate::HUGE_PAGES;
+
+/// What the verdict depends on. All in heap pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Situation {
+    /// What the release rate allows.
+    pub requested: u64,
+    /// Backed.
+    pub mapped: u64,
+    /// In whole free huge pages that can be given back.
+    pub whole: u64,
+    /// Free and mapped in partly used huge pages.
+    pub partial: u64,
+    /// The largest use within Δ, or nothing if Δ is 0.
+    pub peak: Option<u64>,
+    /// The largest use within the cache's interval, or nothing if that is 0.
+    pub cache_peak: Option<u64>,
+}
+
+/// What to give back. All in heap pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    /// Of whole free huge pages, a multiple of them.
+    pub whole: u64,
+    /// Of partly used huge pages.
+    pub partial: u64,
+    /// What Δ = 0 would have given back in addition.
+    pub withheld: u64,
+}
+
+/// The policy of paper 002, section 4.
+///
+/// Step 1: whole free huge pages first. They come in pieces of 2 MB, and none may stay while others
+/// are broken; so the last piece is rounded up, and the heap's rate pays for it later. It is not
+/// taken if that would bring mapped memory below the peak that the cache is to be kept for.
+/// Step 2: with `MAX` the peak, `D = mapped - MAX` bounds what step 3 breaks off others.
+pub(crate) fn decide(situation: &Situation) -> Verdict {
+    let Situation {
+        requested,
+        mapped,
+        whole,
+        partial,
+        peak,
+        cache_peak,
+    } = *situation;
+    let huge = u64::from(HUGE_PAGES);
+    let spare =
+        |mapped: u64, peak: Option<u64>| peak.map_or(u64::MAX, |p| mapped.saturating_sub(p));
+
+    let wanted = requested.div_ceil(huge) * huge;
+    let static_whole = wanted.min(whole);
+    let verdict_whole = static_whole.min(spare(mapped, cache_peak) / huge * huge);
+
+    let rest = |done: u64| requested.saturating_sub(done);
+    let static_partial = rest(static_whole).min(partial);
+    let verdict_partial = if verdict_whole < whole {
+        0
+    } else {
+        rest(verdict_whole)
+            .min(partial)
+            .min(spare(mapped - verdict_whole, peak))
+    };
+    Verdict {
+        whole: verdict_whole,
+        partial: verdict_partial,
+        withheld: (static_whole + static_partial).saturating_sub(verdict_whole + verdict_partial),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MB: u64 = (1 << 20) / crate::PAGE_BYTES as u64;
+
+    #[test]
+    fn the_example_of_the_paper() {
+        // Section 4.2: 500 MB used, a recent peak of 1 GB, 2 GB mapped; 1.5 GB asked for.
+        let situation = Situation {
+            requested: 1500 * MB,
+            mapped: 2000 * MB,
+            whole: 0,
+            partial: 1500 * MB,
+            peak: Some(1000 * MB),
+            cache_peak: None,
+        };
+        let verdict = decide(&situation);
+        assert_eq!(verdict.partial, 1000 * MB);
+        assert_eq!(verdict.withheld, 500 * MB);
+    }
+
+    #[test]
+    fn the_bound_is_exact_at_the_peak() {
+        let mut situation = Situation {
+            requested: 10,
+            mapped: 1010,
+            whole: 0,
+            partial: 500,
+            peak: Some(1000),
+            cache_peak: None,
+        };
+        assert_eq!(decide(&situation).partial, 10);
+        situation.peak = Some(1001);
+        assert_eq!(decide(&situation).partial, 9);
+        situation.peak = Some(1010);
+        assert_eq!(decide(&situation).partial, 0);
+        situation.peak = Some(2000);
+        let verdict = decide(&situation);
+        assert_eq!((verdict.partial, verdict.withheld), (0, 10));
+    }
+
+    #[test]
+    fn whole_huge_pages_go_first_and_none_stays_while_others_break() {
+        let huge = u64::from(HUGE_PAGES);
+        let situation = Situation {
+            requested: huge + 1,
+            mapped: 100 * huge,
+            whole: 2 * huge,
+            partial: 10 * huge,
+            peak: None,
+            cache_peak: None,
+        };
+        assert_eq!(decide(&situation).whole, 2 * huge);
+        assert_eq!(decide(&situation).partial, 0);
+        let more = Situation {
+            requested: 2 * huge + 5,
+            ..situation
+        };
+        assert_eq!(decide(&more).partial, 5);
+        let kept = Situation {
+            cache_peak: Some(100 * huge - 1),
+            ..more
+        };
+        let verdict = decide(&kept);
+        assert_eq!((verdict.whole, verdict.partial), (0, 0));
+        assert_eq!(verdict.withheld, 2 * huge + 5);
+    }
+}
