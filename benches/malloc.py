@@ -14,7 +14,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,28 +36,28 @@ OURS = next(iter(ALLOCATORS))
 class Sample:
     """What one run took."""
 
+    wall: float
     seconds: float
     megabytes: float
 
 
-def run(command: list[str], library: Path | None, environment: dict[str, str]) -> Sample:
+def run(
+    launcher: Path, command: list[str], library: Path | None, environment: dict[str, str]
+) -> Sample:
     """Run a command under an allocator and measure it."""
-    variables = {**os.environ, **environment}
-    if library:
-        variables["LD_PRELOAD"] = str(library)
-    start = time.monotonic()
-    process = subprocess.Popen(command, env=variables, stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    seconds = time.monotonic() - start
-    process.returncode = status
-    if status != 0:
-        sys.exit(f"{' '.join(command)} under {library or 'glibc'} ended with status {status}")
-    return Sample(seconds, usage.ru_maxrss / 1024)
+    line = [str(launcher), str(library or "-"), *command]
+    done = subprocess.run(line, env={**os.environ, **environment}, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)} under {library or 'glibc'} failed\n{done.stderr}")
+    wall, seconds, kilobytes = done.stdout.split()
+    return Sample(float(wall), float(seconds), float(kilobytes) / 1024)
 
 
 def commands(directory: Path) -> dict[str, list[str]]:
     """Compile our programs; add those that Debian has."""
     found = {}
+    support = SOURCES / "support" / "run.c"
+    subprocess.run(["cc", "-O2", "-w", "-o", directory / "launcher", support], check=True)
     for source in sorted(SOURCES.glob("*.c")):
         program = directory / source.stem
         subprocess.run(
@@ -69,7 +68,9 @@ def commands(directory: Path) -> dict[str, list[str]]:
     return found
 
 
-def measure(programs: dict[str, list[str]], rounds: int) -> dict[str, dict[str, list[Sample]]]:
+def measure(
+    launcher: Path, programs: dict[str, list[str]], rounds: int
+) -> dict[str, dict[str, list[Sample]]]:
     """Samples by program and allocator."""
     samples: dict[str, dict[str, list[Sample]]] = {
         program: {name: [] for name in ALLOCATORS} for program in programs
@@ -82,7 +83,8 @@ def measure(programs: dict[str, list[str]], rounds: int) -> dict[str, dict[str, 
             names = names[shift:] + names[:shift]
             for name in names if round_number % 2 else reversed(names):
                 environment = {"PYTHONMALLOC": "malloc"} if "python" in program else {}
-                samples[program][name].append(run(command, ALLOCATORS[name], environment))
+                sample = run(launcher, command, ALLOCATORS[name], environment)
+                samples[program][name].append(sample)
     return samples
 
 
@@ -128,14 +130,18 @@ def main() -> None:
         programs = commands(Path(directory))
         if options.only:
             programs = {name: line for name, line in programs.items() if options.only in name}
-        samples = measure(programs, options.rounds)
+        samples = measure(Path(directory) / "launcher", programs, options.rounds)
     lines = [
         "",
         f"Medians of {options.rounds} rounds on {os.cpu_count()} CPUs, Linux {platform.release()}.",
         "",
-        "Seconds:",
+        "CPU seconds, of all threads and the kernel:",
         "",
         *table(samples, "seconds", 3),
+        "",
+        "Seconds of wall time, which other work on the machine lengthens:",
+        "",
+        *table(samples, "wall", 3),
         "",
         "Peak resident memory, MB:",
         "",

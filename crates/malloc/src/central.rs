@@ -7,6 +7,7 @@ use core::ptr::{NonNull, null_mut};
 
 use crate::classes::{CLASSES, COUNT, MAX_BATCH};
 use crate::lock::{Guarded, Lock};
+use crate::pagemap::PAGE_BYTES;
 use crate::span::{NO_LIST, Span};
 use crate::{pagemap, pages, sys};
 
@@ -95,6 +96,20 @@ impl Central {
         }
     }
 
+    /// File a span, if it is one, where its occupancy says.
+    ///
+    /// # Safety
+    /// As `file`.
+    unsafe fn settle(&mut self, span: *mut Span, class: usize) {
+        if !span.is_null() {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let list = list_for((*span).free, class);
+                self.file(span, list);
+            }
+        }
+    }
+
     fn take(&mut self, class: usize, out: &mut [usize]) -> usize {
         let mut taken = 0;
         for list in 0..LISTS {
@@ -155,14 +170,28 @@ pub fn give(class: usize, objects: &[usize]) {
         let mut count = 0;
         {
             let mut central = CENTRAL[class].lock();
+            let (mut span, mut begin, mut end) = (null_mut::<Span>(), 0, 0);
             for &object in part {
-                let Some(span) = pagemap::span(object) else {
-                    invalid(object);
-                };
-                let span = span.as_ptr();
-                // SAFETY: an object that is out keeps its span alive, and the lock is held.
+                // Neighbours in a batch often are neighbours in memory.
+                if object < begin || object >= end {
+                    // SAFETY: as below.
+                    unsafe { central.settle(span, class) };
+                    let Some(found) = pagemap::span(object) else {
+                        invalid(object);
+                    };
+                    span = found.as_ptr();
+                    // SAFETY: an object that is out keeps its span alive, and the lock is held.
+                    unsafe {
+                        if usize::from((*span).class) != class {
+                            invalid(object);
+                        }
+                        begin = (*span).address;
+                        end = begin + (*span).pages as usize * PAGE_BYTES;
+                    }
+                }
+                // SAFETY: as above.
                 unsafe {
-                    if usize::from((*span).class) != class || !(*span).put(object) {
+                    if !(*span).put(object) {
                         invalid(object);
                     }
                     central.free += 1;
@@ -172,12 +201,12 @@ pub fn give(class: usize, objects: &[usize]) {
                         central.free -= usize::from(CLASSES[class].objects);
                         empty[count] = span;
                         count += 1;
-                    } else {
-                        let list = list_for((*span).free, class);
-                        central.file(span, list);
+                        (span, begin, end) = (null_mut(), 0, 0);
                     }
                 }
             }
+            // SAFETY: as above.
+            unsafe { central.settle(span, class) };
         }
         for &span in &empty[..count] {
             // SAFETY: the span is in no list and no object of it is out: it is ours alone.

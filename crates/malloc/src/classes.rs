@@ -117,7 +117,7 @@ const fn build() -> [Class; COUNT] {
         let size = size_of_class(class);
         let pages = pages_of_span(size);
         let batch = clamp((16 << 10) / size, 1, MAX_BATCH);
-        let slots = clamp((256 << 10) / size, 4, 512);
+        let slots = clamp((256 << 10) / size, 4, 1024);
         table[class] = Class {
             magic: (u64::MAX / size as u64) + 1,
             size: size as u32,
@@ -126,7 +126,7 @@ const fn build() -> [Class; COUNT] {
             batch: batch as u16,
             slots: slots as u16,
             first_slot: next_slot as u16,
-            transfer_slots: clamp((128 << 10) / size, 2 * batch, 1024) as u16,
+            transfer_slots: clamp((128 << 10) / size, 2 * batch, 2048) as u16,
         };
         next_slot += slots;
         class += 1;

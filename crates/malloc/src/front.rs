@@ -97,6 +97,26 @@ impl Place {
         }
     }
 
+    fn pop_all(self, class: usize, out: &mut [usize]) -> usize {
+        match self {
+            Place::Cpu(..) => rseq::pop_all(class, out),
+            _ => out
+                .iter_mut()
+                .map_while(|slot| self.pop(class).map(|item| *slot = item))
+                .count(),
+        }
+    }
+
+    fn push_all(self, class: usize, items: &[usize]) -> usize {
+        match self {
+            Place::Cpu(..) => rseq::push_all(class, items),
+            _ => items
+                .iter()
+                .take_while(|&&item| self.push(class, item))
+                .count(),
+        }
+    }
+
     /// Let the stack of `class` hold more if that is allowed; how much it may hold.
     fn grow(self, class: usize) -> usize {
         let (slab, budget) = match self {
@@ -135,12 +155,8 @@ impl Place {
     /// Move objects above the capacity of `class` away.
     fn trim(self, slab: Slab, class: usize) {
         let mut buffer = [0; MAX_BATCH];
-        let mut count = 0;
-        while count < MAX_BATCH && slab.length(class) > slab.capacity(class) {
-            let Some(item) = self.pop(class) else { break };
-            buffer[count] = item;
-            count += 1;
-        }
+        let excess = slab.length(class).saturating_sub(slab.capacity(class));
+        let count = self.pop_all(class, &mut buffer[..excess.min(MAX_BATCH)]);
         if count > 0 {
             transfer::give(class, &buffer[..count]);
         }
@@ -180,11 +196,12 @@ fn refill(class: usize) -> usize {
             .clamp(1, usize::from(CLASSES[class].batch));
         let mut buffer = [0; MAX_BATCH];
         let count = transfer::take(class, &mut buffer[..want]);
-        // From the highest address down, so that the lowest comes out first.
-        for rest in (1..count).rev() {
-            if !place.push(class, buffer[rest]) {
-                transfer::give(class, &buffer[1..=rest]);
-                break;
+        if count > 1 {
+            // The highest address first, so that the lowest comes out first.
+            buffer[1..count].reverse();
+            let pushed = place.push_all(class, &buffer[1..count]);
+            if pushed < count - 1 {
+                transfer::give(class, &buffer[1 + pushed..count]);
             }
         }
         buffer[0]
@@ -207,12 +224,8 @@ fn overflow(class: usize, item: usize) {
         }
         let mut buffer = [0; MAX_BATCH];
         buffer[0] = item;
-        let mut count = 1;
-        while count < usize::from(CLASSES[class].batch) {
-            let Some(item) = place.pop(class) else { break };
-            buffer[count] = item;
-            count += 1;
-        }
+        let batch = usize::from(CLASSES[class].batch);
+        let count = 1 + place.pop_all(class, &mut buffer[1..batch]);
         transfer::give(class, &buffer[..count]);
     });
 }

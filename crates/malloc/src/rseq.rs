@@ -197,6 +197,134 @@ mod sequences {
         done != 0
     }
 
+    /// Put as many of `items` as there is room for on this CPU's stack, the last one on top; how
+    /// many it were.
+    pub fn push_all(class: usize, items: &[usize]) -> usize {
+        let offset = HOT.offset.load(Ordering::Relaxed);
+        if offset == 0 || items.is_empty() {
+            return 0;
+        }
+        let done: usize;
+        // SAFETY: as in `push`; reads `items`.
+        unsafe {
+            asm!(
+                ".pushsection __rseq_cs, \"aw\"",
+                ".balign 32",
+                "6: .long 0, 0",
+                ".quad 3f, (4f - 3f), 7f",
+                ".popsection",
+                ".pushsection __rseq_failure, \"ax\"",
+                ".byte 0x0f, 0xb9, 0x3d",
+                ".long 0x53053053",
+                "7: jmp 2f",
+                ".popsection",
+                "2:",
+                "lea {slab}, [rip + 6b]",
+                "mov qword ptr fs:[{offset} + 8], {slab}",
+                "3:",
+                "xor {done:e}, {done:e}",
+                "mov {slab:e}, dword ptr fs:[{offset} + 4]",
+                "cmp {slab:e}, dword ptr [{hot} + 8]",
+                "jae 5f",
+                "shl {slab}, {shift}",
+                "add {slab}, qword ptr [{hot}]",
+                "movzx {current:e}, word ptr [{slab} + {class}*8]",
+                "movzx {room:e}, word ptr [{slab} + {class}*8 + 4]",
+                "sub {room}, {current}",
+                "jbe 5f",
+                "cmp {room}, {count}",
+                "cmova {room}, {count}",
+                "8:",
+                "mov {item}, qword ptr [{items} + {done}*8]",
+                "mov qword ptr [{slab} + {current}*8], {item}",
+                "inc {done}",
+                "inc {current:e}",
+                "cmp {done}, {room}",
+                "jb 8b",
+                "mov word ptr [{slab} + {class}*8], {current:x}",
+                "4:",
+                "5:",
+                done = out(reg) done,
+                slab = out(reg) _,
+                current = out(reg) _,
+                room = out(reg) _,
+                item = out(reg) _,
+                offset = in(reg) offset,
+                class = in(reg) class,
+                items = in(reg) items.as_ptr(),
+                count = in(reg) items.len(),
+                hot = in(reg) &raw const HOT,
+                shift = const SLAB_SHIFT,
+                options(nostack)
+            );
+        }
+        done
+    }
+
+    /// Take up to `out.len()` objects from the top of this CPU's stack; how many it were.
+    pub fn pop_all(class: usize, out: &mut [usize]) -> usize {
+        let offset = HOT.offset.load(Ordering::Relaxed);
+        if offset == 0 || out.is_empty() {
+            return 0;
+        }
+        let done: usize;
+        // SAFETY: as in `pop`; writes `out` only, which nobody else sees before it is over.
+        unsafe {
+            asm!(
+                ".pushsection __rseq_cs, \"aw\"",
+                ".balign 32",
+                "6: .long 0, 0",
+                ".quad 3f, (4f - 3f), 7f",
+                ".popsection",
+                ".pushsection __rseq_failure, \"ax\"",
+                ".byte 0x0f, 0xb9, 0x3d",
+                ".long 0x53053053",
+                "7: jmp 2f",
+                ".popsection",
+                "2:",
+                "lea {slab}, [rip + 6b]",
+                "mov qword ptr fs:[{offset} + 8], {slab}",
+                "3:",
+                "xor {done:e}, {done:e}",
+                "mov {slab:e}, dword ptr fs:[{offset} + 4]",
+                "cmp {slab:e}, dword ptr [{hot} + 8]",
+                "jae 5f",
+                "shl {slab}, {shift}",
+                "add {slab}, qword ptr [{hot}]",
+                "movzx {current:e}, word ptr [{slab} + {class}*8]",
+                "movzx {held:e}, word ptr [{slab} + {class}*8 + 2]",
+                "neg {held}",
+                "add {held}, {current}",
+                "jle 5f",
+                "cmp {held}, {count}",
+                "cmova {held}, {count}",
+                "8:",
+                "mov {item}, qword ptr [{slab} + {current}*8 - 8]",
+                "mov qword ptr [{out} + {done}*8], {item}",
+                "inc {done}",
+                "dec {current:e}",
+                "cmp {done}, {held}",
+                "jb 8b",
+                "mov word ptr [{slab} + {class}*8], {current:x}",
+                "4:",
+                "5:",
+                done = out(reg) done,
+                slab = out(reg) _,
+                current = out(reg) _,
+                held = out(reg) _,
+                item = out(reg) _,
+                offset = in(reg) offset,
+                class = in(reg) class,
+                out = in(reg) out.as_mut_ptr(),
+                count = in(reg) out.len(),
+                hot = in(reg) &raw const HOT,
+                shift = const SLAB_SHIFT,
+                options(nostack)
+            );
+        }
+        done
+    }
+
     /// Write the header of a class of `cpu`'s slab if it is still 0 and the thread runs there.
     pub fn open(cpu: u32, class: usize, header: u64) {
         let offset = HOT.offset.load(Ordering::Relaxed);
@@ -267,8 +395,16 @@ mod sequences {
     pub fn push(_class: usize, _item: usize) -> bool {
         false
     }
+    /// None.
+    pub fn push_all(_class: usize, _items: &[usize]) -> usize {
+        0
+    }
+    /// None.
+    pub fn pop_all(_class: usize, _out: &mut [usize]) -> usize {
+        0
+    }
     /// Nothing.
     pub fn open(_cpu: u32, _class: usize, _header: u64) {}
 }
 
-pub use sequences::{cpu, find, open, pop, push};
+pub use sequences::{cpu, find, open, pop, pop_all, push, push_all};

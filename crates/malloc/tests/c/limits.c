@@ -37,7 +37,8 @@ int main(int count, char **arguments) {
     size_t sizes[] = {64, 1000, 5000, 40000, 200000, 300000, 5 << 20, 100 << 20};
     for (int round = 0; round < 2; round++)
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-            if (exhaust(sizes[i]) == 0) {
+            /* Addresses in pieces may not make 100 MB in one, which is ENOMEM, too. */
+            if (exhaust(sizes[i]) == 0 && (round == 0 || sizes[i] < 50 << 20)) {
                 fprintf(stderr, "no %zu bytes in round %d\n", sizes[i], round);
                 return 1;
             }

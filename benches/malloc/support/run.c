@@ -1,0 +1,33 @@
+/* Run a command with a library preloaded and print what it took: wall seconds, CPU seconds, peak
+ * resident kilobytes. A small process of its own, because a child's peak begins with its parent's. */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+int main(int count, char **arguments) {
+    struct timespec start, end;
+    struct rusage usage;
+    int status;
+    if (count < 3) return 2;
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    pid_t child = fork();
+    if (!child) {
+        if (strcmp(arguments[1], "-")) setenv("LD_PRELOAD", arguments[1], 1);
+        freopen("/dev/null", "w", stdout);
+        execvp(arguments[2], arguments + 2);
+        _exit(127);
+    }
+    if (child < 0 || wait4(child, &status, 0, &usage) < 0 || status) return 1;
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    printf("%.6f %.6f %ld\n",
+           (double)(end.tv_sec - start.tv_sec) + (end.tv_nsec - start.tv_nsec) * 1e-9,
+           (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+               (usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6,
+           usage.ru_maxrss);
+    return 0;
+}
