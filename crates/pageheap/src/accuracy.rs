@@ -164,3 +164,54 @@ impl Accuracy {
             .sum()
     }
 }
+
+#[cfg(all(test, feature = "replay"))]
+mod tests {
+    use super::*;
+    use crate::replay::VirtualOs;
+    use core::cell::Cell;
+    use std::rc::Rc;
+
+    fn accuracy() -> (VirtualOs, Accuracy) {
+        let mut os = VirtualOs::new(Rc::new(Cell::new(0)));
+        let mut accuracy = Accuracy::new();
+        assert!(accuracy.prepare(&mut os));
+        (os, accuracy)
+    }
+
+    #[test]
+    fn the_example_of_the_paper_is_half_right() {
+        // Section 4.2: 500 MB withheld above 500 MB; a peak of 750 MB comes, none above.
+        let (_os, mut accuracy) = accuracy();
+        accuracy.withhold(500, 1000, 61);
+        accuracy.demand(750);
+        assert_eq!((accuracy.skipped.correct, accuracy.open()), (250, 250));
+        accuracy.demand(700);
+        accuracy.demand(750);
+        assert_eq!(accuracy.skipped.correct, 250);
+        accuracy.expire(60);
+        assert_eq!(accuracy.skipped.incorrect, 0);
+        accuracy.expire(61);
+        assert_eq!(accuracy.skipped.incorrect, 250);
+        assert_eq!(accuracy.open(), 0);
+    }
+
+    #[test]
+    fn what_is_withheld_each_second_is_not_the_same_memory() {
+        let (_os, mut accuracy) = accuracy();
+        for epoch in 0..10 {
+            accuracy.withhold(10, 1000, epoch + 60);
+        }
+        assert_eq!(accuracy.skipped.total, 100);
+        assert_eq!(accuracy.top(1000), 900);
+        // The last slice, 900 to 910, entirely; half of the one before.
+        accuracy.demand(915);
+        assert_eq!(accuracy.skipped.correct, 15);
+        assert_eq!(accuracy.top(1000), 915);
+        accuracy.demand(2000);
+        assert_eq!(accuracy.skipped.correct, 100);
+        assert_eq!(accuracy.top(1000), 1000);
+        accuracy.expire(u64::MAX);
+        assert_eq!(accuracy.skipped.incorrect, 0);
+    }
+}

@@ -30,6 +30,8 @@ pub mod linux;
 mod lists;
 mod os;
 mod policy;
+#[cfg(feature = "replay")]
+pub mod replay;
 mod series;
 mod slab;
 mod statistics;

@@ -275,9 +275,85 @@ impl Series {
         integral as f64 / time as f64
     }
 
+    #[cfg(test)]
     /// How many entries were ever written, compared or dropped: what recording cost so far.
-    #[cfg(any(test, feature = "replay"))]
     pub(crate) const fn steps(&self) -> u64 {
         self.steps + self.used.steps() + self.free.steps()
+    }
+}
+
+#[cfg(all(test, feature = "replay"))]
+mod tests {
+    use super::*;
+    use crate::replay::VirtualOs;
+    use core::cell::Cell;
+    use std::rc::Rc;
+
+    fn cost(window: u64, changes: u64, pause: u64) -> u64 {
+        let mut os = VirtualOs::new(Rc::new(Cell::new(0)));
+        let mut series = Series::new();
+        assert!(series.prepare(&mut os, window, window));
+        for change in 0..changes {
+            // Falling use is the worst case: nothing that was seen can be forgotten early.
+            let level = Level {
+                used: changes - change,
+                free: change * 7919 % 1000,
+            };
+            series.record(change * pause, level);
+        }
+        series.steps()
+    }
+
+    #[test]
+    fn does_recording_cost_more_with_a_longer_window() {
+        for pause in [1_000_000, 400_000_000, SECOND, 30 * SECOND, 2000 * SECOND] {
+            for window in [SECOND, 60 * SECOND, 600 * SECOND, 100_000 * SECOND] {
+                let steps = cost(window, 20_000, pause);
+                // One for the change; at the end of an epoch at most three entries for it and three
+                // for the time after it, each written once and dropped once.
+                assert!(steps <= 13 * 20_000, "{steps} for a window of {window} ns");
+            }
+        }
+        // Within an epoch, exactly one step a change.
+        assert_eq!(cost(600 * SECOND, 1000, 1000), 1000);
+    }
+
+    #[test]
+    fn a_peak_is_forgotten_when_the_window_has_passed_and_not_before() {
+        let mut os = VirtualOs::new(Rc::new(Cell::new(0)));
+        let mut series = Series::new();
+        assert!(series.prepare(&mut os, 60 * SECOND, 60 * SECOND));
+        let at = |used, free| Level { used, free };
+        series.record(SECOND, at(0, 60));
+        series.record(10 * SECOND, at(100, 5));
+        series.record(10 * SECOND + 1, at(40, 50));
+        series.record(30 * SECOND, at(70, 9));
+        series.record(30 * SECOND + 1, at(40, 50));
+        // The second epoch of 10 s counts until it lies outside entirely.
+        assert_eq!(series.peak_used(71 * SECOND - 1, 60 * SECOND), 100);
+        assert_eq!(series.peak_used(71 * SECOND, 60 * SECOND), 70);
+        assert_eq!(series.realized(71 * SECOND - 1), 5);
+        assert_eq!(series.realized(71 * SECOND), 9);
+        assert_eq!(series.peak_used(91 * SECOND - 1, 60 * SECOND), 70);
+        assert_eq!(series.peak_used(91 * SECOND, 60 * SECOND), 40);
+        assert_eq!(series.realized(91 * SECOND), 50);
+        // The same when something was recorded meanwhile.
+        series.record(91 * SECOND, at(40, 50));
+        assert_eq!(series.peak_used(91 * SECOND, 60 * SECOND), 40);
+        assert_eq!(series.realized(91 * SECOND), 50);
+    }
+
+    #[test]
+    fn a_window_that_does_not_fit_makes_epochs_longer_and_loses_no_peak() {
+        let mut os = VirtualOs::new(Rc::new(Cell::new(0)));
+        let mut series = Series::new();
+        assert!(series.prepare(&mut os, 60 * SECOND, 60 * SECOND));
+        series.record(SECOND, Level { used: 9, free: 1 });
+        series.record(2 * SECOND, Level { used: 1, free: 2 });
+        series.record(90 * SECOND, Level { used: 2, free: 2 });
+        series.set_windows(10_000 * SECOND, 60 * SECOND);
+        assert_eq!(series.epoch(), 10 * SECOND);
+        assert_eq!(series.peak_used(9_000 * SECOND, 10_000 * SECOND), 9);
+        assert_eq!(series.peak_used(30_000 * SECOND, 10_000 * SECOND), 2);
     }
 }

@@ -10,7 +10,7 @@ use crate::{Allocated, HUGE_BYTES, HUGE_PAGES, PAGE_BYTES, Span};
 /// A request would waste too much of huge pages of its own if its last one stayed empty by this
 /// share of all of them, 1/8 (our choice): a tail of which the filler can make use when it needs
 /// room, but which nobody may ever need.
-const WASTE_SHARE: u32 = 8;
+const WASTE_SHARE: u64 = 8;
 
 /// How often a refused request is tried again after a release. What makes room may change where the
 /// request goes and so how much room it needs; more than twice was never seen.
@@ -38,6 +38,12 @@ impl<O: Os> PageHeap<O> {
                 Err(Refusal::Addresses) => {}
                 answer => return answer,
             }
+        }
+        // What can never succeed does not cost addresses and records first.
+        let limit = self.config.hard_limit / PAGE_BYTES as u64;
+        let least = self.counts.used + u64::from(pages);
+        if least > limit {
+            return Err(Refusal::Limit(least - limit));
         }
         let align = (align_pages as usize).saturating_mul(PAGE_BYTES);
         let count = pages.div_ceil(HUGE_PAGES);
@@ -182,10 +188,11 @@ impl<O: Os> PageHeap<O> {
     /// Whether a request would leave much of its huge pages unused while the filler has more room
     /// than it needs.
     fn wastes(&self, pages: u32) -> bool {
-        let own = pages.next_multiple_of(HUGE_PAGES);
+        let own = u64::from(pages).next_multiple_of(u64::from(HUGE_PAGES));
         let counts = &self.counts;
         let slack = counts.mapped - counts.used - counts.cached - counts.region_whole;
-        (own - pages) >= own / WASTE_SHARE && slack * PAGE_BYTES as u64 >= self.config.region_slack
+        own - u64::from(pages) >= own / WASTE_SHARE
+            && slack * PAGE_BYTES as u64 >= self.config.region_slack
     }
 
     /// Gives pages of a huge page that was just taken to a request; the rest, if there is one, to

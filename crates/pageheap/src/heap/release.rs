@@ -223,7 +223,8 @@ impl<O: Os> PageHeap<O> {
                         Which::IntactAt(threshold) => !broken && used == threshold,
                     };
                     if chosen {
-                        done += self.release_part(huge, (pages - done) as u32);
+                        done += self
+                            .release_part(huge, u32::try_from(pages - done).unwrap_or(u32::MAX));
                     }
                 }
                 number += 1;

@@ -1,0 +1,577 @@
+//! The properties that the published design has, one test each, and the numbers of its figures.
+
+mod common;
+
+use common::{MB, MB_PAGES, SECOND, TestOs, World};
+use contigua_pageheap::replay::{Removal, Settings, Summary, replay, spikes, square_wave};
+use contigua_pageheap::{Config, HUGE_BYTES, HUGE_PAGES, PAGE_BYTES, PageHeap, Primary, Span};
+use std::rc::Rc;
+
+const HUGE: u64 = HUGE_BYTES as u64;
+const MB64: u64 = MB as u64;
+
+/// A heap with `count` huge pages of which each has only its first page used, and those pages.
+fn sparse(world: &Rc<World>, config: Config, count: u32) -> (PageHeap<TestOs>, Vec<Span>) {
+    let mut heap = PageHeap::new(TestOs::new(world), config);
+    let allocate = |heap: &mut PageHeap<TestOs>, pages| heap.allocate(pages, 1).unwrap().span;
+    let mut kept = Vec::new();
+    let mut rest = Vec::new();
+    for _ in 0..count {
+        kept.push(allocate(&mut heap, 1));
+        rest.push(allocate(&mut heap, HUGE_PAGES - 1));
+    }
+    for span in rest {
+        assert!(heap.free(span));
+    }
+    assert_eq!(heap.statistics().mapped, u64::from(count) * HUGE);
+    (heap, kept)
+}
+
+fn seconds(world: &World, heap: &mut PageHeap<TestOs>, count: u64) -> u64 {
+    let mut released = 0;
+    for _ in 0..count {
+        world.pass(SECOND);
+        released += heap.periodic().bytes();
+        assert_eq!(heap.validate(), Ok(()));
+    }
+    released
+}
+
+#[test]
+fn g7_1_periodic_release_never_goes_below_the_recent_peak() {
+    let world = World::new();
+    let config = Config {
+        release_rate: 10 << 20,
+        ..Config::DEFAULT
+    };
+    let (mut heap, _kept) = sparse(&world, config, 50);
+    // Just under Δ after the peak nothing goes, then it goes at the rate.
+    assert_eq!(seconds(&world, &mut heap, 60), 0);
+    assert_eq!(heap.statistics().mapped, 100 * MB64);
+    let released = seconds(&world, &mut heap, 1);
+    assert_eq!(released, 10 * MB64);
+    assert_eq!(heap.statistics().mapped, 90 * MB64);
+    // A new peak of 85 MB holds what is mapped at 85 MB, to the page.
+    let used = heap.statistics().used;
+    let peak = heap
+        .allocate(85 * MB_PAGES - (used / PAGE_BYTES as u64) as u32, 1)
+        .unwrap();
+    heap.free(peak.span);
+    seconds(&world, &mut heap, 59);
+    assert!(heap.statistics().mapped >= 85 * MB64);
+}
+
+#[test]
+fn g7_1_the_bound_is_kept_to_the_page() {
+    let world = World::new();
+    let config = Config {
+        release_rate: 1 << 30,
+        ..Config::DEFAULT
+    };
+    let (mut heap, _kept) = sparse(&world, config, 10);
+    seconds(&world, &mut heap, 30);
+    // 3 huge pages and 7 pages used at the peak within Δ, most of it still mapped then.
+    let more = heap.allocate(3 * HUGE_PAGES + 7 - 10, 1).unwrap();
+    assert!(heap.free(more.span));
+    let peak = u64::from(3 * HUGE_PAGES + 7) * PAGE_BYTES as u64;
+    seconds(&world, &mut heap, 32);
+    assert_eq!(heap.statistics().recent_peak_used, peak);
+    assert_eq!(heap.statistics().mapped, peak);
+}
+
+#[test]
+fn g7_2_an_interval_of_zero_is_the_static_rate() {
+    let world = World::new();
+    let config = Config {
+        release_rate: 3 << 20,
+        interval: 0,
+        ..Config::DEFAULT
+    };
+    let (mut heap, kept) = sparse(&world, config, 20);
+    // 40 MB mapped, 20 pages used: 3 MB go each second until only those are left.
+    let free = 20 * (HUGE - PAGE_BYTES as u64);
+    for second in 1..=20 {
+        seconds(&world, &mut heap, 1);
+        let expected = (second * 3 * MB64).min(free);
+        assert_eq!(heap.statistics().released_broken, expected);
+    }
+    assert_eq!(
+        heap.statistics().mapped,
+        kept.len() as u64 * PAGE_BYTES as u64
+    );
+    assert_eq!(heap.statistics().skipped, 0);
+}
+
+#[test]
+fn g7_2_whole_huge_pages_keep_the_static_rate_over_time() {
+    let world = World::new();
+    let config = Config {
+        release_rate: MB64,
+        interval: 0,
+        ..Config::DEFAULT
+    };
+    let mut heap = PageHeap::new(TestOs::new(&world), config);
+    let large = heap.allocate(20 * HUGE_PAGES, 1).unwrap();
+    heap.free(large.span);
+    // 1 MB a second: a huge page every other second.
+    assert_eq!(seconds(&world, &mut heap, 1), HUGE);
+    assert_eq!(seconds(&world, &mut heap, 1), 0);
+    assert_eq!(seconds(&world, &mut heap, 8), 4 * HUGE);
+    assert_eq!(heap.statistics().mapped, 15 * HUGE);
+}
+
+#[test]
+fn g7_3_an_explicit_release_ignores_the_interval() {
+    let world = World::new();
+    let (mut heap, kept) = sparse(&world, Config::DEFAULT, 10);
+    assert_eq!(seconds(&world, &mut heap, 5), 0);
+    assert_eq!(heap.release(5 * MB), 5 * MB);
+    assert_eq!(heap.release(usize::MAX), 15 * MB - kept.len() * PAGE_BYTES);
+    assert_eq!(heap.validate(), Ok(()));
+}
+
+#[test]
+fn g7_3_a_limit_ignores_the_interval() {
+    let world = World::new();
+    let (mut heap, kept) = sparse(&world, Config::DEFAULT, 10);
+    heap.set_limits(15 * MB64, u64::MAX);
+    assert_eq!(heap.statistics().mapped, 15 * MB64);
+    assert_eq!(heap.statistics().released_for_limit, 5 * MB64);
+    // What fits under the hard limit is served, what does not is refused, and nothing is lost.
+    heap.set_limits(u64::MAX, 15 * MB64);
+    assert!(heap.allocate(14 * MB_PAGES, 1).is_some());
+    assert!(heap.statistics().mapped <= 15 * MB64);
+    assert!(heap.allocate(MB_PAGES, 1).is_none());
+    assert_eq!(heap.statistics().limit_failures, 1);
+    assert!(kept.iter().all(|&span| heap.is_allocated(span)));
+    assert_eq!(heap.validate(), Ok(()));
+}
+
+#[test]
+fn g7_4_whole_huge_pages_go_before_any_is_broken() {
+    let world = World::new();
+    let config = Config {
+        release_rate: 1 << 20,
+        interval: 0,
+        ..Config::DEFAULT
+    };
+    let (mut heap, _kept) = sparse(&world, config, 5);
+    let large = heap.allocate(3 * HUGE_PAGES, 1).unwrap();
+    heap.free(large.span);
+    assert_eq!(heap.statistics().cached, 3 * HUGE);
+    seconds(&world, &mut heap, 5);
+    assert_eq!(heap.statistics().broken_total, 0);
+    assert_eq!(heap.statistics().cached, 0);
+    // The last was given back a second early.
+    seconds(&world, &mut heap, 1);
+    assert_eq!(heap.statistics().broken_total, 0);
+    seconds(&world, &mut heap, 1);
+    assert_eq!(heap.statistics().broken_total, 1);
+    heap.release(4 * MB);
+    assert_eq!(heap.statistics().broken_total, 3);
+}
+
+#[test]
+fn g7_4_the_emptiest_huge_pages_are_broken_first() {
+    let world = World::new();
+    let mut heap = PageHeap::new(TestOs::new(&world), Config::DEFAULT);
+    let full: Vec<Span> = (0..4)
+        .map(|_| heap.allocate(HUGE_PAGES - 1, 1).unwrap().span)
+        .collect();
+    // 200, 100, 50 and 150 pages stay.
+    for (span, kept) in full.iter().zip([200, 100, 50, 150]) {
+        heap.shrink_in_place(*span, kept);
+    }
+    for (bytes, broken) in [(100, 1), (106, 1), (100, 2), (56, 2), (106, 3), (1, 4)] {
+        heap.release(bytes * PAGE_BYTES);
+        assert_eq!(heap.statistics().broken_total, broken);
+        assert_eq!(heap.validate(), Ok(()));
+    }
+}
+
+fn wave(period: u64, schedule: u64, end: u64) -> Vec<contigua_pageheap::replay::Sample> {
+    let config = Config {
+        release_rate: 0,
+        schedule,
+        ..Config::DEFAULT
+    };
+    let settings = Settings {
+        config,
+        sizes: vec![MB_PAGES],
+        ..Settings::default()
+    };
+    replay(
+        &square_wave(500 * MB64, 1000 * MB64, period, end),
+        end,
+        &settings,
+    )
+}
+
+#[test]
+fn g7_5_a_fast_square_wave_has_average_250_and_realized_0() {
+    let samples = wave(20 * SECOND, 300 * SECOND, 1200 * SECOND);
+    for sample in &samples {
+        let figures = &sample.statistics;
+        assert_eq!(figures.mapped, 1000 * MB64, "at {}", sample.time);
+        assert_eq!(figures.realized_fragmentation, 0);
+        assert!(figures.realized_fragmentation <= figures.average_fragmentation);
+        // The window is full and holds whole periods.
+        if sample.time >= 300 * SECOND && sample.time.is_multiple_of(20 * SECOND) {
+            assert_eq!(
+                figures.average_fragmentation,
+                250 * MB64,
+                "at {}",
+                sample.time
+            );
+        }
+    }
+    let full: Vec<_> = samples
+        .into_iter()
+        .filter(|s| s.time >= 300 * SECOND)
+        .collect();
+    let summary = Summary::of(&full[..800]);
+    assert!((summary.average_fragmentation - 250.0 * MB as f64).abs() < 1.0);
+}
+
+#[test]
+fn g7_5_a_slow_square_wave_makes_both_converge() {
+    let minute = 60 * SECOND;
+    let mut last = 0.0;
+    // Figure 5 has a window of a minute.
+    for (period, share) in [
+        (minute, 0.0),
+        (4 * minute, 0.45),
+        (20 * minute, 0.88),
+        (200 * minute, 0.985),
+    ] {
+        let end = 3 * period;
+        let samples = wave(period, minute, end);
+        let last_two: Vec<_> = samples.into_iter().filter(|s| s.time >= period).collect();
+        let summary = Summary::of(&last_two);
+        let reached = summary.realized_fragmentation / summary.average_fragmentation;
+        assert!(reached >= share && reached <= 1.0, "{reached} at {period}");
+        assert!(reached >= last);
+        last = reached;
+    }
+}
+
+#[test]
+fn g7_6_correct_and_incorrect_make_up_what_was_skipped() {
+    let world = World::new();
+    let config = Config {
+        release_rate: 10 << 20,
+        ..Config::DEFAULT
+    };
+    let (mut heap, _kept) = sparse(&world, config, 50);
+    seconds(&world, &mut heap, 3);
+    let figures = heap.statistics();
+    assert_eq!(
+        (figures.skipped, figures.skipped_open),
+        (30 * MB64, 30 * MB64)
+    );
+    // The slices are 90 to 100, 80 to 90 and 70 to 80 MB; demand of 85 MB comes.
+    let used = (heap.statistics().used / PAGE_BYTES as u64) as u32;
+    let peak = heap.allocate(85 * MB_PAGES - used, 1).unwrap();
+    heap.free(peak.span);
+    let figures = heap.statistics();
+    let mapped_more = figures.mapped - 100 * MB64;
+    assert_eq!(figures.skipped_correct, 15 * MB64, "{mapped_more}");
+    assert_eq!(figures.skipped_open, 15 * MB64);
+    heap.set_policy(0, config.interval, config.cache_interval);
+    // At the end of the epoch in which Δ ends, and not before.
+    seconds(&world, &mut heap, 58);
+    assert_eq!(heap.statistics().skipped_incorrect, 0);
+    seconds(&world, &mut heap, 10);
+    let figures = heap.statistics();
+    assert_eq!(figures.skipped_incorrect, 15 * MB64);
+    assert_eq!(
+        figures.skipped,
+        figures.skipped_correct + figures.skipped_incorrect
+    );
+}
+
+#[test]
+fn g7_7_the_clock_is_read_once_a_change() {
+    let world = World::new();
+    let mut heap = PageHeap::new(TestOs::new(&world), Config::DEFAULT);
+    let first = heap.allocate(1, 1).unwrap();
+    let reads = world.clock_reads.get();
+    for _ in 0..1000 {
+        let one = heap.allocate(1, 1).unwrap();
+        heap.free(one.span);
+    }
+    assert_eq!(world.clock_reads.get() - reads, 2000);
+    heap.free(first.span);
+}
+
+#[test]
+fn g7_8_contents_survive_every_kind_of_release() {
+    let world = World::new();
+    let config = Config {
+        release_rate: 1 << 40,
+        interval: 0,
+        ..Config::DEFAULT
+    };
+    let mut heap = PageHeap::new(TestOs::new(&world), config);
+    let spans: Vec<Span> = (0..2000)
+        .map(|i| heap.allocate(1 + i % 7, 1).unwrap().span)
+        .collect();
+    for (stamp, &span) in spans.iter().enumerate() {
+        world.write(span, stamp as u64);
+    }
+    for span in spans.iter().step_by(2) {
+        heap.free(*span);
+    }
+    seconds(&world, &mut heap, 1);
+    heap.release(usize::MAX);
+    heap.set_limits(1, u64::MAX);
+    assert_eq!(heap.statistics().mapped, heap.statistics().used);
+    for (stamp, &span) in spans.iter().enumerate().skip(1).step_by(2) {
+        assert!(world.holds(span, stamp as u64));
+    }
+}
+
+#[test]
+fn does_a_broken_huge_page_become_whole_when_its_memory_is_back() {
+    let world = World::new();
+    let (mut heap, _kept) = sparse(&world, Config::DEFAULT, 1);
+    heap.release(MB);
+    let figures = heap.statistics();
+    assert_eq!((figures.huge_broken, figures.huge_intact), (1, 0));
+    assert!(figures.coverage() < 0.01);
+    seconds(&world, &mut heap, 2);
+    assert_eq!(world.collapses.get(), 0, "not while memory is missing");
+    heap.allocate(HUGE_PAGES - 1, 1).unwrap();
+    assert_eq!(heap.statistics().refaulted, MB64);
+    world.collapse_works.set(false);
+    seconds(&world, &mut heap, 1);
+    assert_eq!(heap.statistics().huge_broken, 1);
+    world.collapse_works.set(true);
+    seconds(&world, &mut heap, 1);
+    let figures = heap.statistics();
+    assert_eq!((figures.huge_broken, figures.huge_intact), (0, 1));
+    assert!((figures.coverage() - 1.0).abs() < 1e-9);
+    assert_eq!(figures.collapsed_total, 1);
+}
+
+#[test]
+fn does_a_broken_huge_page_that_is_free_come_back_whole() {
+    let world = World::new();
+    let (mut heap, kept) = sparse(&world, Config::DEFAULT, 1);
+    heap.release(MB);
+    heap.free(kept[0]);
+    assert_eq!(heap.statistics().mapped, MB64);
+    let again = heap.allocate(1, 1).unwrap();
+    assert!(again.zeroed);
+    let figures = heap.statistics();
+    assert_eq!((figures.huge_broken, figures.mapped), (0, HUGE));
+}
+
+#[test]
+fn are_tails_of_large_allocations_used_last_and_given_up_with_them() {
+    let world = World::new();
+    let mut heap = PageHeap::new(TestOs::new(&world), Config::DEFAULT);
+    let large = heap.allocate(HUGE_PAGES + 10, 1).unwrap();
+    assert_eq!(heap.statistics().mapped, 2 * HUGE);
+    let tail = heap.allocate(1, 1).unwrap();
+    assert!(tail.span.address > large.span.address + HUGE_BYTES);
+    heap.free(tail.span);
+    heap.free(large.span);
+    assert_eq!(heap.statistics().cached, 2 * HUGE);
+    assert_eq!(heap.validate(), Ok(()));
+}
+
+#[test]
+fn do_awkward_sizes_share_huge_pages_in_a_region() {
+    let awkward = HUGE_PAGES / 2 + 22;
+    let mapped = |region_slack| {
+        let world = World::new();
+        let config = Config {
+            region_slack,
+            ..Config::DEFAULT
+        };
+        let mut heap = PageHeap::new(TestOs::new(&world), config);
+        let spans: Vec<_> = (0..300)
+            .map(|_| heap.allocate(awkward, 1).unwrap().span)
+            .collect();
+        assert_eq!(heap.validate(), Ok(()));
+        let figures = heap.statistics();
+        for span in spans {
+            assert!(heap.free(span));
+        }
+        assert_eq!(heap.statistics().free_mapped, heap.statistics().cached);
+        assert_eq!(heap.validate(), Ok(()));
+        figures.mapped as f64 / figures.used as f64
+    };
+    assert!(mapped(u64::MAX) > 1.7);
+    assert!(mapped(16 << 20) < 1.10);
+    assert!(mapped(0) < 1.02);
+}
+
+#[test]
+fn is_the_primary_region_served_first_and_kept() {
+    let world = World::new();
+    let primary = Primary {
+        address: 1 << 35,
+        bytes: 4 * HUGE_BYTES,
+        releasable: false,
+    };
+    let config = Config {
+        primary: Some(primary),
+        ..Config::DEFAULT
+    };
+    let mut heap = PageHeap::new(TestOs::new(&world), config);
+    let inside = |span: Span| {
+        span.address >= primary.address && span.end() <= primary.address + primary.bytes
+    };
+    let first = heap.allocate(3 * HUGE_PAGES, 1).unwrap().span;
+    let second = heap.allocate(HUGE_PAGES, 1).unwrap().span;
+    let third = heap.allocate(HUGE_PAGES, 1).unwrap().span;
+    assert_eq!([first, second, third].map(inside), [true, true, false]);
+    heap.free(first);
+    heap.free(third);
+    assert_eq!(heap.release(usize::MAX), HUGE_BYTES);
+    let again = heap.allocate(1, 1).unwrap();
+    assert!(inside(again.span) && !again.zeroed);
+    assert_eq!(heap.validate(), Ok(()));
+}
+
+#[test]
+fn is_every_failure_of_the_system_survived() {
+    // No metadata at all, or at any later time.
+    for metadata in [0, 1 << 20, 3 << 20, 4 << 20] {
+        let world = World::new();
+        world.metadata.set(metadata);
+        let mut heap = PageHeap::new(TestOs::new(&world), Config::DEFAULT);
+        while heap.allocate(1 << 20, 1).is_some() {}
+        assert_eq!(heap.validate(), Ok(()));
+        assert_eq!(heap.statistics().system_failures, 1);
+        world.metadata.set(usize::MAX);
+        assert!(heap.allocate(1, 1).is_some());
+    }
+    // No memory: what is cached goes first.
+    let world = World::new();
+    let mut heap = PageHeap::new(TestOs::new(&world), Config::DEFAULT);
+    let cached = heap.allocate(2 * HUGE_PAGES, 1).unwrap();
+    let between = heap.allocate(HUGE_PAGES, 1).unwrap();
+    heap.free(cached.span);
+    world.memory.set(0);
+    assert!(heap.allocate(5 * HUGE_PAGES, 1).is_none());
+    assert_eq!(heap.validate(), Ok(()));
+    world.memory.set(3 * HUGE_BYTES);
+    assert!(heap.allocate(3 * HUGE_PAGES, 1).is_some());
+    world.memory.set(0);
+    assert!(heap.allocate(HUGE_PAGES, 1).is_none());
+    assert!(heap.free(between.span));
+    assert_eq!(heap.validate(), Ok(()));
+    // A system that takes nothing back.
+    world.release_works.set(false);
+    assert_eq!(heap.release(usize::MAX), 0);
+    world.pass(SECOND);
+    heap.periodic();
+    assert_eq!(heap.validate(), Ok(()));
+}
+
+#[test]
+fn are_nonsensical_requests_refused() {
+    let world = World::new();
+    world.largest_reservation.set(1 << 40);
+    let mut heap = PageHeap::new(TestOs::new(&world), Config::DEFAULT);
+    assert!(!heap.free(Span {
+        address: 1 << 40,
+        pages: 1
+    }));
+    assert_eq!(heap.release(usize::MAX), 0);
+    assert_eq!(heap.periodic().bytes(), 0);
+    assert!(heap.allocate(0, 1).is_none());
+    assert!(heap.allocate(1, 0).is_none());
+    assert!(heap.allocate(1, 3).is_none());
+    assert!(heap.allocate(u32::MAX, 1).is_none());
+    assert_eq!(heap.statistics().system_failures, 1);
+    let one = heap.allocate(2, 1).unwrap().span;
+    for (address, pages) in [
+        (one.address + 1, 1),
+        (one.address, 3),
+        (one.address, 0),
+        (one.address + 2 * PAGE_BYTES, 1),
+        (usize::MAX & !(PAGE_BYTES - 1), 2),
+        (1 << 60, 1),
+    ] {
+        assert!(!heap.free(Span { address, pages }), "{address:#x} {pages}");
+    }
+    assert!(
+        heap.allocate(1, 1 << 31)
+            .is_some_and(|a| a.span.address.is_multiple_of(1 << 44))
+    );
+    assert_eq!(heap.validate(), Ok(()));
+}
+
+#[test]
+fn can_spans_grow_over_every_border() {
+    let world = World::new();
+    let mut heap = PageHeap::new(TestOs::new(&world), Config::DEFAULT);
+    let span = heap.allocate(200, 1).unwrap().span;
+    let span = heap.grow_in_place(span, 256).unwrap();
+    let span = heap.grow_in_place(span, 257).unwrap();
+    let span = heap.grow_in_place(span, 2000).unwrap();
+    assert_eq!(heap.statistics().used, 2000 * PAGE_BYTES as u64);
+    assert_eq!(heap.validate(), Ok(()));
+    let other = heap.allocate(1, 1).unwrap().span;
+    assert!(
+        heap.grow_in_place(span, 2048).is_none(),
+        "the tail has another user"
+    );
+    heap.free(other);
+    let span = heap.grow_in_place(span, 2048).unwrap();
+    let span = heap.shrink_in_place(span, 300);
+    assert_eq!(heap.validate(), Ok(()));
+    assert!(heap.free(span));
+    // A small one does not take a huge page for itself.
+    let small = heap.allocate(100, 1).unwrap().span;
+    assert!(heap.grow_in_place(small, 128).is_some());
+    let end = heap.allocate(128, 1).unwrap().span;
+    assert_eq!(end.end() % HUGE_BYTES, 0);
+    assert!(heap.grow_in_place(end, 129).is_some() || end.end() % HUGE_BYTES != 0);
+    assert_eq!(heap.validate(), Ok(()));
+}
+
+#[test]
+fn does_the_sweep_of_figure_11_have_its_shape() {
+    // Section 5.5, in words: a rate of 0 has full coverage and most fragmentation; without Δ, higher
+    // rates mean less coverage; a higher rate means less fragmentation; a longer Δ skips more.
+    let end = 1800 * SECOND;
+    let trace = spikes(200 * MB64, 150 * MB64, 15 * SECOND, 60 * SECOND, end, 11);
+    let run = |rate: u64, interval: u64| {
+        let config = Config {
+            release_rate: rate * MB64,
+            interval: interval * SECOND,
+            cache_interval: 0,
+            collapses: 0,
+            ..Config::DEFAULT
+        };
+        let settings = Settings {
+            config,
+            sizes: vec![1, 2, 1, 4, 1, 8, 3],
+            removal: Removal::Random(7),
+            ..Settings::default()
+        };
+        Summary::of(&replay(&trace, end, &settings))
+    };
+    let none = run(0, 60);
+    assert!((none.coverage - 1.0).abs() < 1e-12);
+    assert_eq!(none.skipped, 0);
+    let static_rates = [1, 5, 20].map(|rate| run(rate, 0));
+    for pair in static_rates.windows(2) {
+        assert!(pair[0].coverage > pair[1].coverage);
+        assert!(pair[0].average_fragmentation > pair[1].average_fragmentation);
+    }
+    assert!(none.average_fragmentation > static_rates[0].average_fragmentation);
+    assert!(static_rates.iter().all(|summary| summary.skipped == 0));
+    let intervals = [30, 60, 300].map(|interval| run(20, interval));
+    for pair in intervals.windows(2) {
+        assert!(pair[0].coverage <= pair[1].coverage);
+        assert!(pair[0].skipped_correct <= pair[1].skipped_correct + 0.02);
+    }
+    assert!(static_rates[2].coverage < intervals[0].coverage);
+    assert!(intervals[0].skipped > 0);
+}
