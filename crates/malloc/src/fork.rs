@@ -6,7 +6,7 @@
 
 use crate::classes::COUNT;
 use crate::lock::{self, Lock};
-use crate::{background, central, front, pages, span, telemetry, tls, transfer};
+use crate::{background, central, front, pages, span, system, telemetry, tls, transfer};
 
 /// Visit every lock, outer ones first.
 fn each_lock(mut visit: impl FnMut(&'static Lock)) {
@@ -18,6 +18,7 @@ fn each_lock(mut visit: impl FnMut(&'static Lock)) {
         visit(central::lock(class));
     }
     visit(pages::lock());
+    visit(system::lock());
     visit(span::lock());
 }
 

@@ -9,6 +9,8 @@
 use core::ptr::{self, NonNull, null_mut};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
+use contigua_pageheap::HUGE_BYTES;
+
 use crate::classes::{CLASSES, COUNT, MAX_SMALL, class_of, class_of_aligned};
 use crate::pagemap::{self, PAGE_BYTES, PAGE_SHIFT};
 use crate::rseq::HOT;
@@ -20,6 +22,9 @@ const MAX_BYTES: usize = isize::MAX as usize;
 
 /// From this size on the system is asked whether it would commit so much.
 const VAST_BYTES: usize = 1 << 30;
+
+/// From this size on copying costs more than memory that is mapped a little longer. Our choice.
+const COSTLY_BYTES: usize = 32 << 20;
 
 static LARGE_BYTES: AtomicUsize = AtomicUsize::new(0);
 static LARGE_COUNT: AtomicUsize = AtomicUsize::new(0);
@@ -257,13 +262,22 @@ pub unsafe fn reallocate(memory: *mut u8, size: usize) -> *mut u8 {
     new
 }
 
+/// Whether growing in place is better than moving. Into the next huge page only what is costly to
+/// copy grows: a huge page behind it may have no memory while others that are free do, and a chain
+/// of reallocations would map each huge page that it passes.
+fn may_grow(address: usize, from: usize, to: usize) -> bool {
+    let last_huge = |pages: usize| (address + pages * PAGE_BYTES - 1) / HUGE_BYTES;
+    let bytes = to * PAGE_BYTES;
+    bytes < VAST_BYTES && (bytes >= COSTLY_BYTES || last_huge(from) == last_huge(to))
+}
+
 /// Change the length of a large object in place.
 fn resize(span: NonNull<Span>, size: usize) -> bool {
     // SAFETY: the caller of `reallocate` has the object, and with it its span, alone.
     let (address, count) = unsafe { ((*span.as_ptr()).address, (*span.as_ptr()).pages as usize) };
     let wanted = pages::pages_for(size);
     let now = if wanted > count {
-        if size >= VAST_BYTES || !pages::grow(address, count, wanted) {
+        if !may_grow(address, count, wanted) || !pages::grow(address, count, wanted) {
             return false;
         }
         wanted

@@ -42,6 +42,7 @@ mod setup;
 mod slab;
 mod span;
 mod sys;
+mod system;
 mod telemetry;
 mod tls;
 mod transfer;

@@ -2,17 +2,18 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use contigua_pageheap::linux::Linux;
 use contigua_pageheap::{Config, PageHeap, Span, Statistics};
 
 use crate::lock::{Guarded, Lock};
 use crate::pagemap::PAGE_BYTES;
 use crate::sys;
+use crate::system::{self, System};
 
 /// How often the page heap may give memory back.
 const PERIOD_NANOSECONDS: u64 = 1_000_000_000;
 
-static HEAP: Guarded<PageHeap<Linux>> = Guarded::new(PageHeap::new(Linux::new(), Config::DEFAULT));
+static HEAP: Guarded<PageHeap<System>> =
+    Guarded::new(PageHeap::new(System::new(), Config::DEFAULT));
 static LAST_PERIOD: AtomicU64 = AtomicU64::new(0);
 static AMORTISED: AtomicBool = AtomicBool::new(true);
 
@@ -31,12 +32,7 @@ pub fn lock() -> &'static Lock {
 
 /// Use `config` from now on. Before the first allocation only.
 pub fn configure(config: Config) {
-    *HEAP.lock() = PageHeap::new(Linux::new(), config);
-}
-
-/// What the heap was told.
-pub fn config() -> Config {
-    *HEAP.lock().config()
+    *HEAP.lock() = PageHeap::new(System::new(), config);
 }
 
 /// `count` pages at a multiple of `align` pages.
@@ -103,6 +99,7 @@ pub fn periodic() -> bool {
             .is_ok();
     if due {
         HEAP.lock().periodic();
+        system::collapse_early();
         crate::telemetry::update();
     }
     due

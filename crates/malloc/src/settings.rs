@@ -25,6 +25,10 @@ use contigua_pageheap::{Config, Primary};
 use crate::sys;
 
 const PREFIX: &[u8] = b"CONTIGUA_MALLOC_";
+/// Free bytes in partly used huge pages from which on large objects lie close together in regions.
+/// A malloc has many of 300 KB to 4 MB; with the page heap's own default their ends cost up to
+/// twice the memory (`benches/malloc/large.c`).
+const REGION_SLACK_BYTES: u64 = 4 << 20;
 /// Of the environment that is read from `/proc`, before the C library has it.
 const EARLY_BYTES: usize = 256 << 10;
 
@@ -173,6 +177,7 @@ impl Settings {
             release_rate: self.release_rate,
             interval: self.interval,
             cache_interval: self.interval.min(Config::DEFAULT.cache_interval),
+            region_slack: REGION_SLACK_BYTES,
             soft_limit: self.soft_limit,
             hard_limit: self.limit,
             primary: if self.primary > 0 {

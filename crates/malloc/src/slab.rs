@@ -37,11 +37,6 @@ impl Slab {
         Self(address)
     }
 
-    /// Where it lies.
-    pub const fn address(self) -> usize {
-        self.0
-    }
-
     fn field(self, class: usize, offset: usize) -> &'static AtomicU16 {
         debug_assert!(class < COUNT && offset < 8);
         // SAFETY: `at` promised a mapped slab, and headers are its first `COUNT` words; all access

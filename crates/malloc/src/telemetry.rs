@@ -188,16 +188,6 @@ pub fn write_text(out: &mut dyn Write) -> core::fmt::Result {
     Ok(())
 }
 
-/// Text that goes to a file descriptor as it is written.
-pub struct Descriptor(pub i32);
-
-impl Write for Descriptor {
-    fn write_str(&mut self, text: &str) -> core::fmt::Result {
-        sys::write_all(self.0, text.as_bytes());
-        Ok(())
-    }
-}
-
 /// At the end of the process.
 pub fn at_exit() {
     if AT_EXIT.load(Ordering::Relaxed) {

@@ -1,0 +1,120 @@
+//! The page heap's operating system: Linux, but for the first megabytes.
+//!
+//! A heap of a few megabytes gains nothing from huge pages: the second-level TLB of any current
+//! core reaches that far with base pages (1,024 to 3,072 entries of 4 KB), and half-used huge pages
+//! would double what a small program occupies. So the first [`EARLY_BYTES`] get base pages. When
+//! the heap outgrows them they may become huge, too, and the next periodic work makes them so.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use contigua_pageheap::linux::Linux;
+use contigua_pageheap::{HUGE_BYTES, Metadata, Os};
+
+use crate::lock::Guarded;
+
+/// Bytes that are backed with base pages at first.
+const EARLY_BYTES: usize = 8 << 20;
+const EARLY_HUGE: usize = EARLY_BYTES / HUGE_BYTES;
+
+/// The huge pages that were backed early, and whether that is over.
+struct Early {
+    addresses: [usize; EARLY_HUGE],
+    count: usize,
+    over: bool,
+}
+
+static EARLY: Guarded<Early> = Guarded::new(Early {
+    addresses: [0; EARLY_HUGE],
+    count: 0,
+    over: false,
+});
+static OUTGROWN: AtomicBool = AtomicBool::new(false);
+
+/// The lock, for the fork handlers.
+pub fn lock() -> &'static crate::lock::Lock {
+    &EARLY.lock
+}
+
+fn advise(address: usize, bytes: usize, advice: libc::c_int) {
+    // SAFETY: callers pass memory of the heap, and advice that keeps contents. Needed because
+    // page sizes are the kernel's.
+    unsafe { libc::madvise(address as *mut libc::c_void, bytes, advice) };
+}
+
+/// Make the early huge pages huge, if the heap has outgrown them. Once.
+pub fn collapse_early() {
+    if !OUTGROWN.swap(false, Ordering::Relaxed) {
+        return;
+    }
+    let early = EARLY.lock();
+    for &address in &early.addresses[..early.count] {
+        // A page that was given back meanwhile is left alone by the kernel: it has no memory.
+        advise(address, HUGE_BYTES, libc::MADV_COLLAPSE);
+    }
+}
+
+/// The running system.
+pub struct System {
+    linux: Linux,
+}
+
+impl System {
+    /// The running system.
+    pub const fn new() -> Self {
+        Self {
+            linux: Linux::new(),
+        }
+    }
+}
+
+impl Os for System {
+    fn metadata(&mut self, bytes: usize) -> Option<Metadata> {
+        self.linux.metadata(bytes)
+    }
+
+    fn reserve(&mut self, bytes: usize, align: usize) -> Option<usize> {
+        self.linux.reserve(bytes, align)
+    }
+
+    fn back(&mut self, address: usize, bytes: usize) -> bool {
+        if !self.linux.back(address, bytes) {
+            return false;
+        }
+        let mut early = EARLY.lock();
+        if early.over {
+            return true;
+        }
+        let count = early.count;
+        let known = early.addresses[..count].contains(&address);
+        if bytes == HUGE_BYTES && (known || count < EARLY_HUGE) {
+            if !known {
+                early.addresses[count] = address;
+                early.count += 1;
+            }
+            advise(address, bytes, libc::MADV_NOHUGEPAGE);
+            return true;
+        }
+        early.over = true;
+        for &address in &early.addresses[..count] {
+            advise(address, HUGE_BYTES, libc::MADV_HUGEPAGE);
+        }
+        OUTGROWN.store(true, Ordering::Relaxed);
+        true
+    }
+
+    fn release(&mut self, address: usize, bytes: usize) -> bool {
+        self.linux.release(address, bytes)
+    }
+
+    fn release_zeroes(&self) -> bool {
+        self.linux.release_zeroes()
+    }
+
+    fn collapse(&mut self, address: usize) -> bool {
+        self.linux.collapse(address)
+    }
+
+    fn now(&self) -> u64 {
+        self.linux.now()
+    }
+}
