@@ -48,6 +48,18 @@ class AgedServer:
     def memory_map(self, cell: str) -> tuple[int, int, list[str], bytes]: ...
     def save(self, path: str | PathLike[str]) -> None: ...
 
+class HeapSpec(TypedDict):
+    demand: Sequence[tuple[float, int]]
+    seconds: float
+    release_rate: int
+    interval: float
+    cache_interval: float
+    schedule: float
+    collapses: int
+    sizes: Sequence[int]
+    removal: str
+    seed: int
+
 def run(
     runs: Sequence[RunSpec],
     *,
@@ -64,3 +76,7 @@ def resolve_profile(text: str, path: str) -> str: ...
 def age(spec: AgeSpec, progress: Callable[[float], None] | None = None) -> AgedServer: ...
 def load_snapshot(path: str | PathLike[str]) -> AgedServer: ...
 def parse_duration(text: str) -> float: ...
+def replay_heap(spec: HeapSpec, *, warmup: float = 0.0) -> str: ...
+def heap_spikes(
+    base: int, highest: int, every: float, longest: float, seconds: float, seed: int
+) -> list[tuple[float, int]]: ...

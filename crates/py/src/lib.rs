@@ -4,6 +4,7 @@
 //! libraries for these, and the formats are the same as on disk.
 
 mod ageing;
+mod heap;
 mod session;
 
 use std::ffi::OsString;
@@ -200,5 +201,7 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(ageing::age, module)?)?;
     module.add_function(wrap_pyfunction!(ageing::load_snapshot, module)?)?;
     module.add_function(wrap_pyfunction!(ageing::resolve_profile, module)?)?;
+    module.add_function(wrap_pyfunction!(heap::replay_heap, module)?)?;
+    module.add_function(wrap_pyfunction!(heap::heap_spikes, module)?)?;
     Ok(())
 }

@@ -36,6 +36,9 @@ EXPERIMENTS = [
     "migration-downtime",
     "migration-apps",
     "contiguitas-end-to-end",
+    "subrelease-square-wave",
+    "subrelease-sweep",
+    "subrelease-redis",
 ]
 
 __all__ = [
