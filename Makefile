@@ -6,7 +6,7 @@ PYTHON ?= python3
 SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock \
 	pyproject.toml $(shell find python/contigua -name '*.py' -o -name '*.toml')
 
-.PHONY: help demo test test-rust test-python soak check-protocol experiments bench lint fmt setup clean
+.PHONY: help demo test test-rust test-python soak check-protocol experiments bench lint fmt setup malloc-library clean
 
 help:
 	@echo 'make demo   set up, run redis and a graph search on simulated servers, show the tables'
@@ -28,7 +28,7 @@ test: test-rust test-python
 test-rust:
 	cargo test --workspace --exclude contigua-qemu-plugin --exclude contigua-py
 
-test-python: setup workloads/bin/gups
+test-python: setup malloc-library workloads/bin/gups
 	scripts/require sqlite3 sqlite3
 	scripts/require redis-server redis-server
 	scripts/require redis-benchmark redis-tools
@@ -43,7 +43,7 @@ check-protocol:
 	cargo test --release -p contigua-cache --test protocol -- \
 		--include-ignored --nocapture --test-threads 1
 
-experiments: setup workloads/bin/gups
+experiments: setup malloc-library workloads/bin/gups
 	scripts/require redis-server redis-server
 	scripts/require redis-benchmark redis-tools
 	scripts/require memcached memcached
@@ -76,6 +76,10 @@ fmt: $(VENV)/tools
 
 setup: $(VENV)/installed
 	scripts/require qemu-x86_64 qemu-user
+
+# What programs load before the C library's allocator.
+malloc-library:
+	cargo build --quiet --release -p contigua-malloc
 
 $(VENV)/tools: pyproject.toml
 	scripts/require-python $(PYTHON)

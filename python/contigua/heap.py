@@ -99,6 +99,4 @@ def replay(
 def square_wave(low: int, high: int, period: float, seconds: float) -> list[tuple[float, int]]:
     """Use ``high`` bytes for the first half of each period and ``low`` for the second."""
     half = period / 2
-    return [
-        (index * half, low if index % 2 else high) for index in range(int(seconds / half) + 1)
-    ]
+    return [(index * half, low if index % 2 else high) for index in range(int(seconds / half) + 1)]

@@ -168,8 +168,9 @@ def _wait(process: subprocess.Popen[bytes], address: Path) -> None:
 
 def _connect(address: Path) -> socket.socket:
     one = socket.socket(socket.AF_UNIX)
-    one.settimeout(ANSWER)
+    # With a timeout this would not wait for room in the server's queue.
     one.connect(str(address))
+    one.settimeout(ANSWER)
     return one
 
 
