@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import random
 import re
 from dataclasses import replace
@@ -26,6 +27,8 @@ from contigua.experiments import direct_segment_scaling as scaling
 from contigua.experiments import migration_apps as apps
 from contigua.experiments import migration_downtime as downtime
 from contigua.experiments.base import Figure, Outcome, Result
+from contigua.experiments.native import SWITCH, chosen, find_library
+from contigua.experiments.redis_build import find_redis
 from contigua.experiments.running import (
     Cell,
     Program,
@@ -117,15 +120,35 @@ TINY = {
         "full_memory": "256MiB",
         "giant_memory": "512MiB",
     },
+    "subrelease-square-wave": {"low_mb": 5, "high_mb": 10, "periods": [10, 120]},
+    "subrelease-sweep": {"seconds": 200, "base_mb": 20, "spike_mb": 15},
+    "subrelease-redis": {
+        "entries": 2000,
+        "connections": 20,
+        "rounds": 2,
+        "wait_seconds": 0.2,
+        "sample_seconds": 0.1,
+    },
 }
 #: Experiments whose threads, or server and client, meet at other moments in each run.
-SERVED = {"memory-bloat", "migration-downtime", "migration-apps"}
+SERVED = {"memory-bloat", "migration-downtime", "migration-apps", "subrelease-redis"}
 
 
 def tiny(name):
     definition = find(name)
     inputs = {**definition.inputs["quick"], **TINY[name]}
     return replace(definition, inputs={"quick": inputs, "full": inputs})
+
+
+def lacking_for_redis():
+    """Say what the experiment on the running machine does not have here."""
+    if find_redis() is None:
+        return "no redis-server with the C library's malloc is built yet"
+    if find_library("libcontigua_malloc.so") is None:
+        return "libcontigua_malloc.so is not built (cargo build --release -p contigua-malloc)"
+    if not SWITCH.exists() or (chosen() != "always" and not os.access(SWITCH, os.W_OK)):
+        return "transparent huge pages cannot be switched to always here"
+    return None
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -149,6 +172,8 @@ def test_an_experiment_computes_every_figure_and_writes_its_page(name, tmp_path)
     absent = {*find(name).inputs["quick"].get("designs", [])} - set(designs.names())
     if absent:
         pytest.skip(f"no design is called {', '.join(sorted(absent))}")
+    if name == "subrelease-redis" and (lacking := lacking_for_redis()):
+        pytest.skip(lacking)
     times = 1 if name in SERVED else 2
     results = [
         run_experiment(tiny(name), "quick", Context(tmp_path / str(i))) for i in range(times)

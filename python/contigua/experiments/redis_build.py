@@ -40,6 +40,19 @@ def uses_c_library(server: str | Path) -> bool:
     return "malloc=libc" in said.stdout
 
 
+def cached_redis() -> Path:
+    """Return where our own redis-server is once it is built."""
+    return cache_folder() / "redis-libc" / "redis-server"
+
+
+def find_redis() -> Path | None:
+    """Return a redis-server for any allocator that need not be built."""
+    if uses_c_library(cached_redis()):
+        return cached_redis()
+    installed = find_program("redis-server")
+    return Path(installed) if installed is not None and uses_c_library(installed) else None
+
+
 def redis_server() -> Path:
     """Return a redis-server for any allocator: the cache's, the system's, or a new one.
 
@@ -48,12 +61,10 @@ def redis_server() -> Path:
     ProgramError
         When none can be had; the message says why and what to do.
     """
-    cached = cache_folder() / "redis-libc" / "redis-server"
-    if uses_c_library(cached):
-        return cached
-    installed = find_program("redis-server")
-    if installed is not None and uses_c_library(installed):
-        return Path(installed)
+    there = find_redis()
+    if there is not None:
+        return there
+    cached = cached_redis()
     try:
         with tempfile.TemporaryDirectory(prefix="contigua-redis-") as folder:
             build(Path(folder), cached)
