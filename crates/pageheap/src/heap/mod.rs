@@ -170,6 +170,18 @@ impl<O: Os> PageHeap<O> {
     /// Takes a span back, or a part of one. False, and nothing changes, if some of it is not in
     /// use: freed twice, or never allocated.
     pub fn free(&mut self, span: Span) -> bool {
+        // Nearly all spans lie in one huge page, which is then looked up once.
+        if let Some((address, bits)) = only_piece(span) {
+            let Some(huge) = self.directory.find(address) else {
+                return false;
+            };
+            if !self.directory.record(huge).used.contains(bits) {
+                return false;
+            }
+            self.give_pages(huge, bits);
+            self.note();
+            return true;
+        }
         if !self.is_allocated(span) {
             return false;
         }
@@ -378,6 +390,15 @@ impl<O: Os> PageHeap<O> {
         }
         self.accuracy.demand(level.used);
     }
+}
+
+/// The pages of a span in its huge page, if it lies in one.
+#[inline]
+fn only_piece(span: Span) -> Option<(usize, Bits)> {
+    let page = (span.address % HUGE_BYTES / PAGE_BYTES) as u32;
+    let room = HUGE_PAGES - page;
+    let sensible = span.pages > 0 && span.pages <= room && span.address.is_multiple_of(PAGE_BYTES);
+    sensible.then(|| (span.address, Bits::range(page, page + span.pages)))
 }
 
 /// The parts of a span by huge page: an address in it, and the pages there.

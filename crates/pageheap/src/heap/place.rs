@@ -239,15 +239,11 @@ impl<O: Os> PageHeap<O> {
     /// Marks used pages of a huge page free.
     #[inline]
     pub(super) fn give_pages(&mut self, huge: Huge, bits: Bits) {
-        let state = self.directory.state(huge);
+        let mut state = self.directory.state(huge);
         if state == State::Large && bits != Bits::ALL {
             self.share(huge);
+            state = State::Filler;
         }
-        let state = if state == State::Large && bits != Bits::ALL {
-            State::Filler
-        } else {
-            state
-        };
         let record = self.directory.record_mut(huge);
         record.used = record.used.without(bits);
         let free = record.free();
