@@ -174,7 +174,7 @@ pub fn class_of_aligned(size: usize, align: usize) -> Option<usize> {
     }
     let mut class = class_of(size.max(align));
     while class < COUNT {
-        if CLASSES[class].size as usize % align == 0 {
+        if (CLASSES[class].size as usize).is_multiple_of(align) {
             return Some(class);
         }
         class += 1;
@@ -226,7 +226,7 @@ mod tests {
         fn are_aligned_classes_aligned(size in 0..=MAX_SMALL, log in 0..14u32) {
             if let Some(class) = class_of_aligned(size, 1 << log) {
                 let found = CLASSES[class].size as usize;
-                prop_assert!(found >= size && found % (1 << log) == 0);
+                prop_assert!(found >= size && found.is_multiple_of(1 << log));
             } else {
                 prop_assert!(size > MAX_SMALL - PAGE_BYTES);
             }

@@ -4,6 +4,7 @@ use crate::{front, pages, setup, sys};
 
 /// Give at least `bytes` back to the system now, or all that is free: caches are emptied if the
 /// page heap has less. Returns how much it was.
+#[allow(clippy::must_use_candidate, reason = "called for its effect")]
 pub fn release(bytes: usize) -> usize {
     setup::ensure();
     sys::preserving_errno(|| {
@@ -17,6 +18,7 @@ pub fn release(bytes: usize) -> usize {
 }
 
 /// Empty all caches and give back all free memory but `keep` bytes. Returns how much it was.
+#[allow(clippy::must_use_candidate, reason = "called for its effect")]
 pub fn trim(keep: usize) -> usize {
     setup::ensure();
     sys::preserving_errno(|| {

@@ -232,7 +232,7 @@ fn overflow(class: usize, item: usize) {
 
 /// Programs that never reach the page heap must give memory back, too.
 fn count_miss() {
-    if MISSES.fetch_add(1, Ordering::Relaxed) % 64 == 0 {
+    if MISSES.fetch_add(1, Ordering::Relaxed).is_multiple_of(64) {
         pages::amortise();
     }
 }
@@ -361,10 +361,10 @@ pub fn drain() {
         }
         DRAINING.store(false, Ordering::Release);
     }
-    if tls::get() > DEAD {
-        if let Some(slab) = thread_slab() {
-            drain_slab(slab);
-        }
+    if tls::get() > DEAD
+        && let Some(slab) = thread_slab()
+    {
+        drain_slab(slab);
     }
     transfer::drain();
 }

@@ -125,10 +125,11 @@ fn find(memory: *mut u8, doing: &str) -> Found {
         if CLASSES[class].begins_at(offset) {
             return Found::Small(class);
         }
-    } else if tag == pagemap::LARGE && address.is_multiple_of(PAGE_BYTES) {
-        if let Some(span) = pagemap::span(address) {
-            return Found::Large(span);
-        }
+    } else if tag == pagemap::LARGE
+        && address.is_multiple_of(PAGE_BYTES)
+        && let Some(span) = pagemap::span(address)
+    {
+        return Found::Large(span);
     }
     invalid(address, doing)
 }
@@ -165,7 +166,7 @@ pub unsafe fn free(memory: *mut u8) {
         invalid(address, "free");
     }
     let mark = HOT.key.load(Ordering::Relaxed) ^ address;
-    let word = memory.cast::<usize>();
+    let word = address as *mut usize;
     // SAFETY: an object of the class begins here, so there are 8 aligned bytes of ours, and the
     // caller gave them up.
     unsafe {
@@ -232,10 +233,11 @@ pub unsafe fn reallocate(memory: *mut u8, size: usize) -> *mut u8 {
     if size <= old && size >= old / 2 && (large.is_none() || old - size < PAGE_BYTES) {
         return memory;
     }
-    if let Some(span) = large {
-        if size > MAX_SMALL && sys::preserving_errno(|| resize(span, size)) {
-            return memory;
-        }
+    if let Some(span) = large
+        && size > MAX_SMALL
+        && sys::preserving_errno(|| resize(span, size))
+    {
+        return memory;
     }
     // What grows will probably grow again: a quarter more makes a chain of reallocations linear.
     let generous = if size > old {

@@ -75,7 +75,7 @@ fn ensure(address: usize) -> bool {
     let Some(fresh) = sys::map(size_of::<Leaf>()) else {
         return false;
     };
-    let fresh = fresh.as_ptr().cast::<Leaf>();
+    let fresh = fresh.as_ptr() as usize as *mut Leaf;
     if root
         .compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire)
         .is_err()

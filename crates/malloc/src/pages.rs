@@ -82,10 +82,8 @@ pub fn set_amortised(yes: bool) {
 
 /// Give memory back if it is time to.
 pub fn amortise() {
-    if AMORTISED.load(Ordering::Relaxed) {
-        if periodic() {
-            crate::background::consider(false);
-        }
+    if AMORTISED.load(Ordering::Relaxed) && periodic() {
+        crate::background::consider(false);
     }
 }
 

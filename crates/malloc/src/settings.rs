@@ -7,7 +7,7 @@
 //! | `BACKGROUND` | `off`, `on`, or `idle`: a thread from when memory is first idle | `off` |
 //! | `LIMIT` | mapped bytes that are never exceeded: allocation fails | none |
 //! | `SOFT_LIMIT` | mapped bytes above which memory is given back at once | none |
-//! | `PRIMARY` | bytes of HugeTLB memory to reserve at the start and use first | none |
+//! | `PRIMARY` | bytes of reserved huge pages (`HugeTLB`) to reserve at the start and use first | none |
 //! | `CACHE` | bytes that the cache of a CPU may hold | `2MiB` |
 //! | `PER_CPU` | `off`: caches belong to threads | `on` |
 //! | `TELEMETRY` | `off`: no shared page | `on` |
@@ -18,7 +18,6 @@
 //! (`AT_SECURE`) ignores all of them.
 
 use core::ffi::{CStr, c_char};
-use core::ptr::null;
 
 use contigua_pageheap::{Config, Primary};
 
@@ -101,7 +100,7 @@ impl Settings {
                 settings.read_early();
                 return settings;
             }
-            while *next != null() {
+            while !(*next).is_null() {
                 settings.entry(CStr::from_ptr(*next).to_bytes());
                 next = next.add(1);
             }
@@ -190,7 +189,7 @@ impl Settings {
     }
 }
 
-/// One contiguous reservation of HugeTLB pages, of 1 GB if the kernel has them, else of 2 MB.
+/// One contiguous reservation of `HugeTLB` pages, of 1 GB if the kernel has them, else of 2 MB.
 fn primary(bytes: usize) -> Option<Primary> {
     for log in [30, 21] {
         let rounded = bytes.checked_next_multiple_of(1 << log)?;
@@ -295,6 +294,7 @@ mod tests {
             assert_ne!(settings, Settings::DEFAULT);
             assert!(settings.set(name, b"?").is_none());
         }
-        assert!(Settings::DEFAULT.set(b"RATE", b"1").is_none());
+        let mut settings = Settings::DEFAULT;
+        assert!(settings.set(b"RATE", b"1").is_none());
     }
 }

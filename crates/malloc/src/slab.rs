@@ -111,7 +111,7 @@ impl Slab {
             return false;
         }
         let step = known.batch.min(most - end);
-        let bytes = i32::from(step as i16) * known.size as i32;
+        let bytes = i32::from(step) * known.size.cast_signed();
         if self.used().fetch_add(bytes, Ordering::Relaxed) + bytes > budget {
             self.used().fetch_sub(bytes, Ordering::Relaxed);
             return false;
@@ -144,7 +144,7 @@ impl Slab {
                 .is_ok()
             {
                 self.used().fetch_sub(
-                    i32::from(step as i16) * known.size as i32,
+                    i32::from(step) * known.size.cast_signed(),
                     Ordering::Relaxed,
                 );
                 return Some(class);

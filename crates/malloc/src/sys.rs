@@ -225,9 +225,9 @@ pub fn die(arguments: fmt::Arguments<'_>) -> ! {
     unsafe { libc::abort() }
 }
 
-/// Address space backed by HugeTLB pages of `1 << log` bytes, if the kernel has enough of them.
+/// Address space backed by `HugeTLB` pages of `1 << log` bytes, if the kernel has enough of them.
 pub fn map_huge(bytes: usize, log: i32) -> Option<usize> {
-    // SAFETY: as in `map`. `MAP_POPULATE` is not needed: HugeTLB pages are reserved by the call.
+    // SAFETY: as in `map`. `MAP_POPULATE` is not needed: such pages are reserved by the call.
     let address = unsafe {
         libc::mmap(
             null_mut(),

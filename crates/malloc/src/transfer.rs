@@ -80,10 +80,10 @@ pub fn give(class: usize, objects: &[usize]) {
 /// Move everything back into the spans.
 pub fn drain() {
     let mut buffer = [0; MAX_BATCH];
-    for class in 1..COUNT {
+    for (class, guarded) in TRANSFER.iter().enumerate().skip(1) {
         loop {
             let count = {
-                let mut cache = TRANSFER[class].lock();
+                let mut cache = guarded.lock();
                 let count = cache.length.min(MAX_BATCH);
                 if count > 0 {
                     let rest = cache.length - count;
