@@ -7,6 +7,7 @@ SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Carg
 	pyproject.toml $(shell find python/contigua -name '*.py' -o -name '*.toml')
 
 .PHONY: help demo test test-rust test-python soak check-protocol experiments bench lint fmt setup malloc-library clean
+.PHONY: bench-malloc install-malloc help demo test test-rust test-python soak check-protocol experiments bench lint fmt setup clean
 
 help:
 	@echo 'make demo   set up, run redis and a graph search on simulated servers, show the tables'
@@ -15,6 +16,8 @@ help:
 	@echo 'make check-protocol  visit every state of small machines that migrate a page (five minutes)'
 	@echo 'make experiments  repeat the published figures, the quick way (minutes)'
 	@echo 'make bench  measure speed (Criterion for parts, whole runs for the rest)'
+	@echo 'make bench-malloc  compare our malloc with four others (minutes; writes docs/malloc.md)'
+	@echo 'make install-malloc [PREFIX=/usr/local]  install libcontigua_malloc'
 	@echo 'make lint   check formatting, lints and types'
 	@echo 'make fmt    format everything'
 
@@ -61,6 +64,26 @@ bench: setup workloads/bin/gups
 	$(BIN)/python benches/schemes.py
 	scripts/require llvm-mca llvm
 	$(BIN)/python benches/cores.py
+
+bench-malloc:
+	scripts/require cc gcc
+	for package in libjemalloc2 libmimalloc2.0 libtcmalloc-minimal4; do \
+		dpkg -s $$package >/dev/null 2>&1 || apt-get install -y $$package || exit 1; done
+	cargo build --release -p contigua-malloc
+	$(PYTHON) benches/malloc.py
+
+PREFIX ?= /usr/local
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
+install-malloc:
+	cargo build --release -p contigua-malloc
+	install -D -t $(DESTDIR)$(PREFIX)/lib target/release/libcontigua_malloc.so
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib target/release/libcontigua_malloc.a
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/include crates/malloc/include/contigua_malloc.h
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man3 crates/malloc/man/contigua_malloc.3
+	mkdir -p $(DESTDIR)$(PREFIX)/lib/pkgconfig
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' \
+		crates/malloc/contigua-malloc.pc.in \
+		> $(DESTDIR)$(PREFIX)/lib/pkgconfig/contigua-malloc.pc
 
 lint: $(VENV)/tools
 	cargo fmt --all --check

@@ -9,7 +9,7 @@
 //! Each sequence reads `cpus` and `base` anew: while `cpus` is 0, no sequence passes, and after a
 //! fence (`sys::fence_rseq`) whoever set it owns all slabs.
 
-use core::sync::atomic::{AtomicIsize, AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicIsize, AtomicU32, AtomicUsize};
 
 /// What each operation reads, on one cache line.
 #[repr(C, align(64))]
@@ -37,9 +37,10 @@ pub static HOT: Hot = Hot {
 
 #[cfg(target_arch = "x86_64")]
 mod sequences {
-    use super::{HOT, Ordering};
+    use super::HOT;
     use crate::slab::SLAB_SHIFT;
     use core::arch::asm;
+    use core::sync::atomic::Ordering;
 
     /// Where the C library says that the areas are; 0 if it registers none.
     pub fn find() -> isize {
