@@ -5,6 +5,7 @@
 //! is more, and every multiple of a power of two up to a page has a class that keeps it aligned.
 //! All tables are constants: nothing has to be initialised before the first allocation.
 
+use crate::near::near;
 use crate::pagemap::PAGE_BYTES;
 
 /// Largest size that is served from a size class.
@@ -153,12 +154,18 @@ const fn build_small() -> [u8; TABLE_BYTES / 8 + 1] {
 pub static CLASSES: [Class; COUNT] = build();
 static SMALL: [u8; TABLE_BYTES / 8 + 1] = build_small();
 
+/// What is known of `class`, by the short way.
+#[inline(always)]
+pub fn known(class: usize) -> &'static Class {
+    &near!(CLASSES: [Class; COUNT])[class]
+}
+
 /// The class that serves `size` bytes, at most [`MAX_SMALL`].
 #[inline(always)]
 pub fn class_of(size: usize) -> usize {
     debug_assert!(size <= MAX_SMALL);
     if size <= TABLE_BYTES {
-        SMALL[(size + 7) >> 3] as usize
+        near!(SMALL: [u8; TABLE_BYTES / 8 + 1])[(size + 7) >> 3] as usize
     } else {
         let last = size - 1;
         let log = last.ilog2() as usize;

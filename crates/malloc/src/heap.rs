@@ -11,9 +11,9 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use contigua_pageheap::HUGE_BYTES;
 
-use crate::classes::{CLASSES, COUNT, MAX_SMALL, class_of, class_of_aligned};
+use crate::classes::{self, CLASSES, COUNT, MAX_SMALL, class_of, class_of_aligned};
 use crate::pagemap::{self, PAGE_BYTES, PAGE_SHIFT};
-use crate::rseq::HOT;
+use crate::rseq;
 use crate::span::Span;
 use crate::{front, pages, setup, sys};
 
@@ -162,10 +162,10 @@ pub unsafe fn free(memory: *mut u8) {
         return;
     }
     let offset = usize::from(tag >> 8) << PAGE_SHIFT | address & (PAGE_BYTES - 1);
-    if !CLASSES[class].begins_at(offset) {
+    if !classes::known(class).begins_at(offset) {
         invalid(address, "free");
     }
-    let mark = HOT.key.load(Ordering::Relaxed) ^ address;
+    let mark = rseq::hot().key.load(Ordering::Relaxed) ^ address;
     let word = address as *mut usize;
     // SAFETY: an object of the class begins here, so there are 8 aligned bytes of ours, and the
     // caller gave them up.

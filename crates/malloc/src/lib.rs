@@ -34,6 +34,7 @@ mod front;
 mod heap;
 pub mod layout;
 mod lock;
+mod near;
 mod pagemap;
 mod pages;
 mod rseq;

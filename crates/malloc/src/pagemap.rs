@@ -11,6 +11,7 @@
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicPtr, AtomicU16, Ordering};
 
+use crate::near::near;
 use crate::span::Span;
 use crate::sys;
 
@@ -40,7 +41,7 @@ static ROOT: [AtomicPtr<Leaf>; ROOT_LENGTH] = [const { AtomicPtr::new(null_mut()
 
 #[inline(always)]
 fn leaf(address: usize) -> Option<&'static Leaf> {
-    let pointer = ROOT
+    let pointer = near!(ROOT: [AtomicPtr<Leaf>; ROOT_LENGTH])
         .get(address >> (PAGE_SHIFT + LEAF_BITS))?
         .load(Ordering::Acquire);
     // SAFETY: a leaf is zeroed memory from the system, valid as atomics, published once and never

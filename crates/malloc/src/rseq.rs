@@ -11,6 +11,8 @@
 
 use core::sync::atomic::{AtomicIsize, AtomicU32, AtomicUsize};
 
+use crate::near::near;
+
 /// What each operation reads, on one cache line.
 #[repr(C, align(64))]
 pub struct Hot {
@@ -35,9 +37,15 @@ pub static HOT: Hot = Hot {
     key: AtomicUsize::new(0),
 };
 
+/// [`HOT`], by the short way.
+#[inline(always)]
+pub fn hot() -> &'static Hot {
+    near!(HOT: Hot)
+}
+
 #[cfg(target_arch = "x86_64")]
 mod sequences {
-    use super::HOT;
+    use super::hot;
     use crate::slab::SLAB_SHIFT;
     use core::arch::asm;
     use core::sync::atomic::Ordering;
@@ -68,7 +76,8 @@ mod sequences {
 
     /// The CPU that the thread runs on by its area, or a very large number if none is registered.
     pub fn cpu() -> u32 {
-        let offset = HOT.offset.load(Ordering::Relaxed);
+        let hot = hot();
+        let offset = hot.offset.load(Ordering::Relaxed);
         if offset == 0 {
             return u32::MAX;
         }
@@ -88,7 +97,8 @@ mod sequences {
     /// Take the object on top of this CPU's stack; 0 if there is none.
     #[inline(always)]
     pub fn pop(class: usize) -> usize {
-        let offset = HOT.offset.load(Ordering::Relaxed);
+        let hot = hot();
+        let offset = hot.offset.load(Ordering::Relaxed);
         if offset == 0 {
             return 0;
         }
@@ -135,7 +145,7 @@ mod sequences {
                 next = out(reg) _,
                 offset = in(reg) offset,
                 class = in(reg) class,
-                hot = in(reg) &raw const HOT,
+                hot = in(reg) hot,
                 shift = const SLAB_SHIFT,
                 options(nostack)
             );
@@ -146,7 +156,8 @@ mod sequences {
     /// Put an object on top of this CPU's stack; `false` if it is full.
     #[inline(always)]
     pub fn push(class: usize, item: usize) -> bool {
-        let offset = HOT.offset.load(Ordering::Relaxed);
+        let hot = hot();
+        let offset = hot.offset.load(Ordering::Relaxed);
         if offset == 0 {
             return false;
         }
@@ -190,7 +201,7 @@ mod sequences {
                 offset = in(reg) offset,
                 class = in(reg) class,
                 item = in(reg) item,
-                hot = in(reg) &raw const HOT,
+                hot = in(reg) hot,
                 shift = const SLAB_SHIFT,
                 options(nostack)
             );
@@ -201,7 +212,8 @@ mod sequences {
     /// Put as many of `items` as there is room for on this CPU's stack, the last one on top; how
     /// many it were.
     pub fn push_all(class: usize, items: &[usize]) -> usize {
-        let offset = HOT.offset.load(Ordering::Relaxed);
+        let hot = hot();
+        let offset = hot.offset.load(Ordering::Relaxed);
         if offset == 0 || items.is_empty() {
             return 0;
         }
@@ -254,7 +266,7 @@ mod sequences {
                 class = in(reg) class,
                 items = in(reg) items.as_ptr(),
                 count = in(reg) items.len(),
-                hot = in(reg) &raw const HOT,
+                hot = in(reg) hot,
                 shift = const SLAB_SHIFT,
                 options(nostack)
             );
@@ -264,7 +276,8 @@ mod sequences {
 
     /// Take up to `out.len()` objects from the top of this CPU's stack; how many it were.
     pub fn pop_all(class: usize, out: &mut [usize]) -> usize {
-        let offset = HOT.offset.load(Ordering::Relaxed);
+        let hot = hot();
+        let offset = hot.offset.load(Ordering::Relaxed);
         if offset == 0 || out.is_empty() {
             return 0;
         }
@@ -318,7 +331,7 @@ mod sequences {
                 class = in(reg) class,
                 out = in(reg) out.as_mut_ptr(),
                 count = in(reg) out.len(),
-                hot = in(reg) &raw const HOT,
+                hot = in(reg) hot,
                 shift = const SLAB_SHIFT,
                 options(nostack)
             );
@@ -328,7 +341,8 @@ mod sequences {
 
     /// Write the header of a class of `cpu`'s slab if it is still 0 and the thread runs there.
     pub fn open(cpu: u32, class: usize, header: u64) {
-        let offset = HOT.offset.load(Ordering::Relaxed);
+        let hot = hot();
+        let offset = hot.offset.load(Ordering::Relaxed);
         if offset == 0 {
             return;
         }
@@ -366,7 +380,7 @@ mod sequences {
                 class = in(reg) class,
                 cpu = in(reg) cpu,
                 header = in(reg) header,
-                hot = in(reg) &raw const HOT,
+                hot = in(reg) hot,
                 shift = const SLAB_SHIFT,
                 options(nostack)
             );

@@ -1,0 +1,34 @@
+//! Addresses of statics relative to the instruction.
+//!
+//! In position-independent code the compiler reaches a static through the global offset table: a
+//! load, five of which lie on the path of a malloc. A library's own hidden symbols need no table.
+
+/// A reference to a static of this library, without a load.
+macro_rules! near {
+    ($name:path: $type:ty) => {{
+        #[cfg(target_arch = "x86_64")]
+        {
+            let address: *const $type;
+            // SAFETY: computes the address of a static, which lives for ever; `.hidden` says that
+            // nobody outside of the link defines it. Needed because the compiler has no such mode
+            // for a single symbol.
+            unsafe {
+                core::arch::asm!(
+                    ".hidden {0}",
+                    "lea {1}, [rip + {0}]",
+                    sym $name,
+                    out(reg) address,
+                    options(pure, nomem, nostack, preserves_flags)
+                );
+                &*address
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        {
+            let address: &'static $type = &$name;
+            address
+        }
+    }};
+}
+
+pub(crate) use near;
