@@ -167,6 +167,12 @@ fn does_the_control_interface_do_what_it_says() {
 }
 
 #[test]
+fn can_others_find_the_figures_of_a_process() {
+    let program = compile("telemetry.c", &[]);
+    expect_success(&program, &[], &[]);
+}
+
+#[test]
 fn do_loaded_and_unloaded_libraries_work() {
     let library = compile("early.c", &["-shared", "-fPIC"]);
     let program = compile("dlopen.c", &["-ldl"]);
