@@ -154,6 +154,15 @@ pub fn replay(trace: &[Demand], end: u64, settings: &Settings) -> Vec<Sample> {
     samples
 }
 
+/// A number below `bound` (`SplitMix64`): the same on every machine, which a trace must be.
+fn draw(state: &mut u64, bound: u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = *state;
+    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (z ^ z >> 31) % bound.max(1)
+}
+
 /// A program that uses as much memory as it is told.
 struct Program {
     heap: PageHeap<VirtualOs>,
@@ -182,17 +191,15 @@ impl Program {
                 return;
             };
             let size = u64::from(span.pages);
-            let kept = size.saturating_sub(self.used - pages);
-            let span = if kept > 0 {
-                let left = self.heap.shrink_in_place(span, kept as u32);
-                self.live.push(left);
+            let excess = self.used - pages;
+            if size > excess {
+                let kept = self.heap.shrink_in_place(span, (size - excess) as u32);
+                self.live.push(kept);
                 self.used = pages;
-                continue;
             } else {
-                span
-            };
-            self.heap.free(span);
-            self.used -= size;
+                self.heap.free(span);
+                self.used -= size;
+            }
         }
     }
 
@@ -214,15 +221,8 @@ impl Program {
                 if count == 0 {
                     return None;
                 }
-                // SplitMix64: one line, and the same on every machine.
-                self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-                let mut z = self.random;
-                z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-                z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-                Some(
-                    self.live
-                        .swap_remove(((z ^ z >> 31) % count as u64) as usize),
-                )
+                let index = draw(&mut self.random, count as u64);
+                Some(self.live.swap_remove(index as usize))
             }
         }
     }
@@ -254,20 +254,13 @@ pub fn spikes(
     seed: u64,
 ) -> Vec<Demand> {
     let mut random = seed;
-    let mut draw = |bound: u64| {
-        random = random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = random;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ z >> 31) % bound.max(1)
-    };
     let mut changes = Vec::new();
     let mut time = 0;
     while time < end {
-        let size = i64::try_from(draw(highest)).unwrap_or(i64::MAX);
+        let size = i64::try_from(draw(&mut random, highest)).unwrap_or(i64::MAX);
         changes.push((time, size));
-        changes.push((time + 1 + draw(longest), -size));
-        time += 1 + draw(2 * every);
+        changes.push((time + 1 + draw(&mut random, longest), -size));
+        time += 1 + draw(&mut random, 2 * every);
     }
     changes.sort_by_key(|&(time, size)| (time, -size));
     let mut used = base;

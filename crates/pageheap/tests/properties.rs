@@ -437,6 +437,43 @@ fn is_the_primary_region_served_first_and_kept() {
 }
 
 #[test]
+fn can_a_heap_that_has_begun_be_told_something_else() {
+    let world = World::new();
+    let mut heap = PageHeap::new(TestOs::new(&world), Config::DEFAULT);
+    let first = heap.allocate(HUGE_PAGES, 1).unwrap().span;
+    let primary = Primary {
+        address: 1 << 35,
+        bytes: HUGE_BYTES,
+        releasable: true,
+    };
+    let config = Config {
+        primary: Some(primary),
+        hard_limit: 2 * HUGE,
+        ..Config::DEFAULT
+    };
+    assert!(heap.configure(config));
+    let second = heap.allocate(HUGE_PAGES, 1).unwrap().span;
+    assert_eq!(second.address, primary.address);
+    assert!(heap.allocate(1, 1).is_none());
+    assert!(!heap.configure(Config::DEFAULT));
+    assert_eq!(heap.config().primary, Some(primary));
+    assert!(heap.allocate(1, 1).is_some());
+    assert!(heap.free(first) && heap.free(second));
+    assert_eq!(heap.validate(), Ok(()));
+    // A region whose addresses the heap has already is none.
+    let mut other = PageHeap::new(TestOs::new(&world), Config::DEFAULT);
+    let span = other.allocate(1, 1).unwrap().span;
+    let address = span.address;
+    let config = Config {
+        primary: Some(Primary { address, ..primary }),
+        ..Config::DEFAULT
+    };
+    assert!(!other.configure(config));
+    assert_eq!(other.config().primary, None);
+    assert_eq!(other.validate(), Ok(()));
+}
+
+#[test]
 fn is_every_failure_of_the_system_survived() {
     // No metadata at all, or at any later time.
     for metadata in [0, 1 << 20, 3 << 20, 4 << 20] {

@@ -257,6 +257,25 @@ impl<O: Os> PageHeap<O> {
         (whole + partial) as usize * PAGE_BYTES
     }
 
+    /// Tells the heap something else, at any time: a `static` heap learns from the environment what
+    /// it is to do. A primary region cannot be taken away or replaced once the heap has begun, only
+    /// given; false if that was tried, or if there was no memory for the records of a new one, and
+    /// then everything else is as told.
+    pub fn configure(&mut self, config: Config) -> bool {
+        let old = self.config.primary;
+        let settled = self.ready && old.is_some();
+        let primary = if settled { old } else { config.primary };
+        self.config = Config { primary, ..config };
+        let mut done = !settled || config.primary == old;
+        if self.ready && !settled && !self.add_primary() {
+            self.config.primary = None;
+            done = false;
+        }
+        self.set_policy(config.release_rate, config.interval, config.cache_interval);
+        self.set_limits(config.soft_limit, config.hard_limit);
+        done
+    }
+
     /// Sets both limits, in mapped bytes, and gives memory back to get below them if it can. Neither
     /// waits for Δ, so that the adaptive policy never causes a request to fail (paper 002, section
     /// 4).
@@ -340,17 +359,25 @@ impl<O: Os> PageHeap<O> {
                 .prepare(&mut self.os, longest, self.config.schedule);
         if self.ready {
             self.last_periodic = self.os.now();
-            let primary = self.primary_range();
-            let huge = (primary.end - primary.start) / HUGE_BYTES;
-            if huge > 0
-                && self
-                    .directory
-                    .add(&mut self.os, primary.start, huge * HUGE_BYTES)
-            {
-                self.counts.reserved += huge as u64 * u64::from(HUGE_PAGES);
+            if !self.add_primary() {
+                self.config.primary = None;
             }
         }
         self.ready
+    }
+
+    /// Makes the primary region's addresses the heap's. False if there is no memory for its records.
+    fn add_primary(&mut self) -> bool {
+        let primary = self.primary_range();
+        let bytes = primary.end - primary.start;
+        if bytes == 0 {
+            return true;
+        }
+        let added = self.directory.add(&mut self.os, primary.start, bytes);
+        if added {
+            self.counts.reserved += (bytes / PAGE_BYTES) as u64;
+        }
+        added
     }
 
     /// The whole huge pages of the primary region.
