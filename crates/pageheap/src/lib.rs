@@ -39,7 +39,7 @@ mod statistics;
 pub use config::{Config, Primary};
 pub use heap::PageHeap;
 pub use os::{METADATA_ALIGN, Metadata, Os};
-pub use statistics::{Inconsistency, Released, Statistics};
+pub use statistics::{Epoch, Inconsistency, Released, Statistics};
 
 /// Bytes of a heap page, the unit in which the heap hands out memory (paper 002, section 2.2).
 pub const PAGE_BYTES: usize = 8192;

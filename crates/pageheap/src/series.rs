@@ -4,9 +4,11 @@
 //! ends, its extrema enter two sliding windows and its integral a ring; epochs in which nothing
 //! happened are one entry together, so that waking up from a long idle time costs nothing either.
 
+use crate::PAGE_BYTES;
 use crate::arena::{Block, Zeroed};
 use crate::config::SECOND;
 use crate::os::Os;
+use crate::statistics::Epoch;
 use contigua_contiguity::{Sample, SlidingMaximum, SlidingMinimum};
 
 /// Epochs that are kept. At 1 s each that covers 17 min; longer windows make epochs longer.
@@ -24,6 +26,9 @@ struct Closed {
     time: u64,
     /// Free and mapped heap pages times nanoseconds.
     integral: u128,
+    /// Least and largest use, and free and mapped memory, in heap pages.
+    used: [u64; 2],
+    free: [u64; 2],
 }
 
 // SAFETY: integers.
@@ -48,6 +53,8 @@ struct Open {
     counted: u64,
     integral: u64,
     max_used: u64,
+    min_used: u64,
+    max_free: u64,
     min_free: u64,
 }
 
@@ -83,6 +90,8 @@ impl Series {
                 counted: 0,
                 integral: 0,
                 max_used: 0,
+                min_used: 0,
+                max_free: 0,
                 min_free: 0,
             },
             used: SlidingMaximum::new(Block::EMPTY),
@@ -122,6 +131,8 @@ impl Series {
             counted: now,
             integral: 0,
             max_used: self.level.used,
+            min_used: self.level.used,
+            max_free: self.level.free,
             min_free: self.level.free,
         };
     }
@@ -159,6 +170,8 @@ impl Series {
         open.integral += self.level.free * now.saturating_sub(open.counted);
         open.counted = open.counted.max(now);
         open.max_used = open.max_used.max(level.used);
+        open.min_used = open.min_used.min(level.used);
+        open.max_free = open.max_free.max(level.free);
         open.min_free = open.min_free.min(level.free);
         self.level = level;
         self.steps += 1;
@@ -170,13 +183,14 @@ impl Series {
     fn advance(&mut self, now: u64) {
         let Open { number, begin, .. } = self.open;
         let next = now / self.epoch;
-        self.forget(next);
         let integral = self.open.integral + self.level.free * (self.open.end - self.open.counted);
         self.close(Closed {
             first: number,
             epochs: 1,
             time: self.open.end - begin,
             integral: u128::from(integral),
+            used: [self.open.min_used, self.open.max_used],
+            free: [self.open.min_free, self.open.max_free],
         });
         // Peaks are kept for as long as there is room, for an interval that is made longer.
         let peaks = next.saturating_sub(LONGEST);
@@ -191,10 +205,14 @@ impl Series {
                 epochs: idle,
                 time,
                 integral: u128::from(time) * u128::from(self.level.free),
+                used: [self.level.used; 2],
+                free: [self.level.free; 2],
             });
             self.used.push(next - 1, self.level.used, peaks);
             self.free.push(next - 1, self.level.free, schedule);
         }
+        // The ring has room for a whole window and the two entries from above.
+        self.forget(next);
         self.begin(next * self.epoch);
     }
 
@@ -212,10 +230,25 @@ impl Series {
     }
 
     fn close(&mut self, closed: Closed) {
+        debug_assert!(self.length < CAPACITY);
         let end = (self.head + self.length) % CAPACITY;
         self.ring[end] = closed;
         self.length += 1;
         self.steps += 1;
+    }
+
+    /// The epochs that are kept, the oldest first, without the one that is open.
+    pub(crate) fn epochs(&self) -> impl Iterator<Item = Epoch> {
+        let page = PAGE_BYTES as u64;
+        (0..self.length).map(move |index| {
+            let closed = &self.ring[(self.head + index) % CAPACITY];
+            Epoch {
+                end: (closed.first + closed.epochs) * self.epoch,
+                duration: closed.time,
+                used: closed.used.map(|pages| pages * page),
+                free_mapped: closed.free.map(|pages| pages * page),
+            }
+        })
     }
 
     /// The number of the epoch of a time.

@@ -104,6 +104,19 @@ impl Statistics {
     }
 }
 
+/// The heap in one epoch, or in several in a row in which nothing changed (paper 002, figure 6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Epoch {
+    /// When it ended, in nanoseconds of [`Os::now`](crate::Os::now).
+    pub end: u64,
+    /// How long it was, in nanoseconds.
+    pub duration: u64,
+    /// Least and largest use, bytes.
+    pub used: [u64; 2],
+    /// Least and largest free and mapped memory, bytes.
+    pub free_mapped: [u64; 2],
+}
+
 /// What [`PageHeap::validate`](crate::PageHeap::validate) found wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inconsistency {

@@ -305,6 +305,31 @@ fn g7_7_the_clock_is_read_once_a_change() {
 }
 
 #[test]
+fn do_epochs_hold_every_peak_and_trough() {
+    let world = World::new();
+    let mut heap = PageHeap::new(TestOs::new(&world), Config::DEFAULT);
+    heap.allocate(MB_PAGES, 1).unwrap();
+    world.pass(SECOND / 2);
+    let peak = heap.allocate(MB_PAGES, 1).unwrap();
+    heap.free(peak.span);
+    world.pass(5 * SECOND);
+    heap.release(1);
+    let epochs: Vec<_> = heap.epochs().collect();
+    // The first second, with its peak, and the four in which nothing happened.
+    let [first, idle] = epochs[..] else {
+        panic!("{epochs:?}");
+    };
+    assert_eq!((first.duration, idle.duration), (SECOND, 4 * SECOND));
+    assert_eq!((first.end, idle.end), (1001 * SECOND, 1005 * SECOND));
+    assert_eq!(first.used, [0, 2 * MB64]);
+    assert_eq!(first.free_mapped, [0, MB64]);
+    assert_eq!((idle.used, idle.free_mapped), ([MB64; 2], [MB64; 2]));
+    world.pass(400 * SECOND);
+    heap.release(1);
+    assert_eq!(heap.epochs().count(), 1);
+}
+
+#[test]
 fn g7_8_contents_survive_every_kind_of_release() {
     let world = World::new();
     let config = Config {

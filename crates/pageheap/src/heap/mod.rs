@@ -13,7 +13,7 @@ use crate::lists::{Lists, Queue};
 use crate::os::Os;
 use crate::series::{Level, Series};
 use crate::slab::Directory;
-use crate::statistics::{Released, Statistics};
+use crate::statistics::{Epoch, Released, Statistics};
 use crate::{Allocated, HUGE_BYTES, HUGE_PAGES, PAGE_BYTES, Span};
 use core::ops::Range;
 use regions::Regions;
@@ -336,6 +336,12 @@ impl<O: Os> PageHeap<O> {
             system_failures: counts.system_failures,
             metadata: self.metadata(),
         }
+    }
+
+    /// What the heap was like within the last [`schedule`](Config::schedule), the oldest first; the
+    /// epoch that is open is not among it.
+    pub fn epochs(&self) -> impl Iterator<Item = Epoch> {
+        self.series.epochs()
     }
 
     fn metadata(&self) -> u64 {
