@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import resource
+import shutil
 import socket
 import subprocess
 import tempfile
@@ -143,6 +144,9 @@ def run_redis(server: Path, allocator: Allocator, order: str, inputs: dict[str, 
         command += ["--maxclients", str(inputs["connections"] + 10)]
         # Redis asks the kernel for no huge pages unless it is told not to.
         command += ["--disable-thp", "no"]
+        # It must not outlive us, however we end.
+        if guard := shutil.which("setpriv"):
+            command = [guard, "--pdeathsig", "KILL", *command]
         process = stack.enter_context(
             subprocess.Popen(command, env=allocator.variables(), stdout=log, stderr=log)
         )
