@@ -284,6 +284,10 @@ class Result:
             "inputs": self.inputs,
             "figures": figures,
             "notes": self.outcome.notes,
+            "tables": [
+                {"title": sheet.title, "heads": list(sheet.heads), "rows": list(sheet.rows)}
+                for sheet in self.outcome.sheets
+            ],
         }
         return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
 
