@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `RELEASE_RATE` | bytes a second that are given back at most; 0: none | `1MiB` |
 //! | `INTERVAL` | Δ: memory used within this time stays whole; 0: the static policy | `60s` |
+//! | `CACHE_INTERVAL` | the same for whole free huge pages; 0: they go at the rate | as `INTERVAL`, 60s at most |
 //! | `BACKGROUND` | `off`, `on`, or `idle`: a thread from when memory is first idle | `off` |
 //! | `LIMIT` | mapped bytes that are never exceeded: allocation fails | none |
 //! | `SOFT_LIMIT` | mapped bytes above which memory is given back at once | none |
@@ -49,6 +50,8 @@ pub struct Settings {
     pub release_rate: u64,
     /// Δ in nanoseconds.
     pub interval: u64,
+    /// See the module; in nanoseconds.
+    pub cache_interval: Option<u64>,
     /// See the module.
     pub background: Background,
     /// See the module.
@@ -71,6 +74,7 @@ impl Settings {
     const DEFAULT: Self = Self {
         release_rate: Config::DEFAULT.release_rate,
         interval: Config::DEFAULT.interval,
+        cache_interval: None,
         background: Background::Off,
         limit: u64::MAX,
         soft_limit: u64::MAX,
@@ -144,6 +148,7 @@ impl Settings {
         match name {
             b"RELEASE_RATE" => self.release_rate = bytes(value)?,
             b"INTERVAL" => self.interval = nanoseconds(value)?,
+            b"CACHE_INTERVAL" => self.cache_interval = Some(nanoseconds(value)?),
             b"BACKGROUND" => {
                 self.background = match value {
                     b"off" => Background::Off,
@@ -175,7 +180,9 @@ impl Settings {
         Config {
             release_rate: self.release_rate,
             interval: self.interval,
-            cache_interval: self.interval.min(Config::DEFAULT.cache_interval),
+            cache_interval: self
+                .cache_interval
+                .unwrap_or_else(|| self.interval.min(Config::DEFAULT.cache_interval)),
             region_slack: REGION_SLACK_BYTES,
             soft_limit: self.soft_limit,
             hard_limit: self.limit,
@@ -276,9 +283,10 @@ mod tests {
 
     #[test]
     fn does_each_variable_change_its_setting_and_only_known_ones_pass() {
-        let entries: [(&[u8], &[u8]); 10] = [
+        let entries: [(&[u8], &[u8]); 11] = [
             (b"RELEASE_RATE", b"2MiB"),
             (b"INTERVAL", b"10s"),
+            (b"CACHE_INTERVAL", b"0"),
             (b"BACKGROUND", b"idle"),
             (b"LIMIT", b"1GiB"),
             (b"SOFT_LIMIT", b"1GiB"),
