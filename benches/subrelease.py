@@ -1,7 +1,7 @@
 """Write what `contigua experiment run subrelease-redis` found into docs/design/page-heap.md.
 
 Run it as `.venv/bin/python benches/subrelease.py [FOLDER]` after the experiment; FOLDER is where
-its page is, by default contigua-results/subrelease-redis. Only a run at full scale is written.
+its page is, by default contigua-results/subrelease-redis. What was scaled down is written with it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ BEGIN, END = "<!-- subrelease:begin -->\n", "<!-- subrelease:end -->\n"
 
 
 def table(found: dict[str, object]) -> str:
-    """Return the experiment's tables as Markdown, with what was run."""
+    """Return the experiment's tables as Markdown, with its notes."""
     notes, tables = found["notes"], found["tables"]
     assert isinstance(notes, list) and isinstance(tables, list)
-    parts = [f"{notes[0]} Linux {platform.release()}, {os.cpu_count()} cores."]
+    parts = [*notes, f"Linux {platform.release()}, {os.cpu_count()} cores."]
     for one in tables:
         rows = [one["heads"], ["---"] * len(one["heads"]), *one["rows"]]
         lines = ["| " + " | ".join(row) + " |" for row in rows]
@@ -34,8 +34,6 @@ def main() -> None:
     default = ROOT / "contigua-results/subrelease-redis"
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else default
     found = json.loads((folder / "figures.json").read_text())
-    if found["scale"] != "full":
-        sys.exit(f"{folder}: this is not a run at full scale")
     before, _, rest = PAGE.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
     PAGE.write_text(before + BEGIN + table(found) + END + after)

@@ -98,7 +98,18 @@ def switch(tmp_path):
 def test_the_switch_is_put_back(switch):
     with native.huge_pages("always", switch):
         assert switch.read_text() == "always"
+        # As the kernel says it.
+        switch.write_text("[always] madvise never\n")
     assert switch.read_text() == "madvise\n"
+
+
+@pytest.mark.parametrize("wanted", ["always", "madvise"])
+def test_a_switch_that_somebody_else_moved_is_told(switch, wanted):
+    with (
+        pytest.raises(ProgramError, match="put on 'never' meanwhile"),
+        native.huge_pages(wanted, switch),
+    ):
+        switch.write_text("always madvise [never]\n")
 
 
 def test_the_switch_is_put_back_after_an_error(switch):

@@ -84,9 +84,10 @@ def find_library(name: str, built: Path = BUILT) -> Path | None:
 def chosen(switch: Path = SWITCH) -> str:
     """Return when the kernel uses transparent huge pages: ``always``, ``madvise`` or ``never``."""
     try:
-        found = re.search(r"\[(\w+)\]", switch.read_text())
+        text = switch.read_text()
     except OSError as error:
         raise ProgramError(f"this kernel has no transparent huge pages ({switch})") from error
+    found = re.search(r"\[(\w+)\]", text)
     if found is None:
         raise ProgramError(f"{switch} does not say what is chosen")
     return found[1]
@@ -102,11 +103,12 @@ def huge_pages(wanted: str, switch: Path = SWITCH) -> Iterator[None]:
     Raises
     ------
     ProgramError
-        When the switch is not where it must be and may not be set.
+        When the switch is not where it must be and may not be set, or somebody else moved it.
     """
     before = chosen(switch)
     if before == wanted:
         yield
+        _check_still(wanted, switch)
         return
     if not os.access(switch, os.W_OK):
         raise ProgramError(
@@ -126,11 +128,21 @@ def huge_pages(wanted: str, switch: Path = SWITCH) -> Iterator[None]:
         try:
             switch.write_text(wanted)
             yield
+            _check_still(wanted, switch)
         except OSError as error:
             raise ProgramError(f"{switch}: {error.strerror}") from error
         finally:
             keeper.stdin.close()
             keeper.wait()
+
+
+def _check_still(wanted: str, switch: Path) -> None:
+    now = chosen(switch)
+    if now != wanted:
+        raise ProgramError(
+            f"transparent huge pages were put on {now!r} meanwhile ({switch}): what was measured "
+            "means nothing"
+        )
 
 
 @dataclass(frozen=True)
