@@ -32,7 +32,9 @@ fn seconds(world: &World, heap: &mut PageHeap<TestOs>, count: u64) -> u64 {
     for _ in 0..count {
         world.pass(SECOND);
         released += heap.periodic().bytes();
-        assert_eq!(heap.validate(), Ok(()));
+        if !cfg!(miri) {
+            assert_eq!(heap.validate(), Ok(()));
+        }
     }
     released
 }
