@@ -76,6 +76,7 @@ def measure(
         program: {name: [] for name in ALLOCATORS} for program in programs
     }
     for round_number in range(rounds):
+        print(f"round {round_number + 1} of {rounds}", file=sys.stderr)
         for program, command in programs.items():
             names = list(ALLOCATORS)
             # Another one begins each time, and each second round goes backwards.
@@ -86,6 +87,12 @@ def measure(
                 sample = run(launcher, command, ALLOCATORS[name], environment)
                 samples[program][name].append(sample)
     return samples
+
+
+def huge_pages() -> str:
+    """Return whom the system gives huge pages: everybody (`always`) or who asks (`madvise`)."""
+    modes = Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text()
+    return modes.partition("[")[2].partition("]")[0]
 
 
 def geometric(values: list[float]) -> float:
@@ -133,7 +140,8 @@ def main() -> None:
         samples = measure(Path(directory) / "launcher", programs, options.rounds)
     lines = [
         "",
-        f"Medians of {options.rounds} rounds on {os.cpu_count()} CPUs, Linux {platform.release()}.",
+        f"Medians of {options.rounds} rounds on {os.cpu_count()} CPUs, Linux {platform.release()},",
+        f"transparent huge pages `{huge_pages()}`.",
         "",
         "CPU seconds, of all threads and the kernel:",
         "",

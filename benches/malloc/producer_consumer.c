@@ -1,33 +1,46 @@
-/* Two threads allocate, two others free, through bounded queues. */
+/* Two threads allocate messages, two others free them; full queues change hands under a lock. */
 #include "bench.h"
 
-enum { PAIRS = 2, QUEUE = 1024, MESSAGES = 1500000 };
+enum { PAIRS = 2, QUEUE = 512, ROUNDS = 3000 };
 static struct queue {
-    _Atomic unsigned long head;
-    char padding1[64];
-    _Atomic unsigned long tail;
-    char padding2[64];
-    void *slots[QUEUE];
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    int full;
+    void *slots[2][QUEUE];
 } queues[PAIRS];
 
-#include <sched.h>
 static void *work(void *argument) {
     uintptr_t number = (uintptr_t)argument - 1;
     struct queue *queue = &queues[number / 2];
     uint64_t random = 5 + number;
-    for (unsigned long i = 0; i < MESSAGES; i++) {
-        if (number % 2) {
-            while (atomic_load(&queue->head) == i) sched_yield();
-            free(queue->slots[i % QUEUE]);
-            atomic_store(&queue->tail, i + 1);
-        } else {
-            size_t size = 16 + next_random(&random) % 240;
-            void *message = use(malloc(size), size);
-            while (i - atomic_load(&queue->tail) >= QUEUE) sched_yield();
-            queue->slots[i % QUEUE] = message;
-            atomic_store(&queue->head, i + 1);
+    for (int round = 0; round < ROUNDS; round++) {
+        void **slots = queue->slots[round % 2];
+        int consumes = number % 2;
+        if (!consumes)
+            for (int i = 0; i < QUEUE; i++) {
+                size_t size = 16 + next_random(&random) % 240;
+                slots[i] = use(malloc(size), size);
+            }
+        pthread_mutex_lock(&queue->lock);
+        while (consumes ? queue->full == 0 : queue->full == 1)
+            pthread_cond_wait(&queue->changed, &queue->lock);
+        if (!consumes) queue->full = 1;
+        pthread_cond_broadcast(&queue->changed);
+        pthread_mutex_unlock(&queue->lock);
+        if (consumes) {
+            for (int i = 0; i < QUEUE; i++) free(slots[i]);
+            pthread_mutex_lock(&queue->lock);
+            queue->full = 0;
+            pthread_cond_broadcast(&queue->changed);
+            pthread_mutex_unlock(&queue->lock);
         }
     }
     return NULL;
 }
-int main(void) { run_threads(2 * PAIRS, work); }
+int main(void) {
+    for (int i = 0; i < PAIRS; i++) {
+        pthread_mutex_init(&queues[i].lock, NULL);
+        pthread_cond_init(&queues[i].changed, NULL);
+    }
+    run_threads(2 * PAIRS, work);
+}

@@ -27,7 +27,7 @@ int main(int count, char **arguments) {
     if (count < 3) return 2;
     pid_t warmer = fork();
     if (!warmer) {
-        warm((size_t)1 << 30);
+        warm((size_t)512 << 20);
         _exit(0);
     }
     waitpid(warmer, &status, 0);
