@@ -22,8 +22,11 @@ pub(crate) struct Situation {
 /// What to give back. All in heap pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Verdict {
-    /// Of whole free huge pages, a multiple of them.
+    /// Of whole free huge pages, at least: the last one is given back whole.
     pub whole: u64,
+    /// The same, at most. Huge pages of which parts are gone already are smaller pieces, so how
+    /// much the last one brings is only known when it is chosen.
+    pub whole_most: u64,
     /// Of partly used huge pages.
     pub partial: u64,
     /// What Δ = 0 would have given back in addition.
@@ -51,7 +54,8 @@ pub(crate) fn decide(situation: &Situation) -> Verdict {
 
     let wanted = requested.div_ceil(huge) * huge;
     let static_whole = wanted.min(whole);
-    let verdict_whole = static_whole.min(spare(mapped, cache_peak) / huge * huge);
+    let cache_spare = spare(mapped, cache_peak);
+    let verdict_whole = static_whole.min(cache_spare / huge * huge);
 
     let rest = |done: u64| requested.saturating_sub(done);
     let static_partial = rest(static_whole).min(partial);
@@ -63,7 +67,8 @@ pub(crate) fn decide(situation: &Situation) -> Verdict {
             .min(spare(mapped - verdict_whole, peak))
     };
     Verdict {
-        whole: verdict_whole,
+        whole: verdict_whole.min(requested),
+        whole_most: cache_spare,
         partial: verdict_partial,
         withheld: (static_whole + static_partial).saturating_sub(verdict_whole + verdict_partial),
     }
@@ -122,8 +127,9 @@ mod tests {
             peak: None,
             cache_peak: None,
         };
-        assert_eq!(decide(&situation).whole, 2 * huge);
-        assert_eq!(decide(&situation).partial, 0);
+        let verdict = decide(&situation);
+        assert_eq!((verdict.whole, verdict.whole_most), (huge + 1, u64::MAX));
+        assert_eq!(verdict.partial, 0);
         let more = Situation {
             requested: 2 * huge + 5,
             ..situation

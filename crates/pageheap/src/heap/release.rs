@@ -82,7 +82,7 @@ impl<O: Os> PageHeap<O> {
             survey = Some(found);
         }
         let verdict = decide(&situation);
-        let whole = self.release_whole_pages(verdict.whole, verdict.whole);
+        let whole = self.release_whole_pages(verdict.whole, verdict.whole_most);
         let partial = match survey {
             Some(survey) if verdict.partial > 0 => self.subrelease(&survey, verdict.partial),
             _ => 0,
