@@ -40,7 +40,9 @@ def measure(trace: Path) -> dict[str, float]:
     best: dict[str, float] = {}
     for _ in range(TURNS):
         for design in DESIGNS:
-            taken = seconds("run", "--designs", design, "--trace", str(trace))
+            taken = seconds(
+                "run", "--detail", "additive", "--designs", design, "--trace", str(trace)
+            )
             best[design] = min(taken, best.get(design, taken))
     return {design: best[BASE] / taken for design, taken in best.items()}
 

@@ -95,7 +95,7 @@ fn instructions(c: &mut Criterion) {
                         let miss = random >> 20 & 15 < misses;
                         let latency = Cycles::new(if miss { 200 } else { 0 });
                         window.access(&blocks, index, index == 5);
-                        window.answer_at(address, Cycles::ZERO, false, latency);
+                        window.answer(address, Cycles::ZERO, false, latency);
                     }
                 }
                 black_box(window.cycles())

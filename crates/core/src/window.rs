@@ -50,7 +50,6 @@ const LOADS_OF_AN_OPERATION: u32 = 16;
 
 /// Lines of a frame, as a power of two.
 const LINES_SHIFT: u32 = 6;
-const LINE_SHIFT: u32 = 6;
 const WORD_SHIFT: u32 = 3;
 
 /// How often things happened in the window.
@@ -386,29 +385,12 @@ impl Window {
         Cycles::new(self.miss_registers.when(time.get()))
     }
 
-    /// What the access just started met: line number (physical address / 64), translation beyond
-    /// an L1 TLB hit, whether page tables were walked, data latency beyond an L1D hit (0 for a
-    /// hit).
-    ///
-    /// As it does not say which word of the line is meant, a load of a line that is in the store
-    /// buffer takes its data from there, whatever word it is: this makes it wait for the store's
-    /// data at times when it would not have to. [`answer_at`](Self::answer_at) knows better. Has no
-    /// effect when no access waits for an answer.
-    pub fn answer(&mut self, line: u64, translation: Cycles, walked: bool, data: Cycles) {
-        let address = PhysAddr::new(line << LINE_SHIFT);
-        self.answer_at(address, translation, walked, data);
-    }
-
-    /// As [`answer`](Self::answer), with the physical address of the access. Loads and stores are
-    /// matched by the aligned 8 bytes in which they begin: a load that begins in another word of
-    /// a wider store does not see the store.
-    pub fn answer_at(
-        &mut self,
-        address: PhysAddr,
-        translation: Cycles,
-        walked: bool,
-        data: Cycles,
-    ) {
+    /// What the access just started met: its physical address, translation beyond an L1 TLB hit,
+    /// whether page tables were walked, data latency beyond an L1D hit (0 for a hit). Loads and
+    /// stores are matched by the aligned 8 bytes in which they begin: a load that begins in another
+    /// word of a wider store does not see the store. Has no effect when no access waits for an
+    /// answer.
+    pub fn answer(&mut self, address: PhysAddr, translation: Cycles, walked: bool, data: Cycles) {
         let translation = translation.get();
         match std::mem::replace(&mut self.open.pending, Pending::None) {
             Pending::None => {}

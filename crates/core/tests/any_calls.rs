@@ -67,7 +67,7 @@ proptest! {
                     window.access(&blocks, index, store);
                 }
                 Call::Answer(address, t, walked, data) => {
-                    window.answer_at(PhysAddr::new(address), cycles(t), walked, cycles(data));
+                    window.answer(PhysAddr::new(address), cycles(t), walked, cycles(data));
                 }
                 Call::Drain => window.drain(&blocks),
                 Call::Kernel(work) => window.kernel(cycles(work)),

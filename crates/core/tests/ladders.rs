@@ -78,7 +78,7 @@ impl Core {
 
     fn access(&mut self, index: usize, store: bool, answer: Answer) -> u64 {
         let start = self.window.access(&self.blocks, index, store);
-        self.window.answer_at(
+        self.window.answer(
             PhysAddr::new(answer.address),
             Cycles::new(answer.translation),
             answer.walked,
@@ -396,19 +396,6 @@ fn does_a_load_get_its_data_from_a_store_before_it() {
 }
 
 #[test]
-fn does_an_answer_by_line_forward_all_of_the_line() {
-    let config = skylake();
-    let mut core = Core::new(&config);
-    let block = core.block(&[store(&[0], &[1]), load(&[0], 2)]);
-    core.enter(block);
-    core.window.access(&core.blocks, 0, true);
-    core.window.answer(7, Cycles::ZERO, false, Cycles::ZERO);
-    core.window.access(&core.blocks, 1, false);
-    core.window.answer(7, Cycles::ZERO, false, Cycles::ZERO);
-    assert_eq!(core.window.counters().forwarded_loads, 1);
-}
-
-#[test]
 fn do_page_walkers_limit_walks() {
     for config in presets() {
         let walkers = u64::from(config.page_walkers);
@@ -661,7 +648,8 @@ fn does_a_fault_restart_the_access_after_the_kernel() {
     assert_eq!(core.window.access(&core.blocks, 1, false), Cycles::ZERO);
     core.window.kernel(Cycles::new(1000));
     let (translation, data) = (Cycles::new(30), Cycles::new(10));
-    core.window.answer(1, translation, true, data);
+    core.window
+        .answer(PhysAddr::new(LINE), translation, true, data);
     let latency = u64::from(config.latency_cycles.load);
     assert_eq!(core.done(), 1 + 1000 + 40 + latency);
     let parts = core.window.breakdown();

@@ -60,7 +60,7 @@ fn run(config: &CoreConfig, code: &[Vec<Instruction>], steps: &[Step]) -> Outcom
                         if !access.store {
                             loads.push(start.get());
                         }
-                        window.answer_at(
+                        window.answer(
                             PhysAddr::new(access.address),
                             Cycles::new(access.translation),
                             access.walked,

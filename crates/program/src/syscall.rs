@@ -376,6 +376,22 @@ impl Call {
         }
     }
 
+    /// Whether mappings, threads and processes are afterwards what they were before.
+    #[must_use]
+    pub const fn keeps_mappings(&self) -> bool {
+        matches!(
+            self,
+            Self::Receive { .. }
+                | Self::Send { .. }
+                | Self::Open { .. }
+                | Self::Close { .. }
+                | Self::Wait
+                | Self::WaitForWord { .. }
+                | Self::WakeWord { .. }
+                | Self::Other
+        )
+    }
+
     /// A call that moves data between the program and the kernel.
     fn transfer(known: Known, syscall: &Syscall) -> Self {
         let [a0, _, a2, ..] = syscall.arguments;

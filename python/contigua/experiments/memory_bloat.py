@@ -12,6 +12,7 @@ from contigua.experiments.running import (
     Program,
     Values,
     call,
+    redis_command,
     resident,
     run_cells,
     succeeds,
@@ -42,18 +43,8 @@ def sparse_redis(keys: int, value_bytes: int, kept: int, *, port: int = 16482) -
         finally:
             succeeds(*cli, "shutdown", "nosave")
 
-    command: tuple[str, ...] = (
-        "redis-server",
-        "--port",
-        str(port),
-        "--save",
-        "",
-        "--appendonly",
-        "no",
-    )
-    command += ("--dir", "{folder}")
     needs = {"redis-server": "redis-server", "redis-cli": "redis-tools"}
-    return Program("redis", command, needs, drive)
+    return Program("redis", redis_command(port), needs, drive)
 
 
 def compute(inputs: dict[str, Any], context: Context) -> Outcome:

@@ -421,18 +421,8 @@ def redis(keys: int, value_bytes: int, requests: int, *, port: int = 16480) -> P
             # It ends without an answer.
             succeeds(*cli, "shutdown", "nosave")
 
-    command: tuple[str, ...] = (
-        "redis-server",
-        "--port",
-        str(port),
-        "--save",
-        "",
-        "--appendonly",
-        "no",
-    )
-    command += ("--dir", "{folder}")
     needs = {"redis-server": "redis-server", "redis-benchmark": "redis-tools"}
-    return Program("redis", command, needs, drive)
+    return Program("redis", redis_command(port), needs, drive)
 
 
 def sqlite(rows: int, lookups: int) -> Program:

@@ -10,7 +10,10 @@
 //! A line in private caches and the directory is named by the address that a core used for it; in
 //! the last level and in memory by where its data is. The two differ only during a migration.
 
+mod config;
+mod counters;
 mod dram;
+mod moving;
 mod network;
 mod payload;
 mod prefetch;
@@ -19,13 +22,11 @@ mod private;
 use std::fmt::Debug;
 
 use contigua_units::{Cycles, Frame, LINE_BYTES, Megahertz, PAGE_BYTES, PhysAddr};
-use serde::{Deserialize, Serialize};
 
-use crate::migration::{
-    Alias, ClearError, EntryId, MAX_ENTRIES, Mode, Refusal, Request, Retired, Rules, Service,
-    SwitchOrder, Table,
-};
+use crate::migration::{Alias, EntryId, Request, Service, Table};
 use crate::{AccessKind, Error, HierarchyConfig, LevelCounters, ServedBy, Sets};
+pub use config::SharedConfig;
+pub use counters::{CoherenceCounters, MemoryCounters};
 use dram::Dram;
 pub use dram::{DramConfig, DramCounters};
 use network::Network;
@@ -40,49 +41,6 @@ const LINES_OF_PAGE: u64 = PAGE_BYTES / LINE_BYTES;
 /// The most cores: the directory has a bit for each.
 pub const MOST_CORES: usize = 64;
 
-/// How cores share the last level.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SharedConfig {
-    /// Slices of the last level; addresses are spread over them by a hash.
-    pub slices: u32,
-    /// Whether the last level has every line that a core has. Otherwise it takes what private
-    /// caches evict, and memory is read past it.
-    pub inclusive: bool,
-    /// Lines of private caches that a slice's directory keeps track of.
-    pub directory_entries: u32,
-    /// Entries of a set of the directory.
-    pub directory_ways: u32,
-    /// The network between cores and slices.
-    pub topology: Topology,
-    /// From a tile to its neighbour. The latency of the last level is the mean over its slices.
-    pub hop_cycles: Cycles,
-    /// Pages that may migrate at a time, when the last level migrates pages.
-    pub migration_entries: u8,
-}
-
-impl SharedConfig {
-    /// The table of migrations of a last level of so many ways.
-    ///
-    /// # Errors
-    /// [`Error::MigrationEntries`], [`Error::InclusiveWays`].
-    pub fn table(&self, llc_ways: u32) -> Result<Table, Error> {
-        /// A transaction enters up to three lines of a set: the one that is asked for, and two that
-        /// private caches and the directory give back for it. The first must not go again.
-        const INCLUSIVE_WAYS: u32 = 4;
-        if !(1..=MAX_ENTRIES).contains(&usize::from(self.migration_entries)) {
-            return Err(Error::MigrationEntries(self.migration_entries));
-        }
-        if self.inclusive && llc_ways < INCLUSIVE_WAYS {
-            return Err(Error::InclusiveWays(llc_ways));
-        }
-        Ok(Table::new(
-            usize::from(self.migration_entries),
-            Rules::CORRECT,
-        ))
-    }
-}
-
 /// Who wants what of which line, and when.
 #[derive(Clone, Copy, Debug)]
 pub struct CoreRequest {
@@ -96,58 +54,6 @@ pub struct CoreRequest {
     pub time: Cycles,
     /// What tells the instruction from others, for the stride prefetcher.
     pub instruction: u64,
-}
-
-/// What coherence, prefetching and migration took.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct CoherenceCounters {
-    /// Writes to lines that the core had only to read.
-    pub upgrades: u64,
-    /// Copies that cores lost because another one writes.
-    pub invalidations: u64,
-    /// Lines that came from another core's caches.
-    pub cache_to_cache: u64,
-    /// Copies that cores lost because the last level or its directory had no room.
-    pub back_invalidations: u64,
-    /// Lines that were prefetched.
-    pub prefetches: u64,
-    /// Of those, lines that were used.
-    pub prefetches_used: u64,
-    /// Lines that devices read.
-    pub device_reads: u64,
-    /// Lines that devices wrote.
-    pub device_writes: u64,
-    /// Requests that a migration sent to its destination.
-    pub redirected: u64,
-    /// Copies under the other address that a migration took away.
-    pub alias_recalls: u64,
-    /// Requests that a migration let no private cache keep.
-    pub uncached: u64,
-    /// Lines that migrations copied.
-    pub lines_migrated: u64,
-}
-
-/// What the memory of a server did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct MemoryCounters {
-    /// L1 instruction caches, all cores together.
-    pub l1i: LevelCounters,
-    /// L1 data caches.
-    pub l1d: LevelCounters,
-    /// Second levels.
-    pub l2: LevelCounters,
-    /// Last level.
-    pub llc: LevelCounters,
-    /// Where instruction fetches found their line. Other cores' caches count as the last level.
-    pub fetches: ServedBy,
-    /// Where loads and stores found their line.
-    pub data: ServedBy,
-    /// Where page walks found their entry.
-    pub walks: ServedBy,
-    /// Coherence, prefetching, migration.
-    pub coherence: CoherenceCounters,
-    /// Memory.
-    pub dram: DramCounters,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -175,8 +81,6 @@ struct Served<D> {
     data: D,
     state: State,
     latency: Cycles,
-    /// Private caches may keep it.
-    retain: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -596,9 +500,7 @@ impl<D: Payload> MemorySystem<D> {
             data,
             state,
             latency,
-            retain,
         };
-        debug_assert!(served.retain);
         Answer::Keep(served, visit)
     }
 
@@ -798,137 +700,6 @@ impl<D: Payload> MemorySystem<D> {
         self.llc.misses += 1;
         let wait = self.dram.read(backing, time);
         (wait, D::load(&self.memory, backing))
-    }
-
-    /// A device reads or writes a line; how long that takes. Devices have no caches. What they
-    /// write goes into the last level, as Intel's Data Direct I/O does.
-    pub fn device(
-        &mut self,
-        address: PhysAddr,
-        write: bool,
-        time: Cycles,
-        visit: impl FnOnce(&mut D),
-    ) -> Cycles {
-        let line = address.line();
-        let mut backing = line;
-        let mut latency = self.latency.llc.get();
-        if write {
-            self.coherence.device_writes += 1;
-        } else {
-            self.coherence.device_reads += 1;
-        }
-        if let Some((entry, alias)) = self.migration(line) {
-            let request = if write {
-                Request::DeviceWrite
-            } else {
-                Request::DeviceRead
-            };
-            let (service, extra) = self.consult(entry, alias, line, request, time);
-            latency += extra;
-            backing = self.line_at(entry, service.location, line);
-        }
-        self.recall(line, time);
-        if write {
-            self.put(backing, D::default(), false, time);
-        }
-        let (wait, last) = self.bring(backing, time);
-        last.dirty |= write;
-        visit(&mut last.data);
-        Cycles::new(latency.max(wait.get()))
-    }
-
-    /// Takes the lines of a frame out of private caches, as they have to be before the frame is
-    /// the destination of a migration: what its former owner left there must not come back as data
-    /// of the page that moves in.
-    pub fn flush(&mut self, frame: Frame, time: Cycles) {
-        let first = u64::from(frame.get()) * LINES_OF_PAGE;
-        for offset in 0..LINES_OF_PAGE {
-            self.recall(first + offset, time);
-        }
-    }
-
-    /// Begins to migrate a page to a frame that was flushed.
-    ///
-    /// # Errors
-    /// [`Refusal`], and nothing has changed.
-    pub fn migrate(
-        &mut self,
-        source: Frame,
-        destination: Frame,
-        mode: Mode,
-        order: SwitchOrder,
-        time: Cycles,
-    ) -> Result<EntryId, Refusal> {
-        let admission = self.table.migrate(source, destination, mode, order)?;
-        if admission.recall_source_lines {
-            self.flush(source, time);
-        }
-        Ok(admission.entry)
-    }
-
-    /// Takes a line away from all cores; what one of them has modified.
-    fn take(&mut self, line: u64) -> (bool, Option<D>) {
-        let slice = self.slice_of(line);
-        let (mut found, mut modified) = (false, None);
-        if let Some(sharers) = self.slices[slice].directory.remove(line, line) {
-            for core in cores(sharers.cores) {
-                if let Some(left) = self.cores[core].remove(line) {
-                    found = true;
-                    if left.modified {
-                        modified = Some(left.data);
-                    }
-                }
-            }
-        }
-        (found, modified)
-    }
-
-    /// Lets the copying of a migration begin, where the order of steps has it wait.
-    pub fn start_copy(&mut self, entry: EntryId) {
-        self.table.start_copy(entry);
-    }
-
-    /// Copies the next line of a migration: how long that takes, or `None` when nothing is left.
-    pub fn copy_line(&mut self, entry: EntryId, time: Cycles) -> Option<Cycles> {
-        let step = self.table.copy_step(entry)?;
-        let line_of = |frame: Frame| u64::from(frame.get()) * LINES_OF_PAGE + u64::from(step.line);
-        let (from, to) = (line_of(step.source), line_of(step.destination));
-        let mut latency = self.latency.llc;
-        let mut newest = None;
-        for (recalled, line) in [(step.recall_source, from), (step.recall_destination, to)] {
-            if recalled {
-                let (found, modified) = self.take(line);
-                if found {
-                    self.coherence.alias_recalls += 1;
-                    latency += self.network.mean;
-                }
-                newest = modified.or(newest);
-            }
-        }
-        let (wait, data) = match newest {
-            Some(data) => (Cycles::ZERO, data),
-            None => self.read_past(from, time),
-        };
-        self.put(to, data, true, time);
-        self.coherence.lines_migrated += 1;
-        Some(latency.max(wait))
-    }
-
-    /// Ends a migration whose source nobody uses any more.
-    ///
-    /// # Errors
-    /// [`ClearError`], when lines are left to copy.
-    pub fn clear(&mut self, entry: EntryId, time: Cycles) -> Result<Retired, ClearError> {
-        let clearing = self.table.clear(entry)?;
-        if clearing.recall_source_lines {
-            let first = u64::from(self.table.frame(entry, Alias::Source).get()) * LINES_OF_PAGE;
-            for offset in 0..LINES_OF_PAGE {
-                if self.recall(first + offset, time) {
-                    self.coherence.alias_recalls += 1;
-                }
-            }
-        }
-        self.table.retire(entry)
     }
 
     /// The table of migrations.

@@ -101,7 +101,7 @@ impl Engine {
             let block = u64::from(self.lanes[self.current].block.0);
             let pc = block << 9 | instruction as u64;
             let data = self.reach(found.physical, kind, start + found.latency, pc);
-            self.windows[self.current].answer_at(found.physical, found.latency, found.walked, data);
+            self.windows[self.current].answer(found.physical, found.latency, found.walked, data);
         } else {
             let found = self.translate::<RELOCATES, false>(address, access, Cycles::ZERO)?;
             self.add_translation(&found);

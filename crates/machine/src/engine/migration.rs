@@ -136,24 +136,22 @@ impl Migrations {
         })
     }
 
-    fn plan(&mut self) {
-        let copying = self.moving.iter().any(|moving| moving.copied < LINES);
-        // Copies advance a line at a time; everything else waits for cores.
-        let step = if copying {
-            self.copy_time().get() / LINES
-        } else {
-            TICK.at(self.clock).get() / 16
-        };
-        let mut due = self.next;
-        if let Some(moving) = self.moving.first() {
-            let soon = self.moving.iter().map(|moving| moving.phase_began).max();
-            let soon = soon.unwrap_or(moving.began);
-            due = due.min(soon.max(self.due) + Cycles::new(step.max(1)));
+    /// Says when the next core has to look.
+    fn plan(&mut self, now: Cycles) {
+        self.due = self.next;
+        if !self.moving.is_empty() {
+            // Copies advance a line at a time; everything else waits for cores.
+            let copying = self.moving.iter().any(|moving| moving.copied < LINES);
+            let step = if copying {
+                self.copy_time().get() / LINES
+            } else {
+                TICK.at(self.clock).get() / 16
+            };
+            self.due = self.due.min(now + Cycles::new(step.max(1)));
         }
         for lazy in &self.lazy {
-            due = due.min(lazy.due);
+            self.due = self.due.min(lazy.due);
         }
-        self.due = due;
     }
 
     fn copy_time(&self) -> Cycles {
@@ -214,8 +212,7 @@ impl Engine {
             }
             self.begin_migration(now);
         }
-        self.migrations.due = now;
-        self.migrations.plan();
+        self.migrations.plan(now);
     }
 
     fn begin_migration(&mut self, now: Cycles) {
@@ -740,19 +737,7 @@ impl Engine {
     /// Lets migrations end before the kernel changes mappings for an event.
     pub(super) fn before_event(&mut self, event: &Event, call: Option<&Call>) {
         self.synchronise(event, call);
-        let changes = !matches!(
-            call,
-            Some(
-                Call::Receive { .. }
-                    | Call::Send { .. }
-                    | Call::Open { .. }
-                    | Call::Close { .. }
-                    | Call::Wait
-                    | Call::WaitForWord { .. }
-                    | Call::WakeWord { .. }
-                    | Call::Other
-            )
-        );
+        let changes = !call.is_some_and(Call::keeps_mappings);
         if changes || self.kernel.may_move_soon() {
             self.hurry_migrations();
         }

@@ -157,22 +157,11 @@ impl Schedule {
     }
 }
 
-/// What of the stream has to keep its place.
-fn order_of(event: &Event, call: Option<&Call>) -> Order {
-    match (event, call) {
-        (_, Some(Call::WaitForWord { .. })) => Order::AfterOlder,
-        (
-            _,
-            Some(
-                Call::Receive { .. }
-                | Call::Send { .. }
-                | Call::Open { .. }
-                | Call::Close { .. }
-                | Call::Wait
-                | Call::WakeWord { .. }
-                | Call::Other,
-            ),
-        ) => Order::Free,
+/// What of the stream has to keep its place: everything but calls that change no mapping.
+fn order_of(call: Option<&Call>) -> Order {
+    match call {
+        Some(Call::WaitForWord { .. }) => Order::AfterOlder,
+        Some(call) if call.keeps_mappings() => Order::Free,
         _ => Order::Alone,
     }
 }
@@ -217,7 +206,7 @@ impl Engine {
             {
                 let (event, used) =
                     Event::decode(&words[at..]).map_err(contigua_program::Error::from)?;
-                let order = order_of(&event, self.call_of(&event).as_ref());
+                let order = order_of(self.call_of(&event).as_ref());
                 self.schedule
                     .append(batch.thread, order, &words[at..at + used]);
                 at += used;

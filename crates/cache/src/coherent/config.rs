@@ -1,0 +1,51 @@
+//! How cores share the last level.
+
+use contigua_units::Cycles;
+use serde::{Deserialize, Serialize};
+
+use super::Topology;
+use crate::Error;
+use crate::migration::{MAX_ENTRIES, Rules, Table};
+
+/// How cores share the last level.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SharedConfig {
+    /// Slices of the last level; addresses are spread over them by a hash.
+    pub slices: u32,
+    /// Whether the last level has every line that a core has. Otherwise it takes what private
+    /// caches evict, and memory is read past it.
+    pub inclusive: bool,
+    /// Lines of private caches that a slice's directory keeps track of.
+    pub directory_entries: u32,
+    /// Entries of a set of the directory.
+    pub directory_ways: u32,
+    /// The network between cores and slices.
+    pub topology: Topology,
+    /// From a tile to its neighbour. The latency of the last level is the mean over its slices.
+    pub hop_cycles: Cycles,
+    /// Pages that may migrate at a time, when the last level migrates pages.
+    pub migration_entries: u8,
+}
+
+impl SharedConfig {
+    /// The table of migrations of a last level of so many ways.
+    ///
+    /// # Errors
+    /// [`Error::MigrationEntries`], [`Error::InclusiveWays`].
+    pub fn table(&self, llc_ways: u32) -> Result<Table, Error> {
+        /// A transaction enters up to three lines of a set: the one that is asked for, and two that
+        /// private caches and the directory give back for it. The first must not go again.
+        const INCLUSIVE_WAYS: u32 = 4;
+        if !(1..=MAX_ENTRIES).contains(&usize::from(self.migration_entries)) {
+            return Err(Error::MigrationEntries(self.migration_entries));
+        }
+        if self.inclusive && llc_ways < INCLUSIVE_WAYS {
+            return Err(Error::InclusiveWays(llc_ways));
+        }
+        Ok(Table::new(
+            usize::from(self.migration_entries),
+            Rules::CORRECT,
+        ))
+    }
+}

@@ -1,0 +1,58 @@
+//! What the memory of a server did.
+
+use serde::Serialize;
+
+use super::DramCounters;
+use crate::{LevelCounters, ServedBy};
+
+/// What coherence, prefetching and migration took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CoherenceCounters {
+    /// Writes to lines that the core had only to read.
+    pub upgrades: u64,
+    /// Copies that cores lost because another one writes.
+    pub invalidations: u64,
+    /// Lines that came from another core's caches.
+    pub cache_to_cache: u64,
+    /// Copies that cores lost because the last level or its directory had no room.
+    pub back_invalidations: u64,
+    /// Lines that were prefetched.
+    pub prefetches: u64,
+    /// Of those, lines that were used.
+    pub prefetches_used: u64,
+    /// Lines that devices read.
+    pub device_reads: u64,
+    /// Lines that devices wrote.
+    pub device_writes: u64,
+    /// Requests that a migration sent to its destination.
+    pub redirected: u64,
+    /// Copies under the other address that a migration took away.
+    pub alias_recalls: u64,
+    /// Requests that a migration let no private cache keep.
+    pub uncached: u64,
+    /// Lines that migrations copied.
+    pub lines_migrated: u64,
+}
+
+/// What the memory of a server did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct MemoryCounters {
+    /// L1 instruction caches, all cores together.
+    pub l1i: LevelCounters,
+    /// L1 data caches.
+    pub l1d: LevelCounters,
+    /// Second levels.
+    pub l2: LevelCounters,
+    /// Last level.
+    pub llc: LevelCounters,
+    /// Where instruction fetches found their line. Other cores' caches count as the last level.
+    pub fetches: ServedBy,
+    /// Where loads and stores found their line.
+    pub data: ServedBy,
+    /// Where page walks found their entry.
+    pub walks: ServedBy,
+    /// Coherence, prefetching, migration.
+    pub coherence: CoherenceCounters,
+    /// Memory.
+    pub dram: DramCounters,
+}
