@@ -1,0 +1,236 @@
+//! Pages that the last level moves: what the protocol's two halves ask for, and when.
+
+use contigua_cache::migration::{Agent, Agents, Rules, Transfer, TransferEffect, TransferEvent};
+use contigua_units::{Cycles, PAGE_BYTES, VirtRange};
+
+use super::{Engine, LINES, Moving, TICK};
+use crate::config::LlcMigration;
+use crate::kernel::{Relocation, Target};
+
+impl Engine {
+    /// Asks the last level to migrate a page. When its table is full, the page waits.
+    pub(super) fn begin_in_llc(&mut self, llc: &LlcMigration, relocation: Relocation, now: Cycles) {
+        let Some(memory) = &mut self.memory else {
+            return;
+        };
+        let Relocation {
+            source,
+            destination,
+            ..
+        } = relocation;
+        memory.flush(destination, now);
+        let Ok(entry) = memory.migrate(source, destination, llc.mode, llc.order, now) else {
+            self.migrations.report.retries += 1;
+            self.migrations.refused.push_back(relocation);
+            return;
+        };
+        let mut transfer = Transfer::new(llc.order, Rules::CORRECT);
+        let mut effect = None;
+        for event in [
+            TransferEvent::DestinationReserved,
+            TransferEvent::DestinationFlushed,
+            TransferEvent::Accepted,
+        ] {
+            effect = expect(&mut transfer, event);
+        }
+        self.migrations.moving.push(Moving {
+            relocation,
+            transfer,
+            entry,
+            began: now,
+            phase_began: now,
+            copied: 0,
+        });
+        let last = self.migrations.moving.len() - 1;
+        self.perform(last, effect, now);
+    }
+
+    /// Does what the operating system's half of a migration asks for.
+    pub(super) fn perform(&mut self, at: usize, effect: Option<TransferEffect>, now: Cycles) {
+        let mut effect = effect;
+        while let Some(wanted) = effect.take() {
+            let moving = &mut self.migrations.moving[at];
+            let relocation = moving.relocation;
+            let event = match wanted {
+                TransferEffect::SetPageTables => {
+                    self.mark_phase(at, "copy", now);
+                    self.kernel.switch(&relocation);
+                    let entry_write = self.kernel.costs().page_table_entry_cycles;
+                    self.charge(entry_write);
+                    let holders = self.mmus.holders_of(relocation.target);
+                    let mut agents: Agents = (0..self.lanes.len())
+                        .filter(|core| holders >> core & 1 != 0)
+                        .map(Agent::core)
+                        .collect();
+                    if relocation.target == Target::Buffer {
+                        self.devices
+                            .moved(relocation.source, relocation.destination);
+                        agents = agents.with(Agent::IOMMU);
+                    }
+                    Some(TransferEvent::PageTablesSet(agents))
+                }
+                TransferEffect::StartCopy => {
+                    self.mark_phase(at, "wait for invalidations", now);
+                    let entry = self.migrations.moving[at].entry;
+                    if let Some(memory) = &mut self.memory {
+                        memory.start_copy(entry);
+                    }
+                    None
+                }
+                TransferEffect::Clear => {
+                    self.mark_phase(at, "wait for invalidations", now);
+                    let entry = self.migrations.moving[at].entry;
+                    if let Some(memory) = &mut self.memory {
+                        memory
+                            .clear(entry, now)
+                            .expect("all lines are copied when the kernel sends Clear");
+                    }
+                    Some(TransferEvent::Cleared)
+                }
+                TransferEffect::FreeSource => {
+                    self.kernel.free_frame(relocation.source);
+                    let report = &mut self.migrations.report;
+                    report.bytes_copied += PAGE_BYTES;
+                    // Each core misses the page for its own invalidation only.
+                    let costs = self.kernel.costs();
+                    report.unavailable.add(costs.invalidation_cycles);
+                    let began = self.migrations.moving[at].began;
+                    report.lifetime_cycles += Cycles::new(now.get().saturating_sub(began.get()));
+                    self.completed(relocation.target);
+                    None
+                }
+                TransferEffect::AwaitAcknowledgements => None,
+                TransferEffect::FlushDestination
+                | TransferEffect::Migrate
+                | TransferEffect::Abandon => {
+                    unreachable!("a migration that was accepted is past its beginning")
+                }
+            };
+            if let Some(event) = event {
+                effect = expect(&mut self.migrations.moving[at].transfer, event);
+            }
+        }
+    }
+
+    fn mark_phase(&mut self, at: usize, name: &'static str, now: Cycles) {
+        let moving = &mut self.migrations.moving[at];
+        let began = std::mem::replace(&mut moving.phase_began, now);
+        if let Some(timeline) = &mut self.timeline {
+            timeline.migration(moving.entry.index(), name, began, now);
+        }
+    }
+
+    /// Copies the lines that are due, and lets cores invalidate that have had their tick.
+    pub(super) fn advance_moving(&mut self, now: Cycles) {
+        let tick = TICK.at(self.migrations.clock);
+        let copy = self.migrations.copy_time().get().max(1);
+        let mut at = 0;
+        while at < self.migrations.moving.len() {
+            let moving = &self.migrations.moving[at];
+            let elapsed = now.get().saturating_sub(moving.phase_began.get());
+            let entry = moving.entry;
+            if let Some(memory) = &mut self.memory
+                && memory.table().is_copying(entry)
+            {
+                let due = (elapsed * LINES / copy).min(LINES);
+                while self.migrations.moving[at].copied < due {
+                    let copied = memory.copy_line(entry, now);
+                    debug_assert!(copied.is_some());
+                    self.migrations.moving[at].copied += 1;
+                }
+                if self.migrations.moving[at].copied == LINES {
+                    let transfer = &mut self.migrations.moving[at].transfer;
+                    let effect = expect(transfer, TransferEvent::Copied);
+                    self.perform(at, effect, now);
+                }
+            } else if elapsed >= tick.get() {
+                self.acknowledge_all(at, now);
+            } else {
+                // The IOMMU works its queue off by itself.
+                self.acknowledge(at, Agent::IOMMU, now);
+            }
+            at += 1;
+        }
+        self.forget_finished();
+    }
+
+    /// A core has invalidated, or the IOMMU has.
+    fn acknowledge(&mut self, at: usize, agent: Agent, now: Cycles) {
+        let moving = &mut self.migrations.moving[at];
+        if !moving.transfer.missing().contains(agent) {
+            return;
+        }
+        // Requests that the core had sent are served by now: transactions are atomic.
+        for event in [
+            TransferEvent::Invalidated(agent),
+            TransferEvent::Drained(agent),
+        ] {
+            let effect = expect(&mut self.migrations.moving[at].transfer, event);
+            self.perform(at, effect, now);
+        }
+    }
+
+    /// Every core has had its timer tick.
+    pub(super) fn acknowledge_all(&mut self, at: usize, now: Cycles) {
+        let missing = self.migrations.moving[at].transfer.missing();
+        for agent in missing.iter() {
+            if let Some(core) = agent.core_number() {
+                self.invalidate_here(at, core);
+            }
+            self.acknowledge(at, agent, now);
+        }
+    }
+
+    /// A core forgets its own translation of a page that migrates.
+    fn invalidate_here(&mut self, at: usize, core: usize) {
+        let target = self.migrations.moving[at].relocation.target;
+        if let Target::Page { space, page } = target {
+            let range = VirtRange::with_length(page, PAGE_BYTES);
+            self.mmus.invalidate_on(core, space, range);
+        }
+        self.migrations.report.local_invalidations += 1;
+        let work = self.config.machine.kernel.invalidation_cycles;
+        if let Some(timeline) = &mut self.timeline {
+            timeline.span(core, "invalidation", self.windows[core].now(), work);
+        }
+        self.windows[core].kernel(work);
+    }
+
+    /// A core enters the kernel: it invalidates what it owes.
+    #[inline]
+    pub(in crate::engine) fn enter_kernel(&mut self, core: usize) {
+        if !self.migrations.moving.is_empty() {
+            self.pay_invalidations(core);
+        }
+    }
+
+    #[cold]
+    fn pay_invalidations(&mut self, core: usize) {
+        let now = self.now();
+        let agent = Agent::core(core);
+        for at in 0..self.migrations.moving.len() {
+            if self.migrations.moving[at]
+                .transfer
+                .missing()
+                .contains(agent)
+            {
+                self.invalidate_here(at, core);
+                self.acknowledge(at, agent, now);
+            }
+        }
+        self.forget_finished();
+    }
+
+    pub(super) fn forget_finished(&mut self) {
+        self.migrations
+            .moving
+            .retain(|moving| !moving.transfer.is_over());
+    }
+}
+
+/// Tells the operating system's half what happened; the engine never tells it out of turn.
+pub(super) fn expect(transfer: &mut Transfer, event: TransferEvent) -> Option<TransferEffect> {
+    transfer
+        .on(event)
+        .expect("the engine follows the protocol's phases")
+}

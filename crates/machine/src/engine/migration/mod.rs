@@ -1,0 +1,379 @@
+//! Pages that move while programs and devices use them: which, when, how, and who waits.
+//!
+//! The kernel starts migrations at a steady rate, from whatever core's turn it is then. In
+//! software a page is away from the first step to the last (paper 000, Figure 1), other cores are
+//! interrupted, and whoever touches the page waits. In the last level both of the page's frames
+//! stay valid; the steps and what they wait for are those of [`contigua_cache::migration`], and
+//! each core invalidates its own translation when it next enters the kernel, or at its timer tick.
+//!
+//! What would change a page's mapping in another way (a fault, a system call on memory, the
+//! kernel's threads) first waits for the migrations under way to end.
+
+mod llc;
+mod software;
+
+use std::collections::VecDeque;
+
+use contigua_cache::migration::{EntryId, Transfer, TransferEvent};
+use contigua_paging::SpaceId;
+use contigua_program::syscall::Call;
+use contigua_program::wire::Event;
+use contigua_translation::Request;
+use contigua_units::{Cycles, Frame, Megahertz, Nanoseconds, PAGE_BYTES, VirtAddr};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+
+use super::Engine;
+use crate::config::{MigrationConfig, RunConfig, Shootdown};
+use crate::kernel::{Relocation, Target};
+use crate::report::MigrationReport;
+use llc::expect;
+
+/// A core that does not enter the kernel invalidates at its timer tick: LATR's millisecond
+/// (Kumar et al., ASPLOS 2018, section 4.1).
+const TICK: Nanoseconds = Nanoseconds::new(1_000_000);
+/// Pages that TLBs missed last: those in use.
+const RECENT: usize = 64;
+const LINES: u64 = 64;
+
+/// A page that the last level migrates.
+struct Moving {
+    relocation: Relocation,
+    transfer: Transfer,
+    entry: EntryId,
+    began: Cycles,
+    /// When the phase that it is in began.
+    phase_began: Cycles,
+    copied: u64,
+}
+
+/// A page that software has taken away.
+#[derive(Clone, Copy)]
+struct Away {
+    space: SpaceId,
+    page: VirtAddr,
+    /// Cores that are behind this have not come to it yet.
+    from: Cycles,
+    until: Cycles,
+}
+
+/// A page of LATR: away, until every core has had its tick.
+struct Lazy {
+    relocation: Relocation,
+    began: Cycles,
+    due: Cycles,
+}
+
+/// Migrations under way, and the rate of new ones.
+pub(crate) struct Migrations {
+    config: MigrationConfig,
+    clock: Megahertz,
+    /// Cycles between two; 0 for none.
+    interval: u64,
+    next: Cycles,
+    /// When something is due at the latest.
+    due: Cycles,
+    moving: Vec<Moving>,
+    away: Vec<Away>,
+    lazy: Vec<Lazy>,
+    /// Pages that the table had no room for.
+    refused: VecDeque<Relocation>,
+    recent: [(SpaceId, VirtAddr); RECENT],
+    recent_at: usize,
+    random: Xoshiro256PlusPlus,
+    report: MigrationReport,
+}
+
+impl Migrations {
+    pub(super) fn new(config: &RunConfig) -> Self {
+        let clock = config.machine.clock;
+        let cycles_of_second = f64::from(clock.get()) * 1e6;
+        let rate = config.migrations_per_second;
+        let interval = if rate > 0.0 {
+            ((cycles_of_second / rate) as u64).max(1)
+        } else {
+            0
+        };
+        let first = if interval == 0 { u64::MAX } else { interval };
+        Self {
+            config: config.design.migration.clone(),
+            clock,
+            interval,
+            next: Cycles::new(first),
+            due: Cycles::new(first),
+            moving: Vec::new(),
+            away: Vec::new(),
+            lazy: Vec::new(),
+            refused: VecDeque::new(),
+            recent: [(SpaceId(0), VirtAddr::new(0)); RECENT],
+            recent_at: 0,
+            random: Xoshiro256PlusPlus::seed_from_u64(config.seed),
+            report: MigrationReport::default(),
+        }
+    }
+
+    /// When a core has to look at migrations.
+    #[inline]
+    pub(super) fn due(&self) -> Cycles {
+        self.due
+    }
+
+    /// Whether pages migrate in this run.
+    #[inline]
+    pub(super) fn are_on(&self) -> bool {
+        self.interval != 0
+    }
+
+    pub(super) fn reset_counters(&mut self) {
+        self.report = MigrationReport::default();
+    }
+
+    pub(crate) fn report(&self) -> Option<MigrationReport> {
+        self.are_on().then(|| MigrationReport {
+            mechanism: match self.config {
+                MigrationConfig::Software(_) => "software",
+                MigrationConfig::Llc(_) => "llc",
+            },
+            ..self.report.clone()
+        })
+    }
+
+    /// Says when the next core has to look.
+    fn plan(&mut self, now: Cycles) {
+        self.due = self.next;
+        if !self.moving.is_empty() {
+            // Copies advance a line at a time; everything else waits for cores.
+            let copying = self.moving.iter().any(|moving| moving.copied < LINES);
+            let step = if copying {
+                self.copy_time().get() / LINES
+            } else {
+                TICK.at(self.clock).get() / 16
+            };
+            self.due = self.due.min(now + Cycles::new(step.max(1)));
+        }
+        for lazy in &self.lazy {
+            self.due = self.due.min(lazy.due);
+        }
+    }
+
+    fn copy_time(&self) -> Cycles {
+        match &self.config {
+            MigrationConfig::Software(software) => software.copy.at(self.clock),
+            MigrationConfig::Llc(llc) => llc.copy.at(self.clock),
+        }
+    }
+
+    /// A page that is in use.
+    fn candidate(&mut self) -> (SpaceId, VirtAddr) {
+        self.recent[self.random.next_u64() as usize % RECENT]
+    }
+}
+
+impl Engine {
+    /// A TLB missed: the page is in use. When it is away, the access waits for it.
+    pub(super) fn meet_migrating_page(&mut self, request: &Request, time: Cycles) {
+        let migrations = &mut self.migrations;
+        let page = request.address.align_down(PAGE_BYTES);
+        migrations.recent[migrations.recent_at] = (request.space, page);
+        migrations.recent_at = (migrations.recent_at + 1) % RECENT;
+        if migrations.away.is_empty() {
+            return;
+        }
+        let away = migrations.away.iter();
+        let wait = away
+            .filter(|away| away.space == request.space && away.page == page && away.from <= time)
+            .map(|away| away.until.get().saturating_sub(time.get()))
+            .max()
+            .unwrap_or(0);
+        if wait == 0 {
+            return;
+        }
+        // The walk finds the entry not present: a page fault, which sleeps until the page is back.
+        let wait = Cycles::new(wait) + self.config.machine.kernel.page_fault_cycles;
+        migrations.report.waits += 1;
+        migrations.report.wait_cycles += wait;
+        if let Some(timeline) = &mut self.timeline {
+            timeline.span(self.current, "wait for a migrating page", time, wait);
+        }
+        self.charge(wait);
+    }
+
+    /// Does what is due of migrations, on the current core.
+    #[cold]
+    pub(super) fn migrate_pages(&mut self) {
+        let now = self.now();
+        self.migrations.away.retain(|away| away.until > now);
+        self.advance_moving(now);
+        self.advance_lazy(now);
+        while self.migrations.next <= now {
+            self.migrations.next += Cycles::new(self.migrations.interval.max(1));
+            // A core that slept through several does not make up for them.
+            if self.migrations.next <= now {
+                let missed = (now.get() - self.migrations.next.get()) / self.migrations.interval;
+                self.migrations.next += Cycles::new(missed * self.migrations.interval);
+            }
+            self.begin_migration(now);
+        }
+        self.migrations.plan(now);
+    }
+
+    fn begin_migration(&mut self, now: Cycles) {
+        match self.migrations.config.clone() {
+            MigrationConfig::Software(software) => match software.shootdown {
+                Shootdown::Interrupt => self.migrate_in_software(&software, now),
+                Shootdown::Lazy => self.begin_lazy(now),
+            },
+            MigrationConfig::Llc(llc) => {
+                self.migrations.report.requested += 1;
+                let relocation = self.find_page(&[]);
+                let relocation = relocation.or_else(|| {
+                    self.migrations.report.without_page += 1;
+                    None
+                });
+                let waiting = self.migrations.refused.pop_front();
+                for relocation in waiting.into_iter().chain(relocation) {
+                    self.begin_in_llc(&llc, relocation, now);
+                }
+            }
+        }
+    }
+
+    /// A page that can move, with a frame for it to go to. Network buffers and pages of programs
+    /// take turns, as far as there are any. Those of a batch are taken.
+    fn find_page(&mut self, batch: &[Relocation]) -> Option<Relocation> {
+        const ATTEMPTS: usize = 16;
+        let choice = self.migrations.random.next_u64();
+        if choice.is_multiple_of(2)
+            && let Some(frame) = self.devices.buffer(choice >> 1)
+            && !self.is_moving(frame)
+            && !batch.iter().any(|other| other.source == frame)
+            && let Some(relocation) = self.kernel.begin_buffer_relocation(frame)
+        {
+            return Some(relocation);
+        }
+        for _ in 0..ATTEMPTS {
+            let (space, page) = self.migrations.candidate();
+            let away = &self.migrations.away;
+            if away
+                .iter()
+                .any(|away| away.space == space && away.page == page)
+            {
+                continue;
+            }
+            let moving = self
+                .migrations
+                .moving
+                .iter()
+                .map(|moving| &moving.relocation);
+            let lazy = self.migrations.lazy.iter().map(|lazy| &lazy.relocation);
+            let refused = self.migrations.refused.iter();
+            let target = Target::Page { space, page };
+            let mut taken = moving.chain(lazy).chain(refused).chain(batch);
+            if taken.any(|other| other.target == target) {
+                continue;
+            }
+            if let Some(relocation) = self.kernel.begin_relocation(space, page) {
+                return Some(relocation);
+            }
+        }
+        None
+    }
+
+    fn is_moving(&self, frame: Frame) -> bool {
+        let moving = self
+            .migrations
+            .moving
+            .iter()
+            .map(|moving| &moving.relocation);
+        let refused = self.migrations.refused.iter();
+        moving.chain(refused).any(|other| other.source == frame)
+    }
+
+    fn completed(&mut self, target: Target) {
+        let report = &mut self.migrations.report;
+        report.completed += 1;
+        match target {
+            Target::Page { .. } => report.pages += 1,
+            Target::Buffer => report.buffers += 1,
+        }
+    }
+
+    /// Ends all migrations under way, because the kernel is about to change mappings.
+    #[inline]
+    pub(super) fn hurry_migrations(&mut self) {
+        let migrations = &self.migrations;
+        if !(migrations.moving.is_empty()
+            && migrations.lazy.is_empty()
+            && migrations.refused.is_empty())
+        {
+            self.end_migrations();
+        }
+    }
+
+    #[cold]
+    fn end_migrations(&mut self) {
+        let now = self.now();
+        while let Some(relocation) = self.migrations.refused.pop_front() {
+            self.kernel.free_frame(relocation.destination);
+        }
+        for lazy in &mut self.migrations.lazy {
+            // The core that hurries may be behind the one that began.
+            lazy.due = lazy.due.min(now.max(lazy.began));
+            self.migrations.report.hurried += 1;
+        }
+        let latest = self.migrations.lazy.iter().map(|lazy| lazy.due).max();
+        self.advance_lazy(latest.unwrap_or(now).max(now));
+        let copy = self.migrations.copy_time();
+        let mut waited = Cycles::ZERO;
+        for at in 0..self.migrations.moving.len() {
+            self.migrations.report.hurried += 1;
+            while !self.migrations.moving[at].transfer.is_over() {
+                let entry = self.migrations.moving[at].entry;
+                let memory = self.memory.as_mut();
+                if let Some(memory) = memory.filter(|memory| memory.table().is_copying(entry)) {
+                    let left = LINES - self.migrations.moving[at].copied;
+                    waited = waited.max(Cycles::new(copy.get() * left / LINES));
+                    while memory.copy_line(entry, now).is_some() {}
+                    let moving = &mut self.migrations.moving[at];
+                    moving.copied = LINES;
+                    let effect = expect(&mut moving.transfer, TransferEvent::Copied);
+                    self.perform(at, effect, now);
+                } else {
+                    self.acknowledge_all(at, now);
+                }
+            }
+        }
+        self.forget_finished();
+        self.charge(waited);
+    }
+
+    /// Lets migrations end before the kernel handles a fault that may meet them.
+    pub(super) fn before_fault(&mut self, request: &Request) {
+        let page = request.address.align_down(PAGE_BYTES);
+        let space = request.space;
+        let target = Target::Page { space, page };
+        let moving = self
+            .migrations
+            .moving
+            .iter()
+            .map(|moving| &moving.relocation);
+        let lazy = self.migrations.lazy.iter().map(|lazy| &lazy.relocation);
+        let refused = self.migrations.refused.iter();
+        let meets = moving
+            .chain(lazy)
+            .chain(refused)
+            .any(|other| other.target == target);
+        if meets || self.kernel.fault_may_move() {
+            self.hurry_migrations();
+        }
+    }
+
+    /// Lets migrations end before the kernel changes mappings for an event.
+    pub(super) fn before_event(&mut self, event: &Event, call: Option<&Call>) {
+        self.synchronise(event, call);
+        let changes = !call.is_some_and(Call::keeps_mappings);
+        if changes || self.kernel.may_move_soon() {
+            self.hurry_migrations();
+        }
+    }
+}

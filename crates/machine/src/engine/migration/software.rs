@@ -1,0 +1,158 @@
+//! Pages that software moves (paper 000, Figure 1): away from the first step to the last.
+
+use contigua_units::{Cycles, PAGE_BYTES, VirtRange};
+
+use super::{Away, Engine, LINES, Lazy, TICK};
+use crate::config::SoftwareMigration;
+use crate::kernel::{Relocation, Target};
+
+impl Engine {
+    /// Figure 1 of paper 000, for a batch of pages: clear their entries, invalidate here, interrupt
+    /// the others and wait for them, copy, write the entries.
+    pub(super) fn migrate_in_software(&mut self, software: &SoftwareMigration, now: Cycles) {
+        let mut batch = Vec::new();
+        let mut victims = 0;
+        for _ in 0..software.batch.max(1) {
+            self.migrations.report.requested += 1;
+            match self.find_page(&batch) {
+                Some(relocation) => {
+                    victims |= self.mmus.holders_of(relocation.target);
+                    batch.push(relocation);
+                }
+                None => self.migrations.report.without_page += 1,
+            }
+        }
+        if batch.is_empty() {
+            return;
+        }
+        victims &= !(1 << self.current);
+        let costs = self.kernel.costs().clone();
+        let pages = batch.len() as u64;
+        let copy = self.migrations.copy_time();
+        let targets = u64::from(victims.count_ones());
+        let clear = costs.page_table_entry_cycles * pages;
+        let mut shootdown = costs.invalidation_cycles;
+        if targets > 0 {
+            shootdown += costs.interrupt_cycles + costs.interrupt_target_cycles * targets;
+        }
+        let restore = copy + costs.page_table_entry_cycles;
+        let work = clear + shootdown + restore * pages;
+        for (number, relocation) in (0_u64..).zip(&batch) {
+            let start = now + costs.page_table_entry_cycles * number;
+            let until = now + clear + shootdown + restore * (number + 1);
+            self.copy_through_caches(relocation, now);
+            self.finish_in_software(relocation, start, until);
+        }
+        let report = &mut self.migrations.report;
+        report.interprocessor_interrupts += targets;
+        report.lifetime_cycles += work * pages;
+        if let Some(timeline) = &mut self.timeline {
+            timeline.span(self.current, "software migration", now, work);
+        }
+        let handler = costs.interrupt_handler_cycles + costs.invalidation_cycles;
+        self.interrupt(victims, handler);
+        self.charge(work);
+    }
+
+    /// The effect of a copy on caches: the copying core reads one frame and writes the other.
+    fn copy_through_caches(&mut self, relocation: &Relocation, now: Cycles) {
+        use contigua_cache::AccessKind::{Read, Write};
+        use contigua_cache::coherent::CoreRequest;
+        let Some(memory) = &mut self.memory else {
+            return;
+        };
+        for line in 0..LINES {
+            for (frame, kind) in [(relocation.source, Read), (relocation.destination, Write)] {
+                let first = frame.address().get();
+                let request = CoreRequest {
+                    core: self.current,
+                    address: contigua_units::PhysAddr::new(first + line * PAGE_BYTES / LINES),
+                    kind,
+                    time: now,
+                    instruction: 0,
+                };
+                memory.access(&request, |()| ());
+            }
+        }
+    }
+
+    /// The page has moved, as far as everybody who waited can tell.
+    fn finish_in_software(&mut self, relocation: &Relocation, start: Cycles, until: Cycles) {
+        self.kernel.switch(relocation);
+        self.invalidate_everywhere(relocation.target);
+        self.kernel.free_frame(relocation.source);
+        if relocation.target == Target::Buffer {
+            self.devices
+                .moved(relocation.source, relocation.destination);
+        }
+        self.away(relocation.target, start, until);
+        let report = &mut self.migrations.report;
+        report
+            .unavailable
+            .add(Cycles::new(until.get() - start.get()));
+        report.bytes_copied += PAGE_BYTES;
+        self.completed(relocation.target);
+    }
+
+    fn away(&mut self, target: Target, from: Cycles, until: Cycles) {
+        if let Target::Page { space, page } = target {
+            self.migrations.away.push(Away {
+                space,
+                page,
+                from,
+                until,
+            });
+        }
+    }
+
+    fn invalidate_everywhere(&mut self, target: Target) {
+        if let Target::Page { space, page } = target {
+            let range = VirtRange::with_length(page, PAGE_BYTES);
+            for core in 0..self.lanes.len() {
+                self.mmus.invalidate_on(core, space, range);
+            }
+        }
+    }
+
+    /// LATR: the entry is cleared, nobody is interrupted, and the page is copied when every core
+    /// has had its tick.
+    pub(super) fn begin_lazy(&mut self, now: Cycles) {
+        self.migrations.report.requested += 1;
+        let Some(relocation) = self.find_page(&[]) else {
+            self.migrations.report.without_page += 1;
+            return;
+        };
+        let costs = self.kernel.costs();
+        let start = costs.page_table_entry_cycles + costs.invalidation_cycles;
+        let due = now + TICK.at(self.migrations.clock);
+        let until = due + self.migrations.copy_time() + costs.page_table_entry_cycles;
+        let handler = costs.invalidation_cycles;
+        let others = self.mmus.holders_of(relocation.target) & !(1 << self.current);
+        self.migrations.report.local_invalidations += u64::from(others.count_ones());
+        self.away(relocation.target, now, until);
+        self.migrations.lazy.push(Lazy {
+            relocation,
+            began: now,
+            due,
+        });
+        self.charge(start);
+        self.interrupt(others, handler);
+    }
+
+    pub(super) fn advance_lazy(&mut self, now: Cycles) {
+        let mut at = 0;
+        while at < self.migrations.lazy.len() {
+            if self.migrations.lazy[at].due > now {
+                at += 1;
+                continue;
+            }
+            let lazy = self.migrations.lazy.remove(at);
+            let work = self.migrations.copy_time() + self.kernel.costs().page_table_entry_cycles;
+            let until = lazy.due + work;
+            self.copy_through_caches(&lazy.relocation, now);
+            self.finish_in_software(&lazy.relocation, lazy.began, until);
+            self.migrations.report.lifetime_cycles += Cycles::new(until.get() - lazy.began.get());
+            self.charge(work);
+        }
+    }
+}
