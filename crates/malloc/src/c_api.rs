@@ -24,6 +24,16 @@ fn no_memory() {
 /// C `malloc`.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc(size: usize) -> *mut c_void {
+    let memory = heap::allocate_at_hand(size);
+    if memory.is_null() {
+        return malloc_slowly(size);
+    }
+    memory.cast()
+}
+
+#[cold]
+#[inline(never)]
+extern "C" fn malloc_slowly(size: usize) -> *mut c_void {
     or_no_memory(heap::allocate(size))
 }
 

@@ -9,7 +9,7 @@
 //! Each sequence reads `cpus` and `base` anew: while `cpus` is 0, no sequence passes, and after a
 //! fence (`sys::fence_rseq`) whoever set it owns all slabs.
 
-use core::sync::atomic::{AtomicIsize, AtomicU32, AtomicUsize};
+use core::sync::atomic::{AtomicIsize, AtomicU32, AtomicUsize, Ordering};
 
 use crate::near::near;
 
@@ -41,6 +41,12 @@ pub static HOT: Hot = Hot {
 #[inline(always)]
 pub fn hot() -> &'static Hot {
     near!(HOT: Hot)
+}
+
+/// Where a thread's shared area lies from its thread pointer; 0 if there is none.
+#[inline(always)]
+pub fn area() -> isize {
+    hot().offset.load(Ordering::Relaxed)
 }
 
 #[cfg(target_arch = "x86_64")]

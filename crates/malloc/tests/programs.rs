@@ -207,7 +207,10 @@ fn does_each_mistake_end_the_process_and_name_the_pointer() {
     let mistakes = [
         ("double-small", "double free"),
         ("double-later", "double free"),
+        ("double-next-but-one", "double free"),
+        ("double-long-ago", "double free"),
         ("double-other-thread", "double free"),
+        ("write-after-free", "a write to it after it was freed"),
         ("double-large", "free"),
         ("inside", "no allocated object begins"),
         ("inside-large", "no allocated object begins"),

@@ -10,12 +10,12 @@ pub fn cpu() -> u32 {
 }
 /// Nothing.
 #[inline(always)]
-pub fn pop(_class: usize) -> usize {
+pub fn pop(_area: isize, _class: usize) -> usize {
     0
 }
 /// Not done.
 #[inline(always)]
-pub fn push(_class: usize, _item: usize) -> bool {
+pub fn push(_area: isize, _class: usize, _item: usize) -> bool {
     false
 }
 /// None.
