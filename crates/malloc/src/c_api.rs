@@ -1,4 +1,7 @@
 //! The C and POSIX surface, and the control functions of `contigua_malloc.h`.
+//!
+//! Without the feature `interpose` the functions are the same, but not the process's: only Rust
+//! code that names them calls them, as fuzzing does.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::fmt::Write;
@@ -22,7 +25,7 @@ fn no_memory() {
 }
 
 /// C `malloc`.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "interpose", unsafe(no_mangle))]
 pub extern "C" fn malloc(size: usize) -> *mut c_void {
     let memory = heap::allocate_at_hand(size);
     if memory.is_null() {
@@ -38,7 +41,7 @@ extern "C" fn malloc_slowly(size: usize) -> *mut c_void {
 }
 
 /// C `calloc`.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "interpose", unsafe(no_mangle))]
 pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     or_no_memory(
         count
@@ -51,7 +54,7 @@ pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
 ///
 /// # Safety
 /// As the C standard says: `memory` is null or allocated, and not used any more.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "interpose", unsafe(no_mangle))]
 pub unsafe extern "C" fn free(memory: *mut c_void) {
     // SAFETY: the caller's promise.
     unsafe { heap::free(memory.cast()) };
@@ -61,7 +64,7 @@ pub unsafe extern "C" fn free(memory: *mut c_void) {
 ///
 /// # Safety
 /// As the C standard says: `memory` is null or allocated.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "interpose", unsafe(no_mangle))]
 pub unsafe extern "C" fn realloc(memory: *mut c_void, size: usize) -> *mut c_void {
     if memory.is_null() {
         return malloc(size);
@@ -79,7 +82,7 @@ pub unsafe extern "C" fn realloc(memory: *mut c_void, size: usize) -> *mut c_voi
 ///
 /// # Safety
 /// As [`realloc`].
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "interpose", unsafe(no_mangle))]
 pub unsafe extern "C" fn reallocarray(
     memory: *mut c_void,
     count: usize,
@@ -96,7 +99,7 @@ pub unsafe extern "C" fn reallocarray(
 ///
 /// # Safety
 /// As [`free`].
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "interpose", unsafe(no_mangle))]
 pub unsafe extern "C" fn free_sized(memory: *mut c_void, _size: usize) {
     // SAFETY: the caller's promise. The size is looked up all the same, which finds mistakes.
     unsafe { heap::free(memory.cast()) };
@@ -106,20 +109,20 @@ pub unsafe extern "C" fn free_sized(memory: *mut c_void, _size: usize) {
 ///
 /// # Safety
 /// As [`free`].
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "interpose", unsafe(no_mangle))]
 pub unsafe extern "C" fn free_aligned_sized(memory: *mut c_void, _align: usize, _size: usize) {
     // SAFETY: the caller's promise.
     unsafe { heap::free(memory.cast()) };
 }
 
 /// C11 `aligned_alloc`.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "interpose", unsafe(no_mangle))]
 pub extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
     memalign(align, size)
 }
 
 /// `memalign`. An alignment that is no power of two is an error.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "interpose", unsafe(no_mangle))]
 pub extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
     if !align.is_power_of_two() {
         sys::set_errno(libc::EINVAL);
@@ -132,7 +135,7 @@ pub extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
 ///
 /// # Safety
 /// `out` can be written to.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "interpose", unsafe(no_mangle))]
 pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, size: usize) -> c_int {
     if !align.is_power_of_two() || !align.is_multiple_of(size_of::<usize>()) {
         return libc::EINVAL;
@@ -147,13 +150,13 @@ pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, siz
 }
 
 /// `valloc`: aligned to a page of the system.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "interpose", unsafe(no_mangle))]
 pub extern "C" fn valloc(size: usize) -> *mut c_void {
     or_no_memory(heap::allocate_aligned(size, PAGE))
 }
 
 /// `pvalloc`: whole pages of the system.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "interpose", unsafe(no_mangle))]
 pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
     or_no_memory(
         size.max(1)
@@ -166,21 +169,21 @@ pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
 ///
 /// # Safety
 /// `memory` is null or allocated.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "interpose", unsafe(no_mangle))]
 pub unsafe extern "C" fn malloc_usable_size(memory: *mut c_void) -> usize {
     heap::usable_size(memory.cast())
 }
 
 /// GNU `malloc_trim`: empty all caches and give all free memory but `keep` bytes back. 1 if that
 /// was any.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "interpose", unsafe(no_mangle))]
 pub extern "C" fn malloc_trim(keep: usize) -> c_int {
     c_int::from(control::trim(keep) > 0)
 }
 
 /// GNU `mallopt`. No parameter of glibc's heap has a meaning here; 1 says that the call is known,
 /// because programs take 0 for a failure.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "interpose", unsafe(no_mangle))]
 pub extern "C" fn mallopt(_parameter: c_int, _value: c_int) -> c_int {
     1
 }
@@ -219,7 +222,7 @@ pub struct Mallinfo {
 }
 
 /// GNU `mallinfo2`.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "interpose", unsafe(no_mangle))]
 pub extern "C" fn mallinfo2() -> Mallinfo2 {
     setup::ensure();
     let page = telemetry::collect();
@@ -237,7 +240,7 @@ pub extern "C" fn mallinfo2() -> Mallinfo2 {
 }
 
 /// GNU `mallinfo`.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "interpose", unsafe(no_mangle))]
 #[allow(clippy::cast_possible_wrap, reason = "the interface wraps")]
 pub extern "C" fn mallinfo() -> Mallinfo {
     let wide = mallinfo2();
@@ -258,7 +261,7 @@ pub extern "C" fn mallinfo() -> Mallinfo {
 }
 
 /// GNU `malloc_stats`: the figures, on standard error.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "interpose", unsafe(no_mangle))]
 pub extern "C" fn malloc_stats() {
     let mut line = sys::Line::<{ 16 << 10 }>::new();
     let _ = telemetry::write_text(&mut line);
