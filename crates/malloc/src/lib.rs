@@ -52,6 +52,8 @@ mod transfer;
 pub mod c_api;
 #[cfg(feature = "interpose")]
 mod cxx;
+#[cfg(feature = "interpose")]
+mod deepbind;
 
 use core::alloc::{GlobalAlloc, Layout};
 
