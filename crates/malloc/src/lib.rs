@@ -29,6 +29,8 @@ mod background;
 mod central;
 mod classes;
 pub mod control;
+mod dump;
+mod files;
 mod fork;
 mod front;
 mod heap;
@@ -37,6 +39,7 @@ mod lock;
 mod near;
 mod pagemap;
 mod pages;
+mod profile;
 mod rseq;
 mod settings;
 mod setup;
@@ -135,4 +138,5 @@ static DESTRUCTOR: extern "C" fn() = telemetry_at_exit;
 #[cfg(not(test))]
 extern "C" fn telemetry_at_exit() {
     telemetry::at_exit();
+    profile::at_exit();
 }

@@ -9,7 +9,7 @@
 //! Each sequence reads `cpus` and `base` anew: while `cpus` is 0, no sequence passes, and after a
 //! fence (`sys::fence_rseq`) whoever set it owns all slabs.
 
-use core::sync::atomic::{AtomicIsize, AtomicU32, AtomicUsize};
+use core::sync::atomic::{AtomicIsize, AtomicU32, AtomicUsize, Ordering};
 
 use crate::near::near;
 
@@ -26,6 +26,9 @@ pub struct Hot {
     pub offset: AtomicIsize,
     /// What marks of freed objects are made with.
     pub key: AtomicUsize,
+    /// `offset` as allocation's quick path sees it: 0 while allocations are counted for a profile,
+    /// so that each of them leaves that path, which need not ask.
+    pub quick: AtomicIsize,
 }
 
 /// The process's.
@@ -35,6 +38,7 @@ pub static HOT: Hot = Hot {
     reserved: AtomicU32::new(0),
     offset: AtomicIsize::new(0),
     key: AtomicUsize::new(0),
+    quick: AtomicIsize::new(0),
 };
 
 /// [`HOT`], by the short way.
@@ -50,4 +54,16 @@ mod sequences;
 #[path = "rseq/none.rs"]
 mod sequences;
 
-pub use sequences::{cpu, find, open, pop, pop_all, push, push_all};
+pub use sequences::{cpu, find, open, pop_all, push, push_all};
+
+/// Take the object on top of this CPU's stack; 0 if there is none, or if allocations are counted.
+#[inline(always)]
+pub fn pop(class: usize) -> usize {
+    sequences::pop(class, hot().quick.load(Ordering::Relaxed))
+}
+
+/// As [`pop`], whether allocations are counted or not.
+#[inline(always)]
+pub fn pop_counted(class: usize) -> usize {
+    sequences::pop(class, hot().offset.load(Ordering::Relaxed))
+}

@@ -10,7 +10,7 @@ pub fn cpu() -> u32 {
 }
 /// Nothing.
 #[inline(always)]
-pub fn pop(_class: usize) -> usize {
+pub fn pop(_class: usize, _offset: isize) -> usize {
     0
 }
 /// Not done.

@@ -49,11 +49,11 @@ pub fn cpu() -> u32 {
     cpu
 }
 
-/// Take the object on top of this CPU's stack; 0 if there is none.
+/// Take the object on top of this CPU's stack; 0 if there is none, or if `offset`, where the area
+/// lies, is 0.
 #[inline(always)]
-pub fn pop(class: usize) -> usize {
+pub fn pop(class: usize, offset: isize) -> usize {
     let hot = hot();
-    let offset = hot.offset.load(Ordering::Relaxed);
     if offset == 0 {
         return 0;
     }
