@@ -221,6 +221,7 @@ fn free_other(memory: *mut u8) {
 }
 
 /// Bytes that may be used at `memory`; 0 for null.
+#[cfg(feature = "interpose")]
 pub fn usable_size(memory: *mut u8) -> usize {
     if memory.is_null() {
         return 0;

@@ -117,8 +117,10 @@ unsafe impl GlobalAlloc for ContiguaMalloc {
     }
 }
 
-/// Run by the loader before the program.
-#[cfg(not(test))]
+/// Run by the loader before the program. A program that does not use the allocator for everything
+/// may not use it at all, but read the figures of others: then nothing happens before its first
+/// allocation.
+#[cfg(all(not(test), feature = "interpose"))]
 #[used]
 #[unsafe(link_section = ".init_array")]
 static CONSTRUCTOR: extern "C" fn() = {
