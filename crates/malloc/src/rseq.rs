@@ -50,9 +50,11 @@ pub fn hot() -> &'static Hot {
 #[cfg(target_arch = "x86_64")]
 #[path = "rseq/x86_64.rs"]
 mod sequences;
-#[cfg(not(target_arch = "x86_64"))]
-#[path = "rseq/none.rs"]
+#[cfg(target_arch = "aarch64")]
+#[path = "rseq/aarch64.rs"]
 mod sequences;
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+compile_error!("contigua-malloc runs on x86-64 and aarch64");
 
 pub use sequences::{cpu, find, open, pop_all, push, push_all};
 
