@@ -7,7 +7,7 @@ SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Carg
 	pyproject.toml $(shell find python/contigua -name '*.py' -o -name '*.toml')
 
 .PHONY: help demo test test-rust test-python soak check-protocol experiments bench lint fmt setup malloc-library clean
-.PHONY: bench-malloc install-malloc help demo test test-rust test-python soak check-protocol experiments bench lint fmt setup clean
+.PHONY: bench-malloc check-programs install-malloc help demo test test-rust test-python soak check-protocol experiments bench lint fmt setup clean
 
 help:
 	@echo 'make demo   set up, run redis and a graph search on simulated servers, show the tables'
@@ -17,6 +17,7 @@ help:
 	@echo 'make experiments  repeat the published figures, the quick way (minutes)'
 	@echo 'make bench  measure speed (Criterion for parts, whole runs for the rest)'
 	@echo 'make bench-malloc  compare our malloc with four others (minutes; writes docs/malloc.md)'
+	@echo 'make check-programs [PROGRAMS="redis node"]  run real programs under our malloc (an hour)'
 	@echo 'make install-malloc [PREFIX=/usr/local]  install libcontigua_malloc'
 	@echo 'make lint   check formatting, lints and types'
 	@echo 'make fmt    format everything'
@@ -71,6 +72,10 @@ bench-malloc:
 		dpkg -s $$package >/dev/null 2>&1 || apt-get install -y $$package || exit 1; done
 	cargo build --release -p contigua-malloc
 	$(PYTHON) benches/malloc.py
+
+# Installs what it needs. A program that passed with this build is not run again unless it is named.
+check-programs: malloc-library
+	$(PYTHON) benches/programs $(PROGRAMS)
 
 PREFIX ?= /usr/local
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)

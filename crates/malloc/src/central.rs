@@ -178,6 +178,12 @@ pub fn give(class: usize, objects: &[usize]) {
     for part in objects.chunks(MAX_BATCH) {
         let mut count = 0;
         {
+            // The metadata of objects that were freed in no order is cold: ask for all of it at once.
+            for &object in part {
+                if let Some(span) = pagemap::span(object) {
+                    pagemap::prefetch(span.as_ptr() as usize);
+                }
+            }
             let mut central = CENTRAL[class].lock();
             let (mut span, mut begin, mut end) = (null_mut::<Span>(), 0, 0);
             for &object in part {

@@ -95,7 +95,17 @@ fn new_failed(size: usize, align: usize, throws: bool) -> *mut c_void {
 
 #[inline(always)]
 fn new(size: usize, throws: bool) -> *mut c_void {
-    let memory = heap::allocate(size);
+    let memory = heap::allocate_at_hand(size);
+    if memory.is_null() {
+        return new_slowly(size, throws);
+    }
+    memory.cast()
+}
+
+#[cold]
+#[inline(never)]
+extern "C-unwind" fn new_slowly(size: usize, throws: bool) -> *mut c_void {
+    let memory = heap::allocate_missed(size);
     if memory.is_null() {
         return new_failed(size, 1, throws);
     }

@@ -51,10 +51,12 @@ mod telemetry;
 mod tls;
 mod transfer;
 
-#[cfg(feature = "interpose")]
+#[allow(clippy::must_use_candidate, reason = "their callers are C")]
 pub mod c_api;
 #[cfg(feature = "interpose")]
 mod cxx;
+#[cfg(feature = "interpose")]
+mod deepbind;
 
 use core::alloc::{GlobalAlloc, Layout};
 

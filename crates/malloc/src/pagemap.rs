@@ -65,6 +65,21 @@ pub fn span(address: usize) -> Option<NonNull<Span>> {
     NonNull::new(leaf(address)?.spans[slot(address)].load(Ordering::Acquire))
 }
 
+/// Ask for what lies at `address`, which will be needed soon.
+#[inline(always)]
+pub fn prefetch(address: usize) {
+    // SAFETY: a prefetch changes nothing that a program can see, whatever the address. Needed
+    // because the language has no such operation.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        core::arch::asm!("prefetcht0 byte ptr [{0}]", in(reg) address,
+            options(nostack, preserves_flags, readonly));
+        #[cfg(target_arch = "aarch64")]
+        core::arch::asm!("prfm pldl1keep, [{0}]", in(reg) address,
+            options(nostack, preserves_flags, readonly));
+    }
+}
+
 /// Make a leaf for `address`; `false` if there is no memory.
 fn ensure(address: usize) -> bool {
     let Some(root) = ROOT.get(address >> (PAGE_SHIFT + LEAF_BITS)) else {

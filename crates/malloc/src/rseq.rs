@@ -47,6 +47,18 @@ pub fn hot() -> &'static Hot {
     near!(HOT: Hot)
 }
 
+/// Where a thread's shared area lies from its thread pointer; 0 if there is none.
+#[inline(always)]
+pub fn area() -> isize {
+    hot().offset.load(Ordering::Relaxed)
+}
+
+/// The same as allocation's quick path sees it: 0 while allocations are counted for a profile, too.
+#[inline(always)]
+pub fn quick_area() -> isize {
+    hot().quick.load(Ordering::Relaxed)
+}
+
 #[cfg(target_arch = "x86_64")]
 #[path = "rseq/x86_64.rs"]
 mod sequences;
@@ -56,16 +68,4 @@ mod sequences;
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 compile_error!("contigua-malloc runs on x86-64 and aarch64");
 
-pub use sequences::{cpu, find, open, pop_all, push, push_all};
-
-/// Take the object on top of this CPU's stack; 0 if there is none, or if allocations are counted.
-#[inline(always)]
-pub fn pop(class: usize) -> usize {
-    sequences::pop(class, hot().quick.load(Ordering::Relaxed))
-}
-
-/// As [`pop`], whether allocations are counted or not.
-#[inline(always)]
-pub fn pop_counted(class: usize) -> usize {
-    sequences::pop(class, hot().offset.load(Ordering::Relaxed))
-}
+pub use sequences::{cpu, find, open, pop, pop_all, push, push_all};

@@ -6,7 +6,7 @@ mod common;
 
 use std::process::Command;
 
-use common::{CACHES, compile, expect_success, library, library_directory, run};
+use common::{CACHES, compile, expect_success, library, library_directory, run, scratch};
 
 fn works(name: &str, arguments: &[&str]) {
     let program = compile(name, &[]);
@@ -98,6 +98,26 @@ fn do_loaded_and_unloaded_libraries_work() {
 }
 
 #[test]
+fn do_libraries_work_that_are_bound_to_themselves_first() {
+    // The outer library finds the inner one by its own path, which is nobody else's.
+    let inner = scratch().join("apart");
+    std::fs::create_dir_all(&inner).expect("a directory");
+    let built = compile("deepbind_inner.c", &["-shared", "-fPIC"]);
+    std::fs::copy(&built, inner.join("libinner.so")).expect("a copy");
+    let path = format!("-Wl,-rpath,{}", inner.display());
+    let outer = compile("deepbind_outer.c", &["-shared", "-fPIC", "-ldl", &path]);
+    let program = compile("deepbind.c", &["-ldl"]);
+    for variables in CACHES {
+        expect_success(&program, &[outer.to_str().expect("UTF-8")], &variables);
+    }
+}
+
+#[test]
+fn may_a_program_bring_a_malloc_without_reallocarray() {
+    works("own_malloc.c", &[]);
+}
+
+#[test]
 fn may_a_constructor_allocate_before_us() {
     let library_early = compile("early.c", &["-shared", "-fPIC"]);
     let program = compile("alignment.c", &[]);
@@ -123,7 +143,10 @@ fn does_each_mistake_end_the_process_and_name_the_pointer() {
     let mistakes = [
         ("double-small", "double free"),
         ("double-later", "double free"),
+        ("double-next-but-one", "double free"),
+        ("double-long-ago", "double free"),
         ("double-other-thread", "double free"),
+        ("write-after-free", "a write to it after it was freed"),
         ("double-large", "free"),
         ("inside", "no allocated object begins"),
         ("inside-large", "no allocated object begins"),

@@ -90,13 +90,9 @@ pub fn cpu() -> u32 {
     unsafe { area(offset).add(1).read_volatile() }
 }
 
-/// Take the object on top of this CPU's stack; 0 if there is none, or if `offset`, where the area
-/// lies, is 0.
+/// Take the object on top of this CPU's stack; 0 if there is none.
 #[inline(always)]
-pub fn pop(class: usize, offset: isize) -> usize {
-    if offset == 0 {
-        return 0;
-    }
+pub fn pop(offset: isize, class: usize) -> usize {
     let item: usize;
     // SAFETY: reads and writes only the thread's own area and, between labels 3 and 4, the slab of
     // the CPU it runs on, whose stacks nobody else touches while the sequence lasts; an interrupted
@@ -108,21 +104,19 @@ pub fn pop(class: usize, offset: isize) -> usize {
             "mov {item}, xzr",
             slab!(),
             "ldrh {current:w}, [{head}]",
-            "ldrh {next:w}, [{head}, #2]",
-            "cmp {current:w}, {next:w}",
+            "ldrh {begin:w}, [{head}, #2]",
+            "cmp {current:w}, {begin:w}",
             "b.ls 5f",
-            "add {slab}, {slab}, {current}, lsl #3",
             "sub {current:w}, {current:w}, #1",
-            "ldp {next}, {item}, [{slab}, #-16]",
+            "ldr {item}, [{slab}, {current}, lsl #3]",
             "strh {current:w}, [{head}]",
             "4:",
-            "prfm pldl1keep, [{next}]",
             "5:",
             item = out(reg) item,
             slab = out(reg) _,
             head = out(reg) _,
             current = out(reg) _,
-            next = out(reg) _,
+            begin = out(reg) _,
             area = in(reg) area(offset),
             class = in(reg) class,
             hot = in(reg) hot(),
@@ -133,26 +127,30 @@ pub fn pop(class: usize, offset: isize) -> usize {
     item
 }
 
-/// Put an object on top of this CPU's stack; `false` if it is full.
+/// Put an object on top of this CPU's stack; `false` if the stack is full, or if the object is one
+/// of the two on its top.
 #[inline(always)]
-pub fn push(class: usize, item: usize) -> bool {
-    let offset = hot().offset.load(Ordering::Relaxed);
-    if offset == 0 {
-        return false;
-    }
+pub fn push(offset: isize, class: usize, item: usize) -> bool {
     let done: u32;
     // SAFETY: as in `pop`. The slot above the top belongs to nobody before `current` counts it, so
-    // a sequence that is interrupted behind the first store has changed nothing.
+    // a sequence that is interrupted behind the first store has changed nothing. What lies below
+    // the first slot of a class is another one's, or a header, and only compared.
     unsafe {
         asm!(
             begin!(),
             "mov {done:w}, wzr",
             slab!(),
             "ldrh {current:w}, [{head}]",
-            "ldrh {end:w}, [{head}, #4]",
-            "cmp {current:w}, {end:w}",
+            "ldrh {other:w}, [{head}, #4]",
+            "cmp {current:w}, {other:w}",
             "b.hs 5f",
-            "str {item}, [{slab}, {current}, lsl #3]",
+            "add {slab}, {slab}, {current}, lsl #3",
+            "ldp {other}, {done:x}, [{slab}, #-16]",
+            "cmp {other}, {item}",
+            "ccmp {done:x}, {item}, #4, ne",
+            "mov {done:w}, wzr",
+            "b.eq 5f",
+            "str {item}, [{slab}]",
             "add {current:w}, {current:w}, #1",
             "strh {current:w}, [{head}]",
             "4:",
@@ -162,7 +160,7 @@ pub fn push(class: usize, item: usize) -> bool {
             slab = out(reg) _,
             head = out(reg) _,
             current = out(reg) _,
-            end = out(reg) _,
+            other = out(reg) _,
             area = in(reg) area(offset),
             class = in(reg) class,
             item = in(reg) item,

@@ -12,6 +12,11 @@ static void *free_it(void *p) {
     return NULL;
 }
 
+/* What was freed twice must not be handed out twice. */
+static void use_again(size_t size) {
+    for (int i = 0; i < 100000; i++) memset(opaque(malloc(size)), 'u', size);
+}
+
 int main(int count, char **arguments) {
     CHECK(count == 2);
     const char *what = arguments[1];
@@ -26,12 +31,32 @@ int main(int count, char **arguments) {
         free(p);
         for (int i = 0; i < 1000; i++) free(opaque(malloc(3000)));
         free(opaque(p));
+    } else if (!strcmp(what, "double-next-but-one")) {
+        p = say(malloc(100));
+        char *other = opaque(malloc(100));
+        free(p);
+        free(other);
+        free(opaque(p));
+    } else if (!strcmp(what, "double-long-ago")) {
+        char *others[100];
+        p = say(malloc(100));
+        for (int i = 0; i < 100; i++) others[i] = opaque(malloc(100));
+        free(p);
+        for (int i = 0; i < 100; i++) free(others[i]);
+        free(opaque(p));
+        use_again(100);
     } else if (!strcmp(what, "double-other-thread")) {
         pthread_t thread;
         p = say(malloc(50));
         free(p);
         pthread_create(&thread, NULL, free_it, p);
         pthread_join(thread, NULL);
+        use_again(50);
+    } else if (!strcmp(what, "write-after-free")) {
+        p = say(malloc(100));
+        free(p);
+        memset(opaque(p), 1, 100);
+        use_again(100);
     } else if (!strcmp(what, "double-large")) {
         p = say(malloc(1 << 20));
         free(p);

@@ -1,0 +1,7 @@
+"""A browser."""
+
+from __future__ import annotations
+
+from trial import Program
+
+PROGRAMS: list[Program] = []

@@ -1,0 +1,7 @@
+"""Test suites of others."""
+
+from __future__ import annotations
+
+from trial import Program
+
+PROGRAMS: list[Program] = []
