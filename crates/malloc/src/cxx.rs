@@ -105,7 +105,7 @@ fn new(size: usize, throws: bool) -> *mut c_void {
 #[cold]
 #[inline(never)]
 extern "C-unwind" fn new_slowly(size: usize, throws: bool) -> *mut c_void {
-    let memory = heap::allocate(size);
+    let memory = heap::allocate_missed(size);
     if memory.is_null() {
         return new_failed(size, 1, throws);
     }

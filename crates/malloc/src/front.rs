@@ -14,7 +14,7 @@ use crate::pagemap::prefetch;
 use crate::rseq::{self, HOT};
 use crate::slab::{SLAB_BYTES, SLAB_SHIFT, Slab};
 use crate::span::FRESH;
-use crate::{central, heap, pages, setup, sys, tls, transfer};
+use crate::{central, heap, pages, profile, setup, sys, tls, transfer};
 
 /// CPUs that have a slab when slabs are not being drained.
 static CPUS: AtomicU32 = AtomicU32::new(0);
@@ -50,6 +50,7 @@ pub fn start(cpus: u32, budget: Option<i32>, per_cpu: bool) {
     HOT.base.store(base.as_ptr() as usize, Ordering::Relaxed);
     CPUS.store(cpus, Ordering::Relaxed);
     HOT.offset.store(offset, Ordering::Release);
+    HOT.quick.store(offset, Ordering::Release);
     HOT.cpus.store(cpus, Ordering::Release);
 }
 
@@ -168,7 +169,7 @@ impl Place {
 /// An object of `class` from the CPU's cache; 0 if none is there.
 #[inline(always)]
 pub fn at_hand(class: usize) -> usize {
-    match rseq::area() {
+    match rseq::quick_area() {
         0 => 0,
         area => rseq::pop(area, class),
     }
@@ -177,9 +178,39 @@ pub fn at_hand(class: usize) -> usize {
 /// An object of `class`; 0 if there is no memory.
 pub fn allocate(class: usize) -> usize {
     match at_hand(class) {
-        0 => refill(class),
+        0 => missed(class),
         item => item,
     }
+}
+
+/// An object of `class` that is not at hand: its stack is empty, or a profile counts allocations.
+pub fn missed(class: usize) -> usize {
+    if profile::is_on() {
+        if profile::small(class) {
+            return due(class);
+        }
+        let area = rseq::area();
+        if area != 0 {
+            let item = rseq::pop(area, class);
+            if item != 0 {
+                return item;
+            }
+        }
+    }
+    refill(class)
+}
+
+/// An allocation that is a sample, unless the thread may take none now.
+#[cold]
+#[inline(never)]
+fn due(class: usize) -> usize {
+    let sampled = profile::sample_small(class);
+    if sampled == 0 {
+        return refill(class);
+    }
+    // SAFETY: an object begins here that nobody has. Needed because what is not in use is marked.
+    unsafe { (sampled as *mut usize).write(heap::mark_of(sampled)) };
+    sampled
 }
 
 /// Take an object of `class` back, and mark it.
@@ -438,6 +469,14 @@ pub struct Cached {
 }
 
 impl Cached {
+    /// Nothing.
+    pub const NONE: Self = Self {
+        cpu: 0,
+        transfer: 0,
+        central: 0,
+        spans: 0,
+    };
+
     /// Bytes in small objects that the program has (or that a thread caches).
     pub fn in_use(&self) -> usize {
         self.spans
@@ -447,15 +486,24 @@ impl Cached {
 
 /// Count what is cached of `class`, without stopping anybody.
 pub fn cached(class: usize) -> Cached {
+    sum(class, central::occupancy(class), transfer::length(class))
+}
+
+/// As [`cached`], unless somebody holds a lock of the class.
+pub fn try_cached(class: usize) -> Option<Cached> {
+    let occupancy = central::try_occupancy(class)?;
+    Some(sum(class, occupancy, transfer::try_length(class)?))
+}
+
+fn sum(class: usize, occupancy: central::Occupancy, transferable: usize) -> Cached {
     let known = &CLASSES[class];
     let size = known.size as usize;
-    let occupancy = central::occupancy(class);
     let cpu: usize = (0..CPUS.load(Ordering::Relaxed))
         .map(|cpu| cpu_slab(cpu).length(class))
         .sum();
     Cached {
         cpu: cpu * size,
-        transfer: transfer::length(class) * size,
+        transfer: transferable * size,
         central: occupancy.free * size,
         spans: occupancy.spans * usize::from(known.objects) * size,
     }

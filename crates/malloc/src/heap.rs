@@ -16,6 +16,7 @@ use contigua_pageheap::HUGE_BYTES;
 
 use crate::classes::{self, CLASSES, COUNT, MAX_SMALL, class_of, class_of_aligned};
 use crate::pagemap::{self, PAGE_BYTES, PAGE_SHIFT};
+use crate::profile::{self, Stack};
 use crate::rseq;
 use crate::span::Span;
 use crate::{front, pages, setup, sys};
@@ -55,13 +56,21 @@ pub fn mark_of(address: usize) -> usize {
 }
 
 /// The same if it is at hand: null if the CPU has no such object cached, or `size` is large. Then
-/// [`allocate`] goes on; a caller that ends in a call to it needs no stack on its quick way.
+/// [`allocate_missed`] goes on; a caller that ends in a call to it needs no stack on its quick way.
 #[inline(always)]
 pub fn allocate_at_hand(size: usize) -> *mut u8 {
     if size > MAX_SMALL {
         return null_mut();
     }
     unmark(front::at_hand(class_of(size)))
+}
+
+/// The same after [`allocate_at_hand`] gave null.
+pub fn allocate_missed(size: usize) -> *mut u8 {
+    if size > MAX_SMALL {
+        return allocate_large(size, 1).0;
+    }
+    unmark(front::missed(class_of(size)))
 }
 
 fn allocate_small(class: usize) -> *mut u8 {
@@ -120,21 +129,36 @@ fn allocate_large(size: usize, align_pages: usize) -> (*mut u8, bool) {
             return (null_mut(), false);
         }
         let count = pages::pages_for(size).max(1);
-        let Some(found) = pages::allocate(count, align_pages) else {
-            return (null_mut(), false);
-        };
-        if let Some(span) = Span::create(found.address, count as u32, 0) {
-            if pagemap::enter_large(found.address, span) {
-                LARGE_BYTES.fetch_add(count * PAGE_BYTES, Ordering::Relaxed);
-                LARGE_COUNT.fetch_add(1, Ordering::Relaxed);
-                return (found.address as *mut u8, found.zeroed);
-            }
-            // SAFETY: nobody has seen the span.
-            unsafe { Span::recycle(span) };
-        }
-        pages::free(found.address, count);
-        (null_mut(), false)
+        map_large(count, align_pages, profile::large(count * PAGE_BYTES))
     })
+}
+
+/// A large object of `count` pages, a sample of a profile if it has a stack; and whether it is
+/// zero.
+pub fn map_large(
+    count: usize,
+    align_pages: usize,
+    stack: Option<&'static Stack>,
+) -> (*mut u8, bool) {
+    let Some(found) = pages::allocate(count, align_pages) else {
+        return (null_mut(), false);
+    };
+    if let Some(span) = Span::create(found.address, count as u32, 0) {
+        // SAFETY: nobody else has seen the span.
+        unsafe { profile::keep(span, stack) };
+        if pagemap::enter_large(found.address, span) {
+            LARGE_BYTES.fetch_add(count * PAGE_BYTES, Ordering::Relaxed);
+            LARGE_COUNT.fetch_add(1, Ordering::Relaxed);
+            return (found.address as *mut u8, found.zeroed);
+        }
+        // SAFETY: nobody else has seen the span.
+        unsafe {
+            profile::drop(span);
+            Span::recycle(span);
+        }
+    }
+    pages::free(found.address, count);
+    (null_mut(), false)
 }
 
 /// What an address was given as.
@@ -223,6 +247,7 @@ extern "C" fn free_other(memory: *mut u8) {
         // SAFETY: whoever took the object out of the page map owns its span.
         unsafe {
             let (address, count) = ((*span.as_ptr()).address, (*span.as_ptr()).pages as usize);
+            profile::drop(span);
             Span::recycle(span);
             LARGE_BYTES.fetch_sub(count * PAGE_BYTES, Ordering::Relaxed);
             LARGE_COUNT.fetch_sub(1, Ordering::Relaxed);
@@ -322,6 +347,9 @@ fn resize(span: NonNull<Span>, size: usize) -> bool {
         Ordering::Relaxed,
     );
     // SAFETY: as above.
-    unsafe { (*span.as_ptr()).pages = now as u32 };
+    unsafe {
+        (*span.as_ptr()).pages = now as u32;
+        profile::resize(span, now * PAGE_BYTES);
+    }
     true
 }

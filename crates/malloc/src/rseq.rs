@@ -26,6 +26,9 @@ pub struct Hot {
     pub offset: AtomicIsize,
     /// What marks of freed objects are made with.
     pub key: AtomicUsize,
+    /// `offset` as allocation's quick path sees it: 0 while allocations are counted for a profile,
+    /// so that each of them leaves that path, which need not ask.
+    pub quick: AtomicIsize,
 }
 
 /// The process's.
@@ -35,6 +38,7 @@ pub static HOT: Hot = Hot {
     reserved: AtomicU32::new(0),
     offset: AtomicIsize::new(0),
     key: AtomicUsize::new(0),
+    quick: AtomicIsize::new(0),
 };
 
 /// [`HOT`], by the short way.
@@ -49,11 +53,19 @@ pub fn area() -> isize {
     hot().offset.load(Ordering::Relaxed)
 }
 
+/// The same as allocation's quick path sees it: 0 while allocations are counted for a profile, too.
+#[inline(always)]
+pub fn quick_area() -> isize {
+    hot().quick.load(Ordering::Relaxed)
+}
+
 #[cfg(target_arch = "x86_64")]
 #[path = "rseq/x86_64.rs"]
 mod sequences;
-#[cfg(not(target_arch = "x86_64"))]
-#[path = "rseq/none.rs"]
+#[cfg(target_arch = "aarch64")]
+#[path = "rseq/aarch64.rs"]
 mod sequences;
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+compile_error!("contigua-malloc runs on x86-64 and aarch64");
 
 pub use sequences::{cpu, find, open, pop, pop_all, push, push_all};
