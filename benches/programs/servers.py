@@ -385,7 +385,7 @@ def postgres(trial: Trial) -> None:
         port=port,
     ) as server:
         wait_for(lambda: query("select 1").strip() == "1")
-        trial.check("pgbench -i", home / "pgbench", *at, "-i", "-s", "5", "-q")
+        trial.check("pgbench -i", home / "pgbench", *at, "-i", "-s", "5", "-q", "postgres")
         load = trial.check("pgbench", home / "pgbench", *at, "-c", "30", "-j", "2", "-T", "8")
         found = re.search(r"failed transactions: (\d+)", load.out)
         trial.same("failed transactions", found and found[1])

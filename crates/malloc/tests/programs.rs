@@ -173,6 +173,16 @@ fn can_others_find_the_figures_of_a_process() {
 }
 
 #[test]
+fn may_a_program_forbid_itself_all_but_what_memory_needs() {
+    works("seccomp.c", &[]);
+}
+
+#[test]
+fn may_a_daemon_close_every_file() {
+    works("daemon.c", &[]);
+}
+
+#[test]
 fn do_loaded_and_unloaded_libraries_work() {
     let library = compile("early.c", &["-shared", "-fPIC"]);
     let program = compile("dlopen.c", &["-ldl"]);
