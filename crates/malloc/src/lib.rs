@@ -37,6 +37,7 @@ mod lock;
 mod near;
 mod pagemap;
 mod pages;
+mod primary;
 mod rseq;
 mod settings;
 mod setup;
