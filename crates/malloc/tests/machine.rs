@@ -5,6 +5,7 @@
 mod common;
 
 use common::{compile, run};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{Mutex, MutexGuard};
@@ -237,4 +238,46 @@ fn do_huge_pages_that_are_refused_half_way_lead_to_one_message() {
     let said = lines(&output);
     assert!(output.status.success() && said.len() == 1, "{output:?}");
     assert!(said[0].contains("refused half-way") && said[0].contains("ordinary memory"));
+}
+
+#[test]
+fn do_limits_keep_a_process_within_its_control_group() {
+    let _one = machine();
+    let program = compile("group.c", &[]);
+    let Some(group) = Group::new("memory") else {
+        return;
+    };
+    let megabytes = 200u64;
+    group.set("memory.limit_in_bytes", &format!("{megabytes}M"));
+    let peak = || -> u64 {
+        let file = group.directory.join("memory.max_usage_in_bytes");
+        let text = std::fs::read_to_string(file).expect("the peak of the group");
+        text.trim().parse().expect("a number")
+    };
+    // Without limits of its own, and under the C library's malloc, the process is killed.
+    for (what, preload) in [("fill", ""), ("shape", ""), ("fill", "ours")] {
+        let variables: &[(&str, &str)] = if preload.is_empty() {
+            &[("LD_PRELOAD", "")]
+        } else {
+            &[]
+        };
+        let output = group.run(&program, &[what], variables);
+        assert_eq!(output.status.signal(), Some(9), "{what}: {output:?}");
+    }
+    for (what, limit, value) in [
+        ("fill", "CONTIGUA_MALLOC_LIMIT", "150MiB"),
+        ("shape", "CONTIGUA_MALLOC_SOFT_LIMIT", "150MiB"),
+        ("shape", "CONTIGUA_MALLOC_LIMIT", "160MiB"),
+    ] {
+        for per_cpu in ["on", "off"] {
+            group.set("memory.max_usage_in_bytes", "0");
+            let variables = [(limit, value), ("CONTIGUA_MALLOC_PER_CPU", per_cpu)];
+            let output = group.run(&program, &[what], &variables);
+            // What huge pages gave back in part is collected when the kernel needs it: the group may
+            // be full meanwhile.
+            let peak = peak() >> 20;
+            eprintln!("{what} with {limit}={value}: at most {peak} MB of {megabytes}");
+            assert!(output.status.success(), "{what}, {limit}: {output:?}");
+        }
+    }
 }

@@ -62,6 +62,25 @@ fn is_a_limited_address_space_enomem() {
 }
 
 #[test]
+fn is_limited_data_enomem() {
+    works("limits.c", &["data"]);
+}
+
+#[test]
+fn does_an_idle_process_give_memory_back() {
+    let program = compile("idle.c", &[]);
+    for per_cpu in ["on", "off"] {
+        let variables = [
+            ("CONTIGUA_MALLOC_PER_CPU", per_cpu),
+            ("CONTIGUA_MALLOC_BACKGROUND", "idle"),
+            ("CONTIGUA_MALLOC_RELEASE_RATE", "40MiB"),
+            ("CONTIGUA_MALLOC_INTERVAL", "0"),
+        ];
+        expect_success(&program, &[], &variables);
+    }
+}
+
+#[test]
 fn is_our_own_limit_enomem() {
     let program = compile("limits.c", &[]);
     let variables = [("CONTIGUA_MALLOC_LIMIT", "300MiB")];
