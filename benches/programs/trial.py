@@ -67,6 +67,14 @@ class Facts:
     def to_json(self) -> dict[str, object]:
         return asdict(self)
 
+    def broken(self) -> list[str]:
+        """Commands that should have worked under any malloc and did not."""
+        return [
+            f"{what} is {value}"
+            for what, value in self.same.items()
+            if what.startswith("exit code of") and value != "0"
+        ]
+
     def beyond(self, reference: Facts) -> list[str]:
         """What failed here and not in `reference`."""
         found = []
@@ -159,6 +167,8 @@ class Trial:
         directory: Path | None = None,
     ) -> Result:
         """Run a command to its end, with the malloc of this trial if `preload`."""
+        if not shutil.which(command[0]):
+            return Result(127, "", f"{command[0]} is missing")
         process = subprocess.Popen(
             command,
             env=self._environment(more or {}, preload),

@@ -7,7 +7,8 @@
 use crate::classes::COUNT;
 use crate::lock::{self, Lock};
 use crate::{
-    background, central, dump, front, pages, profile, span, system, telemetry, tls, transfer,
+    background, central, dump, front, pages, primary, profile, span, system, telemetry, tls,
+    transfer,
 };
 
 /// Visit every lock, outer ones first.
@@ -29,15 +30,18 @@ fn each_lock(mut visit: impl FnMut(&'static Lock)) {
 
 unsafe extern "C" fn prepare() {
     each_lock(Lock::hold);
+    primary::before_fork();
     lock::set_forking(tls::thread_pointer());
 }
 
 unsafe extern "C" fn parent() {
+    primary::in_parent();
     lock::set_forking(0);
     each_lock(Lock::unhold);
 }
 
 unsafe extern "C" fn child() {
+    primary::in_child();
     lock::set_forking(0);
     each_lock(Lock::reset);
     front::after_fork();

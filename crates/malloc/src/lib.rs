@@ -39,6 +39,7 @@ mod lock;
 mod near;
 mod pagemap;
 mod pages;
+mod primary;
 mod profile;
 mod rseq;
 mod settings;

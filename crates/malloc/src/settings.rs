@@ -27,7 +27,7 @@ use contigua_pageheap::{Config, Primary};
 
 use crate::dump::Dump;
 use crate::files::FileName;
-use crate::{profile, sys};
+use crate::{primary as region, profile, sys};
 
 const PREFIX: &[u8] = b"CONTIGUA_MALLOC_";
 /// Free bytes in partly used huge pages from which on large objects lie close together in regions.
@@ -224,7 +224,9 @@ impl Settings {
 fn primary(bytes: usize) -> Option<Primary> {
     for log in [30, 21] {
         let rounded = bytes.checked_next_multiple_of(1 << log)?;
-        if let Some(address) = sys::map_huge(rounded, log) {
+        if let Some(address) = sys::map_huge(rounded, log)
+            && region::begin(address, rounded, 1 << log)
+        {
             return Some(Primary {
                 address,
                 bytes: rounded,

@@ -11,6 +11,7 @@ use contigua_pageheap::linux::Linux;
 use contigua_pageheap::{HUGE_BYTES, Metadata, Os};
 
 use crate::lock::Guarded;
+use crate::primary;
 
 /// Bytes that are backed with base pages at first.
 const EARLY_BYTES: usize = 8 << 20;
@@ -77,6 +78,9 @@ impl Os for System {
     }
 
     fn back(&mut self, address: usize, bytes: usize) -> bool {
+        if primary::contains(address) {
+            return primary::back(address, bytes);
+        }
         if !self.linux.back(address, bytes) {
             return false;
         }
