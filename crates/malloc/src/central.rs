@@ -147,6 +147,14 @@ pub fn take(class: usize, out: &mut [usize]) -> usize {
         return 0;
     };
     let mut central = CENTRAL[class].lock();
+    let taken = central.take(class, out);
+    if taken > 0 {
+        // Somebody else was quicker. Filed with all of its objects the span would stay here until
+        // one of them is used: only what comes back makes a span go.
+        drop(central);
+        give_up(span);
+        return taken;
+    }
     central.spans += 1;
     central.free += usize::from(CLASSES[class].objects);
     // SAFETY: the span is new and of this class.
@@ -223,15 +231,21 @@ pub fn give(class: usize, objects: &[usize]) {
             // SAFETY: as above.
             unsafe { central.settle(span, class) };
         }
-        for &span in &empty[..count] {
-            // SAFETY: the span is in no list and no object of it is out: it is ours alone.
-            unsafe {
-                let (address, count) = ((*span).address, (*span).pages as usize);
-                pagemap::leave(address, count);
-                Span::recycle(NonNull::new_unchecked(span));
-                pages::free(address, count);
-            }
-        }
+        empty[..count]
+            .iter()
+            .filter_map(|&span| NonNull::new(span))
+            .for_each(give_up);
+    }
+}
+
+/// Give a span that is in no list, and none of whose objects are out, back to the page heap.
+fn give_up(span: NonNull<Span>) {
+    // SAFETY: nobody else knows the span any more. Needed because spans are known by pointers.
+    unsafe {
+        let (address, count) = ((*span.as_ptr()).address, (*span.as_ptr()).pages as usize);
+        pagemap::leave(address, count);
+        Span::recycle(span);
+        pages::free(address, count);
     }
 }
 

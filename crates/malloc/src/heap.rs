@@ -321,9 +321,12 @@ pub unsafe fn reallocate(memory: *mut u8, size: usize) -> *mut u8 {
 /// copy grows: a huge page behind it may have no memory while others that are free do, and a chain
 /// of reallocations would map each huge page that it passes.
 fn may_grow(address: usize, from: usize, to: usize) -> bool {
+    // The length that a caller wishes may be any number.
+    if to >= VAST_BYTES / PAGE_BYTES {
+        return false;
+    }
     let last_huge = |pages: usize| (address + pages * PAGE_BYTES - 1) / HUGE_BYTES;
-    let bytes = to * PAGE_BYTES;
-    bytes < VAST_BYTES && (bytes >= COSTLY_BYTES || last_huge(from) == last_huge(to))
+    to * PAGE_BYTES >= COSTLY_BYTES || last_huge(from) == last_huge(to)
 }
 
 /// Change the length of a large object in place.

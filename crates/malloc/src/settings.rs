@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `RELEASE_RATE` | bytes a second that are given back at most; 0: none | `1MiB` |
 //! | `INTERVAL` | Δ: memory used within this time stays whole; 0: the static policy | `60s` |
-//! | `CACHE_INTERVAL` | the same for whole free huge pages; 0: they go at the rate | as `INTERVAL`, 60s at most |
+//! | `CACHE_INTERVAL` | the same for whole free huge pages; 0: they go at the rate | 0 |
 //! | `BACKGROUND` | `off`, `on`, or `idle`: a thread from when memory is first idle | `off` |
 //! | `LIMIT` | mapped bytes that are never exceeded: allocation fails | none |
 //! | `SOFT_LIMIT` | mapped bytes above which memory is given back at once | none |
@@ -58,7 +58,7 @@ pub struct Settings {
     /// Δ in nanoseconds.
     pub interval: u64,
     /// See the module; in nanoseconds.
-    pub cache_interval: Option<u64>,
+    pub cache_interval: u64,
     /// See the module.
     pub background: Background,
     /// See the module.
@@ -86,7 +86,7 @@ impl Settings {
     const DEFAULT: Self = Self {
         release_rate: Config::DEFAULT.release_rate,
         interval: Config::DEFAULT.interval,
-        cache_interval: None,
+        cache_interval: Config::DEFAULT.cache_interval,
         background: Background::Off,
         limit: u64::MAX,
         soft_limit: u64::MAX,
@@ -163,7 +163,7 @@ impl Settings {
         match name {
             b"RELEASE_RATE" => self.release_rate = bytes(value)?,
             b"INTERVAL" => self.interval = nanoseconds(value)?,
-            b"CACHE_INTERVAL" => self.cache_interval = Some(nanoseconds(value)?),
+            b"CACHE_INTERVAL" => self.cache_interval = nanoseconds(value)?,
             b"BACKGROUND" => {
                 self.background = match value {
                     b"off" => Background::Off,
@@ -206,9 +206,7 @@ impl Settings {
         Config {
             release_rate: self.release_rate,
             interval: self.interval,
-            cache_interval: self
-                .cache_interval
-                .unwrap_or_else(|| self.interval.min(Config::DEFAULT.cache_interval)),
+            cache_interval: self.cache_interval,
             region_slack: REGION_SLACK_BYTES,
             soft_limit: self.soft_limit,
             hard_limit: self.limit,
@@ -312,7 +310,7 @@ mod tests {
         let entries: [(&[u8], &[u8], &[u8]); 14] = [
             (b"RELEASE_RATE", b"2MiB", b"?"),
             (b"INTERVAL", b"10s", b"?"),
-            (b"CACHE_INTERVAL", b"0", b"?"),
+            (b"CACHE_INTERVAL", b"5s", b"?"),
             (b"BACKGROUND", b"idle", b"?"),
             (b"LIMIT", b"1GiB", b"?"),
             (b"SOFT_LIMIT", b"1GiB", b"?"),

@@ -83,6 +83,15 @@ fn does_the_control_interface_do_what_it_says() {
 }
 
 #[test]
+fn does_a_race_for_the_first_span_leave_nothing() {
+    let directory = format!("-L{}", library_directory().display());
+    let program = compile("races.c", &[&directory, "-lcontigua_malloc"]);
+    for variables in CACHES {
+        expect_success(&program, &[], &variables);
+    }
+}
+
+#[test]
 fn can_others_find_the_figures_of_a_process() {
     let program = compile("telemetry.c", &[]);
     expect_success(&program, &[], &[]);
