@@ -18,6 +18,7 @@ help:
 	@echo 'make bench  measure speed (Criterion for parts, whole runs for the rest)'
 	@echo 'make bench-malloc  compare our malloc with four others (minutes; writes docs/malloc.md)'
 	@echo 'make check-programs [PROGRAMS="redis node"]  run real programs under our malloc (an hour)'
+	@echo 'make check-malloc-aarch64  run the malloc on aarch64, under QEMU'
 	@echo 'make install-malloc [PREFIX=/usr/local]  install libcontigua_malloc'
 	@echo 'make lint   check formatting, lints and types'
 	@echo 'make fmt    format everything'
@@ -76,6 +77,14 @@ bench-malloc:
 # Installs what it needs. A program that passed with this build is not run again unless it is named.
 check-programs: malloc-library
 	$(PYTHON) benches/programs $(PROGRAMS)
+
+.PHONY: check-malloc-aarch64
+check-malloc-aarch64:
+	scripts/require aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu
+	scripts/require qemu-aarch64 qemu-user
+	scripts/require qemu-system-aarch64 qemu-system-arm
+	scripts/require cpio cpio
+	scripts/test-malloc-aarch64
 
 PREFIX ?= /usr/local
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)

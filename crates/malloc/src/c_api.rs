@@ -9,8 +9,6 @@ use core::ptr::null_mut;
 
 use crate::{control, front, heap, pagemap, pages, setup, sys, telemetry};
 
-const PAGE: usize = 4096;
-
 #[inline(always)]
 fn or_no_memory(memory: *mut u8) -> *mut c_void {
     if memory.is_null() {
@@ -152,7 +150,7 @@ pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, siz
 /// `valloc`: aligned to a page of the system.
 #[cfg_attr(feature = "interpose", unsafe(no_mangle))]
 pub extern "C" fn valloc(size: usize) -> *mut c_void {
-    or_no_memory(heap::allocate_aligned(size, PAGE))
+    or_no_memory(heap::allocate_aligned(size, sys::page_bytes()))
 }
 
 /// `pvalloc`: whole pages of the system.
@@ -160,8 +158,10 @@ pub extern "C" fn valloc(size: usize) -> *mut c_void {
 pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
     or_no_memory(
         size.max(1)
-            .checked_next_multiple_of(PAGE)
-            .map_or(null_mut(), |size| heap::allocate_aligned(size, PAGE)),
+            .checked_next_multiple_of(sys::page_bytes())
+            .map_or(null_mut(), |size| {
+                heap::allocate_aligned(size, sys::page_bytes())
+            }),
     )
 }
 

@@ -160,6 +160,12 @@ pub fn read_file<'a>(path: &CStr, buffer: &'a mut [u8]) -> &'a [u8] {
     &buffer[..length]
 }
 
+/// Bytes in a base page of the running kernel.
+pub fn page_bytes() -> usize {
+    // SAFETY: no arguments but a number.
+    (unsafe { libc::getauxval(libc::AT_PAGESZ) } as usize).max(4096)
+}
+
 /// The process's number.
 pub fn process() -> i32 {
     // SAFETY: no arguments, no memory.

@@ -11,7 +11,7 @@ use contigua_pageheap::linux::Linux;
 use contigua_pageheap::{HUGE_BYTES, Metadata, Os};
 
 use crate::lock::Guarded;
-use crate::primary;
+use crate::{primary, sys};
 
 /// Bytes that are backed with base pages at first.
 const EARLY_BYTES: usize = 8 << 20;
@@ -106,8 +106,10 @@ impl Os for System {
         true
     }
 
+    /// Kernels with base pages of 16 or 64 KB, which aarch64 has, round the length up to whole
+    /// ones: pieces that are none stay.
     fn release(&mut self, address: usize, bytes: usize) -> bool {
-        self.linux.release(address, bytes)
+        (address | bytes).is_multiple_of(sys::page_bytes()) && self.linux.release(address, bytes)
     }
 
     fn release_zeroes(&self) -> bool {
