@@ -10,13 +10,15 @@ import time
 import urllib.request
 from pathlib import Path
 
-from trial import Program, Trial, free_port
+from trial import GLIBC, LIBC, Program, Trial, free_port
 
 HUNDREDS = " ".join(f"v{i}" for i in range(100))
 
 
 def redis(trial: Trial) -> None:
     """Every command of redis-benchmark; then what moves the whole data set."""
+    if trial.mode is GLIBC:
+        trial.environment["LD_PRELOAD"] = LIBC
     port = free_port()
     with trial.server(
         "redis-server",

@@ -28,6 +28,12 @@ OWN_MESSAGE = re.compile(r"^contigua-malloc: .*$", re.MULTILINE)
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
+# The C library itself, for programs that Debian links with jemalloc.
+LIBC = "libc.so.6"
+SOURCES = ROOT / "target" / "check-programs" / "sources"
+DEBIAN = "http://deb.debian.org/debian"
+
+
 @dataclass(frozen=True)
 class Mode:
     """A malloc and its settings."""
@@ -240,6 +246,30 @@ def free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
+
+
+def source(package: str) -> Path:
+    """Get and unpack a Debian source package, once; lists of the machine's own are not touched."""
+    target = SOURCES / package
+    if target.exists():
+        return target
+    lists = SOURCES / "lists"
+    (lists / "partial").mkdir(parents=True, exist_ok=True)
+    sources = SOURCES / "sources.list"
+    sources.write_text(
+        f"deb-src {DEBIAN} bookworm main\ndeb-src {DEBIAN}-security bookworm-security main\n"
+    )
+    apt = ["apt-get", "-qq", "-o", f"Dir::Etc::SourceList={sources}"]
+    apt += ["-o", "Dir::Etc::SourceParts=/dev/null", "-o", f"Dir::State::Lists={lists}"]
+    subprocess.run([*apt, "update"], check=True)
+    subprocess.run([*apt, "source", "--download-only", package], cwd=SOURCES, check=True)
+    description = max(SOURCES.glob(f"{package}_*.dsc"))
+    subprocess.run(
+        ["dpkg-source", "--no-check", "-x", description, target],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    return target
 
 
 class Watcher:
