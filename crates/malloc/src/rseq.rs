@@ -43,10 +43,10 @@ pub fn hot() -> &'static Hot {
     near!(HOT: Hot)
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 #[path = "rseq/x86_64.rs"]
 mod sequences;
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(any(not(target_arch = "x86_64"), miri))]
 #[path = "rseq/none.rs"]
 mod sequences;
 
