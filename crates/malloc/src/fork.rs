@@ -54,6 +54,10 @@ unsafe extern "C" fn child() {
 /// Register the handlers: as early as possible, because handlers that were registered before run
 /// outside of ours and may allocate.
 pub fn register() {
+    // Miri has no fork.
+    if cfg!(miri) {
+        return;
+    }
     // SAFETY: the handlers are functions of this library, which is never unloaded. Needed because
     // the C library gives no other notice of a fork.
     unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };

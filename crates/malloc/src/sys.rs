@@ -10,6 +10,8 @@ use core::sync::atomic::AtomicU32;
 
 /// Zeroed private memory from the system, on base pages.
 pub fn map(bytes: usize) -> Option<NonNull<u8>> {
+    // A flag that Miri does not know.
+    let no_reserve = if cfg!(miri) { 0 } else { libc::MAP_NORESERVE };
     // SAFETY: an anonymous mapping at an address of the kernel's choice touches no memory of ours.
     // Needed because memory comes from system calls.
     let address = unsafe {
@@ -17,7 +19,7 @@ pub fn map(bytes: usize) -> Option<NonNull<u8>> {
             null_mut(),
             bytes,
             libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | no_reserve,
             -1,
             0,
         )
@@ -25,9 +27,11 @@ pub fn map(bytes: usize) -> Option<NonNull<u8>> {
     if address == libc::MAP_FAILED {
         return None;
     }
-    // Metadata is touched sparsely; huge pages would make all of it resident.
-    // SAFETY: the range was just mapped and is ours; advice does not change contents.
-    unsafe { libc::madvise(address, bytes, libc::MADV_NOHUGEPAGE) };
+    // Metadata is touched sparsely; huge pages would make all of it resident. (Miri has no advice.)
+    if !cfg!(miri) {
+        // SAFETY: the range was just mapped and is ours; advice does not change contents.
+        unsafe { libc::madvise(address, bytes, libc::MADV_NOHUGEPAGE) };
+    }
     NonNull::new(address.cast())
 }
 
@@ -127,6 +131,9 @@ fn nanoseconds(clock: libc::clockid_t) -> u64 {
 
 /// An unpredictable number, different in each process.
 pub fn random() -> usize {
+    if cfg!(miri) {
+        return 0x9e37_79b9_7f4a_7c15_u64 as usize;
+    }
     // SAFETY: the kernel gives each process 16 random bytes at this address, readable for ever.
     // Needed because `getrandom` is a system call on the way of every program's start.
     unsafe {
