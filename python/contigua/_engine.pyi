@@ -25,6 +25,7 @@ class RunSpec(TypedDict):
     classify_misses: bool
     cores: int
     migrations: float
+    allocator: str | None
     timeline: str | None
 
 class AgeSpec(TypedDict):
@@ -68,6 +69,9 @@ def run(
     trace_format: str = "contigua",
     record: str | PathLike[str] | None = None,
     seconds: float | None = None,
+    preload: str | PathLike[str] | None = None,
+    environment: Sequence[tuple[str, str]] | None = None,
+    clock: int | None = None,
     progress: Callable[[list[tuple[int, int]]], None] | None = None,
 ) -> tuple[list[str], int]: ...
 def resolve_design(text: str, path: str) -> str: ...

@@ -19,7 +19,7 @@ mod run;
 pub use engine::Engine;
 pub use error::Error;
 pub use report::{
-    CacheReport, CoreReport, DeviceReport, Executed, KernelReport, MemoryReport, MigrationReport,
-    ProgramReport, Report, SyscallReport, TimeReport, Unavailable,
+    AdviceReport, CacheReport, CoreReport, DeviceReport, Executed, KernelReport, MemoryCourse,
+    MemoryReport, MigrationReport, ProgramReport, Report, SyscallReport, TimeReport, Unavailable,
 };
 pub use run::{Progress, simulate};

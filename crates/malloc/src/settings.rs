@@ -12,6 +12,7 @@
 //! | `CACHE` | bytes that the cache of a CPU may hold | `2MiB` |
 //! | `PER_CPU` | `off`: caches belong to threads | `on` |
 //! | `TELEMETRY` | `off`: no shared page | `on` |
+//! | `CLOCK` | `program`: time is instructions executed, under `contigua run` only | `system` |
 //! | `STATISTICS` | `exit`: write the figures to standard error at the end | none |
 //!
 //! Sizes take `KiB`, `MiB`, `GiB`, `TiB`; times `ms`, `s`, `min`. A value that cannot be read is
@@ -45,6 +46,10 @@ pub enum Background {
 
 /// All of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is a variable that a user sets, and none implies another"
+)]
 pub struct Settings {
     /// See the module.
     pub release_rate: u64,
@@ -67,6 +72,8 @@ pub struct Settings {
     /// See the module.
     pub telemetry: bool,
     /// See the module.
+    pub program_clock: bool,
+    /// See the module.
     pub statistics_at_exit: bool,
 }
 
@@ -82,6 +89,7 @@ impl Settings {
         cache: None,
         per_cpu: true,
         telemetry: true,
+        program_clock: false,
         statistics_at_exit: false,
     };
 
@@ -163,6 +171,13 @@ impl Settings {
             b"CACHE" => self.cache = Some(i32::try_from(bytes(value)?).ok()?),
             b"PER_CPU" => self.per_cpu = switch(value)?,
             b"TELEMETRY" => self.telemetry = switch(value)?,
+            b"CLOCK" => {
+                self.program_clock = match value {
+                    b"program" => true,
+                    b"system" => false,
+                    _ => return None,
+                }
+            }
             b"STATISTICS" => {
                 self.statistics_at_exit = match value {
                     b"exit" => true,
@@ -283,7 +298,7 @@ mod tests {
 
     #[test]
     fn does_each_variable_change_its_setting_and_only_known_ones_pass() {
-        let entries: [(&[u8], &[u8]); 11] = [
+        let entries: [(&[u8], &[u8]); 12] = [
             (b"RELEASE_RATE", b"2MiB"),
             (b"INTERVAL", b"10s"),
             (b"CACHE_INTERVAL", b"0"),
@@ -294,6 +309,7 @@ mod tests {
             (b"CACHE", b"1MiB"),
             (b"PER_CPU", b"off"),
             (b"TELEMETRY", b"off"),
+            (b"CLOCK", b"program"),
             (b"STATISTICS", b"exit"),
         ];
         for (name, value) in entries {

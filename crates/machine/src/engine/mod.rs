@@ -625,6 +625,9 @@ impl Engine {
         if self.kernel.may_move(now) {
             self.hurry_migrations();
         }
+        if self.phase != Phase::Skip {
+            self.kernel.note_course(self.executed.instructions);
+        }
         let work: Cycles = self.kernel.background(now, &mut self.mmus);
         self.charge(work);
         self.interrupt_victims();
