@@ -10,6 +10,7 @@
 
 mod access;
 mod devices;
+mod inside;
 mod migration;
 mod schedule;
 pub(crate) mod timeline;

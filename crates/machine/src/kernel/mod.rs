@@ -12,8 +12,8 @@ use std::sync::atomic::AtomicBool;
 use contigua_contiguity::Contiguity;
 use contigua_frames::{Counters, FrameClass, Move};
 use contigua_paging::{
-    AddressSpace, Effects, FaultKind, Fragmentation, HugeAdvice, MappingPolicy, Memory, Place,
-    Resident, Segment, SpaceId, TableShape, Vma, VmaKind,
+    AddressSpace, Effects, FaultKind, Fragmentation, HugeAdvice, Leaf, MappingPolicy, Memory,
+    Place, Resident, Segment, SpaceId, TableShape, Vma, VmaKind,
 };
 use contigua_program::syscall::Call;
 use contigua_program::wire::{Event, ImageKind, ProcessId, ThreadId};
@@ -783,9 +783,21 @@ impl Kernel {
 
     /// Notes what is resident after so many instructions of the region of interest.
     pub(crate) fn note_course(&mut self, instructions: u64) {
+        let [all, huge] = self.resident_now();
+        self.course.note(instructions, all, huge);
+    }
+
+    /// Resident bytes now, and of these the ones in pages larger than 4 KB.
+    pub(crate) fn resident_now(&self) -> [u64; 2] {
         let all = self.resident.bytes().get();
         let small = self.resident.pages_4k * PageSize::Size4K.bytes();
-        self.course.note(instructions, all, all - small);
+        [all, all - small]
+    }
+
+    /// What the running program's page table says of an address of the program.
+    pub(crate) fn leaf(&self, address: VirtAddr) -> Option<Leaf> {
+        let space = self.running();
+        space.table().leaf(space.place_of(address).of(address))
     }
 
     pub(crate) fn course(&self) -> MemoryCourse {
