@@ -1,7 +1,7 @@
 //! Does a page heap on a simulated server have the memory that it believes to have?
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::atomic::AtomicBool;
 
@@ -49,7 +49,7 @@ fn config(design: &str, memory: u64, age: Age) -> RunConfig {
 #[derive(Default)]
 struct Promises {
     /// By page of the server: the heap has backed it.
-    backed: BTreeMap<usize, ()>,
+    backed: BTreeSet<usize>,
 }
 
 /// The server's system, which checks each promise when it is made.
@@ -76,7 +76,7 @@ impl Os for Witness {
         if done {
             let mut promises = self.promises.borrow_mut();
             for page in (address..address + bytes).step_by(BASE) {
-                promises.backed.insert(page, ());
+                promises.backed.insert(page);
             }
         }
         done
@@ -208,15 +208,12 @@ impl World {
             assert_eq!(other, None, "{page:#x} has the frame of another page");
         }
         let promises = self.promises.borrow();
-        let (Some((&first, ())), Some((&last, ()))) = (
-            promises.backed.first_key_value(),
-            promises.backed.last_key_value(),
-        ) else {
+        let (Some(&first), Some(&last)) = (promises.backed.first(), promises.backed.last()) else {
             return;
         };
         let start = first / HUGE_BYTES * HUGE_BYTES;
         for page in (start..last + 4 * HUGE_BYTES).step_by(BASE) {
-            if !promises.backed.contains_key(&page) {
+            if !promises.backed.contains(&page) {
                 assert_eq!(
                     self.server.mapping(page),
                     None,
@@ -296,7 +293,7 @@ fn does_giving_back_cost_walks_and_does_delta_spare_them() {
     assert!(statically.walks_per_read > never.walks_per_read + 0.1);
     assert!(adaptive.broken < statically.broken / 4, "{adaptive:?}");
     assert!(adaptive.walks_per_read < statically.walks_per_read / 2.0);
-    assert_eq!(statically.used, never.used);
+    assert!((statically.used - never.used).abs() < 1.0);
 }
 
 /// On a server without free 2 MB blocks the heap's belief and the server's memory part ways.

@@ -217,5 +217,6 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(ageing::resolve_profile, module)?)?;
     module.add_function(wrap_pyfunction!(heap::replay_heap, module)?)?;
     module.add_function(wrap_pyfunction!(heap::heap_spikes, module)?)?;
+    module.add_function(wrap_pyfunction!(heap::heap_on_server, module)?)?;
     Ok(())
 }
