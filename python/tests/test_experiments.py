@@ -124,7 +124,7 @@ TINY = {
     "subrelease-sweep": {"seconds": 200, "base_mb": 20, "spike_mb": 15},
     "heap-on-server": {
         "memory": "256MiB",
-        "ages": ["fresh", "scattered:0.2", "scattered:3"],
+        "ages": ["fresh", "scattered:0.2", "scattered:1", "scattered:3"],
         "low_mb": 10,
         "high_mb": 30,
         "seconds": 120,

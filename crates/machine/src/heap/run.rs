@@ -50,7 +50,7 @@ pub struct HeapSample {
     pub huge: u64,
     /// Share of used memory that the heap takes for huge, 0 to 1.
     pub believed_coverage: f64,
-    /// Average fragmentation.
+    /// Average fragmentation of the heap's window until now.
     pub average_fragmentation: u64,
     /// Realized fragmentation.
     pub realized_fragmentation: u64,
@@ -73,7 +73,7 @@ pub struct HeapSummary {
     pub coverage: f64,
     /// Share of used memory that the heap takes for huge, 0 to 1.
     pub believed_coverage: f64,
-    /// Average fragmentation, bytes.
+    /// Free and mapped, bytes: average fragmentation.
     pub average_fragmentation: f64,
     /// Realized fragmentation, bytes.
     pub realized_fragmentation: f64,
@@ -297,7 +297,7 @@ impl Life<'_> {
             resident,
             coverage: mean(&|sample| sample.huge as f64) / resident.max(1.0),
             believed_coverage: mean(&|sample| sample.believed_coverage),
-            average_fragmentation: mean(&|sample| sample.average_fragmentation as f64),
+            average_fragmentation: mean(&|sample| (sample.mapped - sample.used) as f64),
             realized_fragmentation: mean(&|sample| sample.realized_fragmentation as f64),
             walks_per_read: (self.reads.walks - reads.walks) as f64 / made,
             walk_cycles_per_read: (self.reads.walk_cycles - reads.walk_cycles) as f64 / made,
