@@ -195,6 +195,39 @@ def _run_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+def _malloc_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that say which allocator a program gets."""
+    options = [
+        click.option(
+            "--malloc",
+            default="libc",
+            show_default=True,
+            help="The program's allocator: libc, its C library's own; contigua; or a library's "
+            "path or name, such as libjemalloc.so.2.",
+        ),
+        click.option(
+            "--malloc-option",
+            "malloc_options",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="Tell the allocator. For contigua RELEASE_RATE, INTERVAL (0: static), "
+            "CACHE_INTERVAL and others, see docs/malloc.md; for others an environment variable.",
+        ),
+        click.option(
+            "--malloc-clock",
+            type=Clock(),
+            default=100,
+            show_default=True,
+            metavar="NS",
+            help="Nanoseconds that pass for contigua's allocator with each instruction, the same "
+            "in every run; system: the clock of this machine, on which simulation takes long.",
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 @cli.command("run", context_settings=PROGRAM)
 @_run_options
 @click.option("--trace", type=click.Path(path_type=Path), help="Replay this trace instead.")
@@ -206,30 +239,7 @@ def _run_options(command: Callable[..., None]) -> Callable[..., None]:
     help="Who wrote the trace.",
 )
 @click.option("--record", type=click.Path(path_type=Path), help="Also record the events here.")
-@click.option(
-    "--malloc",
-    default="libc",
-    show_default=True,
-    help="The program's allocator: libc, its C library's own; contigua; or a library's path or "
-    "name, such as libjemalloc.so.2.",
-)
-@click.option(
-    "--malloc-option",
-    "malloc_options",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Tell the allocator. For contigua RELEASE_RATE, INTERVAL (0: static), CACHE_INTERVAL and "
-    "others, see docs/malloc.md; for others an environment variable.",
-)
-@click.option(
-    "--malloc-clock",
-    type=Clock(),
-    default=100,
-    show_default=True,
-    metavar="NS",
-    help="Nanoseconds that pass for contigua's allocator with each instruction, the same in every "
-    "run; system: the clock of this machine, on which simulation takes long.",
-)
+@_malloc_options
 @click.argument("program", nargs=-1, type=click.UNPROCESSED)
 def run_command(
     program: tuple[str, ...],
@@ -270,10 +280,17 @@ def run_command(
     "-o", "--output", required=True, type=click.Path(path_type=Path), help="The trace to write."
 )
 @click.option("--for", "seconds", type=Duration(), help="Stop the program after, e.g., 30s.")
+@_malloc_options
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
-def record_command(program: tuple[str, ...], output: Path, seconds: float | None) -> None:
+def record_command(
+    program: tuple[str, ...],
+    output: Path,
+    malloc_clock: int,
+    **options: Any,  # noqa: ANN401 - passed on to RunOptions
+) -> None:
     """Record what PROGRAM does, to be replayed with `contigua run --trace`."""
-    results = run(list(program), designs=[], options=RunOptions(record=output, seconds=seconds))
+    record = RunOptions(record=output, malloc_clock=malloc_clock or None, **options)
+    results = run(list(program), designs=[], options=record)
     size = output.stat().st_size
     click.echo(f"{output}: {size / 1e6:,.1f} MB", err=True)
     sys.exit(results.exit_code)

@@ -1,5 +1,6 @@
 """Does a program get the allocator that was asked for, and does the server see what it does?"""
 
+import json
 import re
 from pathlib import Path
 
@@ -133,6 +134,20 @@ def test_the_table_names_it(cli):
     nanoseconds = next(line for line in ran.stderr.splitlines() if line.startswith("nanoseconds"))
     assert 0 < int(nanoseconds.split()[1]) < 3600 * 10**9
     assert "caches of                            threads" in ran.stderr
+
+
+@needs_library
+def test_a_recording_has_the_allocator_that_it_was_made_with(cli, tmp_path):
+    trace, report = tmp_path / "waves.trace", tmp_path / "report.json"
+    ran = cli("record", "-o", trace, "--malloc", "contigua", "--", WAVES, *SMALL)
+    assert ran.returncode == 0, ran.stderr
+    ran = cli("run", "--trace", trace, "--detail", "translation", "--designs",
+              "linux-thp-madvise", "--json", report)  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    (found,) = json.loads(report.read_text())
+    live = waves(memory=None, malloc="contigua", malloc_clock=100)
+    assert found["advice"] == live["advice"]
+    assert found["advice"]["huge"] > 0
 
 
 @pytest.mark.parametrize("clock", ["0", "-1", "soon", "4294967296"])
