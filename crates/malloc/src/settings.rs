@@ -12,6 +12,7 @@
 //! | `CACHE` | bytes that the cache of a CPU may hold | `2MiB` |
 //! | `PER_CPU` | `off`: caches belong to threads | `on` |
 //! | `TELEMETRY` | `off`: no shared page | `on` |
+//! | `CLOCK` | `program`: time is instructions executed, under `contigua run` only | `system` |
 //! | `STATISTICS` | `exit`: write the figures to standard error at the end | none |
 //! | `PROFILE` | file of the sampled heap profile, written at the end; `%p` is the process | none |
 //! | `PROFILE_RATE` | mean bytes from sample to sample; alone: sample, and write nothing at the end | `512KiB` |
@@ -52,6 +53,10 @@ pub enum Background {
 
 /// All of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is a variable that a user sets, and none implies another"
+)]
 pub struct Settings {
     /// See the module.
     pub release_rate: u64,
@@ -74,6 +79,8 @@ pub struct Settings {
     /// See the module.
     pub telemetry: bool,
     /// See the module.
+    pub program_clock: bool,
+    /// See the module.
     pub statistics_at_exit: bool,
     /// See the module.
     pub profile: Option<FileName>,
@@ -94,6 +101,7 @@ impl Settings {
         cache: None,
         per_cpu: true,
         telemetry: true,
+        program_clock: false,
         statistics_at_exit: false,
         profile: None,
         dump: None,
@@ -186,6 +194,13 @@ impl Settings {
             b"PROFILE" => self.profile = Some(FileName::new(value)?),
             b"PROFILE_RATE" => {
                 self.profile_rate = Some(bytes(value).filter(|rate| RATES.contains(rate))?);
+            }
+            b"CLOCK" => {
+                self.program_clock = match value {
+                    b"program" => true,
+                    b"system" => false,
+                    _ => return None,
+                }
             }
             b"STATISTICS" => {
                 self.statistics_at_exit = match value {
@@ -313,7 +328,7 @@ mod tests {
 
     #[test]
     fn does_each_variable_change_its_setting_and_only_known_ones_pass() {
-        let entries: [(&[u8], &[u8], &[u8]); 14] = [
+        let entries: [(&[u8], &[u8], &[u8]); 15] = [
             (b"RELEASE_RATE", b"2MiB", b"?"),
             (b"INTERVAL", b"10s", b"?"),
             (b"CACHE_INTERVAL", b"5s", b"?"),
@@ -324,6 +339,7 @@ mod tests {
             (b"CACHE", b"1MiB", b"?"),
             (b"PER_CPU", b"off", b"?"),
             (b"TELEMETRY", b"off", b"?"),
+            (b"CLOCK", b"program", b"?"),
             (b"STATISTICS", b"exit", b"?"),
             (b"DUMP", b"SIGUSR2:/tmp/%p", b"SIGSEGV"),
             (b"PROFILE", b"/tmp/%p", b""),

@@ -46,6 +46,11 @@ fn initialise() {
     sys::preserving_errno(|| {
         HOT.key.store(sys::random() | 1, Ordering::Relaxed);
         let settings = Settings::read();
+        if settings.program_clock && !sys::use_program_clock() {
+            sys::message(format_args!(
+                "nobody answers CONTIGUA_MALLOC_CLOCK=program; using the system's clock"
+            ));
+        }
         pages::configure(settings.heap());
         background::configure(settings.background);
         telemetry::configure(settings.telemetry, settings.statistics_at_exit);
