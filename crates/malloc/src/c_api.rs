@@ -7,6 +7,7 @@ use core::ffi::{c_char, c_int, c_void};
 use core::fmt::Write;
 use core::ptr::null_mut;
 
+use crate::classes::{MAX_SMALL, class_of};
 use crate::{control, front, heap, pagemap, pages, setup, sys, telemetry};
 
 #[inline(always)]
@@ -25,17 +26,38 @@ fn no_memory() {
 /// C `malloc`.
 #[cfg_attr(feature = "interpose", unsafe(no_mangle))]
 pub extern "C" fn malloc(size: usize) -> *mut c_void {
-    let memory = heap::allocate_at_hand(size);
+    if size > MAX_SMALL {
+        return malloc_large(size);
+    }
+    let class = class_of(size);
+    let memory = heap::at_hand(class);
     if memory.is_null() {
-        return malloc_slowly(size);
+        return malloc_counted(class);
     }
     memory.cast()
 }
 
 #[cold]
 #[inline(never)]
-extern "C" fn malloc_slowly(size: usize) -> *mut c_void {
-    or_no_memory(heap::allocate_missed(size))
+extern "C" fn malloc_large(size: usize) -> *mut c_void {
+    or_no_memory(heap::allocate(size))
+}
+
+/// What is not at hand: while a profile counts, everything.
+#[cold]
+#[inline(never)]
+extern "C" fn malloc_counted(class: usize) -> *mut c_void {
+    let memory = heap::counted(class);
+    if memory.is_null() {
+        return malloc_missed(class);
+    }
+    memory.cast()
+}
+
+#[cold]
+#[inline(never)]
+extern "C" fn malloc_missed(class: usize) -> *mut c_void {
+    or_no_memory(heap::missed(class))
 }
 
 /// C `calloc`.

@@ -175,42 +175,52 @@ pub fn at_hand(class: usize) -> usize {
     }
 }
 
+/// The same while a profile counts allocations, and this one, which is not at hand. 0 otherwise, and
+/// if it is one to sample or the stack is empty: [`missed`] goes on.
+#[inline(always)]
+pub fn counted(class: usize) -> usize {
+    if !profile::is_on() || profile::small(class) {
+        return 0;
+    }
+    match rseq::area() {
+        0 => 0,
+        area => rseq::pop(area, class),
+    }
+}
+
 /// An object of `class`; 0 if there is no memory.
 pub fn allocate(class: usize) -> usize {
     match at_hand(class) {
-        0 => missed(class),
+        0 => match counted(class) {
+            0 => missed(class),
+            item => item,
+        },
         item => item,
     }
 }
 
-/// An object of `class` that is not at hand: its stack is empty, or a profile counts allocations.
+/// An object of `class` that is neither at hand nor [`counted`]; 0 if there is no memory.
 pub fn missed(class: usize) -> usize {
-    if profile::is_on() {
-        if profile::small(class) {
-            return due(class);
-        }
-        let area = rseq::area();
-        if area != 0 {
-            let item = rseq::pop(area, class);
-            if item != 0 {
-                return item;
-            }
+    if profile::is_due() {
+        let sampled = sampled(class);
+        if sampled != 0 {
+            return sampled;
         }
     }
     refill(class)
 }
 
-/// An allocation that is a sample, unless the thread may take none now.
+/// An object that is a sample; 0 if the thread may take none now.
 #[cold]
 #[inline(never)]
-fn due(class: usize) -> usize {
-    let sampled = profile::sample_small(class);
-    if sampled == 0 {
-        return refill(class);
+fn sampled(class: usize) -> usize {
+    let object = profile::sample_small(class);
+    if object != 0 {
+        // SAFETY: an object begins here that nobody has. Needed because what is not in use is
+        // marked.
+        unsafe { (object as *mut usize).write(heap::mark_of(object)) };
     }
-    // SAFETY: an object begins here that nobody has. Needed because what is not in use is marked.
-    unsafe { (sampled as *mut usize).write(heap::mark_of(sampled)) };
-    sampled
+    object
 }
 
 /// Take an object of `class` back, and mark it.

@@ -55,22 +55,23 @@ pub fn mark_of(address: usize) -> usize {
     rseq::hot().key.load(Ordering::Relaxed) ^ address
 }
 
-/// The same if it is at hand: null if the CPU has no such object cached, or `size` is large. Then
-/// [`allocate_missed`] goes on; a caller that ends in a call to it needs no stack on its quick way.
+/// A small object of `class` if one is at hand: null if the CPU has none cached. Then
+/// [`counted`] and [`missed`] go on; a caller that ends in a call to what does them needs no stack
+/// on its quick way.
 #[inline(always)]
-pub fn allocate_at_hand(size: usize) -> *mut u8 {
-    if size > MAX_SMALL {
-        return null_mut();
-    }
-    unmark(front::at_hand(class_of(size)))
+pub fn at_hand(class: usize) -> *mut u8 {
+    unmark(front::at_hand(class))
 }
 
-/// The same after [`allocate_at_hand`] gave null.
-pub fn allocate_missed(size: usize) -> *mut u8 {
-    if size > MAX_SMALL {
-        return allocate_large(size, 1).0;
-    }
-    unmark(front::missed(class_of(size)))
+/// The same, of an allocation that a profile counts.
+#[inline(always)]
+pub fn counted(class: usize) -> *mut u8 {
+    unmark(front::counted(class))
+}
+
+/// The same if there was neither; null if there is no memory.
+pub fn missed(class: usize) -> *mut u8 {
+    unmark(front::missed(class))
 }
 
 fn allocate_small(class: usize) -> *mut u8 {
