@@ -23,6 +23,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import browser
+import confined
 import languages
 import servers
 import suites
@@ -38,6 +39,7 @@ PROGRAMS = {
         *servers.PROGRAMS,
         *languages.PROGRAMS,
         *suites.PROGRAMS,
+        *confined.PROGRAMS,
         *tools.PROGRAMS,
         *browser.PROGRAMS,
     ]

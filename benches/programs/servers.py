@@ -34,7 +34,7 @@ def redis(trial: Trial) -> None:
         str(trial.directory),
         port=port,
     ) as server:
-        for more in (["-n", "20000"], ["-n", "10000", "-d", "5000", "-r", "50000", "-P", "8"]):
+        for more in (["-n", "5000"], ["-n", "5000", "-d", "5000", "-r", "50000", "-P", "8"]):
             load = trial.check(
                 f"redis-benchmark {' '.join(more)}",
                 "redis-benchmark",

@@ -201,6 +201,7 @@ PROGRAMS = [
             lambda trial, part=part: cpython(trial, part),  # type: ignore[misc]
             ((str(TESTS / "test_gc.py"), "libpython3.11-testsuite"),),
             (PYTHON, "--version"),
+            suite=True,
         )
         for part in range(PARTS + 1)
     ),
@@ -215,5 +216,6 @@ PROGRAMS = [
             ("dpkg-source", "dpkg-dev"),
         ),
         ("redis-server", "--version"),
+        suite=True,
     ),
 ]

@@ -353,8 +353,12 @@ class Program:
     version: tuple[str, ...] = ()
     """A command that prints the version."""
     server: bool = False
+    suite: bool = False
+    """A test suite of many minutes: with caches of CPUs and of threads only."""
 
     def modes(self) -> list[Mode]:
+        if self.suite:
+            return MODES[:3]
         return [mode for mode in MODES if self.server or mode.name not in SERVERS_ONLY]
 
     def install(self) -> None:

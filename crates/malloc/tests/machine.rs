@@ -5,6 +5,7 @@
 mod common;
 
 use common::{compile, run};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -280,4 +281,34 @@ fn do_limits_keep_a_process_within_its_control_group() {
             assert!(output.status.success(), "{what}, {limit}: {output:?}");
         }
     }
+}
+
+#[test]
+fn does_a_program_with_more_rights_than_its_caller_ignore_the_environment() {
+    let library = common::library_directory().join("libcontigua_malloc.a");
+    let program = compile("secure.c", &[library.to_str().expect("UTF-8")]);
+    let variables = [
+        ("LD_PRELOAD", ""),
+        ("CONTIGUA_MALLOC_LIMIT", "1MiB"),
+        ("CONTIGUA_MALLOC_STATISTICS", "exit"),
+    ];
+    let output = run(&program, &["ordinary"], &variables);
+    assert!(
+        output.status.success() && !lines(&output).is_empty(),
+        "{output:?}"
+    );
+    // Somebody else's, with the set-user-ID bit: the caller is root, but it is not the same.
+    if std::os::unix::fs::chown(&program, Some(65_534), None).is_err() {
+        return skip("giving a program away needs root");
+    }
+    let directory = program.parent().expect("a directory");
+    let readable = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(directory, readable).expect("a directory of ours");
+    let mode = std::fs::Permissions::from_mode(0o4755);
+    std::fs::set_permissions(&program, mode).expect("a file of ours");
+    let output = run(&program, &["secure"], &variables);
+    assert!(
+        output.status.success() && lines(&output).is_empty(),
+        "{output:?}"
+    );
 }

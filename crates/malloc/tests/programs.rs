@@ -117,6 +117,31 @@ fn can_others_find_the_figures_of_a_process() {
 }
 
 #[test]
+fn may_programs_be_started_in_all_ways_while_threads_allocate() {
+    works("spawn.c", &[]);
+}
+
+#[test]
+fn do_thousands_of_threads_with_the_smallest_stacks_come_and_go() {
+    let more = if cfg!(debug_assertions) { "16384" } else { "0" };
+    works("small_stacks.c", &[more]);
+}
+
+#[test]
+fn do_statically_linked_programs_work() {
+    let library = library_directory().join("libcontigua_malloc.a");
+    let library = library.to_str().expect("UTF-8");
+    let program = compile("static.c", &["-static", library]);
+    for per_cpu in ["on", "off"] {
+        let output = Command::new(&program)
+            .env("CONTIGUA_MALLOC_PER_CPU", per_cpu)
+            .output()
+            .expect("the program starts");
+        assert!(output.status.success(), "{output:?}");
+    }
+}
+
+#[test]
 fn may_a_program_forbid_itself_all_but_what_memory_needs() {
     works("seccomp.c", &[]);
 }
