@@ -4,10 +4,10 @@ use contigua_units::Bytes;
 
 use crate::report::MemoryCourse;
 
-/// Points that are kept at most. When there are more, every second one goes and the distance
-/// between them doubles.
+/// Points that are kept at most, one in each stretch of equal length. When there are more, the
+/// stretches become twice as long.
 const MOST_POINTS: usize = 64;
-/// Instructions between points at first.
+/// Instructions in a stretch at first.
 const FIRST_DISTANCE: u64 = 10_000;
 
 /// Resident bytes over instructions.
@@ -39,26 +39,18 @@ impl Course {
         self.at = self.at.max(instructions);
         self.resident += passed * u128::from(resident);
         self.huge += passed * u128::from(huge);
-        let due = self.points.last().map_or(0, |last| last[0] + self.distance);
-        if instructions < due {
+        let slot = |instructions: u64, distance: u64| instructions / distance;
+        if let Some(last) = self.points.last()
+            && slot(instructions, self.distance) <= slot(last[0], self.distance)
+        {
             return;
         }
-        if self.points.len() == MOST_POINTS {
-            let mut index = 0;
-            self.points.retain(|_| {
-                index += 1;
-                index % 2 == 1
-            });
-            self.distance *= 2;
-            if self
-                .points
-                .last()
-                .is_some_and(|last| instructions < last[0] + self.distance)
-            {
-                return;
-            }
-        }
         self.points.push([instructions, resident, huge]);
+        while self.points.len() > MOST_POINTS {
+            self.distance *= 2;
+            let distance = self.distance;
+            self.points.dedup_by_key(|point| slot(point[0], distance));
+        }
     }
 
     pub(super) fn report(&self) -> MemoryCourse {
