@@ -12,7 +12,7 @@ use crate::classes::{CLASSES, COUNT, MAX_BATCH};
 use crate::lock::{Guarded, Lock};
 use crate::rseq::{self, HOT};
 use crate::slab::{SLAB_BYTES, SLAB_SHIFT, Slab};
-use crate::{central, pages, setup, sys, tls, transfer};
+use crate::{central, pages, sanitizer, setup, sys, tls, transfer};
 
 /// CPUs that have a slab when slabs are not being drained.
 static CPUS: AtomicU32 = AtomicU32::new(0);
@@ -330,6 +330,7 @@ fn drain_slab(slab: Slab) {
         let mut count = 0;
         // SAFETY: the caller has the slab alone.
         while let Some(item) = unsafe { slab.pop(class) } {
+            sanitizer::acquire(item);
             buffer[count] = item;
             count += 1;
             if count == MAX_BATCH {

@@ -15,7 +15,7 @@ use crate::classes::{self, CLASSES, COUNT, MAX_SMALL, class_of, class_of_aligned
 use crate::pagemap::{self, PAGE_BYTES, PAGE_SHIFT};
 use crate::rseq;
 use crate::span::Span;
-use crate::{front, pages, setup, sys};
+use crate::{front, pages, sanitizer, setup, sys};
 
 /// Largest size that any request may have (C11: differences of pointers must fit).
 const MAX_BYTES: usize = isize::MAX as usize;
@@ -50,6 +50,7 @@ pub fn allocate(size: usize) -> *mut u8 {
 fn allocate_small(class: usize) -> *mut u8 {
     let object = front::allocate(class) as *mut usize;
     if !object.is_null() {
+        sanitizer::allocated(object as usize, CLASSES[class].size as usize);
         // SAFETY: the front end gave an object of at least 8 bytes that is nobody else's. Needed
         // to clear the mark of freed objects.
         unsafe { object.write(0) };
@@ -175,6 +176,7 @@ pub unsafe fn free(memory: *mut u8) {
         }
         word.write(mark);
     }
+    sanitizer::freed(address + 8, CLASSES[class].size as usize - 8);
     front::free(class, address);
 }
 

@@ -38,10 +38,12 @@ mod near;
 mod pagemap;
 mod pages;
 mod rseq;
+mod sanitizer;
 mod settings;
 mod setup;
 mod slab;
 mod span;
+mod sync;
 mod sys;
 #[cfg_attr(miri, path = "system_model.rs")]
 mod system;

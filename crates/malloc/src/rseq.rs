@@ -50,4 +50,40 @@ mod sequences;
 #[path = "rseq/none.rs"]
 mod sequences;
 
-pub use sequences::{cpu, find, open, pop, pop_all, push, push_all};
+pub use sequences::{cpu, find, open};
+#[cfg(not(contigua_sanitizer = "thread"))]
+pub use sequences::{pop, pop_all, push, push_all};
+
+#[cfg(contigua_sanitizer = "thread")]
+pub use annotated::{pop, pop_all, push, push_all};
+
+/// The sequences for ThreadSanitizer, which sees neither their accesses nor that the kernel orders
+/// what runs on one CPU. Each object carries its own order: who takes it sees what who put it there
+/// did, and nothing else.
+#[cfg(contigua_sanitizer = "thread")]
+mod annotated {
+    use super::sequences;
+    use crate::sanitizer::{acquire, release};
+
+    pub fn pop(class: usize) -> usize {
+        let item = sequences::pop(class);
+        acquire(item);
+        item
+    }
+
+    pub fn push(class: usize, item: usize) -> bool {
+        release(item);
+        sequences::push(class, item)
+    }
+
+    pub fn push_all(class: usize, items: &[usize]) -> usize {
+        items.iter().copied().for_each(release);
+        sequences::push_all(class, items)
+    }
+
+    pub fn pop_all(class: usize, out: &mut [usize]) -> usize {
+        let count = sequences::pop_all(class, out);
+        out[..count].iter().copied().for_each(acquire);
+        count
+    }
+}
