@@ -14,7 +14,7 @@ use crate::pagemap::prefetch;
 use crate::rseq::{self, HOT};
 use crate::slab::{SLAB_BYTES, SLAB_SHIFT, Slab};
 use crate::span::FRESH;
-use crate::{central, heap, pages, profile, setup, sys, tls, transfer};
+use crate::{central, heap, pages, profile, sanitizer, setup, sys, tls, transfer};
 
 /// CPUs that have a slab when slabs are not being drained.
 static CPUS: AtomicU32 = AtomicU32::new(0);
@@ -426,6 +426,7 @@ fn drain_slab(slab: Slab) {
         let mut count = 0;
         // SAFETY: the caller has the slab alone.
         while let Some(item) = unsafe { slab.pop(class) } {
+            sanitizer::acquire(item);
             buffer[count] = item;
             count += 1;
             if count == MAX_BATCH {

@@ -19,7 +19,7 @@ use crate::pagemap::{self, PAGE_BYTES, PAGE_SHIFT};
 use crate::profile::{self, Stack};
 use crate::rseq;
 use crate::span::Span;
-use crate::{front, pages, setup, sys};
+use crate::{front, pages, sanitizer, setup, sys};
 
 /// Largest size that any request may have (C11: differences of pointers must fit).
 const MAX_BYTES: usize = isize::MAX as usize;
@@ -60,29 +60,30 @@ pub fn mark_of(address: usize) -> usize {
 /// on its quick way.
 #[inline(always)]
 pub fn at_hand(class: usize) -> *mut u8 {
-    unmark(front::at_hand(class))
+    unmark(class, front::at_hand(class))
 }
 
 /// The same, of an allocation that a profile counts.
 #[inline(always)]
 pub fn counted(class: usize) -> *mut u8 {
-    unmark(front::counted(class))
+    unmark(class, front::counted(class))
 }
 
 /// The same if there was neither; null if there is no memory.
 pub fn missed(class: usize) -> *mut u8 {
-    unmark(front::missed(class))
+    unmark(class, front::missed(class))
 }
 
 fn allocate_small(class: usize) -> *mut u8 {
-    unmark(front::allocate(class))
+    unmark(class, front::allocate(class))
 }
 
-/// Check and clear the mark of an object (0: there is none) that is about to be handed out.
+/// Check and clear the mark of an object of `class` (0: there is none) that is about to be handed out.
 #[inline(always)]
-fn unmark(object: usize) -> *mut u8 {
+fn unmark(class: usize, object: usize) -> *mut u8 {
     let object = object as *mut usize;
     if !object.is_null() {
+        sanitizer::allocated(object as usize, || CLASSES[class].size as usize);
         // SAFETY: the front end gave an object of at least 8 bytes that is nobody else's. Needed
         // to check and clear its mark.
         unsafe {
@@ -225,6 +226,7 @@ pub unsafe fn free(memory: *mut u8) {
         free_other(memory);
         return;
     }
+    sanitizer::freed(address + 8, || CLASSES[class].size as usize - 8);
     // SAFETY: an object of the class begins here, and the caller gave it up.
     unsafe { front::free(class, address) };
 }

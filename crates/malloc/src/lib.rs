@@ -42,10 +42,12 @@ mod pages;
 mod primary;
 mod profile;
 mod rseq;
+mod sanitizer;
 mod settings;
 mod setup;
 mod slab;
 mod span;
+mod sync;
 mod sys;
 #[cfg_attr(miri, path = "system_model.rs")]
 mod system;

@@ -9,10 +9,10 @@
 //! for any other address is defined, too: it answers "not ours".
 
 use core::ptr::{NonNull, null_mut};
-use core::sync::atomic::{AtomicPtr, AtomicU16, Ordering};
 
 use crate::near::near;
 use crate::span::Span;
+use crate::sync::{AtomicPtr, AtomicU16, Ordering};
 use crate::sys;
 
 /// Bytes in a page of the page heap.

@@ -71,4 +71,40 @@ mod sequences;
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 compile_error!("contigua-malloc runs on x86-64 and aarch64");
 
-pub use sequences::{cpu, find, open, pop, pop_all, push, push_all};
+pub use sequences::{cpu, find, open};
+#[cfg(not(contigua_sanitizer = "thread"))]
+pub use sequences::{pop, pop_all, push, push_all};
+
+#[cfg(contigua_sanitizer = "thread")]
+pub use annotated::{pop, pop_all, push, push_all};
+
+/// The sequences for ThreadSanitizer, which sees neither their accesses nor that the kernel orders
+/// what runs on one CPU. Each object carries its own order: who takes it sees what who put it there
+/// did, and nothing else.
+#[cfg(contigua_sanitizer = "thread")]
+mod annotated {
+    use super::sequences;
+    use crate::sanitizer::{acquire, release};
+
+    pub fn pop(area: isize, class: usize) -> usize {
+        let item = sequences::pop(area, class);
+        acquire(item);
+        item
+    }
+
+    pub fn push(area: isize, class: usize, item: usize) -> bool {
+        release(item);
+        sequences::push(area, class, item)
+    }
+
+    pub fn push_all(class: usize, items: &[usize]) -> usize {
+        items.iter().copied().for_each(release);
+        sequences::push_all(class, items)
+    }
+
+    pub fn pop_all(class: usize, out: &mut [usize]) -> usize {
+        let count = sequences::pop_all(class, out);
+        out[..count].iter().copied().for_each(acquire);
+        count
+    }
+}
