@@ -15,6 +15,7 @@ import ctypes
 import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -57,12 +58,8 @@ def version(program: Program) -> str:
     if not program.version:
         return ""
     done = subprocess.run(program.version, capture_output=True, text=True)
-    words = (done.stdout + done.stderr).replace("(", " ").replace(",", " ").split()
-    for word in words:
-        text = word.strip('"v=')
-        if text[:1].isdigit() and "." in text:
-            return text.partition("-")[0].partition("+")[0]
-    return ""
+    found = re.search(r"\d+(\.\d+)+", done.stdout + done.stderr)
+    return found[0] if found else ""
 
 
 def possible(mode: Mode) -> bool:

@@ -190,6 +190,10 @@ class Trial:
             kill(process)
             out, err = process.communicate()
             err += f"\nended after {seconds} s".encode()
+        except BaseException:
+            # Interrupted: nothing that was started goes on.
+            kill(process)
+            raise
         result = Result(
             process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace")
         )

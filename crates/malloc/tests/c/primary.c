@@ -52,15 +52,22 @@ static int filled(uint64_t seed) {
 
 static void churn(void) {
     uint64_t random = 11;
-    static void *kept[300];
-    for (int i = 0; i < 30000; i++) {
+    void *kept[300] = {0};
+    for (int i = 0; i < 3000; i++) {
         int at = next_random(&random) % 300;
         free(kept[at]);
-        kept[at] = malloc(next_random(&random) % (i % 50 ? 2000 : 500000));
+        kept[at] = malloc(next_random(&random) % (i % 20 ? 2000 : 500000));
         CHECK(kept[at]);
         stamp(kept[at], 1, i);
     }
-    for (int i = 0; i < 300; i++) free(kept[i]), kept[i] = NULL;
+    for (int i = 0; i < 300; i++) free(kept[i]);
+}
+
+static volatile int stop;
+
+static void *work(void *argument) {
+    while (!stop) churn();
+    return argument;
 }
 
 static void succeed(pid_t child) {
@@ -85,11 +92,15 @@ int main(int count, char **arguments) {
         CHECK(frame < 0 || frame == (size > 4));
     }
     if (!wanted) CHECK(on_huge > 0 && on_huge < PIECES);
-    for (int round = 1; round < 4; round++) {
+    pthread_t threads[2];
+    for (int round = 1; round < 6; round++) {
+        /* Later rounds with threads that allocate and write meanwhile. */
+        if (round == 3)
+            for (int i = 0; i < 2; i++) CHECK(!pthread_create(&threads[i], NULL, work, NULL));
         CHECK(filled(round));
         pid_t child = fork();
         if (!child) {
-            alarm(60);
+            alarm(120);
             CHECK(filled(round) && page_size(pieces[0]) == 4 && page_size(small[0]) == 4);
             churn();
             fill(100);
@@ -111,6 +122,8 @@ int main(int count, char **arguments) {
         succeed(child);
         CHECK(filled(round + 1) && (!wanted || page_size(pieces[0]) == wanted));
     }
+    stop = 1;
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
     /* Other programs would ask for pages of their own. */
     unsetenv("CONTIGUA_MALLOC_PRIMARY");
     pid_t spawned;
