@@ -150,6 +150,13 @@ def test_a_recording_has_the_allocator_that_it_was_made_with(cli, tmp_path):
     assert found["advice"]["huge"] > 0
 
 
+@needs_library
+def test_a_static_program_is_refused(cli):
+    ran = cli("run", "--malloc", "contigua", "--", WAVES.replace("waves", "gups-static"))
+    assert ran.returncode == 1
+    assert "linked statically" in ran.stderr and "Traceback" not in ran.stderr
+
+
 @pytest.mark.parametrize("clock", ["0", "-1", "soon", "4294967296"])
 def test_a_clock_that_cannot_be_is_refused(cli, clock):
     ran = cli("run", "--malloc-clock", clock, "--", "true")

@@ -47,6 +47,13 @@ pub enum Error {
         .0.display()
     )]
     Preload(PathBuf),
+    /// A library was to be loaded before a program that loads none.
+    #[error(
+        "{}: linked statically, so that no library can be loaded before it; link it dynamically, or \
+         run it with its own allocator",
+        .0.display()
+    )]
+    Static(PathBuf),
     /// QEMU's user-mode emulator is not installed.
     #[error(
         "{0} was not found in PATH; install it (Debian: apt-get install qemu-user) or set \

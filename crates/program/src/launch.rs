@@ -39,7 +39,7 @@ impl Launch {
     ///
     /// # Errors
     /// [`Error::NoSuchProgram`], [`Error::NotExecutable`], [`Error::ForeignArchitecture`],
-    /// [`Error::Preload`] or [`Error::NoQemu`].
+    /// [`Error::Preload`], [`Error::Static`] or [`Error::NoQemu`].
     pub fn prepare(
         command: &[OsString],
         architecture: Architecture,
@@ -60,6 +60,9 @@ impl Launch {
                 reason: error.to_string(),
             },
         })?;
+        if surroundings.preload.is_some() && !executable::is_dynamic(&executable.program) {
+            return Err(Error::Static(executable.program));
+        }
         Ok(Self {
             emulator: find_emulator(architecture)?,
             executable,
