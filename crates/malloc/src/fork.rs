@@ -41,7 +41,9 @@ unsafe extern "C" fn parent() {
 }
 
 unsafe extern "C" fn child() {
-    primary::in_child();
+    if primary::in_child() {
+        front::mark_cached();
+    }
     lock::set_forking(0);
     each_lock(Lock::reset);
     front::after_fork();

@@ -520,6 +520,24 @@ fn sum(class: usize, occupancy: central::Occupancy, transferable: usize) -> Cach
     }
 }
 
+/// Mark what the caches of CPUs hold. In the child of a fork whose memory was sent by its parent
+/// ([`crate::primary`]), other threads of which went on: what they took from these caches meanwhile
+/// is in them here, without its mark.
+pub fn mark_cached() {
+    for cpu in 0..CPUS.load(Ordering::Relaxed) {
+        let slab = cpu_slab(cpu);
+        for class in 1..COUNT {
+            for index in 0..slab.length(class) {
+                // SAFETY: the child has one thread; what is on a stack is an object that nobody has.
+                unsafe {
+                    let item = slab.item(class, index);
+                    (item as *mut usize).write(heap::mark_of(item));
+                }
+            }
+        }
+    }
+}
+
 /// In the child of a fork: nobody is draining, and the slabs are whole.
 pub fn after_fork() {
     let cpus = CPUS.load(Ordering::Relaxed);

@@ -232,10 +232,10 @@ fn errno() -> i32 {
     unsafe { *libc::__errno_location() }
 }
 
-/// In the child: all of the region becomes ordinary memory.
-pub fn in_child() {
+/// In the child: all of the region becomes ordinary memory. Whether any was.
+pub fn in_child() -> bool {
     if END.load(Ordering::Relaxed) == 0 {
-        return;
+        return false;
     }
     close(0);
     let descriptor = ENDS[1].load(Ordering::Relaxed);
@@ -255,6 +255,7 @@ pub fn in_child() {
     END.store(0, Ordering::Relaxed);
     START.store(0, Ordering::Relaxed);
     close(1);
+    true
 }
 
 /// Receive what is used of the page at an address into ordinary memory and put that in its place.

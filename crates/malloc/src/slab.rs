@@ -163,6 +163,15 @@ impl Slab {
         (self.0 + usize::from(index) * 8) as *mut usize
     }
 
+    /// An object of the stack, the lowest first.
+    ///
+    /// # Safety
+    /// Nobody changes the stack, and `index` is below its length.
+    pub unsafe fn item(self, class: usize, index: usize) -> usize {
+        // SAFETY: the caller's promise: a slot of this class in the slab.
+        unsafe { self.slot(self.begin(class) + index as u16).read() }
+    }
+
     /// Take the object on top.
     ///
     /// # Safety
