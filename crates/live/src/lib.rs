@@ -1,0 +1,2 @@
+//! The physical memory of the running machine.
+#![forbid(unsafe_code)]
