@@ -8,7 +8,7 @@ use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use crate::settings::Background;
-use crate::{front, pages, sys};
+use crate::{dump, front, pages, sys};
 
 /// Free and mapped bytes from which on an idle thread is worth its stack. Our choice.
 const IDLE_BYTES: u64 = 32 << 20;
@@ -85,6 +85,7 @@ extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
         // SAFETY: the time is valid; nothing is written back.
         unsafe { libc::nanosleep(&raw const second, null_mut()) };
         sys::preserving_errno(pages::periodic);
+        dump::occasion();
         let misses = front::misses();
         idle = if misses == seen { idle + 1 } else { 0 };
         seen = misses;
