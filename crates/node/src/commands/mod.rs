@@ -1,6 +1,10 @@
 //! One file each for the commands.
 
+mod heap;
+mod manual;
 mod scan;
+mod tlb;
+mod watch;
 
 use clap::Subcommand;
 
@@ -8,6 +12,11 @@ use clap::Subcommand;
 #[derive(Subcommand)]
 pub enum Command {
     Scan(scan::Arguments),
+    Watch(watch::Arguments),
+    Heap(heap::Arguments),
+    Tlb(tlb::Arguments),
+    #[command(hide = true)]
+    Manual(manual::Arguments),
 }
 
 impl Command {
@@ -19,6 +28,10 @@ impl Command {
     pub fn run(self) -> anyhow::Result<()> {
         match self {
             Self::Scan(arguments) => scan::run(&arguments),
+            Self::Watch(arguments) => watch::run(&arguments),
+            Self::Heap(arguments) => heap::run(&arguments),
+            Self::Tlb(arguments) => tlb::run(&arguments),
+            Self::Manual(arguments) => manual::run(&arguments),
         }
     }
 }
