@@ -115,7 +115,11 @@ fn write_text(out: &mut impl Write, process: &Process) -> io::Result<()> {
             Unit::Nanoseconds => duration(figure.value as f64 / 1e9),
             Unit::Count => count(figure.value),
         };
-        table.row([figure.name.replace('_', " "), value]);
+        let name = match figure.unit {
+            Unit::Nanoseconds => "written, since the machine started".to_owned(),
+            _ => figure.name.replace('_', " "),
+        };
+        table.row([name, value]);
     }
     table.lines().try_for_each(|line| writeln!(out, "{line}"))
 }
