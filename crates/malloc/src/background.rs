@@ -63,9 +63,10 @@ fn start() -> bool {
         let mut old = MaybeUninit::<libc::sigset_t>::uninit();
         libc::sigfillset(all.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), old.as_mut_ptr());
-        let mut thread = 0;
+        // A number to some C libraries, a pointer to others.
+        let mut thread = MaybeUninit::<libc::pthread_t>::uninit();
         let started =
-            libc::pthread_create(&raw mut thread, attributes.as_ptr(), run, null_mut()) == 0;
+            libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), run, null_mut()) == 0;
         libc::pthread_sigmask(libc::SIG_SETMASK, old.as_ptr(), null_mut());
         libc::pthread_attr_destroy(attributes.as_mut_ptr());
         started

@@ -1,0 +1,37 @@
+//! One file each for the commands.
+
+mod heap;
+mod manual;
+mod scan;
+mod tlb;
+mod watch;
+
+use clap::Subcommand;
+
+/// What to do.
+#[derive(Subcommand)]
+pub enum Command {
+    Scan(scan::Arguments),
+    Watch(watch::Arguments),
+    Heap(heap::Arguments),
+    Tlb(tlb::Arguments),
+    #[command(hide = true)]
+    Manual(manual::Arguments),
+}
+
+impl Command {
+    /// Does it.
+    ///
+    /// # Errors
+    ///
+    /// Whatever the command reports, in one line.
+    pub fn run(self) -> anyhow::Result<()> {
+        match self {
+            Self::Scan(arguments) => scan::run(&arguments),
+            Self::Watch(arguments) => watch::run(&arguments),
+            Self::Heap(arguments) => heap::run(&arguments),
+            Self::Tlb(arguments) => tlb::run(&arguments),
+            Self::Manual(arguments) => manual::run(&arguments),
+        }
+    }
+}
