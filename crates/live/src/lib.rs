@@ -6,7 +6,15 @@
 
 #![forbid(unsafe_code)]
 
+pub mod census;
+pub mod classify;
 mod error;
+pub mod frames;
+pub mod owners;
 pub mod proc;
+mod ranges;
+pub mod report;
+pub mod scan;
 
 pub use error::Error;
+pub use ranges::{Spoiler, WorstRange};

@@ -2,17 +2,36 @@
 #![forbid(unsafe_code)]
 
 mod commands;
+mod text;
+
+use std::io;
+use std::process::ExitCode;
 
 use clap::Parser;
 
 /// See a server's memory contiguity, and keep it on stock Linux.
 #[derive(Parser)]
-#[command(version, max_term_width = 100)]
+#[command(name = "contigua-node", version, max_term_width = 100)]
 struct Arguments {
     #[command(subcommand)]
     command: commands::Command,
 }
 
-fn main() -> anyhow::Result<()> {
-    Arguments::parse().command.run()
+fn main() -> ExitCode {
+    match Arguments::parse().command.run() {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever read our output has seen enough, as `| head` does.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("contigua-node: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        let error = cause.downcast_ref::<io::Error>();
+        error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+    })
 }

@@ -1,10 +1,14 @@
-//! One file for each command.
+//! One file each for the commands.
+
+mod scan;
 
 use clap::Subcommand;
 
 /// What to do.
 #[derive(Subcommand)]
-pub enum Command {}
+pub enum Command {
+    Scan(scan::Arguments),
+}
 
 impl Command {
     /// Does it.
@@ -13,6 +17,8 @@ impl Command {
     ///
     /// Whatever the command reports, in one line.
     pub fn run(self) -> anyhow::Result<()> {
-        match self {}
+        match self {
+            Self::Scan(arguments) => scan::run(&arguments),
+        }
     }
 }

@@ -1,0 +1,221 @@
+//! What a scan adds up to: frames by class and zone, contiguity within bounds, and who spoils it.
+
+use std::collections::HashMap;
+use std::io;
+
+use contigua_contiguity::{Contiguity, FrameKind, Scan, Spoiled, Spoilers};
+use contigua_units::Order;
+
+use crate::classify::Class;
+use crate::ranges::{Ranges, WorstRange};
+use crate::scan::{Run, Sink};
+
+/// How many classes there are.
+pub const CLASSES: usize = Class::ALL.len();
+
+/// Frames by class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Frames([u64; CLASSES]);
+
+impl Frames {
+    /// Frames of a class.
+    #[must_use]
+    pub const fn of(&self, class: Class) -> u64 {
+        self.0[class as usize]
+    }
+
+    /// Frames of several classes.
+    #[must_use]
+    pub fn sum(&self, classes: &[Class]) -> u64 {
+        classes.iter().map(|&class| self.of(class)).sum()
+    }
+
+    /// Classes with their frames.
+    pub fn iter(&self) -> impl Iterator<Item = (Class, u64)> {
+        Class::ALL.into_iter().zip(self.0)
+    }
+
+    /// Frames that are memory, in use by the kernel or not.
+    #[must_use]
+    pub fn memory(&self) -> u64 {
+        let all: u64 = self.0.iter().sum();
+        all - self.of(Class::Hole)
+    }
+
+    /// Adds frames.
+    pub const fn add(&mut self, class: Class, frames: u64) {
+        self.0[class as usize] += frames;
+    }
+}
+
+impl serde::Serialize for Frames {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.iter().map(|(class, frames)| (class.key(), frames)))
+    }
+}
+
+/// A measure with what is unexplained taken for the kernel's, and for free.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Bounds<T> {
+    /// Unexplained frames are the kernel's and do not move: free and potential contiguity are at
+    /// least this.
+    pub certain: T,
+    /// Unexplained frames are free: free and potential contiguity are at most this.
+    pub possible: T,
+}
+
+/// What a cgroup's kernel memory spoils.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct CgroupShare {
+    /// Its inode number.
+    pub inode: u64,
+    /// Unmovable frames that are charged to it.
+    pub frames: u64,
+    /// Blocks of 2 MB with such a frame.
+    pub blocks_2m: u64,
+}
+
+/// What a class's frames spoil.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClassShare {
+    /// The class.
+    pub class: Class,
+    /// Its frames.
+    pub frames: u64,
+    /// Blocks of each size with one of them.
+    pub spoiled: [(Order, Spoiled); 4],
+}
+
+/// Everything that a scan adds up to.
+#[derive(Clone, Debug)]
+pub struct Summary {
+    /// All frames.
+    pub frames: Frames,
+    /// The frames of each zone.
+    pub zones: Vec<Frames>,
+    /// Contiguity.
+    pub contiguity: Bounds<Contiguity>,
+    /// What classes spoil, those that spoil the most 2 MB blocks first.
+    pub classes: Vec<ClassShare>,
+    /// What cgroups spoil, likewise.
+    pub cgroups: Vec<CgroupShare>,
+    /// The 1 GB ranges where the least spoils the most, worst first.
+    pub worst: Vec<WorstRange>,
+    /// 1 GB ranges that something spoils.
+    pub spoiled_ranges: u64,
+}
+
+/// Adds up a scan.
+pub struct Census {
+    position: u64,
+    frames: Frames,
+    zones: Vec<Frames>,
+    certain: Scan,
+    possible: Scan,
+    spoilers: Spoilers<CLASSES>,
+    cgroups: HashMap<u64, Counted>,
+    ranges: Ranges,
+}
+
+#[derive(Default)]
+struct Counted {
+    frames: u64,
+    blocks: u64,
+    /// The block after the last that was counted.
+    next_block: u64,
+}
+
+impl Census {
+    /// A census of a machine with so many zones, which keeps so many of the worst ranges.
+    #[must_use]
+    pub fn new(zones: usize, worst: usize) -> Self {
+        Self {
+            position: 0,
+            frames: Frames::default(),
+            zones: vec![Frames::default(); zones],
+            certain: Scan::new(),
+            possible: Scan::new(),
+            spoilers: Spoilers::new(),
+            cgroups: HashMap::new(),
+            ranges: Ranges::new(worst),
+        }
+    }
+
+    fn charge(&mut self, run: Run) {
+        let counted = self.cgroups.entry(run.cgroup).or_default();
+        counted.frames += run.frames;
+        let first = self.position >> Order::HUGE_2M.get();
+        let last = (self.position + run.frames - 1) >> Order::HUGE_2M.get();
+        counted.blocks += (last + 1).saturating_sub(first.max(counted.next_block));
+        counted.next_block = last + 1;
+    }
+
+    /// The sums.
+    #[must_use]
+    pub fn finish(self) -> Summary {
+        let spoilers = self.spoilers.finish();
+        let mut classes: Vec<ClassShare> = Class::ALL
+            .into_iter()
+            .filter(|&class| spoils(class))
+            .map(|class| ClassShare {
+                class,
+                frames: self.frames.of(class),
+                spoiled: spoilers.map(|(order, spoiled)| (order, spoiled[class as usize])),
+            })
+            .filter(|share| share.frames > 0)
+            .collect();
+        classes.sort_by_key(|share| std::cmp::Reverse(share.spoiled[0].1.blocks));
+        let mut cgroups: Vec<CgroupShare> = self
+            .cgroups
+            .into_iter()
+            .map(|(inode, counted)| CgroupShare {
+                inode,
+                frames: counted.frames,
+                blocks_2m: counted.blocks,
+            })
+            .collect();
+        cgroups.sort_by_key(|share| (std::cmp::Reverse(share.blocks_2m), share.inode));
+        let (worst, spoiled_ranges) = self.ranges.finish();
+        Summary {
+            frames: self.frames,
+            zones: self.zones,
+            contiguity: Bounds {
+                certain: self.certain.finish(),
+                possible: self.possible.finish(),
+            },
+            classes,
+            cgroups,
+            worst,
+            spoiled_ranges,
+        }
+    }
+}
+
+/// Whether a frame of this class keeps its block from becoming contiguous, though it is memory.
+#[must_use]
+pub const fn spoils(class: Class) -> bool {
+    matches!(class.kind(), FrameKind::Unmovable)
+        || matches!(class, Class::Reserved | Class::Offline | Class::Unread)
+}
+
+impl Sink for Census {
+    fn take(&mut self, run: Run) -> io::Result<()> {
+        self.frames.add(run.class, run.frames);
+        let zone = run
+            .zone
+            .and_then(|zone| self.zones.get_mut(usize::from(zone)));
+        if let Some(zone) = zone {
+            zone.add(run.class, run.frames);
+        }
+        self.certain.push(run.class.kind(), run.frames);
+        self.possible.push(run.class.best_kind(), run.frames);
+        let owner = spoils(run.class).then_some(run.class as usize);
+        self.spoilers.push(owner, run.frames);
+        if run.cgroup != 0 && run.frames > 0 {
+            self.charge(run);
+        }
+        self.ranges.take(run)?;
+        self.position += run.frames;
+        Ok(())
+    }
+}

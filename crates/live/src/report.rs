@@ -1,0 +1,620 @@
+//! All that can be said about a machine's memory, with or without the right to look at frames.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use contigua_contiguity::{Blocks, Contiguity, ORDERS};
+use contigua_units::{Order, PAGE_BYTES};
+use serde::Serialize;
+
+use crate::Error;
+use crate::census::{Bounds, Census, Frames, Summary};
+use crate::classify::Class;
+use crate::frames::{PageSource, areas};
+use crate::owners::{self, Sites};
+use crate::proc::{
+    BuddyZone, Counters, Meminfo, MemoryBlocks, PageTypes, Pressure, System, Zone, free_frames,
+};
+use crate::ranges::WorstRange;
+use crate::scan::{Outcome, Pace, Run, Sink, scan};
+
+/// The version of the report's JSON; it changes when a field changes its meaning or goes.
+pub const VERSION: u32 = 1;
+
+/// The worst 1 GB ranges that are kept.
+pub const WORST: usize = 20;
+
+/// What could not be learned, and what it takes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Missing {
+    /// What is missing.
+    pub what: &'static str,
+    /// Why.
+    pub why: String,
+    /// What would give it; empty where nothing would.
+    pub needs: &'static str,
+}
+
+/// Which machine, and when.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Machine {
+    /// The name that it has for itself.
+    pub host: String,
+    /// The kernel's release.
+    pub kernel: String,
+    /// Since it started, in seconds.
+    pub uptime_seconds: f64,
+    /// Time of the report, in seconds since 1970.
+    pub unix_seconds: u64,
+    /// Processors that are online.
+    pub processors: usize,
+    /// Memory that the kernel manages, in bytes.
+    pub memory_bytes: u64,
+}
+
+/// Transparent huge pages.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ThpSettings {
+    /// `always`, `madvise` or `never`.
+    pub enabled: Option<String>,
+    /// When a fault compacts.
+    pub defrag: Option<String>,
+}
+
+/// A pool of `HugeTLB`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct HugePool {
+    /// Size of a page.
+    pub page_bytes: u64,
+    /// Pages in the pool.
+    pub total: u64,
+    /// Those that nobody has.
+    pub free: u64,
+}
+
+/// Measures at one size of block.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct SizeReport {
+    /// Size of a block.
+    pub block_bytes: u64,
+    /// Blocks with memory in them.
+    pub blocks: u32,
+    /// Blocks that are entirely free.
+    pub free_blocks: Bounds<u32>,
+    /// Their share of free memory, 0 to 1 (paper 000, figure 4).
+    pub free_share_of_free: Bounds<f64>,
+    /// Blocks that perfect compaction could empty.
+    pub potential_blocks: Bounds<u32>,
+    /// Their share of all memory, 0 to 1.
+    pub potential_share_of_memory: Bounds<f64>,
+    /// Blocks that an unmovable frame spoils (paper 000, figure 5). `certain` are the most,
+    /// `possible` the fewest.
+    pub unmovable_blocks: Bounds<u32>,
+}
+
+impl SizeReport {
+    fn new(order: Order, contiguity: &Bounds<Contiguity>) -> Self {
+        let find = |of: &Contiguity| {
+            let blocks = of.blocks().into_iter().find(|&(other, _)| other == order);
+            blocks.map_or_else(Blocks::default, |(_, blocks)| blocks)
+        };
+        let share = |blocks: u32, of: u64| {
+            let frames = u64::from(blocks) * u64::from(order.frames());
+            // Frames beyond a division's precision do not matter.
+            frames as f64 / of.max(1) as f64
+        };
+        let (certain, possible) = (find(&contiguity.certain), find(&contiguity.possible));
+        let of = contiguity;
+        Self {
+            block_bytes: order.bytes(),
+            blocks: certain.total,
+            free_blocks: Bounds {
+                certain: certain.free,
+                possible: possible.free,
+            },
+            free_share_of_free: Bounds {
+                certain: share(certain.free, of.certain.free_frames),
+                possible: share(possible.free, of.possible.free_frames),
+            },
+            potential_blocks: Bounds {
+                certain: certain.potential,
+                possible: possible.potential,
+            },
+            potential_share_of_memory: Bounds {
+                certain: share(certain.potential, of.certain.managed_frames()),
+                possible: share(possible.potential, of.possible.managed_frames()),
+            },
+            unmovable_blocks: Bounds {
+                certain: certain.unmovable,
+                possible: possible.unmovable,
+            },
+        }
+    }
+}
+
+/// What a class or cgroup spoils.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SpoilerReport {
+    /// A class's key, or a cgroup's path.
+    pub owner: String,
+    /// Its frames that do not move.
+    pub frames: u64,
+    /// Blocks of 2 MB that it spoils.
+    pub blocks_2m: u64,
+    /// Those that it spoils alone; unknown for cgroups.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub alone_2m: Option<u64>,
+    /// Blocks of 1 GB that it spoils; unknown for cgroups.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub blocks_1g: Option<u64>,
+    /// Those that it spoils alone; unknown for cgroups.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub alone_1g: Option<u64>,
+}
+
+/// Bounds on what unexplained frames are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Unexplained {
+    /// Frames that the kernel says are free on the lists of CPUs, machine-wide.
+    pub per_cpu_free: u64,
+    /// Memory that the kernel has not initialised yet, as far as can be told.
+    pub not_initialised: u64,
+    /// The kernel's own, at the least.
+    pub kernel_at_least: u64,
+}
+
+/// What looking at every frame told.
+#[derive(Clone, Debug, Serialize)]
+pub struct FrameReport {
+    /// Frames by class.
+    pub classes: Frames,
+    /// Frames by class of each zone, in the order of [`Report::zones`].
+    pub zones: Vec<Frames>,
+    /// Frames free by the allocator's own lists, before and after the scan.
+    pub buddy_free: [u64; 2],
+    /// What unexplained frames are.
+    pub unexplained: Unexplained,
+    /// Long-term pins that are held; which frames they are on, nobody can tell.
+    pub pins_held: Option<u64>,
+    /// Measures at 2, 4, 32 MB and 1 GB.
+    pub sizes: [SizeReport; ORDERS.len()],
+    /// The raw counts behind them.
+    pub contiguity: Bounds<Contiguity>,
+    /// What classes spoil, most first.
+    pub spoilers: Vec<SpoilerReport>,
+    /// What cgroups' kernel memory spoils, most first.
+    pub cgroups: Vec<SpoilerReport>,
+    /// What allocation sites spoil, most first; only with `page_owner=on`.
+    pub sites: Option<Sites>,
+    /// 1 GB ranges that something spoils.
+    pub spoiled_ranges: u64,
+    /// Those of them where the least spoils the most.
+    pub worst: Vec<WorstRange>,
+    /// Paths of the cgroups in `worst`.
+    pub cgroup_paths: HashMap<u64, String>,
+    /// What went wrong, and the rest.
+    pub outcome: Outcome,
+    /// Memory blocks that went online or offline during the scan.
+    pub changed_blocks: Vec<u64>,
+    /// How long the scan took.
+    pub seconds: f64,
+}
+
+/// All that can be said about a machine's memory.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// [`VERSION`].
+    pub version: u32,
+    /// Which machine.
+    pub machine: Machine,
+    /// What every frame is; only with the right to look.
+    pub frames: Option<FrameReport>,
+    /// Zones.
+    pub zones: Vec<Zone>,
+    /// Free lists.
+    pub free_lists: Vec<BuddyZone>,
+    /// Pageblocks by migrate type; only for root.
+    pub page_types: Option<PageTypes>,
+    /// The kernel's account.
+    pub meminfo: Meminfo,
+    /// The kernel's counters.
+    pub counters: Counters,
+    /// Pressure.
+    pub pressure: Option<Pressure>,
+    /// Transparent huge pages.
+    pub thp: ThpSettings,
+    /// Pools of `HugeTLB`.
+    pub huge_pools: Vec<HugePool>,
+    /// What could not be learned.
+    pub missing: Vec<Missing>,
+}
+
+impl Report {
+    /// Free blocks by the allocator's lists, which anyone may read: of 2 MB, and of 4 MB.
+    ///
+    /// Buddies merge, so an aligned free block of up to the largest order is on a list as such, or
+    /// is part of a larger one.
+    #[must_use]
+    pub fn listed_blocks(&self, order: Order) -> u64 {
+        let lists = self.free_lists.iter().flat_map(|zone| {
+            let large = zone
+                .blocks
+                .iter()
+                .enumerate()
+                .skip(usize::from(order.get()));
+            large.map(|(at, blocks)| blocks << (at - usize::from(order.get())))
+        });
+        lists.sum()
+    }
+}
+
+/// How to look.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// How fast.
+    pub pace: Pace,
+    /// Whether to look at frames at all.
+    pub frames: bool,
+    /// Whether to read `page_owner`, which takes seconds for each gigabyte in use.
+    pub sites: bool,
+}
+
+/// Looks at a machine. `extra` sees all runs of frames, too.
+///
+/// # Errors
+/// What `extra` returns, and when not even `/proc/zoneinfo`, `buddyinfo`, `meminfo` and `vmstat` can
+/// be read.
+pub fn look(system: &System, options: Options, extra: &mut dyn Sink) -> Result<Report, LookError> {
+    let zones = system.zones()?;
+    let mut missing = Vec::new();
+    let frames = if options.frames {
+        frame_report(system, &zones, options, extra, &mut missing)?
+    } else {
+        None
+    };
+    let meminfo = system.meminfo()?;
+    let page_types = note(
+        &mut missing,
+        "migrate types of pageblocks",
+        system.page_types(),
+    );
+    let pressure = note(&mut missing, "memory pressure", system.memory_pressure());
+    let memory = zones.iter().map(|zone| zone.managed).sum::<u64>() * PAGE_BYTES;
+    Ok(Report {
+        version: VERSION,
+        machine: machine(system, memory),
+        frames,
+        free_lists: system.buddy_zones()?,
+        page_types,
+        counters: system.vmstat()?,
+        pressure,
+        thp: thp_settings(system),
+        huge_pools: huge_pools(system),
+        meminfo,
+        zones,
+        missing,
+    })
+}
+
+/// Why a look failed.
+#[derive(Debug, thiserror::Error)]
+pub enum LookError {
+    /// The machine does not say.
+    #[error(transparent)]
+    Machine(#[from] Error),
+    /// What was seen cannot be kept.
+    #[error("{0}")]
+    Output(#[from] io::Error),
+}
+
+/// Takes a result, or notes why it is missing.
+fn note<T>(missing: &mut Vec<Missing>, what: &'static str, result: Result<T, Error>) -> Option<T> {
+    match result {
+        Ok(value) => Some(value),
+        Err(error) => {
+            let needs = if error.is_denied() {
+                "CAP_DAC_READ_SEARCH (root has it)"
+            } else {
+                ""
+            };
+            missing.push(Missing {
+                what,
+                why: error.to_string(),
+                needs,
+            });
+            None
+        }
+    }
+}
+
+fn frame_report(
+    system: &System,
+    zones: &[Zone],
+    options: Options,
+    extra: &mut dyn Sink,
+    missing: &mut Vec<Missing>,
+) -> Result<Option<FrameReport>, LookError> {
+    let Some(files) = note(missing, "every frame", system.page_files()) else {
+        return Ok(None);
+    };
+    if let Err(error) = check_page_size(system) {
+        missing.push(Missing {
+            what: "every frame",
+            why: error.to_string(),
+            needs: "",
+        });
+        return Ok(None);
+    }
+    for (file, what) in [
+        (crate::frames::PageFile::Counts, "mappings of frames"),
+        (crate::frames::PageFile::Cgroups, "cgroups of frames"),
+    ] {
+        if !files.has(file) {
+            missing.push(Missing {
+                what,
+                why: format!("{} cannot be opened", system.path(file.path()).display()),
+                needs: "",
+            });
+        }
+    }
+    let ram = system.ram_ranges().unwrap_or_default();
+    if ram.is_empty() {
+        missing.push(Missing {
+            what: "which addresses are memory (holes are taken from zones instead)",
+            why: "/proc/iomem hides them".to_owned(),
+            needs: "CAP_SYS_ADMIN (root has it)",
+        });
+    }
+    let blocks = system.memory_blocks().unwrap_or_default();
+    let before = free_frames(&system.buddy_zones()?);
+    let started = std::time::Instant::now();
+    let mut both = Both {
+        census: Census::new(zones.len(), WORST),
+        extra,
+    };
+    let outcome = scan(
+        &files,
+        &areas(&ram, zones, &blocks),
+        options.pace,
+        &mut both,
+    )?;
+    let seconds = started.elapsed().as_secs_f64();
+    let after = free_frames(&system.buddy_zones()?);
+    let summary = both.census.finish();
+    let sites = options
+        .sites
+        .then(|| {
+            note(
+                missing,
+                "allocation sites (boot with page_owner=on)",
+                owners::sites(system),
+            )
+        })
+        .flatten();
+    let names = cgroup_paths(system);
+    let zones_now = system.zones()?;
+    Ok(Some(FrameReport {
+        buddy_free: [before, after],
+        unexplained: unexplained(&summary, &zones_now),
+        pins_held: system.vmstat()?.pins_held(),
+        sizes: ORDERS.map(|order| SizeReport::new(order, &summary.contiguity)),
+        spoilers: summary.classes.iter().map(spoiler_report).collect(),
+        cgroups: summary
+            .cgroups
+            .iter()
+            .map(|share| SpoilerReport {
+                owner: cgroup_name(&names, share.inode),
+                frames: share.frames,
+                blocks_2m: share.blocks_2m,
+                alone_2m: None,
+                blocks_1g: None,
+                alone_1g: None,
+            })
+            .collect(),
+        sites,
+        cgroup_paths: paths_of(&names, &summary.worst),
+        contiguity: summary.contiguity,
+        classes: summary.frames,
+        zones: summary.zones,
+        spoiled_ranges: summary.spoiled_ranges,
+        worst: summary.worst,
+        outcome,
+        changed_blocks: changed(&blocks, &system.memory_blocks().unwrap_or_default()),
+        seconds,
+    }))
+}
+
+/// The census and whoever else wants to see.
+struct Both<'a> {
+    census: Census,
+    extra: &'a mut dyn Sink,
+}
+
+impl Sink for Both<'_> {
+    fn take(&mut self, run: Run) -> io::Result<()> {
+        self.census.take(run)?;
+        self.extra.take(run)
+    }
+}
+
+/// A sink for those who want no more than the report.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Nobody;
+
+impl Sink for Nobody {
+    fn take(&mut self, _run: Run) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Pages of another size would need other tables. `KernelPageSize` of the first mapping of our own
+/// says what the size is, without a system call.
+fn check_page_size(system: &System) -> Result<(), Error> {
+    let Ok(text) = system.text("proc/self/smaps") else {
+        return Ok(());
+    };
+    let line = text
+        .as_str()
+        .lines()
+        .find_map(|line| line.strip_prefix("KernelPageSize:"));
+    let kilobytes =
+        line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    match kilobytes {
+        Some(kilobytes) if kilobytes * 1024 != PAGE_BYTES => Err(Error::PageSize {
+            bytes: kilobytes * 1024,
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn unexplained(summary: &Summary, zones: &[Zone]) -> Unexplained {
+    let mut result = Unexplained::default();
+    for (zone, frames) in zones.iter().zip(&summary.zones) {
+        let unexplained = frames.of(Class::Unexplained);
+        let per_cpu = zone.per_cpu_free.min(unexplained);
+        // What exists, but was neither given to the allocator nor set aside. A few frames at odd
+        // places are not memory that waits for its initialisation.
+        let deficit = zone.present.saturating_sub(zone.managed);
+        let deficit = deficit.saturating_sub(frames.of(Class::Reserved));
+        let waiting = if deficit > zone.present / 100 {
+            deficit
+        } else {
+            0
+        };
+        let waiting = waiting.min(unexplained - per_cpu);
+        result.per_cpu_free += zone.per_cpu_free;
+        result.not_initialised += waiting;
+        result.kernel_at_least += unexplained - per_cpu - waiting;
+    }
+    result
+}
+
+fn spoiler_report(share: &crate::census::ClassShare) -> SpoilerReport {
+    let at = |order: Order| share.spoiled.iter().find(|(other, _)| *other == order);
+    let blocks = |order| at(order).map(|(_, spoiled)| u64::from(spoiled.blocks));
+    let alone = |order| at(order).map(|(_, spoiled)| u64::from(spoiled.alone));
+    SpoilerReport {
+        owner: share.class.key().to_owned(),
+        frames: share.frames,
+        blocks_2m: blocks(Order::HUGE_2M).unwrap_or(0),
+        alone_2m: alone(Order::HUGE_2M),
+        blocks_1g: blocks(Order::HUGE_1G),
+        alone_1g: alone(Order::HUGE_1G),
+    }
+}
+
+fn changed(before: &MemoryBlocks, after: &MemoryBlocks) -> Vec<u64> {
+    let state = |blocks: &MemoryBlocks| -> HashMap<u64, crate::proc::BlockState> {
+        let blocks = blocks.blocks.iter();
+        blocks.map(|block| (block.number, block.state)).collect()
+    };
+    let (before, after) = (state(before), state(after));
+    let mut numbers: Vec<u64> = before.keys().chain(after.keys()).copied().collect();
+    numbers.retain(|number| before.get(number) != after.get(number));
+    numbers.sort_unstable();
+    numbers.dedup();
+    numbers
+}
+
+fn machine(system: &System, memory_bytes: u64) -> Machine {
+    let word = |path| system.word(path).unwrap_or_default();
+    let processors = system.text("proc/cpuinfo").map_or(0, |text| {
+        let lines = text.as_str().lines();
+        lines.filter(|line| line.starts_with("processor")).count()
+    });
+    Machine {
+        host: word("proc/sys/kernel/hostname"),
+        kernel: word("proc/sys/kernel/osrelease"),
+        uptime_seconds: word("proc/uptime").parse().unwrap_or(0.0),
+        unix_seconds: SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| since.as_secs()),
+        processors,
+        memory_bytes,
+    }
+}
+
+fn thp_settings(system: &System) -> ThpSettings {
+    // The choice that holds is in brackets: `always [madvise] never`.
+    let chosen = |name: &str| {
+        let path = format!("sys/kernel/mm/transparent_hugepage/{name}");
+        let text = system.text(&path).ok()?;
+        let (_, rest) = text.as_str().split_once('[')?;
+        Some(rest.split_once(']')?.0.to_owned())
+    };
+    ThpSettings {
+        enabled: chosen("enabled"),
+        defrag: chosen("defrag"),
+    }
+}
+
+fn huge_pools(system: &System) -> Vec<HugePool> {
+    let folder = "sys/kernel/mm/hugepages";
+    let Ok(entries) = fs::read_dir(system.path(folder)) else {
+        return Vec::new();
+    };
+    let mut pools: Vec<HugePool> = entries
+        .flatten()
+        .filter_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            let size = name.strip_prefix("hugepages-")?.strip_suffix("kB")?;
+            let number = |file: &str| {
+                let word = system.word(&format!("{folder}/{name}/{file}")).ok()?;
+                word.parse().ok()
+            };
+            Some(HugePool {
+                page_bytes: size.parse::<u64>().ok()? * 1024,
+                total: number("nr_hugepages")?,
+                free: number("free_hugepages")?,
+            })
+        })
+        .collect();
+    pools.sort_unstable_by_key(|pool| pool.page_bytes);
+    pools
+}
+
+/// Paths of the cgroups that account for memory, by inode number: those of version 2, and those of
+/// the memory controller of version 1.
+fn cgroup_paths(system: &System) -> HashMap<u64, String> {
+    let mut names = HashMap::new();
+    let root = system.path("sys/fs/cgroup");
+    let memory = root.join("memory");
+    let root = if memory.is_dir() { memory } else { root };
+    let mut folders = vec![root.clone()];
+    while let Some(folder) = folders.pop() {
+        if let Ok(metadata) = fs::metadata(&folder) {
+            let name = folder.strip_prefix(&root).unwrap_or(&folder);
+            names.insert(metadata.ino(), format!("/{}", name.display()));
+        }
+        let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
+        let is_folder = |path: &Path| path.symlink_metadata().is_ok_and(|data| data.is_dir());
+        folders.extend(
+            entries
+                .map(|entry| entry.path())
+                .filter(|path| is_folder(path)),
+        );
+    }
+    names
+}
+
+fn cgroup_name(names: &HashMap<u64, String>, inode: u64) -> String {
+    match names.get(&inode) {
+        Some(name) => name.clone(),
+        // Memory outlives the cgroup that allocated it.
+        None => format!("a cgroup that is gone (inode {inode})"),
+    }
+}
+
+fn paths_of(names: &HashMap<u64, String>, worst: &[WorstRange]) -> HashMap<u64, String> {
+    let spoilers = worst.iter().flat_map(|range| &range.spoilers);
+    let inodes = spoilers
+        .map(|spoiler| spoiler.cgroup)
+        .filter(|&inode| inode != 0);
+    inodes
+        .map(|inode| (inode, cgroup_name(names, inode)))
+        .collect()
+}
