@@ -9,7 +9,8 @@
  *   shed MIB            give MIB of it back, at random pages
  *   take KIND MIB TAG   kernel memory: pipes, sockets, tables, files, mix
  *   trade KIND MIB TAG RATE
- *                       shed and take the same amount, 2 MiB at a time, RATE MiB a second
+ *                       take it 256 KiB at a time, RATE MiB a second, and shed enough for as much to
+ *                       stay free as after the last fill or shed
  *   drop TAG            give all kernel memory of a tag back
  *   clear               give all anonymous memory back
  *   free                free memory in MiB
@@ -51,6 +52,7 @@ static struct {
 static char **pages; /* the anonymous pages that are there */
 static size_t page_count, page_room;
 static unsigned long names;
+static unsigned long left_free; /* bytes that the last fill or shed left */
 static uint64_t seed = 88172645463325252ULL;
 
 static uint64_t any(void) {
@@ -66,6 +68,7 @@ static unsigned long free_bytes(void) {
 }
 
 static int fill(unsigned long leave) {
+    left_free = leave;
     while (free_bytes() > leave + CHUNK / 4) {
         unsigned long wanted = free_bytes() - leave;
         if (wanted > CHUNK)
@@ -153,7 +156,7 @@ static size_t take_socket(int tag) {
 
 /* One page table, of the zero page, for each 2 MiB of addresses. */
 static size_t take_tables(int tag) {
-    size_t bytes = 512 * MIB;
+    size_t bytes = 32 * MIB;
     char *area = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (area == MAP_FAILED)
         return 0;
@@ -228,12 +231,14 @@ static void drop(const char *name) {
 }
 
 static int trade(const char *kind, unsigned long bytes, const char *name, unsigned rate) {
-    const unsigned long step = 2 * MIB;
+    const unsigned long step = MIB / 4;
     for (unsigned long done = 0; done < bytes; done += step) {
-        shed(step);
+        /* What the kernel takes is more than what is counted here. */
+        if (free_bytes() < left_free + step)
+            shed(left_free + step - free_bytes());
         if (take(kind, step, name))
             return -1;
-        unsigned long wait = 1000000000UL * (step / MIB) / rate;
+        unsigned long wait = 1000000000UL / (MIB / step) / rate;
         struct timespec pause = {wait / 1000000000UL, wait % 1000000000UL};
         nanosleep(&pause, NULL);
     }
@@ -251,7 +256,7 @@ int main(void) {
         if (sscanf(line, "fill %lu", &mib) == 1)
             failed = fill(mib * MIB);
         else if (sscanf(line, "shed %lu", &mib) == 1)
-            shed(mib * MIB);
+            shed(mib * MIB), left_free = free_bytes();
         else if (sscanf(line, "take %31s %lu %31s", kind, &mib, name) == 3)
             failed = take(kind, mib * MIB, name);
         else if (sscanf(line, "trade %31s %lu %31s %u", kind, &mib, name, &rate) == 4 && rate)

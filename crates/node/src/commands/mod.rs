@@ -1,6 +1,9 @@
 //! One file each for the commands.
 
+mod guard;
 mod scan;
+
+use std::process::ExitCode;
 
 use clap::Subcommand;
 
@@ -8,6 +11,7 @@ use clap::Subcommand;
 #[derive(Subcommand)]
 pub enum Command {
     Scan(scan::Arguments),
+    Guard(Box<guard::Arguments>),
 }
 
 impl Command {
@@ -16,9 +20,11 @@ impl Command {
     /// # Errors
     ///
     /// Whatever the command reports, in one line.
-    pub fn run(self) -> anyhow::Result<()> {
+    pub fn run(self) -> anyhow::Result<ExitCode> {
         match self {
-            Self::Scan(arguments) => scan::run(&arguments),
+            Self::Scan(arguments) => scan::run(&arguments)?,
+            Self::Guard(arguments) => return guard::run(*arguments),
         }
+        Ok(ExitCode::SUCCESS)
     }
 }
