@@ -66,6 +66,8 @@ class Guest:
         How many; emulated, so more than one costs the host.
     hotplug_mib
         How much memory may be plugged in later.
+    low_mib
+        How much of it lies below 4 GiB; by default what QEMU chooses.
     numa_nodes
         Nodes that share memory and processors evenly.
     log
@@ -86,6 +88,7 @@ class Guest:
         options: str = "",
         processors: int = 1,
         hotplug_mib: int = 0,
+        low_mib: int | None = None,
         numa_nodes: int = 1,
         log: Path | None = None,
     ) -> None:
@@ -98,12 +101,13 @@ class Guest:
         archive = folder / "initramfs"
         archive.write_bytes(initramfs.build())
         words = f"console=ttyS0 panic=-1 oops=panic psi=1 quiet loglevel=6 {options}"
+        machine = "q35" if low_mib is None else f"q35,max-ram-below-4g={low_mib}M"
         memory = f"{memory_mib}M"
         if hotplug_mib:
             memory += f",slots=32,maxmem={memory_mib + hotplug_mib}M"
         # QEMU 7.2 emulates cmpxchg16b with wrong flags, of which kernels die sooner or later.
         command = [
-            *("qemu-system-x86_64", "-accel", "tcg", "-machine", "q35", "-cpu", "max,cx16=off"),
+            *("qemu-system-x86_64", "-accel", "tcg", "-machine", machine, "-cpu", "max,cx16=off"),
             *("-nodefaults", "-display", "none", "-no-reboot", "-smp", str(processors)),
             *("-m", memory, "-kernel", str(kernel.image), "-initrd", str(archive)),
             *("-append", words, "-serial", f"file:{self.log}"),

@@ -45,7 +45,8 @@ def node_binary() -> Path:
     VmError
         When it cannot be built; the message says why.
     """
-    command = ["cargo", "build", "--quiet", "--release", "-p", "contigua-node", "--target", TARGET]
+    command = ["cargo", "build", "--quiet", "--profile", "guest", "-p", "contigua-node"]
+    command += ["--target", TARGET]
     try:
         done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True)
     except OSError as error:
@@ -55,4 +56,4 @@ def node_binary() -> Path:
         raise VmError(
             f"contigua-node does not build for {TARGET} (rustup target add {TARGET}): {last}"
         )
-    return CHECKOUT / "target" / TARGET / "release" / "contigua-node"
+    return CHECKOUT / "target" / TARGET / "guest" / "contigua-node"

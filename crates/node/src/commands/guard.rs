@@ -13,7 +13,7 @@ use clap::{Args, Subcommand};
 use contigua_units::{Bytes, Nanoseconds};
 
 use crate::guard::config::OnlineNew;
-use crate::guard::linux::{Linux, write_block};
+use crate::guard::linux::{Linux, write_word};
 use crate::guard::plan::mib;
 use crate::guard::state::State;
 use crate::guard::view::{Node, islands, nodes};
@@ -114,9 +114,20 @@ enum Action {
     Release(Where),
     /// Settle a move that was under way when the guard died; a new guard does so, too
     Recover(Where),
-    /// Write a word to the file of a block; the guard's own helper
+    /// Take 1 GB `HugeTLB` pages out of the movable region
+    ///
+    /// Stock Linux makes none there: an aligned range of movable blocks becomes the kernel's first.
+    Huge {
+        #[command(flatten)]
+        place: Where,
+
+        /// How many more
+        #[arg(long, value_name = "N", default_value_t = 1)]
+        count: u64,
+    },
+    /// Write a word to a file of the kernel's; the guard's own helper
     #[command(hide = true)]
-    WriteBlock {
+    Write {
         word: String,
         file: PathBuf,
         guard: u32,
@@ -133,8 +144,9 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Some(Action::Status { place, json }) => status(&place, json)?,
         Some(Action::Release(place)) => return release(&place),
         Some(Action::Recover(place)) => return recover(&place),
-        Some(Action::WriteBlock { word, file, guard }) => {
-            return Ok(write_block(&word, &file, guard));
+        Some(Action::Huge { place, count }) => return huge(&place, count),
+        Some(Action::Write { word, file, guard }) => {
+            return Ok(write_word(&word, &file, guard));
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -367,6 +379,26 @@ fn status(place: &Where, json: bool) -> anyhow::Result<()> {
         )?;
     }
     Ok(())
+}
+
+fn huge(place: &Where, count: u64) -> anyhow::Result<ExitCode> {
+    let mut machine = machine(place);
+    introduce(&look(&mut machine)?, &Config::default(), &place.root)?;
+    machine.lock()?;
+    let mut guard = Guard::new(machine, Config::default(), false)?;
+    let reports = guard.take_gigantic(count)?;
+    for report in &reports {
+        say(report)?;
+    }
+    let made = reports
+        .iter()
+        .filter(|report| matches!(report, Report::Gigantic { .. }))
+        .count();
+    Ok(if made as u64 == count {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 fn recover(place: &Where) -> anyhow::Result<ExitCode> {

@@ -104,16 +104,17 @@ impl Linux {
             })
     }
 
-    fn write(&mut self, block: u64, to: Target, limit: Duration) -> Result<(), ChangeError> {
+    /// Writes a word to a file of the kernel's, which may take its time.
+    fn write(&mut self, file: &str, word: &str, limit: Duration) -> Result<(), ChangeError> {
         let refused = |error: &dyn std::fmt::Display| ChangeError::Refused(error.to_string());
-        let word = match to {
-            Target::Offline => "offline",
-            Target::Kernel => "online_kernel",
-            Target::Movable => "online_movable",
-        };
-        let file = format!("sys/devices/system/memory/memory{block}/state");
+        if let Some(child) = &mut self.stuck {
+            match child.try_wait() {
+                Ok(None) => return Err(ChangeError::Stuck(child.id())),
+                _ => self.stuck = None,
+            }
+        }
         let mut child = Command::new("/proc/self/exe")
-            .args(["guard", "write-block", word])
+            .args(["guard", "write", word])
             .arg(self.root.join(file))
             .arg(std::process::id().to_string())
             .stdin(Stdio::null())
@@ -156,8 +157,8 @@ impl Linux {
     }
 }
 
-/// The process that writes a word to a block's file; see the module.
-pub fn write_block(word: &str, file: &Path, guard: u32) -> ExitCode {
+/// The process that writes a word to a file of the kernel's; see the module.
+pub fn write_word(word: &str, file: &Path, guard: u32) -> ExitCode {
     let death =
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     let parent = rustix::process::getppid().map(|parent| parent.as_raw_nonzero().get());
@@ -176,6 +177,11 @@ pub fn write_block(word: &str, file: &Path, guard: u32) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The file with a node's number of pages of 1 GB.
+fn gigantic(node: u32) -> String {
+    format!("sys/devices/system/node/node{node}/hugepages/hugepages-1048576kB/nr_hugepages")
 }
 
 fn place(block: &MemoryBlock) -> Place {
@@ -250,13 +256,13 @@ impl Machine for Linux {
     }
 
     fn change(&mut self, block: u64, to: Target, limit: Duration) -> Result<(), ChangeError> {
-        if let Some(child) = &mut self.stuck {
-            match child.try_wait() {
-                Ok(None) => return Err(ChangeError::Stuck(child.id())),
-                _ => self.stuck = None,
-            }
-        }
-        match self.write(block, to, limit) {
+        let word = match to {
+            Target::Offline => "offline",
+            Target::Kernel => "online_kernel",
+            Target::Movable => "online_movable",
+        };
+        let file = format!("sys/devices/system/memory/memory{block}/state");
+        match self.write(&file, word, limit) {
             // It may have happened just before the interruption.
             Err(ChangeError::TimedOut(_)) if self.has_arrived(block, to) => Ok(()),
             Ok(()) if !self.has_arrived(block, to) => Err(ChangeError::Refused(format!(
@@ -265,6 +271,20 @@ impl Machine for Linux {
             ))),
             answer => answer,
         }
+    }
+
+    fn gigantic_pages(&mut self, node: u32) -> Option<u64> {
+        self.system.word(&gigantic(node)).ok()?.parse().ok()
+    }
+
+    fn set_gigantic_pages(
+        &mut self,
+        node: u32,
+        pages: u64,
+        limit: Duration,
+    ) -> Result<u64, ChangeError> {
+        self.write(&gigantic(node), &pages.to_string(), limit)?;
+        Ok(self.gigantic_pages(node).unwrap_or(0))
     }
 
     fn load(&mut self) -> Result<Option<String>, MachineError> {
@@ -316,8 +336,9 @@ impl Occupancy {
             Class::Anonymous | Class::PageCache | Class::Thp | Class::HugeTlb => self.movable += 1,
             Class::Slab | Class::PageTable | Class::Kernel | Class::Poisoned => self.unmovable += 1,
             Class::Unexplained => self.unexplained += 1,
-            Class::Reserved => self.reserved += 1,
-            Class::Free | Class::Offline | Class::Hole | Class::Unread => {}
+            // Blocks with holes cannot go offline either.
+            Class::Reserved | Class::Hole => self.reserved += 1,
+            Class::Free | Class::Offline | Class::Unread => {}
         }
     }
 }

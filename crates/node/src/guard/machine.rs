@@ -68,7 +68,7 @@ pub struct Occupancy {
     pub unmovable: u64,
     /// In use by the kernel, or free on the list of one CPU.
     pub unexplained: u64,
-    /// Set aside at boot.
+    /// Set aside at boot, or no memory.
     pub reserved: u64,
 }
 
@@ -201,6 +201,20 @@ pub trait Machine {
     /// # Errors
     /// The block is then where it was, but for [`ChangeError::Stuck`] and [`ChangeError::Killed`].
     fn change(&mut self, block: u64, to: Target, limit: Duration) -> Result<(), ChangeError>;
+
+    /// `HugeTLB` pages of 1 GB that a node has; none where the kernel has no such pages.
+    fn gigantic_pages(&mut self, node: u32) -> Option<u64>;
+
+    /// Asks the kernel for so many in all, and returns how many there are then.
+    ///
+    /// # Errors
+    /// What the kernel says; having fewer is no error.
+    fn set_gigantic_pages(
+        &mut self,
+        node: u32,
+        pages: u64,
+        limit: Duration,
+    ) -> Result<u64, ChangeError>;
 
     /// The text of the state file, if there is one.
     ///

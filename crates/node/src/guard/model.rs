@@ -16,7 +16,9 @@ use super::machine::{
 use super::state::State;
 
 /// Frames in a block of the model.
-const FRAMES: u64 = 1024;
+const FRAMES: u64 = 1 << 16;
+/// Blocks in a page of 1 GB.
+const GIGANTIC: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ModelBlock {
@@ -52,6 +54,7 @@ struct Model {
     kernel_stalls: u64,
     movable_stalls: u64,
     pressure: f64,
+    gigantic: u64,
     store: Option<String>,
     /// Fates of the changes to come; when there are none, they work.
     fates: Vec<Fate>,
@@ -76,6 +79,7 @@ impl Model {
             kernel_stalls: 0,
             movable_stalls: 0,
             pressure: 0.0,
+            gigantic: 0,
             store: None,
             fates: Vec::new(),
             lives: None,
@@ -284,6 +288,31 @@ impl Machine for Model {
         }
         // Death comes when the kernel has done it, too.
         self.die().map_err(killed)
+    }
+
+    fn gigantic_pages(&mut self, _node: u32) -> Option<u64> {
+        Some(self.gigantic)
+    }
+
+    fn set_gigantic_pages(
+        &mut self,
+        _node: u32,
+        pages: u64,
+        _limit: Duration,
+    ) -> Result<u64, ChangeError> {
+        let free = |block: &ModelBlock| block.place == Place::Kernel && block.free() == FRAMES;
+        while self.gigantic < pages {
+            let starts = (0..self.blocks.len()).step_by(GIGANTIC);
+            let found = starts
+                .filter(|&start| start + GIGANTIC <= self.blocks.len())
+                .find(|&start| self.blocks[start..start + GIGANTIC].iter().all(free));
+            let Some(start) = found else { break };
+            for block in &mut self.blocks[start..start + GIGANTIC] {
+                block.unmovable = FRAMES;
+            }
+            self.gigantic += 1;
+        }
+        Ok(self.gigantic)
     }
 
     fn load(&mut self) -> Result<Option<String>, MachineError> {
@@ -529,6 +558,49 @@ fn no_more_blocks_move_in_a_minute_than_allowed() {
         let expected = if second < 61 { 1 } else { 2 };
         assert_eq!(moved, expected, "after {second} s");
     }
+}
+
+#[test]
+fn pages_of_1_gb_come_from_the_movable_region_and_go_back_there() {
+    let mut model = Model::new(5, 12);
+    model.demand_movable(4 * FRAMES);
+    let before = model.layout();
+    let mut guard = Guard::new(model, config(), false).unwrap();
+    // The aligned ranges of four blocks are 8 to 11 and 12 to 15; one must stay in Movable.
+    let reports = guard.take_gigantic(2).unwrap();
+    assert_eq!(guard.machine().gigantic, 1, "{reports:?}");
+    assert!(matches!(reports.last(), Some(Report::Refused(_))));
+    let layout = guard.machine().layout();
+    assert!(layout[8..12].iter().all(|&place| place == Place::Kernel));
+    assert_eq!(guard.state().originals.len(), 4);
+    guard.release().unwrap();
+    assert_eq!(guard.state().originals.len(), 4, "it is in use");
+    guard.machine().gigantic = 0;
+    for block in &mut guard.machine().blocks {
+        block.unmovable = 0;
+    }
+    guard.release().unwrap();
+    assert_eq!(guard.machine().layout(), before);
+}
+
+#[test]
+fn a_range_that_does_not_become_a_page_of_1_gb_goes_back() {
+    let mut model = Model::new(5, 14);
+    model.demand_movable(2 * FRAMES);
+    // The third block of the first range fails; fates come from the end.
+    model.fates = vec![
+        Fate::Fails,
+        Fate::Works,
+        Fate::Works,
+        Fate::Works,
+        Fate::Works,
+    ];
+    let mut guard = Guard::new(model, config(), false).unwrap();
+    guard.take_gigantic(1).unwrap();
+    let layout = guard.machine().layout();
+    assert_eq!(guard.machine().gigantic, 1);
+    assert!(layout[8..12].iter().all(|&place| place == Place::Movable));
+    assert!(layout[12..16].iter().all(|&place| place == Place::Kernel));
 }
 
 #[derive(Clone, Debug)]
