@@ -58,7 +58,7 @@ check-protocol:
 	cargo test --release -p contigua-cache --test protocol -- \
 		--include-ignored --nocapture --test-threads 1
 
-experiments: setup malloc-library workloads/bin/gups
+experiments: setup malloc-library workloads/bin/gups vm-programs
 	scripts/require redis-server redis-server
 	scripts/require redis-benchmark redis-tools
 	scripts/require memcached memcached

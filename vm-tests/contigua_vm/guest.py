@@ -21,9 +21,9 @@ from contigua_vm.initramfs import Initramfs
 from contigua_vm.kernels import Kernel
 
 #: Seconds that a boot may take; three to ten are usual.
-BOOT = 120.0
+BOOT = 300.0
 #: Seconds beyond a command's own limit until its answer must have come.
-GRACE = 60.0
+GRACE = 300.0
 #: What a kernel says when it is beyond help.
 DEATH = re.compile(r"Kernel panic|BUG: |Oops: |general protection fault|soft lockup")
 

@@ -11,6 +11,7 @@
  *   trade KIND MIB TAG RATE
  *                       take it 256 KiB at a time, RATE MiB a second, and shed enough for as much to
  *                       stay free as after the last fill or shed
+ *   splice N TAG        put N anonymous pages into pipes as they are, so that they cannot be migrated
  *   drop TAG            give all kernel memory of a tag back
  *   clear               give all anonymous memory back
  *   free                free memory in MiB
@@ -26,6 +27,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/sysinfo.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -209,6 +211,20 @@ static int take(const char *kind, unsigned long bytes, const char *name) {
     return 0;
 }
 
+static int splice_pages(unsigned long count, const char *name) {
+    int tag = tag_of(name);
+    for (unsigned long done = 0; done < count; done++) {
+        int ends[2];
+        if (tag < 0 || !page_count || pipe2(ends, O_NONBLOCK))
+            return -1;
+        struct iovec page = {pages[any() % page_count], PAGE};
+        if (vmsplice(ends[1], &page, 1, 0) != (ssize_t)PAGE ||
+            keep(tag, (struct held){.kind = DESCRIPTORS, .first = ends[0], .second = ends[1]}))
+            return -1;
+    }
+    return 0;
+}
+
 static void drop(const char *name) {
     int tag = tag_of(name);
     if (tag < 0)
@@ -261,6 +277,8 @@ int main(void) {
             failed = take(kind, mib * MIB, name);
         else if (sscanf(line, "trade %31s %lu %31s %u", kind, &mib, name, &rate) == 4 && rate)
             failed = trade(kind, mib * MIB, name, rate);
+        else if (sscanf(line, "splice %lu %31s", &mib, name) == 2)
+            failed = splice_pages(mib, name);
         else if (sscanf(line, "drop %31s", name) == 1)
             drop(name);
         else if (!strcmp(line, "clear\n"))

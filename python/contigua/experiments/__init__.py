@@ -39,6 +39,7 @@ EXPERIMENTS = [
     "subrelease-square-wave",
     "subrelease-sweep",
     "subrelease-redis",
+    "guard-vm",
 ]
 
 __all__ = [

@@ -42,7 +42,7 @@ pub enum Refusal {
     NoRoom {
         /// Bytes in use in the block.
         used: Bytes,
-        /// Bytes that Movable has beyond its high watermark.
+        /// Bytes that the other region has beyond its high watermark.
         room: Bytes,
     },
     /// No block of the region can be had: all hold frames that cannot move, or failed lately.
@@ -89,7 +89,7 @@ impl fmt::Display for Refusal {
             ),
             Self::NoRoom { used, room } => write!(
                 f,
-                "{} in the block would have to move, and Movable has room for {}",
+                "{} in the block would have to move, and there is room for {}",
                 mib(used),
                 mib(room)
             ),
@@ -174,6 +174,16 @@ pub fn permit(
             least,
         });
     }
+    let used = Bytes::new((occupancy.movable + occupancy.unexplained) * PAGE_BYTES);
+    let room = less(other.available, other.high);
+    if left.get() == 0 {
+        // A zone without memory has no watermarks; only what is in its last block needs room.
+        return if used > room {
+            Err(Refusal::NoRoom { used, room })
+        } else {
+            Ok(())
+        };
+    }
     let left = less(loser.available, size);
     let floor = Bytes::new(loser.high.get() + reserve.get());
     if left < floor {
@@ -186,12 +196,8 @@ pub fn permit(
     // What is in a movable block finds room in the rest of its zone, as was just made sure. What is
     // in a block of the kernel's goes to Movable first, and stays there even if the block comes
     // back because the rest of the move failed.
-    if block.place == Place::Kernel {
-        let used = Bytes::new((occupancy.movable + occupancy.unexplained) * PAGE_BYTES);
-        let room = less(other.available, other.high);
-        if used > room {
-            return Err(Refusal::NoRoom { used, room });
-        }
+    if block.place == Place::Kernel && used > room {
+        return Err(Refusal::NoRoom { used, room });
     }
     Ok(())
 }
@@ -280,6 +286,25 @@ mod tests {
         node.movable.available = Bytes::new(500 * MIB);
         node.movable.size = Bytes::new(255 * MIB);
         assert!(matches!(permit(&node, 0), Err(Refusal::Small { .. })));
+    }
+
+    #[test]
+    fn the_last_block_of_a_zone_needs_only_room_for_what_is_in_it() {
+        let mut node = node(&[K, M]);
+        node.movable.size = Bytes::new(128 * MIB);
+        node.movable.available = Bytes::new(100 * MIB);
+        node.movable_min = Bytes::new(0);
+        let permit = |node: &Node, used: u64| {
+            let occupancy = Occupancy {
+                movable: used * MIB / PAGE_BYTES,
+                ..Occupancy::default()
+            };
+            let size = Bytes::new(128 * MIB);
+            permit(node, &node.blocks[1], size, occupancy, Bytes::new(0))
+        };
+        assert_eq!(permit(&node, 28), Ok(()));
+        node.kernel.available = Bytes::new(39 * MIB);
+        assert!(matches!(permit(&node, 28), Err(Refusal::NoRoom { .. })));
     }
 
     #[test]
