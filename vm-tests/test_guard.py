@@ -139,3 +139,22 @@ def test_memory_that_is_plugged_in_becomes_movable_and_whole(linux, node, worklo
         guest.check("echo 0 > /sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages")
         guest.check("contigua-node guard release", limit=300)
         assert movable(guest) == []
+
+
+def test_the_experiment_shows_what_the_guard_is_for(tmp_path):
+    experiments = pytest.importorskip(
+        "contigua.experiments", reason="contigua is not installed here (make setup)"
+    )
+    definition = experiments.find("guard-vm")
+    result = experiments.run_experiment(definition, "quick", experiments.Context(tmp_path))
+    values = result.outcome.values
+    assert values["gigantic_without"] == 0
+    assert values["gigantic_with"] >= 1
+    assert values["in_movable"] == 0
+    assert values["moved_up"] >= 1
+    assert values["moved_down"] >= 1
+    assert values["unmovable_with"] < values["unmovable_without"]
+    assert values["huge_gain"] > 0
+    (sheet,) = result.outcome.sheets
+    assert [row[1] for row in sheet.rows] == ["without", "with"]
+    assert "<img" in (tmp_path / "index.html").read_text()

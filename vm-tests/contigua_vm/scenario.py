@@ -15,8 +15,8 @@ from contigua_vm.kernels import kernel
 from contigua_vm.programs import build_workloads, node_binary
 from contigua_vm.scatter import GIGANTIC, HUGE, Scatter, allocate, scan
 
-#: A guest of 3.25 GiB; the split is the only difference between the runs.
-MEMORY_MIB, LOW_MIB, MOVABLE_MIB = 3328, 1024, 2304
+#: A guest of 2.25 GiB; the split is the only difference between the runs.
+MEMORY_MIB, LOW_MIB, MOVABLE_MIB = 2304, 1024, 1280
 SPLIT = f"movablecore={MOVABLE_MIB}M"
 RESERVE_MIB = 32
 #: Memory that the kernel lets a program leave at the least: two zones have two sets of watermarks,
@@ -75,7 +75,7 @@ def live(
     version: str = "6.1",
     resident_mib: int = 200,
     burst_mib: int = 400,
-    rate_mib: int = 40,
+    rate_mib: int = 10,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Outcome:
     """Run it once.
@@ -107,6 +107,7 @@ def live(
         Initramfs(programs=programs),
         memory_mib=MEMORY_MIB,
         low_mib=LOW_MIB,
+        processors=2,
         options=options,
     ) as guest:
         if is_guarded:
@@ -116,20 +117,23 @@ def live(
             )
         scatter = Scatter(guest)
         leaves = LEAVES_MIB[is_guarded]
-        for command in (
+        day = [
             f"fill {leaves}",
             f"shed {FREE_MIB - leaves}",
             f"trade mix {resident_mib} resident {rate_mib}",
             f"trade mix {burst_mib} burst {rate_mib}",
             "drop burst",
-        ):
-            progress(scatter.do(command))
-        # Now programs want more, little by little; the guard has time to see it.
-        for leave in range(FREE_MIB, leaves + 40, -50):
-            progress(scatter.do(f"fill {leave}"))
-            time.sleep(3)
-        progress(scatter.do("clear"))
-        log = guest.check("cat /run/guard.log 2>/dev/null || true")
+            # Now programs want more, little by little; the guard has time to see it.
+            *(f"fill {leave}" for leave in range(FREE_MIB, leaves + 40, -50)),
+            "clear",
+        ]
+        try:
+            for command in day:
+                progress(scatter.do(command))
+                time.sleep(3)
+        finally:
+            log = guest.run("cat /run/guard.log").text if is_guarded else ""
+            progress(log)
         frames = scan(guest)["frames"]
         huge = allocate(guest, HUGE, 1 << 20)
         gigantic, restored = _gigantic(guest, is_guarded)

@@ -9,8 +9,8 @@
  *   shed MIB            give MIB of it back, at random pages
  *   take KIND MIB TAG   kernel memory: pipes, sockets, tables, files, mix
  *   trade KIND MIB TAG RATE
- *                       take it 256 KiB at a time, RATE MiB a second, and shed enough for as much to
- *                       stay free as after the last fill or shed
+ *                       take and shed by turns, RATE MiB a second, so that as much stays free as after
+ *                       the last fill or shed
  *   splice N TAG        put N anonymous pages into pipes as they are, so that they cannot be migrated
  *   drop TAG            give all kernel memory of a tag back
  *   clear               give all anonymous memory back
@@ -248,13 +248,20 @@ static void drop(const char *name) {
 
 static int trade(const char *kind, unsigned long bytes, const char *name, unsigned rate) {
     const unsigned long step = MIB / 4;
-    for (unsigned long done = 0; done < bytes; done += step) {
-        /* What the kernel takes is more than what is counted here. */
-        if (free_bytes() < left_free + step)
-            shed(left_free + step - free_bytes());
+    /* What the kernel takes is more than what is counted here: it is what must be shed for as much
+       to stay free. */
+    for (unsigned long taken = 0; taken < bytes;) {
+        unsigned long now = free_bytes(), missing = 0;
+        if (now < left_free) {
+            missing = left_free - now;
+            shed(missing);
+            taken += missing;
+        }
         if (take(kind, step, name))
             return -1;
         unsigned long wait = 1000000000UL / (MIB / step) / rate;
+        if (missing > step)
+            wait = wait * (missing / step);
         struct timespec pause = {wait / 1000000000UL, wait % 1000000000UL};
         nanosleep(&pause, NULL);
     }

@@ -73,7 +73,8 @@ def figures(pairs: list[tuple[Any, Any]]) -> dict[str, float | None]:
     """Return the worst of all kernels for each figure."""
 
     def gain(without: Any, guarded: Any) -> float:  # noqa: ANN401 (the harness is imported late)
-        return 100.0 * (float(guarded.huge_pages) / max(without.huge_pages, 1) - 1)
+        more: float = guarded.huge_pages / max(without.huge_pages, 1) - 1
+        return 100.0 * more
 
     return {
         "gigantic_without": max(without.gigantic_pages for without, _ in pairs),
@@ -114,6 +115,17 @@ def table(pairs: list[tuple[Any, Any]]) -> Sheet:
 
 
 def _illustrate(page: Page, pairs: list[tuple[Any, Any]]) -> None:
+    from contigua.pictures import bars_picture
+
+    bars: dict[str, list[float]] = {"without": [], "with the guard": []}
+    for pair in pairs:
+        for values, run in zip(bars.values(), pair, strict=True):
+            values.append(run.unmovable_blocks)
+    kernels = [without.kernel for without, _ in pairs]
+    page.picture(
+        bars_picture(kernels, bars, "Blocks of 2 MB with unmovable memory", "%"),
+        "For each kernel, blocks with unmovable memory without the guard and with it",
+    )
     for _, guarded in pairs:
         page.heading(f"What the guard said on Linux {guarded.kernel}")
         for line in guarded.log.splitlines():

@@ -52,11 +52,11 @@ impl fmt::Display for Reason {
         };
         write!(
             f,
-            "node {}: {} has {} available, {sign} the {} of its low watermark and the reserve, and \
+            "node {}: {} available in {}, {sign} the {} of its low watermark and the reserve, and \
              tasks waited {:.1} % of the time for it; it should grow by {}",
             self.node,
-            self.short,
             mib(self.available),
+            self.short,
             mib(self.low),
             self.pressure,
             mib(self.amount)
