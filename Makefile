@@ -10,10 +10,13 @@ SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Carg
 .PHONY: bench-malloc check-programs install-malloc help demo test test-rust test-python soak check-protocol experiments bench lint fmt setup clean
 .PHONY: help demo test test-rust test-python soak check-protocol experiments bench bench-malloc \
 	install-malloc malloc-library node deb lint fmt setup clean
+.PHONY: help demo test test-rust test-python test-vm vm-programs soak check-protocol experiments bench bench-malloc \
+	install-malloc malloc-library lint fmt setup clean
 
 help:
 	@echo 'make demo   set up, run redis and a graph search on simulated servers, show the tables'
 	@echo 'make test   set up, run all tests'
+	@echo 'make test-vm  run the tests in virtual machines under QEMU (minutes; needs the network once)'
 	@echo 'make soak   10^8 operations on the page allocator, a minute'
 	@echo 'make check-protocol  visit every state of small machines that migrate a page (five minutes)'
 	@echo 'make experiments  repeat the published figures, the quick way (minutes)'
@@ -45,6 +48,17 @@ test-python: setup malloc-library workloads/bin/gups
 	scripts/require memcached memcached
 	scripts/require nginx nginx
 	$(BIN)/pytest
+	$(BIN)/pytest vm-tests -m short
+
+test-vm: $(VENV)/tools vm-programs
+	$(BIN)/pytest vm-tests
+
+# What virtual machines need on this host; kernels are fetched by the tests themselves.
+vm-programs:
+	scripts/require qemu-system-x86_64 qemu-system-x86
+	scripts/require busybox busybox-static
+	scripts/require cc gcc
+	! command -v rustup >/dev/null || rustup target add x86_64-unknown-linux-musl
 
 soak:
 	cargo test --release -p contigua-frames --test soak -- --ignored
@@ -53,7 +67,7 @@ check-protocol:
 	cargo test --release -p contigua-cache --test protocol -- \
 		--include-ignored --nocapture --test-threads 1
 
-experiments: setup malloc-library workloads/bin/gups
+experiments: setup malloc-library workloads/bin/gups vm-programs
 	scripts/require redis-server redis-server
 	scripts/require redis-benchmark redis-tools
 	scripts/require memcached memcached
@@ -109,14 +123,14 @@ install-malloc:
 lint: $(VENV)/tools
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
-	$(BIN)/ruff format --check python benches
-	$(BIN)/ruff check python benches
+	$(BIN)/ruff format --check python benches vm-tests
+	$(BIN)/ruff check python benches vm-tests
 	$(BIN)/mypy
 
 fmt: $(VENV)/tools
 	cargo fmt --all
-	$(BIN)/ruff format python benches
-	$(BIN)/ruff check --fix python benches
+	$(BIN)/ruff format python benches vm-tests
+	$(BIN)/ruff check --fix python benches vm-tests
 
 setup: $(VENV)/installed
 	scripts/require qemu-x86_64 qemu-user

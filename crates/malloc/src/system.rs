@@ -42,13 +42,14 @@ fn advise(address: usize, bytes: usize, advice: libc::c_int) {
     unsafe { libc::madvise(address as *mut libc::c_void, bytes, advice) };
 }
 
+/// The kernel's number, which not every C library's header has (musl's has not).
+const MADV_COLLAPSE: libc::c_int = 25;
+
 /// Make the early huge pages huge, if the heap has outgrown them. Once.
 pub fn collapse_early() {
     if !OUTGROWN.swap(false, Ordering::Relaxed) {
         return;
     }
-    // The kernel's number, which not every C library's header has yet (musl's has not).
-    const MADV_COLLAPSE: i32 = 25;
     let early = EARLY.lock();
     for &address in &early.addresses[..early.count] {
         // A page that was given back meanwhile is left alone by the kernel: it has no memory.

@@ -40,6 +40,7 @@ EXPERIMENTS = [
     "subrelease-sweep",
     "subrelease-redis",
     "heap-on-server",
+    "guard-vm",
 ]
 
 __all__ = [

@@ -1,10 +1,13 @@
 //! One file each for the commands.
 
+mod guard;
 mod heap;
 mod manual;
 mod scan;
 mod tlb;
 mod watch;
+
+use std::process::ExitCode;
 
 use clap::Subcommand;
 
@@ -15,6 +18,7 @@ pub enum Command {
     Watch(watch::Arguments),
     Heap(heap::Arguments),
     Tlb(tlb::Arguments),
+    Guard(Box<guard::Arguments>),
     #[command(hide = true)]
     Manual(manual::Arguments),
 }
@@ -25,13 +29,15 @@ impl Command {
     /// # Errors
     ///
     /// Whatever the command reports, in one line.
-    pub fn run(self) -> anyhow::Result<()> {
+    pub fn run(self) -> anyhow::Result<ExitCode> {
         match self {
-            Self::Scan(arguments) => scan::run(&arguments),
-            Self::Watch(arguments) => watch::run(&arguments),
-            Self::Heap(arguments) => heap::run(&arguments),
-            Self::Tlb(arguments) => tlb::run(&arguments),
-            Self::Manual(arguments) => manual::run(&arguments),
+            Self::Scan(arguments) => scan::run(&arguments)?,
+            Self::Watch(arguments) => watch::run(&arguments)?,
+            Self::Heap(arguments) => heap::run(&arguments)?,
+            Self::Tlb(arguments) => tlb::run(&arguments)?,
+            Self::Manual(arguments) => manual::run(&arguments)?,
+            Self::Guard(arguments) => return guard::run(*arguments),
         }
+        Ok(ExitCode::SUCCESS)
     }
 }
