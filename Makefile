@@ -6,12 +6,9 @@ PYTHON ?= python3
 SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock \
 	pyproject.toml $(shell find python/contigua -name '*.py' -o -name '*.toml')
 
-.PHONY: help demo test test-rust test-python soak check-protocol experiments bench lint fmt setup malloc-library clean
-.PHONY: bench-malloc check-programs install-malloc help demo test test-rust test-python soak check-protocol experiments bench lint fmt setup clean
-.PHONY: help demo test test-rust test-python soak check-protocol experiments bench bench-malloc \
-	install-malloc malloc-library node deb lint fmt setup clean
-.PHONY: help demo test test-rust test-python test-vm vm-programs soak check-protocol experiments bench bench-malloc \
-	install-malloc malloc-library lint fmt setup clean
+.PHONY: help demo test test-rust test-python test-vm vm-programs soak check-protocol check-programs \
+	check-malloc-aarch64 experiments bench bench-malloc install-malloc malloc-library node deb lint fmt \
+	setup clean
 
 help:
 	@echo 'make demo   set up, run redis and a graph search on simulated servers, show the tables'
@@ -38,7 +35,6 @@ demo: setup workloads/bin/gups
 test: test-rust test-python
 
 test-rust:
-	scripts/require promtool prometheus
 	cargo test --workspace --exclude contigua-qemu-plugin --exclude contigua-py
 
 test-python: setup malloc-library workloads/bin/gups
@@ -99,7 +95,6 @@ bench-malloc:
 check-programs: malloc-library
 	$(PYTHON) benches/programs $(PROGRAMS)
 
-.PHONY: check-malloc-aarch64
 check-malloc-aarch64:
 	scripts/require aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu
 	scripts/require qemu-aarch64 qemu-user
