@@ -12,6 +12,9 @@ use contigua_pageheap::{HUGE_BYTES, Metadata, Os};
 
 use crate::lock::Guarded;
 
+/// The kernel's number, which not every C library's header has yet (musl's has not).
+const MADV_COLLAPSE: i32 = 25;
+
 /// Bytes that are backed with base pages at first.
 const EARLY_BYTES: usize = 8 << 20;
 const EARLY_HUGE: usize = EARLY_BYTES / HUGE_BYTES;
@@ -46,8 +49,6 @@ pub fn collapse_early() {
     if !OUTGROWN.swap(false, Ordering::Relaxed) {
         return;
     }
-    // The kernel's number, which not every C library's header has yet (musl's has not).
-    const MADV_COLLAPSE: i32 = 25;
     let early = EARLY.lock();
     for &address in &early.addresses[..early.count] {
         // A page that was given back meanwhile is left alone by the kernel: it has no memory.

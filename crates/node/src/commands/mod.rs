@@ -2,6 +2,7 @@
 
 mod heap;
 mod manual;
+mod record;
 mod scan;
 mod tlb;
 mod watch;
@@ -15,6 +16,7 @@ pub enum Command {
     Watch(watch::Arguments),
     Heap(heap::Arguments),
     Tlb(tlb::Arguments),
+    Record(record::Arguments),
     #[command(hide = true)]
     Manual(manual::Arguments),
 }
@@ -31,6 +33,7 @@ impl Command {
             Self::Watch(arguments) => watch::run(&arguments),
             Self::Heap(arguments) => heap::run(&arguments),
             Self::Tlb(arguments) => tlb::run(&arguments),
+            Self::Record(arguments) => record::run(&arguments),
             Self::Manual(arguments) => manual::run(&arguments),
         }
     }
