@@ -6,17 +6,21 @@ PYTHON ?= python3
 SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock \
 	pyproject.toml $(shell find python/contigua -name '*.py' -o -name '*.toml')
 
-.PHONY: help demo test test-rust test-python soak check-protocol experiments bench bench-malloc \
-	install-malloc malloc-library node deb lint fmt setup clean
+.PHONY: help demo test test-rust test-python test-vm vm-programs soak check-protocol check-programs \
+	check-malloc-aarch64 experiments bench bench-malloc install-malloc malloc-library node deb lint fmt \
+	setup clean
 
 help:
 	@echo 'make demo   set up, run redis and a graph search on simulated servers, show the tables'
 	@echo 'make test   set up, run all tests'
+	@echo 'make test-vm  run the tests in virtual machines under QEMU (minutes; needs the network once)'
 	@echo 'make soak   10^8 operations on the page allocator, a minute'
 	@echo 'make check-protocol  visit every state of small machines that migrate a page (five minutes)'
 	@echo 'make experiments  repeat the published figures, the quick way (minutes)'
 	@echo 'make bench  measure speed (Criterion for parts, whole runs for the rest)'
 	@echo 'make bench-malloc  compare our malloc with four others (minutes; writes docs/malloc.md)'
+	@echo 'make check-programs [PROGRAMS="redis node"]  run real programs under our malloc (an hour)'
+	@echo 'make check-malloc-aarch64  run the malloc on aarch64, under QEMU'
 	@echo 'make install-malloc [PREFIX=/usr/local]  install libcontigua_malloc'
 	@echo 'make node   build contigua-node for any Linux, as one static file'
 	@echo 'make deb    build its Debian package'
@@ -31,7 +35,6 @@ demo: setup workloads/bin/gups
 test: test-rust test-python
 
 test-rust:
-	scripts/require promtool prometheus
 	cargo test --workspace --exclude contigua-qemu-plugin --exclude contigua-py
 
 test-python: setup malloc-library workloads/bin/gups
@@ -41,6 +44,17 @@ test-python: setup malloc-library workloads/bin/gups
 	scripts/require memcached memcached
 	scripts/require nginx nginx
 	$(BIN)/pytest
+	$(BIN)/pytest vm-tests -m short
+
+test-vm: $(VENV)/tools vm-programs
+	$(BIN)/pytest vm-tests
+
+# What virtual machines need on this host; kernels are fetched by the tests themselves.
+vm-programs:
+	scripts/require qemu-system-x86_64 qemu-system-x86
+	scripts/require busybox busybox-static
+	scripts/require cc gcc
+	! command -v rustup >/dev/null || rustup target add x86_64-unknown-linux-musl
 
 soak:
 	cargo test --release -p contigua-frames --test soak -- --ignored
@@ -49,7 +63,7 @@ check-protocol:
 	cargo test --release -p contigua-cache --test protocol -- \
 		--include-ignored --nocapture --test-threads 1
 
-experiments: setup malloc-library workloads/bin/gups
+experiments: setup malloc-library workloads/bin/gups vm-programs
 	scripts/require redis-server redis-server
 	scripts/require redis-benchmark redis-tools
 	scripts/require memcached memcached
@@ -77,6 +91,17 @@ bench-malloc:
 	cargo build --release -p contigua-malloc
 	$(PYTHON) benches/malloc.py
 
+# Installs what it needs. A program that passed with this build is not run again unless it is named.
+check-programs: malloc-library
+	$(PYTHON) benches/programs $(PROGRAMS)
+
+check-malloc-aarch64:
+	scripts/require aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu
+	scripts/require qemu-aarch64 qemu-user
+	scripts/require qemu-system-aarch64 qemu-system-arm
+	scripts/require cpio cpio
+	scripts/test-malloc-aarch64
+
 PREFIX ?= /usr/local
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 install-malloc:
@@ -93,14 +118,14 @@ install-malloc:
 lint: $(VENV)/tools
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
-	$(BIN)/ruff format --check python benches
-	$(BIN)/ruff check python benches
+	$(BIN)/ruff format --check python benches vm-tests
+	$(BIN)/ruff check python benches vm-tests
 	$(BIN)/mypy
 
 fmt: $(VENV)/tools
 	cargo fmt --all
-	$(BIN)/ruff format python benches
-	$(BIN)/ruff check --fix python benches
+	$(BIN)/ruff format python benches vm-tests
+	$(BIN)/ruff check --fix python benches vm-tests
 
 setup: $(VENV)/installed
 	scripts/require qemu-x86_64 qemu-user

@@ -122,6 +122,14 @@ TINY = {
     },
     "subrelease-square-wave": {"low_mb": 5, "high_mb": 10, "periods": [10, 120]},
     "subrelease-sweep": {"seconds": 200, "base_mb": 20, "spike_mb": 15},
+    "heap-on-server": {
+        "memory": "256MiB",
+        "ages": ["fresh", "scattered:0.2", "scattered:1", "scattered:3"],
+        "low_mb": 10,
+        "high_mb": 30,
+        "seconds": 120,
+        "reads": 200,
+    },
     "subrelease-redis": {
         "entries": 2000,
         "connections": 20,
@@ -172,6 +180,8 @@ def test_an_experiment_computes_every_figure_and_writes_its_page(name, tmp_path)
     absent = {*find(name).inputs["quick"].get("designs", [])} - set(designs.names())
     if absent:
         pytest.skip(f"no design is called {', '.join(sorted(absent))}")
+    if name == "guard-vm":
+        pytest.skip("it takes minutes; vm-tests/test_guard.py runs it (make test-vm)")
     if name == "subrelease-redis" and (lacking := lacking_for_redis()):
         pytest.skip(lacking)
     times = 1 if name in SERVED else 2

@@ -1,12 +1,14 @@
 //! The C and POSIX surface, and the control functions of `contigua_malloc.h`.
+//!
+//! Without the feature `interpose` the functions are the same, but not the process's: only Rust
+//! code that names them calls them, as fuzzing does.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::fmt::Write;
 use core::ptr::null_mut;
 
+use crate::classes::{MAX_SMALL, class_of};
 use crate::{control, front, heap, pagemap, pages, setup, sys, telemetry};
-
-const PAGE: usize = 4096;
 
 #[inline(always)]
 fn or_no_memory(memory: *mut u8) -> *mut c_void {
@@ -22,13 +24,44 @@ fn no_memory() {
 }
 
 /// C `malloc`.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "interpose", unsafe(no_mangle))]
 pub extern "C" fn malloc(size: usize) -> *mut c_void {
+    if size > MAX_SMALL {
+        return malloc_large(size);
+    }
+    let class = class_of(size);
+    let memory = heap::at_hand(class);
+    if memory.is_null() {
+        return malloc_counted(class);
+    }
+    memory.cast()
+}
+
+#[cold]
+#[inline(never)]
+extern "C" fn malloc_large(size: usize) -> *mut c_void {
     or_no_memory(heap::allocate(size))
 }
 
+/// What is not at hand: while a profile counts, everything.
+#[cold]
+#[inline(never)]
+extern "C" fn malloc_counted(class: usize) -> *mut c_void {
+    let memory = heap::counted(class);
+    if memory.is_null() {
+        return malloc_missed(class);
+    }
+    memory.cast()
+}
+
+#[cold]
+#[inline(never)]
+extern "C" fn malloc_missed(class: usize) -> *mut c_void {
+    or_no_memory(heap::missed(class))
+}
+
 /// C `calloc`.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "interpose", unsafe(no_mangle))]
 pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     or_no_memory(
         count
@@ -41,7 +74,7 @@ pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
 ///
 /// # Safety
 /// As the C standard says: `memory` is null or allocated, and not used any more.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "interpose", unsafe(no_mangle))]
 pub unsafe extern "C" fn free(memory: *mut c_void) {
     // SAFETY: the caller's promise.
     unsafe { heap::free(memory.cast()) };
@@ -51,7 +84,7 @@ pub unsafe extern "C" fn free(memory: *mut c_void) {
 ///
 /// # Safety
 /// As the C standard says: `memory` is null or allocated.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "interpose", unsafe(no_mangle))]
 pub unsafe extern "C" fn realloc(memory: *mut c_void, size: usize) -> *mut c_void {
     if memory.is_null() {
         return malloc(size);
@@ -69,7 +102,7 @@ pub unsafe extern "C" fn realloc(memory: *mut c_void, size: usize) -> *mut c_voi
 ///
 /// # Safety
 /// As [`realloc`].
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "interpose", unsafe(no_mangle))]
 pub unsafe extern "C" fn reallocarray(
     memory: *mut c_void,
     count: usize,
@@ -86,7 +119,7 @@ pub unsafe extern "C" fn reallocarray(
 ///
 /// # Safety
 /// As [`free`].
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "interpose", unsafe(no_mangle))]
 pub unsafe extern "C" fn free_sized(memory: *mut c_void, _size: usize) {
     // SAFETY: the caller's promise. The size is looked up all the same, which finds mistakes.
     unsafe { heap::free(memory.cast()) };
@@ -96,20 +129,20 @@ pub unsafe extern "C" fn free_sized(memory: *mut c_void, _size: usize) {
 ///
 /// # Safety
 /// As [`free`].
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "interpose", unsafe(no_mangle))]
 pub unsafe extern "C" fn free_aligned_sized(memory: *mut c_void, _align: usize, _size: usize) {
     // SAFETY: the caller's promise.
     unsafe { heap::free(memory.cast()) };
 }
 
 /// C11 `aligned_alloc`.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "interpose", unsafe(no_mangle))]
 pub extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
     memalign(align, size)
 }
 
 /// `memalign`. An alignment that is no power of two is an error.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "interpose", unsafe(no_mangle))]
 pub extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
     if !align.is_power_of_two() {
         sys::set_errno(libc::EINVAL);
@@ -122,7 +155,7 @@ pub extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
 ///
 /// # Safety
 /// `out` can be written to.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "interpose", unsafe(no_mangle))]
 pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, size: usize) -> c_int {
     if !align.is_power_of_two() || !align.is_multiple_of(size_of::<usize>()) {
         return libc::EINVAL;
@@ -137,18 +170,20 @@ pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, siz
 }
 
 /// `valloc`: aligned to a page of the system.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "interpose", unsafe(no_mangle))]
 pub extern "C" fn valloc(size: usize) -> *mut c_void {
-    or_no_memory(heap::allocate_aligned(size, PAGE))
+    or_no_memory(heap::allocate_aligned(size, sys::page_bytes()))
 }
 
 /// `pvalloc`: whole pages of the system.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "interpose", unsafe(no_mangle))]
 pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
     or_no_memory(
         size.max(1)
-            .checked_next_multiple_of(PAGE)
-            .map_or(null_mut(), |size| heap::allocate_aligned(size, PAGE)),
+            .checked_next_multiple_of(sys::page_bytes())
+            .map_or(null_mut(), |size| {
+                heap::allocate_aligned(size, sys::page_bytes())
+            }),
     )
 }
 
@@ -156,21 +191,21 @@ pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
 ///
 /// # Safety
 /// `memory` is null or allocated.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "interpose", unsafe(no_mangle))]
 pub unsafe extern "C" fn malloc_usable_size(memory: *mut c_void) -> usize {
     heap::usable_size(memory.cast())
 }
 
 /// GNU `malloc_trim`: empty all caches and give all free memory but `keep` bytes back. 1 if that
 /// was any.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "interpose", unsafe(no_mangle))]
 pub extern "C" fn malloc_trim(keep: usize) -> c_int {
     c_int::from(control::trim(keep) > 0)
 }
 
 /// GNU `mallopt`. No parameter of glibc's heap has a meaning here; 1 says that the call is known,
 /// because programs take 0 for a failure.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "interpose", unsafe(no_mangle))]
 pub extern "C" fn mallopt(_parameter: c_int, _value: c_int) -> c_int {
     1
 }
@@ -209,7 +244,7 @@ pub struct Mallinfo {
 }
 
 /// GNU `mallinfo2`.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "interpose", unsafe(no_mangle))]
 pub extern "C" fn mallinfo2() -> Mallinfo2 {
     setup::ensure();
     let page = telemetry::collect();
@@ -227,7 +262,7 @@ pub extern "C" fn mallinfo2() -> Mallinfo2 {
 }
 
 /// GNU `mallinfo`.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "interpose", unsafe(no_mangle))]
 #[allow(clippy::cast_possible_wrap, reason = "the interface wraps")]
 pub extern "C" fn mallinfo() -> Mallinfo {
     let wide = mallinfo2();
@@ -248,7 +283,7 @@ pub extern "C" fn mallinfo() -> Mallinfo {
 }
 
 /// GNU `malloc_stats`: the figures, on standard error.
-#[unsafe(no_mangle)]
+#[cfg_attr(feature = "interpose", unsafe(no_mangle))]
 pub extern "C" fn malloc_stats() {
     let mut line = sys::Line::<{ 16 << 10 }>::new();
     let _ = telemetry::write_text(&mut line);

@@ -13,7 +13,7 @@ pub const MAX_SMALL: usize = 256 << 10;
 /// Number of classes, including class 0, which stands for "no class".
 pub const COUNT: usize = 98;
 /// Most objects that move between two levels of caching at once.
-pub const MAX_BATCH: usize = 32;
+pub const MAX_BATCH: usize = 128;
 /// Most objects in a span.
 pub const MAX_OBJECTS: usize = 1024;
 
@@ -117,8 +117,8 @@ const fn build() -> [Class; COUNT] {
     while class < COUNT {
         let size = size_of_class(class);
         let pages = pages_of_span(size);
-        let batch = clamp((16 << 10) / size, 1, MAX_BATCH);
-        let slots = clamp((256 << 10) / size, 4, 1024);
+        let batch = clamp((32 << 10) / size, 1, MAX_BATCH);
+        let slots = clamp((256 << 10) / size, 4, 2048);
         table[class] = Class {
             magic: (u64::MAX / size as u64) + 1,
             size: size as u32,
@@ -151,13 +151,26 @@ const fn build_small() -> [u8; TABLE_BYTES / 8 + 1] {
 }
 
 /// All classes.
-pub static CLASSES: [Class; COUNT] = build();
+pub static CLASSES: [Class; COUNT] = TABLE;
+const TABLE: [Class; COUNT] = build();
+/// What [`Class::begins_at`] multiplies by, where a free finds it with one load.
+static MAGIC: [u64; 256] = {
+    let mut table = [0; 256];
+    let mut class = 1;
+    while class < COUNT {
+        table[class] = TABLE[class].magic;
+        class += 1;
+    }
+    table
+};
 static SMALL: [u8; TABLE_BYTES / 8 + 1] = build_small();
 
-/// What is known of `class`, by the short way.
+/// Whether an object of the class in a page's tag begins `offset` bytes behind the beginning of its
+/// span; `false` for what is no class.
 #[inline(always)]
-pub fn known(class: usize) -> &'static Class {
-    &near!(CLASSES: [Class; COUNT])[class]
+pub fn begins_at(class: usize, offset: usize) -> bool {
+    let magic = near!(MAGIC: [u64; 256])[class];
+    (offset as u64).wrapping_mul(magic) < magic
 }
 
 /// The class that serves `size` bytes, at most [`MAX_SMALL`].

@@ -8,6 +8,7 @@
 use core::ffi::{CStr, c_void};
 use core::ptr::null_mut;
 
+use crate::classes::{MAX_SMALL, class_of};
 use crate::{heap, sys};
 
 type Handler = extern "C-unwind" fn();
@@ -95,6 +96,40 @@ fn new_failed(size: usize, align: usize, throws: bool) -> *mut c_void {
 
 #[inline(always)]
 fn new(size: usize, throws: bool) -> *mut c_void {
+    if size > MAX_SMALL {
+        return new_slowly(size, throws);
+    }
+    let class = class_of(size);
+    let memory = heap::at_hand(class);
+    if memory.is_null() {
+        return new_counted(class, size, throws);
+    }
+    memory.cast()
+}
+
+#[cold]
+#[inline(never)]
+extern "C-unwind" fn new_counted(class: usize, size: usize, throws: bool) -> *mut c_void {
+    let memory = heap::counted(class);
+    if memory.is_null() {
+        return new_missed(class, size, throws);
+    }
+    memory.cast()
+}
+
+#[cold]
+#[inline(never)]
+extern "C-unwind" fn new_missed(class: usize, size: usize, throws: bool) -> *mut c_void {
+    let memory = heap::missed(class);
+    if memory.is_null() {
+        return new_failed(size, 1, throws);
+    }
+    memory.cast()
+}
+
+#[cold]
+#[inline(never)]
+extern "C-unwind" fn new_slowly(size: usize, throws: bool) -> *mut c_void {
     let memory = heap::allocate(size);
     if memory.is_null() {
         return new_failed(size, 1, throws);

@@ -10,9 +10,11 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering
 
 use crate::classes::{CLASSES, COUNT, MAX_BATCH};
 use crate::lock::{Guarded, Lock};
+use crate::pagemap::prefetch;
 use crate::rseq::{self, HOT};
 use crate::slab::{SLAB_BYTES, SLAB_SHIFT, Slab};
-use crate::{central, pages, profile, setup, sys, tls, transfer};
+use crate::span::FRESH;
+use crate::{central, heap, pages, profile, sanitizer, setup, sys, tls, transfer};
 
 /// CPUs that have a slab when slabs are not being drained.
 static CPUS: AtomicU32 = AtomicU32::new(0);
@@ -82,7 +84,7 @@ fn place() -> Place {
 impl Place {
     fn pop(self, class: usize) -> Option<usize> {
         match self {
-            Place::Cpu(..) => Some(rseq::pop_counted(class)).filter(|&item| item != 0),
+            Place::Cpu(..) => Some(rseq::pop(rseq::area(), class)).filter(|&item| item != 0),
             // SAFETY: a thread's slab is used by the thread only.
             Place::Thread(slab) => unsafe { slab.pop(class) },
             Place::Nowhere => None,
@@ -91,7 +93,7 @@ impl Place {
 
     fn push(self, class: usize, item: usize) -> bool {
         match self {
-            Place::Cpu(..) => rseq::push(class, item),
+            Place::Cpu(..) => rseq::push(rseq::area(), class, item),
             // SAFETY: a thread's slab is used by the thread only.
             Place::Thread(slab) => unsafe { slab.push(class, item) },
             Place::Nowhere => false,
@@ -164,50 +166,97 @@ impl Place {
     }
 }
 
+/// An object of `class` from the CPU's cache; 0 if none is there.
+#[inline(always)]
+pub fn at_hand(class: usize) -> usize {
+    match rseq::quick_area() {
+        0 => 0,
+        area => rseq::pop(area, class),
+    }
+}
+
+/// The same while a profile counts allocations, and this one, which is not at hand. 0 otherwise, and
+/// if it is one to sample or the stack is empty: [`missed`] goes on.
+#[inline(always)]
+pub fn counted(class: usize) -> usize {
+    if !profile::is_on() || profile::small(class) {
+        return 0;
+    }
+    match rseq::area() {
+        0 => 0,
+        area => rseq::pop(area, class),
+    }
+}
+
 /// An object of `class`; 0 if there is no memory.
-#[inline(always)]
 pub fn allocate(class: usize) -> usize {
-    let item = rseq::pop(class);
-    if item != 0 {
-        return item;
-    }
-    missed(class)
-}
-
-/// Take an object of `class` back.
-#[inline(always)]
-pub fn free(class: usize, item: usize) {
-    if !rseq::push(class, item) {
-        overflow(class, item);
+    match at_hand(class) {
+        0 => match counted(class) {
+            0 => missed(class),
+            item => item,
+        },
+        item => item,
     }
 }
 
-/// What is not on the quick path: an empty stack, or an allocation that a profile counts.
-#[cold]
-#[inline(never)]
-fn missed(class: usize) -> usize {
-    if profile::is_on() {
-        if profile::small(class) {
-            return due(class);
-        }
-        let item = rseq::pop_counted(class);
-        if item != 0 {
-            return item;
+/// An object of `class` that is neither at hand nor [`counted`]; 0 if there is no memory.
+pub fn missed(class: usize) -> usize {
+    if profile::is_due() {
+        let sampled = sampled(class);
+        if sampled != 0 {
+            return sampled;
         }
     }
     refill(class)
 }
 
-/// An allocation that is a sample, unless the thread may take none now.
+/// An object that is a sample; 0 if the thread may take none now.
 #[cold]
 #[inline(never)]
-fn due(class: usize) -> usize {
-    match profile::sample_small(class) {
-        0 => refill(class),
-        sampled => sampled,
+fn sampled(class: usize) -> usize {
+    let object = profile::sample_small(class);
+    if object != 0 {
+        // SAFETY: an object begins here that nobody has. Needed because what is not in use is
+        // marked.
+        unsafe { (object as *mut usize).write(heap::mark_of(object)) };
+    }
+    object
+}
+
+/// Take an object of `class` back, and mark it.
+///
+/// # Safety
+/// An object of the class begins at `item`, and nobody uses it.
+#[inline(always)]
+pub unsafe fn free(class: usize, item: usize) {
+    let area = rseq::area();
+    if area == 0 {
+        free_slowly(class, item);
+        return;
+    }
+    // SAFETY: the caller's promise; objects are aligned and not smaller than a word.
+    unsafe { (item as *mut usize).write(heap::mark_of(item)) };
+    if !rseq::push(area, class, item) {
+        overflow(class, item);
     }
 }
 
+/// Without restartable sequences nothing is lost by looking at the mark.
+#[cold]
+#[inline(never)]
+extern "C" fn free_slowly(class: usize, item: usize) {
+    let (word, mark) = (item as *mut usize, heap::mark_of(item));
+    // SAFETY: as in `free`.
+    unsafe {
+        if word.read() == mark {
+            heap::double(item);
+        }
+        word.write(mark);
+    }
+    overflow(class, item);
+}
+
+#[cold]
 #[inline(never)]
 fn refill(class: usize) -> usize {
     setup::ensure();
@@ -222,21 +271,34 @@ fn refill(class: usize) -> usize {
             .clamp(1, usize::from(CLASSES[class].batch));
         let mut buffer = [0; MAX_BATCH];
         let count = transfer::take(class, &mut buffer[..want]);
-        if count > 1 {
-            // The highest address first, so that the lowest comes out first.
-            buffer[1..count].reverse();
-            let pushed = place.push_all(class, &buffer[1..count]);
-            if pushed < count - 1 {
-                transfer::give(class, &buffer[1 + pushed..count]);
+        if count == 0 {
+            return 0;
+        }
+        // The highest address first, so that the lowest comes out first.
+        let mut ordered = [0; MAX_BATCH];
+        let ordered = &mut ordered[..count];
+        for (slot, &item) in ordered.iter_mut().rev().zip(&buffer) {
+            *slot = item & !FRESH;
+            if item & FRESH == 0 {
+                prefetch(*slot);
+            } else {
+                // SAFETY: an object begins here that nobody ever had. Needed because what is not
+                // in use is marked.
+                unsafe { (*slot as *mut usize).write(heap::mark_of(*slot)) };
             }
         }
-        buffer[0]
+        let (last, others) = (ordered[count - 1], &ordered[..count - 1]);
+        let pushed = place.push_all(class, others);
+        if pushed < others.len() {
+            transfer::give(class, &others[pushed..]);
+        }
+        last
     })
 }
 
 #[cold]
 #[inline(never)]
-fn overflow(class: usize, item: usize) {
+extern "C" fn overflow(class: usize, item: usize) {
     setup::ensure();
     let place = place();
     if place.push(class, item) {
@@ -250,15 +312,23 @@ fn overflow(class: usize, item: usize) {
         }
         let mut buffer = [0; MAX_BATCH];
         buffer[0] = item;
-        let batch = usize::from(CLASSES[class].batch);
+        // At least the two that a push compares with.
+        let batch = usize::from(CLASSES[class].batch).max(3);
         let count = 1 + place.pop_all(class, &mut buffer[1..batch]);
+        if buffer[1..count].contains(&item) {
+            heap::double(item);
+        }
         transfer::give(class, &buffer[..count]);
     });
 }
 
 /// Programs that never reach the page heap must give memory back, too.
 fn count_miss() {
-    if MISSES.fetch_add(1, Ordering::Relaxed).is_multiple_of(64) {
+    // Not a locked addition: it would wait for the marks of all objects that were freed last. Some
+    // misses of other threads are not counted.
+    let misses = MISSES.load(Ordering::Relaxed).wrapping_add(1);
+    MISSES.store(misses, Ordering::Relaxed);
+    if misses.is_multiple_of(64) {
         pages::amortise();
     }
 }
@@ -356,6 +426,7 @@ fn drain_slab(slab: Slab) {
         let mut count = 0;
         // SAFETY: the caller has the slab alone.
         while let Some(item) = unsafe { slab.pop(class) } {
+            sanitizer::acquire(item);
             buffer[count] = item;
             count += 1;
             if count == MAX_BATCH {
@@ -446,6 +517,24 @@ fn sum(class: usize, occupancy: central::Occupancy, transferable: usize) -> Cach
         transfer: transferable * size,
         central: occupancy.free * size,
         spans: occupancy.spans * usize::from(known.objects) * size,
+    }
+}
+
+/// Mark what the caches of CPUs hold. In the child of a fork whose memory was sent by its parent
+/// ([`crate::primary`]), other threads of which went on: what they took from these caches meanwhile
+/// is in them here, without its mark.
+pub fn mark_cached() {
+    for cpu in 0..CPUS.load(Ordering::Relaxed) {
+        let slab = cpu_slab(cpu);
+        for class in 1..COUNT {
+            for index in 0..slab.length(class) {
+                // SAFETY: the child has one thread; what is on a stack is an object that nobody has.
+                unsafe {
+                    let item = slab.item(class, index);
+                    (item as *mut usize).write(heap::mark_of(item));
+                }
+            }
+        }
     }
 }
 

@@ -1,10 +1,13 @@
 //! Allocation, from a size to memory and back: the decisions that all interfaces share.
 //!
-//! A freed small object is marked: its first word becomes the process's key exclusive-or its
-//! address. An allocation clears the word again, so an object that is freed while it is marked
-//! was freed before (a program writes that word by chance once in 2^64). Whether an object begins
-//! at a freed address is a multiplication and a comparison. Both together cost about a nanosecond
-//! and are always on.
+//! A small object that nobody has is marked: its first word is the process's key exclusive-or its
+//! address (a program writes that word by chance once in 2^64). An allocation looks whether the
+//! mark is still there, and clears it: so nothing that was freed twice is ever handed out twice,
+//! and a write after a free ends the process when it could do harm. A free writes the mark and
+//! does not look: its object is often cold, and waiting for its memory would double the cost of a
+//! free. What notices a second free at once is a comparison with the objects that the CPU got back
+//! last ([`front::free`]), the bitmap of a span, and, where caches belong to threads, the mark.
+//! Whether an object begins at a freed address is one multiplication.
 
 use core::ptr::{self, NonNull, null_mut};
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +19,7 @@ use crate::pagemap::{self, PAGE_BYTES, PAGE_SHIFT};
 use crate::profile::{self, Stack};
 use crate::rseq;
 use crate::span::Span;
-use crate::{front, pages, setup, sys};
+use crate::{front, pages, sanitizer, setup, sys};
 
 /// Largest size that any request may have (C11: differences of pointers must fit).
 const MAX_BYTES: usize = isize::MAX as usize;
@@ -39,7 +42,6 @@ pub fn large() -> (usize, usize) {
 }
 
 /// Memory for `size` bytes, aligned to 16 (to 8 if `size` is at most 8); null if there is none.
-#[inline(always)]
 pub fn allocate(size: usize) -> *mut u8 {
     if size > MAX_SMALL {
         return allocate_large(size, 1).0;
@@ -47,13 +49,49 @@ pub fn allocate(size: usize) -> *mut u8 {
     allocate_small(class_of(size))
 }
 
+/// What the first word of the small object at `address` is as long as nobody has it.
 #[inline(always)]
+pub fn mark_of(address: usize) -> usize {
+    rseq::hot().key.load(Ordering::Relaxed) ^ address
+}
+
+/// A small object of `class` if one is at hand: null if the CPU has none cached. Then
+/// [`counted`] and [`missed`] go on; a caller that ends in a call to what does them needs no stack
+/// on its quick way.
+#[inline(always)]
+pub fn at_hand(class: usize) -> *mut u8 {
+    unmark(class, front::at_hand(class))
+}
+
+/// The same, of an allocation that a profile counts.
+#[inline(always)]
+pub fn counted(class: usize) -> *mut u8 {
+    unmark(class, front::counted(class))
+}
+
+/// The same if there was neither; null if there is no memory.
+pub fn missed(class: usize) -> *mut u8 {
+    unmark(class, front::missed(class))
+}
+
 fn allocate_small(class: usize) -> *mut u8 {
-    let object = front::allocate(class) as *mut usize;
+    unmark(class, front::allocate(class))
+}
+
+/// Check and clear the mark of an object of `class` (0: there is none) that is about to be handed out.
+#[inline(always)]
+fn unmark(class: usize, object: usize) -> *mut u8 {
+    let object = object as *mut usize;
     if !object.is_null() {
+        sanitizer::allocated(object as usize, || CLASSES[class].size as usize);
         // SAFETY: the front end gave an object of at least 8 bytes that is nobody else's. Needed
-        // to clear the mark of freed objects.
-        unsafe { object.write(0) };
+        // to check and clear its mark.
+        unsafe {
+            if object.read() != mark_of(object as usize) {
+                unmarked(object as usize);
+            }
+            object.write(0);
+        }
     }
     object.cast()
 }
@@ -158,10 +196,20 @@ fn invalid(address: usize, doing: &str) -> ! {
     ))
 }
 
+/// End the process because of a second free.
 #[cold]
 #[inline(never)]
-fn double(address: usize) -> ! {
+pub fn double(address: usize) -> ! {
     sys::die(format_args!("double free of {address:#x}"))
+}
+
+#[cold]
+#[inline(never)]
+extern "C" fn unmarked(address: usize) -> ! {
+    sys::die(format_args!(
+        "double free of {address:#x}, or a write to it after it was freed (found when it was to be \
+         used again; CONTIGUA_MALLOC_PER_CPU=off finds a double free at once)"
+    ))
 }
 
 /// Take memory back. Null is allowed. Ends the process if `memory` is nothing that is allocated.
@@ -173,30 +221,21 @@ pub unsafe fn free(memory: *mut u8) {
     let address = memory as usize;
     let tag = pagemap::tag(address);
     let class = usize::from(tag & 0xff);
-    if class.wrapping_sub(1) >= COUNT - 1 {
+    let offset = usize::from(tag >> 8) << PAGE_SHIFT | address & (PAGE_BYTES - 1);
+    if !classes::begins_at(class, offset) {
         free_other(memory);
         return;
     }
-    let offset = usize::from(tag >> 8) << PAGE_SHIFT | address & (PAGE_BYTES - 1);
-    if !classes::known(class).begins_at(offset) {
-        invalid(address, "free");
-    }
-    let mark = rseq::hot().key.load(Ordering::Relaxed) ^ address;
-    let word = address as *mut usize;
-    // SAFETY: an object of the class begins here, so there are 8 aligned bytes of ours, and the
-    // caller gave them up.
-    unsafe {
-        if word.read() == mark {
-            double(address);
-        }
-        word.write(mark);
-    }
-    front::free(class, address);
+    sanitizer::freed(address + 8, || CLASSES[class].size as usize - 8);
+    // SAFETY: an object of the class begins here, and the caller gave it up.
+    unsafe { front::free(class, address) };
 }
 
+// `extern "C"`, here and elsewhere: what cannot unwind can be the last thing that a C function does,
+// which then needs no frame.
 #[cold]
 #[inline(never)]
-fn free_other(memory: *mut u8) {
+extern "C" fn free_other(memory: *mut u8) {
     if memory.is_null() {
         return;
     }
@@ -221,7 +260,6 @@ fn free_other(memory: *mut u8) {
 }
 
 /// Bytes that may be used at `memory`; 0 for null.
-#[cfg(feature = "interpose")]
 pub fn usable_size(memory: *mut u8) -> usize {
     if memory.is_null() {
         return 0;
@@ -253,6 +291,7 @@ pub unsafe fn reallocate(memory: *mut u8, size: usize) -> *mut u8 {
     }
     if let Some(span) = large
         && size > MAX_SMALL
+        && size <= MAX_BYTES
         && sys::preserving_errno(|| resize(span, size))
     {
         return memory;
@@ -286,9 +325,12 @@ pub unsafe fn reallocate(memory: *mut u8, size: usize) -> *mut u8 {
 /// copy grows: a huge page behind it may have no memory while others that are free do, and a chain
 /// of reallocations would map each huge page that it passes.
 fn may_grow(address: usize, from: usize, to: usize) -> bool {
+    // The length that a caller wishes may be any number.
+    if to >= VAST_BYTES / PAGE_BYTES {
+        return false;
+    }
     let last_huge = |pages: usize| (address + pages * PAGE_BYTES - 1) / HUGE_BYTES;
-    let bytes = to * PAGE_BYTES;
-    bytes < VAST_BYTES && (bytes >= COSTLY_BYTES || last_huge(from) == last_huge(to))
+    to * PAGE_BYTES >= COSTLY_BYTES || last_huge(from) == last_huge(to)
 }
 
 /// Change the length of a large object in place.

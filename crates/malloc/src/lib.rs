@@ -39,22 +39,31 @@ mod lock;
 mod near;
 mod pagemap;
 mod pages;
+mod primary;
 mod profile;
 mod rseq;
+mod sanitizer;
 mod settings;
 mod setup;
 mod slab;
 mod span;
+mod sync;
 mod sys;
+#[cfg_attr(miri, path = "system_model.rs")]
 mod system;
 mod telemetry;
+#[cfg(test)]
+mod tests;
+#[cfg_attr(miri, path = "tls_model.rs")]
 mod tls;
 mod transfer;
 
-#[cfg(feature = "interpose")]
+#[allow(clippy::must_use_candidate, reason = "their callers are C")]
 pub mod c_api;
 #[cfg(feature = "interpose")]
 mod cxx;
+#[cfg(feature = "interpose")]
+mod deepbind;
 
 use core::alloc::{GlobalAlloc, Layout};
 

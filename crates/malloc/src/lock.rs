@@ -9,9 +9,18 @@
 use core::cell::UnsafeCell;
 use core::hint;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::AtomicUsize;
 
+use crate::sync::{AtomicU32, Ordering, SPINS};
 use crate::{sys, tls};
+
+/// How what a holder did becomes visible to the next one. (Weaker in a build that shows that the
+/// race detectors notice.)
+const PUBLISH: Ordering = if cfg!(contigua_fault = "unlock") {
+    Ordering::Relaxed
+} else {
+    Ordering::Release
+};
 
 /// The thread that holds every lock for a fork, by its thread pointer; 0 if there is none.
 static FORKING: AtomicUsize = AtomicUsize::new(0);
@@ -65,7 +74,7 @@ impl Lock {
             return false;
         }
         // Held for tens of nanoseconds as a rule; longer means that the holder was preempted.
-        for _ in 0..40 {
+        for _ in 0..SPINS {
             if self.0.load(Ordering::Relaxed) == 0
                 && self
                     .0
@@ -86,7 +95,7 @@ impl Lock {
 
     #[inline]
     fn release(&self) {
-        if self.0.swap(0, Ordering::Release) == 2 {
+        if self.0.swap(0, PUBLISH) == 2 {
             sys::preserving_errno(|| sys::futex_wake(&self.0));
         }
     }

@@ -9,10 +9,10 @@
 //! for any other address is defined, too: it answers "not ours".
 
 use core::ptr::{NonNull, null_mut};
-use core::sync::atomic::{AtomicPtr, AtomicU16, Ordering};
 
 use crate::near::near;
 use crate::span::Span;
+use crate::sync::{AtomicPtr, AtomicU16, Ordering};
 use crate::sys;
 
 /// Bytes in a page of the page heap.
@@ -63,6 +63,21 @@ pub fn tag(address: usize) -> Tag {
 /// The metadata of the span that the page at `address` belongs to.
 pub fn span(address: usize) -> Option<NonNull<Span>> {
     NonNull::new(leaf(address)?.spans[slot(address)].load(Ordering::Acquire))
+}
+
+/// Ask for what lies at `address`, which will be needed soon.
+#[inline(always)]
+pub fn prefetch(address: usize) {
+    // SAFETY: a prefetch changes nothing that a program can see, whatever the address. Needed
+    // because the language has no such operation.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        core::arch::asm!("prefetcht0 byte ptr [{0}]", in(reg) address,
+            options(nostack, preserves_flags, readonly));
+        #[cfg(target_arch = "aarch64")]
+        core::arch::asm!("prfm pldl1keep, [{0}]", in(reg) address,
+            options(nostack, preserves_flags, readonly));
+    }
 }
 
 /// Make a leaf for `address`; `false` if there is no memory.

@@ -6,8 +6,8 @@ use contigua_pageheap::{Config, PageHeap, Span, Statistics};
 
 use crate::lock::{Guarded, Lock};
 use crate::pagemap::PAGE_BYTES;
-use crate::sys;
 use crate::system::{self, System};
+use crate::{sanitizer, sys};
 
 /// How often the page heap may give memory back.
 const PERIOD_NANOSECONDS: u64 = 1_000_000_000;
@@ -39,6 +39,7 @@ pub fn configure(config: Config) {
 pub fn allocate(count: usize, align: usize) -> Option<Pages> {
     let (count, align) = (u32::try_from(count).ok()?, u32::try_from(align).ok()?);
     let found = HEAP.lock().allocate(count, align)?;
+    sanitizer::allocated(found.span.address, || count as usize * PAGE_BYTES);
     amortise();
     Some(Pages {
         address: found.span.address,
@@ -49,6 +50,7 @@ pub fn allocate(count: usize, align: usize) -> Option<Pages> {
 /// Give pages back.
 pub fn free(address: usize, count: usize) {
     let pages = count as u32;
+    sanitizer::freed(address, || count * PAGE_BYTES);
     if !HEAP.lock().free(Span { address, pages }) {
         sys::die(format_args!(
             "pages at {address:#x} were freed and not in use: memory is corrupted"
@@ -62,9 +64,14 @@ pub fn grow(address: usize, from: usize, to: usize) -> bool {
     let (Ok(pages), Ok(to)) = (u32::try_from(from), u32::try_from(to)) else {
         return false;
     };
-    HEAP.lock()
+    let grown = HEAP
+        .lock()
         .grow_in_place(Span { address, pages }, to)
-        .is_some()
+        .is_some();
+    if grown {
+        sanitizer::allocated(address, || to as usize * PAGE_BYTES);
+    }
+    grown
 }
 
 /// Make a run shorter; how many pages it has then.

@@ -135,6 +135,12 @@ pub fn small(class: usize) -> bool {
     tls::spend(size as usize)
 }
 
+/// Whether the thread has to take a sample.
+pub fn is_due() -> bool {
+    // SAFETY: the thread's own words.
+    is_on() && unsafe { &(*tls::thread()).left }.load(Ordering::Relaxed) < 0
+}
+
 /// Allocate a small object of `class` that `small` found, if it is one to sample; else 0.
 pub fn sample_small(class: usize) -> usize {
     let bytes = CLASSES[class].size as usize;

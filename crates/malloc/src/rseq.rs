@@ -47,23 +47,64 @@ pub fn hot() -> &'static Hot {
     near!(HOT: Hot)
 }
 
-#[cfg(target_arch = "x86_64")]
-#[path = "rseq/x86_64.rs"]
-mod sequences;
-#[cfg(not(target_arch = "x86_64"))]
-#[path = "rseq/none.rs"]
-mod sequences;
-
-pub use sequences::{cpu, find, open, pop_all, push, push_all};
-
-/// Take the object on top of this CPU's stack; 0 if there is none, or if allocations are counted.
+/// Where a thread's shared area lies from its thread pointer; 0 if there is none.
 #[inline(always)]
-pub fn pop(class: usize) -> usize {
-    sequences::pop(class, hot().quick.load(Ordering::Relaxed))
+pub fn area() -> isize {
+    hot().offset.load(Ordering::Relaxed)
 }
 
-/// As [`pop`], whether allocations are counted or not.
+/// The same as allocation's quick path sees it: 0 while allocations are counted for a profile, too.
 #[inline(always)]
-pub fn pop_counted(class: usize) -> usize {
-    sequences::pop(class, hot().offset.load(Ordering::Relaxed))
+pub fn quick_area() -> isize {
+    hot().quick.load(Ordering::Relaxed)
+}
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[path = "rseq/x86_64.rs"]
+mod sequences;
+#[cfg(all(target_arch = "aarch64", not(miri)))]
+#[path = "rseq/aarch64.rs"]
+mod sequences;
+#[cfg(miri)]
+#[path = "rseq/none.rs"]
+mod sequences;
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+compile_error!("contigua-malloc runs on x86-64 and aarch64");
+
+pub use sequences::{cpu, find, open};
+#[cfg(not(contigua_sanitizer = "thread"))]
+pub use sequences::{pop, pop_all, push, push_all};
+
+#[cfg(contigua_sanitizer = "thread")]
+pub use annotated::{pop, pop_all, push, push_all};
+
+/// The sequences for ThreadSanitizer, which sees neither their accesses nor that the kernel orders
+/// what runs on one CPU. Each object carries its own order: who takes it sees what who put it there
+/// did, and nothing else.
+#[cfg(contigua_sanitizer = "thread")]
+mod annotated {
+    use super::sequences;
+    use crate::sanitizer::{acquire, release};
+
+    pub fn pop(area: isize, class: usize) -> usize {
+        let item = sequences::pop(area, class);
+        acquire(item);
+        item
+    }
+
+    pub fn push(area: isize, class: usize, item: usize) -> bool {
+        release(item);
+        sequences::push(area, class, item)
+    }
+
+    pub fn push_all(class: usize, items: &[usize]) -> usize {
+        items.iter().copied().for_each(release);
+        sequences::push_all(class, items)
+    }
+
+    pub fn pop_all(class: usize, out: &mut [usize]) -> usize {
+        let count = sequences::pop_all(class, out);
+        out[..count].iter().copied().for_each(acquire);
+        count
+    }
 }

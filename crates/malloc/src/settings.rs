@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `RELEASE_RATE` | bytes a second that are given back at most; 0: none | `1MiB` |
 //! | `INTERVAL` | Δ: memory used within this time stays whole; 0: the static policy | `60s` |
-//! | `CACHE_INTERVAL` | the same for whole free huge pages; 0: they go at the rate | as `INTERVAL`, 60s at most |
+//! | `CACHE_INTERVAL` | the same for whole free huge pages; 0: they go at the rate | 0 |
 //! | `BACKGROUND` | `off`, `on`, or `idle`: a thread from when memory is first idle | `off` |
 //! | `LIMIT` | mapped bytes that are never exceeded: allocation fails | none |
 //! | `SOFT_LIMIT` | mapped bytes above which memory is given back at once | none |
@@ -12,6 +12,7 @@
 //! | `CACHE` | bytes that the cache of a CPU may hold | `2MiB` |
 //! | `PER_CPU` | `off`: caches belong to threads | `on` |
 //! | `TELEMETRY` | `off`: no shared page | `on` |
+//! | `CLOCK` | `program`: time is instructions executed, under `contigua run` only | `system` |
 //! | `STATISTICS` | `exit`: write the figures to standard error at the end | none |
 //! | `PROFILE` | file of the sampled heap profile, written at the end; `%p` is the process | none |
 //! | `PROFILE_RATE` | mean bytes from sample to sample; alone: sample, and write nothing at the end | `512KiB` |
@@ -27,7 +28,7 @@ use contigua_pageheap::{Config, Primary};
 
 use crate::dump::Dump;
 use crate::files::FileName;
-use crate::{profile, sys};
+use crate::{primary as region, profile, sys};
 
 const PREFIX: &[u8] = b"CONTIGUA_MALLOC_";
 /// Free bytes in partly used huge pages from which on large objects lie close together in regions.
@@ -52,13 +53,17 @@ pub enum Background {
 
 /// All of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is a variable that a user sets, and none implies another"
+)]
 pub struct Settings {
     /// See the module.
     pub release_rate: u64,
     /// Δ in nanoseconds.
     pub interval: u64,
     /// See the module; in nanoseconds.
-    pub cache_interval: Option<u64>,
+    pub cache_interval: u64,
     /// See the module.
     pub background: Background,
     /// See the module.
@@ -74,6 +79,8 @@ pub struct Settings {
     /// See the module.
     pub telemetry: bool,
     /// See the module.
+    pub program_clock: bool,
+    /// See the module.
     pub statistics_at_exit: bool,
     /// See the module.
     pub profile: Option<FileName>,
@@ -86,7 +93,7 @@ impl Settings {
     const DEFAULT: Self = Self {
         release_rate: Config::DEFAULT.release_rate,
         interval: Config::DEFAULT.interval,
-        cache_interval: None,
+        cache_interval: Config::DEFAULT.cache_interval,
         background: Background::Off,
         limit: u64::MAX,
         soft_limit: u64::MAX,
@@ -94,6 +101,7 @@ impl Settings {
         cache: None,
         per_cpu: true,
         telemetry: true,
+        program_clock: false,
         statistics_at_exit: false,
         profile: None,
         dump: None,
@@ -106,6 +114,11 @@ impl Settings {
             static environ: *const *const c_char;
         }
         let mut settings = Self::DEFAULT;
+        // Miri knows neither this nor anonymous files.
+        if cfg!(miri) {
+            settings.telemetry = false;
+            return settings;
+        }
         // SAFETY: no arguments but a number.
         if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
             return settings;
@@ -163,7 +176,7 @@ impl Settings {
         match name {
             b"RELEASE_RATE" => self.release_rate = bytes(value)?,
             b"INTERVAL" => self.interval = nanoseconds(value)?,
-            b"CACHE_INTERVAL" => self.cache_interval = Some(nanoseconds(value)?),
+            b"CACHE_INTERVAL" => self.cache_interval = nanoseconds(value)?,
             b"BACKGROUND" => {
                 self.background = match value {
                     b"off" => Background::Off,
@@ -182,6 +195,13 @@ impl Settings {
             b"PROFILE" => self.profile = Some(FileName::new(value)?),
             b"PROFILE_RATE" => {
                 self.profile_rate = Some(bytes(value).filter(|rate| RATES.contains(rate))?);
+            }
+            b"CLOCK" => {
+                self.program_clock = match value {
+                    b"program" => true,
+                    b"system" => false,
+                    _ => return None,
+                }
             }
             b"STATISTICS" => {
                 self.statistics_at_exit = match value {
@@ -206,9 +226,7 @@ impl Settings {
         Config {
             release_rate: self.release_rate,
             interval: self.interval,
-            cache_interval: self
-                .cache_interval
-                .unwrap_or_else(|| self.interval.min(Config::DEFAULT.cache_interval)),
+            cache_interval: self.cache_interval,
             region_slack: REGION_SLACK_BYTES,
             soft_limit: self.soft_limit,
             hard_limit: self.limit,
@@ -226,7 +244,9 @@ impl Settings {
 fn primary(bytes: usize) -> Option<Primary> {
     for log in [30, 21] {
         let rounded = bytes.checked_next_multiple_of(1 << log)?;
-        if let Some(address) = sys::map_huge(rounded, log) {
+        if let Some(address) = sys::map_huge(rounded, log)
+            && region::begin(address, rounded, 1 << log)
+        {
             return Some(Primary {
                 address,
                 bytes: rounded,
@@ -309,10 +329,10 @@ mod tests {
 
     #[test]
     fn does_each_variable_change_its_setting_and_only_known_ones_pass() {
-        let entries: [(&[u8], &[u8], &[u8]); 14] = [
+        let entries: [(&[u8], &[u8], &[u8]); 15] = [
             (b"RELEASE_RATE", b"2MiB", b"?"),
             (b"INTERVAL", b"10s", b"?"),
-            (b"CACHE_INTERVAL", b"0", b"?"),
+            (b"CACHE_INTERVAL", b"5s", b"?"),
             (b"BACKGROUND", b"idle", b"?"),
             (b"LIMIT", b"1GiB", b"?"),
             (b"SOFT_LIMIT", b"1GiB", b"?"),
@@ -320,6 +340,7 @@ mod tests {
             (b"CACHE", b"1MiB", b"?"),
             (b"PER_CPU", b"off", b"?"),
             (b"TELEMETRY", b"off", b"?"),
+            (b"CLOCK", b"program", b"?"),
             (b"STATISTICS", b"exit", b"?"),
             (b"DUMP", b"SIGUSR2:/tmp/%p", b"SIGSEGV"),
             (b"PROFILE", b"/tmp/%p", b""),

@@ -18,9 +18,12 @@ use core::sync::atomic::{AtomicI32, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use crate::classes::{CLASSES, COUNT};
 
 /// log2 of the bytes in a slab.
-pub const SLAB_SHIFT: u32 = 18;
+pub const SLAB_SHIFT: u32 = 19;
 /// Bytes in a slab; most of them are never touched.
 pub const SLAB_BYTES: usize = 1 << SLAB_SHIFT;
+/// Objects that a stack may hold when it is used for the first time: what is handed over is
+/// touched, so a class that is hardly used should not begin with a batch. Our choice.
+const FIRST_STEP: u16 = 4;
 /// Words in a slab.
 pub const SLAB_WORDS: usize = SLAB_BYTES / 8;
 
@@ -101,8 +104,8 @@ impl Slab {
         unsafe { &*((self.0 + 4) as *const AtomicU32) }
     }
 
-    /// Let `class` hold one batch more, within `budget` bytes for all classes together. `false`
-    /// if it may not.
+    /// Let `class` hold twice as much, but at least [`FIRST_STEP`] and at most a batch more, within
+    /// `budget` bytes for all classes together. `false` if it may not.
     pub fn grow(self, class: usize, budget: i32) -> bool {
         let known = &CLASSES[class];
         let end = self.end(class).load(Ordering::Relaxed);
@@ -110,7 +113,10 @@ impl Slab {
         if end >= most {
             return false;
         }
-        let step = known.batch.min(most - end);
+        let step = (self.capacity(class) as u16)
+            .max(FIRST_STEP)
+            .min(known.batch)
+            .min(most - end);
         let bytes = i32::from(step) * known.size.cast_signed();
         if self.used().fetch_add(bytes, Ordering::Relaxed) + bytes > budget {
             self.used().fetch_sub(bytes, Ordering::Relaxed);
@@ -155,6 +161,15 @@ impl Slab {
 
     fn slot(self, index: u16) -> *mut usize {
         (self.0 + usize::from(index) * 8) as *mut usize
+    }
+
+    /// An object of the stack, the lowest first.
+    ///
+    /// # Safety
+    /// Nobody changes the stack, and `index` is below its length.
+    pub unsafe fn item(self, class: usize, index: usize) -> usize {
+        // SAFETY: the caller's promise: a slot of this class in the slab.
+        unsafe { self.slot(self.begin(class) + index as u16).read() }
     }
 
     /// Take the object on top.

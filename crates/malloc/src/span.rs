@@ -29,6 +29,8 @@ pub struct Span {
     pub list: u8,
     /// Its class, 0 for a large object.
     pub class: u8,
+    /// How many of its objects, from the first, were ever handed out.
+    pub carved: u16,
 }
 
 /// Log2 of the bitmap words of the kinds of metadata.
@@ -107,6 +109,7 @@ impl Span {
                 free: objects,
                 list: NO_LIST,
                 class: class as u8,
+                carved: 0,
             });
             let words = span.add(1).cast::<u64>();
             for word in 0..1usize << kind {
@@ -141,19 +144,26 @@ impl Span {
         unsafe { core::slice::from_raw_parts_mut((&raw mut *self).add(1).cast::<u64>(), words) }
     }
 
-    /// Take up to `out.len()` objects; how many it were.
+    /// Take up to `out.len()` objects, lowest first; how many it were. Addresses of objects that
+    /// were never handed out before carry [`FRESH`].
     pub fn take(&mut self, out: &mut [usize]) -> usize {
         let (address, size) = (self.address, CLASSES[usize::from(self.class)].size as usize);
+        let mut carved = usize::from(self.carved);
         let mut taken = 0;
         for (index, word) in self.bitmap().iter_mut().enumerate() {
             while *word != 0 && taken < out.len() {
-                let bit = word.trailing_zeros() as usize;
+                let object = index * 64 + word.trailing_zeros() as usize;
                 *word &= *word - 1;
-                out[taken] = address + (index * 64 + bit) * size;
+                out[taken] = address + object * size;
+                if object >= carved {
+                    out[taken] |= FRESH;
+                    carved = object + 1;
+                }
                 taken += 1;
             }
         }
         self.free -= taken as u16;
+        self.carved = carved as u16;
         taken
     }
 
@@ -175,6 +185,9 @@ impl Span {
         true
     }
 }
+
+/// In the address of an object, which is a multiple of 8: it was never handed out before.
+pub const FRESH: usize = 1;
 
 /// The span is in no list.
 pub const NO_LIST: u8 = u8::MAX;

@@ -11,9 +11,7 @@ use contigua_pageheap::linux::Linux;
 use contigua_pageheap::{HUGE_BYTES, Metadata, Os};
 
 use crate::lock::Guarded;
-
-/// The kernel's number, which not every C library's header has yet (musl's has not).
-const MADV_COLLAPSE: i32 = 25;
+use crate::{primary, sys};
 
 /// Bytes that are backed with base pages at first.
 const EARLY_BYTES: usize = 8 << 20;
@@ -43,6 +41,9 @@ fn advise(address: usize, bytes: usize, advice: libc::c_int) {
     // page sizes are the kernel's.
     unsafe { libc::madvise(address as *mut libc::c_void, bytes, advice) };
 }
+
+/// The kernel's number, which not every C library's header has (musl's has not).
+const MADV_COLLAPSE: libc::c_int = 25;
 
 /// Make the early huge pages huge, if the heap has outgrown them. Once.
 pub fn collapse_early() {
@@ -80,6 +81,9 @@ impl Os for System {
     }
 
     fn back(&mut self, address: usize, bytes: usize) -> bool {
+        if primary::contains(address) {
+            return primary::back(address, bytes);
+        }
         if !self.linux.back(address, bytes) {
             return false;
         }
@@ -105,8 +109,10 @@ impl Os for System {
         true
     }
 
+    /// Kernels with base pages of 16 or 64 KB, which aarch64 has, round the length up to whole
+    /// ones: pieces that are none stay.
     fn release(&mut self, address: usize, bytes: usize) -> bool {
-        self.linux.release(address, bytes)
+        (address | bytes).is_multiple_of(sys::page_bytes()) && self.linux.release(address, bytes)
     }
 
     fn release_zeroes(&self) -> bool {
@@ -118,6 +124,6 @@ impl Os for System {
     }
 
     fn now(&self) -> u64 {
-        self.linux.now()
+        sys::coarse_nanoseconds()
     }
 }

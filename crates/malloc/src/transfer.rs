@@ -58,9 +58,15 @@ pub fn take(class: usize, out: &mut [usize]) -> usize {
         let mut cache = TRANSFER[class].lock();
         let count = cache.length.min(out.len());
         if count > 0 {
+            // In a build that shows that tests notice, the objects stay here, too.
+            let given = if cfg!(contigua_fault = "twice") {
+                0
+            } else {
+                count
+            };
             let rest = cache.length - count;
             out[..count].copy_from_slice(&cache.slots(class)[rest..rest + count]);
-            cache.length = rest;
+            cache.length -= given;
             return count;
         }
     }

@@ -6,7 +6,7 @@ mod common;
 
 use std::process::Command;
 
-use common::{CACHES, compile, expect_success, library, library_directory, run};
+use common::{CACHES, compile, expect_success, library, library_directory, run, scratch};
 
 fn works(name: &str, arguments: &[&str]) {
     let program = compile(name, &[]);
@@ -58,6 +58,25 @@ fn is_a_limited_address_space_enomem() {
 }
 
 #[test]
+fn is_limited_data_enomem() {
+    works("limits.c", &["data"]);
+}
+
+#[test]
+fn does_an_idle_process_give_memory_back() {
+    let program = compile("idle.c", &[]);
+    for per_cpu in ["on", "off"] {
+        let variables = [
+            ("CONTIGUA_MALLOC_PER_CPU", per_cpu),
+            ("CONTIGUA_MALLOC_BACKGROUND", "idle"),
+            ("CONTIGUA_MALLOC_RELEASE_RATE", "40MiB"),
+            ("CONTIGUA_MALLOC_INTERVAL", "0"),
+        ];
+        expect_success(&program, &[], &variables);
+    }
+}
+
+#[test]
 fn is_our_own_limit_enomem() {
     let program = compile("limits.c", &[]);
     let variables = [("CONTIGUA_MALLOC_LIMIT", "300MiB")];
@@ -83,9 +102,53 @@ fn does_the_control_interface_do_what_it_says() {
 }
 
 #[test]
+fn does_a_race_for_the_first_span_leave_nothing() {
+    let directory = format!("-L{}", library_directory().display());
+    let program = compile("races.c", &[&directory, "-lcontigua_malloc"]);
+    for variables in CACHES {
+        expect_success(&program, &[], &variables);
+    }
+}
+
+#[test]
 fn can_others_find_the_figures_of_a_process() {
     let program = compile("telemetry.c", &[]);
     expect_success(&program, &[], &[]);
+}
+
+#[test]
+fn may_programs_be_started_in_all_ways_while_threads_allocate() {
+    works("spawn.c", &[]);
+}
+
+#[test]
+fn do_thousands_of_threads_with_the_smallest_stacks_come_and_go() {
+    let more = if cfg!(debug_assertions) { "16384" } else { "0" };
+    works("small_stacks.c", &[more]);
+}
+
+#[test]
+fn do_statically_linked_programs_work() {
+    let library = library_directory().join("libcontigua_malloc.a");
+    let library = library.to_str().expect("UTF-8");
+    let program = compile("static.c", &["-static", library]);
+    for per_cpu in ["on", "off"] {
+        let output = Command::new(&program)
+            .env("CONTIGUA_MALLOC_PER_CPU", per_cpu)
+            .output()
+            .expect("the program starts");
+        assert!(output.status.success(), "{output:?}");
+    }
+}
+
+#[test]
+fn may_a_program_forbid_itself_all_but_what_memory_needs() {
+    works("seccomp.c", &[]);
+}
+
+#[test]
+fn may_a_daemon_close_every_file() {
+    works("daemon.c", &[]);
 }
 
 #[test]
@@ -95,6 +158,26 @@ fn do_loaded_and_unloaded_libraries_work() {
     for variables in CACHES {
         expect_success(&program, &[library.to_str().expect("UTF-8")], &variables);
     }
+}
+
+#[test]
+fn do_libraries_work_that_are_bound_to_themselves_first() {
+    // The outer library finds the inner one by its own path, which is nobody else's.
+    let inner = scratch().join("apart");
+    std::fs::create_dir_all(&inner).expect("a directory");
+    let built = compile("deepbind_inner.c", &["-shared", "-fPIC"]);
+    std::fs::copy(&built, inner.join("libinner.so")).expect("a copy");
+    let path = format!("-Wl,-rpath,{}", inner.display());
+    let outer = compile("deepbind_outer.c", &["-shared", "-fPIC", "-ldl", &path]);
+    let program = compile("deepbind.c", &["-ldl"]);
+    for variables in CACHES {
+        expect_success(&program, &[outer.to_str().expect("UTF-8")], &variables);
+    }
+}
+
+#[test]
+fn may_a_program_bring_a_malloc_without_reallocarray() {
+    works("own_malloc.c", &[]);
 }
 
 #[test]
@@ -123,7 +206,10 @@ fn does_each_mistake_end_the_process_and_name_the_pointer() {
     let mistakes = [
         ("double-small", "double free"),
         ("double-later", "double free"),
+        ("double-next-but-one", "double free"),
+        ("double-long-ago", "double free"),
         ("double-other-thread", "double free"),
+        ("write-after-free", "a write to it after it was freed"),
         ("double-large", "free"),
         ("inside", "no allocated object begins"),
         ("inside-large", "no allocated object begins"),

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod commands;
+mod guard;
 mod metrics;
 mod output;
 mod text;
@@ -21,7 +22,7 @@ struct Arguments {
 
 fn main() -> ExitCode {
     match Arguments::parse().command.run() {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         // Whoever read our output has seen enough, as `| head` does.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {

@@ -29,10 +29,9 @@ pub struct Config {
     /// periodically. 0: the release rate alone decides. Paper 002, section 4.1: 60 s.
     pub interval: u64,
     /// The same for whole free huge pages, in nanoseconds: the cache keeps what demand within this
-    /// time would need. 0: they go back at the release rate, as step 1 of the policy says (paper
-    /// 002, section 4). The default is that of [`interval`](Self::interval), without which mapped
-    /// memory would fall below the recent peak, against the effect that the section states. Longer
-    /// than [`interval`](Self::interval) is the same as equal.
+    /// time would need. 0, the default: they go back at the release rate, as step 1 of the policy
+    /// says (paper 002, section 4), so that mapped memory may fall below the recent peak, by whole
+    /// huge pages only. Longer than [`interval`](Self::interval) is the same as equal.
     pub cache_interval: u64,
     /// How long memory must be free for others to make use of it, in nanoseconds: the window of
     /// both measures of fragmentation. Paper 002, section 2.3: 5 min.
@@ -59,7 +58,7 @@ impl Config {
     pub const DEFAULT: Self = Self {
         release_rate: 1 << 20,
         interval: 60 * SECOND,
-        cache_interval: 60 * SECOND,
+        cache_interval: 0,
         schedule: 300 * SECOND,
         soft_limit: u64::MAX,
         hard_limit: u64::MAX,

@@ -8,7 +8,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::syscall::Architecture;
@@ -76,6 +76,33 @@ pub fn resolve(path: &Path, architecture: Architecture) -> Result<Executable, No
     Err(NotExecutable::TooDeep)
 }
 
+/// Whether a 64-bit ELF program is loaded by a dynamic loader, which heeds `LD_PRELOAD`. True where
+/// that cannot be found out.
+#[must_use]
+pub fn is_dynamic(program: &Path) -> bool {
+    has_loader(program).unwrap_or(true)
+}
+
+/// Looks for the program header that names a loader (`PT_INTERP`, ELF-64 specification).
+fn has_loader(program: &Path) -> std::io::Result<bool> {
+    const HEADER_BYTES: usize = 64;
+    const ENTRY_BYTES: usize = 56;
+    const LOADER: [u8; 4] = 3_u32.to_le_bytes();
+    let file = File::open(program)?;
+    let mut header = [0; HEADER_BYTES];
+    file.read_exact_at(&mut header, 0)?;
+    let field = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| header[at + i]));
+    let (offset, count) = (field(32), u16::from_le_bytes([header[56], header[57]]));
+    for index in 0..u64::from(count) {
+        let mut kind = [0; 4];
+        file.read_exact_at(&mut kind, offset.saturating_add(index * ENTRY_BYTES as u64))?;
+        if kind == LOADER {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 fn read_head(path: &Path) -> Result<Vec<u8>, NotExecutable> {
     let file = File::open(path)?;
     let metadata = file.metadata()?;
@@ -130,6 +157,23 @@ fn check_elf(head: &[u8], architecture: Architecture) -> Result<(), NotExecutabl
 mod tests {
     use super::*;
     use std::io::Write;
+
+    #[test]
+    fn a_program_is_dynamic_when_it_names_a_loader() {
+        assert!(is_dynamic(&std::env::current_exe().unwrap()));
+        let mut head = vec![0; 64 + 56];
+        head[32] = 64;
+        head[56] = 1;
+        head[64] = 1;
+        assert!(!is_dynamic(&file_with(&head, 0o755)));
+        head[64] = 3;
+        assert!(is_dynamic(&file_with(&head, 0o755)));
+        head[56] = 200;
+        head[64] = 1;
+        // Cut off: nobody knows.
+        assert!(is_dynamic(&file_with(&head, 0o755)));
+        assert!(is_dynamic(&file_with(b"", 0o755)));
+    }
 
     fn file_with(content: &[u8], mode: u32) -> tempfile::TempPath {
         let mut file = tempfile::NamedTempFile::new().unwrap();

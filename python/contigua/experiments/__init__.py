@@ -39,6 +39,8 @@ EXPERIMENTS = [
     "subrelease-square-wave",
     "subrelease-sweep",
     "subrelease-redis",
+    "heap-on-server",
+    "guard-vm",
 ]
 
 __all__ = [

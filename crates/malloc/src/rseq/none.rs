@@ -1,4 +1,4 @@
-//! No sequences: an architecture without any uses per-thread caches.
+//! No sequences, where there is no kernel that restarts them (Miri): caches belong to threads.
 
 /// No area.
 pub fn find() -> isize {
@@ -10,12 +10,12 @@ pub fn cpu() -> u32 {
 }
 /// Nothing.
 #[inline(always)]
-pub fn pop(_class: usize, _offset: isize) -> usize {
+pub fn pop(_area: isize, _class: usize) -> usize {
     0
 }
 /// Not done.
 #[inline(always)]
-pub fn push(_class: usize, _item: usize) -> bool {
+pub fn push(_area: isize, _class: usize, _item: usize) -> bool {
     false
 }
 /// None.

@@ -49,14 +49,10 @@ pub fn cpu() -> u32 {
     cpu
 }
 
-/// Take the object on top of this CPU's stack; 0 if there is none, or if `offset`, where the area
-/// lies, is 0.
+/// Take the object on top of this CPU's stack; 0 if there is none.
 #[inline(always)]
-pub fn pop(class: usize, offset: isize) -> usize {
+pub fn pop(area: isize, class: usize) -> usize {
     let hot = hot();
-    if offset == 0 {
-        return 0;
-    }
     let item: usize;
     // SAFETY: reads and writes only the thread's own area and, between labels 3 and 4, the
     // slab of the CPU it runs on, whose stacks nobody else touches while the sequence lasts;
@@ -88,17 +84,14 @@ pub fn pop(class: usize, offset: isize) -> usize {
             "cmp {current:x}, word ptr [{slab} + {class}*8 + 2]",
             "jbe 5f",
             "mov {item}, qword ptr [{slab} + {current}*8 - 8]",
-            "mov {next}, qword ptr [{slab} + {current}*8 - 16]",
             "dec {current:e}",
             "mov word ptr [{slab} + {class}*8], {current:x}",
             "4:",
-            "prefetcht0 byte ptr [{next}]",
             "5:",
             item = out(reg) item,
             slab = out(reg) _,
             current = out(reg) _,
-            next = out(reg) _,
-            offset = in(reg) offset,
+            offset = in(reg) area,
             class = in(reg) class,
             hot = in(reg) hot,
             shift = const SLAB_SHIFT,
@@ -110,13 +103,8 @@ pub fn pop(class: usize, offset: isize) -> usize {
 
 /// Put an object on top of this CPU's stack; `false` if it is full.
 #[inline(always)]
-pub fn push(class: usize, item: usize) -> bool {
+pub fn push(area: isize, class: usize, item: usize) -> bool {
     let hot = hot();
-    let offset = hot.offset.load(Ordering::Relaxed);
-    if offset == 0 {
-        return false;
-    }
-    let done: u32;
     // SAFETY: as in `pop`. The slot above the top belongs to nobody before `current` counts
     // it, so a sequence that is interrupted behind the first store has changed nothing.
     unsafe {
@@ -132,28 +120,29 @@ pub fn push(class: usize, item: usize) -> bool {
             "7: jmp 2f",
             ".popsection",
             "2:",
-            "lea {slab}, [rip + 6b]",
-            "mov qword ptr fs:[{offset} + 8], {slab}",
+            "lea r8, [rip + 6b]",
+            "mov qword ptr fs:[{offset} + 8], r8",
             "3:",
-            "xor {done:e}, {done:e}",
-            "mov {slab:e}, dword ptr fs:[{offset} + 4]",
-            "cmp {slab:e}, dword ptr [{hot} + 8]",
-            "jae 5f",
-            "shl {slab}, {shift}",
-            "add {slab}, qword ptr [{hot}]",
-            "movzx {current:e}, word ptr [{slab} + {class}*8]",
-            "cmp {current:x}, word ptr [{slab} + {class}*8 + 4]",
-            "jae 5f",
-            "mov qword ptr [{slab} + {current}*8], {item}",
-            "inc {current:e}",
-            "mov word ptr [{slab} + {class}*8], {current:x}",
+            "mov r8d, dword ptr fs:[{offset} + 4]",
+            "cmp r8d, dword ptr [{hot} + 8]",
+            "jae {full}",
+            "shl r8, {shift}",
+            "add r8, qword ptr [{hot}]",
+            "movzx r9d, word ptr [r8 + {class}*8]",
+            "cmp r9w, word ptr [r8 + {class}*8 + 4]",
+            "jae {full}",
+            "cmp {item}, qword ptr [r8 + r9*8 - 8]",
+            "je {full}",
+            "cmp {item}, qword ptr [r8 + r9*8 - 16]",
+            "je {full}",
+            "mov qword ptr [r8 + r9*8], {item}",
+            "inc r9d",
+            "mov word ptr [r8 + {class}*8], r9w",
             "4:",
-            "inc {done:e}",
-            "5:",
-            done = out(reg) done,
-            slab = out(reg) _,
-            current = out(reg) _,
-            offset = in(reg) offset,
+            out("r8") _,
+            out("r9") _,
+            offset = in(reg) area,
+            full = label { return false },
             class = in(reg) class,
             item = in(reg) item,
             hot = in(reg) hot,
@@ -161,7 +150,7 @@ pub fn push(class: usize, item: usize) -> bool {
             options(nostack)
         );
     }
-    done != 0
+    true
 }
 
 /// Put as many of `items` as there is room for on this CPU's stack, the last one on top; how

@@ -1,11 +1,14 @@
 //! One file each for the commands.
 
+mod guard;
 mod heap;
 mod manual;
 mod record;
 mod scan;
 mod tlb;
 mod watch;
+
+use std::process::ExitCode;
 
 use clap::Subcommand;
 
@@ -16,6 +19,7 @@ pub enum Command {
     Watch(watch::Arguments),
     Heap(heap::Arguments),
     Tlb(tlb::Arguments),
+    Guard(Box<guard::Arguments>),
     Record(record::Arguments),
     #[command(hide = true)]
     Manual(manual::Arguments),
@@ -27,14 +31,16 @@ impl Command {
     /// # Errors
     ///
     /// Whatever the command reports, in one line.
-    pub fn run(self) -> anyhow::Result<()> {
+    pub fn run(self) -> anyhow::Result<ExitCode> {
         match self {
-            Self::Scan(arguments) => scan::run(&arguments),
-            Self::Watch(arguments) => watch::run(&arguments),
-            Self::Heap(arguments) => heap::run(&arguments),
-            Self::Tlb(arguments) => tlb::run(&arguments),
-            Self::Record(arguments) => record::run(&arguments),
-            Self::Manual(arguments) => manual::run(&arguments),
+            Self::Scan(arguments) => scan::run(&arguments)?,
+            Self::Watch(arguments) => watch::run(&arguments)?,
+            Self::Heap(arguments) => heap::run(&arguments)?,
+            Self::Tlb(arguments) => tlb::run(&arguments)?,
+            Self::Record(arguments) => record::run(&arguments)?,
+            Self::Manual(arguments) => manual::run(&arguments)?,
+            Self::Guard(arguments) => return guard::run(*arguments),
         }
+        Ok(ExitCode::SUCCESS)
     }
 }

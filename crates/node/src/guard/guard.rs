@@ -1,0 +1,780 @@
+//! The guard: looks, decides, and moves blocks so that it may die at any moment.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
+use std::time::Duration;
+
+use contigua_frames::controller::{Controller, Decision, Inputs};
+use contigua_units::{Bytes, Nanoseconds};
+
+use super::config::{Config, OnlineNew};
+use super::machine::{
+    Block, ChangeError, Machine, MachineError, Occupancy, Place, Step, Survey, Target,
+};
+use super::plan::{Refusal, candidates, mib, permit, rank};
+use super::state::{Intent, State, StateError};
+use super::view::{Attribution, nodes};
+
+/// What ends the guard.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The machine.
+    #[error(transparent)]
+    Machine(#[from] MachineError),
+    /// The state file.
+    #[error("state file: {0}")]
+    State(#[from] StateError),
+}
+
+/// Why the border should move: the figures behind a decision.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Reason {
+    /// The node.
+    pub node: u32,
+    /// The region that needs memory.
+    pub short: Place,
+    /// What it has available.
+    pub available: Bytes,
+    /// Its low watermark and the reserve.
+    pub low: Bytes,
+    /// Its pressure in percent of time.
+    pub pressure: f64,
+    /// How much the controller wants to move.
+    pub amount: Bytes,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sign = if self.available < self.low {
+            "below"
+        } else {
+            "above"
+        };
+        write!(
+            f,
+            "node {}: {} available in {}, {sign} the {} of its low watermark and the reserve, and \
+             tasks waited {:.1} % of the time for it; it should grow by {}",
+            self.node,
+            mib(self.available),
+            self.short,
+            mib(self.low),
+            self.pressure,
+            mib(self.amount)
+        )
+    }
+}
+
+/// What the guard did, or did not, in a sentence with the figures.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Report {
+    /// The controller wants the border to move.
+    Wants(Reason),
+    /// A block was moved.
+    Moved {
+        /// Which, whence and whither.
+        intent: Intent,
+        /// Frames in it that were in use.
+        used: u64,
+    },
+    /// A block would be moved, if this were not a dry run.
+    Would {
+        /// Which, whence and whither.
+        intent: Intent,
+        /// Frames in it that are in use.
+        used: u64,
+    },
+    /// A move was refused.
+    Refused(Refusal),
+    /// The rate limit is reached.
+    Limited {
+        /// Blocks moved in the last minute.
+        blocks: u32,
+    },
+    /// A block did not move and is where it was.
+    GivenUp {
+        /// Which, whence and whither.
+        intent: Intent,
+        /// Why.
+        why: String,
+        /// How long it is left alone.
+        rest: Duration,
+    },
+    /// A block is offline, or is just going there, and the next look will deal with it.
+    Unsettled {
+        /// Which, whence and whither.
+        intent: Intent,
+        /// Why.
+        why: String,
+    },
+    /// A 1 GB page was made.
+    Gigantic {
+        /// The node.
+        node: u32,
+        /// Such pages that it has now.
+        pages: u64,
+    },
+    /// No 1 GB page could be made of a range.
+    NotGigantic {
+        /// Its first block.
+        block: u64,
+        /// Why.
+        why: String,
+    },
+    /// A move that was under way when the guard died, or that failed half-way, was settled.
+    Recovered {
+        /// Which, whence and whither.
+        intent: Intent,
+        /// Where it is now; none if it was unplugged.
+        now: Option<Place>,
+    },
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Wants(reason) => reason.fmt(f),
+            Self::Moved { intent, used } => write!(
+                f,
+                "moved block {} from {} to {}; {used} frames in it were in use",
+                intent.block, intent.from, intent.to
+            ),
+            Self::Would { intent, used } => write!(
+                f,
+                "dry run: would move block {} from {} to {}; {used} frames in it are in use",
+                intent.block, intent.from, intent.to
+            ),
+            Self::Refused(refusal) => write!(f, "refused: {refusal}"),
+            Self::Limited { blocks } => {
+                write!(f, "not now: {blocks} blocks were moved in the last minute")
+            }
+            Self::GivenUp { intent, why, rest } => write!(
+                f,
+                "gave up on block {}, which stays in {}: {why}; it is left alone for {} s",
+                intent.block,
+                intent.from,
+                rest.as_secs()
+            ),
+            Self::Unsettled { intent, why } => write!(
+                f,
+                "block {} is between {} and {}: {why}; the next look deals with it",
+                intent.block, intent.from, intent.to
+            ),
+            Self::Gigantic { node, pages } => {
+                write!(f, "node {node} has {pages} HugeTLB pages of 1 GB now")
+            }
+            Self::NotGigantic { block, why } => write!(
+                f,
+                "the range from block {block} on does not become a page of 1 GB and goes back: {why}"
+            ),
+            Self::Recovered { intent, now } => {
+                write!(
+                    f,
+                    "settled an unfinished move of block {} from {} to {}: ",
+                    intent.block, intent.from, intent.to
+                )?;
+                match now {
+                    Some(place) => write!(f, "it is now in {place}"),
+                    None => f.write_str("it is no longer there"),
+                }
+            }
+        }
+    }
+}
+
+/// How a move ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Done,
+    GivenUp,
+    Unsettled,
+}
+
+/// A block that failed.
+#[derive(Clone, Copy, Debug)]
+struct Rest {
+    until: Duration,
+    length: Duration,
+}
+
+/// Blocks whose frames are looked at for one move. Reading a block's words costs about 1.5 ms.
+const LOOKED_AT: usize = 16;
+/// Blocks that may fail in one look at the machine.
+const FAILURES: usize = 3;
+/// What `HugeTLB` calls gigantic.
+const GIGANTIC: u64 = 1 << 30;
+/// Blocks that failed are left alone no longer than this.
+const LONGEST_REST: Duration = Duration::from_hours(1);
+
+/// The guard of one machine.
+pub struct Guard<M> {
+    machine: M,
+    config: Config,
+    is_dry_run: bool,
+    state: State,
+    controllers: BTreeMap<u32, Controller>,
+    attribution: Attribution,
+    resting: BTreeMap<u64, Rest>,
+    moved: VecDeque<Duration>,
+}
+
+const fn duration(time: Nanoseconds) -> Duration {
+    Duration::from_nanos(time.get())
+}
+
+impl<M: Machine> Guard<M> {
+    /// A guard that goes on where the one before it ended; see [`Self::recover`].
+    ///
+    /// # Errors
+    /// A state file that cannot be read.
+    pub fn new(mut machine: M, config: Config, is_dry_run: bool) -> Result<Self, Error> {
+        let boot = machine.boot();
+        let state = match machine.load()? {
+            Some(text) => State::read(&text, &boot)?,
+            None => State::new(boot),
+        };
+        Ok(Self {
+            machine,
+            config,
+            is_dry_run,
+            state,
+            controllers: BTreeMap::new(),
+            attribution: Attribution::default(),
+            resting: BTreeMap::new(),
+            moved: VecDeque::new(),
+        })
+    }
+
+    /// What it remembers.
+    #[must_use]
+    pub const fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// The machine.
+    #[cfg(test)]
+    pub const fn machine(&mut self) -> &mut M {
+        &mut self.machine
+    }
+
+    /// The machine, without the guard.
+    #[cfg(test)]
+    #[must_use]
+    pub fn into_machine(self) -> M {
+        self.machine
+    }
+
+    /// Looks at the machine once and moves what must be moved.
+    ///
+    /// # Errors
+    /// What cannot be read or recorded; the machine is then as the state file says.
+    pub fn tick(&mut self) -> Result<Vec<Report>, Error> {
+        let mut reports = Vec::new();
+        if !self.is_dry_run {
+            self.recover(&mut reports)?;
+            if self.state.intent.is_some() {
+                return Ok(reports);
+            }
+        }
+        let survey = self.machine.survey()?;
+        if self.config.online_new == OnlineNew::Movable {
+            self.bring_online(&survey, &mut reports)?;
+        }
+        let (kernel, movable) = self.attribution.divide(&survey);
+        for node in nodes(&survey, &self.config) {
+            if !node.has_border() {
+                continue;
+            }
+            let inputs = Inputs {
+                unmovable: node.state(&node.kernel, kernel),
+                movable: node.state(&node.movable, movable),
+                // Stock Linux does not count what failed.
+                requested: Bytes::new(0),
+                least_unmovable: node.kernel_min,
+                granule: survey.block,
+                now: Nanoseconds::new(survey.at.as_nanos() as u64),
+            };
+            let controller = self
+                .controllers
+                .entry(node.number)
+                .or_insert_with(|| Controller::new(self.config.controller.clone()));
+            let (from, to, amount, short) = match controller.decide(&inputs) {
+                Decision::Stay => continue,
+                Decision::Expand(amount) => {
+                    (Place::Movable, Place::Kernel, amount, inputs.unmovable)
+                }
+                Decision::Shrink(amount) => (Place::Kernel, Place::Movable, amount, inputs.movable),
+            };
+            reports.push(Report::Wants(Reason {
+                node: node.number,
+                short: to,
+                available: short.free,
+                low: short.low,
+                pressure: short.pressure,
+                amount,
+            }));
+            let blocks = amount.get() / survey.block.get();
+            self.shift(node.number, from, to, blocks, &mut reports)?;
+            if self.state.intent.is_some() {
+                break;
+            }
+        }
+        Ok(reports)
+    }
+
+    /// Moves some blocks of a node.
+    fn shift(
+        &mut self,
+        node: u32,
+        from: Place,
+        to: Place,
+        blocks: u64,
+        reports: &mut Vec<Report>,
+    ) -> Result<(), Error> {
+        let mut failures = 0;
+        for _ in 0..blocks {
+            loop {
+                let survey = self.machine.survey()?;
+                if self.is_limited(survey.at, reports) {
+                    return Ok(());
+                }
+                let Some((block, used)) = self.choose(&survey, node, from, reports) else {
+                    return Ok(());
+                };
+                let intent = Intent { block, from, to };
+                if self.is_dry_run {
+                    // Nothing changes, so the next would be the same block.
+                    reports.push(Report::Would { intent, used });
+                    return Ok(());
+                }
+                match self.change(intent, survey.at, used, reports)? {
+                    Outcome::Done => break,
+                    Outcome::Unsettled => return Ok(()),
+                    Outcome::GivenUp => failures += 1,
+                }
+                if failures == FAILURES {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The best block that may leave, and how much of it is in use.
+    fn choose(
+        &mut self,
+        survey: &Survey,
+        node: u32,
+        from: Place,
+        reports: &mut Vec<Report>,
+    ) -> Option<(u64, u64)> {
+        let nodes = nodes(survey, &self.config);
+        let node = nodes.iter().find(|each| each.number == node)?;
+        let is_resting = |number| {
+            self.resting
+                .get(&number)
+                .is_some_and(|rest| survey.at < rest.until)
+        };
+        let all = candidates(node, from, is_resting);
+        let mut refusal = Refusal::NoBlock { region: from };
+        for some in all.chunks(LOOKED_AT) {
+            let census = self.machine.census(some);
+            for (number, occupancy) in rank(node, some, &census) {
+                let block = survey.block(number)?;
+                match permit(node, &block, survey.block, occupancy, node.reserve) {
+                    Ok(()) => return Some((number, occupancy.movable + occupancy.unexplained)),
+                    Err(why @ Refusal::NoRoom { .. }) => refusal = why,
+                    Err(why) => {
+                        reports.push(Report::Refused(why));
+                        return None;
+                    }
+                }
+            }
+        }
+        reports.push(Report::Refused(refusal));
+        None
+    }
+
+    fn is_limited(&mut self, now: Duration, reports: &mut Vec<Report>) -> bool {
+        let minute = Duration::from_mins(1);
+        while self
+            .moved
+            .front()
+            .is_some_and(|&at| now.saturating_sub(at) >= minute)
+        {
+            self.moved.pop_front();
+        }
+        let blocks = self.moved.len() as u32;
+        let is_limited = blocks >= self.config.blocks_per_minute;
+        if is_limited {
+            reports.push(Report::Limited { blocks });
+        }
+        is_limited
+    }
+
+    /// Brings blocks online that somebody plugged in.
+    fn bring_online(&mut self, survey: &Survey, reports: &mut Vec<Report>) -> Result<(), Error> {
+        for block in &survey.blocks {
+            let is_resting = self
+                .resting
+                .get(&block.number)
+                .is_some_and(|rest| survey.at < rest.until);
+            if block.place != Place::Offline || is_resting {
+                continue;
+            }
+            let intent = Intent {
+                block: block.number,
+                from: Place::Offline,
+                to: Place::Movable,
+            };
+            if self.is_dry_run {
+                reports.push(Report::Would { intent, used: 0 });
+            } else {
+                self.change(intent, survey.at, 0, reports)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn save(&mut self) -> Result<(), Error> {
+        Ok(self.machine.store(&self.state.text())?)
+    }
+
+    /// Moves a block. Whatever happens, it ends in a zone, or the intent stays on record.
+    fn change(
+        &mut self,
+        intent: Intent,
+        now: Duration,
+        used: u64,
+        reports: &mut Vec<Report>,
+    ) -> Result<Outcome, Error> {
+        self.machine.step(Step::BeforeIntent)?;
+        self.state.intent = Some(intent);
+        self.save()?;
+        self.machine.step(Step::AfterIntent)?;
+        self.moved.push_back(now);
+        if intent.from != Place::Offline {
+            match self.set(intent.block, Target::Offline)? {
+                Ok(()) => {}
+                Err(why @ ChangeError::Stuck(_)) => return Ok(unsettled(intent, &why, reports)),
+                Err(why) => return self.give_up(intent, now, &why, reports),
+            }
+        }
+        self.machine.step(Step::AfterOffline)?;
+        if let Some(online) = target(intent.to) {
+            match self.set(intent.block, online)? {
+                Ok(()) => {}
+                Err(why @ ChangeError::Stuck(_)) => return Ok(unsettled(intent, &why, reports)),
+                Err(why) => {
+                    if let Some(back) = target(intent.from)
+                        && let Err(worse) = self.set(intent.block, back)?
+                    {
+                        let why = format!("{why}; bringing it back: {worse}");
+                        return Ok(unsettled(intent, &why, reports));
+                    }
+                    return self.give_up(intent, now, &why, reports);
+                }
+            }
+        }
+        self.machine.step(Step::AfterOnline)?;
+        self.state.arrived(intent);
+        self.state.intent = None;
+        self.save()?;
+        self.machine.step(Step::AfterRecord)?;
+        self.resting.remove(&intent.block);
+        reports.push(Report::Moved { intent, used });
+        Ok(Outcome::Done)
+    }
+
+    /// Changes a block; death is an error, anything else an answer.
+    fn set(&mut self, block: u64, to: Target) -> Result<Result<(), ChangeError>, Error> {
+        match self.machine.change(block, to, duration(self.config.limit)) {
+            Err(ChangeError::Killed) => Err(MachineError::Killed.into()),
+            answer => Ok(answer),
+        }
+    }
+
+    fn give_up(
+        &mut self,
+        intent: Intent,
+        now: Duration,
+        why: &ChangeError,
+        reports: &mut Vec<Report>,
+    ) -> Result<Outcome, Error> {
+        let before = self.resting.get(&intent.block).map(|rest| 2 * rest.length);
+        let length = before.unwrap_or(duration(self.config.retry_after));
+        let length = length.min(LONGEST_REST);
+        let until = now.saturating_add(length);
+        self.resting.insert(intent.block, Rest { until, length });
+        self.state.intent = None;
+        self.state.undone += 1;
+        self.save()?;
+        reports.push(Report::GivenUp {
+            intent,
+            why: why.to_string(),
+            rest: length,
+        });
+        Ok(Outcome::GivenUp)
+    }
+
+    /// Settles the move that was under way when the last guard died: back to where the block was,
+    /// if that can be, and else on to where it was to be. The intent stays if neither can be.
+    ///
+    /// # Errors
+    /// As [`Self::tick`].
+    pub fn recover(&mut self, reports: &mut Vec<Report>) -> Result<(), Error> {
+        let Some(intent) = self.state.intent else {
+            return Ok(());
+        };
+        let survey = self.machine.survey()?;
+        let mut place = survey.block(intent.block).map(|block| block.place);
+        if place == Some(Place::Leaving) {
+            unsettled(intent, &"the kernel is still emptying it", reports);
+            return Ok(());
+        }
+        if place == Some(Place::Offline)
+            && intent.from != Place::Offline
+            && intent.to != Place::Offline
+        {
+            let mut problems = Vec::new();
+            for back in [intent.from, intent.to] {
+                let Some(online) = target(back) else { continue };
+                match self.set(intent.block, online)? {
+                    Ok(()) => {
+                        place = Some(back);
+                        break;
+                    }
+                    Err(problem) => problems.push(problem.to_string()),
+                }
+            }
+            if place == Some(Place::Offline) {
+                unsettled(intent, &problems.join("; "), reports);
+                return Ok(());
+            }
+        }
+        match place {
+            Some(place) if place == intent.to => self.state.arrived(intent),
+            Some(_) => self.state.undone += 1,
+            None => {
+                self.state.originals.remove(&intent.block);
+            }
+        }
+        self.state.intent = None;
+        self.save()?;
+        reports.push(Report::Recovered { intent, now: place });
+        Ok(())
+    }
+
+    /// Takes 1 GB `HugeTLB` pages out of the movable region, and stops where it can take no more.
+    ///
+    /// Stock Linux makes no such pages in `ZONE_MOVABLE`, because it could not move them again. So an
+    /// aligned range of movable blocks becomes the kernel's first, nearest to the border.
+    ///
+    /// # Errors
+    /// As [`Self::tick`].
+    pub fn take_gigantic(&mut self, pages: u64) -> Result<Vec<Report>, Error> {
+        let mut reports = Vec::new();
+        self.recover(&mut reports)?;
+        let mut failed = BTreeSet::new();
+        for _ in 0..pages {
+            while self.state.intent.is_none() {
+                let survey = self.machine.survey()?;
+                let range = match self.gigantic_range(&survey, &failed) {
+                    Ok(range) => range,
+                    Err(refusal) => {
+                        reports.push(Report::Refused(refusal));
+                        return Ok(reports);
+                    }
+                };
+                if self.make_gigantic(&range, &survey, &mut reports)? {
+                    break;
+                }
+                failed.insert(range[0].number);
+            }
+        }
+        Ok(reports)
+    }
+
+    /// The blocks of the lowest aligned range that can be had; ranges are named by their first.
+    fn gigantic_range(
+        &mut self,
+        survey: &Survey,
+        failed: &BTreeSet<u64>,
+    ) -> Result<Vec<Block>, Refusal> {
+        let count = (GIGANTIC / survey.block.get()).max(1);
+        let size = Bytes::new(survey.block.get() * count);
+        let mut refusal = Refusal::NoBlock {
+            region: Place::Movable,
+        };
+        for node in nodes(survey, &self.config) {
+            let first = node.blocks.iter().map(|block| block.number);
+            for start in first.filter(|start| start % count == 0 && !failed.contains(start)) {
+                let range: Vec<Block> = node
+                    .blocks
+                    .iter()
+                    .filter(|block| (start..start + count).contains(&block.number))
+                    .filter(|block| block.place == Place::Movable)
+                    .copied()
+                    .collect();
+                if range.len() as u64 != count {
+                    continue;
+                }
+                let numbers: Vec<u64> = range.iter().map(|block| block.number).collect();
+                let census = self.machine.census(&numbers);
+                if rank(&node, &numbers, &census).len() < range.len() {
+                    continue;
+                }
+                match permit(&node, &range[0], size, Occupancy::default(), node.reserve) {
+                    Ok(()) => return Ok(range),
+                    Err(why) => refusal = why,
+                }
+            }
+        }
+        Err(refusal)
+    }
+
+    /// Makes a page of 1 GB of a range, or leaves the range as it was; whether it did.
+    fn make_gigantic(
+        &mut self,
+        range: &[Block],
+        survey: &Survey,
+        reports: &mut Vec<Report>,
+    ) -> Result<bool, Error> {
+        let node = range[0].node;
+        let before = self.machine.gigantic_pages(node).unwrap_or(0);
+        let mut moved = Vec::new();
+        let mut problem = None;
+        for block in range {
+            let intent = Intent {
+                block: block.number,
+                from: Place::Movable,
+                to: Place::Kernel,
+            };
+            if self.change(intent, survey.at, 0, reports)? != Outcome::Done {
+                problem = Some(format!("block {} does not move", block.number));
+                break;
+            }
+            moved.push(intent);
+        }
+        if problem.is_none() {
+            let limit = duration(self.config.limit);
+            match self.machine.set_gigantic_pages(node, before + 1, limit) {
+                Ok(now) if now > before => {
+                    reports.push(Report::Gigantic { node, pages: now });
+                    return Ok(true);
+                }
+                Ok(_) => problem = Some("the kernel finds no free range".to_owned()),
+                Err(ChangeError::Killed) => return Err(MachineError::Killed.into()),
+                Err(error) => problem = Some(error.to_string()),
+            }
+        }
+        reports.push(Report::NotGigantic {
+            block: range[0].number,
+            why: problem.unwrap_or_default(),
+        });
+        for intent in moved.into_iter().rev() {
+            let back = Intent {
+                from: intent.to,
+                to: intent.from,
+                ..intent
+            };
+            if self.state.intent.is_none() {
+                self.change(back, survey.at, 0, reports)?;
+            }
+        }
+        Ok(false)
+    }
+
+    /// The way back: brings every block that was moved to where it was. What cannot be brought back
+    /// now stays on record.
+    ///
+    /// # Errors
+    /// As [`Self::tick`].
+    pub fn release(&mut self) -> Result<Vec<Report>, Error> {
+        let mut reports = Vec::new();
+        self.recover(&mut reports)?;
+        // A return may make room for another.
+        loop {
+            let mut has_moved = false;
+            let mut problems = Vec::new();
+            for (number, original) in self.state.originals.clone() {
+                if self.state.intent.is_some() {
+                    break;
+                }
+                has_moved |= self.bring_back(number, original, &mut reports, &mut problems)?;
+            }
+            if !has_moved {
+                reports.extend(problems);
+                return Ok(reports);
+            }
+        }
+    }
+
+    /// Brings a block back; whether it moved.
+    fn bring_back(
+        &mut self,
+        number: u64,
+        original: Place,
+        reports: &mut Vec<Report>,
+        problems: &mut Vec<Report>,
+    ) -> Result<bool, Error> {
+        let survey = self.machine.survey()?;
+        let block = survey.block(number);
+        let Some(block) = block.filter(|block| block.place != original) else {
+            // Somebody else brought it back, or unplugged it.
+            self.state.originals.remove(&number);
+            self.save()?;
+            return Ok(false);
+        };
+        if let Err(why) = self.may_return(&survey, block) {
+            problems.push(Report::Refused(why));
+            return Ok(false);
+        }
+        let intent = Intent {
+            block: number,
+            from: block.place,
+            to: original,
+        };
+        let mut said = Vec::new();
+        let outcome = self.change(intent, survey.at, 0, &mut said)?;
+        let is_done = outcome == Outcome::Done;
+        (if is_done { reports } else { problems }).extend(said);
+        Ok(is_done)
+    }
+
+    fn may_return(&mut self, survey: &Survey, block: Block) -> Result<(), Refusal> {
+        if block.place == Place::Offline {
+            return Ok(());
+        }
+        let mut nodes = nodes(survey, &self.config).into_iter();
+        let Some(mut node) = nodes.find(|node| node.number == block.node) else {
+            return Ok(());
+        };
+        // The operator's wishes were for the guard; the kernel's watermarks hold for all.
+        (node.kernel_min, node.movable_min) = (Bytes::new(0), Bytes::new(0));
+        let census = self.machine.census(&[block.number]);
+        let occupancy = census.get(&block.number).copied().unwrap_or_default();
+        if occupancy.unmovable > 0 {
+            return Err(Refusal::NoBlock {
+                region: block.place,
+            });
+        }
+        permit(&node, &block, survey.block, occupancy, Bytes::new(0))
+    }
+}
+
+fn unsettled(intent: Intent, why: &impl ToString, reports: &mut Vec<Report>) -> Outcome {
+    reports.push(Report::Unsettled {
+        intent,
+        why: why.to_string(),
+    });
+    Outcome::Unsettled
+}
+
+/// How to bring a block online in a place; none for places that are none.
+const fn target(place: Place) -> Option<Target> {
+    match place {
+        Place::Kernel => Some(Target::Kernel),
+        Place::Movable => Some(Target::Movable),
+        Place::Offline | Place::Leaving | Place::Fixed => None,
+    }
+}

@@ -1,0 +1,11 @@
+"""What can go wrong with a virtual machine."""
+
+from __future__ import annotations
+
+
+class VmError(Exception):
+    """A machine that cannot be had, or does not answer; the message says why and what to do."""
+
+
+class GuestDied(VmError):
+    """A machine that stopped by itself: a panic, an oops, or QEMU's end."""

@@ -1,0 +1,35 @@
+#!/bin/sh
+# The guest's first process: mounts what programs expect, then runs the commands that arrive on the
+# second serial line. One command is one line "NUMBER SECONDS BASE64-OF-A-SCRIPT"; its answer stands
+# between "@begin NUMBER EXIT-CODE" and "@end NUMBER": what it said, gzip in base64.
+/bin/busybox mkdir -p /bin /usr/bin /sbin /usr/sbin /var/lib
+/bin/busybox --install -s /bin
+mount -t devtmpfs dev /dev 2>/dev/null || true
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t tmpfs -o size=64m tmp /tmp
+mount -t tmpfs -o size=16m run /run
+mkdir -p /dev/pts /sys/fs/cgroup
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
+ifconfig lo 127.0.0.1 up
+for module in /modules/*.ko; do
+    [ -e "$module" ] && { insmod "$module" || echo "insmod $module failed"; }
+done
+ulimit -n 1000000
+line=/dev/ttyS1
+stty -F $line raw -echo
+exec 3<>$line
+echo "@ready" >&3
+while read -r number limit script <&3; do
+    echo "$script" | base64 -d >/run/script
+    # This process may not be killed for memory; what it runs may.
+    timeout -s KILL "$limit" sh -c 'echo 0 >/proc/self/oom_score_adj; exec sh /run/script' \
+        >/run/said 2>&1 </dev/null 3>&-
+    code=$?
+    {
+        echo "@begin $number $code"
+        gzip -c /run/said | base64
+        echo "@end $number"
+    } >&3
+done
+poweroff -f

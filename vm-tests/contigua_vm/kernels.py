@@ -1,0 +1,149 @@
+"""Debian's stock kernels, fetched with apt into a cache and unpacked, not installed.
+
+Each suite has an apt configuration of its own below the cache, so that the host's lists and sources
+stay as they are, and signatures are checked against the archive's keys as always.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from contigua_vm.errors import VmError
+
+MIRROR = "http://deb.debian.org/debian"
+SECURITY = "http://deb.debian.org/debian-security"
+KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+
+#: Kernel versions, and the suites that have them.
+SUITES = {
+    "5.10": ((MIRROR, "bullseye"), (SECURITY, "bullseye-security")),
+    "6.1": ((MIRROR, "bookworm"), (SECURITY, "bookworm-security")),
+    "6.12": ((MIRROR, "bookworm-backports"),),
+}
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """An unpacked kernel.
+
+    Attributes
+    ----------
+    version
+        ``"6.1"`` and the like.
+    release
+        What ``uname -r`` will say.
+    image
+        The file to boot.
+    modules
+        The folder of its modules.
+    """
+
+    version: str
+    release: str
+    image: Path
+    modules: Path
+
+    def module(self, name: str) -> Path:
+        """Find a module's file.
+
+        Raises
+        ------
+        VmError
+            When the kernel has none of that name.
+        """
+        for file in self.modules.rglob(f"{name}.ko*"):
+            return file
+        raise VmError(f"Linux {self.release} has no module {name}")
+
+
+def cache_folder() -> Path:
+    """Return the folder of the user's cache that is ours."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "contigua" / "vm"
+
+
+def kernel(version: str = "6.1") -> Kernel:
+    """Return a kernel from the cache, or fetch it.
+
+    Raises
+    ------
+    VmError
+        When the version is not known, or its package cannot be had.
+    """
+    if version not in SUITES:
+        raise VmError(f"no suite is known for Linux {version} (there are {', '.join(SUITES)})")
+    folder = cache_folder() / version
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (cache_folder() / f"{version}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            _fetch(version, folder)
+    (image,) = (folder / "boot").glob("vmlinuz-*")
+    release = image.name.removeprefix("vmlinuz-")
+    return Kernel(version, release, image, folder / "lib" / "modules" / release)
+
+
+def _fetch(version: str, folder: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="fetching-") as name:
+        work = Path(name)
+        apt = _apt(version, work)
+        try:
+            _run([*apt, "update", "-qq"], work)
+            names = _run(["apt-cache", *apt[1:], "pkgnames", f"linux-image-{version}."], work)
+            package = _newest(names, version)
+            _run([*apt, "download", "-qq", package], work)
+            (archive,) = work.glob("linux-image-*.deb")
+            _run(["dpkg-deb", "-x", str(archive), str(work / "root")], work)
+        except (OSError, subprocess.SubprocessError, ValueError) as error:
+            said = getattr(error, "stderr", None) or str(error)
+            raise VmError(
+                f"Debian's kernel {version} cannot be had: {str(said).strip()}; virtual machines "
+                f"need {MIRROR} once, or a kernel unpacked at {folder}"
+            ) from error
+        root = work / "root"
+        if (root / "usr/lib/modules").is_dir():  # where merged-/usr packages keep them
+            shutil.move(root / "usr/lib", root / "lib")
+        root.rename(folder)
+
+
+def _apt(version: str, work: Path) -> list[str]:
+    sources = work / "sources.list"
+    sources.write_text(
+        "".join(
+            f"deb [signed-by={KEYS} check-valid-until=no] {base} {suite} main\n"
+            for base, suite in SUITES[version]
+        )
+    )
+    for each in ("lists/partial", "archives/partial", "empty"):
+        (work / each).mkdir(parents=True)
+    options = {
+        "Dir::Etc::SourceList": sources,
+        "Dir::Etc::SourceParts": work / "empty",
+        "Dir::State::Lists": work / "lists",
+        "Dir::Cache": work,
+        "Acquire::Languages": "none",
+        "APT::Sandbox::User": "",
+    }
+    return ["apt-get", *(f"-o{key}={value}" for key, value in options.items())]
+
+
+def _newest(names: str, version: str) -> str:
+    pattern = rf"^linux-image-{re.escape(version)}\.[^ \n]*-cloud-amd64$"
+    found: list[str] = re.findall(pattern, names, re.MULTILINE)
+    if not found:
+        raise ValueError(f"the suite has no package linux-image-{version}.*-cloud-amd64")
+    return max(found, key=lambda name: [int(part) for part in re.findall(r"\d+", name)])
+
+
+def _run(command: list[str], folder: Path) -> str:
+    done = subprocess.run(
+        command, cwd=folder, check=True, capture_output=True, encoding="utf-8", timeout=600
+    )
+    return done.stdout

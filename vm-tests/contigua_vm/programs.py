@@ -1,0 +1,59 @@
+"""The programs that guests run: the node tools and the workloads, both linked statically."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from contigua_vm.errors import VmError
+from contigua_vm.kernels import cache_folder
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+WORKLOADS = Path(__file__).resolve().parents[1] / "workloads"
+TARGET = "x86_64-unknown-linux-musl"
+
+
+def build_workloads() -> dict[str, Path]:
+    """Build the C programs of ``workloads/`` into the cache and return them by name.
+
+    Raises
+    ------
+    VmError
+        When one does not compile.
+    """
+    folder = cache_folder() / "workloads"
+    folder.mkdir(parents=True, exist_ok=True)
+    programs = {}
+    for source in sorted(WORKLOADS.glob("*.c")):
+        program = folder / source.stem
+        if not program.exists() or program.stat().st_mtime < source.stat().st_mtime:
+            new = folder / f".{source.stem}"
+            command = ["cc", "-static", "-O2", "-Wall", "-Wextra", "-o", str(new), str(source)]
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode != 0:
+                raise VmError(f"{source.name} does not compile: {done.stderr}")
+            new.rename(program)
+        programs[source.stem] = program
+    return programs
+
+
+def node_binary() -> Path:
+    """Build ``contigua-node`` as a static binary and return it.
+
+    Raises
+    ------
+    VmError
+        When it cannot be built; the message says why.
+    """
+    command = ["cargo", "build", "--quiet", "--profile", "guest", "-p", "contigua-node"]
+    command += ["--target", TARGET]
+    try:
+        done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True)
+    except OSError as error:
+        raise VmError(f"cargo does not start: {error}") from error
+    if done.returncode != 0:
+        last = "\n".join(done.stderr.splitlines()[-5:])
+        raise VmError(
+            f"contigua-node does not build for {TARGET} (rustup target add {TARGET}): {last}"
+        )
+    return CHECKOUT / "target" / TARGET / "guest" / "contigua-node"

@@ -1,0 +1,160 @@
+"""The guard on a stock kernel: does it keep its promises?"""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from contigua_vm import Guest, Initramfs
+from contigua_vm.scatter import Scatter, scan, status
+
+#: Memory of which 1 GiB is the kernel's, and the rest movable, all of it above 4 GiB.
+SPLIT = {"memory_mib": 2304, "low_mib": 1024, "options": "nokaslr movablecore=1280M"}
+#: So large a reserve makes the kernel's zones short at once: one block moves for each look.
+HURRY = "--once --reserve 500MiB"
+STEPS = [
+    "before-intent",
+    "during-store",
+    "after-intent",
+    "during-change",
+    "during-change:2",
+    "after-offline",
+    "after-online",
+    "during-store:2",
+    "after-record",
+]
+
+
+@contextmanager
+def guarded(linux, node, workloads, **options):
+    programs = {**workloads, "contigua-node": node}
+    with Guest(linux, Initramfs(programs=programs), **{**SPLIT, **options}) as guest:
+        yield guest
+        guest.assert_well()
+
+
+def layout(guest):
+    """Every block's state and zone."""
+    blocks = guest.check(
+        "cd /sys/devices/system/memory; "
+        "for one in memory*; do echo $one $(cat $one/state) $(cat $one/valid_zones); done"
+    )
+    return dict(line.split(" ", 1) for line in blocks.splitlines())
+
+
+def movable(guest):
+    return sorted(name for name, where in layout(guest).items() if where == "online Movable")
+
+
+@pytest.mark.short
+def test_the_border_moves_and_comes_back(linux, node, workloads):
+    with guarded(linux, node, workloads) as guest:
+        before = layout(guest)
+        dry = guest.check(f"contigua-node guard {HURRY} --dry-run")
+        assert "dry run: would move block 32 from Movable to the kernel's zones" in dry
+        assert layout(guest) == before
+        told = guest.check(f"contigua-node guard {HURRY}")
+        assert "moved block 32 from Movable" in told
+        assert "below the" in told
+        assert layout(guest) == {**before, "memory32": "online Normal"}
+        assert status(guest)["state"]["originals"] == {"32": "movable"}
+        told = guest.check("contigua-node guard release")
+        assert told.endswith("every block is where it was\n")
+        assert layout(guest) == before
+
+
+def test_a_machine_without_a_split_is_told_what_to_do(linux, node, workloads):
+    with guarded(linux, node, workloads, memory_mib=512, low_mib=None, options="") as guest:
+        answer = guest.run("contigua-node guard --once")
+        assert answer.code == 1
+        assert "movablecore=SIZE" in answer.text
+        assert answer.text.count("\n") == 1
+
+
+def test_it_may_die_at_every_step(linux, node, workloads):
+    with guarded(linux, node, workloads) as guest:
+        before = layout(guest)
+        for step in STEPS:
+            died = guest.run(f"CONTIGUA_GUARD_FAULT={step} contigua-node guard {HURRY}")
+            assert died.code == 134, f"{step}: {died.text}"
+            settled = guest.run("contigua-node guard recover")
+            assert settled.code == 0, f"{step}: {settled.text}"
+            now = layout(guest)
+            assert "offline" not in "".join(now.values()), step
+            moved = {name: where for name, where in before.items() if now[name] != where}
+            recorded = status(guest)["state"]["originals"]
+            assert {f"memory{number}" for number in recorded} == set(moved), step
+            assert set(moved.values()) <= {"online Movable"}, step
+            guest.check("contigua-node guard release")
+            assert layout(guest) == before, step
+        # And at moments that nobody chose.
+        for delay in range(0, 200, 20):
+            guest.run(
+                f"contigua-node guard --reserve 500MiB --interval 50ms >/dev/null & "
+                f"usleep {delay}000; kill -9 $!; wait"
+            )
+            guest.check("contigua-node guard recover")
+            assert "offline" not in "".join(layout(guest).values()), delay
+        guest.check("contigua-node guard release")
+        assert layout(guest) == before
+
+
+def test_a_block_that_does_not_go_is_given_up(linux, node, workloads):
+    with guarded(linux, node, workloads) as guest:
+        scatter = Scatter(guest)
+        scatter.do("fill 900")
+        # Pages in pipes keep an additional reference, so that the kernel tries for ever.
+        scatter.do("splice 2000 pinned")
+        before = layout(guest)
+        told = guest.check("contigua-node guard --once --reserve 330MiB --limit 1s", limit=120)
+        assert told.count("gave up on block") == 3, told
+        assert "not done within 1 s" in told
+        assert layout(guest) == before
+        assert status(guest)["state"]["intent"] is None
+        scatter.do("drop pinned")
+        told = guest.check("contigua-node guard --once --reserve 330MiB", limit=120)
+        assert "moved block" in told
+
+
+def test_memory_that_is_plugged_in_becomes_movable_and_whole(linux, node, workloads):
+    options = "movable_node"
+    with guarded(
+        linux, node, workloads, memory_mib=1024, low_mib=None, options=options, hotplug_mib=4096
+    ) as guest:
+        known = set(layout(guest))
+        guest.plug(2048)
+        deadline = time.monotonic() + 60
+        while len(layout(guest)) < len(known) + 16 and time.monotonic() < deadline:
+            time.sleep(0.5)
+        assert movable(guest) == []
+        guest.check("contigua-node guard --once --online-new movable --blocks-per-minute 99")
+        assert len(movable(guest)) == 16
+        # None of it holds anything that was there at boot: both gigabytes are contiguous.
+        told = guest.check("contigua-node guard huge --count 1", limit=300)
+        assert "node 0 has 1 HugeTLB pages of 1 GB now" in told
+        hugetlb = [zone["hugetlb"] for zone in scan(guest)["frames"]["zones"]]
+        assert sum(hugetlb) == 1 << 18
+        guest.check("echo 0 > /sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages")
+        guest.check("contigua-node guard release", limit=300)
+        assert movable(guest) == []
+
+
+def test_the_experiment_shows_what_the_guard_is_for(tmp_path):
+    experiments = pytest.importorskip(
+        "contigua.experiments", reason="contigua is not installed here (make setup)"
+    )
+    definition = experiments.find("guard-vm")
+    result = experiments.run_experiment(definition, "quick", experiments.Context(tmp_path))
+    values = result.outcome.values
+    assert values["gigantic_without"] == 0
+    assert values["gigantic_with"] >= 1
+    assert values["in_movable"] == 0
+    assert values["moved_up"] >= 1
+    assert values["moved_down"] >= 1
+    assert values["unmovable_with"] < values["unmovable_without"]
+    assert values["huge_gain"] > 0
+    (sheet,) = result.outcome.sheets
+    assert [row[1] for row in sheet.rows] == ["without", "with"]
+    assert "<img" in (tmp_path / "index.html").read_text()
