@@ -1,6 +1,6 @@
 //! Does the rule agree with other kernels' figures about themselves?
 //!
-//! `tests/recorded/*.txt` are made by `scripts/record-kpageflags` on each kernel: how many frames
+//! `tests/recorded/*.txt` are made by `contigua-node record` on each kernel: how many frames
 //! had which flags, and what the kernel said of free, slab, page-table and `HugeTLB` frames before
 //! and after.
 

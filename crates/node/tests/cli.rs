@@ -373,12 +373,30 @@ fn counters_that_are_not_there_are_said_plainly() {
 }
 
 #[test]
+fn a_record_has_all_frames() {
+    if !may_look() {
+        return;
+    }
+    let output = node(&["record"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let record = text(&output.stdout);
+    assert!(record.starts_with("kernel "));
+    let words = record.lines().filter(|line| line.starts_with("0x"));
+    let frames: u64 = words
+        .map(|line| line.split(' ').nth(1).unwrap().parse::<u64>().unwrap())
+        .sum();
+    let memory = fs::read_to_string("/proc/meminfo").unwrap();
+    let memory: u64 = memory.split_whitespace().nth(1).unwrap().parse().unwrap();
+    assert!(frames * 4 >= memory && frames * 4 < memory * 2, "{frames}");
+}
+
+#[test]
 fn man_pages_and_completions_are_complete() {
     let folder = tempfile::tempdir().unwrap();
     let output = node(&["manual", folder.path().to_str().unwrap()]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let read = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
-    for command in ["scan", "watch", "heap", "tlb"] {
+    for command in ["scan", "watch", "heap", "tlb", "record"] {
         let page = read(&format!("contigua-node-{command}.1"));
         let help = text(&node(&[command, "--help"]).stdout);
         let options = help.lines().filter_map(|line| line.trim().split_once("--"));

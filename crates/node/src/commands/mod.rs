@@ -3,6 +3,7 @@
 mod guard;
 mod heap;
 mod manual;
+mod record;
 mod scan;
 mod tlb;
 mod watch;
@@ -19,6 +20,7 @@ pub enum Command {
     Heap(heap::Arguments),
     Tlb(tlb::Arguments),
     Guard(Box<guard::Arguments>),
+    Record(record::Arguments),
     #[command(hide = true)]
     Manual(manual::Arguments),
 }
@@ -35,6 +37,7 @@ impl Command {
             Self::Watch(arguments) => watch::run(&arguments)?,
             Self::Heap(arguments) => heap::run(&arguments)?,
             Self::Tlb(arguments) => tlb::run(&arguments)?,
+            Self::Record(arguments) => record::run(&arguments)?,
             Self::Manual(arguments) => manual::run(&arguments)?,
             Self::Guard(arguments) => return guard::run(*arguments),
         }
