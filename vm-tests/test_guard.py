@@ -37,11 +37,14 @@ def guarded(linux, node, workloads, **options):
 
 def layout(guest):
     """Every block's state and zone."""
-    blocks = guest.check(
-        "cd /sys/devices/system/memory; "
-        "for one in memory*; do echo $one $(cat $one/state) $(cat $one/valid_zones); done"
-    )
-    return dict(line.split(" ", 1) for line in blocks.splitlines())
+    lines = guest.check(
+        "cd /sys/devices/system/memory; grep -H . memory*/state memory*/valid_zones"
+    ).splitlines()
+    blocks = {}
+    for line in sorted(lines):
+        name, value = line.split(":", 1)
+        blocks.setdefault(name.split("/")[0], []).append(value)
+    return {name: " ".join(values) for name, values in blocks.items()}
 
 
 def movable(guest):

@@ -4,7 +4,6 @@ over a full memory, and at the end somebody wants huge pages."""
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,7 +129,7 @@ def live(
         try:
             for command in day:
                 progress(scatter.do(command))
-                time.sleep(3)
+                guest.check("sleep 3")
         finally:
             log = guest.run("cat /run/guard.log").text if is_guarded else ""
             progress(log)
