@@ -108,13 +108,13 @@ class Guest:
         # QEMU 7.2 emulates cmpxchg16b with wrong flags, of which kernels die sooner or later.
         command = [
             *("qemu-system-x86_64", "-accel", "tcg", "-machine", machine, "-cpu", "max,cx16=off"),
-            # The guest's time is counted in instructions, so that it does not see how busy the host is.
+            # Time is counted in instructions, so that a guest does not see how busy its host is.
             *("-icount", "shift=2"),
             *("-nodefaults", "-display", "none", "-no-reboot", "-smp", str(processors)),
             *("-m", memory, "-kernel", str(kernel.image), "-initrd", str(archive)),
             *("-append", words, "-serial", f"file:{self.log}"),
             *("-chardev", f"socket,id=agent,path={folder / 'agent'},server=on,wait=off"),
-            # On PCI, whose interrupts are levels: edges are lost on a busy host, and the line hangs.
+            # On PCI, whose interrupts are levels: a busy host loses edges, and the line hangs.
             *("-device", "pci-serial,chardev=agent"),
             *("-qmp", f"unix:{folder / 'qmp'},server=on,wait=off"),
         ]
