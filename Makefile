@@ -8,6 +8,8 @@ SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Carg
 
 .PHONY: help demo test test-rust test-python test-vm vm-programs soak check-protocol experiments bench bench-malloc \
 	install-malloc malloc-library lint fmt setup clean
+.PHONY: help demo test test-rust test-python soak check-protocol experiments bench bench-malloc \
+	install-malloc malloc-library node deb lint fmt setup clean
 
 help:
 	@echo 'make demo   set up, run redis and a graph search on simulated servers, show the tables'
@@ -19,6 +21,8 @@ help:
 	@echo 'make bench  measure speed (Criterion for parts, whole runs for the rest)'
 	@echo 'make bench-malloc  compare our malloc with four others (minutes; writes docs/malloc.md)'
 	@echo 'make install-malloc [PREFIX=/usr/local]  install libcontigua_malloc'
+	@echo 'make node   build contigua-node for any Linux, as one static file'
+	@echo 'make deb    build its Debian package'
 	@echo 'make lint   check formatting, lints and types'
 	@echo 'make fmt    format everything'
 
@@ -30,6 +34,7 @@ demo: setup workloads/bin/gups
 test: test-rust test-python
 
 test-rust:
+	scripts/require promtool prometheus
 	cargo test --workspace --exclude contigua-qemu-plugin --exclude contigua-py
 
 test-python: setup malloc-library workloads/bin/gups
@@ -76,6 +81,8 @@ bench: setup workloads/bin/gups
 	$(BIN)/python benches/schemes.py
 	scripts/require llvm-mca llvm
 	$(BIN)/python benches/cores.py
+	cargo build --release -p contigua-node
+	$(BIN)/python benches/scan.py
 
 bench-malloc:
 	scripts/require cc gcc
@@ -111,6 +118,22 @@ fmt: $(VENV)/tools
 
 setup: $(VENV)/installed
 	scripts/require qemu-x86_64 qemu-user
+
+NODE := target/x86_64-unknown-linux-musl/release/contigua-node
+
+node: $(NODE)
+
+$(NODE): $(SOURCES)
+	scripts/require musl-gcc musl-tools
+	rustup target add x86_64-unknown-linux-musl
+	CC_x86_64_unknown_linux_musl=musl-gcc CARGO_PROFILE_RELEASE_STRIP=symbols \
+		CARGO_PROFILE_RELEASE_DEBUG=false \
+		cargo build --release --target x86_64-unknown-linux-musl -p contigua-node
+	touch $@
+
+deb: $(NODE)
+	scripts/require dpkg-deb dpkg
+	scripts/build-deb $(NODE) $(VERSION) target
 
 # What programs load before the C library's allocator.
 malloc-library:

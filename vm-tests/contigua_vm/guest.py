@@ -63,7 +63,7 @@ class Guest:
     options
         More words for the kernel's command line, such as ``movablecore=1G``.
     processors
-        How many; emulated, so more than one costs the host.
+        How many; they take turns, so that more than one boots slowly.
     hotplug_mib
         How much memory may be plugged in later.
     low_mib

@@ -18,6 +18,9 @@ pub const CLASSES: usize = Class::ALL.len();
 pub struct Frames([u64; CLASSES]);
 
 impl Frames {
+    /// No frames.
+    pub const NONE: Self = Self([0; CLASSES]);
+
     /// Frames of a class.
     #[must_use]
     pub const fn of(&self, class: Class) -> u64 {

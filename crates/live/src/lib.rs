@@ -6,15 +6,18 @@
 
 #![forbid(unsafe_code)]
 
+pub mod blocks;
 pub mod census;
 pub mod classify;
 mod error;
 pub mod frames;
 pub mod owners;
+pub mod picture;
 pub mod proc;
 mod ranges;
 pub mod report;
 pub mod scan;
+pub mod snapshot;
 
 pub use error::Error;
 pub use ranges::{Spoiler, WorstRange};

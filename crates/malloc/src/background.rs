@@ -8,7 +8,7 @@ use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use crate::settings::Background;
-use crate::{front, pages, sys};
+use crate::{dump, front, pages, sys};
 
 /// Free and mapped bytes from which on an idle thread is worth its stack. Our choice.
 const IDLE_BYTES: u64 = 32 << 20;
@@ -63,9 +63,10 @@ fn start() -> bool {
         let mut old = MaybeUninit::<libc::sigset_t>::uninit();
         libc::sigfillset(all.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), old.as_mut_ptr());
-        let mut thread = 0;
+        // A number to some C libraries, a pointer to others.
+        let mut thread = MaybeUninit::<libc::pthread_t>::uninit();
         let started =
-            libc::pthread_create(&raw mut thread, attributes.as_ptr(), run, null_mut()) == 0;
+            libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), run, null_mut()) == 0;
         libc::pthread_sigmask(libc::SIG_SETMASK, old.as_ptr(), null_mut());
         libc::pthread_attr_destroy(attributes.as_mut_ptr());
         started
@@ -85,6 +86,7 @@ extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
         // SAFETY: the time is valid; nothing is written back.
         unsafe { libc::nanosleep(&raw const second, null_mut()) };
         sys::preserving_errno(pages::periodic);
+        dump::occasion();
         let misses = front::misses();
         idle = if misses == seen { idle + 1 } else { 0 };
         seen = misses;

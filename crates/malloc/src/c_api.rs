@@ -347,3 +347,22 @@ pub extern "C" fn contigua_malloc_periodic() -> c_int {
 pub extern "C" fn contigua_malloc_owns(memory: *const c_void) -> c_int {
     c_int::from(pagemap::tag(memory as usize) != 0)
 }
+
+/// Write the heap profile to `path`, or for null where the environment says. 0, or -1 with `errno`:
+/// `EINVAL` if there is no profile or no file, `EBUSY` if another thread writes one.
+///
+/// # Safety
+/// `path` is null or ends in zero.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn contigua_malloc_profile(path: *const c_char) -> c_int {
+    // SAFETY: the caller's promise.
+    let path = (!path.is_null()).then(|| unsafe { core::ffi::CStr::from_ptr(path) });
+    let number = match control::write_profile(path) {
+        Ok(()) => return 0,
+        Err(control::ProfileError::Off) => libc::EINVAL,
+        Err(control::ProfileError::Busy) => libc::EBUSY,
+        Err(control::ProfileError::System(number)) => number,
+    };
+    sys::set_errno(number);
+    -1
+}

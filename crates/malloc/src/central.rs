@@ -50,6 +50,15 @@ pub fn occupancy(class: usize) -> Occupancy {
     }
 }
 
+/// What `class` has now, unless its lock is held.
+pub fn try_occupancy(class: usize) -> Option<Occupancy> {
+    let central = CENTRAL[class].try_lock()?;
+    Some(Occupancy {
+        spans: central.spans,
+        free: central.free,
+    })
+}
+
 /// The list for a span with `free` of its class's objects in it; the last one is for empty spans.
 fn list_for(free: u16, class: usize) -> u8 {
     if free == 0 {

@@ -1,6 +1,8 @@
 //! What a program can tell its allocator, whatever its language.
 
-use crate::{front, pages, setup, sys};
+use crate::{front, pages, profile, setup, sys};
+
+pub use crate::profile::Error as ProfileError;
 
 /// Give at least `bytes` back to the system now, or all that is free: caches are emptied if the
 /// page heap has less. Returns how much it was.
@@ -41,4 +43,15 @@ pub fn set_policy(rate: usize, interval_milliseconds: u64) {
     setup::ensure();
     let interval = interval_milliseconds.saturating_mul(1_000_000);
     pages::set_policy(rate as u64, interval, interval);
+}
+
+/// Write the sampled heap profile to `path`, or without one where `CONTIGUA_MALLOC_PROFILE` says,
+/// for `go tool pprof`.
+///
+/// # Errors
+/// If the process takes no samples (the environment says whether, when it starts), if another
+/// thread is writing one, or if the file cannot be written.
+pub fn write_profile(path: Option<&core::ffi::CStr>) -> Result<(), ProfileError> {
+    setup::ensure();
+    sys::preserving_errno(|| profile::write(path))
 }

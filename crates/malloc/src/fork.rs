@@ -6,10 +6,15 @@
 
 use crate::classes::COUNT;
 use crate::lock::{self, Lock};
-use crate::{background, central, front, pages, span, system, telemetry, tls, transfer};
+use crate::{
+    background, central, dump, front, pages, profile, span, system, telemetry, tls, transfer,
+};
 
 /// Visit every lock, outer ones first.
 fn each_lock(mut visit: impl FnMut(&'static Lock)) {
+    visit(dump::lock());
+    visit(telemetry::lock());
+    visit(profile::lock());
     visit(front::lock());
     for class in 0..COUNT {
         visit(transfer::lock(class));
@@ -38,6 +43,8 @@ unsafe extern "C" fn child() {
     front::after_fork();
     background::after_fork();
     telemetry::after_fork();
+    profile::after_fork();
+    dump::after_fork();
 }
 
 /// Register the handlers: as early as possible, because handlers that were registered before run

@@ -12,7 +12,7 @@ use crate::classes::{CLASSES, COUNT, MAX_BATCH};
 use crate::lock::{Guarded, Lock};
 use crate::rseq::{self, HOT};
 use crate::slab::{SLAB_BYTES, SLAB_SHIFT, Slab};
-use crate::{central, pages, setup, sys, tls, transfer};
+use crate::{central, pages, profile, setup, sys, tls, transfer};
 
 /// CPUs that have a slab when slabs are not being drained.
 static CPUS: AtomicU32 = AtomicU32::new(0);
@@ -48,6 +48,7 @@ pub fn start(cpus: u32, budget: Option<i32>, per_cpu: bool) {
     HOT.base.store(base.as_ptr() as usize, Ordering::Relaxed);
     CPUS.store(cpus, Ordering::Relaxed);
     HOT.offset.store(offset, Ordering::Release);
+    HOT.quick.store(offset, Ordering::Release);
     HOT.cpus.store(cpus, Ordering::Release);
 }
 
@@ -81,7 +82,7 @@ fn place() -> Place {
 impl Place {
     fn pop(self, class: usize) -> Option<usize> {
         match self {
-            Place::Cpu(..) => Some(rseq::pop(class)).filter(|&item| item != 0),
+            Place::Cpu(..) => Some(rseq::pop_counted(class)).filter(|&item| item != 0),
             // SAFETY: a thread's slab is used by the thread only.
             Place::Thread(slab) => unsafe { slab.pop(class) },
             Place::Nowhere => None,
@@ -170,7 +171,7 @@ pub fn allocate(class: usize) -> usize {
     if item != 0 {
         return item;
     }
-    refill(class)
+    missed(class)
 }
 
 /// Take an object of `class` back.
@@ -181,7 +182,32 @@ pub fn free(class: usize, item: usize) {
     }
 }
 
+/// What is not on the quick path: an empty stack, or an allocation that a profile counts.
 #[cold]
+#[inline(never)]
+fn missed(class: usize) -> usize {
+    if profile::is_on() {
+        if profile::small(class) {
+            return due(class);
+        }
+        let item = rseq::pop_counted(class);
+        if item != 0 {
+            return item;
+        }
+    }
+    refill(class)
+}
+
+/// An allocation that is a sample, unless the thread may take none now.
+#[cold]
+#[inline(never)]
+fn due(class: usize) -> usize {
+    match profile::sample_small(class) {
+        0 => refill(class),
+        sampled => sampled,
+    }
+}
+
 #[inline(never)]
 fn refill(class: usize) -> usize {
     setup::ensure();
@@ -383,6 +409,14 @@ pub struct Cached {
 }
 
 impl Cached {
+    /// Nothing.
+    pub const NONE: Self = Self {
+        cpu: 0,
+        transfer: 0,
+        central: 0,
+        spans: 0,
+    };
+
     /// Bytes in small objects that the program has (or that a thread caches).
     pub fn in_use(&self) -> usize {
         self.spans
@@ -392,15 +426,24 @@ impl Cached {
 
 /// Count what is cached of `class`, without stopping anybody.
 pub fn cached(class: usize) -> Cached {
+    sum(class, central::occupancy(class), transfer::length(class))
+}
+
+/// As [`cached`], unless somebody holds a lock of the class.
+pub fn try_cached(class: usize) -> Option<Cached> {
+    let occupancy = central::try_occupancy(class)?;
+    Some(sum(class, occupancy, transfer::try_length(class)?))
+}
+
+fn sum(class: usize, occupancy: central::Occupancy, transferable: usize) -> Cached {
     let known = &CLASSES[class];
     let size = known.size as usize;
-    let occupancy = central::occupancy(class);
     let cpu: usize = (0..CPUS.load(Ordering::Relaxed))
         .map(|cpu| cpu_slab(cpu).length(class))
         .sum();
     Cached {
         cpu: cpu * size,
-        transfer: transfer::length(class) * size,
+        transfer: transferable * size,
         central: occupancy.free * size,
         spans: occupancy.spans * usize::from(known.objects) * size,
     }

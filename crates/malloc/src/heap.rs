@@ -13,6 +13,7 @@ use contigua_pageheap::HUGE_BYTES;
 
 use crate::classes::{self, CLASSES, COUNT, MAX_SMALL, class_of, class_of_aligned};
 use crate::pagemap::{self, PAGE_BYTES, PAGE_SHIFT};
+use crate::profile::{self, Stack};
 use crate::rseq;
 use crate::span::Span;
 use crate::{front, pages, setup, sys};
@@ -92,21 +93,36 @@ fn allocate_large(size: usize, align_pages: usize) -> (*mut u8, bool) {
             return (null_mut(), false);
         }
         let count = pages::pages_for(size).max(1);
-        let Some(found) = pages::allocate(count, align_pages) else {
-            return (null_mut(), false);
-        };
-        if let Some(span) = Span::create(found.address, count as u32, 0) {
-            if pagemap::enter_large(found.address, span) {
-                LARGE_BYTES.fetch_add(count * PAGE_BYTES, Ordering::Relaxed);
-                LARGE_COUNT.fetch_add(1, Ordering::Relaxed);
-                return (found.address as *mut u8, found.zeroed);
-            }
-            // SAFETY: nobody has seen the span.
-            unsafe { Span::recycle(span) };
-        }
-        pages::free(found.address, count);
-        (null_mut(), false)
+        map_large(count, align_pages, profile::large(count * PAGE_BYTES))
     })
+}
+
+/// A large object of `count` pages, a sample of a profile if it has a stack; and whether it is
+/// zero.
+pub fn map_large(
+    count: usize,
+    align_pages: usize,
+    stack: Option<&'static Stack>,
+) -> (*mut u8, bool) {
+    let Some(found) = pages::allocate(count, align_pages) else {
+        return (null_mut(), false);
+    };
+    if let Some(span) = Span::create(found.address, count as u32, 0) {
+        // SAFETY: nobody else has seen the span.
+        unsafe { profile::keep(span, stack) };
+        if pagemap::enter_large(found.address, span) {
+            LARGE_BYTES.fetch_add(count * PAGE_BYTES, Ordering::Relaxed);
+            LARGE_COUNT.fetch_add(1, Ordering::Relaxed);
+            return (found.address as *mut u8, found.zeroed);
+        }
+        // SAFETY: nobody else has seen the span.
+        unsafe {
+            profile::drop(span);
+            Span::recycle(span);
+        }
+    }
+    pages::free(found.address, count);
+    (null_mut(), false)
 }
 
 /// What an address was given as.
@@ -195,6 +211,7 @@ fn free_other(memory: *mut u8) {
         // SAFETY: whoever took the object out of the page map owns its span.
         unsafe {
             let (address, count) = ((*span.as_ptr()).address, (*span.as_ptr()).pages as usize);
+            profile::drop(span);
             Span::recycle(span);
             LARGE_BYTES.fetch_sub(count * PAGE_BYTES, Ordering::Relaxed);
             LARGE_COUNT.fetch_sub(1, Ordering::Relaxed);
@@ -204,6 +221,7 @@ fn free_other(memory: *mut u8) {
 }
 
 /// Bytes that may be used at `memory`; 0 for null.
+#[cfg(feature = "interpose")]
 pub fn usable_size(memory: *mut u8) -> usize {
     if memory.is_null() {
         return 0;
@@ -291,6 +309,9 @@ fn resize(span: NonNull<Span>, size: usize) -> bool {
         Ordering::Relaxed,
     );
     // SAFETY: as above.
-    unsafe { (*span.as_ptr()).pages = now as u32 };
+    unsafe {
+        (*span.as_ptr()).pages = now as u32;
+        profile::resize(span, now * PAGE_BYTES);
+    }
     true
 }

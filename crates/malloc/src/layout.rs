@@ -4,6 +4,20 @@
 //! is left behind by a process that is killed. A reader opens `/proc/PID/mem` (or the file below
 //! `/proc/PID/map_files`) at the mapping's beginning and copies [`Page`]. It is consistent if
 //! `sequence` is even and the same before and after; it is written at most once a second.
+//!
+//! [`Reader`] does that, in any process and without the feature `interpose`:
+//!
+//! ```no_run
+//! let page = contigua_malloc::layout::Reader::of_process(1234)?.read()?;
+//! for figure in page.known() {
+//!     println!("{} {} {:?}: {}", figure.name, figure.value, figure.unit, figure.help);
+//! }
+//! # Ok::<(), contigua_malloc::layout::Error>(())
+//! ```
+
+mod reader;
+
+pub use reader::{Error, Reader};
 
 /// What the mapping is called in `/proc/PID/maps` (the kernel puts `/memfd:` before it and
 /// ` (deleted)` behind it).
@@ -13,9 +27,44 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"CONTIGUA");
 /// The layout's version; fields are only ever added at the end.
 pub const VERSION: u32 = 1;
 
+/// What a figure is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Bytes.
+    Bytes,
+    /// A number of things or events.
+    Count,
+    /// Nanoseconds.
+    Nanoseconds,
+}
+
+/// How a figure moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Up and down.
+    Gauge,
+    /// Only up, from 0 at the start of the process.
+    Counter,
+}
+
+/// A figure, and what is to be known of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Figure {
+    /// Its name in [`Page`].
+    pub name: &'static str,
+    /// Its unit.
+    pub unit: Unit,
+    /// How it moves.
+    pub kind: Kind,
+    /// One sentence, or two.
+    pub help: &'static str,
+    /// Its value.
+    pub value: u64,
+}
+
 macro_rules! page {
-    ($($(#[$note:meta])* $name:ident,)*) => {
-        /// The page's contents. All figures are in bytes, unless their name says otherwise.
+    ($($(#[doc = $help:literal])+ $name:ident: $unit:ident $kind:ident,)*) => {
+        /// The page's contents.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[repr(C)]
         pub struct Page {
@@ -23,11 +72,11 @@ macro_rules! page {
             pub magic: u64,
             /// [`VERSION`].
             pub version: u32,
-            /// The number of figures.
+            /// The number of figures that the process has.
             pub figures: u32,
             /// Odd while the page is being written.
             pub sequence: u64,
-            $($(#[$note])* pub $name: u64,)*
+            $($(#[doc = $help])* #[doc = concat!(" ", stringify!($unit), ".")] pub $name: u64,)*
         }
 
         impl Page {
@@ -39,73 +88,89 @@ macro_rules! page {
             pub fn figures(&self) -> [(&'static str, u64); Self::NAMES.len()] {
                 [$((stringify!($name), self.$name)),*]
             }
+
+            fn values_mut(&mut self) -> [&mut u64; Self::NAMES.len()] {
+                [$(&mut self.$name),*]
+            }
+
+            /// The figures that the process has and we know, in order.
+            pub fn known(&self) -> impl Iterator<Item = Figure> + use<> {
+                let all: [Figure; Self::NAMES.len()] = [$(Figure {
+                    name: stringify!($name),
+                    unit: Unit::$unit,
+                    kind: Kind::$kind,
+                    help: concat!($($help),+).trim_ascii(),
+                    value: self.$name,
+                }),*];
+                all.into_iter().take(self.figures as usize)
+            }
         }
     };
 }
 
 page! {
     /// When this was written, on the monotonic clock, in nanoseconds.
-    nanoseconds,
+    nanoseconds: Nanoseconds Gauge,
     /// In small objects that the program has (with per-thread caches: or that threads cache).
-    small_in_use,
+    small_in_use: Bytes Gauge,
     /// In large objects that the program has.
-    large_in_use,
+    large_in_use: Bytes Gauge,
     /// Large objects that the program has (a number).
-    large_objects,
+    large_objects: Count Gauge,
     /// In caches of CPUs.
-    cpu_cached,
+    cpu_cached: Bytes Gauge,
     /// In transfer caches.
-    transfer_cached,
+    transfer_cached: Bytes Gauge,
     /// Free in spans of small objects.
-    central_free,
+    central_free: Bytes Gauge,
     /// How often a cache was refilled or emptied (a number).
-    misses,
+    misses: Count Counter,
     /// The page heap's pages in use.
-    heap_used,
+    heap_used: Bytes Gauge,
     /// The page heap's memory that is backed.
-    heap_mapped,
+    heap_mapped: Bytes Gauge,
     /// Of that, free: the fragmentation of the moment.
-    heap_free_mapped,
+    heap_free_mapped: Bytes Gauge,
     /// Addresses without memory.
-    heap_unmapped,
+    heap_unmapped: Bytes Gauge,
     /// In whole free huge pages.
-    heap_cached,
+    heap_cached: Bytes Gauge,
     /// Used, in huge pages that several allocations share.
-    filler_used,
+    filler_used: Bytes Gauge,
     /// Of that, in huge pages that are whole.
-    filler_used_intact,
+    filler_used_intact: Bytes Gauge,
     /// Whole huge pages (a number).
-    huge_intact,
+    huge_intact: Count Gauge,
     /// Huge pages that are backed in part (a number).
-    huge_broken,
+    huge_broken: Count Gauge,
     /// Huge pages that were broken since the start (a number).
-    broken_total,
+    broken_total: Count Counter,
     /// Largest use since the start.
-    peak_used,
+    peak_used: Bytes Gauge,
     /// Largest mapped memory since the start.
-    peak_mapped,
+    peak_mapped: Bytes Gauge,
     /// Largest use within the adaptive policy's interval.
-    recent_peak_used,
+    recent_peak_used: Bytes Gauge,
     /// Fragmentation, averaged over the last five minutes.
-    average_fragmentation,
+    average_fragmentation: Bytes Gauge,
     /// What was free throughout the last five minutes.
-    realized_fragmentation,
+    realized_fragmentation: Bytes Gauge,
     /// Releases that the adaptive policy withheld.
-    skipped,
+    skipped: Bytes Counter,
     /// Of those, needed again in time.
-    skipped_correct,
+    skipped_correct: Bytes Counter,
     /// Of those, not needed.
-    skipped_incorrect,
+    skipped_incorrect: Bytes Counter,
     /// Given back in whole huge pages since the start.
-    released_whole,
+    released_whole: Bytes Counter,
     /// Given back in pieces of huge pages since the start.
-    released_broken,
+    released_broken: Bytes Counter,
     /// Of both, because of a limit.
-    released_for_limit,
+    released_for_limit: Bytes Counter,
     /// Requests that failed because of the hard limit (a number).
-    limit_failures,
+    limit_failures: Count Counter,
     /// Requests that failed for want of memory (a number).
-    system_failures,
+    system_failures: Count Counter,
     /// In the allocator's own records, as far as the page heap counts them.
-    metadata,
+    metadata: Bytes Gauge,
 }

@@ -29,6 +29,8 @@ mod background;
 mod central;
 mod classes;
 pub mod control;
+mod dump;
+mod files;
 mod fork;
 mod front;
 mod heap;
@@ -37,6 +39,7 @@ mod lock;
 mod near;
 mod pagemap;
 mod pages;
+mod profile;
 mod rseq;
 mod settings;
 mod setup;
@@ -114,8 +117,10 @@ unsafe impl GlobalAlloc for ContiguaMalloc {
     }
 }
 
-/// Run by the loader before the program.
-#[cfg(not(test))]
+/// Run by the loader before the program. A program that does not use the allocator for everything
+/// may not use it at all, but read the figures of others: then nothing happens before its first
+/// allocation.
+#[cfg(all(not(test), feature = "interpose"))]
 #[used]
 #[unsafe(link_section = ".init_array")]
 static CONSTRUCTOR: extern "C" fn() = {
@@ -135,4 +140,5 @@ static DESTRUCTOR: extern "C" fn() = telemetry_at_exit;
 #[cfg(not(test))]
 extern "C" fn telemetry_at_exit() {
     telemetry::at_exit();
+    profile::at_exit();
 }

@@ -43,6 +43,22 @@ impl Lock {
         self.acquire_slowly()
     }
 
+    /// Take the lock if that takes no more than a moment. For signal handlers: the interrupted
+    /// thread may hold it.
+    fn try_acquire(&self) -> bool {
+        for _ in 0..100 {
+            if self
+                .0
+                .compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok()
+            {
+                return true;
+            }
+            hint::spin_loop();
+        }
+        false
+    }
+
     #[cold]
     fn acquire_slowly(&self) -> bool {
         if FORKING.load(Ordering::Relaxed) == tls::thread_pointer() {
@@ -119,6 +135,17 @@ impl<T> Guarded<T> {
             guarded: self,
             owned,
         }
+    }
+}
+
+impl<T> Guarded<T> {
+    /// Lock the value, unless somebody has it and keeps it.
+    pub fn try_lock(&self) -> Option<Guard<'_, T>> {
+        // Lazily: a guard that is not given out must not be dropped.
+        self.lock.try_acquire().then(|| Guard {
+            guarded: self,
+            owned: true,
+        })
     }
 }
 

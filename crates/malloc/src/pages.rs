@@ -80,8 +80,9 @@ pub fn set_amortised(yes: bool) {
     AMORTISED.store(yes, Ordering::Relaxed);
 }
 
-/// Give memory back if it is time to.
+/// Do what is due in a slow path: give memory back, tell what a signal asked for.
 pub fn amortise() {
+    crate::dump::occasion();
     if AMORTISED.load(Ordering::Relaxed) && periodic() {
         crate::background::consider(false);
     }
@@ -121,6 +122,11 @@ pub fn set_policy(rate: u64, interval: u64, cache_interval: u64) {
 /// The page heap's figures.
 pub fn statistics() -> Statistics {
     HEAP.lock().statistics()
+}
+
+/// The page heap's figures, unless its lock is held.
+pub fn try_statistics() -> Option<Statistics> {
+    HEAP.try_lock().map(|heap| heap.statistics())
 }
 
 /// Pages for `bytes`.

@@ -9,7 +9,7 @@
 //! Each sequence reads `cpus` and `base` anew: while `cpus` is 0, no sequence passes, and after a
 //! fence (`sys::fence_rseq`) whoever set it owns all slabs.
 
-use core::sync::atomic::{AtomicIsize, AtomicU32, AtomicUsize};
+use core::sync::atomic::{AtomicIsize, AtomicU32, AtomicUsize, Ordering};
 
 use crate::near::near;
 
@@ -26,6 +26,9 @@ pub struct Hot {
     pub offset: AtomicIsize,
     /// What marks of freed objects are made with.
     pub key: AtomicUsize,
+    /// `offset` as allocation's quick path sees it: 0 while allocations are counted for a profile,
+    /// so that each of them leaves that path, which need not ask.
+    pub quick: AtomicIsize,
 }
 
 /// The process's.
@@ -35,6 +38,7 @@ pub static HOT: Hot = Hot {
     reserved: AtomicU32::new(0),
     offset: AtomicIsize::new(0),
     key: AtomicUsize::new(0),
+    quick: AtomicIsize::new(0),
 };
 
 /// [`HOT`], by the short way.
@@ -44,382 +48,22 @@ pub fn hot() -> &'static Hot {
 }
 
 #[cfg(target_arch = "x86_64")]
-mod sequences {
-    use super::hot;
-    use crate::slab::SLAB_SHIFT;
-    use core::arch::asm;
-    use core::sync::atomic::Ordering;
-
-    /// Where the C library says that the areas are; 0 if it registers none.
-    pub fn find() -> isize {
-        let offset: *const isize;
-        let size: *const u32;
-        // SAFETY: reads the addresses of two weak symbols from the global offset table: null if no
-        // loaded library defines them. Needed because weak imports are not in the stable language.
-        unsafe {
-            asm!(
-                ".weak __rseq_offset",
-                ".weak __rseq_size",
-                "mov {0}, qword ptr [rip + __rseq_offset@GOTPCREL]",
-                "mov {1}, qword ptr [rip + __rseq_size@GOTPCREL]",
-                out(reg) offset,
-                out(reg) size,
-                options(nostack, preserves_flags, readonly)
-            );
-            if offset.is_null() || size.is_null() || *size < 16 {
-                0
-            } else {
-                *offset
-            }
-        }
-    }
-
-    /// The CPU that the thread runs on by its area, or a very large number if none is registered.
-    pub fn cpu() -> u32 {
-        let hot = hot();
-        let offset = hot.offset.load(Ordering::Relaxed);
-        if offset == 0 {
-            return u32::MAX;
-        }
-        let cpu;
-        // SAFETY: the C library keeps the area as long as the thread lives.
-        unsafe {
-            asm!(
-                "mov {0:e}, dword ptr fs:[{1} + 4]",
-                out(reg) cpu,
-                in(reg) offset,
-                options(nostack, preserves_flags, readonly)
-            );
-        }
-        cpu
-    }
-
-    /// Take the object on top of this CPU's stack; 0 if there is none.
-    #[inline(always)]
-    pub fn pop(class: usize) -> usize {
-        let hot = hot();
-        let offset = hot.offset.load(Ordering::Relaxed);
-        if offset == 0 {
-            return 0;
-        }
-        let item: usize;
-        // SAFETY: reads and writes only the thread's own area and, between labels 3 and 4, the
-        // slab of the CPU it runs on, whose stacks nobody else touches while the sequence lasts;
-        // an interrupted sequence has written nothing and starts again at 2. Needed because the
-        // language cannot express a sequence that the kernel restarts.
-        unsafe {
-            asm!(
-                ".pushsection __rseq_cs, \"aw\"",
-                ".balign 32",
-                "6: .long 0, 0",
-                ".quad 3f, (4f - 3f), 7f",
-                ".popsection",
-                ".pushsection __rseq_failure, \"ax\"",
-                ".byte 0x0f, 0xb9, 0x3d",
-                ".long 0x53053053",
-                "7: jmp 2f",
-                ".popsection",
-                "2:",
-                "lea {slab}, [rip + 6b]",
-                "mov qword ptr fs:[{offset} + 8], {slab}",
-                "3:",
-                "xor {item:e}, {item:e}",
-                "mov {slab:e}, dword ptr fs:[{offset} + 4]",
-                "cmp {slab:e}, dword ptr [{hot} + 8]",
-                "jae 5f",
-                "shl {slab}, {shift}",
-                "add {slab}, qword ptr [{hot}]",
-                "movzx {current:e}, word ptr [{slab} + {class}*8]",
-                "cmp {current:x}, word ptr [{slab} + {class}*8 + 2]",
-                "jbe 5f",
-                "mov {item}, qword ptr [{slab} + {current}*8 - 8]",
-                "mov {next}, qword ptr [{slab} + {current}*8 - 16]",
-                "dec {current:e}",
-                "mov word ptr [{slab} + {class}*8], {current:x}",
-                "4:",
-                "prefetcht0 byte ptr [{next}]",
-                "5:",
-                item = out(reg) item,
-                slab = out(reg) _,
-                current = out(reg) _,
-                next = out(reg) _,
-                offset = in(reg) offset,
-                class = in(reg) class,
-                hot = in(reg) hot,
-                shift = const SLAB_SHIFT,
-                options(nostack)
-            );
-        }
-        item
-    }
-
-    /// Put an object on top of this CPU's stack; `false` if it is full.
-    #[inline(always)]
-    pub fn push(class: usize, item: usize) -> bool {
-        let hot = hot();
-        let offset = hot.offset.load(Ordering::Relaxed);
-        if offset == 0 {
-            return false;
-        }
-        let done: u32;
-        // SAFETY: as in `pop`. The slot above the top belongs to nobody before `current` counts
-        // it, so a sequence that is interrupted behind the first store has changed nothing.
-        unsafe {
-            asm!(
-                ".pushsection __rseq_cs, \"aw\"",
-                ".balign 32",
-                "6: .long 0, 0",
-                ".quad 3f, (4f - 3f), 7f",
-                ".popsection",
-                ".pushsection __rseq_failure, \"ax\"",
-                ".byte 0x0f, 0xb9, 0x3d",
-                ".long 0x53053053",
-                "7: jmp 2f",
-                ".popsection",
-                "2:",
-                "lea {slab}, [rip + 6b]",
-                "mov qword ptr fs:[{offset} + 8], {slab}",
-                "3:",
-                "xor {done:e}, {done:e}",
-                "mov {slab:e}, dword ptr fs:[{offset} + 4]",
-                "cmp {slab:e}, dword ptr [{hot} + 8]",
-                "jae 5f",
-                "shl {slab}, {shift}",
-                "add {slab}, qword ptr [{hot}]",
-                "movzx {current:e}, word ptr [{slab} + {class}*8]",
-                "cmp {current:x}, word ptr [{slab} + {class}*8 + 4]",
-                "jae 5f",
-                "mov qword ptr [{slab} + {current}*8], {item}",
-                "inc {current:e}",
-                "mov word ptr [{slab} + {class}*8], {current:x}",
-                "4:",
-                "inc {done:e}",
-                "5:",
-                done = out(reg) done,
-                slab = out(reg) _,
-                current = out(reg) _,
-                offset = in(reg) offset,
-                class = in(reg) class,
-                item = in(reg) item,
-                hot = in(reg) hot,
-                shift = const SLAB_SHIFT,
-                options(nostack)
-            );
-        }
-        done != 0
-    }
-
-    /// Put as many of `items` as there is room for on this CPU's stack, the last one on top; how
-    /// many it were.
-    pub fn push_all(class: usize, items: &[usize]) -> usize {
-        let hot = hot();
-        let offset = hot.offset.load(Ordering::Relaxed);
-        if offset == 0 || items.is_empty() {
-            return 0;
-        }
-        let done: usize;
-        // SAFETY: as in `push`; reads `items`.
-        unsafe {
-            asm!(
-                ".pushsection __rseq_cs, \"aw\"",
-                ".balign 32",
-                "6: .long 0, 0",
-                ".quad 3f, (4f - 3f), 7f",
-                ".popsection",
-                ".pushsection __rseq_failure, \"ax\"",
-                ".byte 0x0f, 0xb9, 0x3d",
-                ".long 0x53053053",
-                "7: jmp 2f",
-                ".popsection",
-                "2:",
-                "lea {slab}, [rip + 6b]",
-                "mov qword ptr fs:[{offset} + 8], {slab}",
-                "3:",
-                "xor {done:e}, {done:e}",
-                "mov {slab:e}, dword ptr fs:[{offset} + 4]",
-                "cmp {slab:e}, dword ptr [{hot} + 8]",
-                "jae 5f",
-                "shl {slab}, {shift}",
-                "add {slab}, qword ptr [{hot}]",
-                "movzx {current:e}, word ptr [{slab} + {class}*8]",
-                "movzx {room:e}, word ptr [{slab} + {class}*8 + 4]",
-                "sub {room}, {current}",
-                "jbe 5f",
-                "cmp {room}, {count}",
-                "cmova {room}, {count}",
-                "8:",
-                "mov {item}, qword ptr [{items} + {done}*8]",
-                "mov qword ptr [{slab} + {current}*8], {item}",
-                "inc {done}",
-                "inc {current:e}",
-                "cmp {done}, {room}",
-                "jb 8b",
-                "mov word ptr [{slab} + {class}*8], {current:x}",
-                "4:",
-                "5:",
-                done = out(reg) done,
-                slab = out(reg) _,
-                current = out(reg) _,
-                room = out(reg) _,
-                item = out(reg) _,
-                offset = in(reg) offset,
-                class = in(reg) class,
-                items = in(reg) items.as_ptr(),
-                count = in(reg) items.len(),
-                hot = in(reg) hot,
-                shift = const SLAB_SHIFT,
-                options(nostack)
-            );
-        }
-        done
-    }
-
-    /// Take up to `out.len()` objects from the top of this CPU's stack; how many it were.
-    pub fn pop_all(class: usize, out: &mut [usize]) -> usize {
-        let hot = hot();
-        let offset = hot.offset.load(Ordering::Relaxed);
-        if offset == 0 || out.is_empty() {
-            return 0;
-        }
-        let done: usize;
-        // SAFETY: as in `pop`; writes `out` only, which nobody else sees before it is over.
-        unsafe {
-            asm!(
-                ".pushsection __rseq_cs, \"aw\"",
-                ".balign 32",
-                "6: .long 0, 0",
-                ".quad 3f, (4f - 3f), 7f",
-                ".popsection",
-                ".pushsection __rseq_failure, \"ax\"",
-                ".byte 0x0f, 0xb9, 0x3d",
-                ".long 0x53053053",
-                "7: jmp 2f",
-                ".popsection",
-                "2:",
-                "lea {slab}, [rip + 6b]",
-                "mov qword ptr fs:[{offset} + 8], {slab}",
-                "3:",
-                "xor {done:e}, {done:e}",
-                "mov {slab:e}, dword ptr fs:[{offset} + 4]",
-                "cmp {slab:e}, dword ptr [{hot} + 8]",
-                "jae 5f",
-                "shl {slab}, {shift}",
-                "add {slab}, qword ptr [{hot}]",
-                "movzx {current:e}, word ptr [{slab} + {class}*8]",
-                "movzx {held:e}, word ptr [{slab} + {class}*8 + 2]",
-                "neg {held}",
-                "add {held}, {current}",
-                "jle 5f",
-                "cmp {held}, {count}",
-                "cmova {held}, {count}",
-                "8:",
-                "mov {item}, qword ptr [{slab} + {current}*8 - 8]",
-                "mov qword ptr [{out} + {done}*8], {item}",
-                "inc {done}",
-                "dec {current:e}",
-                "cmp {done}, {held}",
-                "jb 8b",
-                "mov word ptr [{slab} + {class}*8], {current:x}",
-                "4:",
-                "5:",
-                done = out(reg) done,
-                slab = out(reg) _,
-                current = out(reg) _,
-                held = out(reg) _,
-                item = out(reg) _,
-                offset = in(reg) offset,
-                class = in(reg) class,
-                out = in(reg) out.as_mut_ptr(),
-                count = in(reg) out.len(),
-                hot = in(reg) hot,
-                shift = const SLAB_SHIFT,
-                options(nostack)
-            );
-        }
-        done
-    }
-
-    /// Write the header of a class of `cpu`'s slab if it is still 0 and the thread runs there.
-    pub fn open(cpu: u32, class: usize, header: u64) {
-        let hot = hot();
-        let offset = hot.offset.load(Ordering::Relaxed);
-        if offset == 0 {
-            return;
-        }
-        // SAFETY: as in `pop`; the last store is the whole effect.
-        unsafe {
-            asm!(
-                ".pushsection __rseq_cs, \"aw\"",
-                ".balign 32",
-                "6: .long 0, 0",
-                ".quad 3f, (4f - 3f), 7f",
-                ".popsection",
-                ".pushsection __rseq_failure, \"ax\"",
-                ".byte 0x0f, 0xb9, 0x3d",
-                ".long 0x53053053",
-                "7: jmp 2f",
-                ".popsection",
-                "2:",
-                "lea {slab}, [rip + 6b]",
-                "mov qword ptr fs:[{offset} + 8], {slab}",
-                "3:",
-                "mov {slab:e}, dword ptr fs:[{offset} + 4]",
-                "cmp {slab:e}, {cpu:e}",
-                "jne 5f",
-                "cmp {slab:e}, dword ptr [{hot} + 8]",
-                "jae 5f",
-                "shl {slab}, {shift}",
-                "add {slab}, qword ptr [{hot}]",
-                "cmp qword ptr [{slab} + {class}*8], 0",
-                "jne 5f",
-                "mov qword ptr [{slab} + {class}*8], {header}",
-                "4:",
-                "5:",
-                slab = out(reg) _,
-                offset = in(reg) offset,
-                class = in(reg) class,
-                cpu = in(reg) cpu,
-                header = in(reg) header,
-                hot = in(reg) hot,
-                shift = const SLAB_SHIFT,
-                options(nostack)
-            );
-        }
-    }
-}
-
+#[path = "rseq/x86_64.rs"]
+mod sequences;
 #[cfg(not(target_arch = "x86_64"))]
-mod sequences {
-    //! Without sequences of its own an architecture uses per-thread caches.
+#[path = "rseq/none.rs"]
+mod sequences;
 
-    /// No area.
-    pub fn find() -> isize {
-        0
-    }
-    /// No CPU.
-    pub fn cpu() -> u32 {
-        u32::MAX
-    }
-    /// Nothing.
-    #[inline(always)]
-    pub fn pop(_class: usize) -> usize {
-        0
-    }
-    /// Not done.
-    #[inline(always)]
-    pub fn push(_class: usize, _item: usize) -> bool {
-        false
-    }
-    /// None.
-    pub fn push_all(_class: usize, _items: &[usize]) -> usize {
-        0
-    }
-    /// None.
-    pub fn pop_all(_class: usize, _out: &mut [usize]) -> usize {
-        0
-    }
-    /// Nothing.
-    pub fn open(_cpu: u32, _class: usize, _header: u64) {}
+pub use sequences::{cpu, find, open, pop_all, push, push_all};
+
+/// Take the object on top of this CPU's stack; 0 if there is none, or if allocations are counted.
+#[inline(always)]
+pub fn pop(class: usize) -> usize {
+    sequences::pop(class, hot().quick.load(Ordering::Relaxed))
 }
 
-pub use sequences::{cpu, find, open, pop, pop_all, push, push_all};
+/// As [`pop`], whether allocations are counted or not.
+#[inline(always)]
+pub fn pop_counted(class: usize) -> usize {
+    sequences::pop(class, hot().offset.load(Ordering::Relaxed))
+}

@@ -13,6 +13,9 @@
 //! | `PER_CPU` | `off`: caches belong to threads | `on` |
 //! | `TELEMETRY` | `off`: no shared page | `on` |
 //! | `STATISTICS` | `exit`: write the figures to standard error at the end | none |
+//! | `PROFILE` | file of the sampled heap profile, written at the end; `%p` is the process | none |
+//! | `PROFILE_RATE` | mean bytes from sample to sample; alone: sample, and write nothing at the end | `512KiB` |
+//! | `DUMP` | `SIGNAL` or `SIGNAL:FILE`: on that signal write the figures to standard error or the file's end, and the profile if there is one | none |
 //!
 //! Sizes take `KiB`, `MiB`, `GiB`, `TiB`; times `ms`, `s`, `min`. A value that cannot be read is
 //! reported in one line and ignored. A program that runs with more rights than its caller
@@ -22,13 +25,17 @@ use core::ffi::{CStr, c_char};
 
 use contigua_pageheap::{Config, Primary};
 
-use crate::sys;
+use crate::dump::Dump;
+use crate::files::FileName;
+use crate::{profile, sys};
 
 const PREFIX: &[u8] = b"CONTIGUA_MALLOC_";
 /// Free bytes in partly used huge pages from which on large objects lie close together in regions.
 /// A malloc has many of 300 KB to 4 MB; with the page heap's own default their ends cost up to
 /// twice the memory (`benches/malloc/large.c`).
 const REGION_SLACK_BYTES: u64 = 4 << 20;
+/// Bytes that may lie between samples on average.
+const RATES: core::ops::RangeInclusive<u64> = 1..=1 << 40;
 /// Of the environment that is read from `/proc`, before the C library has it.
 const EARLY_BYTES: usize = 256 << 10;
 
@@ -68,6 +75,11 @@ pub struct Settings {
     pub telemetry: bool,
     /// See the module.
     pub statistics_at_exit: bool,
+    /// See the module.
+    pub profile: Option<FileName>,
+    /// See the module.
+    pub dump: Option<Dump>,
+    profile_rate: Option<u64>,
 }
 
 impl Settings {
@@ -83,6 +95,9 @@ impl Settings {
         per_cpu: true,
         telemetry: true,
         statistics_at_exit: false,
+        profile: None,
+        dump: None,
+        profile_rate: None,
     };
 
     /// From the process's environment.
@@ -163,6 +178,11 @@ impl Settings {
             b"CACHE" => self.cache = Some(i32::try_from(bytes(value)?).ok()?),
             b"PER_CPU" => self.per_cpu = switch(value)?,
             b"TELEMETRY" => self.telemetry = switch(value)?,
+            b"DUMP" => self.dump = Some(Dump::parse(value)?),
+            b"PROFILE" => self.profile = Some(FileName::new(value)?),
+            b"PROFILE_RATE" => {
+                self.profile_rate = Some(bytes(value).filter(|rate| RATES.contains(rate))?);
+            }
             b"STATISTICS" => {
                 self.statistics_at_exit = match value {
                     b"exit" => true,
@@ -173,6 +193,12 @@ impl Settings {
             _ => return None,
         }
         Some(())
+    }
+
+    /// Mean bytes between samples, if a profile is wanted.
+    pub fn profile_rate(&self) -> Option<u64> {
+        self.profile_rate
+            .or(self.profile.map(|_| profile::DEFAULT_RATE))
     }
 
     /// What the page heap is told.
@@ -283,24 +309,27 @@ mod tests {
 
     #[test]
     fn does_each_variable_change_its_setting_and_only_known_ones_pass() {
-        let entries: [(&[u8], &[u8]); 11] = [
-            (b"RELEASE_RATE", b"2MiB"),
-            (b"INTERVAL", b"10s"),
-            (b"CACHE_INTERVAL", b"0"),
-            (b"BACKGROUND", b"idle"),
-            (b"LIMIT", b"1GiB"),
-            (b"SOFT_LIMIT", b"1GiB"),
-            (b"PRIMARY", b"1GiB"),
-            (b"CACHE", b"1MiB"),
-            (b"PER_CPU", b"off"),
-            (b"TELEMETRY", b"off"),
-            (b"STATISTICS", b"exit"),
+        let entries: [(&[u8], &[u8], &[u8]); 14] = [
+            (b"RELEASE_RATE", b"2MiB", b"?"),
+            (b"INTERVAL", b"10s", b"?"),
+            (b"CACHE_INTERVAL", b"0", b"?"),
+            (b"BACKGROUND", b"idle", b"?"),
+            (b"LIMIT", b"1GiB", b"?"),
+            (b"SOFT_LIMIT", b"1GiB", b"?"),
+            (b"PRIMARY", b"1GiB", b"?"),
+            (b"CACHE", b"1MiB", b"?"),
+            (b"PER_CPU", b"off", b"?"),
+            (b"TELEMETRY", b"off", b"?"),
+            (b"STATISTICS", b"exit", b"?"),
+            (b"DUMP", b"SIGUSR2:/tmp/%p", b"SIGSEGV"),
+            (b"PROFILE", b"/tmp/%p", b""),
+            (b"PROFILE_RATE", b"64KiB", b"0"),
         ];
-        for (name, value) in entries {
+        for (name, value, wrong) in entries {
             let mut settings = Settings::DEFAULT;
             assert!(settings.set(name, value).is_some());
             assert_ne!(settings, Settings::DEFAULT);
-            assert!(settings.set(name, b"?").is_none());
+            assert!(settings.set(name, wrong).is_none());
         }
         let mut settings = Settings::DEFAULT;
         assert!(settings.set(b"RATE", b"1").is_none());

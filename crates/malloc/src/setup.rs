@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::rseq::HOT;
 use crate::settings::Settings;
-use crate::{background, fork, front, pages, sys, telemetry};
+use crate::{background, dump, fork, front, pages, profile, sys, telemetry};
 
 const FRESH: u32 = 0;
 const RUNNING: u32 = 1;
@@ -51,6 +51,12 @@ fn initialise() {
         telemetry::configure(settings.telemetry, settings.statistics_at_exit);
         front::start(possible_cpus(), settings.cache, settings.per_cpu);
         STATE.store(READY, Ordering::Release);
+        if let Some(rate) = settings.profile_rate() {
+            profile::start(rate, settings.profile);
+        }
+        if let Some(dump) = &settings.dump {
+            dump::start(dump);
+        }
         // What follows may allocate, and finds the allocator ready.
         fork::register();
     });

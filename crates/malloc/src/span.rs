@@ -17,7 +17,7 @@ use crate::sys;
 pub struct Span {
     /// Neighbours in a list of its central cache.
     pub next: *mut Span,
-    /// See `next`.
+    /// See `next`. Of a large object: its stack in the profile (`profile::keep`), or null.
     pub previous: *mut Span,
     /// Where it begins.
     pub address: usize,

@@ -107,12 +107,21 @@ pub fn yield_now() {
 
 /// Nanoseconds of the monotonic clock, cheap and coarse (a few milliseconds).
 pub fn coarse_nanoseconds() -> u64 {
+    nanoseconds(libc::CLOCK_MONOTONIC_COARSE)
+}
+
+/// Nanoseconds since 1970.
+pub fn real_nanoseconds() -> u64 {
+    nanoseconds(libc::CLOCK_REALTIME)
+}
+
+fn nanoseconds(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
     // SAFETY: `time` is valid for the write.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut time) };
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
@@ -151,6 +160,18 @@ pub fn read_file<'a>(path: &CStr, buffer: &'a mut [u8]) -> &'a [u8] {
     &buffer[..length]
 }
 
+/// The process's number.
+pub fn process() -> i32 {
+    // SAFETY: no arguments, no memory.
+    unsafe { libc::getpid() }
+}
+
+/// `errno`.
+pub fn errno() -> i32 {
+    // SAFETY: the C library keeps a valid `errno` for each thread.
+    unsafe { *libc::__errno_location() }
+}
+
 /// Set `errno`.
 pub fn set_errno(value: i32) {
     // SAFETY: the C library keeps a valid `errno` for each thread.
@@ -179,6 +200,19 @@ impl<const N: usize> Line<N> {
         Self {
             bytes: [0; N],
             length: 0,
+        }
+    }
+
+    /// Begin anew.
+    pub fn clear(&mut self) {
+        self.length = 0;
+    }
+
+    /// Append a byte.
+    pub fn push(&mut self, byte: u8) {
+        if let Some(slot) = self.bytes.get_mut(self.length) {
+            *slot = byte;
+            self.length += 1;
         }
     }
 

@@ -46,10 +46,12 @@ pub fn collapse_early() {
     if !OUTGROWN.swap(false, Ordering::Relaxed) {
         return;
     }
+    // The kernel's number, which not every C library's header has yet (musl's has not).
+    const MADV_COLLAPSE: i32 = 25;
     let early = EARLY.lock();
     for &address in &early.addresses[..early.count] {
         // A page that was given back meanwhile is left alone by the kernel: it has no memory.
-        advise(address, HUGE_BYTES, libc::MADV_COLLAPSE);
+        advise(address, HUGE_BYTES, MADV_COLLAPSE);
     }
 }
 

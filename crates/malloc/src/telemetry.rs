@@ -4,11 +4,16 @@ use core::fmt::Write;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering, fence};
 
+use contigua_pageheap::Statistics;
+
 use crate::classes::{CLASSES, COUNT};
 use crate::layout::{MAGIC, Page, VERSION};
+use crate::lock::{Guarded, Lock};
 use crate::{front, heap, pages, setup, sys};
 
 const PAGE: usize = 4096;
+const WORDS: usize = size_of::<Page>() / 8;
+const SEQUENCE: usize = core::mem::offset_of!(Page, sequence) / 8;
 /// A process shows its figures once it has lived this long: short-lived ones are spared the calls.
 const GRACE_NANOSECONDS: u64 = 500_000_000;
 
@@ -33,13 +38,26 @@ pub fn after_fork() {
     STARTED.store(sys::coarse_nanoseconds(), Ordering::Relaxed);
 }
 
+/// What each class has.
+type Classes = [front::Cached; COUNT];
+/// Room for it that a signal handler's stack has not.
+static TRIED: Guarded<Classes> = Guarded::new([front::Cached::NONE; COUNT]);
+
+/// The lock of that room, for the fork handlers.
+pub fn lock() -> &'static Lock {
+    &TRIED.lock
+}
+
 /// All figures.
 pub fn collect() -> Page {
-    let heap = pages::statistics();
+    let classes = core::array::from_fn(front::cached);
+    figures(&pages::statistics(), &classes)
+}
+
+fn figures(heap: &Statistics, classes: &Classes) -> Page {
     let (large_in_use, large_objects) = heap::large();
     let mut all = front::Cached::default();
-    for class in 1..COUNT {
-        let cached = front::cached(class);
+    for cached in classes {
         all.cpu += cached.cpu;
         all.transfer += cached.transfer;
         all.central += cached.central;
@@ -135,8 +153,6 @@ fn share() -> Option<*mut AtomicU64> {
 }
 
 fn publish(shared: *mut AtomicU64, page: &Page) {
-    const WORDS: usize = size_of::<Page>() / 8;
-    const SEQUENCE: usize = core::mem::offset_of!(Page, sequence) / 8;
     const { assert!(size_of::<Page>() <= PAGE) };
     // SAFETY: `share` mapped a page of words, which are only accessed as atomics; `Page` is made
     // of words without padding.
@@ -157,24 +173,66 @@ fn publish(shared: *mut AtomicU64, page: &Page) {
     words[SEQUENCE].store((sequence | 1) + 1, Ordering::Release);
 }
 
+/// What the shared page says; `None` if there is none, or it is being written.
+pub fn last() -> Option<Page> {
+    let shared = SHARED.load(Ordering::Relaxed);
+    if shared.is_null() {
+        return None;
+    }
+    let mut page = Page::default();
+    // SAFETY: `share` mapped a page of words, which are only accessed as atomics; `Page` is made
+    // of words without padding, any of which is valid.
+    let (words, copy) = unsafe {
+        (
+            core::slice::from_raw_parts(shared, WORDS),
+            core::slice::from_raw_parts_mut((&raw mut page).cast::<u64>(), WORDS),
+        )
+    };
+    let before = words[SEQUENCE].load(Ordering::Acquire);
+    for (copy, word) in copy.iter_mut().zip(words) {
+        *copy = word.load(Ordering::Relaxed);
+    }
+    fence(Ordering::Acquire);
+    let after = words[SEQUENCE].load(Ordering::Relaxed);
+    (before == after && before.is_multiple_of(2)).then_some(page)
+}
+
 /// The figures as text: one a line, then the classes that have spans.
 pub fn write_text(out: &mut dyn Write) -> core::fmt::Result {
     setup::ensure();
-    for (name, value) in collect().figures() {
+    let classes = core::array::from_fn(front::cached);
+    write_page(out, &figures(&pages::statistics(), &classes))?;
+    write_classes(out, &classes)
+}
+
+/// As [`write_text`], without waiting for anybody: `None`, and nothing is written, if somebody
+/// holds a lock. Needs little stack.
+pub fn try_write_text(out: &mut dyn Write) -> Option<core::fmt::Result> {
+    let mut classes = TRIED.try_lock()?;
+    for (class, cached) in classes.iter_mut().enumerate() {
+        *cached = front::try_cached(class)?;
+    }
+    let page = figures(&pages::try_statistics()?, &classes);
+    Some(write_page(out, &page).and_then(|()| write_classes(out, &classes)))
+}
+
+/// Figures, one a line.
+pub fn write_page(out: &mut dyn Write, page: &Page) -> core::fmt::Result {
+    for (name, value) in page.figures() {
         writeln!(out, "{name:<24}{value:>20}")?;
     }
-    writeln!(
-        out,
-        "caches of               {:>20}",
-        if front::is_per_cpu() {
-            "CPUs"
-        } else {
-            "threads"
-        }
-    )?;
+    Ok(())
+}
+
+fn write_classes(out: &mut dyn Write, classes: &Classes) -> core::fmt::Result {
+    let caches = if front::is_per_cpu() {
+        "CPUs"
+    } else {
+        "threads"
+    };
+    writeln!(out, "caches of               {caches:>20}")?;
     writeln!(out, "  size    in use     cached       free")?;
-    for (class, known) in CLASSES.iter().enumerate().skip(1) {
-        let cached = front::cached(class);
+    for (known, cached) in CLASSES.iter().zip(classes) {
         if cached.spans > 0 {
             writeln!(
                 out,

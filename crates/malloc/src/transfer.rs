@@ -32,6 +32,11 @@ pub fn length(class: usize) -> usize {
     TRANSFER[class].lock().length
 }
 
+/// Objects of `class` in the transfer cache, unless its lock is held.
+pub fn try_length(class: usize) -> Option<usize> {
+    TRANSFER[class].try_lock().map(|cache| cache.length)
+}
+
 impl Transfer {
     fn slots(&mut self, class: usize) -> &mut [usize] {
         let capacity = usize::from(CLASSES[class].transfer_slots);

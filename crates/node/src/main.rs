@@ -3,6 +3,8 @@
 
 mod commands;
 mod guard;
+mod metrics;
+mod output;
 mod text;
 
 use std::io;

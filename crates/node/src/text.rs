@@ -18,6 +18,13 @@ pub fn size(bytes: u64) -> String {
     format!("{value:.decimals$} {}", UNITS[unit])
 }
 
+/// A size that is a whole number of some unit: `32 MB`.
+pub fn whole(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "kB", "MB", "GB", "TB"];
+    let unit = (bytes.max(1).trailing_zeros() / 10).min(4);
+    format!("{} {}", bytes >> (10 * unit), UNITS[unit as usize])
+}
+
 /// The size of frames of 4 KB.
 pub fn frames(frames: u64) -> String {
     size(frames * contigua_units::PAGE_BYTES)
@@ -100,6 +107,10 @@ mod tests {
         assert_eq!(size(0), "0 B");
         assert_eq!(size(4096), "4.00 kB");
         assert_eq!(size(25 << 30), "25.0 GB");
+        assert_eq!(
+            (whole(32 << 20), whole(1 << 30)),
+            ("32 MB".to_owned(), "1 GB".to_owned())
+        );
         assert_eq!(size(1023 << 20), "1.00 GB");
         assert_eq!(
             (count(1_234_567).as_str(), count(12).as_str()),

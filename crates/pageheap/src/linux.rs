@@ -99,7 +99,9 @@ impl Os for Linux {
 
     /// Linux 6.1 and later; others refuse.
     fn collapse(&mut self, address: usize) -> bool {
-        advise(address, HUGE_BYTES, libc::MADV_COLLAPSE)
+        // The kernel's number, which not every C library's header has yet (musl's has not).
+        const MADV_COLLAPSE: i32 = 25;
+        advise(address, HUGE_BYTES, MADV_COLLAPSE)
     }
 
     /// The coarse clock: a few milliseconds late and several times as cheap, which suits epochs of

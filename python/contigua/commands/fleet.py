@@ -14,6 +14,7 @@ from contigua.ageing import BLOCK_SIZES, FRAME
 from contigua.calibration import calibration
 from contigua.files import check_writable
 from contigua.fleet import FleetOptions, Row, kept_beside, simulate, write_parquet
+from contigua.fleet_report import figures, read_fleet, write_page
 from contigua.progress import FractionLine
 
 FILE = click.Path(path_type=Path)
@@ -21,7 +22,7 @@ FILE = click.Path(path_type=Path)
 
 @click.group("fleet")
 def fleet_commands() -> None:
-    """Simulate fleets of servers."""
+    """Simulate fleets of servers, and report on real ones."""
 
 
 @fleet_commands.command("simulate")
@@ -77,6 +78,40 @@ def simulate_command(
     }
     write_parquet(rows, output, notes)
     Console().print(fleet_table(rows))
+
+
+@fleet_commands.command("report")
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
+@click.option(
+    "-o",
+    "--output",
+    type=FILE,
+    default=Path("fleet.html"),
+    show_default=True,
+    help="HTML page to write.",
+)
+@click.option("--parquet", type=FILE, help="Table to write, one row per snapshot.")
+def report_command(paths: tuple[Path, ...], output: Path, parquet: Path | None) -> None:
+    """Report on real servers, from snapshots that contigua-node took.
+
+    PATHS are snapshots, and directories with snapshots in them. Files that are damaged, or of
+    another version, are counted and passed over.
+    """
+    check_writable(output)
+    console = Console()
+    with console.status("reading snapshots") as status:
+        fleet = read_fleet(paths, parquet, lambda count: status.update(f"{count} snapshots read"))
+    write_page(fleet, output)
+    for problem, count in fleet.skipped.items():
+        click.echo(f"{count} files passed over: {problem.value}", err=True)
+    for name in fleet.named:
+        click.echo(f"  {name}", err=True)
+    if not fleet.rows:
+        raise click.ClickException("no snapshot could be read")
+    table = Table("", "here", "paper 000", title=f"{len(fleet.rows)} servers", title_justify="left")
+    for cells in figures(fleet.rows):
+        table.add_row(*cells)
+    console.print(table)
 
 
 def fleet_table(rows: list[Row]) -> Table:

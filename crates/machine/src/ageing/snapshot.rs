@@ -4,6 +4,8 @@
 //! bit for pinned blocks), order and number of consecutive blocks, six bytes each, little-endian;
 //! then a byte for the type of each pageblock.
 
+mod live;
+
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -193,16 +195,24 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Reads a file.
+    /// Reads a file: one of ours, or of a real server (`contigua-node scan --snapshot`).
     ///
     /// # Errors
     /// [`SnapshotError::Io`], [`SnapshotError::Format`].
     pub fn load(path: &Path) -> Result<Self, SnapshotError> {
-        let file = File::open(path).map_err(|error| SnapshotError::Io {
-            path: path.to_owned(),
-            error,
-        })?;
-        Self::read(file).map_err(|problem| SnapshotError::Format {
+        let open = || {
+            File::open(path).map_err(|error| SnapshotError::Io {
+                path: path.to_owned(),
+                error,
+            })
+        };
+        let read = match contigua_live::snapshot::SnapshotReader::new(open()?) {
+            Ok(reader) => live::convert(reader),
+            // Another format; perhaps ours.
+            Err(contigua_live::snapshot::SnapshotError::Damaged(_)) => Self::read(open()?),
+            Err(error) => Err(error.to_string()),
+        };
+        read.map_err(|problem| SnapshotError::Format {
             path: path.to_owned(),
             problem,
         })

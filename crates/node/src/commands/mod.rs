@@ -1,7 +1,11 @@
 //! One file each for the commands.
 
 mod guard;
+mod heap;
+mod manual;
 mod scan;
+mod tlb;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -11,7 +15,12 @@ use clap::Subcommand;
 #[derive(Subcommand)]
 pub enum Command {
     Scan(scan::Arguments),
+    Watch(watch::Arguments),
+    Heap(heap::Arguments),
+    Tlb(tlb::Arguments),
     Guard(Box<guard::Arguments>),
+    #[command(hide = true)]
+    Manual(manual::Arguments),
 }
 
 impl Command {
@@ -23,6 +32,10 @@ impl Command {
     pub fn run(self) -> anyhow::Result<ExitCode> {
         match self {
             Self::Scan(arguments) => scan::run(&arguments)?,
+            Self::Watch(arguments) => watch::run(&arguments)?,
+            Self::Heap(arguments) => heap::run(&arguments)?,
+            Self::Tlb(arguments) => tlb::run(&arguments)?,
+            Self::Manual(arguments) => manual::run(&arguments)?,
             Self::Guard(arguments) => return guard::run(*arguments),
         }
         Ok(ExitCode::SUCCESS)

@@ -1,25 +1,57 @@
 //! `contigua-node scan`: what every frame of this machine is, and how contiguous its memory is.
 
+mod picture;
+mod table;
 mod text;
 
+use std::fs::File;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::Args;
+use contigua_live::blocks::{Block, ByBlock};
+use contigua_live::picture::Look;
 use contigua_live::proc::System;
-use contigua_live::report::{Nobody, Options, look};
-use contigua_live::scan::Pace;
+use contigua_live::report::{LookError, Options, Report, look};
+use contigua_live::scan::{Pace, Run, Sink};
+use contigua_live::snapshot::SnapshotWriter;
 
-/// Look at every frame of memory: what it is, how contiguous memory is, and who is in the way.
+use crate::output::Output;
+use table::BlockTable;
+
+/// Look at every frame of memory: what it is, how contiguous memory is, and who is in the way
+///
+/// Frames may be looked at by root, or with `CAP_DAC_READ_SEARCH` and `CAP_SYS_ADMIN`; others get
+/// what the kernel's summaries say.
 #[derive(Args)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is an option of the command line"
+)]
 pub struct Arguments {
     /// Print the report as JSON
-    #[arg(long)]
+    #[arg(long, conflicts_with = "picture")]
     json: bool,
 
-    /// Do not look at frames: only what the kernel's own summaries say, in no time
+    /// Write a table with a row for each block of 2 MB
+    #[arg(long, value_name = "FILE")]
+    parquet: Option<PathBuf>,
+
+    /// Write everything to a file that `contigua fleet report` and `contigua run --age` read
+    #[arg(long, value_name = "FILE")]
+    snapshot: Option<PathBuf>,
+
+    /// Write a picture of physical memory
+    #[arg(long, value_name = "FILE")]
+    png: Option<PathBuf>,
+
+    /// Show a picture of physical memory
     #[arg(long)]
+    picture: bool,
+
+    /// Do not look at frames: only what the kernel's own summaries say, in no time
+    #[arg(long, conflicts_with_all = ["parquet", "snapshot", "png", "picture", "sites"])]
     quick: bool,
 
     /// Name the allocation sites of unmovable frames, on kernels booted with `page_owner=on` (slow)
@@ -55,14 +87,111 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
         frames: !arguments.quick,
         sites: arguments.sites,
     };
-    let report = look(&system, options, &mut Nobody)?;
+    let mut outputs = Outputs::open(arguments, &system)?;
+    let report = outputs.look(&system, options)?;
+    let wants_frames = arguments.parquet.is_some()
+        || arguments.snapshot.is_some()
+        || arguments.png.is_some()
+        || arguments.picture;
+    if report.frames.is_none() && wants_frames {
+        let missing = report.missing.first();
+        let why = missing.map_or_else(String::new, |of| {
+            format!("{}; it takes {}", of.why, of.needs)
+        });
+        bail!("files and pictures show frames, and these cannot be seen: {why}");
+    }
+    let looks = outputs.finish(&report)?;
+    if let Some(path) = &arguments.png {
+        picture::write_png(path, &looks)?;
+    }
     let mut out = io::BufWriter::new(io::stdout().lock());
     if arguments.json {
-        serde_json::to_writer_pretty(&mut out, &report).context("standard output")?;
+        serde_json::to_writer_pretty(&mut out, &report).map_err(io::Error::from)?;
         writeln!(out)?;
+    } else if arguments.picture {
+        picture::print(&mut out, &looks)?;
     } else {
         text::write(&mut out, &report)?;
     }
     out.flush()?;
     Ok(())
+}
+
+/// Whoever sees the runs of a scan.
+struct Outputs<'a> {
+    snapshot: Option<(SnapshotWriter<'a, File>, Output)>,
+    table: Option<BlockTable>,
+    looks: Vec<Look>,
+}
+
+impl Outputs<'_> {
+    fn open(arguments: &Arguments, system: &System) -> anyhow::Result<Self> {
+        let snapshot = match &arguments.snapshot {
+            Some(path) => {
+                let output = Output::create(path)?;
+                let file = output.file()?;
+                Some((
+                    SnapshotWriter::new(file).with_context(|| name(path))?,
+                    output,
+                ))
+            }
+            None => None,
+        };
+        let table = match &arguments.parquet {
+            Some(path) => Some(BlockTable::create(path, &system.zones()?)?),
+            None => None,
+        };
+        Ok(Self {
+            snapshot,
+            table,
+            looks: Vec::new(),
+        })
+    }
+
+    fn look(&mut self, system: &System, options: Options) -> Result<Report, LookError> {
+        let Self {
+            snapshot,
+            table,
+            looks,
+        } = self;
+        let mut runs = Split {
+            snapshot: snapshot.as_mut().map(|(writer, _)| writer),
+            blocks: ByBlock::new(|block: &Block| {
+                looks.push(Look::of(block));
+                table.as_mut().map_or(Ok(()), |table| table.push(block))
+            }),
+        };
+        let report = look(system, options, &mut runs)?;
+        runs.blocks.finish()?;
+        Ok(report)
+    }
+
+    fn finish(self, report: &Report) -> anyhow::Result<Vec<Look>> {
+        if let Some((writer, output)) = self.snapshot {
+            writer.finish(report).with_context(|| output.name())?;
+            output.keep()?;
+        }
+        if let Some(table) = self.table {
+            table.finish(report)?;
+        }
+        Ok(self.looks)
+    }
+}
+
+struct Split<'a, 'b, F> {
+    snapshot: Option<&'a mut SnapshotWriter<'b, File>>,
+    blocks: ByBlock<F>,
+}
+
+impl<F: FnMut(&Block) -> io::Result<()>> Sink for Split<'_, '_, F> {
+    fn take(&mut self, run: Run) -> io::Result<()> {
+        if let Some(snapshot) = &mut self.snapshot {
+            snapshot.take(run)?;
+        }
+        self.blocks.take(run)
+    }
+}
+
+fn name(path: &Path) -> String {
+    path.display().to_string()
 }

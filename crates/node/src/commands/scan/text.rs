@@ -7,7 +7,7 @@ use contigua_live::classify::Class;
 use contigua_live::report::{FrameReport, Report, SpoilerReport};
 use contigua_units::Order;
 
-use crate::text::{Table, between, count, duration, frames, percent, size};
+use crate::text::{Table, between, count, duration, frames, percent, size, whole};
 
 /// Cgroups and sites that are shown; JSON has all.
 const SHOWN: usize = 10;
@@ -94,9 +94,7 @@ fn write_unexplained(out: &mut impl Write, seen: &FrameReport) -> io::Result<()>
 fn write_contiguity(out: &mut impl Write, seen: &FrameReport) -> io::Result<()> {
     let mut table = Table::default();
     let sizes = seen.sizes.iter();
-    let header = sizes
-        .clone()
-        .map(|of| size(of.block_bytes).replace(".00", ""));
+    let header = sizes.clone().map(|of| whole(of.block_bytes));
     table.row([String::new()].into_iter().chain(header));
     let mut row = |name: &str, cell: &dyn Fn(&contigua_live::report::SizeReport) -> String| {
         table.row([name.to_owned()].into_iter().chain(sizes.clone().map(cell)));
@@ -261,10 +259,7 @@ fn write_lists(out: &mut impl Write, report: &Report) -> io::Result<()> {
         let blocks = report.listed_blocks(order);
         let share = blocks as f64 * f64::from(order.frames()) / free.max(1) as f64;
         table.row([
-            format!(
-                "in free blocks of {}",
-                size(order.bytes()).replace(".00", "")
-            ),
+            format!("in free blocks of {}", whole(order.bytes())),
             count(blocks),
             percent(share),
         ]);
@@ -273,7 +268,7 @@ fn write_lists(out: &mut impl Write, report: &Report) -> io::Result<()> {
         let largest = report.listed_blocks(Order::BUDDY_MAX);
         let most = largest >> (order.get() - Order::BUDDY_MAX.get());
         table.row([
-            format!("free blocks of {}", size(order.bytes()).replace(".00", "")),
+            format!("free blocks of {}", whole(order.bytes())),
             format!("at most {}", count(most)),
         ]);
     }
@@ -322,10 +317,7 @@ fn write_kernel(out: &mut impl Write, report: &Report) -> io::Result<()> {
     for pool in &report.huge_pools {
         if pool.total > 0 {
             table.row([
-                format!(
-                    "HugeTLB pages of {}",
-                    size(pool.page_bytes).replace(".00", "")
-                ),
+                format!("HugeTLB pages of {}", whole(pool.page_bytes)),
                 format!("{}, {} free", count(pool.total), count(pool.free)),
             ]);
         }

@@ -1,0 +1,278 @@
+//! What the process tells when it gets a signal that the environment names: its figures as text,
+//! and its heap profile if it takes one.
+//!
+//! The handler takes no lock that the interrupted thread may hold: it tries each, and if one is
+//! not to be had it shows what the shared page last said and leaves the rest to the next slow
+//! path. A profile is always left to one, because it needs memory.
+
+use core::fmt::Write;
+use core::mem::MaybeUninit;
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+
+use crate::files::{self, FileName};
+use crate::lock::Guarded;
+use crate::sys::{self, Line};
+use crate::{profile, telemetry};
+
+/// What is to be written at the next occasion.
+const TEXT: u8 = 1;
+const PROFILE: u8 = 2;
+static PENDING: AtomicU8 = AtomicU8::new(0);
+static OUTPUT: Guarded<Output> = Guarded::new(Output {
+    name: None,
+    owner: 0,
+    line: Line::new(),
+    file: 2,
+    bytes: [0; 512],
+    length: 0,
+});
+/// The handler that was there before us, and whether it wants to know more than the number.
+static PREVIOUS: AtomicUsize = AtomicUsize::new(0);
+static PREVIOUS_ASKS: AtomicBool = AtomicBool::new(false);
+
+/// What the environment says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dump {
+    signal: i32,
+    file: Option<FileName>,
+}
+
+/// Signals that people send; those that faults raise are not among them.
+const SIGNALS: [(&[u8], i32); 11] = [
+    (b"HUP", libc::SIGHUP),
+    (b"INT", libc::SIGINT),
+    (b"QUIT", libc::SIGQUIT),
+    (b"USR1", libc::SIGUSR1),
+    (b"USR2", libc::SIGUSR2),
+    (b"TERM", libc::SIGTERM),
+    (b"URG", libc::SIGURG),
+    (b"VTALRM", libc::SIGVTALRM),
+    (b"PROF", libc::SIGPROF),
+    (b"WINCH", libc::SIGWINCH),
+    (b"PWR", libc::SIGPWR),
+];
+
+impl Dump {
+    /// `SIGNAL` or `SIGNAL:FILE`; signals by name, with `SIG` or without, or as `RTMIN+n`.
+    pub fn parse(value: &[u8]) -> Option<Self> {
+        let colon = value.iter().position(|&byte| byte == b':');
+        let (name, file) = match colon {
+            Some(at) => (&value[..at], Some(FileName::new(&value[at + 1..])?)),
+            None => (value, None),
+        };
+        let name = name.strip_prefix(b"SIG").unwrap_or(name);
+        let signal = if let Some(number) = name.strip_prefix(b"RTMIN+") {
+            let number: i32 = core::str::from_utf8(number).ok()?.parse().ok()?;
+            libc::SIGRTMIN()
+                .checked_add(number)
+                .filter(|signal| (libc::SIGRTMIN()..=libc::SIGRTMAX()).contains(signal))?
+        } else {
+            SIGNALS.iter().find(|(known, _)| *known == name)?.1
+        };
+        Some(Self { signal, file })
+    }
+}
+
+/// Listen to the signal from now on. The program's own handler, if it sets one later, wins.
+pub fn start(dump: &Dump) {
+    {
+        let mut output = OUTPUT.lock();
+        (output.name, output.owner) = (dump.file, sys::process());
+    }
+    // SAFETY: both structures are initialised before they are used; the handler has the type that
+    // `SA_SIGINFO` asks for and outlives the process's interest, as the library is never unloaded.
+    // Needed because signals are the system's.
+    unsafe {
+        let mut action = MaybeUninit::<libc::sigaction>::zeroed().assume_init();
+        let mut previous = MaybeUninit::<libc::sigaction>::zeroed().assume_init();
+        action.sa_sigaction = handle as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
+        libc::sigfillset(&raw mut action.sa_mask);
+        libc::sigaction(dump.signal, null_mut(), &raw mut previous);
+        if previous.sa_sigaction != libc::SIG_DFL && previous.sa_sigaction != libc::SIG_IGN {
+            let asks = previous.sa_flags & libc::SA_SIGINFO != 0;
+            PREVIOUS_ASKS.store(asks, Ordering::Relaxed);
+            PREVIOUS.store(previous.sa_sigaction, Ordering::Relaxed);
+        }
+        if libc::sigaction(dump.signal, &raw const action, null_mut()) != 0 {
+            sys::message(format_args!(
+                "CONTIGUA_MALLOC_DUMP: no handler for signal {}: error {}",
+                dump.signal,
+                sys::errno()
+            ));
+        }
+    }
+}
+
+/// The lock of the output, for the fork handlers.
+pub fn lock() -> &'static crate::lock::Lock {
+    &OUTPUT.lock
+}
+
+/// In the child of a fork: what the parent was asked is the parent's.
+pub fn after_fork() {
+    PENDING.store(0, Ordering::Relaxed);
+}
+
+extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    sys::preserving_errno(|| {
+        if !write(false) {
+            PENDING.fetch_or(TEXT, Ordering::Relaxed);
+        }
+        if profile::is_on() {
+            PENDING.fetch_or(PROFILE, Ordering::Relaxed);
+        }
+    });
+    let previous = PREVIOUS.load(Ordering::Relaxed);
+    if previous != 0 {
+        // SAFETY: the address of a handler that somebody set with the flag that is kept beside it.
+        unsafe {
+            if PREVIOUS_ASKS.load(Ordering::Relaxed) {
+                type Handler = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
+                core::mem::transmute::<usize, Handler>(previous)(signal, info, context);
+            } else {
+                core::mem::transmute::<usize, extern "C" fn(i32)>(previous)(signal);
+            }
+        }
+    }
+}
+
+/// Write what a handler left to others. Called in slow paths, under no lock.
+#[inline]
+pub fn occasion() {
+    if PENDING.load(Ordering::Relaxed) != 0 {
+        write_pending();
+    }
+}
+
+#[cold]
+fn write_pending() {
+    let pending = PENDING.swap(0, Ordering::Relaxed);
+    if pending & TEXT != 0 {
+        write(true);
+    }
+    if pending & PROFILE != 0 {
+        profile::write_to_environment();
+    }
+}
+
+/// Write the figures; `false` if some have to follow. With `patience` this waits for locks.
+fn write(patience: bool) -> bool {
+    let output = if patience {
+        Some(OUTPUT.lock())
+    } else {
+        OUTPUT.try_lock()
+    };
+    let Some(mut output) = output else {
+        return false;
+    };
+    if !output.open() {
+        return true;
+    }
+    let whole = output.text(patience);
+    output.close();
+    whole
+}
+
+/// A file, and text for it in pieces: a handler's stack has no room for all of it.
+struct Output {
+    name: Option<FileName>,
+    /// The process that the environment spoke to.
+    owner: i32,
+    line: Line<{ FileName::EXPANDED }>,
+    file: i32,
+    bytes: [u8; 512],
+    length: usize,
+}
+
+impl Output {
+    fn open(&mut self) -> bool {
+        self.file = 2;
+        if let Some(name) = self.name {
+            self.line.clear();
+            let opened = name
+                .expand(&mut self.line, self.owner == sys::process())
+                .map_or(Err(libc::ENAMETOOLONG), files::append);
+            match opened {
+                Ok(file) => self.file = file,
+                Err(number) => {
+                    sys::message(format_args!(
+                        "CONTIGUA_MALLOC_DUMP: the file cannot be opened: error {number}"
+                    ));
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    fn close(&mut self) {
+        self.flush();
+        if self.file != 2 {
+            files::close(self.file);
+        }
+    }
+
+    fn flush(&mut self) {
+        let _ = files::write(self.file, &self.bytes[..self.length]);
+        self.length = 0;
+    }
+
+    fn text(&mut self, patience: bool) -> bool {
+        let process = sys::process();
+        let _ = writeln!(self, "contigua-malloc: figures of process {process}");
+        if patience {
+            let _ = telemetry::write_text(self);
+            return true;
+        }
+        if telemetry::try_write_text(self).is_some() {
+            return true;
+        }
+        let _ = match telemetry::last() {
+            Some(page) => {
+                let age = sys::coarse_nanoseconds().saturating_sub(page.nanoseconds);
+                let _ = writeln!(self, "as of {} ms ago; newer ones follow", age / 1_000_000);
+                telemetry::write_page(self, &page)
+            }
+            None => writeln!(self, "they follow: the allocator is at work"),
+        };
+        false
+    }
+}
+
+impl Write for Output {
+    fn write_str(&mut self, text: &str) -> core::fmt::Result {
+        for &byte in text.as_bytes() {
+            if self.length == self.bytes.len() {
+                self.flush();
+            }
+            self.bytes[self.length] = byte;
+            self.length += 1;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_a_signal_known_by_its_names_and_a_fault_not() {
+        let signal = |value: &[u8]| Dump::parse(value).map(|dump| dump.signal);
+        assert_eq!(signal(b"SIGUSR1"), Some(libc::SIGUSR1));
+        assert_eq!(signal(b"QUIT:/tmp/a:b"), Some(libc::SIGQUIT));
+        assert_eq!(signal(b"RTMIN+3"), Some(libc::SIGRTMIN() + 3));
+        for wrong in [
+            &b"SEGV"[..],
+            b"KILL",
+            b"",
+            b"USR1:",
+            b"RTMIN+99",
+            b"RTMIN+-1",
+        ] {
+            assert_eq!(signal(wrong), None);
+        }
+    }
+}

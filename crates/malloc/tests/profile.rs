@@ -1,0 +1,317 @@
+//! Does the heap profile say who has the memory, and does `pprof` understand it?
+//!
+//! The files are read twice: by a small reader of `profile.proto` here, and by `go tool pprof`
+//! where Go is installed.
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::{CACHES, compile, run};
+
+/// A field of a message: its number, and a number or bytes.
+enum Value<'a> {
+    Number(u64),
+    Bytes(&'a [u8]),
+}
+
+fn variable(bytes: &mut &[u8]) -> u64 {
+    let mut value = 0;
+    for shift in (0..64).step_by(7) {
+        let (&byte, rest) = bytes.split_first().expect("a whole number");
+        *bytes = rest;
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte < 0x80 {
+            return value;
+        }
+    }
+    panic!("a number of more than 64 bits");
+}
+
+fn fields(mut bytes: &[u8]) -> Vec<(u64, Value<'_>)> {
+    let mut fields = Vec::new();
+    while !bytes.is_empty() {
+        let tag = variable(&mut bytes);
+        let value = match tag & 7 {
+            0 => Value::Number(variable(&mut bytes)),
+            2 => {
+                let length = variable(&mut bytes) as usize;
+                let (value, rest) = bytes.split_at(length);
+                bytes = rest;
+                Value::Bytes(value)
+            }
+            other => panic!("wire type {other}"),
+        };
+        fields.push((tag >> 3, value));
+    }
+    fields
+}
+
+/// Numbers of a message by field; packed ones as a list.
+fn numbers(bytes: &[u8]) -> BTreeMap<u64, Vec<u64>> {
+    let mut found = BTreeMap::<_, Vec<_>>::new();
+    for (field, value) in fields(bytes) {
+        let list = found.entry(field).or_default();
+        match value {
+            Value::Number(number) => list.push(number),
+            Value::Bytes(mut packed) => {
+                while !packed.is_empty() {
+                    list.push(variable(&mut packed));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Allocated objects and bytes, and objects and bytes in use, by the size of the objects.
+type BySize = BTreeMap<u64, [u64; 4]>;
+
+struct Profile {
+    by_size: BySize,
+    period: u64,
+    /// Begin, end, file and build id.
+    mappings: Vec<(u64, u64, String, String)>,
+}
+
+impl Profile {
+    fn read(path: &Path) -> Self {
+        let output = Command::new("gzip").arg("-dc").arg(path).output();
+        let output = output.expect("gzip is an essential package");
+        assert!(output.status.success(), "{output:?}");
+        let all = fields(&output.stdout);
+        let strings: Vec<&str> = all
+            .iter()
+            .filter_map(|(field, value)| match value {
+                Value::Bytes(text) if *field == 6 => {
+                    Some(std::str::from_utf8(text).expect("UTF-8"))
+                }
+                _ => None,
+            })
+            .collect();
+        let text = |index: u64| strings[index as usize].to_owned();
+        let messages = |wanted: u64| {
+            all.iter().filter_map(move |(field, value)| match value {
+                Value::Bytes(bytes) if *field == wanted => Some(*bytes),
+                _ => None,
+            })
+        };
+        let number = |wanted: u64| {
+            all.iter().find_map(|(field, value)| match value {
+                Value::Number(number) if *field == wanted => Some(*number),
+                _ => None,
+            })
+        };
+        assert_eq!(strings[0], "");
+        let kinds: Vec<_> = messages(1)
+            .map(numbers)
+            .map(|kind| (text(kind[&1][0]), text(kind[&2][0])))
+            .collect();
+        let names = [
+            "alloc_objects",
+            "alloc_space",
+            "inuse_objects",
+            "inuse_space",
+        ];
+        let units = ["count", "bytes", "count", "bytes"];
+        for (index, (kind, unit)) in kinds.iter().enumerate() {
+            assert_eq!((kind.as_str(), unit.as_str()), (names[index], units[index]));
+        }
+        assert_eq!(text(number(14).expect("a default")), "inuse_space");
+
+        let mappings: Vec<_> = messages(3)
+            .map(numbers)
+            .enumerate()
+            .map(|(index, mapping)| {
+                assert_eq!(mapping[&1], [index as u64 + 1]);
+                let id = mapping.get(&6).map_or(String::new(), |id| text(id[0]));
+                (mapping[&2][0], mapping[&3][0], text(mapping[&5][0]), id)
+            })
+            .collect();
+        let mut locations = BTreeSet::new();
+        for location in messages(4).map(numbers) {
+            let (address, mapping) = (location[&3][0], location[&2][0]);
+            assert!(locations.insert(location[&1][0]), "locations are numbered");
+            if mapping != 0 {
+                let (begin, end, ..) = &mappings[mapping as usize - 1];
+                assert!((begin..end).contains(&&address));
+            }
+        }
+        let mut by_size = BySize::new();
+        for sample in messages(2) {
+            let lists = fields(sample);
+            let (mut places, mut values, mut size) = (Vec::new(), Vec::new(), 0);
+            for (field, value) in lists {
+                let Value::Bytes(mut bytes) = value else {
+                    panic!("packed fields and labels only");
+                };
+                match field {
+                    1 | 2 => {
+                        let list = if field == 1 { &mut places } else { &mut values };
+                        while !bytes.is_empty() {
+                            list.push(variable(&mut bytes));
+                        }
+                    }
+                    _ => size = numbers(bytes)[&3][0],
+                }
+            }
+            assert!(!places.is_empty() && places.iter().all(|place| locations.contains(place)));
+            let sum = by_size.entry(size).or_insert([0; 4]);
+            for (sum, value) in sum.iter_mut().zip(values) {
+                *sum += value;
+            }
+        }
+        Self {
+            by_size,
+            period: number(12).expect("a period"),
+            mappings,
+        }
+    }
+}
+
+/// Run `profile.c`; the profile that it wrote itself, in a directory that goes away.
+fn profile(kind: &str, rate: &str, caches: &[(&str, &str); 1]) -> (tempfile::TempDir, PathBuf) {
+    let program = compile("profile.c", &[]);
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("heap.pb.gz");
+    let variables = [caches[0], ("CONTIGUA_MALLOC_PROFILE_RATE", rate)];
+    let output = run(&program, &[kind, path.to_str().expect("UTF-8")], &variables);
+    assert!(
+        output.status.success() && output.stderr.is_empty(),
+        "{kind}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    (directory, path)
+}
+
+#[test]
+fn are_figures_exact_when_everything_is_a_sample() {
+    for caches in CACHES {
+        let (_directory, path) = profile("exact", "1", &caches);
+        let profile = Profile::read(&path);
+        assert_eq!(profile.period, 1);
+        let expect = |size: u64, allocated: u64, live: u64| {
+            let found = profile.by_size.get(&size).copied().unwrap_or_default();
+            let expected = [allocated, allocated * size, live, live * size];
+            assert_eq!(found, expected, "objects of {size}");
+        };
+        expect(1024, 100, 60);
+        expect(4096, 50, 0);
+        expect(2048, 20, 20);
+        expect(2304, 30, 30);
+        expect(1 << 20, 11, 10);
+        for megabytes in 2..8 {
+            expect(megabytes << 20, 1, 0);
+        }
+        expect(8 << 20, 1, 1);
+        let program = &profile.mappings[0];
+        assert!(program.2.ends_with("profile.out"), "{program:?}");
+        let library = profile
+            .mappings
+            .iter()
+            .find(|known| known.2.contains("/libc.so"));
+        for known in [program, library.expect("the C library")] {
+            assert!(known.3.len() == 40, "no build id in {known:?}");
+        }
+    }
+}
+
+#[test]
+fn are_sampled_figures_right_on_average() {
+    for caches in CACHES {
+        let (_directory, path) = profile("sampled", "64KiB", &caches);
+        let profile = Profile::read(&path);
+        // 3,125 and 12,500 samples are expected, so a tenth is more than five standard
+        // deviations.
+        for (size, live) in [(1024u64, true), (4096, false)] {
+            let [objects, bytes, live_objects, live_bytes] = profile.by_size[&size];
+            assert!((180_000..220_000).contains(&objects), "{objects} of {size}");
+            assert!(
+                bytes.abs_diff(objects * size) < 200 * size,
+                "{bytes} in {objects}"
+            );
+            let expected = if live { (objects, bytes) } else { (0, 0) };
+            assert_eq!((live_objects, live_bytes), expected);
+        }
+    }
+}
+
+#[test]
+fn can_profiles_be_written_while_others_allocate_and_fork() {
+    for caches in CACHES {
+        let (_directory, path) = profile("busy", "10KiB", &caches);
+        Profile::read(&path);
+        Profile::read(&PathBuf::from(format!("{}.child", path.display())));
+    }
+}
+
+#[test]
+fn does_each_process_write_a_file_of_its_own_at_its_end() {
+    let program = compile("profile.c", &[]);
+    for (name, expected) in [("heap.%p", 0), ("heap", 1)] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join(name);
+        let variables = [("CONTIGUA_MALLOC_PROFILE", path.to_str().expect("UTF-8"))];
+        assert!(run(&program, &["fork", "-"], &variables).status.success());
+        let files: Vec<_> = std::fs::read_dir(&directory)
+            .expect("a directory")
+            .map(|entry| entry.expect("an entry").path())
+            .collect();
+        assert_eq!(files.len(), 2, "{files:?}");
+        assert_eq!(files.iter().filter(|&file| *file == path).count(), expected);
+        for file in files {
+            assert_eq!(Profile::read(&file).period, 512 << 10);
+        }
+    }
+}
+
+#[test]
+fn is_a_profile_that_nobody_takes_an_error() {
+    let program = compile("profile.c", &[]);
+    let output = run(&program, &["off", "/nonexistent/profile"], &[]);
+    assert!(output.status.success(), "{output:?}");
+    let variables = [("CONTIGUA_MALLOC_PROFILE", "/nonexistent/profile")];
+    let output = run(&program, &["-", "-"], &variables);
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && message.contains("CONTIGUA_MALLOC_PROFILE"),
+        "{message}"
+    );
+}
+
+#[test]
+fn does_pprof_name_the_functions() {
+    if Command::new("go").arg("version").output().is_err() {
+        eprintln!("no Go, and so no `go tool pprof`; not tested");
+        return;
+    }
+    let (directory, path) = profile("exact", "1", &CACHES[0]);
+    let output = Command::new("go")
+        .args(["tool", "pprof", "-top", "-unit=KB", "-nodefraction=0"])
+        .arg(&path)
+        .env("PPROF_TMPDIR", directory.path())
+        .output()
+        .expect("go");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{output:?}");
+    assert!(text.contains("Type: inuse_space"), "{text}");
+    for (function, kilobytes) in [
+        ("large_keeper", "10240kB"),
+        ("grower", "8192kB"),
+        ("small_keeper", "60kB"),
+        ("aligned_keeper", "40kB"),
+        ("clean_keeper", "67.50kB"),
+    ] {
+        let line = text
+            .lines()
+            .find(|line| line.ends_with(&format!(" {function}")));
+        let line = line.unwrap_or_else(|| panic!("no {function} in {text}"));
+        assert!(
+            line.trim_start().starts_with(&format!("{kilobytes} ")),
+            "{line}"
+        );
+    }
+    assert!(!text.contains("malloc\n"), "allocators are hidden: {text}");
+}

@@ -1,0 +1,171 @@
+//! `contigua-node heap`: the figures of processes that run under our malloc.
+
+use std::fs;
+use std::io::{self, Write};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use contigua_malloc::layout::{Error, Figure, Kind, Reader, Unit};
+use serde_json::{Map, Value, json};
+
+use crate::metrics;
+use crate::text::{Table, count, duration, size};
+
+/// Show the heap of processes that run under `libcontigua_malloc`
+///
+/// Processes of other users take root, or `CAP_SYS_PTRACE`.
+#[derive(Args)]
+pub struct Arguments {
+    /// The processes
+    #[arg(value_name = "PID", required_unless_present = "all")]
+    processes: Vec<u32>,
+
+    /// All processes that show figures
+    #[arg(long, conflicts_with = "processes")]
+    all: bool,
+
+    /// Print figures as JSON
+    #[arg(long, conflicts_with = "prometheus")]
+    json: bool,
+
+    /// Print figures as Prometheus metrics
+    #[arg(long)]
+    prometheus: bool,
+}
+
+struct Process {
+    number: u32,
+    command: String,
+    figures: Vec<Figure>,
+}
+
+/// Shows figures.
+///
+/// # Errors
+/// When a process that was named shows none, or none does.
+pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let processes = if arguments.all {
+        find_all()?
+    } else {
+        let named = arguments.processes.iter();
+        named
+            .map(|&number| read(number))
+            .collect::<Result<_, _>>()?
+    };
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    if arguments.json {
+        serde_json::to_writer_pretty(&mut out, &json(&processes)).map_err(io::Error::from)?;
+        writeln!(out)?;
+    } else if arguments.prometheus {
+        out.write_all(prometheus(&processes).as_bytes())?;
+    } else {
+        for process in &processes {
+            write_text(&mut out, process)?;
+        }
+    }
+    out.flush()?;
+    Ok(())
+}
+
+fn read(number: u32) -> Result<Process, Error> {
+    let page = Reader::of_process(number)?.read()?;
+    let command = fs::read_to_string(format!("/proc/{number}/comm"));
+    Ok(Process {
+        number,
+        command: command.unwrap_or_default().trim().to_owned(),
+        figures: page.known().collect(),
+    })
+}
+
+fn find_all() -> anyhow::Result<Vec<Process>> {
+    let mut processes = Vec::new();
+    let mut denied = 0;
+    for entry in fs::read_dir("/proc").context("/proc")? {
+        let name = entry.context("/proc")?.file_name();
+        let Some(number) = name.to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        match read(number) {
+            Ok(process) => processes.push(process),
+            // Most processes show none, and some end while we look.
+            Err(Error::NoPage { .. } | Error::NoProcess { .. }) => {}
+            Err(Error::Denied { .. }) => denied += 1,
+            Err(error) => eprintln!("contigua-node: {error}"),
+        }
+    }
+    if processes.is_empty() {
+        match denied {
+            0 => bail!("no process shows figures; start one with LD_PRELOAD=libcontigua_malloc.so"),
+            _ => bail!(
+                "no process that we may look at shows figures; {denied} others take root or \
+                 CAP_SYS_PTRACE"
+            ),
+        }
+    }
+    processes.sort_unstable_by_key(|process| process.number);
+    Ok(processes)
+}
+
+fn write_text(out: &mut impl Write, process: &Process) -> io::Result<()> {
+    writeln!(out, "process {} ({})", process.number, process.command)?;
+    let mut table = Table::default();
+    for figure in &process.figures {
+        let value = match figure.unit {
+            Unit::Bytes => size(figure.value),
+            Unit::Nanoseconds => duration(figure.value as f64 / 1e9),
+            Unit::Count => count(figure.value),
+        };
+        let name = match figure.unit {
+            Unit::Nanoseconds => "written, since the machine started".to_owned(),
+            _ => figure.name.replace('_', " "),
+        };
+        table.row([name, value]);
+    }
+    table.lines().try_for_each(|line| writeln!(out, "{line}"))
+}
+
+fn json(processes: &[Process]) -> Value {
+    let processes = processes.iter().map(|process| {
+        let figures = process.figures.iter();
+        let figures = figures.map(|figure| (figure.name.to_owned(), figure.value.into()));
+        json!({
+            "pid": process.number,
+            "command": process.command,
+            "figures": figures.collect::<Map<String, Value>>(),
+        })
+    });
+    Value::Array(processes.collect())
+}
+
+fn prometheus(processes: &[Process]) -> String {
+    let mut metrics = metrics::Metrics::default();
+    // A newer process may have figures that an older one lacks.
+    let most = processes.iter().max_by_key(|process| process.figures.len());
+    for (index, figure) in most
+        .iter()
+        .flat_map(|process| process.figures.iter().enumerate())
+    {
+        let (unit, kind, divisor) = match (figure.unit, figure.kind) {
+            (Unit::Bytes, Kind::Counter) => ("_bytes_total", metrics::Kind::Counter, 1.0),
+            (Unit::Bytes, Kind::Gauge) => ("_bytes", metrics::Kind::Gauge, 1.0),
+            (Unit::Nanoseconds, _) => ("_seconds", metrics::Kind::Gauge, 1e9),
+            (Unit::Count, Kind::Counter) => ("_total", metrics::Kind::Counter, 1.0),
+            (Unit::Count, Kind::Gauge) => ("", metrics::Kind::Gauge, 1.0),
+        };
+        let name = figure.name.trim_end_matches("_total");
+        let name = if figure.unit == Unit::Nanoseconds {
+            "written"
+        } else {
+            name
+        };
+        metrics.family(&format!("contigua_heap_{name}{unit}"), kind, figure.help);
+        for process in processes {
+            if let Some(figure) = process.figures.get(index) {
+                let number = process.number.to_string();
+                let labels = [("pid", number.as_str()), ("command", &process.command)];
+                metrics.figure(&labels, figure.value as f64 / divisor);
+            }
+        }
+    }
+    metrics.into_text()
+}

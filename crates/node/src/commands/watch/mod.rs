@@ -1,0 +1,179 @@
+//! `contigua-node watch`: the same figures all the time, as Prometheus metrics.
+//!
+//! What the kernel sums up itself is read when somebody asks. The scan of all frames, which costs
+//! a second of CPU time for 24 GB, happens seldom, on a thread of its own that sleeps after each
+//! 128 MB.
+
+mod figures;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow};
+use clap::Args;
+use contigua_live::proc::System;
+use contigua_live::report::{Nobody, Options, Report, look};
+use contigua_live::scan::Pace;
+use std::io::{self, Write};
+
+use crate::metrics::Metrics;
+use crate::output::Output;
+use figures::{Summaries, add_scan};
+
+/// Bytes that are scanned between two sleeps.
+const CHUNK_BYTES: u64 = 128 << 20;
+
+/// Serve the same figures as Prometheus metrics, cheaply
+#[derive(Args)]
+pub struct Arguments {
+    /// Where to serve /metrics
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9835")]
+    listen: SocketAddr,
+
+    /// Write metrics to a file for the node exporter's textfile collector instead of serving them
+    #[arg(long, value_name = "FILE.prom", conflicts_with = "listen")]
+    textfile: Option<PathBuf>,
+
+    /// Print metrics once, frames included, and end
+    #[arg(long, conflicts_with_all = ["listen", "textfile"])]
+    once: bool,
+
+    /// Seconds between two writings of the file
+    #[arg(long, value_name = "SECONDS", default_value_t = 15)]
+    interval: u64,
+
+    /// Minutes between two scans of all frames; 0 for never
+    #[arg(long, value_name = "MINUTES", default_value_t = 60)]
+    scan_interval: u64,
+
+    /// Seconds over which a scan of all frames is spread
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    scan_duration: u64,
+
+    /// Directory with the proc and sys of the machine to look at
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_value = "/",
+        hide_default_value = true
+    )]
+    root: PathBuf,
+}
+
+/// The last scan of all frames.
+type Last = Arc<Mutex<Option<Report>>>;
+
+/// Watches until it is killed.
+///
+/// # Errors
+/// When the address or file cannot be had, or the machine says nothing.
+pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let system = System::at(&arguments.root);
+    let last = Last::default();
+    if arguments.once {
+        scan(&system, Pace::default(), &last)?;
+        io::stdout().write_all(metrics(&system, &last)?.as_bytes())?;
+        return Ok(());
+    }
+    // Fails here rather than in a thread, and says what is missing.
+    let memory = system.zones()?.iter().map(|zone| zone.present).sum::<u64>() * 4096;
+    if arguments.scan_interval > 0 {
+        if let Err(error) = system.page_files() {
+            eprintln!("contigua-node: frames are not scanned: {error}");
+        } else {
+            let chunks = (memory / CHUNK_BYTES).max(1);
+            let pace = Pace {
+                threads: 1,
+                pause: Duration::from_secs(arguments.scan_duration) / chunks as u32,
+            };
+            let every = Duration::from_secs(60 * arguments.scan_interval);
+            let (system, last) = (system.clone(), Arc::clone(&last));
+            thread::spawn(move || scan_again_and_again(&system, pace, every, &last));
+        }
+    }
+    match &arguments.textfile {
+        Some(path) => {
+            let every = Duration::from_secs(arguments.interval.max(1));
+            loop {
+                write(path, &metrics(&system, &last)?)?;
+                thread::sleep(every);
+            }
+        }
+        None => serve(&system, arguments.listen, &last),
+    }
+}
+
+fn scan_again_and_again(system: &System, pace: Pace, every: Duration, last: &Last) {
+    loop {
+        let started = Instant::now();
+        if let Err(error) = scan(system, pace, last) {
+            eprintln!("contigua-node: {error:#}");
+        }
+        thread::sleep(every.saturating_sub(started.elapsed()));
+    }
+}
+
+fn scan(system: &System, pace: Pace, last: &Last) -> anyhow::Result<()> {
+    let options = Options {
+        pace,
+        frames: true,
+        sites: false,
+    };
+    let report = look(system, options, &mut Nobody)?;
+    *last.lock().unwrap_or_else(PoisonError::into_inner) = Some(report);
+    Ok(())
+}
+
+fn metrics(system: &System, last: &Last) -> anyhow::Result<String> {
+    let summaries = Summaries::read(system)?;
+    let mut metrics = Metrics::default();
+    summaries.add_to(&mut metrics);
+    let last = last.lock().unwrap_or_else(PoisonError::into_inner);
+    add_scan(last.as_ref(), &mut metrics);
+    Ok(metrics.into_text())
+}
+
+/// The node exporter must never see half a file.
+fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    let output = Output::create(path)?;
+    output
+        .file()?
+        .write_all(text.as_bytes())
+        .with_context(|| output.name())?;
+    output.keep()
+}
+
+fn serve(system: &System, address: SocketAddr, last: &Last) -> anyhow::Result<()> {
+    let server = tiny_http::Server::http(address)
+        .map_err(|error| anyhow!("{address} cannot be listened on: {error}"))?;
+    eprintln!(
+        "contigua-node: serving http://{}/metrics",
+        server.server_addr()
+    );
+    for request in server.incoming_requests() {
+        let answer = answer(system, last, request.url());
+        // Whoever asked may have gone.
+        let _ = request.respond(answer);
+    }
+    Ok(())
+}
+
+fn answer(system: &System, last: &Last, url: &str) -> tiny_http::Response<io::Cursor<Vec<u8>>> {
+    let (status, text) = match url.split('?').next() {
+        Some("/metrics") => match metrics(system, last) {
+            Ok(text) => (200, text),
+            Err(error) => (500, format!("{error:#}\n")),
+        },
+        Some("/") => (200, "contigua-node: see /metrics\n".to_owned()),
+        _ => (404, "there is only /metrics\n".to_owned()),
+    };
+    let kind = tiny_http::Header::from_bytes("Content-Type", "text/plain; version=0.0.4");
+    let answer = tiny_http::Response::from_string(text).with_status_code(status);
+    match kind {
+        Ok(kind) => answer.with_header(kind),
+        Err(()) => answer,
+    }
+}
