@@ -13,9 +13,9 @@ from contigua_vm.scatter import Scatter, scan, status
 #: The kernel has 1 GiB and a block of its highest zone, block 32; the rest is movable. Without that
 #: block, the first that moves would be the whole of that zone, which the kernel uses first, so that
 #: it could not come back.
-SPLIT = {"memory_mib": 2304, "low_mib": 1024, "options": "nokaslr movablecore=1152M"}
+SPLIT = {"memory_mib": 2560, "low_mib": 1024, "options": "nokaslr movablecore=1408M"}
 #: So large a reserve makes the kernel's zones short at once: one block moves for each look.
-HURRY = "--once --reserve 900MiB"
+HURRY = "--once --reserve 1000MiB"
 STEPS = [
     "before-intent",
     "during-store",
@@ -97,7 +97,7 @@ def test_it_may_die_at_every_step(linux, node, workloads):
         # And at moments that nobody chose.
         for delay in range(0, 200, 20):
             guest.run(
-                f"contigua-node guard --reserve 900MiB --interval 50ms >/dev/null & "
+                f"contigua-node guard --reserve 1000MiB --interval 50ms >/dev/null & "
                 f"usleep {delay}000; kill -9 $!; wait"
             )
             guest.check("contigua-node guard recover")
@@ -107,11 +107,11 @@ def test_it_may_die_at_every_step(linux, node, workloads):
 
 
 def test_a_block_that_does_not_go_is_given_up(linux, node, workloads):
-    more = {"memory_mib": 2816, "options": "nokaslr movablecore=1664M"}
+    more = {"memory_mib": 3072, "options": "nokaslr movablecore=1920M"}
     with guarded(linux, node, workloads, **more) as guest:
         scatter = Scatter(guest)
         # 650 MiB in the lowest blocks of Movable, which are the first at the border.
-        scatter.do("fill 1950")
+        scatter.do("fill 2250")
         # Pages in pipes keep an additional reference, so that the kernel tries for ever.
         scatter.do("splice 2000 pinned")
         before = layout(guest)
