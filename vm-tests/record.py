@@ -27,11 +27,11 @@ def record(version: str) -> None:
     with Guest(
         kernel(version),
         Initramfs(programs=programs),
-        memory_mib=384,
+        memory_mib=512,
         options="nokaslr movablecore=128M",
     ) as guest:
         scatter = Scatter(guest)
-        scatter.do("fill 160")
+        scatter.do("fill 260")
         scatter.do("shed 24")
         scatter.do("take mix 12 kernel")
         guest.check(f"echo 4 >{HUGE}")

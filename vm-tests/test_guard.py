@@ -10,10 +10,12 @@ import pytest
 from contigua_vm import Guest, Initramfs
 from contigua_vm.scatter import Scatter, scan, status
 
-#: Memory of which 1 GiB is the kernel's, and the rest movable, all of it above 4 GiB.
-SPLIT = {"memory_mib": 2304, "low_mib": 1024, "options": "nokaslr movablecore=1280M"}
+#: The kernel has 1 GiB and a block of its highest zone, block 32; the rest is movable. Without that
+#: block, the first that moves would be the whole of that zone, which the kernel uses first, so that
+#: it could not come back.
+SPLIT = {"memory_mib": 2560, "low_mib": 1024, "options": "nokaslr movablecore=1408M"}
 #: So large a reserve makes the kernel's zones short at once: one block moves for each look.
-HURRY = "--once --reserve 500MiB"
+HURRY = "--once --reserve 1000MiB"
 STEPS = [
     "before-intent",
     "during-store",
@@ -37,11 +39,14 @@ def guarded(linux, node, workloads, **options):
 
 def layout(guest):
     """Every block's state and zone."""
-    blocks = guest.check(
-        "cd /sys/devices/system/memory; "
-        "for one in memory*; do echo $one $(cat $one/state) $(cat $one/valid_zones); done"
-    )
-    return dict(line.split(" ", 1) for line in blocks.splitlines())
+    lines = guest.check(
+        "cd /sys/devices/system/memory; grep -H . memory*/state memory*/valid_zones"
+    ).splitlines()
+    blocks = {}
+    for line in sorted(lines):
+        name, value = line.split(":", 1)
+        blocks.setdefault(name.split("/")[0], []).append(value)
+    return {name: " ".join(values) for name, values in blocks.items()}
 
 
 def movable(guest):
@@ -53,13 +58,13 @@ def test_the_border_moves_and_comes_back(linux, node, workloads):
     with guarded(linux, node, workloads) as guest:
         before = layout(guest)
         dry = guest.check(f"contigua-node guard {HURRY} --dry-run")
-        assert "dry run: would move block 32 from Movable to the kernel's zones" in dry
+        assert "dry run: would move block 33 from Movable to the kernel's zones" in dry
         assert layout(guest) == before
         told = guest.check(f"contigua-node guard {HURRY}")
-        assert "moved block 32 from Movable" in told
+        assert "moved block 33 from Movable" in told
         assert "below the" in told
-        assert layout(guest) == {**before, "memory32": "online Normal"}
-        assert status(guest)["state"]["originals"] == {"32": "movable"}
+        assert layout(guest) == {**before, "memory33": "online Normal"}
+        assert status(guest)["state"]["originals"] == {"33": "movable"}
         told = guest.check("contigua-node guard release")
         assert told.endswith("every block is where it was\n")
         assert layout(guest) == before
@@ -92,7 +97,7 @@ def test_it_may_die_at_every_step(linux, node, workloads):
         # And at moments that nobody chose.
         for delay in range(0, 200, 20):
             guest.run(
-                f"contigua-node guard --reserve 500MiB --interval 50ms >/dev/null & "
+                f"contigua-node guard --reserve 1000MiB --interval 50ms >/dev/null & "
                 f"usleep {delay}000; kill -9 $!; wait"
             )
             guest.check("contigua-node guard recover")
@@ -102,19 +107,21 @@ def test_it_may_die_at_every_step(linux, node, workloads):
 
 
 def test_a_block_that_does_not_go_is_given_up(linux, node, workloads):
-    with guarded(linux, node, workloads) as guest:
+    more = {"memory_mib": 3072, "options": "nokaslr movablecore=1920M"}
+    with guarded(linux, node, workloads, **more) as guest:
         scatter = Scatter(guest)
-        scatter.do("fill 900")
+        # 650 MiB in the lowest blocks of Movable, which are the first at the border.
+        scatter.do("fill 2250")
         # Pages in pipes keep an additional reference, so that the kernel tries for ever.
         scatter.do("splice 2000 pinned")
         before = layout(guest)
-        told = guest.check("contigua-node guard --once --reserve 330MiB --limit 1s", limit=120)
+        told = guest.check(f"contigua-node guard {HURRY} --limit 1s", limit=120)
         assert told.count("gave up on block") == 3, told
         assert "not done within 1 s" in told
         assert layout(guest) == before
         assert status(guest)["state"]["intent"] is None
         scatter.do("drop pinned")
-        told = guest.check("contigua-node guard --once --reserve 330MiB", limit=120)
+        told = guest.check(f"contigua-node guard {HURRY}", limit=120)
         assert "moved block" in told
 
 

@@ -63,7 +63,7 @@ class Guest:
     options
         More words for the kernel's command line, such as ``movablecore=1G``.
     processors
-        How many; emulated, so more than one costs the host.
+        How many; they take turns, so that more than one boots slowly.
     hotplug_mib
         How much memory may be plugged in later.
     low_mib
@@ -108,11 +108,14 @@ class Guest:
         # QEMU 7.2 emulates cmpxchg16b with wrong flags, of which kernels die sooner or later.
         command = [
             *("qemu-system-x86_64", "-accel", "tcg", "-machine", machine, "-cpu", "max,cx16=off"),
+            # Time is counted in instructions, so that a guest does not see how busy its host is.
+            *("-icount", "shift=2"),
             *("-nodefaults", "-display", "none", "-no-reboot", "-smp", str(processors)),
             *("-m", memory, "-kernel", str(kernel.image), "-initrd", str(archive)),
             *("-append", words, "-serial", f"file:{self.log}"),
             *("-chardev", f"socket,id=agent,path={folder / 'agent'},server=on,wait=off"),
-            *("-device", "isa-serial,chardev=agent,index=1"),
+            # On PCI, whose interrupts are levels: a busy host loses edges, and the line hangs.
+            *("-device", "pci-serial,chardev=agent"),
             *("-qmp", f"unix:{folder / 'qmp'},server=on,wait=off"),
         ]
         for node in range(numa_nodes if numa_nodes > 1 else 0):

@@ -1,6 +1,6 @@
 #!/bin/sh
 # The guest's first process: mounts what programs expect, then runs the commands that arrive on the
-# second serial line. One command is one line "NUMBER SECONDS BASE64-OF-A-SCRIPT"; its answer stands
+# serial line on PCI. One command is one line "NUMBER SECONDS BASE64-OF-A-SCRIPT"; its answer stands
 # between "@begin NUMBER EXIT-CODE" and "@end NUMBER": what it said, gzip in base64.
 /bin/busybox mkdir -p /bin /usr/bin /sbin /usr/sbin /var/lib
 /bin/busybox --install -s /bin
@@ -16,7 +16,9 @@ for module in /modules/*.ko; do
     [ -e "$module" ] && { insmod "$module" || echo "insmod $module failed"; }
 done
 ulimit -n 1000000
-line=/dev/ttyS1
+for device in /sys/class/tty/ttyS*; do
+    case $(readlink -f $device/device) in */pci0000*) line=/dev/${device##*/} ;; esac
+done
 stty -F $line raw -echo
 exec 3<>$line
 echo "@ready" >&3

@@ -1,10 +1,9 @@
-"""The workload that scatters kernel memory, and a guest's memory as its kernel counts it."""
+"""The workload that scatters kernel memory, and what a guest's memory is good for then."""
 
 from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass
 from typing import Any
 
 from contigua_vm.errors import VmError
@@ -43,22 +42,6 @@ class Scatter:
                 raise VmError(f"{command}: the workload was killed:\n{log}")
             time.sleep(0.3)
         raise VmError(f"{command}: not done after {limit:.0f} s")
-
-
-@dataclass(frozen=True)
-class Contiguity:
-    """What a guest's memory is like.
-
-    Attributes
-    ----------
-    huge_pages
-        Pages of 2 MB that it could allocate.
-    gigantic_pages
-        Pages of 1 GB that it could allocate.
-    """
-
-    huge_pages: int
-    gigantic_pages: int
 
 
 HUGE = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
