@@ -7,13 +7,15 @@ SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Carg
 	pyproject.toml $(shell find python/contigua -name '*.py' -o -name '*.toml')
 
 .PHONY: help demo test test-rust test-python soak check-protocol experiments bench lint fmt setup malloc-library clean
-.PHONY: bench-malloc install-malloc help demo test test-rust test-python soak check-protocol experiments bench lint fmt setup clean
+.PHONY: check-malloc miri bench-malloc install-malloc help demo test test-rust test-python soak check-protocol experiments bench lint fmt setup clean
 
 help:
 	@echo 'make demo   set up, run redis and a graph search on simulated servers, show the tables'
 	@echo 'make test   set up, run all tests'
 	@echo 'make soak   10^8 operations on the page allocator, a minute'
 	@echo 'make check-protocol  visit every state of small machines that migrate a page (five minutes)'
+	@echo 'make check-malloc  the malloc under thread and address sanitizers (nightly; minutes)'
+	@echo 'make miri   the unit tests of the heap and the malloc under Miri (nightly; minutes)'
 	@echo 'make experiments  repeat the published figures, the quick way (minutes)'
 	@echo 'make bench  measure speed (Criterion for parts, whole runs for the rest)'
 	@echo 'make bench-malloc  compare our malloc with four others (minutes; writes docs/malloc.md)'
@@ -26,7 +28,7 @@ demo: setup workloads/bin/gups
 	scripts/require redis-benchmark redis-tools
 	scripts/demo
 
-test: test-rust test-python
+test: test-rust check-malloc test-python
 
 test-rust:
 	cargo test --workspace --exclude contigua-qemu-plugin --exclude contigua-py
@@ -38,6 +40,21 @@ test-python: setup malloc-library workloads/bin/gups
 	scripts/require memcached memcached
 	scripts/require nginx nginx
 	$(BIN)/pytest
+
+# Each says so and succeeds where the nightly toolchain or its parts are missing.
+check-malloc:
+	scripts/sanitize-malloc thread
+	scripts/sanitize-malloc thread unlock
+	scripts/sanitize-malloc thread twice
+	scripts/sanitize-malloc address
+	scripts/sanitize-malloc address early
+
+# Leaks: metadata lives as long as the process. Provenance: addresses come from a page map.
+miri: export MIRIFLAGS = -Zmiri-disable-isolation -Zmiri-permissive-provenance -Zmiri-ignore-leaks
+miri:
+	cargo +nightly miri test -p contigua-pageheap --lib
+	cargo +nightly miri test -p contigua-malloc --no-default-features --lib -- \
+		--skip classes::tests --skip settings::tests
 
 soak:
 	cargo test --release -p contigua-frames --test soak -- --ignored
