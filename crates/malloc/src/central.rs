@@ -208,7 +208,7 @@ pub fn give(class: usize, objects: &[usize]) {
                     if (*span).free + early >= CLASSES[class].objects {
                         central.file(span, NO_LIST);
                         central.spans -= 1;
-                        central.free -= usize::from(CLASSES[class].objects);
+                        central.free -= usize::from((*span).free);
                         empty[count] = span;
                         count += 1;
                         (span, begin, end) = (null_mut(), 0, 0);
