@@ -47,7 +47,7 @@ check-malloc:
 	scripts/sanitize-malloc thread unlock
 	scripts/sanitize-malloc thread twice
 	scripts/sanitize-malloc address
-	scripts/sanitize-malloc address early
+	scripts/sanitize-malloc address short
 
 # Leaks: metadata lives as long as the process. Provenance: addresses come from a page map.
 miri: export MIRIFLAGS = -Zmiri-disable-isolation -Zmiri-permissive-provenance -Zmiri-ignore-leaks

@@ -287,6 +287,8 @@ fn resize(span: NonNull<Span>, size: usize) -> bool {
         }
         wanted
     } else {
+        // In a build that shows that tests notice, the object becomes too short.
+        let wanted = wanted - usize::from(cfg!(contigua_fault = "short"));
         pages::shrink(address, count, wanted)
     };
     LARGE_BYTES.fetch_add(
