@@ -9,6 +9,8 @@ SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Carg
 .PHONY: help demo test test-rust test-python test-vm vm-programs soak check-protocol check-programs \
 	check-malloc-aarch64 experiments bench bench-malloc install-malloc malloc-library node deb lint fmt \
 	setup clean
+.PHONY: help demo test test-rust test-python soak check-protocol experiments bench lint fmt setup malloc-library clean
+.PHONY: check-malloc miri bench-malloc install-malloc help demo test test-rust test-python soak check-protocol experiments bench lint fmt setup clean
 
 help:
 	@echo 'make demo   set up, run redis and a graph search on simulated servers, show the tables'
@@ -16,6 +18,8 @@ help:
 	@echo 'make test-vm  run the tests in virtual machines under QEMU (minutes; needs the network once)'
 	@echo 'make soak   10^8 operations on the page allocator, a minute'
 	@echo 'make check-protocol  visit every state of small machines that migrate a page (five minutes)'
+	@echo 'make check-malloc  the malloc under thread and address sanitizers (nightly; minutes)'
+	@echo 'make miri   the unit tests of the heap and the malloc under Miri (nightly; minutes)'
 	@echo 'make experiments  repeat the published figures, the quick way (minutes)'
 	@echo 'make bench  measure speed (Criterion for parts, whole runs for the rest)'
 	@echo 'make bench-malloc  compare our malloc with four others (minutes; writes docs/malloc.md)'
@@ -32,7 +36,7 @@ demo: setup workloads/bin/gups
 	scripts/require redis-benchmark redis-tools
 	scripts/demo
 
-test: test-rust test-python
+test: test-rust check-malloc test-python
 
 test-rust:
 	cargo test --workspace --exclude contigua-qemu-plugin --exclude contigua-py
@@ -55,6 +59,21 @@ vm-programs:
 	scripts/require busybox busybox-static
 	scripts/require cc gcc
 	! command -v rustup >/dev/null || rustup target add x86_64-unknown-linux-musl
+
+# Each says so and succeeds where the nightly toolchain or its parts are missing.
+check-malloc:
+	scripts/sanitize-malloc thread
+	scripts/sanitize-malloc thread unlock
+	scripts/sanitize-malloc thread twice
+	scripts/sanitize-malloc address
+	scripts/sanitize-malloc address short
+
+# Leaks: metadata lives as long as the process. Provenance: addresses come from a page map.
+miri: export MIRIFLAGS = -Zmiri-disable-isolation -Zmiri-permissive-provenance -Zmiri-ignore-leaks
+miri:
+	cargo +nightly miri test -p contigua-pageheap --lib
+	cargo +nightly miri test -p contigua-malloc --no-default-features --lib -- \
+		--skip classes::tests --skip settings::tests
 
 soak:
 	cargo test --release -p contigua-frames --test soak -- --ignored

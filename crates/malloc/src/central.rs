@@ -218,12 +218,10 @@ pub fn give(class: usize, objects: &[usize]) {
                         invalid(object);
                     }
                     central.free += 1;
-                    // In a build that shows that tests notice, spans go back too early.
-                    let early = u16::from(cfg!(contigua_fault = "early"));
-                    if (*span).free + early >= CLASSES[class].objects {
+                    if (*span).free == CLASSES[class].objects {
                         central.file(span, NO_LIST);
                         central.spans -= 1;
-                        central.free -= usize::from(CLASSES[class].objects);
+                        central.free -= usize::from((*span).free);
                         empty[count] = span;
                         count += 1;
                         (span, begin, end) = (null_mut(), 0, 0);

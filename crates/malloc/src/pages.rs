@@ -77,9 +77,12 @@ pub fn grow(address: usize, from: usize, to: usize) -> bool {
 /// Make a run shorter; how many pages it has then.
 pub fn shrink(address: usize, from: usize, to: usize) -> usize {
     let pages = from as u32;
-    HEAP.lock()
+    let mut heap = HEAP.lock();
+    let now = heap
         .shrink_in_place(Span { address, pages }, to as u32)
-        .pages as usize
+        .pages as usize;
+    sanitizer::freed(address + now * PAGE_BYTES, (from - now) * PAGE_BYTES);
+    now
 }
 
 /// Whether slow paths give memory back as time passes (a background thread may do it instead).

@@ -140,8 +140,10 @@ impl Span {
 
     fn bitmap(&mut self) -> &mut [u64] {
         let words = usize::from(CLASSES[usize::from(self.class)].objects).div_ceil(64);
+        // By its address: a pointer made from `self` reaches as far as `self`, not to what follows.
+        let first = (&raw mut *self) as usize + size_of::<Span>();
         // SAFETY: `create` put this many words behind the span, and they are borrowed with it.
-        unsafe { core::slice::from_raw_parts_mut((&raw mut *self).add(1).cast::<u64>(), words) }
+        unsafe { core::slice::from_raw_parts_mut(first as *mut u64, words) }
     }
 
     /// Take up to `out.len()` objects, lowest first; how many it were. Addresses of objects that

@@ -6,6 +6,8 @@
 //! access to an atomic only, so that not every order of three accesses is tried. Miri and
 //! `ThreadSanitizer` look at the same code in other ways.)
 
+#![cfg(not(miri))]
+
 #[path = "../src/lock.rs"]
 #[allow(dead_code, unreachable_pub, reason = "fork handlers are not here")]
 mod lock;
