@@ -55,4 +55,7 @@ mutant kv 's/    uint64_t items = free_table/    struct item *extra = calloc(1, 
 mutant random 's/sum += \*(const volatile/sum += 1 + *(const volatile/' --size 4M --reads 1000
 mutant random 's/= mix64(page);$/= page;/' --size 4M --reads 10000
 mutant sparse 's/= page + 1;/= page;/' --size 4M --stride 7
+# An entry is damaged when it is replaced, or takes the key of another.
+mutant waves 's/            \*entry = make(key, bytes, random);/& (*entry)->word[0]++;/' --entries 500
+mutant waves 's/^        present = left;/        present = left; if (wave == 1) entries[0]->key = 3;/' --entries 500
 echo "mutants: $count, all noticed"

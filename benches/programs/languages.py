@@ -45,7 +45,7 @@ def java(trial: Trial) -> None:
             "java",
             f"-XX:+Use{collector}GC",
             "-Xmx384m",
-            "-XX:MaxDirectMemorySize=128m",
+            "-XX:MaxDirectMemorySize=1g",
             "Work",
         )
         trial.same(f"output with {collector}", done.out)
@@ -64,7 +64,7 @@ def java(trial: Trial) -> None:
 def go(trial: Trial) -> None:
     """A module with cgo: the tools, and C memory from goroutines."""
     shutil.copy(DATA / "work.go", trial.directory / "main.go")
-    (trial.directory / "go.mod").write_text("module work\n\ngo 1.19\n")
+    (trial.directory / "go.mod").write_text("module example.org/work\n\ngo 1.19\n")
     more = {
         "GOCACHE": str(trial.directory / "cache"),
         "GOFLAGS": "-mod=mod",

@@ -10,13 +10,15 @@ import time
 import urllib.request
 from pathlib import Path
 
-from trial import Program, Trial, free_port
+from trial import GLIBC, LIBC, Program, Trial, free_port
 
 HUNDREDS = " ".join(f"v{i}" for i in range(100))
 
 
 def redis(trial: Trial) -> None:
     """Every command of redis-benchmark; then what moves the whole data set."""
+    if trial.mode is GLIBC:
+        trial.environment["LD_PRELOAD"] = LIBC
     port = free_port()
     with trial.server(
         "redis-server",
@@ -32,7 +34,7 @@ def redis(trial: Trial) -> None:
         str(trial.directory),
         port=port,
     ) as server:
-        for more in (["-n", "20000"], ["-n", "10000", "-d", "5000", "-r", "50000", "-P", "8"]):
+        for more in (["-n", "5000"], ["-n", "5000", "-d", "5000", "-r", "50000", "-P", "8"]):
             load = trial.check(
                 f"redis-benchmark {' '.join(more)}",
                 "redis-benchmark",
@@ -154,7 +156,7 @@ def nginx(trial: Trial) -> None:
                 f"{base}/middle.txt",
                 preload=False,
             )
-            trial.same("errors across a reload", re.findall(r"Non-2xx.*|Socket errors.*", load.out))
+            trial.same("refusals across a reload", re.findall(r"Non-2xx.*", load.out))
         trial.same("nginx ends", server.stop(signal.SIGQUIT))
     alerts = [
         line
@@ -347,6 +349,7 @@ def postgres(trial: Trial) -> None:
     home = Path(next(iter(sorted(Path("/usr/lib/postgresql").iterdir(), reverse=True)))) / "bin"
     port = free_port()
     data = trial.directory / "data"
+    trial.environment["PGDATABASE"] = "postgres"
     # It refuses to run as root.
     shutil.chown(trial.directory, "postgres", "postgres")
     as_user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]

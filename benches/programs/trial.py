@@ -28,6 +28,12 @@ OWN_MESSAGE = re.compile(r"^contigua-malloc: .*$", re.MULTILINE)
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
+# The C library itself, for programs that Debian links with jemalloc.
+LIBC = "libc.so.6"
+SOURCES = ROOT / "target" / "check-programs" / "sources"
+DEBIAN = "http://deb.debian.org/debian"
+
+
 @dataclass(frozen=True)
 class Mode:
     """A malloc and its settings."""
@@ -66,6 +72,14 @@ class Facts:
 
     def to_json(self) -> dict[str, object]:
         return asdict(self)
+
+    def broken(self) -> list[str]:
+        """Commands that should have worked under any malloc and did not."""
+        return [
+            f"{what} is {value}"
+            for what, value in self.same.items()
+            if what.startswith("exit code of") and value != "0"
+        ]
 
     def beyond(self, reference: Facts) -> list[str]:
         """What failed here and not in `reference`."""
@@ -159,6 +173,8 @@ class Trial:
         directory: Path | None = None,
     ) -> Result:
         """Run a command to its end, with the malloc of this trial if `preload`."""
+        if not shutil.which(command[0]):
+            return Result(127, "", f"{command[0]} is missing")
         process = subprocess.Popen(
             command,
             env=self._environment(more or {}, preload),
@@ -230,6 +246,30 @@ def free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
+
+
+def source(package: str) -> Path:
+    """Get and unpack a Debian source package, once; lists of the machine's own are not touched."""
+    target = SOURCES / package
+    if target.exists():
+        return target
+    lists = SOURCES / "lists"
+    (lists / "partial").mkdir(parents=True, exist_ok=True)
+    sources = SOURCES / "sources.list"
+    sources.write_text(
+        f"deb-src {DEBIAN} bookworm main\ndeb-src {DEBIAN}-security bookworm-security main\n"
+    )
+    apt = ["apt-get", "-qq", "-o", f"Dir::Etc::SourceList={sources}"]
+    apt += ["-o", "Dir::Etc::SourceParts=/dev/null", "-o", f"Dir::State::Lists={lists}"]
+    subprocess.run([*apt, "update"], check=True)
+    subprocess.run([*apt, "source", "--download-only", package], cwd=SOURCES, check=True)
+    description = max(SOURCES.glob(f"{package}_*.dsc"))
+    subprocess.run(
+        ["dpkg-source", "--no-check", "-x", description, target],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    return target
 
 
 class Watcher:
@@ -313,8 +353,12 @@ class Program:
     version: tuple[str, ...] = ()
     """A command that prints the version."""
     server: bool = False
+    suite: bool = False
+    """A test suite of many minutes: with caches of CPUs and of threads only."""
 
     def modes(self) -> list[Mode]:
+        if self.suite:
+            return MODES[:3]
         return [mode for mode in MODES if self.server or mode.name not in SERVERS_ONLY]
 
     def install(self) -> None:

@@ -25,6 +25,7 @@ class RunSpec(TypedDict):
     classify_misses: bool
     cores: int
     migrations: float
+    allocator: str | None
     timeline: str | None
 
 class AgeSpec(TypedDict):
@@ -68,6 +69,9 @@ def run(
     trace_format: str = "contigua",
     record: str | PathLike[str] | None = None,
     seconds: float | None = None,
+    preload: str | PathLike[str] | None = None,
+    environment: Sequence[tuple[str, str]] | None = None,
+    clock: int | None = None,
     progress: Callable[[list[tuple[int, int]]], None] | None = None,
 ) -> tuple[list[str], int]: ...
 def resolve_design(text: str, path: str) -> str: ...
@@ -77,6 +81,14 @@ def age(spec: AgeSpec, progress: Callable[[float], None] | None = None) -> AgedS
 def load_snapshot(path: str | PathLike[str]) -> AgedServer: ...
 def parse_duration(text: str) -> float: ...
 def replay_heap(spec: HeapSpec, *, warmup: float = 0.0) -> str: ...
+def heap_on_server(
+    spec: HeapSpec,
+    server: RunSpec,
+    *,
+    warmup: float = 0.0,
+    reads: int = 0,
+    progress: Callable[[float], None] | None = None,
+) -> str: ...
 def heap_spikes(
     base: int, highest: int, every: float, longest: float, seconds: float, seed: int
 ) -> list[tuple[float, int]]: ...

@@ -58,6 +58,29 @@ def cli() -> None:
     """Run unmodified programs on simulated servers and compare designs for contiguous memory."""
 
 
+class Clock(click.ParamType[int]):
+    """Nanoseconds for each instruction, or ``system``."""
+
+    name = "clock"
+
+    def convert(
+        self,
+        value: Any,  # noqa: ANN401 - as click has it
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> int:
+        """Return nanoseconds; 0 for the system's clock."""
+        if value == "system":
+            return 0
+        try:
+            nanoseconds = int(value)
+        except ValueError:
+            nanoseconds = 0
+        if not 0 < nanoseconds < 2**32:
+            self.fail(f"{value!r} is neither a number of nanoseconds nor 'system'", param, ctx)
+        return nanoseconds
+
+
 class ProgressLine:
     """One line on standard error, redrawn in place; silent when that is not a terminal."""
 
@@ -172,6 +195,39 @@ def _run_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+def _malloc_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that say which allocator a program gets."""
+    options = [
+        click.option(
+            "--malloc",
+            default="libc",
+            show_default=True,
+            help="The program's allocator: libc, its C library's own; contigua; or a library's "
+            "path or name, such as libjemalloc.so.2.",
+        ),
+        click.option(
+            "--malloc-option",
+            "malloc_options",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="Tell the allocator. For contigua RELEASE_RATE, INTERVAL (0: static), "
+            "CACHE_INTERVAL and others, see docs/malloc.md; for others an environment variable.",
+        ),
+        click.option(
+            "--malloc-clock",
+            type=Clock(),
+            default=100,
+            show_default=True,
+            metavar="NS",
+            help="Nanoseconds that pass for contigua's allocator with each instruction, the same "
+            "in every run; system: the clock of this machine, on which simulation takes long.",
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 @cli.command("run", context_settings=PROGRAM)
 @_run_options
 @click.option("--trace", type=click.Path(path_type=Path), help="Replay this trace instead.")
@@ -183,12 +239,14 @@ def _run_options(command: Callable[..., None]) -> Callable[..., None]:
     help="Who wrote the trace.",
 )
 @click.option("--record", type=click.Path(path_type=Path), help="Also record the events here.")
+@_malloc_options
 @click.argument("program", nargs=-1, type=click.UNPROCESSED)
 def run_command(
     program: tuple[str, ...],
     trace: Path | None,
     design_names: str,
     json_file: Path | None,
+    malloc_clock: int,
     **options: Any,  # noqa: ANN401 - passed on to RunOptions
 ) -> None:
     """Run PROGRAM with its arguments and show how each design fares.
@@ -206,7 +264,7 @@ def run_command(
         list(program) or None,
         trace=trace,
         designs=[name.strip() for name in design_names.split(",") if name.strip()],
-        options=RunOptions(**options),
+        options=RunOptions(**options, malloc_clock=malloc_clock or None),
         progress=progress,
     )
     progress.clear()
@@ -222,10 +280,17 @@ def run_command(
     "-o", "--output", required=True, type=click.Path(path_type=Path), help="The trace to write."
 )
 @click.option("--for", "seconds", type=Duration(), help="Stop the program after, e.g., 30s.")
+@_malloc_options
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
-def record_command(program: tuple[str, ...], output: Path, seconds: float | None) -> None:
+def record_command(
+    program: tuple[str, ...],
+    output: Path,
+    malloc_clock: int,
+    **options: Any,  # noqa: ANN401 - passed on to RunOptions
+) -> None:
     """Record what PROGRAM does, to be replayed with `contigua run --trace`."""
-    results = run(list(program), designs=[], options=RunOptions(record=output, seconds=seconds))
+    record = RunOptions(record=output, malloc_clock=malloc_clock or None, **options)
+    results = run(list(program), designs=[], options=record)
     size = output.stat().st_size
     click.echo(f"{output}: {size / 1e6:,.1f} MB", err=True)
     sys.exit(results.exit_code)

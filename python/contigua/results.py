@@ -65,7 +65,7 @@ class Report:
         walks = r["translation"]
         data, code = r["tlb"]["data"], r["tlb"]["instruction"]
         memory, kernel, time = r["memory"], r["kernel"], r["time"]
-        moved = r["migration"]
+        moved, advice, course = r["migration"], r["advice"], r["memory_course"]
 
         def misses(side: dict[str, int]) -> int:
             return side["misses_4k"] + side["misses_2m"] + side["misses_1g"]
@@ -82,6 +82,7 @@ class Report:
             "machine": r["config"]["machine_name"],
             "age": r["config"]["age"],
             "holes": r["config"]["holes"] or "none",
+            "malloc": r["config"]["allocator"],
             "instructions": instructions,
             "cycles": time["cycles"] if time else None,
             "ipc": time["ipc"] if time else None,
@@ -112,6 +113,12 @@ class Report:
             "perforated_mib": resident["perforated"] / MEBIBYTE,
             "segment_mib": resident["segment"] / MEBIBYTE,
             "huge_page_coverage": memory["huge_page_coverage"],
+            "mean_resident_mib": size_bytes(course["mean_resident"]) / MEBIBYTE,
+            "mean_huge_page_coverage": course["mean_huge_page_coverage"],
+            "given_back_mib": size_bytes(advice["given_back"]) / MEBIBYTE,
+            "huge_pages_broken": advice["huge_pages_broken"],
+            "collapsed": advice["collapsed"],
+            "collapses_failed": advice["collapses_failed"],
             "free_2m_blocks_before": r["contiguity_before"]["blocks_2m"]["free"],
             "free_2m_blocks_after": after["blocks_2m"]["free"],
             "unmovable_2m_blocks_after": after["blocks_2m"]["unmovable"],

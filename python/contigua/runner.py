@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from contigua import _engine
+from contigua.allocators import AllocatorError, Preload, preload
 from contigua.presets import designs as design_presets
 from contigua.presets import machines as machine_presets
 from contigua.results import Report, Results
@@ -58,6 +59,14 @@ class RunOptions:
         Cores of the simulated server, 1 to 64. Threads share them in simulated time.
     migrations
         Pages in use that are moved in a simulated second, by the mechanism that the design has.
+    malloc
+        The program's allocator: ``"libc"``, its C library's own; ``"contigua"``; or another
+        library, by its path or by a name that the linker knows. Traces have theirs inside.
+    malloc_options
+        ``KEY=VALUE`` settings of the allocator; for ``"contigua"`` those of ``docs/malloc.md``.
+    malloc_clock
+        Nanoseconds that pass for Contigua's allocator with each instruction of the program, so that
+        what it gives back over time depends on nothing else; ``None`` for the system's clock.
     timeline
         Where to write what each core did and when, in Chrome's trace format (Perfetto opens it).
         With several configurations, what they differ in is put before the file's ending.
@@ -78,7 +87,20 @@ class RunOptions:
     classify_misses: bool = False
     cores: int = 1
     migrations: float = 0.0
+    malloc: str = "libc"
+    malloc_options: tuple[str, ...] = ()
+    malloc_clock: int | None = 100
     timeline: Path | None = None
+
+    def preload(self) -> Preload:
+        """Say what the program is started with.
+
+        Raises
+        ------
+        AllocatorError
+            When there is no such allocator, or it cannot be told what it is told.
+        """
+        return preload(self.malloc, self.malloc_options, self.malloc_clock)
 
     def spec(self, design: str, age: str, holes: str) -> _engine.RunSpec:
         """Describe one configuration to the engine.
@@ -106,6 +128,7 @@ class RunOptions:
             "classify_misses": self.classify_misses,
             "cores": self.cores,
             "migrations": self.migrations,
+            "allocator": self.preload().name,
             "timeline": None if self.timeline is None else str(self.timeline),
         }
 
@@ -176,10 +199,15 @@ def run(
     ------
     PresetError
         When a design or machine does not exist.
+    AllocatorError
+        When the allocator does not exist, or there is no program to give it to.
     EngineError
         When the program cannot be run or simulated; the message says what to do.
     """
     options = options or RunOptions()
+    before = options.preload()
+    if command is None and before.name is not None:
+        raise AllocatorError("a trace has its allocator inside: record it with another one")
     specs = options.specs(designs)
     reports, exit_code = _engine.run(
         specs,
@@ -188,6 +216,9 @@ def run(
         trace_format=options.trace_format,
         record=options.record,
         seconds=options.seconds,
+        preload=before.library,
+        environment=list(before.environment),
+        clock=before.clock,
         progress=progress,
     )
     return Results(tuple(map(Report, reports)), exit_code)

@@ -57,6 +57,12 @@ ROWS: list[tuple[str, str, Callable[[Any], str]] | None] = [
     ("peak memory, segment", "segment_mib", _mebibytes),
     ("huge-page coverage", "huge_page_coverage", _percent),
     ("huge pages not to be had", "huge_page_fallbacks", _count),
+    ("mean memory", "mean_resident_mib", _mebibytes),
+    ("mean huge-page coverage", "mean_huge_page_coverage", _percent),
+    ("given back by the program", "given_back_mib", _mebibytes),
+    ("... breaking huge pages", "huge_pages_broken", _count),
+    ("huge pages made on request", "collapsed", _count),
+    ("... not made for want of memory", "collapses_failed", _count),
     None,
     ("free 2 MB blocks before", "free_2m_blocks_before", _count),
     ("free 2 MB blocks after", "free_2m_blocks_after", _count),
@@ -76,13 +82,20 @@ RARE = {
     "interrupts",
     "migrations",
     "unavailable_cycles",
+    "given_back_mib",
+    "huge_pages_broken",
+    "collapsed",
+    "collapses_failed",
 }
 
 
 def results_table(results: Results) -> Table:
     """Make the table of some results."""
     summaries = [report.summary() for report in results]
-    table = Table(title=summaries[0]["machine"], title_justify="left")
+    title = summaries[0]["machine"]
+    if summaries[0]["malloc"] is not None:
+        title += f", malloc: {summaries[0]['malloc']}"
+    table = Table(title=title, title_justify="left")
     table.add_column("", no_wrap=True)
     for summary in summaries:
         head = f"{summary['design']}\n{summary['age']}"

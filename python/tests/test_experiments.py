@@ -122,6 +122,14 @@ TINY = {
     },
     "subrelease-square-wave": {"low_mb": 5, "high_mb": 10, "periods": [10, 120]},
     "subrelease-sweep": {"seconds": 200, "base_mb": 20, "spike_mb": 15},
+    "heap-on-server": {
+        "memory": "256MiB",
+        "ages": ["fresh", "scattered:0.2", "scattered:1", "scattered:3"],
+        "low_mb": 10,
+        "high_mb": 30,
+        "seconds": 120,
+        "reads": 200,
+    },
     "subrelease-redis": {
         "entries": 2000,
         "connections": 20,

@@ -19,7 +19,7 @@ public class Work {
         Map<Integer, List<String>> kept = new HashMap<>();
         long state = seed;
         long sum = 0;
-        for (int i = 0; i < 400_000; i++) {
+        for (int i = 0; i < 200_000; i++) {
             state = state * 6364136223846793005L + 1442695040888963407L;
             int key = (int) (state >>> 50);
             List<String> list = kept.computeIfAbsent(key, k -> new ArrayList<>());
@@ -35,7 +35,7 @@ public class Work {
         ByteBuffer[] kept = new ByteBuffer[40];
         long state = seed;
         long sum = 0;
-        for (int i = 0; i < 4000; i++) {
+        for (int i = 0; i < 800; i++) {
             state = state * 6364136223846793005L + 1442695040888963407L;
             int at = (int) (state >>> 40) % kept.length;
             at = at < 0 ? -at : at;
@@ -55,7 +55,7 @@ public class Work {
             data[i] = (byte) (i * seed >>> 7 & 15);
         }
         CRC32 crc = new CRC32();
-        for (int level = 1; level <= 9; level++) {
+        for (int level = 1; level <= 9; level += 2) {
             Deflater deflater = new Deflater(level);
             deflater.setInput(data);
             deflater.finish();
@@ -75,9 +75,13 @@ public class Work {
     }
 
     public static void main(String[] arguments) throws Exception {
-        ExecutorService pool = Executors.newFixedThreadPool(8);
+        ExecutorService pool = Executors.newFixedThreadPool(8, task -> {
+            Thread thread = new Thread(task);
+            thread.setDaemon(true);
+            return thread;
+        });
         List<Future<String>> futures = new ArrayList<>();
-        for (int i = 1; i <= 24; i++) {
+        for (int i = 1; i <= 16; i++) {
             final long seed = i;
             futures.add(pool.submit(() -> objects(seed) + " " + direct(seed) + " " + packed(seed)));
         }

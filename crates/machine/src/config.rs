@@ -396,6 +396,8 @@ pub struct RunConfig {
     pub cores: u32,
     /// Pages in use that the kernel migrates in a second of simulated time.
     pub migrations_per_second: f64,
+    /// The allocator that the program was given in the place of its C library's, with its settings.
+    pub allocator: Option<String>,
     /// Where a timeline of what happened is written, for Perfetto.
     #[serde(skip)]
     pub timeline: Option<PathBuf>,

@@ -106,6 +106,17 @@ pub enum Error {
         /// How far the program came.
         instruction: u64,
     },
+    /// A heap needs more memory than the simulated server has.
+    #[error(
+        "the simulated server ran out of its {memory} of memory with {used} in use by the heap; \
+         give it more, or the program less demand"
+    )]
+    HeapMemory {
+        /// The server's memory.
+        memory: Bytes,
+        /// What the heap's program had allocated by then.
+        used: Bytes,
+    },
     /// A stream names more threads or processes than any run has.
     #[error(
         "the event stream names {what} number {number}; streams number them from 0, below {limit}"

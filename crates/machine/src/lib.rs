@@ -2,7 +2,7 @@
 //!
 //! [`config`] turns TOML into values, [`Engine`] runs a stream of events on the components that
 //! they describe, the kernel module does what the operating system would, and everything ends in
-//! one [`Report`]. [`simulate`] does all of it for one design.
+//! one [`Report`]. [`simulate`] does all of it for one design. [`heap`] puts a page heap on such a server.
 
 #![forbid(unsafe_code)]
 
@@ -10,6 +10,7 @@ pub mod ageing;
 pub mod config;
 mod engine;
 mod error;
+pub mod heap;
 mod kernel;
 mod port;
 mod processors;
@@ -19,7 +20,7 @@ mod run;
 pub use engine::Engine;
 pub use error::Error;
 pub use report::{
-    CacheReport, CoreReport, DeviceReport, Executed, KernelReport, MemoryReport, MigrationReport,
-    ProgramReport, Report, SyscallReport, TimeReport, Unavailable,
+    AdviceReport, CacheReport, CoreReport, DeviceReport, Executed, KernelReport, MemoryCourse,
+    MemoryReport, MigrationReport, ProgramReport, Report, SyscallReport, TimeReport, Unavailable,
 };
 pub use run::{Progress, simulate};

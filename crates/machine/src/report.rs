@@ -50,8 +50,12 @@ pub struct Report {
     pub unmovable_region: Option<Bytes>,
     /// System calls, by what they do to memory and data.
     pub syscalls: SyscallReport,
+    /// What the program, or its allocator, told the kernel about its memory.
+    pub advice: AdviceReport,
     /// The program's memory at its largest.
     pub memory: MemoryReport,
+    /// The program's memory throughout the region of interest.
+    pub memory_course: MemoryCourse,
     /// Contiguity of physical memory before the program started.
     pub contiguity_before: Contiguity,
     /// Contiguity of physical memory when it ended, before its memory was given back.
@@ -275,6 +279,50 @@ pub struct SyscallReport {
     pub opens: u64,
     /// Those that waited for events.
     pub waits: u64,
+}
+
+/// Calls of `madvise`, and what became of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct AdviceReport {
+    /// `MADV_DONTNEED`.
+    pub dont_need: u64,
+    /// `MADV_FREE`.
+    pub free: u64,
+    /// `MADV_HUGEPAGE`.
+    pub huge: u64,
+    /// `MADV_NOHUGEPAGE`.
+    pub no_huge: u64,
+    /// `MADV_POPULATE_READ` and `MADV_POPULATE_WRITE`.
+    pub populate: u64,
+    /// `MADV_COLLAPSE`.
+    pub collapse: u64,
+    /// Memory that `MADV_DONTNEED` took away.
+    pub given_back: Bytes,
+    /// Of that, memory in whole huge pages.
+    pub given_back_whole: Bytes,
+    /// Huge pages that `MADV_DONTNEED` and `MADV_FREE` broke.
+    pub huge_pages_broken: u64,
+    /// Huge pages that `MADV_COLLAPSE` made.
+    pub collapsed: u64,
+    /// Huge pages that `MADV_COLLAPSE` could not make, because no block of 2 MB could be had.
+    pub collapses_failed: u64,
+}
+
+/// The program's memory over instructions, all processes together.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct MemoryCourse {
+    /// Mean of resident memory.
+    pub mean_resident: Bytes,
+    /// Mean of resident memory in pages larger than 4 KB.
+    pub mean_huge: Bytes,
+    /// The second of the first, 0 to 1.
+    pub mean_huge_page_coverage: f64,
+    /// Instructions since the region of interest began, at each point.
+    pub instructions: Vec<u64>,
+    /// Resident bytes at each point.
+    pub resident: Vec<u64>,
+    /// Resident bytes in pages larger than 4 KB at each point.
+    pub huge: Vec<u64>,
 }
 
 /// The program's memory, all processes together, when most of it was resident.

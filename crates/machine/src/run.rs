@@ -107,7 +107,9 @@ impl Engine {
             frames: self.kernel.memory_events(),
             unmovable_region: self.kernel.unmovable_region(),
             syscalls: self.kernel.syscalls,
+            advice: self.kernel.advice,
             memory: self.kernel.peak,
+            memory_course: self.kernel.course(),
             contiguity_before: self.kernel.contiguity_before,
             contiguity_after: self.kernel.contiguity(),
         }

@@ -51,6 +51,7 @@ fn config(cores: u32, rate: f64, migration: MigrationConfig) -> RunConfig {
         detail: Detail::Full,
         cores,
         migrations_per_second: rate,
+        allocator: None,
         timeline: None,
         seed: 5,
         skip: 0,

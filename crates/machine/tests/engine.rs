@@ -50,6 +50,7 @@ fn config(memory: u64, detail: Detail) -> RunConfig {
         detail,
         cores: 1,
         migrations_per_second: 0.0,
+        allocator: None,
         timeline: None,
         seed: 3,
         skip: 0,

@@ -101,6 +101,7 @@ fn run(
         detail: Detail::Full,
         cores: 1,
         migrations_per_second: 0.0,
+        allocator: None,
         timeline: None,
         seed: 1,
         skip: 0,

@@ -98,34 +98,7 @@ pub unsafe extern "C" fn realloc(memory: *mut c_void, size: usize) -> *mut c_voi
     or_no_memory(unsafe { heap::reallocate(memory.cast(), size) })
 }
 
-/// The `realloc` that the program's other code calls.
-#[inline]
-fn program_realloc() -> unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void {
-    let found: *const c_void;
-    // SAFETY: reads the symbol's address from the global offset table. Needed because a call by name
-    // would be ours, and a program may define `realloc` itself.
-    unsafe {
-        #[cfg(target_arch = "x86_64")]
-        core::arch::asm!(
-            "mov {}, qword ptr [rip + {}@GOTPCREL]",
-            out(reg) found,
-            sym realloc,
-            options(nostack, preserves_flags, readonly)
-        );
-        #[cfg(target_arch = "aarch64")]
-        core::arch::asm!(
-            "adrp {0}, :got:{1}",
-            "ldr {0}, [{0}, :got_lo12:{1}]",
-            out(reg) found,
-            sym realloc,
-            options(nostack, preserves_flags, readonly)
-        );
-        core::mem::transmute(found)
-    }
-}
-
-/// BSD `reallocarray`. A program that brings a `malloc`, `realloc` and `free` of its own need not
-/// bring this; glibc's then calls the program's `realloc`, and so does this.
+/// BSD `reallocarray`.
 ///
 /// # Safety
 /// As [`realloc`].
@@ -137,7 +110,7 @@ pub unsafe extern "C" fn reallocarray(
 ) -> *mut c_void {
     match count.checked_mul(size) {
         // SAFETY: the caller's promise.
-        Some(size) => unsafe { program_realloc()(memory, size) },
+        Some(size) => unsafe { realloc(memory, size) },
         None => or_no_memory(null_mut()),
     }
 }

@@ -7,7 +7,8 @@
 use crate::classes::COUNT;
 use crate::lock::{self, Lock};
 use crate::{
-    background, central, dump, front, pages, profile, span, system, telemetry, tls, transfer,
+    background, central, dump, front, pages, primary, profile, span, system, telemetry, tls,
+    transfer,
 };
 
 /// Visit every lock, outer ones first.
@@ -29,15 +30,18 @@ fn each_lock(mut visit: impl FnMut(&'static Lock)) {
 
 unsafe extern "C" fn prepare() {
     each_lock(Lock::hold);
+    primary::before_fork();
     lock::set_forking(tls::thread_pointer());
 }
 
 unsafe extern "C" fn parent() {
+    primary::in_parent();
     lock::set_forking(0);
     each_lock(Lock::unhold);
 }
 
 unsafe extern "C" fn child() {
+    primary::in_child();
     lock::set_forking(0);
     each_lock(Lock::reset);
     front::after_fork();
@@ -50,6 +54,10 @@ unsafe extern "C" fn child() {
 /// Register the handlers: as early as possible, because handlers that were registered before run
 /// outside of ours and may allocate.
 pub fn register() {
+    // Miri has no fork.
+    if cfg!(miri) {
+        return;
+    }
     // SAFETY: the handlers are functions of this library, which is never unloaded. Needed because
     // the C library gives no other notice of a fork.
     unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };

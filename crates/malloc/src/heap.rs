@@ -289,6 +289,7 @@ pub unsafe fn reallocate(memory: *mut u8, size: usize) -> *mut u8 {
     }
     if let Some(span) = large
         && size > MAX_SMALL
+        && size <= MAX_BYTES
         && sys::preserving_errno(|| resize(span, size))
     {
         return memory;

@@ -39,6 +39,7 @@ mod lock;
 mod near;
 mod pagemap;
 mod pages;
+mod primary;
 mod profile;
 mod rseq;
 mod settings;
@@ -46,8 +47,12 @@ mod setup;
 mod slab;
 mod span;
 mod sys;
+#[cfg_attr(miri, path = "system_model.rs")]
 mod system;
 mod telemetry;
+#[cfg(test)]
+mod tests;
+#[cfg_attr(miri, path = "tls_model.rs")]
 mod tls;
 mod transfer;
 

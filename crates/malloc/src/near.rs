@@ -6,7 +6,7 @@
 /// A reference to a static of this library, without a load.
 macro_rules! near {
     ($name:path: $type:ty) => {{
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
         {
             let address: *const $type;
             // SAFETY: computes the address of a static, which lives for ever; `.hidden` says that
@@ -23,7 +23,7 @@ macro_rules! near {
                 &*address
             }
         }
-        #[cfg(not(target_arch = "x86_64"))]
+        #[cfg(any(not(target_arch = "x86_64"), miri))]
         {
             let address: &'static $type = &$name;
             address

@@ -59,11 +59,14 @@ pub fn quick_area() -> isize {
     hot().quick.load(Ordering::Relaxed)
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 #[path = "rseq/x86_64.rs"]
 mod sequences;
-#[cfg(target_arch = "aarch64")]
+#[cfg(all(target_arch = "aarch64", not(miri)))]
 #[path = "rseq/aarch64.rs"]
+mod sequences;
+#[cfg(miri)]
+#[path = "rseq/none.rs"]
 mod sequences;
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 compile_error!("contigua-malloc runs on x86-64 and aarch64");

@@ -12,6 +12,7 @@
 //! | `CACHE` | bytes that the cache of a CPU may hold | `2MiB` |
 //! | `PER_CPU` | `off`: caches belong to threads | `on` |
 //! | `TELEMETRY` | `off`: no shared page | `on` |
+//! | `CLOCK` | `program`: time is instructions executed, under `contigua run` only | `system` |
 //! | `STATISTICS` | `exit`: write the figures to standard error at the end | none |
 //! | `PROFILE` | file of the sampled heap profile, written at the end; `%p` is the process | none |
 //! | `PROFILE_RATE` | mean bytes from sample to sample; alone: sample, and write nothing at the end | `512KiB` |
@@ -27,7 +28,7 @@ use contigua_pageheap::{Config, Primary};
 
 use crate::dump::Dump;
 use crate::files::FileName;
-use crate::{profile, sys};
+use crate::{primary as region, profile, sys};
 
 const PREFIX: &[u8] = b"CONTIGUA_MALLOC_";
 /// Free bytes in partly used huge pages from which on large objects lie close together in regions.
@@ -52,6 +53,10 @@ pub enum Background {
 
 /// All of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is a variable that a user sets, and none implies another"
+)]
 pub struct Settings {
     /// See the module.
     pub release_rate: u64,
@@ -74,6 +79,8 @@ pub struct Settings {
     /// See the module.
     pub telemetry: bool,
     /// See the module.
+    pub program_clock: bool,
+    /// See the module.
     pub statistics_at_exit: bool,
     /// See the module.
     pub profile: Option<FileName>,
@@ -94,6 +101,7 @@ impl Settings {
         cache: None,
         per_cpu: true,
         telemetry: true,
+        program_clock: false,
         statistics_at_exit: false,
         profile: None,
         dump: None,
@@ -106,6 +114,10 @@ impl Settings {
             static environ: *const *const c_char;
         }
         let mut settings = Self::DEFAULT;
+        // Miri has neither, and tests there want what is built in.
+        if cfg!(miri) {
+            return settings;
+        }
         // SAFETY: no arguments but a number.
         if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
             return settings;
@@ -183,6 +195,13 @@ impl Settings {
             b"PROFILE_RATE" => {
                 self.profile_rate = Some(bytes(value).filter(|rate| RATES.contains(rate))?);
             }
+            b"CLOCK" => {
+                self.program_clock = match value {
+                    b"program" => true,
+                    b"system" => false,
+                    _ => return None,
+                }
+            }
             b"STATISTICS" => {
                 self.statistics_at_exit = match value {
                     b"exit" => true,
@@ -224,7 +243,9 @@ impl Settings {
 fn primary(bytes: usize) -> Option<Primary> {
     for log in [30, 21] {
         let rounded = bytes.checked_next_multiple_of(1 << log)?;
-        if let Some(address) = sys::map_huge(rounded, log) {
+        if let Some(address) = sys::map_huge(rounded, log)
+            && region::begin(address, rounded, 1 << log)
+        {
             return Some(Primary {
                 address,
                 bytes: rounded,
@@ -307,7 +328,7 @@ mod tests {
 
     #[test]
     fn does_each_variable_change_its_setting_and_only_known_ones_pass() {
-        let entries: [(&[u8], &[u8], &[u8]); 14] = [
+        let entries: [(&[u8], &[u8], &[u8]); 15] = [
             (b"RELEASE_RATE", b"2MiB", b"?"),
             (b"INTERVAL", b"10s", b"?"),
             (b"CACHE_INTERVAL", b"5s", b"?"),
@@ -318,6 +339,7 @@ mod tests {
             (b"CACHE", b"1MiB", b"?"),
             (b"PER_CPU", b"off", b"?"),
             (b"TELEMETRY", b"off", b"?"),
+            (b"CLOCK", b"program", b"?"),
             (b"STATISTICS", b"exit", b"?"),
             (b"DUMP", b"SIGUSR2:/tmp/%p", b"SIGSEGV"),
             (b"PROFILE", b"/tmp/%p", b""),

@@ -43,9 +43,17 @@ fn initialise() {
         }
         return;
     }
+    // A linker takes from a static library what somebody refers to.
+    #[cfg(not(test))]
+    core::hint::black_box((&raw const crate::CONSTRUCTOR, &raw const crate::DESTRUCTOR));
     sys::preserving_errno(|| {
         HOT.key.store(sys::random() | 1, Ordering::Relaxed);
         let settings = Settings::read();
+        if settings.program_clock && !sys::use_program_clock() {
+            sys::message(format_args!(
+                "nobody answers CONTIGUA_MALLOC_CLOCK=program; using the system's clock"
+            ));
+        }
         pages::configure(settings.heap());
         background::configure(settings.background);
         telemetry::configure(settings.telemetry, settings.statistics_at_exit);

@@ -6,10 +6,12 @@
 use core::ffi::CStr;
 use core::fmt::{self, Write};
 use core::ptr::{NonNull, null, null_mut};
-use core::sync::atomic::AtomicU32;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Zeroed private memory from the system, on base pages.
 pub fn map(bytes: usize) -> Option<NonNull<u8>> {
+    // A flag that Miri does not know.
+    let no_reserve = if cfg!(miri) { 0 } else { libc::MAP_NORESERVE };
     // SAFETY: an anonymous mapping at an address of the kernel's choice touches no memory of ours.
     // Needed because memory comes from system calls.
     let address = unsafe {
@@ -17,7 +19,7 @@ pub fn map(bytes: usize) -> Option<NonNull<u8>> {
             null_mut(),
             bytes,
             libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | no_reserve,
             -1,
             0,
         )
@@ -25,9 +27,11 @@ pub fn map(bytes: usize) -> Option<NonNull<u8>> {
     if address == libc::MAP_FAILED {
         return None;
     }
-    // Metadata is touched sparsely; huge pages would make all of it resident.
-    // SAFETY: the range was just mapped and is ours; advice does not change contents.
-    unsafe { libc::madvise(address, bytes, libc::MADV_NOHUGEPAGE) };
+    // Metadata is touched sparsely; huge pages would make all of it resident. (Miri has no advice.)
+    if !cfg!(miri) {
+        // SAFETY: the range was just mapped and is ours; advice does not change contents.
+        unsafe { libc::madvise(address, bytes, libc::MADV_NOHUGEPAGE) };
+    }
     NonNull::new(address.cast())
 }
 
@@ -105,8 +109,43 @@ pub fn yield_now() {
     unsafe { libc::sched_yield() };
 }
 
-/// Nanoseconds of the monotonic clock, cheap and coarse (a few milliseconds).
+/// The clock that `contigua run` answers, `PROGRAM_CLOCK` of its crate `program`: it counts the
+/// instructions that the program has executed.
+const PROGRAM_CLOCK: i32 = 0x00c0_417a;
+/// Whether time is that clock's.
+static COUNTS_INSTRUCTIONS: AtomicBool = AtomicBool::new(false);
+
+/// Use the clock of the simulated program from now on, if there is one.
+pub fn use_program_clock() -> bool {
+    let there = program_nanoseconds().is_some();
+    COUNTS_INSTRUCTIONS.store(there, Ordering::Relaxed);
+    there
+}
+
+/// What that clock says. The call fails even where it is answered.
+fn program_nanoseconds() -> Option<u64> {
+    let mut time = libc::timespec {
+        tv_sec: -1,
+        tv_nsec: 0,
+    };
+    preserving_errno(|| {
+        // SAFETY: `time` is valid for the write. Needed because the C library's function may
+        // look at the clock's number itself.
+        unsafe { libc::syscall(libc::SYS_clock_gettime, PROGRAM_CLOCK, &raw mut time) };
+    });
+    // SAFETY: a live local. Volatile, because who writes it is not the kernel.
+    let time = unsafe { (&raw const time).read_volatile() };
+    (time.tv_sec >= 0).then(|| time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}
+
+/// Nanoseconds of the monotonic clock, cheap and coarse (a few milliseconds); of the program's own
+/// where [`use_program_clock`] found one.
 pub fn coarse_nanoseconds() -> u64 {
+    if COUNTS_INSTRUCTIONS.load(Ordering::Relaxed)
+        && let Some(now) = program_nanoseconds()
+    {
+        return now;
+    }
     nanoseconds(libc::CLOCK_MONOTONIC_COARSE)
 }
 
@@ -127,6 +166,9 @@ fn nanoseconds(clock: libc::clockid_t) -> u64 {
 
 /// An unpredictable number, different in each process.
 pub fn random() -> usize {
+    if cfg!(miri) {
+        return 0x9e37_79b9_7f4a_7c15_u64 as usize;
+    }
     // SAFETY: the kernel gives each process 16 random bytes at this address, readable for ever.
     // Needed because `getrandom` is a system call on the way of every program's start.
     unsafe {

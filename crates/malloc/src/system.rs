@@ -11,7 +11,7 @@ use contigua_pageheap::linux::Linux;
 use contigua_pageheap::{HUGE_BYTES, Metadata, Os};
 
 use crate::lock::Guarded;
-use crate::sys;
+use crate::{primary, sys};
 
 /// Bytes that are backed with base pages at first.
 const EARLY_BYTES: usize = 8 << 20;
@@ -78,6 +78,9 @@ impl Os for System {
     }
 
     fn back(&mut self, address: usize, bytes: usize) -> bool {
+        if primary::contains(address) {
+            return primary::back(address, bytes);
+        }
         if !self.linux.back(address, bytes) {
             return false;
         }
@@ -118,6 +121,6 @@ impl Os for System {
     }
 
     fn now(&self) -> u64 {
-        self.linux.now()
+        sys::coarse_nanoseconds()
     }
 }

@@ -14,26 +14,36 @@ use crate::{front, heap, pages, setup, sys};
 const PAGE: usize = 4096;
 const WORDS: usize = size_of::<Page>() / 8;
 const SEQUENCE: usize = core::mem::offset_of!(Page, sequence) / 8;
-/// A process shows its figures once it has lived this long: short-lived ones are spared the calls.
+/// A process shows its figures once it has lived this long: short-lived ones are spared the work.
 const GRACE_NANOSECONDS: u64 = 500_000_000;
 
 static WANTED: AtomicBool = AtomicBool::new(false);
 #[cfg_attr(test, allow(dead_code, reason = "tests have no destructor"))]
 static AT_EXIT: AtomicBool = AtomicBool::new(false);
+/// The page, made before the program can forbid itself the calls that it takes (seccomp).
+static MADE: AtomicPtr<AtomicU64> = AtomicPtr::new(null_mut());
+/// The same once it has figures.
 static SHARED: AtomicPtr<AtomicU64> = AtomicPtr::new(null_mut());
 static WRITING: AtomicBool = AtomicBool::new(false);
 static STARTED: AtomicU64 = AtomicU64::new(0);
 
 /// Remember what the environment says.
 pub fn configure(shared: bool, at_exit: bool) {
-    WANTED.store(shared, Ordering::Relaxed);
+    let made = if shared { share() } else { None };
+    MADE.store(made.unwrap_or(null_mut()), Ordering::Relaxed);
+    WANTED.store(made.is_some(), Ordering::Relaxed);
     AT_EXIT.store(at_exit, Ordering::Relaxed);
     STARTED.store(sys::coarse_nanoseconds(), Ordering::Relaxed);
 }
 
-/// The child of a fork shows figures of its own: the parent's page was not inherited.
+/// The child of a fork has a copy of its parent's page, which says nothing until the child is old
+/// enough to have figures of its own.
 pub fn after_fork() {
-    SHARED.store(null_mut(), Ordering::Relaxed);
+    let shared = SHARED.swap(null_mut(), Ordering::Relaxed);
+    if !shared.is_null() {
+        // SAFETY: `share` mapped a page of words; the first is the magic number.
+        unsafe { (*shared).store(0, Ordering::Relaxed) };
+    }
     WRITING.store(false, Ordering::Relaxed);
     STARTED.store(sys::coarse_nanoseconds(), Ordering::Relaxed);
 }
@@ -111,9 +121,8 @@ pub fn update() {
     let mut shared = SHARED.load(Ordering::Relaxed);
     let age = sys::coarse_nanoseconds().wrapping_sub(STARTED.load(Ordering::Relaxed));
     if shared.is_null() && age >= GRACE_NANOSECONDS {
-        shared = share().unwrap_or(null_mut());
+        shared = MADE.load(Ordering::Relaxed);
         SHARED.store(shared, Ordering::Relaxed);
-        WANTED.store(!shared.is_null(), Ordering::Relaxed);
     }
     if !shared.is_null() {
         publish(shared, &collect());
@@ -121,7 +130,9 @@ pub fn update() {
     WRITING.store(false, Ordering::Release);
 }
 
-/// An anonymous file of one page, mapped; its descriptor is closed, the mapping stays.
+/// An anonymous file of one page, mapped; its descriptor is closed, the mapping stays. The file only
+/// gives the mapping its name: the mapping is private, so that a child gets a copy, by the same name
+/// and without a call.
 fn share() -> Option<*mut AtomicU64> {
     // SAFETY: the name ends in zero; the mapping is new, and of a file that has this length.
     // Needed because sharing memory takes system calls.
@@ -135,7 +146,7 @@ fn share() -> Option<*mut AtomicU64> {
                 null_mut(),
                 PAGE,
                 libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
+                libc::MAP_PRIVATE,
                 file,
                 0,
             )
@@ -146,8 +157,6 @@ fn share() -> Option<*mut AtomicU64> {
         if page == libc::MAP_FAILED {
             return None;
         }
-        // A child would write into its parent's page.
-        libc::madvise(page, PAGE, libc::MADV_DONTFORK);
         Some(page.cast())
     }
 }

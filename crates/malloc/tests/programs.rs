@@ -58,6 +58,25 @@ fn is_a_limited_address_space_enomem() {
 }
 
 #[test]
+fn is_limited_data_enomem() {
+    works("limits.c", &["data"]);
+}
+
+#[test]
+fn does_an_idle_process_give_memory_back() {
+    let program = compile("idle.c", &[]);
+    for per_cpu in ["on", "off"] {
+        let variables = [
+            ("CONTIGUA_MALLOC_PER_CPU", per_cpu),
+            ("CONTIGUA_MALLOC_BACKGROUND", "idle"),
+            ("CONTIGUA_MALLOC_RELEASE_RATE", "40MiB"),
+            ("CONTIGUA_MALLOC_INTERVAL", "0"),
+        ];
+        expect_success(&program, &[], &variables);
+    }
+}
+
+#[test]
 fn is_our_own_limit_enomem() {
     let program = compile("limits.c", &[]);
     let variables = [("CONTIGUA_MALLOC_LIMIT", "300MiB")];
@@ -95,6 +114,41 @@ fn does_a_race_for_the_first_span_leave_nothing() {
 fn can_others_find_the_figures_of_a_process() {
     let program = compile("telemetry.c", &[]);
     expect_success(&program, &[], &[]);
+}
+
+#[test]
+fn may_programs_be_started_in_all_ways_while_threads_allocate() {
+    works("spawn.c", &[]);
+}
+
+#[test]
+fn do_thousands_of_threads_with_the_smallest_stacks_come_and_go() {
+    let more = if cfg!(debug_assertions) { "16384" } else { "0" };
+    works("small_stacks.c", &[more]);
+}
+
+#[test]
+fn do_statically_linked_programs_work() {
+    let library = library_directory().join("libcontigua_malloc.a");
+    let library = library.to_str().expect("UTF-8");
+    let program = compile("static.c", &["-static", library]);
+    for per_cpu in ["on", "off"] {
+        let output = Command::new(&program)
+            .env("CONTIGUA_MALLOC_PER_CPU", per_cpu)
+            .output()
+            .expect("the program starts");
+        assert!(output.status.success(), "{output:?}");
+    }
+}
+
+#[test]
+fn may_a_program_forbid_itself_all_but_what_memory_needs() {
+    works("seccomp.c", &[]);
+}
+
+#[test]
+fn may_a_daemon_close_every_file() {
+    works("daemon.c", &[]);
 }
 
 #[test]

@@ -3,7 +3,8 @@
 //! A trace says how much memory a program uses when. The replay makes it use that much, with
 //! allocations of a given mixture of sizes that it removes in a given order, since not demand but
 //! the order of removal decides how many huge pages become empty. Nothing depends on the machine:
-//! the same trace and settings give the same result.
+//! the same trace and settings give the same result. The [`Program`] can be put over other systems,
+//! such as a simulated server.
 
 use crate::{Config, METADATA_ALIGN, Metadata, Os, PAGE_BYTES, PageHeap, Span, Statistics};
 use core::cell::Cell;
@@ -121,17 +122,7 @@ impl Summary {
 #[must_use]
 pub fn replay(trace: &[Demand], end: u64, settings: &Settings) -> Vec<Sample> {
     let clock = Rc::new(Cell::new(0));
-    let mut program = Program {
-        heap: PageHeap::new(VirtualOs::new(clock.clone()), settings.config),
-        live: Vec::new(),
-        first: 0,
-        used: 0,
-        turn: 0,
-        random: match settings.removal {
-            Removal::Random(seed) => seed,
-            _ => 0,
-        },
-    };
+    let mut program = Program::new(VirtualOs::new(clock.clone()), settings.clone());
     let mut samples = Vec::new();
     let step = settings.step.max(1);
     let mut trace = trace.iter().peekable();
@@ -140,14 +131,14 @@ pub fn replay(trace: &[Demand], end: u64, settings: &Settings) -> Vec<Sample> {
         if let Some(demand) = trace.next_if(|demand| demand.time < next_sample || demand.time == 0)
         {
             clock.set(demand.time);
-            program.use_pages(demand.used.div_ceil(PAGE_BYTES as u64), settings);
+            program.use_bytes(demand.used);
             continue;
         }
         clock.set(next_sample);
-        program.heap.periodic();
+        program.heap_mut().periodic();
         samples.push(Sample {
             time: next_sample,
-            statistics: program.heap.statistics(),
+            statistics: program.heap().statistics(),
         });
         next_sample += step;
     }
@@ -155,7 +146,8 @@ pub fn replay(trace: &[Demand], end: u64, settings: &Settings) -> Vec<Sample> {
 }
 
 /// A number below `bound` (`SplitMix64`): the same on every machine, which a trace must be.
-fn draw(state: &mut u64, bound: u64) -> u64 {
+#[must_use]
+pub fn draw(state: &mut u64, bound: u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *state;
     z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -163,9 +155,10 @@ fn draw(state: &mut u64, bound: u64) -> u64 {
     (z ^ z >> 31) % bound.max(1)
 }
 
-/// A program that uses as much memory as it is told.
-struct Program {
-    heap: PageHeap<VirtualOs>,
+/// A program that uses as much memory as it is told, over any system.
+pub struct Program<O: Os> {
+    heap: PageHeap<O>,
+    settings: Settings,
     /// From `first` on, oldest first.
     live: Vec<Span>,
     first: usize,
@@ -174,22 +167,65 @@ struct Program {
     random: u64,
 }
 
-impl Program {
-    fn use_pages(&mut self, pages: u64, settings: &Settings) {
+impl<O: Os> Program<O> {
+    /// A program that uses nothing yet.
+    #[must_use]
+    pub fn new(os: O, settings: Settings) -> Self {
+        Self {
+            heap: PageHeap::new(os, settings.config),
+            live: Vec::new(),
+            first: 0,
+            used: 0,
+            turn: 0,
+            random: match settings.removal {
+                Removal::Random(seed) => seed,
+                _ => 0,
+            },
+            settings,
+        }
+    }
+
+    /// Its heap.
+    #[must_use]
+    pub const fn heap(&self) -> &PageHeap<O> {
+        &self.heap
+    }
+
+    /// Its heap, to let time pass for it.
+    pub const fn heap_mut(&mut self) -> &mut PageHeap<O> {
+        &mut self.heap
+    }
+
+    /// What it has allocated.
+    #[must_use]
+    pub fn live(&self) -> &[Span] {
+        &self.live[self.first..]
+    }
+
+    /// Allocates or frees until it uses so many bytes, rounded up to heap pages. The allocations that
+    /// it made for that, which are the last of [`live`](Self::live). What the heap refuses is left
+    /// out.
+    pub fn use_bytes(&mut self, bytes: u64) -> &[Span] {
+        let pages = bytes.div_ceil(PAGE_BYTES as u64);
+        let before = self.live.len();
+        let mut allocated = 0;
         while self.used < pages {
-            let size = settings.sizes.get(self.turn % settings.sizes.len().max(1));
+            let sizes = &self.settings.sizes;
+            let size = sizes.get(self.turn % sizes.len().max(1));
             self.turn += 1;
             let size = u64::from(*size.unwrap_or(&1)).clamp(1, pages - self.used);
-            let Some(allocated) = self.heap.allocate(size as u32, 1) else {
-                return;
+            let Some(found) = self.heap.allocate(size as u32, 1) else {
+                break;
             };
-            self.live.push(allocated.span);
+            self.live.push(found.span);
             self.used += size;
+            allocated += 1;
+        }
+        if allocated > 0 {
+            return &self.live[before..];
         }
         while self.used > pages {
-            let Some(span) = self.remove(settings.removal) else {
-                return;
-            };
+            let Some(span) = self.remove() else { break };
             let size = u64::from(span.pages);
             let excess = self.used - pages;
             if size > excess {
@@ -201,10 +237,11 @@ impl Program {
                 self.used -= size;
             }
         }
+        &[]
     }
 
-    fn remove(&mut self, removal: Removal) -> Option<Span> {
-        match removal {
+    fn remove(&mut self) -> Option<Span> {
+        match self.settings.removal {
             Removal::Newest => self.live.pop(),
             Removal::Oldest => {
                 let span = self.live.get(self.first).copied()?;

@@ -106,6 +106,8 @@ pub(crate) struct Slab {
     pub free: [u64; SLAB_HUGE / 64],
     /// Those of them that have memory.
     pub cached: [u64; SLAB_HUGE / 64],
+    /// Huge pages that had memory at some time.
+    pub known: [u64; SLAB_HUGE / 64],
     /// Huge pages of which a part was given back since they were last whole: the huge mapping is
     /// gone.
     pub broken: [u64; SLAB_HUGE / 64],
@@ -230,6 +232,11 @@ impl Directory {
         let cached = state == State::Cached;
         assign(&mut slab.free, place, cached || is_unbacked);
         assign(&mut slab.cached, place, cached);
+    }
+
+    /// Notes that a huge page has memory, or had.
+    pub(crate) fn set_known(&mut self, huge: Huge) {
+        assign(&mut self.slab_mut(huge.slab()).known, huge.place(), true);
     }
 
     /// Heap pages of a huge page that have no memory.

@@ -40,6 +40,13 @@ pub enum Error {
         /// Its architecture.
         found: String,
     },
+    /// A library that was to be loaded before the program's own is not one.
+    #[error(
+        "{}: no library that a program can be started with; give the path of a file, without \
+         commas, colons and blanks",
+        .0.display()
+    )]
+    Preload(PathBuf),
     /// QEMU's user-mode emulator is not installed.
     #[error(
         "{0} was not found in PATH; install it (Debian: apt-get install qemu-user) or set \

@@ -1,6 +1,7 @@
 //! Starting a program under QEMU's user mode with the plugin.
 
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -12,21 +13,44 @@ use crate::syscall::Architecture;
 /// Environment variable that names the emulator to use instead of the one in `PATH`.
 pub const QEMU_VARIABLE: &str = "CONTIGUA_QEMU";
 
+/// What a program gets that it would not get from a shell.
+#[derive(Clone, Debug, Default)]
+pub struct Surroundings {
+    /// A library that the program's loader loads before all others (`LD_PRELOAD`): the program's,
+    /// and not the emulator's, which would be observed by nobody.
+    pub preload: Option<PathBuf>,
+    /// Environment variables.
+    pub variables: Vec<(OsString, OsString)>,
+    /// Nanoseconds for each instruction on the clock [`PROGRAM_CLOCK`](crate::syscall::PROGRAM_CLOCK); nobody answers without.
+    pub clock: Option<u32>,
+}
+
 /// A program that was found and can be started.
 #[derive(Clone, Debug)]
 pub struct Launch {
     emulator: PathBuf,
     executable: Executable,
     command: Vec<OsString>,
+    surroundings: Surroundings,
 }
 
 impl Launch {
     /// Finds the program and the emulator for a command line.
     ///
     /// # Errors
-    /// [`Error::NoSuchProgram`], [`Error::NotExecutable`], [`Error::ForeignArchitecture`] or
-    /// [`Error::NoQemu`].
-    pub fn prepare(command: &[OsString], architecture: Architecture) -> Result<Self, Error> {
+    /// [`Error::NoSuchProgram`], [`Error::NotExecutable`], [`Error::ForeignArchitecture`],
+    /// [`Error::Preload`] or [`Error::NoQemu`].
+    pub fn prepare(
+        command: &[OsString],
+        architecture: Architecture,
+        surroundings: Surroundings,
+    ) -> Result<Self, Error> {
+        if let Some(library) = &surroundings.preload {
+            let separates = |byte: &u8| matches!(byte, b',' | b':' | b' ');
+            if library.as_os_str().as_bytes().iter().any(separates) || !library.is_file() {
+                return Err(Error::Preload(library.clone()));
+            }
+        }
         let name = command.first().map(PathBuf::from).unwrap_or_default();
         let path = find_in_path(name.as_os_str()).ok_or(Error::NoSuchProgram(name))?;
         let executable = executable::resolve(&path, architecture).map_err(|error| match error {
@@ -40,7 +64,20 @@ impl Launch {
             emulator: find_emulator(architecture)?,
             executable,
             command: command.to_owned(),
+            surroundings,
         })
+    }
+
+    /// The value of `LD_PRELOAD` for the program: its own library, then what everybody gets.
+    fn preload(&self) -> Option<OsString> {
+        let mut value = self.surroundings.preload.as_ref()?.clone().into_os_string();
+        if let Some(others) = std::env::var_os("LD_PRELOAD")
+            && !others.as_bytes().contains(&b',')
+        {
+            value.push(":");
+            value.push(others);
+        }
+        Some(value)
     }
 
     /// Starts the program; the plugin writes to the ring at `ring`.
@@ -52,11 +89,21 @@ impl Launch {
     /// [`Error::File`] for the emulator when it cannot be started.
     pub fn start(&self, plugin: &Path, ring: &Path, process: u32) -> Result<Child, Error> {
         let escaped = plugin.to_string_lossy().replace(',', ",,");
+        let clock = self.surroundings.clock;
+        let clock = clock.map_or_else(String::new, |rate| format!(",clock={rate}"));
         let mut command = Command::new(&self.emulator);
+        for (name, value) in &self.surroundings.variables {
+            command.env(name, value);
+        }
+        if let Some(libraries) = self.preload() {
+            let mut setting = OsString::from("LD_PRELOAD=");
+            setting.push(libraries);
+            command.arg("-E").arg(setting);
+        }
         command
             .arg("-plugin")
             .arg(format!(
-                "{escaped},ring={},process={process}",
+                "{escaped},ring={},process={process}{clock}",
                 ring.display()
             ))
             .arg("-0")
@@ -126,10 +173,27 @@ mod tests {
         assert_eq!(find_in_path(OsStr::new("")), None);
     }
 
+    fn prepare(command: &[OsString], preload: Option<&str>) -> Result<Launch, Error> {
+        let surroundings = Surroundings {
+            preload: preload.map(PathBuf::from),
+            ..Surroundings::default()
+        };
+        Launch::prepare(command, Architecture::X86_64, surroundings)
+    }
+
+    #[test]
+    fn a_library_that_cannot_be_loaded_is_named() {
+        let command = [OsString::from("sh")];
+        for library in ["/no/such/library.so", "/with,comma.so", "/bin"] {
+            let error = prepare(&command, Some(library)).unwrap_err().to_string();
+            assert!(error.starts_with(library), "{error}");
+        }
+    }
+
     #[test]
     fn a_missing_program_is_named() {
         let missing = [OsString::from("./missing")];
-        let error = Launch::prepare(&missing, Architecture::X86_64).unwrap_err();
+        let error = prepare(&missing, None).unwrap_err();
         assert!(
             error.to_string().starts_with("./missing: no such program"),
             "{error}"

@@ -22,7 +22,7 @@ mod pool;
 mod producer;
 mod reader;
 
-pub use layout::{CHUNK_WORDS, MAX_PROCESSES, MAX_READERS, VERSION};
+pub use layout::{CHUNK_WORDS, MAX_BLOCKS, MAX_PROCESSES, MAX_READERS, VERSION};
 pub use pool::Ring;
 pub use producer::{Held, Producer};
 pub use reader::RingReader;

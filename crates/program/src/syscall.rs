@@ -40,6 +40,11 @@ impl Architecture {
     pub const ALL: [Self; 2] = [Self::X86_64, Self::Aarch64];
 }
 
+/// A clock that the QEMU plugin answers, and no kernel: it counts the instructions that the process
+/// has executed, so that what a program does by this clock is the same in every run. The time is
+/// written although `clock_gettime` fails.
+pub const PROGRAM_CLOCK: i32 = 0x00c0_417a;
+
 macro_rules! vocabulary {
     ($($(#[$meta:meta])* $name:ident: $x86:expr, $arm:expr;)*) => {
         /// The calls whose arguments and result are kept.

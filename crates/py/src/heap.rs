@@ -1,11 +1,14 @@
 //! The page heap in virtual time, for Python: demand goes in, the heap's figures come out as JSON.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use contigua_machine::heap::{HeapRun, run};
 use contigua_pageheap::replay::{Demand, Removal, Sample, Settings, Summary, replay, spikes};
 use contigua_pageheap::{Config, PAGE_BYTES};
 use pyo3::prelude::*;
 use serde_json::{Value, json};
 
-use crate::engine_error;
+use crate::{RunSpec, engine_error};
 
 /// The longest replay, in steps: a day of seconds. What is drawn or averaged never needs more.
 const LONGEST: f64 = 86_400.0;
@@ -96,6 +99,54 @@ pub fn replay_heap(py: Python<'_>, spec: HeapSpec, warmup: f64) -> PyResult<Stri
         json!({ "summary": of_summary(&summary), "samples": of_samples(&samples) }).to_string()
     });
     Ok(text)
+}
+
+/// Lets a program of given demand live with its page heap on a simulated server, in virtual time. It
+/// writes what it allocates, and each second reads so many words of it. The summary leaves out the
+/// first `warmup` seconds. `progress` is told the part that is done. Returns JSON.
+#[pyfunction]
+#[pyo3(signature = (spec, server, *, warmup=0.0, reads=0, progress=None))]
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "PyO3 hands values over; in Python these are dictionaries"
+)]
+pub fn heap_on_server(
+    py: Python<'_>,
+    spec: HeapSpec,
+    server: RunSpec,
+    warmup: f64,
+    reads: u32,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<String> {
+    let life = HeapRun {
+        seed: server.seed,
+        server: server.resolve()?,
+        program: spec.settings()?,
+        demand: spec.trace()?,
+        end: time("seconds", spec.seconds)?,
+        warmup: time("warmup", warmup)?,
+        reads,
+    };
+    py.detach(|| {
+        let cancel = AtomicBool::new(false);
+        let interrupted = std::cell::Cell::new(None);
+        let outcome = run(&life, &cancel, &|done| {
+            let told = Python::attach(|py| {
+                if let Some(progress) = &progress {
+                    progress.call1(py, (done,))?;
+                }
+                py.check_signals()
+            });
+            if let Err(error) = told {
+                interrupted.set(Some(error));
+                cancel.store(true, Ordering::Relaxed);
+            }
+        });
+        if let Some(error) = interrupted.take() {
+            return Err(error);
+        }
+        serde_json::to_string(&outcome.map_err(engine_error)?).map_err(engine_error)
+    })
 }
 
 fn of_summary(summary: &Summary) -> Value {

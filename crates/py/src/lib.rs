@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use contigua_machine::config::{self, Age, Detail, RunConfig};
+use contigua_program::launch::Surroundings;
 use contigua_translation::SchemeConfig;
 use contigua_units::{Bytes, Nanoseconds};
 use pyo3::create_exception;
@@ -55,6 +56,8 @@ struct RunSpec {
     #[pyo3(default)]
     migrations: Option<f64>,
     #[pyo3(default)]
+    allocator: Option<String>,
+    #[pyo3(default)]
     timeline: Option<PathBuf>,
 }
 
@@ -91,6 +94,7 @@ impl RunSpec {
             detail,
             cores: self.cores.unwrap_or(1),
             migrations_per_second: self.migrations.unwrap_or(0.0),
+            allocator: self.allocator,
             timeline: self.timeline,
             seed: self.seed,
             skip: self.skip,
@@ -105,15 +109,17 @@ impl RunSpec {
 /// Runs designs on one execution of a program, or on one trace.
 ///
 /// Exactly one of `command` and `trace` is given. `progress` is called a few times a second with
-/// a list of (instructions, batches behind), one for each design. Returns the reports as JSON and
-/// the program's exit status.
+/// a list of (instructions, batches behind), one for each design. A program can be given a library
+/// to load before all others (`preload`), variables (`environment`), and a clock of its own that
+/// ticks so many nanoseconds for each instruction. Returns the reports as JSON and the program's
+/// exit status.
 #[pyfunction]
 #[allow(
     clippy::needless_pass_by_value,
     clippy::too_many_arguments,
     reason = "PyO3 hands values over; in Python these are keywords"
 )]
-#[pyo3(signature = (runs, *, command=None, trace=None, trace_format="contigua", record=None, seconds=None, progress=None))]
+#[pyo3(signature = (runs, *, command=None, trace=None, trace_format="contigua", record=None, seconds=None, preload=None, environment=None, clock=None, progress=None))]
 fn run(
     py: Python<'_>,
     runs: Vec<RunSpec>,
@@ -122,14 +128,22 @@ fn run(
     trace_format: &str,
     record: Option<PathBuf>,
     seconds: Option<f64>,
+    preload: Option<PathBuf>,
+    environment: Option<Vec<(OsString, OsString)>>,
+    clock: Option<u32>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<(Vec<String>, i32)> {
     let configs = runs
         .into_iter()
         .map(RunSpec::resolve)
         .collect::<PyResult<Vec<_>>>()?;
+    let surroundings = Surroundings {
+        preload,
+        variables: environment.unwrap_or_default(),
+        clock,
+    };
     let input = match (command, trace) {
-        (Some(command), None) => Input::Live(command),
+        (Some(command), None) => Input::Live(command, surroundings),
         (None, Some(trace)) => Input::Trace(trace, parse_format(trace_format)?),
         _ => return Err(engine_error("give either a command or a trace")),
     };
@@ -203,5 +217,6 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(ageing::resolve_profile, module)?)?;
     module.add_function(wrap_pyfunction!(heap::replay_heap, module)?)?;
     module.add_function(wrap_pyfunction!(heap::heap_spikes, module)?)?;
+    module.add_function(wrap_pyfunction!(heap::heap_on_server, module)?)?;
     Ok(())
 }

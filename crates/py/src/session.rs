@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use contigua_machine::config::RunConfig;
 use contigua_machine::{Engine, Progress, Report, simulate};
+use contigua_program::launch::Surroundings;
 use contigua_program::sources::champsim::ChampSimSource;
 use contigua_program::sources::lackey::LackeySource;
 use contigua_program::sources::live::{LiveProgram, LiveSetup, LiveSource};
@@ -37,7 +38,7 @@ const INTERRUPTED: i32 = 128 + libc::SIGINT;
 /// What is read.
 pub enum Input {
     /// A program that is started for this purpose.
-    Live(Vec<OsString>),
+    Live(Vec<OsString>, Surroundings),
     /// A trace that was recorded before.
     Trace(PathBuf, TraceFormat),
 }
@@ -95,7 +96,7 @@ impl Session {
     /// reported.
     pub fn run(self, observer: Observer<'_>) -> Result<Outcome, PyErr> {
         match &self.input {
-            Input::Live(command) => self.run_live(command, observer),
+            Input::Live(command, surroundings) => self.run_live(command, surroundings, observer),
             Input::Trace(path, format) => self.run_trace(path, *format, observer),
         }
     }
@@ -138,8 +139,13 @@ impl Session {
         })
     }
 
-    fn run_live(&self, command: &[OsString], observer: Observer<'_>) -> Result<Outcome, PyErr> {
-        let setup = LiveSetup::new(command).map_err(engine_error)?;
+    fn run_live(
+        &self,
+        command: &[OsString],
+        surroundings: &Surroundings,
+        observer: Observer<'_>,
+    ) -> Result<Outcome, PyErr> {
+        let setup = LiveSetup::new(command, surroundings.clone()).map_err(engine_error)?;
         let mut sources = Vec::new();
         for _ in &self.configs {
             sources.push(setup.source().map_err(engine_error)?);

@@ -13,7 +13,7 @@ use contigua_units::{PAGE_BYTES, VirtAddr};
 use iced_x86::{Decoder, DecoderError, DecoderOptions};
 
 use crate::api::{self, Block, PluginId};
-use crate::{access, guest, image, plugin, vcpu};
+use crate::{access, clock, guest, image, plugin, vcpu};
 
 /// Blocks that were described, by address and contents: QEMU forgets and retranslates code, and
 /// the same code must keep its number.
@@ -97,8 +97,11 @@ fn describe(code: &BlockCode<'_>) -> BlockId {
     });
     let key = (code.address.get(), known.hasher.hash_one(code.bytes));
     *known.numbers.entry(key).or_insert_with(|| {
-        plugin().producer.ring().describe(code).unwrap_or_else(|| {
+        let described = plugin().producer.ring().describe(code);
+        let number = described.unwrap_or_else(|| {
             crate::fail("the program has more distinct code than a run can hold")
-        })
+        });
+        clock::learn(number, code.lengths.len());
+        number
     })
 }

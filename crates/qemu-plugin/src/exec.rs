@@ -27,13 +27,15 @@ pub struct PluginArguments {
 }
 
 impl PluginArguments {
-    /// For a plugin that writes into the ring at `ring`.
-    pub fn new(ring: &str) -> Self {
+    /// For a plugin that writes into the ring at `ring`, with a clock of so many nanoseconds for
+    /// each instruction.
+    pub fn new(ring: &str, clock: Option<u64>) -> Self {
+        let clock = clock.map_or_else(String::new, |rate| format!(",clock={rate}"));
         let emulator = std::fs::read_link("/proc/self/exe").unwrap_or_default();
         Self {
             emulator: CString::new(emulator.into_os_string().into_vec()).unwrap_or_default(),
             // A comma would end the option's value; QEMU reads a double one as one.
-            option: format!("{},ring={ring}", own_path().replace(',', ",,")),
+            option: format!("{},ring={ring}{clock}", own_path().replace(',', ",,")),
         }
     }
 }
@@ -107,9 +109,11 @@ fn follow_path(mut path: CString, argv: u64, envp: u64) {
         }
         Err(_) => return,
     };
-    let (Some(arguments), Some(environment)) = (guest::strings(argv), guest::strings(envp)) else {
+    let (Some(arguments), Some(mut environment)) = (guest::strings(argv), guest::strings(envp))
+    else {
         return;
     };
+    let preload = take_preload(&mut environment);
     let Ok(program) = CString::new(found.program.into_os_string().into_vec()) else {
         return;
     };
@@ -133,6 +137,7 @@ fn follow_path(mut path: CString, argv: u64, envp: u64) {
     let before = found.interpreter_arguments.into_iter();
     let before = before.filter_map(|argument| CString::new(argument.into_vec()).ok());
     let command: Vec<CString> = std::iter::once(emulator.clone())
+        .chain(preload.into_iter().flat_map(|set| [c"-E".to_owned(), set]))
         .chain(fixed)
         .chain(before)
         .chain(arguments.into_iter().skip(1))
@@ -146,6 +151,16 @@ fn follow_path(mut path: CString, argv: u64, envp: u64) {
             pointers(&environment).as_ptr(),
         );
     }
+}
+
+/// Takes `LD_PRELOAD` out of an environment: it is meant for the program, and not for the emulator.
+/// A value with a comma stays, because QEMU's option would cut it in two.
+fn take_preload(environment: &mut Vec<CString>) -> Option<CString> {
+    let is_meant = |entry: &CString| {
+        entry.to_bytes().starts_with(b"LD_PRELOAD=") && !entry.to_bytes().contains(&b',')
+    };
+    let at = environment.iter().position(is_meant)?;
+    Some(environment.remove(at))
 }
 
 fn pointers(strings: &[CString]) -> Vec<*const c_char> {

@@ -1,4 +1,4 @@
-//! Reading the guest's memory, which lies in QEMU's own at a fixed distance.
+//! The guest's memory, which lies in QEMU's own at a fixed distance.
 
 use std::ffi::CString;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,6 +34,23 @@ fn read(address: u64, into: &mut [u8]) -> Option<()> {
         libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0)
     };
     (copied == into.len().cast_signed()).then_some(())
+}
+
+/// Copies bytes to a guest address; nothing where the guest could not write either.
+pub fn write(address: u64, bytes: &[u8]) {
+    let local = libc::iovec {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
+    };
+    let remote = libc::iovec {
+        iov_base: (base().wrapping_add(address)) as *mut libc::c_void,
+        iov_len: bytes.len(),
+    };
+    // SAFETY: the local side is a live buffer that is only read. The remote side is memory of the
+    // guest, which asked for the bytes there; the kernel checks the address.
+    unsafe {
+        libc::process_vm_writev(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0);
+    }
 }
 
 /// The NUL-terminated string at a guest address.

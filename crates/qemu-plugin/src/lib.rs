@@ -6,11 +6,12 @@
 //! vCPU run on that vCPU's own host thread, so a vCPU's state needs no synchronisation.
 //!
 //! Arguments: `ring=PATH,process=N`: where the ring can be opened, and which process of the run
-//! this is.
+//! this is; and `clock=N`, nanoseconds for each instruction on the clock that the program may ask.
 
 mod access;
 mod api;
 mod blocks;
+mod clock;
 mod exec;
 mod guest;
 mod image;
@@ -106,12 +107,20 @@ fn install(id: PluginId, target: &str, arguments: &[String]) -> Result<(), Strin
         .find(|architecture| architecture.name() == target)
         .ok_or_else(|| format!("guest architecture {target} is not supported"))?;
     let producer = Producer::new(Ring::open(Path::new(ring)).map_err(|e| e.to_string())?);
+    let clock = match value("clock") {
+        Ok(rate) => Some(
+            rate.parse()
+                .map_err(|_| "argument clock= takes a number".to_owned())?,
+        ),
+        Err(_) => None,
+    };
+    clock::set_rate(clock);
     image::remember_emulator_mappings();
     PROCESS.store(process, Ordering::Relaxed);
     let plugin = Plugin {
         producer,
         architecture,
-        arguments: exec::PluginArguments::new(ring),
+        arguments: exec::PluginArguments::new(ring, clock),
     };
     PLUGIN
         .set(plugin)

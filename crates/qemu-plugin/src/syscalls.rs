@@ -8,7 +8,7 @@ use contigua_program::syscall::{Known, wakes};
 use contigua_program::wire::{Event, ProcessId, Syscall};
 
 use crate::api::PluginId;
-use crate::{PROCESS, exec, plugin, vcpu};
+use crate::{PROCESS, clock, exec, plugin, vcpu};
 
 /// Flags of `clone` (`include/uapi/linux/sched.h`).
 const CLONE_VM: u64 = 0x100;
@@ -108,6 +108,7 @@ pub extern "C" fn on_return(_: PluginId, index: c_uint, number: i64, result: i64
         Some(call) if call.returns_process_id() => {
             append_syscall(index, number, current.arguments, result.signum());
         }
+        None if clock::answers(plugin().architecture, number, &current.arguments) => {}
         // Reported on entry.
         Some(Known::Munmap) => {}
         Some(Known::Futex) if wakes(current.arguments[1]) => {}

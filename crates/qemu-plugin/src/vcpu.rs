@@ -6,7 +6,7 @@ use std::ptr;
 use contigua_program::ring::{CHUNK_WORDS, Held};
 use contigua_program::wire::{Event, MAX_RECORD_WORDS};
 
-use crate::plugin;
+use crate::{clock, plugin};
 
 /// Guest threads that one process can have at a time.
 const MAX_VCPUS: usize = 4096;
@@ -137,9 +137,13 @@ fn refill(vcpu: &mut Vcpu) {
 fn give_back(vcpu: &mut Vcpu) {
     if let Some(held) = vcpu.held.take() {
         let free = (vcpu.limit as usize - vcpu.cursor as usize) / size_of::<u64>();
-        plugin()
-            .producer
-            .publish(held, vcpu.thread, CHUNK_WORDS - free);
+        let length = CHUNK_WORDS - free;
+        if clock::is_on() {
+            // SAFETY: the chunk's words up to the cursor were written by this vCPU, which still
+            // holds it.
+            clock::advance(unsafe { std::slice::from_raw_parts(vcpu.cursor.sub(length), length) });
+        }
+        plugin().producer.publish(held, vcpu.thread, length);
     }
     vcpu.cursor = ptr::null_mut();
     vcpu.limit = ptr::null_mut();

@@ -39,6 +39,7 @@ EXPERIMENTS = [
     "subrelease-square-wave",
     "subrelease-sweep",
     "subrelease-redis",
+    "heap-on-server",
 ]
 
 __all__ = [

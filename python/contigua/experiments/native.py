@@ -17,10 +17,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from contigua.allocators import find_library
 from contigua.experiments.running import ProgramError
 
-#: Where a checkout builds the allocator; an installed package has it where the linker looks.
-BUILT = Path(__file__).parents[3] / "target" / "release"
 #: The kernel's switch for transparent huge pages.
 SWITCH = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 MB = 1 << 20
@@ -61,24 +60,6 @@ class Allocator:
             if key != "LD_PRELOAD" and not key.startswith("CONTIGUA_MALLOC_")
         }
         return {**kept, **self.environment, **({"LD_PRELOAD": str(path)} if path else {})}
-
-
-def find_library(name: str, built: Path = BUILT) -> Path | None:
-    """Return a shared library's path: from the checkout, else where the linker finds it."""
-    if (built / name).exists():
-        return built / name
-    try:
-        known = subprocess.run(
-            ["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=True, timeout=60
-        ).stdout
-    except (OSError, subprocess.SubprocessError):
-        return None
-    native = "x86-64" if struct.calcsize("P") == 8 and os.uname().machine == "x86_64" else ""
-    for line in known.splitlines():
-        found = re.match(rf"\s*{re.escape(name)} \(([^)]*)\) => (\S+)", line)
-        if found is not None and native in found[1]:
-            return Path(found[2])
-    return None
 
 
 def chosen(switch: Path = SWITCH) -> str:

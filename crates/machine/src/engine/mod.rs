@@ -10,6 +10,7 @@
 
 mod access;
 mod devices;
+mod inside;
 mod migration;
 mod schedule;
 pub(crate) mod timeline;
@@ -624,6 +625,9 @@ impl Engine {
         let now = self.clock();
         if self.kernel.may_move(now) {
             self.hurry_migrations();
+        }
+        if self.phase != Phase::Skip {
+            self.kernel.note_course(self.executed.instructions);
         }
         let work: Cycles = self.kernel.background(now, &mut self.mmus);
         self.charge(work);

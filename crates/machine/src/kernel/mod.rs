@@ -1,5 +1,7 @@
 //! The simulated kernel: processes, system calls, faults, and physical memory below them.
 
+mod advice;
+mod course;
 pub(crate) mod demand;
 pub(crate) mod history;
 mod host;
@@ -10,10 +12,10 @@ use std::sync::atomic::AtomicBool;
 use contigua_contiguity::Contiguity;
 use contigua_frames::{Counters, FrameClass, Move};
 use contigua_paging::{
-    AddressSpace, Effects, FaultKind, Fragmentation, HugeAdvice, MappingPolicy, Memory, Place,
-    Resident, Segment, SpaceId, TableShape, Vma, VmaKind,
+    AddressSpace, Effects, FaultKind, Fragmentation, HugeAdvice, Leaf, MappingPolicy, Memory,
+    Place, Resident, Segment, SpaceId, TableShape, Vma, VmaKind,
 };
-use contigua_program::syscall::{Advice, Call};
+use contigua_program::syscall::Call;
 use contigua_program::wire::{Event, ImageKind, ProcessId, ThreadId};
 use contigua_translation::{Access, BackgroundPass, PrimaryRegion, Tables};
 use contigua_units::{
@@ -24,7 +26,8 @@ use contigua_units::{
 use crate::Error;
 use crate::config::{KernelCosts, RunConfig};
 use crate::processors::Mmus;
-use crate::report::{KernelReport, MemoryReport, SyscallReport};
+use crate::report::{AdviceReport, KernelReport, MemoryCourse, MemoryReport, SyscallReport};
+use course::Course;
 use demand::Demand;
 use host::Host;
 pub(crate) use relocate::{Relocation, Target};
@@ -106,7 +109,9 @@ pub(crate) struct Kernel {
     pub(crate) contiguity_before: Contiguity,
     pub(crate) counters: KernelReport,
     pub(crate) syscalls: SyscallReport,
+    pub(crate) advice: AdviceReport,
     pub(crate) peak: MemoryReport,
+    course: Course,
 }
 
 impl Kernel {
@@ -166,7 +171,9 @@ impl Kernel {
             page_tables_before: 0,
             counters: KernelReport::default(),
             syscalls: SyscallReport::default(),
+            advice: AdviceReport::default(),
             peak: MemoryReport::default(),
+            course: Course::default(),
         };
         kernel.events_before = kernel.memory.counters();
         kernel.page_tables_before = kernel.memory.frames_of(FrameClass::PageTable);
@@ -277,6 +284,8 @@ impl Kernel {
     pub(crate) fn reset_counters(&mut self) {
         self.counters = KernelReport::default();
         self.syscalls = SyscallReport::default();
+        self.advice = AdviceReport::default();
+        self.course = Course::default();
         self.events_before = self.memory.counters();
         self.note_peak();
     }
@@ -500,22 +509,7 @@ impl Kernel {
             Call::Protect { range, writable } => self.change(mmu, |space, memory, effects, _| {
                 space.protect(range, writable, memory, effects)
             }),
-            Call::Advise { range, advice } => {
-                self.change(mmu, |space, memory, effects, policy| match advice {
-                    Advice::DontNeed => space.discard(range, memory, effects),
-                    Advice::Free => space.free_lazily(range, memory, effects),
-                    Advice::HugePage => space.advise_huge(range, HugeAdvice::Huge, memory, effects),
-                    Advice::NoHugePage => {
-                        space.advise_huge(range, HugeAdvice::NoHuge, memory, effects)
-                    }
-                    Advice::Populate => space.populate(range, policy, memory, effects),
-                    Advice::Collapse => {
-                        space.collapse_range(range, memory, effects);
-                        Ok(())
-                    }
-                    Advice::Other => Ok(()),
-                })
-            }
+            Call::Advise { range, advice } => self.advise(range, advice, mmu),
             _ => Ok(Cycles::ZERO),
         }
     }
@@ -765,6 +759,11 @@ impl Kernel {
         if !asked || space.wanted_size(address, &*self.policy) < PageSize::Size2M {
             return Cycles::ZERO;
         }
+        self.compact(mmu)
+    }
+
+    /// Moves pages until a 2 MB block is free, or it is clear that none can be made.
+    fn compact(&mut self, mmu: &mut Mmus) -> Cycles {
         let mut moves = core::mem::take(&mut self.moves);
         let before = self.memory.pressure().all().total.get();
         self.memory.compact_for(Order::HUGE_2M, &mut moves);
@@ -780,6 +779,29 @@ impl Kernel {
         if after.bytes() > before.bytes() {
             self.note_peak();
         }
+    }
+
+    /// Notes what is resident after so many instructions of the region of interest.
+    pub(crate) fn note_course(&mut self, instructions: u64) {
+        let [all, huge] = self.resident_now();
+        self.course.note(instructions, all, huge);
+    }
+
+    /// Resident bytes now, and of these the ones in pages larger than 4 KB.
+    pub(crate) fn resident_now(&self) -> [u64; 2] {
+        let all = self.resident.bytes().get();
+        let small = self.resident.pages_4k * PageSize::Size4K.bytes();
+        [all, all - small]
+    }
+
+    /// What the running program's page table says of an address of the program.
+    pub(crate) fn leaf(&self, address: VirtAddr) -> Option<Leaf> {
+        let space = self.running();
+        space.table().leaf(space.place_of(address).of(address))
+    }
+
+    pub(crate) fn course(&self) -> MemoryCourse {
+        self.course.report()
     }
 
     fn note_peak(&mut self) {

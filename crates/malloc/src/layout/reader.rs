@@ -224,6 +224,10 @@ fn decode(process: u32, bytes: &[u8; PAGE]) -> Result<Page, Error> {
         })
     };
     let magic = word(bytes, 0);
+    if magic == 0 {
+        // Made at the start, and filled when the process is old enough.
+        return Err(Error::NoPage { process });
+    }
     if magic != MAGIC {
         return corrupted("first word", magic);
     }

@@ -20,13 +20,13 @@ int main(void) {
     for (int i = 0; i < 2000; i++) CHECK(small[i] = opaque(malloc(1000)));
     for (int i = 0; i < 10; i++) CHECK(large[i] = opaque(malloc(1 << 20)));
     volatile uint64_t *page = NULL;
-    for (int i = 0; i < 400 && !page; i++) {
+    for (int i = 0; i < 400 && !(page && *page); i++) {
         struct timespec pause = {0, 25000000};
         nanosleep(&pause, NULL);
         for (int j = 0; j < 20; j++) free(opaque(malloc(500000)));
         page = find();
     }
-    CHECK(page);
+    CHECK(page && *page);
     puts("ready");
     fflush(stdout);
     unsigned index;

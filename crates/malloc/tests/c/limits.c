@@ -26,11 +26,12 @@ static void *work(void *argument) {
 }
 
 int main(int count, char **arguments) {
-    /* "address-space": the limit holds from the start. Anything else: somebody set another one. */
+    /* "address-space", "data": the limit holds from the start. Anything else: somebody set another one. */
     CHECK(count == 2);
-    if (!strcmp(arguments[1], "address-space")) {
+    int space = !strcmp(arguments[1], "address-space"), data = !strcmp(arguments[1], "data");
+    if (space || data) {
         struct rlimit limit = {400 << 20, 400 << 20};
-        CHECK(!setrlimit(RLIMIT_AS, &limit));
+        CHECK(!setrlimit(data ? RLIMIT_DATA : RLIMIT_AS, &limit));
         execl("/proc/self/exe", arguments[0], "limited", NULL);
         return 1;
     }

@@ -20,6 +20,8 @@ const ANYWHERE: Range<usize> = 0..usize::MAX;
 pub(super) enum Backing {
     /// Those that have memory.
     Cached,
+    /// Those that have or had memory.
+    Known,
     /// All.
     Any,
 }
@@ -39,8 +41,17 @@ impl<O: Os> PageHeap<O> {
     /// Takes `count` free huge pages in a row, at a multiple of `align` bytes, backs them, and makes
     /// them `Large`. The address of the first.
     pub(super) fn take_run(&mut self, count: u32, align: usize) -> Result<usize, Refusal> {
-        let address = self.find_or_reserve(count, align)?;
-        self.take_at(address, count)?;
+        let mut address = self.find_or_reserve(count, align)?;
+        if let Err(refusal) = self.take_at(address, count) {
+            // A limit on what is usable (strict overcommit, `RLIMIT_DATA`) counts addresses from when
+            // they become so until they are given up, with or without memory. Below such a limit only
+            // those can be had again that were.
+            address = self
+                .find_run(count, align, ANYWHERE, Backing::Known)
+                .filter(|_| refusal == Refusal::Memory)
+                .ok_or(refusal)?;
+            self.take_at(address, count)?;
+        }
         Ok(address)
     }
 
@@ -97,6 +108,7 @@ impl<O: Os> PageHeap<O> {
 
     /// Notes that a huge page without memory has got it.
     pub(super) fn mark_backed(&mut self, huge: Huge) {
+        self.directory.set_known(huge);
         self.counts.backed_huge += 1;
         self.counts.backed_total += u64::from(HUGE_PAGES);
         self.counts.mapped += u64::from(HUGE_PAGES);
@@ -226,6 +238,7 @@ impl<O: Os> PageHeap<O> {
         let bytes = count as usize * HUGE_BYTES;
         // The run that ends where the search is.
         let (mut start, mut end) = (0, 0);
+        let mut known = [0; SLAB_HUGE / 64];
         for &number in self.directory.order() {
             let slab = self.directory.slab(number as usize);
             if slab.base >= within.end || slab.base + RESERVE_BYTES <= within.start {
@@ -233,6 +246,14 @@ impl<O: Os> PageHeap<O> {
             }
             let words = match backing {
                 Backing::Cached => &slab.cached,
+                Backing::Known => {
+                    for (known, (free, had)) in
+                        known.iter_mut().zip(slab.free.iter().zip(&slab.known))
+                    {
+                        *known = free & had;
+                    }
+                    &known
+                }
                 Backing::Any => &slab.free,
             };
             let mut place = 0;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::{Batch, Program, Source};
 use crate::Error;
 use crate::code::CodeLog;
-use crate::launch::Launch;
+use crate::launch::{Launch, Surroundings};
 use crate::ring::{Ring, RingReader};
 use crate::syscall::Architecture;
 
@@ -39,9 +39,9 @@ impl LiveSetup {
     ///
     /// # Errors
     /// Those of [`Launch::prepare`] and [`Ring::create`].
-    pub fn new(command: &[OsString]) -> Result<Self, Error> {
+    pub fn new(command: &[OsString], surroundings: Surroundings) -> Result<Self, Error> {
         let architecture = Architecture::X86_64;
-        let launch = Launch::prepare(command, architecture)?;
+        let launch = Launch::prepare(command, architecture, surroundings)?;
         let program = Program {
             command: launch.command(),
             architecture,

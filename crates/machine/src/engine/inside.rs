@@ -1,0 +1,64 @@
+//! What happens on a server without a stream of events: a program that is part of the simulator
+//! makes system calls and touches memory, at times that it says.
+
+use contigua_paging::Leaf;
+use contigua_program::wire::{Access, Event, Syscall, ThreadId};
+use contigua_units::{Cycles, VirtAddr};
+
+use super::Engine;
+use crate::Error;
+
+/// The only thread of such a program.
+const THREAD: ThreadId = ThreadId(0);
+/// A word.
+const SIZE_LOG2: u8 = 3;
+
+impl Engine {
+    /// The program makes a system call.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub(crate) fn call(&mut self, syscall: Syscall) -> Result<(), Error> {
+        self.resume(0, THREAD, &[])?;
+        self.event(THREAD, &Event::Syscall(syscall))
+    }
+
+    /// The program reads or writes a word.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub(crate) fn touch_word(&mut self, address: VirtAddr, store: bool) -> Result<(), Error> {
+        self.resume(0, THREAD, &[])?;
+        let access = Access {
+            address,
+            size_log2: SIZE_LOG2,
+            store,
+            instruction: 0,
+        };
+        let word = access.encode();
+        if self.relocates {
+            self.access::<true, false>(word)
+        } else {
+            self.access::<false, false>(word)
+        }
+    }
+
+    /// Lets the kernel do what it does in the background until a time.
+    pub(crate) fn background_at(&mut self, now: Cycles) {
+        let work = self.kernel.background(now, &mut self.mmus);
+        self.charge(work);
+        self.interrupt_victims();
+    }
+
+    /// Page walks that found a page, and cycles of those for data.
+    pub(crate) fn walks(&mut self) -> [u64; 2] {
+        let counters = self.mmus.current().translator_counters();
+        let found = counters.walks_4k + counters.walks_2m + counters.walks_1g;
+        [found, counters.data_walk_cycles.get()]
+    }
+
+    /// What the running program's page table says of an address.
+    pub(crate) fn leaf(&self, address: VirtAddr) -> Option<Leaf> {
+        self.kernel.leaf(address)
+    }
+}

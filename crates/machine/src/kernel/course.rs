@@ -1,0 +1,106 @@
+//! How much memory the program has over time, in two sums and a few points.
+
+use contigua_units::Bytes;
+
+use crate::report::MemoryCourse;
+
+/// Points that are kept at most, one in each stretch of equal length. When there are more, the
+/// stretches become twice as long.
+const MOST_POINTS: usize = 64;
+/// Instructions in a stretch at first.
+const FIRST_DISTANCE: u64 = 10_000;
+
+/// Resident bytes over instructions.
+pub(super) struct Course {
+    at: u64,
+    /// Bytes times instructions.
+    resident: u128,
+    huge: u128,
+    distance: u64,
+    points: Vec<[u64; 3]>,
+}
+
+impl Default for Course {
+    fn default() -> Self {
+        Self {
+            at: 0,
+            resident: 0,
+            huge: 0,
+            distance: FIRST_DISTANCE,
+            points: Vec::new(),
+        }
+    }
+}
+
+impl Course {
+    /// After so many instructions this much memory is resident, and of that so much in huge pages.
+    pub(super) fn note(&mut self, instructions: u64, resident: u64, huge: u64) {
+        let passed = u128::from(instructions.saturating_sub(self.at));
+        self.at = self.at.max(instructions);
+        self.resident += passed * u128::from(resident);
+        self.huge += passed * u128::from(huge);
+        let slot = |instructions: u64, distance: u64| instructions / distance;
+        if let Some(last) = self.points.last()
+            && slot(instructions, self.distance) <= slot(last[0], self.distance)
+        {
+            return;
+        }
+        self.points.push([instructions, resident, huge]);
+        while self.points.len() > MOST_POINTS {
+            self.distance *= 2;
+            let distance = self.distance;
+            self.points.dedup_by_key(|point| slot(point[0], distance));
+        }
+    }
+
+    pub(super) fn report(&self) -> MemoryCourse {
+        let mean = |sum: u128| Bytes::new((sum / u128::from(self.at.max(1))) as u64);
+        let column = |index: usize| self.points.iter().map(|point| point[index]).collect();
+        MemoryCourse {
+            mean_resident: mean(self.resident),
+            mean_huge: mean(self.huge),
+            mean_huge_page_coverage: self.huge as f64 / (self.resident as f64).max(1.0),
+            instructions: column(0),
+            resident: column(1),
+            huge: column(2),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn means_are_over_all_instructions_and_points_over_all_of_the_course() {
+        let mut course = Course::default();
+        let last = 1_000_000 * FIRST_DISTANCE;
+        let step = FIRST_DISTANCE * 999;
+        let mut at = 0;
+        while at < last {
+            at += step;
+            course.note(at, if at <= last / 2 { 100 } else { 300 }, 50);
+        }
+        let report = course.report();
+        assert!(
+            (199..=201).contains(&report.mean_resident.get()),
+            "{report:?}"
+        );
+        assert_eq!(report.mean_huge, Bytes::new(50));
+        assert!((report.mean_huge_page_coverage - 0.25).abs() < 0.01);
+        let points = &report.instructions;
+        assert!((MOST_POINTS / 2..=MOST_POINTS).contains(&points.len()));
+        assert!(points.is_sorted() && points[0] == step);
+        assert!(points[points.len() - 1] > last / 10 * 9);
+        // What is kept lies evenly.
+        let gaps: Vec<u64> = points.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        let (least, most) = (gaps.iter().min().unwrap(), gaps.iter().max().unwrap());
+        assert!(most <= &(least * 2), "{gaps:?}");
+    }
+
+    #[test]
+    fn a_course_of_nothing_is_empty() {
+        let report = Course::default().report();
+        assert_eq!(report, MemoryCourse::default());
+    }
+}

@@ -1,0 +1,325 @@
+//! Does `madvise` do to a program's memory what a list of pages says it should?
+
+use std::collections::BTreeMap;
+
+use contigua_machine::config::{Age, Detail, RunConfig, parse_design, parse_machine};
+use contigua_machine::{AdviceReport, Engine};
+use contigua_program::code::{BlockCode, CodeLog};
+use contigua_program::sources::{Batch, Program};
+use contigua_program::syscall::Architecture;
+use contigua_program::wire::{Access, BlockId, Event, Syscall, ThreadId};
+use contigua_units::{Bytes, VirtAddr};
+use proptest::prelude::*;
+
+const MACHINE: &str = include_str!("../../../python/contigua/data/machines/skylake.toml");
+const ALWAYS: &str = include_str!("../../../python/contigua/data/designs/linux-thp.toml");
+const MADVISE: &str = include_str!("../../../python/contigua/data/designs/linux-thp-madvise.toml");
+const BASE_ONLY: &str = include_str!("../../../python/contigua/data/designs/linux-4k.toml");
+
+const BASE: u64 = 0x4000_0000;
+const PAGE: u64 = 4096;
+const PARTS: u64 = 512;
+/// Pages of the mapping, which ends in the middle of a 2 MB range.
+const PAGES: u64 = 6 * PARTS + 100;
+
+const DONT_NEED: u64 = 4;
+const HUGE: u64 = 14;
+const NO_HUGE: u64 = 15;
+const COLLAPSE: u64 = 25;
+
+struct NoCode;
+
+impl CodeLog for NoCode {
+    fn block(&self, _: BlockId) -> Option<BlockCode<'_>> {
+        None
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Touch(u64),
+    Advise(u64, u64, u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let edge = prop_oneof![0..PAGES, (0..6u64).prop_map(|chunk| chunk * PARTS)];
+    let length = prop_oneof![1..1500u64, (1..4u64).prop_map(|chunks| chunks * PARTS)];
+    let advice = prop::sample::select(vec![DONT_NEED, DONT_NEED, HUGE, NO_HUGE, COLLAPSE]);
+    prop_oneof![
+        3 => (0..PAGES).prop_map(Step::Touch),
+        1 => (edge, length, advice).prop_map(|(at, pages, advice)| {
+            Step::Advise(at, pages.min(PAGES - at), advice)
+        }),
+    ]
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum When {
+    Always,
+    Madvise,
+    Never,
+}
+
+/// What is mapped, page by page.
+struct Model {
+    when: When,
+    /// By page: the advice it was given.
+    advice: Vec<u64>,
+    /// By page: whether it is mapped with 2 MB.
+    mapped: BTreeMap<u64, bool>,
+    faults: [u64; 2],
+    counts: AdviceReport,
+    given_back: u64,
+    given_back_whole: u64,
+}
+
+impl Model {
+    fn new(when: When) -> Self {
+        Self {
+            when,
+            advice: vec![0; PAGES as usize],
+            mapped: BTreeMap::new(),
+            faults: [0, 0],
+            counts: AdviceReport::default(),
+            given_back: 0,
+            given_back_whole: 0,
+        }
+    }
+
+    /// The 2 MB around a page, if one mapping has all of it.
+    fn chunk(&self, page: u64) -> Option<std::ops::Range<u64>> {
+        let start = page / PARTS * PARTS;
+        let pages = start..start + PARTS;
+        let alike = |other: u64| self.advice.get(other as usize) == self.advice.get(page as usize);
+        pages.clone().all(alike).then_some(pages)
+    }
+
+    fn split(&mut self, page: u64) {
+        let start = page / PARTS * PARTS;
+        for part in start..start + PARTS {
+            self.mapped.insert(part, false);
+        }
+    }
+
+    /// Makes small pages where a huge one reaches across the beginning of a page.
+    fn split_before(&mut self, page: u64) -> u64 {
+        let across = !page.is_multiple_of(PARTS) && self.mapped.get(&page) == Some(&true);
+        if across {
+            self.split(page);
+        }
+        u64::from(across)
+    }
+
+    fn step(&mut self, step: &Step) {
+        match *step {
+            Step::Touch(page) => self.touch(page),
+            Step::Advise(at, pages, DONT_NEED) => self.release(at, at + pages),
+            Step::Advise(at, pages, COLLAPSE) => self.collapse(at, at + pages),
+            Step::Advise(at, pages, advice) => {
+                if advice == HUGE {
+                    self.counts.huge += 1;
+                } else {
+                    self.counts.no_huge += 1;
+                }
+                let before = self.advice.clone();
+                for page in at..at + pages {
+                    self.advice[page as usize] = advice;
+                }
+                // Where a mapping ends that did not before, no page reaches across.
+                let changed = |page: u64| {
+                    let page = page as usize;
+                    page < before.len() && before[page] != self.advice[page]
+                };
+                let edges = at..=at + pages;
+                let cuts: Vec<u64> = edges
+                    .filter(|&edge| changed(edge) || edge > 0 && changed(edge - 1))
+                    .filter(|&edge| {
+                        let kind = |page: u64| (before.get(page as usize), changed(page));
+                        edge == 0 || kind(edge) != kind(edge - 1)
+                    })
+                    .collect();
+                for edge in cuts {
+                    self.split_before(edge);
+                }
+            }
+        }
+    }
+
+    fn touch(&mut self, page: u64) {
+        if self.mapped.contains_key(&page) {
+            return;
+        }
+        let advice = self.advice[page as usize];
+        let wanted = match self.when {
+            When::Always => advice != NO_HUGE,
+            When::Madvise => advice == HUGE,
+            When::Never => false,
+        };
+        let chunk = self
+            .chunk(page)
+            .filter(|chunk| wanted && chunk.clone().all(|part| !self.mapped.contains_key(&part)));
+        let huge = chunk.is_some();
+        for part in chunk.unwrap_or(page..page + 1) {
+            self.mapped.insert(part, huge);
+        }
+        self.faults[usize::from(huge)] += 1;
+    }
+
+    fn release(&mut self, start: u64, end: u64) {
+        self.counts.dont_need += 1;
+        self.counts.huge_pages_broken += self.split_before(start) + self.split_before(end);
+        for page in start..end {
+            if let Some(huge) = self.mapped.remove(&page) {
+                self.given_back += PAGE;
+                self.given_back_whole += PAGE * u64::from(huge);
+            }
+        }
+    }
+
+    fn collapse(&mut self, start: u64, end: u64) {
+        self.counts.collapse += 1;
+        for first in (start.next_multiple_of(PARTS)..).step_by(PARTS as usize) {
+            if first + PARTS > end {
+                return;
+            }
+            let small = (first..first + PARTS).any(|part| self.mapped.get(&part) == Some(&false));
+            let allowed = self.when != When::Never && self.advice[first as usize] != NO_HUGE;
+            if let Some(chunk) = self.chunk(first)
+                && small
+                && allowed
+            {
+                self.counts.collapsed += 1;
+                for part in chunk {
+                    self.mapped.insert(part, true);
+                }
+            }
+        }
+    }
+}
+
+fn server(design: &str) -> Engine {
+    let mut machine = parse_machine(MACHINE, "machine").unwrap();
+    machine.memory = Bytes::new(256 << 20);
+    let config = RunConfig {
+        design_name: "design".to_owned(),
+        design: parse_design(design, "design").unwrap(),
+        machine_name: "skylake".to_owned(),
+        machine,
+        age: Age::Fresh,
+        holes: None,
+        classify_misses: false,
+        detail: Detail::Translation,
+        cores: 1,
+        migrations_per_second: 0.0,
+        allocator: None,
+        timeline: None,
+        seed: 1,
+        skip: 0,
+        warmup: 0,
+        instructions: None,
+    };
+    let program = Program {
+        command: vec!["test".to_owned()],
+        architecture: Architecture::X86_64,
+        reports_mappings: true,
+    };
+    Engine::new(config, program).unwrap()
+}
+
+fn syscall(number: u16, arguments: [u64; 6], result: u64) -> Vec<u64> {
+    let event = Event::Syscall(Syscall {
+        number,
+        arguments,
+        result: result.cast_signed(),
+    });
+    event.encode().words().to_vec()
+}
+
+fn words(step: &Step) -> Vec<u64> {
+    match *step {
+        Step::Touch(page) => {
+            let access = Access {
+                address: VirtAddr::new(BASE + page * PAGE),
+                size_log2: 3,
+                store: true,
+                instruction: 0,
+            };
+            vec![access.encode()]
+        }
+        Step::Advise(at, pages, advice) => {
+            syscall(28, [BASE + at * PAGE, pages * PAGE, advice, 0, 0, 0], 0)
+        }
+    }
+}
+
+fn consume(engine: &mut Engine, words: &[u64]) {
+    let batch = Batch {
+        thread: ThreadId(0),
+        words,
+        code: &NoCode,
+    };
+    engine.consume(batch).unwrap();
+}
+
+proptest! {
+    #[test]
+    fn does_advice_do_what_a_list_of_pages_says(
+        steps in prop::collection::vec(step(), 1..120),
+        choice in 0..3usize,
+    ) {
+        let designs = [
+            (ALWAYS, When::Always),
+            (MADVISE, When::Madvise),
+            (BASE_ONLY, When::Never),
+        ];
+        let (design, when) = designs[choice];
+        let mut engine = server(design);
+        let mut model = Model::new(when);
+        consume(&mut engine, &syscall(9, [0, PAGES * PAGE, 3, 0x22, 0, 0], BASE));
+        for step in &steps {
+            consume(&mut engine, &words(step));
+            model.step(step);
+            let report = engine.report();
+            let faults = [report.kernel.faults_anonymous_4k, report.kernel.faults_anonymous_2m];
+            prop_assert_eq!(faults, model.faults, "after {:?}", step);
+            let expected = AdviceReport {
+                given_back: Bytes::new(model.given_back),
+                given_back_whole: Bytes::new(model.given_back_whole),
+                ..model.counts
+            };
+            prop_assert_eq!(report.advice, expected, "after {:?}", step);
+        }
+        engine.validate().unwrap();
+    }
+}
+
+/// A collapse needs a block of 2 MB, and one that fails changes nothing.
+#[test]
+fn is_a_collapse_without_memory_counted_and_harmless() {
+    let mut engine = server(MADVISE);
+    let mapped = 300 << 20;
+    consume(&mut engine, &syscall(9, [0, mapped, 3, 0x22, 0, 0], BASE));
+    // Small pages in nearly all memory, of which each second one is given back, but in the last.
+    let pages = (230 << 20) / PAGE;
+    for page in 0..pages {
+        consume(&mut engine, &words(&Step::Touch(page)));
+    }
+    let before = engine.report();
+    assert_eq!(before.kernel.faults_anonymous_2m, 0);
+    let chunks = 4;
+    consume(
+        &mut engine,
+        &words(&Step::Advise(0, chunks * PARTS, COLLAPSE)),
+    );
+    let after = engine.report().advice;
+    assert_eq!(after.collapse, 1);
+    assert_eq!(after.collapsed + after.collapses_failed, chunks);
+    engine.validate().unwrap();
+    for page in 0..pages {
+        consume(&mut engine, &words(&Step::Touch(page)));
+    }
+    assert_eq!(
+        engine.report().kernel.faults_anonymous_4k,
+        before.kernel.faults_anonymous_4k
+    );
+}

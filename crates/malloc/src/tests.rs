@@ -1,0 +1,255 @@
+//! The layers below the C surface with several threads: natively, where schedules are the machine's,
+//! and under Miri (`make miri`), which sees every data race and every stale read that the language
+//! allows, on many schedules.
+//!
+//! What threads hand over carries a plain word that says who owns it. No lock of the tests orders
+//! these words: only the allocator's own hand-over does.
+
+use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::thread;
+use std::vec::Vec;
+
+use crate::classes::{CLASSES, MAX_BATCH, class_of};
+use crate::lock::Guarded;
+use crate::span::FRESH;
+use crate::{central, front, heap, pagemap, setup, transfer};
+
+/// Steps of a thread: Miri is some thousand times slower.
+const STEPS: usize = if cfg!(miri) { 25 } else { 3000 };
+const THREADS: usize = 3;
+
+fn next(random: &mut usize) -> usize {
+    *random ^= *random << 13;
+    *random ^= *random >> 7;
+    *random ^= *random << 17;
+    *random
+}
+
+/// Say who owns an object.
+fn own(object: usize, owner: usize) {
+    // SAFETY: the object was just given to this thread.
+    unsafe { (object as *mut usize).write(owner) };
+}
+
+/// Check that it is still so.
+fn disown(object: usize, owner: usize) {
+    let word = object as *mut usize;
+    // SAFETY: this thread owns the object.
+    unsafe {
+        assert_eq!(word.read(), owner, "somebody else has {object:#x}");
+        word.write(0);
+    }
+}
+
+/// Of tests that drain, which have what others give back in hand for a while.
+static DRAINS: Mutex<()> = Mutex::new(());
+
+#[test]
+fn does_a_lock_let_one_thread_in_and_show_it_what_the_last_one_did() {
+    static COUNTER: Guarded<usize> = Guarded::new(0);
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                for _ in 0..STEPS {
+                    *COUNTER.lock() += 1;
+                }
+            });
+        }
+    });
+    assert_eq!(*COUNTER.lock(), THREADS * STEPS);
+}
+
+/// Take and give batches of one class of objects, which no other test uses.
+fn exchange(
+    class: usize,
+    take: impl Fn(&mut [usize]) -> usize + Sync,
+    give: impl Fn(&[usize]) + Sync,
+) {
+    let size = CLASSES[class].size as usize;
+    thread::scope(|scope| {
+        for owner in 1..=THREADS {
+            let (take, give) = (&take, &give);
+            scope.spawn(move || {
+                let mut random = owner * 0x9e37_79b9;
+                let mut mine = Vec::new();
+                for _ in 0..STEPS {
+                    let count = 1 + next(&mut random) % 4;
+                    if mine.len() > 12 || next(&mut random).is_multiple_of(2) && mine.len() >= count
+                    {
+                        let batch: Vec<usize> = mine.drain(..count).collect();
+                        for &object in &batch {
+                            disown(object, owner);
+                        }
+                        give(&batch);
+                    } else {
+                        let mut batch = [0; 4];
+                        let count = take(&mut batch[..count]);
+                        assert!(count > 0);
+                        for object in &mut batch[..count] {
+                            *object &= !FRESH;
+                        }
+                        for &object in &batch[..count] {
+                            assert!(object.is_multiple_of(8));
+                            assert_eq!(usize::from(pagemap::tag(object) & 0xff), class);
+                            let span = pagemap::span(object).unwrap();
+                            // SAFETY: an object that is out keeps its span.
+                            let begin = unsafe { (*span.as_ptr()).address };
+                            assert!((object - begin).is_multiple_of(size));
+                            own(object, owner);
+                        }
+                        mine.extend(&batch[..count]);
+                    }
+                }
+                for &object in &mine {
+                    disown(object, owner);
+                }
+                mine.chunks(MAX_BATCH).for_each(give);
+            });
+        }
+    });
+}
+
+#[test]
+fn do_spans_give_each_object_to_one_thread_and_go_back() {
+    let class = class_of(900);
+    exchange(
+        class,
+        |out| central::take(class, out),
+        |objects| central::give(class, objects),
+    );
+    assert_eq!(central::occupancy(class).spans, 0);
+}
+
+#[test]
+fn do_transfer_caches_hand_objects_over_whole() {
+    let class = class_of(2000);
+    exchange(
+        class,
+        |out| transfer::take(class, out),
+        |objects| transfer::give(class, objects),
+    );
+    let _alone = DRAINS.lock().unwrap_or_else(PoisonError::into_inner);
+    let (held, occupancy) = (transfer::length(class), central::occupancy(class));
+    let all = occupancy.spans * usize::from(CLASSES[class].objects);
+    assert_eq!(held + occupancy.free, all, "an object got lost");
+}
+
+#[test]
+fn does_a_drain_lose_nothing_while_others_transfer() {
+    let _alone = DRAINS.lock().unwrap_or_else(PoisonError::into_inner);
+    let class = class_of(3000);
+    thread::scope(|scope| {
+        let drains = scope.spawn(|| {
+            for _ in 0..STEPS / 10 {
+                transfer::drain();
+                thread::yield_now();
+            }
+        });
+        exchange(
+            class,
+            |out| transfer::take(class, out),
+            |objects| transfer::give(class, objects),
+        );
+        drains.join().unwrap();
+    });
+    transfer::drain();
+    assert_eq!(central::occupancy(class).spans, 0);
+}
+
+#[test]
+fn does_memory_wander_between_threads_with_its_contents() {
+    setup::ensure();
+    let sizes = [1, 40, 700, 5000, 300_000];
+    let (send, receive) = mpsc::channel::<(usize, usize)>();
+    thread::scope(|scope| {
+        for owner in 1..THREADS {
+            let send = send.clone();
+            scope.spawn(move || {
+                let mut random = owner * 0x1234_5677;
+                for _ in 0..STEPS {
+                    let size = sizes[next(&mut random) % sizes.len()];
+                    let memory = if next(&mut random).is_multiple_of(3) {
+                        heap::allocate_zeroed(size)
+                    } else {
+                        heap::allocate(size)
+                    };
+                    assert!(!memory.is_null());
+                    // SAFETY: at least `size` bytes of this thread's.
+                    unsafe {
+                        memory.write(size as u8);
+                        memory.add(size - 1).write(size as u8);
+                    }
+                    if next(&mut random).is_multiple_of(4) {
+                        // SAFETY: nobody uses it any more.
+                        unsafe { heap::free(memory) };
+                    } else {
+                        send.send((memory.expose_provenance(), size)).unwrap();
+                    }
+                }
+            });
+        }
+        drop(send);
+        for (address, size) in receive {
+            let memory = address as *mut u8;
+            // SAFETY: the other thread gave the memory up to this one.
+            unsafe {
+                assert_eq!(
+                    (memory.read(), memory.add(size - 1).read()),
+                    (size as u8, size as u8)
+                );
+                let longer = heap::reallocate(memory, size + 10);
+                assert!(!longer.is_null());
+                assert_eq!(longer.add(size - 1).read(), size as u8);
+                heap::free(longer);
+            }
+        }
+    });
+}
+
+#[test]
+fn do_caches_go_back_with_their_threads() {
+    let _alone = DRAINS.lock().unwrap_or_else(PoisonError::into_inner);
+    setup::ensure();
+    let size = 30_000;
+    for _ in 0..if cfg!(miri) { 2 } else { 50 } {
+        thread::spawn(move || {
+            let mut all = HashSet::new();
+            for _ in 0..6 {
+                let memory = heap::allocate(size);
+                assert!(!memory.is_null() && all.insert(memory.expose_provenance()));
+            }
+            for address in all {
+                // SAFETY: allocated above, and used by nobody.
+                unsafe { heap::free(address as *mut u8) };
+            }
+        })
+        .join()
+        .unwrap();
+    }
+    front::drain();
+    assert_eq!(central::occupancy(class_of(size)).spans, 0);
+}
+
+#[test]
+fn is_a_page_known_to_the_thread_that_gets_its_address() {
+    setup::ensure();
+    // Addresses of leaves that nobody else needs; nothing is accessed there.
+    let base = 0x7000_0000_0000;
+    for round in 0..if cfg!(miri) { 2 } else { 20 } {
+        thread::scope(|scope| {
+            for thread in 0..THREADS {
+                scope.spawn(move || {
+                    let address = base + (round << 31) + thread * pagemap::PAGE_BYTES;
+                    let span = crate::span::Span::create(address, 1, 0).unwrap();
+                    assert!(pagemap::enter_large(address, span));
+                    let found = pagemap::span(address).unwrap();
+                    // SAFETY: created above.
+                    assert_eq!(unsafe { (*found.as_ptr()).address }, address);
+                    assert_eq!(pagemap::tag(address), pagemap::LARGE);
+                    assert!(pagemap::leave_large(address) && !pagemap::leave_large(address));
+                });
+            }
+        });
+    }
+}
