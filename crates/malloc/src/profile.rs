@@ -141,7 +141,24 @@ pub fn is_due() -> bool {
     is_on() && unsafe { &(*tls::thread()).left }.load(Ordering::Relaxed) < 0
 }
 
+/// Functions that allocations go through, from outside to inside: the frames that a profile does not
+/// show.
+fn allocators() -> [usize; 7] {
+    type Address = *const ();
+    [
+        heap::reallocate as Address,
+        heap::allocate_zeroed as Address,
+        heap::allocate_aligned as Address,
+        heap::allocate as Address,
+        heap::missed as Address,
+        sample_small as Address,
+        sample as Address,
+    ]
+    .map(|function| function as usize)
+}
+
 /// Allocate a small object of `class` that `small` found, if it is one to sample; else 0.
+#[inline(never)]
 pub fn sample_small(class: usize) -> usize {
     let bytes = CLASSES[class].size as usize;
     sys::preserving_errno(|| {
@@ -164,6 +181,7 @@ pub fn large(bytes: usize) -> Option<&'static Stack> {
 
 /// The calling stack, if the thread may take a sample and its distance is over.
 #[cold]
+#[inline(never)]
 fn sample(bytes: usize) -> Option<&'static Stack> {
     // SAFETY: the thread's own words.
     let thread = unsafe { &*tls::thread() };

@@ -281,6 +281,42 @@ fn is_a_profile_that_nobody_takes_an_error() {
     );
 }
 
+/// What `go tool pprof` says of one of a profile's figures.
+fn top(path: &Path, figure: &str, scratch: &Path) -> String {
+    let output = Command::new("go")
+        .args(["tool", "pprof", "-top", "-unit=KB", "-nodefraction=0"])
+        .arg(format!("-sample_index={figure}"))
+        .arg(path)
+        .env("PPROF_TMPDIR", scratch)
+        .output()
+        .expect("go");
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn does_a_rust_program_see_its_own_functions_and_not_the_allocators() {
+    let example = common::library_directory().join("../examples/global");
+    let go = Command::new("go").arg("version").output();
+    if go.is_err() || !example.exists() {
+        eprintln!("no Go, or the example was not built; not tested");
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("heap.pb.gz");
+    let output = Command::new(example)
+        .env("CONTIGUA_MALLOC_PROFILE", &path)
+        .env("CONTIGUA_MALLOC_PROFILE_RATE", "16KiB")
+        .output()
+        .expect("the example starts");
+    assert!(output.status.success(), "{output:?}");
+    let text = top(&path, "alloc_space", directory.path());
+    assert!(text.contains("thread_start"), "{text}");
+    for own in ["capture", "sample_small", "preserving_errno", "missed"] {
+        assert!(!text.contains(&format!(" {own}\n")), "{own}: {text}");
+    }
+}
+
 #[test]
 fn does_pprof_name_the_functions() {
     if Command::new("go").arg("version").output().is_err() {
@@ -288,14 +324,7 @@ fn does_pprof_name_the_functions() {
         return;
     }
     let (directory, path) = profile("exact", "1", &CACHES[0]);
-    let output = Command::new("go")
-        .args(["tool", "pprof", "-top", "-unit=KB", "-nodefraction=0"])
-        .arg(&path)
-        .env("PPROF_TMPDIR", directory.path())
-        .output()
-        .expect("go");
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{output:?}");
+    let text = top(&path, "inuse_space", directory.path());
     assert!(text.contains("Type: inuse_space"), "{text}");
     for (function, kilobytes) in [
         ("large_keeper", "10240kB"),

@@ -19,9 +19,11 @@ use crate::sys::{self, Line};
 const MAPS_BYTES: usize = 8 << 20;
 /// Executable mappings that are listed at most.
 const MAPPINGS: usize = 16 << 10;
+/// Frames of this allocator that a stack begins with at most.
+const OWN_FRAMES: usize = 16;
 /// Functions of this allocator and of those who call it for others: pprof hides them and what
 /// they call.
-const ALLOCATORS: &str = "malloc|calloc|realloc|reallocarray|memalign|aligned_alloc|\
+const ALLOCATORS: &str = "malloc|malloc_(large|missed|counted)|new_(slowly|missed|counted)|calloc|realloc|reallocarray|memalign|aligned_alloc|\
      posix_memalign|p?valloc|operator new.*|_Zn[wa]m.*|__rust_(alloc|alloc_zeroed|realloc)|\
      __r(dl|g)_(alloc|alloc_zeroed|realloc)|contigua_malloc::.*|<contigua_malloc::.*";
 
@@ -152,6 +154,8 @@ struct Writer<'a> {
     strings: u64,
     mappings: &'a mut [Mapping],
     count: usize,
+    /// Functions of ours that allocations go through.
+    allocators: [usize; 7],
     /// The mapping of this code if it is in a library of its own; else 0.
     own: u64,
     /// A hash table of the locations that were written; 0: a free slot.
@@ -180,6 +184,7 @@ pub fn write(file: i32, rate: u64) -> Result<(), i32> {
         mappings: mappings.slice(),
         count: 0,
         own: 0,
+        allocators: super::allocators(),
         seen: seen.slice(),
         free: slots / 2,
         rate,
@@ -325,14 +330,19 @@ impl Writer<'_> {
         true
     }
 
-    /// A stack without the allocator's own frames, where those can be told by their mapping.
+    /// A stack without the allocator's own frames: those in the mapping of this code, if it has one
+    /// of its own, and those up to the last of its functions that all allocations go through.
     fn callers<'s>(&self, stack: &'s Stack) -> &'s [usize] {
         let frames = stack.frames();
-        let inner = frames
+        let mapped = frames
             .iter()
             .take_while(|&&frame| self.own != 0 && self.mapping_of(frame) == self.own)
             .count();
-        &frames[inner..]
+        let known = frames[..frames.len().min(OWN_FRAMES)]
+            .iter()
+            .rposition(|&frame| self.allocators.contains(&unwind::function_of(frame)))
+            .map_or(0, |last| last + 1);
+        &frames[mapped.max(known)..]
     }
 
     fn sample(&mut self, stack: &Stack) {

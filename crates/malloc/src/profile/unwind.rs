@@ -17,6 +17,7 @@ unsafe extern "C" {
         argument: *mut c_void,
     ) -> c_int;
     fn _Unwind_GetIPInfo(context: Context, before: *mut c_int) -> usize;
+    fn _Unwind_FindEnclosingFunction(address: *mut c_void) -> *mut c_void;
 }
 
 const GO_ON: c_int = 0;
@@ -40,6 +41,12 @@ pub fn capture(frames: &mut [usize]) -> usize {
     // no stacks.
     unsafe { _Unwind_Backtrace(step, (&raw mut walk).cast()) };
     walk.depth
+}
+
+/// Where the function begins that has an instruction at `address`; 0 if nobody knows.
+pub fn function_of(address: usize) -> usize {
+    // SAFETY: the unwinder looks the address up and does not use it.
+    unsafe { _Unwind_FindEnclosingFunction(address as *mut c_void) as usize }
 }
 
 extern "C" fn step(context: Context, walk: *mut c_void) -> c_int {
@@ -75,6 +82,8 @@ mod tests {
             (own..own + 4096).contains(&frames[0]),
             "the innermost first"
         );
+        assert_eq!(function_of(frames[0]), own);
+        assert_eq!(function_of(8), 0);
         assert_eq!(capture(&mut frames[..1]), 1);
     }
 }
