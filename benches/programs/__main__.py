@@ -187,7 +187,9 @@ def main() -> None:
     )
     parser.add_argument("programs", nargs="*", metavar="PROGRAM", help=" ".join(PROGRAMS))
     parser.add_argument("--again", action="store_true", help="also what this build passed before")
-    parser.add_argument("--modes", help="only these, separated by commas (writes no table)")
+    parser.add_argument(
+        "--modes", help="only these, separated by commas; the rest of the row stays as it was"
+    )
     parser.add_argument("--list", action="store_true", help="say what there is and end")
     options = parser.parse_args()
     if options.list:
@@ -220,9 +222,10 @@ def main() -> None:
         if Facts(**result["glibc"]).broken():  # type: ignore[arg-type]
             failed.append(f"{name} (does not work under glibc's malloc)")
         failed += [f"{name} ({mode})" for mode, column in modes.items() if column["failures"]]
-        if not wanted:
-            (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1))
-            write(saved())
+        if known and known["library"] == library() and wanted:
+            result["modes"] = {**known["modes"], **modes}  # type: ignore[dict-item]
+        (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1))
+        write(saved())
     print("\n".join(table(saved())))
     if failed:
         sys.exit("failures: " + ", ".join(failed))
