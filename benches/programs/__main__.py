@@ -19,6 +19,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -66,8 +67,10 @@ def possible(mode: Mode) -> bool:
     return not mode.huge_pages or os.access(HUGE_PAGES, os.W_OK)
 
 
-def examine(program: Program, wanted: list[str] | None) -> dict[str, object]:
-    """Run a program in all modes; what its row says."""
+def examine(
+    program: Program, wanted: list[str] | None, keep: Callable[[dict[str, object]], None]
+) -> dict[str, object]:
+    """Run a program in all modes; what its row says, kept after each of them."""
     print(f"{program.name}: {program.what}", flush=True)
     program.install()
     reference = program.trial(GLIBC)
@@ -79,6 +82,13 @@ def examine(program: Program, wanted: list[str] | None) -> dict[str, object]:
     for line in reference.broken():
         print(f"  not a test: {line} under glibc's malloc", flush=True)
     columns: dict[str, object] = {}
+    result: dict[str, object] = {
+        "version": version(program),
+        "what": program.what,
+        "library": library(),
+        "glibc": reference.to_json(),
+        "modes": columns,
+    }
     for mode in program.modes()[1:]:
         if (wanted and mode.name not in wanted) or not possible(mode):
             continue
@@ -116,13 +126,8 @@ def examine(program: Program, wanted: list[str] | None) -> dict[str, object]:
             print(f"    fails: {line}", flush=True)
         for line in once:
             print(f"    once: {line}", flush=True)
-    return {
-        "version": version(program),
-        "what": program.what,
-        "library": library(),
-        "glibc": reference.to_json(),
-        "modes": columns,
-    }
+        keep(result)
+    return result
 
 
 def cell(column: object) -> str:
@@ -187,7 +192,9 @@ def main() -> None:
     )
     parser.add_argument("programs", nargs="*", metavar="PROGRAM", help=" ".join(PROGRAMS))
     parser.add_argument("--again", action="store_true", help="also what this build passed before")
-    parser.add_argument("--modes", help="only these, separated by commas (writes no table)")
+    parser.add_argument(
+        "--modes", help="only these, separated by commas; the rest of the row stays as it was"
+    )
     parser.add_argument("--list", action="store_true", help="say what there is and end")
     options = parser.parse_args()
     if options.list:
@@ -210,19 +217,28 @@ def main() -> None:
     failed = []
     for name in options.programs or PROGRAMS:
         known = before.get(name)
-        if known and known["library"] == library() and not options.again and not options.programs:
-            print(f"{name}: was run with this build")
-            continue
+        old = known["modes"] if known and known["library"] == library() else {}
+        assert isinstance(old, dict)
         wanted = options.modes.split(",") if options.modes else None
-        result = examine(PROGRAMS[name], wanted)
+        if old and not (wanted or options.again or options.programs):
+            wanted = [m.name for m in PROGRAMS[name].modes()[1:] if m.name not in old]
+            if not any(possible(m) for m in PROGRAMS[name].modes() if m.name in wanted):
+                print(f"{name}: was run with this build")
+                continue
+
+        def keep(result: dict[str, object], name: str = name, old: dict[str, object] = old) -> None:
+            modes = result["modes"]
+            assert isinstance(modes, dict)
+            text = json.dumps({**result, "modes": {**old, **modes}}, indent=1)
+            (RESULTS / f"{name}.json").write_text(text)
+            write(saved())
+
+        result = examine(PROGRAMS[name], wanted, keep)
         modes = result["modes"]
         assert isinstance(modes, dict)
         if Facts(**result["glibc"]).broken():  # type: ignore[arg-type]
             failed.append(f"{name} (does not work under glibc's malloc)")
         failed += [f"{name} ({mode})" for mode, column in modes.items() if column["failures"]]
-        if not wanted:
-            (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1))
-            write(saved())
     print("\n".join(table(saved())))
     if failed:
         sys.exit("failures: " + ", ".join(failed))

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from trial import GLIBC, LIBC, Program, Trial, free_port
 
+# With 5 KB in each element, reading ranges of lists would be all that is done.
+WRITES = "set,get,incr,lpush,rpush,lpop,rpop,sadd,hset,spop,zadd,zpopmin,mset"
 HUNDREDS = " ".join(f"v{i}" for i in range(100))
 
 
@@ -34,7 +36,7 @@ def redis(trial: Trial) -> None:
         str(trial.directory),
         port=port,
     ) as server:
-        for more in (["-n", "5000"], ["-n", "5000", "-d", "5000", "-r", "50000", "-P", "8"]):
+        for more in (["-n", "5000"], ["-n", "3000", "-d", "5000", "-r", "50000", "-t", WRITES]):
             load = trial.check(
                 f"redis-benchmark {' '.join(more)}",
                 "redis-benchmark",

@@ -536,6 +536,33 @@ fn is_every_failure_of_the_system_survived() {
     assert_eq!(heap.validate(), Ok(()));
 }
 
+/// A limit that counts what is usable, with memory or without: strict overcommit, `RLIMIT_DATA`.
+#[test]
+fn can_what_was_freed_be_had_in_other_sizes_under_a_limit_on_what_is_usable() {
+    // An object that has huge pages of its own, and one that would lie in a region.
+    for pages in [4 * HUGE_PAGES, 2 * HUGE_PAGES + HUGE_PAGES / 2] {
+        let world = World::new();
+        world.charges_usable.set(true);
+        world.next_address.set(1 << 40);
+        world.memory.set(512 * HUGE_BYTES);
+        let mut heap = PageHeap::new(TestOs::new(&world), Config::DEFAULT);
+        let first = heap.allocate(HUGE_PAGES, 1).unwrap().span;
+        // The addresses that come next are lower, as Linux gives them.
+        world.next_address.set(1 << 39);
+        let mut kept = vec![first];
+        while let Some(more) = heap.allocate(HUGE_PAGES, 1) {
+            kept.push(more.span);
+        }
+        assert_eq!(kept.len(), 512);
+        for span in kept {
+            assert!(heap.free(span));
+        }
+        heap.release(usize::MAX);
+        assert!(heap.allocate(pages, 1).is_some());
+        assert_eq!(heap.validate(), Ok(()));
+    }
+}
+
 #[test]
 fn are_nonsensical_requests_refused() {
     let world = World::new();

@@ -5,7 +5,7 @@
 use contigua_pageheap::{HUGE_BYTES, METADATA_ALIGN, Metadata, Os, PAGE_BYTES, Span};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ptr::NonNull;
 use std::rc::Rc;
 
@@ -24,6 +24,9 @@ pub struct World {
     pub zeroes: Cell<bool>,
     /// Bytes that `back` still gives.
     pub memory: Cell<usize>,
+    /// Whether `memory` pays once for an address, for ever; and what was paid for.
+    pub charges_usable: Cell<bool>,
+    pub usable: RefCell<HashSet<usize>>,
     /// Bytes that one reservation has at most, and where the next one goes.
     pub largest_reservation: Cell<usize>,
     pub next_address: Cell<usize>,
@@ -43,6 +46,8 @@ impl World {
             releases: RefCell::default(),
             zeroes: Cell::new(true),
             memory: Cell::new(usize::MAX),
+            charges_usable: Cell::new(false),
+            usable: RefCell::default(),
             largest_reservation: Cell::new(usize::MAX),
             next_address: Cell::new(1 << 40),
             metadata: Cell::new(usize::MAX),
@@ -131,10 +136,16 @@ impl Os for TestOs {
 
     fn back(&mut self, address: usize, bytes: usize) -> bool {
         assert!(address.is_multiple_of(HUGE_BYTES) && bytes.is_multiple_of(HUGE_BYTES));
-        let Some(left) = self.world.memory.get().checked_sub(bytes) else {
+        let mut usable = self.world.usable.borrow_mut();
+        let fresh = (address..address + bytes)
+            .step_by(HUGE_BYTES)
+            .filter(|at| !self.world.charges_usable.get() || !usable.contains(at));
+        let cost = fresh.count() * HUGE_BYTES;
+        let Some(left) = self.world.memory.get().checked_sub(cost) else {
             return false;
         };
         self.world.memory.set(left);
+        usable.extend((address..address + bytes).step_by(HUGE_BYTES));
         true
     }
 
@@ -144,7 +155,7 @@ impl Os for TestOs {
             return false;
         }
         self.world.releases.borrow_mut().push((address, bytes));
-        if self.world.memory.get() < usize::MAX / 2 {
+        if self.world.memory.get() < usize::MAX / 2 && !self.world.charges_usable.get() {
             self.world.memory.set(self.world.memory.get() + bytes);
         }
         let span = Span {
