@@ -6,11 +6,9 @@ PYTHON ?= python3
 SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock \
 	pyproject.toml $(shell find python/contigua -name '*.py' -o -name '*.toml')
 
-.PHONY: help demo test test-rust test-python test-vm vm-programs soak check-protocol check-programs \
-	check-malloc-aarch64 experiments bench bench-malloc install-malloc malloc-library node deb lint fmt \
-	setup clean
-.PHONY: help demo test test-rust test-python soak check-protocol experiments bench lint fmt setup malloc-library clean
-.PHONY: check-malloc miri bench-malloc install-malloc help demo test test-rust test-python soak check-protocol experiments bench lint fmt setup clean
+.PHONY: help demo test test-rust test-python test-vm vm-programs soak check-protocol check-malloc \
+	check-malloc-aarch64 check-programs miri experiments bench bench-malloc install-malloc \
+	malloc-library node deb lint fmt setup clean
 
 help:
 	@echo 'make demo   set up, run redis and a graph search on simulated servers, show the tables'

@@ -81,7 +81,7 @@ pub fn shrink(address: usize, from: usize, to: usize) -> usize {
     let now = heap
         .shrink_in_place(Span { address, pages }, to as u32)
         .pages as usize;
-    sanitizer::freed(address + now * PAGE_BYTES, (from - now) * PAGE_BYTES);
+    sanitizer::freed(address + now * PAGE_BYTES, || (from - now) * PAGE_BYTES);
     now
 }
 
