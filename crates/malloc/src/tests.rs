@@ -16,7 +16,7 @@ use crate::span::FRESH;
 use crate::{central, front, heap, pagemap, setup, transfer};
 
 /// Steps of a thread: Miri is some thousand times slower.
-const STEPS: usize = if cfg!(miri) { 25 } else { 3000 };
+const STEPS: usize = if cfg!(miri) { 10 } else { 3000 };
 const THREADS: usize = 3;
 
 fn next(random: &mut usize) -> usize {
