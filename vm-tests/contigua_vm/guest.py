@@ -23,7 +23,7 @@ from contigua_vm.kernels import Kernel
 #: Seconds that a boot may take; three to ten are usual.
 BOOT = 300.0
 #: Seconds beyond a command's own limit until its answer must have come.
-GRACE = 300.0
+GRACE = 900.0
 #: What a kernel says when it is beyond help.
 DEATH = re.compile(r"Kernel panic|BUG: |Oops: |general protection fault|soft lockup")
 

@@ -18,7 +18,7 @@ class Scatter:
         self._answers = 0
         guest.check("mkfifo /run/scatter; scatter <>/run/scatter >/run/scattered 2>&1 &")
 
-    def do(self, command: str, limit: float = 600) -> str:
+    def do(self, command: str, limit: float = 1800) -> str:
         """Have it do one thing, and wait.
 
         Raises

@@ -21,7 +21,7 @@ SPLIT = f"movablecore={MOVABLE_MIB}M"
 RESERVE_MIB = 32
 #: Memory that the kernel lets a program leave at the least: two zones have two sets of watermarks,
 #: and the kernel's zone keeps a share for itself.
-LEAVES_MIB = {False: 110, True: 200}
+LEAVES_MIB = {False: 110, True: 260}
 #: Free memory during the trades, in single pages all over.
 FREE_MIB = 500
 
