@@ -305,10 +305,11 @@ pub fn is_huge(block: &[u64]) -> bool {
     let [head, tails @ ..] = block else {
         return false;
     };
-    let head_bits = bit::THP | bit::COMPOUND_HEAD;
-    head & head_bits == head_bits
+    let part = bit::COMPOUND_HEAD | bit::COMPOUND_TAIL;
+    head & bit::THP != 0
+        && head & part == bit::COMPOUND_HEAD
         && matches!(classify(*head), Class::Anonymous | Class::PageCache)
-        && tails.iter().all(|flags| flags & bit::COMPOUND_TAIL != 0)
+        && tails.iter().all(|flags| flags & part == bit::COMPOUND_TAIL)
 }
 
 /// The classes of the frames of an aligned block of 2 MB, or of what there is of one.
@@ -405,6 +406,10 @@ mod tests {
             assert_eq!(classes(&block), vec![Class::Thp; 512]);
             block[7] |= bit::HWPOISON;
             assert_eq!(classes(&block)[7], Class::Poisoned);
+            // A frame is a head or a tail.
+            let mut odd = block.clone();
+            odd[9] |= bit::COMPOUND_HEAD;
+            assert!(!classes(&odd).contains(&Class::Thp));
             // Two blocks of 1 MB are no huge page.
             block[256] = block[0];
             assert!(!classes(&block).contains(&Class::Thp));
