@@ -24,6 +24,8 @@ from contigua_vm.kernels import Kernel
 BOOT = 300.0
 #: Seconds beyond a command's own limit until its answer must have come.
 GRACE = 900.0
+#: Seconds of silence after which the line is poked.
+POKE = 5.0
 #: What a kernel says when it is beyond help.
 DEATH = re.compile(r"Kernel panic|BUG: |Oops: |general protection fault|soft lockup")
 
@@ -249,11 +251,14 @@ class Guest:
     def _wait_for(self, end: bytes, seconds: float, what: str) -> bytes:
         deadline = time.monotonic() + seconds
         while end not in self._received:
-            self._agent.settimeout(1.0)
+            self._agent.settimeout(POKE)
             try:
                 part = self._agent.recv(1 << 16)
             except TimeoutError:
                 part = None
+                # On a busy host the line now and then stands still, in either direction, until
+                # another byte comes. The guest passes over empty lines.
+                self._agent.sendall(b"\n")
             if part == b"" or self._process.poll() is not None:
                 raise GuestDied(self._tail(f"the guest died during {what!r}"))
             self._received += part or b""

@@ -23,6 +23,7 @@ stty -F $line raw -echo
 exec 3<>$line
 echo "@ready" >&3
 while read -r number limit script <&3; do
+    [ -n "$number" ] || continue
     echo "$script" | base64 -d >/run/script
     # This process may not be killed for memory; what it runs may.
     timeout -s KILL "$limit" sh -c 'echo 0 >/proc/self/oom_score_adj; exec sh /run/script' \
