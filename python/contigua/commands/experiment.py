@@ -41,7 +41,7 @@ def list_command() -> None:
         table.add_row(name, one.title, one.source, one.needs, quick, full)
     console = Console()
     if not console.is_terminal:
-        console.width = 320
+        console.width = 1000
     console.print(table)
 
 
