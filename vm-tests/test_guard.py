@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from contextlib import contextmanager
 
@@ -58,13 +59,16 @@ def test_the_border_moves_and_comes_back(linux, node, workloads):
     with guarded(linux, node, workloads) as guest:
         before = layout(guest)
         dry = guest.check(f"contigua-node guard {HURRY} --dry-run")
-        assert "dry run: would move block 33 from Movable to the kernel's zones" in dry
+        assert re.search(
+            r"dry run: would move block \d+ from Movable to the kernel's zones", dry
+        ), dry
         assert layout(guest) == before
         told = guest.check(f"contigua-node guard {HURRY}")
-        assert "moved block 33 from Movable" in told
-        assert "below the" in told
-        assert layout(guest) == {**before, "memory33": "online Normal"}
-        assert status(guest)["state"]["originals"] == {"33": "movable"}
+        # Which one depends on what the guest's frames look like at the moment.
+        moved = re.search(r"moved block (\d+) from Movable", told)
+        assert moved and "below the" in told, told
+        assert layout(guest) == {**before, f"memory{moved[1]}": "online Normal"}
+        assert status(guest)["state"]["originals"] == {moved[1]: "movable"}
         told = guest.check("contigua-node guard release")
         assert told.endswith("every block is where it was\n")
         assert layout(guest) == before
