@@ -1,17 +1,16 @@
 //! Does `madvise` do to a program's memory what a list of pages says it should?
 
+mod common;
+
 use std::collections::BTreeMap;
 
-use contigua_machine::config::{Age, Detail, RunConfig, parse_design, parse_machine};
 use contigua_machine::{AdviceReport, Engine};
 use contigua_program::code::{BlockCode, CodeLog};
-use contigua_program::sources::{Batch, Program};
-use contigua_program::syscall::Architecture;
-use contigua_program::wire::{Access, BlockId, Event, Syscall, ThreadId};
+use contigua_program::sources::Batch;
+use contigua_program::wire::{Access, BlockId, ThreadId};
 use contigua_units::{Bytes, VirtAddr};
 use proptest::prelude::*;
 
-const MACHINE: &str = include_str!("../../../python/contigua/data/machines/skylake.toml");
 const ALWAYS: &str = include_str!("../../../python/contigua/data/designs/linux-thp.toml");
 const MADVISE: &str = include_str!("../../../python/contigua/data/designs/linux-thp-madvise.toml");
 const BASE_ONLY: &str = include_str!("../../../python/contigua/data/designs/linux-4k.toml");
@@ -198,40 +197,12 @@ impl Model {
 }
 
 fn server(design: &str) -> Engine {
-    let mut machine = parse_machine(MACHINE, "machine").unwrap();
-    machine.memory = Bytes::new(256 << 20);
-    let config = RunConfig {
-        design_name: "design".to_owned(),
-        design: parse_design(design, "design").unwrap(),
-        machine_name: "skylake".to_owned(),
-        machine,
-        age: Age::Fresh,
-        holes: None,
-        classify_misses: false,
-        detail: Detail::Translation,
-        cores: 1,
-        migrations_per_second: 0.0,
-        allocator: None,
-        timeline: None,
-        seed: 1,
-        skip: 0,
-        warmup: 0,
-        instructions: None,
-    };
-    let program = Program {
-        command: vec!["test".to_owned()],
-        architecture: Architecture::X86_64,
-        reports_mappings: true,
-    };
-    Engine::new(config, program).unwrap()
+    let design = common::design(design);
+    common::engine(common::config(design, common::machine(256 << 20)))
 }
 
 fn syscall(number: u16, arguments: [u64; 6], result: u64) -> Vec<u64> {
-    let event = Event::Syscall(Syscall {
-        number,
-        arguments,
-        result: result.cast_signed(),
-    });
+    let event = common::syscall(number, arguments, result);
     event.encode().words().to_vec()
 }
 

@@ -1,20 +1,21 @@
 //! Several cores, pages that migrate under them, and a network device: do the properties of
 //! mechanisms E-B hold on the whole server?
 
+mod common;
+
+use common::engine;
 use contigua_cache::migration::{Mode, SwitchOrder};
 use contigua_machine::config::{
-    Age, Detail, LlcMigration, MigrationConfig, RunConfig, Shootdown, SoftwareMigration,
-    parse_design, parse_machine,
+    Detail, LlcMigration, MigrationConfig, RunConfig, Shootdown, SoftwareMigration,
 };
 use contigua_machine::{CacheReport, Engine, Report};
 use contigua_program::code::{BlockCode, CodeLog};
 use contigua_program::sources::{Batch, Program};
 use contigua_program::syscall::Architecture;
-use contigua_program::wire::{Access, BlockId, Event, ProcessId, Syscall, ThreadId, block_word};
-use contigua_units::{Bytes, Nanoseconds, VirtAddr};
+use contigua_program::wire::{Access, BlockId, Event, ProcessId, ThreadId, block_word};
+use contigua_units::{Nanoseconds, VirtAddr};
 use proptest::prelude::*;
 
-const MACHINE: &str = include_str!("../../../python/contigua/data/machines/skylake.toml");
 const BASE: &str = include_str!("../../../python/contigua/data/designs/linux-4k.toml");
 const HEAP: u64 = 0x4000_0000;
 const PAGES: u64 = 64;
@@ -36,27 +37,14 @@ impl CodeLog for Code {
 }
 
 fn config(cores: u32, rate: f64, migration: MigrationConfig) -> RunConfig {
-    let mut machine = parse_machine(MACHINE, "machine").unwrap();
-    machine.memory = Bytes::new(256 << 20);
-    let mut design = parse_design(BASE, "design").unwrap();
+    let mut design = common::design(BASE);
     design.migration = migration;
     RunConfig {
-        design_name: "base".to_owned(),
-        design,
-        machine_name: "skylake".to_owned(),
-        machine,
-        age: Age::Fresh,
-        holes: None,
-        classify_misses: false,
         detail: Detail::Full,
         cores,
         migrations_per_second: rate,
-        allocator: None,
-        timeline: None,
         seed: 5,
-        skip: 0,
-        warmup: 0,
-        instructions: None,
+        ..common::config(design, common::machine(256 << 20))
     }
 }
 
@@ -68,21 +56,8 @@ fn llc() -> MigrationConfig {
     MigrationConfig::Llc(LlcMigration::default())
 }
 
-fn engine(config: RunConfig) -> Engine {
-    let program = Program {
-        command: vec!["test".to_owned()],
-        architecture: Architecture::X86_64,
-        reports_mappings: true,
-    };
-    Engine::new(config, program).unwrap()
-}
-
 fn syscall(number: u16, arguments: [u64; 6], result: u64) -> Vec<u64> {
-    let event = Event::Syscall(Syscall {
-        number,
-        arguments,
-        result: result.cast_signed(),
-    });
+    let event = common::syscall(number, arguments, result);
     event.encode().words().to_vec()
 }
 

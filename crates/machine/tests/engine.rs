@@ -1,24 +1,25 @@
 //! Does the engine stay consistent whatever a program does?
 
+mod common;
+
 use std::path::{Path, PathBuf};
 
+use common::{engine, syscall};
 use contigua_cache::migration::{Mode, SwitchOrder};
+use contigua_machine::Error;
 use contigua_machine::ageing::{AgeConfig, Server, Snapshot};
 use contigua_machine::config::{
     Age, DesignConfig, Detail, Holes, LlcMigration, MigrationConfig, RunConfig, Shootdown,
-    SoftwareMigration, parse_design, parse_machine, parse_profile,
+    SoftwareMigration, parse_design, parse_profile,
 };
-use contigua_machine::{Engine, Error};
 use contigua_program::code::{BlockCode, CodeLog};
-use contigua_program::sources::{Batch, Program};
-use contigua_program::syscall::Architecture;
-use contigua_program::wire::{Access, BlockId, Event, ProcessId, Syscall, ThreadId, block_word};
+use contigua_program::sources::Batch;
+use contigua_program::wire::{Access, BlockId, Event, ProcessId, ThreadId, block_word};
 use contigua_units::{Bytes, Nanoseconds, VirtAddr};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
-const MACHINE: &str = include_str!("../../../python/contigua/data/machines/skylake.toml");
 const THP: &str = include_str!("../../../python/contigua/data/designs/linux-thp.toml");
 const MIXED: &str = include_str!("../../../python/contigua/data/profiles/mixed.toml");
 const BASE: u64 = 0x4000_0000;
@@ -37,33 +38,11 @@ impl CodeLog for Code {
 }
 
 fn config(memory: u64, detail: Detail) -> RunConfig {
-    let mut machine = parse_machine(MACHINE, "machine").unwrap();
-    machine.memory = Bytes::new(memory);
     RunConfig {
-        design_name: "thp".to_owned(),
-        design: parse_design(THP, "design").unwrap(),
-        machine_name: "skylake".to_owned(),
-        machine,
         age: Age::Scattered(0.001),
-        holes: None,
-        classify_misses: false,
         detail,
-        cores: 1,
-        migrations_per_second: 0.0,
-        allocator: None,
-        timeline: None,
         seed: 3,
-        skip: 0,
-        warmup: 0,
-        instructions: None,
-    }
-}
-
-fn program() -> Program {
-    Program {
-        command: vec!["test".to_owned()],
-        architecture: Architecture::X86_64,
-        reports_mappings: true,
+        ..common::config(common::design(THP), common::machine(memory))
     }
 }
 
@@ -93,14 +72,6 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (1..4u32).prop_map(Step::Fork),
         1 => (1..4u32).prop_map(Step::End),
     ]
-}
-
-fn syscall(number: u16, arguments: [u64; 6], result: u64) -> Event {
-    Event::Syscall(Syscall {
-        number,
-        arguments,
-        result: result.cast_signed(),
-    })
 }
 
 fn words(step: &Step) -> Vec<u64> {
@@ -243,7 +214,7 @@ proptest! {
         config.design.migration = kind.migration;
         config.holes = holes;
         config.classify_misses = true;
-        let mut engine = Engine::new(config, program()).unwrap();
+        let mut engine = engine(config);
         let mut accesses = 0;
         for (thread, step) in &steps {
             let words = words(step);
@@ -268,7 +239,7 @@ proptest! {
 
     #[test]
     fn no_words_make_the_engine_panic(words in prop::collection::vec(any::<u64>(), 0..60)) {
-        let mut engine = Engine::new(config(64 << 20, Detail::Translation), program()).unwrap();
+        let mut engine = engine(config(64 << 20, Detail::Translation));
         // Blocks beyond the few that exist, and records that are none, are errors.
         let _ = engine.consume(Batch { thread: ThreadId(0), words: &words, code: &Code });
     }
@@ -322,7 +293,7 @@ fn a_program_on_an_old_server_stays_valid_while_its_pages_are_moved() {
             let mut config = config(OLD_MEMORY.get(), Detail::Full);
             config.age = Age::Snapshot(snapshot.clone());
             config.design = old_design(placement);
-            let mut engine = Engine::new(config, program()).unwrap();
+            let mut engine = engine(config);
             for (thread, step) in steps.new_tree(&mut runner).unwrap().current() {
                 let words = words(&step);
                 let batch = Batch {
@@ -352,7 +323,7 @@ fn a_program_on_an_old_server_stays_valid_while_its_pages_are_moved() {
 
 #[test]
 fn an_unknown_block_is_an_error() {
-    let mut engine = Engine::new(config(64 << 20, Detail::Full), program()).unwrap();
+    let mut engine = engine(config(64 << 20, Detail::Full));
     let words = [block_word(BlockId(8))];
     let error = engine.consume(Batch {
         thread: ThreadId(0),
@@ -364,7 +335,7 @@ fn an_unknown_block_is_an_error() {
 
 #[test]
 fn a_stream_that_names_an_absurd_process_is_an_error() {
-    let mut engine = Engine::new(config(64 << 20, Detail::Full), program()).unwrap();
+    let mut engine = engine(config(64 << 20, Detail::Full));
     let event = Event::ThreadStart {
         process: ProcessId(u32::MAX),
     }

@@ -1,18 +1,19 @@
 //! Does a page heap on a simulated server have the memory that it believes to have?
 
+mod common;
+
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::atomic::AtomicBool;
 
-use contigua_machine::config::{Age, Detail, RunConfig, parse_design, parse_machine};
+use contigua_machine::config::{Age, RunConfig};
 use contigua_machine::heap::{HeapReport, HeapRun, ServerOs, SimulatedServer, run};
 use contigua_pageheap::replay::{Removal, Settings, square_wave};
 use contigua_pageheap::{Config, HUGE_BYTES, Metadata, Os, PAGE_BYTES, PageHeap, Span};
-use contigua_units::{Bytes, PageSize};
+use contigua_units::PageSize;
 use proptest::prelude::*;
 
-const MACHINE: &str = include_str!("../../../python/contigua/data/machines/skylake.toml");
 const LINUX: &str = include_str!("../../../python/contigua/data/designs/linux-thp-madvise.toml");
 const CONTIGUITAS: &str =
     include_str!("../../../python/contigua/data/designs/contiguitas-thp.toml");
@@ -23,25 +24,10 @@ const MB: u64 = 1 << 20;
 const BASE: usize = 4096;
 
 fn config(design: &str, memory: u64, age: Age) -> RunConfig {
-    let mut machine = parse_machine(MACHINE, "machine").unwrap();
-    machine.memory = Bytes::new(memory);
+    let design = common::design(design);
     RunConfig {
-        design_name: "design".to_owned(),
-        design: parse_design(design, "design").unwrap(),
-        machine_name: "skylake".to_owned(),
-        machine,
         age,
-        holes: None,
-        classify_misses: false,
-        detail: Detail::Translation,
-        cores: 1,
-        migrations_per_second: 0.0,
-        allocator: None,
-        timeline: None,
-        seed: 1,
-        skip: 0,
-        warmup: 0,
-        instructions: None,
+        ..common::config(design, common::machine(memory))
     }
 }
 

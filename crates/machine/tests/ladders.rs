@@ -2,18 +2,16 @@
 //! as its machine file configures them? The ladders that people run on real machines, with the
 //! same instructions.
 
+mod common;
+
 use contigua_cache::coherent::MemoryCounters;
-use contigua_machine::config::{
-    Age, Detail, MachineConfig, MigrationConfig, RunConfig, parse_design, parse_machine,
-};
+use contigua_machine::config::{Detail, MachineConfig, MigrationConfig, RunConfig};
 use contigua_machine::{CacheReport, Engine, Report};
 use contigua_program::code::{BlockCode, CodeLog};
-use contigua_program::sources::{Batch, Program};
-use contigua_program::syscall::Architecture;
-use contigua_program::wire::{Access, BlockId, Event, ProcessId, Syscall, ThreadId, block_word};
-use contigua_units::{Bytes, VirtAddr};
+use contigua_program::sources::Batch;
+use contigua_program::wire::{Access, BlockId, Event, ProcessId, ThreadId, block_word};
+use contigua_units::VirtAddr;
 
-const MACHINE: &str = include_str!("../../../python/contigua/data/machines/skylake.toml");
 const HUGE: &str = include_str!("../../../python/contigua/data/designs/linux-thp.toml");
 const BASE: u64 = 0x4000_0000;
 
@@ -75,8 +73,7 @@ impl CodeLog for Code {
 }
 
 fn machine(prefetch: bool) -> MachineConfig {
-    let mut machine = parse_machine(MACHINE, "machine").unwrap();
-    machine.memory = Bytes::new(1 << 30);
+    let mut machine = common::machine(1 << 30);
     machine.cache.prefetch.next_line = prefetch;
     machine.cache.prefetch.stride = prefetch;
     machine
@@ -88,40 +85,17 @@ fn run(
     warm: u64,
     loops: impl Iterator<Item = (u32, Vec<Access>)>,
 ) -> Report {
-    let mut design = parse_design(HUGE, "design").unwrap();
+    let mut design = common::design(HUGE);
     design.migration = MigrationConfig::default();
-    let config = RunConfig {
-        design_name: "thp".to_owned(),
-        design,
-        machine_name: "skylake".to_owned(),
-        machine,
-        age: Age::Fresh,
-        holes: None,
-        classify_misses: false,
+    let mut engine = common::engine(RunConfig {
         detail: Detail::Full,
-        cores: 1,
-        migrations_per_second: 0.0,
-        allocator: None,
-        timeline: None,
-        seed: 1,
-        skip: 0,
         warmup: warm,
-        instructions: None,
-    };
-    let program = Program {
-        command: vec!["ladder".to_owned()],
-        architecture: Architecture::X86_64,
-        reports_mappings: true,
-    };
-    let mut engine = Engine::new(config, program).unwrap();
+        ..common::config(design, machine)
+    });
     let start = Event::ThreadStart {
         process: ProcessId(0),
     };
-    let map = Event::Syscall(Syscall {
-        number: 9,
-        arguments: [0, 512 << 20, 3, 0x22, 0, 0],
-        result: BASE.cast_signed(),
-    });
+    let map = common::syscall(9, [0, 512 << 20, 3, 0x22, 0, 0], BASE);
     let mut words = start.encode().words().to_vec();
     words.extend_from_slice(map.encode().words());
     for (block, accesses) in loops {

@@ -33,12 +33,14 @@ macro_rules! begin {
 }
 
 /// The slab of the CPU that the thread runs on, and the header of the class; to label 5 if there is
-/// none.
+/// none. The number of CPUs is loaded with acquire: who sees that a drain is over must see the
+/// headers that it left.
 macro_rules! slab {
     () => {
         concat!(
             "ldr {slab:w}, [{area}, #4]\n",
-            "ldr {head:w}, [{hot}, #8]\n",
+            "add {head}, {hot}, #8\n",
+            "ldar {head:w}, [{head}]\n",
             "cmp {slab:w}, {head:w}\n",
             "b.hs 5f\n",
             "ldr {head}, [{hot}]\n",

@@ -2,25 +2,13 @@
 #include "common.h"
 #include <time.h>
 
-static unsigned long find(void) {
-    char line[512];
-    unsigned long begin = 0, address;
-    FILE *maps = fopen("/proc/self/maps", "r");
-    CHECK(maps);
-    while (fgets(line, sizeof line, maps))
-        if (strstr(line, "/memfd:contigua-malloc") && sscanf(line, "%lx-", &address) == 1)
-            begin = address;
-    fclose(maps);
-    return begin;
-}
-
 int main(void) {
-    unsigned long begin = 0;
+    uintptr_t begin = 0;
     for (int i = 0; i < 200 && !begin; i++) {
         struct timespec pause = {0, 50000000};
         nanosleep(&pause, NULL);
         for (int j = 0; j < 20; j++) free(opaque(malloc(500000)));
-        begin = find();
+        begin = figures_page();
         if (begin && !*(volatile uint64_t *)begin) begin = 0;
     }
     CHECK(begin);
@@ -32,7 +20,7 @@ int main(void) {
     CHECK(!memcmp(words, "CONTIGUA", 8) && (uint32_t)words[1] == 1 && words[2] % 2 == 0);
     /* A child has a page by the same name, without its parent's figures. */
     if (!fork()) {
-        volatile uint64_t *page = (uint64_t *)find();
+        volatile uint64_t *page = (uint64_t *)figures_page();
         if (!page || page[0]) _exit(1);
         for (int i = 0; i < 200 && !page[0]; i++) {
             struct timespec pause = {0, 50000000};

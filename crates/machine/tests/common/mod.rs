@@ -1,0 +1,66 @@
+//! A run and its program, for tests that feed an engine by hand.
+
+#![allow(dead_code, reason = "each test file uses some of it")]
+
+use contigua_machine::Engine;
+use contigua_machine::config::{
+    Age, DesignConfig, Detail, MachineConfig, RunConfig, parse_design, parse_machine,
+};
+use contigua_program::sources::Program;
+use contigua_program::syscall::Architecture;
+use contigua_program::wire::{Event, Syscall};
+use contigua_units::Bytes;
+
+/// The skylake machine with so much memory.
+pub fn machine(memory: u64) -> MachineConfig {
+    let text = include_str!("../../../../python/contigua/data/machines/skylake.toml");
+    let mut machine = parse_machine(text, "machine").unwrap();
+    machine.memory = Bytes::new(memory);
+    machine
+}
+
+/// A design from its text.
+pub fn design(text: &str) -> DesignConfig {
+    parse_design(text, "design").unwrap()
+}
+
+/// A run on one core and fresh memory, of translation only. Tests change what they are about.
+pub fn config(design: DesignConfig, machine: MachineConfig) -> RunConfig {
+    RunConfig {
+        design_name: "design".to_owned(),
+        design,
+        machine_name: "skylake".to_owned(),
+        machine,
+        age: Age::Fresh,
+        holes: None,
+        classify_misses: false,
+        detail: Detail::Translation,
+        cores: 1,
+        migrations_per_second: 0.0,
+        allocator: None,
+        timeline: None,
+        seed: 1,
+        skip: 0,
+        warmup: 0,
+        instructions: None,
+    }
+}
+
+/// An engine for a program that says what it maps.
+pub fn engine(config: RunConfig) -> Engine {
+    let program = Program {
+        command: vec!["test".to_owned()],
+        architecture: Architecture::X86_64,
+        reports_mappings: true,
+    };
+    Engine::new(config, program).unwrap()
+}
+
+/// A system call and what it gave.
+pub fn syscall(number: u16, arguments: [u64; 6], result: u64) -> Event {
+    Event::Syscall(Syscall {
+        number,
+        arguments,
+        result: result.cast_signed(),
+    })
+}
