@@ -21,6 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "benches" / "malloc"
 DOCUMENT = ROOT / "docs" / "malloc.md"
 MARKS = ("<!-- bench-malloc:begin -->", "<!-- bench-malloc:end -->")
+HOT_MARKS = ("<!-- hot-malloc:begin -->", "<!-- hot-malloc:end -->")
+HOT_SIZES = (16, 64, 256, 1024)
 DEBIAN = Path("/usr/lib") / f"{platform.machine()}-linux-gnu"
 ALLOCATORS = {
     "contigua": ROOT / "target" / "release" / "libcontigua_malloc.so",
@@ -126,14 +128,51 @@ def table(samples: dict[str, dict[str, list[Sample]]], what: str, digits: int) -
     return lines
 
 
+def hot(directory: Path, rounds: int) -> list[str]:
+    """Lines of a Markdown table of a malloc and a free of one object, hot."""
+    program = directory / "hot"
+    source = SOURCES / "support" / "hot.c"
+    subprocess.run(["cc", "-O2", "-fno-builtin-malloc", "-o", program, source], check=True)
+    best = {size: dict.fromkeys(ALLOCATORS, math.inf) for size in HOT_SIZES}
+    for _ in range(rounds):
+        for size, row in best.items():
+            for name, library in ALLOCATORS.items():
+                preload = {} if library is None else {"LD_PRELOAD": str(library)}
+                done = subprocess.run(
+                    [program, str(size)],
+                    env={**os.environ, **preload},
+                    capture_output=True,
+                    check=True,
+                )
+                row[name] = min(row[name], float(done.stdout))
+    lines = ["", "| bytes | " + " | ".join(ALLOCATORS) + " |", "|---|" + "---:|" * len(ALLOCATORS)]
+    for size, row in best.items():
+        lines.append(f"| {size:,} | " + " | ".join(f"{value:.1f}" for value in row.values()) + " |")
+    return [*lines, ""]
+
+
+def write(marks: tuple[str, str], lines: list[str]) -> None:
+    """Put lines between marks in the document."""
+    before, rest = DOCUMENT.read_text().split(marks[0])
+    _, after = rest.split(marks[1])
+    DOCUMENT.write_text(before + marks[0] + "\n".join(lines) + marks[1] + after)
+
+
 def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", help="programs whose name contains this")
     parser.add_argument("--print", action="store_true", help="write nothing, print the tables")
+    parser.add_argument("--hot", action="store_true", help="one object only, and no program")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
+        one_object = [] if options.only else hot(Path(directory), options.rounds)
+        if one_object and not options.print:
+            write(HOT_MARKS, one_object)
+        if options.hot:
+            print("\n".join(one_object))
+            return
         programs = commands(Path(directory))
         if options.only:
             programs = {name: line for name, line in programs.items() if options.only in name}
@@ -157,12 +196,9 @@ def main() -> None:
         "",
     ]
     if options.print:
-        print("\n".join(lines))
+        print("\n".join([*lines, *one_object]))
         return
-    text = DOCUMENT.read_text()
-    before, rest = text.split(MARKS[0])
-    _, after = rest.split(MARKS[1])
-    DOCUMENT.write_text(before + MARKS[0] + "\n".join(lines) + MARKS[1] + after)
+    write(MARKS, lines)
 
 
 if __name__ == "__main__":

@@ -191,11 +191,13 @@ pub fn scan(
             let from_workers = from_workers.clone();
             let work = &work;
             scope.spawn(move || {
+                let from_workers = Speaker(from_workers);
                 let mut reader = Reader::new(source);
                 loop {
                     let next = work.lock().unwrap_or_else(PoisonError::into_inner).recv();
                     let Ok((number, area)) = next else { break };
-                    if from_workers.send((number, reader.read(area))).is_err() {
+                    let piece = reader.read(area);
+                    if from_workers.0.send(Some((number, piece))).is_err() {
                         break;
                     }
                     if !pace.pause.is_zero() {
@@ -212,14 +214,15 @@ pub fn scan(
         let mut is_done = 0;
         loop {
             for chunk in chunks.by_ref().take(threads * AHEAD - (is_sent - is_done)) {
-                // Fails only after a worker's panic, which the scope passes on.
+                // Never fails: its other end is in this frame.
                 let _ = to_workers.send(chunk);
                 is_sent += 1;
             }
             if is_done == is_sent {
                 break;
             }
-            let Ok((number, piece)) = results.recv() else {
+            // Nothing comes from a worker that panicked; the scope passes its panic on.
+            let Ok(Some((number, piece))) = results.recv() else {
                 break;
             };
             waiting.insert(number, piece);
@@ -235,6 +238,19 @@ pub fn scan(
         joiner.flush()
     })?;
     Ok(outcome)
+}
+
+/// A worker's end of the channel, which says when the worker panics: the others hold theirs, so the
+/// channel alone would not end.
+struct Speaker(mpsc::Sender<Option<(usize, Piece)>>);
+
+impl Drop for Speaker {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            // Fails where nobody listens any more.
+            let _ = self.0.send(None);
+        }
+    }
 }
 
 fn chunks(area: Area) -> impl Iterator<Item = Area> {

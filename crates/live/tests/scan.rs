@@ -300,3 +300,25 @@ fn memory_far_up_costs_no_more_than_memory_down_here() {
     assert_eq!(summary.contiguity.certain.blocks_1g.free, 1);
     assert_eq!(summary.contiguity.certain.blocks_2m.total, 512);
 }
+
+#[test]
+fn a_worker_that_panics_ends_the_scan_for_all() {
+    struct Faulty;
+    impl PageSource for Faulty {
+        fn read(&self, _: PageFile, start: u64, words: &mut [u64]) -> io::Result<usize> {
+            assert!(start < 1 << 16, "a fault of ours");
+            words.fill(bit::BUDDY);
+            Ok(words.len())
+        }
+        fn has(&self, file: PageFile) -> bool {
+            file == PageFile::Flags
+        }
+    }
+    let areas = [online(0, 1 << 20)];
+    for threads in [1, 3] {
+        let scanned = std::panic::catch_unwind(|| {
+            scan(&Faulty, &areas, pace(threads), &mut List::default())
+        });
+        assert!(scanned.is_err());
+    }
+}
