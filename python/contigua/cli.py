@@ -121,7 +121,10 @@ def _run_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--machine", default="skylake", show_default=True, help="Machine to simulate."
         ),
-        click.option("--memory", help="Simulated memory, such as 8G; the machine's by default."),
+        click.option(
+            "--memory",
+            help="Simulated memory, such as 8G; by default a snapshot's, or the machine's.",
+        ),
         click.option(
             "--age",
             default="fresh",

@@ -25,7 +25,8 @@ class RunOptions:
     machine
         Name of a machine, or path of its TOML file.
     memory
-        Simulated memory, such as ``"8GiB"``; the machine's own by default.
+        Simulated memory, such as ``"8GiB"``; by default the snapshot's, if ``age`` is one, else the
+        machine's own.
     age
         What memory went through before: ``"fresh"``; ``"scattered:P"``, P in percent of frames;
         ``"partial"``, a random server of a fleet whose tenants have left; ``"full"``, the same with

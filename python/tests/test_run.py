@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,9 @@ from contigua import EngineError, RunOptions
 
 ROOT = Path(__file__).parents[2]
 TRANSLATION = RunOptions(detail="translation")
+#: The operator's command, if somebody built it.
+NODES = [ROOT / "target" / profile / "contigua-node" for profile in ("debug", "release")]
+NODE = next((path for path in NODES if path.exists()), None)
 
 
 @pytest.fixture(scope="session")
@@ -263,7 +267,29 @@ def test_a_program_starts_on_a_saved_server(tmp_path):
     snapshot = tmp_path / "web.snapshot"
     aged = contigua.age(options=contigua.AgeOptions(memory="512M", hours=0.1))
     aged.save(snapshot)
-    options = RunOptions(age=f"snapshot:{snapshot}", memory="512M", detail="translation")
+    options = RunOptions(age=f"snapshot:{snapshot}", detail="translation")
     (report,) = contigua.run(["/bin/true"], designs=["linux-thp"], options=options)
     before = report.values["contiguity_before"]
     assert before == aged.final["contiguity"]
+    with pytest.raises(contigua.EngineError, match="use --memory 512MiB"):
+        contigua.run(["/bin/true"], options=replace(options, memory="1G"))
+
+
+@pytest.mark.skipif(
+    NODE is None, reason="contigua-node is not built (cargo build -p contigua-node)"
+)
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may look at frames")
+def test_a_program_starts_on_a_real_server(tmp_path):
+    file = tmp_path / "real.snapshot"
+    scanned = subprocess.run(
+        [NODE, "scan", "--json", "--snapshot", file], capture_output=True, text=True, check=True
+    )
+    seen = json.loads(scanned.stdout)["frames"]["contiguity"]
+    options = RunOptions(age=f"snapshot:{file}", detail="translation")
+    (report,) = contigua.run(["/bin/true"], designs=["linux-thp"], options=options)
+    before = report.values["contiguity_before"]
+    # Flags leave open what some frames are: a scan has bounds, and a simulated server decides.
+    for size in ("blocks_2m", "blocks_32m", "blocks_1g"):
+        for kind in ("total", "free", "unmovable"):
+            low, high = sorted(reading[size][kind] for reading in seen.values())
+            assert low <= before[size][kind] <= high, (size, kind)

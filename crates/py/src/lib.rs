@@ -11,6 +11,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use contigua_machine::ageing::Snapshot;
 use contigua_machine::config::{self, Age, Detail, RunConfig};
 use contigua_program::launch::Surroundings;
 use contigua_translation::SchemeConfig;
@@ -71,6 +72,11 @@ impl RunSpec {
             machine.memory = parsed.map_err(|e| engine_error(format!("memory {memory:?}: {e}")))?;
         }
         let age: Age = self.age.parse().map_err(engine_error)?;
+        if let (Age::Snapshot(path), None) = (&age, &self.memory) {
+            // A snapshot's server has the snapshot's memory, whatever the machine's file says.
+            let snapshot = Snapshot::load(path).map_err(engine_error)?;
+            machine.memory = snapshot.memory();
+        }
         let detail = match self.detail.as_str() {
             "full" => Detail::Full,
             "additive" => Detail::Additive,
