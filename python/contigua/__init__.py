@@ -16,22 +16,29 @@
 from contigua._engine import VERSION as __version__
 from contigua._engine import EngineError
 from contigua.ageing import AgedServer, AgeOptions, MemoryMap, age
+from contigua.configs import Age, ConfigError, Design, Machine, Trace, TraceInfo
 from contigua.errors import ContiguaError
 from contigua.presets import Preset, PresetError, designs, machines, profiles
 from contigua.results import Report, Results
 from contigua.runner import RunOptions, run
 
 __all__ = [
+    "Age",
     "AgeOptions",
     "AgedServer",
+    "ConfigError",
     "ContiguaError",
+    "Design",
     "EngineError",
+    "Machine",
     "MemoryMap",
     "Preset",
     "PresetError",
     "Report",
     "Results",
     "RunOptions",
+    "Trace",
+    "TraceInfo",
     "__version__",
     "age",
     "designs",
