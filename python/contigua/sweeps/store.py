@@ -203,7 +203,9 @@ class Store:
     def write_plan(self, plan: Mapping[str, Any]) -> None:
         """Keep the plan: ``points`` is a list of ``{"point": ..., "axes": {...}}``."""
         head = {"format": FORMAT, "format_version": VERSION, "version": __version__}
-        write_whole(self.folder / "sweep.json", json.dumps(head | dict(plan), indent=1) + "\n")
+        write_whole(
+            self.folder / "sweep.json", json.dumps(head | dict(plan), indent=1, default=str) + "\n"
+        )
 
     def plan(self) -> dict[str, Any]:
         """Read the plan.
