@@ -11,6 +11,11 @@
 
     server = contigua.age("contiguitas-thp", contigua.AgeOptions(memory="4G", hours=1))
     print(server.samples_frame())
+
+``sweep`` runs every combination of designs, programs, ages, seeds and any parameter::
+
+    swept = contigua.sweep("holes.toml")
+    print(swept.summary())
 """
 
 from contigua._engine import VERSION as __version__
@@ -21,6 +26,7 @@ from contigua.errors import ContiguaError
 from contigua.presets import Preset, PresetError, designs, machines, profiles
 from contigua.results import Report, Results
 from contigua.runner import RunOptions, run
+from contigua.sweeps import QueryError, Sweep, SweepError, query, read_results, sweep
 
 __all__ = [
     "Age",
@@ -34,9 +40,12 @@ __all__ = [
     "MemoryMap",
     "Preset",
     "PresetError",
+    "QueryError",
     "Report",
     "Results",
     "RunOptions",
+    "Sweep",
+    "SweepError",
     "Trace",
     "TraceInfo",
     "__version__",
@@ -44,5 +53,8 @@ __all__ = [
     "designs",
     "machines",
     "profiles",
+    "query",
+    "read_results",
     "run",
+    "sweep",
 ]

@@ -103,7 +103,7 @@ class Program:
         for program, package in self.needs.items():
             if find_program(program) is None:
                 return f"{self.name}: {program} is not installed (Debian package {package})"
-        if self.command[0].startswith("/") and not Path(self.command[0]).exists():
+        if self.command[0].startswith(str(WORKLOADS)) and not Path(self.command[0]).exists():
             return f"{self.name}: {self.command[0]} is not built (make -C workloads)"
         return None
 

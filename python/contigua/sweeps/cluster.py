@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from contigua import __version__
 from contigua.sweeps.store import Record, SweepError
-from contigua.sweeps.tasks import Outcome, Task, receive, run_task
+from contigua.sweeps.tasks import Outcome, Task, receive, run_at, run_task
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -33,6 +34,27 @@ PIECE = 16 << 20
 MOST_RETURNS = 20
 #: Seconds that a scheduler, and its first worker, may take to answer.
 PATIENCE = 20
+
+
+@contextlib.contextmanager
+def outcomes_of(
+    tasks: Iterable[Task], scheduler: str | None, workers: int | None
+) -> Iterator[Iterator[tuple[Task, Outcome]]]:
+    """Run tasks on workers, and give what comes of each; see :func:`connect`.
+
+    Without workers (0) they run in this process. When the block is left early, tasks that have not
+    started are taken back.
+    """
+    if workers == 0:
+        yield Here(tasks).outcomes()
+        return
+    with connect(scheduler, workers) as client:
+        runner = Runner(client, tasks)
+        try:
+            yield runner.outcomes()
+        except BaseException:
+            runner.cancel()
+            raise
 
 
 @contextlib.contextmanager
@@ -63,7 +85,7 @@ def connect(scheduler: str | None, workers: int | None) -> Iterator[Client]:
                     n_workers=workers or len(os.sched_getaffinity(0)),
                     threads_per_worker=1,
                     processes=True,
-                    dashboard_address=None,
+                    dashboard_address="127.0.0.1:0",
                     silence_logs=logging.CRITICAL,
                 ) as cluster,
                 Client(cluster) as client,
@@ -114,6 +136,25 @@ def check(client: Client, scheduler: str) -> None:
                 f"the worker at {worker} has {what}, this is {__version__}: "
                 "install the same version there"
             )
+
+
+class Here:
+    """Runs tasks in this process, one after the other, without Dask.
+
+    Parameters
+    ----------
+    tasks
+        What to run.
+    """
+
+    def __init__(self, tasks: Iterable[Task]) -> None:
+        self.tasks = tasks
+
+    def outcomes(self) -> Iterator[tuple[Task, Outcome]]:
+        """Yield what came of each task."""
+        with tempfile.TemporaryDirectory(prefix="contigua-") as folder:
+            for task in self.tasks:
+                yield task, run_at(task, "here", Path(folder))
 
 
 class Runner:

@@ -14,7 +14,7 @@ from contigua import _engine
 from contigua.configs import file_digest
 from contigua.errors import ContiguaError
 from contigua.files import write_whole
-from contigua.sweeps.cluster import Runner, connect
+from contigua.sweeps.cluster import outcomes_of
 from contigua.sweeps.spec import Plan, Planned, make_plan
 from contigua.sweeps.store import Record, Store
 from contigua.sweeps.tasks import TOKEN, Outcome, Task
@@ -72,7 +72,8 @@ class Options:
         Address of a Dask scheduler, such as ``tcp://host:8786``; by default workers are started
         here.
     workers
-        How many are started here; by default one for each processor.
+        How many are started here; by default one for each processor. With 0 everything runs in this
+        process, one point after the other.
     retry_failed
         Whether points that failed are run again.
     shared_folder
@@ -324,23 +325,19 @@ class _Sweep(_Folder):
         """Run points on workers, and keep what comes of each at once."""
         shown = time.monotonic()
         pause = VIEW_SECONDS
-        with connect(self.options.scheduler, self.options.workers) as client:
-            runner = Runner(client, self._tasks(waiting))
-            try:
-                for task, outcome in runner.outcomes():
-                    record = self._keep(task, outcome)
-                    self.progress.ran += times[task.point]
-                    self._count_failure(record, times[task.point])
-                    self.listener.advance(record, times[task.point])
-                    now = time.monotonic()
-                    if now > shown + pause:
-                        self.store.refresh()
-                        shown = time.monotonic()
-                        # Never more than a twentieth of the time.
-                        pause = max(VIEW_SECONDS, 20 * (shown - now))
-            except BaseException:
-                runner.cancel()
-                raise
+        tasks = self._tasks(waiting)
+        with outcomes_of(tasks, self.options.scheduler, self.options.workers) as outcomes:
+            for task, outcome in outcomes:
+                record = self._keep(task, outcome)
+                self.progress.ran += times[task.point]
+                self._count_failure(record, times[task.point])
+                self.listener.advance(record, times[task.point])
+                now = time.monotonic()
+                if now > shown + pause:
+                    self.store.refresh()
+                    shown = time.monotonic()
+                    # Never more than a twentieth of the time.
+                    pause = max(VIEW_SECONDS, 20 * (shown - now))
 
     def _tasks(self, waiting: Mapping[str, Planned]) -> Iterator[Task]:
         for name, point in waiting.items():

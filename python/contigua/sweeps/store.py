@@ -23,7 +23,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -203,9 +203,11 @@ class Store:
     def write_plan(self, plan: Mapping[str, Any]) -> None:
         """Keep the plan: ``points`` is a list of ``{"point": ..., "axes": {...}}``."""
         head = {"format": FORMAT, "format_version": VERSION, "version": __version__}
-        write_whole(
-            self.folder / "sweep.json", json.dumps(head | dict(plan), indent=1, default=str) + "\n"
-        )
+        text = json.dumps(head | dict(plan), indent=1, default=str) + "\n"
+        file = self.folder / "sweep.json"
+        # The same plan stays as old as it is, and with it the table.
+        if not file.exists() or file.read_text(errors="replace") != text:
+            write_whole(file, text)
 
     def plan(self) -> dict[str, Any]:
         """Read the plan.
@@ -271,13 +273,36 @@ class Store:
     def _planned(self) -> list[str]:
         return [entry["point"] for entry in self.plan()["points"]]
 
-    def refresh(self) -> None:
-        """Write the table that others read."""
+    def current(self) -> pa.Table:
+        """Return the table, read from its file if that has everything."""
+        import pyarrow as pa
         import pyarrow.parquet as pq
 
+        if not self.stale():
+            # A damaged file is made again: it has nothing that the points have not.
+            with suppress(OSError, pa.ArrowException):
+                return pq.read_table(self.view)
         table = self.table()
-        self.view.parent.mkdir(exist_ok=True)
+        # Somebody else's folder is only read.
+        with suppress(FileError):
+            self._write(table)
+        return table
+
+    def refresh(self) -> None:
+        """Write the table that others read.
+
+        Raises
+        ------
+        FileError
+            When it cannot be written.
+        """
+        self._write(self.table())
+
+    def _write(self, table: pa.Table) -> None:
+        import pyarrow.parquet as pq
+
         with replacing(self.view) as temporary:
+            self.view.parent.mkdir(exist_ok=True)
             pq.write_table(table, temporary, compression="zstd", row_group_size=4096)
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from contigua import _engine
 from contigua.configs import file_digest
 from contigua.errors import ContiguaError
+from contigua.experiments.running import interruptible
 from contigua.sweeps.store import Record, Store
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class Outcome:
 
 def simulate(spec: _engine.RunSpec, trace: Path, trace_format: str = "contigua") -> str:
     """Replay a trace in one configuration, and return the report."""
-    reports, _ = _engine.run([spec], trace=trace, trace_format=trace_format)
+    reports, _ = _engine.run([spec], trace=trace, trace_format=trace_format, progress=interruptible)
     return reports[0]
 
 
@@ -95,10 +96,24 @@ def run_task(task: Task) -> Outcome:
     from distributed import get_worker
 
     worker = get_worker()
+    return run_at(task, worker.address, received_folder(worker))
+
+
+def run_at(task: Task, address: str, received: Path) -> Outcome:
+    """Run a point, unless it is finished or its files are not here.
+
+    Parameters
+    ----------
+    task
+        The point.
+    address
+        What this worker is called.
+    received
+        Folder of the files that were sent to it.
+    """
     store = _visible(task)
     if store is not None and store.load(task.point) is not None:
-        return Outcome(saved=True, worker=worker.address)
-    received = received_folder(worker)
+        return Outcome(saved=True, worker=address)
     found = {
         digest: file
         for digest, path in task.files.items()
@@ -107,15 +122,15 @@ def run_task(task: Task) -> Outcome:
     }
     missing = tuple(digest for digest in task.files if digest not in found)
     if missing:
-        return Outcome(missing=missing, worker=worker.address)
+        return Outcome(missing=missing, worker=address)
     if store is not None:
         store.log("started", task.point)
     record = _record(task, found)
     if store is None:
-        return Outcome(record, worker=worker.address)
+        return Outcome(record, worker=address)
     store.save(record)
     store.log("finished", task.point, status=record.status)
-    return Outcome(saved=True, worker=worker.address)
+    return Outcome(saved=True, worker=address)
 
 
 def _record(task: Task, found: Mapping[str, Path]) -> Record:

@@ -249,6 +249,8 @@ def record(
     missing = program.missing()
     if missing is not None:
         raise ProgramError(missing)
+    if find_program(program.command[0]) is None:
+        raise ProgramError(f"{workload.name}: there is no program {program.command[0]}")
     key = workload.key(options)
     fresh = store.traces / f"{key}.new"
     try:
