@@ -45,7 +45,7 @@ test-python: setup malloc-library workloads/bin/gups
 	scripts/require redis-benchmark redis-tools
 	scripts/require memcached memcached
 	scripts/require nginx nginx
-	$(BIN)/pytest
+	$(BIN)/pytest --doctest-modules
 	$(BIN)/pytest vm-tests -m short
 
 test-vm: $(VENV)/tools vm-programs
@@ -172,7 +172,7 @@ $(VENV)/tools: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check 'maturin>=1.9,<2' 'mypy>=1.15' \
 		'pandas-stubs>=2.2' 'pytest>=8.3' 'ruff>=0.11' 'click>=8.1' 'matplotlib>=3.9' 'numpy>=1.26' 'pandas>=2.2' \
-		'pyarrow>=16' 'rich>=13.7'
+		'pyarrow>=16' 'rich>=13.7' 'dask>=2024.8' 'distributed>=2024.8' 'duckdb>=1.1' 'tomli-w>=1.0'
 	touch $@
 
 $(VENV)/installed: $(VENV)/tools $(SOURCES)

@@ -11,31 +11,50 @@
 
     server = contigua.age("contiguitas-thp", contigua.AgeOptions(memory="4G", hours=1))
     print(server.samples_frame())
+
+``sweep`` runs every combination of designs, programs, ages, seeds and any parameter::
+
+    swept = contigua.sweep("holes.toml")
+    print(swept.summary())
 """
 
 from contigua._engine import VERSION as __version__
 from contigua._engine import EngineError
 from contigua.ageing import AgedServer, AgeOptions, MemoryMap, age
+from contigua.configs import Age, ConfigError, Design, Machine, Trace, TraceInfo
 from contigua.errors import ContiguaError
 from contigua.presets import Preset, PresetError, designs, machines, profiles
 from contigua.results import Report, Results
 from contigua.runner import RunOptions, run
+from contigua.sweeps import QueryError, Sweep, SweepError, query, read_results, sweep
 
 __all__ = [
+    "Age",
     "AgeOptions",
     "AgedServer",
+    "ConfigError",
     "ContiguaError",
+    "Design",
     "EngineError",
+    "Machine",
     "MemoryMap",
     "Preset",
     "PresetError",
+    "QueryError",
     "Report",
     "Results",
     "RunOptions",
+    "Sweep",
+    "SweepError",
+    "Trace",
+    "TraceInfo",
     "__version__",
     "age",
     "designs",
     "machines",
     "profiles",
+    "query",
+    "read_results",
     "run",
+    "sweep",
 ]

@@ -62,19 +62,22 @@ class Collection:
         """All presets that come with the package, by name."""
         return (self.get(name) for name in self.names())
 
-    def get(self, name: str) -> Preset:
+    def get(self, name: str | Preset) -> Preset:
         """Find a preset by name, or a file by path.
 
         Parameters
         ----------
         name
-            A preset's name, or a path that contains a slash or ends in ``.toml``.
+            A preset's name, or a path that contains a slash or ends in ``.toml``. One that was
+            found before is itself.
 
         Raises
         ------
         PresetError
             When there is no such preset or file.
         """
+        if isinstance(name, Preset):
+            return name
         if "/" in name or name.endswith(".toml"):
             path = Path(name)
             try:
@@ -89,7 +92,7 @@ class Collection:
         file = self._folder() / f"{name}.toml"
         return Preset(name, file.read_text(), f"{self.kind}s/{name}.toml")
 
-    def resolve(self, name: str) -> dict[str, Any]:
+    def resolve(self, name: str | Preset) -> dict[str, Any]:
         """Return a preset's values with every default filled in.
 
         Raises
@@ -103,23 +106,23 @@ class Collection:
         resolved: dict[str, Any] = json.loads(self.resolver(preset.text, preset.origin))
         return resolved
 
-    def diff(self, first: str, second: str) -> list[tuple[str, Any, Any]]:
+    def diff(self, first: str | Preset, second: str | Preset) -> list[tuple[str, Any, Any]]:
         """List what differs between two presets: key, first value, second value.
 
         Descriptions always differ and are left out. A key that one side lacks has ``None`` there.
         """
-        left, right = (_flatten(self.resolve(name)) for name in (first, second))
+        left, right = (flatten(self.resolve(name)) for name in (first, second))
         keys = sorted((left.keys() | right.keys()) - {"description"})
         pairs = ((key, left.get(key), right.get(key)) for key in keys)
         return [(key, a, b) for key, a, b in pairs if a != b or (key in left) != (key in right)]
 
 
-def _flatten(value: Any, prefix: str = "") -> dict[str, Any]:  # noqa: ANN401 - JSON
+def flatten(value: Any, prefix: str = "") -> dict[str, Any]:  # noqa: ANN401 - JSON
     """Turn nested tables into one table of dotted keys; an empty table stays, as ``{}``."""
     if isinstance(value, dict) and value:
         flat: dict[str, Any] = {}
         for key, inner in value.items():
-            flat |= _flatten(inner, f"{prefix}.{key}" if prefix else key)
+            flat |= flatten(inner, f"{prefix}.{key}" if prefix else key)
         return flat
     return {prefix: value}
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from contigua import columns
+from contigua.errors import ContiguaError
 from contigua.sizes import size_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
 MEBIBYTE = 1 << 20
 
@@ -23,6 +26,33 @@ MOVES = (
     "frames_evacuated",
     "pin_migrations",
 )
+
+
+#: Columns of ``Report.summary`` that are not counts, by type; counts are integers.
+TEXTS = {"design", "machine", "age", "holes", "malloc"}
+REALS = {"ipc", "walk_share", "kernel_share", "unavailable_cycles", "huge_page_coverage"}
+REALS |= {"mean_huge_page_coverage"}
+REAL_ENDS = ("_mpki", "_mib")
+
+#: More reports than this are shown as a data frame in notebooks, not side by side.
+SIDE_BY_SIDE = 12
+
+
+class ResultsError(ContiguaError):
+    """Text that holds no reports of this version."""
+
+
+def summary_type(column: str) -> columns.Kind:
+    """Say what a column of :meth:`Report.summary` holds, also where all of it is ``None``.
+
+    Examples
+    --------
+    >>> summary_type("design"), summary_type("l2_tlb_mpki"), summary_type("page_faults")
+    ('text', 'real', 'count')
+    """
+    if column in TEXTS:
+        return "text"
+    return "real" if column in REALS or column.endswith(REAL_ENDS) else "count"
 
 
 @dataclass(frozen=True)
@@ -48,6 +78,11 @@ class Report:
     def design(self) -> str:
         """Name of the design."""
         return str(self.values["config"]["design_name"])
+
+    def _repr_html_(self) -> str:
+        from contigua.table import results_html
+
+        return results_html(Results((self,)))
 
     def summary(self) -> dict[str, Any]:
         """Return the figures that are compared most, flat.
@@ -141,7 +176,7 @@ def _share(time: dict[str, Any] | None, part: str) -> float | None:
 
 @dataclass(frozen=True)
 class Results(Sequence[Report]):
-    """The reports of all designs that ran on one program.
+    """The reports of all designs that ran on one program, or of all points of a sweep.
 
     Attributes
     ----------
@@ -149,10 +184,56 @@ class Results(Sequence[Report]):
         One for each design, in the order in which they were asked for.
     exit_code
         The program's own exit status; 0 for a trace.
+    axes
+        For a sweep: what each report's point is, by the names of the sweep's axes. Empty otherwise.
     """
 
     reports: tuple[Report, ...]
-    exit_code: int
+    exit_code: int = 0
+    axes: tuple[Mapping[str, Any], ...] = ()
+
+    @staticmethod
+    def from_json(text: str) -> Results:
+        """Read what :meth:`to_json` wrote, byte for byte.
+
+        Raises
+        ------
+        ResultsError
+            When the text is no array of reports, or they are of another version.
+
+        Examples
+        --------
+        >>> len(Results.from_json("[]"))
+        0
+        """
+        decoder, at, reports = json.JSONDecoder(), 0, []
+        text = text.strip()
+        if not text.startswith("["):
+            raise ResultsError("no array of reports, as `contigua run --json` writes them")
+        if not text.endswith("]"):
+            raise ResultsError("damaged: the end is missing")
+        inner = text[1:-1].strip()
+        while at < len(inner):
+            try:
+                value, end = decoder.raw_decode(inner, at)
+            except ValueError as error:
+                raise ResultsError(f"damaged: {error}") from error
+            if not isinstance(value, dict) or "config" not in value:
+                raise ResultsError("holds something that is no report of `contigua run`")
+            reports.append(Report(inner[at:end] + "\n"))
+            at = end
+            while at < len(inner) and inner[at] in ", \t\r\n":
+                at += 1
+        found = Results(tuple(reports))
+        try:
+            for report in found:
+                report.summary()
+        except (KeyError, TypeError) as error:
+            version = found[0].values.get("version", "unknown")
+            raise ResultsError(
+                f"reports of version {version} lack {error}: run again with this version"
+            ) from error
+        return found
 
     def __getitem__(self, index: Any) -> Any:  # noqa: ANN401 - as Sequence has it
         return self.reports[index]
@@ -163,13 +244,46 @@ class Results(Sequence[Report]):
     def __iter__(self) -> Iterator[Report]:
         return iter(self.reports)
 
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row for each report: the sweep's axes, then :meth:`Report.summary`."""
+        axes = self.axes or ({},) * len(self.reports)
+        return [
+            {**point, **{key: v for key, v in report.summary().items() if key not in point}}
+            for point, report in zip(axes, self.reports, strict=True)
+        ]
+
     def to_pandas(self) -> pd.DataFrame:
-        """Return one row for each design; the columns are those of :meth:`Report.summary`."""
+        """Return one row for each report; the columns are those of :meth:`rows`."""
         # Half a second to import, which most runs can do without.
         import pandas as pd
 
-        return pd.DataFrame([report.summary() for report in self.reports])
+        return pd.DataFrame(self.rows())
+
+    def to_arrow(self, *, reports: bool = False) -> pa.Table:
+        """Return the same rows as an Arrow table, with types that do not depend on the values.
+
+        Parameters
+        ----------
+        reports
+            Whether a column ``report`` has each whole report as JSON.
+        """
+        rows = self.rows()
+        if reports:
+            rows = [
+                {**row, "report": report.json}
+                for row, report in zip(rows, self.reports, strict=True)
+            ]
+        axes = {key for point in self.axes for key in point}
+        known = {key: summary_type(key) for row in rows for key in row if key not in axes}
+        return columns.table(rows, known | ({"report": "text"} if reports else {}))
 
     def to_json(self) -> str:
         """Return all reports as one JSON array, the same bytes for the same run."""
         return "[\n" + ",\n".join(report.json.rstrip("\n") for report in self.reports) + "\n]\n"
+
+    def _repr_html_(self) -> str:
+        if self.axes or len(self.reports) > SIDE_BY_SIDE or not self.reports:
+            return str(self.to_pandas().to_html(max_rows=20, border=0))
+        from contigua.table import results_html
+
+        return results_html(self)

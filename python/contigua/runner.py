@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from contigua import _engine
 from contigua.allocators import AllocatorError, Preload, preload
+from contigua.configs import Age, Trace
+from contigua.presets import Preset
 from contigua.presets import designs as design_presets
 from contigua.presets import machines as machine_presets
 from contigua.results import Report, Results
@@ -23,7 +25,7 @@ class RunOptions:
     Attributes
     ----------
     machine
-        Name of a machine, or path of its TOML file.
+        A :class:`~contigua.Machine`, the name of one, or path of its TOML file.
     memory
         Simulated memory, such as ``"8GiB"``; by default the snapshot's, if ``age`` is one, else the
         machine's own.
@@ -31,7 +33,7 @@ class RunOptions:
         What memory went through before: ``"fresh"``; ``"scattered:P"``, P in percent of frames;
         ``"partial"``, a random server of a fleet whose tenants have left; ``"full"``, the same with
         files in all free memory; ``"PROFILE:TIME"`` such as ``"web:2h"``; ``"snapshot:FILE"``.
-        Several, separated by commas, are run side by side.
+        Several, separated by commas, are run side by side. Or an :class:`~contigua.Age`.
     detail
         ``"full"``, caches and an instruction window that overlaps what does not depend on each
         other; ``"additive"``, caches and stalls that add up, which is faster; ``"translation"``,
@@ -73,9 +75,9 @@ class RunOptions:
         With several configurations, what they differ in is put before the file's ending.
     """
 
-    machine: str = "skylake"
+    machine: str | Preset = "skylake"
     memory: str | None = None
-    age: str = "fresh"
+    age: str | Age = "fresh"
     detail: str = "full"
     seed: int = 1
     skip: int = 0
@@ -103,7 +105,7 @@ class RunOptions:
         """
         return preload(self.malloc, self.malloc_options, self.malloc_clock)
 
-    def spec(self, design: str, age: str, holes: str) -> _engine.RunSpec:
+    def spec(self, design: str | Preset, age: str | Age, holes: str) -> _engine.RunSpec:
         """Describe one configuration to the engine.
 
         Raises
@@ -119,7 +121,7 @@ class RunOptions:
             "machine_name": machine.name,
             "machine": machine.text,
             "memory": self.memory,
-            "age": age.strip(),
+            "age": str(age).strip(),
             "detail": self.detail,
             "seed": self.seed,
             "skip": self.skip,
@@ -133,7 +135,7 @@ class RunOptions:
             "timeline": None if self.timeline is None else str(self.timeline),
         }
 
-    def specs(self, designs: Sequence[str]) -> list[_engine.RunSpec]:
+    def specs(self, designs: Sequence[str | Preset]) -> list[_engine.RunSpec]:
         """Describe every configuration: each age, scenario of holes and design.
 
         Raises
@@ -141,7 +143,9 @@ class RunOptions:
         PresetError
             When a design or the machine does not exist.
         """
-        ages, scenarios = self.age.split(","), self.holes.split(",")
+        # An object is one age: the name of its file may have a comma.
+        ages = [self.age.text] if isinstance(self.age, Age) else self.age.split(",")
+        scenarios = self.holes.split(",")
         found = [
             self.spec(design, age, holes)
             for age in ages
@@ -171,8 +175,8 @@ def timeline_file(file: Path, values: Sequence[str]) -> Path:
 def run(
     command: Sequence[str] | None = None,
     *,
-    trace: str | Path | None = None,
-    designs: Sequence[str] = ("linux-4k", "linux-thp"),
+    trace: str | Path | Trace | None = None,
+    designs: Sequence[str | Preset] = ("linux-4k", "linux-thp"),
     options: RunOptions | None = None,
     progress: Progress | None = None,
 ) -> Results:
@@ -183,9 +187,10 @@ def run(
     command
         The program and its arguments. It runs unmodified, under QEMU's user mode.
     trace
-        A trace to replay instead.
+        A trace to replay instead: its path, or a :class:`~contigua.Trace`, which knows its format.
     designs
-        Names of designs, or paths of their TOML files. All see the same execution.
+        Each a :class:`~contigua.Design`, the name of one, or path of its TOML file. All see the
+        same execution.
     options
         Everything else.
     progress
@@ -204,11 +209,22 @@ def run(
         When the allocator does not exist, or there is no program to give it to.
     EngineError
         When the program cannot be run or simulated; the message says what to do.
+
+    Examples
+    --------
+    >>> from contigua import Design
+    >>> few = Design("perforated").with_({"translation.perforated.most_holes": 8}, name="few")
+    >>> options = RunOptions(memory="256MiB", age=Age.scattered(3), detail="translation")
+    >>> results = run(["/bin/true"], designs=["linux-thp", few], options=options)
+    >>> list(results.to_pandas()["design"])
+    ['linux-thp', 'few']
     """
     options = options or RunOptions()
     before = options.preload()
     if command is None and before.name is not None:
         raise AllocatorError("a trace has its allocator inside: record it with another one")
+    if isinstance(trace, Trace):
+        options, trace = replace(options, trace_format=trace.format), trace.path
     specs = options.specs(designs)
     reports, exit_code = _engine.run(
         specs,

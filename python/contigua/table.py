@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from html import escape
 from typing import Any
 
 from rich.table import Table
@@ -89,25 +90,64 @@ RARE = {
 }
 
 
+def title_of(summary: dict[str, Any]) -> str:
+    """Say what all columns of a table have in common."""
+    malloc = "" if summary["malloc"] is None else f", malloc: {summary['malloc']}"
+    return f"{summary['machine']}{malloc}"
+
+
+def heads_of(summaries: list[dict[str, Any]]) -> list[str]:
+    """Say, in lines, what each column of a table is."""
+    holes = any(summary["holes"] != "none" for summary in summaries)
+    return [
+        f"{summary['design']}\n{summary['age']}" + (f"\n{summary['holes']}" if holes else "")
+        for summary in summaries
+    ]
+
+
+def lines_of(summaries: list[dict[str, Any]]) -> list[tuple[str, list[str]] | None]:
+    """Return label and cells of each row; ``None`` for a line between two sections."""
+    lines: list[tuple[str, list[str]] | None] = []
+    for row in ROWS:
+        if row is None:
+            lines.append(None)
+            continue
+        label, key, show = row
+        if key not in RARE or any(summary[key] for summary in summaries):
+            lines.append((label, [show(summary[key]) for summary in summaries]))
+    return lines
+
+
 def results_table(results: Results) -> Table:
     """Make the table of some results."""
     summaries = [report.summary() for report in results]
-    title = summaries[0]["machine"]
-    if summaries[0]["malloc"] is not None:
-        title += f", malloc: {summaries[0]['malloc']}"
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title_of(summaries[0]), title_justify="left")
     table.add_column("", no_wrap=True)
-    for summary in summaries:
-        head = f"{summary['design']}\n{summary['age']}"
-        if any(other["holes"] != "none" for other in summaries):
-            head += f"\n{summary['holes']}"
+    for head in heads_of(summaries):
         table.add_column(head, justify="right")
-    for row in ROWS:
-        if row is None:
+    for line in lines_of(summaries):
+        if line is None:
             table.add_section()
-            continue
-        label, key, show = row
-        if key in RARE and not any(summary[key] for summary in summaries):
-            continue
-        table.add_row(label, *(show(summary[key]) for summary in summaries))
+        else:
+            table.add_row(line[0], *line[1])
     return table
+
+
+def results_html(results: Results) -> str:
+    """Make the same table for a notebook."""
+    summaries = [report.summary() for report in results]
+    heads = "".join(
+        f"<th>{escape(head).replace(chr(10), '<br>')}</th>" for head in heads_of(summaries)
+    )
+    body = "".join(
+        f"<tr><th style='text-align: left'>{escape(line[0])}</th>"
+        + "".join(f"<td>{escape(cell)}</td>" for cell in line[1])
+        + "</tr>"
+        for line in lines_of(summaries)
+        if line is not None
+    )
+    caption = escape(title_of(summaries[0]))
+    return (
+        f"<table><caption>{caption}</caption><thead><tr><th></th>{heads}</tr></thead>"
+        f"<tbody>{body}</tbody></table>"
+    )

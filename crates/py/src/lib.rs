@@ -199,6 +199,14 @@ fn resolve_machine(text: &str, path: &str) -> PyResult<String> {
     serde_json::to_string(&machine).map_err(engine_error)
 }
 
+/// Checks what [`run`] would simulate, and returns it as JSON with every default filled in.
+///
+/// Two runs on the same events have the same report if these texts are the same.
+#[pyfunction]
+fn resolve_run(spec: RunSpec) -> PyResult<String> {
+    serde_json::to_string(&spec.resolve()?).map_err(engine_error)
+}
+
 /// Reads a duration such as "30s" and returns seconds.
 #[pyfunction]
 fn parse_duration(text: &str) -> PyResult<f64> {
@@ -216,6 +224,7 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(run, module)?)?;
     module.add_function(wrap_pyfunction!(resolve_design, module)?)?;
     module.add_function(wrap_pyfunction!(resolve_machine, module)?)?;
+    module.add_function(wrap_pyfunction!(resolve_run, module)?)?;
     module.add_function(wrap_pyfunction!(parse_duration, module)?)?;
     module.add_class::<ageing::AgedServer>()?;
     module.add_function(wrap_pyfunction!(ageing::age, module)?)?;

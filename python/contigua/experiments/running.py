@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from contigua import _engine
+from contigua.allocators import Preload
 from contigua.errors import ContiguaError
 from contigua.results import Report
 from contigua.runner import Progress, RunOptions
@@ -102,7 +103,7 @@ class Program:
         for program, package in self.needs.items():
             if find_program(program) is None:
                 return f"{self.name}: {program} is not installed (Debian package {package})"
-        if self.command[0].startswith("/") and not Path(self.command[0]).exists():
+        if self.command[0].startswith(str(WORKLOADS)) and not Path(self.command[0]).exists():
             return f"{self.name}: {self.command[0]} is not built (make -C workloads)"
         return None
 
@@ -159,28 +160,15 @@ def run_cells(
     specs = [cell.spec(options) for cell in cells]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="contigua-")))
-        if program.prepare is not None:
-            program.prepare(folder)
-        command = [part.replace("{folder}", str(folder)) for part in program.command]
-        if shutil.which(command[0]) is None:
-            command[0] = find_program(command[0]) or command[0]
-        command = ["/bin/sh", "-c", 'exec "$@" > /dev/null 2> "$0"', f"{folder}/errors", *command]
         trace = folder / "events.trace" if record or warm or len(specs) > READERS else None
         watching = specs if trace is None else [_counting(options)] if warm else []
-        with _Driver(program.client, folder) as client:
-            reports, status = _engine.run(
-                watching,
-                command=command,
-                record=trace,
-                progress=client.watched(
-                    _interruptible if progress is None or trace else _fraction(progress)
-                ),
-            )
-            client.finish()
-        if status != 0:
-            errors = (folder / "errors").read_text(errors="replace").strip().splitlines()
-            said = f": {errors[-1]}" if errors else ""
-            raise ProgramError(f"{program.name} ended with status {status}{said}")
+        reports, requests = execute(
+            program,
+            folder,
+            watching,
+            record=trace,
+            progress=interruptible if progress is None or trace else _fraction(progress),
+        )
         if trace is not None:
             if warm:
                 executed = Report(reports[0]).values["executed"]["instructions"]
@@ -189,18 +177,86 @@ def run_cells(
             reports = []
             for start in range(0, len(specs), REPLAYS):
                 batch = specs[start : start + REPLAYS]
-                more, _ = _engine.run(batch, trace=trace, progress=_interruptible)
+                more, _ = _engine.run(batch, trace=trace, progress=interruptible)
                 reports += more
                 if progress is not None:
                     progress(len(reports) / len(specs))
     found = [Report(report).values for report in reports]
-    if client.answered is not None:
+    if requests is not None:
         for values in found:
-            values["client"] = {"requests": client.answered}
+            values["client"] = {"requests": requests}
     return dict(zip(cells, found, strict=True))
 
 
-def _interruptible(_: list[tuple[int, int]]) -> None:
+class Execution(NamedTuple):
+    """What came of executing a program: reports, and requests answered if its client counts."""
+
+    reports: list[str]
+    requests: int | None
+
+
+def execute(
+    program: Program,
+    folder: Path,
+    specs: Sequence[_engine.RunSpec],
+    *,
+    record: Path | None = None,
+    preload: Preload | None = None,
+    seconds: float | None = None,
+    progress: Progress | None = None,
+) -> Execution:
+    """Execute a program that is installed, with its client if it is a server.
+
+    Parameters
+    ----------
+    program, folder
+        The program, and an empty folder for what it writes.
+    specs
+        The configurations that watch it.
+    record
+        Where to record it, too.
+    preload
+        The allocator that it is given.
+    seconds
+        Stop it after this time.
+    progress
+        As :func:`contigua.run` has it.
+
+    Raises
+    ------
+    ProgramError
+        When it, what prepares it, or its client fails.
+    """
+    if program.prepare is not None:
+        try:
+            program.prepare(folder)
+        except (OSError, subprocess.SubprocessError) as error:
+            raise ProgramError(f"{program.name}: what prepares it failed: {error}") from error
+    before = preload or Preload()
+    command = [part.replace("{folder}", str(folder)) for part in program.command]
+    if shutil.which(command[0]) is None:
+        command[0] = find_program(command[0]) or command[0]
+    command = ["/bin/sh", "-c", 'exec "$@" > /dev/null 2> "$0"', f"{folder}/errors", *command]
+    with _Driver(program.client, folder) as client:
+        reports, status = _engine.run(
+            specs,
+            command=command,
+            record=record,
+            seconds=seconds,
+            preload=before.library,
+            environment=list(before.environment),
+            clock=before.clock,
+            progress=client.watched(progress or interruptible),
+        )
+        client.finish()
+    if status != 0:
+        errors = (folder / "errors").read_text(errors="replace").strip().splitlines()
+        said = f": {errors[-1]}" if errors else ""
+        raise ProgramError(f"{program.name} ended with status {status}{said}")
+    return Execution(reports, client.answered)
+
+
+def interruptible(_: list[tuple[int, int]]) -> None:
     """Let an interrupt through: the engine asks a few times a second."""
 
 

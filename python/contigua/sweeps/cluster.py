@@ -1,0 +1,287 @@
+"""Workers: those that are started here, or those of a Dask scheduler that is there already.
+
+The client keeps only a few points more on their way than there are threads, so a sweep of a
+hundred thousand points costs the scheduler what one of a hundred does, and little is lost when it
+ends. A point whose worker dies goes to another one, a few times; then it is taken to be the point's
+own fault and recorded as failed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from contigua import __version__
+from contigua.sweeps.store import Record, SweepError
+from contigua.sweeps.tasks import Outcome, Task, receive, run_at, run_task
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+#: Points on their way for each thread of the workers.
+AHEAD = 3
+#: Seconds after which threads are counted again: workers come and go.
+REFRESH = 2.0
+#: Bytes of a file that are sent at a time.
+PIECE = 16 << 20
+#: Times that a point is tried again because a worker had not got its files.
+MOST_RETURNS = 20
+#: Seconds that a scheduler, and its first worker, may take to answer.
+PATIENCE = 20
+
+
+@contextlib.contextmanager
+def outcomes_of(
+    tasks: Iterable[Task], scheduler: str | None, workers: int | None
+) -> Iterator[Iterator[tuple[Task, Outcome]]]:
+    """Run tasks on workers, and give what comes of each; see :func:`connect`.
+
+    Without workers (0) they run in this process. When the block is left early, tasks that have not
+    started are taken back.
+    """
+    if workers == 0:
+        yield Here(tasks).outcomes()
+        return
+    with connect(scheduler, workers) as client:
+        runner = Runner(client, tasks)
+        try:
+            yield runner.outcomes()
+        except BaseException:
+            runner.cancel()
+            raise
+
+
+@contextlib.contextmanager
+def connect(scheduler: str | None, workers: int | None) -> Iterator[Client]:
+    """Connect to a scheduler, or start workers here: processes of one thread each.
+
+    Parameters
+    ----------
+    scheduler
+        Its address, such as ``tcp://host:8786``; ``None`` to start workers here.
+    workers
+        How many are started; by default one for each processor.
+
+    Raises
+    ------
+    SweepError
+        When there is no scheduler, it has no workers, or theirs is another version.
+    """
+    # A second to import, which nothing else needs.
+    import dask
+    from distributed import Client, LocalCluster
+
+    quiet = {"distributed.admin.system-monitor.gil.enabled": False}
+    with dask.config.set(quiet):
+        if scheduler is None:
+            with (
+                LocalCluster(
+                    n_workers=workers or len(os.sched_getaffinity(0)),
+                    threads_per_worker=1,
+                    processes=True,
+                    dashboard_address="127.0.0.1:0",
+                    silence_logs=logging.CRITICAL,
+                ) as cluster,
+                Client(cluster) as client,
+            ):
+                yield client
+            return
+        try:
+            client = Client(scheduler, timeout=PATIENCE, set_as_default=False)
+        except (OSError, TimeoutError, ValueError) as error:
+            raise SweepError(
+                f"no Dask scheduler answers at {scheduler}; start one with `dask scheduler`, "
+                "and workers with `dask worker ADDRESS`"
+            ) from error
+        with client:
+            check(client, scheduler)
+            yield client
+
+
+def check(client: Client, scheduler: str) -> None:
+    """Make sure that a scheduler has workers, and that they have this version.
+
+    Raises
+    ------
+    SweepError
+        When that is not so.
+    """
+    try:
+        client.wait_for_workers(1, timeout=PATIENCE)
+    except TimeoutError as error:
+        raise SweepError(
+            f"the scheduler at {scheduler} has no workers; "
+            f"start some with `dask worker {scheduler}`"
+        ) from error
+
+    # Not a function of this package, which a worker may lack: Dask sends this one's code.
+    def found(dask_worker: Any = None) -> str:  # noqa: ANN401 - Dask's
+        try:
+            import contigua
+
+            return str(contigua.__version__)
+        except ImportError:
+            return "none"
+
+    for worker, there in client.run(found, on_error="ignore").items():
+        if there != __version__:
+            what = "no contigua" if there == "none" else f"contigua {there}"
+            raise SweepError(
+                f"the worker at {worker} has {what}, this is {__version__}: "
+                "install the same version there"
+            )
+
+
+class Here:
+    """Runs tasks in this process, one after the other, without Dask.
+
+    Parameters
+    ----------
+    tasks
+        What to run.
+    """
+
+    def __init__(self, tasks: Iterable[Task]) -> None:
+        self.tasks = tasks
+
+    def outcomes(self) -> Iterator[tuple[Task, Outcome]]:
+        """Yield what came of each task."""
+        with tempfile.TemporaryDirectory(prefix="contigua-") as folder:
+            for task in self.tasks:
+                yield task, run_at(task, "here", Path(folder))
+
+
+class Runner:
+    """Runs tasks on the workers of a client.
+
+    Parameters
+    ----------
+    client
+        Dask's client.
+    tasks
+        What to run.
+    """
+
+    def __init__(self, client: Client, tasks: Iterable[Task]) -> None:
+        self.client = client
+        self.waiting = iter(tasks)
+        #: Tasks on their way: when each was sent, and how often it came back.
+        self.running: dict[Future, tuple[Task, int, int]] = {}
+        self.clock = 0
+        #: Threads of all workers, and when they were counted.
+        self.threads, self.counted = 0, -REFRESH
+        #: When each worker was sent each file.
+        self.sent: dict[tuple[str, str], int] = {}
+
+    def outcomes(self) -> Iterator[tuple[Task, Outcome]]:
+        """Yield what came of each task, in the order in which they end.
+
+        Raises
+        ------
+        SweepError
+            When the scheduler is gone.
+        """
+        from distributed import as_completed
+
+        ended = as_completed()
+        self._fill(ended)
+        for future in ended:
+            task, sent, returns = self.running.pop(future)
+            outcome = self._outcome(future, task)
+            if outcome.missing and returns < MOST_RETURNS:
+                self._send_files(task, outcome, sent)
+                self._submit(task, ended, returns + 1)
+                continue
+            if outcome.missing:
+                what = f"its files did not stay on the worker {outcome.worker}"
+                outcome = Outcome(Record(task.point, None, what), worker=outcome.worker)
+            self._fill(ended)
+            yield task, outcome
+
+    def cancel(self) -> None:
+        """Take back what has not started."""
+        from distributed.client import CancelledError
+
+        # Where the scheduler is gone, they are too.
+        with contextlib.suppress(OSError, TimeoutError, CancelledError, RuntimeError):
+            self.client.cancel(list(self.running), force=True)
+        self.running.clear()
+
+    def _fill(self, ended: Any) -> None:  # noqa: ANN401 - Dask's
+        now = time.monotonic()
+        if now >= self.counted + REFRESH:
+            self.counted, self.threads = now, sum(self.client.nthreads().values())
+        room = AHEAD * max(1, self.threads) - len(self.running)
+        for _ in range(room):
+            task = next(self.waiting, None)
+            if task is None:
+                return
+            self._submit(task, ended, 0)
+
+    def _submit(self, task: Task, ended: Any, returns: int) -> None:  # noqa: ANN401 - Dask's
+        self.clock += 1
+        key = f"contigua-{task.point}-{id(self)}-{self.clock}"
+        future = self.client.submit(run_task, task, key=key, pure=False)
+        self.running[future] = (task, self.clock, returns)
+        ended.add(future)
+
+    def _outcome(self, future: Future, task: Task) -> Outcome:
+        from distributed import KilledWorker
+        from distributed.client import CancelledError
+
+        try:
+            outcome: Outcome = future.result()
+            return outcome
+        except KilledWorker as error:
+            times = "a few times" if error.allowed_failures is None else error.allowed_failures + 1
+            what = f"the worker died while it ran this point, {times} times; is memory too small?"
+            return Outcome(Record(task.point, None, what))
+        except CancelledError as error:
+            raise SweepError(
+                "the Dask scheduler is gone, or somebody cancelled the points"
+            ) from error
+        except Exception as error:
+            return Outcome(Record(task.point, None, f"{type(error).__name__}: {error}"))
+
+    def _send_files(self, task: Task, outcome: Outcome, submitted: int) -> None:
+        """Send a worker the files that it has not got, unless that was done in the meantime."""
+        for digest in outcome.missing:
+            if self.sent.get((outcome.worker, digest), 0) > submitted:
+                continue
+            try:
+                send(self.client, outcome.worker, digest, Path(task.files[digest]))
+            except (OSError, TimeoutError, ValueError, KeyError):
+                # The worker is gone; the task goes to another one.
+                continue
+            self.clock += 1
+            self.sent[outcome.worker, digest] = self.clock
+
+
+def send(client: Client, worker: str, digest: str, path: Path) -> None:
+    """Send a file to a worker, in pieces.
+
+    Raises
+    ------
+    OSError
+        When the file cannot be read, or the worker is gone.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        offset = 0
+        while True:
+            data = file.read(PIECE)
+            last = offset + len(data) >= size
+            done: Mapping[str, object] = client.run(
+                receive, digest, offset, data, last, workers=[worker]
+            )
+            if worker not in done:
+                raise OSError(f"{worker} is gone")
+            offset += len(data)
+            if last or not data:
+                return
