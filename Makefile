@@ -8,7 +8,7 @@ SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Carg
 
 .PHONY: help demo test test-rust test-python test-vm vm-programs soak check-protocol check-malloc \
 	check-malloc-aarch64 check-programs miri experiments bench bench-malloc install-malloc \
-	malloc-library node deb lint fmt setup clean
+	malloc-library node deb site reference outputs lint fmt setup clean
 
 help:
 	@echo 'make demo   set up, run redis and a graph search on simulated servers, show the tables'
@@ -26,6 +26,8 @@ help:
 	@echo 'make install-malloc [PREFIX=/usr/local]  install libcontigua_malloc'
 	@echo 'make node   build contigua-node for any Linux, as one static file'
 	@echo 'make deb    build its Debian package'
+	@echo 'make site   build the documentation into site/ (python3 -m http.server -d site shows it)'
+	@echo 'make outputs  run the commands of the documentation again whose output it shows'
 	@echo 'make lint   check formatting, lints and types'
 	@echo 'make fmt    format everything'
 
@@ -135,14 +137,14 @@ install-malloc:
 lint: $(VENV)/tools
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
-	$(BIN)/ruff format --check python benches vm-tests
-	$(BIN)/ruff check python benches vm-tests
+	$(BIN)/ruff format --check python benches vm-tests scripts
+	$(BIN)/ruff check python benches vm-tests scripts
 	$(BIN)/mypy
 
 fmt: $(VENV)/tools
 	cargo fmt --all
-	$(BIN)/ruff format python benches vm-tests
-	$(BIN)/ruff check --fix python benches vm-tests
+	$(BIN)/ruff format python benches vm-tests scripts
+	$(BIN)/ruff check --fix python benches vm-tests scripts
 
 setup: $(VENV)/installed
 	scripts/require qemu-x86_64 qemu-user
@@ -163,16 +165,27 @@ deb: $(NODE)
 	scripts/require dpkg-deb dpkg
 	scripts/build-deb $(NODE) $(VERSION) target
 
+site: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+# The page that comes from the binary; a test of contigua-node says when it is out of date.
+reference:
+	folder=$$(mktemp -d) && cargo run --quiet -p contigua-node -- manual $$folder && \
+		cp $$folder/contigua-node.md docs/reference/ && rm -r $$folder
+
+outputs: setup workloads/bin/gups
+	$(BIN)/python scripts/site/outputs.py
+
 # What programs load before the C library's allocator.
 malloc-library:
 	cargo build --quiet --release -p contigua-malloc
 
-$(VENV)/tools: pyproject.toml
+# All that pyproject.toml names, and nothing else.
+$(VENV)/tools: pyproject.toml scripts/dependencies
 	scripts/require-python $(PYTHON)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check 'maturin>=1.9,<2' 'mypy>=1.15' \
-		'pandas-stubs>=2.2' 'pytest>=8.3' 'ruff>=0.11' 'click>=8.1' 'matplotlib>=3.9' 'numpy>=1.26' 'pandas>=2.2' \
-		'pyarrow>=16' 'rich>=13.7' 'dask>=2024.8' 'distributed>=2024.8' 'duckdb>=1.1' 'tomli-w>=1.0'
+	$(BIN)/python scripts/dependencies > $(VENV)/requirements.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check -r $(VENV)/requirements.txt
 	touch $@
 
 $(VENV)/installed: $(VENV)/tools $(SOURCES)

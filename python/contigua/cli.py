@@ -347,6 +347,10 @@ def _preset_commands(collection: Collection) -> click.Group:
             table.add_row(key, *("-" if v is None else json.dumps(v) for v in (left, right)))
         Console().print(table)
 
+    @group.command("schema", help=f"Print the JSON schema of {kind} files, for editors.")
+    def schema_command() -> None:
+        click.echo(json.dumps(collection.schema(), indent=2))
+
     return group
 
 

@@ -106,6 +106,11 @@ class Collection:
         resolved: dict[str, Any] = json.loads(self.resolver(preset.text, preset.origin))
         return resolved
 
+    def schema(self) -> dict[str, Any]:
+        """Return the JSON schema of such files: every key with its type, default and meaning."""
+        schema: dict[str, Any] = json.loads(_engine.schema(self.kind))
+        return schema
+
     def diff(self, first: str | Preset, second: str | Preset) -> list[tuple[str, Any, Any]]:
         """List what differs between two presets: key, first value, second value.
 

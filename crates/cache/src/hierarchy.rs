@@ -15,6 +15,7 @@ use crate::{Cache, Error, LevelCounters};
 
 /// One level of cache.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct LevelConfig {
     /// Capacity.
@@ -27,6 +28,7 @@ pub struct LevelConfig {
 
 /// All levels.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct HierarchyConfig {
     /// Instructions.

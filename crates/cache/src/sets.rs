@@ -12,6 +12,7 @@ pub const EMPTY: u64 = u64::MAX;
 
 /// How many entries, in sets of how many ways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Geometry {
     /// Entries in all.

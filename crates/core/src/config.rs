@@ -9,6 +9,7 @@ use crate::Error;
 ///
 /// Sources of the presets' values are in the machine files; `docs/design/core.md` explains them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CoreConfig {
     /// Instructions that issue in a cycle when nothing stalls. The window model: instructions that
@@ -45,6 +46,7 @@ pub type WindowConfig = CoreConfig;
 
 /// How many operations of a kind start in a cycle. There is one divider of each kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PortsConfig {
     /// Simple integer operations, and what cores execute from microcode.
@@ -65,6 +67,7 @@ pub struct PortsConfig {
 
 /// Cycles from issue to result, by kind of operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct LatencyConfig {
     /// Simple integer operations, and branches.
@@ -99,6 +102,7 @@ pub struct LatencyConfig {
 
 /// Cycles between two operations that a divider starts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct DivideConfig {
     /// Integer division.
@@ -109,6 +113,7 @@ pub struct DivideConfig {
 
 /// Sizes of the branch predictor's tables.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PredictorConfig {
     /// Counters in each of the three tables that predict directions: a power of two.

@@ -6,6 +6,11 @@ use contigua_units::{Bytes, Nanoseconds};
 /// `mm/page_alloc.c`.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(rename = "memory")
+)]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields, default))]
 pub struct Config {
     /// `vm.min_free_kbytes`: what is kept for requests that cannot wait. By default the square
@@ -47,6 +52,7 @@ impl Default for Config {
 /// The defaults are our choice, of the order that Linux shows on current servers.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields, default))]
 pub struct Costs {
     /// Looking at a frame in reclaim or compaction.

@@ -12,6 +12,11 @@ use contigua_units::{Bytes, Nanoseconds};
 /// The tunable parameters.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(rename = "resize")
+)]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields, default))]
 pub struct Config {
     /// Pressure on unmovable requests, in percent of time, above which their region grows.

@@ -24,6 +24,7 @@ use crate::kernel::history;
 
 /// The hardware of a simulated server: a file in `machines/`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct MachineConfig {
     /// What machine this is, for people.
@@ -55,6 +56,17 @@ pub struct MachineConfig {
 #[serde(try_from = "u8", into = "u8")]
 pub struct PageTableLevels(pub Levels);
 
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for PageTableLevels {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "PageTableLevels".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({ "description": "4 or 5.", "type": "integer", "enum": [4, 5] })
+    }
+}
+
 impl TryFrom<u8> for PageTableLevels {
     type Error = String;
 
@@ -76,6 +88,7 @@ impl From<PageTableLevels> for u8 {
 /// Cycles that the kernel's work takes. The kernel's own accesses are not simulated, so these
 /// figures include them; `docs/reference/costs.md` names their sources.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct KernelCosts {
     /// Entering, handling and leaving a page fault, without zeroing or copying.
@@ -106,6 +119,7 @@ pub struct KernelCosts {
 
 /// What is compared: a file in `designs/`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct DesignConfig {
     /// What design this is, for people.
@@ -128,6 +142,7 @@ pub struct DesignConfig {
 
 /// How pages move while programs run that use them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum MigrationConfig {
     /// As every kernel does today: the page is away from its first step to its last.
@@ -144,6 +159,7 @@ impl Default for MigrationConfig {
 
 /// Migration as every kernel does today (paper 000, Figure 1).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct SoftwareMigration {
     /// How other cores forget the old translation.
@@ -166,6 +182,7 @@ impl Default for SoftwareMigration {
 
 /// How cores are made to forget a translation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Shootdown {
     /// They are interrupted, and waited for.
@@ -178,6 +195,7 @@ pub enum Shootdown {
 
 /// Contiguitas' migration in the last-level cache (paper 001; paper 000, section 3.3).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct LlcMigration {
     /// Whether private caches may keep lines of a page that migrates.
@@ -200,6 +218,7 @@ impl Default for LlcMigration {
 
 /// The host of a virtual machine that has the server's memory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct HostConfig {
     /// How the host maps the virtual machine's memory. The hardware is that of the guest's scheme.
@@ -211,6 +230,7 @@ pub struct HostConfig {
 
 /// How much is simulated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Detail {
     /// Translation only: counts of TLB misses, walks, references and faults, but no time.
@@ -467,6 +487,31 @@ pub fn parse_profile(text: &str, path: &str) -> Result<Profile, Error> {
         problem,
     })?;
     Ok(profile)
+}
+
+/// The JSON schema of a machine, a design and a profile: what editors check and complete by, and
+/// what the reference is written from.
+#[cfg(feature = "schema")]
+pub mod schema {
+    use schemars::{Schema, schema_for};
+
+    /// Of [`MachineConfig`](super::MachineConfig).
+    #[must_use]
+    pub fn machine() -> Schema {
+        schema_for!(super::MachineConfig)
+    }
+
+    /// Of [`DesignConfig`](super::DesignConfig).
+    #[must_use]
+    pub fn design() -> Schema {
+        schema_for!(super::DesignConfig)
+    }
+
+    /// Of [`Profile`](super::Profile).
+    #[must_use]
+    pub fn profile() -> Schema {
+        schema_for!(super::Profile)
+    }
 }
 
 fn parse<T: for<'de> Deserialize<'de>>(text: &str, path: &str) -> Result<T, Error> {

@@ -412,3 +412,20 @@ fn man_pages_and_completions_are_complete() {
         assert!(read(name).contains("snapshot"), "{name}");
     }
 }
+
+#[test]
+fn the_documentation_shows_the_help_of_this_version() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = node(&["manual", folder.path().to_str().unwrap()]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let written = fs::read_to_string(folder.path().join("contigua-node.md")).unwrap();
+    let page = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../docs/reference/contigua-node.md"
+    );
+    let committed = fs::read_to_string(page).unwrap();
+    assert!(
+        written == committed,
+        "docs/reference/contigua-node.md is out of date; `make reference` writes it"
+    );
+}

@@ -207,6 +207,18 @@ fn resolve_run(spec: RunSpec) -> PyResult<String> {
     serde_json::to_string(&spec.resolve()?).map_err(engine_error)
 }
 
+/// The JSON schema of files of a kind: `design`, `machine` or `profile`.
+#[pyfunction]
+fn schema(kind: &str) -> PyResult<String> {
+    let schema = match kind {
+        "design" => config::schema::design(),
+        "machine" => config::schema::machine(),
+        "profile" => config::schema::profile(),
+        other => return Err(engine_error(format!("nothing is a {other:?}"))),
+    };
+    serde_json::to_string(&schema).map_err(engine_error)
+}
+
 /// Reads a duration such as "30s" and returns seconds.
 #[pyfunction]
 fn parse_duration(text: &str) -> PyResult<f64> {
@@ -225,6 +237,7 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(resolve_design, module)?)?;
     module.add_function(wrap_pyfunction!(resolve_machine, module)?)?;
     module.add_function(wrap_pyfunction!(resolve_run, module)?)?;
+    module.add_function(wrap_pyfunction!(schema, module)?)?;
     module.add_function(wrap_pyfunction!(parse_duration, module)?)?;
     module.add_class::<ageing::AgedServer>()?;
     module.add_function(wrap_pyfunction!(ageing::age, module)?)?;

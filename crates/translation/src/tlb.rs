@@ -9,6 +9,7 @@ use crate::Error;
 
 /// Geometry of all TLBs of a core.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct TlbConfig {
     /// For loads and stores.
@@ -31,6 +32,7 @@ const fn yes() -> bool {
 /// A first-level TLB: one array for each size of page. A page of a size that has no array is
 /// entered in pieces of the next smaller size that has one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct L1Config {
     /// 4 KB pages.
@@ -46,6 +48,7 @@ pub struct L1Config {
 
 /// A second-level TLB.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct L2Config {
     /// Entries in all.

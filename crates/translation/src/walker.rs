@@ -18,6 +18,7 @@ use crate::{Access, Error, Hardware, HostTables, MemoryPort, Request, Tables, Tr
 
 /// Geometry of what translates a guest's physical addresses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct NestedConfig {
     /// Whole translations, of any size of page; none where it is left out.

@@ -261,6 +261,7 @@ impl Order {
 /// A size of page that translation hardware knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum PageSize {
     /// 4 KB.
     #[cfg_attr(feature = "serde", serde(rename = "4k"))]

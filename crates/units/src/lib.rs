@@ -12,6 +12,8 @@
 
 mod address;
 mod quantity;
+#[cfg(feature = "schema")]
+mod schema;
 
 pub use address::{Frame, Order, PageSize, PhysAddr, VirtAddr, VirtPage, VirtRange};
 pub use quantity::{Bytes, Cycles, Megahertz, Nanoseconds, ParseQuantityError};

@@ -9,6 +9,7 @@ use crate::migration::{MAX_ENTRIES, Rules, Table};
 
 /// How cores share the last level.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SharedConfig {
     /// Slices of the last level; addresses are spread over them by a hash.

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 /// Memory behind the last level. Times are Micron's for DDR4-2666 (MT40A datasheet: tRCD, tRP of
 /// 14.16 ns) and JEDEC's for the bandwidth of a channel, unless a machine says otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct DramConfig {
     /// Channels; lines are spread over them.

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// The shape of the network on the chip.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Topology {
     /// Tiles in rows and columns, as square as they come; messages go along rows, then columns.

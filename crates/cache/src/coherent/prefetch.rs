@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 /// Prefetchers into the second level. They stay within a 4 KB page, as physical addresses beyond
 /// it say nothing about the program's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PrefetchConfig {
     /// The line after one that missed the second level, and after one that was prefetched and then

@@ -33,6 +33,7 @@ impl Alias {
 
 /// Whether private caches may hold lines of a page that moves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
     /// They may, each line under one of the two frames at a time (article, "Hardware Migration of
@@ -48,6 +49,7 @@ pub enum Mode {
 
 /// When the page tables are switched. Both orders are public.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum SwitchOrder {
     /// Copy, then set the page tables, then wait for invalidations (the article, steps 1 to 5).

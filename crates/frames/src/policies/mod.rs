@@ -108,6 +108,7 @@ macro_rules! policies {
         /// Which policy, and its parameters: the table `[placement.NAME]` of a design.
         #[derive(Clone, Debug, PartialEq)]
         #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
         pub enum Placement {
             $($(#[$doc])* #[cfg_attr(feature = "serde", serde(rename = $name))]
             $variant($module::Config),)*

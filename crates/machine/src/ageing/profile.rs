@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 /// A profile.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
     /// What kind of server this is, for people.
@@ -27,6 +28,7 @@ pub struct Profile {
 
 /// Programs that arrive, grow, give memory back and take it again, and leave.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Tenants {
     /// How many there are at a time.
@@ -52,6 +54,7 @@ pub struct Tenants {
 
 /// Contents of files in memory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PageCache {
     /// All files that are used, as a share of memory. When there is less room, the oldest go.
@@ -69,6 +72,7 @@ pub struct PageCache {
 /// One source of the kernel's demand. Requests arrive at random (Poisson); their rate follows from
 /// the memory that they hold in the long run and from how long they hold it (Little's law).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Source {
     /// What the memory is for.
@@ -103,6 +107,7 @@ fn an_hour() -> Nanoseconds {
 
 /// A value and how often it occurs, relative to the others.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Weighted<T> {
     /// The value.
@@ -113,6 +118,7 @@ pub struct Weighted<T> {
 
 /// Times of higher demand.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Bursts {
     /// Demand during a burst, relative to other times.
@@ -125,6 +131,7 @@ pub struct Bursts {
 
 /// Memory that devices hold: direct I/O, RDMA.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Pins {
     /// Share of memory that is pinned in the long run.
@@ -137,6 +144,7 @@ pub struct Pins {
 
 /// Classes of memory that the kernel's sources allocate (paper 000, section 2.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Class {
     /// Send and receive buffers.

@@ -1,13 +1,18 @@
-//! `contigua-node manual`: writes man pages and shell completions, which packages install.
+//! `contigua-node manual`: writes man pages and shell completions, which packages install, and the
+//! command's page of the documentation.
 
+use std::fmt::Write;
 use std::fs;
 use std::path::PathBuf;
 
 use anyhow::Context;
-use clap::{Args, CommandFactory, ValueEnum};
+use clap::{Args, Command, CommandFactory, ValueEnum};
 use clap_complete::Shell;
 
-/// Write man pages and shell completions
+/// Columns of the help that the page shows.
+const WIDTH: usize = 90;
+
+/// Write man pages, shell completions and the page of the documentation
 #[derive(Args)]
 pub struct Arguments {
     /// Directory to write them to
@@ -31,5 +36,42 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
                 .with_context(wrong)?;
         }
     }
+    let page = directory.join("contigua-node.md");
+    fs::write(&page, markdown(command)).with_context(|| page.display().to_string())?;
     Ok(())
+}
+
+/// The help of the command and of each of its subcommands, under headings. It is committed as
+/// `docs/reference/contigua-node.md`; a test compares.
+fn markdown(command: Command) -> String {
+    let mut text = String::from(
+        "# contigua-node\n\nWritten by `contigua-node manual`. The [operator's guide](../node.md) says \
+         what the figures mean.\n",
+    );
+    let mut command = command.term_width(WIDTH).disable_help_subcommand(true);
+    command.build();
+    section(&mut text, &mut command, 2);
+    text
+}
+
+fn section(text: &mut String, command: &mut Command, level: usize) {
+    let name = command
+        .get_bin_name()
+        .unwrap_or(command.get_name())
+        .to_owned();
+    let help = command.render_long_help().to_string();
+    let lines = help
+        .lines()
+        .map(str::trim_end)
+        .collect::<Vec<_>>()
+        .join("\n");
+    let marks = "#".repeat(level);
+    let _ = write!(
+        text,
+        "\n{marks} `{name}`\n\n```text\n{}\n```\n",
+        lines.trim()
+    );
+    for inner in command.get_subcommands_mut().filter(|c| !c.is_hide_set()) {
+        section(text, inner, (level + 1).min(4));
+    }
 }

@@ -20,6 +20,7 @@ use crate::{
 
 /// How long runs may be.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "colt"))]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Where huge pages are used; nowhere, unless said otherwise.

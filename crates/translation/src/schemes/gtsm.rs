@@ -23,6 +23,7 @@ const PARTS: u32 = SUB_PAGES / PART;
 
 /// Where huge pages are used.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "gtsm"))]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// As with transparent huge pages.

@@ -78,6 +78,7 @@ macro_rules! schemes {
 
         /// Which scheme, and its parameters: the table `[translation.NAME]` of a design.
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
         pub enum SchemeConfig {
             $($(#[$doc])* #[serde(rename = $name)] $variant($module::Config),)*
         }

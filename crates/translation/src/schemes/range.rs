@@ -23,6 +23,7 @@ use crate::{
 
 /// How many ranges the hardware keeps.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "range"))]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Where huge pages are used.

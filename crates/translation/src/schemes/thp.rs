@@ -13,6 +13,7 @@ use crate::{Error, Hardware, Radix, Translator};
 
 /// Where huge pages are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Enabled {
     /// Everywhere but where the program objects.
@@ -25,6 +26,7 @@ pub enum Enabled {
 
 /// The settings under `/sys/kernel/mm/transparent_hugepage`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "thp"))]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// `enabled`.

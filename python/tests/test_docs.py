@@ -1,0 +1,148 @@
+"""Do the documentation's commands work, does it show what they print, and is every link good?"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+
+import jsonschema
+import pytest
+
+from conftest import ROOT
+from contigua import designs, machines, profiles
+
+sys.path.insert(0, str(ROOT / "scripts" / "site"))
+examples = pytest.importorskip("examples")
+
+#: Pages whose every block of commands says whether it is run.
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "docs" / "tutorial.md",
+    *sorted((ROOT / "docs" / "how-to").glob("*.md")),
+]
+RUN = [page for page in PAGES if "<!-- run -->" in page.read_text()]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    pytest.importorskip("material", reason="the site needs mkdocs-material (make test installs it)")
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert built.returncode == 0, built.stderr
+    return folder
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_command_is_run_or_says_why_not(page):
+    for block in examples.blocks(page.read_text()):
+        assert block.verdict, f"{page}: {block.commands[0].text!r}"
+
+
+@pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
+def test_commands_work_and_print_what_is_shown(page):
+    def compare(command, printed):
+        if command.output:
+            assert shape(printed) == shape(command.output), f"`make outputs` writes {page}"
+
+    examples.run_page(page.read_text(), compare)
+
+
+def shape(output: str) -> list[str]:
+    """The words of an output; figures and the widths of tables may differ between machines."""
+    words = re.sub(r"[\d.,]+", "0", re.sub(r"[^\w\s.,%:]", " ", output))
+    return [" ".join(line.split()) for line in words.splitlines() if line.strip()]
+
+
+def test_commands_are_found_with_their_outputs_and_documents():
+    page = (
+        "<!-- run -->\n```console\n$ cat <<'X'\n$ no\nX\n$ b\n1\n2\n```\n\n```console\n$ c\n```\n"
+    )
+    first, second = examples.blocks(page)
+    texts = [(command.text, command.output) for command in first.commands]
+    assert texts == [("cat <<'X'\n$ no\nX", ""), ("b", "1\n2\n")]
+    assert first.render() == "$ cat <<'X'\n$ no\nX\n$ b\n1\n2\n"
+    assert (first.verdict, second.verdict) == ("run", None)
+
+
+def test_a_command_that_fails_is_shown_with_what_it_said():
+    page = "<!-- run -->\n```console\n$ echo hello; false\n```\n"
+    with pytest.raises(examples.Failed, match=r"(?s)echo hello.*hello.*status 1"):
+        examples.run_page(page, lambda *_: None)
+
+
+def test_the_site_builds_without_a_broken_link(site):
+    assert (site / "index.html").exists()
+
+
+def test_no_page_loads_anything_from_elsewhere(site):
+    loads = re.compile(
+        r"<(?:script|img|iframe)[^>]+src=\"?(?:https?:)?//|<link[^>]+href=\"?https?:"
+    )
+    for page in site.rglob("*.html"):
+        assert not loads.search(page.read_text()), page
+
+
+def test_every_name_is_in_the_reference(site):
+    def text(page):
+        return (site / "reference" / f"{page}.html").read_text()
+
+    for collection in (designs, machines, profiles):
+        page = text(f"{collection.kind}s")
+        for name in collection.names():
+            assert f'id="{collection.kind}-{name}"' in page, name
+    for command in ("contigua run", "contigua fleet report", "contigua designs schema"):
+        assert command in text("command-line"), command
+    assert "RunOptions" in text("python")
+    assert "0 misses" not in text("experiments")
+
+
+def test_the_reference_says_type_default_meaning_and_source(site):
+    text = re.sub(r"<[^>]+>", "", (site / "reference" / "machines.html").read_text())
+    text = " ".join(text.split())
+    assert "memory_latency duration" in text
+    assert "entries of the reorder buffer. sandy-bridge: 168" in text
+    assert "224 (Intel optimization manual: reorder buffer)" in text
+    text = re.sub(r"<[^>]+>", "", (site / "reference" / "designs.html").read_text())
+    text = " ".join(text.split())
+    assert "scan_interval duration" in text and 'default "10s"' in text
+    assert "Everywhere but where the program objects." in text
+    assert "transhuge.rst" in text
+
+
+@pytest.mark.parametrize("collection", [designs, machines, profiles], ids=lambda c: c.kind)
+def test_the_schema_takes_every_preset_and_knows_every_key(collection):
+    schema = collection.schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    validator = jsonschema.Draft202012Validator(schema)
+    for preset in collection:
+        validator.validate(tomllib.loads(preset.text))
+        # A file with every default written out is a file, too.
+        resolved = collection.resolve(preset.name)
+        validator.validate(without_nothing(resolved))
+        resolved["nonsense"] = 1
+        assert not validator.is_valid(resolved), preset.name
+
+
+def without_nothing(value):
+    if isinstance(value, dict):
+        return {key: without_nothing(inner) for key, inner in value.items() if inner is not None}
+    return value
+
+
+def test_the_schema_says_what_every_key_means():
+    for collection in (designs, machines, profiles):
+        schema = collection.schema()
+        for name, part in {"": schema, **schema["$defs"]}.items():
+            for key, value in part.get("properties", {}).items():
+                assert value.get("description"), (collection.kind, name, key)
+
+
+def test_the_schema_is_printed_for_editors(cli):
+    for kind in ("design", "machine", "profile"):
+        printed = cli(f"{kind}s", "schema")
+        assert printed.returncode == 0, printed.stderr
+        assert json.loads(printed.stdout)["properties"]["description"]

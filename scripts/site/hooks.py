@@ -1,0 +1,96 @@
+"""What mkdocs asks while it builds the site: pages that are generated, and links out of docs/.
+
+Nothing that is generated is committed, so nothing can be out of date.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path, PurePosixPath
+from posixpath import normpath, relpath
+from typing import Any
+
+from lists import pages, repository_page
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+from schemas import ROOT
+
+#: Pages of the repository's top that the site has, too.
+TOP = {
+    "ARCHITECTURE.md": "project/architecture.md",
+    "CHANGELOG.md": "project/changes.md",
+    "CONTRIBUTING.md": "project/contributing.md",
+}
+#: Pages that appear when what writes them was run.
+WRITTEN_LATER = {"reproduction.md", "how-to/sweeps.md", "how-to/reports.md"}
+
+LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#\s:]+)(#[^)]*)?\)")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Leave pages that were not written yet out of the navigation."""
+    missing = {page for page in WRITTEN_LATER if not (Path(config.docs_dir) / page).exists()}
+    config.nav = _without(config.nav, missing)
+    return config
+
+
+def _without(nav: Any, missing: set[str]) -> Any:  # noqa: ANN401 - lists and dictionaries
+    if isinstance(nav, list):
+        return [kept for entry in nav if (kept := _without(entry, missing)) is not None]
+    if isinstance(nav, dict):
+        kept = {title: _without(inner, missing) for title, inner in nav.items()}
+        return {title: inner for title, inner in kept.items() if inner is not None} or None
+    return None if nav in missing else nav
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """Add generated pages, pages from the repository's top, and files that pages link to."""
+    texts = {file.src_uri: file.content_string for file in files.documentation_pages()}
+    added = pages()
+    for source, page in TOP.items():
+        added[page] = texts[page] = _moved((ROOT / source).read_text(), source, page)
+    for page, text in texts.items():
+        for path in _outside(page, text):
+            added.setdefault(f"source/{path}.md", repository_page(ROOT / path))
+    for page, text in added.items():
+        files.append(File.generated(config, page, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:  # noqa: ANN401 - as mkdocs has it
+    """Let links to files of the repository lead to the pages that show them."""
+    uri = page.file.src_uri
+
+    def replace(match: re.Match[str]) -> str:
+        path = _repository_path(uri, match[2])
+        if path is None or not (ROOT / path).is_file():
+            return match[0]
+        target = TOP.get(path, f"source/{path}.md")
+        return f"[{match[1]}]({relpath(target, PurePosixPath(uri).parent)}{match[3] or ''})"
+
+    return LINK.sub(replace, markdown)
+
+
+def _repository_path(page: str, target: str) -> str | None:
+    """Return the path from the repository's top of what lies outside docs/, else nothing."""
+    path = normpath(str(PurePosixPath("docs") / PurePosixPath(page).parent / target))
+    return None if path.startswith(("docs/", "..")) else path
+
+
+def _outside(page: str, text: str) -> set[str]:
+    paths = {_repository_path(page, match[2]) for match in LINK.finditer(text)}
+    return {path for path in paths if path and path not in TOP and (ROOT / path).is_file()}
+
+
+def _moved(text: str, source: str, page: str) -> str:
+    """Rewrite a page's links for its place under docs/."""
+    start = PurePosixPath("docs") / PurePosixPath(page).parent
+
+    def replace(match: re.Match[str]) -> str:
+        target = normpath(str(PurePosixPath(source).parent / match[2]))
+        if target == "docs/design":
+            target = "docs/design/placement.md"
+        return f"[{match[1]}]({relpath(target, start)}{match[3] or ''})"
+
+    return LINK.sub(replace, text)
