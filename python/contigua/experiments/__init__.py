@@ -5,7 +5,10 @@ the same name with one function::
 
     def compute(inputs: dict[str, Any], context: Context) -> Outcome
 
-To add one, write the two files and list the name here.
+To add one, write the two files and list the name here. In the TOML file ``reproduces`` names the
+figures of ``papers.toml`` that it repeats (one that repeats none is listed there under ``beyond``),
+``apart`` says why ``run all`` leaves it out, if it does, and a figure's ``differs`` why ours is not
+the paper's.
 """
 
 from __future__ import annotations
