@@ -120,6 +120,9 @@ TINY = {
         "full_memory": "256MiB",
         "giant_memory": "512MiB",
     },
+    "tlb-coverage": {},
+    "realized-fragmentation": {"seconds": 200, "base_mb": 20, "spike_mb": 15, "seeds": 2},
+    "subrelease-tradeoff": {"seconds": 200, "base_mb": 20, "spike_mb": 15},
     "subrelease-square-wave": {"low_mb": 5, "high_mb": 10, "periods": [10, 120]},
     "subrelease-sweep": {"seconds": 200, "base_mb": 20, "spike_mb": 15},
     "heap-on-server": {

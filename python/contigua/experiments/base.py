@@ -156,7 +156,8 @@ class Definition:
             figures = tuple(
                 Figure(**{**one, "shape": tuple(one["shape"])}) for one in values["figures"]
             )
-            scales = {scale: dict(values[scale]) for scale in ("quick", "full")}
+            shared = values.get("inputs", {})
+            scales = {scale: {**shared, **values[scale]} for scale in ("quick", "full")}
             return Definition(
                 name=name,
                 title=values["title"],
