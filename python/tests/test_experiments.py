@@ -123,6 +123,18 @@ TINY = {
     "tlb-coverage": {},
     "realized-fragmentation": {"seconds": 200, "base_mb": 20, "spike_mb": 15, "seeds": 2},
     "subrelease-tradeoff": {"seconds": 200, "base_mb": 20, "spike_mb": 15},
+    "subrelease-fleet": {
+        "workloads": 12,
+        "seconds": 400,
+        "warmup": 100,
+        "most_mb": 80,
+        "sampled": 1,
+        "server_mb": 20,
+        "server_memory": "128MiB",
+        "server_seconds": 60,
+        "server_warmup": 10,
+        "reads": 200,
+    },
     "subrelease-square-wave": {"low_mb": 5, "high_mb": 10, "periods": [10, 120]},
     "subrelease-sweep": {"seconds": 200, "base_mb": 20, "spike_mb": 15},
     "heap-on-server": {

@@ -44,6 +44,7 @@ EXPERIMENTS = [
     "subrelease-square-wave",
     "realized-fragmentation",
     "subrelease-tradeoff",
+    "subrelease-fleet",
     "subrelease-sweep",
     "subrelease-redis",
     "heap-on-server",
