@@ -12,6 +12,7 @@ COMMANDS = {
     "apt-get": "apt",
     "dpkg-deb": "dpkg",
     "cc": "gcc",
+    "setpriv": "util-linux",
 }
 
 

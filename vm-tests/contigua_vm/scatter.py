@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 from contigua_vm.errors import VmError
@@ -15,8 +14,9 @@ class Scatter:
 
     def __init__(self, guest: Guest) -> None:
         self._guest = guest
-        self._answers = 0
-        guest.check("mkfifo /run/scatter; scatter <>/run/scatter >/run/scattered 2>&1 &")
+        guest.check(
+            "mkfifo /run/scatter /run/scattered; scatter <>/run/scatter 1<>/run/scattered &"
+        )
 
     def do(self, command: str, limit: float = 1800) -> str:
         """Have it do one thing, and wait.
@@ -26,22 +26,18 @@ class Scatter:
         VmError
             When it fails, or is killed for memory.
         """
-        self._guest.check(f"echo '{command}' >/run/scatter")
-        self._answers += 1
-        deadline = time.monotonic() + limit
-        while time.monotonic() < deadline:
-            said = self._guest.check(
-                "wc -l </run/scattered; tail -n 1 /run/scattered; pidof scatter || echo dead"
-            ).splitlines()
-            if int(said[0]) >= self._answers:
-                if not said[1].startswith("ok"):
-                    raise VmError(f"{command}: {said[1]}")
-                return said[1]
-            if said[-1] == "dead":
-                log = self._guest.run("dmesg | grep -A 40 invoked").text
-                raise VmError(f"{command}: the workload was killed:\n{log}")
-            time.sleep(0.3)
-        raise VmError(f"{command}: not done after {limit:.0f} s")
+        # The answer has an end also if the program that was to give it is killed.
+        said = self._guest.run(
+            f"pidof scatter >/dev/null && echo '{command}' >/run/scatter && "
+            "head -n 1 /run/scattered",
+            limit,
+        ).text.strip()
+        if not said:
+            log = self._guest.run("dmesg | grep -A 40 invoked").text
+            raise VmError(f"{command}: the workload was killed:\n{log}")
+        if not said.startswith("ok"):
+            raise VmError(f"{command}: {said}")
+        return said
 
 
 HUGE = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
@@ -49,9 +45,19 @@ GIGANTIC = "/sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages"
 
 
 def allocate(guest: Guest, file: str, wanted: int) -> int:
-    """Ask a guest for huge pages, return how many it has then, and give them back."""
-    guest.check(f"echo {wanted} >{file}", limit=300)
-    got = int(guest.check(f"cat {file}"))
+    """Ask a guest for huge pages, return how many it has then, and give them back.
+
+    The kernel stops at its first failure, so it compacts memory and is asked again for as long as
+    that helps.
+    """
+    got = int(
+        guest.check(
+            "last=-1; now=0; while [ $now -gt $last ]; do last=$now; "
+            f"echo 1 >/proc/sys/vm/compact_memory; echo {wanted} >{file}; now=$(cat {file}); "
+            "done; echo $now",
+            limit=600,
+        )
+    )
     guest.check(f"echo 0 >{file}")
     return got
 

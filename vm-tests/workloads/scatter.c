@@ -24,6 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/sysinfo.h>
@@ -76,12 +77,11 @@ static int fill(unsigned long leave) {
         if (wanted > CHUNK)
             wanted = CHUNK;
         wanted = wanted / PAGE * PAGE;
-        char *chunk = mmap(NULL, wanted, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        char *chunk = mmap(NULL, wanted, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
         if (chunk == MAP_FAILED)
             return -1;
-        madvise(chunk, wanted, MADV_NOHUGEPAGE);
         for (char *page = chunk; page < chunk + wanted; page += PAGE) {
-            *(uint64_t *)page = any();
             if (page_count == page_room) {
                 page_room = page_room ? 2 * page_room : 1 << 16;
                 pages = realloc(pages, page_room * sizeof *pages);
@@ -175,11 +175,14 @@ static size_t take_files(int tag) {
     for (int i = 0; i < 64; i++) {
         char path[64];
         unsigned long name = names++;
-        snprintf(path, sizeof path, "/files/%lu", name / 1024);
-        if (name % 1024 == 0)
-            mkdir(path, 0700);
         snprintf(path, sizeof path, "/files/%lu/%lu", name / 1024, name);
         int file = open(path, O_CREAT | O_WRONLY, 0600);
+        if (file < 0 && errno == ENOENT) {
+            char folder[64];
+            snprintf(folder, sizeof folder, "/files/%lu", name / 1024);
+            mkdir(folder, 0700);
+            file = open(path, O_CREAT | O_WRONLY, 0600);
+        }
         if (file < 0)
             return 0;
         close(file);
@@ -240,6 +243,9 @@ static void drop(const char *name) {
             char path[64];
             snprintf(path, sizeof path, "/files/%lu/%lu", held->name / 1024, held->name);
             unlink(path);
+            /* A folder goes with its last file. */
+            *strrchr(path, '/') = 0;
+            rmdir(path);
         }
     }
     free(tags[tag].held);
@@ -273,6 +279,7 @@ int main(void) {
     unsigned long mib;
     unsigned rate;
     mkdir("/files", 0700);
+    prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0); /* pages are given back one by one */
     setvbuf(stdout, NULL, _IOLBF, 0);
     while (fgets(line, sizeof line, stdin)) {
         int failed = 0;
