@@ -121,6 +121,7 @@ TINY = {
         "giant_memory": "512MiB",
     },
     "tlb-coverage": {},
+    "page-walks": {"memory": "4GiB", "scale": "tiny", "programs": ["bfs"], "web": "bfs"},
     "realized-fragmentation": {"seconds": 200, "base_mb": 20, "spike_mb": 15, "seeds": 2},
     "subrelease-tradeoff": {"seconds": 200, "base_mb": 20, "spike_mb": 15},
     "subrelease-fleet": {

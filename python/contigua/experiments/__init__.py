@@ -29,6 +29,7 @@ from contigua.experiments.base import (
 #: Every experiment there is.
 EXPERIMENTS = [
     "tlb-coverage",
+    "page-walks",
     "contiguitas-fleet",
     "contiguitas-confinement",
     "perforated-random",
