@@ -41,6 +41,7 @@ EXPERIMENTS = [
     "subrelease-redis",
     "heap-on-server",
     "guard-vm",
+    "cross",
 ]
 
 __all__ = [

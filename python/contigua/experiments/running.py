@@ -125,6 +125,7 @@ def run_cells(
     *,
     record: bool = False,
     warm: float = 0.0,
+    failures: dict[Cell, str] | None = None,
 ) -> dict[Cell, Values]:
     """Execute a program once and simulate it in every cell.
 
@@ -141,6 +142,10 @@ def run_cells(
     warm
         Share of its instructions, from 0 to 1, that are simulated and not counted: the program is
         recorded first.
+    failures
+        Takes the cells that cannot be simulated, such as those whose server has no memory left, and
+        why; the others go on. Without it, the first one ends the run. The program is recorded
+        first.
 
     Returns
     -------
@@ -165,7 +170,8 @@ def run_cells(
         if shutil.which(command[0]) is None:
             command[0] = find_program(command[0]) or command[0]
         command = ["/bin/sh", "-c", 'exec "$@" > /dev/null 2> "$0"', f"{folder}/errors", *command]
-        trace = folder / "events.trace" if record or warm or len(specs) > READERS else None
+        needs_trace = record or warm or failures is not None or len(specs) > READERS
+        trace = folder / "events.trace" if needs_trace else None
         watching = specs if trace is None else [_counting(options)] if warm else []
         with _Driver(program.client, folder) as client:
             reports, status = _engine.run(
@@ -186,18 +192,34 @@ def run_cells(
                 executed = Report(reports[0]).values["executed"]["instructions"]
                 for spec in specs:
                     spec["warmup"] += int(warm * executed)
-            reports = []
+            replayed: dict[Cell, str] = {}
             for start in range(0, len(specs), REPLAYS):
-                batch = specs[start : start + REPLAYS]
-                more, _ = _engine.run(batch, trace=trace, progress=_interruptible)
-                reports += more
+                batch = list(zip(cells, specs, strict=True))[start : start + REPLAYS]
+                replayed |= _replay(batch, trace, failures)
                 if progress is not None:
-                    progress(len(reports) / len(specs))
+                    progress(min(1.0, (start + REPLAYS) / len(specs)))
+            cells, reports = list(replayed), list(replayed.values())
     found = [Report(report).values for report in reports]
     if client.answered is not None:
         for values in found:
             values["client"] = {"requests": client.answered}
     return dict(zip(cells, found, strict=True))
+
+
+def _replay(
+    batch: Sequence[tuple[Cell, _engine.RunSpec]], trace: Path, failures: dict[Cell, str] | None
+) -> dict[Cell, str]:
+    """Replay a trace in some cells at a time; one by one to find those that cannot be simulated."""
+    try:
+        reports, _ = _engine.run([spec for _, spec in batch], trace=trace, progress=_interruptible)
+        return dict(zip((cell for cell, _ in batch), reports, strict=True))
+    except _engine.EngineError as error:
+        if failures is None:
+            raise
+        if len(batch) == 1:
+            failures[batch[0][0]] = str(error)
+            return {}
+    return {cell: text for one in batch for cell, text in _replay([one], trace, failures).items()}
 
 
 def _interruptible(_: list[tuple[int, int]]) -> None:
