@@ -18,7 +18,7 @@ help:
 	@echo 'make check-protocol  visit every state of small machines that migrate a page (five minutes)'
 	@echo 'make check-malloc  the malloc under thread and address sanitizers (nightly; minutes)'
 	@echo 'make miri   the unit tests of the heap and the malloc under Miri (nightly; minutes)'
-	@echo 'make experiments  repeat the published figures, the quick way (minutes)'
+	@echo 'make experiments  repeat the published figures, the quick way (twenty minutes); writes docs/reproduction.md'
 	@echo 'make bench  measure speed (Criterion for parts, whole runs for the rest)'
 	@echo 'make bench-malloc  compare our malloc with four others (minutes; writes docs/malloc.md)'
 	@echo 'make check-programs [PROGRAMS="redis node"]  run real programs under our malloc (an hour)'
@@ -87,8 +87,7 @@ experiments: setup malloc-library workloads/bin/gups vm-programs
 	scripts/require nginx nginx
 	scripts/require mariadbd mariadb-server
 	scripts/require sqlite3 sqlite3
-	for name in $$($(BIN)/python -c 'from contigua.experiments import EXPERIMENTS as e; print(*e)'); do \
-		$(BIN)/contigua experiment run $$name || exit 1; done
+	$(BIN)/contigua experiment run all --quick --write docs/reproduction.md
 
 bench: setup workloads/bin/gups
 	cargo bench --workspace --exclude contigua-qemu-plugin --exclude contigua-py

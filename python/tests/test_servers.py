@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 from contigua import _engine
-from contigua.experiments.running import Cell, Program, ProgramError, run_cells
+from contigua.experiments.running import Cell, Program, ProgramError, free_port, run_cells
 from contigua.experiments.servers import (
     FILE_SIZES,
     Connection,
     file_contents,
-    free_port,
     memcached,
     memcached_value,
     nginx,

@@ -8,10 +8,25 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from contigua.experiments import EXPERIMENTS, Context, Result, Sheet, find, run_experiment
+from contigua.experiments import (
+    EXPERIMENTS,
+    Context,
+    Definition,
+    ExperimentError,
+    Result,
+    Scale,
+    Sheet,
+    find,
+    run_experiment,
+)
+from contigua.experiments.catalogue import read_catalogue
+from contigua.experiments.everything import Entry, crashed, kept, run_everything
+from contigua.experiments.reproduction import document, told
+from contigua.files import check_writable, write_whole
 from contigua.progress import FractionLine
 
 COLOURS = {"reproduced": "green", "same shape": "yellow", "differs": "red", "no data": "red"}
+ALL = "all"
 
 
 class Experiments(click.Group):
@@ -32,16 +47,34 @@ def experiment_commands() -> None:
 
 
 @experiment_commands.command("list")
-def list_command() -> None:
-    """List the experiments, what they need and how long they take."""
-    table = Table("experiment", "", "source", "needs", "--quick", "--full")
-    for name in EXPERIMENTS:
-        one = find(name)
-        quick, full = one.durations["quick"], one.durations["full"]
-        table.add_row(name, one.title, one.source, one.needs, quick, full)
+@click.option("--figures", is_flag=True, help="List the papers' figures and tables instead.")
+def list_command(figures: bool) -> None:
+    """List the experiments: what they repeat, what they need and how long they take."""
+    definitions = [find(name) for name in EXPERIMENTS]
+    catalogue = read_catalogue(definitions)
     console = Console()
     if not console.is_terminal:
         console.width = 1000
+    if figures:
+        table = Table("paper", "figure", "what it shows", "experiment, or why there is none")
+        for item in catalogue.items:
+            by = ", ".join(item.experiments) or f"[dim]{item.why}[/]"
+            table.add_row(item.paper, item.number, item.shows, by)
+        console.print(table)
+        return
+    table = Table("experiment", "", "repeats", "needs", "--quick", "--full", "")
+    numbers = {item.key: f"{item.paper}: {item.number}" for item in catalogue.items}
+    for one in definitions:
+        repeats = "; ".join(numbers[key] for key in one.reproduces)
+        table.add_row(
+            one.name,
+            one.title,
+            repeats or f"beyond the papers: {catalogue.beyond.get(one.name, one.source)}",
+            one.needs,
+            one.durations["quick"],
+            one.durations["full"],
+            f"not in `run all`: {one.apart}" if one.apart else "",
+        )
     console.print(table)
 
 
@@ -57,22 +90,103 @@ def list_command() -> None:
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder for the page and the data.  [default: contigua-results/NAME]",
 )
-def run_command(name: str, quick: bool, jobs: int | None, output: Path | None) -> None:
-    """Run experiment NAME, print its figures beside the paper's, and write a page."""
+@click.option("--only", multiple=True, metavar="NAME[,…]", help="With `all`: run only these.")
+@click.option("--again", is_flag=True, help="With `all`: also run what has finished.")
+@click.option(
+    "--write",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="With `all`: write every figure and its verdict to this Markdown file.",
+)
+def run_command(
+    name: str,
+    quick: bool,
+    jobs: int | None,
+    output: Path | None,
+    only: tuple[str, ...],
+    again: bool,
+    write: Path | None,
+) -> None:
+    """Run experiment NAME, print its figures beside the paper's, and write a page.
+
+    NAME `all` runs every experiment, one after the other. What has finished with the same inputs,
+    version and code is not run again; what fails does not keep the others from running.
+    """
+    scale: Scale = "quick" if quick else "full"
+    if name == ALL:
+        _run_all(
+            scale, jobs, output or Path("contigua-results") / f"all-{scale}", only, again, write
+        )
+        return
+    if only or again or write:
+        raise click.UsageError("--only, --again and --write belong to `run all`.")
     definition = find(name)
     folder = output or Path("contigua-results") / name
     with FractionLine(name) as line:
-        result = run_experiment(
-            definition, "quick" if quick else "full", Context(folder, jobs, line)
-        )
+        result = run_experiment(definition, scale, Context(folder, jobs, line))
     _show(result)
     click.echo(f"Page: {folder / 'index.html'}")
 
 
-def _show(result: Result) -> None:
+def _run_all(
+    scale: Scale,
+    jobs: int | None,
+    folder: Path,
+    only: tuple[str, ...],
+    again: bool,
+    write: Path | None,
+) -> None:
+    """Run every experiment, print a summary and write the account."""
+    named = [name for group in only for name in group.split(",") if name]
+    chosen = [find(name) for name in named]
+    definitions = [find(name) for name in EXPERIMENTS]
+    catalogue = read_catalogue(definitions)
+    if write is not None:
+        check_writable(write)
+    if not chosen:
+        chosen = [one for one in definitions if not one.apart]
+
+    def show(one: Definition, entry: Entry | None) -> None:
+        if entry is None:
+            click.echo(f"{one.name} ({one.durations[scale]}) ...", err=True)
+        else:
+            click.echo(f"{one.name}: {told(entry)}{' (kept)' if entry.is_old else ''}", err=True)
+
+    ran = {
+        entry.definition.name: entry
+        for entry in run_everything(chosen, scale, folder, jobs=jobs, again=again, told=show)
+    }
+    entries = [ran.get(one.name) or kept(one, scale, folder) for one in definitions]
+    _summary(entries, scale)
+    if write is not None:
+        write_whole(write, document(entries, catalogue, scale))
+        click.echo(f"Account: {write}")
+    click.echo(f"Pages: {folder}/NAME/index.html")
+    if failed := crashed(list(ran.values())):
+        names = ", ".join(one.definition.name for one in failed)
+        raise ExperimentError(f"{len(failed)} of {len(ran)} experiments failed: {names}")
+
+
+def _summary(entries: list[Entry], scale: Scale) -> None:
+    table = Table("experiment", "predicted figures", title=f"All experiments ({scale})")
+    table.title_justify = "left"
+    for head in ("seconds", "of processor"):
+        table.add_column(head, justify="right")
+    for entry in entries:
+        record = entry.record
+        times = [f"{record.seconds:.0f}", f"{record.processor_seconds:.0f}"] if record else ["", ""]
+        table.add_row(entry.definition.name, told(entry), *times)
+    _console().print(table)
+
+
+def _console() -> Console:
     console = Console()
     if not console.is_terminal:
         console.width = 150
+    return console
+
+
+def _show(result: Result) -> None:
+    console = _console()
     heads = result.HEADS
     table = Table(heads[0], title=f"{result.definition.title} ({result.scale})")
     table.title_justify = "left"
@@ -86,6 +200,8 @@ def _show(result: Result) -> None:
     for sheet in result.outcome.sheets:
         console.print(_table(sheet))
     console.print(result.summary(), highlight=False, soft_wrap=True)
+    for label, why in result.reasons():
+        console.print(f"Why {label!r} is not reproduced: {why}", highlight=False, soft_wrap=True)
     console.print(f"Fitted: {result.definition.fitting}", highlight=False, soft_wrap=True)
     for note in result.outcome.notes:
         console.print(note, highlight=False, soft_wrap=True)

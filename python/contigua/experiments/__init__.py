@@ -5,7 +5,11 @@ the same name with one function::
 
     def compute(inputs: dict[str, Any], context: Context) -> Outcome
 
-To add one, write the two files and list the name here.
+To add one, write the two files and list the name here. In the TOML file ``[inputs]`` has what both
+scales share and ``[quick]`` and ``[full]`` what differs; ``reproduces`` names the
+figures of ``papers.toml`` that it repeats (one that repeats none is listed there under ``beyond``),
+``apart`` says why ``run all`` leaves it out, if it does, and a figure's ``differs`` why ours is not
+the paper's.
 """
 
 from __future__ import annotations
@@ -24,6 +28,8 @@ from contigua.experiments.base import (
 
 #: Every experiment there is.
 EXPERIMENTS = [
+    "tlb-coverage",
+    "page-walks",
     "contiguitas-fleet",
     "contiguitas-confinement",
     "perforated-random",
@@ -37,6 +43,9 @@ EXPERIMENTS = [
     "migration-apps",
     "contiguitas-end-to-end",
     "subrelease-square-wave",
+    "realized-fragmentation",
+    "subrelease-tradeoff",
+    "subrelease-fleet",
     "subrelease-sweep",
     "subrelease-redis",
     "heap-on-server",

@@ -26,9 +26,16 @@ if TYPE_CHECKING:
 Scale = Literal["quick", "full"]
 Verdict = Literal["reproduced", "same shape", "differs", "no data"]
 
+#: Verdicts, from the best to the worst.
+VERDICTS: tuple[Verdict, ...] = ("reproduced", "same shape", "differs", "no data")
+
 
 class ExperimentError(ContiguaError):
     """An experiment that does not exist, or whose file is not well formed."""
+
+
+class ImpossibleError(ContiguaError):
+    """An experiment needs what this computer lacks; the message says what."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,8 @@ class Figure:
         Whether the inputs were chosen to meet it.
     decimals
         Digits shown.
+    differs
+        Why ours is another, where it is known; shown unless the figure is reproduced.
     """
 
     key: str
@@ -69,6 +78,7 @@ class Figure:
     unit: str = ""
     relation: Literal["near", "at_least", "at_most"] = "near"
     decimals: int = 1
+    differs: str = ""
 
     def judge(self, ours: float | None) -> Verdict:
         """Compare our value with the paper's."""
@@ -114,6 +124,10 @@ class Definition:
         The paper's figures.
     fitting
         What was fitted to what, and how.
+    reproduces
+        The figures and tables that it repeats, as ``papers.toml`` calls them.
+    apart
+        Why ``run all`` leaves it out unless it is named; empty for what it runs.
     """
 
     name: str
@@ -124,6 +138,8 @@ class Definition:
     durations: dict[str, str]
     inputs: dict[str, dict[str, Any]]
     figures: tuple[Figure, ...]
+    reproduces: tuple[str, ...] = ()
+    apart: str = ""
 
     @staticmethod
     def read(name: str, known: Sequence[str]) -> Definition:
@@ -140,7 +156,8 @@ class Definition:
             figures = tuple(
                 Figure(**{**one, "shape": tuple(one["shape"])}) for one in values["figures"]
             )
-            scales = {scale: dict(values[scale]) for scale in ("quick", "full")}
+            shared = values.get("inputs", {})
+            scales = {scale: {**shared, **values[scale]} for scale in ("quick", "full")}
             return Definition(
                 name=name,
                 title=values["title"],
@@ -150,6 +167,8 @@ class Definition:
                 durations={scale: str(each.pop("duration")) for scale, each in scales.items()},
                 inputs=scales,
                 figures=figures,
+                reproduces=tuple(values.get("reproduces", ())),
+                apart=values.get("apart", ""),
             )
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ExperimentError(f"{file.name}: {error}") from error
@@ -237,14 +256,27 @@ class Result:
             )
         return rows
 
+    def reasons(self) -> list[tuple[str, str]]:
+        """Return the label of each figure that is not reproduced, and why, where it is known."""
+        return [
+            (figure.label, figure.differs)
+            for figure in self.definition.figures
+            if figure.differs and figure.judge(self.outcome.values.get(figure.key)) != "reproduced"
+        ]
+
+    def verdicts(self) -> dict[Verdict, int]:
+        """Count the verdicts of predicted figures, from the best to the worst."""
+        counts: dict[Verdict, int] = {}
+        for figure in self.definition.figures:
+            if not figure.fitted:
+                verdict = figure.judge(self.outcome.values.get(figure.key))
+                counts[verdict] = counts.get(verdict, 0) + 1
+        return {verdict: counts[verdict] for verdict in VERDICTS if verdict in counts}
+
     def summary(self) -> str:
         """Say in a sentence how the predicted figures fared."""
-        counts: dict[str, int] = {}
-        for row in self.rows():
-            if row[-2] == "predicted":
-                counts[row[-1]] = counts.get(row[-1], 0) + 1
-        order = ("reproduced", "same shape", "differs", "no data")
-        fared = ", ".join(f"{counts[verdict]} {verdict}" for verdict in order if verdict in counts)
+        counts = self.verdicts()
+        fared = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
         vague = [
             figure
             for figure in self.definition.figures
@@ -302,6 +334,8 @@ class Result:
             [*self.HEADS, "source"],
             [[*row, source] for row, source in zip(self.rows(), sources, strict=True)],
         )
+        for label, why in self.reasons():
+            page.text(f"Why {label!r} is not reproduced: {why}")
         page.text(f"What was fitted: {self.definition.fitting}")
         for note in self.outcome.notes:
             page.text(note)

@@ -12,6 +12,7 @@ from contigua.experiments.running import (
     Program,
     Values,
     call,
+    free_port,
     redis_command,
     resident,
     run_cells,
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
     from contigua.page import Page
 
 
-def sparse_redis(keys: int, value_bytes: int, kept: int, *, port: int = 16482) -> Program:
+def sparse_redis(keys: int, value_bytes: int, kept: int) -> Program:
     """Return redis-server with large values, of which one in ``kept`` stays, and new small ones."""
+    port = free_port()
 
     def drive(_: Path, stopped: threading.Event) -> None:
         cli = ("redis-cli", "-p", str(port))

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from contigua.allocators import find_library
-from contigua.experiments.running import ProgramError
+from contigua.experiments.running import MissingProgramError, ProgramError
 
 #: The kernel's switch for transparent huge pages.
 SWITCH = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -67,7 +67,9 @@ def chosen(switch: Path = SWITCH) -> str:
     try:
         text = switch.read_text()
     except OSError as error:
-        raise ProgramError(f"this kernel has no transparent huge pages ({switch})") from error
+        raise MissingProgramError(
+            f"this kernel has no transparent huge pages ({switch})"
+        ) from error
     found = re.search(r"\[(\w+)\]", text)
     if found is None:
         raise ProgramError(f"{switch} does not say what is chosen")
@@ -92,7 +94,7 @@ def huge_pages(wanted: str, switch: Path = SWITCH) -> Iterator[None]:
         _check_still(wanted, switch)
         return
     if not os.access(switch, os.W_OK):
-        raise ProgramError(
+        raise MissingProgramError(
             f"transparent huge pages are on {before!r} and must be on {wanted!r}; as root: "
             f"echo {wanted} > {switch}"
         )

@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from contigua.experiments.running import ProgramError, find_program
+from contigua.experiments.running import MissingProgramError, ProgramError, find_program
 
 #: What a system must have for the build.
 TOOLS = {"apt-get": "apt", "make": "make", "cc": "gcc"}
@@ -58,7 +58,7 @@ def redis_server() -> Path:
 
     Raises
     ------
-    ProgramError
+    MissingProgramError
         When none can be had; the message says why and what to do.
     """
     there = find_redis()
@@ -69,7 +69,7 @@ def redis_server() -> Path:
         with tempfile.TemporaryDirectory(prefix="contigua-redis-") as folder:
             build(Path(folder), cached)
     except (OSError, subprocess.SubprocessError, ProgramError) as error:
-        raise ProgramError(
+        raise MissingProgramError(
             f"no redis-server with the C library's malloc: {_reason(error)}; build one with "
             f"`make MALLOC=libc` and put it at {cached}"
         ) from error
@@ -87,7 +87,7 @@ def build(folder: Path, target: Path) -> None:
     """Build redis-server from the distribution's source package, in a folder of its own."""
     for tool, package in TOOLS.items():
         if shutil.which(tool) is None:
-            raise ProgramError(f"{tool} is not installed (Debian package {package})")
+            raise MissingProgramError(f"{tool} is not installed (Debian package {package})")
     archive = fetch_source(folder)
     _run(["tar", "-xf", str(archive), "--strip-components=1"], _made(folder / "redis"))
     make = ["make", f"-j{os.cpu_count() or 1}", "MALLOC=libc", "USE_SYSTEMD=no", "BUILD_TLS=no"]

@@ -7,6 +7,7 @@ programs that somebody else must drive: their client runs natively beside them.
 from __future__ import annotations
 
 import shutil
+import socket
 import subprocess
 import tempfile
 import threading
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 
 from contigua import _engine
 from contigua.errors import ContiguaError
+from contigua.experiments.base import ImpossibleError
 from contigua.results import Report
 from contigua.runner import Progress, RunOptions
 from contigua.sizes import size_bytes
@@ -36,7 +38,11 @@ PATIENCE = 120.0
 
 
 class ProgramError(ContiguaError):
-    """A program that an experiment needs and that is not there, or that failed."""
+    """A program that an experiment needs failed."""
+
+
+class MissingProgramError(ProgramError, ImpossibleError):
+    """A program that an experiment needs, or a part of the system, is not there."""
 
 
 class Cell(NamedTuple):
@@ -155,12 +161,14 @@ def run_cells(
 
     Raises
     ------
+    MissingProgramError
+        When the program is not there.
     ProgramError
-        When the program is not there, fails, or its client does.
+        When it fails, or its client does.
     """
     missing = program.missing()
     if missing is not None:
-        raise ProgramError(missing)
+        raise MissingProgramError(missing)
     specs = [cell.spec(options) for cell in cells]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="contigua-")))
@@ -412,6 +420,17 @@ def scenarios(
 
 # Programs that several experiments run.
 
+#: Where servers listen.
+HOST = "127.0.0.1"
+
+
+def free_port() -> int:
+    """Return a TCP port that nobody listens to."""
+    with socket.socket() as one:
+        one.bind((HOST, 0))
+        port: int = one.getsockname()[1]
+        return port
+
 
 def redis_command(port: int) -> tuple[str, ...]:
     """Return redis-server's command line: everything in memory."""
@@ -419,8 +438,9 @@ def redis_command(port: int) -> tuple[str, ...]:
     return ("redis-server", "--port", str(port), *quiet)
 
 
-def redis(keys: int, value_bytes: int, requests: int, *, port: int = 16480) -> Program:
+def redis(keys: int, value_bytes: int, requests: int) -> Program:
     """Return redis-server, filled by one client with values of a size, then read at random."""
+    port = free_port()
 
     def drive(_: Path, stopped: threading.Event) -> None:
         cli = ("redis-cli", "-p", str(port))

@@ -19,23 +19,14 @@ from contextlib import ExitStack, suppress
 from itertools import accumulate
 from pathlib import Path
 
-from contigua.experiments.running import Program, ProgramError, wait_for
+from contigua.experiments.running import HOST, Program, ProgramError, free_port, wait_for
 
-HOST = "127.0.0.1"
 #: Seconds that an answer may take: the server waits for the slowest simulated configuration.
 ANSWER = 600.0
 #: Requests sent on a connection before their answers are read.
 DEPTH = 16
 #: Exponent of the popularity of keys and files (YCSB, SoCC 2010, section 4.1).
 SKEW = 0.99
-
-
-def free_port() -> int:
-    """Return a TCP port that nobody listens to."""
-    with socket.socket() as one:
-        one.bind((HOST, 0))
-        port: int = one.getsockname()[1]
-        return port
 
 
 class Connection:

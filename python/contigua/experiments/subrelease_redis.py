@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from contigua.experiments.base import Context, Outcome, Sheet
 from contigua.experiments.native import MB, Allocator, Sample, Sampler, huge_pages
 from contigua.experiments.redis_build import redis_server
-from contigua.experiments.running import ProgramError, wait_for
+from contigua.experiments.running import MissingProgramError, ProgramError, wait_for
 
 if TYPE_CHECKING:
     from contigua.page import Page
@@ -102,7 +102,7 @@ def compute(inputs: dict[str, Any], context: Context) -> Outcome:
     """Run redis under every allocator that is there, with both orders of removal."""
     known = allocators(inputs["release_rate"], inputs["interval"])
     if known[0].missing():
-        raise ProgramError(
+        raise MissingProgramError(
             f"{known[0].library} is not built (cargo build --release -p contigua-malloc)"
         )
     here = [one for one in known if not one.missing()]
@@ -122,7 +122,7 @@ def _more_files(wanted: int) -> Iterator[None]:
     """Allow this process and the server so many open files, for a time."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < wanted:
-        raise ProgramError(f"{wanted} open files are needed and {hard} allowed (ulimit -Hn)")
+        raise MissingProgramError(f"{wanted} open files are needed and {hard} allowed (ulimit -Hn)")
     if soft != resource.RLIM_INFINITY:
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
     try:

@@ -1,0 +1,102 @@
+"""What an experiment's figures depend on: they need not be computed again if it has not changed.
+
+That is its inputs, the version, the simulator, the presets, and of the package's code what its
+module imports, directly or not. What a figure is compared with is not part of it: verdicts are
+given anew whenever they are shown.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+from collections.abc import Iterator
+from functools import cache
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+from contigua import _engine
+from contigua.allocators import find_library
+from contigua.experiments.base import Definition, Scale
+
+#: What else decides the figures of those who use a module.
+PROGRAMS = "contigua.experiments.running"
+MALLOC = "contigua.experiments.native"
+
+
+def fingerprint(definition: Definition, scale: Scale) -> str:
+    """Return a hash of everything that an experiment's figures depend on."""
+    said: dict[str, Any] = {
+        "experiment": definition.name,
+        "scale": scale,
+        "inputs": definition.inputs[scale],
+        "keys": [figure.key for figure in definition.figures],
+        "version": _engine.VERSION,
+    }
+    digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode())
+    modules = imported(f"contigua.experiments.{definition.name.replace('-', '_')}")
+    for name in sorted(modules):
+        digest.update(modules[name])
+    for file in _presets():
+        digest.update(file.read_bytes())
+    built: list[Path] = []
+    if _engine.__file__ is not None:
+        built.append(Path(_engine.__file__))
+    if PROGRAMS in modules:
+        from contigua.experiments.running import WORKLOADS
+
+        built += sorted(one for one in WORKLOADS.glob("*") if one.is_file())
+    if MALLOC in modules and (library := find_library("libcontigua_malloc.so")) is not None:
+        built.append(library)
+    for path in built:
+        digest.update(_hash(path, path.stat().st_mtime_ns))
+    return digest.hexdigest()
+
+
+@cache
+def _hash(path: Path, _changed: int) -> bytes:
+    return hashlib.sha256(path.read_bytes()).digest()
+
+
+def imported(name: str) -> dict[str, bytes]:
+    """Return the text of a module of the package and of all that it imports of the package."""
+    found: dict[str, bytes] = {}
+    left = [name]
+    while left:
+        name = left.pop()
+        if name in found or (file := _source(name)) is None:
+            continue
+        found[name] = file.read_bytes()
+        left += _imports(ast.parse(found[name]))
+    return found
+
+
+def _imports(tree: ast.AST) -> Iterator[str]:
+    """Yield what may be a module: of ``from a import b`` both ``a`` and ``a.b``."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _source(name: str) -> Traversable | None:
+    package, *rest = name.split(".")
+    # A package's own file only passes on what its modules have.
+    if package != "contigua" or not rest:
+        return None
+    file = resources.files(package).joinpath(*rest[:-1], f"{rest[-1]}.py")
+    return file if file.is_file() else None
+
+
+def _presets() -> Iterator[Traversable]:
+    folders = [resources.files("contigua") / "data"]
+    while folders:
+        for one in sorted(folders.pop().iterdir(), key=lambda each: each.name):
+            if one.is_dir():
+                folders.append(one)
+            elif one.name.endswith(".toml"):
+                yield one

@@ -1,0 +1,51 @@
+"""Run one experiment: ``python -m contigua.experiments.one NAME SCALE FOLDER [JOBS]``.
+
+The exit status and the last line on standard output tell :mod:`contigua.experiments.everything`
+how it ended.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from pathlib import Path
+from typing import cast
+
+from contigua._engine import EngineError
+from contigua.errors import ContiguaError
+from contigua.experiments import Context, Scale, find, run_experiment
+from contigua.experiments.base import ImpossibleError
+from contigua.progress import FractionLine
+
+#: Exit status where this computer lacks something.
+IMPOSSIBLE = 3
+
+
+def main(name: str, scale: str, folder: str, jobs: str | None = None) -> int:
+    """Run an experiment and return the exit status."""
+    try:
+        with FractionLine(name) as line:
+            context = Context(Path(folder), int(jobs) if jobs else None, line)
+            run_experiment(find(name), cast(Scale, scale), context)
+    except ImpossibleError as error:
+        print(_line(error))
+        return IMPOSSIBLE
+    except (EngineError, ContiguaError) as error:
+        print(_line(error))
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        # A fault in the experiment itself: where it is helps whoever mends it.
+        traceback.print_exc()
+        print(_line(error) or type(error).__name__)
+        return 1
+    return 0
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

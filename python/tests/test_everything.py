@@ -1,0 +1,162 @@
+"""Are all figures of the papers accounted for, and do all experiments run whatever one does?"""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from contigua.experiments import EXPERIMENTS, ExperimentError, find
+from contigua.experiments.base import Outcome, Result
+from contigua.experiments.catalogue import read_catalogue
+from contigua.experiments.everything import Entry, Record, _ending, crashed, kept, run_everything
+from contigua.experiments.fingerprint import fingerprint, imported
+from contigua.experiments.reproduction import UNEXPLAINED, document, told
+
+#: An experiment that takes a second and needs nothing.
+QUICK = "subrelease-square-wave"
+
+
+def definitions():
+    return [find(name) for name in EXPERIMENTS]
+
+
+def test_every_figure_of_the_papers_has_an_experiment_or_a_reason():
+    assert read_catalogue(definitions()).gaps() == []
+
+
+def test_every_experiment_repeats_a_figure_or_has_a_question_of_its_own():
+    catalogue = read_catalogue(definitions())
+    for one in definitions():
+        assert bool(one.reproduces) != (one.name in catalogue.beyond), one.name
+    assert catalogue.beyond.keys() <= set(EXPERIMENTS)
+
+
+def test_a_figure_that_no_paper_has_cannot_be_repeated():
+    one = replace(find(QUICK), reproduces=("004 Table 44",))
+    with pytest.raises(ExperimentError, match=r"subrelease-square-wave reproduces '004 Table 44'"):
+        read_catalogue([one])
+
+
+def test_a_figure_without_experiment_or_reason_is_a_gap():
+    gaps = read_catalogue([]).gaps()
+    assert "002 Figure 4" in gaps
+    # A diagram has a reason.
+    assert "002 Figure 1" not in gaps
+
+
+def test_what_has_finished_is_not_run_again(tmp_path):
+    one = find(QUICK)
+    (first,) = run_everything([one], "quick", tmp_path)
+    assert first.record.status == "finished" and not first.is_old
+    assert (tmp_path / QUICK / "index.html").exists()
+    (second,) = run_everything([one], "quick", tmp_path)
+    assert second.is_old and second.record == first.record
+    assert second.result.rows() == first.result.rows()
+    # Its inputs have changed.
+    other = replace(one, inputs={**one.inputs, "quick": {**one.inputs["quick"], "window": 299}})
+    assert kept(other, "quick", tmp_path).result is None
+    # A tolerance is no input: the verdict changes, and nothing is run.
+    strict = replace(one.figures[0], paper=1.0, tolerance=0.0, shape=(0.0, 1.0))
+    judged = kept(replace(one, figures=(strict, *one.figures[1:])), "quick", tmp_path)
+    assert judged.result.rows()[0][-1] == "differs"
+    # What was interrupted has written no record, or a broken one.
+    (tmp_path / QUICK / "run.json").write_text("{")
+    assert kept(one, "quick", tmp_path).record is None
+
+
+def test_failing_and_impossible_experiments_do_not_stop_the_others(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    unknown = replace(find(QUICK), name="no-such")
+    entries = list(run_everything([unknown, find("memory-bloat"), find(QUICK)], "quick", tmp_path))
+    assert [one.record.status for one in entries] == ["failed", "impossible", "finished"]
+    assert "no experiment is called 'no-such'" in entries[0].record.reason
+    assert "redis-server is not installed (Debian package" in entries[1].record.reason
+    assert crashed(entries) == entries[:1]
+    # They are tried again the next time.
+    assert kept(find("memory-bloat"), "quick", tmp_path).result is None
+    assert (
+        "redis-server" in json.loads((tmp_path / "memory-bloat" / "run.json").read_text())["reason"]
+    )
+
+
+def test_a_process_that_is_killed_is_a_failure_with_its_signal():
+    assert _ending(-9, "") == ("failed", "ended by SIGKILL")
+    assert _ending(1, "") == ("failed", "ended with status 1")
+    assert _ending(0, "anything") == ("finished", "")
+
+
+def test_a_fingerprint_covers_the_code_that_a_module_imports():
+    modules = imported("contigua.experiments.subrelease_redis")
+    assert {"contigua.experiments.native", "contigua.experiments.base", "contigua.files"} <= set(
+        modules
+    )
+    assert "contigua.experiments.contiguitas_fleet" not in modules
+    one = find(QUICK)
+    assert fingerprint(one, "quick") == fingerprint(one, "quick") != fingerprint(one, "full")
+
+
+def entry(**values):
+    one = find(QUICK)
+    figures = (
+        replace(one.figures[0], key="met", label="met", paper=1.0, tolerance=0.1),
+        replace(
+            one.figures[0], key="off", label="off", paper=1.0, tolerance=0.1, differs="of | it"
+        ),
+        replace(one.figures[0], key="new", label="new", paper=1.0, tolerance=0.1),
+    )
+    one = replace(one, figures=tuple(replace(f, shape=(0.5, 2.0)) for f in figures))
+    outcome = Outcome({"met": 1.0, "off": 9.0, "new": 1.5, **values}, lambda page: None)
+    return Entry(
+        one, Record("finished", "", "", 1.0, 1.0), Result(one, "quick", {}, outcome), False
+    )
+
+
+def test_the_account_has_every_figure_and_why_it_differs():
+    others = [Entry(find(name), None, None, True) for name in EXPERIMENTS if name != QUICK]
+    text = document([entry(), *others], read_catalogue(definitions()), "quick")
+    assert "Of 3 predicted figures: 1 reproduced, 1 same shape, 1 differs, 0 no data." in text
+    assert "*off*, differs: of | it." in text
+    assert f"*new*, same shape: {UNEXPLAINED}." in text
+    assert "*met*" not in text
+    # Every figure of the papers has a row, whether or not its experiment has run.
+    for item in read_catalogue(definitions()).items:
+        assert f"| {item.paper} | {item.number} |" in text
+    assert told(entry()) == "1 reproduced, 1 same shape, 1 differs"
+    assert text == document([entry(), *others], read_catalogue(definitions()), "quick")
+
+
+def test_all_are_run_and_accounted_for_by_one_command(cli, tmp_path):
+    def run_all(*options):
+        return cli("experiment", "run", "all", "--only", QUICK, *options, cwd=tmp_path)
+
+    ran = run_all("--write", "account.md")
+    assert ran.returncode == 0, ran.stderr
+    assert f"{QUICK}: 5 reproduced" in ran.stderr and "5 reproduced" in ran.stdout
+    text = (tmp_path / "account.md").read_text()
+    assert "average fragmentation, short period" in text
+    again = run_all("--write", "account.md")
+    assert "(kept)" in again.stderr
+    assert (tmp_path / "account.md").read_text() == text
+    assert "(kept)" not in run_all("--again").stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("all", "--only", "contiguitas-flete"), "did you mean contiguitas-fleet"),
+        (("all", "--write", "/no/such/folder/account.md"), "/no/such/folder/account.md"),
+        ((QUICK, "--again"), "belong to `run all`"),
+    ],
+)
+def test_what_cannot_be_done_is_said_before_anything_runs(cli, tmp_path, arguments, said):
+    ran = cli("experiment", "run", *arguments, cwd=tmp_path)
+    assert ran.returncode != 0
+    assert said in ran.stderr and "Traceback" not in ran.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_list_has_the_figures_of_the_papers(cli):
+    ran = cli("experiment", "list", "--figures")
+    assert ran.returncode == 0, ran.stderr
+    for item in read_catalogue(definitions()).items:
+        assert item.shows in ran.stdout and (item.why or item.experiments[0]) in ran.stdout
