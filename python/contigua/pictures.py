@@ -11,7 +11,7 @@ import io
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -295,6 +295,89 @@ def scatter_picture(
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.xaxis.set_minor_formatter(NullFormatter())
         _legend(figure, axes, theme, title)
+        return _png(figure)
+
+    return draw
+
+
+class Point(NamedTuple):
+    """A choice by its cost and benefit; on the front, no other one brings as much for less."""
+
+    label: str
+    kind: str
+    cost: float
+    benefit: float
+    on_front: bool
+
+
+#: Shapes of points, in order: colour is never all that tells two kinds apart.
+MARKERS = "os^Dv*"
+
+
+def front_picture(
+    charts: Sequence[tuple[str, Sequence[Point]]], title: str, across: str
+) -> Picture:
+    """Draw choices by cost and benefit, with the Pareto front as a line whose points have names.
+
+    Costs lie on an axis that is linear up to 100 and logarithmic above, so that those that cost
+    nothing have their place.
+
+    Parameters
+    ----------
+    charts
+        For each chart what goes up, and the points.
+    title
+        What all of them are about.
+    across
+        Name of the cost.
+    """
+    kinds = list(dict.fromkeys(point.kind for _, points in charts for point in points))
+
+    def draw(theme: Theme) -> bytes:
+        rows = math.ceil(len(charts) / 2)
+        columns = min(2, len(charts))
+        figure = _figure(560 * columns + 60, 380 * rows + 100, theme)
+        grid = figure.subplots(rows, columns, squeeze=False)
+        for axes in list(grid.flat)[len(charts) :]:
+            axes.set_axis_off()
+        for (name, points), axes in zip(charts, grid.flat, strict=False):
+            _dress(axes, theme, name, across)
+            axes.set_xscale("symlog", linthresh=100)
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+            front = sorted((p for p in points if p.on_front), key=lambda p: (p.cost, p.benefit))
+            axes.plot(
+                [point.cost for point in front],
+                [point.benefit for point in front],
+                color=theme.ink,
+                linewidth=1,
+                drawstyle="steps-post",
+                zorder=1,
+            )
+            for index, kind in enumerate(kinds):
+                own = [point for point in points if point.kind == kind]
+                axes.scatter(
+                    [point.cost for point in own],
+                    [point.benefit for point in own],
+                    s=[70 if point.on_front else 22 for point in own],
+                    marker=MARKERS[index % len(MARKERS)],
+                    color=theme.lines[index % len(theme.lines)],
+                    edgecolors=[theme.ink if point.on_front else "none" for point in own],
+                    label=kind,
+                    zorder=2,
+                )
+            for point in front:
+                axes.annotate(
+                    point.label,
+                    (point.cost, point.benefit),
+                    xytext=(6, 7),
+                    textcoords="offset points",
+                    fontsize=8,
+                    color=theme.ink,
+                )
+            most = max((point.cost for point in points), default=0)
+            axes.set_xlim(-15, max(200, most * 8))
+            axes.margins(y=0.15)
+        _legend(figure, grid.flat[0], theme, title)
         return _png(figure)
 
     return draw

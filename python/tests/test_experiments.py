@@ -103,6 +103,17 @@ TINY = {
         "scale": "tiny",
         "programs": ["bfs"],
     },
+    "cross": {
+        "memory": "256MiB",
+        "programs": {"gups": "tiny"},
+        "environments": ["native"],
+        "only": [
+            "linux thp radix",
+            "linux thp perforated",
+            "contiguitas thp radix",
+            "contiguitas 4k direct-segment",
+        ],
+    },
     "direct-segment-scaling": {"updates": 5000, "sizes": ["1MiB", "4MiB"]},
     "memory-bloat": {"keys": 300, "sparse_size": "64MiB"},
     "migration-downtime": {"cores": [1, 2, 4], "updates": 5000, "warmup": 0},

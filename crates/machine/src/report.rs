@@ -32,8 +32,8 @@ pub struct Report {
     /// Data TLB misses by whether a primary region would hold their addresses; absent when that
     /// was not asked for.
     pub classified: Option<ClassifiedMisses>,
-    /// Storage of the translation scheme beyond the L1 TLBs.
-    pub translation_storage_bits: u64,
+    /// Storage that the design takes in the processor.
+    pub hardware: HardwareReport,
     /// Caches, by level; absent when only translation was simulated.
     pub cache: Option<CacheReport>,
     /// Each core; empty unless cores were simulated in full.
@@ -60,6 +60,23 @@ pub struct Report {
     pub contiguity_before: Contiguity,
     /// Contiguity of physical memory when it ended, before its memory was given back.
     pub contiguity_after: Contiguity,
+}
+
+/// Storage that translation and migration take in the processor, in bits; the caches' own is not
+/// counted. Each structure says beside its configuration what an entry has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct HardwareReport {
+    /// Both first-level TLBs of a core.
+    pub first_level_tlb_bits: u64,
+    /// What lies behind them in each core: L2 TLBs, page-walk caches, those for a host, and what
+    /// the scheme adds.
+    pub translation_bits: u64,
+    /// Registers of a hardware thread.
+    pub register_bits: u64,
+    /// The table of pages that migrate, in each slice of the last-level cache.
+    pub migration_bits_per_slice: u64,
+    /// Slices of the last-level cache.
+    pub slices: u32,
 }
 
 /// Caches and memory, as far as they were simulated.
@@ -323,6 +340,9 @@ pub struct MemoryCourse {
     pub resident: Vec<u64>,
     /// Resident bytes in pages larger than 4 KB at each point.
     pub huge: Vec<u64>,
+    /// Resident bytes of private, anonymous, writable memory at each point: what a primary region
+    /// would hold. Empty unless misses are classified.
+    pub eligible: Vec<u64>,
 }
 
 /// The program's memory, all processes together, when most of it was resident.
@@ -344,6 +364,11 @@ pub struct MemoryReport {
     pub huge_page_coverage: f64,
     /// Frames that page tables take.
     pub page_tables: Bytes,
+    /// Set aside for the program and not in use: huge pages of the pool, and what was taken for
+    /// segments that are shorter yet. Nobody else can have it.
+    pub set_aside: Bytes,
+    /// Where the hole bitmaps of guest and host lie.
+    pub hole_bitmaps: Bytes,
 }
 
 impl Report {

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use contigua_core::{CoreModel, CycleBreakdown, Window};
 use contigua_program::sources::Source;
-use contigua_translation::Mmu;
+use contigua_translation::{Mmu, SchemeConfig};
 use contigua_units::Cycles;
 
-use crate::config::Detail;
-use crate::report::{CacheReport, CoreReport, ProgramReport, Report, TimeReport};
+use crate::config::{Detail, MigrationConfig};
+use crate::report::{CacheReport, CoreReport, HardwareReport, ProgramReport, Report, TimeReport};
 use crate::{Engine, Error};
 
 /// How far a run is, for whoever watches it from another thread.
@@ -94,7 +94,7 @@ impl Engine {
             translation: sum(self.mmus.units(), Mmu::translator_counters),
             translation_scheme: self.scheme_counters(),
             classified: self.config.classify_misses.then_some(self.classified),
-            translation_storage_bits: self.mmus.units()[0].storage_bits(),
+            hardware: self.hardware(),
             cache: match (&self.memory, &self.hierarchy) {
                 (Some(memory), _) => Some(CacheReport::Full(memory.counters())),
                 (None, Some(caches)) => Some(CacheReport::Additive(caches.counters())),
@@ -112,6 +112,28 @@ impl Engine {
             memory_course: self.kernel.course(),
             contiguity_before: self.kernel.contiguity_before,
             contiguity_after: self.kernel.contiguity(),
+        }
+    }
+
+    /// What the design takes in the processor.
+    fn hardware(&self) -> HardwareReport {
+        let mmu = &self.mmus.units()[0];
+        let design = &self.config.design;
+        let host = design.host.as_ref().map(|host| &host.translation);
+        let shared = &self.config.machine.cache.shared;
+        let ways = self.config.machine.cache.llc.ways;
+        let table = matches!(design.migration, MigrationConfig::Llc(_))
+            .then(|| shared.table(ways).ok())
+            .flatten();
+        HardwareReport {
+            first_level_tlb_bits: mmu.first_level_bits(),
+            translation_bits: mmu.storage_bits(),
+            // One set serves the guest's segment, the host's, or both composed.
+            register_bits: host
+                .map_or(0, SchemeConfig::register_bits)
+                .max(design.translation.register_bits()),
+            migration_bits_per_slice: table.map_or(0, |table| table.storage_bits()),
+            slices: shared.slices,
         }
     }
 

@@ -313,6 +313,25 @@ impl AddressSpace {
             .is_some_and(|(_, vma)| vma.kind == VmaKind::Anonymous && vma.writable && !vma.shared)
     }
 
+    /// Resident bytes of what a primary region would hold by default, in a space without one: a
+    /// look at every page.
+    #[must_use]
+    pub fn resident_eligible(&self) -> u64 {
+        let mut bytes = 0;
+        for (range, vma) in self.vmas.iter() {
+            if vma.kind != VmaKind::Anonymous || !vma.writable || vma.shared {
+                continue;
+            }
+            let range = VirtRange {
+                start: VirtAddr::new(range.start),
+                end: VirtAddr::new(range.end),
+            };
+            self.table
+                .for_each(range, |_, leaf| bytes += leaf.size.bytes());
+        }
+        bytes
+    }
+
     /// Where an address of the program lies, with the range of addresses for which the answer is
     /// the same.
     #[must_use]
@@ -654,6 +673,16 @@ impl AddressSpace {
         primary.segment.offset = physical.wrapping_sub(primary.range.start.get());
         primary.chunk = Some((first, blocks as u32));
         blocks as u64 * HUGE
+    }
+
+    /// Memory that was taken for the segment and that it does not map yet.
+    #[must_use]
+    pub fn chunk_unused(&self) -> u64 {
+        let chunk = self.primary.as_ref().and_then(|primary| {
+            let (_, blocks) = primary.chunk?;
+            Some((u64::from(blocks) * HUGE).saturating_sub(primary.segment_frames() * PAGE_BYTES))
+        });
+        chunk.unwrap_or(0)
     }
 
     /// A touch of the region beyond the segment: lets the segment grow over it, when there is

@@ -284,6 +284,12 @@ pub trait Translator: Send {
     /// Starts counting anew.
     fn reset_counters(&mut self);
 
-    /// Bits of storage that the hardware takes.
+    /// Bits that the scheme adds to a first-level entry for a page of a size. By default one to
+    /// those for 4 KB pages where they can hold groups: it tells the two apart.
+    fn first_level_bits(&self, size: contigua_units::PageSize) -> u64 {
+        u64::from(size == contigua_units::PageSize::Size4K && self.group() > 0)
+    }
+
+    /// Bits of storage that the hardware takes behind the first-level TLBs.
     fn storage_bits(&self) -> u64;
 }

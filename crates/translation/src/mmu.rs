@@ -245,6 +245,13 @@ impl Mmu {
         self.translator.scheme_counters()
     }
 
+    /// Bits of storage of the L1 TLBs.
+    #[must_use]
+    pub fn first_level_bits(&self) -> u64 {
+        let more = |size| self.translator.first_level_bits(size);
+        self.data.storage_bits(more) + self.instruction.storage_bits(more)
+    }
+
     /// Bits of storage behind the L1 TLBs.
     #[must_use]
     pub fn storage_bits(&self) -> u64 {

@@ -343,6 +343,16 @@ impl L1Tlb {
         }
     }
 
+    /// Bits of storage; `more` says how many an entry for a size of page has beyond its own.
+    pub(crate) fn storage_bits(&self, more: impl Fn(PageSize) -> u64) -> u64 {
+        let arrays = [Some(&self.base), self.huge.as_ref(), self.giant.as_ref()];
+        PageSize::ALL
+            .into_iter()
+            .zip(arrays)
+            .filter_map(|(size, array)| Some(array?.capacity() as u64 * (ENTRY_BITS + more(size))))
+            .sum()
+    }
+
     /// Forgets everything.
     pub(crate) fn clear(&mut self) {
         for size in PageSize::ALL {
@@ -452,6 +462,12 @@ impl L2Tlb {
     /// All entries with their kinds.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (Kind, &Entry)> {
         self.arrays.iter().flat_map(|(array, _)| array.entries())
+    }
+
+    /// Entries of the array that holds a size of page.
+    pub(crate) fn capacity_for(&self, size: PageSize) -> u64 {
+        let holder = self.holder[size as usize].and_then(|index| self.arrays.get(index));
+        holder.map_or(0, |(array, _)| array.capacity() as u64)
     }
 
     pub(crate) fn capacity(&self) -> u64 {

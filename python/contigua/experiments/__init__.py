@@ -50,6 +50,7 @@ EXPERIMENTS = [
     "subrelease-redis",
     "heap-on-server",
     "guard-vm",
+    "cross",
 ]
 
 __all__ = [

@@ -132,6 +132,7 @@ def run_cells(
     *,
     record: bool = False,
     warm: float = 0.0,
+    failures: dict[Cell, str] | None = None,
 ) -> dict[Cell, Values]:
     """Execute a program once and simulate it in every cell.
 
@@ -148,6 +149,10 @@ def run_cells(
     warm
         Share of its instructions, from 0 to 1, that are simulated and not counted: the program is
         recorded first.
+    failures
+        Takes the cells that cannot be simulated, such as those whose server has no memory left, and
+        why; the others go on. Without it, the first one ends the run. The program is recorded
+        first.
 
     Returns
     -------
@@ -168,7 +173,8 @@ def run_cells(
     specs = [cell.spec(options) for cell in cells]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="contigua-")))
-        trace = folder / "events.trace" if record or warm or len(specs) > READERS else None
+        needs_trace = record or warm or failures is not None or len(specs) > READERS
+        trace = folder / "events.trace" if needs_trace else None
         watching = specs if trace is None else [_counting(options)] if warm else []
         reports, requests = execute(
             program,
@@ -182,18 +188,34 @@ def run_cells(
                 executed = Report(reports[0]).values["executed"]["instructions"]
                 for spec in specs:
                     spec["warmup"] += int(warm * executed)
-            reports = []
+            replayed: dict[Cell, str] = {}
             for start in range(0, len(specs), REPLAYS):
-                batch = specs[start : start + REPLAYS]
-                more, _ = _engine.run(batch, trace=trace, progress=interruptible)
-                reports += more
+                batch = list(zip(cells, specs, strict=True))[start : start + REPLAYS]
+                replayed |= _replay(batch, trace, failures)
                 if progress is not None:
-                    progress(len(reports) / len(specs))
+                    progress(min(1.0, (start + REPLAYS) / len(specs)))
+            cells, reports = list(replayed), list(replayed.values())
     found = [Report(report).values for report in reports]
     if requests is not None:
         for values in found:
             values["client"] = {"requests": requests}
     return dict(zip(cells, found, strict=True))
+
+
+def _replay(
+    batch: Sequence[tuple[Cell, _engine.RunSpec]], trace: Path, failures: dict[Cell, str] | None
+) -> dict[Cell, str]:
+    """Replay a trace in some cells at a time; one by one to find those that cannot be simulated."""
+    try:
+        reports, _ = _engine.run([spec for _, spec in batch], trace=trace, progress=interruptible)
+        return dict(zip((cell for cell, _ in batch), reports, strict=True))
+    except _engine.EngineError as error:
+        if failures is None:
+            raise
+        if len(batch) == 1:
+            failures[batch[0][0]] = str(error)
+            return {}
+    return {cell: text for one in batch for cell, text in _replay([one], trace, failures).items()}
 
 
 class Execution(NamedTuple):

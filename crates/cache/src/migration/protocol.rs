@@ -317,6 +317,14 @@ impl Table {
         }
     }
 
+    /// Bits of storage in each slice. An entry has two frame numbers of 40 bits, the next line to
+    /// copy (0 to 64), and flags (article, "metadata table"; mechanisms B1 counts three of them).
+    #[must_use]
+    pub const fn storage_bits(&self) -> u64 {
+        const ENTRY_BITS: u64 = 40 + 40 + 7 + 3;
+        self.capacity as u64 * ENTRY_BITS
+    }
+
     /// Whether no migration is under way, so that every request is served as if there were no table.
     #[inline]
     #[must_use]

@@ -12,17 +12,22 @@ const FIRST_DISTANCE: u64 = 10_000;
 
 /// Resident bytes over instructions.
 pub(super) struct Course {
+    /// Whether what a primary region would hold is asked for.
+    classifies: bool,
     at: u64,
     /// Bytes times instructions.
     resident: u128,
     huge: u128,
     distance: u64,
-    points: Vec<[u64; 3]>,
+    /// Instructions, resident bytes, those in huge pages, and those that a primary region would
+    /// hold.
+    points: Vec<[u64; 4]>,
 }
 
-impl Default for Course {
-    fn default() -> Self {
+impl Course {
+    pub(super) fn new(classifies: bool) -> Self {
         Self {
+            classifies,
             at: 0,
             resident: 0,
             huge: 0,
@@ -30,11 +35,21 @@ impl Default for Course {
             points: Vec::new(),
         }
     }
-}
 
-impl Course {
+    /// Forgets all and begins again.
+    pub(super) fn restart(&mut self) {
+        *self = Self::new(self.classifies);
+    }
+
     /// After so many instructions this much memory is resident, and of that so much in huge pages.
-    pub(super) fn note(&mut self, instructions: u64, resident: u64, huge: u64) {
+    /// What a primary region would hold is asked for at points only, because it takes long.
+    pub(super) fn note(
+        &mut self,
+        instructions: u64,
+        resident: u64,
+        huge: u64,
+        eligible: impl FnOnce() -> u64,
+    ) {
         let passed = u128::from(instructions.saturating_sub(self.at));
         self.at = self.at.max(instructions);
         self.resident += passed * u128::from(resident);
@@ -45,7 +60,8 @@ impl Course {
         {
             return;
         }
-        self.points.push([instructions, resident, huge]);
+        let eligible = if self.classifies { eligible() } else { 0 };
+        self.points.push([instructions, resident, huge, eligible]);
         while self.points.len() > MOST_POINTS {
             self.distance *= 2;
             let distance = self.distance;
@@ -63,6 +79,11 @@ impl Course {
             instructions: column(0),
             resident: column(1),
             huge: column(2),
+            eligible: if self.classifies {
+                column(3)
+            } else {
+                Vec::new()
+            },
         }
     }
 }
@@ -73,13 +94,13 @@ mod tests {
 
     #[test]
     fn means_are_over_all_instructions_and_points_over_all_of_the_course() {
-        let mut course = Course::default();
+        let mut course = Course::new(true);
         let last = 1_000_000 * FIRST_DISTANCE;
         let step = FIRST_DISTANCE * 999;
         let mut at = 0;
         while at < last {
             at += step;
-            course.note(at, if at <= last / 2 { 100 } else { 300 }, 50);
+            course.note(at, if at <= last / 2 { 100 } else { 300 }, 50, || 10);
         }
         let report = course.report();
         assert!(
@@ -88,6 +109,8 @@ mod tests {
         );
         assert_eq!(report.mean_huge, Bytes::new(50));
         assert!((report.mean_huge_page_coverage - 0.25).abs() < 0.01);
+        assert!(report.eligible.iter().all(|&bytes| bytes == 10));
+        assert_eq!(report.eligible.len(), report.resident.len());
         let points = &report.instructions;
         assert!((MOST_POINTS / 2..=MOST_POINTS).contains(&points.len()));
         assert!(points.is_sorted() && points[0] == step);
@@ -100,7 +123,7 @@ mod tests {
 
     #[test]
     fn a_course_of_nothing_is_empty() {
-        let report = Course::default().report();
+        let report = Course::new(true).report();
         assert_eq!(report, MemoryCourse::default());
     }
 }

@@ -25,6 +25,7 @@ pub(super) struct Host {
     memory: Memory,
     space: AddressSpace,
     policy: Box<dyn MappingPolicy>,
+    has_bitmaps: bool,
 }
 
 impl Host {
@@ -79,6 +80,7 @@ impl Host {
             memory,
             space,
             policy: scheme.policy(),
+            has_bitmaps: scheme.has_shadows(),
         })
     }
 
@@ -87,6 +89,15 @@ impl Host {
             segment: self.space.segment(),
             table: self.space.table_mut(),
             holes: &self.memory.holes,
+        }
+    }
+
+    /// Where its hole bitmaps lie, if its pages can have holes.
+    pub(super) fn hole_bitmaps(&self) -> Bytes {
+        if self.has_bitmaps {
+            self.memory.holes.bytes()
+        } else {
+            Bytes::new(0)
         }
     }
 

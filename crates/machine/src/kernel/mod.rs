@@ -173,7 +173,7 @@ impl Kernel {
             syscalls: SyscallReport::default(),
             advice: AdviceReport::default(),
             peak: MemoryReport::default(),
-            course: Course::default(),
+            course: Course::new(config.classify_misses),
         };
         kernel.events_before = kernel.memory.counters();
         kernel.page_tables_before = kernel.memory.frames_of(FrameClass::PageTable);
@@ -285,7 +285,7 @@ impl Kernel {
         self.counters = KernelReport::default();
         self.syscalls = SyscallReport::default();
         self.advice = AdviceReport::default();
-        self.course = Course::default();
+        self.course.restart();
         self.events_before = self.memory.counters();
         self.note_peak();
     }
@@ -784,7 +784,14 @@ impl Kernel {
     /// Notes what is resident after so many instructions of the region of interest.
     pub(crate) fn note_course(&mut self, instructions: u64) {
         let [all, huge] = self.resident_now();
-        self.course.note(instructions, all, huge);
+        let spaces = &self.spaces;
+        self.course.note(instructions, all, huge, || {
+            spaces
+                .iter()
+                .flatten()
+                .map(AddressSpace::resident_eligible)
+                .sum()
+        });
     }
 
     /// Resident bytes now, and of these the ones in pages larger than 4 KB.
@@ -820,6 +827,19 @@ impl Kernel {
             return;
         }
         let small = resident.pages_4k * PageSize::Size4K.bytes();
+        let pooled = [PageSize::Size2M, PageSize::Size1G]
+            .map(|size| self.memory.reserved_huge(size) * size.bytes());
+        let spaces = self.spaces.iter().flatten();
+        let unused: u64 = spaces.map(AddressSpace::chunk_unused).sum();
+        let guests = if self.shape.has_shadows {
+            self.memory.holes.bytes().get()
+        } else {
+            0
+        };
+        let hosts = self
+            .host
+            .as_ref()
+            .map_or(0, |host| host.hole_bitmaps().get());
         *peak = MemoryReport {
             resident_4k: Bytes::new(small),
             resident_2m: Bytes::new(resident.pages_2m * PageSize::Size2M.bytes()),
@@ -832,6 +852,8 @@ impl Kernel {
                 (self.memory.frames_of(FrameClass::PageTable) - self.page_tables_before)
                     * PAGE_BYTES,
             ),
+            set_aside: Bytes::new(pooled.into_iter().sum::<u64>() + unused),
+            hole_bitmaps: Bytes::new(guests + hosts),
         };
     }
 

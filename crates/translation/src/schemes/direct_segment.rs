@@ -10,8 +10,7 @@ use contigua_units::{Bytes, PageSize};
 use serde::{Deserialize, Serialize};
 
 use super::{PrimaryRegion, Scheme};
-use crate::{Error, Hardware, Radix, SpaceId, Translation, Translator, TranslatorCounters};
-use crate::{MemoryPort, Request, Tables, VirtRange};
+use crate::{Error, Hardware, Radix, Translator};
 
 /// What goes into a primary region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,7 +63,7 @@ impl Default for Config {
 
 impl Scheme for Config {
     fn translator(&self, hardware: &Hardware<'_>) -> Result<Box<dyn Translator>, Error> {
-        Ok(Box::new(Segmented(Radix::new(hardware)?)))
+        Ok(Box::new(Radix::new(hardware)?))
     }
 
     fn policy(&self) -> Box<dyn MappingPolicy> {
@@ -81,6 +80,10 @@ impl Scheme for Config {
             at_start: self.source == Source::Reservation,
             step: self.step,
         })
+    }
+
+    fn register_bits(&self) -> u64 {
+        REGISTER_BITS
     }
 }
 
@@ -99,37 +102,3 @@ impl MappingPolicy for Paged {
 
 /// Bits of the registers of a hardware thread: three page numbers of 52 bits.
 const REGISTER_BITS: u64 = 3 * 52;
-
-/// Conventional hardware, and the registers' storage.
-struct Segmented(Radix);
-
-impl Translator for Segmented {
-    fn translate(
-        &mut self,
-        request: &Request,
-        tables: &mut Tables<'_>,
-        port: &mut dyn MemoryPort,
-    ) -> Translation {
-        self.0.translate(request, tables, port)
-    }
-
-    fn invalidate(&mut self, space: SpaceId, range: VirtRange) {
-        self.0.invalidate(space, range);
-    }
-
-    fn flush(&mut self) {
-        self.0.flush();
-    }
-
-    fn counters(&self) -> TranslatorCounters {
-        self.0.counters()
-    }
-
-    fn reset_counters(&mut self) {
-        self.0.reset_counters();
-    }
-
-    fn storage_bits(&self) -> u64 {
-        self.0.storage_bits() + REGISTER_BITS
-    }
-}

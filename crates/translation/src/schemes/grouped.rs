@@ -133,6 +133,6 @@ impl<R: Rule> Translator for Grouped<R> {
 
     fn storage_bits(&self) -> u64 {
         // One bit tells a group from a page.
-        self.radix.storage_bits() + self.radix.l2.capacity()
+        self.radix.storage_bits() + self.radix.l2.capacity_for(PageSize::Size4K)
     }
 }

@@ -69,6 +69,11 @@ trait Scheme {
     fn background(&self) -> Option<BackgroundPass> {
         None
     }
+
+    /// Bits of registers that a hardware thread has for it.
+    fn register_bits(&self) -> u64 {
+        0
+    }
 }
 
 /// Makes the modules, the configuration enum, its constructors and the list of names.
@@ -158,5 +163,11 @@ impl SchemeConfig {
     #[must_use]
     pub fn background(&self) -> Option<BackgroundPass> {
         self.scheme().background()
+    }
+
+    /// Bits of registers that a hardware thread has for it, beside what [`Translator`] counts.
+    #[must_use]
+    pub fn register_bits(&self) -> u64 {
+        self.scheme().register_bits()
     }
 }

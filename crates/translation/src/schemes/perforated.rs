@@ -504,7 +504,7 @@ impl Translator for Perforated {
         /// The filter, and two bits that tell perforated pages and bitmaps from the rest. A bitmap
         /// takes the place of a frame number.
         const MORE_BITS: u64 = 8 + 2;
-        self.radix.storage_bits() + self.radix.l2.capacity() * MORE_BITS
+        self.radix.storage_bits() + self.radix.l2.capacity_for(PageSize::Size2M) * MORE_BITS
     }
 }
 
