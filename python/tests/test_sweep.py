@@ -616,3 +616,17 @@ def test_the_examples_are_well_formed(example, cli, tmp_path):
     assert ran.returncode == 0, ran.stderr
     assert "points: " in ran.stdout and "to record" in ran.stdout
     assert not (tmp_path / "out").exists()
+
+
+def test_the_how_tos_script_runs(tmp_path):
+    text = (ROOT / "docs" / "how-to" / "sweeps.md").read_text()
+    (code,) = (block.split("```")[0] for block in text.split("```python\n")[1:])
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    ran = subprocess.run(
+        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr == ""
+    assert "page_faults_margin" in ran.stdout or "..." in ran.stdout
+    assert len(Sweep(tmp_path / "contigua-results" / "few").results) == 12
