@@ -13,7 +13,7 @@ import pytest
 
 import contigua
 from contigua import Age, Design, EngineError, RunOptions, Sweep, SweepError
-from contigua.sweeps import Store, look, make_plan
+from contigua.sweeps import Store, cluster, look, make_plan
 from contigua.sweeps.sql import QueryError, query
 
 ROOT = Path(__file__).parents[2]
@@ -193,6 +193,22 @@ def test_the_same_on_a_scheduler_in_another_process(two_hundred, tmp_path, cli, 
     before = int(ended.stdout.split(" were finished before")[0].split()[-1])
     assert 60 <= before < 200
     check_two_hundred(folder, interrupted=3)
+
+
+def test_a_point_that_kills_its_workers_fails_and_no_other_does(trace, tmp_path, monkeypatch):
+    ordinary = cluster.run_task
+
+    # Within the test, so that Dask sends its code.
+    def run_task(task):
+        if task.spec["design_name"] == "linux-thp":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return ordinary(task)
+
+    monkeypatch.setattr(cluster, "run_task", run_task)
+    swept = contigua.sweep(small(trace), tmp_path, workers=1)
+    assert [report.design for report in swept.results] == ["linux-4k"]
+    (failure,) = swept.failures
+    assert failure["design"] == "linux-thp" and "the worker died" in failure["error"]
 
 
 def test_workers_that_do_not_see_the_folder_are_sent_the_trace(trace, tmp_path, scheduler):

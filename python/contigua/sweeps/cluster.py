@@ -250,8 +250,10 @@ class Runner:
             outcome: Outcome = future.result()
             return outcome
         except KilledWorker as error:
-            times = "a few times" if error.allowed_failures is None else error.allowed_failures + 1
-            what = f"the worker died while it ran this point, {times} times; is memory too small?"
+            what = (
+                "the worker died each time that it ran this point, the last of them "
+                f"{getattr(error.last_worker, 'address', 'unknown')}; is its memory too small?"
+            )
             return Outcome(Record(task.point, None, what))
         except CancelledError as error:
             raise SweepError(
