@@ -13,7 +13,7 @@ import pytest
 
 import contigua
 from contigua import Age, Design, EngineError, RunOptions, Sweep, SweepError
-from contigua.sweeps import Store, look, make_plan
+from contigua.sweeps import Store, cluster, look, make_plan
 from contigua.sweeps.sql import QueryError, query
 
 ROOT = Path(__file__).parents[2]
@@ -76,11 +76,12 @@ def wait_until(true, what):
     return found
 
 
-def finished(folder, count):
-    wait_until(
-        lambda: sum(event["event"] == "finished" for event in events(folder)) >= count,
-        f"{count} points were finished",
-    )
+def finished(folder, count, client):
+    def so_many():
+        assert client.poll() is None, client.communicate()
+        return sum(event["event"] == "finished" for event in events(folder)) >= count
+
+    wait_until(so_many, f"{count} points were finished")
 
 
 def kill_a_busy_worker(folder):
@@ -131,9 +132,9 @@ def test_a_killed_worker_and_a_killed_client_cost_nothing_that_was_finished(
 ):
     folder = tmp_path / "out"
     client = start(two_hundred, "-o", folder, "--workers", 2)
-    finished(folder, 20)
+    finished(folder, 20, client)
     kill_a_busy_worker(folder)
-    finished(folder, 60)
+    finished(folder, 60, client)
     client.kill()
     client.wait()
     workers = {event["pid"] for event in events(folder)}
@@ -161,10 +162,10 @@ def scheduler(tmp_path_factory):
     where = folder / "scheduler.json"
     common = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     dask = [sys.executable, "-m", "distributed.cli.dask_scheduler"]
-    quiet = ["--port", "0", "--no-dashboard", "--scheduler-file", where]
+    quiet = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", where]
     one = subprocess.Popen([*dask, *quiet], **common)
     dask = [sys.executable, "-m", "distributed.cli.dask_worker", "--scheduler-file", where]
-    quiet = ["--no-dashboard", "--nworkers", "2", "--nthreads", "1"]
+    quiet = ["--host", "127.0.0.1", "--no-dashboard", "--nworkers", "2", "--nthreads", "1"]
     quiet += ["--local-directory", folder, "--memory-limit", "0"]
     two = subprocess.Popen([*dask, *quiet], **common)
     try:
@@ -181,9 +182,9 @@ def test_the_same_on_a_scheduler_in_another_process(two_hundred, tmp_path, cli, 
     address, _ = scheduler
     folder = tmp_path / "out"
     client = start(two_hundred, "-o", folder, "--scheduler", address)
-    finished(folder, 20)
+    finished(folder, 20, client)
     kill_a_busy_worker(folder)
-    finished(folder, 60)
+    finished(folder, 60, client)
     client.kill()
     client.wait()
     # Workers live on, and may end what they are at: that is kept as well.
@@ -192,6 +193,22 @@ def test_the_same_on_a_scheduler_in_another_process(two_hundred, tmp_path, cli, 
     before = int(ended.stdout.split(" were finished before")[0].split()[-1])
     assert 60 <= before < 200
     check_two_hundred(folder, interrupted=3)
+
+
+def test_a_point_that_kills_its_workers_fails_and_no_other_does(trace, tmp_path, monkeypatch):
+    ordinary = cluster.run_task
+
+    # Within the test, so that Dask sends its code.
+    def run_task(task):
+        if task.spec["design_name"] == "linux-thp":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return ordinary(task)
+
+    monkeypatch.setattr(cluster, "run_task", run_task)
+    swept = contigua.sweep(small(trace), tmp_path, workers=1)
+    assert [report.design for report in swept.results] == ["linux-4k"]
+    (failure,) = swept.failures
+    assert failure["design"] == "linux-thp" and "the worker died" in failure["error"]
 
 
 def test_workers_that_do_not_see_the_folder_are_sent_the_trace(trace, tmp_path, scheduler):
@@ -227,7 +244,7 @@ def test_snapshots_are_sent_and_reports_do_not_tell(trace, tmp_path, scheduler):
 def test_an_interrupt_says_how_to_carry_on(two_hundred, tmp_path, cli):
     folder = tmp_path / "out"
     client = start(two_hundred, "-o", folder, "--workers", 2, start_new_session=True)
-    finished(folder, 5)
+    finished(folder, 5, client)
     # As a terminal does: to the whole group.
     os.killpg(client.pid, signal.SIGINT)
     _, errors = client.communicate(timeout=PATIENCE)
@@ -361,6 +378,14 @@ def test_a_point_that_fails_again_stays_failed_until_it_is_told(trace, tmp_path)
     assert len(events(tmp_path / "out")) == 4
     contigua.sweep(spec, tmp_path / "out", workers=0, retry_failed=True)
     assert len(events(tmp_path / "out")) == 8
+
+
+def test_hardware_that_cannot_be_fails_its_points_and_no_others(trace, tmp_path):
+    spec = small(trace, designs="linux-thp", machine={"tlb.l1d.4k.entries": [64, 65]})
+    swept = contigua.sweep(spec, tmp_path, workers=0)
+    assert [axes["machine.tlb.l1d.4k.entries"] for axes in swept.results.axes] == [64]
+    (failure,) = swept.failures
+    assert "65 entries do not divide" in failure["error"]
 
 
 # What is in the folder.
@@ -562,10 +587,6 @@ def test_a_file_of_run_is_asked_the_same_way(swept, trace, cli, tmp_path):
             {"sweep": {"designs": "perforated", "design": {"translation.perforated.filter": 3}}},
             "translation.perforated.filter = 3: .*unknown field `filter`",
         ),
-        (
-            {"sweep": {"designs": "linux-thp", "machine": {"tlb.l1d.4k.entries": [64, 65]}}},
-            "65 entries do not divide",
-        ),
         ({"sweep": {"designs": "linux-thp", "options": {"cores": [1, 65]}}}, "cores"),
         (
             {
@@ -611,3 +632,17 @@ def test_the_examples_are_well_formed(example, cli, tmp_path):
     assert ran.returncode == 0, ran.stderr
     assert "points: " in ran.stdout and "to record" in ran.stdout
     assert not (tmp_path / "out").exists()
+
+
+def test_the_how_tos_script_runs(tmp_path):
+    text = (ROOT / "docs" / "how-to" / "sweeps.md").read_text()
+    (code,) = (block.split("```")[0] for block in text.split("```python\n")[1:])
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    ran = subprocess.run(
+        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr == ""
+    assert "page_faults_margin" in ran.stdout or "..." in ran.stdout
+    assert len(Sweep(tmp_path / "contigua-results" / "few").results) == 12

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -74,11 +75,11 @@ def connect(scheduler: str | None, workers: int | None) -> Iterator[Client]:
         When there is no scheduler, it has no workers, or theirs is another version.
     """
     # A second to import, which nothing else needs.
-    import dask
     from distributed import Client, LocalCluster
+    from distributed.utils import silence_logging_cmgr
 
-    quiet = {"distributed.admin.system-monitor.gil.enabled": False}
-    with dask.config.set(quiet):
+    # What goes wrong is said here, once.
+    with silence_logging_cmgr(logging.CRITICAL):
         if scheduler is None:
             with (
                 LocalCluster(
@@ -87,10 +88,20 @@ def connect(scheduler: str | None, workers: int | None) -> Iterator[Client]:
                     processes=True,
                     dashboard_address="127.0.0.1:0",
                     silence_logs=logging.CRITICAL,
+                    preload=["contigua.sweeps.local_worker"],
                 ) as cluster,
                 Client(cluster) as client,
             ):
-                yield client
+                try:
+                    yield client
+                except BaseException:
+                    # They would end their points first, which may take hours. Nothing is lost
+                    # with them: what is written is written whole.
+                    for nanny in cluster.workers.values():
+                        with contextlib.suppress(ProcessLookupError):
+                            if nanny.pid:
+                                os.kill(nanny.pid, signal.SIGKILL)
+                    raise
             return
         try:
             client = Client(scheduler, timeout=PATIENCE, set_as_default=False)
@@ -189,7 +200,7 @@ class Runner:
         """
         from distributed import as_completed
 
-        ended = as_completed()
+        ended = as_completed(loop=self.client.loop)
         self._fill(ended)
         for future in ended:
             task, sent, returns = self.running.pop(future)
@@ -239,8 +250,10 @@ class Runner:
             outcome: Outcome = future.result()
             return outcome
         except KilledWorker as error:
-            times = "a few times" if error.allowed_failures is None else error.allowed_failures + 1
-            what = f"the worker died while it ran this point, {times} times; is memory too small?"
+            what = (
+                "the worker died each time that it ran this point, the last of them "
+                f"{getattr(error.last_worker, 'address', 'unknown')}; is its memory too small?"
+            )
             return Outcome(Record(task.point, None, what))
         except CancelledError as error:
             raise SweepError(
