@@ -25,7 +25,7 @@ Schema = dict[str, Any]
 #: Types that a file writes as text or as a plain count: what the reference calls them.
 QUANTITIES = {
     "Bytes": ("size", 'such as `"64MiB"`'),
-    "Nanoseconds": ("duration", 'such as `"80ns"`, `"2us"`, `"10ms"`, `"60s"`'),
+    "Nanoseconds": ("duration", 'such as `"10ms"`'),
     "Megahertz": ("frequency", 'such as `"2.1GHz"`'),
     "Cycles": ("integer, cycles", ""),
 }
@@ -146,7 +146,7 @@ class Reference:
         if path:
             parts.append(prose(schema.get("description", "")))
         if file := self.essays.get(".".join(path)):
-            parts.append(f"{module_comment(file)}\n\n(`{file}`)")
+            parts.append(f"{module_comment(file)}\n\n([`{file}`](../../{file}))")
         for source in self.sources:
             if path:
                 parts += [f"*{source.name}*: {text}" for text in source.comments(path)]
