@@ -47,6 +47,7 @@ test-python: setup malloc-library workloads/bin/gups
 	scripts/require redis-benchmark redis-tools
 	scripts/require memcached memcached
 	scripts/require nginx nginx
+	scripts/require chromium chromium
 	$(BIN)/pytest
 	$(BIN)/pytest vm-tests -m short
 
@@ -187,7 +188,7 @@ $(VENV)/tools: pyproject.toml
 		'pandas-stubs>=2.2' 'pytest>=8.3' 'ruff>=0.11' 'click>=8.1' 'matplotlib>=3.9' 'numpy>=1.26' 'pandas>=2.2' \
 		'pyarrow>=16' 'rich>=13.7' \
 		'jsonschema>=4.23' 'mkdocs-material>=9.6' 'mkdocstrings-python>=1.16' \
-		'tomlkit>=0.13'
+		'playwright>=1.49' 'tomlkit>=0.13'
 	touch $@
 
 $(VENV)/installed: $(VENV)/tools $(SOURCES)

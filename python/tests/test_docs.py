@@ -44,7 +44,8 @@ def site(tmp_path_factory):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_command_is_run_or_says_why_not(page):
     for block in examples.blocks(page.read_text()):
-        assert block.verdict, f"{page}: {block.commands[0].text!r}"
+        command = block.commands[0].text
+        assert block.verdict, f"{page}: put <!-- run --> or <!-- not run: WHY --> above {command!r}"
 
 
 @pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
