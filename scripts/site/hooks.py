@@ -48,6 +48,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Add generated pages, pages from the repository's top, and files that pages link to."""
     texts = {file.src_uri: file.content_string for file in files.documentation_pages()}
     added = pages()
+    texts |= added
     for source, page in TOP.items():
         added[page] = texts[page] = _moved((ROOT / source).read_text(), source, page)
     for page, text in texts.items():
