@@ -1,5 +1,6 @@
 """Are all figures of the papers accounted for, and do all experiments run whatever one does?"""
 
+import ast
 import json
 from dataclasses import replace
 
@@ -91,6 +92,12 @@ def test_a_fingerprint_covers_the_code_that_a_module_imports():
         modules
     )
     assert "contigua.experiments.contiguitas_fleet" not in modules
+    # Docstrings decide no figure.
+    assert "paper 002, figures 4 and 5" not in ast.dump(
+        imported("contigua.experiments.subrelease_square_wave")[
+            "contigua.experiments.subrelease_square_wave"
+        ]
+    )
     one = find(QUICK)
     assert fingerprint(one, "quick") == fingerprint(one, "quick") != fingerprint(one, "full")
 
@@ -122,6 +129,8 @@ def test_the_account_has_every_figure_and_why_it_differs():
     for item in read_catalogue(definitions()).items:
         assert f"| {item.paper} | {item.number} |" in text
     assert told(entry()) == "1 reproduced, 1 same shape, 1 differs"
+    apart = replace(find(QUICK), apart="it takes an hour")
+    assert told(Entry(apart, None, None, True)) == "left out: it takes an hour"
     assert text == document([entry(), *others], read_catalogue(definitions()), "quick")
 
 

@@ -73,7 +73,7 @@ def list_command(figures: bool) -> None:
             one.needs,
             one.durations["quick"],
             one.durations["full"],
-            f"not in `run all`: {one.apart}" if one.apart else "",
+            f"not in `run all --quick`: {one.apart}" if one.apart else "",
         )
     console.print(table)
 
@@ -143,7 +143,7 @@ def _run_all(
     if write is not None:
         check_writable(write)
     if not chosen:
-        chosen = [one for one in definitions if not one.apart]
+        chosen = [one for one in definitions if scale == "full" or not one.apart]
 
     def show(one: Definition, entry: Entry | None) -> None:
         if entry is None:
