@@ -2,7 +2,11 @@
 
 import ast
 import json
+import subprocess
+import sys
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -147,6 +151,30 @@ def test_all_are_run_and_accounted_for_by_one_command(cli, tmp_path):
     assert "(kept)" in again.stderr
     assert (tmp_path / "account.md").read_text() == text
     assert "(kept)" not in run_all("--again").stderr
+
+
+def children(pid):
+    try:
+        return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def test_an_experiment_ends_with_the_command_that_runs_it(tmp_path):
+    command = [sys.executable, "-m", "contigua.cli", "experiment", "run", "all"]
+    command += ["--only", "contiguitas-fleet"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as running:
+        while not children(running.pid):
+            assert running.poll() is None
+            time.sleep(0.05)
+        (one,) = children(running.pid)
+        running.terminate()
+        said = running.stderr.read()
+        assert running.wait() != 0
+    assert "Traceback" not in said
+    # It has been waited for.
+    assert not Path(f"/proc/{one}").exists()
+    assert not (tmp_path / "contigua-results/all-quick/contiguitas-fleet/run.json").exists()
 
 
 @pytest.mark.parametrize(

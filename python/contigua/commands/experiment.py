@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import click
@@ -151,6 +152,8 @@ def _run_all(
         else:
             click.echo(f"{one.name}: {told(entry)}{' (kept)' if entry.is_old else ''}", err=True)
 
+    # Ended or interrupted, the experiment that runs must not outlive us.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     ran = {
         entry.definition.name: entry
         for entry in run_everything(chosen, scale, folder, jobs=jobs, again=again, told=show)
