@@ -92,6 +92,13 @@ TINY = {
         "reads": 5000,
         "fractions": [0.1],
     },
+    "perforated-apps-virtualized": {"memory": "256MiB", "scale": "tiny", "programs": ["bfs"]},
+    "perforated-fragmentation": {
+        "memory": "256MiB",
+        "size": "16MiB",
+        "reads": 5000,
+        "ages": ["scattered:1", "full"],
+    },
     "perforated-breakdown": {
         "memory": "256MiB",
         "size": "16MiB",

@@ -35,6 +35,8 @@ EXPERIMENTS = [
     "perforated-random",
     "perforated-apps",
     "perforated-virtualized",
+    "perforated-apps-virtualized",
+    "perforated-fragmentation",
     "perforated-breakdown",
     "direct-segment-overhead",
     "direct-segment-scaling",
