@@ -1,5 +1,6 @@
 """Do sweeps survive what happens to long work, and run nothing twice?"""
 
+import contextlib
 import json
 import os
 import signal
@@ -256,6 +257,21 @@ def test_an_interrupt_says_how_to_carry_on(two_hundred, tmp_path, cli):
     assert not Store(folder).stale()
     workers = {event["pid"] for event in events(folder)}
     wait_until(lambda: not any(map(is_alive, workers)), "the workers ended")
+
+
+def test_what_an_interrupt_cut_short_is_no_result(trace, tmp_path, monkeypatch):
+    # As the engine does: the interrupt ends the run, and what ran is reported.
+    def run(specs, **options):
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+            options["progress"]([(0, 0)])
+        return ["part of a report"] * len(specs), 0
+
+    monkeypatch.setattr(contigua._engine, "run", run)
+    with pytest.raises(KeyboardInterrupt):
+        contigua.sweep(small(trace), tmp_path, workers=0)
+    assert not list((tmp_path / "points").iterdir())
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_two_sweeps_do_not_share_a_folder(trace, tmp_path):

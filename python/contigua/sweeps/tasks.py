@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from contigua import _engine
 from contigua.configs import file_digest
 from contigua.errors import ContiguaError
-from contigua.experiments.running import interruptible
+from contigua.experiments.running import run_whole
 from contigua.sweeps.store import Record, Store
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Outcome:
 
 def simulate(spec: _engine.RunSpec, trace: Path, trace_format: str = "contigua") -> str:
     """Replay a trace in one configuration, and return the report."""
-    reports, _ = _engine.run([spec], trace=trace, trace_format=trace_format, progress=interruptible)
+    reports, _ = run_whole([spec], trace=trace, trace_format=trace_format)
     return reports[0]
 
 
