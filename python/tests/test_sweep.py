@@ -546,7 +546,11 @@ def test_answers_have_the_form_that_is_asked_for(swept, cli, tmp_path):
     ]
     rows = [{"design": "perforated", "seed": 1}] * 2
     assert json.loads(cli("query", swept.folder, sql, "--format", "json").stdout) == rows
-    assert "perforated" in cli("query", swept.folder, sql).stdout
+    # A table has the beginnings of reports, and everything else whole.
+    table = cli("query", swept.folder, "from results").stdout
+    assert "design.translation.perforated.most_holes" in table and "…" in table
+    assert max(map(len, table.splitlines())) < 1100
+    assert "walk_references" in cli("query", swept.folder, "describe results").stdout
     file = tmp_path / "a.parquet"
     assert cli("query", swept.folder, sql, "-o", file).returncode == 0
     assert query(file, "from results").to_pylist() == rows
@@ -640,6 +644,32 @@ def test_mistakes_on_the_command_line(cli, tmp_path, two_hundred):
         ran = cli("sweep", *arguments)
         assert ran.returncode == 1 and expected in ran.stderr, ran.stderr
         assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("there", "expected"),
+    [
+        ({}, "has no workers; start some with `dask worker tcp://x`"),
+        ({"tcp://w": "0.0.1"}, "the worker at tcp://w has contigua 0.0.1, this is"),
+        ({"tcp://w": "none"}, "the worker at tcp://w has no contigua"),
+        ({"tcp://w": contigua.__version__}, None),
+    ],
+)
+def test_workers_need_this_version(there, expected):
+    class Client:
+        def wait_for_workers(self, count, timeout):
+            if len(there) < count:
+                raise TimeoutError
+
+        def run(self, function, on_error):
+            assert function() == contigua.__version__
+            return there
+
+    if expected is None:
+        cluster.check(Client(), "tcp://x")
+        return
+    with pytest.raises(SweepError, match=expected):
+        cluster.check(Client(), "tcp://x")
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda file: file.stem)

@@ -35,6 +35,8 @@ FILE = click.Path(path_type=Path)
 #: Rows of a table on a terminal, and different messages of failures, that are shown.
 ROWS = 40
 MESSAGES = 5
+#: Characters of a text that a table shows.
+WIDEST = 60
 #: What the shell expects of a command that was interrupted.
 INTERRUPTED = 130
 
@@ -133,7 +135,7 @@ def sweep_command(
         sys.exit(INTERRUPTED)
     _show_summary(folder)
     click.echo(done.sentence() + ".")
-    click.echo(f"Results: {folder}/results (Parquet); contigua query {folder} 'from results'")
+    click.echo(f"Results: {folder}/results (Parquet); contigua query {folder} 'describe results'")
     if done.failed:
         for message, times in done.failed.most_common(MESSAGES):
             click.echo(f"contigua: {times} failed: {message}", err=True)
@@ -258,7 +260,13 @@ def query_command(source: Path, sql: str, form: str | None, output: Path | None)
 
 
 def _rows(answer: pa.Table) -> list[list[str]]:
-    return [[_text(row[name]) for name in answer.column_names] for row in answer.to_pylist()]
+    rows = answer.to_pylist()
+    return [[_short(_text(row[name])) for name in answer.column_names] for row in rows]
+
+
+def _short(text: str) -> str:
+    """Keep whole reports out of tables; other forms have everything."""
+    return text if len(text) <= WIDEST else f"{text[: WIDEST - 1]}…"
 
 
 def _written(answer: pa.Table, form: str) -> str:

@@ -201,7 +201,9 @@ class _Reader:
                 raise SweepError(f"{where}: {count:,} points are more than {MOST_POINTS:,}")
             for values in itertools.product(*axes.values()):
                 chosen = dict(zip(axes, values, strict=True))
-                points.setdefault(json.dumps(chosen, sort_keys=True), self._point(chosen))
+                points.setdefault(
+                    json.dumps(chosen, sort_keys=True, default=str), self._point(chosen)
+                )
         whole = [
             dataclasses.replace(point, axes={name: point.axes.get(name) for name in names})
             for point in points.values()
