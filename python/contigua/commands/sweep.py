@@ -173,8 +173,11 @@ def _show_summary(folder: Path) -> None:
     if frame.empty:
         return
     margins = {name for name in frame if f"{name}_margin" in frame}
-    shown = [name for name in frame if not str(name).endswith("_margin")]
-    shown = [name for name in shown if name in margins or frame[name].astype(str).nunique() > 1]
+    names = [name for name in frame if not str(name).endswith("_margin") and name != "points"]
+    # What is the same in all rows tells none of them from another.
+    telling = [name for name in names if frame[name].astype(str).nunique() > 1]
+    figures = [name for name in telling if name in margins] or sorted(margins, key=names.index)
+    shown = [name for name in telling if name not in margins] + figures
     rows = []
     for row in frame.to_dict("records"):
         rows.append(
