@@ -404,6 +404,18 @@ def test_hardware_that_cannot_be_fails_its_points_and_no_others(trace, tmp_path)
     assert "65 entries do not divide" in failure["error"]
 
 
+def test_options_are_axes_that_hide_no_figure(trace, tmp_path):
+    spec = small(trace, designs="linux-thp")
+    spec["sweep"]["options"] = {"instructions": [100_000, 200_000], "holes": ["none"]}
+    spec["options"]["detail"] = "additive"
+    frame = contigua.sweep(spec, tmp_path, workers=0).to_pandas()
+    assert list(frame["options.instructions"]) == [100_000, 200_000]
+    # Whole blocks: a little less is executed.
+    assert all(frame["instructions"] <= frame["options.instructions"])
+    assert all(frame["instructions"] > 0.9 * frame["options.instructions"])
+    assert (frame["cycles"] > 0).all()
+
+
 # What is in the folder.
 
 
