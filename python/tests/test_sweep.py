@@ -16,6 +16,7 @@ import contigua
 from contigua import Age, Design, EngineError, RunOptions, Sweep, SweepError
 from contigua.sweeps import Store, cluster, look, make_plan
 from contigua.sweeps.sql import QueryError, query
+from contigua.sweeps.tasks import Task, run_at
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples" / "sweeps").glob("*.toml"))
@@ -677,6 +678,9 @@ def test_workers_need_this_version(there, expected):
             assert function() == contigua.__version__
             return there
 
+    # Those that come later say so at their first point.
+    late = run_at(Task("p", {}, "t", "contigua", {}, version="0.0.1"), "tcp://w", Path())
+    assert late.record.error.startswith("the worker tcp://w has contigua")
     if expected is None:
         cluster.check(Client(), "tcp://x")
         return
