@@ -1,5 +1,6 @@
 """Do sweeps survive what happens to long work, and run nothing twice?"""
 
+import contextlib
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ import contigua
 from contigua import Age, Design, EngineError, RunOptions, Sweep, SweepError
 from contigua.sweeps import Store, cluster, look, make_plan
 from contigua.sweeps.sql import QueryError, query
+from contigua.sweeps.tasks import Task, run_at
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples" / "sweeps").glob("*.toml"))
@@ -258,6 +260,21 @@ def test_an_interrupt_says_how_to_carry_on(two_hundred, tmp_path, cli):
     wait_until(lambda: not any(map(is_alive, workers)), "the workers ended")
 
 
+def test_what_an_interrupt_cut_short_is_no_result(trace, tmp_path, monkeypatch):
+    # As the engine does: the interrupt ends the run, and what ran is reported.
+    def run(specs, **options):
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+            options["progress"]([(0, 0)])
+        return ["part of a report"] * len(specs), 0
+
+    monkeypatch.setattr(contigua._engine, "run", run)
+    with pytest.raises(KeyboardInterrupt):
+        contigua.sweep(small(trace), tmp_path, workers=0)
+    assert not list((tmp_path / "points").iterdir())
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 def test_two_sweeps_do_not_share_a_folder(trace, tmp_path):
     store = Store(tmp_path)
     store.create()
@@ -386,6 +403,18 @@ def test_hardware_that_cannot_be_fails_its_points_and_no_others(trace, tmp_path)
     assert [axes["machine.tlb.l1d.4k.entries"] for axes in swept.results.axes] == [64]
     (failure,) = swept.failures
     assert "65 entries do not divide" in failure["error"]
+
+
+def test_options_are_axes_that_hide_no_figure(trace, tmp_path):
+    spec = small(trace, designs="linux-thp")
+    spec["sweep"]["options"] = {"instructions": [100_000, 200_000], "holes": ["none"]}
+    spec["options"]["detail"] = "additive"
+    frame = contigua.sweep(spec, tmp_path, workers=0).to_pandas()
+    assert list(frame["options.instructions"]) == [100_000, 200_000]
+    # Whole blocks: a little less is executed.
+    assert all(frame["instructions"] <= frame["options.instructions"])
+    assert all(frame["instructions"] > 0.9 * frame["options.instructions"])
+    assert (frame["cycles"] > 0).all()
 
 
 # What is in the folder.
@@ -530,7 +559,11 @@ def test_answers_have_the_form_that_is_asked_for(swept, cli, tmp_path):
     ]
     rows = [{"design": "perforated", "seed": 1}] * 2
     assert json.loads(cli("query", swept.folder, sql, "--format", "json").stdout) == rows
-    assert "perforated" in cli("query", swept.folder, sql).stdout
+    # A table has the beginnings of reports, and everything else whole.
+    table = cli("query", swept.folder, "from results").stdout
+    assert "design.translation.perforated.most_holes" in table and "…" in table
+    assert max(map(len, table.splitlines())) < 1100
+    assert "walk_references" in cli("query", swept.folder, "describe results").stdout
     file = tmp_path / "a.parquet"
     assert cli("query", swept.folder, sql, "-o", file).returncode == 0
     assert query(file, "from results").to_pylist() == rows
@@ -624,6 +657,35 @@ def test_mistakes_on_the_command_line(cli, tmp_path, two_hundred):
         ran = cli("sweep", *arguments)
         assert ran.returncode == 1 and expected in ran.stderr, ran.stderr
         assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("there", "expected"),
+    [
+        ({}, "has no workers; start some with `dask worker tcp://x`"),
+        ({"tcp://w": "0.0.1"}, "the worker at tcp://w has contigua 0.0.1, this is"),
+        ({"tcp://w": "none"}, "the worker at tcp://w has no contigua"),
+        ({"tcp://w": contigua.__version__}, None),
+    ],
+)
+def test_workers_need_this_version(there, expected):
+    class Client:
+        def wait_for_workers(self, count, timeout):
+            if len(there) < count:
+                raise TimeoutError
+
+        def run(self, function, on_error):
+            assert function() == contigua.__version__
+            return there
+
+    # Those that come later say so at their first point.
+    late = run_at(Task("p", {}, "t", "contigua", {}, version="0.0.1"), "tcp://w", Path())
+    assert late.record.error.startswith("the worker tcp://w has contigua")
+    if expected is None:
+        cluster.check(Client(), "tcp://x")
+        return
+    with pytest.raises(SweepError, match=expected):
+        cluster.check(Client(), "tcp://x")
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda file: file.stem)
