@@ -166,6 +166,7 @@ def test_the_experiment_shows_what_the_guard_is_for(tmp_path):
     assert values["moved_down"] >= 1
     assert values["unmovable_with"] < values["unmovable_without"]
     assert values["huge_gain"] > 0
+    assert values["failures"] == 0
     (sheet,) = result.outcome.sheets
-    assert [row[1] for row in sheet.rows] == ["without", "with"]
+    assert [head.partition(", ")[2] for head in sheet.heads] == ["", "without", "with the guard"]
     assert "<img" in (tmp_path / "index.html").read_text()
