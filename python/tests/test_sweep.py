@@ -696,6 +696,16 @@ def test_the_examples_are_well_formed(example, cli, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_script_that_its_workers_would_run_again_is_told(trace, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(f"import contigua\ncontigua.sweep({small(trace)!r}, 'out', workers=1)\n")
+    ran = subprocess.run(
+        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert ran.returncode != 0
+    assert 'below `if __name__ == "__main__":`' in ran.stderr.splitlines()[-1]
+
+
 def test_the_how_tos_script_runs(tmp_path):
     text = (ROOT / "docs" / "how-to" / "sweeps.md").read_text()
     (code,) = (block.split("```")[0] for block in text.split("```python\n")[1:])
