@@ -427,14 +427,18 @@ def test_damaged_files_are_said_and_made_again(trace, tmp_path):
     points = sorted((folder / "points").glob("*.json"))
     points[0].write_bytes(points[0].read_bytes()[:100])
     points[1].write_bytes(points[1].read_bytes().replace(b"walks", b"talks", 1))
-    (folder / "points" / f".{points[2].name}.999").write_text("half")
+    (half := folder / "points" / f".{points[2].name}.999").write_text("half")
+    os.utime(half, (0, 0))
     (folder / "sweep.json").write_text("{")
     (folder / "results" / "part-0.parquet").write_text("PAR1")
-    (folder / "traces" / "half.new").write_text("half")
+    for name in ("half.new", ".contigua-x.partial", "0123.trace", "0123.json"):
+        (folder / "traces" / name).write_text("half")
     said = Heard()
     swept = contigua.sweep(spec, folder, workers=0, listener=said)
     assert swept.results.to_json() == before
     assert sum("damaged; its point is run again" in line for line in said.lines) == 2
+    assert sum("damaged; its program is recorded again" in line for line in said.lines) == 1
+    assert not half.exists()
     assert "2 of 4" in said.lines
     ran = Counter(event["point"] for event in events(folder) if event["event"] == "finished")
     assert sorted(ran.values()) == [1, 1, 2, 2]
@@ -694,6 +698,16 @@ def test_the_examples_are_well_formed(example, cli, tmp_path):
     assert ran.returncode == 0, ran.stderr
     assert "points: " in ran.stdout and "to record" in ran.stdout
     assert not (tmp_path / "out").exists()
+
+
+def test_a_script_that_its_workers_would_run_again_is_told(trace, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(f"import contigua\ncontigua.sweep({small(trace)!r}, 'out', workers=1)\n")
+    ran = subprocess.run(
+        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert ran.returncode != 0
+    assert 'below `if __name__ == "__main__":`' in ran.stderr.splitlines()[-1]
 
 
 def test_the_how_tos_script_runs(tmp_path):

@@ -75,44 +75,58 @@ def connect(scheduler: str | None, workers: int | None) -> Iterator[Client]:
         When there is no scheduler, it has no workers, or theirs is another version.
     """
     # A second to import, which nothing else needs.
-    from distributed import Client, LocalCluster
     from distributed.utils import silence_logging_cmgr
 
     # What goes wrong is said here, once.
     with silence_logging_cmgr(logging.CRITICAL):
-        if scheduler is None:
-            with (
-                LocalCluster(
-                    n_workers=workers or len(os.sched_getaffinity(0)),
-                    threads_per_worker=1,
-                    processes=True,
-                    dashboard_address="127.0.0.1:0",
-                    silence_logs=logging.CRITICAL,
-                    preload=["contigua.sweeps.local_worker"],
-                ) as cluster,
-                Client(cluster) as client,
-            ):
-                try:
-                    yield client
-                except BaseException:
-                    # They would end their points first, which may take hours. Nothing is lost
-                    # with them: what is written is written whole.
-                    for nanny in cluster.workers.values():
-                        with contextlib.suppress(ProcessLookupError):
-                            if nanny.pid:
-                                os.kill(nanny.pid, signal.SIGKILL)
-                    raise
-            return
+        yield from _started(workers) if scheduler is None else _found(scheduler)
+
+
+def _started(workers: int | None) -> Iterator[Client]:
+    """Start workers here; they end with the client."""
+    from distributed import Client, LocalCluster
+
+    try:
+        cluster = LocalCluster(
+            n_workers=workers or len(os.sched_getaffinity(0)),
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address="127.0.0.1:0",
+            silence_logs=logging.CRITICAL,
+            preload=["contigua.sweeps.local_worker"],
+        )
+    except (OSError, RuntimeError, TimeoutError) as error:
+        raise SweepError(
+            f"workers could not be started ({error}); in a script, a sweep is run below "
+            '`if __name__ == "__main__":`, because workers import the script'
+        ) from error
+    with cluster, Client(cluster) as client:
         try:
-            client = Client(scheduler, timeout=PATIENCE, set_as_default=False)
-        except (OSError, TimeoutError, ValueError) as error:
-            raise SweepError(
-                f"no Dask scheduler answers at {scheduler}; start one with `dask scheduler`, "
-                "and workers with `dask worker ADDRESS`"
-            ) from error
-        with client:
-            check(client, scheduler)
             yield client
+        except BaseException:
+            # They would end their points first, which may take hours. Nothing is lost with them:
+            # what is written is written whole.
+            for nanny in cluster.workers.values():
+                with contextlib.suppress(ProcessLookupError):
+                    if nanny.pid:
+                        os.kill(nanny.pid, signal.SIGKILL)
+            raise
+
+
+def _found(scheduler: str) -> Iterator[Client]:
+    """Connect to a scheduler that is there."""
+    from distributed import Client
+
+    try:
+        client = Client(scheduler, timeout=PATIENCE, set_as_default=False)
+    except (OSError, TimeoutError, ValueError) as error:
+        raise SweepError(
+            f"no Dask scheduler answers at {scheduler}; start one with `dask scheduler`, "
+            "and workers with `dask worker ADDRESS`"
+        ) from error
+    with client:
+        check(client, scheduler)
+        yield client
 
 
 def check(client: Client, scheduler: str) -> None:
