@@ -132,12 +132,14 @@ def figures(kept: dict[Place, Kept], inputs: dict[str, Any]) -> Outcome:
         ),
         "outside_region": max(blocks_outside(sample) for sample in ours),
         "potential_linux_2m": mean(share(sample, "2m", "potential") for sample in finals(linux)),
+        "potential_linux_32m": mean(share(sample, "32m", "potential") for sample in finals(linux)),
         "potential_linux_1g": (
             max(share(sample, "1g", "potential") for sample in finals(linux))
             if ours[0]["contiguity"]["blocks_1g"]["total"]
             else None
         ),
         "potential_contiguitas_2m": least(of_movable_region(sample, "2m") for sample in ours),
+        "potential_contiguitas_32m": least(of_movable_region(sample, "32m") for sample in ours),
         "potential_contiguitas_1g": least(of_movable_region(sample, "1g") for sample in ours),
         "day_failures": float(day[-1]["events"]["server"]["failures_unmovable"]),
         "day_failures_atomic": float(day[-1]["events"]["server"]["failures_atomic"]),

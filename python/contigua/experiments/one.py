@@ -6,6 +6,7 @@ how it ended.
 
 from __future__ import annotations
 
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -23,6 +24,8 @@ IMPOSSIBLE = 3
 
 def main(name: str, scale: str, folder: str, jobs: str | None = None) -> int:
     """Run an experiment and return the exit status."""
+    # Whoever ends us ends the programs under study, too: an interrupt cleans up behind itself.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with FractionLine(name) as line:
             context = Context(Path(folder), int(jobs) if jobs else None, line)

@@ -271,6 +271,7 @@ def figures(
                 )
             ),
         }
+    values["partly"] = between(runs[STATIC, "random"].samples)
     notes = [
         f"{inputs['rounds']} rounds of {inputs['entries']} entries of {inputs['value_bytes']} "
         f"bytes over {inputs['connections']} connections, {inputs['depth']} requests on each at a "
@@ -305,6 +306,13 @@ def figures(
     ]
     sheets = [Sheet("Means over the run", heads, rows), _heap_sheet(runs, scale)]
     return Outcome(values, _pictures(runs), notes=notes, sheets=sheets)
+
+
+def between(samples: Sequence[Sample]) -> float | None:
+    """Return what of all free memory lies on huge pages that are in use in part, in percent."""
+    free = sum(one.heap.get("heap_free_mapped", 0) for one in samples)
+    whole = sum(one.heap.get("heap_cached", 0) for one in samples)
+    return 100 * (free - whole) / free if free else None
 
 
 def _scaled(value: float | None, scale: float) -> float | None:
@@ -347,6 +355,7 @@ def _pictures(runs: dict[tuple[str, str], Run]) -> Callable[[Page], None]:
             ("memory in huge pages, %", lambda one: one.coverage),
             ("resident, MB", lambda one: one.rss / MB),
         ]
+        _over_time(page, runs[STATIC, "random"].samples)
         for order in ORDERS:
             charts = [
                 (
@@ -367,3 +376,26 @@ def _pictures(runs: dict[tuple[str, str], Run]) -> Callable[[Page], None]:
             )
 
     return illustrate
+
+
+def _over_time(page: Page, samples: Sequence[Sample]) -> None:
+    """Draw figure 2: what is used, and what is free on huge pages that are in use in part."""
+    from contigua.pictures import lines_picture
+
+    curves: dict[str, Callable[[dict[str, int]], int]] = {
+        "used": lambda heap: heap.get("heap_used", 0),
+        "free between used": lambda heap: (
+            heap.get("heap_free_mapped", 0) - heap.get("heap_cached", 0)
+        ),
+        "free in whole huge pages": lambda heap: heap.get("heap_cached", 0),
+    }
+    seconds = [one.seconds for one in samples]
+    drawn = {
+        label: (seconds, [of(one.heap) / MB for one in samples]) for label, of in curves.items()
+    }
+    page.heading("Figure 2")
+    page.picture(
+        lines_picture([("MB", drawn)], "Memory of redis over time", "seconds"),
+        "Memory that redis's heap uses, and free memory on huge pages that are in use in part or "
+        "not at all, over time, with the static policy and entries removed at random.",
+    )
