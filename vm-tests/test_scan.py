@@ -11,7 +11,8 @@ from contigua_vm.medley import MEMORY_MIB, MOVABLE_MIB, play
 
 #: The kernel's figures, in frames: free by buddyinfo, and the rest by meminfo and slabinfo.
 FIGURES = """
-awk '{ for (i = 5; i <= NF; i++) n += $i * 2 ^ (i - 5) } END { print "free", n }' /proc/buddyinfo
+awk '{ for (i = w = 1; i + 4 <= NF; i++) { n += $(i + 4) * w; w *= 2 } }
+     END { print "free", n }' /proc/buddyinfo
 awk '/^PageTables/ { print "page_table", $2 / 4 }
      /^HugePages_Total/ { n = $2 } /^Hugepagesize/ { print "hugetlb", n * $2 / 4 }' /proc/meminfo
 awk 'NR > 2 { n += $6 * $15 } END { print "slab", n }' /proc/slabinfo

@@ -209,6 +209,16 @@ class Guest:
             raise VmError(f"{script!r} ended with {answer.code}: {answer.text}")
         return answer.text
 
+    def wait(self, condition: str, limit: float = 60) -> None:
+        """Wait until a shell's condition holds, by the guest's clock.
+
+        Raises
+        ------
+        VmError
+            When it does not within a limit of seconds.
+        """
+        self.check(f"until {condition}; do sleep 0.1; done", limit)
+
     def read(self, path: str) -> bytes:
         """Return a file of the guest."""
         answer = self.run(f"cat {path}")
