@@ -50,7 +50,7 @@ def figures(
     found: dict[str, dict[str, Values]], inputs: dict[str, Any], notes: list[str]
 ) -> Outcome:
     """Compute the tables and judge the claims."""
-    small, *_, segment = inputs["designs"]
+    small, huge, giant, segment = inputs["designs"]
     shares = {
         name: {design: data_walk_share(values) for design, values in by.items()}
         for name, by in found.items()
@@ -77,6 +77,10 @@ def figures(
         values[f"code_{name}"] = None if own is None else direct_segment.code_walk_share(own)
         values[f"writable_{name}"] = None if own is None else direct_segment.writable_share(own)
         values[f"inside_{name}"] = inside.get(name)
+    gradient = shares.get("cg")
+    values["cg_giant_over_huge"] = (
+        None if gradient is None else gradient[giant] / max(gradient[huge], 1e-6)
+    )
     rows = [
         [
             name,

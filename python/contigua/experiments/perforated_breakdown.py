@@ -104,7 +104,7 @@ def configuration(name: str) -> Sheet:
     rows = [
         ["processor", "x86, 2 GHz, one core", f"{machine['description']}, {machine['clock']}"],
         ["caches", "three levels", levels],
-        ["memory", "DDR, some channels", f"{cache['memory_latency']}, {cache['dram']['channels']}"],
+        ["memory", "DDR", f"{cache['memory_latency']}, {cache['dram']['channels']} channels"],
         ["L1 TLB", "arrays for 4 KB and for 2 MB", first],
         ["L2 TLB", "4 KB, 2 MB, perforated and bitmap entries together", second],
         ["structure caches", "one for each level, as Intel's", walks],
