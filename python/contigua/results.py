@@ -33,7 +33,14 @@ MOVES = (
 
 #: Columns of ``Report.summary`` that are not counts, by type; counts are integers.
 TEXTS = {"design", "machine", "age", "holes", "malloc"}
-REALS = {"ipc", "walk_share", "kernel_share", "unavailable_cycles", "huge_page_coverage"}
+REALS = {
+    "ipc",
+    "memory_share",
+    "walk_share",
+    "kernel_share",
+    "unavailable_cycles",
+    "huge_page_coverage",
+}
 REALS |= {"mean_huge_page_coverage"}
 REAL_ENDS = ("_mpki", "_mib")
 
@@ -95,6 +102,7 @@ class Report:
         dict
             Counts are events within the region of interest. ``*_mpki`` are misses per thousand
             instructions, ``walk_share`` is the share of cycles spent on page walks (0 to 1),
+            ``memory_share`` of those spent on waiting beyond the first-level caches,
             ``*_mib`` are sizes in units of 2**20 bytes. Times are ``None`` when only translation
             was simulated.
         """
@@ -124,6 +132,7 @@ class Report:
             "instructions": instructions,
             "cycles": time["cycles"] if time else None,
             "ipc": time["ipc"] if time else None,
+            "memory_share": _share(time, "data", "fetch"),
             "walk_share": _share(time, "walk"),
             "kernel_share": _share(time, "kernel"),
             "cores": len(r["cores"]) or None,
@@ -159,6 +168,7 @@ class Report:
             "collapses_failed": advice["collapses_failed"],
             "free_2m_blocks_before": r["contiguity_before"]["blocks_2m"]["free"],
             "free_2m_blocks_after": after["blocks_2m"]["free"],
+            "unmovable_2m_blocks_before": r["contiguity_before"]["blocks_2m"]["unmovable"],
             "unmovable_2m_blocks_after": after["blocks_2m"]["unmovable"],
             "blocks_2m": after["blocks_2m"]["total"],
             "pages_reclaimed": frames["frames_reclaimed_direct"]
@@ -170,11 +180,11 @@ class Report:
         }
 
 
-def _share(time: dict[str, Any] | None, part: str) -> float | None:
-    """Return the share of a part of the cycles in which cores were not idle."""
+def _share(time: dict[str, Any] | None, *parts: str) -> float | None:
+    """Return the share of parts of the cycles in which cores were not idle."""
     if time is None:
         return None
-    return float(time["breakdown"][part] / max(time["busy_cycles"], 1))
+    return float(sum(time["breakdown"][part] for part in parts) / max(time["busy_cycles"], 1))
 
 
 @dataclass(frozen=True)

@@ -131,6 +131,7 @@ def python_page() -> str:
     ]
     names = [name for name in contigua.__all__ if not name.startswith("__")]
     parts += [f"::: contigua.{name}" for name in sorted(names, key=str.lower)]
+    parts.append("::: contigua.plot")
     return "\n\n".join(parts) + "\n"
 
 
@@ -148,6 +149,17 @@ def pages() -> dict[str, str]:
 
 def repository_page(path: Path) -> str:
     """Return a page that shows a file of the repository."""
+    if path.suffix == ".ipynb":
+        return _notebook(json.loads(path.read_text()))
     languages = {".rs": "rust", ".py": "python", ".toml": "toml", ".sh": "sh"}
     language = languages.get(path.suffix, "text")
     return f"# {path.relative_to(ROOT)}\n\n````{language}\n{path.read_text().rstrip()}\n````\n"
+
+
+def _notebook(notebook: dict[str, Any]) -> str:
+    """Return a notebook as a page: its text, and its code, which is committed without outputs."""
+    parts = []
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+    return "\n\n".join(parts) + "\n"
