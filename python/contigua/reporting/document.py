@@ -138,11 +138,15 @@ def _keys(table: Table) -> str:
     """Return a table of keys and their values."""
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in table.heads)
     body = "".join(
-        "<tr>" + "".join(f"<td>{escape(cell.text)}</td>" for cell in row) + "</tr>"
-        for row in table.rows
+        # Keys may be broken after their dots.
+        f"<tr><td>{escape(key.text).replace('.', '.<wbr>')}</td>"
+        + "".join(f"<td>{escape(cell.text)}</td>" for cell in cells)
+        + "</tr>"
+        for key, *cells in table.rows
     )
+    kind = "keys pairs" if len(table.heads) == 2 else "keys"
     return (
-        f'<div class="wide" tabindex="0"><table class="keys" id="{table.name}"><thead><tr>{head}'
+        f'<div class="wide" tabindex="0"><table class="{kind}" id="{table.name}"><thead><tr>{head}'
         f"</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
