@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import dask
+import distributed  # noqa: F401 - it brings its settings, which dask.config.set forgets otherwise
 import pytest
 
 import contigua
