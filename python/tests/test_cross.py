@@ -58,6 +58,17 @@ def test_combinations_say_what_the_presets_say(tmp_path):
         assert designs.diff(paths[Combination.read(text)], preset) == [], text
 
 
+def test_no_scheme_or_placement_of_the_presets_is_forgotten(tmp_path):
+    possible, _ = combine(PLACEMENTS, PAGES, SCHEMES, ENVIRONMENTS)
+    paths = write_designs(possible, tmp_path)
+
+    def kinds(names):
+        resolved = [designs.resolve(name) for name in names]
+        return {key for one in resolved for key in (*one["translation"], *one["placement"])}
+
+    assert kinds(designs.names()) == kinds(paths.values())
+
+
 @pytest.mark.parametrize("text", ["linux", "linux 4k radix native x", "linux 8k radix", ""])
 def test_a_combination_that_is_not_on_the_axes_is_refused(text):
     with pytest.raises(CombinationError, match=r"none of|is not"):
