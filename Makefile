@@ -47,6 +47,7 @@ test-python: setup malloc-library workloads/bin/gups
 	scripts/require redis-benchmark redis-tools
 	scripts/require memcached memcached
 	scripts/require nginx nginx
+	scripts/require chromium chromium
 	$(BIN)/pytest --doctest-modules
 	$(BIN)/pytest vm-tests -m short
 
