@@ -11,7 +11,7 @@ SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Carg
 	malloc-library node deb site reference outputs lint fmt setup clean
 
 help:
-	@echo 'make demo   set up, run redis and a graph search on simulated servers, show the tables'
+	@echo 'make demo   set up, run redis on a fragmented server under five designs, and show a page'
 	@echo 'make test   set up, run all tests'
 	@echo 'make test-vm  run the tests in virtual machines under QEMU (minutes; needs the network once)'
 	@echo 'make soak   10^8 operations on the page allocator, a minute'
@@ -47,6 +47,7 @@ test-python: setup malloc-library workloads/bin/gups
 	scripts/require redis-benchmark redis-tools
 	scripts/require memcached memcached
 	scripts/require nginx nginx
+	scripts/require chromium chromium
 	$(BIN)/pytest --doctest-modules
 	scripts/require chromium chromium
 	$(BIN)/pytest

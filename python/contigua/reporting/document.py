@@ -14,7 +14,7 @@ import contigua
 from contigua.page import Page
 from contigua.reporting import tables
 from contigua.reporting.cases import Runs
-from contigua.reporting.plots import COLOURS, Plot, plots
+from contigua.reporting.plots import COLOURS, Plot, first_case, plots
 from contigua.reporting.sentences import headlines
 from contigua.reporting.tables import Cell, Table
 
@@ -37,8 +37,8 @@ def page_of(runs: Runs, *, title: str | None = None, inputs: Sequence[tuple[str,
     page = Page(title or default_title(runs), style=style())
     page.sentences(headlines(runs))
     drawn = plots(runs)
-    if len(runs.designs) > 1:
-        page.raw(_designs(runs))
+    if len(runs.designs) > 1 or len(runs.cases) > 1:
+        page.raw(_choices(runs))
     page.raw('<div class="plots">')
     for plot in drawn:
         page.raw(_figure(plot))
@@ -96,19 +96,32 @@ def _data(name: str) -> str:
     return (resources.files("contigua") / "data" / "report" / name).read_text()
 
 
-def _designs(runs: Runs) -> str:
-    boxes = "".join(
-        f'<label><input type="checkbox" value="{escape(design)}" checked> {escape(design)}</label>'
-        for design in runs.designs
-    )
-    return f'<fieldset class="designs"><legend>Show</legend>{boxes}</fieldset>'
+def _choices(runs: Runs) -> str:
+    """Return what a reader picks for all plots: designs, and one case or all."""
+    found = []
+    if len(runs.designs) > 1:
+        found += [
+            f'<label><input type="checkbox" value="{escape(design)}" checked> '
+            f"{escape(design)}</label>"
+            for design in runs.designs
+        ]
+    if len(runs.cases) > 1:
+        first = first_case(runs)
+        options = "".join(
+            f'<option value="{escape(case)}"{" selected" if case == first else ""}>'
+            f"{escape(case or 'all')}</option>"
+            for case in ("", *runs.cases)
+        )
+        found.append(
+            f'<label>Plots of <select class="case" autocomplete="off">{options}</select></label>'
+        )
+    return f'<fieldset class="choices"><legend>Show</legend>{"".join(found)}</fieldset>'
 
 
 def _figure(plot: Plot) -> str:
     return (
         f'<figure id="{plot.name}"><h2>{escape(plot.title)}</h2>'
-        f'<div class="plot" data-plot="{plot.name}" role="group" '
-        f'aria-label="{escape(plot.alternative)}"></div>'
+        f'<div class="plot" data-plot="{plot.name}"></div>'
         f"<figcaption>{escape(plot.alternative)} {escape(plot.caption)}</figcaption></figure>"
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from contigua.pictures import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, YELLOW
@@ -36,6 +36,12 @@ COLOURS = {
     "purple": (PURPLE, PURPLE),
     "yellow": ("#cdbf1b", YELLOW),
 }
+
+#: More runs than this are shown one case at a time.
+MANY = 40
+
+#: Units of thousands and millions on axes, but none of thousandths.
+TICK = "abs(datum.value) < 1000 ? format(datum.value, '~g') : format(datum.value, '~s')"
 
 #: Pixels from one row to the next.
 STEP = 24
@@ -83,7 +89,17 @@ class Choice:
 def plots(runs: Runs) -> list[Plot]:
     """Return the plots that the runs have figures for."""
     makers = (_cycles, _tlb_misses, _walks, _memory, _faults, _moved, _contiguity)
-    return [plot for plot in (make(runs) for make in makers) if plot is not None]
+    found = [plot for plot in (make(runs) for make in makers) if plot is not None]
+    # What Vega tells those who do not see it.
+    return [
+        replace(plot, spec={**plot.spec, "description": f"{plot.title}. {plot.alternative}"})
+        for plot in found
+    ]
+
+
+def first_case(runs: Runs) -> str:
+    """Return the case that plots show before a reader chooses one; empty for all of them."""
+    return next(iter(runs.cases)) if len(runs.all) > MANY else ""
 
 
 def coloured(spec: Spec, *, dark: bool = False) -> Spec:
@@ -167,7 +183,7 @@ def _spec(
     """
     parts = list(colours)
     heads = [
-        {"row": _row(index), "head": case, "design": "", "shown": 0}
+        {"row": _row(index), "head": case, "case": case, "design": "", "shown": 0}
         for index, case in enumerate(runs.cases)
         if case
     ]
@@ -187,7 +203,7 @@ def _spec(
                 "type": "quantitative",
                 "stack": "zero",
                 "title": unit,
-                "axis": {"format": "~s", "tickCount": 5},
+                "axis": {"labelExpr": TICK, "tickCount": 5},
             },
             "color": {
                 "field": "part",
@@ -236,6 +252,7 @@ def _spec(
         "autosize": {"type": "fit-x", "contains": "padding"},
         "params": [
             {"name": "hidden", "value": []},
+            {"name": "place", "value": first_case(runs)},
             *(
                 {
                     "name": choice.name,
@@ -252,6 +269,7 @@ def _spec(
         "data": {"values": [*heads, *indexed]},
         "transform": [
             {"filter": "indexof(hidden, datum.design) < 0"},
+            {"filter": "place === '' || datum.case === place"},
             *([{"filter": f"isValid(datum.head) || ({where})"}] if where else []),
             {"calculate": f"isValid(datum.head) ? 0 : {value}", "as": "shown"},
         ],

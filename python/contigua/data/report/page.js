@@ -29,7 +29,7 @@
     return (await vegaEmbed(box, spec, options)).view;
   });
   Promise.all(views).then((drawn) => {
-    const boxes = [...document.querySelectorAll(".designs input")];
+    const boxes = [...document.querySelectorAll(".choices input")];
     const hide = () => {
       const hidden = boxes.filter((box) => !box.checked).map((box) => box.value);
       for (const view of drawn) view.signal("hidden", hidden).runAsync();
@@ -40,6 +40,10 @@
     for (const box of boxes) box.addEventListener("change", hide);
     // A browser keeps what was ticked when a page is loaded again.
     if (boxes.some((box) => !box.checked)) hide();
+    const choice = document.querySelector(".choices .case");
+    if (choice) choice.addEventListener("change", () => {
+      for (const view of drawn) view.signal("place", choice.value).runAsync();
+    });
     // Paper has another width than the window.
     for (const event of ["beforeprint", "afterprint"]) {
       addEventListener(event, () => { for (const view of drawn) view.resize().run(); });
