@@ -8,7 +8,7 @@ SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Carg
 
 .PHONY: help demo test test-rust test-python test-vm vm-programs soak check-protocol check-malloc \
 	check-malloc-aarch64 check-programs miri experiments bench bench-malloc install-malloc \
-	malloc-library node deb site reference outputs lint fmt setup clean
+	malloc-library node deb site reference outputs first-time lint fmt setup clean
 
 help:
 	@echo 'make demo   set up, run redis on a fragmented server under five designs, and show a page'
@@ -28,6 +28,7 @@ help:
 	@echo 'make deb    build its Debian package'
 	@echo 'make site   build the documentation into site/ (python3 -m http.server -d site shows it)'
 	@echo 'make outputs  run the commands of the documentation again whose output it shows'
+	@echo 'make first-time  install into an environment of its own, run, draw: what somebody new does'
 	@echo 'make lint   check formatting, lints and types'
 	@echo 'make fmt    format everything'
 
@@ -135,6 +136,9 @@ install-malloc:
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' \
 		crates/malloc/contigua-malloc.pc.in \
 		> $(DESTDIR)$(PREFIX)/lib/pkgconfig/contigua-malloc.pc
+
+first-time:
+	scripts/first-time
 
 lint: $(VENV)/tools
 	cargo fmt --all --check
