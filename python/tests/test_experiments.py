@@ -400,7 +400,7 @@ def test_a_folder_that_cannot_be_made_is_one_clear_error(cli):
 
 
 def test_a_name_outside_the_registry_is_refused():
-    with pytest.raises(ExperimentError, match="there are contiguitas-fleet"):
+    with pytest.raises(ExperimentError, match="there are tlb-coverage"):
         find("../../etc/passwd")
 
 
