@@ -291,7 +291,7 @@ def misses(results: Source, *, by: Sequence[str] | None = None, width: Width = "
     --------
     >>> import pandas as pd
     >>> frame = pd.DataFrame({"design": ["linux-4k"], "l1d_tlb_mpki": [4.1], "l2_tlb_mpki": [2.7]})
-    >>> [axes.get_title() for axes in misses(frame).axes]
+    >>> [axes.get_title(loc="left") for axes in misses(frame).axes]
     ['L1 data TLB', 'L2 TLB']
     """
     panels = {"L1 data TLB": "l1d_tlb_mpki", "L2 TLB": "l2_tlb_mpki"}
