@@ -92,7 +92,7 @@ def live(
     *,
     version: str = "6.1",
     resident_mib: int = 100,
-    churn_mib: int = 200,
+    churn_mib: int = 0,
     burst_mib: int = 400,
     rate_mib: int = 10,
     progress: Callable[[str], None] = lambda _: None,
