@@ -8,10 +8,10 @@ SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Carg
 
 .PHONY: help demo test test-rust test-python test-vm vm-programs soak check-protocol check-malloc \
 	check-malloc-aarch64 check-programs miri experiments bench bench-malloc install-malloc \
-	malloc-library node deb site reference outputs lint fmt setup clean
+	malloc-library node deb site reference outputs first-time lint fmt setup clean
 
 help:
-	@echo 'make demo   set up, run redis and a graph search on simulated servers, show the tables'
+	@echo 'make demo   set up, run redis on a fragmented server under five designs, and show a page'
 	@echo 'make test   set up, run all tests'
 	@echo 'make test-vm  run the tests in virtual machines under QEMU (minutes; needs the network once)'
 	@echo 'make soak   10^8 operations on the page allocator, a minute'
@@ -28,6 +28,7 @@ help:
 	@echo 'make deb    build its Debian package'
 	@echo 'make site   build the documentation into site/ (python3 -m http.server -d site shows it)'
 	@echo 'make outputs  run the commands of the documentation again whose output it shows'
+	@echo 'make first-time  install into an environment of its own, run, draw: what somebody new does'
 	@echo 'make lint   check formatting, lints and types'
 	@echo 'make fmt    format everything'
 
@@ -47,7 +48,10 @@ test-python: setup malloc-library workloads/bin/gups
 	scripts/require redis-benchmark redis-tools
 	scripts/require memcached memcached
 	scripts/require nginx nginx
+	scripts/require chromium chromium
 	$(BIN)/pytest --doctest-modules
+	scripts/require chromium chromium
+	$(BIN)/pytest
 	$(BIN)/pytest vm-tests -m short
 
 test-vm: $(VENV)/tools vm-programs
@@ -133,6 +137,9 @@ install-malloc:
 		crates/malloc/contigua-malloc.pc.in \
 		> $(DESTDIR)$(PREFIX)/lib/pkgconfig/contigua-malloc.pc
 
+first-time:
+	scripts/first-time
+
 lint: $(VENV)/tools
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
@@ -185,6 +192,11 @@ $(VENV)/tools: pyproject.toml scripts/dependencies
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python scripts/dependencies > $(VENV)/requirements.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -r $(VENV)/requirements.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check 'maturin>=1.9,<2' 'mypy>=1.15' \
+		'pandas-stubs>=2.2' 'pytest>=8.3' 'ruff>=0.11' 'click>=8.1' 'matplotlib>=3.9' 'numpy>=1.26' 'pandas>=2.2' \
+		'pyarrow>=16' 'rich>=13.7' \
+		'jsonschema>=4.23' 'mkdocs-material>=9.6' 'mkdocstrings-python>=1.16' \
+		'playwright>=1.49' 'tomlkit>=0.13'
 	touch $@
 
 $(VENV)/installed: $(VENV)/tools $(SOURCES)

@@ -1,63 +1,65 @@
 #!/usr/bin/env python3
-"""Record what Debian's kernels say about every frame of a guest with a bit of everything in it.
+"""Record how many frames of Debian's kernels have which flags, in guests with a bit of everything.
 
-    vm-tests/record.py [VERSION...]
+    vm-tests/record.py [CONFIGURATION...]
 
-writes crates/live/tests/fixtures/linux-VERSION/: `kpageflags.zst` (the file's little-endian words),
-`iomem` and `zoneinfo`, and the kernel's own figures taken before and after it was read.
+writes crates/live/tests/recorded/linux-CONFIGURATION.txt, the output of ``contigua-node record``.
 """
 
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 
-import pyarrow
+from contigua_vm import Guest, Initramfs, kernel
+from contigua_vm.medley import MEMORY_MIB, MOVABLE_MIB, play
+from contigua_vm.programs import CHECKOUT, build_workloads, node_binary
 
-from contigua_vm import SUITES, Guest, Initramfs, kernel
-from contigua_vm.programs import CHECKOUT, build_workloads
-from contigua_vm.scatter import HUGE, Scatter
-
-FIXTURES = CHECKOUT / "crates" / "live" / "tests" / "fixtures"
-AROUND = ["meminfo", "buddyinfo", "vmstat", "slabinfo"]
-ONCE = ["iomem", "zoneinfo", "version", "cmdline"]
+RECORDED = CHECKOUT / "crates" / "live" / "tests" / "recorded"
 
 
-def record(version: str) -> None:
-    programs = build_workloads()
+@dataclass(frozen=True)
+class Configuration:
+    """A kernel, words for its command line, and what is done to it at first."""
+
+    version: str
+    options: str = ""
+    setting: str = "true"
+
+
+#: Cgroups of version 1: frames are charged to them in another way than to those of version 2.
+CGROUP_V1 = (
+    "umount /sys/fs/cgroup; mount -t cgroup -o memory cgroup /sys/fs/cgroup; "
+    "mkdir /sys/fs/cgroup/some; echo $PPID >/sys/fs/cgroup/some/cgroup.procs"
+)
+CONFIGURATIONS = {
+    "5.10": Configuration("5.10"),
+    "5.10-movablecore": Configuration("5.10", f"movablecore={MOVABLE_MIB}M"),
+    "6.1": Configuration("6.1"),
+    "6.1-movablecore": Configuration("6.1", f"movablecore={MOVABLE_MIB}M"),
+    "6.1-page-owner": Configuration("6.1", "page_owner=on"),
+    "6.1-cgroup-v1": Configuration("6.1", "", CGROUP_V1),
+    "6.1-thp-always": Configuration("6.1", "transparent_hugepage=always"),
+    "6.12": Configuration("6.12"),
+}
+
+
+def record(name: str) -> None:
+    """Boot a configuration and write what its frames look like."""
+    configuration = CONFIGURATIONS[name]
+    programs = {**build_workloads(), "contigua-node": node_binary()}
     with Guest(
-        kernel(version),
+        kernel(configuration.version),
         Initramfs(programs=programs),
-        memory_mib=512,
-        # Where two zones would have little each, reclaim of the second spins on newer kernels.
-        options="nokaslr" if version == "6.12" else "nokaslr movablecore=128M",
+        memory_mib=MEMORY_MIB,
+        options=f"nokaslr {configuration.options}",
     ) as guest:
-        scatter = Scatter(guest)
-        scatter.do("fill 260")
-        scatter.do("shed 24")
-        scatter.do("take mix 12 kernel")
-        guest.check(f"echo 4 >{HUGE}")
-        guest.run("echo always >/sys/kernel/mm/transparent_hugepage/enabled")
-        # A buffer of this size is in transparent huge pages.
-        guest.check("dd if=/dev/zero of=/dev/null bs=16M >/dev/null 2>&1 & sleep 3")
-        guest.check("killall -STOP dd; sleep 1")
-        # Reading the figures of each moment in one command leaves the guest little time to change.
-        guest.check(
-            "mkdir /run/before /run/after; cd /proc; "
-            f"cp {' '.join(AROUND)} /run/before; cat kpageflags >/run/kpageflags; "
-            f"cp {' '.join(AROUND)} /run/after"
-        )
-        folder = FIXTURES / f"linux-{version}"
-        for moment in ("before", "after"):
-            (folder / moment).mkdir(parents=True, exist_ok=True)
-            for name in AROUND:
-                (folder / moment / name).write_bytes(guest.read(f"/run/{moment}/{name}"))
-        for name in ONCE:
-            (folder / name).write_bytes(guest.read(f"/proc/{name}"))
-        flags = guest.read("/run/kpageflags")
-        packed = pyarrow.Codec("zstd", compression_level=19).compress(flags, asbytes=True)
-        (folder / "kpageflags.zst").write_bytes(packed)
-        print(f"{version}: {len(flags) // 8} frames in {len(packed)} bytes")
+        guest.check(configuration.setting)
+        play(guest)
+        text = guest.check("contigua-node record", limit=300)
+        (RECORDED / f"linux-{name}.txt").write_text(text)
+        print(f"{name}: {text.splitlines()[0]}, {len(text.splitlines())} lines", flush=True)
 
 
-for each in sys.argv[1:] or SUITES:
+for each in sys.argv[1:] or CONFIGURATIONS:
     record(each)

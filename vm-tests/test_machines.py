@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from contigua_vm import SUITES, Guest, GuestDied, Initramfs, VmError, kernel
@@ -21,10 +19,7 @@ def test_a_guest_boots_answers_and_takes_memory(linux):
         count = "ls -d /sys/devices/system/memory/memory* | wc -l"
         before = int(guest.check(count))
         guest.plug(256)
-        deadline = time.monotonic() + 30
-        while int(guest.check(count)) != before + 2 and time.monotonic() < deadline:
-            time.sleep(0.2)
-        assert int(guest.check(count)) == before + 2
+        guest.wait(f"[ $({count}) = {before + 2} ]")
         assert guest.check("cat /proc/pressure/memory").startswith("some avg10=")
         guest.assert_well()
 

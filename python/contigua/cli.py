@@ -19,6 +19,7 @@ from contigua._engine import EngineError, parse_duration
 from contigua.commands.age import age_command
 from contigua.commands.experiment import experiment_commands
 from contigua.commands.fleet import fleet_commands
+from contigua.commands.report import report_command
 from contigua.commands.sweep import query_command, sweep_command
 from contigua.errors import ContiguaError
 from contigua.files import check_writable, write_whole
@@ -362,6 +363,7 @@ cli.add_command(fleet_commands)
 cli.add_command(experiment_commands)
 cli.add_command(sweep_command)
 cli.add_command(query_command)
+cli.add_command(report_command)
 
 
 def main() -> None:

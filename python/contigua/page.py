@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Sequence
 from html import escape
 
@@ -35,10 +36,13 @@ class Page:
     ----------
     title
         The page's title.
+    style
+        CSS after the page's own.
     """
 
-    def __init__(self, title: str) -> None:
+    def __init__(self, title: str, style: str = "") -> None:
         self.title = title
+        self.style = style
         self.body: list[str] = []
 
     def heading(self, text: str) -> None:
@@ -48,6 +52,36 @@ class Page:
     def text(self, text: str) -> None:
         """Add a paragraph."""
         self.body.append(f"<p>{escape(text)}</p>")
+
+    def note(self, text: str, wanted: bool = True) -> None:
+        """Add a small remark, where it is wanted."""
+        if wanted:
+            self.body.append(f'<p class="note">{escape(text)}</p>')
+
+    def sentences(self, lines: Sequence[str]) -> None:
+        """Add what matters, as a list."""
+        items = "".join(f"<li>{escape(line)}</li>" for line in lines)
+        self.body.append(f'<ul class="matters">{items}</ul>')
+
+    def raw(self, html: str) -> None:
+        """Add HTML; its maker answers for what it escapes."""
+        self.body.append(html)
+
+    def fold(self, summary: str, html: str) -> None:
+        """Add HTML that is folded away until a reader opens it."""
+        self.body.append(f"<details><summary>{escape(summary)}</summary>{html}</details>")
+
+    def script(self, text: str) -> None:
+        """Add a script; nothing in it ends its element."""
+        harmless = re.sub("</(?=script)", r"<\\/", text, flags=re.IGNORECASE)
+        self.body.append(f"<script>{harmless}</script>")
+
+    def data(self, identity: str, text: str) -> None:
+        """Add JSON for scripts, which find it by its ``id``."""
+        harmless = text.replace("<", "\\u003c")
+        self.body.append(
+            f'<script type="application/json" id="{escape(identity)}">{harmless}</script>'
+        )
 
     def table(self, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Add a table, which scrolls sideways where a screen is narrow."""
@@ -89,7 +123,7 @@ class Page:
         return (
             '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-            f"<title>{escape(self.title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
+            f"<title>{escape(self.title)}</title>\n<style>{STYLE}{self.style}</style>\n</head>\n<body>\n"
             f"<h1>{escape(self.title)}</h1>\n" + "\n".join(self.body) + "\n</body>\n</html>\n"
         )
 

@@ -263,6 +263,8 @@ def bars_picture(
         axes = figure.subplots()
         _dress(axes, theme, up, "")
         width = 0.8 / max(1, len(bars))
+        # Shares of a percent need their digits.
+        is_small = max((max(values, default=0.0) for values in bars.values()), default=0.0) < 10
         for index, (label, values) in enumerate(bars.items()):
             places = [at + (index - (len(bars) - 1) / 2) * width for at in range(len(groups))]
             drawn = axes.bar(
@@ -272,7 +274,7 @@ def bars_picture(
                 label=label,
                 color=theme.lines[index % len(theme.lines)],
             )
-            axes.bar_label(drawn, fmt="%.0f", fontsize=8, color=theme.ink)
+            axes.bar_label(drawn, fmt="%.2g" if is_small else "%.0f", fontsize=8, color=theme.ink)
         axes.set_xticks(range(len(groups)), groups)
         _legend(figure, axes, theme, title)
         return _png(figure)

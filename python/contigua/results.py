@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from contigua import columns
@@ -14,6 +15,8 @@ from contigua.sizes import size_bytes
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
+
+    from contigua.reporting import Written
 
 MEBIBYTE = 1 << 20
 
@@ -290,6 +293,36 @@ class Results(Sequence[Report]):
     def to_json(self) -> str:
         """Return all reports as one JSON array, the same bytes for the same run."""
         return "[\n" + ",\n".join(report.json.rstrip("\n") for report in self.reports) + "\n]\n"
+
+    def report(
+        self, path: str | Path, *, formats: Sequence[str] = ("html",), title: str | None = None
+    ) -> Written:
+        """Write a page that shows the runs side by side, or its plots and numbers as files.
+
+        Parameters
+        ----------
+        path
+            The page; with other formats than ``"html"`` a folder, which is made.
+        formats
+            Some of ``"html"``, ``"png"``, ``"svg"`` and ``"csv"``.
+        title
+            The page's title; by default the programs and designs.
+
+        Returns
+        -------
+        Written
+            ``files``, and ``headlines``: what matters, in sentences.
+
+        Raises
+        ------
+        ReportError
+            When there is no run, or no such format.
+        FileError
+            When a file cannot be written.
+        """
+        from contigua.reporting import Input, write_report
+
+        return write_report([Input("", self)], Path(path), formats, title)
 
     def _repr_html_(self) -> str:
         if self.axes or len(self.reports) > SIDE_BY_SIDE or not self.reports:

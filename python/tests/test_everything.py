@@ -1,7 +1,12 @@
 """Are all figures of the papers accounted for, and do all experiments run whatever one does?"""
 
+import ast
 import json
+import subprocess
+import sys
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -91,6 +96,12 @@ def test_a_fingerprint_covers_the_code_that_a_module_imports():
         modules
     )
     assert "contigua.experiments.contiguitas_fleet" not in modules
+    # Docstrings decide no figure.
+    assert "paper 002, figures 4 and 5" not in ast.dump(
+        imported("contigua.experiments.subrelease_square_wave")[
+            "contigua.experiments.subrelease_square_wave"
+        ]
+    )
     one = find(QUICK)
     assert fingerprint(one, "quick") == fingerprint(one, "quick") != fingerprint(one, "full")
 
@@ -122,6 +133,8 @@ def test_the_account_has_every_figure_and_why_it_differs():
     for item in read_catalogue(definitions()).items:
         assert f"| {item.paper} | {item.number} |" in text
     assert told(entry()) == "1 reproduced, 1 same shape, 1 differs"
+    apart = replace(find(QUICK), apart="it takes an hour")
+    assert told(Entry(apart, None, None, True)) == "left out: it takes an hour"
     assert text == document([entry(), *others], read_catalogue(definitions()), "quick")
 
 
@@ -138,6 +151,33 @@ def test_all_are_run_and_accounted_for_by_one_command(cli, tmp_path):
     assert "(kept)" in again.stderr
     assert (tmp_path / "account.md").read_text() == text
     assert "(kept)" not in run_all("--again").stderr
+
+
+def children(pid):
+    try:
+        return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def test_an_experiment_ends_with_the_command_that_runs_it(tmp_path):
+    command = [sys.executable, "-m", "contigua.cli", "experiment", "run", "all"]
+    command += ["--only", "contiguitas-fleet"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as running:
+        while not children(running.pid):
+            assert running.poll() is None
+            time.sleep(0.05)
+        (one,) = children(running.pid)
+        running.terminate()
+        said = running.stderr.read()
+        assert running.wait() != 0
+    assert "Traceback" not in said
+    # Wherever the signal met it.
+    end = time.monotonic() + 60
+    while Path(f"/proc/{one}").exists():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert not (tmp_path / "contigua-results/all-quick/contiguitas-fleet/run.json").exists()
 
 
 @pytest.mark.parametrize(

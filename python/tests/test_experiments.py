@@ -15,6 +15,7 @@ from contigua.experiments import (
     EXPERIMENTS,
     Context,
     ExperimentError,
+    direct_segment,
     find,
     perforated,
     run_experiment,
@@ -28,6 +29,7 @@ from contigua.experiments import migration_apps as apps
 from contigua.experiments import migration_downtime as downtime
 from contigua.experiments.base import Figure, Outcome, Result
 from contigua.experiments.native import SWITCH, chosen, find_library
+from contigua.experiments.programs import catalogue
 from contigua.experiments.redis_build import find_redis
 from contigua.experiments.running import (
     Cell,
@@ -91,6 +93,13 @@ TINY = {
         "size": "16MiB",
         "reads": 5000,
         "fractions": [0.1],
+    },
+    "perforated-apps-virtualized": {"memory": "256MiB", "scale": "tiny", "programs": ["bfs"]},
+    "perforated-fragmentation": {
+        "memory": "256MiB",
+        "size": "16MiB",
+        "reads": 5000,
+        "ages": ["scattered:1", "full"],
     },
     "perforated-breakdown": {
         "memory": "256MiB",
@@ -411,7 +420,7 @@ def test_a_folder_that_cannot_be_made_is_one_clear_error(cli):
 
 
 def test_a_name_outside_the_registry_is_refused():
-    with pytest.raises(ExperimentError, match="there are contiguitas-fleet"):
+    with pytest.raises(ExperimentError, match=f"there are {EXPERIMENTS[0]}"):
         find("../../etc/passwd")
 
 
@@ -422,6 +431,53 @@ def report(cycles=1000, walk=100, **values):
         "classified": {"data_walks": 200, "inside": 150},
         **values,
     }
+
+
+def course(memory, eligible):
+    """A report of a run of a thousand instructions, a hundred from one point to the next."""
+    return {
+        "executed": {"instructions": 1000},
+        "memory_course": {
+            "instructions": list(range(100, 100 * len(memory) + 100, 100)),
+            "resident": memory,
+            "eligible": eligible,
+        },
+    }
+
+
+def test_the_table_of_the_machine_compares_sizes():
+    sheet, same = direct_segment.machine_table("sandy-bridge")
+    assert same == 100
+    assert ["l1d TLB, 1g", "4 entries, 4 ways", "4 entries, 4 ways"] in sheet.rows
+    # Skylake's first level has the same arrays but one, and a larger second level.
+    assert direct_segment.machine_table("skylake")[1] == pytest.approx(100 * 4 / 6)
+
+
+def test_writable_memory_is_the_mean_over_the_run():
+    assert direct_segment.writable_share(course([100, 200, 0], [50, 150, 0])) == pytest.approx(62.5)
+    assert direct_segment.writable_share(course([100], [])) is None
+
+
+def test_memory_has_settled_from_nine_tenths_of_the_peak_on():
+    assert direct_segment.settled_share(course([10, 50, 89, 90, 100], [])) == pytest.approx(60)
+    assert direct_segment.settled_share(course([100, 10, 20], [])) == pytest.approx(90)
+    assert direct_segment.settled_share(course([100], [])) is None
+
+
+def test_a_run_tells_writable_memory_where_misses_are_classified():
+    options = RunOptions(memory="256MiB", detail="translation")
+    program = catalogue("tiny")["gups"]
+    (plain,) = run_cells(program, [Cell("linux-4k")], options).values()
+    assert plain["memory_course"]["eligible"] == []
+    classified = replace(options, classify_misses=True)
+    (told,) = run_cells(program, [Cell("linux-4k")], classified).values()
+    memory = told["memory_course"]
+    assert memory["resident"] == plain["memory_course"]["resident"]
+    assert len(memory["eligible"]) == len(memory["resident"]) > 1
+    pairs = list(zip(memory["eligible"], memory["resident"], strict=True))
+    assert all(0 < inside < whole for inside, whole in pairs)
+    # Its table has a mebibyte; code and constants are files' memory.
+    assert pairs[-1][0] >= 1 << 20
 
 
 def test_the_linear_model_is_that_of_the_paper():

@@ -1,5 +1,6 @@
 """Do sweeps survive what happens to long work, and run nothing twice?"""
 
+import contextlib
 import json
 import os
 import signal
@@ -8,13 +9,17 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
+import dask
+import distributed  # noqa: F401 - it brings its settings, which dask.config.set forgets otherwise
 import pytest
 
 import contigua
 from contigua import Age, Design, EngineError, RunOptions, Sweep, SweepError
-from contigua.sweeps import Store, look, make_plan
+from contigua.sweeps import Store, cluster, look, make_plan
 from contigua.sweeps.sql import QueryError, query
+from contigua.sweeps.tasks import Task, run_at
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples" / "sweeps").glob("*.toml"))
@@ -76,11 +81,12 @@ def wait_until(true, what):
     return found
 
 
-def finished(folder, count):
-    wait_until(
-        lambda: sum(event["event"] == "finished" for event in events(folder)) >= count,
-        f"{count} points were finished",
-    )
+def finished(folder, count, client):
+    def so_many():
+        assert client.poll() is None, client.communicate()
+        return sum(event["event"] == "finished" for event in events(folder)) >= count
+
+    wait_until(so_many, f"{count} points were finished")
 
 
 def kill_a_busy_worker(folder):
@@ -131,9 +137,9 @@ def test_a_killed_worker_and_a_killed_client_cost_nothing_that_was_finished(
 ):
     folder = tmp_path / "out"
     client = start(two_hundred, "-o", folder, "--workers", 2)
-    finished(folder, 20)
+    finished(folder, 20, client)
     kill_a_busy_worker(folder)
-    finished(folder, 60)
+    finished(folder, 60, client)
     client.kill()
     client.wait()
     workers = {event["pid"] for event in events(folder)}
@@ -161,10 +167,10 @@ def scheduler(tmp_path_factory):
     where = folder / "scheduler.json"
     common = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     dask = [sys.executable, "-m", "distributed.cli.dask_scheduler"]
-    quiet = ["--port", "0", "--no-dashboard", "--scheduler-file", where]
+    quiet = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", where]
     one = subprocess.Popen([*dask, *quiet], **common)
     dask = [sys.executable, "-m", "distributed.cli.dask_worker", "--scheduler-file", where]
-    quiet = ["--no-dashboard", "--nworkers", "2", "--nthreads", "1"]
+    quiet = ["--host", "127.0.0.1", "--no-dashboard", "--nworkers", "2", "--nthreads", "1"]
     quiet += ["--local-directory", folder, "--memory-limit", "0"]
     two = subprocess.Popen([*dask, *quiet], **common)
     try:
@@ -181,9 +187,9 @@ def test_the_same_on_a_scheduler_in_another_process(two_hundred, tmp_path, cli, 
     address, _ = scheduler
     folder = tmp_path / "out"
     client = start(two_hundred, "-o", folder, "--scheduler", address)
-    finished(folder, 20)
+    finished(folder, 20, client)
     kill_a_busy_worker(folder)
-    finished(folder, 60)
+    finished(folder, 60, client)
     client.kill()
     client.wait()
     # Workers live on, and may end what they are at: that is kept as well.
@@ -192,6 +198,39 @@ def test_the_same_on_a_scheduler_in_another_process(two_hundred, tmp_path, cli, 
     before = int(ended.stdout.split(" were finished before")[0].split()[-1])
     assert 60 <= before < 200
     check_two_hundred(folder, interrupted=3)
+
+
+def test_a_point_that_kills_its_workers_fails_and_no_other_does(trace, tmp_path, monkeypatch):
+    ordinary = cluster.run_task
+
+    # Within the test, so that Dask sends its code.
+    def run_task(task):
+        if task.spec["design_name"] == "linux-4k":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return ordinary(task)
+
+    monkeypatch.setattr(cluster, "run_task", run_task)
+    # The second waits on the worker that the first one kills. Two of these are enough here.
+    with dask.config.set({"distributed.scheduler.allowed-failures": 1}):
+        swept = contigua.sweep(small(trace), tmp_path, workers=1)
+    assert [report.design for report in swept.results] == ["linux-thp"]
+    (failure,) = swept.failures
+    assert failure["design"] == "linux-4k" and "every worker died" in failure["error"]
+
+
+def test_a_sweep_does_not_wait_for_ever_for_workers(trace, tmp_path):
+    class Client:
+        """A client whose workers have all died, and whose tasks never end."""
+
+        def nthreads(self):
+            return {}
+
+        def submit(self, function, task, key, pure):
+            return SimpleNamespace(add_done_callback=lambda called: None)
+
+    task = Task("p", {}, "t", "contigua", {})
+    with pytest.raises(SweepError, match="no worker is left, and none came for 0 s"):
+        list(cluster.Runner(Client(), [task], patience=0.0).outcomes())
 
 
 def test_workers_that_do_not_see_the_folder_are_sent_the_trace(trace, tmp_path, scheduler):
@@ -227,7 +266,7 @@ def test_snapshots_are_sent_and_reports_do_not_tell(trace, tmp_path, scheduler):
 def test_an_interrupt_says_how_to_carry_on(two_hundred, tmp_path, cli):
     folder = tmp_path / "out"
     client = start(two_hundred, "-o", folder, "--workers", 2, start_new_session=True)
-    finished(folder, 5)
+    finished(folder, 5, client)
     # As a terminal does: to the whole group.
     os.killpg(client.pid, signal.SIGINT)
     _, errors = client.communicate(timeout=PATIENCE)
@@ -239,6 +278,21 @@ def test_an_interrupt_says_how_to_carry_on(two_hundred, tmp_path, cli):
     assert not Store(folder).stale()
     workers = {event["pid"] for event in events(folder)}
     wait_until(lambda: not any(map(is_alive, workers)), "the workers ended")
+
+
+def test_what_an_interrupt_cut_short_is_no_result(trace, tmp_path, monkeypatch):
+    # As the engine does: the interrupt ends the run, and what ran is reported.
+    def run(specs, **options):
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+            options["progress"]([(0, 0)])
+        return ["part of a report"] * len(specs), 0
+
+    monkeypatch.setattr(contigua._engine, "run", run)
+    with pytest.raises(KeyboardInterrupt):
+        contigua.sweep(small(trace), tmp_path, workers=0)
+    assert not list((tmp_path / "points").iterdir())
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_two_sweeps_do_not_share_a_folder(trace, tmp_path):
@@ -363,6 +417,26 @@ def test_a_point_that_fails_again_stays_failed_until_it_is_told(trace, tmp_path)
     assert len(events(tmp_path / "out")) == 8
 
 
+def test_hardware_that_cannot_be_fails_its_points_and_no_others(trace, tmp_path):
+    spec = small(trace, designs="linux-thp", machine={"tlb.l1d.4k.entries": [64, 65]})
+    swept = contigua.sweep(spec, tmp_path, workers=0)
+    assert [axes["machine.tlb.l1d.4k.entries"] for axes in swept.results.axes] == [64]
+    (failure,) = swept.failures
+    assert "65 entries do not divide" in failure["error"]
+
+
+def test_options_are_axes_that_hide_no_figure(trace, tmp_path):
+    spec = small(trace, designs="linux-thp")
+    spec["sweep"]["options"] = {"instructions": [100_000, 200_000], "holes": ["none"]}
+    spec["options"]["detail"] = "additive"
+    frame = contigua.sweep(spec, tmp_path, workers=0).to_pandas()
+    assert list(frame["options.instructions"]) == [100_000, 200_000]
+    # Whole blocks: a little less is executed.
+    assert all(frame["instructions"] <= frame["options.instructions"])
+    assert all(frame["instructions"] > 0.9 * frame["options.instructions"])
+    assert (frame["cycles"] > 0).all()
+
+
 # What is in the folder.
 
 
@@ -373,14 +447,18 @@ def test_damaged_files_are_said_and_made_again(trace, tmp_path):
     points = sorted((folder / "points").glob("*.json"))
     points[0].write_bytes(points[0].read_bytes()[:100])
     points[1].write_bytes(points[1].read_bytes().replace(b"walks", b"talks", 1))
-    (folder / "points" / f".{points[2].name}.999").write_text("half")
+    (half := folder / "points" / f".{points[2].name}.999").write_text("half")
+    os.utime(half, (0, 0))
     (folder / "sweep.json").write_text("{")
     (folder / "results" / "part-0.parquet").write_text("PAR1")
-    (folder / "traces" / "half.new").write_text("half")
+    for name in ("half.new", ".contigua-x.partial", "0123.trace", "0123.json"):
+        (folder / "traces" / name).write_text("half")
     said = Heard()
     swept = contigua.sweep(spec, folder, workers=0, listener=said)
     assert swept.results.to_json() == before
     assert sum("damaged; its point is run again" in line for line in said.lines) == 2
+    assert sum("damaged; its program is recorded again" in line for line in said.lines) == 1
+    assert not half.exists()
     assert "2 of 4" in said.lines
     ran = Counter(event["point"] for event in events(folder) if event["event"] == "finished")
     assert sorted(ran.values()) == [1, 1, 2, 2]
@@ -505,7 +583,11 @@ def test_answers_have_the_form_that_is_asked_for(swept, cli, tmp_path):
     ]
     rows = [{"design": "perforated", "seed": 1}] * 2
     assert json.loads(cli("query", swept.folder, sql, "--format", "json").stdout) == rows
-    assert "perforated" in cli("query", swept.folder, sql).stdout
+    # A table has the beginnings of reports, and everything else whole.
+    table = cli("query", swept.folder, "from results").stdout
+    assert "design.translation.perforated.most_holes" in table and "…" in table
+    assert max(map(len, table.splitlines())) < 1100
+    assert "walk_references" in cli("query", swept.folder, "describe results").stdout
     file = tmp_path / "a.parquet"
     assert cli("query", swept.folder, sql, "-o", file).returncode == 0
     assert query(file, "from results").to_pylist() == rows
@@ -562,10 +644,6 @@ def test_a_file_of_run_is_asked_the_same_way(swept, trace, cli, tmp_path):
             {"sweep": {"designs": "perforated", "design": {"translation.perforated.filter": 3}}},
             "translation.perforated.filter = 3: .*unknown field `filter`",
         ),
-        (
-            {"sweep": {"designs": "linux-thp", "machine": {"tlb.l1d.4k.entries": [64, 65]}}},
-            "65 entries do not divide",
-        ),
         ({"sweep": {"designs": "linux-thp", "options": {"cores": [1, 65]}}}, "cores"),
         (
             {
@@ -605,9 +683,62 @@ def test_mistakes_on_the_command_line(cli, tmp_path, two_hundred):
         assert "Traceback" not in ran.stderr
 
 
+@pytest.mark.parametrize(
+    ("there", "expected"),
+    [
+        ({}, "has no workers; start some with `dask worker tcp://x`"),
+        ({"tcp://w": "0.0.1"}, "the worker at tcp://w has contigua 0.0.1, this is"),
+        ({"tcp://w": "none"}, "the worker at tcp://w has no contigua"),
+        ({"tcp://w": contigua.__version__}, None),
+    ],
+)
+def test_workers_need_this_version(there, expected):
+    class Client:
+        def wait_for_workers(self, count, timeout):
+            if len(there) < count:
+                raise TimeoutError
+
+        def run(self, function, on_error):
+            assert function() == contigua.__version__
+            return there
+
+    # Those that come later say so at their first point.
+    late = run_at(Task("p", {}, "t", "contigua", {}, version="0.0.1"), "tcp://w", Path())
+    assert late.record.error.startswith("the worker tcp://w has contigua")
+    if expected is None:
+        cluster.check(Client(), "tcp://x")
+        return
+    with pytest.raises(SweepError, match=expected):
+        cluster.check(Client(), "tcp://x")
+
+
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda file: file.stem)
 def test_the_examples_are_well_formed(example, cli, tmp_path):
     ran = cli("sweep", example, "-o", tmp_path / "out", "--dry-run")
     assert ran.returncode == 0, ran.stderr
     assert "points: " in ran.stdout and "to record" in ran.stdout
     assert not (tmp_path / "out").exists()
+
+
+def test_a_script_that_its_workers_would_run_again_is_told(trace, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(f"import contigua\ncontigua.sweep({small(trace)!r}, 'out', workers=1)\n")
+    ran = subprocess.run(
+        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert ran.returncode != 0
+    assert 'below `if __name__ == "__main__":`' in ran.stderr.splitlines()[-1]
+
+
+def test_the_how_tos_script_runs(tmp_path):
+    text = (ROOT / "docs" / "how-to" / "sweeps.md").read_text()
+    (code,) = (block.split("```")[0] for block in text.split("```python\n")[1:])
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    ran = subprocess.run(
+        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr == ""
+    assert "page_faults_margin" in ran.stdout or "..." in ran.stdout
+    assert len(Sweep(tmp_path / "contigua-results" / "few").results) == 12

@@ -1,9 +1,9 @@
 """The commands in the documentation: found, run, and their output written under them.
 
-Before each block of commands stands a comment, `<!-- run -->` or `<!-- not run: WHY -->`. In a
-block `console`, what follows a command's `$ ` line up to the next one is its output; a
-here-document belongs to its command. A block `python` is a program of its own. The blocks of a page
-run one after another in one folder, which looks like the repository's top.
+Before each block `console` stands a comment, `<!-- run -->` or `<!-- not run: WHY -->`. In it, what
+follows a command's `$ ` line up to the next one is its output; a here-document belongs to its
+command. A block `python` under `<!-- run -->` is a program of its own. The blocks of a page run one
+after another in one folder, which looks like the repository's top.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Block:
     kind
         ``console`` or ``python``.
     verdict
-        ``run``, ``not run: WHY``, or nothing, which a test does not allow.
+        ``run``, ``not run: WHY``, or nothing, which a test allows for Python only.
     span
         Where its body lies in the page.
     """

@@ -6,7 +6,7 @@ Nothing that is generated is committed, so nothing can be out of date.
 from __future__ import annotations
 
 import re
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from posixpath import normpath, relpath
 from typing import Any
 
@@ -30,9 +30,12 @@ LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#\s:]+)(#[^)]*)?\)")
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Leave pages that were not written yet out of the navigation."""
-    missing = {page for page in WRITTEN_LATER if not (Path(config.docs_dir) / page).exists()}
-    config.nav = _without(config.nav, missing)
+    config.nav = _without(config.nav, _missing())
     return config
+
+
+def _missing() -> set[str]:
+    return {page for page in WRITTEN_LATER if not (ROOT / "docs" / page).exists()}
 
 
 def _without(nav: Any, missing: set[str]) -> Any:  # noqa: ANN401 - lists and dictionaries
@@ -48,6 +51,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Add generated pages, pages from the repository's top, and files that pages link to."""
     texts = {file.src_uri: file.content_string for file in files.documentation_pages()}
     added = pages()
+    texts |= added
     for source, page in TOP.items():
         added[page] = texts[page] = _moved((ROOT / source).read_text(), source, page)
     for page, text in texts.items():
@@ -59,7 +63,10 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:  # noqa: ANN401 - as mkdocs has it
-    """Let links to files of the repository lead to the pages that show them."""
+    """Let links to files of the repository lead to the pages that show them.
+
+    A line that leads to a page that was not written yet is left out.
+    """
     uri = page.file.src_uri
 
     def replace(match: re.Match[str]) -> str:
@@ -69,6 +76,9 @@ def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:  # noqa: AN
         target = TOP.get(path, f"source/{path}.md")
         return f"[{match[1]}]({relpath(target, PurePosixPath(uri).parent)}{match[3] or ''})"
 
+    for missing in _missing():
+        link = f"]({relpath(missing, PurePosixPath(uri).parent)})"
+        markdown = "\n".join(line for line in markdown.splitlines() if link not in line)
     return LINK.sub(replace, markdown)
 
 

@@ -25,7 +25,7 @@ Schema = dict[str, Any]
 #: Types that a file writes as text or as a plain count: what the reference calls them.
 QUANTITIES = {
     "Bytes": ("size", 'such as `"64MiB"`'),
-    "Nanoseconds": ("duration", 'such as `"80ns"`, `"2us"`, `"10ms"`, `"60s"`'),
+    "Nanoseconds": ("duration", 'such as `"10ms"`'),
     "Megahertz": ("frequency", 'such as `"2.1GHz"`'),
     "Cycles": ("integer, cycles", ""),
 }
@@ -146,7 +146,7 @@ class Reference:
         if path:
             parts.append(prose(schema.get("description", "")))
         if file := self.essays.get(".".join(path)):
-            parts.append(f"{module_comment(file)}\n\n(`{file}`)")
+            parts.append(f"{module_comment(file)}\n\n([`{file}`](../../{file}))")
         for source in self.sources:
             if path:
                 parts += [f"*{source.name}*: {text}" for text in source.comments(path)]
@@ -171,7 +171,7 @@ class Reference:
         elif key in table.get("required", []):
             default = "required"
         else:
-            default = _default(schema)
+            default = self._default(schema)
         facts = " · ".join(fact for fact in (kind, default) if fact)
         text = prose(schema.get("description") or "").replace("\n", "\n    ")
         lines = [f"`{key}` <small>{facts}</small>", f":   {text}"]
@@ -190,9 +190,11 @@ class Reference:
             kind, example = QUANTITIES[name]
             return f"{kind}{', ' if example else ''}{example}", []
         if values := _alternatives(resolved):
+            about = prose(resolved.get("description", "")) if name else ""
             kind = "one of " + ", ".join(f"`{_toml(value)}`" for value, _ in values)
             told = [(value, text) for value, text in values if text]
-            return kind, ["", *(f"- `{_toml(value)}`: {prose(text)}" for value, text in told)]
+            meanings = [f"- `{_toml(value)}`: {prose(text)}" for value, text in told]
+            return kind, [about.replace("\n", " "), "", *meanings]
         if "properties" in resolved or "oneOf" in resolved or resolved.get("type") == "object":
             return self._table(path, resolved, name, "[{}]", "table"), []
         if _types(resolved) == ["array"]:
@@ -203,6 +205,19 @@ class Reference:
             return f"array of {self._type(path, resolved['items'])[0]}", []
         kinds = {"integer": "integer", "number": "number", "boolean": "`true` or `false`"}
         return " or ".join(kinds.get(kind, kind) for kind in _types(resolved)), []
+
+    def _default(self, schema: Schema) -> str:
+        default = schema.get("default")
+        if default is None or default == []:
+            return "none by default"
+        if not isinstance(default, dict):
+            return f"default `{_toml(default)}`"
+        table, _ = self._resolve(schema)
+        if "oneOf" in table:
+            return f"default `{next(iter(default))}`"
+        usual = {key: value.get("default") for key, value in table.get("properties", {}).items()}
+        other = {key: value for key, value in default.items() if value != usual.get(key)}
+        return f"default `{_toml(other)}`" if other else "defaults as in the table"
 
     def _table(
         self, path: list[str], schema: Schema, name: str | None, mark: str, kind: str
@@ -235,17 +250,7 @@ def _alternatives(schema: Schema) -> list[tuple[Any, str]]:
     return alternatives
 
 
-def _default(schema: Schema) -> str:
-    default = schema.get("default")
-    if default is None or default == []:
-        return "none by default"
-    if isinstance(default, dict):
-        names = list(default)
-        if len(names) == 1 and isinstance(default[names[0]], dict):
-            return f"default `{names[0]}`"
-        return "defaults below"
-    return f"default `{_toml(default)}`"
-
-
 def _toml(value: Any) -> str:  # noqa: ANN401 - JSON
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {_toml(inner)}" for key, inner in value.items()) + " }"
     return json.dumps(value)

@@ -24,8 +24,6 @@ from contigua_vm.kernels import Kernel
 BOOT = 300.0
 #: Seconds beyond a command's own limit until its answer must have come.
 GRACE = 900.0
-#: Seconds of silence after which the line is poked.
-POKE = 5.0
 #: QEMU 7.2 emulates cmpxchg16b with wrong flags, of which kernels die sooner or later. Where a
 #: processor is not said to be fast at copying bytes (erms), kernels clear and copy pages by words,
 #: in an eighth of the steps that QEMU emulates.
@@ -211,6 +209,16 @@ class Guest:
             raise VmError(f"{script!r} ended with {answer.code}: {answer.text}")
         return answer.text
 
+    def wait(self, condition: str, limit: float = 60) -> None:
+        """Wait until a shell's condition holds, by the guest's clock.
+
+        Raises
+        ------
+        VmError
+            When it does not within a limit of seconds.
+        """
+        self.check(f"until {condition}; do sleep 0.1; done", limit)
+
     def read(self, path: str) -> bytes:
         """Return a file of the guest."""
         answer = self.run(f"cat {path}")
@@ -260,20 +268,20 @@ class Guest:
     def _wait_for(self, end: bytes, seconds: float, what: str) -> bytes:
         deadline = time.monotonic() + seconds
         while end not in self._received:
-            self._agent.settimeout(POKE)
+            self._agent.settimeout(max(deadline - time.monotonic(), 0.01))
             try:
                 part = self._agent.recv(1 << 16)
+            except ConnectionResetError:
+                part = b""
             except TimeoutError:
-                part = None
-                # On a busy host the line now and then stands still, in either direction, until
-                # another byte comes. The guest passes over empty lines.
-                self._agent.sendall(b"\n")
-            if part == b"" or self._process.poll() is not None:
-                raise GuestDied(self._tail(f"the guest died during {what!r}"))
-            self._received += part or b""
-            if time.monotonic() > deadline and end not in self._received:
                 self.assert_well()
-                raise VmError(self._tail(f"no answer within {seconds:.0f} s to {what!r}"))
+                said = self._received[-200:]
+                raise VmError(
+                    self._tail(f"no answer within {seconds:.0f} s to {what!r}, only {said!r}")
+                ) from None
+            if not part:
+                raise GuestDied(self._tail(f"the guest died during {what!r}"))
+            self._received += part
         head, self._received = self._received.split(end, 1)
         return head
 

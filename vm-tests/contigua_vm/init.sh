@@ -21,18 +21,24 @@ for device in /sys/class/tty/ttyS*; do
 done
 stty -F $line raw -echo
 exec 3<>$line
-echo "@ready" >&3
-while read -r number limit script <&3; do
-    [ -n "$number" ] || continue
-    echo "$script" | base64 -d >/run/script
-    # This process may not be killed for memory; what it runs may.
-    timeout -s KILL "$limit" sh -c 'echo 0 >/proc/self/oom_score_adj; exec sh /run/script' \
-        >/run/said 2>&1 </dev/null 3>&-
-    code=$?
-    {
-        echo "@begin $number $code"
-        gzip -c /run/said | base64
-        echo "@end $number"
-    } >&3
-done
+
+# A process of its own: to the first one go the signals of all orphans that end, and a shell's `read`
+# that is interrupted by one forgets what it has read of a line.
+serve() {
+    # It may not be killed for memory; what it runs may.
+    echo -1000 >/proc/self/oom_score_adj
+    echo "@ready" >&3
+    while read -r number limit script <&3; do
+        echo "$script" | base64 -d >/run/script
+        timeout -s KILL "$limit" sh -c 'echo 0 >/proc/self/oom_score_adj; exec sh /run/script' \
+            >/run/said 2>&1 </dev/null 3>&-
+        code=$?
+        {
+            echo "@begin $number $code"
+            gzip -c /run/said | base64
+            echo "@end $number"
+        } >&3
+    done
+}
+(serve)
 poweroff -f

@@ -65,6 +65,6 @@ def node_binary() -> Path:
 
 def _last_change() -> float:
     sources = [CHECKOUT / "Cargo.toml", CHECKOUT / "Cargo.lock"]
-    for pattern in ("*.rs", "Cargo.toml"):
-        sources += (CHECKOUT / "crates").rglob(pattern)
+    for pattern in ("*/src/**/*.rs", "*/build.rs", "*/Cargo.toml"):
+        sources += (CHECKOUT / "crates").glob(pattern)
     return max(source.stat().st_mtime for source in sources)

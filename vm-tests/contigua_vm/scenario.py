@@ -23,6 +23,8 @@ SPLIT = f"movablecore={MOVABLE_MIB}M"
 LEAVES_MIB = {False: 110, True: 220}
 #: Free memory during the trades, in single pages all over.
 FREE_MIB = 400
+#: Rounds in which kernel memory that stays and such that goes alternate.
+ROUNDS = 5
 #: What programs leave when they have grown; both guests can have that.
 GROWN_MIB = 260
 
@@ -90,6 +92,7 @@ def live(
     *,
     version: str = "6.1",
     resident_mib: int = 100,
+    churn_mib: int = 0,
     burst_mib: int = 400,
     rate_mib: int = 10,
     progress: Callable[[str], None] = lambda _: None,
@@ -104,8 +107,10 @@ def live(
         Which of Debian's kernels.
     resident_mib
         Kernel memory that stays.
+    churn_mib
+        Kernel memory that comes among it, and goes before the burst.
     burst_mib
-        Kernel memory that comes and goes.
+        Kernel memory that comes at once, and goes.
     rate_mib
         How much of it comes in a second of the guest's.
     progress
@@ -132,7 +137,12 @@ def live(
                 "(echo -900 >/proc/self/oom_score_adj; exec contigua-node guard "
                 "--interval 500ms >/run/guard.log 2>&1) &"
             )
-        demand = {"resident_mib": resident_mib, "burst_mib": burst_mib, "rate_mib": rate_mib}
+        demand = {
+            "resident_mib": resident_mib,
+            "churn_mib": churn_mib,
+            "burst_mib": burst_mib,
+            "rate_mib": rate_mib,
+        }
         growth, fall = _day(guest, is_guarded, demand, progress)
         huge = allocate(guest, HUGE, 1 << 20)
         progress(f"{huge} pages of 2 MB")
@@ -184,7 +194,13 @@ def _day(
     growth = [
         f"fill {leaves}",
         f"shed {FREE_MIB - leaves}",
-        f"trade mix {demand['resident_mib']} resident {demand['rate_mib']}",
+        # What stays comes little by little, among what goes.
+        *(
+            f"trade mix {demand[f'{kind}_mib'] // ROUNDS} {kind} {demand['rate_mib']}"
+            for _ in range(ROUNDS)
+            for kind in ("resident", "churn")
+        ),
+        "drop churn",
         f"trade mix {demand['burst_mib']} burst {demand['rate_mib']}",
     ]
     fall = [

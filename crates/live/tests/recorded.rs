@@ -1,8 +1,9 @@
 //! Does the rule agree with other kernels' figures about themselves?
 //!
-//! `tests/recorded/*.txt` are made by `contigua-node record` on each kernel: how many frames
-//! had which flags, and what the kernel said of free, slab, page-table and `HugeTLB` frames before
-//! and after.
+//! `tests/recorded/*.txt` are made by `contigua-node record` on each kernel, in guests with a bit of
+//! everything in them (`vm-tests/record.py`) and on a server that was up for a day (6.18): how many
+//! frames had which flags, and what the kernel said of free, slab, page-table and `HugeTLB` frames
+//! before and after.
 
 use std::collections::HashMap;
 use std::fs;
@@ -38,8 +39,8 @@ fn frames_of_recorded_kernels_add_up() {
         for class in [Class::Free, Class::Slab, Class::PageTable, Class::HugeTlb] {
             let seen = classes.get(&class).copied().unwrap_or(0);
             let (before, after) = figures[class.key()];
-            // 1 %, or 2 MB where that is little.
-            let slack = (before.max(after) / 100).max(512);
+            // 1 %, or 512 KB where that is less: what changes between two looks.
+            let slack = (before.max(after) / 100).max(128);
             assert!(
                 seen + slack >= before.min(after) && seen <= before.max(after) + slack,
                 "{}: {} {seen}, by the kernel {before} to {after}",

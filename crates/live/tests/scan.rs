@@ -316,9 +316,8 @@ fn a_worker_that_panics_ends_the_scan_for_all() {
     }
     let areas = [online(0, 1 << 20)];
     for threads in [1, 3] {
-        let scanned = std::panic::catch_unwind(|| {
-            scan(&Faulty, &areas, pace(threads), &mut List::default())
-        });
+        let scanned =
+            std::panic::catch_unwind(|| scan(&Faulty, &areas, pace(threads), &mut List::default()));
         assert!(scanned.is_err());
     }
 }

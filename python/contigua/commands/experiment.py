@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import click
@@ -73,7 +74,7 @@ def list_command(figures: bool) -> None:
             one.needs,
             one.durations["quick"],
             one.durations["full"],
-            f"not in `run all`: {one.apart}" if one.apart else "",
+            f"not in `run all --quick`: {one.apart}" if one.apart else "",
         )
     console.print(table)
 
@@ -143,7 +144,7 @@ def _run_all(
     if write is not None:
         check_writable(write)
     if not chosen:
-        chosen = [one for one in definitions if not one.apart]
+        chosen = [one for one in definitions if scale == "full" or not one.apart]
 
     def show(one: Definition, entry: Entry | None) -> None:
         if entry is None:
@@ -151,6 +152,8 @@ def _run_all(
         else:
             click.echo(f"{one.name}: {told(entry)}{' (kept)' if entry.is_old else ''}", err=True)
 
+    # Ended or interrupted, the experiment that runs must not outlive us.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     ran = {
         entry.definition.name: entry
         for entry in run_everything(chosen, scale, folder, jobs=jobs, again=again, told=show)

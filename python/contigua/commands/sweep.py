@@ -35,6 +35,8 @@ FILE = click.Path(path_type=Path)
 #: Rows of a table on a terminal, and different messages of failures, that are shown.
 ROWS = 40
 MESSAGES = 5
+#: Characters of a text that a table shows.
+WIDEST = 60
 #: What the shell expects of a command that was interrupted.
 INTERRUPTED = 130
 
@@ -133,7 +135,7 @@ def sweep_command(
         sys.exit(INTERRUPTED)
     _show_summary(folder)
     click.echo(done.sentence() + ".")
-    click.echo(f"Results: {folder}/results (Parquet); contigua query {folder} 'from results'")
+    click.echo(f"Results: {folder}/results (Parquet); contigua query {folder} 'describe results'")
     if done.failed:
         for message, times in done.failed.most_common(MESSAGES):
             click.echo(f"contigua: {times} failed: {message}", err=True)
@@ -171,8 +173,11 @@ def _show_summary(folder: Path) -> None:
     if frame.empty:
         return
     margins = {name for name in frame if f"{name}_margin" in frame}
-    shown = [name for name in frame if not str(name).endswith("_margin")]
-    shown = [name for name in shown if name in margins or frame[name].astype(str).nunique() > 1]
+    names = [name for name in frame if not str(name).endswith("_margin") and name != "points"]
+    # What is the same in all rows tells none of them from another.
+    telling = [name for name in names if frame[name].astype(str).nunique() > 1]
+    figures = [name for name in telling if name in margins] or sorted(margins, key=names.index)
+    shown = [name for name in telling if name not in margins] + figures
     rows = []
     for row in frame.to_dict("records"):
         rows.append(
@@ -258,7 +263,13 @@ def query_command(source: Path, sql: str, form: str | None, output: Path | None)
 
 
 def _rows(answer: pa.Table) -> list[list[str]]:
-    return [[_text(row[name]) for name in answer.column_names] for row in answer.to_pylist()]
+    rows = answer.to_pylist()
+    return [[_short(_text(row[name])) for name in answer.column_names] for row in rows]
+
+
+def _short(text: str) -> str:
+    """Keep whole reports out of tables; other forms have everything."""
+    return text if len(text) <= WIDEST else f"{text[: WIDEST - 1]}…"
 
 
 def _written(answer: pa.Table, form: str) -> str:

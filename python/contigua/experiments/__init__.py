@@ -6,9 +6,9 @@ the same name with one function::
     def compute(inputs: dict[str, Any], context: Context) -> Outcome
 
 To add one, write the two files and list the name here. In the TOML file ``[inputs]`` has what both
-scales share and ``[quick]`` and ``[full]`` what differs; ``reproduces`` names the
-figures of ``papers.toml`` that it repeats (one that repeats none is listed there under ``beyond``),
-``apart`` says why ``run all`` leaves it out, if it does, and a figure's ``differs`` why ours is not
+scales share and ``[quick]`` and ``[full]`` what differs; ``reproduces`` names the figures of
+``papers.toml`` that it repeats (one that repeats none is listed there under ``beyond``); ``apart``
+says why ``run all --quick`` leaves it out, if it does; a figure's ``differs`` says why ours is not
 the paper's.
 """
 
@@ -35,6 +35,8 @@ EXPERIMENTS = [
     "perforated-random",
     "perforated-apps",
     "perforated-virtualized",
+    "perforated-apps-virtualized",
+    "perforated-fragmentation",
     "perforated-breakdown",
     "direct-segment-overhead",
     "direct-segment-scaling",

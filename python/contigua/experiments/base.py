@@ -127,7 +127,7 @@ class Definition:
     reproduces
         The figures and tables that it repeats, as ``papers.toml`` calls them.
     apart
-        Why ``run all`` leaves it out unless it is named; empty for what it runs.
+        Why ``run all --quick`` leaves it out unless it is named; empty for what it runs.
     """
 
     name: str
@@ -304,6 +304,7 @@ class Result:
                 "shape": figure.shape,
                 "unit": figure.unit,
                 "fitted": figure.fitted,
+                "differs": figure.differs,
                 "verdict": figure.judge(self.outcome.values.get(figure.key)),
                 "source": figure.source,
             }

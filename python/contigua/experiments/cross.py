@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from contigua.page import Page
 
 MEBIBYTE = 1 << 20
+#: Speeds that agree in so many digits behind the point are equal to the front.
+DIGITS = 3
 
 #: Figures of a run that are added up over programs.
 SUMS = (
@@ -229,7 +231,7 @@ def rank(measured: Sequence[Measured]) -> list[Ranked]:
         )
     for environment in {one.combination.environment for one in ranked}:
         rivals = [one for one in ranked if one.combination.environment == environment]
-        marks = front([(one.cost, one.speed) for one in rivals])
+        marks = front([(one.cost, round(one.speed, DIGITS)) for one in rivals])
         for rival, mark in zip(rivals, marks, strict=True):
             rival.on_front = mark
     return sorted(ranked, key=lambda one: (-one.speed, one.cost, one.combination))
@@ -319,19 +321,22 @@ def _charts(own: Sequence[Ranked], ages: Sequence[str]) -> list[tuple[str, list[
     """Make a chart of all ages together, and of each."""
     from contigua.pictures import Point
 
+    views = [("all ages", [one.speed for one in own])]
+    views.append(("own, all ages", [one.own_speed for one in own]))
+    views += [(age, [one.by_age[age] for one in own]) for age in ages]
     charts = []
-    for age in (None, *ages):
-        speeds = [one.speed if age is None else one.by_age[age] for one in own]
+    for name, exact in views:
+        speeds = [round(speed, DIGITS) for speed in exact]
         marks = front([(one.cost, speed) for one, speed in zip(own, speeds, strict=True)])
         points = []
         named: set[tuple[float, float]] = set()
         for one, speed, mark in zip(own, speeds, marks, strict=True):
             # Those that are equal in both are one point, with the first one's name.
-            place = (one.cost, round(speed, 6))
+            place = (one.cost, speed)
             label = "" if place in named else _short(one)
             named |= {place} if mark else set()
             points.append(Point(label, one.combination.placement, one.cost, speed, mark))
-        charts.append((f"speed over 4 KB pages, {age or 'all ages'}", points))
+        charts.append((f"speed over 4 KB pages: {name}", points))
     return charts
 
 

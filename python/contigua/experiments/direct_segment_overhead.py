@@ -1,4 +1,4 @@
-"""Cycles lost to data TLB misses (Direct Segments, ISCA 2013, Tables 1 and 3 to 5, Figure 4).
+"""Cycles lost to data TLB misses (Direct Segments, ISCA 2013, Tables 1 to 5, Figures 1 and 4).
 
 Two estimates stand beside each other: the segment simulated, and the paper's linear model, which
 takes the share of 4 KB pages' misses that fall into the primary region as avoided.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from contigua.experiments import direct_segment
 from contigua.experiments.base import Context, Outcome, Sheet
 from contigua.experiments.programs import chosen
 from contigua.experiments.running import (
@@ -49,7 +50,7 @@ def figures(
     found: dict[str, dict[str, Values]], inputs: dict[str, Any], notes: list[str]
 ) -> Outcome:
     """Compute the tables and judge the claims."""
-    small, *_, segment = inputs["designs"]
+    small, huge, giant, segment = inputs["designs"]
     shares = {
         name: {design: data_walk_share(values) for design, values in by.items()}
         for name, by in found.items()
@@ -64,9 +65,22 @@ def figures(
             model[name] >= shares[name][segment] - inputs["model_tolerance"] for name in shares
         ),
     }
+    plain = {name: by[small] for name, by in found.items()}
+    machine, agreeing = direct_segment.machine_table(inputs["machine"])
+    settled = [direct_segment.settled_share(one) for one in plain.values()]
+    values["machine"] = agreeing
+    values["settled"] = min((share for share in settled if share is not None), default=None)
     for name in COMPARED:
-        one = shares.get(name)
-        values[f"small_{name}"] = None if one is None else one[small]
+        one, own = shares.get(name), plain.get(name)
+        for key, design in zip(("small", "huge", "giant"), inputs["designs"], strict=False):
+            values[f"{key}_{name}"] = None if one is None else one[design]
+        values[f"code_{name}"] = None if own is None else direct_segment.code_walk_share(own)
+        values[f"writable_{name}"] = None if own is None else direct_segment.writable_share(own)
+        values[f"inside_{name}"] = inside.get(name)
+    gradient = shares.get("cg")
+    values["cg_giant_over_huge"] = (
+        None if gradient is None else gradient[giant] / max(gradient[huge], 1e-6)
+    )
     rows = [
         [
             name,
@@ -102,8 +116,16 @@ def figures(
             bars_picture(list(shares), bars, title, "% of cycles"),
             "Share of cycles in page walks for data: falls with page size, near 0 with a segment.",
         )
+        direct_segment.allocation_picture(page, plain)
 
-    return Outcome(values, illustrate, notes=notes, sheets=[Sheet(title, heads, rows), paper])
+    sheets = [
+        machine,
+        direct_segment.workload_table(plain),
+        direct_segment.protection_table(plain),
+        Sheet(title, heads, rows),
+        paper,
+    ]
+    return Outcome(values, illustrate, notes=notes, sheets=sheets)
 
 
 def outside_notes(inside: dict[str, float]) -> list[str]:

@@ -153,6 +153,7 @@ def _run(definition: Definition, scale: Scale, own: Path, jobs: int | None) -> E
         raise FileError(f"{own}: {error.strerror}") from error
     hashed = fingerprint(definition, scale)
     command = [sys.executable, "-m", "contigua.experiments.one", definition.name, scale, str(own)]
+    command.append(str(os.getpid()))
     start = time.monotonic()
     # Its last line says why it ended; progress goes to the terminal.
     process = subprocess.Popen(

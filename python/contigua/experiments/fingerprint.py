@@ -1,8 +1,8 @@
 """What an experiment's figures depend on: they need not be computed again if it has not changed.
 
 That is its inputs, the version, the simulator, the presets, and of the package's code what its
-module imports, directly or not. What a figure is compared with is not part of it: verdicts are
-given anew whenever they are shown.
+module imports, directly or not, but for comments and docstrings. What a figure is compared with is
+not part of it: verdicts are given anew whenever they are shown.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def fingerprint(definition: Definition, scale: Scale) -> str:
     digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode())
     modules = imported(f"contigua.experiments.{definition.name.replace('-', '_')}")
     for name in sorted(modules):
-        digest.update(modules[name])
+        digest.update(ast.dump(modules[name]).encode())
     for file in _presets():
         digest.update(file.read_bytes())
     built: list[Path] = []
@@ -60,17 +60,27 @@ def _hash(path: Path, _changed: int) -> bytes:
     return hashlib.sha256(path.read_bytes()).digest()
 
 
-def imported(name: str) -> dict[str, bytes]:
-    """Return the text of a module of the package and of all that it imports of the package."""
-    found: dict[str, bytes] = {}
+def imported(name: str) -> dict[str, ast.Module]:
+    """Return the code of a module of the package and of all that it imports of the package."""
+    found: dict[str, ast.Module] = {}
     left = [name]
     while left:
         name = left.pop()
         if name in found or (file := _source(name)) is None:
             continue
-        found[name] = file.read_bytes()
-        left += _imports(ast.parse(found[name]))
+        found[name] = ast.parse(file.read_bytes())
+        left += _imports(found[name])
+        _strip(found[name])
     return found
+
+
+def _strip(tree: ast.Module) -> None:
+    """Take out the docstrings: what they say decides no figure."""
+    for node in ast.walk(tree):
+        if isinstance(
+            node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+        ) and ast.get_docstring(node, clean=False):
+            del node.body[0]
 
 
 def _imports(tree: ast.AST) -> Iterator[str]:

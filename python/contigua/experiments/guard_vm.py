@@ -44,7 +44,7 @@ def compute(inputs: dict[str, Any], context: Context) -> Outcome:
     """Run the scenario on each kernel, without the guard and with it."""
     machines, scenario = harness()
     kernels = inputs["kernels"]
-    demand = {key: inputs[key] for key in ("resident_mib", "burst_mib", "rate_mib")}
+    demand = {key: inputs[key] for key in ("resident_mib", "churn_mib", "burst_mib", "rate_mib")}
     runs: list[Any] = []
     for version in kernels:
         for is_guarded in (False, True):
@@ -78,7 +78,7 @@ NOTES = (
 )
 
 #: Steps of the scenario that tell of progress, about.
-STEPS = 40
+STEPS = 50
 
 
 def _ticks(context: Context, done: int, runs: int) -> Callable[[str], None]:

@@ -1,4 +1,4 @@
-"""Run one experiment: ``python -m contigua.experiments.one NAME SCALE FOLDER [JOBS]``.
+"""Run one experiment: ``python -m contigua.experiments.one NAME SCALE FOLDER PARENT [JOBS]``.
 
 The exit status and the last line on standard output tell :mod:`contigua.experiments.everything`
 how it ended.
@@ -6,6 +6,9 @@ how it ended.
 
 from __future__ import annotations
 
+import ctypes
+import os
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -17,12 +20,19 @@ from contigua.experiments import Context, Scale, find, run_experiment
 from contigua.experiments.base import ImpossibleError
 from contigua.progress import FractionLine
 
+#: ``prctl``'s name for the signal that a process gets when its parent ends (``linux/prctl.h``).
+PR_SET_PDEATHSIG = 1
 #: Exit status where this computer lacks something.
 IMPOSSIBLE = 3
 
 
-def main(name: str, scale: str, folder: str, jobs: str | None = None) -> int:
-    """Run an experiment and return the exit status."""
+def main(name: str, scale: str, folder: str, parent: str, jobs: str | None = None) -> int:
+    """Run an experiment for a parent process and return the exit status."""
+    # Whoever ends us ends the programs under study, too: an interrupt cleans up behind itself.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != int(parent):
+        return 130
     try:
         with FractionLine(name) as line:
             context = Context(Path(folder), int(jobs) if jobs else None, line)

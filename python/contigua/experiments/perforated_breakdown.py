@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Any
 from contigua.experiments import perforated
 from contigua.experiments.base import Context, Outcome, Sheet
 from contigua.experiments.running import Cell, Values, instructions_of, run_cells, scenarios
+from contigua.presets import machines
 from contigua.runner import RunOptions
+from contigua.sizes import size_bytes
 
 if TYPE_CHECKING:
     from contigua.page import Page
 
 DESIGN = "perforated"
+#: What its memory and hardware are compared with.
+PLAIN = "linux-thp"
 CONTENT = ("4k", "2m", "perforated", "bitmap")
 
 
@@ -26,9 +30,10 @@ def compute(inputs: dict[str, Any], context: Context) -> Outcome:
     filling = perforated.random_program(inputs["size"], 0)
     options = replace(options, warmup=instructions_of(filling, options))
     program = perforated.random_program(inputs["size"], inputs["reads"])
-    cells = [Cell(DESIGN, one) for one in holes]
+    cells = [Cell(PLAIN), *(Cell(DESIGN, one) for one in holes)]
     found = run_cells(program, cells, options, context.progress)
-    return figures({cell.holes: values for cell, values in found.items()}, inputs)
+    plain = found.pop(cells[0])
+    return figures({cell.holes: values for cell, values in found.items()}, plain, inputs)
 
 
 def per_thousand_reads(values: Values, counter: str, reads: int) -> float:
@@ -44,7 +49,70 @@ def content(values: Values) -> dict[str, float]:
     return {kind: 100 * count / whole for kind, count in entries.items()}
 
 
-def figures(found: dict[str, Values], inputs: dict[str, Any]) -> Outcome:
+def bitmap_share(values: Values) -> float:
+    """Return what hole bitmaps take of all memory, in percent."""
+    memory = size_bytes(values["config"]["machine"]["memory"])
+    return 100 * size_bytes(values["memory"]["hole_bitmaps"]) / memory
+
+
+def shadow_share(values: Values, plain: Values) -> float:
+    """Return what page tables take beyond those of huge pages, in percent of perforated pages."""
+    more = size_bytes(values["memory"]["page_tables"]) - size_bytes(plain["memory"]["page_tables"])
+    return 100 * more / max(size_bytes(values["memory"]["perforated"]), 1)
+
+
+def overheads(found: dict[str, Values], plain: Values) -> Sheet:
+    """Return what perforated pages take in memory and in the processor."""
+    one = next(iter(found.values()))
+    bits = {
+        name: (int(plain["hardware"][name]), int(one["hardware"][name]))
+        for name in ("first_level_tlb_bits", "translation_bits")
+    }
+    rows = [
+        [name.replace("_", " "), f"{before:,}", f"{after:,}", f"{100 * (after / before - 1):.2f} %"]
+        for name, (before, after) in bits.items()
+    ]
+    rows.append(["hole bitmaps, of memory", "0", "", f"{bitmap_share(one):.4f} %"])
+    for holes, values in found.items():
+        _, fraction, pattern, _ = holes.split(":")
+        tables = [size_bytes(each["memory"]["page_tables"]) / 1024 for each in (plain, values)]
+        told = f"page tables, KiB: {100 * float(fraction):.1f} % {pattern} holes"
+        share = f"{shadow_share(values, plain):.3f} % of the pages"
+        rows.append([told, *(f"{kib:.0f}" for kib in tables), share])
+    return Sheet("Overheads", ["", PLAIN, DESIGN, "more by"], rows)
+
+
+def configuration(name: str) -> Sheet:
+    """Return the paper's table of the simulated machine beside ours; its sizes are lost."""
+    machine = machines.resolve(name)
+    tlb, cache = machine["tlb"], machine["cache"]
+    first = ", ".join(
+        f"{size}: {one['entries']} entries, {one['ways']} ways" for size, one in tlb["l1d"].items()
+    )
+    second = "; ".join(
+        f"{one['entries']} entries, {one['ways']} ways, {one['latency_cycles']} cycles, for "
+        + " and ".join(one["holds"])
+        for one in tlb["l2"]
+    )
+    walks = ", ".join(
+        f"{level}: {one['entries']} entries" for level, one in machine["walk_cache"].items() if one
+    )
+    levels = ", ".join(
+        f"{level} {cache[level]['size']}, {cache[level]['latency_cycles']} cycles"
+        for level in ("l1d", "l2", "llc")
+    )
+    rows = [
+        ["processor", "x86, 2 GHz, one core", f"{machine['description']}, {machine['clock']}"],
+        ["caches", "three levels", levels],
+        ["memory", "DDR", f"{cache['memory_latency']}, {cache['dram']['channels']} channels"],
+        ["L1 TLB", "arrays for 4 KB and for 2 MB", first],
+        ["L2 TLB", "4 KB, 2 MB, perforated and bitmap entries together", second],
+        ["structure caches", "one for each level, as Intel's", walks],
+    ]
+    return Sheet("The simulated machine", ["component", "paper", f"ours ({name})"], rows)
+
+
+def figures(found: dict[str, Values], plain: Values, inputs: dict[str, Any]) -> Outcome:
     """Compute what the paper says of bitmaps and filters."""
     reads = inputs["reads"]
     fills = {holes: per_thousand_reads(one, "bitmap_fills", reads) for holes, one in found.items()}
@@ -62,6 +130,8 @@ def figures(found: dict[str, Values], inputs: dict[str, Any]) -> Outcome:
             100 * sum(fills[a] <= fills[b] for a, b in pairs()) / len(pairs()) if pairs() else None
         ),
         "most_bitmap_share": max(content(one)["bitmap"] for one in found.values()),
+        "bitmap_memory": max(map(bitmap_share, found.values())),
+        "shadow_memory": max(shadow_share(one, plain) for one in found.values()),
     }
     rows = []
     for holes, one in found.items():
@@ -74,7 +144,11 @@ def figures(found: dict[str, Values], inputs: dict[str, Any]) -> Outcome:
         rows.append([f"{100 * float(fraction):.1f} %", pattern, *held, *events])
     heads = ["holes", "pattern", *(f"{kind}, % of entries" for kind in CONTENT)]
     heads += ["perforated hits /1000", "bitmap hits", "bitmap fills", "hole walks"]
-    sheets = [Sheet("What the L2 TLB holds, and does in a thousand reads", heads, rows)]
+    sheets = [
+        configuration(inputs["machine"]),
+        Sheet("What the L2 TLB holds, and does in a thousand reads", heads, rows),
+        overheads(found, plain),
+    ]
 
     def illustrate(page: Page) -> None:
         from contigua.pictures import lines_picture

@@ -99,16 +99,17 @@ def figures(lives: list[Replay], inputs: dict[str, Any]) -> Outcome:
 
         page.heading("Figure 5")
         page.picture(
+            lines_picture([("MB", curves("used", "mapped"))], "Memory", "seconds"),
+            "Used and mapped memory over time.",
+        )
+        page.picture(
             lines_picture(
-                [
-                    ("memory, MB", curves("used", "mapped")),
-                    ("MB", curves("average_fragmentation", "realized_fragmentation")),
-                ],
-                "Used and mapped memory, and both measures",
+                [("MB", curves("average_fragmentation", "realized_fragmentation"))],
+                "Both measures",
                 "seconds",
             ),
-            "Used and mapped memory over time, and average and realized fragmentation: realized "
-            f"fragmentation is {values['lower']:.0f} % of average.",
+            "Average and realized fragmentation over time: realized fragmentation is "
+            f"{values['lower']:.0f} % of average.",
         )
 
     return Outcome(values, illustrate, notes=notes, sheets=[Sheet("Means", heads, rows)])

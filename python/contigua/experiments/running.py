@@ -7,6 +7,7 @@ programs that somebody else must drive: their client runs natively beside them.
 from __future__ import annotations
 
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple
 
 from contigua import _engine
@@ -207,7 +209,7 @@ def _replay(
 ) -> dict[Cell, str]:
     """Replay a trace in some cells at a time; one by one to find those that cannot be simulated."""
     try:
-        reports, _ = _engine.run([spec for _, spec in batch], trace=trace, progress=interruptible)
+        reports, _ = run_whole([spec for _, spec in batch], trace=trace)
         return dict(zip((cell for cell, _ in batch), reports, strict=True))
     except _engine.EngineError as error:
         if failures is None:
@@ -268,7 +270,7 @@ def execute(
         command[0] = find_program(command[0]) or command[0]
     command = ["/bin/sh", "-c", 'exec "$@" > /dev/null 2> "$0"', f"{folder}/errors", *command]
     with _Driver(program.client, folder) as client:
-        reports, status = _engine.run(
+        reports, status = run_whole(
             specs,
             command=command,
             record=record,
@@ -284,6 +286,40 @@ def execute(
         said = f": {errors[-1]}" if errors else ""
         raise ProgramError(f"{program.name} ended with status {status}{said}")
     return Execution(reports, client.answered)
+
+
+def run_whole(
+    specs: Sequence[_engine.RunSpec],
+    **options: Any,  # noqa: ANN401 - those of the engine
+) -> tuple[list[str], int]:
+    """Run configurations as the engine does, but never return what an interrupt has cut short.
+
+    The engine takes an interrupt as the wish to see what ran so far, which a table of experiments
+    or a sweep must not take for a result.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        When there was one.
+    """
+    options.setdefault("progress", interruptible)
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        return _engine.run(specs, **options)
+    seen = threading.Event()
+
+    def interrupted(number: int, frame: FrameType | None) -> None:
+        seen.set()
+        before(number, frame)
+
+    signal.signal(signal.SIGINT, interrupted)
+    try:
+        result = _engine.run(specs, **options)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if seen.is_set():
+        raise KeyboardInterrupt
+    return result
 
 
 def interruptible(_: list[tuple[int, int]]) -> None:

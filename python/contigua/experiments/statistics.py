@@ -47,6 +47,9 @@ def mean_margin(values: Sequence[float]) -> float | None:
     n = len(values)
     if n < 2:
         return None
+    if min(values) == max(values):
+        # Not what rounding makes of it.
+        return 0.0
     mean = sum(values) / n
     variance = sum((value - mean) ** 2 for value in values) / (n - 1)
     return student95(n - 1) * math.sqrt(variance / n)

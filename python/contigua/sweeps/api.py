@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,7 +109,8 @@ class Sweep:
         frame = self.to_pandas()
         done = int((frame["status"] == "done").sum())
         failed = len(frame) - done
-        said = f"<p>Sweep in <code>{self.folder}</code>: {done} of {len(self)} points are done"
+        said = f"<p>Sweep in <code>{escape(str(self.folder))}</code>: "
+        said += f"{done} of {len(self)} points are done"
         said += f", {failed} failed.</p>" if failed else ".</p>"
         return said + (str(self.summary().to_html(max_rows=20, border=0)) if done else "")
 

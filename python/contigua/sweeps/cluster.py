@@ -2,8 +2,8 @@
 
 The client keeps only a few points more on their way than there are threads, so a sweep of a
 hundred thousand points costs the scheduler what one of a hundred does, and little is lost when it
-ends. A point whose worker dies goes to another one, a few times; then it is taken to be the point's
-own fault and recorded as failed.
+ends. A point whose worker dies goes to another one, a few times; if they die each time, also when
+nothing else runs, it is taken to be the point's own fault and recorded as failed.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import queue
+import signal
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +37,9 @@ PIECE = 16 << 20
 MOST_RETURNS = 20
 #: Seconds that a scheduler, and its first worker, may take to answer.
 PATIENCE = 20
+#: Seconds without any worker after which a sweep gives up: of those that are started here, which
+#: come back at once, and of a cluster's, which may have to be allocated.
+PATIENCE_HERE, PATIENCE_THERE = 60.0, 1800.0
 
 
 @contextlib.contextmanager
@@ -49,7 +55,7 @@ def outcomes_of(
         yield Here(tasks).outcomes()
         return
     with connect(scheduler, workers) as client:
-        runner = Runner(client, tasks)
+        runner = Runner(client, tasks, PATIENCE_HERE if scheduler is None else PATIENCE_THERE)
         try:
             yield runner.outcomes()
         except BaseException:
@@ -74,34 +80,67 @@ def connect(scheduler: str | None, workers: int | None) -> Iterator[Client]:
         When there is no scheduler, it has no workers, or theirs is another version.
     """
     # A second to import, which nothing else needs.
+    from distributed.utils import silence_logging_cmgr
+
+    # What goes wrong is said here, once.
+    with silence_logging_cmgr(logging.CRITICAL):
+        yield from _started(workers) if scheduler is None else _found(scheduler)
+
+
+def _started(workers: int | None) -> Iterator[Client]:
+    """Start workers here; they end with the client."""
     import dask
+
+    # Dask gives up a worker that is not there a while after it was lost. It may be restarting for
+    # the second time, and nobody would start another one.
+    with dask.config.set({"distributed.deploy.lost-worker-timeout": "1 day"}):
+        yield from _restarting(workers)
+
+
+def _restarting(workers: int | None) -> Iterator[Client]:
     from distributed import Client, LocalCluster
 
-    quiet = {"distributed.admin.system-monitor.gil.enabled": False}
-    with dask.config.set(quiet):
-        if scheduler is None:
-            with (
-                LocalCluster(
-                    n_workers=workers or len(os.sched_getaffinity(0)),
-                    threads_per_worker=1,
-                    processes=True,
-                    dashboard_address="127.0.0.1:0",
-                    silence_logs=logging.CRITICAL,
-                ) as cluster,
-                Client(cluster) as client,
-            ):
-                yield client
-            return
+    try:
+        cluster = LocalCluster(
+            n_workers=workers or len(os.sched_getaffinity(0)),
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address="127.0.0.1:0",
+            silence_logs=logging.CRITICAL,
+            preload=["contigua.sweeps.local_worker"],
+        )
+    except (OSError, RuntimeError, TimeoutError) as error:
+        raise SweepError(
+            f"workers could not be started ({error}); in a script, a sweep is run below "
+            '`if __name__ == "__main__":`, because workers import the script'
+        ) from error
+    with cluster, Client(cluster) as client:
         try:
-            client = Client(scheduler, timeout=PATIENCE, set_as_default=False)
-        except (OSError, TimeoutError, ValueError) as error:
-            raise SweepError(
-                f"no Dask scheduler answers at {scheduler}; start one with `dask scheduler`, "
-                "and workers with `dask worker ADDRESS`"
-            ) from error
-        with client:
-            check(client, scheduler)
             yield client
+        except BaseException:
+            # They would end their points first, which may take hours. Nothing is lost with them:
+            # what is written is written whole.
+            for nanny in cluster.workers.values():
+                with contextlib.suppress(ProcessLookupError):
+                    if nanny.pid:
+                        os.kill(nanny.pid, signal.SIGKILL)
+            raise
+
+
+def _found(scheduler: str) -> Iterator[Client]:
+    """Connect to a scheduler that is there."""
+    from distributed import Client
+
+    try:
+        client = Client(scheduler, timeout=PATIENCE, set_as_default=False)
+    except (OSError, TimeoutError, ValueError) as error:
+        raise SweepError(
+            f"no Dask scheduler answers at {scheduler}; start one with `dask scheduler`, "
+            "and workers with `dask worker ADDRESS`"
+        ) from error
+    with client:
+        check(client, scheduler)
+        yield client
 
 
 def check(client: Client, scheduler: str) -> None:
@@ -157,8 +196,33 @@ class Here:
                 yield task, run_at(task, "here", Path(folder))
 
 
+@dataclass(frozen=True)
+class Sent:
+    """A task on its way.
+
+    Attributes
+    ----------
+    task
+        The task.
+    clock
+        When it was sent.
+    returns
+        How often it came back because its worker lacked a file.
+    alone
+        Whether no other task is on its way.
+    """
+
+    task: Task
+    clock: int
+    returns: int = 0
+    alone: bool = False
+
+
 class Runner:
     """Runs tasks on the workers of a client.
+
+    A worker that dies takes down tasks that only waited on it, too. So a task that died with its
+    workers is run once more at the end, alone; if they die again, it was the task.
 
     Parameters
     ----------
@@ -166,16 +230,21 @@ class Runner:
         Dask's client.
     tasks
         What to run.
+    patience
+        Seconds without any worker after which it gives up.
     """
 
-    def __init__(self, client: Client, tasks: Iterable[Task]) -> None:
+    def __init__(self, client: Client, tasks: Iterable[Task], patience: float) -> None:
         self.client = client
         self.waiting = iter(tasks)
-        #: Tasks on their way: when each was sent, and how often it came back.
-        self.running: dict[Future, tuple[Task, int, int]] = {}
+        self.patience = patience
+        self.running: dict[Future, Sent] = {}
+        self.ended: queue.SimpleQueue[Future] = queue.SimpleQueue()
+        #: Tasks whose workers died.
+        self.suspects: list[Task] = []
         self.clock = 0
-        #: Threads of all workers, and when they were counted.
-        self.threads, self.counted = 0, -REFRESH
+        #: Threads of all workers, when they were counted, and when there were some.
+        self.threads, self.counted, self.seen = 0, -REFRESH, time.monotonic()
         #: When each worker was sent each file.
         self.sent: dict[tuple[str, str], int] = {}
 
@@ -185,24 +254,36 @@ class Runner:
         Raises
         ------
         SweepError
-            When the scheduler is gone.
+            When the scheduler is gone, or all workers are.
         """
-        from distributed import as_completed
+        from distributed import KilledWorker
 
-        ended = as_completed()
-        self._fill(ended)
-        for future in ended:
-            task, sent, returns = self.running.pop(future)
-            outcome = self._outcome(future, task)
-            if outcome.missing and returns < MOST_RETURNS:
-                self._send_files(task, outcome, sent)
-                self._submit(task, ended, returns + 1)
+        while self._fill():
+            future = self._next()
+            sent = self.running.pop(future)
+            try:
+                outcome = self._outcome(future)
+            except KilledWorker as error:
+                if not sent.alone:
+                    self.suspects.append(sent.task)
+                    continue
+                last = getattr(error.last_worker, "address", "unknown")
+                what = "every worker died while it ran this point, the last of them "
+                what += f"{last}; is its memory too small?"
+                outcome = Outcome(Record(sent.task.point, None, what))
+            except SweepError:
+                raise
+            except Exception as error:
+                what = f"{type(error).__name__}: {error}"
+                outcome = Outcome(Record(sent.task.point, None, what))
+            if outcome.missing and sent.returns < MOST_RETURNS:
+                self._send_files(sent, outcome)
+                self._submit(sent.task, sent.returns + 1, sent.alone)
                 continue
             if outcome.missing:
                 what = f"its files did not stay on the worker {outcome.worker}"
-                outcome = Outcome(Record(task.point, None, what), worker=outcome.worker)
-            self._fill(ended)
-            yield task, outcome
+                outcome = Outcome(Record(sent.task.point, None, what), worker=outcome.worker)
+            yield sent.task, outcome
 
     def cancel(self) -> None:
         """Take back what has not started."""
@@ -213,49 +294,79 @@ class Runner:
             self.client.cancel(list(self.running), force=True)
         self.running.clear()
 
-    def _fill(self, ended: Any) -> None:  # noqa: ANN401 - Dask's
-        now = time.monotonic()
-        if now >= self.counted + REFRESH:
-            self.counted, self.threads = now, sum(self.client.nthreads().values())
-        room = AHEAD * max(1, self.threads) - len(self.running)
-        for _ in range(room):
+    def _fill(self) -> bool:
+        """Send as many tasks as there is room for; say whether any are on their way."""
+        self._count()
+        for _ in range(AHEAD * max(1, self.threads) - len(self.running)):
             task = next(self.waiting, None)
             if task is None:
-                return
-            self._submit(task, ended, 0)
+                break
+            self._submit(task)
+        if not self.running and self.suspects:
+            self._submit(self.suspects.pop(), alone=True)
+        return bool(self.running)
 
-    def _submit(self, task: Task, ended: Any, returns: int) -> None:  # noqa: ANN401 - Dask's
+    def _count(self) -> None:
+        """Count the workers' threads now and then.
+
+        Raises
+        ------
+        SweepError
+            When the scheduler is gone, or all workers have been for too long.
+        """
+        now = time.monotonic()
+        if now < self.counted + REFRESH:
+            return
+        try:
+            self.counted, self.threads = now, sum(self.client.nthreads().values())
+        except (OSError, TimeoutError, RuntimeError) as error:
+            raise SweepError("the Dask scheduler is gone") from error
+        if self.threads:
+            self.seen = now
+        elif now > self.seen + self.patience:
+            raise SweepError(
+                f"no worker is left, and none came for {self.patience:.0f} s; "
+                "the same command carries on"
+            )
+
+    def _submit(self, task: Task, returns: int = 0, alone: bool = False) -> None:
         self.clock += 1
         key = f"contigua-{task.point}-{id(self)}-{self.clock}"
         future = self.client.submit(run_task, task, key=key, pure=False)
-        self.running[future] = (task, self.clock, returns)
-        ended.add(future)
+        self.running[future] = Sent(task, self.clock, returns, alone)
+        future.add_done_callback(self.ended.put)
 
-    def _outcome(self, future: Future, task: Task) -> Outcome:
-        from distributed import KilledWorker
+    def _next(self) -> Future:
+        """Wait for a task to end, as long as there is somebody to end one."""
+        while True:
+            with contextlib.suppress(queue.Empty):
+                return self.ended.get(timeout=REFRESH)
+            self._count()
+
+    def _outcome(self, future: Future) -> Outcome:
         from distributed.client import CancelledError
 
-        try:
-            outcome: Outcome = future.result()
-            return outcome
-        except KilledWorker as error:
-            times = "a few times" if error.allowed_failures is None else error.allowed_failures + 1
-            what = f"the worker died while it ran this point, {times} times; is memory too small?"
-            return Outcome(Record(task.point, None, what))
-        except CancelledError as error:
-            raise SweepError(
-                "the Dask scheduler is gone, or somebody cancelled the points"
-            ) from error
-        except Exception as error:
-            return Outcome(Record(task.point, None, f"{type(error).__name__}: {error}"))
+        while True:
+            try:
+                outcome: Outcome = future.result(timeout=REFRESH)
+                return outcome
+            except CancelledError as error:
+                raise SweepError(
+                    "the Dask scheduler is gone, or somebody cancelled the points"
+                ) from error
+            except TimeoutError:
+                # The worker that had the result died: another one runs the task again.
+                if future.status == "error":
+                    raise
+                self._count()
 
-    def _send_files(self, task: Task, outcome: Outcome, submitted: int) -> None:
+    def _send_files(self, sent: Sent, outcome: Outcome) -> None:
         """Send a worker the files that it has not got, unless that was done in the meantime."""
         for digest in outcome.missing:
-            if self.sent.get((outcome.worker, digest), 0) > submitted:
+            if self.sent.get((outcome.worker, digest), 0) > sent.clock:
                 continue
             try:
-                send(self.client, outcome.worker, digest, Path(task.files[digest]))
+                send(self.client, outcome.worker, digest, Path(sent.task.files[digest]))
             except (OSError, TimeoutError, ValueError, KeyError):
                 # The worker is gone; the task goes to another one.
                 continue

@@ -26,6 +26,8 @@ from contigua.sweeps.workloads import (
     trace_file,
 )
 
+#: Seconds after which nobody is writing a point any more.
+ABANDONED_SECONDS = 3600.0
 #: Seconds between two times that the table for others is written, at least.
 VIEW_SECONDS = 60.0
 
@@ -222,6 +224,14 @@ class _Folder:
         return placed
 
 
+def _abandoned(file: Path) -> bool:
+    try:
+        return time.time() - file.stat().st_mtime > ABANDONED_SECONDS
+    except OSError:
+        # It has its name by now.
+        return False
+
+
 class _Sweep(_Folder):
     """One run of a sweep, in a folder that is its own."""
 
@@ -286,7 +296,20 @@ class _Sweep(_Folder):
             if recording_of(self.store, file.stem) is None:
                 self.listener.said(f"{file}: damaged; its program is recorded again")
                 file.unlink(missing_ok=True)
-        for file in self.store.traces.glob("*.new"):
+        self._tidy()
+
+    def _tidy(self) -> None:
+        """Take away what processes that were killed had begun to write."""
+        kept = {
+            found.digest
+            for file in self.store.traces.glob("*.json")
+            if (found := recording_of(self.store, file.stem)) is not None
+        }
+        begun = [*self.store.traces.glob("*.new"), *self.store.traces.glob(".*")]
+        begun += [file for file in self.store.traces.glob("*.trace") if file.stem not in kept]
+        # Workers of a client that was killed may still be writing points, but not for long.
+        begun += [file for file in self.store.points.glob(".*") if _abandoned(file)]
+        for file in begun:
             file.unlink(missing_ok=True)
 
     def _record_all(self, placed: Sequence[Placed]) -> None:

@@ -201,7 +201,9 @@ class _Reader:
                 raise SweepError(f"{where}: {count:,} points are more than {MOST_POINTS:,}")
             for values in itertools.product(*axes.values()):
                 chosen = dict(zip(axes, values, strict=True))
-                points.setdefault(json.dumps(chosen, sort_keys=True), self._point(chosen))
+                points.setdefault(
+                    json.dumps(chosen, sort_keys=True, default=str), self._point(chosen)
+                )
         whole = [
             dataclasses.replace(point, axes={name: point.axes.get(name) for name in names})
             for point in points.values()
@@ -229,7 +231,9 @@ class _Reader:
                 lists[f"{kind}.{key}"] = as_list(value)
         for key, value in keys.tables("options").items():
             self._options(f"{where}.options", {key: as_list(value)[0]} if as_list(value) else {})
-            lists[key] = as_list(value)
+            # Not by the bare name: reports have figures that are called `instructions` and
+            # `migrations`, too.
+            lists[f"options.{key}"] = as_list(value)
         keys.done()
         for name, values in lists.items():
             if not values:
@@ -261,7 +265,11 @@ class _Reader:
         workload = self.workloads[chosen["workload"]]
         design = self._changed(Design, chosen, self.designs)
         machine = self._changed(Machine, chosen, self.machines)
-        own = {key: value for key, value in chosen.items() if key in OPTIONS}
+        own = {
+            key.removeprefix("options."): value
+            for key, value in chosen.items()
+            if key.startswith("options.")
+        }
         options = self._options("options", own, self.options)
         age, files = self._age(chosen["age"])
         options = dataclasses.replace(options, machine=machine, age=age, seed=chosen["seed"])

@@ -158,7 +158,11 @@ class Store:
         SweepError
             When another process does.
         """
-        with (self.folder / "lock").open("a+") as file:
+        try:
+            file = (self.folder / "lock").open("a+")
+        except OSError as error:
+            raise FileError(f"{self.folder}: {error.strerror}; give another -o") from error
+        with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from contigua import _engine
+from contigua import __version__, _engine
 from contigua.configs import file_digest
 from contigua.errors import ContiguaError
-from contigua.experiments.running import interruptible
+from contigua.experiments.running import run_whole
 from contigua.sweeps.store import Record, Store
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ class Task:
         The sweep's folder, and what is in its :data:`TOKEN`; ``None`` if it is not to be used.
     requests
         Goes into the record.
+    version
+        What the client is.
     """
 
     point: str
@@ -61,6 +63,7 @@ class Task:
     folder: str | None = None
     token: str | None = None
     requests: int | None = None
+    version: str = __version__
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ class Outcome:
 
 def simulate(spec: _engine.RunSpec, trace: Path, trace_format: str = "contigua") -> str:
     """Replay a trace in one configuration, and return the report."""
-    reports, _ = _engine.run([spec], trace=trace, trace_format=trace_format, progress=interruptible)
+    reports, _ = run_whole([spec], trace=trace, trace_format=trace_format)
     return reports[0]
 
 
@@ -111,6 +114,10 @@ def run_at(task: Task, address: str, received: Path) -> Outcome:
     received
         Folder of the files that were sent to it.
     """
+    if task.version != __version__:
+        # One that joined after the client had looked.
+        what = f"the worker {address} has contigua {__version__}, the client {task.version}"
+        return Outcome(Record(task.point, None, what), worker=address)
     store = _visible(task)
     if store is not None and store.load(task.point) is not None:
         return Outcome(saved=True, worker=address)

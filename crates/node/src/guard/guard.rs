@@ -286,7 +286,7 @@ impl<M: Machine> Guard<M> {
             }
             let inputs = Inputs {
                 unmovable: node.state(&node.kernel, kernel),
-                movable: node.state(&node.movable, movable),
+                movable: node.movable_state(movable, survey.block),
                 // Stock Linux does not count what failed.
                 requested: Bytes::new(0),
                 least_unmovable: node.kernel_min,

@@ -65,6 +65,16 @@ impl Node {
         }
     }
 
+    /// The movable region as the controller sees it. It asks for what is missing to the goal, in whole
+    /// blocks, rounded down; so the goal is a block beyond the trigger at least, or a region that is
+    /// short with a small reserve would never get one.
+    #[must_use]
+    pub fn movable_state(&self, pressure: f64, block: Bytes) -> RegionState {
+        let mut state = self.state(&self.movable, pressure);
+        state.high = state.high.max(Bytes::new(state.low.get() + block.get()));
+        state
+    }
+
     /// Whether some blocks are movable and others could be.
     #[must_use]
     pub fn has_border(&self) -> bool {
@@ -248,6 +258,20 @@ mod tests {
         assert_eq!(node.movable.available.frames(), 800);
         survey.swap = Bytes::new(500 * PAGE_BYTES);
         assert_eq!(nodes(&survey)[0].kernel.available.frames(), 400 + 500);
+    }
+
+    #[test]
+    fn a_movable_zone_that_is_short_asks_for_a_block_however_small_the_reserve() {
+        let config = Config {
+            reserve: Some(Bytes::new(0)),
+            ..Config::default()
+        };
+        let survey = survey();
+        let node = &super::nodes(&survey, &config)[0];
+        let state = node.movable_state(0.0, survey.block);
+        assert_eq!(state.low.frames(), 20);
+        assert!(state.high.get() - state.low.get() >= survey.block.get());
+        assert_eq!(node.state(&node.kernel, 0.0).high.frames(), 60);
     }
 
     #[test]

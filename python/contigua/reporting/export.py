@@ -1,0 +1,118 @@
+"""The plots and tables of a report as files in a folder, drawn without a browser."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import vl_convert
+
+from contigua.files import FileError, write_whole
+from contigua.reporting import tables
+from contigua.reporting.cases import Runs
+from contigua.reporting.document import VEGA_LITE
+from contigua.reporting.plots import COLOURS, Plot, Spec, coloured, plots
+
+#: Width of a plot in a file, in pixels; a PNG has twice as many.
+WIDTH = 720
+SCALE = 2
+
+
+def export(runs: Runs, folder: Path, formats: Sequence[str]) -> list[Path]:
+    """Write what a report shows as files.
+
+    Parameters
+    ----------
+    runs
+        What ran.
+    folder
+        Where the files go; it is made.
+    formats
+        ``"png"`` and ``"svg"`` draw each plot, as it first appears on the page, in its light
+        colours; ``"csv"`` writes the numbers behind each plot and each table.
+
+    Returns
+    -------
+    list of Path
+        The files.
+
+    Raises
+    ------
+    FileError
+        When one cannot be written.
+    """
+    # All is drawn before anything is written.
+    contents = dict(_files(runs, formats))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"{folder}: {error.strerror}; give another folder to -o") from error
+    for name, data in contents.items():
+        write_whole(folder / name, data)
+    return [folder / name for name in contents]
+
+
+def _files(runs: Runs, formats: Sequence[str]) -> Iterator[tuple[str, str | bytes]]:
+    for plot in plots(runs):
+        if "svg" in formats:
+            yield (
+                f"{plot.name}.svg",
+                vl_convert.vegalite_to_svg(_fixed(plot.spec), vl_version=VEGA_LITE),
+            )
+        if "png" in formats:
+            yield (
+                f"{plot.name}.png",
+                vl_convert.vegalite_to_png(_fixed(plot.spec), vl_version=VEGA_LITE, scale=SCALE),
+            )
+        if "csv" in formats:
+            yield f"{plot.name}.csv", _plot_csv(runs, plot)
+    if "csv" in formats:
+        for table in (
+            tables.whole_table(runs),
+            tables.differences(runs),
+            tables.common(runs),
+        ):
+            heads = [head or "key" for head in table.heads]
+            yield (
+                f"{table.name}.csv",
+                _csv(
+                    heads,
+                    [[c.text if c.value is None else c.value for c in row] for row in table.rows],
+                ),
+            )
+
+
+def _fixed(spec: Spec) -> Spec:
+    """Return a specification that needs no page: its own width and colours."""
+    return {**coloured(spec), "width": WIDTH, "padding": 12, "background": COLOURS["paper"][0]}
+
+
+def _plot_csv(runs: Runs, plot: Plot) -> str:
+    """Return the numbers behind a plot, a line for each bar's part."""
+    more = [name for name in ("size", "when") if name in plot.rows[0]]
+    heads = ["design", *runs.axes, *more, "part", "value"]
+    where = {run.label: run.where for run in runs.all}
+    return _csv(
+        heads,
+        [
+            [
+                row["design"],
+                *(where[row["label"]][axis] for axis in runs.axes),
+                *(row[name] for name in more),
+                row["part"],
+                row["value"],
+            ]
+            for row in plot.rows
+        ],
+    )
+
+
+def _csv(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(heads)
+    writer.writerows(rows)
+    return file.getvalue()

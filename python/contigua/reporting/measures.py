@@ -1,0 +1,137 @@
+"""Figures of a run that several plots and sentences use, grouped as a reader thinks of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from contigua.reporting.cases import Run
+from contigua.results import MOVES
+from contigua.sizes import size_bytes
+
+MEBIBYTE = 1 << 20
+
+#: Parts of the cycles, in the order in which they are stacked: name, keys of ``time.breakdown``.
+CYCLES = {
+    "base": ("issue", "branch", "dependence"),
+    "memory": ("fetch", "data"),
+    "translation": ("tlb", "walk"),
+    "kernel": ("kernel",),
+}
+#: What each part is, for captions.
+CYCLES_MEAN = {
+    "base": "issuing instructions, wrong branches, and waiting for results",
+    "memory": "waiting for caches and memory beyond the first level",
+    "translation": "waiting for second-level TLBs and page walks",
+    "kernel": "faults, system calls, compaction and migration",
+}
+#: Kinds of mapping, by key of ``memory``.
+MAPPINGS = {
+    "4 KB pages": "resident_4k",
+    "2 MB pages": "resident_2m",
+    "1 GB pages": "resident_1g",
+    "perforated pages": "perforated",
+    "segment": "segment",
+}
+#: Page faults, by keys of ``kernel``.
+FAULTS = {
+    "zeroed 4 KB page": ("faults_anonymous_4k",),
+    "zeroed 2 MB page": ("faults_anonymous_2m",),
+    "file": ("faults_file",),
+    "copy on write": ("faults_copy_on_write",),
+    "segment": ("faults_segment",),
+    "other": ("faults_spurious", "faults_host"),
+}
+#: Pages that moved or went, by keys of ``frames``.
+MOVED = {
+    "compacted, program waits": ("frames_compacted_direct",),
+    "compacted in the background": ("frames_compacted_background",),
+    "region resized": ("frames_moved_by_resizes",),
+    "pinned elsewhere, evacuated": ("frames_evacuated", "pin_migrations"),
+    "reclaimed": ("frames_reclaimed_direct", "frames_reclaimed_background"),
+}
+assert {key for keys in MOVED.values() for key in keys} >= set(MOVES)
+#: Block sizes, by key of ``contiguity_*``.
+BLOCKS = {"2 MB": "blocks_2m", "4 MB": "blocks_4m", "32 MB": "blocks_32m", "1 GB": "blocks_1g"}
+#: Where walks find entries, by key of ``cache.walks``.
+LEVELS = {"first-level cache": "l1", "second level": "l2", "last level": "llc", "memory": "memory"}
+
+
+def _summed(table: Mapping[str, Any], groups: Mapping[str, tuple[str, ...]]) -> dict[str, float]:
+    return {name: sum(table[key] for key in keys) for name, keys in groups.items()}
+
+
+def cycles(run: Run) -> dict[str, float]:
+    """Return busy cycles of all cores by part; empty without times."""
+    time = run.values["time"]
+    return {} if time is None else _summed(time["breakdown"], CYCLES)
+
+
+def per_thousand(run: Run, events: float) -> float:
+    """Return events per thousand instructions."""
+    return 1000 * events / max(int(run.summary["instructions"]), 1)
+
+
+def tlb_misses(run: Run) -> dict[str, float]:
+    """Return misses per thousand instructions, by TLB."""
+    keys = {
+        "first-level data TLB": "l1d_tlb_mpki",
+        "first-level instruction TLB": "l1i_tlb_mpki",
+        "second-level TLB (page walks)": "l2_tlb_mpki",
+    }
+    return {name: float(run.summary[key]) for name, key in keys.items()}
+
+
+def walk_references(run: Run) -> dict[str, float]:
+    """Return page-table entries that walks read per thousand instructions, by where they lay."""
+    caches = run.values["cache"]
+    if caches is None:
+        return {}
+    return {name: per_thousand(run, caches["walks"][key]) for name, key in LEVELS.items()}
+
+
+def mapped(run: Run) -> dict[str, float]:
+    """Return the program's memory at its largest in MiB, by kind of mapping."""
+    memory = run.values["memory"]
+    return {name: size_bytes(memory[key]) / MEBIBYTE for name, key in MAPPINGS.items()}
+
+
+def faults(run: Run) -> dict[str, float]:
+    """Return page faults, by what they did."""
+    return _summed(run.values["kernel"], FAULTS)
+
+
+def moved(run: Run) -> dict[str, float]:
+    """Return 4 KB pages that the kernel moved or reclaimed, and those that moved in use."""
+    migration = run.values["migration"]
+    return {
+        **_summed(run.values["frames"], MOVED),
+        "moved in use": migration["completed"] if migration else 0,
+    }
+
+
+def contiguity(run: Run, when: str, size: str) -> dict[str, float]:
+    """Return shares of memory (percent) by what its blocks of a size are.
+
+    Parameters
+    ----------
+    run
+        The run.
+    when
+        ``"before"`` or ``"after"``.
+    size
+        A name of :data:`BLOCKS`.
+    """
+    blocks = run.values[f"contiguity_{when}"][BLOCKS[size]]
+    total = max(blocks["total"], 1)
+    # The limits of compaction: a block can be freed only where nothing unmovable lies, and only as
+    # many as there are free frames for.
+    freeable = max(blocks["potential"] - blocks["free"], 0)
+    rest = max(total - blocks["free"] - freeable - blocks["unmovable"], 0)
+    parts = {
+        "free": blocks["free"],
+        "could be freed by compaction": freeable,
+        "in use, movable": rest,
+        "has unmovable memory": blocks["unmovable"],
+    }
+    return {name: 100 * part / total for name, part in parts.items()}

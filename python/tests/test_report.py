@@ -1,0 +1,257 @@
+"""Does a report say what is true, in a page that works alone, and in files?"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shutil
+from contextlib import contextmanager
+
+import pytest
+
+import contigua
+from conftest import ROOT
+from contigua.page import Page
+from contigua.reporting import ReportError
+from contigua.reporting.cases import arrange
+from contigua.reporting.sentences import headlines
+
+DESIGNS = ["linux-4k", "linux-thp"]
+#: The largest page that a report may be, in bytes.
+LARGEST = 3_000_000
+#: Milliseconds within which a page must have drawn its plots, on a busy computer, too.
+PATIENCE = 120_000
+
+
+@pytest.fixture(scope="module")
+def results():
+    options = contigua.RunOptions(age="fresh,scattered:3", memory="1G", detail="additive")
+    program = [str(ROOT / "workloads" / "bin" / "gups"), "--size", "8MiB", "--updates", "20000"]
+    return contigua.run([*program, "--no-verify"], designs=DESIGNS, options=options)
+
+
+@pytest.fixture(scope="module")
+def page(results, tmp_path_factory):
+    path = tmp_path_factory.mktemp("report") / "page.html"
+    results.report(path)
+    return path
+
+
+def changed(report, **cycles):
+    """A report with other cycles."""
+    values = report.values
+    values["time"].update(cycles)
+    return contigua.Report(json.dumps(values))
+
+
+def test_a_page_is_the_same_bytes_for_the_same_results_and_small(results, page, tmp_path):
+    results.report(tmp_path / "again.html")
+    assert (tmp_path / "again.html").read_bytes() == page.read_bytes()
+    assert page.stat().st_size < LARGEST
+
+
+def test_headlines_say_who_is_fastest_and_by_how_much(results):
+    base = changed(results[0], cycles=1_000_000)
+    fast = changed(results[1], cycles=750_000)
+    first = headlines(arrange([base, fast]))[0]
+    assert first.startswith("linux-thp is fastest: 750.0 thousand cycles, 25 % fewer than linux-4k")
+    slow = changed(results[1], cycles=1_200_000)
+    first = headlines(arrange([base, slow]))[0]
+    assert first == (
+        "No design is faster than linux-4k (1.0 million cycles); linux-thp takes 20 % more."
+    )
+
+
+def test_huge_pages_win_on_fresh_memory_and_the_page_says_so(results):
+    said = "\n".join(headlines(arrange(list(results))))
+    assert "fresh: linux-thp is fastest" in said
+    assert "under linux-thp" in said
+
+
+def test_a_case_is_all_that_differs_but_the_design(results):
+    runs = arrange(list(results))
+    assert runs.axes == ("age",)
+    assert {case: [run.design for run in members] for case, members in runs.cases.items()} == {
+        "fresh": DESIGNS,
+        "scattered:3": DESIGNS,
+    }
+    # The same report twice is one; the same run with another outcome is told apart.
+    assert len(arrange([*results, *results]).all) == 4
+    again = arrange([results[0], changed(results[0], cycles=5)])
+    assert again.axes == ("run",)
+
+
+def test_files_have_the_plots_and_their_numbers(results, tmp_path):
+    written = results.report(tmp_path / "out", formats=("png", "svg", "csv"))
+    assert {path.suffix for path in written.files} == {".png", ".svg", ".csv"}
+    assert (tmp_path / "out" / "cycles.png").read_bytes().startswith(b"\x89PNG")
+    drawing = (tmp_path / "out" / "cycles.svg").read_text()
+    assert "linux-thp" in drawing and "var(--" not in drawing
+    with (tmp_path / "out" / "cycles.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    cycles = sum(
+        float(row["value"]) for row in rows if (row["design"], row["age"]) == ("linux-4k", "fresh")
+    )
+    assert cycles == results[0].values["time"]["busy_cycles"]
+
+
+def test_no_format_of_that_name(results, tmp_path):
+    with pytest.raises(ReportError, match="no format pdf; there are html, png, svg, csv"):
+        results.report(tmp_path / "out", formats=("pdf",))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "No such file"),
+        ("nonsense", "no array of reports"),
+        ("[]", "no finished run"),
+        ('[{"config": {"design_name": "x"}}]', "run again with this version"),
+    ],
+)
+def test_bad_input_is_one_line_and_writes_nothing(cli, tmp_path, text, said):
+    file = tmp_path / "r.json"
+    if text is not None:
+        file.write_text(text)
+    done = cli("report", file, "-o", tmp_path / "page.html")
+    assert done.returncode == 1
+    assert said in done.stderr and done.stderr.count("\n") == 1 and "r.json" in done.stderr
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_the_command_writes_a_page_and_says_what_matters(cli, results, tmp_path):
+    (tmp_path / "r.json").write_text(results.to_json())
+    done = cli("report", tmp_path / "r.json", "-o", tmp_path / "p.html", "--title", "A <b> title")
+    assert done.returncode == 0, done.stderr
+    assert "fresh: linux-thp is fastest" in done.stdout
+    assert f"Report: {tmp_path / 'p.html'}" in done.stdout
+    text = (tmp_path / "p.html").read_text()
+    assert "<h1>A &lt;b&gt; title</h1>" in text and "SHA-256" in text
+
+
+# In a browser.
+
+CHROMIUM = shutil.which("chromium")
+browser_tests = pytest.mark.skipif(
+    CHROMIUM is None, reason="chromium is missing; as root, run: apt-get install chromium"
+)
+
+
+@contextmanager
+def opened(path, **look):
+    """Open a file in a browser; whatever it complains about or asks the network for is an error."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is missing")
+    wrong = []
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM)
+        tab = browser.new_context(**look).new_page()
+        tab.set_default_timeout(PATIENCE)
+        tab.on("console", lambda message: wrong.append(message.text))
+        tab.on("pageerror", lambda error: wrong.append(str(error)))
+
+        def only_itself(route):
+            if route.request.url == path.as_uri():
+                route.continue_()
+            else:
+                wrong.append(route.request.url)
+                route.abort()
+
+        tab.route("**/*", only_itself)
+        tab.goto(path.as_uri())
+        yield tab
+        browser.close()
+    assert not wrong
+
+
+def drawn(tab):
+    tab.wait_for_selector("body[data-drawn]")
+    return tab
+
+
+def bars(tab, plot):
+    """Widths and heights of what is drawn in a plot."""
+    return tab.evaluate(
+        """name => [...document.querySelectorAll(`#${name} .mark-rect path`)]
+            .map(mark => mark.getBoundingClientRect()).map(box => [box.width, box.height])""",
+        plot,
+    )
+
+
+def column(tab, place):
+    return tab.evaluate(
+        """place => [...document.querySelectorAll("#figures tbody tr")]
+            .map(row => row.cells[place]).map(cell => cell.dataset.value || cell.textContent)""",
+        place,
+    )
+
+
+@browser_tests
+def test_plots_are_drawn_and_designs_can_be_hidden(page):
+    with opened(page) as tab:
+        drawn(tab)
+        figures = tab.locator("figure").count()
+        assert figures >= 6 and tab.get_attribute("body", "data-drawn") == str(figures)
+        for plot in ("cycles", "tlb-misses", "walks", "page-sizes", "faults", "contiguity"):
+            seen = bars(tab, plot)
+            assert any(width > 20 and height > 4 for width, height in seen), plot
+            assert tab.locator(f"#{plot} figcaption").inner_text()
+            assert len(tab.get_attribute(f"#{plot} .plot", "aria-label")) > 40
+        before = len(bars(tab, "cycles"))
+        tab.uncheck(".choices input[value=linux-thp]")
+        tab.wait_for_function(
+            "() => !document.querySelector('#cycles svg').textContent.includes('linux-thp')"
+        )
+        assert 0 < len(bars(tab, "cycles")) < before
+        assert tab.locator("#figures tbody tr:visible").count() == 2
+        tab.check(".choices input[value=linux-thp]")
+        tab.select_option(".choices .case", "fresh")
+        tab.wait_for_function(
+            "() => !document.querySelector('#cycles svg').textContent.includes('scattered')"
+        )
+
+
+@browser_tests
+def test_a_table_sorts_by_click_and_by_key(page):
+    with opened(page) as tab:
+        head = tab.locator("#figures th", has_text=re.compile("^cycles$"))
+        place = head.evaluate("head => head.cellIndex")
+        head.locator("button").click()
+        assert head.get_attribute("aria-sort") == "ascending"
+        found = [float(value) for value in column(tab, place)]
+        assert found == sorted(found) and len(set(found)) > 1
+        head.locator("button").press("Enter")
+        assert head.get_attribute("aria-sort") == "descending"
+        assert [float(value) for value in column(tab, place)] == sorted(found, reverse=True)
+        first = tab.locator("#figures th").first
+        first.locator("button").press("Space")
+        assert column(tab, 0) == sorted(column(tab, 0))
+        assert head.get_attribute("aria-sort") == "none"
+
+
+@browser_tests
+@pytest.mark.parametrize("width", [360, 1280])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_page_can_be_read_on_any_screen(page, width, scheme):
+    with opened(page, color_scheme=scheme, viewport={"width": width, "height": 800}) as tab:
+        drawn(tab)
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width
+        inks = tab.evaluate(
+            """() => ["body", "#cycles svg .mark-text text"].map(
+                name => getComputedStyle(document.querySelector(name)))
+                .map((style, index) => index ? style.fill : style.color)"""
+        )
+        assert len(set(inks)) == 1, "a plot's text is as dark as the page's"
+
+
+@browser_tests
+def test_an_experiments_page_works_alone(tmp_path):
+    page = Page("An <i>experiment</i>")
+    page.text("Some text.")
+    page.table(["a", "b" * 80], [["1", "2" * 80]])
+    path = tmp_path / "index.html"
+    path.write_text(page.html())
+    with opened(path, viewport={"width": 360, "height": 800}) as tab:
+        assert tab.title() == "An <i>experiment</i>"
+        assert tab.evaluate("document.documentElement.scrollWidth") <= 360
