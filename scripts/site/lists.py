@@ -131,7 +131,7 @@ def python_page() -> str:
     ]
     names = [name for name in contigua.__all__ if not name.startswith("__")]
     parts += [f"::: contigua.{name}" for name in sorted(names, key=str.lower)]
-    parts.append("::: contigua.plot")
+    parts += ["::: contigua.plot", "::: contigua.explore"]
     return "\n\n".join(parts) + "\n"
 
 

@@ -4,11 +4,14 @@
 //! owner's page, or the place in a group.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use contigua_contiguity::{FrameKind, Scan};
+use contigua_frames::policies::explored::Explored;
+use contigua_frames::policies::{Candidate, Verdict};
 use contigua_frames::{
-    BLOCK_FRAMES, Boxed, Config, Error, Evict, FrameClass, Frames, Group, Layout, Move, Owner,
-    Placement, Request, policies,
+    BLOCK_FRAMES, Boxed, Config, Error, Evict, FrameClass, Frames, Group, Layout, MigrateType,
+    Move, Owner, Placement, PlacementPolicy, Request, policies,
 };
 use contigua_units::{Bytes, Frame, Nanoseconds, Order, VirtPage};
 use proptest::prelude::*;
@@ -543,6 +546,34 @@ impl Model {
     }
 }
 
+/// Verdicts that have nothing to do with what is asked: the mechanism must stand any policy, as
+/// those that are tried out can be wrong.
+struct Whims;
+
+impl PlacementPolicy for Whims {
+    fn home(&self, request: &Request) -> MigrateType {
+        let number = usize::from(request.order.get()) + request.class as usize;
+        MigrateType::ALL[(number + usize::from(request.reclaimable)) % 3]
+    }
+
+    fn fallbacks(&self, home: MigrateType) -> &'static [MigrateType] {
+        match home {
+            MigrateType::Unmovable => &[MigrateType::Unmovable, MigrateType::Movable],
+            MigrateType::Movable => &[MigrateType::Reclaimable],
+            _ => &MigrateType::ALL[..3],
+        }
+    }
+
+    fn verdict(&self, _: MigrateType, request: &Request, candidate: &Candidate) -> Verdict {
+        match (candidate.free + u32::from(request.order.get())) % 4 {
+            0 => Verdict::Refuse,
+            1 => Verdict::Borrow,
+            2 => Verdict::BorrowSmallest,
+            _ => Verdict::Claim,
+        }
+    }
+}
+
 fn placements() -> impl Strategy<Value = Placement> {
     let contiguitas = |strict, hardware_migration| {
         Placement::Contiguitas(policies::contiguitas::Config {
@@ -557,6 +588,10 @@ fn placements() -> impl Strategy<Value = Placement> {
         Just(Placement::Illuminator(
             policies::illuminator::Config::default()
         )),
+        Just(Placement::Explored(Explored::new(
+            "whims".to_owned(),
+            Arc::new(Whims)
+        ))),
         any::<(bool, bool)>().prop_map(move |(strict, hardware)| contiguitas(strict, hardware)),
     ]
 }

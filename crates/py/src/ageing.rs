@@ -9,9 +9,13 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::engine_error;
+use crate::explore::{Failure, PolicySpec};
 
 /// Simulated time between two looks at signals and two reports of progress.
 const LOOK: u64 = 10_000_000_000;
+
+/// The same under a policy in Python, which is slower, and may have raised an exception.
+const EXPLORING_LOOK: u64 = 1_000_000_000;
 
 /// A server's life, as Python describes it.
 #[derive(FromPyObject)]
@@ -105,12 +109,23 @@ impl AgedServer {
     }
 }
 
-/// Lets a server grow old.
+/// Lets a server grow old, under the design's placement or under a policy in Python.
 #[pyfunction]
-#[pyo3(signature = (spec, progress=None))]
+#[pyo3(signature = (spec, progress=None, policy=None))]
 #[allow(clippy::needless_pass_by_value, reason = "PyO3 hands values over")]
-pub fn age(py: Python<'_>, spec: AgeSpec, progress: Option<Py<PyAny>>) -> PyResult<AgedServer> {
-    let config = spec.config()?;
+pub fn age(
+    py: Python<'_>,
+    spec: AgeSpec,
+    progress: Option<Py<PyAny>>,
+    policy: Option<PolicySpec>,
+) -> PyResult<AgedServer> {
+    let mut config = spec.config()?;
+    let (mut look, mut failure) = (LOOK, Failure::default());
+    if let Some(policy) = policy {
+        look = EXPLORING_LOOK;
+        policy.name.clone_into(&mut config.design_name);
+        (config.design.placement, failure) = policy.placement();
+    }
     let end = time("hours", spec.hours, 3600e9)?;
     let every = time("sample_seconds", spec.sample_seconds, 1e9)?;
     py.detach(|| {
@@ -119,8 +134,9 @@ pub fn age(py: Python<'_>, spec: AgeSpec, progress: Option<Py<PyAny>>) -> PyResu
         let mut next_sample = every;
         let mut now = 0;
         while now < end {
-            now = end.min(next_sample).min(now + LOOK);
+            now = end.min(next_sample).min(now + look);
             server.run_until(Nanoseconds::new(now));
+            failure.check()?;
             if now == next_sample && now < end {
                 samples.push(server.sample());
                 next_sample += every;
@@ -136,6 +152,7 @@ pub fn age(py: Python<'_>, spec: AgeSpec, progress: Option<Py<PyAny>>) -> PyResu
             })?;
         }
         server.settle();
+        failure.check()?;
         samples.push(server.sample());
         let config = serde_json::to_value(server.config()).map_err(engine_error)?;
         let snapshot = Snapshot::of(server.memory(), server.now(), config);

@@ -4,6 +4,7 @@
 //! libraries for these, and the formats are the same as on disk.
 
 mod ageing;
+mod explore;
 mod heap;
 mod session;
 

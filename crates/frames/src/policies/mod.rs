@@ -1,7 +1,11 @@
 //! Placement policies: which part of memory may serve which request. One file each, listed here.
 //!
 //! A policy gives verdicts and keeps no state; the allocator acts on them. To add one, write its
-//! file with its `Config` and its [`PlacementPolicy`], and add its line to the list below.
+//! file with its `Config` and its [`PlacementPolicy`], and add its line to the list below. To try
+//! one first, hand it over as [`explored::Explored`].
+
+#[cfg(feature = "alloc")]
+pub mod explored;
 
 use contigua_units::Order;
 
@@ -112,10 +116,15 @@ macro_rules! policies {
         pub enum Placement {
             $($(#[$doc])* #[cfg_attr(feature = "serde", serde(rename = $name))]
             $variant($module::Config),)*
+            /// One that is given at run time; no file can name it.
+            #[cfg(feature = "alloc")]
+            #[cfg_attr(feature = "serde", serde(rename = "explored", skip_deserializing))]
+            #[cfg_attr(feature = "schema", schemars(skip))]
+            Explored(explored::Explored),
         }
 
         impl Placement {
-            /// Names of all policies.
+            /// Names of all policies that designs can name.
             pub const NAMES: &[&str] = &[$($name,)*];
 
             /// Its name.
@@ -123,6 +132,8 @@ macro_rules! policies {
             pub const fn name(&self) -> &'static str {
                 match self {
                     $(Self::$variant(_) => $name,)*
+                    #[cfg(feature = "alloc")]
+                    Self::Explored(_) => "explored",
                 }
             }
         }
@@ -130,11 +141,19 @@ macro_rules! policies {
         impl PlacementPolicy for Placement {
             #[inline]
             fn home(&self, request: &Request) -> MigrateType {
-                match self { $(Self::$variant(policy) => policy.home(request),)* }
+                match self {
+                    $(Self::$variant(policy) => policy.home(request),)*
+                    #[cfg(feature = "alloc")]
+                    Self::Explored(explored) => explored.policy().home(request),
+                }
             }
 
             fn fallbacks(&self, home: MigrateType) -> &'static [MigrateType] {
-                match self { $(Self::$variant(policy) => policy.fallbacks(home),)* }
+                match self {
+                    $(Self::$variant(policy) => policy.fallbacks(home),)*
+                    #[cfg(feature = "alloc")]
+                    Self::Explored(explored) => explored.policy().fallbacks(home),
+                }
             }
 
             fn verdict(
@@ -143,19 +162,35 @@ macro_rules! policies {
                 request: &Request,
                 candidate: &Candidate,
             ) -> Verdict {
-                match self { $(Self::$variant(policy) => policy.verdict(home, request, candidate),)* }
+                match self {
+                    $(Self::$variant(policy) => policy.verdict(home, request, candidate),)*
+                    #[cfg(feature = "alloc")]
+                    Self::Explored(explored) => explored.policy().verdict(home, request, candidate),
+                }
             }
 
             fn discipline(&self) -> Discipline {
-                match self { $(Self::$variant(policy) => policy.discipline(),)* }
+                match self {
+                    $(Self::$variant(policy) => policy.discipline(),)*
+                    #[cfg(feature = "alloc")]
+                    Self::Explored(explored) => explored.policy().discipline(),
+                }
             }
 
             fn confinement(&self) -> Option<Confinement> {
-                match self { $(Self::$variant(policy) => policy.confinement(),)* }
+                match self {
+                    $(Self::$variant(policy) => policy.confinement(),)*
+                    #[cfg(feature = "alloc")]
+                    Self::Explored(explored) => explored.policy().confinement(),
+                }
             }
 
             fn pinning(&self) -> Pinning {
-                match self { $(Self::$variant(policy) => policy.pinning(),)* }
+                match self {
+                    $(Self::$variant(policy) => policy.pinning(),)*
+                    #[cfg(feature = "alloc")]
+                    Self::Explored(explored) => explored.policy().pinning(),
+                }
             }
         }
     };

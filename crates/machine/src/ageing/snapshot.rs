@@ -298,6 +298,9 @@ impl Snapshot {
     /// [`Error::Snapshot`] when it was placed by another policy, [`Error::Memory`],
     /// [`Error::Frames`]. `path` is named in messages.
     pub fn restore(&self, design: &DesignConfig, path: &Path) -> Result<Memory, Error> {
+        if self.placement != design.placement.name() {
+            return Err(self.placed_otherwise(design.placement.name(), path));
+        }
         self.restore_under(&design.placement, &design.memory, path)
     }
 
@@ -315,9 +318,19 @@ impl Snapshot {
                 ..policies::contiguitas::Config::default()
             }),
             "illuminator" => Placement::Illuminator(policies::illuminator::Config::default()),
-            _ => Placement::default(),
+            // What a policy that was tried out has placed has pageblocks like Linux's.
+            "linux" | "explored" => Placement::default(),
+            _ => return Err(self.placed_otherwise(Placement::default().name(), path)),
         };
         self.restore_under(&placement, &Config::default(), path)
+    }
+
+    fn placed_otherwise(&self, wanted: &'static str, path: &Path) -> Error {
+        Error::Snapshot(SnapshotError::Placement {
+            path: path.to_owned(),
+            found: self.placement.clone(),
+            wanted,
+        })
     }
 
     fn restore_under(
@@ -327,13 +340,6 @@ impl Snapshot {
         path: &Path,
     ) -> Result<Memory, Error> {
         crate::kernel::check_memory(self.memory())?;
-        if self.placement != placement.name() {
-            return Err(Error::Snapshot(SnapshotError::Placement {
-                path: path.to_owned(),
-                found: self.placement.clone(),
-                wanted: placement.name(),
-            }));
-        }
         let damaged = |problem: &str| {
             Error::Snapshot(SnapshotError::Format {
                 path: path.to_owned(),
