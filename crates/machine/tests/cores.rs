@@ -123,10 +123,12 @@ fn run(config: RunConfig, parts: &[Part]) -> Report {
     engine.report()
 }
 
-/// The report without its configuration.
+/// The report without its configuration, and without what the hardware of that takes to build.
 fn results(report: &Report) -> serde_json::Value {
     let mut value: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
-    value.as_object_mut().unwrap().remove("config");
+    let fields = value.as_object_mut().unwrap();
+    fields.remove("config").unwrap();
+    fields.remove("hardware").unwrap();
     value
 }
 
