@@ -4,8 +4,8 @@
 //! 32 whole parts there is no superpage, and 4 KB pages serve.
 //!
 //! What the mechanism costs in the page table is not modelled: a superpage here is translated like
-//! any page of 2 MB. Its TLB entries are counted with the map that says which parts are in use. The second half of the chunk is taken to have as many missing parts as the
-//! first.
+//! any page of 2 MB. Its TLB entries are counted with the map that says which parts are in use. The
+//! second half of the chunk is taken to have as many missing parts as the first.
 
 use contigua_paging::holes::SUB_PAGES;
 use contigua_paging::{CollapseContext, FaultContext, HoleVerdict, Holes, MappingPolicy};
