@@ -50,8 +50,6 @@ test-python: setup malloc-library workloads/bin/gups
 	scripts/require nginx nginx
 	scripts/require chromium chromium
 	$(BIN)/pytest --doctest-modules
-	scripts/require chromium chromium
-	$(BIN)/pytest
 	$(BIN)/pytest vm-tests -m short
 
 test-vm: $(VENV)/tools vm-programs
@@ -192,11 +190,6 @@ $(VENV)/tools: pyproject.toml scripts/dependencies
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python scripts/dependencies > $(VENV)/requirements.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -r $(VENV)/requirements.txt
-	$(BIN)/pip install --quiet --disable-pip-version-check 'maturin>=1.9,<2' 'mypy>=1.15' \
-		'pandas-stubs>=2.2' 'pytest>=8.3' 'ruff>=0.11' 'click>=8.1' 'matplotlib>=3.9' 'numpy>=1.26' 'pandas>=2.2' \
-		'pyarrow>=16' 'rich>=13.7' \
-		'jsonschema>=4.23' 'mkdocs-material>=9.6' 'mkdocstrings-python>=1.16' \
-		'playwright>=1.49' 'tomlkit>=0.13'
 	touch $@
 
 $(VENV)/installed: $(VENV)/tools $(SOURCES)
