@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,24 +91,59 @@ def kernel(version: str = "6.1") -> Kernel:
     return Kernel(version, release, image, folder / "lib" / "modules" / release)
 
 
+def source(version: str) -> Path:
+    """Return the archive of a kernel's source from the cache, or fetch it (about 140 MB).
+
+    Raises
+    ------
+    VmError
+        When the version is not known, or its package cannot be had.
+    """
+    if version not in SUITES:
+        raise VmError(f"no suite is known for Linux {version} (there are {', '.join(SUITES)})")
+    folder = cache_folder() / "sources" / version
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (cache_folder() / f"source-{version}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            with tempfile.TemporaryDirectory(dir=folder.parent, prefix="fetching-") as name:
+                root = _unpacked(version, Path(name), folder, lambda _: f"linux-source-{version}")
+                (archive,) = (root / "usr" / "src").glob("*.tar.*")
+                (package,) = Path(name).glob("linux-source-*.deb")
+                new = Path(name) / "new"
+                new.mkdir()
+                # The package's name has the version of the kernel, the archive's does not.
+                archive.rename(new / f"{package.stem}{''.join(archive.suffixes[-2:])}")
+                new.rename(folder)
+    (archive,) = folder.iterdir()
+    return archive
+
+
+def _unpacked(version: str, work: Path, folder: Path, choose: Callable[[list[str]], str]) -> Path:
+    """Fetch a package of a version's suites and unpack it."""
+    apt = _apt(version, work)
+    try:
+        _run([*apt, "update", "-qq"], work)
+        package = choose(apt)
+        _run([*apt, "download", "-qq", package], work)
+        (archive,) = work.glob("linux-*.deb")
+        _run(["dpkg-deb", "-x", str(archive), str(work / "root")], work)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        said = getattr(error, "stderr", None) or str(error)
+        raise VmError(
+            f"Debian's kernel {version} cannot be had: {str(said).strip()}; virtual machines "
+            f"need {MIRROR} once, or what was unpacked of it at {folder}"
+        ) from error
+    return work / "root"
+
+
 def _fetch(version: str, folder: Path) -> None:
+    def choose(apt: list[str]) -> str:
+        names = _run(["apt-cache", *apt[1:], "pkgnames", f"linux-image-{version}."], folder.parent)
+        return _newest(names, version)
+
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="fetching-") as name:
-        work = Path(name)
-        apt = _apt(version, work)
-        try:
-            _run([*apt, "update", "-qq"], work)
-            names = _run(["apt-cache", *apt[1:], "pkgnames", f"linux-image-{version}."], work)
-            package = _newest(names, version)
-            _run([*apt, "download", "-qq", package], work)
-            (archive,) = work.glob("linux-image-*.deb")
-            _run(["dpkg-deb", "-x", str(archive), str(work / "root")], work)
-        except (OSError, subprocess.SubprocessError, ValueError) as error:
-            said = getattr(error, "stderr", None) or str(error)
-            raise VmError(
-                f"Debian's kernel {version} cannot be had: {str(said).strip()}; virtual machines "
-                f"need {MIRROR} once, or a kernel unpacked at {folder}"
-            ) from error
-        root = work / "root"
+        root = _unpacked(version, Path(name), folder, choose)
         if (root / "usr/lib/modules").is_dir():  # where merged-/usr packages keep them
             shutil.move(root / "usr/lib", root / "lib")
         root.rename(folder)

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Contiguitas: unmovable memory stays on one side of a border.
+ *
+ * Each zone that takes part has a border, a page frame number at the start of a pageblock. Below it
+ * lies the unmovable region; above it, the movable region, whose pageblocks are of the type
+ * MIGRATE_CMA, so that nothing but movable requests can use them and long-term pins leave them.
+ * Movable requests use nothing else in such a zone. A kernel thread moves the border.
+ *
+ * What the page allocator calls is here. Each costs a patched-out branch unless the kernel was
+ * booted with contiguitas=.
+ *
+ * From K. Zhao et al., "Contiguitas: The Pursuit of Physical Memory Contiguity in Datacenters",
+ * ISCA 2023, section 3.
+ */
+#ifndef _LINUX_CONTIGUITAS_H
+#define _LINUX_CONTIGUITAS_H
+
+#include <linux/jump_label.h>
+#include <linux/kernel.h>
+#include <linux/mm.h>
+#include <linux/mmzone.h>
+#include <linux/types.h>
+
+#ifdef CONFIG_CONTIGUITAS
+
+DECLARE_STATIC_KEY_FALSE(contiguitas_key);
+
+/**
+ * struct contiguitas_zone - the border of a zone
+ * @border: first frame of the movable region; 0 where the zone takes no part
+ * @bias_start: first frame of the unmovable region's share that is used last
+ * @bias_end: first frame above the movable region's share that is used last
+ * @spills: the movable region is full, the unmovable one has room, and the border cannot move
+ *
+ * Written by one task at a time, under the zone's lock.
+ */
+struct contiguitas_zone {
+	unsigned long border;
+	unsigned long bias_start;
+	unsigned long bias_end;
+	bool spills;
+};
+
+extern struct contiguitas_zone contiguitas_zones[MAX_NUMNODES][MAX_NR_ZONES];
+
+static inline const struct contiguitas_zone *contiguitas_zone(struct zone *zone)
+{
+	return &contiguitas_zones[zone_to_nid(zone)][zone_idx(zone)];
+}
+
+/* Whether a zone has a border. */
+static inline bool contiguitas_manages(struct zone *zone)
+{
+	return static_branch_unlikely(&contiguitas_key) && contiguitas_zone(zone)->border;
+}
+
+/* Whether a request for movable memory may use nothing of a zone but its movable region. */
+static inline bool contiguitas_confines(struct zone *zone, bool movable)
+{
+	return contiguitas_manages(zone) && movable;
+}
+
+long __contiguitas_unusable(struct zone *zone, unsigned int order);
+bool __contiguitas_spills(struct zone *zone, unsigned int order);
+
+/* Free pages of a zone that a movable request may not use; others are told by the CMA rules. */
+static inline long contiguitas_unusable(struct zone *zone, unsigned int order, bool movable)
+{
+	return contiguitas_confines(zone, movable) ? __contiguitas_unusable(zone, order) : 0;
+}
+
+/* Whether a movable request that the movable region cannot serve may use the other one. */
+static inline bool contiguitas_spills(struct zone *zone, unsigned int order)
+{
+	return unlikely(READ_ONCE(contiguitas_zone(zone)->spills)) &&
+	       __contiguitas_spills(zone, order);
+}
+
+/* The first type of free list that can serve a request besides the CMA lists. */
+static inline int contiguitas_first_type(struct zone *zone, bool movable)
+{
+	return contiguitas_confines(zone, movable) ? MIGRATE_PCPTYPES : 0;
+}
+
+/*
+ * Whether a free block goes to the tail of its list, to be used last: near the border it does. At
+ * boot the movable region's lists begin at its far end.
+ */
+static inline bool contiguitas_to_tail(struct zone *zone, unsigned long pfn, bool to_tail)
+{
+	const struct contiguitas_zone *state;
+
+	if (!static_branch_unlikely(&contiguitas_key))
+		return to_tail;
+	state = contiguitas_zone(zone);
+	if (!state->border)
+		return to_tail;
+	if (pfn >= state->bias_start && pfn < state->bias_end)
+		return true;
+	if (unlikely(system_state < SYSTEM_RUNNING) && pfn >= state->border)
+		return false;
+	return to_tail;
+}
+
+int __contiguitas_block_type(struct page *page, int migratetype);
+bool __contiguitas_movable_block(struct page *page);
+void __contiguitas_boot(void);
+void __contiguitas_init_borders(void);
+void __contiguitas_stall_begin(int migratetype);
+void __contiguitas_stall_end(int migratetype);
+bool __contiguitas_relieve(struct zone *zone, gfp_t gfp, unsigned int order, int migratetype);
+bool __contiguitas_last_resort(struct zone *zone, gfp_t gfp, unsigned int order,
+			       int migratetype);
+bool __contiguitas_balanced(struct zone *zone, unsigned int order, unsigned long mark,
+			    int highest_zoneidx);
+unsigned int __contiguitas_alloc_flags(void);
+bool contiguitas_compaction_ready(struct zone *zone, unsigned int order, gfp_t gfp,
+				  int highest_zoneidx);
+
+/* The type that a block gets where MIGRATE_MOVABLE is asked for: that of its region. */
+static inline int contiguitas_block_type(struct page *page, int migratetype)
+{
+	if (static_branch_unlikely(&contiguitas_key) && migratetype == MIGRATE_MOVABLE)
+		return __contiguitas_block_type(page, migratetype);
+	return migratetype;
+}
+
+/* Whether a block is of a CMA area, and not of a movable region, whose blocks have the same type. */
+static inline bool contiguitas_is_cma_page(struct page *page)
+{
+	if (!is_migrate_cma_page(page))
+		return false;
+	return !static_branch_unlikely(&contiguitas_key) || !__contiguitas_movable_block(page);
+}
+
+/* What is allocated from now on, before the page allocator is there, lies low. */
+static inline void contiguitas_boot(void)
+{
+	if (static_branch_unlikely(&contiguitas_key))
+		__contiguitas_boot();
+}
+
+/* Decide where the borders are, before the first page is free. */
+static inline void contiguitas_init_borders(void)
+{
+	if (static_branch_unlikely(&contiguitas_key))
+		__contiguitas_init_borders();
+}
+
+/* A task begins to wait for memory of a kind. */
+static inline void contiguitas_stall_begin(int migratetype)
+{
+	if (static_branch_unlikely(&contiguitas_key))
+		__contiguitas_stall_begin(migratetype);
+}
+
+/* It has waited. */
+static inline void contiguitas_stall_end(int migratetype)
+{
+	if (static_branch_unlikely(&contiguitas_key))
+		__contiguitas_stall_end(migratetype);
+}
+
+/* Before direct reclaim: whether the region that must serve a request has grown. May sleep. */
+static inline bool contiguitas_relieve(struct zone *zone, gfp_t gfp, unsigned int order,
+				       int migratetype)
+{
+	return static_branch_unlikely(&contiguitas_key) &&
+	       __contiguitas_relieve(zone, gfp, order, migratetype);
+}
+
+/* The same before a task is killed, when the border moves even though it would rather not. */
+static inline bool contiguitas_last_resort(struct zone *zone, gfp_t gfp, unsigned int order,
+					   int migratetype)
+{
+	return static_branch_unlikely(&contiguitas_key) &&
+	       __contiguitas_last_resort(zone, gfp, order, migratetype);
+}
+
+/* Whether background reclaim can stop. The border takes care of the unmovable region. */
+static inline bool contiguitas_balanced(struct zone *zone, unsigned int order,
+					unsigned long mark, int highest_zoneidx)
+{
+	if (contiguitas_manages(zone))
+		return __contiguitas_balanced(zone, order, mark, highest_zoneidx);
+	return zone_watermark_ok_safe(zone, order, mark, highest_zoneidx);
+}
+
+/* Allocation flags by which watermarks are of the movable region, where there is one. */
+static inline unsigned int contiguitas_alloc_flags(struct zone *zone)
+{
+	return contiguitas_manages(zone) ? __contiguitas_alloc_flags() : 0;
+}
+
+/*
+ * Whether reclaim for a request of higher order can stop. Reclaim empties the movable region: for an
+ * unmovable request it never gives a block.
+ */
+static inline bool contiguitas_reclaimed_enough(struct zone *zone, unsigned int order, gfp_t gfp,
+						int highest_zoneidx)
+{
+	return contiguitas_manages(zone) &&
+	       (gfp_migratetype(gfp) != MIGRATE_MOVABLE ||
+		contiguitas_compaction_ready(zone, order, gfp, highest_zoneidx));
+}
+
+#else /* !CONFIG_CONTIGUITAS */
+
+#define contiguitas_manages(zone) false
+#define contiguitas_confines(zone, movable) false
+#define contiguitas_spills(zone, order) false
+#define contiguitas_unusable(zone, order, movable) 0
+#define contiguitas_first_type(zone, movable) 0
+#define contiguitas_to_tail(zone, pfn, to_tail) (to_tail)
+#define contiguitas_block_type(page, migratetype) (migratetype)
+#define contiguitas_is_cma_page(page) is_migrate_cma_page(page)
+#define contiguitas_boot() do { } while (0)
+#define contiguitas_init_borders() do { } while (0)
+#define contiguitas_stall_begin(migratetype) do { } while (0)
+#define contiguitas_stall_end(migratetype) do { } while (0)
+#define contiguitas_relieve(zone, gfp, order, migratetype) false
+#define contiguitas_last_resort(zone, gfp, order, migratetype) false
+#define contiguitas_balanced zone_watermark_ok_safe
+#define contiguitas_alloc_flags(zone) 0
+#define contiguitas_compaction_ready(zone, order, gfp, highest_zoneidx) false
+#define contiguitas_reclaimed_enough(zone, order, gfp, highest_zoneidx) false
+
+#endif /* CONFIG_CONTIGUITAS */
+#endif /* _LINUX_CONTIGUITAS_H */
