@@ -106,8 +106,8 @@ def _build(
     missing = missing_for_build()
     if missing is not None:
         raise VmError(missing)
-    # One tree for each version and kind: what has not changed is not compiled again.
-    tree = cache_folder() / "trees" / f"{version}-{'contiguitas' if is_changed else 'plain'}"
+    # One tree for all kinds of a version: what they share is not compiled again.
+    tree = cache_folder() / "trees" / version
     _unpack(archive, tree, is_changed, progress)
     objects = tree.with_name(f"{tree.name}-objects")
     objects.mkdir(exist_ok=True)
@@ -147,17 +147,16 @@ def _unpack(archive: Path, tree: Path, is_changed: bool, progress: Callable[[str
         _run(["tar", "-xf", str(archive), "--strip-components=1", "-C", str(tree)], tree)
         shutil.copytree(tree / "mm", tree / ".mm")
         stamp.write_text(archive.name)
-    if is_changed:
-        progress("placing the change")
-        with tempfile.TemporaryDirectory(dir=tree.parent, prefix="placing-") as name:
-            fresh = Path(name)
-            shutil.copytree(tree / ".mm", fresh / "mm")
+    with tempfile.TemporaryDirectory(dir=tree.parent, prefix="placing-") as name:
+        fresh = Path(name)
+        shutil.copytree(tree / ".mm", fresh / "mm")
+        if is_changed:
             _run([str(KERNEL / "place"), str(fresh)], fresh)
-            for path in fresh.rglob("*"):
-                old = tree / path.relative_to(fresh)
-                if path.is_file() and not (old.exists() and old.read_bytes() == path.read_bytes()):
-                    old.parent.mkdir(parents=True, exist_ok=True)
-                    shutil.copyfile(path, old)
+        for path in fresh.rglob("*"):
+            old = tree / path.relative_to(fresh)
+            if path.is_file() and not (old.exists() and old.read_bytes() == path.read_bytes()):
+                old.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, old)
 
 
 def _check(configuration: str, got: str) -> None:

@@ -18,7 +18,7 @@ MEMORY_MIB, LOW_MIB = 4096, 512
 #: What programs leave free when memory is full.
 LEAVES_MIB = 80
 #: Kernel memory, in MiB a second of the guest's.
-RATE_MIB = 400
+RATE_MIB = 2000
 #: Between two probes of allocation latency, in microseconds.
 PROBE = 2000
 #: Sizes of blocks in a scan's report, and what they are called.
@@ -51,7 +51,7 @@ class Outcome:
     spoiled
         Share of blocks with an unmovable frame by their size, in percent.
     free_contiguity, potential_contiguity
-        Share of memory in blocks that are free, and that compaction could free, by size, in percent.
+        Share of blocks that are free, and that compaction could free, by their size, in percent.
     huge_pages, gigantic_pages
         Pages of 2 MB and of 1 GB that could be allocated when programs had given all memory back.
     latency
@@ -59,7 +59,7 @@ class Outcome:
     killed
         Tasks killed for memory.
     contiguitas
-        What the kernel says of its borders; empty without.
+        What the kernel says of its borders at the end of the waves; empty without.
     stalled
         Microseconds in which tasks waited for ``unmovable`` and for ``movable`` memory; empty
         without.
@@ -86,16 +86,16 @@ def scatter(
     options: str = "",
     setting: str = "true",
     memory_mib: int = MEMORY_MIB,
-    rounds: int = 6,
-    stays_mib: int = 50,
-    goes_mib: int = 50,
+    rounds: int = 8,
+    stays_mib: int = 3,
+    goes_mib: int = 75,
     progress: Callable[[str], None] = lambda _: None,
     log: Path | None = None,
 ) -> Outcome:
-    """Fill memory, and let kernel memory come and go in it.
+    """Fill memory, and let kernel memory come and go in it, in waves.
 
-    In each round some kernel memory comes that stays, among such that goes at the round's end, and
-    programs fill what is free again.
+    A little of each wave stays, all over what the wave took, and programs fill what it leaves. The
+    next wave must look for other places.
 
     Parameters
     ----------
@@ -107,8 +107,10 @@ def scatter(
         More words for its command line.
     setting
         A command at the beginning.
-    memory_mib, rounds, stays_mib, goes_mib
-        How much memory, how often, and how much of it in a round.
+    memory_mib
+        Of the guest.
+    rounds, stays_mib, goes_mib
+        How many waves, and kernel memory that stays and goes in each of the four parts of one.
     progress
         Told what happens.
     log
@@ -138,19 +140,18 @@ def scatter(
         progress(workload.do(f"fill {LEAVES_MIB}"))
         guest.check(f"latency {PROBE} >/run/latency & sleep 0.1")
         for number in range(rounds):
-            for command in (
-                f"trade {kind} {stays_mib} stays {RATE_MIB}",
-                f"trade {kind} {goes_mib} goes{number} {RATE_MIB}",
-                f"drop goes{number}",
-                f"fill {LEAVES_MIB}",
-            ):
-                progress(workload.do(command))
+            for _ in range(4):
+                workload.do(f"trade {kind} {goes_mib} goes{number} {RATE_MIB}")
+                workload.do(f"trade {kind} {stays_mib} stays {RATE_MIB}")
+            workload.do(f"drop goes{number}")
+            progress(workload.do(f"fill {LEAVES_MIB}"))
         guest.check("killall -TERM latency; while pidof latency >/dev/null; do sleep 0.1; done")
         latency = _latency(guest.check("cat /run/latency"))
+        at_work = borders(guest)
         progress(workload.do("clear"))
         guest.check("sleep 3")
-        frames = scan(guest)["frames"]["contiguity"]
-        blocks = {name: frames["certain"][key] for key, name in BLOCKS.items()}
+        frames = scan(guest)["frames"]["contiguity"]["certain"]
+        blocks = {name: frames[key] for key, name in BLOCKS.items()}
         huge = allocate_huge(guest)
         progress(f"{huge} pages of 2 MB")
         gigantic = allocate(guest, GIGANTIC, 64)
@@ -159,7 +160,7 @@ def scatter(
         return Outcome(
             release=guest.check("uname -r").strip(),
             memory_mib=int(guest.check("free -m | grep Mem").split()[1]),
-            unmovable_mib=frames["certain"]["unmovable_frames"] / 256,
+            unmovable_mib=frames["unmovable_frames"] / 256,
             spoiled=_shares(blocks, "unmovable"),
             free_contiguity=_shares(blocks, "free"),
             potential_contiguity=_shares(blocks, "potential"),
@@ -167,7 +168,7 @@ def scatter(
             gigantic_pages=gigantic,
             latency=latency,
             killed=int(guest.check("grep -w oom_kill /proc/vmstat").split()[1]),
-            contiguitas=borders(guest),
+            contiguitas=at_work,
             stalled=stalled(guest),
         )
 

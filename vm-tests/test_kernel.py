@@ -1,0 +1,175 @@
+"""A kernel with Contiguitas in virtual machines; `make kernel` builds it."""
+
+from __future__ import annotations
+
+import pytest
+
+from contigua_vm import Guest, Initramfs, VmError
+from contigua_vm.building import built_kernel, is_built
+from contigua_vm.confinement import borders, scatter, stalled
+from contigua_vm.scatter import GIGANTIC, Scatter, allocate
+
+SERIES = "6.1"
+
+
+@pytest.fixture(scope="module")
+def changed():
+    if not is_built(SERIES):
+        pytest.skip("no kernel with Contiguitas is built here; `make kernel` does that, in minutes")
+    try:
+        return built_kernel(SERIES, is_changed=True)
+    except VmError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def guest(changed, workloads, node):
+    def boot(options="contiguitas=on", **more):
+        programs = {**workloads, "contigua-node": node}
+        files = Initramfs(programs=programs)
+        settings = {"memory_mib": 1024, "low_mib": 512, **more}
+        return Guest(changed, files, options=f"nokaslr {options}", **settings)
+
+    return boot
+
+
+def border(guest, zone="Normal"):
+    return next(line for line in borders(guest) if line["zone"] == zone)
+
+
+def blocks_of_types(guest, zone="Normal"):
+    lines = guest.check("cat /proc/pagetypeinfo").split("Number of blocks type")[1].splitlines()
+    names = lines[0].split()
+    numbers = next(line for line in lines if line.split()[3:4] == [zone]).split()[4:]
+    return dict(zip(names, map(int, numbers), strict=True))
+
+
+def test_without_the_parameter_nothing_is_there(guest):
+    with guest(options="") as machine:
+        assert machine.run("ls /sys/kernel/mm/contiguitas").code != 0
+        assert blocks_of_types(machine)["CMA"] == 0
+        machine.assert_well()
+
+
+@pytest.mark.parametrize("bad", ["yes", "0", "100%", "1k"])
+def test_a_parameter_that_means_nothing_is_said_and_ignored(guest, bad):
+    with guest(options=f"contiguitas={bad}") as machine:
+        assert machine.run("ls /sys/kernel/mm/contiguitas").code != 0
+        assert "is neither on, off, a size nor a share" in machine.check("dmesg")
+        machine.assert_well()
+
+
+def test_each_block_is_of_its_side(guest):
+    with guest(options="contiguitas=128M") as machine:
+        zone = border(machine)
+        types = blocks_of_types(machine)
+        assert types["Movable"] == 0
+        below = types["Unmovable"] + types["Reclaimable"] + types["HighAtomic"]
+        assert below == int(zone["unmovable_mib"]) // 2
+        assert types["CMA"] == int(zone["movable_mib"]) // 2
+        total = sum(int(line["unmovable_free_mib"]) for line in borders(machine))
+        assert 100 <= total <= 128
+        machine.assert_well()
+
+
+def test_the_border_follows_demand_up_and_down(guest):
+    with guest(options="contiguitas=64M") as machine:
+        workload = Scatter(machine)
+        before = int(border(machine)["unmovable_mib"])
+        workload.do("take tables 250 burst")
+        high = int(border(machine)["unmovable_mib"])
+        assert high >= before + 150
+        workload.do("drop burst")
+        # Programs want what the burst had.
+        workload.do("fill 60")
+        assert int(border(machine)["unmovable_mib"]) < high
+        assert int(machine.check("grep -w oom_kill /proc/vmstat").split()[1]) == 0
+        assert stalled(machine)["unmovable"] > 0
+        machine.assert_well()
+
+
+def test_pins_leave_the_movable_side(guest):
+    with guest() as machine:
+        workload = Scatter(machine)
+        workload.do("fill 300")
+        types = blocks_of_types(machine)
+        workload.do("take pipes 40 some")
+        workload.do("clear")
+        # All of the movable side can be emptied: the kernel's memory is not in it.
+        free = int(border(machine)["movable_free_mib"])
+        assert free >= 2 * types["CMA"] - 40
+        machine.assert_well()
+
+
+def test_gigantic_pages_come_from_the_movable_side_at_run_time(guest):
+    with guest(memory_mib=3072) as machine:
+        workload = Scatter(machine)
+        workload.do("fill 1600")
+        workload.do("take mix 60 kernel")
+        assert allocate(machine, GIGANTIC, 4) >= 1
+        machine.assert_well()
+
+
+def test_memory_that_is_plugged_in_is_movable(guest):
+    with guest(hotplug_mib=512) as machine:
+        before = int(border(machine)["movable_mib"])
+        machine.plug(256)
+        machine.check(
+            "sleep 1; for block in /sys/devices/system/memory/memory*; do "
+            "grep -q offline $block/state && echo online >$block/state; done; true"
+        )
+        assert int(border(machine)["movable_mib"]) >= before + 250
+        machine.assert_well()
+
+
+def test_a_cma_area_stays_where_the_border_passes_it(guest):
+    with guest(options="contiguitas=64M cma=64M") as machine:
+        workload = Scatter(machine)
+        workload.do("take tables 200 burst")
+        assert "CmaTotal:          65536 kB" in machine.check("cat /proc/meminfo")
+        assert blocks_of_types(machine)["CMA"] + blocks_of_types(machine, "DMA32")["CMA"] >= 32
+        machine.assert_well()
+
+
+@pytest.mark.parametrize("kind", ["tables", "pipes"])
+def test_out_of_memory_by_the_kernels_own_kills_only_when_memory_is_gone(guest, kind):
+    with guest(memory_mib=768) as machine:
+        machine.check(
+            "mkfifo /run/in /run/out; (echo 1000 >/proc/self/oom_score_adj; "
+            "exec scatter <>/run/in >/run/out 2>&1) & sleep 1"
+        )
+        machine.check(f"echo 'take {kind} 2000 all' >/run/in")
+        machine.wait("! pidof scatter >/dev/null", 120)
+        assert int(machine.check("grep -w oom_kill /proc/vmstat").split()[1]) == 1
+        # It had most of memory: the border had gone all the way.
+        told = machine.check("dmesg")
+        assert "Out of memory: Killed process" in told
+        assert sum(int(line["unmovable_mib"]) for line in borders(machine)) > 450
+        # And the machine goes on.
+        machine.check("dd if=/dev/zero of=/tmp/file bs=1M count=20")
+        machine.assert_well()
+
+
+def test_suspend_to_idle_freezes_and_thaws_the_thread(guest):
+    with guest() as machine:
+        machine.check("echo freezer >/sys/power/pm_test; echo freeze >/sys/power/state", 60)
+        Scatter(machine).do("take tables 120 more")
+        machine.assert_well()
+
+
+def test_each_node_has_its_borders(guest):
+    with guest(memory_mib=2048, numa_nodes=2, processors=2, low_mib=None) as machine:
+        nodes = {line["node"] for line in borders(machine)}
+        assert nodes == {"0", "1"}
+        Scatter(machine).do("take tables 200 burst")
+        machine.assert_well()
+
+
+def test_scattering_leaves_more_than_on_the_stock_kernel(changed):
+    plain = built_kernel(SERIES, is_changed=False)
+    settings = {"memory_mib": 2048, "rounds": 4, "goes_mib": 40, "stays_mib": 2}
+    before = scatter(plain, "tables", **settings)
+    after = scatter(changed, "tables", options="contiguitas=on", **settings)
+    assert after.spoiled["2 MB"] < before.spoiled["2 MB"]
+    assert after.huge_pages > before.huge_pages
+    assert after.killed == before.killed == 0
