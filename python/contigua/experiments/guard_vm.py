@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from contigua.experiments.base import Context, Outcome, Sheet
-from contigua.experiments.running import ProgramError
+from contigua.experiments.running import MissingProgramError, ProgramError
 
 if TYPE_CHECKING:
     from contigua.page import Page
@@ -23,11 +23,11 @@ def harness() -> tuple[Any, Any]:
 
     Raises
     ------
-    ProgramError
+    MissingProgramError
         When it is not there, or the host lacks something; the message says what.
     """
     if not (HARNESS / "contigua_vm").is_dir():
-        raise ProgramError(
+        raise MissingProgramError(
             f"the virtual machines' harness is not at {HARNESS}; run this from a source checkout "
             "(pip install -e .)"
         )
@@ -36,7 +36,7 @@ def harness() -> tuple[Any, Any]:
     machines = importlib.import_module("contigua_vm")
     missing = machines.missing_requirement()
     if missing is not None:
-        raise ProgramError(f"no virtual machines here: {missing}")
+        raise MissingProgramError(f"no virtual machines here: {missing}")
     return machines, importlib.import_module("contigua_vm.scenario")
 
 
