@@ -20,7 +20,7 @@ MEMORY_MIB, LOW_MIB, MOVABLE_MIB = 2688, 512, 2048
 SPLIT = f"movablecore={MOVABLE_MIB}M"
 #: Memory that the kernel lets a program leave at the least: two zones have two sets of watermarks,
 #: and the kernel's zone keeps a share for itself.
-LEAVES_MIB = {False: 110, True: 220}
+LEAVES_MIB = {False: 220, True: 220}
 #: Free memory during the trades, in single pages all over.
 FREE_MIB = 400
 #: Rounds in which kernel memory that stays and such that goes alternate.
@@ -91,6 +91,7 @@ def live(
     is_guarded: bool,
     *,
     version: str = "6.1",
+    pinned_mib: int = 16,
     resident_mib: int = 100,
     churn_mib: int = 0,
     burst_mib: int = 400,
@@ -105,6 +106,8 @@ def live(
         With the split and the guard, or on the kernel as it comes.
     version
         Which of Debian's kernels.
+    pinned_mib
+        Programs' memory that is pinned for long, as single pages.
     resident_mib
         Kernel memory that stays.
     churn_mib
@@ -138,6 +141,7 @@ def live(
                 "--interval 500ms >/run/guard.log 2>&1) &"
             )
         demand = {
+            "pinned_mib": pinned_mib,
             "resident_mib": resident_mib,
             "churn_mib": churn_mib,
             "burst_mib": burst_mib,
@@ -194,6 +198,7 @@ def _day(
     growth = [
         f"fill {leaves}",
         f"shed {FREE_MIB - leaves}",
+        f"pin {demand['pinned_mib']} buffers",
         # What stays comes little by little, among what goes.
         *(
             f"trade mix {demand[f'{kind}_mib'] // ROUNDS} {kind} {demand['rate_mib']}"
