@@ -219,7 +219,6 @@ fn union(mut ranges: Vec<FrameRange>) -> Vec<FrameRange> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proc::MemoryBlock;
 
     fn zone(name: &str, start: u64, spanned: u64) -> Zone {
         Zone {
