@@ -76,7 +76,8 @@ NOTES = (
     "without the guard is memory of programs that is pinned for long, page by page, as the buffers "
     "of an io_uring are: it stays where it happens to be, and compaction cannot move it. Linux "
     "moves such a page out of ZONE_MOVABLE first, from 5.13 on. Its own memory the stock kernel "
-    "keeps together fairly well at this rate, with so much of it free.",
+    "keeps together fairly well at this rate, with so much of it free. A scan cannot tell what is "
+    "pinned: blocks with unmovable memory are those with the kernel's own.",
     "Both guests were asked for huge pages by the same commands, in the same order: all memory "
     "in 2 MB pages by nr_hugepages, which were given back; 64 pages of 1 GB by nr_hugepages; and "
     "64 by contigua-node guard huge.",
