@@ -170,9 +170,8 @@ def test_the_experiment_shows_what_the_guard_is_for(tmp_path):
     assert values["moved_up"] >= 1
     assert values["moved_down"] >= 1
     assert values["unmovable_with"] < values["unmovable_without"]
-    # With 400 MiB of free memory the stock kernel, too, keeps what cannot move together: as many
-    # pages of 2 MB are left in both, give or take what the split costs.
-    assert values["huge_gain"] > -5
+    # Without it, what is pinned spoils most of them.
+    assert values["huge_gain"] > 100
     assert values["failures"] == 0
     (sheet,) = result.outcome.sheets
     assert [head.partition(", ")[2] for head in sheet.heads] == ["", "without", "with the guard"]

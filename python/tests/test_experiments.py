@@ -33,6 +33,7 @@ from contigua.experiments.programs import catalogue
 from contigua.experiments.redis_build import find_redis
 from contigua.experiments.running import (
     Cell,
+    MissingProgramError,
     Program,
     ProgramError,
     hertz,
@@ -667,6 +668,12 @@ def test_a_program_that_is_not_there_is_named_with_its_package():
     program = Program("x", ("no-such-program",), {"no-such-program": "no-such-package"})
     with pytest.raises(ProgramError, match=r"no-such-program is not installed .*no-such-package"):
         run_cells(program, [Cell("linux-4k")], RunOptions())
+
+
+def test_without_qemu_the_guard_cannot_be_tried_here(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MissingProgramError, match=r"no virtual machines here: .*qemu|x86_64 only"):
+        run_experiment(find("guard-vm"), "quick", Context(tmp_path))
 
 
 def test_a_program_that_fails_says_why():

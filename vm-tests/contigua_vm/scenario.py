@@ -18,9 +18,8 @@ from contigua_vm.scatter import GIGANTIC, HUGE, Scatter, allocate, scan
 #: lies at the top, and the border moves into the lowest gigabyte above 4 GiB; a whole one is left.
 MEMORY_MIB, LOW_MIB, MOVABLE_MIB = 2688, 512, 2048
 SPLIT = f"movablecore={MOVABLE_MIB}M"
-#: Memory that the kernel lets a program leave at the least: two zones have two sets of watermarks,
-#: and the kernel's zone keeps a share for itself.
-LEAVES_MIB = {False: 110, True: 220}
+#: Memory that programs leave; both kernels let them, though two zones have two sets of watermarks.
+LEAVES_MIB = 220
 #: Free memory during the trades, in single pages all over.
 FREE_MIB = 400
 #: Rounds in which kernel memory that stays and such that goes alternate.
@@ -91,6 +90,7 @@ def live(
     is_guarded: bool,
     *,
     version: str = "6.1",
+    pinned_mib: int = 16,
     resident_mib: int = 100,
     churn_mib: int = 0,
     burst_mib: int = 400,
@@ -105,6 +105,8 @@ def live(
         With the split and the guard, or on the kernel as it comes.
     version
         Which of Debian's kernels.
+    pinned_mib
+        Programs' memory that is pinned for long, as single pages.
     resident_mib
         Kernel memory that stays.
     churn_mib
@@ -138,6 +140,7 @@ def live(
                 "--interval 500ms >/run/guard.log 2>&1) &"
             )
         demand = {
+            "pinned_mib": pinned_mib,
             "resident_mib": resident_mib,
             "churn_mib": churn_mib,
             "burst_mib": burst_mib,
@@ -148,10 +151,15 @@ def live(
         progress(f"{huge} pages of 2 MB")
         gigantic = allocate(guest, GIGANTIC, 64)
         progress(f"{gigantic} pages of 1 GB")
+        # No block may change sides while frames are counted.
+        guest.run("killall contigua-node; while pidof contigua-node; do sleep 0.2; done")
         # Now that the kernel has looked everywhere, per-CPU lists, whose frames look like its own,
         # are almost empty.
         frames = scan(guest)["frames"]
-        progress("counted every frame")
+        movable = ", ".join(
+            f"{name} {count}" for name, count in frames["zones"][3].items() if count
+        )
+        progress(f"counted every frame; Movable: {movable}")
         by_guard, said = _gigantic(guest)
         progress(f"{by_guard} pages of 1 GB by guard huge: {said}")
         restored = None
@@ -190,10 +198,11 @@ def _day(
     progress: Callable[[str], None],
 ) -> tuple[str, str]:
     """Live it; what the guard said while demand for kernel memory grew, and then."""
-    leaves = LEAVES_MIB[is_guarded]
     growth = [
-        f"fill {leaves}",
-        f"shed {FREE_MIB - leaves}",
+        f"fill {LEAVES_MIB}",
+        f"shed {FREE_MIB - LEAVES_MIB}",
+        # Buffers for devices: with a movable zone, the kernel moves such pages out of it first.
+        f"pin {demand['pinned_mib']} buffers",
         # What stays comes little by little, among what goes.
         *(
             f"trade mix {demand[f'{kind}_mib'] // ROUNDS} {kind} {demand['rate_mib']}"
@@ -228,7 +237,6 @@ def _day(
 
 
 def _gigantic(guest: Guest) -> tuple[int, str]:
-    guest.run("killall contigua-node; while pidof contigua-node; do sleep 0.2; done")
     said = guest.run("contigua-node guard huge --count 64", limit=600).text.strip()
     pages = int(guest.check(f"cat {GIGANTIC}"))
     guest.check(f"echo 0 >{GIGANTIC}")

@@ -11,6 +11,7 @@
  *   trade KIND MIB TAG RATE
  *                       take and shed by turns, RATE MiB a second, so that as much stays free as after
  *                       the last fill or shed
+ *   pin MIB TAG         pin anonymous pages at random places for long, as a device's buffers are
  *   splice N TAG        put N anonymous pages into pipes as they are, so that they cannot be migrated
  *   drop TAG            give all kernel memory of a tag back
  *   clear               give all anonymous memory back
@@ -19,6 +20,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/io_uring.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,6 +29,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/sysinfo.h>
 #include <sys/uio.h>
 #include <time.h>
@@ -39,7 +42,7 @@
 
 /* Something of the kernel's that is held: descriptors, a mapping, or a file's number. */
 struct held {
-    enum { DESCRIPTORS, MAPPING, NAME } kind;
+    enum { DESCRIPTORS, RING, MAPPING, NAME } kind;
     int first, second;
     void *address;
     size_t bytes;
@@ -214,6 +217,31 @@ static int take(const char *kind, unsigned long bytes, const char *name) {
     return 0;
 }
 
+/* Registers each page as a buffer of an io_uring, which keeps it pinned until the ring is closed. The
+ * program no longer counts it among those that it may give back. */
+static int pin(unsigned long bytes, const char *name) {
+    static struct iovec buffers[1 << 14]; /* as many as a ring may have */
+    size_t most = sizeof buffers / sizeof *buffers;
+    int tag = tag_of(name);
+    for (size_t left = bytes / PAGE; left;) {
+        size_t count = left < most ? left : most;
+        struct io_uring_params params = {0};
+        int ring = syscall(SYS_io_uring_setup, 1, &params);
+        if (tag < 0 || ring < 0 || page_count < count)
+            return -1;
+        for (size_t i = 0; i < count; i++) {
+            size_t index = any() % page_count;
+            buffers[i] = (struct iovec){pages[index], PAGE};
+            pages[index] = pages[--page_count];
+        }
+        if (syscall(SYS_io_uring_register, ring, IORING_REGISTER_BUFFERS, buffers, count) ||
+            keep(tag, (struct held){.kind = RING, .first = ring}))
+            return -1;
+        left -= count;
+    }
+    return 0;
+}
+
 static int splice_pages(unsigned long count, const char *name) {
     int tag = tag_of(name);
     for (unsigned long done = 0; done < count; done++) {
@@ -237,6 +265,8 @@ static void drop(const char *name) {
         if (held->kind == DESCRIPTORS) {
             close(held->first);
             close(held->second);
+        } else if (held->kind == RING) {
+            close(held->first);
         } else if (held->kind == MAPPING) {
             munmap(held->address, held->bytes);
         } else {
@@ -291,6 +321,8 @@ int main(void) {
             failed = take(kind, mib * MIB, name);
         else if (sscanf(line, "trade %31s %lu %31s %u", kind, &mib, name, &rate) == 4 && rate)
             failed = trade(kind, mib * MIB, name, rate);
+        else if (sscanf(line, "pin %lu %31s", &mib, name) == 2)
+            failed = pin(mib * MIB, name);
         else if (sscanf(line, "splice %lu %31s", &mib, name) == 2)
             failed = splice_pages(mib, name);
         else if (sscanf(line, "drop %31s", name) == 1)

@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 use crate::Error;
-use crate::proc::{BlockState, FrameRange, MemoryBlocks, System, Zone};
+use crate::proc::{BlockState, FrameRange, MemoryBlock, MemoryBlocks, System, Zone};
 
 /// One of the kernel's files about frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,6 +123,9 @@ pub struct Area {
 ///
 /// `ram` says which frames are memory; where it is empty (the kernel hides `/proc/iomem` from those
 /// without `CAP_SYS_ADMIN`), zones do, holes included.
+///
+/// Spans of zones overlap where blocks went online out of order: a block that is in one zone counts
+/// for that, whatever lies around it.
 #[must_use]
 pub fn areas(ram: &[FrameRange], zones: &[Zone], blocks: &MemoryBlocks) -> Vec<Area> {
     let spans: Vec<FrameRange> = zones
@@ -143,15 +146,26 @@ pub fn areas(ram: &[FrameRange], zones: &[Zone], blocks: &MemoryBlocks) -> Vec<A
         .filter(|block| block.state != BlockState::Online);
     let offline = union(not_online.map(|block| blocks.range(block.number)).collect());
 
+    let holds = |range: &FrameRange, frame: u64| range.start <= frame && frame < range.end;
+    let spanned_by = |frame| spans.iter().position(|span| holds(span, frame));
+    let strays: Vec<(FrameRange, usize)> = blocks
+        .blocks
+        .iter()
+        .filter_map(|block| Some((blocks.range(block.number), zone_of(block, zones)?)))
+        .filter(|&(range, zone)| {
+            [range.start, range.end - 1].map(spanned_by) != [Some(zone), Some(zone)]
+        })
+        .collect();
+
     let mut borders: Vec<u64> = spans
         .iter()
         .chain(&offline)
+        .chain(strays.iter().map(|(range, _)| range))
         .flat_map(|range| [range.start, range.end])
         .collect();
     borders.sort_unstable();
     borders.dedup();
 
-    let holds = |range: &FrameRange, frame: u64| range.start <= frame && frame < range.end;
     let mut areas = Vec::new();
     for range in ram {
         let first = borders.partition_point(|&border| border <= range.start);
@@ -161,12 +175,11 @@ pub fn areas(ram: &[FrameRange], zones: &[Zone], blocks: &MemoryBlocks) -> Vec<A
             .take_while(|&border| border < range.end);
         let mut start = range.start;
         for end in inner.chain([range.end]) {
+            let stray = strays.iter().find(|(range, _)| holds(range, start));
+            let zone = stray.map_or_else(|| spanned_by(start), |&(_, zone)| Some(zone));
             areas.push(Area {
                 frames: FrameRange { start, end },
-                zone: spans
-                    .iter()
-                    .position(|span| holds(span, start))
-                    .map(|zone| zone as u16),
+                zone: zone.map(|zone| zone as u16),
                 is_online: !offline.iter().any(|range| holds(range, start)),
             });
             start = end;
@@ -174,6 +187,19 @@ pub fn areas(ram: &[FrameRange], zones: &[Zone], blocks: &MemoryBlocks) -> Vec<A
     }
     areas.retain(|area| area.frames.frames() > 0);
     areas
+}
+
+/// The zone of a block that is online, as an index into the list; none if it spans several.
+fn zone_of(block: &MemoryBlock, zones: &[Zone]) -> Option<usize> {
+    let [name] = block.zones.as_slice() else {
+        return None;
+    };
+    if block.state != BlockState::Online {
+        return None;
+    }
+    let is_its =
+        |zone: &Zone| zone.name == *name && block.node.is_none_or(|node| node == zone.node);
+    zones.iter().position(is_its)
 }
 
 /// Ranges that may overlap as ranges that do not, in order.
@@ -193,7 +219,6 @@ fn union(mut ranges: Vec<FrameRange>) -> Vec<FrameRange> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proc::MemoryBlock;
 
     fn zone(name: &str, start: u64, spanned: u64) -> Zone {
         Zone {
@@ -240,6 +265,33 @@ mod tests {
             area(350, 400, None, false),
         ];
         assert_eq!(areas(&ram, &zones, &blocks), expected);
+    }
+
+    #[test]
+    fn blocks_say_their_zone_where_spans_overlap() {
+        let ram = [FrameRange { start: 0, end: 400 }];
+        let zones = [zone("Normal", 0, 300), zone("Movable", 100, 300)];
+        let blocks = MemoryBlocks {
+            frames: 100,
+            blocks: (0..)
+                .zip(["Normal", "Movable", "Normal", "Movable"])
+                .map(|(number, zone)| MemoryBlock {
+                    number,
+                    state: BlockState::Online,
+                    zones: vec![zone.to_owned()],
+                    node: Some(0),
+                })
+                .collect(),
+        };
+        let found = areas(&ram, &zones, &blocks);
+        let zones: Vec<_> = found
+            .iter()
+            .map(|area| (area.frames.start, area.zone))
+            .collect();
+        assert_eq!(
+            zones,
+            [(0, Some(0)), (100, Some(1)), (200, Some(0)), (300, Some(1))]
+        );
     }
 
     #[test]

@@ -540,6 +540,33 @@ fn new_memory_comes_online_as_movable_if_the_operator_says_so() {
 }
 
 #[test]
+fn new_memory_that_became_the_kernels_goes_back_with_what_is_in_it() {
+    let mut model = Model::new(4, 0);
+    model.blocks[4].place = Place::Offline;
+    let new = Config {
+        online_new: OnlineNew::Movable,
+        // The whole of Movable may become the kernel's.
+        movable_min: Some(Bytes::new(0)),
+        ..config()
+    };
+    model = look(model, &new).0;
+    assert_eq!(model.layout()[4], Place::Movable);
+    for _ in 0..4 {
+        model.now += Duration::from_secs(3);
+        model.demand_kernel(FRAMES);
+        model = look(model, &new).0;
+    }
+    assert_eq!(model.layout()[4], Place::Kernel);
+    model.give_back(u64::MAX, false);
+    // A program's memory is there now, and no movable zone.
+    model.blocks[4].movable = FRAMES / 2;
+    assert_eq!(model.size(Place::Movable), 0);
+    let mut guard = Guard::new(model, config(), false).unwrap();
+    let reports = guard.release().unwrap();
+    assert_eq!(guard.machine().layout()[4], Place::Offline, "{reports:?}");
+}
+
+#[test]
 fn no_more_blocks_move_in_a_minute_than_allowed() {
     let slow = Config {
         blocks_per_minute: 1,

@@ -136,9 +136,14 @@ pub fn rank(
         .map(|number| (*number, census.get(number).copied().unwrap_or_default()))
         .filter(|(_, occupancy)| occupancy.unmovable == 0 && occupancy.reserved == 0)
         .collect();
-    // Frames that may be the kernel's make a failure likely. The sort keeps the order of the rest.
+    // Frames that may be the kernel's make a failure likely; in Movable they are none of its own, but
+    // free on per-CPU lists, which can hold thousands. The sort keeps the order of the rest.
+    let is_movable = |number| {
+        let block = node.blocks.iter().find(|block| block.number == number);
+        block.is_some_and(|block| block.place == Place::Movable)
+    };
     ranked.sort_by_key(|(number, occupancy)| {
-        let is_doubtful = occupancy.unexplained > DOUBTFUL;
+        let is_doubtful = occupancy.unexplained > DOUBTFUL && !is_movable(*number);
         let used = occupancy.movable + occupancy.unexplained;
         let emptiest = if wrong.contains(number) { used } else { 0 };
         (is_doubtful, !wrong.contains(number), emptiest)
@@ -146,8 +151,8 @@ pub fn rank(
     ranked
 }
 
-/// Frames free on per-CPU lists look like single frames of the kernel. So many in a block are taken
-/// for the former; beyond, the block is tried last.
+/// Frames free on per-CPU lists look like single frames of the kernel. So many in a block of the
+/// kernel's are taken for the former; beyond, the block is tried last.
 const DOUBTFUL: u64 = 64;
 
 /// Whether a block may leave its region.
@@ -195,8 +200,9 @@ pub fn permit(
     }
     // What is in a movable block finds room in the rest of its zone, as was just made sure. What is
     // in a block of the kernel's goes to Movable first, and stays there even if the block comes
-    // back because the rest of the move failed.
-    if block.place == Place::Kernel && used > room {
+    // back because the rest of the move failed. Where there is no Movable, it finds room in the rest
+    // of the kernel's zones.
+    if block.place == Place::Kernel && other.size.get() > 0 && used > room {
         return Err(Refusal::NoRoom { used, room });
     }
     Ok(())
@@ -249,7 +255,6 @@ mod tests {
 
     #[test]
     fn what_cannot_move_is_left_and_what_is_doubtful_comes_last() {
-        let node = node(&[K, K, M, M, M]);
         let used = |movable, unmovable, unexplained| Occupancy {
             movable,
             unmovable,
@@ -261,9 +266,14 @@ mod tests {
             (3, used(20_000, 0, 12)),
             (4, used(0, 1, 0)),
         ]);
-        let ranked = rank(&node, &[2, 3, 4], &census);
-        let numbers: Vec<u64> = ranked.iter().map(|(number, _)| *number).collect();
-        assert_eq!(numbers, [3, 2]);
+        let ranked = |places: &[Place]| {
+            let ranked = rank(&node(places), &[2, 3, 4], &census);
+            let numbers = ranked.iter().map(|(number, _)| *number);
+            numbers.collect::<Vec<u64>>()
+        };
+        assert_eq!(ranked(&[K, K, K, K, K, M]), [3, 2]);
+        // What is in Movable is not the kernel's.
+        assert_eq!(ranked(&[K, K, M, M, M, M]), [2, 3]);
     }
 
     #[test]
@@ -328,5 +338,23 @@ mod tests {
         };
         assert_eq!(permit(8), Ok(()));
         assert!(matches!(permit(9), Err(Refusal::NoRoom { .. })));
+    }
+
+    #[test]
+    fn where_there_is_no_movable_zone_what_leaves_a_block_stays_with_the_kernel() {
+        let mut node = node(&[K, K]);
+        node.movable = Region::default();
+        let size = Bytes::new(128 * MIB);
+        let permit = |node: &Node| {
+            let occupancy = Occupancy {
+                movable: 100 * MIB / PAGE_BYTES,
+                ..Occupancy::default()
+            };
+            permit(node, &node.blocks[1], size, occupancy, Bytes::new(0))
+        };
+        assert_eq!(permit(&node), Ok(()));
+        // As much as the whole block: what is in it and what is free in it.
+        node.kernel.available = Bytes::new((128 + 12) * MIB - 1);
+        assert!(matches!(permit(&node), Err(Refusal::Short { .. })));
     }
 }
