@@ -31,9 +31,10 @@ def counter(tmp_path_factory):
     subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", plugin, source], check=True)
 
     def count(*command: str) -> dict[str, int]:
+        # The same processor and layout of addresses as under contigua.
+        emulator = ["setarch", "-R", "qemu-x86_64", *_engine.emulator_options()]
         ran = subprocess.run(
-            # The same layout of addresses as under contigua, which turns randomisation off.
-            ["setarch", "-R", "qemu-x86_64", *_engine.emulator_options(), "-plugin", plugin, *command],
+            [*emulator, "-plugin", plugin, *command],
             capture_output=True,
             text=True,
             check=True,

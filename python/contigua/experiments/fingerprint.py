@@ -1,8 +1,8 @@
 """What an experiment's figures depend on: they need not be computed again if it has not changed.
 
 That is its inputs, the version, the simulator, the presets, the processor that programs find, and
-of the package's code what its module imports, directly or not, but for comments and docstrings. What a figure is compared with is
-not part of it: verdicts are given anew whenever they are shown.
+of the package's code what its module imports, directly or not, but for comments and docstrings.
+What a figure is compared with is not part of it: verdicts are given anew whenever they are shown.
 """
 
 from __future__ import annotations
