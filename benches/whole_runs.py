@@ -18,6 +18,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from contigua import _engine
+
 ROOT = Path(__file__).parents[1]
 RUNS = int(os.environ.get("CONTIGUA_BENCH_RUNS", "3"))
 #: More instructions than any run has.
@@ -91,6 +93,7 @@ def main() -> None:
                     seconds = timed(
                         [
                             "qemu-x86_64",
+                            *_engine.emulator_options(),
                             "-plugin",
                             str(plain),
                             shutil.which(program[0]),

@@ -10,15 +10,19 @@ from pathlib import Path
 
 import pytest
 
+from contigua import RunOptions
 from contigua.experiments import EXPERIMENTS, ExperimentError, find
 from contigua.experiments.base import Outcome, Result
 from contigua.experiments.catalogue import read_catalogue
 from contigua.experiments.everything import Entry, Record, _ending, crashed, kept, run_everything
 from contigua.experiments.fingerprint import fingerprint, imported
 from contigua.experiments.reproduction import UNEXPLAINED, document, told
+from contigua.sweeps.workloads import read_workload
 
 #: An experiment that takes a second and needs nothing.
 QUICK = "subrelease-square-wave"
+#: One that executes programs.
+PROGRAM = "page-walks"
 
 
 def definitions():
@@ -104,6 +108,20 @@ def test_a_fingerprint_covers_the_code_that_a_module_imports():
     )
     one = find(QUICK)
     assert fingerprint(one, "quick") == fingerprint(one, "quick") != fingerprint(one, "full")
+
+
+def test_what_programs_did_on_another_processor_is_not_used_again(monkeypatch):
+    def known():
+        workload = read_workload("one", {"command": ["true"]}, Path())
+        hashed = [fingerprint(find(name), "quick") for name in (PROGRAM, QUICK)]
+        return *hashed, workload.key(RunOptions())
+
+    monkeypatch.delenv("QEMU_CPU", raising=False)
+    experiment, without_program, recording = known()
+    monkeypatch.setenv("QEMU_CPU", "max")
+    assert known()[0] != experiment
+    assert known()[1] == without_program
+    assert known()[2] != recording
 
 
 def entry(**values):

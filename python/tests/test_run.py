@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import contigua
-from contigua import EngineError, RunOptions
+from contigua import EngineError, RunOptions, _engine
 
 ROOT = Path(__file__).parents[2]
 TRANSLATION = RunOptions(detail="translation")
@@ -31,9 +31,10 @@ def counter(tmp_path_factory):
     subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", plugin, source], check=True)
 
     def count(*command: str) -> dict[str, int]:
+        # The same processor and layout of addresses as under contigua.
+        emulator = ["setarch", "-R", "qemu-x86_64", *_engine.emulator_options()]
         ran = subprocess.run(
-            # The same layout of addresses as under contigua, which turns randomisation off.
-            ["setarch", "-R", "qemu-x86_64", "-plugin", plugin, *command],
+            [*emulator, "-plugin", plugin, *command],
             capture_output=True,
             text=True,
             check=True,
@@ -67,6 +68,16 @@ def test_counts_agree_with_an_independent_plugin(command, counter, cli, tmp_path
     assert ours["instructions"] == theirs["instructions"]
     assert ours["loads"] == theirs["loads"]
     assert ours["stores"] == theirs["stores"]
+
+
+@pytest.mark.parametrize("start", [(), ("env", "-i")], ids=["at once", "by another, without"])
+def test_programs_find_a_processor_that_copies_with_vectors_or_their_users_choice(
+    start, cli, guest
+):
+    # Another program starts the second one, which knows nothing of QEMU_CPU.
+    command = ["run", "--detail", "translation", "--", *start, guest("processor")]
+    assert cli(*command, env={"QEMU_CPU": ""}).stdout == "processor: erms 0, fsrm 0\n"
+    assert cli(*command, env={"QEMU_CPU": "max"}).stdout.startswith("processor: erms 1")
 
 
 def test_designs_see_the_same_execution(guest):

@@ -13,6 +13,33 @@ use crate::syscall::Architecture;
 /// Environment variable that names the emulator to use instead of the one in `PATH`.
 pub const QEMU_VARIABLE: &str = "CONTIGUA_QEMU";
 
+/// Environment variable by which QEMU's user chooses the processor that programs find.
+pub const PROCESSOR_VARIABLE: &str = "QEMU_CPU";
+
+/// The processor of x86-64 programs unless their user chooses another: all that QEMU has, but not
+/// fast at copying bytes.
+///
+/// C libraries copy with `rep movsb` (and fill with `rep stosb`) where `cpuid` claims that it is
+/// fast, which it is in microcode that moves whole lines. QEMU claims it and executes an
+/// iteration a byte, each of which the core models charge as an instruction: copies would cost
+/// more than on any processor. Without the claim, libraries copy with vectors.
+const PROCESSOR_X86_64: &str = "max,erms=off,fsrm=off";
+
+/// The processor that programs find, as QEMU's `-cpu` takes it: the user's choice, else one that
+/// suits the core models, else (`None`) what QEMU takes by itself.
+#[must_use]
+pub fn processor(architecture: Architecture) -> Option<String> {
+    processor_unless(std::env::var_os(PROCESSOR_VARIABLE), architecture)
+}
+
+fn processor_unless(chosen: Option<OsString>, architecture: Architecture) -> Option<String> {
+    match (chosen.filter(|name| !name.is_empty()), architecture) {
+        (Some(chosen), _) => Some(chosen.to_string_lossy().into_owned()),
+        (None, Architecture::X86_64) => Some(PROCESSOR_X86_64.to_owned()),
+        (None, Architecture::Aarch64) => None,
+    }
+}
+
 /// What a program gets that it would not get from a shell.
 #[derive(Clone, Debug, Default)]
 pub struct Surroundings {
@@ -29,6 +56,7 @@ pub struct Surroundings {
 #[derive(Clone, Debug)]
 pub struct Launch {
     emulator: PathBuf,
+    processor: Option<String>,
     executable: Executable,
     command: Vec<OsString>,
     surroundings: Surroundings,
@@ -65,6 +93,7 @@ impl Launch {
         }
         Ok(Self {
             emulator: find_emulator(architecture)?,
+            processor: processor(architecture),
             executable,
             command: command.to_owned(),
             surroundings,
@@ -91,10 +120,20 @@ impl Launch {
     /// # Errors
     /// [`Error::File`] for the emulator when it cannot be started.
     pub fn start(&self, plugin: &Path, ring: &Path, process: u32) -> Result<Child, Error> {
-        let escaped = plugin.to_string_lossy().replace(',', ",,");
-        let clock = self.surroundings.clock;
-        let clock = clock.map_or_else(String::new, |rate| format!(",clock={rate}"));
+        let mut option = format!(
+            "{},ring={},process={process}",
+            plugin.to_string_lossy().replace(',', ",,"),
+            ring.display()
+        );
+        if let Some(rate) = self.surroundings.clock {
+            option += &format!(",clock={rate}");
+        }
         let mut command = Command::new(&self.emulator);
+        if let Some(processor) = &self.processor {
+            command.arg("-cpu").arg(processor);
+            // For the programs that this one starts.
+            option += &format!(",processor={}", processor.replace(',', ",,"));
+        }
         for (name, value) in &self.surroundings.variables {
             command.env(name, value);
         }
@@ -105,10 +144,7 @@ impl Launch {
         }
         command
             .arg("-plugin")
-            .arg(format!(
-                "{escaped},ring={},process={process}{clock}",
-                ring.display()
-            ))
+            .arg(option)
             .arg("-0")
             .arg(if self.executable.interpreter_arguments.is_empty() {
                 self.command[0].as_os_str()
@@ -174,6 +210,22 @@ mod tests {
         );
         assert_eq!(find_in_path(OsStr::new("no-such-program-anywhere")), None);
         assert_eq!(find_in_path(OsStr::new("")), None);
+    }
+
+    #[test]
+    fn the_processor_is_the_users_choice_else_one_that_copies_with_vectors() {
+        let processor = |chosen: Option<&str>, architecture| {
+            processor_unless(chosen.map(OsString::from), architecture)
+        };
+        for architecture in Architecture::ALL {
+            let chosen = processor(Some("max"), architecture);
+            assert_eq!(chosen.as_deref(), Some("max"));
+        }
+        for none in [None, Some("")] {
+            let own = processor(none, Architecture::X86_64);
+            assert_eq!(own.as_deref(), Some("max,erms=off,fsrm=off"));
+            assert_eq!(processor(none, Architecture::Aarch64), None);
+        }
     }
 
     fn prepare(command: &[OsString], preload: Option<&str>) -> Result<Launch, Error> {

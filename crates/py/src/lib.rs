@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use contigua_machine::ageing::Snapshot;
 use contigua_machine::config::{self, Age, Detail, RunConfig};
-use contigua_program::launch::Surroundings;
+use contigua_program::launch::{self, Surroundings};
+use contigua_program::syscall::Architecture;
 use contigua_translation::SchemeConfig;
 use contigua_units::{Bytes, Nanoseconds};
 use pyo3::create_exception;
@@ -220,6 +221,13 @@ fn schema(kind: &str) -> PyResult<String> {
     serde_json::to_string(&schema).map_err(engine_error)
 }
 
+/// Options of QEMU that decide what programs do: the processor that they find.
+#[pyfunction]
+fn emulator_options() -> Vec<String> {
+    let processor = launch::processor(Architecture::X86_64);
+    processor.map_or_else(Vec::new, |name| vec!["-cpu".to_owned(), name])
+}
+
 /// Reads a duration such as "30s" and returns seconds.
 #[pyfunction]
 fn parse_duration(text: &str) -> PyResult<f64> {
@@ -239,6 +247,7 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(resolve_machine, module)?)?;
     module.add_function(wrap_pyfunction!(resolve_run, module)?)?;
     module.add_function(wrap_pyfunction!(schema, module)?)?;
+    module.add_function(wrap_pyfunction!(emulator_options, module)?)?;
     module.add_function(wrap_pyfunction!(parse_duration, module)?)?;
     module.add_class::<ageing::AgedServer>()?;
     module.add_function(wrap_pyfunction!(ageing::age, module)?)?;

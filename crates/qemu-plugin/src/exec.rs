@@ -22,20 +22,31 @@ const AT_EMPTY_PATH: u64 = 0x1000;
 /// What a QEMU that is started for the next program needs to know of this plugin.
 pub struct PluginArguments {
     emulator: CString,
+    /// The processor as QEMU's option, if one was chosen.
+    processor: Vec<CString>,
     /// Everything of the `-plugin` option but the process number.
     option: String,
 }
 
 impl PluginArguments {
     /// For a plugin that writes into the ring at `ring`, with a clock of so many nanoseconds for
-    /// each instruction.
-    pub fn new(ring: &str, clock: Option<u64>) -> Self {
-        let clock = clock.map_or_else(String::new, |rate| format!(",clock={rate}"));
+    /// each instruction, on a processor.
+    pub fn new(ring: &str, clock: Option<u64>, processor: Option<&str>) -> Self {
+        // A comma would end an option's value; QEMU reads a double one as one.
+        let doubled = |text: &str| text.replace(',', ",,");
+        let mut option = format!("{},ring={ring}", doubled(&own_path()));
+        if let Some(rate) = clock {
+            option += &format!(",clock={rate}");
+        }
+        if let Some(processor) = processor {
+            option += &format!(",processor={}", doubled(processor));
+        }
+        let name = processor.and_then(|name| CString::new(name).ok());
         let emulator = std::fs::read_link("/proc/self/exe").unwrap_or_default();
         Self {
             emulator: CString::new(emulator.into_os_string().into_vec()).unwrap_or_default(),
-            // A comma would end the option's value; QEMU reads a double one as one.
-            option: format!("{},ring={ring}{clock}", own_path().replace(',', ",,")),
+            processor: name.map_or_else(Vec::new, |name| vec![c"-cpu".to_owned(), name]),
+            option,
         }
     }
 }
@@ -118,7 +129,11 @@ fn follow_path(mut path: CString, argv: u64, envp: u64) {
         return;
     };
     let process = PROCESS.load(Ordering::Relaxed);
-    let PluginArguments { emulator, option } = &plugin().arguments;
+    let PluginArguments {
+        emulator,
+        processor,
+        option,
+    } = &plugin().arguments;
     let Ok(option) = CString::new(format!("{option},process={process}")) else {
         return;
     };
@@ -137,6 +152,7 @@ fn follow_path(mut path: CString, argv: u64, envp: u64) {
     let before = found.interpreter_arguments.into_iter();
     let before = before.filter_map(|argument| CString::new(argument.into_vec()).ok());
     let command: Vec<CString> = std::iter::once(emulator.clone())
+        .chain(processor.iter().cloned())
         .chain(preload.into_iter().flat_map(|set| [c"-E".to_owned(), set]))
         .chain(fixed)
         .chain(before)

@@ -6,7 +6,8 @@
 //! vCPU run on that vCPU's own host thread, so a vCPU's state needs no synchronisation.
 //!
 //! Arguments: `ring=PATH,process=N`: where the ring can be opened, and which process of the run
-//! this is; and `clock=N`, nanoseconds for each instruction on the clock that the program may ask.
+//! this is; `clock=N`, nanoseconds for each instruction on the clock that the program may ask; and
+//! `processor=NAME`, QEMU's `-cpu` for programs that are started later.
 
 mod access;
 mod api;
@@ -120,7 +121,7 @@ fn install(id: PluginId, target: &str, arguments: &[String]) -> Result<(), Strin
     let plugin = Plugin {
         producer,
         architecture,
-        arguments: exec::PluginArguments::new(ring, clock),
+        arguments: exec::PluginArguments::new(ring, clock, value("processor").ok()),
     };
     PLUGIN
         .set(plugin)

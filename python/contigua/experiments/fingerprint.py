@@ -1,8 +1,8 @@
 """What an experiment's figures depend on: they need not be computed again if it has not changed.
 
-That is its inputs, the version, the simulator, the presets, and of the package's code what its
-module imports, directly or not, but for comments and docstrings. What a figure is compared with is
-not part of it: verdicts are given anew whenever they are shown.
+That is its inputs, the version, the simulator, the presets, the processor that programs find, and
+of the package's code what its module imports, directly or not, but for comments and docstrings.
+What a figure is compared with is not part of it: verdicts are given anew whenever they are shown.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ def fingerprint(definition: Definition, scale: Scale) -> str:
         "keys": [figure.key for figure in definition.figures],
         "version": _engine.VERSION,
     }
-    digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode())
     modules = imported(f"contigua.experiments.{definition.name.replace('-', '_')}")
+    if PROGRAMS in modules:
+        said["emulator"] = _engine.emulator_options()
+    digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode())
     for name in sorted(modules):
         digest.update(ast.dump(modules[name]).encode())
     for file in _presets():

@@ -3,7 +3,8 @@
 A program is executed once, recorded, and replayed in every point: so all points see the same
 events, a point can be computed again, and workers need nothing installed but this package. The
 recording is named by its contents. Beside it stands what was recorded (:class:`Recording`), under
-a name made of the command, its executable and its allocator, so that it is found again.
+a name made of the command, its executable, its allocator and the emulated processor, so that it is
+found again.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from contigua import __version__
+from contigua import __version__, _engine
 from contigua.configs import file_digest
 from contigua.experiments.programs import catalogue
 from contigua.experiments.running import (
@@ -94,6 +95,7 @@ class Workload:
         executable = find_program(self.program.command[0])
         known = {
             "version": __version__,
+            "emulator": _engine.emulator_options(),
             "workload": dict(self.identity),
             "executable": _digest(executable),
             "malloc": [preload.name, _digest(preload.library), preload.clock],
