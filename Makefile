@@ -6,7 +6,8 @@ PYTHON ?= python3
 SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock \
 	pyproject.toml $(shell find python/contigua -name '*.py' -o -name '*.toml')
 
-.PHONY: help demo test test-rust test-python test-vm vm-programs soak check-protocol check-malloc \
+.PHONY: help demo test test-rust test-python test-vm vm-programs kernel kernel-programs \
+	test-kernel-full soak check-protocol check-malloc \
 	check-malloc-aarch64 check-programs miri experiments bench bench-malloc install-malloc \
 	malloc-library node deb site reference outputs first-time lint fmt setup clean
 
@@ -14,6 +15,8 @@ help:
 	@echo 'make demo   set up, run redis on a fragmented server under five designs, and show a page'
 	@echo 'make test   set up, run all tests'
 	@echo 'make test-vm  run the tests in virtual machines under QEMU (minutes; needs the network once)'
+	@echo 'make kernel [SERIES="6.1 6.12"]  build Linux with Contiguitas and boot it (ten minutes; needs the network once)'
+	@echo 'make test-kernel-full [MINUTES=30]  run it for long with the checks of the kernel itself'
 	@echo 'make soak   10^8 operations on the page allocator, a minute'
 	@echo 'make check-protocol  visit every state of small machines that migrate a page (five minutes)'
 	@echo 'make check-malloc  the malloc under thread and address sanitizers (nightly; minutes)'
@@ -61,6 +64,17 @@ vm-programs:
 	scripts/require busybox busybox-static
 	scripts/require cc gcc
 	! command -v rustup >/dev/null || rustup target add x86_64-unknown-linux-musl
+
+SERIES ?= 6.1
+kernel: $(VENV)/tools vm-programs kernel-programs
+	$(BIN)/python vm-tests/build_kernel.py $(SERIES)
+
+test-kernel-full: kernel
+	MINUTES=$(or $(MINUTES),30) $(BIN)/pytest -v vm-tests/test_kernel.py vm-tests/soak_kernel.py
+
+kernel-programs:
+	for package in make gcc flex bison bc libelf-dev libssl-dev; do \
+		dpkg -s $$package >/dev/null 2>&1 || apt-get install -y $$package || exit 1; done
 
 # Each says so and succeeds where the nightly toolchain or its parts are missing.
 check-malloc:
