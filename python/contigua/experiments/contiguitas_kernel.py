@@ -103,7 +103,7 @@ def compute(inputs: dict[str, Any], context: Context) -> Outcome:
     return Outcome(
         values=figures(runs),
         illustrate=lambda page: _illustrate(page, runs),
-        notes=NOTES,
+        notes=[*NOTES],
         sheets=[table(runs), latencies(runs), *borders(runs)],
     )
 
