@@ -51,7 +51,8 @@ class Outcome:
     spoiled
         Share of blocks with an unmovable frame by their size, in percent.
     free_contiguity, potential_contiguity
-        Share of blocks that are free, and that compaction could free, by their size, in percent.
+        Share of blocks that are free, and that compaction could free, by their size, in percent;
+        when huge pages have been asked for and given back.
     huge_pages, gigantic_pages
         Pages of 2 MB and of 1 GB that could be allocated when programs had given all memory back.
     latency
@@ -150,12 +151,13 @@ def scatter(
         at_work = borders(guest)
         progress(workload.do("clear"))
         guest.check("sleep 3")
-        frames = scan(guest)["frames"]["contiguity"]["certain"]
-        blocks = {name: frames[key] for key, name in BLOCKS.items()}
         huge = allocate_huge(guest)
         progress(f"{huge} pages of 2 MB")
         gigantic = allocate(guest, GIGANTIC, 64)
         progress(f"{gigantic} pages of 1 GB")
+        # Not before: frames on per-CPU lists look like the kernel's own, and now these are empty.
+        frames = scan(guest)["frames"]["contiguity"]["certain"]
+        blocks = {name: frames[key] for key, name in BLOCKS.items()}
         guest.assert_well()
         return Outcome(
             release=guest.check("uname -r").strip(),

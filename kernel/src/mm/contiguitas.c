@@ -19,6 +19,7 @@
 #include <linux/memblock.h>
 #include <linux/memory.h>
 #include <linux/memory_hotplug.h>
+#include <linux/migrate.h>
 #include <linux/mm.h>
 #include <linux/moduleparam.h>
 #include <linux/page-isolation.h>
@@ -78,6 +79,10 @@ MODULE_PARM_DESC(skip_blocks, "blocks of a zone that the border may pass without
 struct resizer_zone {
 	unsigned long asked[SIDES];	/* blocks, by tasks that wait */
 	unsigned long spilled;		/* how often movable requests could spill over */
+	unsigned long sent_back;	/* pages that had, and are back */
+	unsigned long returned;		/* rounds in which some went back for unmovable memory */
+	bool has_guests;		/* there may be more of them */
+	unsigned long guest_end;	/* above here there are none */
 	unsigned long straggler_start;	/* where there may be stragglers */
 	unsigned long straggler_end;
 	unsigned long moved[SIDES];	/* blocks that the side has gained */
@@ -334,8 +339,8 @@ static unsigned long moved_to(enum side side)
 
 	for_each_populated_zone(zone) {
 		sum += READ_ONCE(resizer_zone(zone)->moved[side]);
-		if (side == MOVABLE)
-			sum += READ_ONCE(resizer_zone(zone)->spilled);
+		sum += side == MOVABLE ? READ_ONCE(resizer_zone(zone)->spilled) :
+					 READ_ONCE(resizer_zone(zone)->returned);
 	}
 	return sum;
 }
@@ -698,6 +703,84 @@ static unsigned long sweep(struct zone *zone)
 }
 
 /*
+ * Movable pages in the unmovable region go back before that region grows for what they take: a number
+ * of pages, from the border down. What is pinned stays.
+ */
+static unsigned long send_back(struct zone *zone, unsigned long wanted)
+{
+	struct resizer_zone *state = resizer_zone(zone);
+	struct migration_target_control target = {
+		.nid = zone_to_nid(zone),
+		.gfp_mask = GFP_USER | __GFP_MOVABLE | __GFP_NOWARN | __GFP_RETRY_MAYFAIL,
+	};
+	struct compact_control control = {
+		.order = -1,
+		.zone = zone,
+		.mode = MIGRATE_SYNC,
+		.ignore_skip_hint = true,
+		.no_set_skip_hint = true,
+		.gfp_mask = GFP_KERNEL,
+		.alloc_contig = true,
+	};
+	unsigned long first = ALIGN(zone->zone_start_pfn, pageblock_nr_pages);
+	unsigned long pfn = min(state->guest_end, contiguitas_zone(zone)->border);
+	unsigned long free = free_pages_of(zone, MOVABLE), low = low_wmark_pages(zone);
+	unsigned long sent = 0;
+	unsigned int noreclaim;
+
+	/* Else they would come again at once. */
+	if (free <= low)
+		return 0;
+	wanted = min(wanted, free - low);
+	noreclaim = memalloc_noreclaim_save();
+	INIT_LIST_HEAD(&control.migratepages);
+	while (sent < wanted && pfn > first && !kthread_should_stop()) {
+		unsigned long end = pfn, at;
+		bool failed = false;
+
+		pfn -= pageblock_nr_pages;
+		if (block_at(zone, pfn, UNMOVABLE) != ITS_OWN)
+			continue;
+		for (at = pfn; at < end && !failed; at = control.migrate_pfn) {
+			unsigned int succeeded = 0;
+
+			/* Where nothing is isolated it may stay what it is. */
+			control.migrate_pfn = end;
+			if (isolate_migratepages_range(&control, at, end))
+				failed = list_empty(&control.migratepages);
+			if (list_empty(&control.migratepages))
+				continue;
+			if (migrate_pages(&control.migratepages, alloc_migration_target, NULL,
+					  (unsigned long)&target, control.mode, MR_COMPACTION,
+					  &succeeded)) {
+				/* Where memory is short, later ones would fail, too. */
+				failed = !succeeded;
+				putback_movable_pages(&control.migratepages);
+			}
+			control.nr_migratepages = 0;
+			sent += succeeded;
+		}
+		if (failed) {
+			pfn = end;
+			break;
+		}
+		cond_resched();
+	}
+	memalloc_noreclaim_restore(noreclaim);
+	state->guest_end = pfn;
+	if (pfn <= first) {
+		/* Once more from the border if there were any. */
+		state->guest_end = ULONG_MAX;
+		state->has_guests = sent;
+	}
+	state->sent_back += sent;
+	/* They lie on per-CPU lists, where nobody who waits for memory finds them. */
+	if (sent)
+		drain_all_pages(zone);
+	return sent;
+}
+
+/*
  * How far the border should move, in blocks, and in which direction.
  *
  * A region below its low watermark grows to its high one; pressure makes it grow in proportion to
@@ -756,6 +839,8 @@ static void update_spills(struct zone *zone, bool is_wanted)
 	if (is_wanted && !state->spills && has_room) {
 		WRITE_ONCE(state->spills, true);
 		resizer_zone(zone)->spilled++;
+		resizer_zone(zone)->has_guests = true;
+		resizer_zone(zone)->guest_end = ULONG_MAX;
 	} else if (state->spills && (!has_room || free_pages_of(zone, MOVABLE) >
 				     2 * high_wmark_pages(zone))) {
 		WRITE_ONCE(state->spills, false);
@@ -764,13 +849,28 @@ static void update_spills(struct zone *zone, bool is_wanted)
 
 static unsigned long resize(struct zone *zone, bool periodic)
 {
-	bool is_asked = READ_ONCE(resizer_zone(zone)->asked[MOVABLE]);
+	struct resizer_zone *state = resizer_zone(zone);
+	bool is_asked = READ_ONCE(state->asked[MOVABLE]);
 	unsigned long wanted, gained = 0;
 	enum side to;
 
 	wanted = wanted_blocks(zone, periodic, &to);
+	if (wanted && to == UNMOVABLE && state->has_guests) {
+		contiguitas_zones[zone_to_nid(zone)][zone_idx(zone)].spills = false;
+		if (send_back(zone, wanted * pageblock_nr_pages)) {
+			/* As good as blocks, for who waits. */
+			state->returned++;
+			gained = 1;
+			wanted = free_pages_of(zone, UNMOVABLE) < low_wmark_pages(zone) ? wanted : 0;
+		}
+	} else if (periodic && state->has_guests && !contiguitas_zone(zone)->spills) {
+		unsigned long free = free_pages_of(zone, MOVABLE), high = high_wmark_pages(zone);
+
+		if (free > 2 * high)
+			send_back(zone, free - 2 * high);
+	}
 	if (wanted)
-		gained = move_blocks(zone, to, wanted);
+		gained += move_blocks(zone, to, wanted);
 	update_spills(zone, is_asked && !(to == MOVABLE && gained));
 	if (periodic)
 		gained += sweep(zone);
@@ -788,6 +888,16 @@ static bool is_short(void)
 	return false;
 }
 
+static bool has_guests(void)
+{
+	struct zone *zone;
+
+	for_each_populated_zone(zone)
+		if (resizer_zone(zone)->has_guests)
+			return true;
+	return false;
+}
+
 static int resizer_thread(void *unused)
 {
 	u64 then = local_clock();
@@ -795,7 +905,7 @@ static int resizer_thread(void *unused)
 
 	set_freezable();
 	while (!kthread_should_stop()) {
-		long wait = is_calm() ? MAX_SCHEDULE_TIMEOUT : max((long)(next - jiffies), 1L);
+		long wait = is_calm() && !has_guests() ? MAX_SCHEDULE_TIMEOUT : max((long)(next - jiffies), 1L);
 		unsigned long gained = 0;
 		bool was_asked, periodic;
 		struct zone *zone;
@@ -857,7 +967,7 @@ static ssize_t zones_show(struct kobject *kobj, struct kobj_attribute *attribute
 
 	length = sysfs_emit(buffer, "node zone border_pfn unmovable_mib movable_mib "
 			    "unmovable_free_mib movable_free_mib gained_by_unmovable "
-			    "gained_by_movable held last_held_pfn spilled\n");
+			    "gained_by_movable held last_held_pfn spilled sent_back\n");
 	for_each_populated_zone(zone) {
 		const struct contiguitas_zone *state = contiguitas_zone(zone);
 		struct resizer_zone *more = resizer_zone(zone);
@@ -865,7 +975,7 @@ static ssize_t zones_show(struct kobject *kobj, struct kobj_attribute *attribute
 		if (!state->border)
 			continue;
 		length += sysfs_emit_at(buffer, length, "%d %s %lu %lu %lu %lu %lu %lu %lu %lu %lu "
-					"%lu\n",
+					"%lu %lu\n",
 					zone_to_nid(zone), zone->name, state->border,
 					mib(state->border - zone->zone_start_pfn),
 					mib(zone->present_pages) -
@@ -873,7 +983,7 @@ static ssize_t zones_show(struct kobject *kobj, struct kobj_attribute *attribute
 					mib(free_pages_of(zone, UNMOVABLE)),
 					mib(free_pages_of(zone, MOVABLE)), more->moved[UNMOVABLE],
 					more->moved[MOVABLE], more->held, more->last_held,
-					more->spilled);
+					more->spilled, more->sent_back);
 	}
 	return length;
 }
