@@ -120,19 +120,19 @@ impl Launch {
     /// # Errors
     /// [`Error::File`] for the emulator when it cannot be started.
     pub fn start(&self, plugin: &Path, ring: &Path, process: u32) -> Result<Child, Error> {
-        let mut option = format!(
-            "{},ring={},process={process}",
+        let mut option = vec![
             plugin.to_string_lossy().replace(',', ",,"),
-            ring.display()
-        );
+            format!("ring={}", ring.display()),
+            format!("process={process}"),
+        ];
         if let Some(rate) = self.surroundings.clock {
-            option += &format!(",clock={rate}");
+            option.push(format!("clock={rate}"));
         }
         let mut command = Command::new(&self.emulator);
         if let Some(processor) = &self.processor {
             command.arg("-cpu").arg(processor);
             // For the programs that this one starts.
-            option += &format!(",processor={}", processor.replace(',', ",,"));
+            option.push(format!("processor={}", processor.replace(',', ",,")));
         }
         for (name, value) in &self.surroundings.variables {
             command.env(name, value);
@@ -144,7 +144,7 @@ impl Launch {
         }
         command
             .arg("-plugin")
-            .arg(option)
+            .arg(option.join(","))
             .arg("-0")
             .arg(if self.executable.interpreter_arguments.is_empty() {
                 self.command[0].as_os_str()

@@ -34,19 +34,19 @@ impl PluginArguments {
     pub fn new(ring: &str, clock: Option<u64>, processor: Option<&str>) -> Self {
         // A comma would end an option's value; QEMU reads a double one as one.
         let doubled = |text: &str| text.replace(',', ",,");
-        let mut option = format!("{},ring={ring}", doubled(&own_path()));
+        let mut option = vec![doubled(&own_path()), format!("ring={ring}")];
         if let Some(rate) = clock {
-            option += &format!(",clock={rate}");
+            option.push(format!("clock={rate}"));
         }
         if let Some(processor) = processor {
-            option += &format!(",processor={}", doubled(processor));
+            option.push(format!("processor={}", doubled(processor)));
         }
         let name = processor.and_then(|name| CString::new(name).ok());
         let emulator = std::fs::read_link("/proc/self/exe").unwrap_or_default();
         Self {
             emulator: CString::new(emulator.into_os_string().into_vec()).unwrap_or_default(),
             processor: name.map_or_else(Vec::new, |name| vec![c"-cpu".to_owned(), name]),
-            option,
+            option: option.join(","),
         }
     }
 }
