@@ -76,6 +76,8 @@ class Guest:
         Nodes that share memory and processors evenly.
     log
         Where the kernel's log is kept; by default beside the sockets, gone at the end.
+    record
+        A file that gets each byte that a program of the guest's writes to port 0xe9.
 
     Raises
     ------
@@ -95,6 +97,7 @@ class Guest:
         low_mib: int | None = None,
         numa_nodes: int = 1,
         log: Path | None = None,
+        record: Path | None = None,
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="contigua-vm-")
         folder = Path(self._folder.name)
@@ -127,6 +130,9 @@ class Guest:
             *("-device", "pci-serial,chardev=agent"),
             *("-qmp", f"unix:{folder / 'qmp'},server=on,wait=off"),
         ]
+        if record is not None:
+            command += ["-chardev", f"file,id=record,path={record}"]
+            command += ["-device", "isa-debugcon,chardev=record"]
         for node in range(numa_nodes if numa_nodes > 1 else 0):
             share = memory_mib // numa_nodes
             command += ["-object", f"memory-backend-ram,id=ram{node},size={share}M"]
