@@ -694,6 +694,34 @@ impl<S: Storage> Frames<S> {
             })
     }
 
+    /// Puts a free block at the front of its list, so that it is taken next where the policy takes
+    /// what was freed last; says whether the frame is the first of a free block.
+    pub fn list_first(&mut self, frame: Frame) -> bool {
+        let record = self.record(frame);
+        let Some(record) = record.ok().filter(|record| record.role() == Role::Free) else {
+            return false;
+        };
+        self.remove(frame);
+        self.insert(frame, record.order(), false);
+        true
+    }
+
+    /// Free blocks on the list of a type and order; what CPUs keep at hand is on none.
+    ///
+    /// # Panics
+    /// For [`MigrateType::Isolate`], which has no lists, and orders above 10.
+    #[must_use]
+    pub fn listed(&self, kind: MigrateType, order: Order) -> u32 {
+        self.lists.length(kind, order)
+    }
+
+    /// Frames that CPUs keep at hand.
+    #[must_use]
+    pub fn at_hand(&self) -> u64 {
+        let lists = self.storage.parts().cpus.iter().flat_map(|cpu| &cpu.lists);
+        lists.map(|list| u64::from(list.length)).sum()
+    }
+
     /// All frames.
     #[must_use]
     pub fn total(&self) -> u64 {
