@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
-import shutil
+import lzma
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,11 +15,13 @@ from contigua_vm.programs import build_workloads
 from contigua_vm.scatter import Scatter
 
 #: What a scenario leaves free, and how much kernel memory it takes, in percent of the guest's memory.
-LEAVES, TAKES = 10, 20
+LEAVES, TAKES = 24, 16
 #: Rounds in which that comes; half of it goes again at the end.
 ROUNDS = 4
 #: MiB of it in a second of the guest's.
 RATE = 20
+#: Room for a record, in bytes; it takes what is used.
+SHARED = 256 << 20
 
 
 def commands(kind: str, memory_mib: int) -> list[tuple[str, Sequence[str]]]:
@@ -48,7 +49,7 @@ def record(
     memory_mib: int = 1024,
     progress: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Record a scenario into a gzip file.
+    """Record a scenario into an xz file.
 
     Parameters
     ----------
@@ -71,12 +72,14 @@ def record(
     programs = build_workloads()
     with tempfile.TemporaryDirectory(prefix="contigua-requests-") as folder:
         stream = Path(folder) / "stream"
+        with stream.open("wb") as file:
+            file.truncate(SHARED)
         with Guest(
             kernel(version),
             Initramfs(programs=programs),
             memory_mib=memory_mib,
             options="nokaslr",
-            record=stream,
+            shared=stream,
         ) as guest:
             recorder = Recorder(guest)
             scatter = Scatter(guest)
@@ -87,10 +90,9 @@ def record(
                 progress(recorder.do(f"mark {name}"))
             progress(recorder.do("stop"))
             guest.assert_well()
-        with stream.open("rb") as raw, target.open("wb") as file:
-            # Without a name and a time, so that the same record is the same file.
-            with gzip.GzipFile("", "wb", 9, file, mtime=0) as packed:
-                shutil.copyfileobj(raw, packed)
+        with stream.open("rb") as raw, lzma.open(target, "wb") as packed:
+            length = int.from_bytes(raw.read(8), "little")
+            packed.write(raw.read(length))
 
 
 class Recorder:

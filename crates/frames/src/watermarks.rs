@@ -64,8 +64,9 @@ impl Watermarks {
         }
     }
 
-    pub(crate) fn end_boost(&mut self) {
-        self.boost = 0;
+    /// Takes the boost back; says whether there was one.
+    pub(crate) fn end_boost(&mut self) -> bool {
+        core::mem::take(&mut self.boost) > 0
     }
 }
 
@@ -134,7 +135,8 @@ mod tests {
             marks.add_boost(15_000);
         }
         assert_eq!(marks.boosted_high(), marks.high + marks.high * 3 / 2);
-        marks.end_boost();
+        assert!(marks.end_boost());
+        assert!(!marks.end_boost());
         assert_eq!(marks.wake(), marks.low);
     }
 }

@@ -33,10 +33,10 @@ pub struct Zone {
     pub managed: u32,
     /// Its lowest watermark, in frames.
     pub min: u32,
+    /// The next one.
+    pub low: u32,
     /// Frames that a processor's lists take or give at once.
     pub batch: u32,
-    /// Frames above which a processor's lists give some back.
-    pub high: u32,
     /// Frames on the processor's lists.
     pub per_cpu: u32,
 }
@@ -132,11 +132,10 @@ fn zone(text: &str, frames: u32) -> Result<Zone, Error> {
         let number = |word: &str| word.parse::<u32>().map_err(|_| wrong());
         match words[..] {
             ["min", min] => zone.min = number(min)?,
+            ["low", low] => zone.low = number(low)?,
             ["spanned", frames] => spanned = number(frames)?,
             ["managed", frames] => zone.managed = number(frames)?,
             ["count:", count] => zone.per_cpu = number(count)?,
-            // From 6.7 on, the highest that it may become is told instead.
-            ["high:" | "high_max:", high] => zone.high = zone.high.max(number(high)?),
             ["batch:", batch] => zone.batch = number(batch)?,
             ["start_pfn:", start] => {
                 zone.start = number(start)?;

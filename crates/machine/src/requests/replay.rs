@@ -71,6 +71,8 @@ pub struct Totals {
     pub refused: u64,
     /// Pages that the kernel moved.
     pub moved: u64,
+    /// Blocks that the simulation moved.
+    pub simulated_moves: u64,
     /// Requests that the kernel served from a pageblock of another type.
     pub fallbacks: u64,
     /// Those of them that changed the pageblock's type.
@@ -250,14 +252,15 @@ impl Replay {
         Ok(())
     }
 
-    /// Asks once more after background work, and then for what is kept for emergencies: the kernel
-    /// did find a block.
+    /// Asks once more after background work and without per-CPU lists, as Linux does, and then for
+    /// what is kept for emergencies: the kernel did find a block.
     fn serve(&mut self, request: &Request) -> Option<Frame> {
         let first = self.memory.allocate(request);
         if first.is_some() {
             return first;
         }
         self.background();
+        self.memory.drain_per_cpu();
         self.memory.allocate(request).or_else(|| {
             self.memory.allocate(&Request {
                 atomic: true,
@@ -344,14 +347,13 @@ impl Replay {
         }
     }
 
-    /// Lets a policy with regions resize them; Linux's reclaim and compaction are in the record.
+    /// Lets the simulated kernel's threads compact memory and resize regions. They find nothing to
+    /// reclaim: what was reclaimed is in the record.
     fn background(&mut self) {
-        if self.memory.border().is_none() {
-            return;
-        }
         let now = Nanoseconds::new(u64::from(self.now) * 1_000_000);
         self.memory.background(now, &mut self.moves);
         for moved in self.moves.drain(..) {
+            self.totals.simulated_moves += 1;
             let begin = moved.owner.page.get() as u32;
             for i in 0..moved.order.frames() {
                 self.places[(begin + i) as usize] = moved.to.get() + i;
@@ -378,16 +380,19 @@ impl Replay {
             simulated_claims: counters.blocks_claimed,
             ..self.totals
         };
-        let scanned = |frame: usize| match zone.contains(&frame) {
-            true => look.classes[frame].kind(),
-            false => FrameKind::Reserved,
-        };
+        let mut scanned = vec![FrameKind::Reserved; look.classes.len()];
+        for frame in zone {
+            scanned[frame] = look.classes[frame].kind();
+        }
+        for &frame in look.at_hand.iter().filter(|&&frame| self.is_in_zone(frame)) {
+            scanned[frame as usize] = FrameKind::Free;
+        }
         Ok(Mark {
             name: look.name.clone(),
             milliseconds: self.now,
             kernel: self.kernel(look),
             simulated: self.simulated(),
-            scanned: contiguity((0..look.classes.len()).map(scanned)),
+            scanned: contiguity(scanned.into_iter()),
             unseen,
             ghosts,
             totals,

@@ -171,8 +171,8 @@ impl Start {
                     / u64::from(zone.managed),
             )),
             per_cpu_batch: zone.batch,
-            // What CPUs have at the start must find room there.
-            per_cpu_high: zone.high.max(4 * zone.batch).max(self.at_hand.len() as u32),
+            // Linux's rule for one CPU (`zone_highsize`), from which 6.7 and later depart by themselves.
+            per_cpu_high: zone.low.max(4 * zone.batch),
             ..config
         }
     }
