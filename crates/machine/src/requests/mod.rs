@@ -19,6 +19,8 @@ mod look;
 mod replay;
 mod start;
 mod stream;
+#[cfg(test)]
+mod tests;
 
 use std::io;
 
