@@ -545,9 +545,9 @@ impl<S: Storage> Frames<S> {
             parts.frames[frame.index()] = FrameRecord::linked(Role::PerCpu, order);
             let list = &mut parts.cpus[cpu].lists[slot];
             list.push_newest(parts.frames, frame);
-            if list.length > self.config.per_cpu_high {
-                let keep = list.length.saturating_sub(batch);
-                self.drain(cpu, slot, keep);
+            let length = list.length;
+            if parts.cpus[cpu].length() > self.config.per_cpu_high {
+                self.drain(cpu, slot, length.saturating_sub(batch));
             }
             return;
         }
@@ -718,8 +718,8 @@ impl<S: Storage> Frames<S> {
     /// Frames that CPUs keep at hand.
     #[must_use]
     pub fn at_hand(&self) -> u64 {
-        let lists = self.storage.parts().cpus.iter().flat_map(|cpu| &cpu.lists);
-        lists.map(|list| u64::from(list.length)).sum()
+        let cpus = self.storage.parts().cpus.iter();
+        cpus.map(|cpu| u64::from(cpu.length())).sum()
     }
 
     /// All frames.

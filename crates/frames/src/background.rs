@@ -80,9 +80,7 @@ impl<S: Storage> Frames<S> {
                 break;
             }
         }
-        // Types are getting mixed: there is room now to undo it (Linux's `balance_pgdat`).
-        let is_boosted = self.regions[region].watermarks.end_boost();
-        let order = if is_boosted { order.max(Order::HUGE_2M) } else { order };
+        self.regions[region].watermarks.end_boost();
         if order > Order::BASE {
             self.regions[region].wants_compaction = Some(order);
         }
