@@ -218,6 +218,8 @@ def test_an_experiment_computes_every_figure_and_writes_its_page(name, tmp_path)
         pytest.skip(f"no design is called {', '.join(sorted(absent))}")
     if name == "guard-vm":
         pytest.skip("it takes minutes; vm-tests/test_guard.py runs it (make test-vm)")
+    if name == "kernel-fidelity":
+        pytest.skip("it takes minutes; python/tests/test_requests.py replays a record")
     if name == "subrelease-redis" and (lacking := lacking_for_redis()):
         pytest.skip(lacking)
     times = 1 if name in SERVED else 2

@@ -90,9 +90,12 @@ def record(
                 progress(recorder.do(f"mark {name}"))
             progress(recorder.do("stop"))
             guest.assert_well()
-        with stream.open("rb") as raw, lzma.open(target, "wb") as packed:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part = target.with_name(f".{target.name}")
+        with stream.open("rb") as raw, lzma.open(part, "wb") as packed:
             length = int.from_bytes(raw.read(8), "little")
             packed.write(raw.read(length))
+        part.rename(target)
 
 
 class Recorder:

@@ -100,12 +100,21 @@ impl Start {
                 }
             }
         }
+        // Frames that no flag explains and that were handed out next were at hand as well.
+        for frame in (0..frames).filter(|&frame| is_in_zone(frame)) {
+            let is_known = is_at_hand[frame as usize];
+            if !is_known && look.classes[frame as usize] == Class::Unexplained {
+                if let Some(First::Allocated(order)) = firsts.of(frame) {
+                    is_at_hand[frame as usize..(frame + order.frames()) as usize].fill(true);
+                    if order == Order::BASE {
+                        at_hand.insert(0, frame);
+                    }
+                }
+            }
+        }
         let kind = |frame: u32| match look.classes[frame as usize] {
             _ if !is_in_zone(frame) => FrameKind::Reserved,
             _ if is_at_hand[frame as usize] => FrameKind::Free,
-            Class::Unexplained if matches!(firsts.of(frame), Some(First::Allocated(_))) => {
-                FrameKind::Free
-            }
             class => class.kind(),
         };
         let mut used = Vec::new();
