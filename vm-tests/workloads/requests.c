@@ -58,6 +58,7 @@ static int fail(const char *format, ...) {
 /* --- the way out ------------------------------------------------------------------------------ */
 
 static uint64_t written;
+static int is_telling; /* the start has been written */
 static uint8_t *shared; /* how many bytes there are, and the bytes */
 static size_t shared_bytes, shared_used = 8;
 
@@ -363,7 +364,7 @@ static void tell(const char *name) {
 
 struct field { unsigned offset, size; };
 static struct { unsigned id; struct field pfn, order, gfp, type, other_order, other_type, owned, to; } alloc, freed, fallback, moved;
-static int raw = -1, is_telling;
+static int raw = -1;
 static uint64_t events, milliseconds;
 
 static int field(const char *format, const char *name, struct field *field) {

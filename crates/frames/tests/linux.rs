@@ -460,3 +460,26 @@ fn a_free_block_that_is_listed_first_is_taken_next() {
     assert_eq!(memory.listed(MigrateType::Movable, order), listed - 1);
     memory.validate().unwrap();
 }
+
+#[test]
+fn what_a_cpu_keeps_at_hand_does_not_stand_in_compactions_way() {
+    let config = Config {
+        per_cpu_batch: 8,
+        per_cpu_high: 2500,
+        ..Config::default()
+    };
+    let mut memory = memory_with(64, Placement::default(), config);
+    let mut taken = Vec::new();
+    while let Some(frame) = memory.allocate(&grouped(FrameClass::Anonymous, 0)) {
+        taken.push(frame);
+    }
+    // Every fourth page is free, and a good part of them at hand: some in every pageblock.
+    for frame in taken.into_iter().step_by(4) {
+        memory.free(frame).unwrap();
+    }
+    assert!(memory.at_hand() > 2000);
+    assert!(!memory.has_free_block(Order::HUGE_2M));
+    memory.background(Nanoseconds::new(1_000_000_000), &mut ());
+    assert!(memory.has_free_block(Order::HUGE_2M));
+    memory.validate().unwrap();
+}
