@@ -8,8 +8,8 @@ from contigua import requests
 from contigua_vm import SUITES, VmError, kernel
 from contigua_vm.requests import record
 
-#: Share of memory that may be in use although no event had handed it out: requests for many pages at
-#: once, such as a new task's stack, are in none.
+#: Share of memory that may be in use although no event had handed it out: requests for many pages
+#: at once, such as a new task's stack, are in none.
 UNSEEN = 0.005
 
 

@@ -78,18 +78,18 @@ def test_pages_that_are_orders_off_are_as_far_away():
 
 def test_what_is_no_record_says_so(tmp_path):
     file = tmp_path / "record.xz"
-    with pytest.raises(requests.RecordError, match="record.xz"):
+    with pytest.raises(requests.RecordError, match=r"record\.xz"):
         requests.replay(file)
     file.write_bytes(b"something else")
-    with pytest.raises(requests.RecordError, match="record.xz"):
+    with pytest.raises(requests.RecordError, match=r"record\.xz"):
         requests.replay(file)
     file.write_bytes(RECORD.read_bytes()[:-100])
-    with pytest.raises(requests.RecordError, match="record.xz"):
+    with pytest.raises(requests.RecordError, match=r"record\.xz"):
         requests.replay(file)
     file.write_bytes(lzma.compress(b"x" * 100))
     with pytest.raises(EngineError, match="not a record of requests"):
         requests.replay(file)
     whole = lzma.decompress(RECORD.read_bytes())
     file.write_bytes(lzma.compress(whole[: len(whole) // 2], preset=0))
-    with pytest.raises(EngineError, match="cut short|missing"):
+    with pytest.raises(EngineError, match=r"cut short|missing"):
         requests.replay(file)

@@ -1,4 +1,4 @@
-"""What real kernels were asked for, given to the simulated placements, and how far apart they come."""
+"""What real kernels were asked for, given to the simulated placements, and how far they differ."""
 
 from __future__ import annotations
 
@@ -131,9 +131,7 @@ def _distances(linux: requests.Course) -> tuple[list[str], list[list[str]]]:
     return heads, rows
 
 
-def _spoiled(
-    linux: requests.Course, apart: requests.Course
-) -> tuple[list[str], list[list[str]]]:
+def _spoiled(linux: requests.Course, apart: requests.Course) -> tuple[list[str], list[list[str]]]:
     sizes = list(linux.looks[0].kernel.spoiled)
     heads = ["look", *(f"{size}: kernel / Linux / Contiguitas" for size in sizes)]
     rows = []
@@ -142,7 +140,10 @@ def _spoiled(
         rows.append(
             [
                 look.name,
-                *(" / ".join(f"{100 * state.spoiled[size]:.1f} %" for state in states) for size in sizes),
+                *(
+                    " / ".join(f"{100 * state.spoiled[size]:.1f} %" for state in states)
+                    for size in sizes
+                ),
             ]
         )
     return heads, rows
@@ -160,8 +161,11 @@ def _counted(linux: requests.Course) -> tuple[list[str], list[list[str]]]:
             f"{count['fallbacks'] - count['claims']}",
             f"{count['simulated_borrows']}",
         ],
-        ["pageblocks that are of another type than at the start", _retyped(linux, "kernel"),
-         _retyped(linux, "simulated")],
+        [
+            "pageblocks that are of another type than at the start",
+            _retyped(linux, "kernel"),
+            _retyped(linux, "simulated"),
+        ],
         ["pages moved by compaction", f"{count['moved']}", f"{count['simulated_moves']}"],
         ["pages in use that no event had handed out", f"{last.unseen}", "-"],
     ]
@@ -187,7 +191,7 @@ def _illustrate(page: Page, records: Sequence[Record]) -> None:
         names = [look.name for look in looks]
         page.picture(
             bars_picture(names, bars, f"{name}: 2 MB blocks with unmovable memory", "%"),
-            f"{name}: blocks with unmovable memory at each look, in the kernel and both simulations",
+            f"{name}: blocks with unmovable memory at each look, in the kernel and simulated",
         )
         orders = list(range(looks[0].kernel.pages.shape[1]))
         charts = [

@@ -169,10 +169,13 @@ fn free_blocks(text: &str, zone: &str) -> Result<[[u32; ORDERS]; LISTED.len()], 
         found = true;
         for (to, count) in free[list].iter_mut().zip(counts) {
             let count = count.trim_start_matches('>').parse();
-            *to = count.map_err(|_| Error::Format("its pagetypeinfo has something else than numbers"))?;
+            *to = count
+                .map_err(|_| Error::Format("its pagetypeinfo has something else than numbers"))?;
         }
     }
-    found.then_some(free).ok_or(Error::Format("its pagetypeinfo does not have the zone"))
+    found
+        .then_some(free)
+        .ok_or(Error::Format("its pagetypeinfo does not have the zone"))
 }
 
 fn classes(runs: &[u8], frames: u32) -> Result<Vec<Class>, Error> {

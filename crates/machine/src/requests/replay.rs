@@ -320,7 +320,8 @@ impl Replay {
             _ => Order::new(self.orders[from as usize]),
         };
         let frames = order.frames();
-        if !from.is_multiple_of(frames) || !to.is_multiple_of(frames) || from.abs_diff(to) < frames {
+        if !from.is_multiple_of(frames) || !to.is_multiple_of(frames) || from.abs_diff(to) < frames
+        {
             return Ok(());
         }
         self.totals.moved += 1;
@@ -362,7 +363,8 @@ impl Replay {
     }
 
     fn mark(&mut self, look: &Look) -> Result<Mark, Error> {
-        let problem = |problem: contigua_frames::Inconsistency| Error::Inconsistent(problem.to_string());
+        let problem =
+            |problem: contigua_frames::Inconsistency| Error::Inconsistent(problem.to_string());
         self.memory.validate().map_err(problem)?;
         let zone = self.zone.start as usize..self.zone.end as usize;
         let (mut unseen, mut ghosts) = (0, 0);
@@ -418,15 +420,17 @@ impl Replay {
     fn simulated(&self) -> State {
         let blocks = &self.memory.pageblocks()[self.zone_blocks()];
         let kinds: Vec<MigrateType> = blocks.iter().map(|block| block.kind()).collect();
-        let listed = |kind| {
-            std::array::from_fn(|order| self.memory.listed(kind, Order::new(order as u8)))
-        };
+        let listed =
+            |kind| std::array::from_fn(|order| self.memory.listed(kind, Order::new(order as u8)));
         State {
             free: LISTED.map(listed),
             per_cpu: self.memory.at_hand(),
             pageblocks: by_type(&kinds),
             contiguity: self.memory.contiguity(),
-            unmovable: blocks.iter().map(|block| block.unmovable() as u16).collect(),
+            unmovable: blocks
+                .iter()
+                .map(|block| block.unmovable() as u16)
+                .collect(),
         }
     }
 

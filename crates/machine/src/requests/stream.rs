@@ -231,7 +231,9 @@ fn read(bytes: &mut impl Read, to: &mut [u8]) -> Result<(), Error> {
 fn order(word: u64) -> Result<Order, Error> {
     let order = (word >> 4 & 15) as u8;
     if order > Order::BUDDY_MAX.get() {
-        return Err(Error::Format("a block is larger than the allocator's largest"));
+        return Err(Error::Format(
+            "a block is larger than the allocator's largest",
+        ));
     }
     Ok(Order::new(order))
 }

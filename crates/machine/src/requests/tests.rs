@@ -105,7 +105,10 @@ impl Kernel {
             return;
         }
         for _ in 0..FRAMES / frames {
-            if self.flags[at..at + frames].iter().all(|flags| *flags == BUDDY) {
+            if self.flags[at..at + frames]
+                .iter()
+                .all(|flags| *flags == BUDDY)
+            {
                 let flags = if kind == 1 { ANONYMOUS } else { SLAB };
                 self.flags[at..at + frames].fill(flags);
                 self.held.push((at as u32, order));
@@ -135,7 +138,9 @@ impl Kernel {
     /// Compaction takes the place of the new page without a word, and gives the old one back.
     fn compact(&mut self, which: u32, to: u32) {
         let to = to % FRAMES as u32;
-        let singles: Vec<usize> = (0..self.held.len()).filter(|&i| self.held[i].1 == 0).collect();
+        let singles: Vec<usize> = (0..self.held.len())
+            .filter(|&i| self.held[i].1 == 0)
+            .collect();
         if self.flags[to as usize] != BUDDY || singles.is_empty() {
             return;
         }
@@ -256,7 +261,10 @@ fn memory_begins_as_the_kernels() {
 fn something_else_is_no_record() {
     for bytes in [&b""[..], b"ctgreqs", b"ctgreqs2\0\0\0\0\0\0\0\0", &[0; 64]] {
         let error = replayed(bytes, &Placement::default()).unwrap_err();
-        assert!(error.to_string().contains("not a record of requests"), "{error}");
+        assert!(
+            error.to_string().contains("not a record of requests"),
+            "{error}"
+        );
     }
 }
 
