@@ -1,10 +1,10 @@
 //! The same requests for the kernel and the simulation.
 
-use std::io::{Read, Seek};
+use std::io::{Read, Seek, SeekFrom};
 
 use contigua_contiguity::{Contiguity, FrameKind, Scan};
 use contigua_frames::{
-    BLOCK_FRAMES, Config, FrameClass, MigrateType, Move, Owner, Placement, Request,
+    BLOCK_FRAMES, BlockRecord, Config, FrameClass, MigrateType, Move, Owner, Placement, Request,
 };
 use contigua_live::classify::Class;
 use contigua_units::{Frame, Nanoseconds, Order, VirtPage};
@@ -119,7 +119,7 @@ pub fn replay<R: Read + Seek>(
     }
     // A record without a look is not whole, and reading it failed.
     let first = first.ok_or(Error::Format("it does not begin with a look at memory"))?;
-    bytes.seek(io_seek(begin)).map_err(Error::Read)?;
+    bytes.seek(SeekFrom::Start(begin)).map_err(Error::Read)?;
     let mut replay = Replay::new(&first, &firsts, placement, config.clone())?;
     let mut stream = Stream::new(&mut bytes)?;
     let mut marks = Vec::new();
@@ -135,10 +135,6 @@ pub fn replay<R: Read + Seek>(
         managed: first.zone.managed,
         marks,
     })
-}
-
-fn io_seek(begin: u64) -> std::io::SeekFrom {
-    std::io::SeekFrom::Start(begin)
 }
 
 struct Replay {
@@ -172,7 +168,7 @@ impl Replay {
         }
         let (mut places, mut orders) = (vec![NOWHERE; frames], vec![0; frames]);
         let memory = start.build(look, placement, config, |block, at| {
-            put(&mut places, &mut orders, &block, at);
+            put(&mut places, &mut orders, block, at);
         })?;
         Ok(Self {
             memory,
@@ -247,8 +243,8 @@ impl Replay {
             self.totals.refused += 1;
             return Ok(());
         };
-        own(&mut self.memory, &block, at)?;
-        put(&mut self.places, &mut self.orders, &block, at);
+        own(&mut self.memory, block, at)?;
+        put(&mut self.places, &mut self.orders, block, at);
         Ok(())
     }
 
@@ -419,7 +415,7 @@ impl Replay {
 
     fn simulated(&self) -> State {
         let blocks = &self.memory.pageblocks()[self.zone_blocks()];
-        let kinds: Vec<MigrateType> = blocks.iter().map(|block| block.kind()).collect();
+        let kinds: Vec<MigrateType> = blocks.iter().map(BlockRecord::kind).collect();
         let listed =
             |kind| std::array::from_fn(|order| self.memory.listed(kind, Order::new(order as u8)));
         State {
@@ -441,7 +437,7 @@ impl Replay {
 }
 
 /// Notes where a block is in simulated memory.
-fn put(places: &mut [u32], orders: &mut [u8], block: &Block, at: Frame) {
+fn put(places: &mut [u32], orders: &mut [u8], block: Block, at: Frame) {
     for i in 0..block.order.frames() {
         places[(block.frame + i) as usize] = at.get() + i;
         orders[(block.frame + i) as usize] = block.order.get();

@@ -62,7 +62,7 @@ pub(super) struct Block {
 }
 
 impl Block {
-    pub(super) fn request(&self) -> Request {
+    pub(super) fn request(self) -> Request {
         let class = match self.kind {
             FrameKind::Movable => FrameClass::Anonymous,
             FrameKind::Reserved => FrameClass::Reserved,
@@ -103,12 +103,13 @@ impl Start {
         // Frames that no flag explains and that were handed out next were at hand as well.
         for frame in (0..frames).filter(|&frame| is_in_zone(frame)) {
             let is_known = is_at_hand[frame as usize];
-            if !is_known && look.classes[frame as usize] == Class::Unexplained {
-                if let Some(First::Allocated(order)) = firsts.of(frame) {
-                    is_at_hand[frame as usize..(frame + order.frames()) as usize].fill(true);
-                    if order == Order::BASE {
-                        at_hand.insert(0, frame);
-                    }
+            if !is_known
+                && look.classes[frame as usize] == Class::Unexplained
+                && let Some(First::Allocated(order)) = firsts.of(frame)
+            {
+                is_at_hand[frame as usize..(frame + order.frames()) as usize].fill(true);
+                if order == Order::BASE {
+                    at_hand.insert(0, frame);
                 }
             }
         }
@@ -151,7 +152,7 @@ impl Start {
         mut place: impl FnMut(Block, Frame),
     ) -> Result<Memory, Error> {
         let frames = look.classes.len();
-        let config = self.settings(look, config);
+        let config = settings(look, config);
         let placement = self.fitting(placement);
         let mut memory = Frames::new(Boxed::new(Layout::new(frames, 1, 1)), config, placement)?;
         if memory.border().is_some() {
@@ -161,7 +162,7 @@ impl Start {
         for block in &self.used {
             let frame = Frame::new(block.frame);
             memory.allocate_block_at(frame, &block.request())?;
-            own(&mut memory, block, frame)?;
+            own(&mut memory, *block, frame)?;
             place(*block, frame);
         }
         for (number, &kind) in look.blocks.iter().enumerate() {
@@ -169,21 +170,6 @@ impl Start {
         }
         self.arrange(&mut memory, look);
         Ok(memory)
-    }
-
-    /// The kernel's settings as far as the simulation has them.
-    fn settings(&self, look: &Look, config: Config) -> Config {
-        let zone = &look.zone;
-        Config {
-            min_free: Some(Bytes::new(
-                u64::from(zone.min) * PAGE_BYTES * look.classes.len() as u64
-                    / u64::from(zone.managed),
-            )),
-            per_cpu_batch: zone.batch,
-            // Linux's rule for one CPU (`zone_highsize`), from which 6.7 and later depart by themselves.
-            per_cpu_high: zone.low.max(4 * zone.batch),
-            ..config
-        }
     }
 
     /// Contiguitas with an unmovable region that holds what is unmovable, and a quarter more.
@@ -230,7 +216,7 @@ impl Start {
         for block in others {
             match memory.allocate(&block.request()) {
                 Some(frame) => {
-                    own(memory, &block, frame)?;
+                    own(memory, block, frame)?;
                     place(block, frame);
                 }
                 None => homeless += u64::from(block.order.frames()),
@@ -261,8 +247,22 @@ impl Start {
     }
 }
 
+/// The kernel's settings as far as the simulation has them.
+fn settings(look: &Look, config: Config) -> Config {
+    let zone = &look.zone;
+    Config {
+        min_free: Some(Bytes::new(
+            u64::from(zone.min) * PAGE_BYTES * look.classes.len() as u64 / u64::from(zone.managed),
+        )),
+        per_cpu_batch: zone.batch,
+        // Linux's rule for one CPU (`zone_highsize`), from which 6.7 and later depart by themselves.
+        per_cpu_high: zone.low.max(4 * zone.batch),
+        ..config
+    }
+}
+
 /// Notes whose a movable block is, so that it can move.
-pub(super) fn own(memory: &mut Memory, block: &Block, at: Frame) -> Result<(), Error> {
+pub(super) fn own(memory: &mut Memory, block: Block, at: Frame) -> Result<(), Error> {
     if block.kind == FrameKind::Movable {
         let page = VirtPage::new(block.frame.into());
         memory.set_owner(at, Some(Owner { space: 0, page }))?;
