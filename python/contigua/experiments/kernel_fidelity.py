@@ -34,8 +34,9 @@ def compute(inputs: dict[str, Any], context: Context) -> Outcome:
     runs = [(version, kind) for version in inputs["kernels"] for kind in inputs["scenarios"]]
     records: list[Record] = []
     context.folder.mkdir(parents=True, exist_ok=True)
-    for version, kind in runs:
-        file = context.folder / f"requests-{version}-{kind}.xz"
+    for version, scenario in runs:
+        kind, _, memory = scenario.partition(":")
+        file = context.folder / f"requests-{version}-{scenario.replace(':', '-')}.xz"
         # One that is there already is replayed again, not made anew.
         try:
             if not file.exists():
@@ -43,13 +44,14 @@ def compute(inputs: dict[str, Any], context: Context) -> Outcome:
                     kind,
                     file,
                     version=version,
-                    memory_mib=inputs["memory_mib"],
+                    memory_mib=int(memory or inputs["memory_mib"]),
                     progress=_ticks(context, len(records), len(runs)),
                 )
         except machines.VmError as error:
-            raise ProgramError(f"Linux {version}, {kind}: {error}") from error
+            raise ProgramError(f"Linux {version}, {scenario}: {error}") from error
         courses = {design: requests.replay(file, design) for design in inputs["designs"]}
-        records.append((f"Linux {version}, {kind}", courses))
+        where = f" in {memory} MiB" if memory else ""
+        records.append((f"Linux {version}, {kind}{where}", courses))
     return Outcome(
         values=figures(records),
         illustrate=lambda page: _illustrate(page, records),
