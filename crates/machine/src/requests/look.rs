@@ -145,7 +145,11 @@ fn zone(text: &str, frames: u32) -> Result<Zone, Error> {
         }
     }
     let zone = zones.into_iter().max_by_key(|zone| zone.managed);
-    let zone = zone.filter(|zone| zone.managed > 0 && zone.start < zone.end && zone.end <= frames);
+    let zone = zone.filter(|zone| {
+        let is_sensible = zone.min.max(zone.low).max(zone.batch) <= zone.managed;
+        let is_there = zone.start < zone.end && zone.end <= frames && zone.managed <= frames;
+        zone.managed > 0 && is_sensible && is_there
+    });
     zone.ok_or_else(wrong)
 }
 

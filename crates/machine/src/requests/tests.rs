@@ -223,7 +223,8 @@ proptest! {
                 let unmovable = mark.kernel.contiguity.unmovable_frames;
                 prop_assert_eq!(simulated.unmovable_frames, unmovable);
             } else {
-                prop_assert!(simulated.free_frames > free as u64);
+                // What was refused may have been given back since.
+                prop_assert!(simulated.free_frames >= free as u64);
             }
         }
     }
