@@ -14,7 +14,8 @@ use libfuzzer_sys::fuzz_target;
 const BATCHES: usize = 100;
 
 fuzz_target!(|bytes: &[u8]| {
-    let Ok(mut source) = ChampSimSource::new(Cursor::new(bytes.to_vec()), Path::new("input")) else {
+    let Ok(mut source) = ChampSimSource::new(Cursor::new(bytes.to_vec()), Path::new("input"))
+    else {
         return;
     };
     for _ in 0..BATCHES {

@@ -217,7 +217,7 @@ def test_an_experiment_computes_every_figure_and_writes_its_page(name, tmp_path)
     absent = {*find(name).inputs["quick"].get("designs", [])} - set(designs.names())
     if absent:
         pytest.skip(f"no design is called {', '.join(sorted(absent))}")
-    if name in {"guard-vm", "contiguitas-kernel"}:
+    if name in {"guard-vm", "contiguitas-kernel", "kernel-fidelity"}:
         pytest.skip("it takes minutes; vm-tests run it, or what it is made of (make test-vm)")
     if name == "subrelease-redis" and (lacking := lacking_for_redis()):
         pytest.skip(lacking)

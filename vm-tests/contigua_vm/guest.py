@@ -76,6 +76,9 @@ class Guest:
         Nodes that share memory and processors evenly.
     log
         Where the kernel's log is kept; by default beside the sockets, gone at the end.
+    shared
+        A file that is memory of the guest's as well, on a PCI device (ivshmem). Its size is a power
+        of two.
 
     Raises
     ------
@@ -95,6 +98,7 @@ class Guest:
         low_mib: int | None = None,
         numa_nodes: int = 1,
         log: Path | None = None,
+        shared: Path | None = None,
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="contigua-vm-")
         folder = Path(self._folder.name)
@@ -127,6 +131,10 @@ class Guest:
             *("-device", "pci-serial,chardev=agent"),
             *("-qmp", f"unix:{folder / 'qmp'},server=on,wait=off"),
         ]
+        if shared is not None:
+            size = shared.stat().st_size
+            backend = f"memory-backend-file,id=shared,share=on,mem-path={shared},size={size}"
+            command += ["-object", backend, "-device", "ivshmem-plain,memdev=shared"]
         for node in range(numa_nodes if numa_nodes > 1 else 0):
             share = memory_mib // numa_nodes
             command += ["-object", f"memory-backend-ram,id=ram{node},size={share}M"]

@@ -545,9 +545,9 @@ impl<S: Storage> Frames<S> {
             parts.frames[frame.index()] = FrameRecord::linked(Role::PerCpu, order);
             let list = &mut parts.cpus[cpu].lists[slot];
             list.push_newest(parts.frames, frame);
-            if list.length > self.config.per_cpu_high {
-                let keep = list.length.saturating_sub(batch);
-                self.drain(cpu, slot, keep);
+            let length = list.length;
+            if parts.cpus[cpu].length() > self.config.per_cpu_high {
+                self.drain(cpu, slot, length.saturating_sub(batch));
             }
             return;
         }
@@ -692,6 +692,34 @@ impl<S: Storage> Frames<S> {
                 (covers && frame.get() - head.get() < record.order().frames())
                     .then_some((head, record.order()))
             })
+    }
+
+    /// Puts a free block at the front of its list, so that it is taken next where the policy takes
+    /// what was freed last; says whether the frame is the first of a free block.
+    pub fn list_first(&mut self, frame: Frame) -> bool {
+        let record = self.record(frame);
+        let Some(record) = record.ok().filter(|record| record.role() == Role::Free) else {
+            return false;
+        };
+        self.remove(frame);
+        self.insert(frame, record.order(), false);
+        true
+    }
+
+    /// Free blocks on the list of a type and order; what CPUs keep at hand is on none.
+    ///
+    /// # Panics
+    /// For [`MigrateType::Isolate`], which has no lists, and orders above 10.
+    #[must_use]
+    pub fn listed(&self, kind: MigrateType, order: Order) -> u32 {
+        self.lists.length(kind, order)
+    }
+
+    /// Frames that CPUs keep at hand.
+    #[must_use]
+    pub fn at_hand(&self) -> u64 {
+        let cpus = self.storage.parts().cpus.iter();
+        cpus.map(|cpu| u64::from(cpu.length())).sum()
     }
 
     /// All frames.

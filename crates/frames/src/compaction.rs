@@ -211,6 +211,10 @@ impl<S: Storage> Frames<S> {
             if self.is_source(source, context) {
                 let all = self.empty_block(source, &mut target, &mut cursor, context, moves);
                 self.storage.parts_mut().blocks[source].skip = !all;
+                // What CPUs keep at hand merges with what was freed. Linux drains their lists here
+                // for a request (`compact_zone`); in its proactive mode, the pages that it frees
+                // pass through them and push others out.
+                self.drain_per_cpu();
                 reached = self.reached(region, goal);
             }
             source += 1;

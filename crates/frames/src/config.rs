@@ -27,7 +27,7 @@ pub struct Config {
     pub swappiness: u32,
     /// Frames that a CPU's list takes from or gives to the free lists at once; 0 for no lists.
     pub per_cpu_batch: u32,
-    /// Frames above which a CPU's list gives a batch back.
+    /// Frames on all of a CPU's lists above which the one that a frame came to gives a batch back.
     pub per_cpu_high: u32,
     /// What the kernel's work costs.
     pub costs: Costs,

@@ -10,6 +10,14 @@ pub struct CpuRecord {
     pub(crate) lists: [Chain; MigrateType::PER_CPU],
 }
 
+impl CpuRecord {
+    /// Frames on all lists.
+    #[inline]
+    pub(crate) fn length(&self) -> u32 {
+        self.lists.iter().map(|list| list.length).sum()
+    }
+}
+
 /// The slot of a type, if it has per-CPU lists.
 #[inline]
 pub(crate) fn slot(kind: MigrateType) -> Option<usize> {

@@ -421,3 +421,67 @@ fn the_state_of_a_64_gigabyte_server_fits_in_300_megabytes() {
     let layout = Layout::new(16 << 20, 4096, 16);
     assert!(layout.bytes() < 300_000_000, "{} bytes", layout.bytes());
 }
+
+#[test]
+fn a_cpu_keeps_no_more_at_hand_whatever_the_types() {
+    let config = Config {
+        per_cpu_batch: 8,
+        per_cpu_high: 32,
+        ..uncompacted()
+    };
+    let mut memory = memory_with(64, Placement::default(), config);
+    let classes = [FrameClass::Anonymous, FrameClass::Slab];
+    let mut taken: Vec<Frame> = Vec::new();
+    for _ in 0..40 {
+        taken.extend(classes.map(|class| memory.allocate(&one(class)).unwrap()));
+    }
+    for frame in taken {
+        memory.free(frame).unwrap();
+        assert!(memory.at_hand() <= 32, "{}", memory.at_hand());
+    }
+    // Linux compares what is on all lists of a CPU (`free_unref_page_commit`).
+    assert!(memory.at_hand() > 32 - 8);
+    memory.drain_per_cpu();
+    assert_eq!(memory.at_hand(), 0);
+    memory.validate().unwrap();
+}
+
+#[test]
+fn a_free_block_that_is_listed_first_is_taken_next() {
+    let mut memory = memory_with(64, Placement::default(), uncompacted());
+    let order = Order::BUDDY_MAX;
+    let listed = memory.listed(MigrateType::Movable, order);
+    assert_eq!(listed, 16);
+    let last = Frame::new(15 * order.frames());
+    assert!(memory.list_first(last));
+    assert!(!memory.list_first(last.offset(1)));
+    let request = Request::new(order, FrameClass::Anonymous);
+    assert_eq!(memory.allocate(&request), Some(last));
+    assert_eq!(memory.listed(MigrateType::Movable, order), listed - 1);
+    memory.validate().unwrap();
+}
+
+#[test]
+fn what_a_cpu_keeps_at_hand_does_not_stand_in_compactions_way() {
+    let config = Config {
+        per_cpu_batch: 8,
+        per_cpu_high: 2500,
+        ..Config::default()
+    };
+    let mut memory = memory_with(64, Placement::default(), config);
+    let mut taken = Vec::new();
+    while let Some(frame) = memory.allocate(&grouped(FrameClass::Anonymous, 0)) {
+        taken.push(frame);
+    }
+    // Every fourth page is free, and every other of them at hand: some in every pageblock.
+    for first in [0, 4] {
+        for &frame in taken.iter().skip(first).step_by(8) {
+            memory.free(frame).unwrap();
+        }
+    }
+    assert!(memory.at_hand() > 2000);
+    assert!(!memory.has_free_block(Order::HUGE_2M));
+    memory.background(Nanoseconds::new(1_000_000_000), &mut ());
+    assert!(memory.has_free_block(Order::HUGE_2M));
+    memory.validate().unwrap();
+}

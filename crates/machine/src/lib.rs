@@ -15,6 +15,7 @@ mod kernel;
 mod port;
 mod processors;
 mod report;
+pub mod requests;
 mod run;
 
 pub use engine::Engine;

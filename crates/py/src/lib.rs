@@ -6,6 +6,7 @@
 mod ageing;
 mod explore;
 mod heap;
+mod requests;
 mod session;
 
 use std::ffi::OsString;
@@ -256,5 +257,6 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(heap::replay_heap, module)?)?;
     module.add_function(wrap_pyfunction!(heap::heap_spikes, module)?)?;
     module.add_function(wrap_pyfunction!(heap::heap_on_server, module)?)?;
+    module.add_function(wrap_pyfunction!(requests::replay_requests, module)?)?;
     Ok(())
 }
