@@ -22,12 +22,14 @@ MIRROR = "http://deb.debian.org/debian"
 SECURITY = "http://deb.debian.org/debian-security"
 KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
-#: Kernel versions, and the suites that have them.
+#: Kernel versions that the node tools are tested on, and the suites that have them.
 SUITES = {
     "5.10": ((MIRROR, "bullseye"), (SECURITY, "bullseye-security")),
     "6.1": ((MIRROR, "bookworm"), (SECURITY, "bookworm-security")),
     "6.12": ((MIRROR, "bookworm-backports"),),
 }
+#: Kernels to compare with, which change with their suite.
+NEWER = {"7.2": ((MIRROR, "trixie-backports"),)}
 
 
 @dataclass(frozen=True)
@@ -78,8 +80,9 @@ def kernel(version: str = "6.1") -> Kernel:
     VmError
         When the version is not known, or its package cannot be had.
     """
-    if version not in SUITES:
-        raise VmError(f"no suite is known for Linux {version} (there are {', '.join(SUITES)})")
+    if version not in SUITES | NEWER:
+        known = ", ".join(SUITES | NEWER)
+        raise VmError(f"no suite is known for Linux {version} (there are {known})")
     folder = cache_folder() / version
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (cache_folder() / f"{version}.lock").open("w") as lock:
@@ -99,8 +102,9 @@ def source(version: str) -> Path:
     VmError
         When the version is not known, or its package cannot be had.
     """
-    if version not in SUITES:
-        raise VmError(f"no suite is known for Linux {version} (there are {', '.join(SUITES)})")
+    if version not in SUITES | NEWER:
+        known = ", ".join(SUITES | NEWER)
+        raise VmError(f"no suite is known for Linux {version} (there are {known})")
     folder = cache_folder() / "sources" / version
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (cache_folder() / f"source-{version}.lock").open("w") as lock:
@@ -139,13 +143,20 @@ def _unpacked(version: str, work: Path, folder: Path, choose: Callable[[list[str
 
 def _fetch(version: str, folder: Path) -> None:
     def choose(apt: list[str]) -> str:
-        names = _run(["apt-cache", *apt[1:], "pkgnames", f"linux-image-{version}."], folder.parent)
-        return _newest(names, version)
+        # Where a package linux-image needs others, linux-binary has the file.
+        for prefix in (f"linux-binary-{version}.", f"linux-image-{version}."):
+            names = _run(["apt-cache", *apt[1:], "pkgnames", prefix], folder.parent)
+            if names:
+                return _newest(names, prefix)
+        raise ValueError(f"the suite has no linux-image-{version}")
 
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="fetching-") as name:
         root = _unpacked(version, Path(name), folder, choose)
         if (root / "usr/lib/modules").is_dir():  # where merged-/usr packages keep them
             shutil.move(root / "usr/lib", root / "lib")
+        (root / "boot").mkdir(exist_ok=True)
+        for image in root.glob("lib/modules/*/vmlinuz"):
+            image.rename(root / "boot" / f"vmlinuz-{image.parent.name}")
         root.rename(folder)
 
 
@@ -154,7 +165,7 @@ def _apt(version: str, work: Path) -> list[str]:
     sources.write_text(
         "".join(
             f"deb [signed-by={KEYS} check-valid-until=no] {base} {suite} main\n"
-            for base, suite in SUITES[version]
+            for base, suite in (SUITES | NEWER)[version]
         )
     )
     for each in ("lists/partial", "archives/partial", "empty"):
@@ -170,11 +181,11 @@ def _apt(version: str, work: Path) -> list[str]:
     return ["apt-get", *(f"-o{key}={value}" for key, value in options.items())]
 
 
-def _newest(names: str, version: str) -> str:
-    pattern = rf"^linux-image-{re.escape(version)}\.[^ \n]*-cloud-amd64$"
+def _newest(names: str, prefix: str) -> str:
+    pattern = rf"^{re.escape(prefix)}[^ \n]*-cloud-amd64$"
     found: list[str] = re.findall(pattern, names, re.MULTILINE)
     if not found:
-        raise ValueError(f"the suite has no package linux-image-{version}.*-cloud-amd64")
+        raise ValueError(f"the suite has no package {prefix}*-cloud-amd64")
     return max(found, key=lambda name: [int(part) for part in re.findall(r"\d+", name)])
 
 
