@@ -65,8 +65,9 @@ def test_each_block_is_of_its_side(guest):
         types = blocks_of_types(machine)
         assert types["Movable"] == 0
         below = types["Unmovable"] + types["Reclaimable"] + types["HighAtomic"]
-        assert below == int(zone["unmovable_mib"]) // 2
-        assert types["CMA"] == int(zone["movable_mib"]) // 2
+        # What the kernel allocates before it knows its nodes lies at the top, in a block or so.
+        assert 0 <= below - int(zone["unmovable_mib"]) // 2 <= 1
+        assert 0 <= int(zone["movable_mib"]) // 2 - types["CMA"] <= 1
         total = sum(int(line["unmovable_free_mib"]) for line in borders(machine))
         assert 100 <= total <= 128
         machine.assert_well()
