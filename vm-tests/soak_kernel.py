@@ -35,7 +35,6 @@ def test_the_kernels_own_checks_find_nothing(workloads, node, capfd):
         low_mib=512,
         options=options,
         hotplug_mib=1024,
-        processors=2,
     ) as guest:
         started = float(guest.check("cut -d' ' -f1 /proc/uptime"))
         workload = Scatter(guest)

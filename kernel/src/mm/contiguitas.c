@@ -546,10 +546,14 @@ enum block { ITS_OWN, TO_MOVE, NOT_OURS };
 
 static enum block block_at(struct zone *zone, unsigned long pfn, enum side to)
 {
-	struct page *page = pageblock_pfn_to_page(pfn, pfn + pageblock_nr_pages, zone);
+	unsigned long end = pfn + pageblock_nr_pages;
+	struct page *page;
 	int type;
 
+	if (!zone_spans_pfn(zone, pfn) || !zone_spans_pfn(zone, end - 1))
+		return NOT_OURS;
 	/* A hole, or memory that has been unplugged. */
+	page = pageblock_pfn_to_page(pfn, end, zone);
 	if (!page)
 		return NOT_OURS;
 	type = get_pageblock_migratetype(page);
@@ -644,7 +648,6 @@ static unsigned long move_blocks(struct zone *zone, enum side to, unsigned long 
 			continue;
 		}
 		run = run_of_blocks(zone, pfn, step, min(chunk, wanted - gained), to);
-		/* Not beyond the zone: a run ends where its memory does. */
 		low = to == UNMOVABLE ? pfn : pfn - (run - 1) * pageblock_nr_pages;
 		error = hand_over(zone, low, run, to);
 		if (!error) {
