@@ -52,6 +52,7 @@ EXPERIMENTS = [
     "subrelease-redis",
     "heap-on-server",
     "guard-vm",
+    "contiguitas-kernel",
     "kernel-fidelity",
     "cross",
 ]
