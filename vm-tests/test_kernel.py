@@ -83,7 +83,7 @@ def test_the_border_follows_demand_up_and_down(guest):
         assert high >= before + 150
         workload.do("drop burst")
         # Programs want what the burst had.
-        workload.do("fill 160")
+        workload.do("fill 220")
         assert int(border(machine)["unmovable_mib"]) < high
         assert int(machine.check("grep -w oom_kill /proc/vmstat").split()[1]) == 0
         assert stalled(machine)["unmovable"] > 0

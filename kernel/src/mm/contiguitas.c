@@ -541,6 +541,17 @@ static int hand_over(struct zone *zone, unsigned long pfn, unsigned long blocks,
 	return 0;
 }
 
+/* Whether something in a block was allocated before the page allocator was there: for good. */
+static bool is_of_boot(unsigned long pfn)
+{
+	unsigned long end = pfn + pageblock_nr_pages;
+
+	for (; pfn < end; pfn++)
+		if (PageReserved(pfn_to_page(pfn)))
+			return true;
+	return false;
+}
+
 /* What a block is to a resize that would give it to a side. */
 enum block { ITS_OWN, TO_MOVE, NOT_OURS };
 
@@ -561,7 +572,9 @@ static enum block block_at(struct zone *zone, unsigned long pfn, enum side to)
 		return NOT_OURS;
 	if ((type == MIGRATE_CMA) == (to == MOVABLE))
 		return ITS_OWN;
-	return type == MIGRATE_CMA && in_cma_area(pfn) ? NOT_OURS : TO_MOVE;
+	if ((type == MIGRATE_CMA && in_cma_area(pfn)) || is_of_boot(pfn))
+		return NOT_OURS;
+	return TO_MOVE;
 }
 
 static void remember_held(struct zone *zone, unsigned long pfn, enum side to, int error)
@@ -912,7 +925,8 @@ static int resizer_thread(void *unused)
 
 	set_freezable();
 	while (!kthread_should_stop()) {
-		long wait = is_calm() && !has_guests() ? MAX_SCHEDULE_TIMEOUT : max((long)(next - jiffies), 1L);
+		bool is_idle = is_calm() && !has_guests();
+		long wait = is_idle ? MAX_SCHEDULE_TIMEOUT : max((long)(next - jiffies), 1L);
 		unsigned long gained = 0;
 		bool was_asked, periodic;
 		struct zone *zone;
