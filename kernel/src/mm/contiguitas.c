@@ -97,7 +97,6 @@ static struct {
 	wait_queue_head_t wake;		/* the thread waits here */
 	wait_queue_head_t done;		/* tasks that asked wait here */
 	atomic_t asked;
-	atomic_t waiting;		/* tasks, now */
 	unsigned long rounds;
 	atomic_long_t waits;
 	atomic_long_t relieved;
@@ -356,14 +355,11 @@ static bool ask(struct zone *zone, enum side side, unsigned int order, long time
 
 	if (takes_part(zone))
 		WRITE_ONCE(resizer_zone(zone)->asked[side], blocks);
-	atomic_inc(&resizer.waiting);
 	wake_resizer();
-	wake_up(&resizer.wake);
 	atomic_long_inc(&resizer.waits);
 	/* A round that is under way may have passed this zone. */
 	wait_event_killable_timeout(resizer.done, READ_ONCE(resizer.rounds) - round >= 2 ||
 				    moved_to(side) != before, timeout);
-	atomic_dec(&resizer.waiting);
 	has_grown = moved_to(side) != before;
 	trace_contiguitas_relieve(order, side == MOVABLE, has_grown);
 	return has_grown;
@@ -951,10 +947,10 @@ static int resizer_thread(void *unused)
 		}
 		WRITE_ONCE(resizer.rounds, resizer.rounds + 1);
 		wake_up_all(&resizer.done);
-		/* Where nothing can be done now, it need not be tried all the time, unless tasks wait. */
+		/* Where nothing can be done now, it need not be tried all the time. */
 		if (was_asked && !gained && is_short())
-			wait_event_freezable_timeout(resizer.wake, atomic_read(&resizer.waiting) ||
-						     kthread_should_stop(), HZ / 20 + 1);
+			wait_event_freezable_timeout(resizer.wake, kthread_should_stop(),
+						     HZ / 20 + 1);
 	}
 	return 0;
 }
