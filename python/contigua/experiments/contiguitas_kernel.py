@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from contigua.experiments.base import Context, Outcome, Sheet
-from contigua.experiments.guard_vm import harness
 from contigua.experiments.running import MissingProgramError, ProgramError
+from contigua.experiments.virtual_machines import harness, ticks
 
 if TYPE_CHECKING:
     from contigua.page import Page
@@ -74,9 +72,7 @@ def variants(inputs: dict[str, Any]) -> list[Variant]:
 
 def compute(inputs: dict[str, Any], context: Context) -> Outcome:
     """Run every scenario on every kernel."""
-    machines, _ = harness()
-    building = importlib.import_module("contigua_vm.building")
-    confinement = importlib.import_module("contigua_vm.confinement")
+    machines, building, confinement = harness("building", "confinement")
     missing = building.missing_for_build()
     if missing is not None:
         raise MissingProgramError(missing)
@@ -95,7 +91,7 @@ def compute(inputs: dict[str, Any], context: Context) -> Outcome:
                 setting=variant.setting,
                 memory_mib=inputs["memory_mib"],
                 rounds=inputs["rounds"],
-                progress=_ticks(context, len(runs), len(cases)),
+                progress=ticks(context, len(runs), len(cases), STEPS),
             )
         except machines.VmError as error:
             raise ProgramError(f"{variant.name}, {kind}: {error}") from error
@@ -115,18 +111,6 @@ NOTES = (
     "Guests count instructions instead of time, four nanoseconds for each: latencies are the same "
     "on any host, and have no cache misses in them.",
 )
-
-
-def _ticks(context: Context, done: int, runs: int) -> Callable[[str], None]:
-    steps = 0
-
-    def tick(_: str) -> None:
-        nonlocal steps
-        steps += 1
-        if context.progress is not None:
-            context.progress((done + min(steps / STEPS, 1.0)) / runs)
-
-    return tick
 
 
 def figures(runs: list[Run]) -> dict[str, float | None]:

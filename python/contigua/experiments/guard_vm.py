@@ -2,47 +2,23 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from contigua.experiments.base import Context, Outcome, Sheet
-from contigua.experiments.running import MissingProgramError, ProgramError
+from contigua.experiments.running import ProgramError
+from contigua.experiments.virtual_machines import harness, ticks
 
 if TYPE_CHECKING:
     from contigua.page import Page
 
-#: Where the harness is in a source checkout.
-HARNESS = Path(__file__).resolve().parents[3] / "vm-tests"
-
-
-def harness() -> tuple[Any, Any]:
-    """Return the harness of the virtual machines and its scenario.
-
-    Raises
-    ------
-    MissingProgramError
-        When it is not there, or the host lacks something; the message says what.
-    """
-    if not (HARNESS / "contigua_vm").is_dir():
-        raise MissingProgramError(
-            f"the virtual machines' harness is not at {HARNESS}; run this from a source checkout "
-            "(pip install -e .)"
-        )
-    if str(HARNESS) not in sys.path:
-        sys.path.insert(0, str(HARNESS))
-    machines = importlib.import_module("contigua_vm")
-    missing = machines.missing_requirement()
-    if missing is not None:
-        raise MissingProgramError(f"no virtual machines here: {missing}")
-    return machines, importlib.import_module("contigua_vm.scenario")
+#: Steps of the scenario that tell of progress, about.
+STEPS = 50
 
 
 def compute(inputs: dict[str, Any], context: Context) -> Outcome:
     """Run the scenario on each kernel, without the guard and with it."""
-    machines, scenario = harness()
+    machines, scenario = harness("scenario")
     kernels = inputs["kernels"]
     demand = {key: inputs[key] for key in DEMAND}
     runs: list[Any] = []
@@ -53,7 +29,7 @@ def compute(inputs: dict[str, Any], context: Context) -> Outcome:
                     is_guarded,
                     version=version,
                     **demand,
-                    progress=_ticks(context, len(runs), 2 * len(kernels)),
+                    progress=ticks(context, len(runs), 2 * len(kernels), STEPS),
                 )
             except machines.VmError as error:
                 raise ProgramError(f"Linux {version}: {error}") from error
@@ -85,21 +61,6 @@ NOTES = (
     "aligned gigabyte of it offline, which empties it, brings it online as the kernel's, and "
     "writes nr_hugepages at once. Without a split there is nothing that it could take.",
 )
-
-#: Steps of the scenario that tell of progress, about.
-STEPS = 50
-
-
-def _ticks(context: Context, done: int, runs: int) -> Callable[[str], None]:
-    steps = 0
-
-    def tick(_: str) -> None:
-        nonlocal steps
-        steps += 1
-        if context.progress is not None:
-            context.progress((done + min(steps / STEPS, 1.0)) / runs)
-
-    return tick
 
 
 def _said(without: Any, guarded: Any) -> list[str]:  # noqa: ANN401 (the harness is imported late)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from contigua import requests
 from contigua.experiments.base import Context, Outcome, Sheet
-from contigua.experiments.guard_vm import harness
 from contigua.experiments.running import ProgramError
+from contigua.experiments.virtual_machines import harness, ticks
 
 if TYPE_CHECKING:
     from contigua.page import Page
@@ -29,8 +28,7 @@ NOTES = (
 
 def compute(inputs: dict[str, Any], context: Context) -> Outcome:
     """Record each scenario on each kernel, and replay it under each design."""
-    machines, _ = harness()
-    recorder = importlib.import_module("contigua_vm.requests")
+    machines, recorder = harness("requests")
     runs = [(version, kind) for version in inputs["kernels"] for kind in inputs["scenarios"]]
     records: list[Record] = []
     context.folder.mkdir(parents=True, exist_ok=True)
@@ -45,7 +43,7 @@ def compute(inputs: dict[str, Any], context: Context) -> Outcome:
                     file,
                     version=version,
                     memory_mib=int(memory or inputs["memory_mib"]),
-                    progress=_ticks(context, len(records), len(runs)),
+                    progress=ticks(context, len(records), len(runs), STEPS),
                 )
         except machines.VmError as error:
             raise ProgramError(f"Linux {version}, {scenario}: {error}") from error
@@ -58,18 +56,6 @@ def compute(inputs: dict[str, Any], context: Context) -> Outcome:
         notes=list(NOTES),
         sheets=[sheet for record in records for sheet in tables(*record)],
     )
-
-
-def _ticks(context: Context, done: int, runs: int) -> Callable[[str], None]:
-    steps = 0
-
-    def tick(_: str) -> None:
-        nonlocal steps
-        steps += 1
-        if context.progress is not None:
-            context.progress((done + min(steps / STEPS, 1.0)) / runs)
-
-    return tick
 
 
 def figures(records: Sequence[Record]) -> dict[str, float | None]:
