@@ -71,12 +71,14 @@ __alloc_pages_direct_compact(gfp_t gfp_mask)
 static struct page *__alloc_pages_direct_reclaim(gfp_t gfp_mask)
 {
 	psi_memstall_enter(&pflags);
+	*did_some_progress = __perform_reclaim(gfp_mask, order, ac);
 out:
 	psi_memstall_leave(&pflags);
 }
 static struct page *__alloc_pages_may_oom(gfp_t gfp_mask)
 {
 	*did_some_progress = 0;
+	page = get_page_from_freelist(gfp_mask, order, ALLOC_WMARK_HIGH|ALLOC_CPUSET, ac);
 }
 """,
     "mm/page_isolation.c": """#include <linux/mm.h>

@@ -97,6 +97,7 @@ static struct {
 	wait_queue_head_t wake;		/* the thread waits here */
 	wait_queue_head_t done;		/* tasks that asked wait here */
 	atomic_t asked;
+	unsigned long rests_until[SIDES];	/* jiffies; for a side it can do nothing now */
 	unsigned long rounds;
 	atomic_long_t waits;
 	atomic_long_t relieved;
@@ -104,6 +105,7 @@ static struct {
 } resizer = {
 	.wake = __WAIT_QUEUE_HEAD_INITIALIZER(resizer.wake),
 	.done = __WAIT_QUEUE_HEAD_INITIALIZER(resizer.done),
+	.rests_until = { INITIAL_JIFFIES, INITIAL_JIFFIES },
 };
 
 static struct resizer_zone *resizer_zone(struct zone *zone)
@@ -298,6 +300,12 @@ long __contiguitas_unusable(struct zone *zone, unsigned int order)
 	return free;
 }
 
+/* Whether the thread has just tried to give a side something, in vain. */
+static bool rests(enum side side)
+{
+	return time_before(jiffies, READ_ONCE(resizer.rests_until[side]));
+}
+
 static void wake_resizer(void)
 {
 	if (!atomic_xchg(&resizer.asked, 1))
@@ -308,7 +316,7 @@ bool __contiguitas_balanced(struct zone *zone, unsigned int order, unsigned long
 			    int highest_zoneidx)
 {
 	/* Reclaim gives movable memory. What the unmovable region needs is the border's to give. */
-	if (free_pages_of(zone, UNMOVABLE) < low_wmark_pages(zone))
+	if (free_pages_of(zone, UNMOVABLE) < low_wmark_pages(zone) && !rests(UNMOVABLE))
 		wake_resizer();
 	return zone_watermark_ok(zone, order, mark, highest_zoneidx, ALLOC_CMA);
 }
@@ -345,6 +353,16 @@ static unsigned long moved_to(enum side side)
 	return sum;
 }
 
+/* What a request may use: its zone and those below, which serve it when its own is full. */
+static void note_request(struct zone *zone, enum side side, unsigned long blocks)
+{
+	struct zone *first = zone - zone_idx(zone);
+
+	for (; zone >= first; zone--)
+		if (contiguitas_zone(zone)->border)
+			WRITE_ONCE(resizer_zone(zone)->asked[side], blocks);
+}
+
 /* Ask for a block or more for a side, and wait, but not for long: the waiter may hold locks. */
 static bool ask(struct zone *zone, enum side side, unsigned int order, long timeout)
 {
@@ -353,8 +371,7 @@ static bool ask(struct zone *zone, enum side side, unsigned int order, long time
 	unsigned long round = READ_ONCE(resizer.rounds);
 	bool has_grown;
 
-	if (takes_part(zone))
-		WRITE_ONCE(resizer_zone(zone)->asked[side], blocks);
+	note_request(zone, side, blocks);
 	wake_resizer();
 	atomic_long_inc(&resizer.waits);
 	/* A round that is under way may have passed this zone. */
@@ -371,22 +388,29 @@ static bool may_wait(gfp_t gfp)
 	       !(current->flags & PF_MEMALLOC);
 }
 
+/* Who holds a file system's locks may stand in migration's way. */
+static long patience(gfp_t gfp, long jiffies)
+{
+	return gfp & __GFP_FS ? jiffies : HZ / 50 + 1;
+}
+
+static bool relieve(struct zone *zone, gfp_t gfp, unsigned int order, enum side side)
+{
+	if (!may_wait(gfp) || rests(side) || !ask(zone, side, order, patience(gfp, HZ / 2)))
+		return false;
+	atomic_long_inc(&resizer.relieved);
+	return true;
+}
+
+/* Reclaim comes first for movable requests, which it serves, and last for unmovable ones. */
 bool __contiguitas_relieve(struct zone *zone, gfp_t gfp, unsigned int order, int migratetype)
 {
-	bool has_grown;
+	return migratetype != MIGRATE_MOVABLE && relieve(zone, gfp, order, UNMOVABLE);
+}
 
-	if (!may_wait(gfp))
-		return false;
-	/* Reclaim is what gives movable memory; the border follows if pressure stays. */
-	if (migratetype == MIGRATE_MOVABLE) {
-		wake_resizer();
-		return false;
-	}
-	/* Who holds a file system's locks may stand in migration's way. */
-	has_grown = ask(zone, UNMOVABLE, order, (gfp & __GFP_FS) ? HZ / 2 : HZ / 50 + 1);
-	if (has_grown)
-		atomic_long_inc(&resizer.relieved);
-	return has_grown;
+bool __contiguitas_spare(struct zone *zone, gfp_t gfp, unsigned int order, int migratetype)
+{
+	return migratetype == MIGRATE_MOVABLE && relieve(zone, gfp, order, MOVABLE);
 }
 
 bool __contiguitas_last_resort(struct zone *zone, gfp_t gfp, unsigned int order, int migratetype)
@@ -396,7 +420,7 @@ bool __contiguitas_last_resort(struct zone *zone, gfp_t gfp, unsigned int order,
 	if (!may_wait(gfp) || order > PAGE_ALLOC_COSTLY_ORDER)
 		return false;
 	has_grown = ask(zone, migratetype == MIGRATE_MOVABLE ? MOVABLE : UNMOVABLE, order,
-			(gfp & __GFP_FS) ? HZ : HZ / 50 + 1);
+			patience(gfp, HZ));
 	if (has_grown)
 		atomic_long_inc(&resizer.rescued);
 	return has_grown;
@@ -691,11 +715,11 @@ static unsigned long move_blocks(struct zone *zone, enum side to, unsigned long 
 #define SWEEP_BLOCKS 32
 
 /* Give stragglers to the region that they lie in. */
-static unsigned long sweep(struct zone *zone)
+static void sweep(struct zone *zone)
 {
 	struct resizer_zone *state = resizer_zone(zone);
 	unsigned long pfn = state->straggler_start, end = state->straggler_end;
-	unsigned long gained = 0, first_left = 0, last_left = 0;
+	unsigned long first_left = 0, last_left = 0;
 	unsigned int tried = 0;
 
 	for (; pfn < end && tried < SWEEP_BLOCKS; pfn += pageblock_nr_pages) {
@@ -704,10 +728,8 @@ static unsigned long sweep(struct zone *zone)
 		if (block_at(zone, pfn, to) != TO_MOVE)
 			continue;
 		tried++;
-		if (!hand_over(zone, pfn, 1, to)) {
-			gained++;
+		if (!hand_over(zone, pfn, 1, to))
 			continue;
-		}
 		if (!first_left)
 			first_left = pfn;
 		last_left = pfn + pageblock_nr_pages;
@@ -715,7 +737,6 @@ static unsigned long sweep(struct zone *zone)
 	/* What was not reached is next. */
 	state->straggler_start = first_left ?: pfn;
 	state->straggler_end = pfn < end ? end : last_left;
-	return gained;
 }
 
 /*
@@ -863,7 +884,7 @@ static void update_spills(struct zone *zone, bool is_wanted)
 	}
 }
 
-static unsigned long resize(struct zone *zone, bool periodic)
+static void resize(struct zone *zone, bool periodic)
 {
 	struct resizer_zone *state = resizer_zone(zone);
 	bool is_asked = READ_ONCE(state->asked[MOVABLE]);
@@ -876,7 +897,6 @@ static unsigned long resize(struct zone *zone, bool periodic)
 		if (send_back(zone, wanted * pageblock_nr_pages)) {
 			/* As good as blocks, for who waits. */
 			state->returned++;
-			gained = 1;
 			wanted = free_pages_of(zone, UNMOVABLE) < low_wmark_pages(zone) ? wanted : 0;
 		}
 	} else if (periodic && state->has_guests && !contiguitas_zone(zone)->spills) {
@@ -886,11 +906,10 @@ static unsigned long resize(struct zone *zone, bool periodic)
 			send_back(zone, free - 2 * high);
 	}
 	if (wanted)
-		gained += move_blocks(zone, to, wanted);
+		gained = move_blocks(zone, to, wanted);
 	update_spills(zone, is_asked && !(to == MOVABLE && gained));
 	if (periodic)
-		gained += sweep(zone);
-	return gained;
+		sweep(zone);
 }
 
 static bool is_short(void)
@@ -914,6 +933,29 @@ static bool has_guests(void)
 	return false;
 }
 
+/* One look at every zone. */
+static void run_round(bool periodic)
+{
+	unsigned long before[SIDES] = { moved_to(UNMOVABLE), moved_to(MOVABLE) };
+	unsigned long rest = jiffies + HZ / 20 + 1;
+	bool movable_asked = false;
+	struct zone *zone;
+
+	get_online_mems();
+	for_each_populated_zone(zone) {
+		if (!contiguitas_zone(zone)->border)
+			continue;
+		movable_asked |= READ_ONCE(resizer_zone(zone)->asked[MOVABLE]);
+		resize(zone, periodic);
+	}
+	put_online_mems();
+	/* Where nothing can be done now, it need not be tried all the time. */
+	if (is_short() && moved_to(UNMOVABLE) == before[UNMOVABLE])
+		WRITE_ONCE(resizer.rests_until[UNMOVABLE], rest);
+	if (movable_asked && moved_to(MOVABLE) == before[MOVABLE])
+		WRITE_ONCE(resizer.rests_until[MOVABLE], rest);
+}
+
 static int resizer_thread(void *unused)
 {
 	u64 then = local_clock();
@@ -923,9 +965,7 @@ static int resizer_thread(void *unused)
 	while (!kthread_should_stop()) {
 		bool is_idle = is_calm() && !has_guests();
 		long wait = is_idle ? MAX_SCHEDULE_TIMEOUT : max((long)(next - jiffies), 1L);
-		unsigned long gained = 0;
 		bool was_asked, periodic;
-		struct zone *zone;
 
 		wait_event_freezable_timeout(resizer.wake, atomic_read(&resizer.asked) ||
 					     kthread_should_stop(), wait);
@@ -938,19 +978,10 @@ static int resizer_thread(void *unused)
 			then = now;
 			next = jiffies + PERIOD;
 		}
-		if (was_asked || periodic) {
-			get_online_mems();
-			for_each_populated_zone(zone)
-				if (contiguitas_zone(zone)->border)
-					gained += resize(zone, periodic);
-			put_online_mems();
-		}
+		if (was_asked || periodic)
+			run_round(periodic);
 		WRITE_ONCE(resizer.rounds, resizer.rounds + 1);
 		wake_up_all(&resizer.done);
-		/* Where nothing can be done now, it need not be tried all the time. */
-		if (was_asked && !gained && is_short())
-			wait_event_freezable_timeout(resizer.wake, kthread_should_stop(),
-						     HZ / 20 + 1);
 	}
 	return 0;
 }

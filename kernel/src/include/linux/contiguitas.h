@@ -110,6 +110,7 @@ void __contiguitas_init_borders(void);
 void __contiguitas_stall_begin(int migratetype);
 void __contiguitas_stall_end(int migratetype);
 bool __contiguitas_relieve(struct zone *zone, gfp_t gfp, unsigned int order, int migratetype);
+bool __contiguitas_spare(struct zone *zone, gfp_t gfp, unsigned int order, int migratetype);
 bool __contiguitas_last_resort(struct zone *zone, gfp_t gfp, unsigned int order,
 			       int migratetype);
 bool __contiguitas_balanced(struct zone *zone, unsigned int order, unsigned long mark,
@@ -170,6 +171,14 @@ static inline bool contiguitas_relieve(struct zone *zone, gfp_t gfp, unsigned in
 	       __contiguitas_relieve(zone, gfp, order, migratetype);
 }
 
+/* After direct reclaim that freed nothing: whether the movable region has grown. May sleep. */
+static inline bool contiguitas_spare(struct zone *zone, gfp_t gfp, unsigned int order,
+				     int migratetype)
+{
+	return static_branch_unlikely(&contiguitas_key) &&
+	       __contiguitas_spare(zone, gfp, order, migratetype);
+}
+
 /* The same before a task is killed, when the border moves even though it would rather not. */
 static inline bool contiguitas_last_resort(struct zone *zone, gfp_t gfp, unsigned int order,
 					   int migratetype)
@@ -191,6 +200,14 @@ static inline bool contiguitas_balanced(struct zone *zone, unsigned int order,
 static inline unsigned int contiguitas_alloc_flags(struct zone *zone)
 {
 	return contiguitas_manages(zone) ? __contiguitas_alloc_flags() : 0;
+}
+
+/* Allocation flags that a movable request needs, so that it is known for one. */
+static inline unsigned int contiguitas_request_flags(gfp_t gfp)
+{
+	if (static_branch_unlikely(&contiguitas_key) && gfp_migratetype(gfp) == MIGRATE_MOVABLE)
+		return __contiguitas_alloc_flags();
+	return 0;
 }
 
 /*
@@ -220,9 +237,11 @@ static inline bool contiguitas_reclaimed_enough(struct zone *zone, unsigned int 
 #define contiguitas_stall_begin(migratetype) do { } while (0)
 #define contiguitas_stall_end(migratetype) do { } while (0)
 #define contiguitas_relieve(zone, gfp, order, migratetype) false
+#define contiguitas_spare(zone, gfp, order, migratetype) false
 #define contiguitas_last_resort(zone, gfp, order, migratetype) false
 #define contiguitas_balanced zone_watermark_ok_safe
 #define contiguitas_alloc_flags(zone) 0
+#define contiguitas_request_flags(gfp) 0
 #define contiguitas_compaction_ready(zone, order, gfp, highest_zoneidx) false
 #define contiguitas_reclaimed_enough(zone, order, gfp, highest_zoneidx) false
 
