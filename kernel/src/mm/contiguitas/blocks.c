@@ -152,7 +152,7 @@ unsigned long contiguitas_move_blocks(struct zone *zone, enum side to, unsigned 
 	int error;
 
 	while (gained < wanted && pfn >= first && pfn < last && !kthread_should_stop()) {
-		unsigned long run, low;
+		unsigned long most, run, low;
 
 		if (block_at(zone, pfn, to) != TO_MOVE) {
 			pfn += step;
@@ -160,7 +160,9 @@ unsigned long contiguitas_move_blocks(struct zone *zone, enum side to, unsigned 
 			border += step;
 			continue;
 		}
-		run = run_of_blocks(zone, pfn, step, min(chunk, wanted - gained), to);
+		/* Who waits has the first block sooner alone. */
+		most = contiguitas_has_waiters() ? 1 : min(chunk, wanted - gained);
+		run = run_of_blocks(zone, pfn, step, most, to);
 		low = to == UNMOVABLE ? pfn : pfn - (run - 1) * pageblock_nr_pages;
 		error = hand_over(zone, low, run, to);
 		if (!error) {
@@ -202,7 +204,8 @@ void contiguitas_sweep(struct zone *zone)
 	unsigned long first_left = 0, last_left = 0;
 	unsigned int tried = 0;
 
-	for (; pfn < end && tried < SWEEP_BLOCKS; pfn += pageblock_nr_pages) {
+	for (; pfn < end && tried < SWEEP_BLOCKS && !contiguitas_has_waiters();
+	     pfn += pageblock_nr_pages) {
 		enum side to = pfn < contiguitas_zone(zone)->border ? UNMOVABLE : MOVABLE;
 
 		if (block_at(zone, pfn, to) != TO_MOVE)
@@ -251,7 +254,8 @@ unsigned long contiguitas_send_back(struct zone *zone, unsigned long wanted)
 	wanted = min(wanted, free - low);
 	noreclaim = memalloc_noreclaim_save();
 	INIT_LIST_HEAD(&control.migratepages);
-	while (sent < wanted && pfn > first && !kthread_should_stop()) {
+	while (sent < wanted && pfn > first && !(sent && contiguitas_has_waiters()) &&
+	       !kthread_should_stop()) {
 		unsigned long end = pfn, at;
 		bool failed = false;
 

@@ -15,6 +15,8 @@ enum side { UNMOVABLE, MOVABLE, SIDES };
  */
 struct resizer_zone {
 	unsigned long asked[SIDES];	/* blocks, by tasks that wait */
+	unsigned long burst;		/* blocks, by which the unmovable region grew last */
+	unsigned long burst_end;	/* jiffies, until when it is the same burst */
 	unsigned long spilled;		/* how often movable requests could spill over */
 	unsigned long sent_back;	/* pages that had, and are back */
 	unsigned long returned;		/* rounds in which some went back for unmovable memory */
@@ -73,6 +75,7 @@ unsigned long contiguitas_send_back(struct zone *zone, unsigned long wanted);
 
 /* resizer.c */
 void contiguitas_start_resizer(void);
+bool contiguitas_has_waiters(void);
 void contiguitas_wake_waiters(void);
 int contiguitas_show_waits(char *buffer);
 

@@ -165,12 +165,25 @@ bool __contiguitas_last_resort(struct zone *zone, gfp_t gfp, unsigned int order,
 	return has_grown;
 }
 
+/* More, and those who wait for the other side wait too long for a round's end. */
+#define BURST_BLOCKS 8UL
+
+/* Demand that comes again at once is a burst, and meets twice as much each time. */
+static unsigned long burst_blocks(struct resizer_zone *state)
+{
+	bool is_same = time_before(jiffies, state->burst_end);
+
+	state->burst = is_same ? min(2 * state->burst, BURST_BLOCKS) : 1;
+	state->burst_end = jiffies + HZ / 2;
+	return state->burst;
+}
+
 /*
  * How far the border should move, in blocks, and in which direction.
  *
  * A region below its low watermark grows to its high one; pressure makes it grow in proportion to
  * the pressure and to the unmovable region's size, up by half of that share and down by a quarter,
- * so that it settles. The unmovable region comes first: what it lacks cannot be reclaimed. Shrinking
+ * so that it settles, and by more in a burst. The unmovable region comes first: what it lacks cannot be reclaimed. Shrinking
  * leaves it twice its high watermark.
  */
 static unsigned long wanted_blocks(struct zone *zone, bool periodic, enum side *to)
@@ -193,7 +206,7 @@ static unsigned long wanted_blocks(struct zone *zone, bool periodic, enum side *
 	if (free[UNMOVABLE] < low || unmovable > threshold || asked[UNMOVABLE]) {
 		pages = size / 2 / 10000 * unmovable;
 		pages += high > free[UNMOVABLE] ? high - free[UNMOVABLE] : 0;
-		pages = clamp(pages, block, step);
+		pages = max(min(pages, step), block * burst_blocks(state));
 		*to = UNMOVABLE;
 		return max(DIV_ROUND_UP(pages, block), asked[UNMOVABLE]);
 	}
@@ -242,10 +255,11 @@ static void resize(struct zone *zone, bool periodic)
 	wanted = wanted_blocks(zone, periodic, &to);
 	if (wanted && to == UNMOVABLE && state->has_guests) {
 		border_of(zone)->spills = false;
-		if (contiguitas_send_back(zone, wanted * pageblock_nr_pages)) {
-			/* As good as blocks, for who waits. */
+		/* As good as blocks, for who waits. */
+		while (wanted && contiguitas_send_back(zone, pageblock_nr_pages)) {
 			state->returned++;
-			wanted = free_pages_of(zone, UNMOVABLE) < low_wmark_pages(zone) ? wanted : 0;
+			contiguitas_wake_waiters();
+			wanted--;
 		}
 	} else if (periodic && state->has_guests && !contiguitas_zone(zone)->spills) {
 		unsigned long free = free_pages_of(zone, MOVABLE), high = high_wmark_pages(zone);
@@ -332,6 +346,12 @@ static int resizer_thread(void *unused)
 		wake_up_all(&resizer.done);
 	}
 	return 0;
+}
+
+/* Whether somebody waits now; it may be over at once. */
+bool contiguitas_has_waiters(void)
+{
+	return waitqueue_active(&resizer.done);
 }
 
 /* Who asked looks again at what there is. */
