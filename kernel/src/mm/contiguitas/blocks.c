@@ -223,8 +223,8 @@ void contiguitas_sweep(struct zone *zone)
 }
 
 /*
- * Movable pages in the unmovable region go back before that region grows for what they take: a number
- * of pages, from the border down. What is pinned stays.
+ * Movable pages in the unmovable region go back before that region grows for what they take: a
+ * number of pages, from the border down. What is pinned stays.
  */
 unsigned long contiguitas_send_back(struct zone *zone, unsigned long wanted)
 {

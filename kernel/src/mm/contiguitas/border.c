@@ -83,11 +83,11 @@ static int __init contiguitas_setup(char *arg)
 	} else {
 		u64 number = memparse(arg, &end);
 
-		if (*end == '%' && number > 0 && number < 100)
+		if (*end == '%' && number > 0 && number < 100) {
 			initial_percent = number;
-		else if (*end == '\0' && number >= SZ_1M)
+		} else if (*end == '\0' && number >= SZ_1M) {
 			initial_bytes = number;
-		else {
+		} else {
 			pr_err("contiguitas=%s is neither on, off, a size nor a share; off\n", arg);
 			return -EINVAL;
 		}
@@ -200,8 +200,8 @@ bool __contiguitas_movable_block(struct page *page)
 }
 
 /*
- * Movable pages in the unmovable region spoil nothing that is not spoiled, but only single pages are
- * found there, and its reserve is not theirs.
+ * Movable pages in the unmovable region spoil nothing that is not spoiled, but only single pages
+ * are found there, and its reserve is not theirs.
  */
 bool __contiguitas_spills(struct zone *zone, unsigned int order)
 {

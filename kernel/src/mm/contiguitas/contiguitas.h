@@ -10,8 +10,8 @@
 enum side { UNMOVABLE, MOVABLE, SIDES };
 
 /*
- * What the resizer keeps of a zone besides its border. Stragglers are blocks on the wrong side: they
- * were passed over because something in them could not move.
+ * What the resizer keeps of a zone besides its border. Stragglers are blocks on the wrong side:
+ * they were passed over because something in them could not move.
  */
 struct resizer_zone {
 	unsigned long asked[SIDES];	/* blocks, by tasks that wait */

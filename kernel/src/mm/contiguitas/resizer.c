@@ -348,7 +348,7 @@ static int resizer_thread(void *unused)
 	return 0;
 }
 
-/* Whether somebody waits now; it may be over at once. */
+/* Whether somebody waits now. A hint, which needs no barrier: it may be over at once. */
 bool contiguitas_has_waiters(void)
 {
 	return waitqueue_active(&resizer.done);
@@ -367,6 +367,7 @@ int contiguitas_show_waits(char *buffer)
 			  atomic_long_read(&resizer.waits), atomic_long_read(&resizer.relieved),
 			  atomic_long_read(&resizer.rescued), resizer.rounds);
 }
+
 void __init contiguitas_start_resizer(void)
 {
 	resizer.task = kthread_run(resizer_thread, NULL, "contiguitas");

@@ -36,18 +36,21 @@ static ssize_t zones_show(struct kobject *kobj, struct kobj_attribute *attribute
 	}
 	return length;
 }
+
 static struct kobj_attribute zones_attribute = __ATTR_RO(zones);
 
 static ssize_t waits_show(struct kobject *kobj, struct kobj_attribute *attribute, char *buffer)
 {
 	return contiguitas_show_waits(buffer);
 }
+
 static struct kobj_attribute waits_attribute = __ATTR_RO(waits);
 
 static ssize_t pressure_show(struct kobject *kobj, struct kobj_attribute *attribute, char *buffer)
 {
 	return contiguitas_show_pressure(buffer);
 }
+
 static struct kobj_attribute pressure_attribute = __ATTR_RO(pressure);
 
 static struct attribute *attributes[] = {
