@@ -80,7 +80,12 @@ impl<S: Storage> Frames<S> {
                 break;
             }
         }
-        self.regions[region].watermarks.end_boost();
+        // After a boost there is likely to be room for whole pageblocks (Linux's `balance_pgdat`).
+        let order = if self.regions[region].watermarks.end_boost() {
+            order.max(Order::HUGE_2M)
+        } else {
+            order
+        };
         if order > Order::BASE {
             self.regions[region].wants_compaction = Some(order);
         }
