@@ -21,6 +21,8 @@ LEAVES_MIB = 80
 RATE_MIB = 2000
 #: Between two probes of allocation latency, in microseconds.
 PROBE = 2000
+#: Seconds of the guest's that a part of a wave may take; it takes less than one where memory comes.
+PATIENCE = 120
 #: Sizes of blocks in a scan's report, and what they are called.
 BLOCKS = {"blocks_2m": "2 MB", "blocks_4m": "4 MB", "blocks_32m": "32 MB", "blocks_1g": "1 GB"}
 
@@ -120,7 +122,8 @@ def scatter(
     Raises
     ------
     VmError
-        When the guest dies, or the workload is killed for memory.
+        When the guest dies, the workload is killed for memory, or a part of a wave takes longer
+        than ``PATIENCE``.
     """
     programs: dict[str, Path] = {**build_workloads(), "contigua-node": node_binary()}
     with Guest(
@@ -142,10 +145,10 @@ def scatter(
         guest.check(f"latency {PROBE} >/run/latency & sleep 0.1")
         for number in range(rounds):
             for _ in range(4):
-                workload.do(f"trade {kind} {goes_mib} goes{number} {RATE_MIB}")
-                workload.do(f"trade {kind} {stays_mib} stays {RATE_MIB}")
+                workload.do(f"trade {kind} {goes_mib} goes{number} {RATE_MIB}", PATIENCE)
+                workload.do(f"trade {kind} {stays_mib} stays {RATE_MIB}", PATIENCE)
             workload.do(f"drop goes{number}")
-            progress(workload.do(f"fill {LEAVES_MIB}"))
+            progress(workload.do(f"fill {LEAVES_MIB}", PATIENCE))
         guest.check("killall -TERM latency; while pidof latency >/dev/null; do sleep 0.1; done")
         latency = _latency(guest.check("cat /run/latency"))
         at_work = borders(guest)

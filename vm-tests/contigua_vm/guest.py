@@ -24,6 +24,10 @@ from contigua_vm.kernels import Kernel
 BOOT = 300.0
 #: Seconds beyond a command's own limit until its answer must have come.
 GRACE = 900.0
+#: Seconds between looks at the log of a guest that does not answer.
+LOOK = 5.0
+#: What newer kernels say when a request has waited for a minute and more.
+STALL = re.compile(r"page allocation stall for (?:[6-9]\d|\d{3,}) secs: order:\d+")
 #: QEMU 7.2 emulates cmpxchg16b with wrong flags, of which kernels die sooner or later. Where a
 #: processor is not said to be fast at copying bytes (erms), kernels clear and copy pages by words,
 #: in an eighth of the steps that QEMU emulates.
@@ -276,13 +280,20 @@ class Guest:
     def _wait_for(self, end: bytes, seconds: float, what: str) -> bytes:
         deadline = time.monotonic() + seconds
         while end not in self._received:
-            self._agent.settimeout(max(deadline - time.monotonic(), 0.01))
+            self._agent.settimeout(min(max(deadline - time.monotonic(), 0.01), LOOK))
             try:
                 part = self._agent.recv(1 << 16)
             except ConnectionResetError:
                 part = b""
             except TimeoutError:
                 self.assert_well()
+                stall = STALL.search(self.kernel_log())
+                if stall is not None:
+                    raise VmError(
+                        f"the kernel keeps a request waiting ({stall[0]}) during {what!r}"
+                    ) from None
+                if time.monotonic() < deadline:
+                    continue
                 said = self._received[-200:]
                 raise VmError(
                     self._tail(f"no answer within {seconds:.0f} s to {what!r}, only {said!r}")

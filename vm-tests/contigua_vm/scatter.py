@@ -24,7 +24,7 @@ class Scatter:
         Raises
         ------
         VmError
-            When it fails, or is killed for memory.
+            When it fails, is killed for memory, or takes longer than a limit in seconds.
         """
         # The answer has an end also if the program that was to give it is killed.
         said = self._guest.run(
@@ -32,6 +32,8 @@ class Scatter:
             "head -n 1 /run/scattered",
             limit,
         ).text.strip()
+        if not said and self._guest.run("pidof scatter").code == 0:
+            raise VmError(f"{command}: no end in {limit:.0f} s of the guest's")
         if not said:
             log = self._guest.run("dmesg | grep -A 40 invoked").text
             raise VmError(f"{command}: the workload was killed:\n{log}")
