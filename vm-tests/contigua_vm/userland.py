@@ -24,7 +24,7 @@ from contigua_vm.kernels import cache_folder, source
 SUITE = ((MIRROR, "bookworm"), (SECURITY, "bookworm-security"))
 #: The suite has no package of the Linux Test Project.
 PACKAGES = (
-    *("bash", "coreutils", "dash", "findutils", "gawk", "grep", "procps", "psmisc", "sed"),
+    *("bash", "coreutils", "dash", "findutils", "gawk", "grep", "mount", "procps", "psmisc", "sed"),
     *("gcc", "libc6-dev", "make"),
     *("libcap-dev", "libnuma-dev"),
     *("apache2-utils", "libmemcached-tools", "memcached", "nginx-light", "stress-ng"),
