@@ -153,10 +153,11 @@ def test_every_hook_is_placed_once(tree):
     assert text.startswith("#include <linux/contiguitas.h>\n")
     assert "contiguitas_is_cma_page(page)" in (tree / "mm/page_isolation.c").read_text()
     assert "contiguitas_balanced(zone" in (tree / "mm/vmscan.c").read_text()
-    assert "contiguitas.o" in (tree / "mm/Makefile").read_text()
+    assert "contiguitas/" in (tree / "mm/Makefile").read_text()
     kconfig = (tree / "mm/Kconfig").read_text()
-    assert kconfig.index("Kconfig.contiguitas") < kconfig.index("endmenu")
-    assert (tree / "mm/contiguitas.c").read_text() == (KERNEL / "src/mm/contiguitas.c").read_text()
+    assert kconfig.index("mm/contiguitas/Kconfig") < kconfig.index("endmenu")
+    ours = "mm/contiguitas/border.c"
+    assert (tree / ours).read_text() == (KERNEL / "src" / ours).read_text()
     # What asks nothing that must be corrected stays as it is.
     assert (tree / "mm/migrate.c").read_text() == TREE["mm/migrate.c"]
 

@@ -69,7 +69,7 @@ def built_kernel(
     digest = hashlib.sha256(f"{archive.name}\n{configuration}".encode())
     if is_changed:
         for path in [KERNEL / "place", *sorted((KERNEL / "src").rglob("*"))]:
-            if path.is_file() and path.suffix not in {".rst", ""}:
+            if path.is_file() and path.suffix != ".rst" and path.name != "LICENSE":
                 digest.update(path.read_bytes())
     folder = cache_folder() / "built" / kind / digest.hexdigest()[:16]
     folder.parent.mkdir(parents=True, exist_ok=True)

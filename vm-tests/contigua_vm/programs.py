@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import subprocess
 from pathlib import Path
 
@@ -25,9 +27,11 @@ def build_workloads() -> dict[str, Path]:
     folder.mkdir(parents=True, exist_ok=True)
     programs = {}
     for source in sorted(WORKLOADS.glob("*.c")):
-        program = folder / source.stem
-        if not program.exists() or program.stat().st_mtime < source.stat().st_mtime:
-            new = folder / f".{source.stem}"
+        # By content: several checkouts share the cache.
+        digest = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
+        program = folder / f"{source.stem}-{digest}"
+        if not program.exists():
+            new = folder / f".{program.name}-{os.getpid()}"
             command = ["cc", "-static", "-O2", "-Wall", "-Wextra", "-o", str(new), str(source)]
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode != 0:
