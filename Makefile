@@ -16,7 +16,7 @@ help:
 	@echo 'make test   set up, run all tests'
 	@echo 'make test-vm  run the tests in virtual machines under QEMU (minutes; needs the network once)'
 	@echo 'make kernel [SERIES="6.1 6.12"]  build Linux with Contiguitas and boot it (ten minutes; needs the network once)'
-	@echo 'make test-kernel-full [MINUTES=30]  run it for long with the checks of the kernel itself'
+	@echo 'make test-kernel-full [MINUTES=30]  run suites of tests on it and on the stock one (hours), and it for long with the checks of the kernel itself'
 	@echo 'make soak   10^8 operations on the page allocator, a minute'
 	@echo 'make check-protocol  visit every state of small machines that migrate a page (five minutes)'
 	@echo 'make check-malloc  the malloc under thread and address sanitizers (nightly; minutes)'
@@ -70,7 +70,9 @@ kernel: $(VENV)/tools vm-programs kernel-programs
 	$(BIN)/python vm-tests/build_kernel.py $(SERIES)
 
 test-kernel-full: kernel
-	MINUTES=$(or $(MINUTES),30) $(BIN)/pytest -v vm-tests/test_kernel.py vm-tests/soak_kernel.py
+	scripts/require mke2fs e2fsprogs
+	MINUTES=$(or $(MINUTES),30) $(BIN)/pytest -v vm-tests/test_kernel.py vm-tests/suites_kernel.py \
+		vm-tests/soak_kernel.py
 
 kernel-programs:
 	for package in make gcc flex bison bc libelf-dev libssl-dev; do \

@@ -50,9 +50,14 @@ def write(
             if subprocess.run(command).returncode:
                 sys.exit("the experiment failed")
         figures = json.loads((Path(folder) / "figures.json").read_text())
-    begin, end = (f"<!-- {experiment}:{mark} -->" for mark in ("begin", "end"))
+    put(experiment, document, lines(figures))
+
+
+def put(name: str, document: str, lines: Iterable[str]) -> None:
+    """Put lines of Markdown between the marks that a file of ``docs/`` has for a name."""
+    begin, end = (f"<!-- {name}:{mark} -->" for mark in ("begin", "end"))
     path = DOCUMENTS / document
     before, rest = path.read_text().split(begin)
     _, after = rest.split(end)
-    text = "\n".join(lines(figures))
+    text = "\n".join(lines)
     path.write_text(f"{before}{begin}\n{text}\n{end}{after}")

@@ -74,6 +74,13 @@ def test_each_block_is_of_its_side(guest):
         machine.assert_well()
 
 
+def test_bounce_buffers_do_not_leave_boot_without_unmovable_memory(guest):
+    # 64 MB below 4 GB, because memory above may be plugged in; the region begins with as much.
+    with guest(memory_mib=1024, low_mib=None, hotplug_mib=4096) as machine:
+        assert int(border(machine, "DMA32")["unmovable_mib"]) >= 128
+        machine.assert_well()
+
+
 def test_the_border_follows_demand_up_and_down(guest):
     with guest(options="contiguitas=64M") as machine:
         workload = Scatter(machine)

@@ -24,6 +24,12 @@ static void __init memmap_init(void)
 	}
 }
 """,
+    "mm/memblock.c": """#include <linux/mm.h>
+void __init memblock_free_all(void)
+{
+	reset_all_zones_managed_pages();
+}
+""",
     "mm/page_alloc.c": """#include <linux/mm.h>
 static struct page *__rmqueue(struct zone *zone, int order);
 static __always_inline struct page *

@@ -71,7 +71,8 @@ class Guest:
     options
         More words for the kernel's command line, such as ``movablecore=1G``.
     processors
-        How many; they take turns, so that more than one boots slowly.
+        How many. More than one run side by side, by the host's clock; QEMU cannot start them where
+        it counts instructions.
     hotplug_mib
         How much memory may be plugged in later.
     low_mib
@@ -83,6 +84,9 @@ class Guest:
     shared
         A file that is memory of the guest's as well, on a PCI device (ivshmem). Its size is a power
         of two.
+    disk
+        An image whose content is ``/dev/pmem0``, on persistent memory (NVDIMM), where reading is
+        copying. What the guest writes is gone at the end.
 
     Raises
     ------
@@ -103,6 +107,7 @@ class Guest:
         numa_nodes: int = 1,
         log: Path | None = None,
         shared: Path | None = None,
+        disk: Path | None = None,
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="contigua-vm-")
         folder = Path(self._folder.name)
@@ -118,15 +123,13 @@ class Guest:
         words += f"mitigations=off init_on_alloc=0 {options}"
         machine = "q35" if low_mib is None else f"q35,max-ram-below-4g={low_mib}M"
         memory = f"{memory_mib}M"
-        if hotplug_mib:
-            memory += f",slots=32,maxmem={memory_mib + hotplug_mib}M"
+        disk_mib = disk.stat().st_size >> 20 if disk is not None else 0
+        if hotplug_mib or disk_mib:
+            memory += f",slots=32,maxmem={memory_mib + hotplug_mib + disk_mib}M"
         command = [
             # However this process ends, the machine ends with it.
             *("setpriv", "--pdeathsig", "KILL", "qemu-system-x86_64"),
             *("-accel", "tcg", "-machine", machine, "-cpu", PROCESSOR),
-            # Time is counted in instructions, so that a guest does not see how busy its host is;
-            # when it only waits, the clock goes on to the end of that.
-            *("-icount", "shift=2,sleep=off"),
             *("-nodefaults", "-display", "none", "-no-reboot", "-smp", str(processors)),
             *("-m", memory, "-kernel", str(kernel.image), "-initrd", str(archive)),
             *("-append", words, "-serial", f"file:{self.log}"),
@@ -135,10 +138,18 @@ class Guest:
             *("-device", "pci-serial,chardev=agent"),
             *("-qmp", f"unix:{folder / 'qmp'},server=on,wait=off"),
         ]
+        if processors == 1:
+            # Time is counted in instructions, so that a guest does not see how busy its host is;
+            # when it only waits, the clock goes on to the end of that.
+            command += ["-icount", "shift=2,sleep=off"]
         if shared is not None:
             size = shared.stat().st_size
             backend = f"memory-backend-file,id=shared,share=on,mem-path={shared},size={size}"
             command += ["-object", backend, "-device", "ivshmem-plain,memdev=shared"]
+        if disk is not None:
+            command[command.index("-machine") + 1] += ",nvdimm=on"
+            backend = f"memory-backend-file,id=disk,share=off,mem-path={disk},size={disk_mib}M"
+            command += ["-object", backend, "-device", "nvdimm,memdev=disk"]
         for node in range(numa_nodes if numa_nodes > 1 else 0):
             share = memory_mib // numa_nodes
             command += ["-object", f"memory-backend-ram,id=ram{node},size={share}M"]

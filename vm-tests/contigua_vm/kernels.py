@@ -16,11 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from contigua_vm.debian import MIRROR, SECURITY, apt_command, run
 from contigua_vm.errors import VmError
-
-MIRROR = "http://deb.debian.org/debian"
-SECURITY = "http://deb.debian.org/debian-security"
-KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
 #: Kernel versions that the node tools are tested on, and the suites that have them.
 SUITES = {
@@ -125,13 +122,13 @@ def source(version: str) -> Path:
 
 def _unpacked(version: str, work: Path, folder: Path, choose: Callable[[list[str]], str]) -> Path:
     """Fetch a package of a version's suites and unpack it."""
-    apt = _apt(version, work)
+    apt = apt_command((SUITES | NEWER)[version], work)
     try:
-        _run([*apt, "update", "-qq"], work)
+        run([*apt, "update", "-qq"], work)
         package = choose(apt)
-        _run([*apt, "download", "-qq", package], work)
+        run([*apt, "download", "-qq", package], work)
         (archive,) = work.glob("linux-*.deb")
-        _run(["dpkg-deb", "-x", str(archive), str(work / "root")], work)
+        run(["dpkg-deb", "-x", str(archive), str(work / "root")], work)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         said = getattr(error, "stderr", None) or str(error)
         raise VmError(
@@ -145,7 +142,7 @@ def _fetch(version: str, folder: Path) -> None:
     def choose(apt: list[str]) -> str:
         # Where a package linux-image needs others, linux-binary has the file.
         for prefix in (f"linux-binary-{version}.", f"linux-image-{version}."):
-            names = _run(["apt-cache", *apt[1:], "pkgnames", prefix], folder.parent)
+            names = run(["apt-cache", *apt[1:], "pkgnames", prefix], folder.parent)
             if names:
                 return _newest(names, prefix)
         raise ValueError(f"the suite has no linux-image-{version}")
@@ -160,37 +157,9 @@ def _fetch(version: str, folder: Path) -> None:
         root.rename(folder)
 
 
-def _apt(version: str, work: Path) -> list[str]:
-    sources = work / "sources.list"
-    sources.write_text(
-        "".join(
-            f"deb [signed-by={KEYS} check-valid-until=no] {base} {suite} main\n"
-            for base, suite in (SUITES | NEWER)[version]
-        )
-    )
-    for each in ("lists/partial", "archives/partial", "empty"):
-        (work / each).mkdir(parents=True)
-    options = {
-        "Dir::Etc::SourceList": sources,
-        "Dir::Etc::SourceParts": work / "empty",
-        "Dir::State::Lists": work / "lists",
-        "Dir::Cache": work,
-        "Acquire::Languages": "none",
-        "APT::Sandbox::User": "",
-    }
-    return ["apt-get", *(f"-o{key}={value}" for key, value in options.items())]
-
-
 def _newest(names: str, prefix: str) -> str:
     pattern = rf"^{re.escape(prefix)}[^ \n]*-cloud-amd64$"
     found: list[str] = re.findall(pattern, names, re.MULTILINE)
     if not found:
         raise ValueError(f"the suite has no package {prefix}*-cloud-amd64")
     return max(found, key=lambda name: [int(part) for part in re.findall(r"\d+", name)])
-
-
-def _run(command: list[str], folder: Path) -> str:
-    done = subprocess.run(
-        command, cwd=folder, check=True, capture_output=True, encoding="utf-8", timeout=600
-    )
-    return done.stdout

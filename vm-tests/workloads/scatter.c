@@ -7,7 +7,8 @@
  *
  *   fill MIB            anonymous memory until only MIB are free
  *   shed MIB            give MIB of it back, at random pages
- *   take KIND MIB TAG   kernel memory: pipes, sockets, tables, files, mix
+ *   take KIND MIB TAG   kernel memory: pipes, sockets, tables, files, mix (of these), areas; or
+ *                       anonymous memory that is not given back page by page
  *   trade KIND MIB TAG RATE
  *                       take and shed by turns, RATE MiB a second, so that as much stays free as after
  *                       the last fill or shed
@@ -195,16 +196,39 @@ static size_t take_files(int tag) {
     return 64 * 1024;
 }
 
+/* One description of an area, an object of the kernel's, for each page of addresses. */
+static size_t take_areas(int tag) {
+    size_t bytes = 4 * MIB;
+    char *area = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (area == MAP_FAILED)
+        return 0;
+    for (char *page = area; page < area + bytes; page += 2 * PAGE)
+        if (mprotect(page, PAGE, PROT_READ))
+            return 0;
+    return keep(tag, (struct held){.kind = MAPPING, .address = area, .bytes = bytes})
+               ? 0
+               : bytes / PAGE * 256;
+}
+
+static size_t take_anonymous(int tag) {
+    char *area = mmap(NULL, MIB, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (area == MAP_FAILED)
+        return 0;
+    return keep(tag, (struct held){.kind = MAPPING, .address = area, .bytes = MIB}) ? 0 : MIB;
+}
+
 static int take(const char *kind, unsigned long bytes, const char *name) {
     int tag = tag_of(name);
     if (tag < 0)
         return -1;
-    size_t (*const kinds[])(int) = {take_pipe, take_tables, take_socket, take_files};
-    const char *const called[] = {"pipes", "tables", "sockets", "files"};
+    size_t (*const kinds[])(int) = {take_pipe,  take_tables, take_socket,
+                                     take_files, take_areas,  take_anonymous};
+    const char *const called[] = {"pipes", "tables", "sockets", "files", "areas", "anonymous"};
     static unsigned turn;
     for (unsigned long done = 0; done < bytes;) {
         size_t (*one)(int) = NULL;
-        for (int i = 0; i < 4; i++)
+        for (int i = 0; i < 6; i++)
             if (!strcmp(kind, called[i]))
                 one = kinds[i];
         if (!strcmp(kind, "mix"))

@@ -15,6 +15,7 @@
 #include <linux/memblock.h>
 #include <linux/memory.h>
 #include <linux/moduleparam.h>
+#include <linux/page-isolation.h>
 
 #include "../internal.h"
 #include "contiguitas.h"
@@ -131,8 +132,36 @@ static u64 __init free_in_zone(struct zone *zone, u64 enough, unsigned long *end
 	return sum;
 }
 
+/* Whether a page's description is there; others get their block's type when they get theirs. */
+static bool __init has_page(struct zone *zone, unsigned long pfn)
+{
+#ifdef CONFIG_DEFERRED_STRUCT_PAGE_INIT
+	if (pfn >= zone->zone_pgdat->first_deferred_pfn)
+		return false;
+#endif
+	return pfn_valid(pfn);
+}
+
+/* Blocks that have their types already change them: nothing in them is free yet. */
+static void __init raise_border(struct zone *zone, unsigned long border)
+{
+	unsigned long pfn = contiguitas_zone(zone)->border ?: border;
+
+	for (; pfn < border; pfn += pageblock_nr_pages)
+		if (has_page(zone, pfn))
+			set_pageblock_migratetype(pfn_to_page(pfn), MIGRATE_UNMOVABLE);
+	if (border > contiguitas_zone(zone)->border)
+		set_border(zone, border);
+}
+
+/*
+ * Called when blocks are about to get their types, and again when the first page is about to be
+ * free: what boot takes in between, bounce buffers above all, comes from the unmovable region, and
+ * would leave it with next to nothing before there is a thread that moves the border.
+ */
 void __init __contiguitas_init_borders(void)
 {
+	static bool is_again __initdata;
 	unsigned long end_pfn;
 	struct zone *zone;
 	u64 all = 0, wanted;
@@ -140,11 +169,12 @@ void __init __contiguitas_init_borders(void)
 	for_each_populated_zone(zone)
 		if (takes_part(zone))
 			all += free_in_zone(zone, U64_MAX, &end_pfn);
-	if (all < SZ_256M) {
+	if (all < SZ_256M && !is_again) {
 		pr_warn("off: needs 256 MB of memory\n");
 		static_branch_disable(&contiguitas_key);
 		return;
 	}
+	is_again = true;
 	wanted = initial_bytes ?: max_t(u64, div_u64(all * initial_percent, 100), SZ_64M);
 	wanted = min(wanted, all / 2);
 	for_each_populated_zone(zone) {
@@ -157,7 +187,7 @@ void __init __contiguitas_init_borders(void)
 		end_pfn = zone->zone_start_pfn;
 		/* Every zone has its share. */
 		free_in_zone(zone, mul_u64_u64_div_u64(wanted, here, all) + 1, &end_pfn);
-		set_border(zone, ALIGN(end_pfn, pageblock_nr_pages));
+		raise_border(zone, ALIGN(end_pfn, pageblock_nr_pages));
 	}
 }
 

@@ -81,4 +81,5 @@ static int __init contiguitas_init(void)
 				mib(zone->present_pages));
 	return sysfs_create_group(mm_kobj, &group);
 }
-subsys_initcall(contiguitas_init);
+/* Before huge pages raise the watermarks: from then on the border must be able to move. */
+arch_initcall(contiguitas_init);
