@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from contigua_vm.errors import VmError
+from contigua_vm.errors import Unavailable, VmError
 
 MIRROR = "http://deb.debian.org/debian"
 SECURITY = "http://deb.debian.org/debian-security"
@@ -134,7 +134,7 @@ def _unpacked(version: str, work: Path, folder: Path, choose: Callable[[list[str
         _run(["dpkg-deb", "-x", str(archive), str(work / "root")], work)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         said = getattr(error, "stderr", None) or str(error)
-        raise VmError(
+        raise Unavailable(
             f"Debian's kernel {version} cannot be had: {str(said).strip()}; virtual machines "
             f"need {MIRROR} once, or what was unpacked of it at {folder}"
         ) from error

@@ -54,6 +54,7 @@ static void set_border(struct zone *zone, unsigned long border)
 	WRITE_ONCE(state->bias_start, border - below / 100 * percent);
 	WRITE_ONCE(state->bias_end, border + above / 100 * percent);
 	WRITE_ONCE(state->border, border);
+	set_bit(CONTIGUITAS_BORDER, &zone->flags);
 }
 
 /* Move the border of a zone in use. */
@@ -206,15 +207,6 @@ bool __contiguitas_movable_block(struct page *page)
 bool __contiguitas_spills(struct zone *zone, unsigned int order)
 {
 	return !order && free_pages_of(zone, UNMOVABLE) > high_wmark_pages(zone);
-}
-
-long __contiguitas_unusable(struct zone *zone, unsigned int order)
-{
-	unsigned long free = free_pages_of(zone, UNMOVABLE);
-
-	if (READ_ONCE(contiguitas_zone(zone)->spills) && !order)
-		return min(free, high_wmark_pages(zone));
-	return free;
 }
 
 unsigned int __contiguitas_alloc_flags(void)
