@@ -31,6 +31,14 @@ __rmqueue(struct zone *zone, int order)
 {
 	struct page *page;
 
+	if (alloc_flags & ALLOC_CMA &&
+	    zone_page_state(zone, NR_FREE_CMA_PAGES) >
+	    zone_page_state(zone, NR_FREE_PAGES) / 2)
+		page = cma();
+	if (unlikely(!page)) {
+		if (!page && __rmqueue_fallback(zone))
+			goto retry;
+	}
 	return page;
 }
 static long __zone_watermark_unusable_free(struct zone *z)
@@ -39,7 +47,7 @@ static long __zone_watermark_unusable_free(struct zone *z)
 }
 bool __zone_watermark_ok(struct zone *z)
 {
-	for (mt = 0; mt < MIGRATE_PCPTYPES; mt++) {
+	for (o = order; o < MAX_ORDER; o++) {
 	}
 }
 static void __free_one_page(struct page *page)
@@ -146,8 +154,9 @@ def test_every_hook_is_placed_once(tree):
     # Behind the declaration, and not in the prototype.
     assert text.count("contiguitas_confines(zone, alloc_flags & ALLOC_CMA)") == 1
     assert text.index("struct page *page;") < text.index("contiguitas_confines")
+    assert "ALLOC_CMA &&\n\t    contiguitas_prefers_cma(zone))" in text
     assert "unusable_free += contiguitas_unusable" in text
-    assert "mt = contiguitas_first_type(" in text
+    assert text.index("contiguitas_has_block(") < text.index("for (o = order;")
     assert text.count("contiguitas_block_type(page, ac->migratetype)") == 2
     assert text.count("contiguitas_stall_begin") == text.count("contiguitas_stall_end") == 2
     assert text.startswith("#include <linux/contiguitas.h>\n")

@@ -57,6 +57,7 @@ def measure(kernel: Kernel, options: str = "") -> Cost:
         guest.check("echo 1000 >/proc/sys/vm/percpu_pagelist_high_fraction")
         guest.check("insmod /page_cost.ko")
         allocations = guest.check("dmesg | sed -n 's/^page_cost: pairs //p'")
+        guest.check("echo 0 >/proc/sys/vm/percpu_pagelist_high_fraction")
         operations = guest.check("operations", limit=300)
         guest.assert_well()
     return Cost(_of_lines(allocations), _of_lines(operations))

@@ -70,6 +70,13 @@ static inline bool contiguitas_confines(struct zone *zone, bool movable)
 	return movable && contiguitas_manages(zone);
 }
 
+/* Whether movable requests look into CMA areas first: where the movable region is of their type. */
+static inline bool contiguitas_prefers_cma(struct zone *zone)
+{
+	return contiguitas_manages(zone) || zone_page_state(zone, NR_FREE_CMA_PAGES) >
+						    zone_page_state(zone, NR_FREE_PAGES) / 2;
+}
+
 bool __contiguitas_spills(struct zone *zone, unsigned int order);
 
 /* Whether a movable request that the movable region cannot serve may use the other one. */
@@ -97,11 +104,8 @@ static inline long contiguitas_unusable(struct zone *zone, unsigned int order, b
 	return free;
 }
 
-/* The first type of free list that can serve a request besides the CMA lists. */
-static inline int contiguitas_first_type(struct zone *zone, bool movable)
-{
-	return contiguitas_confines(zone, movable) ? MIGRATE_PCPTYPES : 0;
-}
+/* Whether a zone has a free block for a movable request of higher order. */
+bool contiguitas_has_block(struct zone *zone, unsigned int order);
 
 /*
  * Whether a free block goes to the tail of its list, to be used last: near the border it does. At
@@ -244,9 +248,11 @@ static inline bool contiguitas_reclaimed_enough(struct zone *zone, unsigned int 
 
 #define contiguitas_manages(zone) false
 #define contiguitas_confines(zone, movable) false
+#define contiguitas_prefers_cma(zone) \
+	(zone_page_state(zone, NR_FREE_CMA_PAGES) > zone_page_state(zone, NR_FREE_PAGES) / 2)
 #define contiguitas_spills(zone, order) false
 #define contiguitas_unusable(zone, order, movable) 0
-#define contiguitas_first_type(zone, movable) 0
+#define contiguitas_has_block(zone, order) false
 #define contiguitas_to_tail(zone, pfn, to_tail) (to_tail)
 #define contiguitas_block_type(page, migratetype) (migratetype)
 #define contiguitas_is_cma_page(page) is_migrate_cma_page(page)

@@ -209,6 +209,17 @@ bool __contiguitas_spills(struct zone *zone, unsigned int order)
 	return !order && free_pages_of(zone, UNMOVABLE) > high_wmark_pages(zone);
 }
 
+bool contiguitas_has_block(struct zone *zone, unsigned int order)
+{
+	for (; order < ARRAY_SIZE(zone->free_area); order++) {
+		struct free_area *area = &zone->free_area[order];
+
+		if (READ_ONCE(area->nr_free) && !free_area_empty(area, MIGRATE_CMA))
+			return true;
+	}
+	return false;
+}
+
 unsigned int __contiguitas_alloc_flags(void)
 {
 	return ALLOC_CMA;
