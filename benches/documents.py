@@ -20,6 +20,16 @@ def rows(table: dict[str, Any], names: int = 1) -> list[str]:
     return ["| " + " | ".join(row) + " |" for row in [table["heads"], sides, *table["rows"]]]
 
 
+def replace(name: str, document: str, lines: Iterable[str]) -> None:
+    """Put lines between the two marks of a name in a file of ``docs/``."""
+    begin, end = (f"<!-- {name}:{mark} -->" for mark in ("begin", "end"))
+    path = DOCUMENTS / document
+    before, rest = path.read_text().split(begin)
+    _, after = rest.split(end)
+    text = "\n".join(lines)
+    path.write_text(f"{before}{begin}\n{text}\n{end}{after}")
+
+
 def write(
     experiment: str, document: str, about: str, lines: Callable[[dict[str, Any]], Iterable[str]]
 ) -> None:
@@ -50,14 +60,4 @@ def write(
             if subprocess.run(command).returncode:
                 sys.exit("the experiment failed")
         figures = json.loads((Path(folder) / "figures.json").read_text())
-    put(experiment, document, lines(figures))
-
-
-def put(name: str, document: str, lines: Iterable[str]) -> None:
-    """Put lines of Markdown between the marks that a file of ``docs/`` has for a name."""
-    begin, end = (f"<!-- {name}:{mark} -->" for mark in ("begin", "end"))
-    path = DOCUMENTS / document
-    before, rest = path.read_text().split(begin)
-    _, after = rest.split(end)
-    text = "\n".join(lines)
-    path.write_text(f"{before}{begin}\n{text}\n{end}{after}")
+    replace(experiment, document, lines(figures))

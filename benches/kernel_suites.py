@@ -12,7 +12,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from documents import put, rows
+from documents import replace, rows
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "vm-tests"))
 
@@ -81,7 +81,7 @@ def main() -> int:
     except VmError as error:
         print(f"kernel_suites: {error}", file=sys.stderr)
         return 1
-    put("kernel-suites", "kernel.md", lines(found))
+    replace("kernel-suites", "kernel.md", lines(found))
     return 0
 
 

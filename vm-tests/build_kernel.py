@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
 """Build Debian's kernels with Contiguitas and without it, and boot the changed ones.
 
-    vm-tests/build_kernel.py [SERIES...]
+    vm-tests/build_kernel.py [--if-possible] [SERIES...]
 
-What is built stays in the cache, where tests and experiments find it.
+What is built stays in the cache, where tests and experiments find it. With --if-possible it ends
+with 3 where the host lacks something, or the source cannot be fetched.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 
-from contigua_vm import Guest, Initramfs, VmError
+from contigua_vm import Guest, Initramfs, Unavailable, VmError, missing_requirement
 from contigua_vm.building import built_kernel
 from contigua_vm.confinement import borders
 
@@ -22,8 +24,15 @@ def say(text: str) -> None:
 
 def main() -> int:
     """Run the command."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("series", nargs="*", default=["6.1"], help="such as 6.1 (the default)")
+    parser.add_argument("--if-possible", action="store_true", help="end with 3 where it is not")
+    arguments = parser.parse_args()
     try:
-        for series in sys.argv[1:] or ["6.1"]:
+        missing = missing_requirement()
+        if missing is not None:
+            raise Unavailable(missing)
+        for series in arguments.series:
             plain = built_kernel(series, is_changed=False, progress=say)
             changed = built_kernel(series, is_changed=True, progress=say)
             say(f"Linux {plain.release} as it comes: {plain.image}")
@@ -38,7 +47,7 @@ def main() -> int:
                 guest.assert_well()
     except VmError as error:
         print(f"build_kernel: {error}", file=sys.stderr)
-        return 1
+        return 3 if arguments.if_possible and isinstance(error, Unavailable) else 1
     return 0
 
 

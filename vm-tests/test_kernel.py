@@ -7,6 +7,7 @@ import pytest
 from contigua_vm import Guest, Initramfs, VmError
 from contigua_vm.building import built_kernel, is_built
 from contigua_vm.confinement import borders, scatter, stalled
+from contigua_vm.cost import measure
 from contigua_vm.scatter import GIGANTIC, Scatter, allocate, allocate_huge
 
 SERIES = "6.1"
@@ -176,3 +177,19 @@ def test_scattering_leaves_more_than_on_the_stock_kernel(changed):
     assert after.spoiled["2 MB"] < before.spoiled["2 MB"]
     assert after.huge_pages > before.huge_pages
     assert after.killed == before.killed == 0
+
+
+def test_off_it_costs_nothing_and_on_it_costs_little(changed):
+    plain = built_kernel(SERIES, is_changed=False)
+    stock, off, on = measure(plain), measure(changed), measure(changed, "contiguitas=on")
+    # A clock that counts instructions counts these.
+    assert 100_001 <= stock.operations["loop"] < 100_050
+    for name, before in stock.operations.items():
+        assert off.operations[name] <= 1.005 * before, name
+        assert on.operations[name] <= 1.03 * before, name
+    for name, before in stock.allocations.items():
+        # A branch that is patched out is an instruction, too.
+        assert off.allocations[name] <= 1.015 * before, name
+        # Free pages of the type CMA are counted twice where they go on and off free lists.
+        is_counted = name in {"movable_0_batch", "movable_2_batch", "movable_4"}
+        assert on.allocations[name] <= (1.1 if is_counted else 1.03) * before, name

@@ -37,6 +37,15 @@ __rmqueue(struct zone *zone, int order)
 {
 	struct page *page;
 
+	if (1) {
+		if (alloc_flags & ALLOC_CMA &&
+		    zone_page_state(zone, NR_FREE_CMA_PAGES) >
+		    zone_page_state(zone, NR_FREE_PAGES) / 2) {
+			page = __rmqueue_cma_fallback(zone, order);
+			if (page)
+				return page;
+		}
+	}
 	return page;
 }
 static long __zone_watermark_unusable_free(struct zone *z)
@@ -45,7 +54,7 @@ static long __zone_watermark_unusable_free(struct zone *z)
 }
 bool __zone_watermark_ok(struct zone *z)
 {
-	for (mt = 0; mt < MIGRATE_PCPTYPES; mt++) {
+	for (o = order; o < MAX_ORDER; o++) {
 	}
 }
 static void __free_one_page(struct page *page)
@@ -150,10 +159,11 @@ def test_every_hook_is_placed_once(tree):
     assert done.returncode == 0, done.stderr
     text = (tree / "mm/page_alloc.c").read_text()
     # Behind the declaration, and not in the prototype.
-    assert text.count("contiguitas_confines(zone, alloc_flags & ALLOC_CMA)") == 1
+    assert text.count("contiguitas_spills(zone, order)") == 1
     assert text.index("struct page *page;") < text.index("contiguitas_confines")
+    assert "ALLOC_CMA &&\n\t    contiguitas_prefers_cma(zone))" in text
     assert "unusable_free += contiguitas_unusable" in text
-    assert "mt = contiguitas_first_type(" in text
+    assert text.index("contiguitas_has_block(") < text.index("for (o = order;")
     assert text.count("contiguitas_block_type(page, ac->migratetype)") == 2
     assert text.count("contiguitas_stall_begin") == text.count("contiguitas_stall_end") == 2
     assert text.startswith("#include <linux/contiguitas.h>\n")

@@ -6,7 +6,7 @@ system an archive made for one boot, and commands travel over a serial line.
 
 from __future__ import annotations
 
-from contigua_vm.errors import GuestDied, VmError
+from contigua_vm.errors import GuestDied, Unavailable, VmError
 from contigua_vm.guest import Answer, Guest
 from contigua_vm.initramfs import Initramfs
 from contigua_vm.kernels import SUITES, Kernel, kernel
@@ -19,6 +19,7 @@ __all__ = [
     "GuestDied",
     "Initramfs",
     "Kernel",
+    "Unavailable",
     "VmError",
     "kernel",
     "missing_requirement",

@@ -2,7 +2,7 @@
 or as it comes.
 
 What is built is kept in the cache under a name that says what went into it: the source package, our
-files, and the configuration.
+files, and the configuration. Beside each kernel lie the modules of ``vm-tests/modules``.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from contigua_vm.errors import VmError
+from contigua_vm.errors import Unavailable, VmError
 from contigua_vm.kernels import Kernel, cache_folder, source
 from contigua_vm.programs import CHECKOUT
 
 KERNEL = CHECKOUT / "kernel"
+MODULES = CHECKOUT / "vm-tests" / "modules"
 #: Commands that a build needs, and the Debian packages that have them.
 COMMANDS = {"make": "make", "gcc": "gcc", "flex": "flex", "bison": "bison", "bc": "bc"}
 #: Headers that it needs.
@@ -67,6 +68,8 @@ def built_kernel(
     configuration = _configuration(is_changed=is_changed, is_debug=is_debug)
     kind = f"{version}-{'contiguitas' if is_changed else 'plain'}{'-debug' if is_debug else ''}"
     digest = hashlib.sha256(f"{archive.name}\n{configuration}".encode())
+    for path in sorted(MODULES.iterdir()):
+        digest.update(path.read_bytes())
     if is_changed:
         for path in [KERNEL / "place", *sorted((KERNEL / "src").rglob("*"))]:
             if path.is_file() and path.suffix != ".rst" and path.name != "LICENSE":
@@ -105,7 +108,7 @@ def _build(
 ) -> None:
     missing = missing_for_build()
     if missing is not None:
-        raise VmError(missing)
+        raise Unavailable(missing)
     # One tree for all kinds of a version: what they share is not compiled again.
     tree = cache_folder() / "trees" / version
     _unpack(archive, tree, is_changed, progress)
@@ -122,13 +125,18 @@ def _build(
         _run([*make, "olddefconfig"], objects)
     _check(configuration, (objects / ".config").read_text())
     progress(f"building Linux {version}, minutes")
-    _run([*make, f"-j{os.cpu_count() or 1}", "bzImage"], objects)
+    _run([*make, f"-j{os.cpu_count() or 1}", "bzImage", "modules"], objects)
     release = _run([*make, "kernelrelease"], objects).strip()
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="building-") as name:
         new = Path(name) / "kernel"
         new.mkdir()
         shutil.copy(objects / "arch/x86/boot/bzImage", new / f"vmlinuz-{release}")
         shutil.copy(objects / ".config", new / f"config-{release}")
+        # Now: the next kernel has the same tree, and other structures in it.
+        modules = shutil.copytree(MODULES, Path(name) / "modules")
+        _run([*make, f"M={modules}", "modules"], objects)
+        for module in modules.glob("*.ko"):
+            shutil.copy(module, new)
         new.rename(folder)
     older = sorted(folder.parent.glob("*/vmlinuz-*"), key=lambda path: path.stat().st_mtime)
     for image in older[: -KEPT - 1]:

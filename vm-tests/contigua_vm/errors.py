@@ -7,5 +7,9 @@ class VmError(Exception):
     """A machine that cannot be had, or does not answer; the message says why and what to do."""
 
 
+class Unavailable(VmError):
+    """Something that this host lacks: a program, or what must be fetched once."""
+
+
 class GuestDied(VmError):
     """A machine that stopped by itself: a panic, an oops, or QEMU's end."""

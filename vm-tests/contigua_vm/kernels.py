@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from contigua_vm.debian import MIRROR, SECURITY, apt_command, run
-from contigua_vm.errors import VmError
+from contigua_vm.errors import Unavailable, VmError
 
 #: Kernel versions that the node tools are tested on, and the suites that have them.
 SUITES = {
@@ -131,7 +131,7 @@ def _unpacked(version: str, work: Path, folder: Path, choose: Callable[[list[str
         run(["dpkg-deb", "-x", str(archive), str(work / "root")], work)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         said = getattr(error, "stderr", None) or str(error)
-        raise VmError(
+        raise Unavailable(
             f"Debian's kernel {version} cannot be had: {str(said).strip()}; virtual machines "
             f"need {MIRROR} once, or what was unpacked of it at {folder}"
         ) from error

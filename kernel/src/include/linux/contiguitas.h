@@ -16,11 +16,13 @@
 #ifndef _LINUX_CONTIGUITAS_H
 #define _LINUX_CONTIGUITAS_H
 
+#include <linux/bitops.h>
 #include <linux/jump_label.h>
 #include <linux/kernel.h>
 #include <linux/mm.h>
 #include <linux/mmzone.h>
 #include <linux/types.h>
+#include <linux/vmstat.h>
 
 #ifdef CONFIG_CONTIGUITAS
 
@@ -31,7 +33,6 @@ DECLARE_STATIC_KEY_FALSE(contiguitas_key);
  * @border: first frame of the movable region; 0 where the zone takes no part
  * @bias_start: first frame of the unmovable region's share that is used last
  * @bias_end: first frame above the movable region's share that is used last
- * @spills: the movable region is full, the unmovable one has room, and the border cannot move
  *
  * Written by one task at a time, under the zone's lock.
  */
@@ -39,7 +40,14 @@ struct contiguitas_zone {
 	unsigned long border;
 	unsigned long bias_start;
 	unsigned long bias_end;
-	bool spills;
+};
+
+/* Bits of a zone's flags, from the end that others do not use: each allocation asks for them. */
+enum contiguitas_zone_flags {
+	/* The zone has a border. */
+	CONTIGUITAS_BORDER = BITS_PER_LONG - 1,
+	/* The movable region is full, the unmovable one has room, and the border cannot move. */
+	CONTIGUITAS_SPILLS = BITS_PER_LONG - 2,
 };
 
 extern struct contiguitas_zone contiguitas_zones[MAX_NUMNODES][MAX_NR_ZONES];
@@ -52,36 +60,52 @@ static inline const struct contiguitas_zone *contiguitas_zone(struct zone *zone)
 /* Whether a zone has a border. */
 static inline bool contiguitas_manages(struct zone *zone)
 {
-	return static_branch_unlikely(&contiguitas_key) && contiguitas_zone(zone)->border;
+	return static_branch_unlikely(&contiguitas_key) &&
+	       test_bit(CONTIGUITAS_BORDER, &zone->flags);
 }
 
 /* Whether a request for movable memory may use nothing of a zone but its movable region. */
 static inline bool contiguitas_confines(struct zone *zone, bool movable)
 {
-	return contiguitas_manages(zone) && movable;
+	return movable && contiguitas_manages(zone);
 }
 
-long __contiguitas_unusable(struct zone *zone, unsigned int order);
-bool __contiguitas_spills(struct zone *zone, unsigned int order);
-
-/* Free pages of a zone that a movable request may not use; others are told by the CMA rules. */
-static inline long contiguitas_unusable(struct zone *zone, unsigned int order, bool movable)
+/* Whether movable requests look into CMA areas first: where the movable region is of their type. */
+static inline bool contiguitas_prefers_cma(struct zone *zone)
 {
-	return contiguitas_confines(zone, movable) ? __contiguitas_unusable(zone, order) : 0;
+	return contiguitas_manages(zone) || zone_page_state(zone, NR_FREE_CMA_PAGES) >
+						    zone_page_state(zone, NR_FREE_PAGES) / 2;
 }
+
+bool __contiguitas_spills(struct zone *zone, unsigned int order);
 
 /* Whether a movable request that the movable region cannot serve may use the other one. */
 static inline bool contiguitas_spills(struct zone *zone, unsigned int order)
 {
-	return unlikely(READ_ONCE(contiguitas_zone(zone)->spills)) &&
+	return unlikely(test_bit(CONTIGUITAS_SPILLS, &zone->flags)) &&
 	       __contiguitas_spills(zone, order);
 }
 
-/* The first type of free list that can serve a request besides the CMA lists. */
-static inline int contiguitas_first_type(struct zone *zone, bool movable)
+/*
+ * Free pages of a zone that a movable request may not use; others are told by the CMA rules. A call
+ * would cost every watermark check the saving of registers. For the moments in which one count is
+ * ahead of the other, less than none does no harm.
+ */
+static inline long contiguitas_unusable(struct zone *zone, unsigned int order, bool movable)
 {
-	return contiguitas_confines(zone, movable) ? MIGRATE_PCPTYPES : 0;
+	long free;
+
+	if (!contiguitas_confines(zone, movable))
+		return 0;
+	free = atomic_long_read(&zone->vm_stat[NR_FREE_PAGES]) -
+	       atomic_long_read(&zone->vm_stat[NR_FREE_CMA_PAGES]);
+	if (unlikely(test_bit(CONTIGUITAS_SPILLS, &zone->flags)) && !order)
+		return min_t(long, free, high_wmark_pages(zone));
+	return free;
 }
+
+/* Whether a zone has a free block for a movable request of higher order. */
+bool contiguitas_has_block(struct zone *zone, unsigned int order);
 
 /*
  * Whether a free block goes to the tail of its list, to be used last: near the border it does. At
@@ -94,11 +118,9 @@ static inline bool contiguitas_to_tail(struct zone *zone, unsigned long pfn, boo
 	if (!static_branch_unlikely(&contiguitas_key))
 		return to_tail;
 	state = contiguitas_zone(zone);
-	if (!state->border)
-		return to_tail;
 	if (pfn >= state->bias_start && pfn < state->bias_end)
 		return true;
-	if (unlikely(system_state < SYSTEM_RUNNING) && pfn >= state->border)
+	if (unlikely(system_state < SYSTEM_RUNNING) && state->border && pfn >= state->border)
 		return false;
 	return to_tail;
 }
@@ -226,9 +248,11 @@ static inline bool contiguitas_reclaimed_enough(struct zone *zone, unsigned int 
 
 #define contiguitas_manages(zone) false
 #define contiguitas_confines(zone, movable) false
+#define contiguitas_prefers_cma(zone) \
+	(zone_page_state(zone, NR_FREE_CMA_PAGES) > zone_page_state(zone, NR_FREE_PAGES) / 2)
 #define contiguitas_spills(zone, order) false
 #define contiguitas_unusable(zone, order, movable) 0
-#define contiguitas_first_type(zone, movable) 0
+#define contiguitas_has_block(zone, order) false
 #define contiguitas_to_tail(zone, pfn, to_tail) (to_tail)
 #define contiguitas_block_type(page, migratetype) (migratetype)
 #define contiguitas_is_cma_page(page) is_migrate_cma_page(page)

@@ -55,6 +55,7 @@ static void set_border(struct zone *zone, unsigned long border)
 	WRITE_ONCE(state->bias_start, border - below / 100 * percent);
 	WRITE_ONCE(state->bias_end, border + above / 100 * percent);
 	WRITE_ONCE(state->border, border);
+	set_bit(CONTIGUITAS_BORDER, &zone->flags);
 }
 
 /* Move the border of a zone in use. */
@@ -238,13 +239,15 @@ bool __contiguitas_spills(struct zone *zone, unsigned int order)
 	return !order && free_pages_of(zone, UNMOVABLE) > high_wmark_pages(zone);
 }
 
-long __contiguitas_unusable(struct zone *zone, unsigned int order)
+bool contiguitas_has_block(struct zone *zone, unsigned int order)
 {
-	unsigned long free = free_pages_of(zone, UNMOVABLE);
+	for (; order < ARRAY_SIZE(zone->free_area); order++) {
+		struct free_area *area = &zone->free_area[order];
 
-	if (READ_ONCE(contiguitas_zone(zone)->spills) && !order)
-		return min(free, high_wmark_pages(zone));
-	return free;
+		if (READ_ONCE(area->nr_free) && !free_area_empty(area, MIGRATE_CMA))
+			return true;
+	}
+	return false;
 }
 
 unsigned int __contiguitas_alloc_flags(void)

@@ -231,17 +231,17 @@ static unsigned long wanted_blocks(struct zone *zone, bool periodic, enum side *
  */
 static void update_spills(struct zone *zone, bool is_wanted)
 {
-	struct contiguitas_zone *state = border_of(zone);
+	bool spills = test_bit(CONTIGUITAS_SPILLS, &zone->flags);
 	bool has_room = free_pages_of(zone, UNMOVABLE) > high_wmark_pages(zone);
 
-	if (is_wanted && !state->spills && has_room) {
-		WRITE_ONCE(state->spills, true);
+	if (is_wanted && !spills && has_room) {
+		set_bit(CONTIGUITAS_SPILLS, &zone->flags);
 		resizer_zone(zone)->spilled++;
 		resizer_zone(zone)->has_guests = true;
 		resizer_zone(zone)->guest_end = ULONG_MAX;
-	} else if (state->spills && (!has_room || free_pages_of(zone, MOVABLE) >
-				     2 * high_wmark_pages(zone))) {
-		WRITE_ONCE(state->spills, false);
+	} else if (spills && (!has_room || free_pages_of(zone, MOVABLE) >
+				   2 * high_wmark_pages(zone))) {
+		clear_bit(CONTIGUITAS_SPILLS, &zone->flags);
 	}
 }
 
@@ -254,14 +254,15 @@ static void resize(struct zone *zone, bool periodic)
 
 	wanted = wanted_blocks(zone, periodic, &to);
 	if (wanted && to == UNMOVABLE && state->has_guests) {
-		border_of(zone)->spills = false;
+		clear_bit(CONTIGUITAS_SPILLS, &zone->flags);
 		/* As good as blocks, for who waits. */
 		while (wanted && contiguitas_send_back(zone, pageblock_nr_pages)) {
 			state->returned++;
 			contiguitas_wake_waiters();
 			wanted--;
 		}
-	} else if (periodic && state->has_guests && !contiguitas_zone(zone)->spills) {
+	} else if (periodic && state->has_guests &&
+		   !test_bit(CONTIGUITAS_SPILLS, &zone->flags)) {
 		unsigned long free = free_pages_of(zone, MOVABLE), high = high_wmark_pages(zone);
 
 		if (free > 2 * high)
