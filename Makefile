@@ -7,7 +7,7 @@ SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Carg
 	pyproject.toml $(shell find python/contigua -name '*.py' -o -name '*.toml')
 
 .PHONY: help demo test test-rust test-python test-vm vm-programs kernel kernel-programs \
-	test-kernel-full soak check-protocol check-malloc \
+	test-kernel test-kernel-full soak check-protocol check-malloc \
 	check-malloc-aarch64 check-programs miri experiments bench bench-malloc install-malloc \
 	malloc-library node deb site reference outputs first-time lint fmt setup clean
 
@@ -16,6 +16,7 @@ help:
 	@echo 'make test   set up, run all tests'
 	@echo 'make test-vm  run the tests in virtual machines under QEMU (minutes; needs the network once)'
 	@echo 'make kernel [SERIES="6.1 6.12"]  build Linux with Contiguitas and boot it (ten minutes; needs the network once)'
+	@echo 'make test-kernel  build it, and run its short tests unless they have passed (minutes)'
 	@echo 'make test-kernel-full [MINUTES=30]  run suites of tests on it and on the stock one (hours), and it for long with the checks of the kernel itself'
 	@echo 'make soak   10^8 operations on the page allocator, a minute'
 	@echo 'make check-protocol  visit every state of small machines that migrate a page (five minutes)'
@@ -76,7 +77,12 @@ test-kernel-full: kernel
 
 kernel-programs:
 	for package in make gcc flex bison bc libelf-dev libssl-dev; do \
-		dpkg -s $$package >/dev/null 2>&1 || apt-get install -y $$package || exit 1; done
+		dpkg -s $$package >/dev/null 2>&1 || missing="$$missing $$package"; done; \
+	[ -z "$$missing" ] || { apt-get update -qq; apt-get install -y $$missing; }
+
+# The short part of it; CI runs it.
+test-kernel: $(VENV)/tools
+	scripts/test-kernel
 
 # Each says so and succeeds where the nightly toolchain or its parts are missing.
 check-malloc:
