@@ -112,7 +112,8 @@ _OUT_OF_MEMORY = """
 echo 2147483647 >/proc/sys/vm/max_map_count
 echo "take KIND 100000 all" | /host/scatter
 kills=$(awk '/^oom_kill / {print $2}' /proc/vmstat)
-victims=$(/host/busybox dmesg | sed -n 's/.*Killed process [0-9]* (\\([^)]*\\)).*/\\1/p' | sort | uniq -c)
+victims=$(/host/busybox dmesg | \
+sed -n 's/.*Killed process [0-9]* (\\([^)]*\\)).*/\\1/p' | sort | uniq -c)
 free=$(/host/busybox dmesg | sed -n 's/^.* free:\\([0-9]*\\) free_pcp.*/\\1/p' | tail -1)
 total=$(awk '/^MemTotal/ {print $2}' /proc/meminfo)
 available=$(awk '/^MemAvailable/ {print $2}' /proc/meminfo)
@@ -138,7 +139,8 @@ MEMORY_SUITE = Suite(
         *(Test(kind, _OUT_OF_MEMORY.replace("KIND", kind), 3600) for kind in _CLASSES),
         Test(
             "tmpfs",
-            "mkdir -p /mnt; mount -t tmpfs -o size=90% full /mnt; dd if=/dev/zero of=/mnt/file bs=1M; "
+            "mkdir -p /mnt; mount -t tmpfs -o size=90% full /mnt; "
+            "dd if=/dev/zero of=/mnt/file bs=1M; "
             "[ $? = 1 ] && rm /mnt/file && umount /mnt && grep -x 'oom_kill 0' /proc/vmstat",
             900,
         ),
