@@ -81,8 +81,9 @@ _FORK_STRESSORS = ("clone", "daemon", "exec", "fork", "pthread", "spawn", "vfork
 
 def _stress(name: str, words: str) -> Test:
     command = f"stress-ng {words} --timeout {STRESS}s --verify --temp-path /tmp --no-rand-seed"
-    # 3 and 4: the machine has not what it needs.
-    return Test(name, f"cd /tmp; {command}; code=$?; [ $code = 3 ] && code=4; exit $code", 900)
+    # 3 and 4: the machine has not what it needs; and 0 where no stressor has begun.
+    script = f"cd /tmp; {command} >said 2>&1; code=$?; cat said; [ $code = 3 ] && code=4; "
+    return Test(name, script + "grep -q 'No stress workers' said && code=4; exit $code", 900)
 
 
 STRESS_SUITE = Suite(
@@ -98,8 +99,9 @@ FORK_SUITE = Suite(
         _stress("fork in full memory", "--fork 16 --vm 2 --vm-bytes 70% --vm-keep"),
         _stress("fork with huge mappings", "--mmapfork 4 --fork 8 --bigheap 1"),
         Test(
-            "thousands at once",
-            "for i in $(seq 2000); do sleep 5 & done; wait; grep -qx 'oom_kill 0' /proc/vmstat",
+            "hundreds at once",
+            "before=$(grep oom_kill /proc/vmstat); for i in $(seq 800); do sleep 5 & done; wait; "
+            '[ "$before" = "$(grep oom_kill /proc/vmstat)" ]',
             900,
         ),
     ),
