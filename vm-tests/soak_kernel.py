@@ -9,16 +9,8 @@ from contigua_vm import Guest, Initramfs
 from contigua_vm.building import built_kernel
 from contigua_vm.confinement import borders
 from contigua_vm.scatter import GIGANTIC, HUGE, Scatter, allocate
+from contigua_vm.suites import complaints
 
-#: What a kernel says of a fault that does not kill it.
-COMPLAINTS = (
-    "WARNING:",
-    "BUG:",
-    "Bad page",
-    "possible circular locking",
-    "inconsistent lock",
-    "INFO:",
-)
 KINDS = ("tables", "pipes", "sockets", "files", "mix")
 
 
@@ -62,8 +54,7 @@ def test_the_kernels_own_checks_find_nothing(workloads, node, capfd):
                     "grep -q offline $block/state && echo online >$block/state; done"
                 )
             rounds += 1
-        log = guest.kernel_log()
-        assert not [line for line in log.splitlines() if any(word in line for word in COMPLAINTS)]
+        assert not complaints(guest.kernel_log())
         guest.assert_well()
         with capfd.disabled():
             print(f"\n{rounds} rounds in {minutes:g} minutes of the guest's; {borders(guest)}")

@@ -92,7 +92,7 @@ class Outcome:
     verdicts
         By test; parts that a test tells of have their own.
     said
-        The end of the output of those that did not pass.
+        The end of their output.
     complaints
         Lines of the kernel's log.
     """
@@ -226,7 +226,7 @@ def _run_test(guest: Guest, test: Test, outcome: Outcome) -> bool:
     # A test that tells of its parts fails with them.
     if not parts or (whole == FAILED and not failed_parts):
         outcome.verdicts[test.name] = whole
-    if whole != PASSED:
+    if answer.text:
         outcome.said[test.name] = f"[{answer.code}] {answer.text[-KEPT:]}"
     # Of a test whose time was up something may still run.
     return answer.code != 137
