@@ -32,8 +32,8 @@ __rmqueue(struct zone *zone, int order)
 	struct page *page;
 
 	if (alloc_flags & ALLOC_CMA &&
-	    zone_page_state(zone, NR_FREE_CMA_PAGES) >
-	    zone_page_state(zone, NR_FREE_PAGES) / 2)
+		zone_page_state(zone, NR_FREE_CMA_PAGES) >
+		zone_page_state(zone, NR_FREE_PAGES) / 2)
 		page = cma();
 	if (unlikely(!page)) {
 		if (!page && __rmqueue_fallback(zone))
@@ -153,8 +153,8 @@ def test_every_hook_is_placed_once(tree):
     text = (tree / "mm/page_alloc.c").read_text()
     # Behind the declaration, and not in the prototype.
     assert text.count("contiguitas_confines(zone, alloc_flags & ALLOC_CMA)") == 1
-    assert text.index("struct page *page;") < text.index("contiguitas_confines")
-    assert "ALLOC_CMA &&\n\t    contiguitas_prefers_cma(zone))" in text
+    assert text.index("struct page *page = NULL;") < text.index("contiguitas_confines")
+    assert "ALLOC_CMA &&\n\t\tcontiguitas_prefers_cma(zone))" in text
     assert "unusable_free += contiguitas_unusable" in text
     assert text.index("contiguitas_has_block(") < text.index("for (o = order;")
     assert text.count("contiguitas_block_type(page, ac->migratetype)") == 2
