@@ -170,6 +170,31 @@ def test_each_node_has_its_borders(guest):
         machine.assert_well()
 
 
+def test_two_processors_that_allocate_at_once_keep_to_their_sides(guest):
+    with guest(processors=2) as machine:
+        assert machine.check("nproc").strip() == "2"
+        workload = Scatter(machine)
+        workload.do("fill 250")
+        # Movable memory and processes on one of them, kernel memory on either.
+        machine.check(
+            "while [ ! -e /run/enough ]; do dd if=/dev/zero of=/tmp/file bs=1M count=40; "
+            "for i in $(seq 20); do true | cat; done; rm /tmp/file; done >/dev/null 2>&1 & "
+            "echo $! >/run/other"
+        )
+        for _ in range(4):
+            workload.do("trade tables 60 goes 2000")
+            workload.do("trade mix 5 stays 2000")
+            workload.do("drop goes")
+        machine.check("touch /run/enough; while [ -e /proc/$(cat /run/other) ]; do sleep 0.1; done")
+        types = blocks_of_types(machine)
+        assert types["Movable"] == 0
+        assert 0 <= int(border(machine)["movable_mib"]) // 2 - types["CMA"] <= 5
+        workload.do("clear")
+        movable = sum(int(line["movable_mib"]) for line in borders(machine))
+        assert 2 * allocate_huge(machine) >= 0.7 * movable
+        machine.assert_well()
+
+
 @pytest.mark.long
 def test_scattering_leaves_more_than_on_the_stock_kernel(changed):
     plain = built_kernel(SERIES, is_changed=False)

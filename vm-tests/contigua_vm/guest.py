@@ -32,6 +32,12 @@ STALL = re.compile(r"page allocation stall for (?:[6-9]\d|\d{3,}) secs: order:\d
 #: processor is not said to be fast at copying bytes (erms), kernels clear and copy pages by words,
 #: in an eighth of the steps that QEMU emulates.
 PROCESSOR = "max,cx16=off,erms=off"
+#: One processor's time is counted in instructions, so that it does not matter how busy the host is;
+#: when it only waits, the clock goes on to the end of that.
+ONE = ("-accel", "tcg", "-icount", "shift=2,sleep=off")
+#: Where QEMU 7.2 counts those of several, each runs until the next timer is due, and one that spins
+#: until another has done something waits forever: so do kernels that start their second.
+MANY = ("-accel", "tcg,thread=multi")
 #: What a kernel says when it is beyond help.
 DEATH = re.compile(r"Kernel panic|BUG: |Oops: |general protection fault|soft lockup")
 
@@ -71,8 +77,7 @@ class Guest:
     options
         More words for the kernel's command line, such as ``movablecore=1G``.
     processors
-        How many. More than one run side by side, by the host's clock; QEMU cannot start them where
-        it counts instructions.
+        How many. Several run at the same time, on as many of the host's, and by its clock.
     hotplug_mib
         How much memory may be plugged in later.
     low_mib
@@ -129,7 +134,8 @@ class Guest:
         command = [
             # However this process ends, the machine ends with it.
             *("setpriv", "--pdeathsig", "KILL", "qemu-system-x86_64"),
-            *("-accel", "tcg", "-machine", machine, "-cpu", PROCESSOR),
+            *(MANY if processors > 1 else ONE),
+            *("-machine", machine, "-cpu", PROCESSOR),
             *("-nodefaults", "-display", "none", "-no-reboot", "-smp", str(processors)),
             *("-m", memory, "-kernel", str(kernel.image), "-initrd", str(archive)),
             *("-append", words, "-serial", f"file:{self.log}"),
@@ -138,10 +144,6 @@ class Guest:
             *("-device", "pci-serial,chardev=agent"),
             *("-qmp", f"unix:{folder / 'qmp'},server=on,wait=off"),
         ]
-        if processors == 1:
-            # Time is counted in instructions, so that a guest does not see how busy its host is;
-            # when it only waits, the clock goes on to the end of that.
-            command += ["-icount", "shift=2,sleep=off"]
         if shared is not None:
             size = shared.stat().st_size
             backend = f"memory-backend-file,id=shared,share=on,mem-path={shared},size={size}"
