@@ -99,8 +99,9 @@ static inline long contiguitas_unusable(struct zone *zone, unsigned int order, b
 		return 0;
 	free = atomic_long_read(&zone->vm_stat[NR_FREE_PAGES]) -
 	       atomic_long_read(&zone->vm_stat[NR_FREE_CMA_PAGES]);
+	/* Both sides have one reserve then, and it lies where unmovable requests have theirs. */
 	if (unlikely(test_bit(CONTIGUITAS_SPILLS, &zone->flags)) && !order)
-		return min_t(long, free, high_wmark_pages(zone));
+		return 0;
 	return free;
 }
 

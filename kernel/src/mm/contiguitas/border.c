@@ -236,7 +236,7 @@ bool __contiguitas_movable_block(struct page *page)
  */
 bool __contiguitas_spills(struct zone *zone, unsigned int order)
 {
-	return !order && free_pages_of(zone, UNMOVABLE) > high_wmark_pages(zone);
+	return !order && free_pages_of(zone, UNMOVABLE) > low_wmark_pages(zone);
 }
 
 bool contiguitas_has_block(struct zone *zone, unsigned int order)

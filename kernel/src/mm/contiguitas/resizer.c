@@ -13,6 +13,7 @@
 #include <linux/mm.h>
 #include <linux/moduleparam.h>
 #include <linux/sched/clock.h>
+#include <linux/swap.h>
 #include <linux/sysfs.h>
 #include <linux/wait.h>
 
@@ -232,14 +233,14 @@ static unsigned long wanted_blocks(struct zone *zone, bool periodic, enum side *
 static void update_spills(struct zone *zone, bool is_wanted)
 {
 	bool spills = test_bit(CONTIGUITAS_SPILLS, &zone->flags);
-	bool has_room = free_pages_of(zone, UNMOVABLE) > high_wmark_pages(zone);
+	unsigned long free = free_pages_of(zone, UNMOVABLE), low = low_wmark_pages(zone);
 
-	if (is_wanted && !spills && has_room) {
+	if (is_wanted && !spills && free > low + SWAP_CLUSTER_MAX) {
 		set_bit(CONTIGUITAS_SPILLS, &zone->flags);
 		resizer_zone(zone)->spilled++;
 		resizer_zone(zone)->has_guests = true;
 		resizer_zone(zone)->guest_end = ULONG_MAX;
-	} else if (spills && (!has_room || free_pages_of(zone, MOVABLE) >
+	} else if (spills && (free <= low || free_pages_of(zone, MOVABLE) >
 				   2 * high_wmark_pages(zone))) {
 		clear_bit(CONTIGUITAS_SPILLS, &zone->flags);
 	}
