@@ -39,8 +39,8 @@ __rmqueue(struct zone *zone, int order)
 
 	if (1) {
 		if (alloc_flags & ALLOC_CMA &&
-		    zone_page_state(zone, NR_FREE_CMA_PAGES) >
-		    zone_page_state(zone, NR_FREE_PAGES) / 2) {
+			zone_page_state(zone, NR_FREE_CMA_PAGES) >
+			zone_page_state(zone, NR_FREE_PAGES) / 2) {
 			page = __rmqueue_cma_fallback(zone, order);
 			if (page)
 				return page;
@@ -161,7 +161,7 @@ def test_every_hook_is_placed_once(tree):
     # Behind the declaration, and not in the prototype.
     assert text.count("contiguitas_spills(zone, order)") == 1
     assert text.index("struct page *page;") < text.index("contiguitas_confines")
-    assert "ALLOC_CMA &&\n\t\t    contiguitas_prefers_cma(zone))" in text
+    assert "ALLOC_CMA &&\n\t\t\tcontiguitas_prefers_cma(zone))" in text
     assert "unusable_free += contiguitas_unusable" in text
     assert text.index("contiguitas_has_block(") < text.index("for (o = order;")
     assert text.count("contiguitas_block_type(page, ac->migratetype)") == 2

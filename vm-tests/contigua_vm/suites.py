@@ -208,6 +208,12 @@ def kinds(lines: Iterable[str]) -> set[str]:
     return {VARYING.sub("", line).strip() for line in lines}
 
 
+def _verdict(outcome: Outcome, name: str) -> str:
+    """Return a test's verdict; of one that told of its parts there is none."""
+    has_parts = any(other.startswith(f"{name} ") for other in outcome.verdicts)
+    return outcome.verdicts.get(name, PASSED if has_parts else FAILED)
+
+
 def _run_test(guest: Guest, test: Test, outcome: Outcome) -> bool:
     """Run one, and say whether the machine may be used for the next."""
     try:
@@ -266,7 +272,7 @@ def compare(stock: Outcome, changed: Outcome) -> Comparison:
     """Compare what became of a suite on both kernels; a part that one lacks died with its whole."""
     found = Comparison([], [], [], [], [], sorted(kinds(changed.complaints)))
     for name in dict.fromkeys([*stock.verdicts, *changed.verdicts]):
-        left, right = (outcome.verdicts.get(name, FAILED) for outcome in (stock, changed))
+        left, right = (_verdict(outcome, name) for outcome in (stock, changed))
         has_failed = [verdict in {FAILED, DIED} for verdict in (left, right)]
         if all(has_failed):
             found.both_failed.append(name)
