@@ -77,14 +77,8 @@ static inline bool contiguitas_prefers_cma(struct zone *zone)
 						    zone_page_state(zone, NR_FREE_PAGES) / 2;
 }
 
-bool __contiguitas_spills(struct zone *zone, unsigned int order);
-
 /* Whether a movable request that the movable region cannot serve may use the other one. */
-static inline bool contiguitas_spills(struct zone *zone, unsigned int order)
-{
-	return unlikely(test_bit(CONTIGUITAS_SPILLS, &zone->flags)) &&
-	       __contiguitas_spills(zone, order);
-}
+bool contiguitas_spills(struct zone *zone, unsigned int order);
 
 /*
  * Free pages of a zone that a movable request may not use; others are told by the CMA rules. A call

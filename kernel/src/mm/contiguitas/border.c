@@ -15,6 +15,7 @@
 #include <linux/memblock.h>
 #include <linux/memory.h>
 #include <linux/moduleparam.h>
+#include <linux/oom.h>
 #include <linux/page-isolation.h>
 
 #include "../internal.h"
@@ -232,11 +233,16 @@ bool __contiguitas_movable_block(struct page *page)
 
 /*
  * Movable pages in the unmovable region spoil nothing that is not spoiled, but only single pages
- * are found there, and its reserve is not theirs.
+ * are found there, and its reserve is not theirs; except for who is killed, and gives back more.
  */
-bool __contiguitas_spills(struct zone *zone, unsigned int order)
+bool contiguitas_spills(struct zone *zone, unsigned int order)
 {
-	return !order && free_pages_of(zone, UNMOVABLE) > low_wmark_pages(zone);
+	if (order)
+		return false;
+	if (tsk_is_oom_victim(current))
+		return true;
+	return test_bit(CONTIGUITAS_SPILLS, &zone->flags) &&
+	       free_pages_of(zone, UNMOVABLE) > low_wmark_pages(zone);
 }
 
 bool contiguitas_has_block(struct zone *zone, unsigned int order)
