@@ -80,12 +80,7 @@ impl<S: Storage> Frames<S> {
                 break;
             }
         }
-        // After a boost there is likely to be room for whole pageblocks (Linux's `balance_pgdat`).
-        let order = if self.regions[region].watermarks.end_boost() {
-            order.max(Order::HUGE_2M)
-        } else {
-            order
-        };
+        self.regions[region].watermarks.end_boost();
         if order > Order::BASE {
             self.regions[region].wants_compaction = Some(order);
         }

@@ -37,8 +37,6 @@ fn grouped(class: FrameClass, group: u16) -> Request {
 fn uncompacted() -> Config {
     Config {
         compaction_proactiveness: 0,
-        // A boost wakes compaction, too.
-        watermark_boost: 0,
         ..Config::default()
     }
 }
@@ -83,22 +81,15 @@ fn a_type_that_has_run_out_takes_whole_pageblocks_first() {
     assert_eq!(memory.validate(), Ok(()));
 }
 
-/// Full memory after unmovable requests, without proactive compaction.
-fn crowded(config: Config) -> Memory {
-    let mut memory = filled_with_files(memory_with(64, Placement::default(), config));
+#[test]
+fn in_full_memory_unmovable_requests_end_up_beside_movable_pages() {
+    let mut memory = filled_with_files(memory_with(64, Placement::default(), uncompacted()));
     for _ in 0..1500 {
         memory
             .allocate_or_reclaim(&one(FrameClass::Slab), &mut ())
             .unwrap();
         memory.background(Nanoseconds::new(1), &mut ());
     }
-    assert_eq!(memory.validate(), Ok(()));
-    memory
-}
-
-#[test]
-fn in_full_memory_unmovable_requests_end_up_beside_movable_pages() {
-    let memory = crowded(uncompacted());
     assert!(
         memory.counters().blocks_borrowed > 0,
         "{:?}",
@@ -109,18 +100,7 @@ fn in_full_memory_unmovable_requests_end_up_beside_movable_pages() {
         "{} mixed",
         blocks_with_both(&memory)
     );
-}
-
-#[test]
-fn a_boost_has_memory_compacted_so_that_fewer_pageblocks_mix() {
-    let boosted = crowded(Config {
-        watermark_boost: 15_000,
-        ..uncompacted()
-    });
-    assert!(boosted.counters().background_compactions > 0);
-    let without = crowded(uncompacted());
-    assert_eq!(without.counters().background_compactions, 0);
-    assert!(blocks_with_both(&boosted) < blocks_with_both(&without));
+    assert_eq!(memory.validate(), Ok(()));
 }
 
 #[test]
