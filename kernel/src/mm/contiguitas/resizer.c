@@ -9,7 +9,6 @@
 
 #include <linux/freezer.h>
 #include <linux/kthread.h>
-#include <linux/memory_hotplug.h>
 #include <linux/mm.h>
 #include <linux/moduleparam.h>
 #include <linux/sched/clock.h>
@@ -297,7 +296,11 @@ static bool has_guests(void)
 	return false;
 }
 
-/* One look at every zone. */
+/*
+ * One look at every zone. Without the lock of memory that comes and goes, as compaction: who holds
+ * it allocates unmovable memory, and may wait for this thread. Pages are looked up as online ones,
+ * and a block that goes offline is isolated already.
+ */
 static void run_round(bool periodic)
 {
 	unsigned long before[SIDES] = { moved_to(UNMOVABLE), moved_to(MOVABLE) };
@@ -305,14 +308,12 @@ static void run_round(bool periodic)
 	bool movable_asked = false;
 	struct zone *zone;
 
-	get_online_mems();
 	for_each_populated_zone(zone) {
 		if (!contiguitas_zone(zone)->border)
 			continue;
 		movable_asked |= READ_ONCE(resizer_zone(zone)->asked[MOVABLE]);
 		resize(zone, periodic);
 	}
-	put_online_mems();
 	/* Where nothing can be done now, it need not be tried all the time. */
 	if (is_short() && moved_to(UNMOVABLE) == before[UNMOVABLE])
 		WRITE_ONCE(resizer.rests_until[UNMOVABLE], rest);
