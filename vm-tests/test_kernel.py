@@ -221,7 +221,9 @@ def test_off_it_costs_nothing_and_on_it_costs_little(changed):
         assert on.operations[name] <= 1.03 * before, name
     for name, before in stock.allocations.items():
         # A branch that is patched out is an instruction, too.
-        assert off.allocations[name] <= 1.015 * before, name
-        # Free pages of the type CMA are counted twice where they go on and off free lists.
-        is_counted = name in {"movable_0_batch", "movable_2_batch", "movable_4"}
-        assert on.allocations[name] <= (1.1 if is_counted else 1.03) * before, name
+        assert off.allocations[name] <= 1.02 * before, name
+        # Movable pages are of the type CMA: they are counted twice where they go on and off free
+        # lists, and those of higher orders are looked for on lists of that type alone.
+        assert on.allocations[name] <= (1.15 if "movable" in name.split("_") else 1.03) * before, (
+            name
+        )
