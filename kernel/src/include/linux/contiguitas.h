@@ -99,8 +99,19 @@ static inline long contiguitas_unusable(struct zone *zone, unsigned int order, b
 	return free;
 }
 
-/* Whether a zone has a free block for a movable request of higher order. */
-bool contiguitas_has_block(struct zone *zone, unsigned int order);
+bool __contiguitas_has_block(struct zone *zone, unsigned int order);
+
+/*
+ * Whether a zone has a free block for a movable request of higher order. While memory is plenty it
+ * has one of the highest.
+ */
+static inline bool contiguitas_has_block(struct zone *zone, unsigned int order)
+{
+	const struct free_area *highest = &zone->free_area[ARRAY_SIZE(zone->free_area) - 1];
+
+	return !list_empty(&highest->free_list[MIGRATE_CMA]) ||
+	       __contiguitas_has_block(zone, order);
+}
 
 /*
  * Whether a free block goes to the tail of its list, to be used last: near the border it does. At

@@ -245,7 +245,7 @@ bool contiguitas_spills(struct zone *zone, unsigned int order)
 	       free_pages_of(zone, UNMOVABLE) > low_wmark_pages(zone);
 }
 
-bool contiguitas_has_block(struct zone *zone, unsigned int order)
+bool __contiguitas_has_block(struct zone *zone, unsigned int order)
 {
 	for (; order < ARRAY_SIZE(zone->free_area); order++) {
 		struct free_area *area = &zone->free_area[order];
