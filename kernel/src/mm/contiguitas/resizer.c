@@ -92,10 +92,13 @@ static unsigned long moved_to(enum side side)
 	return sum;
 }
 
-/* What a request may use: its zone and those below, which serve it when its own is full. */
-static void note_request(struct zone *zone, enum side side, unsigned long blocks)
+/* Where a request may be served: in its zone, and in those below when its own is full. */
+enum scope { OWN_ZONE, ALL_ZONES };
+
+static void note_request(struct zone *zone, enum scope scope, enum side side,
+			 unsigned long blocks)
 {
-	struct zone *first = zone - zone_idx(zone);
+	struct zone *first = scope == OWN_ZONE ? zone : zone - zone_idx(zone);
 
 	for (; zone >= first; zone--)
 		if (contiguitas_zone(zone)->border)
@@ -103,14 +106,15 @@ static void note_request(struct zone *zone, enum side side, unsigned long blocks
 }
 
 /* Ask for a block or more for a side, and wait, but not for long: the waiter may hold locks. */
-static bool ask(struct zone *zone, enum side side, unsigned int order, long timeout)
+static bool ask(struct zone *zone, enum scope scope, enum side side, unsigned int order,
+		long timeout)
 {
 	unsigned long blocks = order > pageblock_order ? 1UL << (order - pageblock_order) : 1;
 	unsigned long before = moved_to(side);
 	unsigned long round = READ_ONCE(resizer.rounds);
 	bool has_grown;
 
-	note_request(zone, side, blocks);
+	note_request(zone, scope, side, blocks);
 	wake_resizer();
 	atomic_long_inc(&resizer.waits);
 	/* A round that is under way may have passed this zone. */
@@ -133,23 +137,30 @@ static long patience(gfp_t gfp, long jiffies)
 	return gfp & __GFP_FS ? jiffies : HZ / 50 + 1;
 }
 
-static bool relieve(struct zone *zone, gfp_t gfp, unsigned int order, enum side side)
+/*
+ * Reclaim comes first for movable requests, which it serves, and last for unmovable ones. Those leave
+ * the zones below alone as long as their own can grow: low memory is scarce.
+ */
+bool __contiguitas_relieve(struct zone *zone, gfp_t gfp, unsigned int order, int migratetype)
 {
-	if (!may_wait(gfp) || rests(side) || !ask(zone, side, order, patience(gfp, HZ / 2)))
+	long timeout = patience(gfp, HZ / 2);
+
+	if (migratetype == MIGRATE_MOVABLE || !may_wait(gfp) || rests(UNMOVABLE))
+		return false;
+	if (!ask(zone, OWN_ZONE, UNMOVABLE, order, timeout) &&
+	    !ask(zone, ALL_ZONES, UNMOVABLE, order, timeout))
 		return false;
 	atomic_long_inc(&resizer.relieved);
 	return true;
 }
 
-/* Reclaim comes first for movable requests, which it serves, and last for unmovable ones. */
-bool __contiguitas_relieve(struct zone *zone, gfp_t gfp, unsigned int order, int migratetype)
-{
-	return migratetype != MIGRATE_MOVABLE && relieve(zone, gfp, order, UNMOVABLE);
-}
-
 bool __contiguitas_spare(struct zone *zone, gfp_t gfp, unsigned int order, int migratetype)
 {
-	return migratetype == MIGRATE_MOVABLE && relieve(zone, gfp, order, MOVABLE);
+	if (migratetype != MIGRATE_MOVABLE || !may_wait(gfp) || rests(MOVABLE) ||
+	    !ask(zone, ALL_ZONES, MOVABLE, order, patience(gfp, HZ / 2)))
+		return false;
+	atomic_long_inc(&resizer.relieved);
+	return true;
 }
 
 bool __contiguitas_last_resort(struct zone *zone, gfp_t gfp, unsigned int order, int migratetype)
@@ -158,7 +169,7 @@ bool __contiguitas_last_resort(struct zone *zone, gfp_t gfp, unsigned int order,
 
 	if (!may_wait(gfp) || order > PAGE_ALLOC_COSTLY_ORDER)
 		return false;
-	has_grown = ask(zone, migratetype == MIGRATE_MOVABLE ? MOVABLE : UNMOVABLE, order,
+	has_grown = ask(zone, ALL_ZONES, migratetype == MIGRATE_MOVABLE ? MOVABLE : UNMOVABLE, order,
 			patience(gfp, HZ));
 	if (has_grown)
 		atomic_long_inc(&resizer.rescued);
@@ -183,8 +194,8 @@ static unsigned long burst_blocks(struct resizer_zone *state)
  *
  * A region below its low watermark grows to its high one; pressure makes it grow in proportion to
  * the pressure and to the unmovable region's size, up by half of that share and down by a quarter,
- * so that it settles, and by more in a burst. The unmovable region comes first: what it lacks cannot be reclaimed. Shrinking
- * leaves it twice its high watermark.
+ * so that it settles, and by more in a burst. The unmovable region comes first: what it lacks cannot
+ * be reclaimed. Shrinking leaves it twice its high watermark.
  */
 static unsigned long wanted_blocks(struct zone *zone, bool periodic, enum side *to)
 {
