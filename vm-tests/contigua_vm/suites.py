@@ -145,7 +145,7 @@ def run_suite(
             low_mib=512 if suite.numa_nodes == 1 else None,
             processors=suite.processors,
             numa_nodes=suite.numa_nodes,
-            options=f"nokaslr {options}",
+            options=f"nokaslr secretmem.enable=1 {options}",
             disk=disk,
             log=log,
         ) as guest:
