@@ -15,7 +15,6 @@
 #include <linux/memblock.h>
 #include <linux/memory.h>
 #include <linux/moduleparam.h>
-#include <linux/oom.h>
 #include <linux/page-isolation.h>
 
 #include "../internal.h"
@@ -233,16 +232,15 @@ bool __contiguitas_movable_block(struct page *page)
 
 /*
  * Movable pages in the unmovable region spoil nothing that is not spoiled, but only single pages
- * are found there, and its reserve is not theirs; except for who is killed, and gives back more.
+ * are found there. Who moves the border takes none of its reserve.
  */
 bool contiguitas_spills(struct zone *zone, unsigned int order)
 {
-	if (order)
-		return false;
-	if (tsk_is_oom_victim(current))
-		return true;
-	return test_bit(CONTIGUITAS_SPILLS, &zone->flags) &&
-	       free_pages_of(zone, UNMOVABLE) > low_wmark_pages(zone);
+	unsigned long floor = current->flags & PF_KTHREAD ? low_wmark_pages(zone) :
+			      READ_ONCE(resizer_zone(zone)->spill_floor);
+
+	return !order && test_bit(CONTIGUITAS_SPILLS, &zone->flags) &&
+	       free_pages_of(zone, UNMOVABLE) > floor;
 }
 
 bool __contiguitas_has_block(struct zone *zone, unsigned int order)

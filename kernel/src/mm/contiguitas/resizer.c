@@ -92,17 +92,26 @@ static unsigned long moved_to(enum side side)
 	return sum;
 }
 
-/* Where a request may be served: in its zone, and in those below when its own is full. */
-enum scope { OWN_ZONE, ALL_ZONES };
+/*
+ * Where a request may be served: in its zone, and in those below when its own is full; in the last
+ * resort, from more than one side can spare.
+ */
+enum scope { OWN_ZONE, ALL_ZONES, LAST_RESORT };
 
 static void note_request(struct zone *zone, enum scope scope, enum side side,
 			 unsigned long blocks)
 {
 	struct zone *first = scope == OWN_ZONE ? zone : zone - zone_idx(zone);
 
-	for (; zone >= first; zone--)
-		if (contiguitas_zone(zone)->border)
-			WRITE_ONCE(resizer_zone(zone)->asked[side], blocks);
+	for (; zone >= first; zone--) {
+		struct resizer_zone *state = resizer_zone(zone);
+
+		if (!contiguitas_zone(zone)->border)
+			continue;
+		if (scope == LAST_RESORT && side == MOVABLE)
+			WRITE_ONCE(state->is_last_resort, true);
+		WRITE_ONCE(state->asked[side], blocks);
+	}
 }
 
 /* Ask for a block or more for a side, and wait, but not for long: the waiter may hold locks. */
@@ -165,12 +174,12 @@ bool __contiguitas_spare(struct zone *zone, gfp_t gfp, unsigned int order, int m
 
 bool __contiguitas_last_resort(struct zone *zone, gfp_t gfp, unsigned int order, int migratetype)
 {
+	enum side side = migratetype == MIGRATE_MOVABLE ? MOVABLE : UNMOVABLE;
 	bool has_grown;
 
 	if (!may_wait(gfp) || order > PAGE_ALLOC_COSTLY_ORDER)
 		return false;
-	has_grown = ask(zone, ALL_ZONES, migratetype == MIGRATE_MOVABLE ? MOVABLE : UNMOVABLE, order,
-			patience(gfp, HZ));
+	has_grown = ask(zone, LAST_RESORT, side, order, patience(gfp, HZ));
 	if (has_grown)
 		atomic_long_inc(&resizer.rescued);
 	return has_grown;
@@ -238,20 +247,26 @@ static unsigned long wanted_blocks(struct zone *zone, bool periodic, enum side *
 /*
  * Where unmovable pages all over their region keep the border from moving, movable requests may use
  * what is free between them, rather than that tasks are killed while memory is free. Hardware that
- * migrates unmovable pages would not need this.
+ * migrates unmovable pages would not need this. At first they leave what unmovable requests need
+ * soon; before a task is killed, both sides have one reserve, as zones without a border have.
  */
 static void update_spills(struct zone *zone, bool is_wanted)
 {
+	struct resizer_zone *state = resizer_zone(zone);
 	bool spills = test_bit(CONTIGUITAS_SPILLS, &zone->flags);
 	unsigned long free = free_pages_of(zone, UNMOVABLE), low = low_wmark_pages(zone);
+	unsigned long floor = xchg(&state->is_last_resort, false) ? 0 : low;
 
-	if (is_wanted && !spills && free > low + SWAP_CLUSTER_MAX) {
+	if (is_wanted && (!floor || free > low + SWAP_CLUSTER_MAX) &&
+	    (!spills || floor < state->spill_floor)) {
+		WRITE_ONCE(state->spill_floor, floor);
 		set_bit(CONTIGUITAS_SPILLS, &zone->flags);
-		resizer_zone(zone)->spilled++;
-		resizer_zone(zone)->has_guests = true;
-		resizer_zone(zone)->guest_end = ULONG_MAX;
-	} else if (spills && (free <= low || free_pages_of(zone, MOVABLE) >
-				   2 * high_wmark_pages(zone))) {
+		state->has_guests = true;
+		state->guest_end = ULONG_MAX;
+		/* A gain, if there is something above the reserve. */
+		state->spilled += free > min_wmark_pages(zone) + SWAP_CLUSTER_MAX;
+	} else if (spills && (free <= state->spill_floor ||
+			      free_pages_of(zone, MOVABLE) > 2 * high_wmark_pages(zone))) {
 		clear_bit(CONTIGUITAS_SPILLS, &zone->flags);
 	}
 }
@@ -265,9 +280,9 @@ static void resize(struct zone *zone, bool periodic)
 
 	wanted = wanted_blocks(zone, periodic, &to);
 	if (wanted && to == UNMOVABLE && state->has_guests) {
-		clear_bit(CONTIGUITAS_SPILLS, &zone->flags);
 		/* As good as blocks, for who waits. */
 		while (wanted && contiguitas_send_back(zone, pageblock_nr_pages)) {
+			clear_bit(CONTIGUITAS_SPILLS, &zone->flags);
 			state->returned++;
 			contiguitas_wake_waiters();
 			wanted--;
