@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 
+import pytest
+
 from contigua_vm import Guest, Initramfs
 from contigua_vm.building import built_kernel
 from contigua_vm.confinement import borders
@@ -14,7 +16,8 @@ from contigua_vm.suites import complaints
 KINDS = ("tables", "pipes", "sockets", "files", "mix")
 
 
-def test_the_kernels_own_checks_find_nothing(workloads, node, capfd):
+@pytest.mark.parametrize("processors", [1, 2])
+def test_the_kernels_own_checks_find_nothing(processors, workloads, node, capfd):
     minutes = float(os.environ.get("MINUTES", "30"))
     kernel = built_kernel("6.1", is_changed=True, is_debug=True)
     programs = {**workloads, "contigua-node": node}
@@ -27,11 +30,12 @@ def test_the_kernels_own_checks_find_nothing(workloads, node, capfd):
         low_mib=512,
         options=options,
         hotplug_mib=1024,
+        processors=processors,
     ) as guest:
         started = float(guest.check("cut -d' ' -f1 /proc/uptime"))
         workload = Scatter(guest)
         rounds = 0
-        # By the guest's own clock, which is the work that it has done.
+        # By the guest's own clock: with one processor, that is the work that it has done.
         while float(guest.check("cut -d' ' -f1 /proc/uptime")) - started < 60 * minutes:
             kind = choose.choice(KINDS)
             workload.do(f"fill {choose.randrange(200, 500)}")
