@@ -59,10 +59,7 @@ _SELFTESTS = {
     "protection_keys": "./protection_keys",
     "soft-dirty": "./soft-dirty",
     "khugepaged": _KHUGEPAGED,
-    # It asks for huge pages of nobody.
-    "split_huge_page_test": "cd /sys/kernel/mm/transparent_hugepage && echo always >enabled && "
-    "cd - >/dev/null && ./split_huge_page_test; code=$?; "
-    "echo madvise >/sys/kernel/mm/transparent_hugepage/enabled; exit $code",
+    "split_huge_page_test": "./split_huge_page_test",
     "transhuge-stress": "timeout 20 ./transhuge-stress 300; [ $? = 124 ]",
     "migration": "./migration",
 }
