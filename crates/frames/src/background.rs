@@ -80,7 +80,13 @@ impl<S: Storage> Frames<S> {
                 break;
             }
         }
-        self.regions[region].watermarks.end_boost();
+        // After a boost there is likely to be room for whole pageblocks (Linux's `balance_pgdat`).
+        let was_boosted = self.regions[region].watermarks.end_boost();
+        let order = if was_boosted && self.config.boosts_wake {
+            order.max(Order::HUGE_2M)
+        } else {
+            order
+        };
         if order > Order::BASE {
             self.regions[region].wants_compaction = Some(order);
         }

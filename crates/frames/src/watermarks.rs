@@ -55,17 +55,21 @@ impl Watermarks {
         if atomic { self.min / 2 } else { self.min }
     }
 
-    /// Lets reclaim free some pageblocks more, because types are getting mixed.
-    fn add_boost(&mut self, factor: u64) {
+    /// Lets reclaim free a pageblock more in a region of so many frames, because types are getting
+    /// mixed (`boost_watermark`). Says whether it does.
+    fn add_boost(&mut self, frames: u64, factor: u64) -> bool {
+        let block = u64::from(BLOCK_FRAMES);
         let most = self.high * factor / 10_000;
-        // Linux does not boost where the reserve is smaller than a pageblock.
-        if most >= u64::from(BLOCK_FRAMES) {
-            self.boost = (self.boost + u64::from(BLOCK_FRAMES)).min(most);
+        if most == 0 || frames < 4 * block {
+            return false;
         }
+        self.boost = (self.boost + block).min(most.max(block));
+        true
     }
 
-    pub(crate) fn end_boost(&mut self) {
-        self.boost = 0;
+    /// Ends what fallbacks have added, and says whether there was any.
+    pub(crate) fn end_boost(&mut self) -> bool {
+        core::mem::take(&mut self.boost) > 0
     }
 }
 
@@ -93,9 +97,15 @@ impl<S: Storage> Frames<S> {
         }
     }
 
+    /// Raises a region's marks after a fallback, and wakes reclaim if that is wanted, which would not
+    /// wake by itself.
     pub(crate) fn boost(&mut self, region: usize) {
         let factor = u64::from(self.config.watermark_boost);
-        self.regions[region].watermarks.add_boost(factor);
+        let frames = self.regions[region].frames();
+        let is_boosted = self.regions[region].watermarks.add_boost(frames, factor);
+        if is_boosted && self.config.boosts_wake {
+            self.wake(region, Order::BASE);
+        }
     }
 
     /// Wakes background reclaim for a region.
@@ -127,14 +137,26 @@ mod tests {
 
     #[test]
     fn boosts_add_up_to_their_limit() {
-        let mut marks = Watermarks::new(1 << 24, 8192, 10);
-        marks.add_boost(15_000);
+        let frames = 1 << 24;
+        let mut marks = Watermarks::new(frames, 8192, 10);
+        assert!(marks.add_boost(frames, 15_000));
         assert_eq!(marks.wake(), marks.low + 512);
         for _ in 0..1000 {
-            marks.add_boost(15_000);
+            marks.add_boost(frames, 15_000);
         }
         assert_eq!(marks.boosted_high(), marks.high + marks.high * 3 / 2);
-        marks.end_boost();
+        assert!(marks.end_boost());
         assert_eq!(marks.wake(), marks.low);
+        assert!(!marks.end_boost());
+    }
+
+    #[test]
+    fn a_boost_is_a_pageblock_at_least_but_not_in_the_smallest_regions() {
+        let mut marks = Watermarks::new(1 << 14, 128, 10);
+        assert!(marks.high * 3 / 2 < 512);
+        assert!(!marks.add_boost(2047, 15_000));
+        assert!(marks.add_boost(2048, 15_000));
+        assert_eq!(marks.boosted_high(), marks.high + 512);
+        assert!(!marks.add_boost(2048, 0));
     }
 }

@@ -81,15 +81,22 @@ fn a_type_that_has_run_out_takes_whole_pageblocks_first() {
     assert_eq!(memory.validate(), Ok(()));
 }
 
-#[test]
-fn in_full_memory_unmovable_requests_end_up_beside_movable_pages() {
-    let mut memory = filled_with_files(memory_with(64, Placement::default(), uncompacted()));
+/// Full memory after unmovable requests, without proactive compaction.
+fn crowded(config: Config) -> Memory {
+    let mut memory = filled_with_files(memory_with(64, Placement::default(), config));
     for _ in 0..1500 {
         memory
             .allocate_or_reclaim(&one(FrameClass::Slab), &mut ())
             .unwrap();
         memory.background(Nanoseconds::new(1), &mut ());
     }
+    assert_eq!(memory.validate(), Ok(()));
+    memory
+}
+
+#[test]
+fn in_full_memory_unmovable_requests_end_up_beside_movable_pages() {
+    let memory = crowded(uncompacted());
     assert!(
         memory.counters().blocks_borrowed > 0,
         "{:?}",
@@ -100,7 +107,18 @@ fn in_full_memory_unmovable_requests_end_up_beside_movable_pages() {
         "{} mixed",
         blocks_with_both(&memory)
     );
-    assert_eq!(memory.validate(), Ok(()));
+}
+
+#[test]
+fn a_boost_has_memory_compacted_so_that_fewer_pageblocks_mix() {
+    let boosted = crowded(Config {
+        boosts_wake: true,
+        ..uncompacted()
+    });
+    assert!(boosted.counters().background_compactions > 0);
+    let without = crowded(uncompacted());
+    assert_eq!(without.counters().background_compactions, 0);
+    assert!(blocks_with_both(&boosted) < blocks_with_both(&without));
 }
 
 #[test]

@@ -257,6 +257,7 @@ fn settings(look: &Look, config: Config) -> Config {
         per_cpu_batch: zone.batch,
         // Linux's rule for one CPU (`zone_highsize`), from which 6.7 and later depart by themselves.
         per_cpu_high: zone.low.max(4 * zone.batch),
+        boosts_wake: true,
         ..config
     }
 }
