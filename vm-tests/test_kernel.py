@@ -11,6 +11,15 @@ from contigua_vm.cost import measure
 from contigua_vm.scatter import GIGANTIC, Scatter, allocate, allocate_huge
 
 SERIES = "6.1"
+#: Of the stock kernel's instructions, where more than 3 % are known: watermarks of single movable
+#: pages are a difference of two counts, and movable pages are counted twice where they go on and
+#: off free lists, as they are of the type CMA.
+MOST_WHEN_ON = {
+    "movable_0": 1.05,
+    "movable_0_batch": 1.1,
+    "movable_2_batch": 1.1,
+    "movable_4": 1.05,
+}
 
 
 @pytest.fixture(scope="module")
@@ -222,8 +231,4 @@ def test_off_it_costs_nothing_and_on_it_costs_little(changed):
     for name, before in stock.allocations.items():
         # A branch that is patched out is an instruction, too.
         assert off.allocations[name] <= 1.02 * before, name
-        # Movable pages are of the type CMA: they are counted twice where they go on and off free
-        # lists, and those of higher orders are looked for on lists of that type alone.
-        assert on.allocations[name] <= (1.15 if "movable" in name.split("_") else 1.03) * before, (
-            name
-        )
+        assert on.allocations[name] <= MOST_WHEN_ON.get(name, 1.03) * before, name
