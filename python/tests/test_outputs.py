@@ -97,8 +97,9 @@ OPTIONS = [
 def output_options(command: click.Command, name: str = "") -> set[str]:
     """Find every option that takes a path which need not exist, but for those that are read."""
     if isinstance(command, click.Group):
-        found = set()
-        for own, inner in command.commands.items():
+        found, context = set(), click.Context(command)
+        for own in command.list_commands(context):
+            inner = command.get_command(context, own)
             found |= output_options(inner, f"{name} {own}".strip())
         return found
     read = {"--trace", "--snapshot", "--calibration"}
