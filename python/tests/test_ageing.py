@@ -310,7 +310,7 @@ def test_an_interrupt_ends_at_once_and_leaves_nothing(tmp_path):
     time.sleep(1.0)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=30)
-    assert (process.returncode, errors) == (130, "contigua: interrupted\n")
+    assert (process.returncode, errors.strip()) == (130, "contigua: interrupted")
     assert not list(tmp_path.iterdir())
 
 

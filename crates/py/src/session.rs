@@ -227,10 +227,10 @@ impl Session {
             let recorded = recording.map(thread::ScopedJoinHandle::join);
             let End { exit_code, ended } = watched?;
             let mut outcome = Outcome::new(runs?, ended, exit_code);
-            match recorded {
-                None | Some(Ok(Ok(()))) => {}
-                Some(Ok(Err(error))) => outcome.failures.push(error.to_string()),
-                Some(Err(_)) => return Err(engine_error(PANICKED)),
+            let recorded = recorded.transpose().map_err(|_| engine_error(PANICKED))?;
+            let finished = recorded.map(|writer| writer.and_then(TraceWriter::finish));
+            if let Some(Err(error)) = finished {
+                outcome.failures.push(error.to_string());
             }
             Ok(outcome)
         })
@@ -334,7 +334,11 @@ fn cancel(progress: &[Progress]) {
     }
 }
 
-fn record(mut source: LiveSource, mut writer: TraceWriter) -> Result<(), contigua_program::Error> {
+/// Records to the end of the stream. Who knows why it ended finishes the file.
+fn record(
+    mut source: LiveSource,
+    mut writer: TraceWriter,
+) -> Result<TraceWriter, contigua_program::Error> {
     let mut outcome = Ok(());
     while let Some(batch) = source.next_batch()? {
         // After an error, read on: the designs beside this recording are not to blame.
@@ -343,7 +347,7 @@ fn record(mut source: LiveSource, mut writer: TraceWriter) -> Result<(), contigu
         }
     }
     outcome?;
-    writer.finish().map(|_| ())
+    Ok(writer)
 }
 
 fn join<T, E: std::fmt::Display>(
