@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -97,6 +97,24 @@ def write_whole(path: Path, contents: str | bytes) -> None:
     """
     with writing(path) as file:
         file.write(contents.encode() if isinstance(contents, str) else contents)
+
+
+def write_each(contents: Mapping[Path, str | bytes]) -> None:
+    """Write files, each whole or not at all, also after one could not be written.
+
+    Raises
+    ------
+    FileError
+        When some cannot be written; the message names them.
+    """
+    lost = []
+    for path, data in contents.items():
+        try:
+            write_whole(path, data)
+        except FileError as error:
+            lost.append(str(error))
+    if lost:
+        raise FileError("; ".join(lost))
 
 
 def complain(message: str) -> None:

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from test_fleet_report import packed, report
 
 import contigua
-from contigua import EngineError, RunOptions
+from contigua import EngineError, RunOptions, plot
 from contigua.cli import cli as command_line
 from contigua.files import FileError, Outputs, check_writable, write_whole, writing
 from contigua.runner import OutputsError, timeline_file
@@ -317,3 +317,46 @@ def test_standard_output_is_a_dash_and_has_nothing_else_on_it(trace, cli):
     ran = cli("run", "--trace", trace, "--detail", "translation", "--json", "-")
     assert json.loads(ran.stdout)[0]["complete"]
     assert "instructions" in ran.stderr
+
+
+def test_an_experiment_shows_its_table_before_a_file_is_lost(monkeypatch, tmp_path):
+    from contigua.commands import experiment
+    from contigua.experiments import find
+    from contigua.experiments.base import Outcome, Result
+
+    definition = find("tlb-coverage")
+    result = Result(definition, "quick", {}, Outcome({}, lambda _: None))
+    monkeypatch.setattr(experiment, "compute", lambda *_: result)
+    (tmp_path / "figures.json").mkdir()
+    ran = CliRunner().invoke(command_line, ["experiment", "tlb-coverage", "-o", str(tmp_path)])
+    assert ran.exit_code == 1
+    assert definition.title in ran.output
+    assert "figures.json: Is a directory" in ran.output
+    assert (tmp_path / "index.html").read_text().rstrip().endswith("</html>")
+
+
+def test_files_of_a_report_are_written_each_by_itself(trace, tmp_path):
+    results = tmp_path / "results.json"
+    results.write_text(contigua.run(trace=trace, options=TRANSLATION).to_json())
+    lost = tmp_path / "report" / "counters.csv"
+    lost.mkdir(parents=True)
+    arguments = ["report", str(results), "--format", "csv", "-o", str(lost.parent)]
+    ran = CliRunner().invoke(command_line, arguments)
+    assert ran.exit_code == 1
+    assert f"contigua: {lost}: Is a directory" in ran.output
+    assert "walks page tables" in ran.output, "the headlines"
+    assert len([file for file in lost.parent.iterdir() if file.is_file()]) > 1
+
+
+def test_a_figure_is_saved_whole_and_through_links(trace, tmp_path):
+    figure = plot.coverage(contigua.run(trace=trace, options=TRANSLATION))
+    link, target = tmp_path / "link.pdf", tmp_path / "target"
+    link.symlink_to(target)
+    figure.savefig(link)
+    assert link.is_symlink() and target.read_bytes().startswith(b"%PDF")
+    figure.savefig(tmp_path / "plain")
+    assert (tmp_path / "plain.png").read_bytes().startswith(b"\x89PNG")
+    full = device(tmp_path / "full", 7)
+    with pytest.raises(FileError, match="full: No space left"):
+        figure.savefig(full, format="png")
+    assert stat.S_ISCHR(full.stat().st_mode)
