@@ -6,6 +6,7 @@
 //! should, or runs a program that cannot be observed.
 
 use std::ffi::{CStr, CString, OsStr, c_char};
+use std::fmt::Write;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -32,13 +33,14 @@ pub struct PluginArguments {
 impl PluginArguments {
     /// With a clock of so many nanoseconds for each instruction, on a processor.
     pub fn new(clock: Option<u64>, processor: Option<&str>) -> Self {
+        // Writing to a string cannot fail.
         let mut settings = String::new();
         if let Some(rate) = clock {
-            settings.push_str(&format!(",clock={rate}"));
+            let _ = write!(settings, ",clock={rate}");
         }
         if let Some(processor) = processor {
             // A comma would end an option's value; QEMU reads a double one as one.
-            settings.push_str(&format!(",processor={}", processor.replace(',', ",,")));
+            let _ = write!(settings, ",processor={}", processor.replace(',', ",,"));
         }
         let name = processor.and_then(|name| CString::new(name).ok());
         let emulator =
@@ -95,9 +97,8 @@ fn follow_path(mut path: CString, argv: u64, envp: u64) {
         }
     }
     let file = Path::new(OsStr::from_bytes(path.as_bytes()));
-    let found = match executable::resolve(file, plugin().architecture) {
-        Ok(found) => found,
-        Err(_) => return,
+    let Ok(found) = executable::resolve(file, plugin().architecture) else {
+        return;
     };
     let (Some(arguments), Some(mut environment)) = (guest::strings(argv), guest::strings(envp))
     else {

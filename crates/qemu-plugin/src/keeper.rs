@@ -177,10 +177,8 @@ fn begin(lifeline: Option<BorrowedFd<'_>>) -> u32 {
     }
     // SAFETY: the list is static, the ring is mapped as long as the process lives, and this thread
     // runs nothing that takes mutexes.
-    match unsafe { plugin().producer.join(LIST.0.get()) } {
-        true => READY,
-        false => TOO_MANY_PROCESSES,
-    }
+    let joined = unsafe { plugin().producer.join(LIST.0.get()) };
+    if joined { READY } else { TOO_MANY_PROCESSES }
 }
 
 fn unbound(error: &io::Error) -> u32 {

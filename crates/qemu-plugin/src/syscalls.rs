@@ -98,11 +98,11 @@ pub extern "C" fn on_enter(
 /// QEMU has performed a system call.
 pub extern "C" fn on_return(_: PluginId, index: c_uint, number: i64, result: i64) {
     let current = CURRENT.take();
-    if let Some(child) = current.child {
-        if result < 0 {
-            let child = ProcessId(child);
-            vcpu::append_event(index, &Event::ForkFailed { child });
-        }
+    if let Some(child) = current.child
+        && result < 0
+    {
+        let child = ProcessId(child);
+        vcpu::append_event(index, &Event::ForkFailed { child });
     }
     match known(number) {
         Some(call) if call.returns_process_id() => {
