@@ -16,11 +16,7 @@ from rich.table import Table
 
 from contigua import __version__
 from contigua._engine import EngineError, parse_duration
-from contigua.commands.age import age_command
-from contigua.commands.experiment import experiment_commands
-from contigua.commands.fleet import fleet_commands
-from contigua.commands.report import report_command
-from contigua.commands.sweep import query_command, sweep_command
+from contigua.commands.lazy import LazyGroup
 from contigua.errors import ContiguaError
 from contigua.files import check_writable, write_whole
 from contigua.presets import Collection, designs, machines, profiles
@@ -29,6 +25,16 @@ from contigua.runner import RunOptions, run
 from contigua.table import results_table
 
 PROGRAM = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+
+#: Commands whose modules import much, or much that others do not need.
+ELSEWHERE = {
+    "age": "contigua.commands.age:age_command",
+    "experiment": "contigua.commands.experiment:experiment_commands",
+    "fleet": "contigua.commands.fleet:fleet_commands",
+    "query": "contigua.commands.sweep:query_command",
+    "report": "contigua.commands.report:report_command",
+    "sweep": "contigua.commands.sweep:sweep_command",
+}
 
 #: Seconds between two updates of the progress line.
 REFRESH = 0.25
@@ -54,7 +60,7 @@ class Duration(click.ParamType[float]):
             self.fail(str(error), param, ctx)
 
 
-@click.group()
+@click.group(cls=LazyGroup, lazy=ELSEWHERE)
 @click.version_option(__version__, prog_name="contigua")
 def cli() -> None:
     """Run unmodified programs on simulated servers and compare designs for contiguous memory."""
@@ -358,12 +364,6 @@ def _preset_commands(collection: Collection) -> click.Group:
 cli.add_command(_preset_commands(designs))
 cli.add_command(_preset_commands(machines))
 cli.add_command(_preset_commands(profiles))
-cli.add_command(age_command)
-cli.add_command(fleet_commands)
-cli.add_command(experiment_commands)
-cli.add_command(sweep_command)
-cli.add_command(query_command)
-cli.add_command(report_command)
 
 
 def main() -> None:

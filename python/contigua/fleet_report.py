@@ -14,13 +14,14 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from contigua.files import check_writable, replacing, write_whole
+from contigua.page import Page
+from contigua.snapshots import Problem, Snapshot, SnapshotError, find_files, read_snapshot
+
 if TYPE_CHECKING:
     import pyarrow
 
-from contigua.files import check_writable, replacing, write_whole
-from contigua.page import Page
-from contigua.pictures import Curves, bars_picture, lines_picture, scatter_picture
-from contigua.snapshots import Problem, Snapshot, SnapshotError, find_files, read_snapshot
+    from contigua.pictures import Curves
 
 #: Block sizes as the report of a server orders them.
 SIZES = ("2m", "4m", "32m", "1g")
@@ -334,6 +335,8 @@ def write_page(fleet: Fleet, path: Path) -> None:
 
 
 def _distributions(page: Page, rows: Sequence[Row]) -> None:
+    from contigua.pictures import lines_picture
+
     page.heading("Free contiguity")
     with_free = counted(rows)
     curves: Curves = {
@@ -371,6 +374,8 @@ def _distributions(page: Page, rows: Sequence[Row]) -> None:
 
 
 def _sources(page: Page, rows: Sequence[Row]) -> None:
+    from contigua.pictures import bars_picture
+
     page.heading("Sources of unmovable memory")
     shares = sources(rows)
     if not shares:
@@ -391,6 +396,8 @@ def _sources(page: Page, rows: Sequence[Row]) -> None:
 
 
 def _uptimes(page: Page, rows: Sequence[Row]) -> None:
+    from contigua.pictures import scatter_picture
+
     page.heading("Uptime")
     up = [one for one in rows if one["uptime_hours"] > 0]
     if not up:

@@ -28,8 +28,8 @@ from matplotlib.patches import Patch
 
 from contigua.errors import ContiguaError
 from contigua.experiments.statistics import mean_margin
-from contigua.pictures import LIGHT
 from contigua.results import Results
+from contigua.themes import LIGHT
 
 if TYPE_CHECKING:
     import pandas as pd

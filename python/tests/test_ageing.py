@@ -16,9 +16,10 @@ from contigua import AgedServer, AgeOptions, EngineError, PresetError
 from contigua.ageing import BEYOND, FRAME, age_all, flat_sample, region_bytes, share, total_frames
 from contigua.files import FileError, replacing, write_whole
 from contigua.page import Page
-from contigua.pictures import DARK, LIGHT, maps_picture, time_picture
+from contigua.pictures import maps_picture, time_picture
 from contigua.progress import FractionLine
 from contigua.sizes import SizeError, size_bytes
+from contigua.themes import DARK, LIGHT
 
 DESIGNS = ["linux-thp", "illuminator-thp", "contiguitas-thp", "contiguitas-rfc-thp"]
 SMALL = AgeOptions(memory="256M", hours=0.1, sample_seconds=60)

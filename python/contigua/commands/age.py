@@ -159,7 +159,8 @@ def _draw(
 ) -> None:
     # Drawing takes a second to import, which most runs can do without.
     from contigua.page import Page
-    from contigua.pictures import LIGHT, maps_picture, time_picture
+    from contigua.pictures import maps_picture, time_picture
+    from contigua.themes import LIGHT
 
     title = after[0].title
     each = "block of 2 MiB" if cell == "block" else "frame of 4 KiB"
