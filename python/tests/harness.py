@@ -1,242 +1,323 @@
-"""Runs commands under conditions that programs are seldom tried under, and looks at what remains.
+"""Run a command where something is missing or ends it, and say what it left behind.
 
-A condition is a wrapper around the command line. Whatever it does, four things hold: the command
-ends, with a status that it chose; nobody sees a traceback or a panic; no process, shared memory or
-temporary file remains; each output is whole or absent.
+A `Subject` is a command with outputs that can be checked; a `Hazard` is what happens to it. `run`
+gives an `Outcome`; `faults` lists what no command may do, whatever happens to it: end as a crash
+does, show a traceback, claim success without its outputs, leave an output that is not whole, or
+leave processes, files or shared memory behind.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
-import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from contigua import AgedServer, Trace
+from contigua import _engine
+from contigua.runner import RunOptions
 
-#: In the environment of everything that a command starts.
-TOKEN = "CONTIGUA_TEST_TOKEN"
-#: Seconds after which a command hangs, and after which what it started must have gone.
-HANGS, LINGERS = 120.0, 10.0
-#: Statuses by which a process says that it crashed: a panic of Rust's main thread, and signals.
-CRASHES = {101, *(-number for number in (4, 6, 7, 8, 11)), *(128 + n for n in (4, 6, 7, 8, 11))}
+MARK = "HARNESS_RUN"
+"""A variable that all processes of a run have in their environments."""
+
+GRACE = 60.0
+"""Seconds after which something hangs. Nothing that passes takes as long."""
+
+CRASHES = {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGXFSZ}
+"""Signals by which no command ends, unless they were sent."""
+
+PANIC = 101
+"""The exit status of a Rust program that panicked."""
+
+
+def is_json(file: Path) -> bool:
+    """Say whether a file is a JSON document."""
+    try:
+        json.loads(file.read_text())
+    except ValueError:
+        return False
+    return True
+
+
+def is_trace(file: Path) -> bool:
+    """Say whether a trace can be replayed to its end."""
+    options = RunOptions(detail="translation", memory="64MiB")
+    try:
+        _engine.run([options.spec("linux-4k", "fresh", "none")], trace=file)
+    except _engine.EngineError:
+        return False
+    return True
+
+
+def is_snapshot(file: Path) -> bool:
+    """Say whether a snapshot of a server can be loaded."""
+    try:
+        _engine.load_snapshot(str(file))
+    except _engine.EngineError:
+        return False
+    return True
+
+
+def is_png(file: Path) -> bool:
+    """Say whether a picture has its last chunk."""
+    return file.read_bytes().endswith(b"IEND\xaeB`\x82")
+
+
+def is_page(file: Path) -> bool:
+    """Say whether a page is closed."""
+    return file.read_text().rstrip().endswith("</html>")
 
 
 @dataclass(frozen=True)
-class Condition:
-    """Something that a command runs under.
+class Subject:
+    """A command, and what it writes into the folder that it runs in."""
+
+    name: str
+    command: Sequence[str]
+    outputs: Mapping[str, Callable[[Path], bool]]
+
+
+@dataclass(frozen=True)
+class Hazard:
+    """What happens to a command.
 
     Attributes
     ----------
-    script
-        A line of shell; ``"$@"`` stands for the command, ``$FOLDER`` for the folder of its outputs,
-        ``$COPY`` for where they are to be copied if they go with the condition.
-    wrapper
-        A command line before the shell's, such as ``unshare``'s.
-    statuses
-        What the command may end with.
+    prefix
+        A command that starts it; `{out}` is the folder of its outputs.
+    redirect
+        What a shell does with its descriptors.
+    number, moment
+        A signal, and when it is sent, in seconds after the start.
+    silent
+        Whether the command cannot say what is wrong.
     """
 
-    script: str
-    wrapper: tuple[str, ...] = ()
-    statuses: frozenset[int] = frozenset({0, 1})
+    name: str
+    prefix: Sequence[str] = ()
+    redirect: str = ""
+    number: int | None = None
+    moment: float = 0.0
+    silent: bool = False
+
+    def __str__(self) -> str:
+        return self.name
 
 
-@dataclass
-class Ended:
-    """What came of a run; ``faults`` is empty when all is as it should be."""
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a command.
 
+    Attributes
+    ----------
+    status
+        The exit status, or minus the signal that ended it.
+    outputs
+        ``"whole"``, ``"absent"`` or ``"damaged"`` for each.
+    left
+        Processes, files and shared memory that it left behind.
+    """
+
+    hazard: Hazard
     status: int
     said: str
-    seconds: float
-    outputs: set[str] = field(default_factory=set)
-    faults: list[str] = field(default_factory=list)
+    outputs: Mapping[str, str]
+    left: Sequence[str] = field(default=())
+    seconds: float = 0.0
+
+    def faults(self) -> list[str]:
+        """List what no command may do."""
+        sent = self.hazard.number
+        found = [f"left behind: {what}" for what in self.left]
+        found += [
+            f"{name} is damaged" for name, state in self.outputs.items() if state == "damaged"
+        ]
+        ended = -self.status if self.status < 0 else self.status - 128
+        if self.status == PANIC or (ended in CRASHES and ended != sent):
+            found.append(f"crashed: status {self.status}")
+        # Python shows one when it is interrupted before a command has begun.
+        if sent != signal.SIGINT and re.search(r"Traceback \(most|panicked at", self.said):
+            found.append("shows where it failed instead of what")
+        if self.status == 0:
+            found += [
+                f"succeeds without {name}" for name, s in self.outputs.items() if s == "absent"
+            ]
+        elif sent is None and not self.hazard.silent and not self.said.strip():
+            found.append(f"fails with {self.status} and does not say why")
+        return [f"{problem}\n{self.said[-2000:]}" for problem in found]
 
 
-NAMESPACE = ("unshare", "--map-root-user", "--mount")
-KEEPING = 'status=$?; cp -a "$FOLDER"/. "$COPY"; exit $status'
-CONDITIONS = {
-    "nothing unusual": Condition('exec "$@"', statuses=frozenset({0})),
-    "full disk": Condition(
-        f'mount -t tmpfs -o size=16k tmpfs "$FOLDER"; (cd "$FOLDER"; exec "$@"); {KEEPING}',
-        NAMESPACE,
-        frozenset({1}),
-    ),
-    "a disk that is full from the beginning": Condition(
-        'mount -t tmpfs -o nr_inodes=1 tmpfs "$FOLDER"; cd "$FOLDER"; exec "$@"',
-        NAMESPACE,
-        frozenset({1}),
-    ),
-    "read-only folder": Condition(
-        'mount --bind "$FOLDER" "$FOLDER"; mount -o remount,ro,bind "$FOLDER"; '
-        'cd "$FOLDER"; exec "$@"',
-        NAMESPACE,
-        frozenset({1}),
-    ),
-    "absent /dev/shm": Condition(
-        'mount -t tmpfs -o ro,nr_inodes=1 tmpfs /dev/shm 2> /dev/null; umount /dev/shm; exec "$@"',
-        NAMESPACE,
-    ),
-    "full standard output": Condition('exec "$@" > /dev/full'),
-    "full standard error": Condition('exec "$@" 2> /dev/full', statuses=frozenset({0})),
-    "closed standard input": Condition('exec "$@" <&-', statuses=frozenset({0})),
-    "closed standard output": Condition('exec "$@" >&-'),
-    "closed standard error": Condition('exec "$@" 2>&-', statuses=frozenset({0})),
-    "all streams closed": Condition('exec "$@" <&- >&- 2>&-'),
-    "small files": Condition('exec prlimit --fsize=20000 "$@"'),
-    "few descriptors": Condition('exec prlimit --nofile=24:24 "$@"'),
-    "little address space": Condition('exec prlimit --as=900000000 "$@"'),
-    "small stack": Condition('exec prlimit --stack=262144 "$@"'),
-    "no locked memory": Condition('exec prlimit --memlock=0 "$@"', statuses=frozenset({0})),
-    # /proc is another namespace's: a program may be refused there, in words.
-    "a PID namespace": Condition('exec "$@"', ("unshare", "--map-root-user", "--pid", "--fork")),
-    "a PID namespace with its own /proc": Condition(
-        'exec "$@"',
-        ("unshare", "--map-root-user", "--pid", "--fork", "--mount-proc"),
-        frozenset({0}),
-    ),
-    # Nobody's user there, without capabilities even where root runs the tests.
-    "a user namespace without root": Condition('exec "$@"', ("unshare", "--user"), frozenset({0})),
-}
-#: What to send, and what a command may then end with: its own end, that of an interrupt, death.
-SIGNALS = {
-    number: frozenset({0, 1, 130, -number, 128 + number})
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL)
-}
+def run(subject: Subject, hazard: Hazard, folder: Path) -> Outcome:
+    """Run a command in an empty folder, under a hazard.
 
-
-def run(
-    command: Sequence[str],
-    folder: Path,
-    condition: Condition,
-    *,
-    send: int | None = None,
-    after: float = 0.0,
-) -> Ended:
-    """Run a command that writes into ``folder``, with a signal after so many seconds, and look.
-
-    Parameters
-    ----------
-    command
-        The command line.
-    folder
-        An empty folder; outputs, temporary files and copies get folders in it.
-    condition
-        What it runs under.
-    send, after
-        A signal that the command gets, and when; the moment never decides what is right.
+    Raises
+    ------
+    TimeoutError
+        When it does not end.
     """
-    places = {name: folder / name.lower() for name in ("FOLDER", "COPY", "TMPDIR")}
-    for place in places.values():
-        place.mkdir()
-    token = str(uuid.uuid4())
-    environment = os.environ | {name: str(place) for name, place in places.items()}
-    shared = _shared()
+    out = folder / "out"
+    out.mkdir(parents=True)
+    said = folder / "said"
+    mark = f"{MARK}={uuid.uuid4()}"
+    shared = shared_memory()
+    prefix = [part.replace("{out}", str(out)) for part in hazard.prefix]
+    command = [*prefix, *subject.command]
+    if hazard.redirect:
+        command = ["sh", "-c", f'exec "$@" {hazard.redirect}', "sh", *command]
+    name, _, value = mark.partition("=")
     start = time.monotonic()
-    with (folder / "said").open("wb") as said:
+    with said.open("wb") as file:
         process = subprocess.Popen(
-            [*condition.wrapper, "sh", "-c", condition.script, "sh", *command],
+            command,
+            cwd=out,
+            env={**os.environ, name: value},
             stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=said,
-            cwd=places["FOLDER"],
-            env=environment | {TOKEN: token},
+            stdout=file,
+            stderr=file,
         )
-        faults = []
-        try:
-            if send is not None:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(after)
-                process.send_signal(send)
-            process.wait(HANGS)
-        except subprocess.TimeoutExpired:
-            faults.append("hangs")
-    seconds = time.monotonic() - start
-    lingering = _lingering(token, 0.0 if faults else LINGERS)
-    faults += [f"left a process: {line}" for line in lingering.values()]
-    for pid in lingering:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    process.wait()
-    text = (folder / "said").read_text(errors="replace")
-    ended = Ended(process.returncode, text, seconds, faults=faults)
-    faults += [f"left shared memory: {name}" for name in _shared() - shared]
-    allowed = SIGNALS[signal.Signals(send)] if send is not None else condition.statuses
-    if ended.status not in allowed or (ended.status in CRASHES and send is None):
-        faults.append(f"ended with {ended.status}")
-    # An interrupt before the command has begun is Python's own.
-    if "panicked" in text or ("Traceback" in text and "KeyboardInterrupt" not in text):
-        faults.append("a traceback or a panic")
-    written = places["COPY"] if any(places["COPY"].iterdir()) else places["FOLDER"]
-    for file in sorted(written.iterdir()):
-        if file.name.startswith("."):
-            faults.append(f"left a temporary file: {file.name}")
-        elif not is_whole(file):
-            faults.append(f"not whole: {file.name}")
-        else:
-            ended.outputs.add(file.name)
-    faults += [f"left a temporary file: {file.name}" for file in places["TMPDIR"].iterdir()]
-    return ended
-
-
-def is_whole(file: Path) -> bool:
-    """Whether a result is what its ending says, to its end."""
     try:
-        if file.suffix == ".json":
-            return bool(json.loads(file.read_text()))
-        if file.suffix == ".trace":
-            return Trace(str(file)).info.instructions > 0
-        if file.suffix == ".snapshot":
-            return AgedServer.load(file).memory_map().width > 0
-        if file.suffix == ".png":
-            return file.read_bytes().endswith(b"IEND\xaeB`\x82")
-        return file.read_text().rstrip().endswith("</html>")
-    except Exception as error:
-        print(f"{file}: {error}")
-        return False
+        if hazard.number is not None:
+            time.sleep(hazard.moment)
+            process.send_signal(hazard.number)
+        status = process.wait(timeout=GRACE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        text = said.read_text(errors="replace")
+        raise TimeoutError(f"{shlex.join(command)} does not end\n{text}") from None
+    seconds = time.monotonic() - start
+    left = [f"process {what}" for what in processes_left(mark)]
+    left += [f"shared memory {name}" for name in sorted(shared_memory() - shared)]
+    left += [f"file {file.name}" for file in out.iterdir() if file.name not in subject.outputs]
+    outputs = {name: state(out / name, whole) for name, whole in subject.outputs.items()}
+    text = said.read_text(errors="replace")
+    return Outcome(hazard, status, text, outputs, left, seconds)
 
 
-def _shared() -> set[str]:
+def state(file: Path, is_whole: Callable[[Path], bool]) -> str:
+    """Say what became of an output."""
+    if not file.exists():
+        return "absent"
+    return "whole" if is_whole(file) else "damaged"
+
+
+def shared_memory() -> set[str]:
+    """List our names in shared memory; others use it at the same time."""
     try:
         return {file.name for file in Path("/dev/shm").iterdir() if "contigua" in file.name}
     except OSError:
         return set()
 
 
-def _lingering(token: str, seconds: float) -> Mapping[int, str]:
-    """Return what still runs with a token in its environment, after waiting for it to end."""
-    end = time.monotonic() + seconds
-    while True:
-        found = dict(_with_token(f"{TOKEN}={token}".encode()))
-        if not found or time.monotonic() > end:
-            return found
-        time.sleep(0.05)
+def processes_left(mark: str) -> list[str]:
+    """List processes of a run that do not end by themselves within the time of grace."""
+    start = time.monotonic()
+    while (found := marked(mark)) and time.monotonic() - start < GRACE / 4:
+        time.sleep(0.02)
+    return found
 
 
-def _with_token(token: bytes) -> Iterator[tuple[int, str]]:
-    for place in Path("/proc").iterdir():
-        if not place.name.isdigit():
+def marked(mark: str) -> list[str]:
+    """List the command lines of all processes with a mark in their environments."""
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            if process.name.isdigit() and mark.encode() in (process / "environ").read_bytes():
+                line = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                found.append(f"{process.name}: {line.strip()}")
+        except OSError:
             continue
-        # It may have gone meanwhile, or be somebody else's.
-        with contextlib.suppress(OSError):
-            if token in (place / "environ").read_bytes().split(b"\0"):
-                words = (place / "cmdline").read_bytes().replace(b"\0", b" ")
-                yield int(place.name), words.decode(errors="replace")[:100]
+    return found
 
 
-def contigua(*arguments: object) -> list[str]:
-    """Return the command line of ``contigua``."""
-    return [sys.executable, "-m", "contigua.cli", *map(str, arguments)]
+SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGKILL)
+MOMENTS = 20
 
 
-def can_unshare() -> bool:
-    """Whether this user may make namespaces."""
-    command = [*NAMESPACE, "--pid", "--fork", "true"]
-    return subprocess.run(command, capture_output=True).returncode == 0
+def signals(
+    duration: float, numbers: Sequence[int] = SIGNALS, moments: int = MOMENTS
+) -> list[Hazard]:
+    """Each signal at moments that are spread over a command's duration."""
+    return [
+        Hazard(
+            f"{signal.Signals(number).name} at {moment / moments:.0%}",
+            number=number,
+            moment=duration * moment / moments,
+        )
+        for number in numbers
+        for moment in range(moments)
+    ]
+
+
+def limited(option: str, *values: str) -> list[Hazard]:
+    """A limit of resources, at several values."""
+    return [
+        Hazard(f"{option}={value}", ["prlimit", f"--{option}={value}:{value}"]) for value in values
+    ]
+
+
+def in_mounts(name: str, setup: str) -> Hazard:
+    """A private view of the file system, which `setup` changes."""
+    return Hazard(name, ["unshare", "--mount", "sh", "-c", f'set -e; {setup}; exec "$@"', "sh"])
+
+
+def on_mount(name: str, options: str) -> Hazard:
+    """A file system of its own for the outputs. What it holds at the end is copied out of it."""
+    script = (
+        f"mkdir ../kept && mount -t tmpfs -o {options.split(';')[0]} none {{out}} && cd {{out}}; "
+        f"{options.partition(';')[2] or ':'}; "
+        '"$@"; status=$?; cp -a . ../kept; cd ..; umount {out}; cp -a kept/. {out}; exit $status'
+    )
+    return Hazard(name, ["unshare", "--mount", "sh", "-c", script, "sh"])
+
+
+NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+READS_ALL = ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
+"""The tree of these sources may be readable by its owner only."""
+
+SURROUNDINGS = [
+    *limited("as", "1073741824", "4294967296", "12884901888"),
+    *limited("nofile", "3", "5", "8", "12", "16", "24", "32"),
+    *limited("fsize", "0", "1024", "65536", "1048576"),
+    *limited("core", "0"),
+    *limited("stack", "1048576"),
+    Hazard("nproc=1, not root", ["prlimit", "--nproc=1:1", *NOBODY, *READS_ALL]),
+    Hazard("not root, folder of another user", [*NOBODY, *READS_ALL]),
+    Hazard("not root", ["sh", "-c", 'chmod 777 {out}; exec "$@"', "sh", *NOBODY, *READS_ALL]),
+    Hazard("no capabilities", ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]),
+    in_mounts("no /dev/shm", "umount -l /dev/shm"),
+    in_mounts("read-only /dev/shm", "mount -t tmpfs -o ro none /dev/shm"),
+    in_mounts("full /tmp", "mount -t tmpfs -o size=4k none /tmp"),
+    in_mounts(
+        "read-only folder", "mount --bind {out} {out}; mount -o remount,ro,bind {out}; cd {out}"
+    ),
+    on_mount("full disk, 4 KiB", "size=4k"),
+    on_mount("full disk, 64 KiB", "size=64k"),
+    on_mount("no inodes", "nr_inodes=2"),
+    Hazard("PID namespace", ["unshare", "--pid", "--fork", "--kill-child"]),
+    Hazard(
+        "PID namespace with /proc", ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    ),
+    Hazard("first process of a PID namespace's children", ["unshare", "--pid"]),
+    Hazard("user namespace", ["unshare", "--user"]),
+    Hazard("user namespace as root", ["unshare", "--user", "--map-root-user"]),
+    Hazard(
+        "user and PID namespace",
+        ["unshare", "-r", "--pid", "--fork", "--kill-child", "--mount-proc"],
+    ),
+    Hazard("network namespace", ["unshare", "--net"]),
+    Hazard("no standard input", redirect="0<&-"),
+    Hazard("no standard output", redirect="1>&-"),
+    Hazard("no standard error", redirect="2>&-", silent=True),
+    Hazard("no standard descriptors", redirect="0<&- 1>&- 2>&-", silent=True),
+    Hazard("full standard output", redirect=">/dev/full"),
+    Hazard("full standard error", redirect="2>/dev/full", silent=True),
+    Hazard("full standard output and error", redirect=">/dev/full 2>/dev/full", silent=True),
+]
+"""All but signals. They take root, and change nothing outside of namespaces of their own."""

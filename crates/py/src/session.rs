@@ -4,7 +4,6 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Write;
-use std::os::fd::{AsRawFd, FromRawFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -12,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use contigua_machine::config::RunConfig;
 use contigua_machine::{Ended, Engine, Progress, Report, Run, simulate};
+use contigua_program::descriptors::anonymous_file;
 use contigua_program::launch::Surroundings;
 use contigua_program::sources::champsim::ChampSimSource;
 use contigua_program::sources::lackey::LackeySource;
@@ -201,8 +201,8 @@ impl Session {
             })
             .transpose()
             .map_err(engine_error)?;
-        let plugin = PluginFile::new().map_err(engine_error)?;
-        let mut program = setup.start(&plugin.path()).map_err(engine_error)?;
+        let plugin = plugin_file().map_err(engine_error)?;
+        let mut program = setup.start(&plugin).map_err(engine_error)?;
         let progress: Vec<Progress> = self.configs.iter().map(|_| Progress::default()).collect();
         thread::scope(|scope| {
             let recording =
@@ -360,23 +360,8 @@ fn join<T, E: std::fmt::Display>(
 }
 
 /// The plugin as a file that QEMU can load, in anonymous memory.
-struct PluginFile(File);
-
-impl PluginFile {
-    fn new() -> std::io::Result<Self> {
-        let name = c"contigua-qemu-plugin.so";
-        // SAFETY: the name is a NUL-terminated string.
-        let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
-        if fd < 0 {
-            return Err(std::io::Error::last_os_error());
-        }
-        // SAFETY: the descriptor was just made and has no other owner.
-        let mut file = unsafe { File::from_raw_fd(fd) };
-        file.write_all(PLUGIN)?;
-        Ok(Self(file))
-    }
-
-    fn path(&self) -> PathBuf {
-        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd()).into()
-    }
+fn plugin_file() -> std::io::Result<File> {
+    let mut file = anonymous_file(c"contigua-qemu-plugin.so")?;
+    file.write_all(PLUGIN)?;
+    Ok(file)
 }
