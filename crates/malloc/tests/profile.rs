@@ -281,6 +281,59 @@ fn is_a_profile_that_nobody_takes_an_error() {
     );
 }
 
+/// Run a program that writes a profile to `path` at its end; what it said, and whether it ended well.
+fn profile_at_exit(path: &Path, limit: &str) -> String {
+    let line = format!("ulimit -f {limit}; exec \"$0\" - -");
+    let program = compile("profile.c", &[]);
+    let variables = [("CONTIGUA_MALLOC_PROFILE", path.to_str().expect("UTF-8"))];
+    let arguments = ["-c", &line, program.to_str().expect("UTF-8")];
+    let output = run(Path::new("/bin/sh"), &arguments, &variables);
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).expect("a directory");
+    let name = |entry: std::io::Result<std::fs::DirEntry>| entry.expect("an entry").file_name();
+    let mut names: Vec<_> = entries
+        .map(|entry| name(entry).into_string().expect("UTF-8"))
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn does_a_profile_follow_no_planted_link_and_wait_for_no_pipe() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let folder = directory.path();
+    let victim = folder.join("victim");
+    std::fs::write(&victim, "precious").expect("a file");
+    std::os::unix::fs::symlink(&victim, folder.join("link")).expect("a link");
+    std::os::unix::fs::symlink(folder.join("absent"), folder.join("dangling")).expect("a link");
+    let pipe = folder.join("pipe");
+    let made = Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.is_ok_and(|status| status.success()));
+    for name in ["link", "dangling", "pipe"] {
+        let said = profile_at_exit(&folder.join(name), "unlimited");
+        assert!(said.contains("a regular file"), "{name}: {said}");
+    }
+    assert_eq!(std::fs::read(&victim).expect("a file"), b"precious");
+    assert_eq!(names(folder), ["dangling", "link", "pipe", "victim"]);
+    // What another name leads to as well stays as it was under that name.
+    std::fs::hard_link(&victim, folder.join("hard")).expect("a link");
+    assert_eq!(profile_at_exit(&folder.join("hard"), "unlimited"), "");
+    assert_eq!(std::fs::read(&victim).expect("a file"), b"precious");
+    Profile::read(&folder.join("hard"));
+}
+
+#[test]
+fn does_a_profile_that_may_not_be_written_leave_nothing_and_end_nobody() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let said = profile_at_exit(&directory.path().join("heap"), "0");
+    assert!(said.contains("error 27"), "{said}");
+    assert!(names(directory.path()).is_empty());
+}
+
 /// What `go tool pprof` says of one of a profile's figures.
 fn top(path: &Path, figure: &str, scratch: &Path) -> String {
     let output = Command::new("go")
