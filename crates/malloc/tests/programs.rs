@@ -288,6 +288,23 @@ fn does_a_limit_of_file_sizes_end_no_process() {
 }
 
 #[test]
+fn does_the_library_need_the_c_library_only() {
+    let variables = [("LD_TRACE_LOADED_OBJECTS", "1")];
+    let output = run(std::path::Path::new("/bin/true"), &[], &variables);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("libcontigua_malloc.so"), "{text}");
+    for line in text.lines() {
+        let known = [
+            "libcontigua_malloc.so",
+            "linux-vdso",
+            "ld-linux",
+            "/libc.so.6",
+        ];
+        assert!(known.iter().any(|known| line.contains(known)), "{line}");
+    }
+}
+
+#[test]
 fn is_the_canary_no_function_of_the_guards() {
     let program = compile("unpredictable.c", &[]);
     expect_success(&program, &["canary"], &[]);
