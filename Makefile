@@ -64,7 +64,7 @@ test: test-programs
 
 # What tests run beside our own programs.
 test-programs:
-	scripts/require cc gcc c++ g++ make make go golang-go valgrind valgrind promtool prometheus \
+	scripts/require cc gcc c++ g++ make make valgrind valgrind promtool prometheus \
 		sqlite3 sqlite3 redis-server redis-server redis-benchmark redis-tools \
 		memcached memcached nginx nginx chromium chromium setpriv util-linux git git \
 		qemu-x86_64 qemu-user qemu-system-x86_64 qemu-system-x86 busybox busybox-static systemd-analyze systemd

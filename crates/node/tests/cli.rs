@@ -386,7 +386,7 @@ fn metrics_are_served_on_loopback() {
         let mut stream = TcpStream::connect(&address).unwrap();
         write!(
             stream,
-            "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+            "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
         )
         .unwrap();
         let mut answer = String::new();
