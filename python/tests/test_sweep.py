@@ -677,7 +677,7 @@ def test_mistakes_on_the_command_line(cli, tmp_path, two_hundred):
         ((two_hundred, "-o", "/proc/no"), "give another -o"),
         (
             (two_hundred, "--scheduler", "tcp://127.0.0.1:1", "-o", tmp_path / "x"),
-            "no Dask scheduler",
+            "contigua: warning: tcp://127.0.0.1:1 is not authenticated",
         ),
     ):
         ran = cli("sweep", *arguments)
