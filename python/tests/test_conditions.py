@@ -11,6 +11,8 @@ import pytest
 import contigua
 from contigua import RunOptions
 
+pytestmark = pytest.mark.programs
+
 #: A second of work in a program of two processes.
 LOOP = "i=0; while [ $i -lt 1500 ]; do i=$((i+1)); done; (exit 0)"
 MOMENTS = 20

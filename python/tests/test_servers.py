@@ -19,6 +19,8 @@ from contigua.experiments.servers import (
 )
 from contigua.runner import RunOptions
 
+pytestmark = pytest.mark.programs
+
 OPTIONS = RunOptions(detail="translation", memory="512MiB")
 
 

@@ -299,7 +299,7 @@ fn does_a_rust_program_see_its_own_functions_and_not_the_allocators() {
     let example = common::library_directory().join("../examples/global");
     let go = Command::new("go").arg("version").output();
     if go.is_err() || !example.exists() {
-        eprintln!("no Go, or the example was not built; not tested");
+        contigua_testing::skip("no Go, or the example was not built");
         return;
     }
     let directory = tempfile::tempdir().expect("a directory");
@@ -320,7 +320,7 @@ fn does_a_rust_program_see_its_own_functions_and_not_the_allocators() {
 #[test]
 fn does_pprof_name_the_functions() {
     if Command::new("go").arg("version").output().is_err() {
-        eprintln!("no Go, and so no `go tool pprof`; not tested");
+        contigua_testing::skip("no Go, and so no `go tool pprof`");
         return;
     }
     let (directory, path) = profile("exact", "1", &CACHES[0]);

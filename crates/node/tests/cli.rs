@@ -25,7 +25,7 @@ fn text(bytes: &[u8]) -> String {
 fn may_look() -> bool {
     let may = fs::File::open("/proc/kpageflags").is_ok();
     if !may {
-        println!("skipped: /proc/kpageflags takes root, or CAP_DAC_READ_SEARCH");
+        contigua_testing::skip("/proc/kpageflags takes root, or CAP_DAC_READ_SEARCH");
     }
     may
 }
@@ -85,7 +85,7 @@ fn without_rights_there_is_what_everyone_may_know_and_what_is_missing() {
 fn another_user_is_told_which_capability_is_missing() {
     let is_root = may_look();
     if !is_root || Command::new("setpriv").arg("--version").output().is_err() {
-        println!("skipped: takes root, and setpriv of util-linux");
+        contigua_testing::skip("takes root, and setpriv of util-linux");
         return;
     }
     // The binary may lie where only root gets to.
@@ -343,7 +343,7 @@ fn metrics_are_what_prometheus_and_the_dashboard_expect() {
         );
         assert_eq!(text(&output.stderr), "");
     } else {
-        println!("skipped: promtool (Debian's package prometheus) is not installed");
+        contigua_testing::skip("promtool (Debian's package prometheus) is not installed");
     }
     if !may_look() {
         return;

@@ -441,7 +441,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(64))]
+        #![proptest_config(ProptestConfig::with_cases(contigua_testing::cases(64)))]
         #[test]
         fn damage_is_an_error_and_nothing_worse(at in any::<prop::sample::Index>(), flip in 1..=255u8) {
             let snapshot = Snapshot::of(&aged(), Nanoseconds::new(0), serde_json::Value::Null);
