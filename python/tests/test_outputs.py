@@ -345,8 +345,8 @@ def test_files_of_a_report_are_written_each_by_itself(trace, tmp_path):
     arguments = ["report", str(results), "--format", "csv", "-o", str(lost.parent)]
     ran = CliRunner().invoke(command_line, arguments)
     assert ran.exit_code == 1
-    assert f"contigua: {lost}: Is a directory" in ran.output
-    assert "walks page tables" in ran.output, "the headlines"
+    assert f"contigua: {lost}: Is a directory\n" in ran.output
+    assert "walk page tables" in ran.output, "the headlines"
     assert len([file for file in lost.parent.iterdir() if file.is_file()]) > 1
 
 
