@@ -21,6 +21,8 @@ from contigua.cli import cli as command_line
 from contigua.files import FileError, Outputs, check_writable, write_whole, writing
 from contigua.runner import OutputsError, timeline_file
 
+pytestmark = pytest.mark.programs
+
 TRANSLATION = RunOptions(detail="translation", memory="64MiB")
 SMALL = ("--memory", "64M", "--hours", "0.01")
 
@@ -338,13 +340,13 @@ def test_an_experiment_shows_its_table_before_a_file_is_lost(monkeypatch, tmp_pa
 def test_files_of_a_report_are_written_each_by_itself(trace, tmp_path):
     results = tmp_path / "results.json"
     results.write_text(contigua.run(trace=trace, options=TRANSLATION).to_json())
-    lost = tmp_path / "report" / "counters.csv"
+    lost = tmp_path / "report" / "contiguity.csv"
     lost.mkdir(parents=True)
     arguments = ["report", str(results), "--format", "csv", "-o", str(lost.parent)]
     ran = CliRunner().invoke(command_line, arguments)
     assert ran.exit_code == 1
-    assert f"contigua: {lost}: Is a directory" in ran.output
-    assert "walks page tables" in ran.output, "the headlines"
+    assert f"contigua: {lost}: Is a directory\n" in ran.output
+    assert "walk page tables" in ran.output, "the headlines"
     assert len([file for file in lost.parent.iterdir() if file.is_file()]) > 1
 
 

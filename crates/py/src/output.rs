@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 
 use contigua_output::Output as Inner;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 
 /// A result that is being written; see [`contigua_output::Output`].
@@ -23,7 +23,7 @@ impl Output {
             match py.detach(|| Inner::create(&path)) {
                 Ok(output) => return Ok(Self(Some(output))),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => py.check_signals()?,
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(os_error(&error)),
             }
         }
     }
@@ -32,7 +32,7 @@ impl Output {
     #[staticmethod]
     #[allow(clippy::needless_pass_by_value, reason = "PyO3 hands values over")]
     fn check(path: PathBuf) -> PyResult<()> {
-        Ok(Inner::check(&path)?)
+        Inner::check(&path).map_err(|error| os_error(&error))
     }
 
     /// Whether what is written to a path is written through.
@@ -58,12 +58,29 @@ impl Output {
     /// Says that all is written: the file takes its name.
     fn keep(&mut self, py: Python<'_>) -> PyResult<()> {
         let output = self.0.take().ok_or_else(ended)?;
-        Ok(py.detach(|| output.keep())?)
+        py.detach(|| output.keep())
+            .map_err(|error| os_error(&error))
     }
 
     /// Drops what was written, unless it was kept.
     fn discard(&mut self) {
         self.0 = None;
+    }
+}
+
+/// An error as Python's own functions raise it, with number and text apart.
+fn os_error(error: &io::Error) -> PyErr {
+    let text = error.to_string();
+    match error.raw_os_error() {
+        Some(number) => {
+            let text = text
+                .split(" (os error")
+                .next()
+                .unwrap_or_default()
+                .to_owned();
+            PyOSError::new_err((number, text))
+        }
+        None => PyOSError::new_err(text),
     }
 }
 
