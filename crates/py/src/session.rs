@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use contigua_machine::config::RunConfig;
-use contigua_machine::{Engine, Progress, Report, simulate};
+use contigua_machine::{Ended, Engine, Progress, Report, Run, simulate};
 use contigua_program::descriptors::anonymous_file;
 use contigua_program::launch::Surroundings;
 use contigua_program::sources::champsim::ChampSimSource;
@@ -34,6 +34,8 @@ const SHORT_TICK: Duration = Duration::from_millis(5);
 const GRACE: Duration = Duration::from_secs(2);
 /// The exit status of a shell's command that was interrupted.
 const INTERRUPTED: i32 = 128 + libc::SIGINT;
+
+const PANICKED: &str = "internal error: a simulation thread panicked; see above";
 
 /// What is read.
 pub enum Input {
@@ -85,6 +87,40 @@ pub struct Session {
 pub struct Outcome {
     pub reports: Vec<Report>,
     pub exit_code: i32,
+    /// Why outputs are not there: the recording, timelines. Each fails alone.
+    pub failures: Vec<String>,
+}
+
+impl Outcome {
+    fn new(runs: Vec<Run>, ended: Option<Ended>, exit_code: i32) -> Self {
+        let mut failures = Vec::new();
+        let reports = runs.into_iter().map(|mut run| {
+            if let Some(ended) = ended {
+                run.report.end(ended);
+            }
+            failures.extend(run.timeline.err().map(|error| error.to_string()));
+            run.report
+        });
+        Self {
+            reports: reports.collect(),
+            exit_code,
+            failures,
+        }
+    }
+}
+
+/// How a program came to its end.
+struct End {
+    exit_code: i32,
+    /// Why it was made to end, if it did not by itself.
+    ended: Option<Ended>,
+}
+
+impl End {
+    const INTERRUPTED: Self = Self {
+        exit_code: INTERRUPTED,
+        ended: Some(Ended::Interrupted),
+    };
 }
 
 /// Told now and then how far each design is: instructions, batches behind. An error ends the
@@ -115,15 +151,16 @@ impl Session {
         let servers = self.servers(programs.collect(), observer)?;
         let designs: Vec<_> = servers.into_iter().zip(sources).collect();
         let progress: Vec<Progress> = self.configs.iter().map(|_| Progress::default()).collect();
-        let reports = thread::scope(|scope| {
+        let mut interrupted = false;
+        let runs = thread::scope(|scope| {
             let designs: Vec<_> = designs
                 .into_iter()
                 .zip(&progress)
                 .map(|((engine, mut source), progress)| {
-                    scope.spawn(move || simulate(engine, &mut *source, progress))
+                    begin(scope, move || simulate(engine, &mut *source, progress))
                 })
-                .collect();
-            let mut interrupted = false;
+                .collect::<Result<_, _>>()
+                .inspect_err(|_| cancel(&progress))?;
             while designs.iter().any(|design| !design.is_finished()) {
                 thread::sleep(TICK);
                 if observer(&state(&progress)).is_err() && !interrupted {
@@ -133,10 +170,12 @@ impl Session {
             }
             designs.into_iter().map(join).collect::<Result<Vec<_>, _>>()
         })?;
-        Ok(Outcome {
-            reports,
-            exit_code: 0,
-        })
+        // Each replay knows whether it had ended before.
+        Ok(Outcome::new(
+            runs,
+            None,
+            if interrupted { INTERRUPTED } else { 0 },
+        ))
     }
 
     fn run_live(
@@ -168,14 +207,22 @@ impl Session {
         let progress: Vec<Progress> = self.configs.iter().map(|_| Progress::default()).collect();
         thread::scope(|scope| {
             let recording =
-                recorder.map(|(source, writer)| scope.spawn(move || record(source, writer)));
-            let designs: Vec<_> = designs
+                recorder.map(|(source, writer)| begin(scope, move || record(source, writer)));
+            let designs: Result<Vec<_>, _> = designs
                 .into_iter()
                 .zip(&progress)
                 .map(|((engine, mut source), progress)| {
-                    scope.spawn(move || simulate(engine, &mut source, progress))
+                    begin(scope, move || simulate(engine, &mut source, progress))
                 })
                 .collect();
+            let (recording, designs) = match (recording.transpose(), designs) {
+                (Ok(recording), Ok(designs)) => (recording, designs),
+                (Err(error), _) | (_, Err(error)) => {
+                    // Threads that have begun come to their end with the program.
+                    drop(program);
+                    return Err(error);
+                }
+            };
             let readers_done =
                 || !designs.is_empty() && progress.iter().all(|p| p.done.load(Ordering::Acquire));
             let watched = self.watch(&mut program, &progress, &readers_done, observer);
@@ -185,14 +232,16 @@ impl Session {
                 thread::sleep(TICK);
                 let _ = observer(&state(&progress));
             }
-            let reports = designs.into_iter().map(join).collect::<Result<Vec<_>, _>>();
-            let recorded = recording.map_or(Ok(()), join);
-            let exit_code = watched?;
-            recorded?;
-            Ok(Outcome {
-                reports: reports?,
-                exit_code,
-            })
+            let runs = designs.into_iter().map(join).collect::<Result<Vec<_>, _>>();
+            let recorded = recording.map(thread::ScopedJoinHandle::join);
+            let End { exit_code, ended } = watched?;
+            let mut outcome = Outcome::new(runs?, ended, exit_code);
+            match recorded {
+                None | Some(Ok(Ok(()))) => {}
+                Some(Ok(Err(error))) => outcome.failures.push(error.to_string()),
+                Some(Err(_)) => return Err(engine_error(PANICKED)),
+            }
+            Ok(outcome)
         })
     }
 
@@ -211,9 +260,12 @@ impl Session {
                 .iter()
                 .zip(programs)
                 .map(|(config, program)| {
-                    scope.spawn(move || Engine::prepare(config.clone(), program, cancel))
+                    begin(scope, move || {
+                        Engine::prepare(config.clone(), program, cancel)
+                    })
                 })
-                .collect();
+                .collect::<Result<_, _>>()
+                .inspect_err(|_| cancel.store(true, Ordering::Relaxed))?;
             let mut outcome = Ok(());
             while servers.iter().any(|server| !server.is_finished()) {
                 thread::sleep(SHORT_TICK);
@@ -228,37 +280,61 @@ impl Session {
         })
     }
 
-    /// Waits for the program's end, or makes it end when a limit is reached. The exit status.
+    /// Waits for the program's end, or makes it end when a limit is reached.
     fn watch(
         &self,
         program: &mut LiveProgram,
         progress: &[Progress],
         readers_done: &dyn Fn() -> bool,
         observer: Observer<'_>,
-    ) -> Result<i32, PyErr> {
+    ) -> Result<End, PyErr> {
         let start = Instant::now();
         let mut interrupted: Option<Instant> = None;
         loop {
             if program.wait(TICK).map_err(engine_error)? {
-                let code = program.exit_code().unwrap_or(0);
-                return Ok(code);
+                let exit_code = program.exit_code().unwrap_or(0);
+                return Ok(match interrupted {
+                    // It may say otherwise, and did not do what it would have done.
+                    Some(_) => End::INTERRUPTED,
+                    None => End {
+                        exit_code,
+                        ended: None,
+                    },
+                });
             }
             if observer(&state(progress)).is_err() {
                 interrupted.get_or_insert_with(Instant::now);
             }
             if interrupted.is_some_and(|since| since.elapsed() >= GRACE) {
                 program.stop().map_err(engine_error)?;
-                return Ok(INTERRUPTED);
+                return Ok(End::INTERRUPTED);
             }
             let late = self
                 .time_limit
                 .is_some_and(|limit| start.elapsed() >= limit);
             if late || readers_done() {
                 program.stop().map_err(engine_error)?;
-                return Ok(0);
+                return Ok(End {
+                    exit_code: 0,
+                    ended: late.then_some(Ended::Time),
+                });
             }
         }
     }
+}
+
+/// Starts a thread. There may be none for this user, or in this namespace.
+fn begin<'scope, T: Send + 'scope>(
+    scope: &'scope thread::Scope<'scope, '_>,
+    work: impl FnOnce() -> T + Send + 'scope,
+) -> Result<thread::ScopedJoinHandle<'scope, T>, PyErr> {
+    let begun = thread::Builder::new().spawn_scoped(scope, work);
+    begun.map_err(|error| {
+        engine_error(format!(
+            "cannot start a thread: {error}; raise the limit of processes (ulimit -u), and start \
+             the command by a process of its own where a PID namespace was made (unshare --fork)"
+        ))
+    })
 }
 
 /// Ends the program when watching it has failed; its readers end with it.
@@ -301,9 +377,7 @@ fn join<T, E: std::fmt::Display>(
 ) -> Result<T, PyErr> {
     match thread.join() {
         Ok(result) => result.map_err(engine_error),
-        Err(_) => Err(engine_error(
-            "internal error: a simulation thread panicked; see above",
-        )),
+        Err(_) => Err(engine_error(PANICKED)),
     }
 }
 

@@ -20,7 +20,7 @@ use contigua_live::scan::Pace;
 use std::io::{self, Write};
 
 use crate::metrics::Metrics;
-use crate::output::Output;
+use crate::output::{Output, complain};
 use figures::{Summaries, add_scan};
 
 /// Bytes that are scanned between two sleeps.
@@ -82,7 +82,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let memory = system.zones()?.iter().map(|zone| zone.present).sum::<u64>() * 4096;
     if arguments.scan_interval > 0 {
         if let Err(error) = system.page_files() {
-            eprintln!("contigua-node: frames are not scanned: {error}");
+            complain(format_args!("frames are not scanned: {error}"));
         } else {
             let chunks = (memory / CHUNK_BYTES).max(1);
             let pace = Pace {
@@ -110,7 +110,7 @@ fn scan_again_and_again(system: &System, pace: Pace, every: Duration, last: &Las
     loop {
         let started = Instant::now();
         if let Err(error) = scan(system, pace, last) {
-            eprintln!("contigua-node: {error:#}");
+            complain(format_args!("{error:#}"));
         }
         thread::sleep(every.saturating_sub(started.elapsed()));
     }
@@ -149,10 +149,10 @@ fn write(path: &Path, text: &str) -> anyhow::Result<()> {
 fn serve(system: &System, address: SocketAddr, last: &Last) -> anyhow::Result<()> {
     let server = tiny_http::Server::http(address)
         .map_err(|error| anyhow!("{address} cannot be listened on: {error}"))?;
-    eprintln!(
-        "contigua-node: serving http://{}/metrics",
+    complain(format_args!(
+        "serving http://{}/metrics",
         server.server_addr()
-    );
+    ));
     for request in server.incoming_requests() {
         let answer = answer(system, last, request.url());
         // Whoever asked may have gone.
