@@ -41,6 +41,12 @@ def _called(command: click.Command) -> int:
         return INTERRUPTED
     except (EngineError, ContiguaError) as error:
         return _failed(error)
+    except RuntimeError as error:
+        # Python has no other sign of it.
+        if str(error) != "can't start new thread":
+            raise
+        complain("cannot start a thread; raise the limit of processes (ulimit -u)")
+        return FAILED
     except OSError as error:
         named = f"{error.filename}: " if error.filename is not None else ""
         complain(f"{named}{error.strerror or error}")

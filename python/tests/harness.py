@@ -284,7 +284,8 @@ READS_ALL = ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
 SURROUNDINGS = [
     *limited("as", "1073741824", "4294967296", "12884901888"),
     *limited("nofile", "3", "5", "8", "12", "16", "24", "32"),
-    *limited("fsize", "0", "1024", "65536", "1048576"),
+    Hazard("fsize=0", ["prlimit", "--fsize=0:0"], silent=True),
+    *limited("fsize", "1024", "65536", "1048576"),
     *limited("core", "0"),
     *limited("stack", "1048576"),
     Hazard("nproc=1, not root", ["prlimit", "--nproc=1:1", *NOBODY, *READS_ALL]),

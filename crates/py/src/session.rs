@@ -157,9 +157,10 @@ impl Session {
                 .into_iter()
                 .zip(&progress)
                 .map(|((engine, mut source), progress)| {
-                    scope.spawn(move || simulate(engine, &mut *source, progress))
+                    begin(scope, move || simulate(engine, &mut *source, progress))
                 })
-                .collect();
+                .collect::<Result<_, _>>()
+                .inspect_err(|_| cancel(&progress))?;
             while designs.iter().any(|design| !design.is_finished()) {
                 thread::sleep(TICK);
                 if observer(&state(&progress)).is_err() && !interrupted {
@@ -206,14 +207,22 @@ impl Session {
         let progress: Vec<Progress> = self.configs.iter().map(|_| Progress::default()).collect();
         thread::scope(|scope| {
             let recording =
-                recorder.map(|(source, writer)| scope.spawn(move || record(source, writer)));
-            let designs: Vec<_> = designs
+                recorder.map(|(source, writer)| begin(scope, move || record(source, writer)));
+            let designs: Result<Vec<_>, _> = designs
                 .into_iter()
                 .zip(&progress)
                 .map(|((engine, mut source), progress)| {
-                    scope.spawn(move || simulate(engine, &mut source, progress))
+                    begin(scope, move || simulate(engine, &mut source, progress))
                 })
                 .collect();
+            let (recording, designs) = match (recording.transpose(), designs) {
+                (Ok(recording), Ok(designs)) => (recording, designs),
+                (Err(error), _) | (_, Err(error)) => {
+                    // Threads that have begun come to their end with the program.
+                    drop(program);
+                    return Err(error);
+                }
+            };
             let readers_done =
                 || !designs.is_empty() && progress.iter().all(|p| p.done.load(Ordering::Acquire));
             let watched = self.watch(&mut program, &progress, &readers_done, observer);
@@ -251,9 +260,12 @@ impl Session {
                 .iter()
                 .zip(programs)
                 .map(|(config, program)| {
-                    scope.spawn(move || Engine::prepare(config.clone(), program, cancel))
+                    begin(scope, move || {
+                        Engine::prepare(config.clone(), program, cancel)
+                    })
                 })
-                .collect();
+                .collect::<Result<_, _>>()
+                .inspect_err(|_| cancel.store(true, Ordering::Relaxed))?;
             let mut outcome = Ok(());
             while servers.iter().any(|server| !server.is_finished()) {
                 thread::sleep(SHORT_TICK);
@@ -309,6 +321,20 @@ impl Session {
             }
         }
     }
+}
+
+/// Starts a thread. There may be none for this user, or in this namespace.
+fn begin<'scope, T: Send + 'scope>(
+    scope: &'scope thread::Scope<'scope, '_>,
+    work: impl FnOnce() -> T + Send + 'scope,
+) -> Result<thread::ScopedJoinHandle<'scope, T>, PyErr> {
+    let begun = thread::Builder::new().spawn_scoped(scope, work);
+    begun.map_err(|error| {
+        engine_error(format!(
+            "cannot start a thread: {error}; raise the limit of processes (ulimit -u), and start \
+             the command by a process of its own where a PID namespace was made (unshare --fork)"
+        ))
+    })
 }
 
 /// Ends the program when watching it has failed; its readers end with it.
