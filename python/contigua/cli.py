@@ -16,19 +16,32 @@ from rich.table import Table
 
 from contigua import __version__
 from contigua._engine import EngineError, parse_duration
-from contigua.commands.age import age_command
-from contigua.commands.experiment import experiment_commands
-from contigua.commands.fleet import fleet_commands
-from contigua.commands.report import report_command
-from contigua.commands.sweep import query_command, sweep_command
-from contigua.errors import ContiguaError
-from contigua.files import check_writable, write_whole
+from contigua.commands.lazy import LazyGroup
+from contigua.entry import call
+from contigua.files import (
+    INTERRUPTED,
+    Outputs,
+    check_writable,
+    is_standard_output,
+    is_stream,
+    write_whole,
+)
 from contigua.presets import Collection, designs, machines, profiles
 from contigua.results import Results
-from contigua.runner import RunOptions, run
+from contigua.runner import OutputsError, RunOptions, run
 from contigua.table import results_table
 
 PROGRAM = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+
+#: Commands whose modules import much, or much that others do not need.
+ELSEWHERE = {
+    "age": "contigua.commands.age:age_command",
+    "experiment": "contigua.commands.experiment:experiment_commands",
+    "fleet": "contigua.commands.fleet:fleet_commands",
+    "query": "contigua.commands.sweep:query_command",
+    "report": "contigua.commands.report:report_command",
+    "sweep": "contigua.commands.sweep:sweep_command",
+}
 
 #: Seconds between two updates of the progress line.
 REFRESH = 0.25
@@ -54,7 +67,7 @@ class Duration(click.ParamType[float]):
             self.fail(str(error), param, ctx)
 
 
-@click.group()
+@click.group(cls=LazyGroup, lazy=ELSEWHERE)
 @click.version_option(__version__, prog_name="contigua")
 def cli() -> None:
     """Run unmodified programs on simulated servers and compare designs for contiguous memory."""
@@ -261,23 +274,47 @@ def run_command(
     """
     if bool(program) == (trace is not None):
         raise click.UsageError("give either a program after --, or --trace FILE")
-    for file in (json_file, options["timeline"]):
+    for file in (json_file, options["timeline"], options["record"]):
         if file is not None:
             check_writable(file)
     progress = ProgressLine()
-    results = run(
+    outputs = Outputs()
+    results = _results(
+        outputs,
         list(program) or None,
         trace=trace,
         designs=[name.strip() for name in design_names.split(",") if name.strip()],
         options=RunOptions(**options, malloc_clock=malloc_clock or None),
         progress=progress,
     )
-    progress.clear()
-    if json_file is not None:
-        write_whole(json_file, results.to_json())
     # A program owns standard output; a trace has no output of its own.
-    _show(results, Console(stderr=bool(program)))
-    sys.exit(results.exit_code)
+    taken = bool(program) or any(
+        map(is_standard_output, (json_file, options["timeline"], options["record"]))
+    )
+    with outputs.each():
+        _show(results, Console(stderr=taken))
+    if json_file is not None:
+        with outputs.each():
+            write_whole(json_file, results.to_json())
+    sys.exit(outputs.status(results.exit_code))
+
+
+def _results(
+    outputs: Outputs,
+    program: list[str] | None,
+    progress: ProgressLine,
+    **options: Any,  # noqa: ANN401 - passed on
+) -> Results:
+    """Run, and note which of the engine's own outputs are not there."""
+    try:
+        results = run(program, progress=progress, **options)
+        progress.clear()
+        return results
+    except OutputsError as error:
+        progress.clear()
+        for why in error.failures:
+            outputs.lost(why)
+        return error.results
 
 
 @cli.command("record", context_settings=PROGRAM)
@@ -294,10 +331,12 @@ def record_command(
     **options: Any,  # noqa: ANN401 - passed on to RunOptions
 ) -> None:
     """Record what PROGRAM does, to be replayed with `contigua run --trace`."""
+    check_writable(output)
     record = RunOptions(record=output, malloc_clock=malloc_clock or None, **options)
     results = run(list(program), designs=[], options=record)
-    size = output.stat().st_size
-    click.echo(f"{output}: {size / 1e6:,.1f} MB", err=True)
+    size = "" if is_stream(output) else f": {output.stat().st_size / 1e6:,.1f} MB"
+    how = ", interrupted" if results.exit_code == INTERRUPTED else ""
+    click.echo(f"{output}{size}{how}", err=True)
     sys.exit(results.exit_code)
 
 
@@ -358,24 +397,11 @@ def _preset_commands(collection: Collection) -> click.Group:
 cli.add_command(_preset_commands(designs))
 cli.add_command(_preset_commands(machines))
 cli.add_command(_preset_commands(profiles))
-cli.add_command(age_command)
-cli.add_command(fleet_commands)
-cli.add_command(experiment_commands)
-cli.add_command(sweep_command)
-cli.add_command(query_command)
-cli.add_command(report_command)
 
 
 def main() -> None:
     """Run the command; every foreseeable error is one line on standard error."""
-    try:
-        cli()
-    except (EngineError, ContiguaError) as error:
-        print(
-            f"\r\x1b[Kcontigua: {error}" if sys.stderr.isatty() else f"contigua: {error}",
-            file=sys.stderr,
-        )
-        sys.exit(1)
+    sys.exit(call(cli))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from html import escape
 
-from contigua.pictures import DARK, LIGHT, Picture
+from contigua.themes import DARK, LIGHT, Picture
 
 #: Percent of its own width to which a picture may shrink.
 READABLE = 60

@@ -1,8 +1,7 @@
 """Pictures of memory: maps along a space-filling curve, contiguity over time, distributions.
 
 Every picture is a function of data and a :class:`Theme`, so that a page can carry one for light and
-one for dark. The colours are those of Okabe and Ito, which people with any common colour blindness
-tell apart. Figures are drawn without pyplot: it keeps global state, and wants a display.
+one for dark. Figures are drawn without pyplot: it keeps global state, and wants a display.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,47 +20,11 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from contigua.ageing import BEYOND, MemoryMap, Sample, share, total_frames
+from contigua.themes import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, YELLOW, Picture, Theme
 
 DPI = 100
 #: Pixels along the longer side of one map, at least and at most.
 MAP_PIXELS = (384, 2048)
-
-
-BLUE, SKY, GREEN, YELLOW = "#0072B2", "#56B4E9", "#009E73", "#F0E442"
-ORANGE, VERMILION, PURPLE = "#E69F00", "#D55E00", "#CC79A7"
-
-
-@dataclass(frozen=True)
-class Theme:
-    """Colours of paper and ink, and of lines in their order."""
-
-    ink: str
-    paper: str
-    grid: str
-    free: str
-    reserved: str
-    lines: tuple[str, ...]
-
-
-LIGHT = Theme(
-    ink="#1b1b1b",
-    paper="#ffffff",
-    grid="#d8d8d8",
-    free="#ececec",
-    reserved="#4d4d4d",
-    lines=(BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY),
-)
-DARK = Theme(
-    ink="#e8e8e8",
-    paper="#16181c",
-    grid="#3a3d44",
-    free="#2e3138",
-    reserved="#a6a6a6",
-    lines=(SKY, ORANGE, GREEN, VERMILION, PURPLE, YELLOW),
-)
-
-#: A picture that can be drawn in any theme; the result is a PNG file's contents.
-Picture = Callable[[Theme], bytes]
 
 #: Styles of lines, in order: colour is never all that tells two apart.
 STYLES = ["-", "--", "-.", ":", (0, (5, 1, 1, 1)), (0, (1, 1))]

@@ -21,6 +21,8 @@ from contigua.sweeps import Store, cluster, look, make_plan
 from contigua.sweeps.sql import QueryError, query
 from contigua.sweeps.tasks import Task, run_at
 
+pytestmark = pytest.mark.programs
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples" / "sweeps").glob("*.toml"))
 #: Seconds in which anything here is done; only a failure takes as long.
@@ -675,7 +677,7 @@ def test_mistakes_on_the_command_line(cli, tmp_path, two_hundred):
         ((two_hundred, "-o", "/proc/no"), "give another -o"),
         (
             (two_hundred, "--scheduler", "tcp://127.0.0.1:1", "-o", tmp_path / "x"),
-            "no Dask scheduler",
+            "contigua: warning: tcp://127.0.0.1:1 is not authenticated",
         ),
     ):
         ran = cli("sweep", *arguments)

@@ -133,7 +133,9 @@ pub fn serve(
                 Err(error) => {
                     // No file descriptors, or no memory: others may give some back.
                     if connections.is_empty() {
-                        eprintln!("contigua-node: no connection was accepted: {error}");
+                        crate::output::complain(format_args!(
+                            "no connection was accepted: {error}"
+                        ));
                         thread::sleep(Duration::from_millis(500));
                     }
                     drop_one(&mut connections);

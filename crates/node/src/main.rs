@@ -1,5 +1,7 @@
 //! `contigua-node`: what an operator installs on production hosts.
 #![forbid(unsafe_code)]
+// Both panic where nothing can be written; see `output`.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod commands;
 mod guard;
@@ -27,7 +29,7 @@ fn main() -> ExitCode {
         // Whoever read our output has seen enough, as `| head` does.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("contigua-node: {error:#}");
+            output::complain(format_args!("{error:#}"));
             ExitCode::FAILURE
         }
     }

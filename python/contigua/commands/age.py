@@ -21,7 +21,7 @@ from contigua.ageing import (
     share,
     total_frames,
 )
-from contigua.files import check_writable, write_whole
+from contigua.files import Outputs, check_writable, is_standard_output, write_whole
 from contigua.progress import FractionLine
 
 #: Rows of the table of contiguity over time.
@@ -137,13 +137,18 @@ def age_command(
             servers = age_all(specs, lambda _, server: server, progress=line)
         after, before = servers[: len(names)], servers[len(names) :]
 
+    outputs = Outputs()
+    with outputs.each():
+        _show(after, Console(stderr=any(map(is_standard_output, (png, html, json_file, save)))))
     if json_file is not None:
-        write_whole(json_file, "[\n" + ",\n".join(one.to_json() for one in after) + "]\n")
+        with outputs.each():
+            write_whole(json_file, "[\n" + ",\n".join(one.to_json() for one in after) + "]\n")
     if save is not None:
-        after[0].save(save)
+        with outputs.each():
+            after[0].save(save)
     if png is not None or html is not None:
-        _draw(after, before, cell, png, html)
-    _show(after)
+        _draw(outputs, after, before, cell, png, html)
+    sys.exit(outputs.status())
 
 
 def _plural(count: int) -> str:
@@ -151,6 +156,7 @@ def _plural(count: int) -> str:
 
 
 def _draw(
+    outputs: Outputs,
     after: list[AgedServer],
     before: list[AgedServer],
     cell: str,
@@ -159,14 +165,16 @@ def _draw(
 ) -> None:
     # Drawing takes a second to import, which most runs can do without.
     from contigua.page import Page
-    from contigua.pictures import LIGHT, maps_picture, time_picture
+    from contigua.pictures import maps_picture, time_picture
+    from contigua.themes import LIGHT
 
     title = after[0].title
     each = "block of 2 MiB" if cell == "block" else "frame of 4 KiB"
     maps = [(one.design, one.memory_map(cell)) for one in after]
     if png is not None:
         picture = maps_picture(maps, f"{title}, one cell per {each}")
-        write_whole(png, picture(LIGHT))
+        with outputs.each():
+            write_whole(png, picture(LIGHT))
     if html is None:
         return
     page = Page(title)
@@ -193,7 +201,8 @@ def _draw(
     page.heading("At the end")
     heads, rows = final_rows(after)
     page.table(heads, rows)
-    write_whole(html, page.html())
+    with outputs.each():
+        write_whole(html, page.html())
 
 
 def _counted(counts: dict[str, int], each: str) -> str:
@@ -205,8 +214,7 @@ def _hours(sample: Sample) -> str:
     return f"{sample['seconds'] / 3600:.4g}"
 
 
-def _show(servers: list[AgedServer]) -> None:
-    console = Console()
+def _show(servers: list[AgedServer], console: Console) -> None:
     if not console.is_terminal:
         # A file or pipe is as wide as it needs to be.
         console.width = max(150, 44 + 22 * len(servers))
@@ -219,7 +227,6 @@ def _show(servers: list[AgedServer]) -> None:
     for row in rows:
         table.add_row(*row)
     console.print(table)
-    sys.stdout.flush()
 
 
 def time_table(server: AgedServer) -> Table:

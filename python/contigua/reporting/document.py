@@ -8,8 +8,6 @@ from functools import cache
 from html import escape
 from importlib import resources
 
-import vl_convert
-
 import contigua
 from contigua.page import Page
 from contigua.reporting import tables
@@ -57,6 +55,8 @@ def page_of(runs: Runs, *, title: str | None = None, inputs: Sequence[tuple[str,
     page.fold(f"What is the same in all runs ({len(same.rows)} values)", _keys(same))
     page.heading("Provenance")
     page.raw(_keys(_provenance(runs, inputs)))
+    import vl_convert  # a fifth of a second, which other commands need not wait
+
     compiled = {
         plot.name: vl_convert.vegalite_to_vega(plot.spec, vl_version=VEGA_LITE) for plot in drawn
     }
@@ -77,6 +77,8 @@ def default_title(runs: Runs) -> str:
 @cache
 def runtime() -> str:
     """Return Vega, as one script without imports. Takes some seconds once."""
+    import vl_convert
+
     # Vega alone would do, and is smaller, but vl-convert 1.9 binds `vega` to null.
     return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE)
 

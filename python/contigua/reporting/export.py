@@ -8,9 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import vl_convert
-
-from contigua.files import FileError, write_whole
+from contigua.files import FileError, write_each
 from contigua.reporting import tables
 from contigua.reporting.cases import Runs
 from contigua.reporting.document import VEGA_LITE
@@ -42,7 +40,7 @@ def export(runs: Runs, folder: Path, formats: Sequence[str]) -> list[Path]:
     Raises
     ------
     FileError
-        When one cannot be written.
+        When some cannot be written; the others are.
     """
     # All is drawn before anything is written.
     contents = dict(_files(runs, formats))
@@ -50,12 +48,13 @@ def export(runs: Runs, folder: Path, formats: Sequence[str]) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FileError(f"{folder}: {error.strerror}; give another folder to -o") from error
-    for name, data in contents.items():
-        write_whole(folder / name, data)
+    write_each({folder / name: data for name, data in contents.items()})
     return [folder / name for name in contents]
 
 
 def _files(runs: Runs, formats: Sequence[str]) -> Iterator[tuple[str, str | bytes]]:
+    import vl_convert  # a fifth of a second, which other commands need not wait
+
     for plot in plots(runs):
         if "svg" in formats:
             yield (

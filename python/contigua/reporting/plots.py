@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from contigua.pictures import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, YELLOW
 from contigua.reporting import measures
 from contigua.reporting.cases import Run, Runs
 from contigua.reporting.words import count, names, percent
+from contigua.themes import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, YELLOW
 
 Spec = dict[str, Any]
 Row = dict[str, Any]

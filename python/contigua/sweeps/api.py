@@ -169,7 +169,7 @@ def sweep(
     folder
         Where everything is kept; by default ``contigua-results/NAME``, after the file.
     scheduler
-        Address of a Dask scheduler, such as ``"tcp://host:8786"``; by default workers are started
+        Address of a Dask scheduler, such as ``"tls://host:8786"``; by default workers are started
         here.
     workers
         How many are started here; by default one for each processor. With 0 everything runs in this

@@ -4,6 +4,10 @@ The client keeps only a few points more on their way than there are threads, so 
 hundred thousand points costs the scheduler what one of a hundred does, and little is lost when it
 ends. A point whose worker dies goes to another one, a few times; if they die each time, also when
 nothing else runs, it is taken to be the point's own fault and recorded as failed.
+
+Dask's messages are pickles: whoever can send one runs code as the user of the receiver. Workers that
+are started here therefore speak TLS with a certificate that is made for this cluster, is known to
+nobody else and is asked of both sides; the HTTP servers beside them (Dask's dashboard) serve nothing.
 """
 
 from __future__ import annotations
@@ -70,7 +74,7 @@ def connect(scheduler: str | None, workers: int | None) -> Iterator[Client]:
     Parameters
     ----------
     scheduler
-        Its address, such as ``tcp://host:8786``; ``None`` to start workers here.
+        Its address, such as ``tls://host:8786``; ``None`` to start workers here.
     workers
         How many are started; by default one for each processor.
 
@@ -91,20 +95,31 @@ def _started(workers: int | None) -> Iterator[Client]:
     """Start workers here; they end with the client."""
     import dask
 
-    # Dask gives up a worker that is not there a while after it was lost. It may be restarting for
-    # the second time, and nobody would start another one.
-    with dask.config.set({"distributed.deploy.lost-worker-timeout": "1 day"}):
+    settings = {
+        # Dask gives up a worker that is not there a while after it was lost. It may be restarting
+        # for the second time, and nobody would start another one.
+        "distributed.deploy.lost-worker-timeout": "1 day",
+        # Its HTTP servers ask nobody who they are.
+        "distributed.scheduler.http.routes": [],
+        "distributed.worker.http.routes": [],
+        "distributed.nanny.http.routes": [],
+    }
+    with dask.config.set(settings):
         yield from _restarting(workers)
 
 
 def _restarting(workers: int | None) -> Iterator[Client]:
     from distributed import Client, LocalCluster
+    from distributed.security import Security
 
     try:
         cluster = LocalCluster(
             n_workers=workers or len(os.sched_getaffinity(0)),
             threads_per_worker=1,
             processes=True,
+            host="127.0.0.1",
+            protocol="tls://",
+            security=Security.temporary(),
             dashboard_address="127.0.0.1:0",
             silence_logs=logging.CRITICAL,
             preload=["contigua.sweeps.local_worker"],
@@ -127,13 +142,38 @@ def _restarting(workers: int | None) -> Iterator[Client]:
             raise
 
 
+def warning(scheduler: str | None) -> str | None:
+    """Say what is wrong with a scheduler that anybody can talk to; ``None`` where nothing is.
+
+    Examples
+    --------
+    >>> warning("tls://host:8786") is None, "not authenticated" in warning("tcp://host:8786")
+    (True, True)
+    """
+    if scheduler is None or scheduler.partition("://")[0] in ("tls", "inproc"):
+        return None
+    return (
+        f"warning: {scheduler} is not authenticated: whoever reaches it or its workers runs code as "
+        "their user and as you; use tls:// (docs/how-to/sweeps.md)"
+    )
+
+
 def _found(scheduler: str) -> Iterator[Client]:
     """Connect to a scheduler that is there."""
     from distributed import Client
+    from distributed.security import Security
 
+    # The files that DASK_DISTRIBUTED__COMM__TLS__* or a configuration file of Dask's name.
+    security = Security()
+    if scheduler.startswith("tls:") and not (security.tls_ca_file and security.tls_client_cert):
+        raise SweepError(
+            f"{scheduler} needs credentials: set DASK_DISTRIBUTED__COMM__TLS__CA_FILE, "
+            "DASK_DISTRIBUTED__COMM__TLS__CLIENT__CERT and DASK_DISTRIBUTED__COMM__TLS__CLIENT__KEY "
+            "(docs/how-to/sweeps.md)"
+        )
     try:
-        client = Client(scheduler, timeout=PATIENCE, set_as_default=False)
-    except (OSError, TimeoutError, ValueError) as error:
+        client = Client(scheduler, timeout=PATIENCE, set_as_default=False, security=security)
+    except (OSError, TimeoutError, ValueError, RuntimeError) as error:
         raise SweepError(
             f"no Dask scheduler answers at {scheduler}; start one with `dask scheduler`, "
             "and workers with `dask worker ADDRESS`"

@@ -14,7 +14,7 @@ from contigua import _engine
 from contigua.configs import file_digest
 from contigua.errors import ContiguaError
 from contigua.files import write_whole
-from contigua.sweeps.cluster import outcomes_of
+from contigua.sweeps.cluster import outcomes_of, warning
 from contigua.sweeps.spec import Plan, Planned, make_plan
 from contigua.sweeps.store import Record, Store
 from contigua.sweeps.tasks import TOKEN, Outcome, Task
@@ -71,7 +71,7 @@ class Options:
     Attributes
     ----------
     scheduler
-        Address of a Dask scheduler, such as ``tcp://host:8786``; by default workers are started
+        Address of a Dask scheduler, such as ``tls://host:8786``; by default workers are started
         here.
     workers
         How many are started here; by default one for each processor. With 0 everything runs in this
@@ -349,6 +349,8 @@ class _Sweep(_Folder):
         shown = time.monotonic()
         pause = VIEW_SECONDS
         tasks = self._tasks(waiting)
+        if (said := warning(self.options.scheduler)) is not None:
+            self.listener.said(said)
         with outcomes_of(tasks, self.options.scheduler, self.options.workers) as outcomes:
             for task, outcome in outcomes:
                 record = self._keep(task, outcome)

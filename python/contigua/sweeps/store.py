@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from contigua import __version__, columns
 from contigua.errors import ContiguaError
-from contigua.files import FileError, replacing, write_whole
+from contigua.files import FileError, write_whole, writing
 from contigua.results import Report, Results, summary_type
 
 if TYPE_CHECKING:
@@ -305,9 +305,12 @@ class Store:
     def _write(self, table: pa.Table) -> None:
         import pyarrow.parquet as pq
 
-        with replacing(self.view) as temporary:
+        try:
             self.view.parent.mkdir(exist_ok=True)
-            pq.write_table(table, temporary, compression="zstd", row_group_size=4096)
+        except OSError as error:
+            raise FileError(f"{self.view.parent}: {error.strerror}") from error
+        with writing(self.view) as file:
+            pq.write_table(table, file, compression="zstd", row_group_size=4096)
 
 
 def _modified(file: Path) -> int:

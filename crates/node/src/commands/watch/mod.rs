@@ -21,7 +21,7 @@ use std::io::{self, Write};
 
 use crate::http::{self, Answer};
 use crate::metrics::Metrics;
-use crate::output::Output;
+use crate::output::{Output, complain};
 use figures::{Summaries, add_scan};
 
 /// Whoever asks again within this time gets the same text: reading `/proc` is work.
@@ -90,7 +90,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let memory = system.zones()?.iter().map(|zone| zone.present).sum::<u64>() * 4096;
     if arguments.scan_interval > 0 {
         if let Err(error) = system.page_files() {
-            eprintln!("contigua-node: frames are not scanned: {error}");
+            complain(format_args!("frames are not scanned: {error}"));
         } else {
             let chunks = (memory / CHUNK_BYTES).max(1);
             let pace = Pace {
@@ -118,7 +118,7 @@ fn scan_again_and_again(system: &System, pace: Pace, every: Duration, last: &Las
     loop {
         let started = Instant::now();
         if let Err(error) = scan(system, pace, last) {
-            eprintln!("contigua-node: {error:#}");
+            complain(format_args!("{error:#}"));
         }
         thread::sleep(every.saturating_sub(started.elapsed()));
     }
@@ -165,10 +165,10 @@ fn serve(system: &System, arguments: &Arguments, last: &Last) -> anyhow::Result<
             .to_string_lossy()
             .into_owned(),
     );
-    eprintln!(
-        "contigua-node: serving http://{}/metrics",
+    complain(format_args!(
+        "serving http://{}/metrics",
         listener.local_addr()?
-    );
+    ));
     let mut known: Option<(Instant, Answer)> = None;
     let limits = http::Limits::default();
     http::serve(&listener, &limits, &hosts, &mut |path: &str| match path {
