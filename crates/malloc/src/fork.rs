@@ -23,7 +23,7 @@ fn each_lock(mut visit: impl FnMut(&'static Lock)) {
     for class in 0..COUNT {
         visit(central::lock(class));
     }
-    visit(pages::lock());
+    pages::locks().into_iter().for_each(&mut visit);
     visit(system::lock());
     visit(span::lock());
 }

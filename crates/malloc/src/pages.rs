@@ -1,4 +1,8 @@
 //! The page heap behind one lock, and the clock that makes it give memory back.
+//!
+//! Giving memory back takes the kernel microseconds to milliseconds, for which no allocation waits: the
+//! heap names a huge page under its lock, the system calls are made without it, and the heap notes what
+//! came of them. One thread does so at a time ([`RELEASING`]).
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -14,6 +18,9 @@ const PERIOD_NANOSECONDS: u64 = 1_000_000_000;
 
 static HEAP: Guarded<PageHeap<System>> =
     Guarded::new(PageHeap::new(System::new(), Config::DEFAULT));
+/// Held by who gives memory back, before the heap's lock. Memory that is on its way is nobody's: a
+/// request that would fail waits for it, and so does a fork.
+static RELEASING: Guarded<()> = Guarded::new(());
 static LAST_PERIOD: AtomicU64 = AtomicU64::new(0);
 static AMORTISED: AtomicBool = AtomicBool::new(true);
 
@@ -25,9 +32,9 @@ pub struct Pages {
     pub zeroed: bool,
 }
 
-/// The lock, for the fork handlers.
-pub fn lock() -> &'static Lock {
-    &HEAP.lock
+/// The locks, for the fork handlers, the outer one first.
+pub fn locks() -> [&'static Lock; 2] {
+    [&RELEASING.lock, &HEAP.lock]
 }
 
 /// Use `config` from now on. Before the first allocation only.
@@ -50,6 +57,7 @@ pub fn allocate(count: usize, align: usize) -> Option<Pages> {
     } else {
         // What is cached may be all that there is.
         crate::front::drain();
+        let _nothing_leaves = RELEASING.lock();
         HEAP.lock().allocate(count, align)?
     };
     sanitizer::allocated(found.span.address, || count as usize * PAGE_BYTES);
@@ -120,7 +128,7 @@ pub fn periodic() -> bool {
             .compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed)
             .is_ok();
     if due {
-        HEAP.lock().periodic();
+        release_periodically();
         system::collapse_early();
         crate::telemetry::update();
     }
@@ -129,7 +137,88 @@ pub fn periodic() -> bool {
 
 /// Give back at least `bytes` now, or all that is free; how much it was.
 pub fn release(bytes: usize) -> usize {
-    HEAP.lock().release(bytes)
+    release_through(system::release, bytes)
+}
+
+/// The same through `release`, which gets addresses and lengths and says whether they went.
+pub fn release_through(release: impl Fn(usize, usize) -> bool, bytes: usize) -> usize {
+    let _one = RELEASING.lock();
+    let wanted = bytes.div_ceil(PAGE_BYTES) as u64;
+    let whole = release_whole(&release, wanted, u64::MAX);
+    let partial = release_parts(&release, wanted.saturating_sub(whole));
+    (whole + partial) as usize * PAGE_BYTES
+}
+
+fn release_periodically() {
+    // Somebody else is at it, and gives back what he was asked for.
+    let Some(_one) = RELEASING.try_lock() else {
+        return;
+    };
+    let plan = HEAP.lock().begin_periodic();
+    let Some(plan) = plan else {
+        return;
+    };
+    let whole = release_whole(&system::release, plan.whole, plan.whole_most);
+    let partial = release_parts(&system::release, plan.partial);
+    let _ = HEAP.lock().end_periodic(&plan, whole, partial);
+    collapse();
+}
+
+/// Give back whole free huge pages until `least` heap pages are reached, but no more than `most`; how
+/// many it were.
+fn release_whole(release: &impl Fn(usize, usize) -> bool, least: u64, most: u64) -> u64 {
+    let mut done = 0;
+    while done < least {
+        let leaving = HEAP.lock().begin_whole(most - done);
+        let step = if let Some(mut leaving) = leaving {
+            leaving.give(release);
+            HEAP.lock().end_release(leaving)
+        } else {
+            // Those of regions, one by one.
+            HEAP.lock().release_whole_pages(1, most - done)
+        };
+        if step == 0 {
+            break;
+        }
+        done += step;
+    }
+    done
+}
+
+/// Give back `most` free heap pages of partly used huge pages, or all there are; how many it were.
+fn release_parts(release: &impl Fn(usize, usize) -> bool, most: u64) -> u64 {
+    let mut done = 0;
+    while done < most {
+        let leaving = HEAP.lock().begin_part(most - done);
+        let Some(mut leaving) = leaving else {
+            break;
+        };
+        leaving.give(release);
+        let step = HEAP.lock().end_release(leaving);
+        if step == 0 {
+            // The system does not take these; the heap goes through all others.
+            let rest = usize::try_from(most - done).unwrap_or(usize::MAX);
+            let released = HEAP.lock().release(rest.saturating_mul(PAGE_BYTES));
+            return done + (released / PAGE_BYTES) as u64;
+        }
+        done += step;
+    }
+    done
+}
+
+/// Have broken huge pages made whole whose memory is all there.
+fn collapse() {
+    let mut first = None;
+    for _ in 0..Config::DEFAULT.collapses {
+        let next = HEAP.lock().begin_collapse();
+        let Some(address) = next.filter(|&address| first != Some(address)) else {
+            break;
+        };
+        first = first.or(next);
+        if system::collapse(address) {
+            HEAP.lock().end_collapse(address);
+        }
+    }
 }
 
 /// Set the soft and the hard limit.

@@ -42,19 +42,30 @@ fn advise(address: usize, bytes: usize, advice: libc::c_int) {
     unsafe { libc::madvise(address as *mut libc::c_void, bytes, advice) };
 }
 
-/// The kernel's number, which not every C library's header has (musl's has not).
-const MADV_COLLAPSE: libc::c_int = 25;
-
 /// Make the early huge pages huge, if the heap has outgrown them. Once.
 pub fn collapse_early() {
     if !OUTGROWN.swap(false, Ordering::Relaxed) {
         return;
     }
-    let early = EARLY.lock();
-    for &address in &early.addresses[..early.count] {
+    // They do not change any more, and the kernel takes its time: not under the lock.
+    let (addresses, count) = {
+        let early = EARLY.lock();
+        (early.addresses, early.count)
+    };
+    for &address in &addresses[..count] {
         // A page that was given back meanwhile is left alone by the kernel: it has no memory.
-        advise(address, HUGE_BYTES, MADV_COLLAPSE);
+        collapse(address);
     }
+}
+
+/// Give memory of the heap back that nobody uses; whether it went.
+pub fn release(address: usize, bytes: usize) -> bool {
+    System::new().release(address, bytes)
+}
+
+/// Make 2 MB of the heap one huge page; whether they are.
+pub fn collapse(address: usize) -> bool {
+    System::new().collapse(address)
 }
 
 /// The running system.

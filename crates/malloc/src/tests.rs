@@ -5,14 +5,17 @@
 //! What threads hand over carries a plain word that says who owns it. No lock of the tests orders
 //! these words: only the allocator's own hand-over does.
 
+use std::cell::RefCell;
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
 use std::vec::Vec;
 
+use contigua_pageheap::HUGE_BYTES;
+
 use crate::classes::{CLASSES, MAX_BATCH, class_of};
 use crate::lock::Guarded;
-use crate::{central, front, heap, pagemap, setup, transfer};
+use crate::{central, front, heap, pagemap, pages, setup, system, transfer};
 
 /// Steps of a thread: Miri is some thousand times slower.
 const STEPS: usize = if cfg!(miri) { 10 } else { 3000 };
@@ -188,6 +191,45 @@ fn are_figures_counted_without_the_locks_of_classes() {
     central::lock(class).unhold();
     transfer::lock(class).unhold();
     assert_eq!(counted, Ok(outside(class).0));
+}
+
+#[test]
+fn does_nobody_wait_for_memory_that_goes_back() {
+    setup::ensure();
+    let (send, receive) = mpsc::channel();
+    thread::spawn(move || {
+        // One in whole huge pages, one in parts of them.
+        let large = heap::allocate(16 << 20);
+        let small: Vec<_> = (0..40).map(|_| heap::allocate(300_000)).collect();
+        for &memory in small.iter().step_by(2).chain([&large]) {
+            // SAFETY: allocated above, and used by nobody.
+            unsafe { heap::free(memory) };
+        }
+        let mut lengths = Vec::new();
+        let given = RefCell::new(&mut lengths);
+        pages::release_through(
+            |address, bytes| {
+                // Takes the page heap's lock.
+                assert!(pages::statistics().mapped > 0);
+                given.borrow_mut().push(bytes);
+                system::release(address, bytes)
+            },
+            32 << 20,
+        );
+        for memory in small.into_iter().skip(1).step_by(2) {
+            // SAFETY: as above.
+            unsafe { heap::free(memory) };
+        }
+        send.send(lengths)
+    });
+    let lengths = receive
+        .recv_timeout(core::time::Duration::from_secs(20))
+        .expect("no lock is held");
+    assert!(lengths.contains(&HUGE_BYTES), "{lengths:?}");
+    assert!(
+        lengths.iter().any(|&bytes| bytes < HUGE_BYTES),
+        "{lengths:?}"
+    );
 }
 
 #[test]

@@ -53,6 +53,8 @@ pub(crate) enum State {
     Large,
     /// Part of a region.
     Region,
+    /// Free, and on its way back to the system.
+    Leaving,
 }
 
 /// What is known of one huge page. Two cache lines.

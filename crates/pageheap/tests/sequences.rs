@@ -3,7 +3,9 @@
 mod common;
 
 use common::{MB, MB_PAGES, SECOND, TestOs, World};
-use contigua_pageheap::{Config, HUGE_BYTES, HUGE_PAGES, PAGE_BYTES, PageHeap, Primary, Span};
+use contigua_pageheap::{
+    Config, HUGE_BYTES, HUGE_PAGES, Leaving, Os, PAGE_BYTES, PageHeap, Primary, Span,
+};
 use proptest::prelude::*;
 use std::rc::Rc;
 
@@ -324,6 +326,38 @@ proptest! {
         world.largest_reservation.set(largest * HUGE_BYTES);
         let config = Config { region_slack: 0, release_rate: 10 << 20, ..Config::DEFAULT };
         run(&world, config, &operations)?;
+    }
+
+    #[test]
+    fn memory_on_its_way_back_is_nobodys(operations in operations(), refuses: bool) {
+        let world = World::new();
+        let mut model = Model::new(&world, Config { region_slack: 4 << 20, ..Config::DEFAULT });
+        let mut leaving: Option<Leaving> = None;
+        for operation in operations.iter().chain([&Operation::Periodic]) {
+            match *operation {
+                Operation::Release(bytes) if leaving.is_none() => {
+                    let pages = (bytes / PAGE_BYTES) as u64;
+                    let whole = (bytes % 2 == 0).then(|| model.heap.begin_whole(u64::MAX));
+                    leaving = whole.flatten().or_else(|| model.heap.begin_part(pages));
+                    prop_assert_eq!(model.heap.validate(), Ok(()));
+                }
+                Operation::Periodic => {
+                    if let Some(mut leaving) = leaving.take() {
+                        let mut os = TestOs::new(&world);
+                        leaving.give(|address, bytes| !refuses && os.release(address, bytes));
+                        let before = model.heap.statistics();
+                        let pages = model.heap.end_release(leaving);
+                        let after = model.heap.statistics();
+                        prop_assert_eq!(before.mapped - after.mapped, pages * PAGE_BYTES as u64);
+                        prop_assert_eq!(pages == 0, refuses);
+                        prop_assert_eq!(model.heap.validate(), Ok(()));
+                        model.history.push((world.now.get(), after.used, after.mapped));
+                    }
+                }
+                Operation::Release(_) | Operation::Limits(..) | Operation::Policy(..) => {}
+                _ => model.apply(operation)?,
+            }
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The heap: what its parts have in common, and what users call.
 
+mod leave;
 mod place;
 mod regions;
 mod release;
@@ -16,7 +17,9 @@ use crate::slab::Directory;
 use crate::statistics::{Epoch, Released, Statistics};
 use crate::{Allocated, HUGE_BYTES, HUGE_PAGES, PAGE_BYTES, Span};
 use core::ops::Range;
+pub use leave::Leaving;
 use regions::Regions;
+pub use release::Plan;
 
 /// Why a request cannot be served as things are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +35,10 @@ enum Refusal {
 /// The heap's sums, in heap pages unless stated otherwise.
 #[derive(Clone, Copy)]
 struct Counts {
+    /// With what is leaving.
     used: u64,
+    /// Free parts of huge pages that are on their way back to the system.
+    leaving: u64,
     mapped: u64,
     reserved: u64,
     /// Mapped, in whole free huge pages of the cache.
@@ -61,6 +67,7 @@ struct Counts {
 impl Counts {
     const ZERO: Self = Self {
         used: 0,
+        leaving: 0,
         mapped: 0,
         reserved: 0,
         cached: 0,
@@ -327,10 +334,11 @@ impl<O: Os> PageHeap<O> {
         let counts = &self.counts;
         let now = if self.ready { self.os.now() } else { 0 };
         let skipped = self.accuracy.skipped;
+        let used = counts.used - counts.leaving;
         Statistics {
-            used: counts.used * PAGE,
+            used: used * PAGE,
             mapped: counts.mapped * PAGE,
-            free_mapped: (counts.mapped - counts.used) * PAGE,
+            free_mapped: (counts.mapped - used) * PAGE,
             unmapped: (counts.reserved - counts.mapped) * PAGE,
             reserved: counts.reserved * PAGE,
             cached: (counts.cached + counts.region_whole) * PAGE,
@@ -430,11 +438,12 @@ impl<O: Os> PageHeap<O> {
     #[inline]
     fn note(&mut self) {
         let counts = &mut self.counts;
-        counts.peak_used = counts.peak_used.max(counts.used);
+        let used = counts.used - counts.leaving;
+        counts.peak_used = counts.peak_used.max(used);
         counts.peak_mapped = counts.peak_mapped.max(counts.mapped);
         let level = Level {
-            used: counts.used,
-            free: counts.mapped - counts.used,
+            used,
+            free: counts.mapped - used,
         };
         if !self.ready {
             return;

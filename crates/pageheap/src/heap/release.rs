@@ -41,6 +41,21 @@ impl Survey {
     }
 }
 
+/// What a periodic release is to give back.
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub struct Plan {
+    /// Heap pages of whole free huge pages: at least, and at most.
+    pub whole: u64,
+    /// See `whole`.
+    pub whole_most: u64,
+    /// Heap pages of partly used huge pages.
+    pub partial: u64,
+    requested: u64,
+    withheld: u64,
+    now: u64,
+}
+
 /// Which partly used huge pages a pass breaks.
 #[derive(Clone, Copy)]
 enum Which {
@@ -52,13 +67,34 @@ enum Which {
 impl<O: Os> PageHeap<O> {
     /// The periodic release: rate, policy, accuracy, repair.
     pub(super) fn release_periodically(&mut self) -> Released {
+        let Some(plan) = self.begin_periodic() else {
+            return Released::default();
+        };
+        let whole = self.release_whole_pages(plan.whole, plan.whole_most);
+        let partial = if plan.partial > 0 {
+            let survey = self.survey();
+            self.subrelease(&survey, plan.partial)
+        } else {
+            0
+        };
+        let mut released = self.end_periodic(&plan, whole, partial);
+        released.collapsed = self.collapse();
+        released
+    }
+
+    /// Decides what [`periodic`](Self::periodic) would give back now, for callers that do so in steps
+    /// ([`Leaving`](super::Leaving)). Nothing if it is too early.
+    pub fn begin_periodic(&mut self) -> Option<Plan> {
+        if !self.ready {
+            return None;
+        }
         self.keep_soft_limit();
         let now = self.os.now();
         let elapsed = now.saturating_sub(self.last_periodic).min(LONGEST_PAUSE);
         let scaled = u128::from(self.config.release_rate) * u128::from(elapsed);
         let allowed = u64::try_from(scaled / u128::from(SECOND)).unwrap_or(u64::MAX);
         if elapsed < SECOND && allowed < PAGE_BYTES as u64 {
-            return Released::default();
+            return None;
         }
         self.last_periodic = now;
         let requested = allowed.saturating_sub(self.debt);
@@ -75,22 +111,28 @@ impl<O: Os> PageHeap<O> {
             peak: peak(interval),
             cache_peak: peak(cache_interval),
         };
-        let mut survey = None;
         if situation.requested > situation.whole {
-            let found = self.survey();
-            situation.partial = found.total();
-            survey = Some(found);
+            situation.partial = self.survey().total();
         }
         let verdict = decide(&situation);
-        let whole = self.release_whole_pages(verdict.whole, verdict.whole_most);
-        let partial = match survey {
-            Some(survey) if verdict.partial > 0 => self.subrelease(&survey, verdict.partial),
-            _ => 0,
-        };
+        Some(Plan {
+            whole: verdict.whole,
+            whole_most: verdict.whole_most,
+            partial: verdict.partial,
+            requested,
+            withheld: verdict.withheld,
+            now,
+        })
+    }
+
+    /// Notes how many heap pages, of whole and of partly used huge pages, went as planned.
+    pub fn end_periodic(&mut self, plan: &Plan, whole: u64, partial: u64) -> Released {
+        let (now, requested) = (plan.now, plan.requested);
+        let interval = self.config.interval;
         self.debt += ((whole + partial) * PAGE).saturating_sub(requested);
 
         let top = self.accuracy.top(self.counts.mapped);
-        let withheld = verdict.withheld.min(top.saturating_sub(self.counts.used));
+        let withheld = plan.withheld.min(top.saturating_sub(self.counts.used));
         let until = self.series.number(now) + interval.div_ceil(self.series.epoch()) + 1;
         self.accuracy.withhold(withheld, self.counts.mapped, until);
         Released {
@@ -98,7 +140,7 @@ impl<O: Os> PageHeap<O> {
             whole: whole * PAGE,
             subreleased: partial * PAGE,
             withheld: withheld * PAGE,
-            collapsed: self.collapse(),
+            collapsed: 0,
         }
     }
 
@@ -144,7 +186,7 @@ impl<O: Os> PageHeap<O> {
 
     /// Gives back whole free huge pages until `least` heap pages are reached, but no more than
     /// `most`: broken ones first, since nothing is lost with them, then those free for longest.
-    fn release_whole_pages(&mut self, least: u64, most: u64) -> u64 {
+    pub fn release_whole_pages(&mut self, least: u64, most: u64) -> u64 {
         let mut done = 0;
         while done < least {
             let releasable = |huge: &Huge| !self.is_pinned(self.directory.address(*huge));
@@ -186,7 +228,7 @@ impl<O: Os> PageHeap<O> {
     }
 
     /// Huge pages that are in use and have free pages with memory that can be given back.
-    fn partly_used(&self) -> impl Iterator<Item = Huge> {
+    pub(super) fn partly_used(&self) -> impl Iterator<Item = Huge> {
         (0..self.directory.order().len() * SLAB_HUGE)
             .filter_map(|number| self.partly_used_at(number))
     }
@@ -235,7 +277,6 @@ impl<O: Os> PageHeap<O> {
 
     /// Gives back up to `most` free pages of one huge page.
     fn release_part(&mut self, huge: Huge, most: u32) -> u64 {
-        let zeroes = self.os.release_zeroes();
         let mut done = Bits::NONE;
         let mut left = most;
         for (from, to) in self.directory.record(huge).free_mapped().runs() {
@@ -247,10 +288,23 @@ impl<O: Os> PageHeap<O> {
             left -= to - from;
             done = done.or(Bits::range(from, to));
         }
+        self.note_part(huge, done)
+    }
+
+    /// Notes that free pages of a huge page were given back. How many.
+    pub(super) fn note_part(&mut self, huge: Huge, done: Bits) -> u64 {
         let pages = done.count();
         if pages == 0 {
             return 0;
         }
+        // The last page that was in use may have been freed meanwhile.
+        let state = self.directory.state(huge);
+        if state == State::Cached {
+            self.uncache(huge);
+        } else if state == State::Region && self.directory.used(huge) == 0 {
+            self.counts.region_whole -= u64::from(pages);
+        }
+        let zeroes = self.os.release_zeroes();
         if !self.directory.is_broken(huge) {
             self.directory.set_broken(huge, true);
             self.counts.broken_huge += 1;
@@ -269,8 +323,10 @@ impl<O: Os> PageHeap<O> {
         self.directory.slab_mut(huge.slab()).released[huge.place()] += pages as u16;
         self.counts.mapped -= u64::from(pages);
         self.counts.released_broken += u64::from(pages);
-        if self.directory.state(huge) == State::Filler {
-            self.lists.update(&mut self.directory, huge);
+        match state {
+            State::Filler => self.lists.update(&mut self.directory, huge),
+            State::Cached => self.cache(huge),
+            _ => {}
         }
         u64::from(pages)
     }
@@ -279,29 +335,45 @@ impl<O: Os> PageHeap<O> {
     /// no memory. How many became whole.
     fn collapse(&mut self) -> u32 {
         let mut whole = 0;
-        let mut attempts = 0;
-        let total = self.directory.order().len() * SLAB_HUGE;
-        let mut visited = 0;
-        while self.counts.broken_huge > 0 && attempts < self.config.collapses && visited < total {
-            self.collapse_cursor = (self.collapse_cursor + 1) % total;
-            visited += 1;
-            let number = self.collapse_cursor;
-            let huge = Huge::new(number / SLAB_HUGE, number % SLAB_HUGE);
-            let in_use = self.directory.used(huge) > 0 && self.directory.released(huge) == 0;
-            if !in_use || !self.directory.is_broken(huge) {
-                continue;
-            }
-            attempts += 1;
+        let mut first = None;
+        for _ in 0..self.config.collapses {
+            let Some(huge) = self.next_to_collapse().filter(|huge| first != Some(*huge)) else {
+                break;
+            };
+            first = first.or(Some(huge));
             if self.os.collapse(self.directory.address(huge)) {
                 whole += 1;
-                self.mend(huge);
-                self.counts.collapsed_total += 1;
-                if self.directory.state(huge) == State::Filler {
-                    self.counts.filler_used_intact += u64::from(self.directory.used(huge));
-                    self.lists.update(&mut self.directory, huge);
-                }
+                self.note_collapse(huge);
             }
         }
         whole
+    }
+
+    /// The next huge page, round and round, that is broken, in use and has all its memory.
+    pub(super) fn next_to_collapse(&mut self) -> Option<Huge> {
+        let total = self.directory.order().len() * SLAB_HUGE;
+        if self.counts.broken_huge == 0 {
+            return None;
+        }
+        for _ in 0..total {
+            self.collapse_cursor = (self.collapse_cursor + 1) % total;
+            let number = self.collapse_cursor;
+            let huge = Huge::new(number / SLAB_HUGE, number % SLAB_HUGE);
+            let in_use = self.directory.used(huge) > 0 && self.directory.released(huge) == 0;
+            if in_use && self.directory.is_broken(huge) {
+                return Some(huge);
+            }
+        }
+        None
+    }
+
+    /// Notes that the system made a huge page whole.
+    pub(super) fn note_collapse(&mut self, huge: Huge) {
+        self.mend(huge);
+        self.counts.collapsed_total += 1;
+        if self.directory.state(huge) == State::Filler {
+            self.counts.filler_used_intact += u64::from(self.directory.used(huge));
+            self.lists.update(&mut self.directory, huge);
+        }
     }
 }

@@ -164,6 +164,12 @@ impl<O: Os> PageHeap<O> {
         if self.is_pinned(address) || !self.os.release(address, HUGE_BYTES) {
             return 0;
         }
+        self.note_whole(huge)
+    }
+
+    /// Notes that a huge page of the cache or of a region has no memory any more. How many heap pages
+    /// went.
+    pub(super) fn note_whole(&mut self, huge: Huge) -> u64 {
         let mapped = u64::from(HUGE_PAGES - self.directory.released(huge));
         if self.directory.state(huge) == State::Cached {
             self.uncache(huge);
