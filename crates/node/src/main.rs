@@ -26,7 +26,9 @@ fn main() -> ExitCode {
         // Whoever read our output has seen enough, as `| head` does.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("contigua-node: {error:#}");
+            // It may quote what others wrote.
+            let said = format!("contigua-node: {error:#}");
+            eprintln!("{}", contigua_input::printable_lines(&said));
             ExitCode::FAILURE
         }
     }

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 from contigua import __version__, columns
 from contigua.errors import ContiguaError
 from contigua.files import FileError, replacing, write_whole
+from contigua.reading import MOST_RESULTS, ReadError, read_text
 from contigua.results import Report, Results, summary_type
 
 if TYPE_CHECKING:
@@ -342,12 +343,9 @@ def read_results(path: str | Path) -> Results:
     if path.is_dir():
         return Store(path).results()
     try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "no text"
-        raise FileError(
-            f"{path}: {why}; give a sweep's folder or a file of `run --json`"
-        ) from error
+        text = read_text(path, MOST_RESULTS)
+    except ReadError as error:
+        raise FileError(f"{error}; give a sweep's folder or a file of `run --json`") from error
     try:
         return Results.from_json(text)
     except ContiguaError as error:
