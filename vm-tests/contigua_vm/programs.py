@@ -53,7 +53,7 @@ def node_binary() -> Path:
     released = CHECKOUT / "target" / TARGET / "release" / "contigua-node"
     if released.exists() and released.stat().st_mtime >= _last_change():
         return released
-    command = ["cargo", "build", "--quiet", "--profile", "guest", "-p", "contigua-node"]
+    command = ["cargo", "build", "--locked", "--quiet", "--profile", "guest", "-p", "contigua-node"]
     command += ["--target", TARGET]
     try:
         done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True)
