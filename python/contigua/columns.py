@@ -84,5 +84,8 @@ def table(rows: Sequence[Mapping[str, Any]], known: Mapping[str, Kind]) -> pa.Ta
         kind = known.get(name) or kind_of(values)
         if kind == "text":
             values = [as_text(value) for value in values]
+        elif kind == "real":
+            # Arrow refuses integers that a real number has to round.
+            values = [None if value is None else float(value) for value in values]
         arrays[name] = pa.array(values, types[kind])
     return pa.table(arrays)

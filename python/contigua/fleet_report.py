@@ -106,7 +106,8 @@ def row(snapshot: Snapshot) -> Row:
                 raise ValueError(f"{key} is {value}")
             if isinstance(value, float) and not 0 <= value < math.inf:
                 raise ValueError(f"{key} is {value}")
-        if not isinstance(values["pins_held"], int | None):
+        pins = values["pins_held"]
+        if isinstance(pins, bool) or not isinstance(pins, int | None):
             raise ValueError("pins_held is no number")
     except (KeyError, TypeError, ValueError, ArithmeticError) as error:
         raise SnapshotError(Problem.DAMAGED, f"its report lacks a figure: {error!r}") from error
