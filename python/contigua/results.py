@@ -34,7 +34,8 @@ MOVES = (
 
 
 #: Columns of ``Report.summary`` that are not counts, by type; counts are integers.
-TEXTS = {"design", "machine", "age", "holes", "malloc"}
+TEXTS = {"design", "machine", "age", "holes", "malloc", "ended"}
+FLAGS = {"complete"}
 REALS = {
     "ipc",
     "memory_share",
@@ -64,6 +65,8 @@ def summary_type(column: str) -> columns.Kind:
     """
     if column in TEXTS:
         return "text"
+    if column in FLAGS:
+        return "flag"
     return "real" if column in REALS or column.endswith(REAL_ENDS) else "count"
 
 
@@ -106,7 +109,8 @@ class Report:
             instructions, ``walk_share`` is the share of cycles spent on page walks (0 to 1),
             ``memory_share`` of those spent on waiting beyond the first-level caches,
             ``*_mib`` are sizes in units of 2**20 bytes. Times are ``None`` when only translation
-            was simulated.
+            was simulated. ``complete`` is ``False`` after an interrupt; ``ended`` is what ended the
+            run: ``"program"``, ``"instructions"``, ``"time"`` or ``"interrupted"``.
         """
         r = self.values
         instructions = r["executed"]["instructions"]
@@ -131,6 +135,8 @@ class Report:
             "age": r["config"]["age"],
             "holes": r["config"]["holes"] or "none",
             "malloc": r["config"]["allocator"],
+            "complete": r.get("complete"),
+            "ended": r.get("ended"),
             "instructions": instructions,
             "cycles": time["cycles"] if time else None,
             "ipc": time["ipc"] if time else None,
@@ -198,7 +204,7 @@ class Results(Sequence[Report]):
     reports
         One for each design, in the order in which they were asked for.
     exit_code
-        The program's own exit status; 0 for a trace.
+        The program's own exit status; 0 for a trace; 130 after an interrupt.
     axes
         For a sweep: what each report's point is, by the names of the sweep's axes. Empty otherwise.
     """

@@ -10,6 +10,7 @@ from pathlib import Path
 from contigua import _engine
 from contigua.allocators import AllocatorError, Preload, preload
 from contigua.configs import Age, Trace
+from contigua.files import FileError, is_stream
 from contigua.presets import Preset
 from contigua.presets import designs as design_presets
 from contigua.presets import machines as machine_presets
@@ -160,6 +161,23 @@ class RunOptions:
         return found
 
 
+class OutputsError(FileError):
+    """A recording or a timeline could not be written.
+
+    Attributes
+    ----------
+    results
+        What ran; nothing of it is lost.
+    failures
+        Why, for each such output.
+    """
+
+    def __init__(self, failures: Sequence[str], results: Results) -> None:
+        super().__init__("; ".join(failures))
+        self.failures = list(failures)
+        self.results = results
+
+
 def timeline_file(file: Path, values: Sequence[str]) -> Path:
     """Put what a configuration is known by before a file's ending.
 
@@ -168,6 +186,8 @@ def timeline_file(file: Path, values: Sequence[str]) -> Path:
     >>> timeline_file(Path("out/line.json"), ["scattered:3", "linux-4k"])
     PosixPath('out/line.scattered-3.linux-4k.json')
     """
+    if is_stream(file):
+        return file
     known = ".".join(re.sub(r"[^\w.-]+", "-", value).strip("-") for value in values)
     return file.with_name(f"{file.stem}.{known}{file.suffix}")
 
@@ -199,7 +219,8 @@ def run(
     Returns
     -------
     Results
-        One report for each age, scenario of holes and design, and the program's exit status.
+        One report for each age, scenario of holes and design, and the program's exit status. After
+        an interrupt the reports say so (``complete``, ``ended``), and the status is 130.
 
     Raises
     ------
@@ -209,6 +230,8 @@ def run(
         When the allocator does not exist, or there is no program to give it to.
     EngineError
         When the program cannot be run or simulated; the message says what to do.
+    OutputsError
+        When the recording or a timeline could not be written; it has the results.
 
     Examples
     --------
@@ -226,7 +249,7 @@ def run(
     if isinstance(trace, Trace):
         options, trace = replace(options, trace_format=trace.format), trace.path
     specs = options.specs(designs)
-    reports, exit_code = _engine.run(
+    reports, exit_code, failures = _engine.run(
         specs,
         command=list(command) if command is not None else None,
         trace=trace,
@@ -238,4 +261,7 @@ def run(
         clock=before.clock,
         progress=progress,
     )
-    return Results(tuple(map(Report, reports)), exit_code)
+    results = Results(tuple(map(Report, reports)), exit_code)
+    if failures:
+        raise OutputsError(failures, results)
+    return results

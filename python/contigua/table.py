@@ -99,7 +99,9 @@ def heads_of(summaries: list[dict[str, Any]]) -> list[str]:
     """Say, in lines, what each column of a table is."""
     holes = any(summary["holes"] != "none" for summary in summaries)
     return [
-        f"{summary['design']}\n{summary['age']}" + (f"\n{summary['holes']}" if holes else "")
+        f"{summary['design']}\n{summary['age']}"
+        + (f"\n{summary['holes']}" if holes else "")
+        + ("\ninterrupted" if summary["complete"] is False else "")
         for summary in summaries
     ]
 

@@ -1,8 +1,7 @@
 """Text of others on a terminal: names of programs, files, hosts and designs.
 
 Such text may hold sequences that a terminal obeys, halves of characters that cannot be written, and
-brackets that Rich takes for its markup. :func:`printable` writes out the first two; cells of
-:class:`Table` are plain text.
+brackets that Rich takes for its markup. Cells of :class:`Table` are plain text.
 """
 
 from __future__ import annotations
@@ -12,28 +11,7 @@ from typing import Any
 import rich.table
 from rich.text import Text
 
-
-def printable(text: str, keep: str = "") -> str:
-    r"""Return text without characters that cannot be seen or that terminals obey.
-
-    Parameters
-    ----------
-    text
-        What somebody else wrote.
-    keep
-        Such characters that stay, such as line ends of a message.
-
-    Examples
-    --------
-    >>> print(printable("a\x1b[2J\u202eb\udc80\n"), printable("Größe [/x]"))
-    a\x1b[2J\u202eb\udc80\n Größe [/x]
-    """
-    if text.isprintable():
-        return text
-    return "".join(
-        char if char.isprintable() or char in keep else char.encode("unicode_escape").decode()
-        for char in text
-    )
+from contigua.printing import printable
 
 
 def cell(value: Any) -> Any:  # noqa: ANN401 - whatever Rich can show

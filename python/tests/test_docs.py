@@ -19,6 +19,8 @@ from conftest import ROOT
 from contigua import designs, machines, profiles
 from contigua.experiments import EXPERIMENTS
 
+pytestmark = pytest.mark.programs
+
 sys.path.insert(0, str(ROOT / "scripts" / "site"))
 examples = pytest.importorskip("examples")
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ from contigua.experiments import EXPERIMENTS, ExperimentError, find
 from contigua.experiments.base import Outcome, Result
 from contigua.experiments.catalogue import read_catalogue
 from contigua.experiments.everything import Entry, Record, _ending, crashed, kept, run_everything
-from contigua.experiments.fingerprint import fingerprint, imported
+from contigua.experiments.fingerprint import fingerprint
+from contigua.experiments.imports import imported
 from contigua.experiments.reproduction import UNEXPLAINED, document, told
 from contigua.sweeps.workloads import read_workload
 
@@ -23,6 +25,8 @@ from contigua.sweeps.workloads import read_workload
 QUICK = "subrelease-square-wave"
 #: One that executes programs.
 PROGRAM = "page-walks"
+
+PACKAGE = resources.files("contigua")
 
 
 def definitions():
@@ -95,14 +99,14 @@ def test_a_process_that_is_killed_is_a_failure_with_its_signal():
 
 
 def test_a_fingerprint_covers_the_code_that_a_module_imports():
-    modules = imported("contigua.experiments.subrelease_redis")
+    modules = imported("contigua.experiments.subrelease_redis", PACKAGE)
     assert {"contigua.experiments.native", "contigua.experiments.base", "contigua.files"} <= set(
         modules
     )
     assert "contigua.experiments.contiguitas_fleet" not in modules
     # Docstrings decide no figure.
     assert "paper 002, figures 4 and 5" not in ast.dump(
-        imported("contigua.experiments.subrelease_square_wave")[
+        imported("contigua.experiments.subrelease_square_wave", PACKAGE)[
             "contigua.experiments.subrelease_square_wave"
         ]
     )

@@ -54,6 +54,8 @@ from contigua.experiments.statistics import (
 from contigua.presets import designs
 from contigua.runner import RunOptions
 
+pytestmark = pytest.mark.programs
+
 FIGURE = Figure(
     key="x",
     label="a figure",

@@ -6,6 +6,8 @@ import pytest
 
 from conftest import ROOT
 
+pytestmark = pytest.mark.programs
+
 nbformat = pytest.importorskip("nbformat", reason="needs nbformat (make test installs it)")
 nbclient = pytest.importorskip("nbclient", reason="needs nbclient (make test installs it)")
 

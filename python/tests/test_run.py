@@ -163,7 +163,7 @@ def test_an_endless_program_ends_when_told(cli, guest, tmp_path):
     assert json.loads(report.read_text())[0]["executed"]["instructions"] > 100_000
 
 
-def test_an_interrupt_leaves_a_complete_report(guest, tmp_path):
+def test_an_interrupt_leaves_a_report_that_says_so(guest, tmp_path):
     report = tmp_path / "report.json"
     command = [sys.executable, "-m", "contigua.cli", "run", "--json", str(report), "--"]
     process = subprocess.Popen(
@@ -174,7 +174,9 @@ def test_an_interrupt_leaves_a_complete_report(guest, tmp_path):
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130, errors
-    assert json.loads(report.read_text())[0]["executed"]["instructions"] > 100_000
+    (written,) = json.loads(report.read_text())[:1]
+    assert written["executed"]["instructions"] > 100_000
+    assert (written["complete"], written["ended"]) == (False, "interrupted")
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,8 @@ from contigua.experiments.servers import (
 )
 from contigua.runner import RunOptions
 
+pytestmark = pytest.mark.programs
+
 OPTIONS = RunOptions(detail="translation", memory="512MiB")
 
 
@@ -52,10 +54,10 @@ def test_a_recorded_server_replays_to_the_same_events(program, tmp_path):
     specs = [Cell("linux-4k").spec(OPTIONS)]
     client = threading.Thread(target=program.client, args=(tmp_path / "own", threading.Event()))
     client.start()
-    live, status = _engine.run(specs, command=command, record=trace)
+    live, status, _ = _engine.run(specs, command=command, record=trace)
     client.join()
     assert status == 0
-    replayed, _ = _engine.run(specs, trace=trace)
+    replayed, *_ = _engine.run(specs, trace=trace)
     assert live == replayed
 
 

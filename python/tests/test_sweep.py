@@ -21,6 +21,8 @@ from contigua.sweeps import Store, cluster, look, make_plan
 from contigua.sweeps.sql import QueryError, query
 from contigua.sweeps.tasks import Task, run_at
 
+pytestmark = pytest.mark.programs
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples" / "sweeps").glob("*.toml"))
 #: Seconds in which anything here is done; only a failure takes as long.

@@ -16,9 +16,10 @@ from contigua import Design, EngineError, Results, RunOptions
 from contigua.cli import cli
 from contigua.errors import ContiguaError
 from contigua.fleet_report import read_fleet, write_page
+from contigua.printing import printable
 from contigua.results import ResultsError
 from contigua.snapshots import Problem
-from contigua.terminal import Table, printable
+from contigua.terminal import Table
 
 FUZZER = Path(__file__).parents[2] / "fuzz" / "python_readers.py"
 #: Seconds after which a command that waits for ever has failed.

@@ -278,7 +278,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(32))]
+        #![proptest_config(ProptestConfig::with_cases(contigua_testing::cases(32)))]
         #[test]
         fn the_scan_agrees_with_the_definitions(
             runs in proptest::collection::vec((0..4usize, 1..3000usize, 0..12usize), 1..30)

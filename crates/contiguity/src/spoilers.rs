@@ -104,7 +104,7 @@ mod tests {
     use std::vec::Vec;
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(32))]
+        #![proptest_config(ProptestConfig::with_cases(contigua_testing::cases(32)))]
         #[test]
         fn spoiled_blocks_are_those_with_a_frame_of_the_owner(
             runs in proptest::collection::vec(

@@ -597,7 +597,7 @@ fn placements() -> impl Strategy<Value = Placement> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(ProptestConfig::with_cases(contigua_testing::cases(300)))]
     #[test]
     fn no_frame_is_lost_handed_out_twice_or_on_the_wrong_side(
         total in 1100..9000usize,

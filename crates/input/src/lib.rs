@@ -224,7 +224,7 @@ mod tests {
             assert_eq!(printable(text), shown);
         }
         let mut out = Printable(Vec::new());
-        writeln!(out, "name {}", "\x1b[31m").unwrap();
+        writeln!(out, "name \x1b[31m").unwrap();
         assert_eq!(out.0, b"name \\u{1b}[31m\n");
     }
 }

@@ -360,7 +360,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(4096))]
+        #![proptest_config(ProptestConfig::with_cases(contigua_testing::cases(4096)))]
         #[test]
         fn the_first_line_that_fits_decides(dense in any::<u64>(), mask in any::<u64>(), more in any::<u64>()) {
             for flags in [dense, dense & mask, dense & mask & more, dense & !bit::KNOWN] {

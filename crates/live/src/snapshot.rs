@@ -295,7 +295,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(64))]
+        #![proptest_config(ProptestConfig::with_cases(contigua_testing::cases(64)))]
         #[test]
         fn what_is_written_comes_back(
             runs in prop::collection::vec((0..14_u8, 1..1_u64 << 34), 0..30)

@@ -99,7 +99,7 @@ fn flags() -> impl Strategy<Value = Vec<u64>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(contigua_testing::cases(64)))]
     #[test]
     fn runs_are_the_frames_in_order_whatever_the_number_of_threads(
         flags in flags(), hole in 0..70_000_u64, threads in 1..5_usize, owned in any::<bool>()

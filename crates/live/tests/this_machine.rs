@@ -21,7 +21,7 @@ fn report() -> Option<Report> {
     };
     let report = look(&System::running(), options, &mut Nobody).unwrap();
     if report.frames.is_none() {
-        println!("skipped: {:?}", report.missing);
+        contigua_testing::skip(&format!("{:?}", report.missing));
         return None;
     }
     Some(report)

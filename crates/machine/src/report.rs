@@ -15,6 +15,10 @@ use crate::config::RunConfig;
 pub struct Report {
     /// Version of the program that wrote the report.
     pub version: &'static str,
+    /// Whether the run saw all that was asked for; `false` after an interruption.
+    pub complete: bool,
+    /// What ended the run.
+    pub ended: Ended,
     /// What was simulated, in full.
     pub config: RunConfig,
     /// The program under study.
@@ -60,6 +64,21 @@ pub struct Report {
     pub contiguity_before: Contiguity,
     /// Contiguity of physical memory when it ended, before its memory was given back.
     pub contiguity_after: Contiguity,
+}
+
+/// What ended a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ended {
+    /// The program ended, or the trace.
+    #[default]
+    Program,
+    /// All instructions that were to be counted have been executed.
+    Instructions,
+    /// The time that the program was given is over.
+    Time,
+    /// Somebody interrupted it.
+    Interrupted,
 }
 
 /// Storage that translation and migration take in the processor, in bits; the caches' own is not
@@ -372,6 +391,15 @@ pub struct MemoryReport {
 }
 
 impl Report {
+    /// Notes what ended the run from outside. A run that had counted all its instructions by then
+    /// stays complete.
+    pub fn end(&mut self, ended: Ended) {
+        if self.ended != Ended::Instructions {
+            self.complete = ended != Ended::Interrupted;
+            self.ended = ended;
+        }
+    }
+
     /// The report as JSON, indented, ending in a newline.
     ///
     /// # Panics

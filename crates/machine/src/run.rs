@@ -10,7 +10,9 @@ use contigua_translation::{Mmu, SchemeConfig};
 use contigua_units::Cycles;
 
 use crate::config::{Detail, MigrationConfig};
-use crate::report::{CacheReport, CoreReport, HardwareReport, ProgramReport, Report, TimeReport};
+use crate::report::{
+    CacheReport, CoreReport, Ended, HardwareReport, ProgramReport, Report, TimeReport,
+};
 use crate::{Engine, Error};
 
 /// How far a run is, for whoever watches it from another thread.
@@ -26,6 +28,15 @@ pub struct Progress {
     pub cancel: AtomicBool,
 }
 
+/// What became of a run.
+#[derive(Debug)]
+pub struct Run {
+    /// What it found out.
+    pub report: Report,
+    /// Whether its timeline was written. One that was not costs nothing else.
+    pub timeline: Result<(), Error>,
+}
+
 /// Runs a design on a source to its end and reports. The source is read to its end in any case,
 /// so that other readers of the same program are not held back.
 ///
@@ -35,19 +46,34 @@ pub fn simulate(
     mut engine: Engine,
     source: &mut dyn Source,
     progress: &Progress,
-) -> Result<Report, Error> {
+) -> Result<Run, Error> {
     let outcome = consume(&mut engine, source, progress);
     progress.done.store(true, Ordering::Release);
     let drained = drain(source, progress);
-    outcome?;
+    let whole = outcome?;
     drained?;
-    let report = engine.report();
-    engine.save_timeline()?;
-    Ok(report)
+    let mut report = engine.report();
+    if !whole {
+        report.end(Ended::Interrupted);
+    }
+    Ok(Run {
+        report,
+        timeline: engine.save_timeline(),
+    })
 }
 
-fn consume(engine: &mut Engine, source: &mut dyn Source, progress: &Progress) -> Result<(), Error> {
-    while !engine.is_done() && !progress.cancel.load(Ordering::Relaxed) {
+/// Runs the events; `false` when that was cancelled before their end.
+fn consume(
+    engine: &mut Engine,
+    source: &mut dyn Source,
+    progress: &Progress,
+) -> Result<bool, Error> {
+    let mut whole = true;
+    while !engine.is_done() {
+        if progress.cancel.load(Ordering::Relaxed) {
+            whole = false;
+            break;
+        }
         let Some(batch) = source.next_batch()? else {
             break;
         };
@@ -58,7 +84,8 @@ fn consume(engine: &mut Engine, source: &mut dyn Source, progress: &Progress) ->
             .store(engine.position(), Ordering::Relaxed);
         progress.behind.store(source.behind(), Ordering::Relaxed);
     }
-    engine.finish()
+    engine.finish()?;
+    Ok(whole)
 }
 
 /// Reads a live program to its end; a stored one has nobody waiting.
@@ -79,6 +106,12 @@ impl Engine {
         let time = self.time();
         Report {
             version: env!("CARGO_PKG_VERSION"),
+            complete: true,
+            ended: if self.was_limited() {
+                Ended::Instructions
+            } else {
+                Ended::Program
+            },
             config: self.config.clone(),
             program: ProgramReport {
                 command: self.program.command.clone(),

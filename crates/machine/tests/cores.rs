@@ -361,7 +361,7 @@ fn what_needs_the_whole_simulation_says_so() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig::with_cases(contigua_testing::cases(24)))]
     #[test]
     fn the_report_does_not_depend_on_how_the_stream_is_cut(
         threads in 1..5u32, cores in 2..5u32, cuts in prop::collection::vec(1..700usize, 1..20),

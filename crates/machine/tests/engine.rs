@@ -198,7 +198,7 @@ fn server() -> impl Strategy<Value = Kind> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(80))]
+    #![proptest_config(ProptestConfig::with_cases(contigua_testing::cases(80)))]
     #[test]
     fn every_structure_stays_valid_and_every_access_is_translated(
         (name, design) in prop::sample::select(designs()),

@@ -217,7 +217,7 @@ fn pages_of(span: Span) -> impl Iterator<Item = usize> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig::with_cases(contigua_testing::cases(48)))]
     #[test]
     fn has_the_heap_what_it_believes_to_have(
         steps in prop::collection::vec(step(), 1..80),

@@ -2,10 +2,14 @@
 //! nothing reaches no slow path of ours.
 //!
 //! It also empties the caches of all CPUs when nobody missed in them for some seconds.
+//!
+//! A process ends with its last thread, and after its main thread called `pthread_exit` this one may
+//! be the last; nor would anybody take a signal then, since this thread blocks all. So it ends when
+//! the main thread does, and from then on slow paths give memory back.
 
 use core::mem::MaybeUninit;
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 use crate::settings::Background;
 use crate::{dump, front, pages, sys};
@@ -18,16 +22,51 @@ const STACK_BYTES: usize = 128 << 10;
 
 static MODE: AtomicU8 = AtomicU8::new(0);
 static STARTED: AtomicBool = AtomicBool::new(false);
+/// Whether the end of the main thread will be noticed: 0, or one more than the key that it has.
+static WATCHED: AtomicU32 = AtomicU32::new(0);
+/// 1 once the main thread has ended. The background thread sleeps on this word.
+static ENDED: AtomicU32 = AtomicU32::new(0);
 
 /// Remember what the environment says.
 pub fn configure(mode: Background) {
     MODE.store(mode as u8, Ordering::Relaxed);
 }
 
+/// Notice when the main thread, which calls this, ends before the process does. May allocate.
+pub fn watch_main_thread() {
+    if MODE.load(Ordering::Relaxed) == Background::Off as u8 || !sys::is_main_thread() {
+        return;
+    }
+    let mut watched = WATCHED.load(Ordering::Relaxed);
+    let mut key = 0;
+    // SAFETY: the destructor is a function of this library, which is never unloaded; the key exists.
+    // Its value only has to be none that is null. Needed because the C library tells the end of a
+    // thread in no other way.
+    unsafe {
+        if watched == 0 && libc::pthread_key_create(&raw mut key, Some(main_thread_ends)) == 0 {
+            watched = key + 1;
+        }
+        if watched != 0 && libc::pthread_setspecific(watched - 1, (&raw const WATCHED).cast()) != 0
+        {
+            watched = 0;
+        }
+    }
+    WATCHED.store(watched, Ordering::Relaxed);
+}
+
+unsafe extern "C" fn main_thread_ends(_: *mut libc::c_void) {
+    // A child of a fork in another thread has the key, too, and not this main thread.
+    if sys::is_main_thread() {
+        ENDED.store(1, Ordering::Relaxed);
+        sys::preserving_errno(|| sys::futex_wake(&ENDED));
+    }
+}
+
 /// Start the thread if the mode says so. Allocates; not to be called under a lock.
 pub fn consider(constructing: bool) {
     let mode = MODE.load(Ordering::Relaxed);
-    if mode == Background::Off as u8 || STARTED.load(Ordering::Relaxed) {
+    let may_start = WATCHED.load(Ordering::Relaxed) != 0 && ENDED.load(Ordering::Relaxed) == 0;
+    if mode == Background::Off as u8 || STARTED.load(Ordering::Relaxed) || !may_start {
         return;
     }
     if mode == Background::Idle as u8
@@ -44,7 +83,9 @@ pub fn consider(constructing: bool) {
 /// The child of a fork has no such thread.
 pub fn after_fork() {
     STARTED.store(false, Ordering::Relaxed);
+    ENDED.store(0, Ordering::Relaxed);
     pages::set_amortised(true);
+    watch_main_thread();
 }
 
 fn start() -> bool {
@@ -79,12 +120,11 @@ extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
     pages::set_amortised(false);
     let (mut seen, mut idle) = (0, 0);
     loop {
-        let second = libc::timespec {
-            tv_sec: 1,
-            tv_nsec: 0,
-        };
-        // SAFETY: the time is valid; nothing is written back.
-        unsafe { libc::nanosleep(&raw const second, null_mut()) };
+        sys::futex_wait_seconds(&ENDED, 0, 1);
+        if ENDED.load(Ordering::Relaxed) != 0 {
+            pages::set_amortised(true);
+            return null_mut();
+        }
         sys::preserving_errno(pages::periodic);
         dump::occasion();
         let misses = front::misses();

@@ -4,27 +4,43 @@
 //! nearly empty spans get a chance to become empty and go back to the page heap.
 
 use core::ptr::{NonNull, null_mut};
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::classes::{CLASSES, COUNT, MAX_BATCH};
 use crate::lock::{Guarded, Lock};
 use crate::pagemap::PAGE_BYTES;
-use crate::span::{NO_LIST, Span};
+use crate::span::{Carved, NO_LIST, Span};
 use crate::{pagemap, pages, sys};
 
 const LISTS: usize = 8;
 
 struct Central {
+    /// Spans with objects to give.
     lists: [*mut Span; LISTS],
+    /// The span that is being carved, or null: there is at most one.
+    fresh: *mut Span,
     spans: usize,
     free: usize,
 }
 
-static CENTRAL: [Guarded<Central>; COUNT] = [const {
-    Guarded::new(Central {
-        lists: [null_mut(); LISTS],
-        spans: 0,
-        free: 0,
-    })
+/// A central cache, and its counts as the lock's last holder left them, for those who only count.
+struct Counted {
+    central: Guarded<Central>,
+    spans: AtomicUsize,
+    free: AtomicUsize,
+}
+
+static CENTRAL: [Counted; COUNT] = [const {
+    Counted {
+        central: Guarded::new(Central {
+            lists: [null_mut(); LISTS],
+            fresh: null_mut(),
+            spans: 0,
+            free: 0,
+        }),
+        spans: AtomicUsize::new(0),
+        free: AtomicUsize::new(0),
+    }
 }; COUNT];
 
 /// What a class has.
@@ -38,25 +54,15 @@ pub struct Occupancy {
 
 /// The lock of a class, for the fork handlers.
 pub fn lock(class: usize) -> &'static Lock {
-    &CENTRAL[class].lock
+    &CENTRAL[class].central.lock
 }
 
-/// What `class` has now.
+/// What `class` has now, without its lock.
 pub fn occupancy(class: usize) -> Occupancy {
-    let central = CENTRAL[class].lock();
     Occupancy {
-        spans: central.spans,
-        free: central.free,
+        spans: CENTRAL[class].spans.load(Ordering::Relaxed),
+        free: CENTRAL[class].free.load(Ordering::Relaxed),
     }
-}
-
-/// What `class` has now, unless its lock is held.
-pub fn try_occupancy(class: usize) -> Option<Occupancy> {
-    let central = CENTRAL[class].try_lock()?;
-    Some(Occupancy {
-        spans: central.spans,
-        free: central.free,
-    })
 }
 
 /// The list for a span with `free` of its class's objects in it; the last one is for empty spans.
@@ -113,12 +119,17 @@ impl Central {
         if !span.is_null() {
             // SAFETY: the caller's promise.
             unsafe {
-                let list = list_for((*span).free, class);
+                let list = if (*span).is_bare() {
+                    NO_LIST
+                } else {
+                    list_for((*span).free, class)
+                };
                 self.file(span, list);
             }
         }
     }
 
+    /// Take objects that lie in spans, up to `out.len()`; returns the number taken.
     fn take(&mut self, class: usize, out: &mut [usize]) -> usize {
         let mut taken = 0;
         for list in 0..LISTS {
@@ -127,42 +138,109 @@ impl Central {
                 // SAFETY: lists hold living spans of this class, and the lock is held.
                 unsafe {
                     taken += (*span).take(&mut out[taken..]);
-                    let list = list_for((*span).free, class);
-                    self.file(span, list);
+                    self.settle(span, class);
                 }
             }
         }
         self.free -= taken;
         taken
     }
+
+    /// Carve at least `wanted` objects, if the span that is being carved has as many. They are the
+    /// caller's, who has to [`open`](Carved::open) them.
+    fn carve(&mut self, class: usize, wanted: usize) -> Option<Carved> {
+        let span = NonNull::new(self.fresh)?;
+        // SAFETY: `fresh` is a living span of this class, and the lock is held.
+        let (carved, whole) = unsafe {
+            let carved = (*span.as_ptr()).carve(wanted);
+            let whole = (*span.as_ptr()).carved == CLASSES[class].objects;
+            (carved, whole)
+        };
+        if whole {
+            self.fresh = null_mut();
+        }
+        self.free -= carved.count();
+        Some(carved)
+    }
+
+    /// Carve a new span, unless there are objects in others.
+    fn begin(&mut self, class: usize, span: NonNull<Span>, wanted: usize) -> Option<Carved> {
+        if !self.fresh.is_null() || self.lists.iter().any(|first| !first.is_null()) {
+            return None;
+        }
+        self.spans += 1;
+        self.free += usize::from(CLASSES[class].objects);
+        self.fresh = span.as_ptr();
+        let carved = self.carve(class, wanted);
+        self.tell(class);
+        carved
+    }
+
+    /// Say how much there is to those who only count.
+    fn tell(&self, class: usize) {
+        CENTRAL[class].spans.store(self.spans, Ordering::Relaxed);
+        CENTRAL[class].free.store(self.free, Ordering::Relaxed);
+    }
 }
 
-/// Take objects out of spans, at least one unless there is no memory; how many it were.
+/// Take objects out of spans, at least one unless there is no memory; returns the number taken.
 pub fn take(class: usize, out: &mut [usize]) -> usize {
-    let taken = CENTRAL[class].lock().take(class, out);
-    if taken > 0 {
-        return taken;
+    let mut taken = 0;
+    loop {
+        let carved = {
+            let mut central = CENTRAL[class].central.lock();
+            taken += central.take(class, &mut out[taken..]);
+            let carved = if taken < out.len() {
+                central.carve(class, out.len() - taken)
+            } else {
+                None
+            };
+            central.tell(class);
+            carved
+        };
+        if let Some(carved) = carved {
+            return taken + finish(class, &carved, &mut out[taken..]);
+        }
+        if taken > 0 {
+            return taken;
+        }
+        let Some(span) = new_span(class) else {
+            return 0;
+        };
+        let carved = CENTRAL[class].central.lock().begin(class, span, out.len());
+        match carved {
+            Some(carved) => return finish(class, &carved, out),
+            // Somebody else was faster. A span that nobody takes from would stay here for ever: only
+            // what comes back makes a span go.
+            None => give_up(span),
+        }
     }
-    let Some(span) = new_span(class) else {
-        return 0;
-    };
-    let mut central = CENTRAL[class].lock();
-    let taken = central.take(class, out);
-    if taken > 0 {
-        // Somebody else was quicker. Filed with all of its objects the span would stay here until
-        // one of them is used: only what comes back makes a span go.
-        drop(central);
-        give_up(span);
-        return taken;
+}
+
+/// Hand out carved objects, and put those that are left into their span; returns the number handed
+/// out.
+fn finish(class: usize, carved: &Carved, out: &mut [usize]) -> usize {
+    // Without the lock: it touches memory for the first time.
+    carved.open(class);
+    let count = carved.count().min(out.len());
+    for (slot, object) in out.iter_mut().zip(carved.objects()) {
+        *slot = object;
     }
-    central.spans += 1;
-    central.free += usize::from(CLASSES[class].objects);
-    // SAFETY: the span is new and of this class.
-    unsafe {
-        let list = list_for((*span.as_ptr()).free, class);
-        central.file(span.as_ptr(), list);
+    if count < carved.count() {
+        let mut central = CENTRAL[class].central.lock();
+        // SAFETY: the objects are out, which keeps their span alive, and the lock is held.
+        unsafe {
+            for object in carved.objects().skip(count) {
+                if !(*carved.span).put(object) {
+                    invalid(object);
+                }
+            }
+            central.settle(carved.span, class);
+        }
+        central.free += carved.count() - count;
+        central.tell(class);
     }
-    central.take(class, out)
+    count
 }
 
 fn new_span(class: usize) -> Option<NonNull<Span>> {
@@ -170,7 +248,7 @@ fn new_span(class: usize) -> Option<NonNull<Span>> {
     let found = pages::allocate(count, 1)?;
     let span = Span::create(found.address, count as u32, class);
     if let Some(span) = span {
-        if pagemap::enter_small(found.address, count, class, span) {
+        if pagemap::enter_small(found.address, count, span) {
             return Some(span);
         }
         // SAFETY: nobody has seen the span.
@@ -192,7 +270,7 @@ pub fn give(class: usize, objects: &[usize]) {
                     pagemap::prefetch(span.as_ptr() as usize);
                 }
             }
-            let mut central = CENTRAL[class].lock();
+            let mut central = CENTRAL[class].central.lock();
             let (mut span, mut begin, mut end) = (null_mut::<Span>(), 0, 0);
             for &object in part {
                 // Neighbours in a batch often are neighbours in memory.
@@ -220,6 +298,9 @@ pub fn give(class: usize, objects: &[usize]) {
                     central.free += 1;
                     if (*span).free == CLASSES[class].objects {
                         central.file(span, NO_LIST);
+                        if central.fresh == span {
+                            central.fresh = null_mut();
+                        }
                         central.spans -= 1;
                         central.free -= usize::from((*span).free);
                         empty[count] = span;
@@ -230,6 +311,7 @@ pub fn give(class: usize, objects: &[usize]) {
             }
             // SAFETY: as above.
             unsafe { central.settle(span, class) };
+            central.tell(class);
         }
         empty[..count]
             .iter()

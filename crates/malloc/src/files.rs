@@ -3,8 +3,11 @@
 
 use core::ffi::CStr;
 use core::fmt::Write;
+use core::mem::MaybeUninit;
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicU32, Ordering};
 
-use crate::sys::{self, Line};
+use crate::sys::{self, Line, Purpose};
 
 fn result<T: TryFrom<i64>>(value: i64) -> Result<T, i32> {
     let value = if value < 0 {
@@ -36,14 +39,64 @@ pub fn open_to_read(path: &CStr) -> Result<i32, i32> {
     open(path, libc::O_RDONLY)
 }
 
-/// Make a file, or empty it, to write. Only its owner may read it: it says what a program does.
-pub fn create(path: &CStr) -> Result<i32, i32> {
-    open(path, libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC)
+/// Have `write` write a file, which takes its name when it is whole, in place of the one that had it.
+/// Only its owner may read it: it says what a program does. The system's error number if that fails,
+/// and then there is nothing new.
+///
+/// The name may lie where others may write, too. What it names must be a regular file or nothing
+/// (else: `EEXIST`), so that no link leads elsewhere and no pipe blocks, and until the file is whole
+/// it has a name that nobody can guess.
+pub fn replace(path: &CStr, write: impl FnOnce(i32) -> Result<(), i32>) -> Result<(), i32> {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    if !is_free_or_regular(path)? {
+        return Err(libc::EEXIST);
+    }
+    let bytes = path.to_bytes();
+    let folder = bytes
+        .iter()
+        .rposition(|&byte| byte == b'/')
+        .map_or(0, |at| at + 1);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let number = u64::from(sys::process().cast_unsigned()) << 32 | u64::from(count);
+    let random = sys::random(Purpose::Names(number));
+    let mut line = Line::<{ FileName::EXPANDED + 64 }>::new();
+    bytes[..folder].iter().for_each(|&byte| line.push(byte));
+    write!(line, ".contigua-malloc.{random:016x}\0").map_err(|_| libc::ENAMETOOLONG)?;
+    let name = CStr::from_bytes_with_nul(line.as_bytes()).map_err(|_| libc::ENAMETOOLONG)?;
+
+    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
+    let file = open(name, flags)?;
+    let written = write(file);
+    close(file);
+    // SAFETY: both names end in zero. Needed because files are the system's.
+    let done = written
+        .and_then(|()| unsafe { result::<i32>(libc::rename(name.as_ptr(), path.as_ptr()).into()) });
+    if done.is_err() {
+        // SAFETY: as above.
+        unsafe { libc::unlink(name.as_ptr()) };
+    }
+    done.map(|_| ())
 }
 
-/// Make a file, or open it to write behind its end.
+/// Whether a name is nobody's or a regular file's; the name itself, not what a link leads to.
+fn is_free_or_regular(path: &CStr) -> Result<bool, i32> {
+    let mut status = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the path ends in zero, and the kernel fills in the status if it succeeds.
+    unsafe {
+        let value = libc::lstat(path.as_ptr(), status.as_mut_ptr());
+        match result::<i32>(value.into()) {
+            Ok(_) => Ok(status.assume_init().st_mode & libc::S_IFMT == libc::S_IFREG),
+            Err(libc::ENOENT) => Ok(true),
+            Err(number) => Err(number),
+        }
+    }
+}
+
+/// Make a file, or open it to write behind its end. Neither follows a link nor waits for the reader of
+/// a pipe.
 pub fn append(path: &CStr) -> Result<i32, i32> {
-    open(path, libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND)
+    let safe = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
+    open(path, libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | safe)
 }
 
 /// Close a file.
@@ -52,12 +105,16 @@ pub fn close(file: i32) {
     unsafe { libc::syscall(libc::SYS_close, file) };
 }
 
-/// Write all of `bytes`.
+/// Write all of `bytes`. A file that would be longer than `RLIMIT_FSIZE` allows is an error (`EFBIG`),
+/// and not the end of the process.
 pub fn write(file: i32, mut bytes: &[u8]) -> Result<(), i32> {
     while !bytes.is_empty() {
-        // SAFETY: pointer and length belong to one slice.
-        let value = unsafe { libc::syscall(libc::SYS_write, file, bytes.as_ptr(), bytes.len()) };
-        match result::<usize>(value) {
+        let written = if sys::file_limit() == libc::RLIM_INFINITY {
+            write_some(file, bytes)
+        } else {
+            without_signal(libc::SIGXFSZ, || write_some(file, bytes))
+        };
+        match written {
             Ok(0) => return Err(libc::EIO),
             Ok(count) => bytes = &bytes[count..],
             Err(libc::EINTR) => {}
@@ -65,6 +122,41 @@ pub fn write(file: i32, mut bytes: &[u8]) -> Result<(), i32> {
         }
     }
     Ok(())
+}
+
+fn write_some(file: i32, bytes: &[u8]) -> Result<usize, i32> {
+    // SAFETY: pointer and length belong to one slice.
+    result(unsafe { libc::syscall(libc::SYS_write, file, bytes.as_ptr(), bytes.len()) })
+}
+
+/// Run `body`, and forget the signal if the kernel sends it to this thread meanwhile.
+fn without_signal<T>(signal: i32, body: impl FnOnce() -> T) -> T {
+    // SAFETY: all sets are filled in before they are used. Needed because signals are the system's.
+    unsafe {
+        let mut set = MaybeUninit::<libc::sigset_t>::zeroed().assume_init();
+        let mut old = MaybeUninit::<libc::sigset_t>::zeroed().assume_init();
+        let mut pending = MaybeUninit::<libc::sigset_t>::zeroed().assume_init();
+        libc::sigaddset(&raw mut set, signal);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, &raw mut old);
+        libc::sigpending(&raw mut pending);
+        let answer = body();
+        if libc::sigismember(&raw const pending, signal) == 0 {
+            let now = libc::timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            };
+            // Not the C library's function, which is a cancellation point. The kernel's set has 64
+            // signals.
+            let none = null_mut::<libc::siginfo_t>();
+            let bytes = 8;
+            let number = libc::SYS_rt_sigtimedwait;
+            sys::preserving_errno(|| {
+                libc::syscall(number, &raw const set, none, &raw const now, bytes)
+            });
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const old, null_mut());
+        answer
+    }
 }
 
 /// Read what lies at `offset`, as much as there is and fits.

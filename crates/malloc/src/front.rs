@@ -6,14 +6,13 @@
 //! that keeps missing is allowed to hold more, within a budget for each CPU; when that is spent,
 //! other stacks of the CPU give some of theirs up.
 
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
 use crate::classes::{CLASSES, COUNT, MAX_BATCH};
-use crate::lock::{Guarded, Lock};
+use crate::lock::{self, Guarded, Lock};
 use crate::pagemap::prefetch;
 use crate::rseq::{self, HOT};
 use crate::slab::{SLAB_BYTES, SLAB_SHIFT, Slab};
-use crate::span::FRESH;
 use crate::{central, heap, pages, profile, sanitizer, setup, sys, tls, transfer};
 
 /// CPUs that have a slab when slabs are not being drained.
@@ -21,7 +20,11 @@ static CPUS: AtomicU32 = AtomicU32::new(0);
 /// Bytes that the stacks of a CPU, or of a thread, may hold.
 static BUDGET: AtomicI32 = AtomicI32::new(2 << 20);
 static THREAD_BUDGET: AtomicI32 = AtomicI32::new(512 << 10);
-static MISSES: AtomicUsize = AtomicUsize::new(0);
+static MISSES: Apart = Apart(AtomicUsize::new(0));
+
+/// A counter that all CPUs write, on a cache line of its own.
+#[repr(align(64))]
+struct Apart(AtomicUsize);
 
 /// The thread's word after its cache was given up.
 const DEAD: usize = 1;
@@ -278,14 +281,8 @@ fn refill(class: usize) -> usize {
         let mut ordered = [0; MAX_BATCH];
         let ordered = &mut ordered[..count];
         for (slot, &item) in ordered.iter_mut().rev().zip(&buffer) {
-            *slot = item & !FRESH;
-            if item & FRESH == 0 {
-                prefetch(*slot);
-            } else {
-                // SAFETY: an object begins here that nobody ever had. Needed because what is not
-                // in use is marked.
-                unsafe { (*slot as *mut usize).write(heap::mark_of(*slot)) };
-            }
+            *slot = item;
+            prefetch(item);
         }
         let (last, others) = (ordered[count - 1], &ordered[..count - 1]);
         let pushed = place.push_all(class, others);
@@ -326,8 +323,8 @@ extern "C" fn overflow(class: usize, item: usize) {
 fn count_miss() {
     // Not a locked addition: it would wait for the marks of all objects that were freed last. Some
     // misses of other threads are not counted.
-    let misses = MISSES.load(Ordering::Relaxed).wrapping_add(1);
-    MISSES.store(misses, Ordering::Relaxed);
+    let misses = MISSES.0.load(Ordering::Relaxed).wrapping_add(1);
+    MISSES.0.store(misses, Ordering::Relaxed);
     if misses.is_multiple_of(64) {
         pages::amortise();
     }
@@ -335,7 +332,7 @@ fn count_miss() {
 
 /// How often a cache had to be refilled or emptied.
 pub fn misses() -> usize {
-    MISSES.load(Ordering::Relaxed)
+    MISSES.0.load(Ordering::Relaxed)
 }
 
 struct Slabs {
@@ -440,12 +437,24 @@ fn drain_slab(slab: Slab) {
     }
 }
 
-static DRAINING: AtomicBool = AtomicBool::new(false);
+/// The thread that is draining, by its thread pointer, or 0.
+static DRAINING: AtomicUsize = AtomicUsize::new(0);
 
 /// Move what the caches of all CPUs, or of the calling thread, and the transfer caches hold back
-/// into spans.
+/// into spans. If another thread does so already, this waits for it.
 pub fn drain() {
-    if !DRAINING.swap(true, Ordering::Acquire) {
+    let own = tls::thread_pointer();
+    let other = DRAINING
+        .compare_exchange(0, own, Ordering::Acquire, Ordering::Acquire)
+        .err();
+    if let Some(mut other) = other {
+        // This thread itself drains if that allocates; and it must not wait while it holds every
+        // lock for a fork.
+        while other != 0 && other != own && !lock::is_forking() {
+            sys::yield_now();
+            other = DRAINING.load(Ordering::Acquire);
+        }
+    } else {
         let cpus = CPUS.load(Ordering::Relaxed);
         if cpus != 0 {
             HOT.cpus.store(0, Ordering::SeqCst);
@@ -456,7 +465,7 @@ pub fn drain() {
             }
             HOT.cpus.store(cpus, Ordering::SeqCst);
         }
-        DRAINING.store(false, Ordering::Release);
+        DRAINING.store(0, Ordering::Release);
     }
     if tls::get() > DEAD
         && let Some(slab) = thread_slab()
@@ -495,18 +504,10 @@ impl Cached {
     }
 }
 
-/// Count what is cached of `class`, without stopping anybody.
+/// Count what is cached of `class`, without a lock: while others allocate, the counts need not be of
+/// the same moment.
 pub fn cached(class: usize) -> Cached {
-    sum(class, central::occupancy(class), transfer::length(class))
-}
-
-/// As [`cached`], unless somebody holds a lock of the class.
-pub fn try_cached(class: usize) -> Option<Cached> {
-    let occupancy = central::try_occupancy(class)?;
-    Some(sum(class, occupancy, transfer::try_length(class)?))
-}
-
-fn sum(class: usize, occupancy: central::Occupancy, transferable: usize) -> Cached {
+    let (occupancy, transferable) = (central::occupancy(class), transfer::length(class));
     let known = &CLASSES[class];
     let size = known.size as usize;
     let cpu: usize = (0..CPUS.load(Ordering::Relaxed))
@@ -542,5 +543,5 @@ pub fn mark_cached() {
 pub fn after_fork() {
     let cpus = CPUS.load(Ordering::Relaxed);
     HOT.cpus.store(cpus, Ordering::Relaxed);
-    DRAINING.store(false, Ordering::Relaxed);
+    DRAINING.store(0, Ordering::Relaxed);
 }

@@ -205,6 +205,14 @@ pub fn double(address: usize) -> ! {
 
 #[cold]
 #[inline(never)]
+fn freed(address: usize) -> ! {
+    sys::die(format_args!(
+        "realloc of {address:#x}, which was freed before"
+    ))
+}
+
+#[cold]
+#[inline(never)]
 extern "C" fn unmarked(address: usize) -> ! {
     sys::die(format_args!(
         "double free of {address:#x}, or a write to it after it was freed (found when it was to be \
@@ -278,7 +286,14 @@ pub fn usable_size(memory: *mut u8) -> usize {
 /// Nobody uses `memory` any more unless the result is null.
 pub unsafe fn reallocate(memory: *mut u8, size: usize) -> *mut u8 {
     let (old, large) = match find(memory, "realloc") {
-        Found::Small(class) => (CLASSES[class].size as usize, None),
+        Found::Small(class) => {
+            let address = memory as usize;
+            // SAFETY: an object begins here, of at least a word, that is about to be read anyway.
+            if unsafe { (address as *const usize).read() } == mark_of(address) {
+                freed(address);
+            }
+            (CLASSES[class].size as usize, None)
+        }
         Found::Large(span) => (
             // SAFETY: an allocated object keeps its span alive.
             unsafe { (*span.as_ptr()).pages as usize * PAGE_BYTES },

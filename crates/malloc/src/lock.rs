@@ -30,6 +30,11 @@ pub fn set_forking(thread: usize) {
     FORKING.store(thread, Ordering::Release);
 }
 
+/// Whether the calling thread holds every lock for a fork.
+pub fn is_forking() -> bool {
+    FORKING.load(Ordering::Relaxed) == tls::thread_pointer()
+}
+
 /// A futex-based lock.
 pub struct Lock(AtomicU32);
 
@@ -70,7 +75,7 @@ impl Lock {
 
     #[cold]
     fn acquire_slowly(&self) -> bool {
-        if FORKING.load(Ordering::Relaxed) == tls::thread_pointer() {
+        if is_forking() {
             return false;
         }
         // Held for tens of nanoseconds as a rule; longer means that the holder was preempted.
@@ -116,7 +121,9 @@ impl Lock {
     }
 }
 
-/// A value behind a [`Lock`].
+/// A value behind a [`Lock`], on cache lines of its own: who takes a lock must not slow down who
+/// takes its neighbour.
+#[repr(align(64))]
 pub struct Guarded<T> {
     /// The lock, for the fork handlers.
     pub lock: Lock,

@@ -8,6 +8,7 @@
 //! last one came back, so whoever legitimately holds an object reads what belongs to it. Reading
 //! for any other address is defined, too: it answers "not ours".
 
+use core::ops::Range;
 use core::ptr::{NonNull, null_mut};
 
 use crate::near::near;
@@ -101,20 +102,28 @@ fn ensure(address: usize) -> bool {
     true
 }
 
-/// Enter the pages of a span of small objects of `class`. `false` if there is no memory.
-pub fn enter_small(address: usize, pages: usize, class: usize, span: NonNull<Span>) -> bool {
+/// Enter the pages of a span of small objects, which get their tags later ([`open`]). `false` if there
+/// is no memory.
+pub fn enter_small(address: usize, pages: usize, span: NonNull<Span>) -> bool {
     let last = address + (pages - 1) * PAGE_BYTES;
     if !ensure(address) || !ensure(last) {
         return false;
     }
     for index in 0..pages {
-        set(
-            address + index * PAGE_BYTES,
-            (index << 8 | class) as Tag,
-            span.as_ptr(),
-        );
+        set(address + index * PAGE_BYTES, 0, span.as_ptr());
     }
     true
+}
+
+/// Tag pages of a span of `class` that begins at `address`: from now on its objects there may be
+/// freed.
+pub fn open(address: usize, pages: Range<usize>, class: usize) {
+    for index in pages {
+        let page = address + index * PAGE_BYTES;
+        if let Some(leaf) = leaf(page) {
+            leaf.tags[slot(page)].store((index << 8 | class) as Tag, Ordering::Release);
+        }
+    }
 }
 
 /// Enter a large object: only its first page answers. `false` if there is no memory.

@@ -31,14 +31,27 @@ pub fn lock() -> &'static Lock {
 }
 
 /// Use `config` from now on. Before the first allocation only.
-pub fn configure(config: Config) {
-    *HEAP.lock() = PageHeap::new(System::new(), config);
+/// Its addresses are unpredictable if `scattered`, and the kernel was not told otherwise.
+pub fn configure(config: Config, scattered: bool) {
+    let system = if scattered && !sys::is_layout_fixed() {
+        System::scattered(sys::random(sys::Purpose::Layout))
+    } else {
+        System::new()
+    };
+    *HEAP.lock() = PageHeap::new(system, config);
 }
 
 /// `count` pages at a multiple of `align` pages.
 pub fn allocate(count: usize, align: usize) -> Option<Pages> {
     let (count, align) = (u32::try_from(count).ok()?, u32::try_from(align).ok()?);
-    let found = HEAP.lock().allocate(count, align)?;
+    let tried = HEAP.lock().try_allocate(count, align);
+    let found = if let Some(found) = tried {
+        found
+    } else {
+        // What is cached may be all that there is.
+        crate::front::drain();
+        HEAP.lock().allocate(count, align)?
+    };
     sanitizer::allocated(found.span.address, || count as usize * PAGE_BYTES);
     amortise();
     Some(Pages {

@@ -72,6 +72,9 @@ impl core::fmt::Display for Error {
                 "no heap profile: set CONTIGUA_MALLOC_PROFILE=FILE in the environment of the process",
             ),
             Error::Busy => out.write_str("another thread is writing a heap profile; try again"),
+            Error::System(libc::EEXIST) => out.write_str(
+                "the heap profile is not written: its name is that of something else than a regular file",
+            ),
             Error::System(number) => write!(out, "the heap profile cannot be written: error {number}"),
         }
     }
@@ -92,7 +95,7 @@ pub fn is_on() -> bool {
 
 /// Begin to count, once the allocator works.
 pub fn start(rate: u64, file: Option<FileName>) {
-    SEED.store(sys::random() as u64, Ordering::Relaxed);
+    SEED.store(sys::random(sys::Purpose::Samples), Ordering::Relaxed);
     *FILE.lock() = file;
     OWNER.store(sys::process(), Ordering::Relaxed);
     // The unwinder resolves its symbols and initialises itself now, not inside of an allocation
@@ -267,11 +270,8 @@ pub fn write(path: Option<&CStr>) -> Result<(), Error> {
     if WRITING.swap(true, Ordering::Acquire) {
         return Err(Error::Busy);
     }
-    let result = files::create(path).and_then(|file| {
-        let result = pprof::write(file, RATE.load(Ordering::Relaxed));
-        files::close(file);
-        result
-    });
+    let rate = RATE.load(Ordering::Relaxed);
+    let result = sys::preserving_errno(|| files::replace(path, |file| pprof::write(file, rate)));
     WRITING.store(false, Ordering::Release);
     result.map_err(Error::System)
 }

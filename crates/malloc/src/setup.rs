@@ -47,14 +47,17 @@ fn initialise() {
     #[cfg(all(not(test), feature = "interpose"))]
     core::hint::black_box((&raw const crate::CONSTRUCTOR, &raw const crate::DESTRUCTOR));
     sys::preserving_errno(|| {
-        HOT.key.store(sys::random() | 1, Ordering::Relaxed);
+        HOT.key.store(
+            sys::random(sys::Purpose::Canary) as usize | 1,
+            Ordering::Relaxed,
+        );
         let settings = Settings::read();
         if settings.program_clock && !sys::use_program_clock() {
             sys::message(format_args!(
                 "nobody answers CONTIGUA_MALLOC_CLOCK=program; using the system's clock"
             ));
         }
-        pages::configure(settings.heap());
+        pages::configure(settings.heap(), !settings.program_clock);
         background::configure(settings.background);
         telemetry::configure(settings.telemetry, settings.statistics_at_exit);
         front::start(possible_cpus(), settings.cache, settings.per_cpu);
@@ -67,6 +70,7 @@ fn initialise() {
         }
         // What follows may allocate, and finds the allocator ready.
         fork::register();
+        background::watch_main_thread();
     });
 }
 

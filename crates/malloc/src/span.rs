@@ -5,14 +5,21 @@
 //! that is given back to the system is not touched again. Metadata is recycled by the number of
 //! bitmap words behind it and never returned.
 
+use core::ops::Range;
 use core::ptr::{NonNull, null_mut};
 
 use crate::classes::{CLASSES, MAX_OBJECTS};
 use crate::lock::Guarded;
-use crate::sys;
+use crate::pagemap::PAGE_BYTES;
+use crate::{heap, pagemap, sys};
 
 /// A run of pages. A small-object span is followed in memory by its bitmap, one bit for each
-/// object, set as long as the object is in the span.
+/// object, set as long as the object is in the span and carved.
+///
+/// A new span's objects are carved in order, all that begin in a page of the page heap at once: then
+/// they get their canaries, and the page gets its tag. So `free` refuses an address in a page of
+/// which nothing was ever handed out, and what it accepts elsewhere has a canary, so that it is never
+/// handed out to two owners.
 #[repr(C)]
 pub struct Span {
     /// Neighbours in a list of its central cache.
@@ -23,13 +30,14 @@ pub struct Span {
     pub address: usize,
     /// How many pages it has.
     pub pages: u32,
-    /// Objects that are in the span.
+    /// Objects that are in the span, carved or not.
     pub free: u16,
     /// The list that it is in, or `NO_LIST`.
     pub list: u8,
     /// Its class, 0 for a large object.
     pub class: u8,
-    /// How many of its objects, from the first, were ever handed out.
+    /// How many of its objects, from the first, were ever handed out or may be: the others are
+    /// addresses that `free` refuses.
     pub carved: u16,
 }
 
@@ -82,7 +90,7 @@ pub fn metadata(bytes: usize) -> Option<NonNull<u8>> {
 }
 
 impl Span {
-    /// Metadata for a span of `class` (0: a large object) with all its objects in it.
+    /// Metadata for a span of `class` (0: a large object) with all its objects in it, none carved.
     pub fn create(address: usize, pages: u32, class: usize) -> Option<NonNull<Span>> {
         let kind = kind_of(class);
         let span = {
@@ -111,15 +119,7 @@ impl Span {
                 class: class as u8,
                 carved: 0,
             });
-            let words = span.add(1).cast::<u64>();
-            for word in 0..1usize << kind {
-                let left = usize::from(objects).saturating_sub(word * 64);
-                words.add(word).write(match left {
-                    0 => 0,
-                    1..64 => (1 << left) - 1,
-                    _ => u64::MAX,
-                });
-            }
+            span.add(1).cast::<u64>().write_bytes(0, 1 << kind);
         }
         NonNull::new(span)
     }
@@ -146,27 +146,50 @@ impl Span {
         unsafe { core::slice::from_raw_parts_mut(first as *mut u64, words) }
     }
 
-    /// Take up to `out.len()` objects, lowest first; how many it were. Addresses of objects that
-    /// were never handed out before carry [`FRESH`].
+    /// Take up to `out.len()` carved objects, lowest first; returns the number taken.
     pub fn take(&mut self, out: &mut [usize]) -> usize {
         let (address, size) = (self.address, CLASSES[usize::from(self.class)].size as usize);
-        let mut carved = usize::from(self.carved);
         let mut taken = 0;
         for (index, word) in self.bitmap().iter_mut().enumerate() {
             while *word != 0 && taken < out.len() {
                 let object = index * 64 + word.trailing_zeros() as usize;
                 *word &= *word - 1;
                 out[taken] = address + object * size;
-                if object >= carved {
-                    out[taken] |= FRESH;
-                    carved = object + 1;
-                }
                 taken += 1;
             }
         }
         self.free -= taken as u16;
-        self.carved = carved as u16;
         taken
+    }
+
+    /// Carve at least `wanted` objects, or all that are left: whole pages of them.
+    pub fn carve(&mut self, wanted: usize) -> Carved {
+        let class = &CLASSES[usize::from(self.class)];
+        let (size, objects) = (class.size as usize, usize::from(class.objects));
+        let first = usize::from(self.carved);
+        let last = (first + wanted).min(objects) - 1;
+        let page = last * size / PAGE_BYTES;
+        let end = ((page + 1) * PAGE_BYTES).div_ceil(size).min(objects);
+        self.carved = end as u16;
+        self.free -= (end - first) as u16;
+        let pages = if end == objects {
+            self.pages as usize
+        } else {
+            end * size / PAGE_BYTES
+        };
+        Carved {
+            span: self,
+            address: self.address,
+            size,
+            objects: first..end,
+            pages: first * size / PAGE_BYTES..pages,
+        }
+    }
+
+    /// Whether no carved object is in the span.
+    pub fn is_bare(&self) -> bool {
+        let objects = CLASSES[usize::from(self.class)].objects;
+        self.free == objects - self.carved
     }
 
     /// Put an object back. `false` if none begins at this address, or it is in the span already.
@@ -174,7 +197,7 @@ impl Span {
         let class = &CLASSES[usize::from(self.class)];
         let offset = object.wrapping_sub(self.address);
         let index = class.index_of(offset);
-        if !class.begins_at(offset) || index >= usize::from(class.objects) {
+        if !class.begins_at(offset) || index >= usize::from(self.carved) {
             return false;
         }
         let word = &mut self.bitmap()[index / 64];
@@ -188,8 +211,41 @@ impl Span {
     }
 }
 
-/// In the address of an object, which is a multiple of 8: it was never handed out before.
-pub const FRESH: usize = 1;
+/// Objects that were just carved, and count as handed out.
+pub struct Carved {
+    /// Their span.
+    pub span: *mut Span,
+    address: usize,
+    size: usize,
+    objects: Range<usize>,
+    /// Pages in which no object begins but these and earlier ones.
+    pages: Range<usize>,
+}
+
+impl Carved {
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.objects.len()
+    }
+
+    /// Their addresses, lowest first.
+    pub fn objects(&self) -> impl Iterator<Item = usize> {
+        let (address, size) = (self.address, self.size);
+        self.objects
+            .clone()
+            .map(move |index| address + index * size)
+    }
+
+    /// Give them canaries, and their pages tags.
+    pub fn open(&self, class: usize) {
+        for object in self.objects() {
+            // SAFETY: an object of at least a word begins here that nobody but the caller has.
+            // Needed because what is not in use is marked.
+            unsafe { (object as *mut usize).write(heap::mark_of(object)) };
+        }
+        pagemap::open(self.address, self.pages.clone(), class);
+    }
+}
 
 /// The span is in no list.
 pub const NO_LIST: u8 = u8::MAX;

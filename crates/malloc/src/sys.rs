@@ -5,6 +5,7 @@
 
 use core::ffi::CStr;
 use core::fmt::{self, Write};
+use core::hash::Hasher;
 use core::ptr::{NonNull, null, null_mut};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -71,6 +72,24 @@ pub fn futex_wait(word: &AtomicU32, value: u32) {
             libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
             value,
             null::<libc::timespec>(),
+        );
+    }
+}
+
+/// The same for at most so many seconds.
+pub fn futex_wait_seconds(word: &AtomicU32, value: u32, seconds: u32) {
+    let time = libc::timespec {
+        tv_sec: seconds.into(),
+        tv_nsec: 0,
+    };
+    // SAFETY: as in `futex_wait`; the time is valid.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
+            value,
+            &raw const time,
         );
     }
 }
@@ -164,20 +183,57 @@ fn nanoseconds(clock: libc::clockid_t) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
+/// What a random number is for. Knowing one says nothing of the others.
+#[derive(Clone, Copy, Debug)]
+pub enum Purpose {
+    /// The key of canaries.
+    Canary,
+    /// Where the heap begins.
+    Layout,
+    /// Which allocations are sampled.
+    Samples,
+    /// Names of temporary files.
+    Names(u64),
+}
+
 /// An unpredictable number, different in each process.
-pub fn random() -> usize {
-    if cfg!(miri) {
-        return 0x9e37_79b9_7f4a_7c15_u64 as usize;
-    }
-    // SAFETY: the kernel gives each process 16 random bytes at this address, readable for ever.
-    // Needed because `getrandom` is a system call on the way of every program's start.
-    unsafe {
-        let bytes = libc::getauxval(libc::AT_RANDOM) as *const usize;
+///
+/// The kernel's 16 random bytes are also the C library's stack and pointer guards, and a canary can
+/// be read from any freed object. So they are the key of a pseudorandom function (`SipHash-2-4`), which
+/// does not tell its key. `getrandom` would be a system call on the way of every program's start.
+pub fn random(purpose: Purpose) -> u64 {
+    let key: [u64; 2] = if cfg!(miri) {
+        [1, 2]
+    } else {
+        // SAFETY: no arguments but a number.
+        let bytes = unsafe { libc::getauxval(libc::AT_RANDOM) } as *const [u64; 2];
         if bytes.is_null() {
-            return (&raw const bytes) as usize ^ 0x9e37_79b9_7f4a_7c15_u64 as usize;
+            [(&raw const bytes) as u64, real_nanoseconds()]
+        } else {
+            // SAFETY: 16 bytes that stay readable for ever. Needed because the auxiliary vector
+            // holds addresses.
+            unsafe { bytes.read_unaligned() }
         }
-        bytes.read_unaligned().rotate_left(17) ^ bytes.add(1).read_unaligned()
+    };
+    #[allow(deprecated, reason = "the only one without an allocator")]
+    let mut hasher = core::hash::SipHasher::new_with_keys(key[0], key[1]);
+    match purpose {
+        Purpose::Canary => hasher.write_u64(0),
+        Purpose::Layout => hasher.write_u64(1),
+        Purpose::Samples => hasher.write_u64(2),
+        Purpose::Names(number) => {
+            hasher.write_u64(3);
+            hasher.write_u64(number);
+        }
     }
+    hasher.finish()
+}
+
+/// Whether the kernel was told to place nothing at random (`setarch -R`, debuggers).
+pub fn is_layout_fixed() -> bool {
+    // SAFETY: no memory. This argument asks and changes nothing.
+    let personality = unsafe { libc::personality(0xffff_ffff) };
+    personality >= 0 && personality & libc::ADDR_NO_RANDOMIZE != 0
 }
 
 /// The beginning of a file, as much as fits; nothing if it cannot be read.
@@ -206,6 +262,23 @@ pub fn read_file<'a>(path: &CStr, buffer: &'a mut [u8]) -> &'a [u8] {
 pub fn page_bytes() -> usize {
     // SAFETY: no arguments but a number.
     (unsafe { libc::getauxval(libc::AT_PAGESZ) } as usize).max(4096)
+}
+
+/// The soft limit of the sizes of files (`RLIMIT_FSIZE`), in bytes.
+pub fn file_limit() -> u64 {
+    let mut limit = libc::rlimit {
+        rlim_cur: libc::RLIM_INFINITY,
+        rlim_max: libc::RLIM_INFINITY,
+    };
+    // SAFETY: `limit` is valid for the write.
+    unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
+    limit.rlim_cur
+}
+
+/// Whether the calling thread is the one that the process began with.
+pub fn is_main_thread() -> bool {
+    // SAFETY: no arguments, no memory.
+    unsafe { libc::syscall(libc::SYS_gettid) == i64::from(libc::getpid()) }
 }
 
 /// The process's number.

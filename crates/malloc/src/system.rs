@@ -8,7 +8,7 @@
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use contigua_pageheap::linux::Linux;
-use contigua_pageheap::{HUGE_BYTES, Metadata, Os};
+use contigua_pageheap::{HUGE_BYTES, Metadata, Os, RESERVE_ALIGN};
 
 use crate::lock::Guarded;
 use crate::{primary, sys};
@@ -60,6 +60,7 @@ pub fn collapse_early() {
 /// The running system.
 pub struct System {
     linux: Linux,
+    align: usize,
 }
 
 impl System {
@@ -67,6 +68,30 @@ impl System {
     pub const fn new() -> Self {
         Self {
             linux: Linux::new(),
+            align: RESERVE_ALIGN,
+        }
+    }
+
+    /// The running system, with a heap that begins at one of 2^25.6 places that `random` chooses.
+    ///
+    /// The kernel's own choice has 28 bits of pages of 4 KB, of which alignment to 1 GB leaves 10.
+    /// So we choose, in steps of a huge page and from most of the 47 bits that programs have: not
+    /// the lowest, where old programs lie, nor the highest, where the kernel puts stacks and
+    /// libraries. Sanitizers reserve most of the addresses for themselves.
+    pub const fn scattered(random: u64) -> Self {
+        const LOWEST: u64 = 1 << 36;
+        const CHOICES: u64 = (96 << 40) / HUGE_BYTES as u64;
+        if cfg!(any(
+            contigua_sanitizer = "thread",
+            contigua_sanitizer = "address"
+        )) {
+            return Self::new();
+        }
+        // The high half of a product: uniform but for 2^-38.
+        let choice = ((random as u128 * CHOICES as u128) >> 64) as u64;
+        Self {
+            linux: Linux::beginning_at((LOWEST + choice * HUGE_BYTES as u64) as usize),
+            align: HUGE_BYTES,
         }
     }
 }
@@ -78,6 +103,10 @@ impl Os for System {
 
     fn reserve(&mut self, bytes: usize, align: usize) -> Option<usize> {
         self.linux.reserve(bytes, align)
+    }
+
+    fn reserve_align(&self) -> usize {
+        self.align
     }
 
     fn back(&mut self, address: usize, bytes: usize) -> bool {

@@ -133,7 +133,13 @@ pub fn update() {
 /// An anonymous file of one page, mapped; its descriptor is closed, the mapping stays. The file only
 /// gives the mapping its name: the mapping is private, so that a child gets a copy, by the same name
 /// and without a call.
+///
+/// The kernel holds such a file to `RLIMIT_FSIZE` too, and a file that would be longer ends the
+/// process (`SIGXFSZ`). A process that may not write a page does without.
 fn share() -> Option<*mut AtomicU64> {
+    if sys::file_limit() < PAGE as u64 {
+        return None;
+    }
     // SAFETY: the name ends in zero; the mapping is new, and of a file that has this length.
     // Needed because sharing memory takes system calls.
     unsafe {
@@ -219,7 +225,7 @@ pub fn write_text(out: &mut dyn Write) -> core::fmt::Result {
 pub fn try_write_text(out: &mut dyn Write) -> Option<core::fmt::Result> {
     let mut classes = TRIED.try_lock()?;
     for (class, cached) in classes.iter_mut().enumerate() {
-        *cached = front::try_cached(class)?;
+        *cached = front::cached(class);
     }
     let page = figures(&pages::try_statistics()?, &classes);
     Some(write_page(out, &page).and_then(|()| write_classes(out, &classes)))

@@ -12,7 +12,6 @@ use std::vec::Vec;
 
 use crate::classes::{CLASSES, MAX_BATCH, class_of};
 use crate::lock::Guarded;
-use crate::span::FRESH;
 use crate::{central, front, heap, pagemap, setup, transfer};
 
 /// Steps of a thread: Miri is some thousand times slower.
@@ -32,14 +31,31 @@ fn own(object: usize, owner: usize) {
     unsafe { (object as *mut usize).write(owner) };
 }
 
-/// Check that it is still so.
+/// Check that it is still so, and write the canary that every free object has: the test's harness
+/// allocates from the same heap.
 fn disown(object: usize, owner: usize) {
     let word = object as *mut usize;
     // SAFETY: this thread owns the object.
     unsafe {
         assert_eq!(word.read(), owner, "somebody else has {object:#x}");
-        word.write(0);
+        word.write(heap::mark_of(object));
     }
+}
+
+/// Sizes of which only one test each allocates objects. The harness allocates from the same heap, when it
+/// begins or ends; so tests compare with what there was before.
+const CENTRAL_BYTES: usize = 11_000;
+const TRANSFER_BYTES: usize = 13_000;
+const DRAIN_BYTES: usize = 14_000;
+const COUNT_BYTES: usize = 15_000;
+const THREAD_BYTES: usize = 30_000;
+
+/// Bytes of the class that are nowhere in the allocator, and its spans.
+fn outside(class: usize) -> (usize, usize) {
+    (
+        front::cached(class).in_use(),
+        central::occupancy(class).spans,
+    )
 }
 
 /// Of tests that drain, which have what others give back in hand for a while.
@@ -66,6 +82,7 @@ fn exchange(
     take: impl Fn(&mut [usize]) -> usize + Sync,
     give: impl Fn(&[usize]) + Sync,
 ) {
+    setup::ensure();
     let size = CLASSES[class].size as usize;
     thread::scope(|scope| {
         for owner in 1..=THREADS {
@@ -86,9 +103,6 @@ fn exchange(
                         let mut batch = [0; 4];
                         let count = take(&mut batch[..count]);
                         assert!(count > 0);
-                        for object in &mut batch[..count] {
-                            *object &= !FRESH;
-                        }
                         for &object in &batch[..count] {
                             assert!(object.is_multiple_of(8));
                             assert_eq!(usize::from(pagemap::tag(object) & 0xff), class);
@@ -112,33 +126,38 @@ fn exchange(
 
 #[test]
 fn do_spans_give_each_object_to_one_thread_and_go_back() {
-    let class = class_of(900);
+    setup::ensure();
+    let class = class_of(CENTRAL_BYTES);
+    let before = outside(class);
     exchange(
         class,
         |out| central::take(class, out),
         |objects| central::give(class, objects),
     );
-    assert_eq!(central::occupancy(class).spans, 0);
+    assert_eq!(outside(class), before);
 }
 
 #[test]
 fn do_transfer_caches_hand_objects_over_whole() {
-    let class = class_of(2000);
+    let _alone = DRAINS.lock().unwrap_or_else(PoisonError::into_inner);
+    setup::ensure();
+    let class = class_of(TRANSFER_BYTES);
+    let before = outside(class).0;
     exchange(
         class,
         |out| transfer::take(class, out),
         |objects| transfer::give(class, objects),
     );
-    let _alone = DRAINS.lock().unwrap_or_else(PoisonError::into_inner);
-    let (held, occupancy) = (transfer::length(class), central::occupancy(class));
-    let all = occupancy.spans * usize::from(CLASSES[class].objects);
-    assert_eq!(held + occupancy.free, all, "an object got lost");
+    assert_eq!(outside(class).0, before, "an object got lost");
 }
 
 #[test]
 fn does_a_drain_lose_nothing_while_others_transfer() {
     let _alone = DRAINS.lock().unwrap_or_else(PoisonError::into_inner);
-    let class = class_of(3000);
+    setup::ensure();
+    let class = class_of(DRAIN_BYTES);
+    front::drain();
+    let before = outside(class);
     thread::scope(|scope| {
         let drains = scope.spawn(|| {
             for _ in 0..STEPS / 10 {
@@ -154,7 +173,27 @@ fn does_a_drain_lose_nothing_while_others_transfer() {
         drains.join().unwrap();
     });
     transfer::drain();
-    assert_eq!(central::occupancy(class).spans, 0);
+    assert_eq!(outside(class), before);
+}
+
+#[test]
+fn are_figures_counted_without_the_locks_of_classes() {
+    setup::ensure();
+    let class = class_of(COUNT_BYTES);
+    transfer::lock(class).hold();
+    central::lock(class).hold();
+    let (send, receive) = mpsc::channel();
+    thread::spawn(move || send.send(front::cached(class).in_use()));
+    let counted = receive.recv_timeout(core::time::Duration::from_secs(20));
+    central::lock(class).unhold();
+    transfer::lock(class).unhold();
+    assert_eq!(counted, Ok(outside(class).0));
+}
+
+#[test]
+fn do_neighbouring_locks_share_no_cache_line() {
+    assert!(size_of::<Guarded<usize>>().is_multiple_of(64));
+    assert!(align_of::<Guarded<usize>>().is_multiple_of(64));
 }
 
 #[test]
@@ -211,7 +250,9 @@ fn does_memory_wander_between_threads_with_its_contents() {
 fn do_caches_go_back_with_their_threads() {
     let _alone = DRAINS.lock().unwrap_or_else(PoisonError::into_inner);
     setup::ensure();
-    let size = 30_000;
+    let size = THREAD_BYTES;
+    front::drain();
+    let before = outside(class_of(size));
     for _ in 0..if cfg!(miri) { 2 } else { 50 } {
         thread::spawn(move || {
             let mut all = HashSet::new();
@@ -228,7 +269,7 @@ fn do_caches_go_back_with_their_threads() {
         .unwrap();
     }
     front::drain();
-    assert_eq!(central::occupancy(class_of(size)).spans, 0);
+    assert_eq!(outside(class_of(size)), before);
 }
 
 #[test]

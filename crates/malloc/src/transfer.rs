@@ -4,6 +4,7 @@
 //! these arrays, under one short lock, without looking at a span.
 
 use core::ptr::null_mut;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::central;
 use crate::classes::{CLASSES, COUNT, MAX_BATCH};
@@ -15,29 +16,38 @@ struct Transfer {
     length: usize,
 }
 
-static TRANSFER: [Guarded<Transfer>; COUNT] = [const {
-    Guarded::new(Transfer {
-        slots: null_mut(),
-        length: 0,
-    })
+/// A transfer cache, and its length as the lock's last holder left it, for those who only count.
+struct Counted {
+    cache: Guarded<Transfer>,
+    length: AtomicUsize,
+}
+
+static TRANSFER: [Counted; COUNT] = [const {
+    Counted {
+        cache: Guarded::new(Transfer {
+            slots: null_mut(),
+            length: 0,
+        }),
+        length: AtomicUsize::new(0),
+    }
 }; COUNT];
 
 /// The lock of a class, for the fork handlers.
 pub fn lock(class: usize) -> &'static Lock {
-    &TRANSFER[class].lock
+    &TRANSFER[class].cache.lock
 }
 
-/// Objects of `class` in the transfer cache.
+/// Objects of `class` in the transfer cache, without its lock.
 pub fn length(class: usize) -> usize {
-    TRANSFER[class].lock().length
-}
-
-/// Objects of `class` in the transfer cache, unless its lock is held.
-pub fn try_length(class: usize) -> Option<usize> {
-    TRANSFER[class].try_lock().map(|cache| cache.length)
+    TRANSFER[class].length.load(Ordering::Relaxed)
 }
 
 impl Transfer {
+    fn set_length(&mut self, class: usize, length: usize) {
+        self.length = length;
+        TRANSFER[class].length.store(length, Ordering::Relaxed);
+    }
+
     fn slots(&mut self, class: usize) -> &mut [usize] {
         let capacity = usize::from(CLASSES[class].transfer_slots);
         if self.slots.is_null() {
@@ -55,7 +65,7 @@ impl Transfer {
 /// Take up to `out.len()` objects, at least one unless there is no memory; how many it were.
 pub fn take(class: usize, out: &mut [usize]) -> usize {
     {
-        let mut cache = TRANSFER[class].lock();
+        let mut cache = TRANSFER[class].cache.lock();
         let count = cache.length.min(out.len());
         if count > 0 {
             // In a build that shows that tests notice, the objects stay here, too.
@@ -66,7 +76,8 @@ pub fn take(class: usize, out: &mut [usize]) -> usize {
             };
             let rest = cache.length - count;
             out[..count].copy_from_slice(&cache.slots(class)[rest..rest + count]);
-            cache.length -= given;
+            let length = cache.length - given;
+            cache.set_length(class, length);
             return count;
         }
     }
@@ -76,12 +87,12 @@ pub fn take(class: usize, out: &mut [usize]) -> usize {
 /// Put objects away.
 pub fn give(class: usize, objects: &[usize]) {
     {
-        let mut cache = TRANSFER[class].lock();
+        let mut cache = TRANSFER[class].cache.lock();
         let length = cache.length;
         let slots = cache.slots(class);
         if length + objects.len() <= slots.len() {
             slots[length..length + objects.len()].copy_from_slice(objects);
-            cache.length += objects.len();
+            cache.set_length(class, length + objects.len());
             return;
         }
     }
@@ -91,15 +102,15 @@ pub fn give(class: usize, objects: &[usize]) {
 /// Move everything back into the spans.
 pub fn drain() {
     let mut buffer = [0; MAX_BATCH];
-    for (class, guarded) in TRANSFER.iter().enumerate().skip(1) {
+    for (class, counted) in TRANSFER.iter().enumerate().skip(1) {
         loop {
             let count = {
-                let mut cache = guarded.lock();
+                let mut cache = counted.cache.lock();
                 let count = cache.length.min(MAX_BATCH);
                 if count > 0 {
                     let rest = cache.length - count;
                     buffer[..count].copy_from_slice(&cache.slots(class)[rest..rest + count]);
-                    cache.length = rest;
+                    cache.set_length(class, rest);
                 }
                 count
             };

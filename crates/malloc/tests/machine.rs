@@ -5,6 +5,7 @@
 mod common;
 
 use common::{compile, run};
+use contigua_testing::skip;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -18,10 +19,6 @@ fn machine() -> MutexGuard<'static, ()> {
     MACHINE
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner)
-}
-
-fn skip(why: &str) {
-    eprintln!("skipped: {why}");
 }
 
 /// A setting that gets its old value back.

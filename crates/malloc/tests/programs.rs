@@ -194,7 +194,7 @@ fn may_a_constructor_allocate_before_us() {
 #[test]
 fn do_cxx_operators_work_in_all_forms() {
     if Command::new("c++").arg("--version").output().is_err() {
-        eprintln!("no C++ compiler; not tested");
+        contigua_testing::skip("no C++ compiler");
         return;
     }
     works("operators.cc", &["-std=c++17"]);
@@ -219,7 +219,10 @@ fn does_each_mistake_end_the_process_and_name_the_pointer() {
         ("wild", "no allocated object begins"),
         ("realloc-freed", "no allocated object begins"),
         ("realloc-inside", "no allocated object begins"),
-        ("realloc-freed-small", "double free"),
+        ("realloc-freed-small", "freed before"),
+        ("realloc-freed-in-place", "freed before"),
+        ("never-handed-out", "double free"),
+        ("never-handed-out-page", "no allocated object begins"),
     ];
     for (mistake, words) in mistakes {
         for variables in CACHES {
@@ -235,6 +238,95 @@ fn does_each_mistake_end_the_process_and_name_the_pointer() {
             );
         }
     }
+}
+
+#[test]
+fn is_what_caches_hold_given_back_before_a_request_fails() {
+    let program = compile("drained.c", &[]);
+    for variables in CACHES {
+        let variables = [variables[0], ("CONTIGUA_MALLOC_LIMIT", "32MiB")];
+        expect_success(&program, &[], &variables);
+    }
+}
+
+#[test]
+fn does_a_process_end_after_pthread_exit_of_its_main_thread() {
+    let program = compile("main_thread.c", &[]);
+    for last in ["last", "first"] {
+        let mut child = Command::new(&program)
+            .arg(last)
+            .env("LD_PRELOAD", library())
+            .env("CONTIGUA_MALLOC_BACKGROUND", "on")
+            .spawn()
+            .expect("the program starts");
+        let mut status = None;
+        // It ends at once, or never.
+        for _ in 0..1000 {
+            status = child.try_wait().expect("our child");
+            if status.is_some() {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        if status.is_none() {
+            child.kill().expect("it lives");
+            child.wait().expect("it ends");
+        }
+        assert!(
+            status.is_some_and(|status| status.success()),
+            "{last}: {status:?}"
+        );
+    }
+}
+
+#[test]
+fn does_a_limit_of_file_sizes_end_no_process() {
+    for (limit, preload) in [("0", "true"), ("unlimited", "true")] {
+        let line = format!("ulimit -f {limit} && exec {preload}");
+        expect_success(std::path::Path::new("/bin/sh"), &["-c", &line], &[]);
+    }
+}
+
+#[test]
+fn does_the_library_need_the_c_library_only() {
+    let variables = [("LD_TRACE_LOADED_OBJECTS", "1")];
+    let output = run(std::path::Path::new("/bin/true"), &[], &variables);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("libcontigua_malloc.so"), "{text}");
+    for line in text.lines() {
+        let known = [
+            "libcontigua_malloc.so",
+            "linux-vdso",
+            "ld-linux",
+            "/libc.so.6",
+        ];
+        assert!(known.iter().any(|known| line.contains(known)), "{line}");
+    }
+}
+
+#[test]
+fn is_the_canary_no_function_of_the_guards() {
+    let program = compile("unpredictable.c", &[]);
+    expect_success(&program, &["canary"], &[]);
+}
+
+#[test]
+fn does_the_heap_begin_at_one_of_2_to_the_24_places() {
+    let program = compile("unpredictable.c", &[]);
+    let layout = |command: &std::path::Path, arguments: &[&str]| {
+        let output = run(command, arguments, &[]);
+        let text = String::from_utf8_lossy(&output.stdout);
+        let digits = text.trim().strip_prefix("0x").expect("an address");
+        usize::from_str_radix(digits, 16).expect("an address")
+    };
+    let first = layout(&program, &["layout"]);
+    // A bit that is random stays the same in 60 processes once in 2^60.
+    let varies = (0..60).fold(0, |bits, _| bits | first ^ layout(&program, &["layout"]));
+    assert!(varies.count_ones() >= 24, "{varies:#x}");
+
+    let fixed = ["-R", program.to_str().expect("UTF-8"), "layout"];
+    let setarch = std::path::Path::new("/usr/bin/setarch");
+    assert_eq!(layout(setarch, &fixed), layout(setarch, &fixed));
 }
 
 #[test]

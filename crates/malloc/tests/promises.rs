@@ -13,7 +13,7 @@ const SEQUENCES: &str = "do_random_sequences_keep_the_promises";
 #[test]
 fn do_random_sequences_keep_the_promises() {
     let mut runner = TestRunner::new(Config {
-        cases: 50,
+        cases: contigua_testing::cases(50),
         ..Config::default()
     });
     runner

@@ -1,8 +1,11 @@
 //! `contigua-node`: what an operator installs on production hosts.
 #![forbid(unsafe_code)]
+// Both panic where nothing can be written; see `output`.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod commands;
 mod guard;
+mod http;
 mod metrics;
 mod output;
 mod text;
@@ -26,9 +29,7 @@ fn main() -> ExitCode {
         // Whoever read our output has seen enough, as `| head` does.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            // It may quote what others wrote.
-            let said = format!("contigua-node: {error:#}");
-            eprintln!("{}", contigua_input::printable_lines(&said));
+            output::complain(format_args!("{error:#}"));
             ExitCode::FAILURE
         }
     }

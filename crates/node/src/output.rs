@@ -1,37 +1,27 @@
-//! Files that appear whole or not at all.
+//! Files that appear whole or not at all, and what is said where one does not.
 
-use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
 
 use anyhow::Context;
 
-/// A file that takes its name when it is done. Until then it has another, in the same directory.
+/// A result that is being written, and what it is called.
 pub struct Output {
-    path: PathBuf,
-    temporary: PathBuf,
-    file: File,
-    is_kept: bool,
+    name: String,
+    output: contigua_output::Output,
 }
 
 impl Output {
-    /// Begins a file.
+    /// Begins a file; `-` is standard output.
     ///
     /// # Errors
-    /// When the directory cannot be written to.
+    /// When it cannot be written.
     pub fn create(path: &Path) -> anyhow::Result<Self> {
-        let mut name = path
-            .file_name()
-            .with_context(|| format!("{}: this names no file", path.display()))?
-            .to_owned();
-        name.push(format!(".{}.part", std::process::id()));
-        let temporary = path.with_file_name(name);
-        let file = File::create(&temporary).with_context(|| path.display().to_string())?;
-        Ok(Self {
-            path: path.to_owned(),
-            temporary,
-            file,
-            is_kept: false,
-        })
+        let name = path.display().to_string();
+        let output = contigua_output::Output::create(path).with_context(|| name.clone())?;
+        Ok(Self { name, output })
     }
 
     /// To write to.
@@ -39,54 +29,64 @@ impl Output {
     /// # Errors
     /// When there are too many open files.
     pub fn file(&self) -> anyhow::Result<File> {
-        self.file.try_clone().with_context(|| self.name())
+        self.output.file().with_context(|| self.name())
     }
 
     /// What it will be called.
     pub fn name(&self) -> String {
-        self.path.display().to_string()
+        self.name.clone()
     }
 
     /// Gives it its name.
     ///
     /// # Errors
     /// When it cannot be written or renamed.
-    pub fn keep(mut self) -> anyhow::Result<()> {
-        self.file.sync_all().with_context(|| self.name())?;
-        fs::rename(&self.temporary, &self.path).with_context(|| self.name())?;
-        self.is_kept = true;
-        Ok(())
+    pub fn keep(self) -> anyhow::Result<()> {
+        self.output.keep().context(self.name)
     }
 }
 
-impl Drop for Output {
-    fn drop(&mut self) {
-        if !self.is_kept {
-            // Nothing can be done about a file that does not go.
-            let _ = fs::remove_file(&self.temporary);
+/// The outputs of a command. One that cannot be written does not keep others from it.
+#[derive(Default)]
+pub struct Outputs {
+    has_failed: bool,
+}
+
+impl Outputs {
+    /// Says why an output is not there, if it is not.
+    pub fn note(&mut self, written: anyhow::Result<()>) {
+        if let Err(error) = written {
+            self.has_failed = true;
+            complain(format_args!("{error:#}"));
+        }
+    }
+
+    /// The command's exit status.
+    pub fn code(&self) -> ExitCode {
+        if self.has_failed {
+            ExitCode::FAILURE
+        } else {
+            ExitCode::SUCCESS
         }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::io::Write;
-
-    #[test]
-    fn a_file_is_there_when_it_is_kept_and_not_before() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.bin");
-        let output = Output::create(&path).unwrap();
-        output.file().unwrap().write_all(b"half").unwrap();
-        drop(output);
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
-        let output = Output::create(&path).unwrap();
-        output.file().unwrap().write_all(b"whole").unwrap();
-        output.keep().unwrap();
-        assert_eq!(fs::read(&path).unwrap(), b"whole");
-        assert!(Output::create(Path::new("/")).is_err());
-        let absent = folder.path().join("no/such");
-        assert!(Output::create(&absent).is_err());
+/// Prints with `print`. Whoever read our output may have seen enough, as `| head` does.
+///
+/// # Errors
+/// When standard output cannot be written for another reason.
+pub fn print(print: impl FnOnce(&mut dyn Write) -> Result<(), io::Error>) -> anyhow::Result<()> {
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    match print(&mut out).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written.context("standard output"),
     }
+}
+
+/// Says something on standard error; where that is gone, nobody can be told. It may quote what
+/// others wrote.
+pub fn complain(what: impl std::fmt::Display) {
+    let said = what.to_string();
+    let said = contigua_input::printable_lines(&said);
+    let _ = writeln!(io::stderr(), "contigua-node: {said}");
 }

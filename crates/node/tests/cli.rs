@@ -25,7 +25,7 @@ fn text(bytes: &[u8]) -> String {
 fn may_look() -> bool {
     let may = fs::File::open("/proc/kpageflags").is_ok();
     if !may {
-        println!("skipped: /proc/kpageflags takes root, or CAP_DAC_READ_SEARCH");
+        contigua_testing::skip("/proc/kpageflags takes root, or CAP_DAC_READ_SEARCH");
     }
     may
 }
@@ -85,7 +85,7 @@ fn without_rights_there_is_what_everyone_may_know_and_what_is_missing() {
 fn another_user_is_told_which_capability_is_missing() {
     let is_root = may_look();
     if !is_root || Command::new("setpriv").arg("--version").output().is_err() {
-        println!("skipped: takes root, and setpriv of util-linux");
+        contigua_testing::skip("takes root, and setpriv of util-linux");
         return;
     }
     // The binary may lie where only root gets to.
@@ -215,6 +215,93 @@ fn files_are_what_their_names_say() {
 }
 
 /// Names of metric families.
+/// What another user may plant in the folder of a textfile collector, and root must not follow.
+#[test]
+fn a_textfile_does_not_follow_a_link_that_another_user_planted() {
+    let folder = tempfile::tempdir().unwrap();
+    let precious = folder.path().join("precious");
+    fs::write(&precious, b"precious").unwrap();
+    let shared = folder.path().join("textfiles");
+    fs::create_dir(&shared).unwrap();
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    fs::set_permissions(&shared, open).unwrap();
+    let link = shared.join("contigua.prom");
+    std::os::unix::fs::symlink(&precious, &link).unwrap();
+    if std::os::unix::fs::lchown(&link, Some(65534), Some(65534)).is_err() {
+        println!("skipped: takes root");
+        return;
+    }
+    let machine = unprivileged_machine();
+    let output = command(&["watch", "--scan-interval", "0", "--textfile"])
+        .arg(&link)
+        .arg("--root")
+        .arg(machine.path())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let error = text(&output.stderr);
+    assert!(
+        error.contains("symbolic link of user 65534 in a folder that others can write to"),
+        "{error}"
+    );
+    assert_eq!(fs::read(&precious).unwrap(), b"precious");
+}
+
+#[test]
+fn a_file_that_cannot_be_written_costs_neither_the_table_nor_other_files() {
+    if !may_look() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let full = folder.path().join("full");
+    std::os::unix::fs::symlink("/dev/full", &full).unwrap();
+    for lost in ["--snapshot", "--parquet", "--png"] {
+        let mut command = command(&["scan"]);
+        let others = ["--snapshot", "--parquet", "--png"].map(|option| {
+            let path = folder.path().join(&option[2..]);
+            command.arg(option);
+            command.arg(if option == lost { &full } else { &path });
+            (option, path)
+        });
+        let output = command.output().unwrap();
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{lost}: {error}");
+        assert!(error.contains("full: "), "{error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+        assert!(text(&output.stdout).contains("Memory by what it is"));
+        for (option, path) in others {
+            assert_eq!(path.exists(), option != lost, "{option} beside {lost}");
+            let _ = fs::remove_file(path);
+        }
+        let left = fs::read_dir(folder.path()).unwrap().count();
+        assert_eq!(left, 1, "the link alone");
+        assert!(full.is_symlink());
+    }
+}
+
+#[test]
+fn streams_that_are_full_are_errors_and_no_panics() {
+    let machine = unprivileged_machine();
+    let full = || fs::File::options().write(true).open("/dev/full").unwrap();
+    let scan = || {
+        let mut command = command(&["scan", "--root"]);
+        command.arg(machine.path());
+        command
+    };
+    let output = scan().stdout(full()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(
+        text(&output.stderr),
+        "contigua-node: standard output: No space left on device (os error 28)\n"
+    );
+    let output = scan().stderr(full()).output().unwrap();
+    assert!(output.status.success());
+    let output = command(&["scan", "--root", "/no/such"])
+        .stderr(full())
+        .output();
+    assert_eq!(output.unwrap().status.code(), Some(1));
+}
+
 fn families(text: &str) -> BTreeSet<String> {
     let lines = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
     lines
@@ -256,7 +343,7 @@ fn metrics_are_what_prometheus_and_the_dashboard_expect() {
         );
         assert_eq!(text(&output.stderr), "");
     } else {
-        println!("skipped: promtool (Debian's package prometheus) is not installed");
+        contigua_testing::skip("promtool (Debian's package prometheus) is not installed");
     }
     if !may_look() {
         return;
@@ -299,7 +386,7 @@ fn metrics_are_served_on_loopback() {
         let mut stream = TcpStream::connect(&address).unwrap();
         write!(
             stream,
-            "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+            "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
         )
         .unwrap();
         let mut answer = String::new();

@@ -38,7 +38,7 @@ mod statistics;
 
 pub use config::{Config, Primary};
 pub use heap::PageHeap;
-pub use os::{METADATA_ALIGN, Metadata, Os};
+pub use os::{METADATA_ALIGN, Metadata, Os, RESERVE_ALIGN};
 pub use statistics::{Epoch, Inconsistency, Released, Statistics};
 
 /// Bytes of a heap page, the unit in which the heap hands out memory (paper 002, section 2.2).

@@ -3,7 +3,7 @@
 use crate::os::{METADATA_ALIGN, Metadata, Os};
 use crate::{HUGE_BYTES, Primary};
 use core::fmt;
-use core::ptr::{NonNull, null_mut};
+use core::ptr::NonNull;
 
 /// Reservations of more than this are tried out at once, see [`Linux::reserve`]. 1 GB, what the heap
 /// asks at a time for all but larger requests.
@@ -11,21 +11,59 @@ const LARGE_BYTES: usize = 1 << 30;
 
 /// Linux, through `mmap` and `madvise`.
 #[derive(Debug, Default)]
-pub struct Linux(());
+pub struct Linux {
+    /// Where addresses are asked for first; 0: wherever the kernel likes.
+    next: usize,
+}
 
 impl Linux {
     /// The running system.
     #[must_use]
     pub const fn new() -> Self {
-        Self(())
+        Self { next: 0 }
+    }
+
+    /// The running system, with reservations from `address` on as long as nobody else has the
+    /// addresses, and then wherever the kernel likes.
+    #[must_use]
+    pub const fn beginning_at(address: usize) -> Self {
+        Self { next: address }
+    }
+
+    /// Addresses without access, where `next` says if they are free there.
+    fn addresses(&mut self, bytes: usize, align: usize) -> Option<usize> {
+        if let Some(wanted) = self.next.checked_next_multiple_of(align)
+            && wanted != 0
+        {
+            self.next = 0;
+            let start = map(wanted, bytes, libc::PROT_NONE, 0).ok()?;
+            if start == wanted {
+                self.next = start + bytes;
+                return Some(start);
+            }
+            unmap(start, bytes);
+        }
+        let more = bytes.checked_add(align)?;
+        let start = map(0, more, libc::PROT_NONE, 0).ok()?;
+        let address = start.next_multiple_of(align);
+        unmap(start, address - start);
+        unmap(address + bytes, start + more - address - bytes);
+        Some(address)
     }
 }
 
-/// Maps anonymous private memory at an address of the kernel's choice, or says why not.
-fn map(bytes: usize, protection: libc::c_int, more: libc::c_int) -> Result<usize, i32> {
+/// Maps anonymous private memory where nobody has any, at `wanted` if that is possible (0: wherever
+/// the kernel likes), or says why not.
+fn map(
+    wanted: usize,
+    bytes: usize,
+    protection: libc::c_int,
+    more: libc::c_int,
+) -> Result<usize, i32> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | more;
-    // SAFETY: a new mapping at an address of the kernel's choice changes nobody's memory.
-    let start = unsafe { libc::mmap(null_mut(), bytes, protection, flags, -1, 0) };
+    let hint = wanted as *mut libc::c_void;
+    // SAFETY: a new mapping without `MAP_FIXED` changes nobody's memory.
+    let start = unsafe { libc::mmap(hint, bytes, protection, flags, -1, 0) };
     if start == libc::MAP_FAILED {
         // SAFETY: glibc's and musl's pointer to this thread's number is always valid.
         Err(unsafe { *libc::__errno_location() })
@@ -59,7 +97,7 @@ impl Os for Linux {
         const { assert!(METADATA_ALIGN <= 4096) };
         let usable = libc::PROT_READ | libc::PROT_WRITE;
         // Much more is mapped than is ever touched, which must not count as memory.
-        let start = map(bytes, usable, libc::MAP_NORESERVE).ok()?;
+        let start = map(0, bytes, usable, libc::MAP_NORESERVE).ok()?;
         let start = NonNull::new(start as *mut u8)?;
         // SAFETY: anonymous memory is zero, pages are aligned to more than a cache line, and the
         // mapping is new and never unmapped.
@@ -72,11 +110,7 @@ impl Os for Linux {
     /// more than the machine has (`vm.overcommit_memory`) only when memory becomes usable, and the
     /// heap would have made records for all of it by then; so it becomes usable here.
     fn reserve(&mut self, bytes: usize, align: usize) -> Option<usize> {
-        let more = bytes.checked_add(align)?;
-        let start = map(more, libc::PROT_NONE, 0).ok()?;
-        let address = start.next_multiple_of(align);
-        unmap(start, address - start);
-        unmap(address + bytes, start + more - address - bytes);
+        let address = self.addresses(bytes, align)?;
         if bytes > LARGE_BYTES && !make_usable(address, bytes) {
             unmap(address, bytes);
             return None;
@@ -157,8 +191,8 @@ impl PrimaryPages {
         let usable = libc::PROT_READ | libc::PROT_WRITE;
         match self {
             // Without `MAP_NORESERVE`, the kernel promises the pages here or refuses here.
-            Self::HugeTlb1G => map(bytes, usable, libc::MAP_HUGETLB | libc::MAP_HUGE_1GB),
-            Self::HugeTlb2M => map(bytes, usable, libc::MAP_HUGETLB | libc::MAP_HUGE_2MB),
+            Self::HugeTlb1G => map(0, bytes, usable, libc::MAP_HUGETLB | libc::MAP_HUGE_1GB),
+            Self::HugeTlb2M => map(0, bytes, usable, libc::MAP_HUGETLB | libc::MAP_HUGE_2MB),
             Self::Transparent => {
                 let align = HUGE_BYTES;
                 Linux::new().reserve(bytes, align).ok_or(libc::ENOMEM)

@@ -5,6 +5,10 @@ use core::ptr::NonNull;
 /// Alignment of [`Metadata`], a cache line.
 pub const METADATA_ALIGN: usize = 64;
 
+/// What the heap aligns addresses in bulk to unless an [`Os`] says otherwise: 1 GB, as page tables
+/// and the heap's own records have it.
+pub const RESERVE_ALIGN: usize = 1 << 30;
+
 /// The operating system below a heap.
 ///
 /// Addresses of the heap itself are numbers here, never pointers: a simulated system need not have
@@ -21,6 +25,11 @@ pub trait Os {
     ///
     /// The heap asks for multiples of [`HUGE_BYTES`](crate::HUGE_BYTES) aligned to at least that.
     fn reserve(&mut self, bytes: usize, align: usize) -> Option<usize>;
+
+    /// What addresses in bulk are to be aligned to, at least [`HUGE_BYTES`](crate::HUGE_BYTES).
+    fn reserve_align(&self) -> usize {
+        RESERVE_ALIGN
+    }
 
     /// Makes reserved memory usable, if possible with huge pages. The heap calls this before it
     /// hands out memory that it never backed or that it released as a whole.

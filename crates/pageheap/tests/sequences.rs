@@ -284,7 +284,7 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
 }
 
 fn cases(count: u32) -> ProptestConfig {
-    let mut config = ProptestConfig::with_cases(if cfg!(miri) { 2 } else { count });
+    let mut config = ProptestConfig::with_cases(contigua_testing::cases(count));
     if cfg!(miri) {
         config.failure_persistence = None;
     }

@@ -313,7 +313,7 @@ fn memory(frames: usize) -> Memory {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(250))]
+    #![proptest_config(ProptestConfig::with_cases(contigua_testing::cases(250)))]
     #[test]
     fn every_page_keeps_its_contents(
         policy in policies(),

@@ -1,12 +1,14 @@
 //! Starting a program under QEMU's user mode with the plugin.
 
 use std::ffi::{OsStr, OsString};
+use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
 use crate::Error;
+use crate::descriptors::Handles;
 use crate::executable::{self, Executable, NotExecutable};
 use crate::syscall::Architecture;
 
@@ -114,19 +116,15 @@ impl Launch {
         Some(value)
     }
 
-    /// Starts the program; the plugin writes to the ring at `ring`.
+    /// Starts the program as process `process` of the run.
     ///
     /// Address-space randomisation is off, so that two runs of a deterministic program access the
     /// same addresses.
     ///
     /// # Errors
     /// [`Error::File`] for the emulator when it cannot be started.
-    pub fn start(&self, plugin: &Path, ring: &Path, process: u32) -> Result<Child, Error> {
-        let mut option = vec![
-            plugin.to_string_lossy().replace(',', ",,"),
-            format!("ring={}", ring.display()),
-            format!("process={process}"),
-        ];
+    pub fn start(&self, handles: &Handles<RawFd>, process: u32) -> Result<Child, Error> {
+        let mut option = vec![handles.option(), format!("process={process}")];
         if let Some(rate) = self.surroundings.clock {
             option.push(format!("clock={rate}"));
         }
@@ -156,12 +154,13 @@ impl Launch {
             .arg(&self.executable.program)
             .args(&self.executable.interpreter_arguments)
             .args(&self.command[1..]);
-        // SAFETY: the closure makes one system call and touches no memory, as is required
+        let handles = *handles;
+        // SAFETY: the closure makes system calls and touches no memory but its own, as is required
         // between fork and exec.
         unsafe {
-            command.pre_exec(|| {
+            command.pre_exec(move || {
                 libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong);
-                Ok(())
+                handles.inherit(true)
             });
         }
         command.spawn().map_err(Error::file(&self.emulator))

@@ -8,7 +8,9 @@
 //! the writing end of the [`ring`] only.
 
 pub mod code;
+pub mod descriptors;
 pub mod executable;
+pub mod lifeline;
 pub mod ring;
 pub mod syscall;
 pub mod wire;

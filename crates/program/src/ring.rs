@@ -19,10 +19,12 @@
 
 mod layout;
 mod pool;
+mod processes;
 mod producer;
 mod reader;
 
 pub use layout::{CHUNK_WORDS, MAX_BLOCKS, MAX_PROCESSES, MAX_READERS, VERSION};
 pub use pool::Ring;
+pub use processes::{Owner, RobustList};
 pub use producer::{Held, Producer};
 pub use reader::RingReader;

@@ -244,7 +244,7 @@ fn summary_of(code: &Code, batches: &Batches) -> Summary {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(100))]
+    #![proptest_config(ProptestConfig::with_cases(contigua_testing::cases(100)))]
 
     #[test]
     fn a_replay_yields_what_was_recorded((code, batches) in any_stream()) {
@@ -440,7 +440,7 @@ fn an_unfinished_trace_leaves_nothing_and_keeps_the_old_one() {
 
 #[test]
 fn a_place_that_cannot_hold_a_trace_is_named() {
-    for path in ["/nowhere/at/all", "/dev/null", "/tmp"] {
+    for path in ["/nowhere/at/all", "/tmp"] {
         let error = TraceWriter::create(Path::new(path), &program())
             .err()
             .unwrap();

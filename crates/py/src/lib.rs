@@ -6,6 +6,7 @@
 mod ageing;
 mod explore;
 mod heap;
+mod output;
 mod requests;
 mod session;
 
@@ -120,8 +121,8 @@ impl RunSpec {
 /// Exactly one of `command` and `trace` is given. `progress` is called a few times a second with
 /// a list of (instructions, batches behind), one for each design. A program can be given a library
 /// to load before all others (`preload`), variables (`environment`), and a clock of its own that
-/// ticks so many nanoseconds for each instruction. Returns the reports as JSON and the program's
-/// exit status.
+/// ticks so many nanoseconds for each instruction. Returns the reports as JSON, the program's exit
+/// status (130 after an interruption), and why outputs (the recording, timelines) are not there.
 #[pyfunction]
 #[allow(
     clippy::needless_pass_by_value,
@@ -141,7 +142,7 @@ fn run(
     environment: Option<Vec<(OsString, OsString)>>,
     clock: Option<u32>,
     progress: Option<Py<PyAny>>,
-) -> PyResult<(Vec<String>, i32)> {
+) -> PyResult<(Vec<String>, i32, Vec<String>)> {
     let configs = runs
         .into_iter()
         .map(RunSpec::resolve)
@@ -177,7 +178,7 @@ fn run(
         .reports
         .iter()
         .map(contigua_machine::Report::to_json);
-    Ok((reports.collect(), outcome.exit_code))
+    Ok((reports.collect(), outcome.exit_code, outcome.failures))
 }
 
 fn parse_format(name: &str) -> PyResult<TraceFormat> {
@@ -252,6 +253,7 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(emulator_options, module)?)?;
     module.add_function(wrap_pyfunction!(parse_duration, module)?)?;
     module.add_class::<ageing::AgedServer>()?;
+    module.add_class::<output::Output>()?;
     module.add_function(wrap_pyfunction!(ageing::age, module)?)?;
     module.add_function(wrap_pyfunction!(ageing::load_snapshot, module)?)?;
     module.add_function(wrap_pyfunction!(ageing::resolve_profile, module)?)?;

@@ -4,14 +4,14 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Write;
-use std::os::fd::{AsRawFd, FromRawFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use contigua_machine::config::RunConfig;
-use contigua_machine::{Engine, Progress, Report, simulate};
+use contigua_machine::{Ended, Engine, Progress, Report, Run, simulate};
+use contigua_program::descriptors::anonymous_file;
 use contigua_program::launch::Surroundings;
 use contigua_program::sources::champsim::ChampSimSource;
 use contigua_program::sources::lackey::LackeySource;
@@ -34,6 +34,8 @@ const SHORT_TICK: Duration = Duration::from_millis(5);
 const GRACE: Duration = Duration::from_secs(2);
 /// The exit status of a shell's command that was interrupted.
 const INTERRUPTED: i32 = 128 + libc::SIGINT;
+
+const PANICKED: &str = "internal error: a simulation thread panicked; see above";
 
 /// What is read.
 pub enum Input {
@@ -85,6 +87,40 @@ pub struct Session {
 pub struct Outcome {
     pub reports: Vec<Report>,
     pub exit_code: i32,
+    /// Why outputs are not there: the recording, timelines. Each fails alone.
+    pub failures: Vec<String>,
+}
+
+impl Outcome {
+    fn new(runs: Vec<Run>, ended: Option<Ended>, exit_code: i32) -> Self {
+        let mut failures = Vec::new();
+        let reports = runs.into_iter().map(|mut run| {
+            if let Some(ended) = ended {
+                run.report.end(ended);
+            }
+            failures.extend(run.timeline.err().map(|error| error.to_string()));
+            run.report
+        });
+        Self {
+            reports: reports.collect(),
+            exit_code,
+            failures,
+        }
+    }
+}
+
+/// How a program came to its end.
+struct End {
+    exit_code: i32,
+    /// Why it was made to end, if it did not by itself.
+    ended: Option<Ended>,
+}
+
+impl End {
+    const INTERRUPTED: Self = Self {
+        exit_code: INTERRUPTED,
+        ended: Some(Ended::Interrupted),
+    };
 }
 
 /// Told now and then how far each design is: instructions, batches behind. An error ends the
@@ -121,7 +157,8 @@ impl Session {
         let servers = self.servers(programs.collect(), observer)?;
         let designs: Vec<_> = servers.into_iter().zip(sources).collect();
         let progress: Vec<Progress> = self.configs.iter().map(|_| Progress::default()).collect();
-        let reports = thread::scope(|scope| {
+        let mut interrupted = false;
+        let runs = thread::scope(|scope| {
             let designs: Vec<_> = designs
                 .into_iter()
                 .zip(&progress)
@@ -129,7 +166,6 @@ impl Session {
                     scope.spawn(move || simulate(engine, &mut *source, progress))
                 })
                 .collect();
-            let mut interrupted = false;
             while designs.iter().any(|design| !design.is_finished()) {
                 thread::sleep(TICK);
                 if observer(&state(&progress)).is_err() && !interrupted {
@@ -139,10 +175,12 @@ impl Session {
             }
             designs.into_iter().map(join).collect::<Result<Vec<_>, _>>()
         })?;
-        Ok(Outcome {
-            reports,
-            exit_code: 0,
-        })
+        // Each replay knows whether it had ended before.
+        Ok(Outcome::new(
+            runs,
+            None,
+            if interrupted { INTERRUPTED } else { 0 },
+        ))
     }
 
     fn run_live(
@@ -169,8 +207,8 @@ impl Session {
             })
             .transpose()
             .map_err(engine_error)?;
-        let plugin = PluginFile::new().map_err(engine_error)?;
-        let mut program = setup.start(&plugin.path()).map_err(engine_error)?;
+        let plugin = plugin_file().map_err(engine_error)?;
+        let mut program = setup.start(&plugin).map_err(engine_error)?;
         let progress: Vec<Progress> = self.configs.iter().map(|_| Progress::default()).collect();
         thread::scope(|scope| {
             let recording =
@@ -191,14 +229,16 @@ impl Session {
                 thread::sleep(TICK);
                 let _ = observer(&state(&progress));
             }
-            let reports = designs.into_iter().map(join).collect::<Result<Vec<_>, _>>();
-            let recorded = recording.map_or(Ok(()), join);
-            let exit_code = watched?;
-            recorded?;
-            Ok(Outcome {
-                reports: reports?,
-                exit_code,
-            })
+            let runs = designs.into_iter().map(join).collect::<Result<Vec<_>, _>>();
+            let recorded = recording.map(thread::ScopedJoinHandle::join);
+            let End { exit_code, ended } = watched?;
+            let mut outcome = Outcome::new(runs?, ended, exit_code);
+            let recorded = recorded.transpose().map_err(|_| engine_error(PANICKED))?;
+            let finished = recorded.map(|writer| writer.and_then(TraceWriter::finish));
+            if let Some(Err(error)) = finished {
+                outcome.failures.push(error.to_string());
+            }
+            Ok(outcome)
         })
     }
 
@@ -234,34 +274,44 @@ impl Session {
         })
     }
 
-    /// Waits for the program's end, or makes it end when a limit is reached. The exit status.
+    /// Waits for the program's end, or makes it end when a limit is reached.
     fn watch(
         &self,
         program: &mut LiveProgram,
         progress: &[Progress],
         readers_done: &dyn Fn() -> bool,
         observer: Observer<'_>,
-    ) -> Result<i32, PyErr> {
+    ) -> Result<End, PyErr> {
         let start = Instant::now();
         let mut interrupted: Option<Instant> = None;
         loop {
             if program.wait(TICK).map_err(engine_error)? {
-                let code = program.exit_code().unwrap_or(0);
-                return Ok(code);
+                let exit_code = program.exit_code().unwrap_or(0);
+                return Ok(match interrupted {
+                    // It may say otherwise, and did not do what it would have done.
+                    Some(_) => End::INTERRUPTED,
+                    None => End {
+                        exit_code,
+                        ended: None,
+                    },
+                });
             }
             if observer(&state(progress)).is_err() {
                 interrupted.get_or_insert_with(Instant::now);
             }
             if interrupted.is_some_and(|since| since.elapsed() >= GRACE) {
                 program.stop().map_err(engine_error)?;
-                return Ok(INTERRUPTED);
+                return Ok(End::INTERRUPTED);
             }
             let late = self
                 .time_limit
                 .is_some_and(|limit| start.elapsed() >= limit);
             if late || readers_done() {
                 program.stop().map_err(engine_error)?;
-                return Ok(0);
+                return Ok(End {
+                    exit_code: 0,
+                    ended: late.then_some(Ended::Time),
+                });
             }
         }
     }
@@ -290,7 +340,11 @@ fn cancel(progress: &[Progress]) {
     }
 }
 
-fn record(mut source: LiveSource, mut writer: TraceWriter) -> Result<(), contigua_program::Error> {
+/// Records to the end of the stream. Who knows why it ended finishes the file.
+fn record(
+    mut source: LiveSource,
+    mut writer: TraceWriter,
+) -> Result<TraceWriter, contigua_program::Error> {
     let mut outcome = Ok(());
     while let Some(batch) = source.next_batch()? {
         // After an error, read on: the designs beside this recording are not to blame.
@@ -299,7 +353,7 @@ fn record(mut source: LiveSource, mut writer: TraceWriter) -> Result<(), contigu
         }
     }
     outcome?;
-    writer.finish().map(|_| ())
+    Ok(writer)
 }
 
 fn join<T, E: std::fmt::Display>(
@@ -307,30 +361,13 @@ fn join<T, E: std::fmt::Display>(
 ) -> Result<T, PyErr> {
     match thread.join() {
         Ok(result) => result.map_err(engine_error),
-        Err(_) => Err(engine_error(
-            "internal error: a simulation thread panicked; see above",
-        )),
+        Err(_) => Err(engine_error(PANICKED)),
     }
 }
 
 /// The plugin as a file that QEMU can load, in anonymous memory.
-struct PluginFile(File);
-
-impl PluginFile {
-    fn new() -> std::io::Result<Self> {
-        let name = c"contigua-qemu-plugin.so";
-        // SAFETY: the name is a NUL-terminated string.
-        let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
-        if fd < 0 {
-            return Err(std::io::Error::last_os_error());
-        }
-        // SAFETY: the descriptor was just made and has no other owner.
-        let mut file = unsafe { File::from_raw_fd(fd) };
-        file.write_all(PLUGIN)?;
-        Ok(Self(file))
-    }
-
-    fn path(&self) -> PathBuf {
-        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd()).into()
-    }
+fn plugin_file() -> std::io::Result<File> {
+    let mut file = anonymous_file(c"contigua-qemu-plugin.so")?;
+    file.write_all(PLUGIN)?;
+    Ok(file)
 }

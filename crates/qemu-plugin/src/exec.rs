@@ -5,14 +5,15 @@
 //! that does, under the same process number. Otherwise the call goes its way: it fails as it
 //! should, or runs a program that cannot be observed.
 
-use std::ffi::{CStr, CString, OsStr, c_char, c_void};
+use std::ffi::{CStr, CString, OsStr, c_char};
+use std::fmt::Write;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-use contigua_program::executable::{self, NotExecutable};
+use contigua_program::executable;
 
-use crate::{PROCESS, api, guest, plugin};
+use crate::{PROCESS, api, guest, keeper, plugin};
 
 /// `execveat` relative to the current directory.
 const AT_FDCWD: i32 = -100;
@@ -21,55 +22,40 @@ const AT_EMPTY_PATH: u64 = 0x1000;
 
 /// What a QEMU that is started for the next program needs to know of this plugin.
 pub struct PluginArguments {
+    /// What QEMU is called.
     emulator: CString,
     /// The processor as QEMU's option, if one was chosen.
     processor: Vec<CString>,
-    /// Everything of the `-plugin` option but the process number.
-    option: String,
+    /// The `-plugin` option's settings that are the same for all processes.
+    settings: String,
 }
 
 impl PluginArguments {
-    /// For a plugin that writes into the ring at `ring`, with a clock of so many nanoseconds for
-    /// each instruction, on a processor.
-    pub fn new(ring: &str, clock: Option<u64>, processor: Option<&str>) -> Self {
-        // A comma would end an option's value; QEMU reads a double one as one.
-        let doubled = |text: &str| text.replace(',', ",,");
-        let mut option = vec![doubled(&own_path()), format!("ring={ring}")];
+    /// With a clock of so many nanoseconds for each instruction, on a processor.
+    pub fn new(clock: Option<u64>, processor: Option<&str>) -> Self {
+        // Writing to a string cannot fail.
+        let mut settings = String::new();
         if let Some(rate) = clock {
-            option.push(format!("clock={rate}"));
+            let _ = write!(settings, ",clock={rate}");
         }
         if let Some(processor) = processor {
-            option.push(format!("processor={}", doubled(processor)));
+            // A comma would end an option's value; QEMU reads a double one as one.
+            let _ = write!(settings, ",processor={}", processor.replace(',', ",,"));
         }
         let name = processor.and_then(|name| CString::new(name).ok());
-        let emulator = std::fs::read_link("/proc/self/exe").unwrap_or_default();
+        let emulator =
+            std::fs::read_link(OsStr::from_bytes(EMULATOR.to_bytes())).unwrap_or_default();
         Self {
             emulator: CString::new(emulator.into_os_string().into_vec()).unwrap_or_default(),
             processor: name.map_or_else(Vec::new, |name| vec![c"-cpu".to_owned(), name]),
-            option: option.join(","),
+            settings,
         }
     }
 }
 
-/// The file that this plugin was loaded from.
-fn own_path() -> String {
-    let mut found = libc::Dl_info {
-        dli_fname: std::ptr::null(),
-        dli_fbase: std::ptr::null_mut(),
-        dli_sname: std::ptr::null(),
-        dli_saddr: std::ptr::null_mut(),
-    };
-    let own = own_path as fn() -> String as *const c_void;
-    // SAFETY: `own` is an address within this library; the name stays valid while it is loaded.
-    unsafe {
-        if libc::dladdr(own, &raw mut found) == 0 || found.dli_fname.is_null() {
-            crate::fail("cannot find the plugin's own file");
-        }
-        CStr::from_ptr(found.dli_fname)
-            .to_string_lossy()
-            .into_owned()
-    }
-}
+/// The emulator's file, for itself: also where its path leads elsewhere (`chroot`), or to nothing
+/// that may be read (fewer privileges).
+const EMULATOR: &CStr = c"/proc/self/exe";
 
 /// `execve(path, argv, envp)`. Returns when the call should go its way.
 pub fn follow(path: u64, argv: u64, envp: u64) {
@@ -100,7 +86,6 @@ pub fn follow_at(directory: u64, path: u64, argv: u64, envp: u64, flags: u64) {
 }
 
 fn follow_path(mut path: CString, argv: u64, envp: u64) {
-    let ring = plugin().producer.ring();
     let own = format!("/proc/{}/exe", std::process::id());
     if path.as_bytes() == b"/proc/self/exe" || path.as_bytes() == own.as_bytes() {
         // To the host that is QEMU; the guest means itself.
@@ -112,13 +97,8 @@ fn follow_path(mut path: CString, argv: u64, envp: u64) {
         }
     }
     let file = Path::new(OsStr::from_bytes(path.as_bytes()));
-    let found = match executable::resolve(file, plugin().architecture) {
-        Ok(found) => found,
-        Err(NotExecutable::Foreign(_)) => {
-            ring.forget_process(std::process::id());
-            return;
-        }
-        Err(_) => return,
+    let Ok(found) = executable::resolve(file, plugin().architecture) else {
+        return;
     };
     let (Some(arguments), Some(mut environment)) = (guest::strings(argv), guest::strings(envp))
     else {
@@ -132,11 +112,22 @@ fn follow_path(mut path: CString, argv: u64, envp: u64) {
     let PluginArguments {
         emulator,
         processor,
-        option,
+        settings,
     } = &plugin().arguments;
-    let Ok(option) = CString::new(format!("{option},process={process}")) else {
+    let handles = keeper::take().unwrap_or_else(|error| {
+        crate::fail(&format!(
+            "{}: cannot be observed, /proc/self/task: {error}",
+            file.display()
+        ))
+    });
+    let numbers = keeper::numbers(&handles);
+    let option = format!("{},process={process}{settings}", numbers.option());
+    let Ok(option) = CString::new(option) else {
         return;
     };
+    if numbers.inherit(true).is_err() {
+        return;
+    }
     let interpreted = !found.interpreter_arguments.is_empty();
     let name = match arguments.first() {
         Some(first) if !interpreted => first.clone(),
@@ -162,7 +153,7 @@ fn follow_path(mut path: CString, argv: u64, envp: u64) {
     // replaced or the call fails.
     unsafe {
         libc::execve(
-            emulator.as_ptr(),
+            EMULATOR.as_ptr(),
             pointers(&command).as_ptr(),
             pointers(&environment).as_ptr(),
         );

@@ -5,8 +5,8 @@
 //! processes) happens rarely and may take its time. QEMU guarantees that all callbacks of one
 //! vCPU run on that vCPU's own host thread, so a vCPU's state needs no synchronisation.
 //!
-//! Arguments: `ring=PATH,process=N`: where the ring can be opened, and which process of the run
-//! this is; `clock=N`, nanoseconds for each instruction on the clock that the program may ask; and
+//! Arguments: `plugin=N,ring=N,lifeline=N`: descriptors of [`Handles`](contigua_program::descriptors::Handles);
+//! `process=N`: which process of the run this is; `clock=N`, nanoseconds for each instruction on the clock that the program may ask; and
 //! `processor=NAME`, QEMU's `-cpu` for programs that are started later.
 
 mod access;
@@ -16,14 +16,16 @@ mod clock;
 mod exec;
 mod guest;
 mod image;
+mod keeper;
 mod syscalls;
 mod vcpu;
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::path::Path;
+use std::os::fd::BorrowedFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use contigua_program::descriptors::Handles;
 use contigua_program::ring::{Producer, Ring};
 use contigua_program::syscall::Architecture;
 use contigua_program::wire::{Event, ProcessId};
@@ -38,7 +40,7 @@ pub static qemu_plugin_version: c_int = 1;
 struct Plugin {
     producer: Producer,
     architecture: Architecture,
-    /// This plugin's own file and the arguments that programs started later are given.
+    /// What programs started later are given.
     arguments: exec::PluginArguments,
 }
 
@@ -99,15 +101,27 @@ fn install(id: PluginId, target: &str, arguments: &[String]) -> Result<(), Strin
             format!("argument {key}= is missing; start programs with `contigua run`")
         })
     };
-    let ring = value("ring")?;
-    let process: u32 = value("process")?
-        .parse()
-        .map_err(|_| "argument process= takes a number".to_owned())?;
+    let number = |key: &str| -> Result<u32, String> {
+        let parsed = value(key)?.parse();
+        parsed.map_err(|_| format!("argument {key}= takes a number"))
+    };
+    let names = Handles {
+        plugin: "plugin",
+        ring: "ring",
+        lifeline: "lifeline",
+    };
+    let handles = names.try_map(|key| number(key).map(u32::cast_signed))?;
+    let process = number("process")?;
     let architecture = Architecture::ALL
         .into_iter()
         .find(|architecture| architecture.name() == target)
         .ok_or_else(|| format!("guest architecture {target} is not supported"))?;
-    let producer = Producer::new(Ring::open(Path::new(ring)).map_err(|e| e.to_string())?);
+    if handles.ring < 0 {
+        return Err("argument ring= takes a descriptor".to_owned());
+    }
+    // SAFETY: who started this process passes the descriptor; a wrong number is an error.
+    let ring = unsafe { BorrowedFd::borrow_raw(handles.ring) };
+    let producer = Producer::new(Ring::open(ring).map_err(|e| e.to_string())?);
     let clock = match value("clock") {
         Ok(rate) => Some(
             rate.parse()
@@ -116,16 +130,17 @@ fn install(id: PluginId, target: &str, arguments: &[String]) -> Result<(), Strin
         Err(_) => None,
     };
     clock::set_rate(clock);
-    image::remember_emulator_mappings();
     PROCESS.store(process, Ordering::Relaxed);
     let plugin = Plugin {
         producer,
         architecture,
-        arguments: exec::PluginArguments::new(ring, clock, value("processor").ok()),
+        arguments: exec::PluginArguments::new(clock, value("processor").ok()),
     };
     PLUGIN
         .set(plugin)
         .map_err(|_| "installed twice".to_owned())?;
+    keeper::start(Some(handles))?;
+    image::remember_emulator_mappings();
     access::learn_memory_information();
     // SAFETY: the callbacks have the signatures that the interface asks for and stay loaded as
     // long as QEMU does; the handlers for fork run in QEMU's own process.
@@ -136,7 +151,11 @@ fn install(id: PluginId, target: &str, arguments: &[String]) -> Result<(), Strin
         api::qemu_plugin_register_vcpu_syscall_cb(id, syscalls::on_enter);
         api::qemu_plugin_register_vcpu_syscall_ret_cb(id, syscalls::on_return);
         api::qemu_plugin_register_atexit_cb(id, on_exit, std::ptr::null_mut());
-        libc::pthread_atfork(None, None, Some(syscalls::after_fork_in_child));
+        libc::pthread_atfork(
+            Some(syscalls::before_fork),
+            Some(syscalls::after_fork_in_parent),
+            Some(syscalls::after_fork_in_child),
+        );
     }
     Ok(())
 }
@@ -155,5 +174,4 @@ extern "C" fn on_thread_end(_: PluginId, vcpu: c_uint) {
 /// QEMU has taken all vCPUs out of instrumented code before it calls this.
 extern "C" fn on_exit(_: PluginId, _: *mut c_void) {
     vcpu::publish_all();
-    plugin().producer.ring().forget_process(std::process::id());
 }

@@ -2,13 +2,16 @@
 
 use std::cell::Cell;
 use std::ffi::c_uint;
+use std::os::fd::{IntoRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use contigua_program::descriptors::Handles;
 use contigua_program::syscall::{Known, wakes};
 use contigua_program::wire::{Event, ProcessId, Syscall};
 
 use crate::api::PluginId;
-use crate::{PROCESS, clock, exec, plugin, vcpu};
+use crate::{PROCESS, clock, exec, keeper, plugin, vcpu};
 
 /// Flags of `clone` (`include/uapi/linux/sched.h`).
 const CLONE_VM: u64 = 0x100;
@@ -95,14 +98,11 @@ pub extern "C" fn on_enter(
 /// QEMU has performed a system call.
 pub extern "C" fn on_return(_: PluginId, index: c_uint, number: i64, result: i64) {
     let current = CURRENT.take();
-    if let Some(child) = current.child {
-        if result < 0 {
-            let child = ProcessId(child);
-            vcpu::append_event(index, &Event::ForkFailed { child });
-        } else if let Ok(process @ 1..) = u32::try_from(result) {
-            // The child registers itself; this covers the time until it does.
-            plugin().producer.ring().register_process(process);
-        }
+    if let Some(child) = current.child
+        && result < 0
+    {
+        let child = ProcessId(child);
+        vcpu::append_event(index, &Event::ForkFailed { child });
     }
     match known(number) {
         Some(call) if call.returns_process_id() => {
@@ -123,6 +123,27 @@ pub extern "C" fn on_return(_: PluginId, index: c_uint, number: i64, result: i64
     }
 }
 
+/// What a child that is being made will keep. A process makes one at a time: QEMU locks others out.
+static FOR_CHILD: Mutex<Option<Handles<OwnedFd>>> = Mutex::new(None);
+
+fn for_child() -> MutexGuard<'static, Option<Handles<OwnedFd>>> {
+    FOR_CHILD.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs in a process that is about to fork. The child holds its handles from its first moment on,
+/// so that the run cannot take itself for ended in between.
+pub extern "C" fn before_fork() {
+    if CURRENT.get().child.is_some() {
+        // Without them (there is no /proc) the child runs, but cannot execute another program.
+        *for_child() = keeper::take().ok();
+    }
+}
+
+/// Runs in a process that has forked, or failed to.
+pub extern "C" fn after_fork_in_parent() {
+    *for_child() = None;
+}
+
 /// Runs in a forked child before the guest goes on there.
 pub extern "C" fn after_fork_in_child() {
     let current = CURRENT.get();
@@ -134,7 +155,15 @@ pub extern "C" fn after_fork_in_child() {
         ..current
     });
     PROCESS.store(child, Ordering::Relaxed);
-    plugin().producer.after_fork();
+    let handles = for_child().take();
+    let handles = handles.map(|handles| Handles {
+        plugin: handles.plugin.into_raw_fd(),
+        ring: handles.ring.into_raw_fd(),
+        lifeline: handles.lifeline.into_raw_fd(),
+    });
+    if let Err(reason) = keeper::start(handles) {
+        crate::fail(&reason);
+    }
     vcpu::start_after_fork(current.vcpu);
     let process = ProcessId(child);
     vcpu::append_event(current.vcpu, &Event::ThreadStart { process });

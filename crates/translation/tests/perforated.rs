@@ -243,7 +243,7 @@ fn unallocated_holes_that_nobody_touches_cost_no_walk() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig::with_cases(contigua_testing::cases(24)))]
     #[test]
     fn clustered_holes_need_no_more_bitmap_reads_than_dispersed_ones(
         holes in 1..257u32,

@@ -554,7 +554,7 @@ fn run(case: &Case, steps: Vec<Step>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(ProptestConfig::with_cases(contigua_testing::cases(300)))]
     #[test]
     fn every_scheme_translates_as_a_plain_table_does(
         case in case(),

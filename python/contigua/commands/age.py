@@ -20,7 +20,7 @@ from contigua.ageing import (
     share,
     total_frames,
 )
-from contigua.files import check_writable, write_whole
+from contigua.files import Outputs, check_writable, is_standard_output, write_whole
 from contigua.progress import FractionLine
 from contigua.terminal import Table
 
@@ -143,13 +143,18 @@ def age_command(
             servers = age_all(specs, lambda _, server: server, progress=line)
         after, before = servers[: len(names)], servers[len(names) :]
 
+    outputs = Outputs()
+    with outputs.each():
+        _show(after, Console(stderr=any(map(is_standard_output, (png, html, json_file, save)))))
     if json_file is not None:
-        write_whole(json_file, "[\n" + ",\n".join(one.to_json() for one in after) + "]\n")
+        with outputs.each():
+            write_whole(json_file, "[\n" + ",\n".join(one.to_json() for one in after) + "]\n")
     if save is not None:
-        after[0].save(save)
+        with outputs.each():
+            after[0].save(save)
     if png is not None or html is not None:
-        _draw(after, before, cell, png, html)
-    _show(after)
+        _draw(outputs, after, before, cell, png, html)
+    sys.exit(outputs.status())
 
 
 def _plural(count: int) -> str:
@@ -157,6 +162,7 @@ def _plural(count: int) -> str:
 
 
 def _draw(
+    outputs: Outputs,
     after: list[AgedServer],
     before: list[AgedServer],
     cell: str,
@@ -173,7 +179,8 @@ def _draw(
     maps = [(one.design, one.memory_map(cell)) for one in after]
     if png is not None:
         picture = maps_picture(maps, f"{title}, one cell per {each}")
-        write_whole(png, picture(LIGHT))
+        with outputs.each():
+            write_whole(png, picture(LIGHT))
     if html is None:
         return
     page = Page(title)
@@ -200,7 +207,8 @@ def _draw(
     page.heading("At the end")
     heads, rows = final_rows(after)
     page.table(heads, rows)
-    write_whole(html, page.html())
+    with outputs.each():
+        write_whole(html, page.html())
 
 
 def _counted(counts: dict[str, int], each: str) -> str:
@@ -212,8 +220,7 @@ def _hours(sample: Sample) -> str:
     return f"{sample['seconds'] / 3600:.4g}"
 
 
-def _show(servers: list[AgedServer]) -> None:
-    console = Console()
+def _show(servers: list[AgedServer], console: Console) -> None:
     if not console.is_terminal:
         # A file or pipe is as wide as it needs to be.
         console.width = max(150, 44 + 22 * len(servers))
@@ -226,7 +233,6 @@ def _show(servers: list[AgedServer]) -> None:
     for row in rows:
         table.add_row(*row)
     console.print(table)
-    sys.stdout.flush()
 
 
 def time_table(server: AgedServer) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from pathlib import Path
 
 import click
@@ -18,12 +19,12 @@ from contigua.experiments import (
     Scale,
     Sheet,
     find,
-    run_experiment,
 )
+from contigua.experiments.base import compute, files_of
 from contigua.experiments.catalogue import read_catalogue
 from contigua.experiments.everything import Entry, crashed, kept, run_everything
 from contigua.experiments.reproduction import document, told
-from contigua.files import check_writable, write_whole
+from contigua.files import Outputs, check_writable, is_standard_output, write_whole
 from contigua.progress import FractionLine
 from contigua.terminal import Table
 
@@ -124,9 +125,16 @@ def run_command(
     definition = find(name)
     folder = output or Path("contigua-results") / name
     with FractionLine(name) as line:
-        result = run_experiment(definition, scale, Context(folder, jobs, line))
-    _show(result)
-    click.echo(f"Page: {folder / 'index.html'}")
+        result = compute(definition, scale, Context(folder, jobs, line))
+    outputs = Outputs()
+    with outputs.each():
+        _show(result)
+    for file, contents in files_of(result).items():
+        with outputs.each():
+            write_whole(folder / file, contents())
+    with outputs.each():
+        click.echo(f"Page: {folder / 'index.html'}")
+    sys.exit(outputs.status())
 
 
 def _run_all(
@@ -160,17 +168,21 @@ def _run_all(
         for entry in run_everything(chosen, scale, folder, jobs=jobs, again=again, told=show)
     }
     entries = [ran.get(one.name) or kept(one, scale, folder) for one in definitions]
-    _summary(entries, scale)
+    outputs = Outputs()
+    with outputs.each():
+        _summary(entries, scale, Console(stderr=is_standard_output(write)))
     if write is not None:
-        write_whole(write, document(entries, catalogue, scale))
-        click.echo(f"Account: {write}")
-    click.echo(f"Pages: {folder}/NAME/index.html")
+        with outputs.each():
+            write_whole(write, document(entries, catalogue, scale))
+            click.echo(f"Account: {write}", err=is_standard_output(write))
+    click.echo(f"Pages: {folder}/NAME/index.html", err=is_standard_output(write))
     if failed := crashed(list(ran.values())):
         names = ", ".join(one.definition.name for one in failed)
         raise ExperimentError(f"{len(failed)} of {len(ran)} experiments failed: {names}")
+    sys.exit(outputs.status())
 
 
-def _summary(entries: list[Entry], scale: Scale) -> None:
+def _summary(entries: list[Entry], scale: Scale, console: Console) -> None:
     table = Table("experiment", "predicted figures", title=f"All experiments ({scale})")
     table.title_justify = "left"
     for head in ("seconds", "of processor"):
@@ -179,18 +191,17 @@ def _summary(entries: list[Entry], scale: Scale) -> None:
         record = entry.record
         times = [f"{record.seconds:.0f}", f"{record.processor_seconds:.0f}"] if record else ["", ""]
         table.add_row(entry.definition.name, told(entry), *times)
-    _console().print(table)
+    _wide(console).print(table)
 
 
-def _console() -> Console:
-    console = Console()
+def _wide(console: Console) -> Console:
     if not console.is_terminal:
         console.width = 150
     return console
 
 
 def _show(result: Result) -> None:
-    console = _console()
+    console = _wide(Console())
     heads = result.HEADS
     table = Table(heads[0], title=f"{result.definition.title} ({result.scale})")
     table.title_justify = "left"

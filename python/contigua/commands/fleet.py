@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from statistics import median
 
@@ -11,9 +12,9 @@ from rich.console import Console
 from contigua import _engine
 from contigua.ageing import BLOCK_SIZES, FRAME
 from contigua.calibration import calibration
-from contigua.files import check_writable
+from contigua.files import Outputs, check_writable, is_standard_output
 from contigua.fleet import FleetOptions, Row, kept_beside, simulate, write_parquet
-from contigua.fleet_report import figures, read_fleet, write_page
+from contigua.fleet_report import figures, read_fleet, write_page, write_table
 from contigua.progress import FractionLine
 from contigua.terminal import Table
 
@@ -82,8 +83,12 @@ def simulate_command(
         "contigua.seed": str(seed),
         "contigua.calibration": calibration(calibration_file).text,
     }
-    write_parquet(rows, output, notes)
-    Console().print(fleet_table(rows))
+    outputs = Outputs()
+    with outputs.each():
+        Console(stderr=is_standard_output(output)).print(fleet_table(rows))
+    with outputs.each():
+        write_parquet(rows, output, notes)
+    sys.exit(outputs.status())
 
 
 @fleet_commands.command("report")
@@ -103,21 +108,32 @@ def report_command(paths: tuple[Path, ...], output: Path, parquet: Path | None) 
     PATHS are snapshots, and directories with snapshots in them. Files that are damaged, or of
     another version, are counted and passed over.
     """
-    check_writable(output)
-    console = Console()
+    for path in (output, parquet):
+        if path is not None:
+            check_writable(path)
+    console = Console(stderr=any(map(is_standard_output, (output, parquet))))
+    outputs = Outputs()
     with console.status("reading snapshots") as status:
-        fleet = read_fleet(paths, parquet, lambda count: status.update(f"{count} snapshots read"))
-    write_page(fleet, output)
+        fleet = read_fleet(paths, lambda count: status.update(f"{count} snapshots read"))
     for problem, count in fleet.skipped.items():
         click.echo(f"{count} files passed over: {problem.value}", err=True)
     for name in fleet.named:
         click.echo(f"  {name}", err=True)
-    if not fleet.rows:
-        raise click.ClickException("no snapshot could be read")
-    table = Table("", "here", "paper 000", title=f"{len(fleet.rows)} servers", title_justify="left")
-    for cells in figures(fleet.rows):
+    title = f"{len(fleet.rows)} servers"
+    table = Table("", "here", "paper 000", title=title, title_justify="left")
+    for cells in figures(fleet.rows) if fleet.rows else ():
         table.add_row(*cells)
-    console.print(table)
+    if fleet.rows:
+        with outputs.each():
+            console.print(table)
+    else:
+        outputs.lost("no snapshot could be read")
+    with outputs.each():
+        write_page(fleet, output)
+    if parquet is not None:
+        with outputs.each():
+            write_table(fleet.rows, parquet)
+    sys.exit(outputs.status())
 
 
 def fleet_table(rows: list[Row]) -> Table:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from contigua.files import check_writable
-from contigua.reporting.writing import FORMATS, read_inputs, write_report
+from contigua.files import Outputs, check_writable, is_standard_output
+from contigua.reporting.writing import FORMATS, Input, Written, read_inputs, told, write_report
 
 
 class Formats(click.ParamType[tuple[str, ...]]):
@@ -63,16 +63,27 @@ def report_command(
     if alone:
         check_writable(output)
     inputs = read_inputs(results)
+    outputs = Outputs()
+    taken = alone and is_standard_output(output)
+    with outputs.each():
+        for line in told(inputs):
+            click.echo(line, err=taken)
+    with outputs.each():
+        written = _drawn(inputs, output, formats, title)
+        if alone or len(written.files) == 1:
+            click.echo(f"Report: {written.files[0]}", err=taken)
+        else:
+            click.echo(f"Report: {len(written.files)} files in {output}")
+    sys.exit(outputs.status())
+
+
+def _drawn(
+    inputs: list[Input], output: Path, formats: tuple[str, ...], title: str | None
+) -> Written:
     if sys.stderr.isatty():
         click.echo("drawing", err=True, nl=False)
     try:
-        written = write_report(inputs, output, formats, title)
+        return write_report(inputs, output, formats, title)
     finally:
         if sys.stderr.isatty():
             click.echo("\r\x1b[K", err=True, nl=False)
-    for line in written.headlines:
-        click.echo(line)
-    if alone or len(written.files) == 1:
-        click.echo(f"Report: {written.files[0]}")
-    else:
-        click.echo(f"Report: {len(written.files)} files in {output}")

@@ -22,7 +22,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from contigua.files import check_writable, replacing, write_whole
+from contigua.files import INTERRUPTED, check_writable, write_whole, writing
 from contigua.sweeps import Options, Record, Sweep, look, make_plan, query, run_sweep
 from contigua.sweeps.api import default_folder
 from contigua.terminal import Table
@@ -37,8 +37,6 @@ ROWS = 40
 MESSAGES = 5
 #: Characters of a text that a table shows.
 WIDEST = 60
-#: What the shell expects of a command that was interrupted.
-INTERRUPTED = 130
 
 
 class Bar:
@@ -252,8 +250,8 @@ def query_command(source: Path, sql: str, form: str | None, output: Path | None)
     if form == "parquet" and output is not None:
         import pyarrow.parquet as pq
 
-        with replacing(output) as temporary:
-            pq.write_table(answer, temporary, compression="zstd")
+        with writing(output) as file:
+            pq.write_table(answer, file, compression="zstd")
     elif form == "table" and output is None:
         _print_rows(_console(), answer.column_names, _rows(answer))
     elif output is not None:

@@ -364,6 +364,25 @@ def run_experiment(definition: Definition, scale: Scale, context: Context) -> Re
     FileError
         When the folder cannot be made or written to.
     """
+    result = compute(definition, scale, context)
+    for name, contents in files_of(result).items():
+        write_whole(context.folder / name, contents())
+    return result
+
+
+def files_of(result: Result) -> dict[str, Callable[[], str]]:
+    """Return what is written of a result: names, and what makes the contents."""
+    return {"figures.json": result.to_json, "index.html": result.html}
+
+
+def compute(definition: Definition, scale: Scale, context: Context) -> Result:
+    """Run an experiment in its folder, which is made.
+
+    Raises
+    ------
+    FileError
+        When the folder cannot be made.
+    """
     try:
         context.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -371,7 +390,4 @@ def run_experiment(definition: Definition, scale: Scale, context: Context) -> Re
     module = importlib.import_module(f"contigua.experiments.{definition.name.replace('-', '_')}")
     inputs = definition.inputs[scale]
     outcome: Outcome = module.compute(inputs, context)
-    result = Result(definition, scale, inputs, outcome)
-    write_whole(context.folder / "figures.json", result.to_json())
-    write_whole(context.folder / "index.html", result.html())
-    return result
+    return Result(definition, scale, inputs, outcome)

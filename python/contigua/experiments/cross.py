@@ -17,7 +17,7 @@ from contigua.experiments.base import Context, Outcome, Sheet
 from contigua.experiments.combinations import Combination, combine, write_designs
 from contigua.experiments.programs import chosen
 from contigua.experiments.running import Cell, Program, Values, cycles, run_cells
-from contigua.files import replacing
+from contigua.files import write_whole, writing
 from contigua.results import Report
 from contigua.runner import RunOptions
 from contigua.sizes import size_bytes
@@ -410,7 +410,6 @@ def data_frame(measured: Iterable[Measured]) -> pd.DataFrame:
 
 def _write_data(measured: Sequence[Measured], context: Context) -> None:
     frame = data_frame(measured)
-    with replacing(context.folder / "cross.csv") as path:
-        frame.to_csv(path, index=False)
-    with replacing(context.folder / "cross.parquet") as path:
-        frame.to_parquet(path, index=False)
+    write_whole(context.folder / "cross.csv", frame.to_csv(index=False))
+    with writing(context.folder / "cross.parquet") as file:
+        frame.to_parquet(file, index=False)

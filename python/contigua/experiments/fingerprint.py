@@ -20,6 +20,7 @@ from typing import Any
 from contigua import _engine
 from contigua.allocators import find_library
 from contigua.experiments.base import Definition, Scale
+from contigua.experiments.imports import imported
 
 #: What else decides the figures of those who use a module.
 PROGRAMS = "contigua.experiments.running"
@@ -35,7 +36,8 @@ def fingerprint(definition: Definition, scale: Scale) -> str:
         "keys": [figure.key for figure in definition.figures],
         "version": _engine.VERSION,
     }
-    modules = imported(f"contigua.experiments.{definition.name.replace('-', '_')}")
+    package = resources.files("contigua")
+    modules = imported(f"contigua.experiments.{definition.name.replace('-', '_')}", package)
     if PROGRAMS in modules:
         said["emulator"] = _engine.emulator_options()
     digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode())
@@ -60,48 +62,6 @@ def fingerprint(definition: Definition, scale: Scale) -> str:
 @cache
 def _hash(path: Path, _changed: int) -> bytes:
     return hashlib.sha256(path.read_bytes()).digest()
-
-
-def imported(name: str) -> dict[str, ast.Module]:
-    """Return the code of a module of the package and of all that it imports of the package."""
-    found: dict[str, ast.Module] = {}
-    left = [name]
-    while left:
-        name = left.pop()
-        if name in found or (file := _source(name)) is None:
-            continue
-        found[name] = ast.parse(file.read_bytes())
-        left += _imports(found[name])
-        _strip(found[name])
-    return found
-
-
-def _strip(tree: ast.Module) -> None:
-    """Take out the docstrings: what they say decides no figure."""
-    for node in ast.walk(tree):
-        if isinstance(
-            node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-        ) and ast.get_docstring(node, clean=False):
-            del node.body[0]
-
-
-def _imports(tree: ast.AST) -> Iterator[str]:
-    """Yield what may be a module: of ``from a import b`` both ``a`` and ``a.b``."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module is not None:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
-def _source(name: str) -> Traversable | None:
-    package, *rest = name.split(".")
-    # A package's own file only passes on what its modules have.
-    if package != "contigua" or not rest:
-        return None
-    file = resources.files(package).joinpath(*rest[:-1], f"{rest[-1]}.py")
-    return file if file.is_file() else None
 
 
 def _presets() -> Iterator[Traversable]:

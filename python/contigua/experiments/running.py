@@ -292,7 +292,7 @@ def run_whole(
     specs: Sequence[_engine.RunSpec],
     **options: Any,  # noqa: ANN401 - those of the engine
 ) -> tuple[list[str], int]:
-    """Run configurations as the engine does, but never return what an interrupt has cut short.
+    """Run configurations as the engine does, but never return what was cut short.
 
     The engine takes an interrupt as the wish to see what ran so far, which a table of experiments
     or a sweep must not take for a result.
@@ -301,11 +301,13 @@ def run_whole(
     ------
     KeyboardInterrupt
         When there was one.
+    EngineError
+        Also when the recording could not be written.
     """
     options.setdefault("progress", interruptible)
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(before):
-        return _engine.run(specs, **options)
+        return _whole(*_engine.run(specs, **options))
     seen = threading.Event()
 
     def interrupted(number: int, frame: FrameType | None) -> None:
@@ -319,7 +321,13 @@ def run_whole(
         signal.signal(signal.SIGINT, before)
     if seen.is_set():
         raise KeyboardInterrupt
-    return result
+    return _whole(*result)
+
+
+def _whole(reports: list[str], status: int, failures: list[str]) -> tuple[list[str], int]:
+    if failures:
+        raise _engine.EngineError(failures[0])
+    return reports, status
 
 
 def interruptible(_: list[tuple[int, int]]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from contigua.files import FileError, write_whole
+from contigua.files import FileError, write_each
 from contigua.reporting import tables
 from contigua.reporting.cases import Runs
 from contigua.reporting.document import VEGA_LITE
@@ -40,7 +40,7 @@ def export(runs: Runs, folder: Path, formats: Sequence[str]) -> list[Path]:
     Raises
     ------
     FileError
-        When one cannot be written.
+        When some cannot be written; the others are.
     """
     # All is drawn before anything is written.
     contents = dict(_files(runs, formats))
@@ -48,8 +48,7 @@ def export(runs: Runs, folder: Path, formats: Sequence[str]) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FileError(f"{folder}: {error.strerror}; give another folder to -o") from error
-    for name, data in contents.items():
-        write_whole(folder / name, data)
+    write_each({folder / name: data for name, data in contents.items()})
     return [folder / name for name in contents]
 
 

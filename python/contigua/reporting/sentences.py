@@ -35,6 +35,9 @@ def headlines(runs: Runs) -> list[str]:
     ]
     if len(cases) > 1:
         found += _over_cases(runs)
+    cut = sum(run.summary["complete"] is False for run in runs.all)
+    if cut:
+        found.insert(0, f"{cut} of {len(runs.all)} runs were interrupted, and are incomplete.")
     return found
 
 

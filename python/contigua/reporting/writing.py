@@ -135,6 +135,17 @@ def _write(
     return Written(tuple(files), tuple(headlines(runs)))
 
 
+def told(inputs: Sequence[Input]) -> list[str]:
+    """Return what matters, in sentences.
+
+    Raises
+    ------
+    ReportError
+        When there is no run.
+    """
+    return headlines(_runs(inputs))
+
+
 def _runs(inputs: Sequence[Input]) -> Runs:
     reports, points = [], []
     for one in inputs:

@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, Any
 
 from contigua import __version__, columns
 from contigua.errors import ContiguaError
-from contigua.files import FileError, replacing, write_whole
-from contigua.reading import MOST_RESULTS, ReadError, read_text
+from contigua.files import FileError, write_whole, writing
+from contigua.reading import MOST_RESULTS, ReadError, read_bytes, read_text
 from contigua.results import Report, Results, summary_type
 
 if TYPE_CHECKING:
@@ -190,8 +190,8 @@ class Store:
     def load(self, point: str) -> Record | None:
         """Return what became of a point; ``None`` if it is not finished, or its file is damaged."""
         try:
-            text = self.path(point).read_text(errors="replace")
-        except OSError:
+            text = read_bytes(self.path(point), MOST_RESULTS).decode(errors="replace")
+        except ReadError:
             return None
         record = Record.from_json(text)
         return record if record is not None and record.point == point else None
@@ -224,7 +224,9 @@ class Store:
         """
         file = self.folder / "sweep.json"
         try:
-            plan = json.loads(file.read_text())
+            if not file.exists():
+                raise FileNotFoundError
+            plan = json.loads(read_text(file, MOST_RESULTS))
             if plan["format"] == FORMAT and isinstance(plan["points"], list):
                 return dict(plan)
             what = "is no plan of a sweep"
@@ -233,9 +235,9 @@ class Store:
                 f"{self.folder}: no sweep is here (there is no sweep.json); "
                 "`contigua sweep SPEC.toml -o DIR` makes one"
             ) from None
-        except OSError as error:
-            what = error.strerror or str(error)
-        except (ValueError, KeyError, TypeError):
+        except ReadError as error:
+            what = error.why
+        except (ValueError, KeyError, TypeError, RecursionError):
             what = "is damaged; the sweep's own command writes it again"
         raise SweepError(f"{file}: {what}")
 
@@ -306,9 +308,12 @@ class Store:
     def _write(self, table: pa.Table) -> None:
         import pyarrow.parquet as pq
 
-        with replacing(self.view) as temporary:
+        try:
             self.view.parent.mkdir(exist_ok=True)
-            pq.write_table(table, temporary, compression="zstd", row_group_size=4096)
+        except OSError as error:
+            raise FileError(f"{self.view.parent}: {error.strerror}") from error
+        with writing(self.view) as file:
+            pq.write_table(table, file, compression="zstd", row_group_size=4096)
 
 
 def _modified(file: Path) -> int:

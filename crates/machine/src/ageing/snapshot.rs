@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use contigua_contiguity::FrameKind;
 use contigua_frames::{Config, FrameClass, MigrateType, Placement, Request, policies};
+use contigua_output::Output;
 use contigua_paging::Memory;
 use contigua_units::{Bytes, Frame, Nanoseconds, Order, PAGE_BYTES};
 use serde::{Deserialize, Serialize};
@@ -158,14 +159,10 @@ impl Snapshot {
             path: path.to_owned(),
             error,
         };
-        let folder = match path.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder,
-            _ => Path::new("."),
-        };
-        let file = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
-        self.write(file.as_file()).map_err(failed)?;
-        file.persist(path).map_err(|error| failed(error.error))?;
-        Ok(())
+        let output = Output::create(path).map_err(failed)?;
+        self.write(&output.file().map_err(failed)?)
+            .map_err(failed)?;
+        output.keep().map_err(failed)
     }
 
     fn write(&self, file: &File) -> io::Result<()> {
@@ -444,7 +441,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(64))]
+        #![proptest_config(ProptestConfig::with_cases(contigua_testing::cases(64)))]
         #[test]
         fn damage_is_an_error_and_nothing_worse(at in any::<prop::sample::Index>(), flip in 1..=255u8) {
             let snapshot = Snapshot::of(&aged(), Nanoseconds::new(0), serde_json::Value::Null);

@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
+use contigua_output::Output;
 use contigua_units::{Cycles, Megahertz};
 use serde::Serialize;
 
@@ -80,25 +81,16 @@ impl Timeline {
         self.push(MIGRATIONS + slot, name, start, length);
     }
 
-    /// Writes the file: under another name first, so that no half of one stays behind.
+    /// Writes the file, whole or not at all.
     pub(crate) fn save(&self, path: &Path, cores: usize) -> Result<(), Error> {
         let fail = |source| Error::Timeline {
             path: path.to_owned(),
             source,
         };
-        let folder = path
-            .parent()
-            .filter(|folder| !folder.as_os_str().is_empty());
-        let temporary = tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new(".")));
-        let temporary = temporary.map_err(fail)?;
-        self.write(temporary.as_file(), cores).map_err(fail)?;
-        let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o644);
-        temporary
-            .as_file()
-            .set_permissions(permissions)
+        let output = Output::create(path).map_err(fail)?;
+        self.write(&output.file().map_err(fail)?, cores)
             .map_err(fail)?;
-        temporary.persist(path).map_err(|error| fail(error.error))?;
-        Ok(())
+        output.keep().map_err(fail)
     }
 
     fn write(&self, file: &File, cores: usize) -> std::io::Result<()> {

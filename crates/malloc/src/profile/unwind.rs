@@ -1,8 +1,8 @@
 //! Call stacks, through the compiler's unwinder.
 //!
-//! Frame pointers would be quicker, and Debian's libraries have none. The unwinder
-//! (`_Unwind_Backtrace` of libgcc, which Rust's panics link anyway) reads the tables that are there
-//! for exceptions. It allocates nothing; with glibc 2.35 and libgcc 12 or later it takes no lock
+//! Frame pointers would be faster, and Debian's libraries have none. The unwinder
+//! (`_Unwind_Backtrace` of libgcc) reads the tables that are there for exceptions. It is linked into
+//! the library, so that a program in a folder without `libgcc_s.so.1` (chroot) starts. It allocates nothing; with glibc 2.35 and libgcc 12 or later it takes no lock
 //! either (`_dl_find_object`), with older ones the dynamic linker's, which a thread that is inside
 //! the dynamic linker may take again. No lock of this allocator is held meanwhile.
 
@@ -11,6 +11,10 @@ use core::ffi::{c_int, c_void};
 /// What the unwinder knows of a frame.
 type Context = *mut c_void;
 
+#[cfg_attr(
+    all(feature = "interpose", target_env = "gnu"),
+    link(name = "gcc_eh", kind = "static", modifiers = "-bundle")
+)]
 unsafe extern "C" {
     fn _Unwind_Backtrace(
         step: extern "C" fn(Context, *mut c_void) -> c_int,

@@ -98,6 +98,17 @@ int main(int count, char **arguments) {
         p = say(malloc(100));
         free(p);
         p = realloc(opaque(p), 1000);
+    } else if (!strcmp(what, "realloc-freed-in-place")) {
+        p = say(malloc(100));
+        free(p);
+        p = realloc(opaque(p), 99);
+    } else if (!strcmp(what, "never-handed-out")) {
+        p = malloc(1500);
+        free(say(p + 5 * 1536));
+        use_again(1500);
+    } else if (!strcmp(what, "never-handed-out-page")) {
+        p = malloc(1500);
+        free(say(p + 10 * 1536));
     }
     return 0;
 }

@@ -10,6 +10,7 @@ use contigua_malloc::layout::{Error, Figure, Kind, Reader, Unit};
 use serde_json::{Map, Value, json};
 
 use crate::metrics;
+use crate::output::complain;
 use crate::text::{Table, count, duration, size};
 
 /// Show the heap of processes that run under `libcontigua_malloc`
@@ -92,7 +93,7 @@ fn find_all() -> anyhow::Result<Vec<Process>> {
             // Most processes show none, and some end while we look.
             Err(Error::NoPage { .. } | Error::NoProcess { .. }) => {}
             Err(Error::Denied { .. }) => denied += 1,
-            Err(error) => eprintln!("contigua-node: {error}"),
+            Err(error) => complain(error),
         }
     }
     if processes.is_empty() {

@@ -33,7 +33,7 @@ impl Command {
     /// Whatever the command reports, in one line.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         match self {
-            Self::Scan(arguments) => scan::run(&arguments)?,
+            Self::Scan(arguments) => return scan::run(&arguments),
             Self::Watch(arguments) => watch::run(&arguments)?,
             Self::Heap(arguments) => heap::run(&arguments)?,
             Self::Tlb(arguments) => tlb::run(&arguments)?,

@@ -7,7 +7,8 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::thread;
@@ -16,7 +17,9 @@ use std::time::{Duration, Instant};
 use contigua_live::classify::{Class, classify};
 use contigua_live::frames::{PageFile, PageSource};
 use contigua_live::proc::{BlockState, MemoryBlock, System};
+use contigua_output::Output;
 use contigua_units::Bytes;
+use rustix::fs::OFlags;
 
 use super::machine::{
     Block, ChangeError, Machine, MachineError, Occupancy, Place, Step, Survey, Target,
@@ -48,7 +51,7 @@ impl Linux {
         let fault = std::env::var(FAULT).ok().map(|text| {
             let (name, times) = text.split_once(':').unwrap_or((&text, "1"));
             if !Step::ALL.iter().any(|step| step.name() == name) {
-                eprintln!("{FAULT}: no step is called {name:?}");
+                let _ = writeln!(io::stderr(), "{FAULT}: no step is called {name:?}");
             }
             (name.to_owned(), times.parse().unwrap_or(1))
         });
@@ -71,7 +74,13 @@ impl Linux {
         if let Some(folder) = self.store.parent() {
             fs::create_dir_all(folder).map_err(|error| self.problem(&error))?;
         }
-        let lock = File::create(self.store.with_extension("lock"));
+        // A link there is not ours, and what it leads to is nothing that a lock may empty.
+        let lock = fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
+            .open(self.store.with_extension("lock"));
         let lock = lock.map_err(|error| self.problem(&error))?;
         match lock.try_lock() {
             Ok(()) => {}
@@ -165,7 +174,7 @@ pub fn write_word(word: &str, file: &Path, guard: u32) -> ExitCode {
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     let parent = rustix::process::getppid().map(|parent| parent.as_raw_nonzero().get());
     if death.is_err() || parent != i32::try_from(guard).ok() {
-        eprintln!("the guard is gone");
+        let _ = writeln!(io::stderr(), "the guard is gone");
         return ExitCode::FAILURE;
     }
     let written = fs::OpenOptions::new()
@@ -175,7 +184,7 @@ pub fn write_word(word: &str, file: &Path, guard: u32) -> ExitCode {
     match written {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("writing {word}: {error}");
+            let _ = writeln!(io::stderr(), "writing {word}: {error}");
             ExitCode::FAILURE
         }
     }
@@ -298,14 +307,13 @@ impl Machine for Linux {
     }
 
     fn store(&mut self, text: &str) -> Result<(), MachineError> {
-        let new = self.store.with_extension("new");
-        let written = File::create(&new).and_then(|mut file| {
-            file.write_all(text.as_bytes())?;
-            file.sync_all()
+        let written = Output::create(&self.store).and_then(|mut output| {
+            output.write_all(text.as_bytes())?;
+            Ok(output)
         });
-        written.map_err(|error| self.problem(&error))?;
+        let output = written.map_err(|error| self.problem(&error))?;
         self.step(Step::DuringStore)?;
-        let renamed = fs::rename(&new, &self.store).and_then(|()| match self.store.parent() {
+        let renamed = output.keep().and_then(|()| match self.store.parent() {
             Some(folder) => File::open(folder)?.sync_all(),
             None => Ok(()),
         });
@@ -323,7 +331,7 @@ impl Machine for Linux {
         {
             *times -= 1;
             if *times == 0 {
-                eprintln!("dies {name}, as {FAULT} says");
+                let _ = writeln!(io::stderr(), "dies {name}, as {FAULT} says");
                 std::process::abort();
             }
         }

@@ -664,7 +664,7 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(contigua_testing::cases(400)))]
 
     /// Under any demand, failures and deaths: no block is lost, no region is left below its high
     /// watermark by a move, the record says how it was, and release brings it back.

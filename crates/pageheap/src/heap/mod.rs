@@ -151,20 +151,42 @@ impl<O: Os> PageHeap<O> {
         if pages == 0 || !align_pages.is_power_of_two() {
             return None;
         }
-        if !self.ready && !self.prepare() {
-            self.counts.system_failures += 1;
+        match self.attempt(pages, align_pages) {
+            Ok(allocated) => Some(allocated),
+            Err(Refusal::Limit(_)) => {
+                self.counts.limit_failures += 1;
+                None
+            }
+            Err(Refusal::Memory | Refusal::Addresses) => {
+                self.counts.system_failures += 1;
+                None
+            }
+        }
+    }
+
+    /// As [`allocate`](Self::allocate), but without a failure in the statistics: for callers that
+    /// have memory to give back and try again.
+    pub fn try_allocate(&mut self, pages: u32, align_pages: u32) -> Option<Allocated> {
+        if pages == 0 || !align_pages.is_power_of_two() {
             return None;
         }
+        self.attempt(pages, align_pages).ok()
+    }
+
+    fn attempt(&mut self, pages: u32, align_pages: u32) -> Result<Allocated, Refusal> {
+        if !self.ready && !self.prepare() {
+            return Err(Refusal::Memory);
+        }
         let mapped = self.counts.mapped;
-        let allocated = match self.place(pages, align_pages) {
-            Ok(allocated) => Some(allocated),
+        let answer = match self.place(pages, align_pages) {
             Err(refusal) => self.place_after_release(pages, align_pages, refusal),
+            placed => placed,
         };
         if self.counts.mapped > mapped {
             self.keep_soft_limit();
         }
         self.note();
-        allocated
+        answer
     }
 
     /// Takes a span back, or a part of one. False, and nothing changes, if some of it is not in

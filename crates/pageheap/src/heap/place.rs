@@ -66,7 +66,7 @@ impl<O: Os> PageHeap<O> {
         pages: u32,
         align_pages: u32,
         mut refusal: Refusal,
-    ) -> Option<Allocated> {
+    ) -> Result<Allocated, Refusal> {
         for _ in 0..ATTEMPTS {
             let limit = self.config.hard_limit / PAGE_BYTES as u64;
             let wanted = match refusal {
@@ -82,15 +82,11 @@ impl<O: Os> PageHeap<O> {
             }
             self.counts.released_for_limit += whole + partial;
             match self.place(pages, align_pages) {
-                Ok(allocated) => return Some(allocated),
+                Ok(allocated) => return Ok(allocated),
                 Err(again) => refusal = again,
             }
         }
-        match refusal {
-            Refusal::Limit(_) => self.counts.limit_failures += 1,
-            Refusal::Memory | Refusal::Addresses => self.counts.system_failures += 1,
-        }
-        None
+        Err(refusal)
     }
 
     /// Gives free memory back while mapped memory is above the soft or the hard limit.

@@ -286,7 +286,7 @@ impl<O: Os> PageHeap<O> {
     fn reserve(&mut self, count: u32, align: usize) -> Result<(), Refusal> {
         let need = count as usize * HUGE_BYTES;
         let mut bytes = need.next_multiple_of(RESERVE_BYTES);
-        let mut alignment = align.max(RESERVE_BYTES);
+        let mut alignment = align.max(self.os.reserve_align());
         loop {
             if let Some(address) = self.os.reserve(bytes, alignment) {
                 if !self.directory.add(&mut self.os, address, bytes) {

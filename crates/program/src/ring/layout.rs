@@ -2,8 +2,10 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
+use super::processes::Place;
+
 /// Version of this layout and of the wire format in it.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Words in a chunk: 16 KB, small enough that the chunks in flight stay in the host's L2 cache.
 pub const CHUNK_WORDS: usize = 2048;
 /// Chunks in the pool: 4 MB in all, the furthest that a program runs ahead of its slowest reader.
@@ -33,19 +35,28 @@ pub struct ChunkMeta {
     pub length: AtomicU32,
     /// Bit r: reader r has not passed it yet.
     pub pending: AtomicU32,
-    /// The host process that is filling it, 0 otherwise.
+    /// The process that is filling it, as [`Ring::join`](super::Ring::join) numbered it; 0 otherwise.
     pub holder: AtomicU32,
     /// Index + 1 of the next chunk on the free list, 0 at its end.
     pub next_free: AtomicU32,
 }
 
-/// The start of the shared memory.
+/// All of the shared memory but the descriptions of code.
+#[repr(C)]
+pub struct Memory {
+    pub header: Header,
+    /// Apart from the header, because chunks are plain memory: no reference to them may exist
+    /// while others write.
+    pub chunks: Line<[[u64; CHUNK_WORDS]; CHUNKS]>,
+}
+
+/// What is shared through atomics. The two plain fields never change once the memory is shared.
 #[repr(C)]
 pub struct Header {
     pub magic: u64,
     pub version: u32,
-    /// Host process that owns the ring; producers stop waiting when it is gone.
-    pub owner: u32,
+    /// Robust futex of the ring's owner: 0 before it came, else as in [`Place`].
+    pub owner: AtomicU32,
     /// Bit r: reader r exists.
     pub readers: AtomicU32,
     /// Nothing will be published any more.
@@ -55,9 +66,11 @@ pub struct Header {
     pub next_block: AtomicU32,
     pub next_thread: AtomicU32,
     pub next_process: AtomicU32,
+    pub next_holder: AtomicU32,
     /// Bytes of the code area in use.
     pub code_used: AtomicU64,
-    /// Tickets given out.
+    /// Tickets taken. A ticket is taken by storing its slot of `order`; this follows at once, or
+    /// when the next ticket is taken.
     pub head: Line<AtomicU64>,
     /// Futex: low half of `head` when it was last announced.
     pub announced: Line<AtomicU32>,
@@ -69,18 +82,16 @@ pub struct Header {
     pub freed: Line<AtomicU32>,
     /// Producers asleep on `freed`.
     pub sleeping_producers: AtomicU32,
-    /// Host process ids of the guest's processes; 0 is an empty slot.
-    pub processes: [AtomicU32; MAX_PROCESSES],
+    pub places: [Place; MAX_PROCESSES],
     /// Slot `ticket % CHUNKS`: ticket + 1 in the high 48 bits, chunk in the low 16.
     pub order: [AtomicU64; CHUNKS],
     pub meta: [ChunkMeta; CHUNKS],
-    pub chunks: Line<[[u64; CHUNK_WORDS]; CHUNKS]>,
     /// Offset + 1 of each block's description in the code area; 0 when there is none yet.
     pub code_index: [AtomicU64; MAX_BLOCKS],
 }
 
 /// Size of everything that is mapped.
-pub const TOTAL_BYTES: usize = size_of::<Header>() + CODE_BYTES;
+pub const TOTAL_BYTES: usize = size_of::<Memory>() + CODE_BYTES;
 
 /// Bits of an `order` slot that hold the chunk.
 pub const ORDER_CHUNK_BITS: u32 = 16;

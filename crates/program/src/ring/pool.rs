@@ -2,8 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd};
-use std::path::{Path, PathBuf};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -11,10 +10,11 @@ use std::time::Duration;
 use contigua_units::VirtAddr;
 
 use super::layout::{
-    CHUNK_WORDS, CHUNKS, CODE_BYTES, Header, MAGIC, MAX_BLOCKS, TOTAL_BYTES, VERSION,
+    CHUNK_WORDS, CHUNKS, CODE_BYTES, Header, MAGIC, MAX_BLOCKS, Memory, TOTAL_BYTES, VERSION,
 };
 use crate::Error;
 use crate::code::{BlockCode, CodeLog};
+use crate::descriptors::anonymous_file;
 use crate::wire::BlockId;
 
 /// Bytes before a description's instruction lengths: address, count, byte count.
@@ -22,8 +22,8 @@ const DESCRIPTION_HEAD: usize = 16;
 
 /// The shared memory of one run, mapped into this process.
 pub struct Ring {
-    base: NonNull<Header>,
-    /// Kept open by the creator, so that others can map it through `/proc`.
+    base: NonNull<Memory>,
+    /// Kept open by the creator, who passes it on.
     file: Option<File>,
 }
 
@@ -40,22 +40,14 @@ impl Ring {
     /// # Errors
     /// [`Error::Ring`] when the kernel refuses the memory.
     pub fn create() -> Result<Self, Error> {
-        let name = c"contigua-ring";
-        // SAFETY: the name is a NUL-terminated string; the call has no other requirement.
-        let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
-        if fd < 0 {
-            return Err(ring_error("memfd_create")(io::Error::last_os_error()));
-        }
-        // SAFETY: the descriptor was just made and has no other owner.
-        let file = unsafe { File::from_raw_fd(fd) };
+        let file = anonymous_file(c"contigua-ring").map_err(ring_error("memfd_create"))?;
         file.set_len(TOTAL_BYTES as u64)
             .map_err(ring_error("ftruncate"))?;
         let ring = Self::map(file)?;
         // SAFETY: nobody else has mapped the memory yet, so writing plain fields is exclusive.
         unsafe {
-            let header = ring.base.as_ptr();
+            let header = &raw mut (*ring.base.as_ptr()).header;
             (*header).version = VERSION;
-            (*header).owner = std::process::id();
             (*header).magic = MAGIC;
         }
         for chunk in (0..CHUNKS).rev() {
@@ -64,19 +56,14 @@ impl Ring {
         Ok(ring)
     }
 
-    /// Maps the ring that another process made; `path` is its [`Ring::path`].
+    /// Maps the ring that another process made, from a descriptor of its memory, which need not
+    /// stay open.
     ///
     /// # Errors
-    /// [`Error::File`] when it cannot be opened, [`Error::NotARing`] when it is something else.
-    pub fn open(path: &Path) -> Result<Self, Error> {
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .open(path)
-            .map_err(|source| Error::File {
-                path: path.to_owned(),
-                source,
-            })?;
+    /// [`Error::Ring`] when it cannot be mapped, [`Error::NotARing`] when it is something else.
+    pub fn open(descriptor: BorrowedFd<'_>) -> Result<Self, Error> {
+        let file = descriptor.try_clone_to_owned().map_err(ring_error("dup"))?;
+        let file = File::from(file);
         let length = file.metadata().map_err(ring_error("fstat"))?.len();
         let mut found = 0;
         if length == TOTAL_BYTES as u64 {
@@ -121,27 +108,20 @@ impl Ring {
         })
     }
 
-    /// Where another process of this user can open the ring while this one lives.
-    ///
-    /// A path rather than an inherited descriptor, because programs close descriptors that they
-    /// do not know before they start others.
+    /// The shared memory, to be passed on.
     ///
     /// # Panics
     /// When this process did not create the ring.
     #[must_use]
-    pub fn path(&self) -> PathBuf {
-        let file = self
-            .file
-            .as_ref()
-            .expect("only the creator hands out the path");
-        format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()).into()
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        let file = self.file.as_ref();
+        file.expect("only the creator passes it on").as_fd()
     }
 
     pub(super) fn header(&self) -> &Header {
-        // SAFETY: the mapping lives as long as `self` and is larger than a header; all fields
-        // that change while shared are atomic, and plain chunk words are only reached through
-        // `chunk`, never through this reference.
-        unsafe { self.base.as_ref() }
+        // SAFETY: the mapping lives as long as `self` and is larger than a header, whose fields are
+        // atomic or do not change while shared. Chunks and code lie behind it.
+        unsafe { &(*self.base.as_ptr()).header }
     }
 
     /// The first word of a chunk.
@@ -202,13 +182,13 @@ impl Ring {
         }
     }
 
-    /// Frees the chunks that a host process was filling when it died or became another program.
+    /// Frees the chunks that a process was filling when it died or became another program.
     /// What it had not published is lost.
-    pub fn reclaim(&self, process: u32) {
+    pub(super) fn reclaim(&self, holder: u32) {
         for (chunk, meta) in self.header().meta.iter().enumerate() {
-            let mine =
-                meta.holder
-                    .compare_exchange(process, 0, Ordering::AcqRel, Ordering::Relaxed);
+            let mine = meta
+                .holder
+                .compare_exchange(holder, 0, Ordering::AcqRel, Ordering::Relaxed);
             if mine.is_ok() {
                 self.release_chunk(chunk);
             }
@@ -247,40 +227,8 @@ impl Ring {
 
     /// The first byte of the area that holds descriptions of code.
     fn code_area(&self) -> *mut u8 {
-        // SAFETY: the code area follows the header within the same mapping.
+        // SAFETY: the code area follows all else within the same mapping.
         unsafe { self.base.as_ptr().add(1).cast() }
-    }
-
-    /// Notes that a guest process with this host process id runs. Idempotent.
-    pub fn register_process(&self, process: u32) {
-        let processes = &self.header().processes;
-        if processes
-            .iter()
-            .any(|slot| slot.load(Ordering::Acquire) == process)
-        {
-            return;
-        }
-        for slot in processes {
-            let taken = slot.compare_exchange(0, process, Ordering::AcqRel, Ordering::Relaxed);
-            if taken.is_ok() {
-                return;
-            }
-        }
-    }
-
-    /// Notes that a guest process has ended or left the run.
-    pub fn forget_process(&self, process: u32) {
-        for slot in &self.header().processes {
-            let _ = slot.compare_exchange(process, 0, Ordering::AcqRel, Ordering::Relaxed);
-        }
-    }
-
-    /// Host process ids of the guest processes that are registered.
-    pub fn processes(&self) -> impl Iterator<Item = u32> + '_ {
-        let processes = self.header().processes.iter();
-        processes
-            .map(|slot| slot.load(Ordering::Acquire))
-            .filter(|&id| id != 0)
     }
 
     /// Asks producers to stop: each publishes what it has and then waits to be killed.

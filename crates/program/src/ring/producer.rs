@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use super::layout::{CHUNK_WORDS, CHUNKS, ORDER_CHUNK_BITS};
 use super::pool::{Ring, wait};
+use super::processes::RobustList;
 
 /// Readers are woken when this many chunks have piled up, not for each: a wake-up costs more than
 /// filling a chunk takes. Sleeping readers look for themselves every millisecond.
 const WAKE_EVERY: u64 = 16;
 
-/// How long a producer sleeps at most before it looks whether its readers still live.
+/// How long a producer sleeps at most before it looks again.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// A chunk that one thread is filling.
@@ -23,20 +24,17 @@ pub struct Held {
 /// Takes chunks from the pool and publishes them.
 pub struct Producer {
     ring: Ring,
-    /// This host process; changes when it forks.
-    process: AtomicU32,
+    /// What this process is as a holder of chunks; changes when it forks.
+    holder: AtomicU32,
 }
 
 impl Producer {
-    /// Produces into `ring` on behalf of this host process.
+    /// Produces into `ring`, once [`Producer::join`] was called.
     #[must_use]
-    pub fn new(ring: Ring) -> Self {
-        let process = std::process::id();
-        ring.reclaim(process);
-        ring.register_process(process);
+    pub const fn new(ring: Ring) -> Self {
         Self {
             ring,
-            process: AtomicU32::new(process),
+            holder: AtomicU32::new(0),
         }
     }
 
@@ -46,27 +44,32 @@ impl Producer {
         &self.ring
     }
 
-    /// To be called in the child after `fork`, before anything else of this producer.
-    pub fn after_fork(&self) {
-        let process = std::process::id();
-        self.process.store(process, Ordering::Relaxed);
-        self.ring.register_process(process);
+    /// Makes the calling thread the one by whose end it is known that this process has ended: to
+    /// be called before anything else, also in a forked child. Says whether there was room for
+    /// the process.
+    ///
+    /// # Safety
+    /// As for [`Ring::join`].
+    pub unsafe fn join(&self, list: *mut RobustList) -> bool {
+        // SAFETY: by this function's contract.
+        let holder = unsafe { self.ring.join(list) };
+        self.holder.store(holder.unwrap_or(0), Ordering::Relaxed);
+        holder.is_some()
     }
 
     /// Takes a free chunk, waiting until there is one, and says where its words go.
     ///
-    /// When producers have been asked to stop, or the ring's owner has died, this never returns:
-    /// the process waits for its end.
+    /// When producers have been asked to stop, this never returns: the process waits for its end.
     pub fn acquire(&self) -> (Held, *mut u64) {
         let header = self.ring.header();
         loop {
             if header.stop.load(Ordering::SeqCst) != 0 {
-                self.park();
+                park();
             }
             if let Some(chunk) = self.ring.take_chunk() {
                 header.meta[chunk]
                     .holder
-                    .store(self.process.load(Ordering::Relaxed), Ordering::Relaxed);
+                    .store(self.holder.load(Ordering::Relaxed), Ordering::Relaxed);
                 return (Held { chunk }, self.ring.chunk(chunk));
             }
             header.sleeping_producers.fetch_add(1, Ordering::SeqCst);
@@ -74,7 +77,6 @@ impl Producer {
             if header.free.0.load(Ordering::SeqCst) as u32 == 0 {
                 self.ring.announce();
                 wait(&header.freed.0, seen, PATIENCE);
-                self.exit_if_orphaned();
             }
             header.sleeping_producers.fetch_sub(1, Ordering::SeqCst);
         }
@@ -99,11 +101,7 @@ impl Producer {
         meta.thread.store(thread, Ordering::Relaxed);
         meta.length.store(length as u32, Ordering::Relaxed);
         meta.pending.store(readers, Ordering::Relaxed);
-        let ticket = header.head.0.fetch_add(1, Ordering::AcqRel);
-        header.order[ticket as usize % CHUNKS].store(
-            (ticket + 1) << ORDER_CHUNK_BITS | held.chunk as u64,
-            Ordering::SeqCst,
-        );
+        let ticket = self.order(held.chunk);
         if ticket % WAKE_EVERY == WAKE_EVERY - 1
             && header.sleeping_readers.load(Ordering::SeqCst) != 0
         {
@@ -111,24 +109,37 @@ impl Producer {
         }
     }
 
-    /// Waits for the end of the process without using a processor.
-    fn park(&self) -> ! {
+    /// Takes the next ticket for a chunk. One store does it, so that a producer that is killed
+    /// leaves no ticket without a chunk, for which all readers would wait.
+    fn order(&self, chunk: usize) -> u64 {
+        let header = self.ring.header();
         loop {
-            std::thread::sleep(PATIENCE);
-            self.exit_if_orphaned();
+            let ticket = header.head.0.load(Ordering::Acquire);
+            let slot = &header.order[ticket as usize % CHUNKS];
+            let seen = slot.load(Ordering::Acquire);
+            let is_taken = seen >> ORDER_CHUNK_BITS > ticket;
+            let own = (ticket + 1) << ORDER_CHUNK_BITS | chunk as u64;
+            let took = !is_taken
+                && slot
+                    .compare_exchange(seen, own, Ordering::SeqCst, Ordering::Relaxed)
+                    .is_ok();
+            // Whoever took this ticket: it may have been killed before it could say so.
+            let _ = header.head.0.compare_exchange(
+                ticket,
+                ticket + 1,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            );
+            if took {
+                return ticket;
+            }
         }
     }
+}
 
-    /// Ends the process when nobody is left to read what it does.
-    fn exit_if_orphaned(&self) {
-        let owner = self.ring.header().owner.cast_signed();
-        // SAFETY: signal 0 only asks whether the process exists.
-        let gone = unsafe { libc::kill(owner, 0) } != 0
-            && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
-        if gone {
-            // SAFETY: ends the process at once, without running the guest's or QEMU's handlers,
-            // which might wait for a thread that is parked here.
-            unsafe { libc::_exit(1) };
-        }
+/// Waits for the end of the process without using a processor.
+fn park() -> ! {
+    loop {
+        std::thread::sleep(PATIENCE);
     }
 }

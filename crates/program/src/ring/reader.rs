@@ -152,10 +152,15 @@ impl Drop for RingReader {
 #[cfg(test)]
 mod tests {
     use super::super::layout::CHUNK_WORDS;
-    use super::super::{Producer, Ring};
+    use super::super::{Producer, Ring, RobustList};
     use super::*;
     use crate::code::{BlockCode, CodeLog};
     use contigua_units::VirtAddr;
+    use std::os::fd::AsFd;
+
+    fn producer(ring: &Ring) -> Producer {
+        Producer::new(Ring::open(ring.descriptor()).unwrap())
+    }
 
     /// Publishes `batches` chunks of increasing numbers under the name of `thread`.
     fn produce(producer: &Producer, thread: u32, batches: u64) {
@@ -177,7 +182,7 @@ mod tests {
         let readers: Vec<_> = (0..3)
             .map(|_| RingReader::new(ring.clone()).unwrap())
             .collect();
-        let producer = Producer::new(Ring::open(&ring.path()).unwrap());
+        let producer = producer(&ring);
         let seen: Vec<Vec<(u32, u64)>> = std::thread::scope(|scope| {
             let consumers: Vec<_> = readers
                 .into_iter()
@@ -216,14 +221,45 @@ mod tests {
     fn a_chunk_left_by_a_dead_process_returns_to_the_pool() {
         let ring = Arc::new(Ring::create().unwrap());
         let _reader = RingReader::new(ring.clone()).unwrap();
-        let producer = Producer::new(Ring::open(&ring.path()).unwrap());
-        for _ in 0..CHUNKS {
-            let _lost = producer.acquire();
-        }
-        assert!(ring.take_chunk().is_none());
-        ring.reclaim(std::process::id());
+        let producer = producer(&ring);
+        std::thread::scope(|scope| {
+            let process = scope.spawn(|| {
+                // SAFETY: the list is never freed, and the producer outlives the scope.
+                assert!(unsafe { producer.join(Box::leak(Box::new(RobustList::new()))) });
+                for _ in 0..CHUNKS {
+                    let _lost = producer.acquire();
+                }
+                assert!(ring.reap(), "a process that lives keeps its chunks");
+                assert!(ring.take_chunk().is_none());
+            });
+            process.join().unwrap();
+        });
+        assert!(!ring.reap());
         assert_eq!(std::iter::from_fn(|| ring.take_chunk()).count(), CHUNKS);
         ring.end();
+    }
+
+    #[test]
+    fn a_producer_killed_between_its_ticket_and_the_count_of_tickets_stalls_nobody() {
+        let ring = Arc::new(Ring::create().unwrap());
+        let mut reader = RingReader::new(ring.clone()).unwrap();
+        let producer = producer(&ring);
+        let (held, words) = producer.acquire();
+        // SAFETY: `acquire` gives exclusive use of the words.
+        unsafe { words.write(7) };
+        produce(&producer, 1, 1);
+        // As if this thread had taken the ticket first, and been killed before it counted it.
+        let header = ring.header();
+        header.head.0.store(0, Ordering::SeqCst);
+        drop(held);
+        produce(&producer, 2, 3);
+        ring.end();
+        let mut threads = Vec::new();
+        while let Some((thread, _)) = reader.next_batch() {
+            threads.push(thread.0);
+        }
+        assert_eq!(threads, [1, 2, 2, 2]);
+        assert_eq!(ring.published(), 4);
     }
 
     #[test]
@@ -246,7 +282,7 @@ mod tests {
     fn other_memory_is_refused() {
         let file = tempfile::NamedTempFile::new().unwrap();
         assert!(matches!(
-            Ring::open(file.path()),
+            Ring::open(file.as_file().as_fd()),
             Err(Error::NotARing { found: 0, .. })
         ));
     }

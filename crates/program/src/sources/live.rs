@@ -1,8 +1,10 @@
 //! Live programs: QEMU with the plugin, any number of readers, and what watches over both.
 
 use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
 use std::process::{Child, ExitStatus};
 use std::sync::Arc;
 use std::thread;
@@ -11,8 +13,10 @@ use std::time::{Duration, Instant};
 use super::{Batch, Program, Source};
 use crate::Error;
 use crate::code::CodeLog;
+use crate::descriptors::Handles;
 use crate::launch::{Launch, Surroundings};
-use crate::ring::{Ring, RingReader};
+use crate::lifeline::Lifeline;
+use crate::ring::{Owner, Ring, RingReader};
 use crate::syscall::Architecture;
 
 /// How often a run looks whether its program still lives.
@@ -21,6 +25,8 @@ const POLL: Duration = Duration::from_millis(10);
 /// One execution of a program, watched by any number of [`LiveSource`]s.
 pub struct LiveProgram {
     ring: Arc<Ring>,
+    lifeline: Lifeline,
+    _owner: Owner,
     child: Child,
     program: Program,
     status: Option<ExitStatus>,
@@ -65,15 +71,26 @@ impl LiveSetup {
         })
     }
 
-    /// Starts the program with the QEMU plugin at `plugin`.
+    /// Starts the program with the QEMU plugin in the file `plugin`.
     ///
     /// # Errors
-    /// Those of [`Launch::start`].
-    pub fn start(self, plugin: &Path) -> Result<LiveProgram, Error> {
+    /// Those of [`Launch::start`], and [`Error::Qemu`].
+    pub fn start(self, plugin: &File) -> Result<LiveProgram, Error> {
         let process = self.ring.new_process();
-        let child = self.launch.start(plugin, &self.ring.path(), process)?;
+        let failed = |error: io::Error| Error::Qemu(format!("a pipe to it: {error}"));
+        let (lifeline, guest_end) = Lifeline::new().map_err(failed)?;
+        let handles = Handles {
+            plugin: plugin.as_raw_fd(),
+            ring: self.ring.descriptor().as_raw_fd(),
+            lifeline: guest_end.as_raw_fd(),
+        };
+        let owner = Owner::new(self.ring.clone())
+            .map_err(|error| Error::Qemu(format!("a thread beside it: {error}")))?;
+        let child = self.launch.start(&handles, process)?;
         Ok(LiveProgram {
             ring: self.ring,
+            lifeline,
+            _owner: owner,
             child,
             program: self.program,
             status: None,
@@ -99,13 +116,11 @@ impl LiveProgram {
                 .try_wait()
                 .map_err(|e| Error::Qemu(e.to_string()))?;
         }
-        self.bury_the_dead();
-        let Some(status) = self.status else {
+        let held = self.lifeline.is_held();
+        let left = self.ring.reap() || held;
+        let Some(status) = self.status.filter(|_| !left) else {
             return Ok(false);
         };
-        if self.ring.processes().next().is_some() {
-            return Ok(false);
-        }
         self.ring.end();
         if self.ring.published() == 0 {
             return Err(Error::Qemu(format!(
@@ -133,31 +148,6 @@ impl LiveProgram {
         }
     }
 
-    /// Frees what processes held that have died without a word.
-    fn bury_the_dead(&self) {
-        let own = self.child.id();
-        for process in self.ring.processes() {
-            let dead = if process == own {
-                self.status.is_some()
-            } else {
-                // SAFETY: signal 0 only asks whether the process exists.
-                unsafe { libc::kill(process.cast_signed(), 0) != 0 }
-            };
-            if dead {
-                self.ring.reclaim(process);
-                self.ring.forget_process(process);
-            }
-        }
-    }
-
-    /// Sends a signal to the first process of the program.
-    pub fn signal(&self, signal: i32) {
-        if self.status.is_none() {
-            // SAFETY: the child has not been waited for, so the id is still its own.
-            unsafe { libc::kill(self.child.id().cast_signed(), signal) };
-        }
-    }
-
     /// Stops the program where it is: every thread publishes what it has done, then all
     /// processes are killed. Returns once they are gone.
     ///
@@ -168,11 +158,11 @@ impl LiveProgram {
         const TIME_TO_PUBLISH: Duration = Duration::from_millis(50);
         self.ring.stop();
         thread::sleep(TIME_TO_PUBLISH);
-        for process in self.ring.processes() {
-            // SAFETY: plain system call; the id was registered by a process of this run.
-            unsafe { libc::kill(process.cast_signed(), libc::SIGKILL) };
+        self.lifeline.cut();
+        if self.status.is_none() {
+            // Not bound to the lifeline yet, if it is only starting. An error means that it ended.
+            let _ = self.child.kill();
         }
-        self.signal(libc::SIGKILL);
         while !self.poll()? {
             thread::sleep(POLL);
         }
@@ -190,6 +180,7 @@ impl LiveProgram {
 
 impl Drop for LiveProgram {
     fn drop(&mut self) {
+        // What else happens to this process, the kernel does the same when the pipe is closed.
         if self.status.is_none() {
             let _ = self.stop();
         }

@@ -297,7 +297,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(2000))]
+        #![proptest_config(ProptestConfig::with_cases(contigua_testing::cases(2000)))]
 
         // A checksum protects from accidents. These are the frames of somebody who means it.
         #[test]

@@ -1,12 +1,9 @@
 //! Writing a trace.
 
 use std::collections::BTreeSet;
-use std::fs::Permissions;
 use std::io::{self, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use tempfile::NamedTempFile;
 use xxhash_rust::xxh3::xxh3_64;
 use zstd::bulk::Compressor;
 
@@ -43,7 +40,7 @@ impl TraceWriter {
     /// Starts a trace that [`TraceWriter::finish`] puts at `path`, over a file of that name.
     ///
     /// # Errors
-    /// [`Error::File`] when there is something else than a file, or nothing can be written.
+    /// [`Error::File`] when nothing can be written there.
     pub fn create(path: &Path, program: &Program) -> Result<Self, Error> {
         let output = Output::create(path, program).map_err(Error::file(path))?;
         Ok(Self {
@@ -147,7 +144,7 @@ fn describe(
 /// The file, as frames and what must be remembered of them.
 struct Output {
     path: PathBuf,
-    file: NamedTempFile,
+    file: contigua_output::Output,
     compressor: Compressor<'static>,
     stored: Vec<u8>,
     offset: u64,
@@ -156,22 +153,7 @@ struct Output {
 
 impl Output {
     fn create(path: &Path, program: &Program) -> io::Result<Self> {
-        // Renaming over a device or a pipe would replace it.
-        if path.metadata().is_ok_and(|found| !found.is_file()) {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "not a regular file; a trace is put in place when it is complete",
-            ));
-        }
-        let directory = match path.parent() {
-            Some(parent) if parent != Path::new("") => parent,
-            _ => Path::new("."),
-        };
-        let mut file = tempfile::Builder::new()
-            .prefix(".contigua-")
-            .suffix(".partial")
-            .permissions(Permissions::from_mode(0o666))
-            .tempfile_in(directory)?;
+        let mut file = contigua_output::Output::create(path)?;
         let header = encode_header(program);
         file.write_all(&header)?;
         Ok(Self {
@@ -235,7 +217,7 @@ impl Output {
             .file
             .write_all(&index)
             .and_then(|()| self.file.write_all(&trailer.encode()))
-            .and_then(|()| self.file.persist(&self.path).map_err(|failed| failed.error));
-        written.map_err(Error::file(&self.path)).map(drop)
+            .and_then(|()| self.file.keep());
+        written.map_err(Error::file(&self.path))
     }
 }

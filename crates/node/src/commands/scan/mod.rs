@@ -4,9 +4,11 @@ mod picture;
 mod table;
 mod text;
 
+use std::cell::RefCell;
 use std::fs::File;
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -17,7 +19,7 @@ use contigua_live::report::{LookError, Options, Report, look};
 use contigua_live::scan::{Pace, Run, Sink};
 use contigua_live::snapshot::SnapshotWriter;
 
-use crate::output::Output;
+use crate::output::{Output, Outputs, print};
 use table::BlockTable;
 
 /// Look at every frame of memory: what it is, how contiguous memory is, and who is in the way
@@ -76,7 +78,7 @@ pub struct Arguments {
 ///
 /// # Errors
 /// When the machine does not say even what everyone may know, or the output cannot be written.
-pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
+pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let system = System::at(&arguments.root);
     let mut pace = Pace::default();
     if let Some(threads) = arguments.threads {
@@ -87,8 +89,8 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
         frames: !arguments.quick,
         sites: arguments.sites,
     };
-    let mut outputs = Outputs::open(arguments, &system)?;
-    let report = outputs.look(&system, options)?;
+    let mut files = Files::open(arguments, &system)?;
+    let report = files.look(&system, options)?;
     let wants_frames = arguments.parquet.is_some()
         || arguments.snapshot.is_some()
         || arguments.png.is_some()
@@ -100,40 +102,41 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
         });
         bail!("files and pictures show frames, and these cannot be seen: {why}");
     }
-    let looks = outputs.finish(&report)?;
+    let printed = print(|mut out| {
+        if arguments.json {
+            serde_json::to_writer_pretty(&mut out, &report).map_err(io::Error::from)?;
+            writeln!(out)
+        } else if arguments.picture {
+            picture::print(&mut out, &files.looks)
+        } else {
+            text::write(&mut out, &report)
+        }
+    });
+    let mut outputs = std::mem::take(&mut files.outputs);
+    outputs.note(printed);
     if let Some(path) = &arguments.png {
-        picture::write_png(path, &looks)?;
+        outputs.note(picture::write_png(path, &files.looks));
     }
-    let mut out = io::BufWriter::new(io::stdout().lock());
-    if arguments.json {
-        serde_json::to_writer_pretty(&mut out, &report).map_err(io::Error::from)?;
-        writeln!(out)?;
-    } else if arguments.picture {
-        picture::print(&mut out, &looks)?;
-    } else {
-        text::write(&mut out, &report)?;
-    }
-    out.flush()?;
-    Ok(())
+    files.finish(&report, &mut outputs);
+    Ok(outputs.code())
 }
 
 /// Whoever sees the runs of a scan.
-struct Outputs<'a> {
+struct Files<'a> {
     snapshot: Option<(SnapshotWriter<'a, File>, Output)>,
     table: Option<BlockTable>,
     looks: Vec<Look>,
+    outputs: Outputs,
 }
 
-impl Outputs<'_> {
+impl Files<'_> {
     fn open(arguments: &Arguments, system: &System) -> anyhow::Result<Self> {
         let snapshot = match &arguments.snapshot {
             Some(path) => {
                 let output = Output::create(path)?;
                 let file = output.file()?;
-                Some((
-                    SnapshotWriter::new(file).with_context(|| name(path))?,
-                    output,
-                ))
+                let writer = SnapshotWriter::new(file).with_context(|| output.name())?;
+                Some((writer, output))
             }
             None => None,
         };
@@ -145,6 +148,7 @@ impl Outputs<'_> {
             snapshot,
             table,
             looks: Vec::new(),
+            outputs: Outputs::default(),
         })
     }
 
@@ -153,12 +157,23 @@ impl Outputs<'_> {
             snapshot,
             table,
             looks,
+            outputs,
         } = self;
+        let noted = RefCell::new(outputs);
         let mut runs = Split {
-            snapshot: snapshot.as_mut().map(|(writer, _)| writer),
+            snapshot,
+            outputs: &noted,
             blocks: ByBlock::new(|block: &Block| {
                 looks.push(Look::of(block));
-                table.as_mut().map_or(Ok(()), |table| table.push(block))
+                if let Some(writer) = table
+                    && let Err(error) = writer.push(block)
+                {
+                    noted
+                        .borrow_mut()
+                        .note(Err(error).with_context(|| writer.name()));
+                    *table = None;
+                }
+                Ok(())
             }),
         };
         let report = look(system, options, &mut runs)?;
@@ -166,32 +181,33 @@ impl Outputs<'_> {
         Ok(report)
     }
 
-    fn finish(self, report: &Report) -> anyhow::Result<Vec<Look>> {
+    fn finish(self, report: &Report, outputs: &mut Outputs) {
         if let Some((writer, output)) = self.snapshot {
-            writer.finish(report).with_context(|| output.name())?;
-            output.keep()?;
+            let written = writer.finish(report).with_context(|| output.name());
+            outputs.note(written.and_then(|_| output.keep()));
         }
         if let Some(table) = self.table {
-            table.finish(report)?;
+            outputs.note(table.finish(report));
         }
-        Ok(self.looks)
     }
 }
 
+/// What cannot be written is noted, and keeps nothing else from being seen.
 struct Split<'a, 'b, F> {
-    snapshot: Option<&'a mut SnapshotWriter<'b, File>>,
+    snapshot: &'a mut Option<(SnapshotWriter<'b, File>, Output)>,
+    outputs: &'a RefCell<&'a mut Outputs>,
     blocks: ByBlock<F>,
 }
 
 impl<F: FnMut(&Block) -> io::Result<()>> Sink for Split<'_, '_, F> {
     fn take(&mut self, run: Run) -> io::Result<()> {
-        if let Some(snapshot) = &mut self.snapshot {
-            snapshot.take(run)?;
+        if let Some((writer, output)) = self.snapshot
+            && let Err(error) = writer.take(run)
+        {
+            let written = Err(error).with_context(|| output.name());
+            self.outputs.borrow_mut().note(written);
+            *self.snapshot = None;
         }
         self.blocks.take(run)
     }
-}
-
-fn name(path: &Path) -> String {
-    path.display().to_string()
 }

@@ -70,6 +70,11 @@ impl BlockTable {
         })
     }
 
+    /// What it will be called.
+    pub fn name(&self) -> String {
+        self.output.name()
+    }
+
     /// Adds a block.
     ///
     /// # Errors

@@ -6,23 +6,26 @@
 
 mod figures;
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use clap::Args;
 use contigua_live::proc::System;
 use contigua_live::report::{Nobody, Options, Report, look};
 use contigua_live::scan::Pace;
 use std::io::{self, Write};
 
+use crate::http::{self, Answer};
 use crate::metrics::Metrics;
-use crate::output::Output;
+use crate::output::{Output, complain};
 use figures::{Summaries, add_scan};
 
+/// Whoever asks again within this time gets the same text: reading `/proc` is work.
+const FRESH: Duration = Duration::from_secs(1);
 /// Bytes that are scanned between two sleeps.
 const CHUNK_BYTES: u64 = 128 << 20;
 
@@ -32,6 +35,11 @@ pub struct Arguments {
     /// Where to serve /metrics
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9835")]
     listen: SocketAddr,
+
+    /// Another name under which this machine may be asked, beside its addresses, its host name and
+    /// `localhost`; may be repeated
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["once", "textfile"])]
+    host: Vec<String>,
 
     /// Write metrics to a file for the node exporter's textfile collector instead of serving them
     #[arg(long, value_name = "FILE.prom", conflicts_with = "listen")]
@@ -82,7 +90,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let memory = system.zones()?.iter().map(|zone| zone.present).sum::<u64>() * 4096;
     if arguments.scan_interval > 0 {
         if let Err(error) = system.page_files() {
-            eprintln!("contigua-node: frames are not scanned: {error}");
+            complain(format_args!("frames are not scanned: {error}"));
         } else {
             let chunks = (memory / CHUNK_BYTES).max(1);
             let pace = Pace {
@@ -102,7 +110,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
                 thread::sleep(every);
             }
         }
-        None => serve(&system, arguments.listen, &last),
+        None => serve(&system, arguments, &last),
     }
 }
 
@@ -110,7 +118,7 @@ fn scan_again_and_again(system: &System, pace: Pace, every: Duration, last: &Las
     loop {
         let started = Instant::now();
         if let Err(error) = scan(system, pace, last) {
-            eprintln!("contigua-node: {error:#}");
+            complain(format_args!("{error:#}"));
         }
         thread::sleep(every.saturating_sub(started.elapsed()));
     }
@@ -146,34 +154,39 @@ fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     output.keep()
 }
 
-fn serve(system: &System, address: SocketAddr, last: &Last) -> anyhow::Result<()> {
-    let server = tiny_http::Server::http(address)
-        .map_err(|error| anyhow!("{address} cannot be listened on: {error}"))?;
-    eprintln!(
-        "contigua-node: serving http://{}/metrics",
-        server.server_addr()
+fn serve(system: &System, arguments: &Arguments, last: &Last) -> anyhow::Result<()> {
+    let address = arguments.listen;
+    let listener =
+        TcpListener::bind(address).with_context(|| format!("{address} cannot be listened on"))?;
+    let mut hosts = arguments.host.clone();
+    hosts.push(
+        rustix::system::uname()
+            .nodename()
+            .to_string_lossy()
+            .into_owned(),
     );
-    for request in server.incoming_requests() {
-        let answer = answer(system, last, request.url());
-        // Whoever asked may have gone.
-        let _ = request.respond(answer);
-    }
+    complain(format_args!(
+        "serving http://{}/metrics",
+        listener.local_addr()?
+    ));
+    let mut known: Option<(Instant, Answer)> = None;
+    let limits = http::Limits::default();
+    http::serve(&listener, &limits, &hosts, &mut |path: &str| match path {
+        "/metrics" => {
+            if let Some((when, answer)) = &known
+                && when.elapsed() < FRESH
+            {
+                return answer.clone();
+            }
+            let answer = match metrics(system, last) {
+                Ok(text) => Answer::new(200, &text),
+                Err(error) => Answer::new(500, &format!("{error:#}\n")),
+            };
+            known = Some((Instant::now(), answer.clone()));
+            answer
+        }
+        "/" => Answer::new(200, "contigua-node: see /metrics\n"),
+        _ => Answer::new(404, "there is only /metrics\n"),
+    })?;
     Ok(())
-}
-
-fn answer(system: &System, last: &Last, url: &str) -> tiny_http::Response<io::Cursor<Vec<u8>>> {
-    let (status, text) = match url.split('?').next() {
-        Some("/metrics") => match metrics(system, last) {
-            Ok(text) => (200, text),
-            Err(error) => (500, format!("{error:#}\n")),
-        },
-        Some("/") => (200, "contigua-node: see /metrics\n".to_owned()),
-        _ => (404, "there is only /metrics\n".to_owned()),
-    };
-    let kind = tiny_http::Header::from_bytes("Content-Type", "text/plain; version=0.0.4");
-    let answer = tiny_http::Response::from_string(text).with_status_code(status);
-    match kind {
-        Ok(kind) => answer.with_header(kind),
-        Err(()) => answer,
-    }
 }

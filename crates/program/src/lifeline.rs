@@ -1,0 +1,151 @@
+//! What binds the processes of a guest to the run that started them: a pipe.
+//!
+//! Every process of the guest holds its reading end, the run holds the only writing end. When the
+//! run ends, in whatever way, the kernel closes that, and sends `SIGKILL` to all who wait at the
+//! other end, also to those that are stopped or blocked. The run sees when nobody is left. So
+//! neither side needs a process number: those belong to PID namespaces, and are given to others.
+//! Nor does it matter whether somebody has waited for the dead.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+use crate::descriptors::{above_standard, check, owned};
+
+/// The run's end.
+#[derive(Debug)]
+pub struct Lifeline {
+    end: OwnedFd,
+}
+
+impl Lifeline {
+    /// A new lifeline, and the end that is for the guest: the run must close its own copy of it.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn new() -> io::Result<(Self, OwnedFd)> {
+        let mut ends = [0; 2];
+        // SAFETY: the array has room for both descriptors.
+        check(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) })?;
+        let [guest, own] = [owned(ends[0])?, owned(ends[1])?];
+        // A guest that has dropped its privileges opens its end again (`/proc` shows it to nobody
+        // else). It may only read.
+        // SAFETY: plain system call on an open descriptor.
+        check(unsafe { libc::fchmod(guest.as_raw_fd(), 0o444) })?;
+        let end = above_standard(own)?;
+        Ok((Self { end }, above_standard(guest)?))
+    }
+
+    /// Whether any process holds the guest's end.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        events(self.end.as_raw_fd(), 0) & libc::POLLERR == 0
+    }
+
+    /// Ends all processes of the guest, and those that they are starting.
+    pub fn cut(&self) {
+        // What is written stays, and so is seen by processes that look later.
+        // SAFETY: the byte lives during the call; a full pipe or one without readers is an error.
+        unsafe { libc::write(self.end.as_raw_fd(), [0_u8].as_ptr().cast(), 1) };
+    }
+}
+
+/// Lets the kernel end this process when the lifeline is cut. For a description of the pipe that
+/// no other process has: the kernel keeps one process for each.
+///
+/// # Errors
+/// What the kernel says.
+pub fn bind(guest: BorrowedFd<'_>) -> io::Result<()> {
+    let fd = guest.as_raw_fd();
+    // SAFETY: plain system calls on an open descriptor. The process names itself.
+    unsafe {
+        check(libc::fcntl(fd, libc::F_SETOWN, libc::getpid()))?;
+        check(libc::fcntl(fd, F_SETSIG, libc::SIGKILL))?;
+        let flags = libc::O_NONBLOCK | libc::O_ASYNC;
+        check(libc::fcntl(fd, libc::F_SETFL, flags)).map(drop)
+    }
+}
+
+/// `include/uapi/asm-generic/fcntl.h`
+const F_SETSIG: i32 = 10;
+
+/// Waits until the lifeline is cut. Allocates nothing.
+pub fn wait_for_cut(guest: BorrowedFd<'_>) {
+    const FOR_EVER: i32 = -1;
+    while events_within(guest.as_raw_fd(), libc::POLLIN, FOR_EVER) == 0 {}
+}
+
+fn events(fd: RawFd, wanted: i16) -> i16 {
+    events_within(fd, wanted, 0)
+}
+
+fn events_within(fd: RawFd, wanted: i16, milliseconds: i32) -> i16 {
+    let mut poll = libc::pollfd {
+        fd,
+        events: wanted,
+        revents: 0,
+    };
+    // SAFETY: one valid entry.
+    unsafe { libc::poll(&raw mut poll, 1, milliseconds) };
+    poll.revents
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::os::fd::AsFd;
+    use std::os::unix::process::{CommandExt, ExitStatusExt};
+    use std::process::{Child, Command, ExitStatus};
+
+    /// A process that is stopped, bound to the lifeline and to nothing else.
+    fn stopped(guest: &OwnedFd) -> Child {
+        let path = format!("/proc/self/fd/{}\0", guest.as_raw_fd());
+        let mut command = Command::new("sh");
+        command.args(["-c", "kill -STOP $$"]);
+        // SAFETY: the closure only makes system calls.
+        unsafe {
+            command.pre_exec(move || {
+                let own = owned(libc::open(path.as_ptr().cast(), libc::O_NONBLOCK))?;
+                bind(own.as_fd())?;
+                std::mem::forget(own);
+                Ok(())
+            });
+        }
+        let child = command.spawn().unwrap();
+        let mut status = 0;
+        // SAFETY: the status is a live integer.
+        unsafe { libc::waitpid(child.id().cast_signed(), &raw mut status, libc::WUNTRACED) };
+        assert!(ExitStatus::from_raw(status).stopped_signal().is_some());
+        child
+    }
+
+    #[test]
+    fn a_stopped_process_ends_when_its_lifeline_is_cut() {
+        let (own, guest) = Lifeline::new().unwrap();
+        let mut child = stopped(&guest);
+        drop(guest);
+        assert!(own.is_held());
+        own.cut();
+        assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
+        assert!(!own.is_held());
+    }
+
+    #[test]
+    fn a_stopped_process_ends_when_its_owner_is_gone() {
+        let (own, guest) = Lifeline::new().unwrap();
+        let mut child = stopped(&guest);
+        drop(guest);
+        drop(own);
+        assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
+    }
+
+    #[test]
+    fn an_end_opened_too_late_tells_that_it_was_cut() {
+        let (own, guest) = Lifeline::new().unwrap();
+        let path = format!("/proc/self/fd/{}", guest.as_raw_fd());
+        own.cut();
+        wait_for_cut(File::open(&path).unwrap().as_fd());
+        drop(own);
+        wait_for_cut(guest.as_fd());
+    }
+}

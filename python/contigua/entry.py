@@ -1,0 +1,114 @@
+"""The process around a command: its standard streams, interrupts, and errors as one line."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import sys
+from typing import Any, TextIO
+
+import click
+
+from contigua._engine import EngineError
+from contigua.errors import ContiguaError
+from contigua.files import FAILED, INTERRUPTED, ClosedPipeError, FileError, complain
+
+
+def call(command: click.Command) -> int:
+    """Run a command and return its exit status; every foreseeable error is one line."""
+    open_streams()
+    status = _called(command)
+    try:
+        sys.stdout.flush()
+    except FileError as error:
+        status = status or _failed(error)
+    _drop_unwritten()
+    return status
+
+
+def _called(command: click.Command) -> int:
+    try:
+        status = command.main(standalone_mode=False)
+        return status if isinstance(status, int) else 0
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        complain("interrupted")
+        return INTERRUPTED
+    except (EngineError, ContiguaError) as error:
+        return _failed(error)
+    except OSError as error:
+        named = f"{error.filename}: " if error.filename is not None else ""
+        complain(f"{named}{error.strerror or error}")
+        return FAILED
+
+
+def _failed(error: Exception) -> int:
+    if not isinstance(error, ClosedPipeError):
+        complain(str(error))
+    return FAILED
+
+
+def open_streams() -> None:
+    """Make standard output fail clearly, and standard error silently.
+
+    A closed descriptor is taken, so that no file that is opened later becomes the program's
+    standard output; writing to it fails as it would have.
+    """
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            # 0 cannot be read, 1 cannot be written; nobody can be told about 2.
+            flags = {0: os.O_WRONLY, 1: os.O_RDONLY, 2: os.O_WRONLY}[number]
+            opened = os.open(os.devnull, flags)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            os.set_inheritable(number, True)
+    sys.stdout = _stream(_Output(1, "wb", closefd=False), sys.stdout)
+    sys.stderr = _stream(_Errors(2, "wb", closefd=False), sys.stderr, "backslashreplace")
+
+
+def _stream(raw: io.FileIO, before: TextIO | None, errors: str = "strict") -> io.TextIOWrapper:
+    return io.TextIOWrapper(
+        io.BufferedWriter(raw),
+        encoding=getattr(before, "encoding", None) or "utf-8",
+        errors=getattr(before, "errors", None) or errors,
+        line_buffering=errors == "backslashreplace" or raw.isatty(),
+    )
+
+
+class _Output(io.FileIO):
+    """Standard output. What cannot be written there is an error like that of any other file."""
+
+    def write(self, data: Any) -> int:  # noqa: ANN401 - whatever has bytes
+        try:
+            return super().write(data)
+        except OSError as error:
+            kind = ClosedPipeError if error.errno == errno.EPIPE else FileError
+            raise kind(f"standard output: {error.strerror}") from error
+
+
+class _Errors(io.FileIO):
+    """Standard error. Where it cannot be written, there is nobody to tell."""
+
+    def write(self, data: Any) -> int:  # noqa: ANN401 - whatever has bytes
+        try:
+            return super().write(data)
+        except OSError:
+            return len(data)
+
+
+def _drop_unwritten() -> None:
+    """Let Python's own flush at exit, of what could not be written, succeed."""
+    try:
+        sys.stdout.flush()
+    except FileError:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1)
+        os.close(null)

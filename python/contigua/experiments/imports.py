@@ -1,0 +1,60 @@
+"""What a module of the package imports of the package, directly or not.
+
+This module imports nothing of the package: ``scripts/checks`` loads it without the built engine.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from importlib.resources.abc import Traversable
+
+
+def imported(name: str, package: Traversable) -> dict[str, ast.Module]:
+    """Return the code of a module and of all that it imports of the package, without docstrings.
+
+    Parameters
+    ----------
+    name
+        The module, such as ``contigua.sizes``.
+    package
+        The package's folder.
+    """
+    found: dict[str, ast.Module] = {}
+    left = [name]
+    while left:
+        name = left.pop()
+        if name in found or (file := _source(name, package)) is None:
+            continue
+        found[name] = ast.parse(file.read_bytes())
+        left += imports(found[name])
+        _strip(found[name])
+    return found
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """Yield what may be a module: of ``from a import b`` both ``a`` and ``a.b``."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _strip(tree: ast.Module) -> None:
+    """Take out the docstrings: what they say decides no result."""
+    for node in ast.walk(tree):
+        if isinstance(
+            node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+        ) and ast.get_docstring(node, clean=False):
+            del node.body[0]
+
+
+def _source(name: str, package: Traversable) -> Traversable | None:
+    top, *rest = name.split(".")
+    # A package's own file only passes on what its modules have.
+    if top != package.name or not rest:
+        return None
+    file = package.joinpath(*rest[:-1], f"{rest[-1]}.py")
+    return file if file.is_file() else None

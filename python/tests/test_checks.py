@@ -1,0 +1,115 @@
+"""Does a change to what a long check depends on make its result stale, and nothing else?"""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SKIPS = ROOT / "scripts" / "skips"
+
+#: Records every check as passed with its inputs as they are.
+RECORD = """
+import sys
+sys.path.insert(0, "scripts/checks")
+from catalogue import checks, write
+write({one.name: {"inputs": one.fingerprint(), "passed": "", "seconds": 0} for one in checks()})
+"""
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    """A copy of what git has, in which every check has just passed."""
+    copy = tmp_path_factory.mktemp("tree")
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
+    )
+    for name in listed.stdout.splitlines():
+        if (ROOT / name).is_file():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, copy / name)
+    subprocess.run([sys.executable, "-c", RECORD], cwd=copy, check=True)
+    return copy
+
+
+def verify(tree, *names):
+    return subprocess.run(
+        [sys.executable, "scripts/checks", "verify", *names],
+        cwd=tree,
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "stale"),
+    [
+        ("crates/malloc/tests/c/stress.c", "", "int more;\n", {"malloc-aarch64", "sanitizers"}),
+        ("kernel/src/mm/contiguitas/border.c", "", "int more;\n", {"kernel"}),
+        ("vm-tests/test_guard.py", "", "MORE = 1\n", {"guests"}),
+        (
+            "crates/cache/src/migration/mod.rs",
+            "",
+            "const MORE: u8 = 1;\n",
+            {"experiment", "protocol"},
+        ),
+        ("python/contigua/experiments/subrelease_sweep.py", "", "MORE = 1\n", {"experiment"}),
+        ("docs/reproduction.md", "", "more\n", {"experiment"}),
+        ("crates/frames/src/lib.rs", "", "// A comment.\n", set()),
+        ("python/contigua/experiments/page_walks.py", "", "# A comment.\n", set()),
+        ("docs/glossary.md", "", "more\n", set()),
+    ],
+)
+def test_an_input_that_changes_makes_its_checks_stale(tree, file, old, new, stale):
+    path = tree / file
+    before = path.read_text()
+    path.write_text(before.replace(old, new, 1) if old else before + new)
+    try:
+        ran = verify(tree)
+    finally:
+        path.write_text(before)
+    found = {line.split()[0].split("/")[0] for line in ran.stderr.splitlines()}
+    assert stale <= found and (bool(stale) or not found), ran.stderr
+    assert ran.returncode == bool(stale)
+    for name in stale:
+        assert f"run: make test-long CHECKS={name}" in ran.stderr
+
+
+def test_a_check_that_has_never_passed_is_not_current(tree):
+    passed = tree / "checks" / "passed.json"
+    before = passed.read_text()
+    known = json.loads(before)
+    del known["soak"]
+    passed.write_text(json.dumps(known))
+    try:
+        ran = verify(tree, "soak")
+    finally:
+        passed.write_text(before)
+    assert ran.returncode == 1 and "soak is never passed" in ran.stderr
+
+
+def test_an_unknown_check_is_named(tree):
+    ran = verify(tree, "sok")
+    assert ran.returncode == 2 and "no check is called sok; there are experiment" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("variables", "status"), [({}, 0), ({"CI": "true"}, 1)], ids=["at home", "in CI"]
+)
+def test_a_skip_is_an_error_where_everything_is_installed(tmp_path, variables, status):
+    file = tmp_path / "skipped"
+    file.write_text("test_a: no compiler\n")
+    ran = subprocess.run([SKIPS, file], capture_output=True, text=True, env=variables)
+    assert ran.returncode == status
+    assert "skipped: test_a: no compiler" in ran.stdout
+    assert "tests skipped: 1, of which 1 should run here" in ran.stdout
+
+
+def test_every_crate_with_tests_is_run():
+    makefile = (ROOT / "Makefile").read_text()
+    excluded = set(re.findall(r"--exclude (\S+)", makefile))
+    assert excluded == {"contigua-qemu-plugin", "contigua-py"}

@@ -1,0 +1,221 @@
+"""Does a run own exactly the processes that it started, and do they end with it?"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+CONTIGUA = [sys.executable, "-m", "contigua.cli"]
+RUN = [*CONTIGUA, "run", "--designs", "linux-4k", "--detail", "translation", "--memory", "256MiB"]
+GRACE = 30
+"""Seconds after which something hangs. Nothing that passes takes as long."""
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="takes privileges to drop them")
+
+
+def started(*command: str, **options: object) -> subprocess.Popen[str]:
+    """Start a run whose guest says when it is there, and wait for that."""
+    process = subprocess.Popen(
+        [*RUN, "--", *command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,  # type: ignore[call-overload]
+    )
+    assert process.stdout.readline() == "there\n", process.communicate()[1]
+    return process
+
+
+def ends(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """Read both outputs to their ends, which come when all who hold them have ended."""
+    try:
+        return process.communicate(timeout=GRACE)
+    except subprocess.TimeoutExpired:
+        pytest.fail(f"guests outlive their run ({subprocess.list2cmdline(process.args)})")
+
+
+BLOCKED = "echo there; read nothing"
+STOPPED = "echo there; kill -STOP $$"
+SPREAD = "sleep 1000 & (sleep 1000 & sh -c 'kill -STOP $$' & sleep 1000) & echo there; wait"
+SESSION = "setsid sh -c 'echo there; sleep 1000' & wait"
+RUNNING = "echo there; while :; do :; done"
+
+
+SIGNALS = [
+    *((guest, signal.SIGKILL) for guest in (BLOCKED, SPREAD, SESSION)),
+    (STOPPED, signal.SIGTERM),
+    (RUNNING, signal.SIGHUP),
+]
+
+
+def ended_by(guest: str, number: int) -> None:
+    run = started("sh", "-c", guest)
+    run.send_signal(number)
+    ends(run)
+    assert run.returncode == -number
+
+
+@pytest.mark.parametrize(
+    ("guest", "number"), SIGNALS, ids=["blocked", "spread", "session", "stopped", "running"]
+)
+def test_no_guest_outlives_a_run_that_a_signal_ends(guest, number):
+    """`communicate` waits for all who hold the outputs. Their owner is dead and not yet reaped."""
+    ended_by(guest, number)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize("guest", [BLOCKED, STOPPED, SPREAD, SESSION, RUNNING])
+def test_no_guest_outlives_a_run_whichever_signal_ends_it(guest, number):
+    ended_by(guest, number)
+
+
+def test_a_time_limit_ends_all_processes_of_the_guest():
+    run = subprocess.Popen(
+        [*RUN, "--for", "1s", "--", "sh", "-c", SPREAD],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    ends(run)
+    assert run.returncode == 0
+
+
+# Process 1 of a PID namespace of its own, so that nothing but its decoys can be harmed.
+NAMESPACE = """
+import subprocess, sys
+decoys = [subprocess.Popen(["sleep", "1000"]) for _ in range(8)]
+guest = ["unshare", "--pid", "--fork", "sh", "-c", "sleep 1000 & sleep 1000 & echo there; wait"]
+run = subprocess.Popen([*sys.argv[1:], "--for", "1s", "--", *guest])
+try:
+    status = run.wait(timeout=20)
+except subprocess.TimeoutExpired:
+    status = "none: it does not end"
+print("dead:", [decoy.pid for decoy in decoys if decoy.poll() is not None], "status:", status)
+"""
+
+
+@as_root
+@pytest.mark.parametrize("proc", [[], ["--mount-proc"]], ids=["proc-of-the-host", "own-proc"])
+def test_processes_of_another_pid_namespace_are_not_taken_for_the_hosts(proc):
+    outer = ["unshare", "--pid", "--fork", "--kill-child", *proc]
+    done = subprocess.run(
+        [*outer, sys.executable, "-c", NAMESPACE, *RUN],
+        capture_output=True,
+        text=True,
+        timeout=3 * GRACE,
+    )
+    assert "dead: [] status: 0" in done.stdout, done.stdout + done.stderr
+
+
+@as_root
+def test_a_guest_that_drops_privileges_executes_the_next_program():
+    nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
+    inner = "exec 3>&- 4>&- 5>&- 6>&-; id -u; exec expr 6 '*' 7"
+    done = subprocess.run([*RUN, "--", *nobody, "sh", "-c", inner], capture_output=True, text=True)
+    assert done.stdout.startswith("65534\n42\n"), done.stdout + done.stderr
+    assert done.returncode == 0
+
+
+CLOSES = """
+import os, sys
+os.closerange(3, 1 << 20)
+for fd in range(3, 1024):
+    try:
+        os.dup2(0, fd)
+    except OSError:
+        break
+if os.fork() == 0:
+    os.execv("/bin/echo", ["echo", "child"])
+os.wait()
+os.execv("/bin/echo", ["echo", "parent"])
+"""
+
+
+def test_a_guest_may_close_and_replace_all_descriptors(tmp_path):
+    script = tmp_path / "closes.py"
+    script.write_text(CLOSES)
+    done = subprocess.run(
+        [*RUN, "--", sys.executable, "-I", "-S", str(script)], capture_output=True, text=True
+    )
+    assert done.stdout.startswith("child\nparent\n"), done.stdout + done.stderr
+    assert done.returncode == 0
+
+
+def test_a_guest_finds_the_descriptors_that_it_would_find_natively():
+    listing = ["sh", "-c", "ls /proc/self/fd; sh -c 'ls /proc/self/fd'"]
+    native = subprocess.run(listing, capture_output=True, text=True).stdout
+    done = subprocess.run([*RUN, "--", *listing], capture_output=True, text=True)
+    assert done.stdout.startswith(native), done.stdout + done.stderr
+
+
+@as_root
+def test_a_guest_without_proc_can_fork(tmp_path):
+    """Servers change their root directory and then make their workers."""
+    script = tmp_path / "forks.py"
+    script.write_text(
+        "import os, time\n"
+        f"os.chroot({str(tmp_path)!r})\n"
+        "for _ in range(3):\n"
+        "    if os.fork() == 0:\n"
+        "        os.write(1, b'child\\n'); os._exit(0)\n"
+        "    os.wait()\n"
+    )
+    done = subprocess.run(
+        [*RUN, "--", sys.executable, "-I", "-S", str(script)],
+        capture_output=True,
+        text=True,
+        timeout=GRACE,
+    )
+    assert done.stdout.startswith("child\n" * 3), done.stdout + done.stderr
+
+
+def test_a_descendant_that_outlives_its_parents_is_waited_for():
+    script = "sh -c '(sleep 0.5; echo late) & exit 0'; echo early; exit 3"
+    done = subprocess.run([*RUN, "--", "sh", "-c", script], capture_output=True, text=True)
+    assert done.stdout.startswith("early\nlate\n"), done.stdout + done.stderr
+    assert done.returncode == 3
+
+
+def test_a_run_with_closed_standard_descriptors_keeps_its_ring():
+    """Shared memory with number 1 would be what guests write to."""
+    script = "echo lost; cat <&0; for i in 1 2 3 4 5 6 7 8; do echo lost; done; exit 5"
+    command = subprocess.list2cmdline([*RUN, "--", "sh", "-c", script])
+    done = subprocess.run(["sh", "-c", f"exec {command} 0<&- 1>&-"], timeout=GRACE)
+    assert done.returncode == 5
+
+
+@as_root
+def test_a_guest_without_proc_ends_with_its_run_too(tmp_path):
+    script = tmp_path / "forks.py"
+    script.write_text(
+        "import os, time\n"
+        f"os.chroot({str(tmp_path)!r})\n"
+        "if os.fork() == 0:\n"
+        "    os.write(1, b'there\\n')\n"
+        "time.sleep(1000)\n"
+    )
+    run = started(sys.executable, "-I", "-S", str(script))
+    run.kill()
+    ends(run)
+
+
+def children() -> set[str]:
+    return set(Path("/proc/thread-self/children").read_text().split())
+
+
+def test_the_python_interface_leaves_no_child_behind():
+    from contigua import RunOptions, run
+
+    before = children()
+    options = RunOptions(detail="translation", memory="256MiB", seconds=0.3)
+    run(["sh", "-c", "sleep 1000 & wait"], designs=["linux-4k"], options=options)
+    start = time.monotonic()
+    while children() - before and time.monotonic() - start < GRACE:
+        time.sleep(0.01)
+    assert children() <= before

@@ -1,0 +1,147 @@
+"""Checks that run when their inputs have changed: ``python3 scripts/checks --help``."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import subprocess
+import sys
+import time
+from datetime import date
+
+from affected import affected
+from catalogue import CatalogueError, Check, checks, passed, write
+from inputs import ROOT
+from times import TARGETS, measure
+
+
+def main() -> int:
+    """Run the command; return its exit status."""
+    parser = argparse.ArgumentParser(prog="scripts/checks", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, text in (
+        ("list", "show every check, when it passed and what it covers"),
+        ("verify", "fail if a check's inputs have changed since it passed"),
+        ("renew", "run the checks whose inputs have changed, and record what passes"),
+    ):
+        one = commands.add_parser(name, help=text, description=text)
+        one.add_argument("names", nargs="*", metavar="CHECK", help="checks, or groups of them")
+        if name == "renew":
+            one.add_argument("--all", action="store_true", help="run those that are current, too")
+    one = commands.add_parser("affected", help="print what to test after the uncommitted change")
+    one.add_argument("--base", default="HEAD", help="compare with this commit  [default: HEAD]")
+    one.add_argument("kind", choices=["crates", "tests"])
+    one = commands.add_parser("times", help="time make targets into CONTRIBUTING.md")
+    one.add_argument("targets", nargs="*", metavar="TARGET", help=f"some of {', '.join(TARGETS)}")
+    arguments = parser.parse_args()
+    try:
+        if arguments.command == "affected":
+            print(" ".join(affected(arguments.base, arguments.kind)))
+            return 0
+        if arguments.command == "times":
+            return measure(arguments.targets)
+        chosen = _chosen(arguments.names)
+        if arguments.command == "list":
+            return _list(chosen)
+        if arguments.command == "verify":
+            return _verify(chosen)
+        return _renew(chosen, arguments.all)
+    except CatalogueError as error:
+        print(f"checks: {error}", file=sys.stderr)
+        return 2
+
+
+def _chosen(names: list[str]) -> list[Check]:
+    every = checks()
+    if not names:
+        return every
+    found = []
+    for name in names:
+        some = [one for one in every if one.name == name or one.name.startswith(f"{name}/")]
+        if not some:
+            groups = sorted({one.name.split("/")[0] for one in every})
+            raise CatalogueError(f"no check is called {name}; there are {', '.join(groups)}")
+        found += some
+    return found
+
+
+def _state(check: Check) -> str:
+    known = passed().get(check.name)
+    if known is None:
+        return "never passed"
+    return "current" if known["inputs"] == check.fingerprint() else "stale"
+
+
+def _list(chosen: list[Check]) -> int:
+    known = passed()
+    for one in chosen:
+        last = known.get(one.name, {})
+        took = f"{last['seconds']:,.0f} s" if "seconds" in last else "-"
+        print(
+            f"{one.name:40} {_state(one):12} {last.get('passed', '-'):10} {took:>8}  {one.covers}"
+        )
+    return 0
+
+
+def _verify(chosen: list[Check]) -> int:
+    stale = [(one, state) for one in chosen if (state := _state(one)) != "current"]
+    for one, state in stale:
+        group = one.name.split("/")[0]
+        print(
+            f"{one.name} is {state}: what it depends on is not what last passed; "
+            f"run: make test-long CHECKS={group}",
+            file=sys.stderr,
+        )
+    print(f"checks: {len(chosen) - len(stale)} current, {len(stale)} stale")
+    return 1 if stale else 0
+
+
+def _renew(chosen: list[Check], every: bool) -> int:
+    due = [one for one in chosen if every or _state(one) != "current"]
+    failed = []
+    for command in dict.fromkeys(one.command for one in due):
+        members = [one for one in due if one.command == command]
+        names = ", ".join(one.name for one in members)
+        print(f"== {names}: {command}", flush=True)
+        before = {one.name: one.fingerprint(outputs=False) for one in members}
+        start = time.monotonic()
+        status = subprocess.run(shlex.split(command), cwd=ROOT, check=False).returncode
+        seconds = time.monotonic() - start
+        if status != 0:
+            print(f"== {command} failed with status {status}: {names}", file=sys.stderr)
+            failed += members
+            continue
+        _refresh()
+        known = passed()
+        for one in members:
+            if one.fingerprint(outputs=False) != before[one.name]:
+                print(
+                    f"== {one.name}: its inputs changed while it ran; run it again", file=sys.stderr
+                )
+                failed.append(one)
+                continue
+            took = round(seconds / len(members), 1)
+            known[one.name] = {
+                "inputs": one.fingerprint(),
+                "passed": str(date.today()),
+                "seconds": took,
+            }
+        existing = {one.name for one in checks()}
+        write({name: one for name, one in known.items() if name in existing})
+    print(
+        f"checks: {len(due) - len(failed)} passed, {len(failed)} failed, "
+        f"{len(chosen) - len(due)} were current"
+    )
+    return 1 if failed else 0
+
+
+def _refresh() -> None:
+    """Forget contents that were read before a check ran."""
+    import inputs
+
+    for function in (inputs.meaning, inputs._crate_parts):
+        function.cache_clear()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,242 @@
+"""What a check's result depends on, as a hash that is the same in every clone.
+
+An input is a pattern of files (``crates/malloc/tests/c/*``), ``crate:NAME`` (the sources of a crate
+and of all crates that it is built from, with the versions of what they use of others) or
+``python:MODULE`` (a module of the package and all that it imports of the package). Comments,
+docstrings and unit tests inside sources do not count: they decide no result.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import json
+import re
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+
+#: Comments and strings of Rust and C, strings to be kept as they are.
+LEXEMES = re.compile(
+    r"""(?P<comment>//[^\n]*|/\*.*?\*/)
+      | (?P<text>\bb?r(?P<hashes>\#*)".*?"(?P=hashes)|"(?:\\.|[^"\\])*"|'(?:\\.[^']*|[^'\\\n])')""",
+    re.DOTALL | re.VERBOSE,
+)
+#: A module of unit tests, which ends at the first brace that is not indented.
+UNIT_TESTS = re.compile(
+    r"^#\[cfg\(test\)\]\n(?:pub(?:\(crate\))? )?mod \w+ (?:\{.*?^\}|;)", re.M | re.S
+)
+C_LIKE = {".rs", ".c", ".h", ".cc"}
+#: Folders of a crate that its library is not built from.
+BESIDE = {"tests", "benches", "examples", "man", "target"}
+
+
+def fingerprint(inputs: list[str], outputs: list[str]) -> str:
+    """Return a hash of everything that the inputs and outputs name.
+
+    Raises
+    ------
+    ValueError
+        When one of them names nothing.
+    """
+    digest = hashlib.sha256()
+    for name, content in sorted(_parts(inputs)):
+        digest.update(f"{name}\0{len(content)}\0".encode())
+        digest.update(content)
+    for output in outputs:
+        path = ROOT / output
+        # A result that is missing is stale.
+        digest.update(path.read_bytes() if path.is_file() else b"missing")
+    return digest.hexdigest()[:32]
+
+
+def files_of(inputs: list[str]) -> set[Path]:
+    """Return the files that the inputs name, without what crates of others consist of."""
+    found: set[Path] = set()
+    for one in inputs:
+        kind, _, name = one.partition(":")
+        if kind == "crate":
+            for crate in crate_closure(name):
+                found |= set(_crate_files(crate))
+        elif kind == "python":
+            package = ROOT / "python" / "contigua"
+            for module in _imports_module().imported(name, package):
+                found.add(package.joinpath(*module.split(".")[1:]).with_suffix(".py"))
+        else:
+            found |= set(_glob(one))
+    return found
+
+
+def _parts(inputs: list[str]) -> set[tuple[str, bytes]]:
+    parts: set[tuple[str, bytes]] = set()
+    for one in inputs:
+        kind, _, name = one.partition(":")
+        if kind == "crate":
+            parts |= _crate_parts(name)
+        elif kind == "python":
+            modules = _imports_module().imported(name, ROOT / "python" / "contigua")
+            if not modules:
+                raise ValueError(f"{one} names no module")
+            parts |= {(module, ast.dump(code).encode()) for module, code in modules.items()}
+        else:
+            files = list(_glob(one))
+            if not files:
+                raise ValueError(f"{one} names no file")
+            parts |= {(str(file.relative_to(ROOT)), meaning(file)) for file in files}
+    return parts
+
+
+def _glob(pattern: str) -> Iterator[Path]:
+    for file in ROOT.glob(pattern):
+        if file.is_file() and "__pycache__" not in file.parts:
+            yield file
+
+
+@cache
+def meaning(file: Path) -> bytes:
+    """Return what of a file can decide a result."""
+    content = file.read_bytes()
+    if file.suffix in C_LIKE:
+        return _without_comments(UNIT_TESTS.sub("", content.decode())).encode()
+    if file.suffix == ".py":
+        tree = ast.parse(content)
+        _imports_module()._strip(tree)
+        return ast.dump(tree).encode()
+    if file.suffix == ".toml":
+        # Names of tables and keys in their order, without comments.
+        return json.dumps(tomllib.loads(content.decode()), default=str).encode()
+    return content
+
+
+def _without_comments(source: str) -> str:
+    """Return code without comments, and with single spaces where there was any white space."""
+    texts = []
+
+    def kept(found: re.Match[str]) -> str:
+        if found["comment"]:
+            return " "
+        texts.append(found[0])
+        return f"\0{len(texts) - 1}\0"
+
+    code = re.sub(r"\s+", " ", LEXEMES.sub(kept, source)).strip()
+    return re.sub(r"\0(\d+)\0", lambda found: texts[int(found[1])], code)
+
+
+@cache
+def _imports_module() -> ModuleType:
+    file = ROOT / "python" / "contigua" / "experiments" / "imports.py"
+    spec = importlib.util.spec_from_file_location("checks_imports", file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def manifests() -> dict[str, tuple[Path, dict[str, Any]]]:
+    """Return the folder and manifest of every crate of the workspace, by name."""
+    return dict(_manifests())
+
+
+@cache
+def _manifests() -> tuple[tuple[str, tuple[Path, dict[str, Any]]], ...]:
+    found = []
+    for file in sorted((ROOT / "crates").glob("*/Cargo.toml")):
+        manifest = tomllib.loads(file.read_text())
+        found.append((manifest["package"]["name"], (file.parent, manifest)))
+    return tuple(found)
+
+
+def dependencies(manifest: dict[str, Any], *, dev: bool = False) -> set[str]:
+    """Return the names of the packages that a crate is built from; with ``dev``, its tests, too."""
+    kinds = ["dependencies", "build-dependencies", *(["dev-dependencies"] if dev else [])]
+    tables = [manifest, *manifest.get("target", {}).values()]
+    names = set()
+    for table in tables:
+        for kind in kinds:
+            for name, value in table.get(kind, {}).items():
+                names.add(value.get("package", name) if isinstance(value, dict) else name)
+    return names
+
+
+#: Crates that another crate's build script builds.
+NESTED = {"contigua-py": {"contigua-qemu-plugin"}}
+
+
+@cache
+def crate_closure(name: str) -> frozenset[str]:
+    """Return a crate and all crates of the workspace that it is built from."""
+    crates = manifests()
+    found: set[str] = set()
+    left = [name]
+    while left:
+        one = left.pop()
+        if one not in crates:
+            if one == name:
+                raise ValueError(f"crate:{name} names no crate of the workspace")
+            continue
+        if one not in found:
+            found.add(one)
+            left += dependencies(crates[one][1]) | NESTED.get(one, set())
+    return frozenset(found)
+
+
+@cache
+def _crate_parts(name: str) -> frozenset[tuple[str, bytes]]:
+    crates = manifests()
+    closure = crate_closure(name)
+    others: set[str] = set()
+    parts = set()
+    for crate in closure:
+        _, manifest = crates[crate]
+        others |= dependencies(manifest) - crates.keys()
+        kept = {
+            key: manifest.get(key)
+            for key in ("dependencies", "build-dependencies", "target", "features", "lib")
+        }
+        kept["target"] = {
+            target: {key: value for key, value in table.items() if key != "dev-dependencies"}
+            for target, table in (manifest.get("target") or {}).items()
+        }
+        parts.add((f"{crate}/Cargo.toml", json.dumps(kept).encode()))
+        for file in _crate_files(crate):
+            if file.name == "tests.rs":
+                continue
+            parts.add((str(file.relative_to(ROOT)), meaning(file)))
+    parts |= {("Cargo.lock", version.encode()) for version in _locked(frozenset(others))}
+    workspace = tomllib.loads((ROOT / "Cargo.toml").read_text())
+    parts.add(("profile", json.dumps(workspace["profile"]["release"]).encode()))
+    parts.add(("toolchain", meaning(ROOT / "rust-toolchain.toml")))
+    return frozenset(parts)
+
+
+def _crate_files(name: str) -> Iterator[Path]:
+    folder, _ = manifests()[name]
+    for file in sorted(folder.rglob("*")):
+        inside = file.relative_to(folder)
+        if file.is_file() and inside.parts[0] not in BESIDE and file.name != "Cargo.toml":
+            yield file
+
+
+def _locked(names: frozenset[str]) -> set[str]:
+    """Return names and versions of packages, and of all that they depend on."""
+    packages: dict[str, list[dict[str, Any]]] = {}
+    for package in tomllib.loads((ROOT / "Cargo.lock").read_text())["package"]:
+        packages.setdefault(package["name"], []).append(package)
+    found = set()
+    left = sorted(names)
+    while left:
+        name, _, version = left.pop().partition(" ")
+        for package in packages.get(name, []):
+            if version and package["version"] != version.split()[0]:
+                continue
+            known = f"{name} {package['version']}"
+            if known not in found:
+                found.add(known)
+                left += package.get("dependencies", [])
+    return found

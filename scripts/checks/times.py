@@ -1,0 +1,148 @@
+"""Times of the targets that people wait for, measured and written into CONTRIBUTING.md."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+from inputs import ROOT
+
+PAGE = ROOT / "CONTRIBUTING.md"
+BEGIN, END = "<!-- times: written by make times -->", "<!-- end of times -->"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A command, and the state that it starts from.
+
+    Attributes
+    ----------
+    command
+        What people type.
+    state
+        What exists before.
+    limit
+        Minutes that it may take on two cores.
+    """
+
+    command: list[str]
+    state: str
+    limit: int
+
+
+TARGETS = {
+    "check": Target(["make", "check"], "built tree, one line of crates/cache changed", 3),
+    "test": Target(["make", "test"], "built tree", 8),
+    "ci": Target(["bash", ".ci/run"], "built tree", 10),
+    "test-fresh": Target(["make", "test"], "fresh clone", 15),
+    "ci-fresh": Target(["bash", ".ci/run"], "fresh clone, no cargo or pip cache", 20),
+}
+
+
+def measure(names: list[str]) -> int:
+    """Time some targets, or all; return 1 if one fails."""
+    unknown = sorted(set(names) - TARGETS.keys())
+    if unknown:
+        print(f"times: no target {', '.join(unknown)}; {', '.join(TARGETS)}", file=sys.stderr)
+        return 2
+    failed = 0
+    for name in names or TARGETS:
+        target = TARGETS[name]
+        print(f"== {' '.join(target.command)} ({target.state})", flush=True)
+        with PLACES.get(name, built)() as (folder, environment):
+            start = time.monotonic()
+            status = subprocess.run(
+                target.command, cwd=folder, env=os.environ | environment, check=False
+            ).returncode
+            minutes = (time.monotonic() - start) / 60
+        if status != 0:
+            print(f"== {name} failed with status {status}; not recorded", file=sys.stderr)
+            failed = 1
+            continue
+        print(f"== {name}: {minutes:.1f} minutes, limit {target.limit}", flush=True)
+        record(name, minutes)
+    return failed
+
+
+Place = tuple[Path, dict[str, str]]
+
+
+@contextmanager
+def built() -> Iterator[Place]:
+    """Yield this tree as it is."""
+    yield ROOT, {}
+
+
+@contextmanager
+def edited() -> Iterator[Place]:
+    """Yield this tree with a line more in a crate on which several others depend."""
+    file = ROOT / "crates" / "cache" / "src" / "lib.rs"
+    before = file.read_bytes()
+    file.write_bytes(before + b"\n// A change.\n")
+    try:
+        yield ROOT, {}
+    finally:
+        file.write_bytes(before)
+
+
+@contextmanager
+def fresh(*, caches: bool = True) -> Iterator[Place]:
+    """Yield a clone of the last commit; without ``caches``, with empty ones of cargo and pip."""
+    place = Path(tempfile.mkdtemp(prefix="contigua-times-"))
+    try:
+        clone = place / "clone"
+        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
+        environment: dict[str, str] = {}
+        if not caches:
+            home = Path(os.environ.get("CARGO_HOME", Path.home() / ".cargo"))
+            (place / "cargo").mkdir()
+            for one in ("config.toml", "config", "env", "bin"):
+                if (home / one).exists():
+                    (place / "cargo" / one).symlink_to(home / one)
+            environment = {
+                "CARGO_HOME": str(place / "cargo"),
+                "PIP_CACHE_DIR": str(place / "pip"),
+                "XDG_CACHE_HOME": str(place / "cache"),
+            }
+        yield clone, environment
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+PLACES: dict[str, Callable[[], AbstractContextManager[Place]]] = {
+    "check": edited,
+    "test-fresh": fresh,
+    "ci-fresh": lambda: fresh(caches=False),
+}
+
+
+def record(name: str, minutes: float) -> None:
+    """Write one row of the table, and keep the others."""
+    text = PAGE.read_text()
+    table = text[text.index(BEGIN) + len(BEGIN) : text.index(END)]
+    rows = {}
+    for line in table.splitlines():
+        if found := re.match(r"\| `(.+?)` \| (.+?) \|", line):
+            rows[found[1], found[2]] = line
+    target = TARGETS[name]
+    cores = len(os.sched_getaffinity(0))
+    rows[" ".join(target.command), target.state] = (
+        f"| `{' '.join(target.command)}` | {target.state} | {target.limit} | {minutes:.1f} | "
+        f"{date.today()}, {cores} cores |"
+    )
+    ordered = [
+        rows[key] for one in TARGETS.values() if (key := (" ".join(one.command), one.state)) in rows
+    ]
+    head = "| command | from | limit, minutes | measured, minutes | when |\n|---|---|---|---|---|\n"
+    new = f"{BEGIN}\n{head}" + "\n".join(ordered) + f"\n{END}"
+    PAGE.write_text(text[: text.index(BEGIN)] + new + text[text.index(END) + len(END) :])
