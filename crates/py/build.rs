@@ -28,6 +28,7 @@ fn main() {
         .current_dir(workspace)
         .args([
             "build",
+            "--locked",
             "--release",
             "--package",
             "contigua-qemu-plugin",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from contigua.errors import ContiguaError
+from contigua.reading import open_file
 
 #: Where a checkout builds the allocator; an installed package has it where the linker looks.
 BUILT = Path(__file__).parents[2] / "target" / "release"
@@ -116,6 +117,11 @@ def _library(name: str) -> Path:
     if found is None or not found.is_file():
         hint = "cargo build --release -p contigua-malloc" if name == LIBRARY else "give its path"
         raise AllocatorError(f"malloc {name!r}: no such library here ({hint})")
+    with open_file(found) as file:
+        head = file.read(18)
+    # An ELF file whose type is ET_DYN.
+    if head[:4] != b"\x7fELF" or head[16:] != b"\x03\x00":
+        raise AllocatorError(f"malloc {name!r}: no shared library (give the path of one)")
     return found.resolve()
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import random
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -18,6 +17,7 @@ from typing import Any
 
 from contigua.ageing import AgeOptions
 from contigua.errors import ContiguaError
+from contigua.reading import ReadError, read_toml
 from contigua.sizes import SizeError, size_bytes
 
 
@@ -100,14 +100,12 @@ def calibration(path: Path | None = None) -> Calibration:
     FleetError
         When the file is not well formed, or a key is missing, unknown or out of range.
     """
-    file = path or resources.files("contigua") / "data" / "fleet.toml"
-    try:
-        text = file.read_text()
-        values = tomllib.loads(text)
-    except OSError as error:
-        raise FleetError(f"{file}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise FleetError(f"{file}: {error}") from error
+    with resources.as_file(resources.files("contigua") / "data" / "fleet.toml") as ours:
+        file = path or ours
+        try:
+            text, values = read_toml(file)
+        except ReadError as error:
+            raise FleetError(str(error)) from error
     known = {"description", "age", "memory", "profiles", "load", "kernel", "files", "exclude"}
     for key in values.keys() - known:
         raise FleetError(f"{file}: unknown key {key}")

@@ -12,7 +12,6 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.syntax import Syntax
-from rich.table import Table
 
 from contigua import __version__
 from contigua._engine import EngineError, parse_duration
@@ -30,6 +29,7 @@ from contigua.presets import Collection, designs, machines, profiles
 from contigua.results import Results
 from contigua.runner import OutputsError, RunOptions, run
 from contigua.table import results_table
+from contigua.terminal import Table
 
 PROGRAM = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
@@ -43,6 +43,8 @@ ELSEWHERE = {
     "sweep": "contigua.commands.sweep:sweep_command",
 }
 
+#: A number as the engine has them, of 64 bits.
+COUNT = click.IntRange(0, 2**64 - 1)
 #: Seconds between two updates of the progress line.
 REFRESH = 0.25
 #: Seconds of silence that need no explanation.
@@ -199,10 +201,14 @@ def _run_options(command: Callable[..., None]) -> Callable[..., None]:
             is_flag=True,
             help="Count data TLB misses that a direct segment would avoid (in --json).",
         ),
-        click.option("--seed", default=1, show_default=True, help="Seed of everything random."),
-        click.option("--skip", default=0, help="Instructions to pass over first."),
-        click.option("--warmup", default=0, help="Instructions to simulate without counting."),
-        click.option("--instructions", type=int, help="Instructions to count, then stop."),
+        click.option(
+            "--seed", type=COUNT, default=1, show_default=True, help="Seed of everything random."
+        ),
+        click.option("--skip", type=COUNT, default=0, help="Instructions to pass over first."),
+        click.option(
+            "--warmup", type=COUNT, default=0, help="Instructions to simulate without counting."
+        ),
+        click.option("--instructions", type=COUNT, help="Instructions to count, then stop."),
         click.option(
             "--for", "seconds", type=Duration(), help="Stop the program after, e.g., 30s."
         ),
@@ -211,6 +217,14 @@ def _run_options(command: Callable[..., None]) -> Callable[..., None]:
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def design_list(names: str) -> list[str]:
+    """Split names at commas; one at least must be there."""
+    found = [name.strip() for name in names.split(",") if name.strip()]
+    if not found:
+        raise click.UsageError("give at least one design")
+    return found
 
 
 def _malloc_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -274,6 +288,7 @@ def run_command(
     """
     if bool(program) == (trace is not None):
         raise click.UsageError("give either a program after --, or --trace FILE")
+    names = design_list(design_names)
     for file in (json_file, options["timeline"], options["record"]):
         if file is not None:
             check_writable(file)
@@ -283,7 +298,7 @@ def run_command(
         outputs,
         list(program) or None,
         trace=trace,
-        designs=[name.strip() for name in design_names.split(",") if name.strip()],
+        designs=names,
         options=RunOptions(**options, malloc_clock=malloc_clock or None),
         progress=progress,
     )

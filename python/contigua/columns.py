@@ -36,6 +36,20 @@ def kind_of(values: Sequence[Any]) -> Kind:
     return "text"
 
 
+def fits(value: Any, kind: Kind) -> bool:  # noqa: ANN401 - JSON
+    """Whether a column of a kind can hold a value.
+
+    Examples
+    --------
+    >>> fits(1, "count"), fits(1.5, "count"), fits(None, "real"), fits([], "text")
+    (True, False, True, False)
+    """
+    types = {"text": (str,), "real": (int, float), "count": (int,), "flag": (bool,)}[kind]
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        return False
+    return value is None or type(value) in types
+
+
 def as_text(value: Any) -> str | None:  # noqa: ANN401 - whatever TOML has
     """Write a value for a column of text: text as it is, anything else as JSON.
 
@@ -70,5 +84,8 @@ def table(rows: Sequence[Mapping[str, Any]], known: Mapping[str, Kind]) -> pa.Ta
         kind = known.get(name) or kind_of(values)
         if kind == "text":
             values = [as_text(value) for value in values]
+        elif kind == "real":
+            # Arrow refuses integers that a real number has to round.
+            values = [None if value is None else float(value) for value in values]
         arrays[name] = pa.array(values, types[kind])
     return pa.table(arrays)

@@ -23,6 +23,7 @@ import tomli_w
 from contigua import _engine
 from contigua.errors import ContiguaError
 from contigua.presets import Collection, Preset, designs, flatten, machines
+from contigua.reading import open_file
 
 
 class ConfigError(ContiguaError):
@@ -361,10 +362,10 @@ def file_digest(path: Path) -> str:
 
     Raises
     ------
-    OSError
+    OSError, ReadError
         When it cannot be read.
     """
-    with path.open("rb") as file:
+    with open_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -19,6 +19,7 @@ import click
 
 from contigua._engine import EngineError, Output
 from contigua.errors import ContiguaError
+from contigua.printing import printable
 
 #: Exit statuses: an output could not be written; what the shell expects after an interrupt.
 FAILED = 1
@@ -121,7 +122,7 @@ def complain(message: str) -> None:
     """Say on standard error what went wrong; where that is gone, the exit status has to do."""
     try:
         line = "\r\x1b[K" if sys.stderr.isatty() else ""
-        click.echo(f"{line}contigua: {message}", err=True)
+        click.echo(f"{line}contigua: {printable(message, chr(10))}", err=True)
     except (OSError, AttributeError, ValueError):
         pass
 

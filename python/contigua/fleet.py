@@ -21,6 +21,7 @@ from contigua import _engine
 from contigua.ageing import FRAME, AgedServer, age_all, flat_sample, total_frames
 from contigua.calibration import Calibration, Draw, calibration, draw
 from contigua.files import FileError, check_writable, is_stream, writing
+from contigua.reading import open_file
 
 Row = dict[str, Any]
 
@@ -149,12 +150,10 @@ class Kept:
 
     def __enter__(self) -> Kept:
         """Read what is there. A last line that was cut short is passed over."""
-        try:
-            lines = [] if self.path is None else self.path.read_bytes().splitlines()
-        except FileNotFoundError:
-            lines = []
-        except OSError as error:
-            raise FileError(f"{self.path}: {error.strerror}") from error
+        lines: list[bytes] = []
+        if self.path is not None and self.path.exists():
+            with open_file(self.path) as file:
+                lines = file.read().splitlines()
         for line in lines:
             try:
                 entry = json.loads(line)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from contigua.files import write_whole, writing
 from contigua.page import Page
+from contigua.printing import printable
 from contigua.snapshots import Problem, Snapshot, SnapshotError, find_files, read_snapshot
 
 if TYPE_CHECKING:
@@ -46,6 +47,9 @@ POINTS = 400
 #: Problems that are named, of each kind.
 NAMED = 3
 
+#: What a count may be.
+COUNTS = range(1 << 63)
+
 Row = dict[str, Any]
 
 
@@ -64,9 +68,9 @@ def row(snapshot: Snapshot) -> Row:
             raise SnapshotError(Problem.WITHOUT_FRAMES, "frames were not looked at")
         classes = seen["classes"]
         values: Row = {
-            "file": str(snapshot.path),
-            "host": str(machine["host"]),
-            "kernel": str(machine["kernel"]),
+            "file": printable(str(snapshot.path)),
+            "host": printable(str(machine["host"])),
+            "kernel": printable(str(machine["kernel"])),
             "taken": int(machine["unix_seconds"]),
             "uptime_hours": float(machine["uptime_seconds"]) / 3600,
             "memory": int(machine["memory_bytes"]),
@@ -95,7 +99,16 @@ def row(snapshot: Snapshot) -> Row:
                 values[f"free_share_{size}_{bound}"] = float(figures["free_share_of_free"][bound])
                 values[f"unmovable_share_{size}_{bound}"] = spoiled / max(1, blocks)
                 values[f"potential_share_{size}_{bound}"] = potential / max(1, blocks)
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        for key, value in values.items():
+            # Sums and sizes of what was in range may not be.
+            if isinstance(value, int) and value not in COUNTS:
+                raise ValueError(f"{key} is {value}")
+            if isinstance(value, float) and not 0 <= value < math.inf:
+                raise ValueError(f"{key} is {value}")
+        pins = values["pins_held"]
+        if isinstance(pins, bool) or not isinstance(pins, int | None):
+            raise ValueError("pins_held is no number")
+    except (KeyError, TypeError, ValueError, ArithmeticError) as error:
         raise SnapshotError(Problem.DAMAGED, f"its report lacks a figure: {error!r}") from error
     return values
 
@@ -122,7 +135,7 @@ class Fleet:
         """Count a file that is passed over."""
         self.skipped[error.problem] += 1
         if self.skipped[error.problem] <= NAMED:
-            self.named.append(f"{path}: {error}")
+            self.named.append(printable(f"{path}: {error}"))
 
 
 def read_fleet(paths: Iterable[Path], progress: Callable[[int], None] | None = None) -> Fleet:

@@ -13,6 +13,7 @@ from typing import Any
 
 from contigua import _engine
 from contigua.errors import ContiguaError
+from contigua.reading import ReadError, read_toml
 
 
 class PresetError(ContiguaError):
@@ -81,9 +82,10 @@ class Collection:
         if "/" in name or name.endswith(".toml"):
             path = Path(name)
             try:
-                return Preset(path.stem, path.read_text(), str(path))
-            except OSError as error:
-                raise PresetError(f"{path}: {error.strerror}") from error
+                text, _ = read_toml(path)
+            except ReadError as error:
+                raise PresetError(str(error)) from error
+            return Preset(path.stem, text, str(path))
         if name not in self.names():
             close = difflib.get_close_matches(name, self.names(), n=1)
             hint = f"; did you mean {close[0]}?" if close else ""

@@ -25,6 +25,7 @@ import numpy.typing as npt
 from contigua import _engine
 from contigua.errors import ContiguaError
 from contigua.presets import designs
+from contigua.reading import ReadError, open_file
 
 #: Migrate types that have free lists, in the order of their numbers.
 TYPES = ("unmovable", "movable", "reclaimable", "high-atomic")
@@ -213,8 +214,10 @@ def replay(record: Path, design: str = "linux-4k") -> Course:
         When it is no record, or the policy cannot have this memory.
     """
     try:
-        with lzma.open(record) as file:
+        with open_file(Path(record)) as packed, lzma.open(packed) as file:
             content = file.read(LONGEST + 1)
+    except ReadError as error:
+        raise RecordError(str(error)) from error
     except (OSError, EOFError, lzma.LZMAError) as error:
         raise RecordError(f"{record}: {error}") from error
     if len(content) > LONGEST:

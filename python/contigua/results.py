@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from contigua import columns
 from contigua.errors import ContiguaError
-from contigua.sizes import size_bytes
+from contigua.reading import integer, real
+from contigua.sizes import SizeError, size_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -225,7 +227,8 @@ class Results(Sequence[Report]):
         >>> len(Results.from_json("[]"))
         0
         """
-        decoder, at, reports = json.JSONDecoder(), 0, []
+        at, reports = 0, []
+        decoder = json.JSONDecoder(parse_int=integer, parse_float=real, parse_constant=real)
         text = text.strip()
         if not text.startswith("["):
             raise ResultsError("no array of reports, as `contigua run --json` writes them")
@@ -235,7 +238,7 @@ class Results(Sequence[Report]):
         while at < len(inner):
             try:
                 value, end = decoder.raw_decode(inner, at)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise ResultsError(f"damaged: {error}") from error
             if not isinstance(value, dict) or "config" not in value:
                 raise ResultsError("holds something that is no report of `contigua run`")
@@ -244,15 +247,35 @@ class Results(Sequence[Report]):
             while at < len(inner) and inner[at] in ", \t\r\n":
                 at += 1
         found = Results(tuple(reports))
-        try:
+        with found.checking():
             for report in found:
-                report.summary()
-        except (KeyError, TypeError) as error:
-            version = found[0].values.get("version", "unknown")
+                # Half of a character is no text.
+                json.dumps(report.values, ensure_ascii=False).encode()
+                for key, value in report.summary().items():
+                    if not columns.fits(value, summary_type(key)):
+                        raise ValueError(f"{key} is {value!r}")
+        return found
+
+    @contextmanager
+    def checking(self) -> Iterator[None]:
+        """Take it for a fault of the reports, which anybody may have written, if code fails.
+
+        Raises
+        ------
+        ResultsError
+            When it does.
+        """
+        try:
+            yield
+        except KeyError as error:
+            version = self[0].values.get("version", "unknown")
             raise ResultsError(
                 f"reports of version {version} lack {error}: run again with this version"
             ) from error
-        return found
+        except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
+            raise ResultsError(f"damaged: {error}; run again") from error
+        except SizeError as error:
+            raise ResultsError(f"damaged: {error}") from error
 
     def __getitem__(self, index: Any) -> Any:  # noqa: ANN401 - as Sequence has it
         return self.reports[index]

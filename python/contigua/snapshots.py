@@ -7,13 +7,14 @@ so whoever wants the report alone looks for the first one.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from contigua.reading import ReadError, open_file, parse_json
 
 FORMAT = "contigua-live-memory"
 VERSION = 1
@@ -26,6 +27,8 @@ PIECE = 1 << 20
 #: Longest first line and longest report, as the writer has them.
 LONGEST_HEADER = 1 << 16
 LONGEST_REPORT = 1 << 26
+#: Bytes of a whole snapshot: runs of 16 TB of memory, in which no two frames are alike.
+LONGEST = 1 << 33
 
 
 class Problem(Enum):
@@ -84,14 +87,17 @@ def read_snapshot(path: Path) -> Snapshot:
     import pyarrow
 
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             start = file.read(5)
-        if start[:4] != MAGIC or len(start) < 5 or not start[4] & CHECKSUM:
-            raise SnapshotError(Problem.DAMAGED, "it is no zstd frame with a checksum")
-        with pyarrow.OSFile(str(path)) as file, pyarrow.CompressedInputStream(file, "zstd") as data:
-            report = _report(_pieces(data))
+            if start[:4] != MAGIC or len(start) < 5 or not start[4] & CHECKSUM:
+                raise SnapshotError(Problem.DAMAGED, "it is no zstd frame with a checksum")
+            file.seek(0)
+            with pyarrow.CompressedInputStream(file, "zstd") as data:
+                report = _report(_pieces(data))
     except SnapshotError:
         raise
+    except ReadError as error:
+        raise SnapshotError(Problem.UNREADABLE, error.why) from error
     except OSError as error:
         problem = Problem.UNREADABLE if error.errno else Problem.DAMAGED
         raise SnapshotError(problem, f"{path}: {error.strerror or error}") from error
@@ -99,7 +105,11 @@ def read_snapshot(path: Path) -> Snapshot:
 
 
 def _pieces(data: BinaryIO) -> Iterator[bytes]:
+    length = 0
     while piece := data.read(PIECE):
+        length += len(piece)
+        if length > LONGEST:
+            raise SnapshotError(Problem.DAMAGED, "it unpacks to more than any server's frames")
         yield piece
 
 
@@ -141,9 +151,9 @@ def _until(pieces: Iterator[bytes], rest: bytes, end: bytes, longest: int) -> tu
 
 def _json(line: bytes) -> dict[str, Any]:
     try:
-        value = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise SnapshotError(Problem.DAMAGED, "a line is no JSON") from error
+        value = parse_json(line)
+    except ValueError as error:
+        raise SnapshotError(Problem.DAMAGED, f"a line is no JSON: {error}") from error
     if not isinstance(value, dict):
         raise SnapshotError(Problem.DAMAGED, "a line is no JSON object")
     return value

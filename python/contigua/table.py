@@ -6,9 +6,8 @@ from collections.abc import Callable
 from html import escape
 from typing import Any
 
-from rich.table import Table
-
 from contigua.results import Results
+from contigua.terminal import Table
 
 
 def _count(value: int | None) -> str:

@@ -32,7 +32,7 @@ def test_arrow_has_the_columns_of_pandas_and_no_column_without_type(results):
 def test_every_figure_has_the_type_that_it_is_said_to_have(guest):
     # With time, so that nothing is None for want of it.
     full = contigua.run([guest("memory")], options=RunOptions(age="partial", memory="256MiB"))
-    kinds = {"text": str, "real": (int, float), "count": int}
+    kinds = {"text": str, "real": (int, float), "count": int, "flag": bool}
     for report in full:
         for key, value in report.summary().items():
             assert value is None or isinstance(value, kinds[summary_type(key)]), (key, value)

@@ -128,7 +128,10 @@ pub struct PredictorConfig {
 
 impl CoreConfig {
     /// Checks what [`Window`](crate::Window) relies on.
-    pub(crate) fn validate(&self) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// The first value that is out of range.
+    pub fn validate(&self) -> Result<(), Error> {
         const WIDEST: u32 = 64;
         const LARGEST: u32 = 1 << 16;
         const LONGEST: u32 = 10_000;
@@ -205,7 +208,7 @@ impl CoreConfig {
             ("branch_predictor.return_stack", predictor.return_stack),
         ];
         for (key, value) in powers {
-            if !value.is_power_of_two() || value > 1 << 24 {
+            if !value.is_power_of_two() || value > 1 << 20 {
                 return Err(Error::PowerOfTwo { key, value });
             }
         }

@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use crate::Error;
 use crate::ageing::Profile;
 use crate::kernel::history;
+use crate::limits;
 
 /// The hardware of a simulated server: a file in `machines/`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -49,6 +50,17 @@ pub struct MachineConfig {
     pub cache: HierarchyConfig,
     /// What the kernel's work costs.
     pub kernel: KernelCosts,
+}
+
+impl MachineConfig {
+    /// Checks that every value is one that hardware could have, before anything is allocated for it.
+    ///
+    /// # Errors
+    /// A sentence with the key, its value and its limits.
+    pub fn validate(&self) -> Result<(), String> {
+        limits::check(self)?;
+        self.core.validate().map_err(|error| error.to_string())
+    }
 }
 
 /// 4 or 5.
@@ -437,6 +449,9 @@ impl RunConfig {
     /// # Errors
     /// [`Error::Cores`], [`Error::NeedsFull`].
     pub fn check(&self) -> Result<(), Error> {
+        if !(0.0..=1e9).contains(&self.migrations_per_second) {
+            return Err(Error::Migrations(self.migrations_per_second));
+        }
         if !(1..=MOST_CORES).contains(&(self.cores as usize)) {
             return Err(Error::Cores(self.cores));
         }
@@ -456,9 +471,15 @@ impl RunConfig {
 /// Reads a machine from TOML. `path` is where the text came from, for messages.
 ///
 /// # Errors
-/// [`Error::Config`] with the place and the nearest known key.
+/// [`Error::Config`] with the place and the nearest known key, [`Error::Component`] when a value is
+/// beyond all hardware.
 pub fn parse_machine(text: &str, path: &str) -> Result<MachineConfig, Error> {
-    parse(text, path)
+    let machine: MachineConfig = parse(text, path)?;
+    machine.validate().map_err(|problem| Error::Component {
+        machine: path.to_owned(),
+        problem,
+    })?;
+    Ok(machine)
 }
 
 /// Reads a design from TOML. `path` is where the text came from, for messages.

@@ -39,6 +39,9 @@ pub enum Error {
     /// A number of cores that no server has.
     #[error("{0} cores: a simulated server has 1 to 64")]
     Cores(u32),
+    /// A rate of migrations that is none.
+    #[error("{0} migrations per second: they are 0 to 10^9")]
+    Migrations(f64),
     /// Something that a lesser detail does not simulate.
     #[error("{0} the whole simulation: run with --detail full")]
     NeedsFull(&'static str),
@@ -87,6 +90,19 @@ pub enum Error {
         /// The most.
         most: Bytes,
     },
+    /// More memory than the computer that simulates it can keep account of.
+    #[error(
+        "{memory} of memory: simulating it takes {needed} and this computer has {available} \
+         available; give less with --memory"
+    )]
+    HostMemory {
+        /// What was asked for.
+        memory: Bytes,
+        /// What its frame records take.
+        needed: Bytes,
+        /// What is available here.
+        available: Bytes,
+    },
     /// A component's parameters do not fit together.
     #[error("machine {machine}: {problem}")]
     Component {
@@ -129,6 +145,9 @@ pub enum Error {
         /// The first number that is too large.
         limit: u32,
     },
+    /// A stream in which a process is its own child.
+    #[error("the event stream has process {0} fork itself: it is damaged; record it again")]
+    OwnChild(u32),
     /// The events could not be read.
     #[error(transparent)]
     Program(#[from] contigua_program::Error),

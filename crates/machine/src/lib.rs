@@ -12,6 +12,7 @@ mod engine;
 mod error;
 pub mod heap;
 mod kernel;
+mod limits;
 mod port;
 mod processors;
 mod report;

@@ -362,3 +362,25 @@ fn a_stream_that_names_an_absurd_process_is_an_error() {
         Err(Error::Identity { what: "thread", .. })
     ));
 }
+
+#[test]
+fn a_process_that_forks_itself_is_an_error() {
+    for event in [
+        Event::Fork {
+            child: ProcessId(0),
+        },
+        Event::ForkFailed {
+            child: ProcessId(0),
+        },
+    ] {
+        let mut engine = engine(config(64 << 20, Detail::Full));
+        let event = event.encode();
+        let words = [event.words(), &[block_word(BlockId(0))]].concat();
+        let ended = engine.consume(Batch {
+            thread: ThreadId(0),
+            words: &words,
+            code: &Code,
+        });
+        assert!(matches!(ended, Err(Error::OwnChild(0))), "{ended:?}");
+    }
+}

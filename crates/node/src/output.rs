@@ -83,7 +83,10 @@ pub fn print(print: impl FnOnce(&mut dyn Write) -> Result<(), io::Error>) -> any
     }
 }
 
-/// Says something on standard error; where that is gone, nobody can be told.
+/// Says something on standard error; where that is gone, nobody can be told. It may quote what
+/// others wrote.
 pub fn complain(what: impl std::fmt::Display) {
-    let _ = writeln!(io::stderr(), "contigua-node: {what}");
+    let said = what.to_string();
+    let said = contigua_input::printable_lines(&said);
+    let _ = writeln!(io::stderr(), "contigua-node: {said}");
 }

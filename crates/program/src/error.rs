@@ -42,7 +42,7 @@ pub enum Error {
     },
     /// A library that was to be loaded before the program's own is not one.
     #[error(
-        "{}: no library that a program can be started with; give the path of a file, without \
+        "{}: no shared library that the program can load; give the path of one, without \
          commas, colons and blanks",
         .0.display()
     )]

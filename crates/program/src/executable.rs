@@ -5,7 +5,6 @@
 //! program, the plugin for every program after it.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -83,12 +82,22 @@ pub fn is_dynamic(program: &Path) -> bool {
     has_loader(program).unwrap_or(true)
 }
 
+/// Whether a file is a shared library that a program of this architecture can load: ELF of type
+/// `ET_DYN`.
+#[must_use]
+pub fn is_library(path: &Path, architecture: Architecture) -> bool {
+    const SHARED: [u8; 2] = 3_u16.to_le_bytes();
+    let mut head = [0; HEAD_BYTES];
+    let read = contigua_input::open(path).and_then(|file| file.read_exact_at(&mut head, 0));
+    read.is_ok() && head[16..18] == SHARED && check_elf(&head, architecture).is_ok()
+}
+
 /// Looks for the program header that names a loader (`PT_INTERP`, ELF-64 specification).
 fn has_loader(program: &Path) -> std::io::Result<bool> {
     const HEADER_BYTES: usize = 64;
     const ENTRY_BYTES: usize = 56;
     const LOADER: [u8; 4] = 3_u32.to_le_bytes();
-    let file = File::open(program)?;
+    let file = contigua_input::open(program)?;
     let mut header = [0; HEADER_BYTES];
     file.read_exact_at(&mut header, 0)?;
     let field = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| header[at + i]));
@@ -104,9 +113,8 @@ fn has_loader(program: &Path) -> std::io::Result<bool> {
 }
 
 fn read_head(path: &Path) -> Result<Vec<u8>, NotExecutable> {
-    let file = File::open(path)?;
-    let metadata = file.metadata()?;
-    if !metadata.is_file() || metadata.permissions().mode() & 0o111 == 0 {
+    let file = contigua_input::open(path)?;
+    if file.metadata()?.permissions().mode() & 0o111 == 0 {
         return Err(NotExecutable::NotPermitted);
     }
     let mut head = Vec::with_capacity(HEAD_BYTES);
@@ -173,6 +181,29 @@ mod tests {
         // Cut off: nobody knows.
         assert!(is_dynamic(&file_with(&head, 0o755)));
         assert!(is_dynamic(&file_with(b"", 0o755)));
+    }
+
+    #[test]
+    fn a_pipe_as_a_program_is_refused_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.unwrap().success());
+        let error = resolve(&pipe, Architecture::X86_64).unwrap_err();
+        assert_eq!(error.to_string(), "a pipe; a regular file is needed");
+        assert!(!is_library(&pipe, Architecture::X86_64));
+        assert!(is_dynamic(&pipe));
+    }
+
+    #[test]
+    fn a_text_is_no_library() {
+        let text = file_with(&[b'a'; 300], 0o755);
+        assert!(!is_library(&text, Architecture::X86_64));
+        let mut head = elf(62);
+        head.resize(300, 0);
+        head[16] = 3;
+        assert!(is_library(&file_with(&head, 0o644), Architecture::X86_64));
+        assert!(!is_library(&file_with(&head, 0o644), Architecture::Aarch64));
     }
 
     fn file_with(content: &[u8], mode: u32) -> tempfile::TempPath {

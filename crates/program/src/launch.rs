@@ -77,7 +77,9 @@ impl Launch {
     ) -> Result<Self, Error> {
         if let Some(library) = &surroundings.preload {
             let separates = |byte: &u8| matches!(byte, b',' | b':' | b' ');
-            if library.as_os_str().as_bytes().iter().any(separates) || !library.is_file() {
+            if library.as_os_str().as_bytes().iter().any(separates)
+                || !executable::is_library(library, architecture)
+            {
                 return Err(Error::Preload(library.clone()));
             }
         }

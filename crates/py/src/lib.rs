@@ -157,11 +157,12 @@ fn run(
         (None, Some(trace)) => Input::Trace(trace, parse_format(trace_format)?),
         _ => return Err(engine_error("give either a command or a trace")),
     };
+    let time_limit = seconds.map(Duration::try_from_secs_f64).transpose();
     let session = Session {
         configs,
         input,
         record,
-        time_limit: seconds.map(Duration::from_secs_f64),
+        time_limit: time_limit.map_err(|error| engine_error(format!("seconds: {error}")))?,
     };
     let outcome = py.detach(|| {
         session.run(&|state| {

@@ -143,6 +143,12 @@ impl Session {
         format: TraceFormat,
         observer: Observer<'_>,
     ) -> Result<Outcome, PyErr> {
+        if self.configs.len() > 1 && !path.is_file() && path.exists() {
+            return Err(engine_error(format!(
+                "{}: no regular file, which several designs can read; give one design, or a file",
+                path.display()
+            )));
+        }
         let mut sources = Vec::new();
         for _ in &self.configs {
             sources.push(format.open(path).map_err(engine_error)?);

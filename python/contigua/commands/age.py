@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 from contigua.ageing import (
     AgedServer,
@@ -23,6 +22,7 @@ from contigua.ageing import (
 )
 from contigua.files import Outputs, check_writable, is_standard_output, write_whole
 from contigua.progress import FractionLine
+from contigua.terminal import Table
 
 #: Rows of the table of contiguity over time.
 ROWS = 10
@@ -57,7 +57,13 @@ DEFAULTS = AgeOptions(memory="8G")
     show_default=True,
     help="Design; several, separated by commas, age side by side with the same history.",
 )
-@click.option("--seed", default=DEFAULTS.seed, show_default=True, help="Seed of everything random.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**64 - 1),
+    default=DEFAULTS.seed,
+    show_default=True,
+    help="Seed of everything random.",
+)
 @click.option(
     "--load",
     type=click.FloatRange(min=0),

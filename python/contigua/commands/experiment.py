@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 from contigua.experiments import (
     EXPERIMENTS,
@@ -26,6 +26,7 @@ from contigua.experiments.everything import Entry, crashed, kept, run_everything
 from contigua.experiments.reproduction import document, told
 from contigua.files import Outputs, check_writable, is_standard_output, write_whole
 from contigua.progress import FractionLine
+from contigua.terminal import Table
 
 COLOURS = {"reproduced": "green", "same shape": "yellow", "differs": "red", "no data": "red"}
 ALL = "all"
@@ -209,7 +210,7 @@ def _show(result: Result) -> None:
     for head in heads[5:]:
         table.add_column(head)
     for row in result.rows():
-        table.add_row(*row[:-1], f"[{COLOURS[row[-1]]}]{row[-1]}[/]")
+        table.add_row(*row[:-1], Text(row[-1], COLOURS[row[-1]]))
     console.print(table)
     for sheet in result.outcome.sheets:
         console.print(_table(sheet))

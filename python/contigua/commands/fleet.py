@@ -8,7 +8,6 @@ from statistics import median
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 from contigua import _engine
 from contigua.ageing import BLOCK_SIZES, FRAME
@@ -17,6 +16,7 @@ from contigua.files import Outputs, check_writable, is_standard_output
 from contigua.fleet import FleetOptions, Row, kept_beside, simulate, write_parquet
 from contigua.fleet_report import figures, read_fleet, write_page, write_table
 from contigua.progress import FractionLine
+from contigua.terminal import Table
 
 FILE = click.Path(path_type=Path)
 
@@ -33,7 +33,13 @@ def fleet_commands() -> None:
 @click.option(
     "--hours", type=click.FloatRange(min=0, min_open=True), help="Limit of the oldest age."
 )
-@click.option("--seed", default=1, show_default=True, help="Seed of everything random.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**64 - 1),
+    default=1,
+    show_default=True,
+    help="Seed of everything random.",
+)
 @click.option(
     "--jobs", type=click.IntRange(min=1), help="Servers at a time.  [default: all processors]"
 )

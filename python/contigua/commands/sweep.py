@@ -21,11 +21,11 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
 
 from contigua.files import INTERRUPTED, check_writable, write_whole, writing
 from contigua.sweeps import Options, Record, Sweep, look, make_plan, query, run_sweep
 from contigua.sweeps.api import default_folder
+from contigua.terminal import Table
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -108,9 +108,18 @@ def write_report(
         When a file cannot be written.
     ReportError
         When there is no run, or no such format.
+    ResultsError
+        When a report lacks something, or has it in another form.
     """
     if unknown := sorted(set(formats) - set(FORMATS)):
         raise ReportError(f"no format {', '.join(unknown)}; there are {', '.join(FORMATS)}")
+    with Results(tuple(report for one in inputs for report in one.results)).checking():
+        return _write(inputs, output, formats, title)
+
+
+def _write(
+    inputs: Sequence[Input], output: Path, formats: Sequence[str], title: str | None
+) -> Written:
     runs = _runs(inputs)
     alone = list(formats) == ["html"]
     if alone:

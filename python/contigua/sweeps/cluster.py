@@ -5,9 +5,10 @@ hundred thousand points costs the scheduler what one of a hundred does, and litt
 ends. A point whose worker dies goes to another one, a few times; if they die each time, also when
 nothing else runs, it is taken to be the point's own fault and recorded as failed.
 
-Dask's messages are pickles: whoever can send one runs code as the user of the receiver. Workers that
-are started here therefore speak TLS with a certificate that is made for this cluster, is known to
-nobody else and is asked of both sides; the HTTP servers beside them (Dask's dashboard) serve nothing.
+Dask's messages are pickles: whoever can send one runs code as the user of the receiver. Workers
+that are started here therefore speak TLS with a certificate that is made for this cluster, is known
+to nobody else and is asked of both sides; the HTTP servers beside them (Dask's dashboard) serve
+nothing.
 """
 
 from __future__ import annotations
@@ -153,8 +154,8 @@ def warning(scheduler: str | None) -> str | None:
     if scheduler is None or scheduler.partition("://")[0] in ("tls", "inproc"):
         return None
     return (
-        f"warning: {scheduler} is not authenticated: whoever reaches it or its workers runs code as "
-        "their user and as you; use tls:// (docs/how-to/sweeps.md)"
+        f"warning: {scheduler} is not authenticated: whoever reaches it or its workers runs code "
+        "as their user and as you; use tls:// (docs/how-to/sweeps.md)"
     )
 
 
@@ -168,8 +169,8 @@ def _found(scheduler: str) -> Iterator[Client]:
     if scheduler.startswith("tls:") and not (security.tls_ca_file and security.tls_client_cert):
         raise SweepError(
             f"{scheduler} needs credentials: set DASK_DISTRIBUTED__COMM__TLS__CA_FILE, "
-            "DASK_DISTRIBUTED__COMM__TLS__CLIENT__CERT and DASK_DISTRIBUTED__COMM__TLS__CLIENT__KEY "
-            "(docs/how-to/sweeps.md)"
+            "DASK_DISTRIBUTED__COMM__TLS__CLIENT__CERT and "
+            "DASK_DISTRIBUTED__COMM__TLS__CLIENT__KEY (docs/how-to/sweeps.md)"
         )
     try:
         client = Client(scheduler, timeout=PATIENCE, set_as_default=False, security=security)

@@ -23,7 +23,6 @@ import dataclasses
 import hashlib
 import itertools
 import json
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +31,7 @@ from typing import Any
 from contigua import __version__, _engine
 from contigua.configs import Age, Design, Machine, file_digest
 from contigua.presets import Collection, Preset, designs, flatten, machines
+from contigua.reading import ReadError, read_toml
 from contigua.runner import RunOptions
 from contigua.sweeps.store import SweepError
 from contigua.sweeps.tables import Keys, as_list, nearest
@@ -130,11 +130,9 @@ def load_spec(spec: str | Path | Mapping[str, Any]) -> tuple[dict[str, Any], Pat
         return dict(spec), Path.cwd(), "the sweep"
     path = Path(spec)
     try:
-        return tomllib.loads(path.read_text()), path.absolute().parent, str(path)
-    except OSError as error:
-        raise SweepError(f"{path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SweepError(f"{path}: no TOML: {error}") from error
+        return read_toml(path)[1], path.absolute().parent, str(path)
+    except ReadError as error:
+        raise SweepError(str(error)) from error
 
 
 def make_plan(spec: str | Path | Mapping[str, Any]) -> Plan:
@@ -363,8 +361,8 @@ class _Reader:
         if path not in self.digests:
             try:
                 self.digests[path] = file_digest(path)
-            except OSError as error:
-                raise SweepError(f"age {text}: {path}: {error.strerror}") from error
+            except ReadError as error:
+                raise SweepError(f"age {text}: {error}") from error
         return Age.snapshot(path), {self.digests[path]: path}
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from contigua.errors import ContiguaError
+from contigua.reading import open_file
 from contigua.results import Results
 from contigua.sweeps.store import Store, SweepError, read_results
 
@@ -48,7 +49,8 @@ def results_table(source: str | Path | Results) -> pa.Table:
         import pyarrow.parquet as pq
 
         try:
-            return pq.read_table(path)
+            with open_file(path) as file:
+                return pq.read_table(file)
         except (OSError, pa.ArrowException) as error:
             raise QueryError(f"{path}: no Parquet file that can be read: {_line(error)}") from error
     return read_results(path).to_arrow(reports=True)

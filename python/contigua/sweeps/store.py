@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 from contigua import __version__, columns
 from contigua.errors import ContiguaError
 from contigua.files import FileError, write_whole, writing
+from contigua.reading import MOST_RESULTS, ReadError, read_bytes, read_text
 from contigua.results import Report, Results, summary_type
 
 if TYPE_CHECKING:
@@ -189,8 +190,8 @@ class Store:
     def load(self, point: str) -> Record | None:
         """Return what became of a point; ``None`` if it is not finished, or its file is damaged."""
         try:
-            text = self.path(point).read_text(errors="replace")
-        except OSError:
+            text = read_bytes(self.path(point), MOST_RESULTS).decode(errors="replace")
+        except ReadError:
             return None
         record = Record.from_json(text)
         return record if record is not None and record.point == point else None
@@ -223,7 +224,9 @@ class Store:
         """
         file = self.folder / "sweep.json"
         try:
-            plan = json.loads(file.read_text())
+            if not file.exists():
+                raise FileNotFoundError
+            plan = json.loads(read_text(file, MOST_RESULTS))
             if plan["format"] == FORMAT and isinstance(plan["points"], list):
                 return dict(plan)
             what = "is no plan of a sweep"
@@ -232,9 +235,9 @@ class Store:
                 f"{self.folder}: no sweep is here (there is no sweep.json); "
                 "`contigua sweep SPEC.toml -o DIR` makes one"
             ) from None
-        except OSError as error:
-            what = error.strerror or str(error)
-        except (ValueError, KeyError, TypeError):
+        except ReadError as error:
+            what = error.why
+        except (ValueError, KeyError, TypeError, RecursionError):
             what = "is damaged; the sweep's own command writes it again"
         raise SweepError(f"{file}: {what}")
 
@@ -345,12 +348,9 @@ def read_results(path: str | Path) -> Results:
     if path.is_dir():
         return Store(path).results()
     try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "no text"
-        raise FileError(
-            f"{path}: {why}; give a sweep's folder or a file of `run --json`"
-        ) from error
+        text = read_text(path, MOST_RESULTS)
+    except ReadError as error:
+        raise FileError(f"{error}; give a sweep's folder or a file of `run --json`") from error
     try:
         return Results.from_json(text)
     except ContiguaError as error:

@@ -21,6 +21,7 @@ from contigua import __version__, _engine
 from contigua.configs import file_digest
 from contigua.errors import ContiguaError
 from contigua.experiments.running import run_whole
+from contigua.reading import ReadError
 from contigua.sweeps.store import Record, Store
 
 if TYPE_CHECKING:
@@ -194,7 +195,7 @@ def _is(file: Path, digest: str) -> bool:
             if file_digest(file) != digest:
                 return False
             _checked.add(key)
-    except OSError:
+    except (OSError, ReadError):
         return False
     return True
 

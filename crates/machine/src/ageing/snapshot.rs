@@ -198,7 +198,7 @@ impl Snapshot {
     /// [`SnapshotError::Io`], [`SnapshotError::Format`].
     pub fn load(path: &Path) -> Result<Self, SnapshotError> {
         let open = || {
-            File::open(path).map_err(|error| SnapshotError::Io {
+            contigua_input::open(path).map_err(|error| SnapshotError::Io {
                 path: path.to_owned(),
                 error,
             })

@@ -469,6 +469,11 @@ impl Engine {
         {
             within_limit("process", process.0)?;
         }
+        if let Event::Fork { child } | Event::ForkFailed { child } = *event
+            && self.kernel.is_running(child)
+        {
+            return Err(Error::OwnChild(child.0));
+        }
         let counted = self.phase != Phase::Skip;
         let call = self.call_of(event);
         if counted {

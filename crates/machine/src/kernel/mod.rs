@@ -37,16 +37,38 @@ const LEAST_MEMORY: Bytes = Bytes::new(16 << 20);
 /// The most: 16 bytes of metadata a frame are 16 GB of host memory then.
 const MOST_MEMORY: Bytes = Bytes::new(4 << 40);
 
-/// Checks that a simulated server can have that much memory.
+/// Bytes of the host's memory that a simulated frame takes.
+const FRAME_BYTES: u64 = 16;
+
+/// Checks that a simulated server can have that much memory, and this computer can simulate it.
 pub(crate) fn check_memory(memory: Bytes) -> Result<(), Error> {
-    if (LEAST_MEMORY..=MOST_MEMORY).contains(&memory) {
-        return Ok(());
+    if !(LEAST_MEMORY..=MOST_MEMORY).contains(&memory) {
+        return Err(Error::Memory {
+            memory,
+            least: LEAST_MEMORY,
+            most: MOST_MEMORY,
+        });
     }
-    Err(Error::Memory {
-        memory,
-        least: LEAST_MEMORY,
-        most: MOST_MEMORY,
-    })
+    let needed = Bytes::new(memory.get() / PAGE_BYTES * FRAME_BYTES);
+    match available() {
+        // Where nobody knows, it is tried.
+        Some(available) if available < needed => Err(Error::HostMemory {
+            memory,
+            needed,
+            available,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Memory of this computer that programs can have without swapping.
+fn available() -> Option<Bytes> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(Bytes::new(kibibytes << 10))
 }
 
 /// Times that an operation that ran out of memory is tried again after the kernel's threads have
@@ -256,6 +278,11 @@ impl Kernel {
         self.spaces[usize::from(self.current.0)]
             .as_ref()
             .expect("the running thread's process has an address space")
+    }
+
+    /// Whether the process whose thread runs is this one.
+    pub(crate) fn is_running(&self, process: ProcessId) -> bool {
+        self.processes.get(process.0 as usize) == Some(&Some(self.current))
     }
 
     pub(crate) fn contiguity(&self) -> Contiguity {

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 
 use anyhow::{Context, bail};
 use clap::Args;
+use contigua_input::Printable;
 use contigua_malloc::layout::{Error, Figure, Kind, Reader, Unit};
 use serde_json::{Map, Value, json};
 
@@ -60,9 +61,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     } else if arguments.prometheus {
         out.write_all(prometheus(&processes).as_bytes())?;
     } else {
-        for process in &processes {
-            write_text(&mut out, process)?;
-        }
+        write_text(&mut out, &processes)?;
     }
     out.flush()?;
     Ok(())
@@ -70,10 +69,13 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
 
 fn read(number: u32) -> Result<Process, Error> {
     let page = Reader::of_process(number)?.read()?;
-    let command = fs::read_to_string(format!("/proc/{number}/comm"));
+    // Any bytes: a process names itself.
+    let command = fs::read(format!("/proc/{number}/comm")).unwrap_or_default();
     Ok(Process {
         number,
-        command: command.unwrap_or_default().trim().to_owned(),
+        command: String::from_utf8_lossy(&command)
+            .trim_end_matches('\n')
+            .to_owned(),
         figures: page.known().collect(),
     })
 }
@@ -107,22 +109,26 @@ fn find_all() -> anyhow::Result<Vec<Process>> {
     Ok(processes)
 }
 
-fn write_text(out: &mut impl Write, process: &Process) -> io::Result<()> {
-    writeln!(out, "process {} ({})", process.number, process.command)?;
-    let mut table = Table::default();
-    for figure in &process.figures {
-        let value = match figure.unit {
-            Unit::Bytes => size(figure.value),
-            Unit::Nanoseconds => duration(figure.value as f64 / 1e9),
-            Unit::Count => count(figure.value),
-        };
-        let name = match figure.unit {
-            Unit::Nanoseconds => "written, since the machine started".to_owned(),
-            _ => figure.name.replace('_', " "),
-        };
-        table.row([name, value]);
+fn write_text(out: &mut impl Write, processes: &[Process]) -> io::Result<()> {
+    let out = &mut Printable(out);
+    for process in processes {
+        writeln!(out, "process {} ({})", process.number, process.command)?;
+        let mut table = Table::default();
+        for figure in &process.figures {
+            let value = match figure.unit {
+                Unit::Bytes => size(figure.value),
+                Unit::Nanoseconds => duration(figure.value as f64 / 1e9),
+                Unit::Count => count(figure.value),
+            };
+            let name = match figure.unit {
+                Unit::Nanoseconds => "written, since the machine started".to_owned(),
+                _ => figure.name.replace('_', " "),
+            };
+            table.row([name, value]);
+        }
+        table.lines().try_for_each(|line| writeln!(out, "{line}"))?;
     }
-    table.lines().try_for_each(|line| writeln!(out, "{line}"))
+    Ok(())
 }
 
 fn json(processes: &[Process]) -> Value {
@@ -169,4 +175,22 @@ fn prometheus(processes: &[Process]) -> String {
         }
     }
     metrics.into_text()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_cannot_speak_to_the_terminal_by_its_name() {
+        let process = Process {
+            number: 7,
+            command: "\x1b]0;owned\x07\u{9b}2J".to_owned(),
+            figures: Vec::new(),
+        };
+        let mut out = Vec::new();
+        write_text(&mut out, &[process]).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(text, "process 7 (\\u{1b}]0;owned\\u{7}\\u{9b}2J)\n");
+    }
 }

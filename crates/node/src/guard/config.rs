@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use contigua_frames::controller;
+use contigua_input::{MAX_CONFIG_BYTES, read_text};
 use contigua_units::{Bytes, Nanoseconds};
 use serde::{Deserialize, Serialize};
 
@@ -67,7 +68,7 @@ impl Config {
     /// # Errors
     /// What is wrong with it, and where.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
-        let text = std::fs::read_to_string(path)
+        let text = read_text(path, MAX_CONFIG_BYTES)
             .with_context(|| format!("configuration {}", path.display()))?;
         let config: Self =
             toml::from_str(&text).with_context(|| format!("configuration {}", path.display()))?;

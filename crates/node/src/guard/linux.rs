@@ -27,6 +27,8 @@ use super::machine::{
 
 /// Time that an interrupted process has to end.
 const GRACE: Duration = Duration::from_secs(5);
+/// Bytes of a state file: a few hundred for each block that moved.
+const MAX_STATE_BYTES: u64 = 64 << 20;
 /// The environment variable that names a [`Step`] at which to die, for tests: `after-offline`, or
 /// `during-store:2` for the second time.
 pub const FAULT: &str = "CONTIGUA_GUARD_FAULT";
@@ -297,7 +299,7 @@ impl Machine for Linux {
     }
 
     fn load(&mut self) -> Result<Option<String>, MachineError> {
-        match fs::read_to_string(&self.store) {
+        match contigua_input::read_text(&self.store, MAX_STATE_BYTES) {
             Ok(text) => Ok(Some(text)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(self.problem(&error)),

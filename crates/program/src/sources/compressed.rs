@@ -1,6 +1,5 @@
 //! Files of other tools, which usually come compressed.
 
-use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
 use std::path::Path;
 
@@ -32,7 +31,7 @@ pub(super) struct Input {
 
 impl Input {
     pub(super) fn open(path: &Path) -> Result<Self, Error> {
-        let file = File::open(path).map_err(Error::file(path))?;
+        let file = contigua_input::open_stream(path).map_err(Error::file(path))?;
         Self::new(file).map_err(Error::file(path))
     }
 

@@ -44,7 +44,7 @@ impl TraceReader {
     /// [`Error::File`] when it cannot be read, [`Error::Trace`] when it is not a complete and
     /// intact trace of this version, as far as this can be told without reading the events.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        let file = File::open(path).map_err(Error::file(path))?;
+        let file = contigua_input::open(path).map_err(Error::file(path))?;
         Self::new(file, path)
     }
 }

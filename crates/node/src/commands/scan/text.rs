@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use contigua_input::Printable;
 use contigua_live::WorstRange;
 use contigua_live::classify::Class;
 use contigua_live::report::{FrameReport, Report, SpoilerReport};
@@ -17,6 +18,8 @@ const SHOWN: usize = 10;
 /// # Errors
 /// What `out` returns.
 pub fn write(out: &mut impl Write, report: &Report) -> io::Result<()> {
+    // Names of hosts, kernels, cgroups and functions are others'.
+    let out = &mut Printable(out);
     let machine = &report.machine;
     writeln!(
         out,
