@@ -26,6 +26,7 @@ from contigua.files import (
     write_whole,
 )
 from contigua.presets import Collection, designs, machines, profiles
+from contigua.printing import printable
 from contigua.results import Results
 from contigua.runner import OutputsError, RunOptions, run
 from contigua.table import results_table
@@ -387,6 +388,7 @@ def _preset_commands(collection: Collection) -> click.Group:
             return
         text = collection.get(name).text
         console = Console()
+        text = printable(text, "\n\t")
         console.print(Syntax(text, "toml") if console.is_terminal else text, markup=False)
 
     @group.command("diff", help=f"Show the only things that differ between two {kind}s.")

@@ -194,6 +194,14 @@ def test_names_of_designs_are_no_markup(tmp_path):
     assert r"x[/x]\x1b[2J" in asked.output, asked.output
 
 
+def test_headlines_of_a_report_do_not_speak_to_the_terminal(results_text, tmp_path):
+    file = tmp_path / "run.json"
+    file.write_text(results_text.replace("/bin/true", "/bin/\\u001b]0;owned\\u0007"))
+    ran = CliRunner().invoke(cli, ["report", str(file), "-o", str(tmp_path / "page.html")])
+    assert ran.exit_code == 0, ran.exception
+    assert "\x1b]" not in ran.output and "\x07" not in ran.output
+
+
 def test_errors_do_not_speak_to_the_terminal(cli, tmp_path):
     ran = cli("designs", "show", tmp_path / "\x1b]0;owned\x07.toml")
     assert ran.returncode == 1 and "\x1b" not in ran.stderr and r"\x1b]0;owned" in ran.stderr

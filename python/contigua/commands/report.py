@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from contigua.files import Outputs, check_writable, is_standard_output
+from contigua.printing import printable
 from contigua.reporting.writing import FORMATS, Input, Written, read_inputs, told, write_report
 
 
@@ -67,7 +68,7 @@ def report_command(
     taken = alone and is_standard_output(output)
     with outputs.each():
         for line in told(inputs):
-            click.echo(line, err=taken)
+            click.echo(printable(line), err=taken)
     with outputs.each():
         written = _drawn(inputs, output, formats, title)
         if alone or len(written.files) == 1:

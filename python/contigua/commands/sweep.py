@@ -23,6 +23,7 @@ from rich.progress import (
 )
 
 from contigua.files import INTERRUPTED, check_writable, write_whole, writing
+from contigua.printing import printable
 from contigua.sweeps import Options, Record, Sweep, look, make_plan, query, run_sweep
 from contigua.sweeps.api import default_folder
 from contigua.terminal import Table
@@ -60,7 +61,8 @@ class Bar:
 
     def said(self, text: str) -> None:
         """Print a line."""
-        self.console.print(f"contigua: {text}", markup=False, highlight=False, soft_wrap=True)
+        said = printable(f"contigua: {text}", "\n")
+        self.console.print(said, markup=False, highlight=False, soft_wrap=True)
 
     def recording(self, workload: str) -> None:
         """Say which program is recorded."""
@@ -136,7 +138,8 @@ def sweep_command(
     click.echo(f"Results: {folder}/results (Parquet); contigua query {folder} 'describe results'")
     if done.failed:
         for message, times in done.failed.most_common(MESSAGES):
-            click.echo(f"contigua: {times} failed: {message}", err=True)
+            said = f"contigua: {times} failed: {message}"
+            click.echo(printable(said, "\n"), err=True)
         rest = len(done.failed) - MESSAGES
         more = f", {rest} other messages" if rest > 0 else ""
         click.echo(f"contigua: --retry-failed runs them again{more}", err=True)
@@ -161,7 +164,7 @@ def _show_points(spec: Path, folder: Path) -> None:
     counts = Counter(point.status for point in placed)
     said = ", ".join(f"{count} {status}" for status, count in counts.items())
     if fixed:
-        click.echo(f"All have {fixed}.")
+        click.echo(printable(f"All have {fixed}."))
     click.echo(f"{len(placed)} points: {said}.")
 
 
