@@ -214,13 +214,15 @@ def test_an_experiments_file_says_everything(name):
         assert figure.shape[0] <= figure.paper <= figure.shape[1]
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+#: Those that boot virtual machines for minutes; vm-tests run what they are made of.
+APART = {"guard-vm", "contiguitas-kernel", "kernel-fidelity"}
+
+
+@pytest.mark.parametrize("name", [one for one in EXPERIMENTS if one not in APART])
 def test_an_experiment_computes_every_figure_and_writes_its_page(name, tmp_path):
     absent = {*find(name).inputs["quick"].get("designs", [])} - set(designs.names())
     if absent:
         pytest.skip(f"no design is called {', '.join(sorted(absent))}")
-    if name in {"guard-vm", "contiguitas-kernel", "kernel-fidelity"}:
-        pytest.skip("it takes minutes; vm-tests run it, or what it is made of (make test-vm)")
     if name == "subrelease-redis" and (lacking := lacking_for_redis()):
         pytest.skip(lacking)
     times = 1 if name in SERVED else 2
