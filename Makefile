@@ -138,7 +138,7 @@ kernel-programs:
 test-kernel: kernel
 	$(BIN)/pytest -rs --durations=0 -m 'not long' vm-tests/test_kernel.py
 
-# Each says so and succeeds where the nightly toolchain or its parts are missing.
+# Needs the nightly toolchain.
 check-malloc:
 	scripts/sanitize-malloc thread
 	scripts/sanitize-malloc thread unlock
@@ -149,6 +149,7 @@ check-malloc:
 # Leaks: metadata lives as long as the process. Provenance: addresses come from a page map.
 miri: export MIRIFLAGS = -Zmiri-disable-isolation -Zmiri-permissive-provenance -Zmiri-ignore-leaks
 miri:
+	rustup component add --toolchain nightly miri rust-src
 	cargo +nightly miri test --locked -p contigua-pageheap --lib
 	cargo +nightly miri test --locked -p contigua-malloc --no-default-features --lib -- \
 		--skip classes::tests --skip settings::tests
