@@ -139,7 +139,13 @@ def _refresh() -> None:
     """Forget contents that were read before a check ran."""
     import inputs
 
-    for function in (inputs.meaning, inputs._crate_parts):
+    for function in (
+        inputs.meaning,
+        inputs._crate_parts,
+        inputs._manifests,
+        inputs.crate_closure,
+        inputs._imports_module,
+    ):
         function.cache_clear()
 
 

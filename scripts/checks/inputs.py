@@ -83,13 +83,18 @@ def _parts(inputs: list[str]) -> set[tuple[str, bytes]]:
             modules = _imports_module().imported(name, ROOT / "python" / "contigua")
             if not modules:
                 raise ValueError(f"{one} names no module")
-            parts |= {(module, ast.dump(code).encode()) for module, code in modules.items()}
+            parts |= {(module, _dump(code)) for module, code in modules.items()}
         else:
             files = list(_glob(one))
             if not files:
                 raise ValueError(f"{one} names no file")
             parts |= {(str(file.relative_to(ROOT)), meaning(file)) for file in files}
     return parts
+
+
+@cache
+def _dump(code: ast.Module) -> bytes:
+    return ast.dump(code).encode()
 
 
 def _glob(pattern: str) -> Iterator[Path]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from importlib.resources.abc import Traversable
 
 
@@ -26,10 +27,17 @@ def imported(name: str, package: Traversable) -> dict[str, ast.Module]:
         name = left.pop()
         if name in found or (file := _source(name, package)) is None:
             continue
-        found[name] = ast.parse(file.read_bytes())
-        left += imports(found[name])
-        _strip(found[name])
+        found[name], names = _parsed(file.read_bytes())
+        left += names
     return found
+
+
+@cache
+def _parsed(content: bytes) -> tuple[ast.Module, tuple[str, ...]]:
+    tree = ast.parse(content)
+    names = tuple(imports(tree))
+    _strip(tree)
+    return tree, names
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
