@@ -269,7 +269,7 @@ $(VENV)/tools: requirements.lock
 # Takes the newest versions that pyproject.toml allows.
 lock: $(VENV)/tools
 	scripts/dependencies | $(BIN)/uv pip compile --quiet --universal --generate-hashes \
-		--python-version 3.11.5 --no-header --no-annotate --upgrade --output-file requirements.lock -
+		--python-version 3.11.2 --no-header --no-annotate --upgrade --output-file requirements.lock -
 	cargo update
 	$(BIN)/python scripts/licences
 
