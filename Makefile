@@ -7,8 +7,8 @@ PYTHON_FOLDERS := python benches vm-tests scripts conftest.py
 SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock \
 	pyproject.toml $(shell find python/contigua -name '*.py' -o -name '*.toml')
 
-.PHONY: help demo test test-rust test-python test-programs check checks test-long verify-checks \
-	long-python properties times mutants test-vm vm-programs kernel kernel-programs \
+.PHONY: help demo compiler test test-rust test-python test-programs check checks test-long verify-checks \
+	long-python properties times mutants check-pprof test-vm vm-programs kernel kernel-programs \
 	test-kernel test-kernel-full soak check-protocol check-malloc \
 	check-malloc-aarch64 check-programs miri experiments bench bench-malloc install-malloc \
 	malloc-library node deb site reference outputs first-time lint fmt lock setup clean
@@ -29,6 +29,7 @@ help:
 	@echo 'make check-protocol  visit every state of small machines that migrate a page (five minutes)'
 	@echo 'make check-malloc  the malloc under thread and address sanitizers (nightly; minutes)'
 	@echo 'make miri   the unit tests of the heap and the malloc under Miri (nightly; minutes)'
+	@echo 'make check-pprof  heap profiles as pprof reads them (needs Go)'
 	@echo 'make properties  property tests with many cases (minutes)'
 	@echo 'make experiments  repeat the published figures, the quick way (twenty minutes); writes docs/reproduction.md'
 	@echo 'make bench  measure speed (Criterion for parts, whole runs for the rest)'
@@ -63,6 +64,10 @@ test: test-programs
 	$(MAKE) test-python
 	scripts/skips $(SKIPS)
 
+# A C compiler links Rust programs, too.
+compiler:
+	scripts/require cc gcc /usr/include/stdio.h libc6-dev
+
 # What tests run beside our own programs.
 test-programs:
 	scripts/require cc gcc c++ g++ make make valgrind valgrind promtool prometheus \
@@ -70,7 +75,7 @@ test-programs:
 		memcached memcached nginx nginx chromium chromium setpriv util-linux git git \
 		qemu-x86_64 qemu-user qemu-system-x86_64 qemu-system-x86 busybox busybox-static systemd-analyze systemd
 
-test-rust: $(VENV)/tools
+test-rust: $(VENV)/tools compiler
 	$(NEXTEST) --locked $(RUST)
 	cargo test --quiet --locked --doc $(RUST)
 
@@ -84,7 +89,7 @@ test-python: setup malloc-library workloads/bin/gups
 JOBS ?= $(shell nproc)
 
 BASE ?= HEAD
-check: $(VENV)/tools
+check: $(VENV)/tools compiler
 	cargo fmt --all --check
 	$(BIN)/ruff format --check --quiet $(PYTHON_FOLDERS)
 	$(BIN)/ruff check --quiet $(PYTHON_FOLDERS)
@@ -130,9 +135,8 @@ test-kernel-full: kernel
 		vm-tests/soak_kernel.py
 
 kernel-programs:
-	scripts/require make make gcc gcc flex flex bison bison bc bc
-	[ -e /usr/include/libelf.h ] && [ -e /usr/include/openssl/ssl.h ] || \
-		scripts/require libelf.h libelf-dev openssl/ssl.h libssl-dev
+	scripts/require make make gcc gcc flex flex bison bison bc bc \
+		/usr/include/libelf.h libelf-dev /usr/include/openssl/ssl.h libssl-dev
 
 # The short part of it.
 test-kernel: kernel
@@ -153,6 +157,11 @@ miri:
 	cargo +nightly miri test --locked -p contigua-pageheap --lib
 	cargo +nightly miri test --locked -p contigua-malloc --no-default-features --lib -- \
 		--skip classes::tests --skip settings::tests
+
+# Profiles as Go's pprof reads them, which Go builds for a minute when it is first used.
+check-pprof:
+	scripts/require go golang-go cc gcc
+	cargo test --locked -p contigua-malloc --test profile -- --ignored does_pprof
 
 soak:
 	cargo test --locked --release -p contigua-frames --test soak -- --ignored
@@ -211,7 +220,7 @@ install-malloc:
 first-time:
 	scripts/first-time
 
-lint: $(VENV)/tools
+lint: $(VENV)/tools compiler
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	$(BIN)/ruff format --check $(PYTHON_FOLDERS)
@@ -225,7 +234,7 @@ fmt: $(VENV)/tools
 	$(BIN)/ruff format $(PYTHON_FOLDERS)
 	$(BIN)/ruff check --fix $(PYTHON_FOLDERS)
 
-setup: $(VENV)/installed
+setup: compiler $(VENV)/installed
 	scripts/require qemu-x86_64 qemu-user
 
 NODE := target/x86_64-unknown-linux-musl/release/contigua-node
