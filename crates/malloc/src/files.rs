@@ -81,7 +81,7 @@ pub fn replace(path: &CStr, write: impl FnOnce(i32) -> Result<(), i32>) -> Resul
 /// Whether a name is nobody's or a regular file's; the name itself, not what a link leads to.
 fn is_free_or_regular(path: &CStr) -> Result<bool, i32> {
     let mut status = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: the path ends in zero, and the kernel fills in the status if it succeeds.
+    // SAFETY: the path is NUL-terminated, and the kernel fills in the status if it succeeds.
     unsafe {
         let value = libc::lstat(path.as_ptr(), status.as_mut_ptr());
         match result::<i32>(value.into()) {

@@ -185,7 +185,7 @@ fn release_whole(release: &impl Fn(usize, usize) -> bool, least: u64, most: u64)
     done
 }
 
-/// Give back `most` free heap pages of partly used huge pages, or all there are; how many it were.
+/// Give back `most` free heap pages of partly used huge pages, or all there are; returns the number given back.
 fn release_parts(release: &impl Fn(usize, usize) -> bool, most: u64) -> u64 {
     let mut done = 0;
     while done < most {

@@ -52,7 +52,7 @@ impl Linux {
     }
 }
 
-/// Maps anonymous private memory where nobody has any, at `wanted` if that is possible (0: wherever
+/// Maps anonymous private memory at an unused address, at `wanted` if that is possible (0: wherever
 /// the kernel likes), or says why not.
 fn map(
     wanted: usize,
