@@ -192,6 +192,7 @@ pub fn counted(class: usize) -> usize {
 }
 
 /// An object of `class`; 0 if there is no memory.
+#[inline(always)]
 pub fn allocate(class: usize) -> usize {
     match at_hand(class) {
         0 => match counted(class) {
@@ -203,6 +204,7 @@ pub fn allocate(class: usize) -> usize {
 }
 
 /// An object of `class` that is neither at hand nor [`counted`]; 0 if there is no memory.
+#[inline(never)]
 pub fn missed(class: usize) -> usize {
     if profile::is_due() {
         let sampled = sampled(class);

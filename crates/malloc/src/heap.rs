@@ -70,10 +70,12 @@ pub fn counted(class: usize) -> *mut u8 {
 }
 
 /// The same if there was neither; null if there is no memory.
+#[inline(never)]
 pub fn missed(class: usize) -> *mut u8 {
     unmark(class, front::missed(class))
 }
 
+#[inline(always)]
 fn allocate_small(class: usize) -> *mut u8 {
     unmark(class, front::allocate(class))
 }
@@ -105,7 +107,6 @@ pub fn allocate_aligned(size: usize, align: usize) -> *mut u8 {
 }
 
 /// Zeroed memory for `size` bytes; null if there is none.
-#[inline]
 pub fn allocate_zeroed(size: usize) -> *mut u8 {
     let (memory, zeroed) = if size > MAX_SMALL {
         allocate_large(size, 1)

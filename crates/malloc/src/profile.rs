@@ -32,7 +32,7 @@ use crate::near::near;
 use crate::pagemap::PAGE_BYTES;
 use crate::rseq::HOT;
 use crate::span::Span;
-use crate::{dump, heap, sys, tls};
+use crate::{dump, front, heap, sys, tls};
 pub use table::Stack;
 
 /// Mean bytes between samples unless the environment says otherwise: `TCMalloc`'s of old, and
@@ -145,8 +145,9 @@ pub fn is_due() -> bool {
 }
 
 /// Functions that allocations go through, from outside to inside: the frames that a profile does not
-/// show.
-fn allocators() -> [usize; 7] {
+/// show. None is `#[inline]`: such a function has an address in each part of the program that calls
+/// it. What may be inlined into its callers whole has no frame.
+fn allocators() -> [usize; 8] {
     type Address = *const ();
     [
         heap::reallocate as Address,
@@ -154,6 +155,7 @@ fn allocators() -> [usize; 7] {
         heap::allocate_aligned as Address,
         heap::allocate as Address,
         heap::missed as Address,
+        front::missed as Address,
         sample_small as Address,
         sample as Address,
     ]
