@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import _thread
 import errno
 import io
 import os
+import signal
 import sys
+import threading
+import time
 from typing import Any, TextIO
 
 import click
@@ -18,6 +22,7 @@ from contigua.files import FAILED, INTERRUPTED, ClosedPipeError, FileError, comp
 def call(command: click.Command) -> int:
     """Run a command and return its exit status; every foreseeable error is one line."""
     open_streams()
+    sys.unraisablehook = _repeat_interrupt
     status = _called(command)
     try:
         sys.stdout.flush()
@@ -51,6 +56,26 @@ def _called(command: click.Command) -> int:
         named = f"{error.filename}: " if error.filename is not None else ""
         complain(f"{named}{error.strerror or error}")
         return FAILED
+
+
+def _repeat_interrupt(lost: sys.UnraisableHookArgs) -> None:
+    """Send an interrupt again that Python dropped.
+
+    It drops those that arrive in callbacks of weak references, which each import has, and in
+    ``__del__``.
+    """
+    if not issubclass(lost.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(lost)
+        return
+
+    main = threading.main_thread().ident or 0
+
+    def send() -> None:
+        # Before this hook has ended, it would be the hook that is interrupted.
+        time.sleep(0.02)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    _thread.start_new_thread(send, ())
 
 
 def _failed(error: Exception) -> int:

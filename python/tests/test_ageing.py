@@ -296,7 +296,7 @@ def test_an_unknown_profile_offers_the_nearest():
 
 
 def test_an_interrupt_ends_at_once_and_leaves_nothing(tmp_path):
-    start = "import contigua.cli, contigua.commands.age, os\nos.write(1, b'.')\ncontigua.cli.main()"
+    start = "import contigua.cli, os\nos.write(1, b'.')\ncontigua.cli.main()"
     command = [sys.executable, "-c", start, "age", "--memory", "1G", "--hours", "500"]
     process = subprocess.Popen(
         [*command, "--design", "linux-thp,contiguitas-thp", "--json", "out.json"],

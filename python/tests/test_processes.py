@@ -219,3 +219,23 @@ def test_the_python_interface_leaves_no_child_behind():
     while children() - before and time.monotonic() - start < GRACE:
         time.sleep(0.01)
     assert children() <= before
+
+
+def test_an_interrupt_that_python_drops_is_sent_again():
+    # Each import has such callbacks; an interrupt in one of them is lost to Python.
+    program = """
+import signal, sys, time, weakref
+import click
+from contigua.entry import call
+class Thing: pass
+@click.command()
+def command():
+    thing = Thing()
+    reference = weakref.ref(thing, lambda _: signal.raise_signal(signal.SIGINT))
+    del thing
+    time.sleep(60)
+sys.exit(call(command))
+"""
+    run = [sys.executable, "-c", program]
+    output = subprocess.run(run, check=False, capture_output=True, text=True, timeout=30)
+    assert (output.returncode, output.stderr) == (130, "contigua: interrupted\n")
