@@ -51,10 +51,12 @@ demo: setup workloads/bin/gups
 	scripts/require redis-benchmark redis-tools
 	scripts/demo
 
+# A process more than processors: tests wait for programs, too.
+JOBS ?= $(shell expr $$(nproc) + 1)
 # Skipped tests end in this file, which scripts/skips counts.
 SKIPS := $(CURDIR)/target/skipped
 export CONTIGUA_SKIPS = $(SKIPS)
-NEXTEST := $(BIN)/cargo-nextest nextest run
+NEXTEST := $(BIN)/cargo-nextest nextest run --test-threads $(JOBS)
 # The Python module and the plugin are for other programs to load; Python's tests cover them.
 RUST := --workspace --exclude contigua-qemu-plugin --exclude contigua-py
 
@@ -85,8 +87,6 @@ test-python: setup malloc-library workloads/bin/gups
 	$(BIN)/pytest -n $(JOBS) --dist worksteal --doctest-modules -m 'not long'
 	$(BIN)/pytest vm-tests -m short
 
-# A process more than processors: tests wait for programs, too.
-JOBS ?= $(shell nproc)
 
 BASE ?= HEAD
 check: $(VENV)/tools compiler
@@ -110,7 +110,7 @@ long-python: setup malloc-library workloads/bin/gups test-programs
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -m long python/tests
 
 properties: $(VENV)/tools
-	CONTIGUA_CASES=5 $(NEXTEST) --locked $(RUST)
+	CONTIGUA_CASES=10 $(NEXTEST) --locked $(RUST)
 
 times:
 	$(PYTHON) scripts/checks times $(TIMES)

@@ -51,7 +51,14 @@ def test_every_command_is_run_or_says_why_not(page):
         assert told, f"{page}: put <!-- run --> or <!-- not run: WHY --> above {command!r}"
 
 
-@pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.long] if page.stem == "tutorial" else [])
+        for page in RUN
+    ],
+    ids=lambda page: page.stem,
+)
 def test_commands_work_and_print_what_is_shown(page):
     def compare(command, printed):
         if command.output:

@@ -218,7 +218,18 @@ def test_an_experiments_file_says_everything(name):
 APART = {"guard-vm", "contiguitas-kernel", "kernel-fidelity"}
 
 
-@pytest.mark.parametrize("name", [one for one in EXPERIMENTS if one not in APART])
+#: Those that run programs for ten seconds and more.
+LONG = {"cross", "migration-apps", "subrelease-redis"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.long] if name in LONG else [])
+        for name in EXPERIMENTS
+        if name not in APART
+    ],
+)
 def test_an_experiment_computes_every_figure_and_writes_its_page(name, tmp_path):
     absent = {*find(name).inputs["quick"].get("designs", [])} - set(designs.names())
     if absent:

@@ -185,6 +185,7 @@ def scheduler(tmp_path_factory):
             process.wait(timeout=PATIENCE)
 
 
+@pytest.mark.long
 def test_the_same_on_a_scheduler_in_another_process(two_hundred, tmp_path, cli, scheduler):
     address, _ = scheduler
     folder = tmp_path / "out"
@@ -680,7 +681,8 @@ def test_mistakes_on_the_command_line(cli, tmp_path, two_hundred):
             "contigua: warning: tcp://127.0.0.1:1 is not authenticated",
         ),
     ):
-        ran = cli("sweep", *arguments)
+        patience = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "1s"}
+        ran = cli("sweep", *arguments, env=patience)
         assert ran.returncode == 1 and expected in ran.stderr, ran.stderr
         assert "Traceback" not in ran.stderr
 

@@ -304,7 +304,7 @@ fn every_read_on_eight_cores_returns_what_was_written_last() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(contigua_testing::cases(40)))]
+    #![proptest_config(ProptestConfig::with_cases(contigua_testing::cases(25)))]
     #[test]
     fn short_runs_of_any_seed_read_what_was_written(
         seed: u64, cores in 1..5usize, inclusive: bool, prefetch: bool, cacheable: bool

@@ -198,7 +198,7 @@ fn server() -> impl Strategy<Value = Kind> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(contigua_testing::cases(80)))]
+    #![proptest_config(ProptestConfig::with_cases(contigua_testing::cases(25)))]
     #[test]
     fn every_structure_stays_valid_and_every_access_is_translated(
         (name, design) in prop::sample::select(designs()),
@@ -289,7 +289,7 @@ fn a_program_on_an_old_server_stays_valid_while_its_pages_are_moved() {
         let snapshot = old_server(placement, folder.path());
         let mut runner = TestRunner::deterministic();
         let steps = prop::collection::vec((0..3u32, step()), 400);
-        for _ in 0..8 {
+        for _ in 0..contigua_testing::cases(3) {
             let mut config = config(OLD_MEMORY.get(), Detail::Full);
             config.age = Age::Snapshot(snapshot.clone());
             config.design = old_design(placement);

@@ -244,7 +244,7 @@ fn summary_of(code: &Code, batches: &Batches) -> Summary {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(contigua_testing::cases(100)))]
+    #![proptest_config(ProptestConfig::with_cases(contigua_testing::cases(40)))]
 
     #[test]
     fn a_replay_yields_what_was_recorded((code, batches) in any_stream()) {
