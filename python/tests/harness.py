@@ -20,7 +20,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from contigua import _engine
+import pyarrow
+import pyarrow.parquet
+
+from contigua import _engine, read_results
+from contigua.errors import ContiguaError
+from contigua.fleet_report import read_fleet
 from contigua.runner import RunOptions
 
 MARK = "HARNESS_RUN"
@@ -72,6 +77,30 @@ def is_png(file: Path) -> bool:
 def is_page(file: Path) -> bool:
     """Say whether a page is closed."""
     return file.read_text().rstrip().endswith("</html>")
+
+
+def is_table(file: Path) -> bool:
+    """Say whether a Parquet file can be read."""
+    try:
+        pyarrow.parquet.read_table(file)
+    except (pyarrow.ArrowException, OSError):
+        return False
+    return True
+
+
+def is_node_snapshot(file: Path) -> bool:
+    """Say whether a snapshot of a real server can be read."""
+    return not read_fleet([file]).skipped
+
+
+def is_sweep(folder: Path) -> bool:
+    """Say whether every result in a sweep's folder is whole."""
+    try:
+        read_results(folder)
+    except ContiguaError:
+        # Before the first point has ended there is nothing to read.
+        return not list(folder.glob("points/*.json"))
+    return True
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,20 @@ from pathlib import Path
 
 import harness
 import pytest
-from harness import Hazard, Subject, is_json, is_page, is_png, is_snapshot, is_trace
+from harness import (
+    Hazard,
+    Subject,
+    is_json,
+    is_node_snapshot,
+    is_page,
+    is_png,
+    is_snapshot,
+    is_sweep,
+    is_table,
+    is_trace,
+)
 
+from conftest import ROOT
 from contigua import RunOptions
 from contigua import run as simulate
 
@@ -33,14 +45,36 @@ AGE = Subject(
 )  # fmt: skip
 
 
+NODE = Subject(
+    "node",
+    [
+        str(ROOT / "target" / "debug" / "contigua-node"), "scan",
+        "--parquet", "n.parquet", "--snapshot", "n.snapshot", "--png", "n.png",
+    ],
+    {"n.parquet": is_table, "n.snapshot": is_node_snapshot, "n.png": is_png},
+)  # fmt: skip
+SWEEP = """
+[options]
+detail = "translation"
+memory = "256MiB"
+[workloads.recorded]
+trace = "{trace}"
+[sweep]
+designs = ["linux-4k", "linux-thp"]
+seeds = [1, 2, 3]
+"""
+
+
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory) -> Path:
     file = tmp_path_factory.mktemp("recorded") / "events.trace"
-    simulate(
+    results = simulate(
         GUEST,
         designs=["linux-4k"],
         options=RunOptions(detail="translation", memory="256MiB", record=file),
     )
+    file.with_name("results.json").write_text(results.to_json())
+    file.with_name("sweep.toml").write_text(SWEEP.format(trace=file))
     return file
 
 
@@ -48,7 +82,19 @@ def subject(name: str, trace: Path) -> Subject:
     command = [*CONTIGUA, "run", "--designs", "linux-4k", "--trace", trace, "--json", "t.json"]
     replay = Subject("replay", [*map(str, command), "--timeline", "t.line"],
                      {"t.json": is_json, "t.line": is_json})  # fmt: skip
-    return {"run": LIVE, "age": AGE, "replay": replay}[name]
+    report = [*CONTIGUA, "report", str(trace.with_name("results.json")), "--output", "p.html"]
+    sweep = [*CONTIGUA, "sweep", str(trace.with_name("sweep.toml")), "--workers", "2", "-o", "s"]
+    return {
+        "run": LIVE,
+        "age": AGE,
+        "replay": replay,
+        "report": Subject("report", report, {"p.html": is_page}),
+        "sweep": Subject("sweep", sweep, {"s": is_sweep}),
+        "node": NODE,
+    }[name]
+
+
+SUBJECTS = ["run", "age", "replay", "report", "sweep", "node"]
 
 
 def faultless(subject: Subject, hazard: Hazard, folder: Path) -> harness.Outcome:
@@ -57,7 +103,7 @@ def faultless(subject: Subject, hazard: Hazard, folder: Path) -> harness.Outcome
     return outcome
 
 
-@pytest.mark.parametrize("name", ["run", "age", "replay"])
+@pytest.mark.parametrize("name", SUBJECTS)
 def test_a_command_to_which_nothing_happens_writes_whole_outputs(name, recorded, tmp_path):
     outcome = faultless(subject(name, recorded), Hazard("nothing"), tmp_path)
     assert outcome.status == 0
@@ -80,14 +126,14 @@ def test_a_command_that_a_signal_ends_leaves_nothing_behind(number, tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["run", "age", "replay"])
+@pytest.mark.parametrize("name", SUBJECTS)
 @pytest.mark.parametrize("hazard", harness.SURROUNDINGS, ids=str)
 def test_every_command_in_all_unusual_surroundings(name, hazard, recorded, tmp_path):
     faultless(subject(name, recorded), hazard, tmp_path)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["run", "age", "replay"])
+@pytest.mark.parametrize("name", SUBJECTS)
 @pytest.mark.parametrize("number", harness.SIGNALS, ids=lambda number: number.name)
 def test_every_command_at_every_moment_of_a_signal(name, number, recorded, tmp_path):
     command = subject(name, recorded)

@@ -10,6 +10,7 @@ use std::process::{Child, Command};
 use crate::Error;
 use crate::descriptors::Handles;
 use crate::executable::{self, Executable, NotExecutable};
+use crate::plan::Plan;
 use crate::syscall::Architecture;
 
 /// Environment variable that names the emulator to use instead of the one in `PATH`.
@@ -52,6 +53,8 @@ pub struct Surroundings {
     pub variables: Vec<(OsString, OsString)>,
     /// Nanoseconds for each instruction on the clock [`PROGRAM_CLOCK`](crate::syscall::PROGRAM_CLOCK); nobody answers without.
     pub clock: Option<u32>,
+    /// What is told of its instructions.
+    pub plan: Plan,
 }
 
 /// A program that was found and can be started.
@@ -127,6 +130,9 @@ impl Launch {
         let mut option = vec![handles.option(), format!("process={process}")];
         if let Some(rate) = self.surroundings.clock {
             option.push(format!("clock={rate}"));
+        }
+        if self.surroundings.plan.goes_forward() {
+            option.push(format!("plan={}", self.surroundings.plan));
         }
         let mut command = Command::new(&self.emulator);
         if let Some(processor) = &self.processor {

@@ -11,6 +11,7 @@ pub mod code;
 pub mod descriptors;
 pub mod executable;
 pub mod lifeline;
+pub mod plan;
 pub mod ring;
 pub mod syscall;
 pub mod wire;

@@ -61,6 +61,8 @@ mod tag {
     pub const FORK_FAILED: u8 = 7;
     pub const IMAGE: u8 = 8;
     pub const SYSCALL: u8 = 9;
+    pub const FORWARD: u8 = 10;
+    pub const FETCH: u8 = 11;
 }
 
 /// The highest 16 bits of every block word: `word >> 48 == BLOCK_HEAD`.
@@ -172,6 +174,17 @@ pub enum Event {
     },
     /// A system call has returned.
     Syscall(Syscall),
+    /// The thread went forward: it has executed instructions of which nothing is told but the first
+    /// access to each page.
+    Forward {
+        /// How many, below 2^48.
+        instructions: u64,
+    },
+    /// The thread goes forward, and executes code of a page for the first time.
+    Fetch {
+        /// Where the page begins.
+        page: VirtAddr,
+    },
 }
 
 /// A word sequence that is not a record of this format.
@@ -275,6 +288,8 @@ impl Event {
                 payload[..6].copy_from_slice(&arguments);
                 Encoded::new(tag::SYSCALL, u64::from(number), &payload)
             }
+            Self::Forward { instructions } => Encoded::new(tag::FORWARD, instructions, &[]),
+            Self::Fetch { page } => Encoded::new(tag::FETCH, page.get(), &[]),
         }
     }
 
@@ -323,6 +338,12 @@ impl Event {
                     result: result.cast_signed(),
                 })
             }
+            (tag::FORWARD, []) => Self::Forward {
+                instructions: value,
+            },
+            (tag::FETCH, []) => Self::Fetch {
+                page: VirtAddr::new(value),
+            },
             _ => return Err(malformed),
         };
         Ok((event, payload_words + 1))

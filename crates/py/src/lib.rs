@@ -17,6 +17,7 @@ use std::time::Duration;
 use contigua_machine::ageing::Snapshot;
 use contigua_machine::config::{self, Age, Detail, RunConfig};
 use contigua_program::launch::{self, Surroundings};
+use contigua_program::plan::Plan;
 use contigua_program::syscall::Architecture;
 use contigua_translation::SchemeConfig;
 use contigua_units::{Bytes, Nanoseconds};
@@ -151,6 +152,7 @@ fn run(
         preload,
         variables: environment.unwrap_or_default(),
         clock,
+        plan: Plan::default(),
     };
     let input = match (command, trace) {
         (Some(command), None) => Input::Live(command, surroundings),

@@ -13,6 +13,7 @@ use contigua_machine::config::RunConfig;
 use contigua_machine::{Ended, Engine, Progress, Report, Run, simulate};
 use contigua_program::descriptors::anonymous_file;
 use contigua_program::launch::Surroundings;
+use contigua_program::plan::Plan;
 use contigua_program::sources::champsim::ChampSimSource;
 use contigua_program::sources::lackey::LackeySource;
 use contigua_program::sources::live::{LiveProgram, LiveSetup, LiveSource};
@@ -190,7 +191,11 @@ impl Session {
         surroundings: &Surroundings,
         observer: Observer<'_>,
     ) -> Result<Outcome, PyErr> {
-        let setup = LiveSetup::new(command, surroundings.clone()).map_err(engine_error)?;
+        let surroundings = Surroundings {
+            plan: self.plan(),
+            ..surroundings.clone()
+        };
+        let setup = LiveSetup::new(command, surroundings).map_err(engine_error)?;
         let mut sources = Vec::new();
         for _ in &self.configs {
             sources.push(setup.source().map_err(engine_error)?);
@@ -249,6 +254,15 @@ impl Session {
             }
             Ok(outcome)
         })
+    }
+
+    /// What has to be told of the program: all of it when it is recorded, for others to use.
+    fn plan(&self) -> Plan {
+        let skips = self.configs.iter().map(|config| config.skip);
+        let skip = if self.record.is_some() { None } else { skips.min() };
+        Plan {
+            skip: skip.unwrap_or(0),
+        }
     }
 
     /// Every design's server, before anything runs: what cannot be built is said first. The

@@ -67,7 +67,7 @@ extern "C" fn on_access(index: c_uint, info: MemoryInfo, address: u64, template:
         | address & ADDRESS_MASK
         | u64::from(size_of_info(info)) << SIZE_SHIFT
         | store_of_info(info) << STORE_SHIFT;
-    vcpu::append(index, word);
+    vcpu::append_access(index, word);
 }
 
 extern "C" fn on_access_asking(
@@ -87,5 +87,5 @@ extern "C" fn on_access_asking(
         | address & ADDRESS_MASK
         | u64::from(size & 7) << SIZE_SHIFT
         | u64::from(store) << STORE_SHIFT;
-    vcpu::append(index, word);
+    vcpu::append_access(index, word);
 }

@@ -63,8 +63,9 @@ pub extern "C" fn on_translate(_: PluginId, block: *mut Block) {
             block,
             on_execute,
             api::NO_REGISTERS,
-            block_word(number) as *mut c_void,
+            (block_word(number) | (lengths.len() as u64) << vcpu::COUNT_SHIFT) as *mut c_void,
         );
+        vcpu::tell_code(api::qemu_plugin_tb_vaddr(block), bytes.len() as u64);
     }
     image::report_once();
 }
@@ -84,7 +85,7 @@ fn was_given_up(address: u64, code: &[u8]) -> bool {
 }
 
 extern "C" fn on_execute(index: c_uint, word: *mut c_void) {
-    vcpu::append(index, word as u64);
+    vcpu::execute(index, word as u64);
 }
 
 fn describe(code: &BlockCode<'_>) -> BlockId {

@@ -53,8 +53,11 @@ pub fn advance(words: &[u64]) {
         if is_block(word) {
             let block = INSTRUCTIONS.get(block_of(word).0 as usize);
             executed += block.map_or(0, |count| u64::from(count.load(Ordering::Relaxed)));
-        } else if let Ok((_, used)) = Event::decode(&words[at - 1..]) {
+        } else if let Ok((event, used)) = Event::decode(&words[at - 1..]) {
             at += used - 1;
+            if let Event::Forward { instructions } = event {
+                executed += instructions;
+            }
         }
     }
     EXECUTED.fetch_add(executed, Ordering::Relaxed);

@@ -12,6 +12,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use contigua_program::executable;
+use contigua_program::plan::Plan;
 
 use crate::{PROCESS, api, guest, keeper, plugin};
 
@@ -31,12 +32,15 @@ pub struct PluginArguments {
 }
 
 impl PluginArguments {
-    /// With a clock of so many nanoseconds for each instruction, on a processor.
-    pub fn new(clock: Option<u64>, processor: Option<&str>) -> Self {
+    /// With a clock of so many nanoseconds for each instruction, by a plan, on a processor.
+    pub fn new(clock: Option<u64>, plan: &Plan, processor: Option<&str>) -> Self {
         // Writing to a string cannot fail.
         let mut settings = String::new();
         if let Some(rate) = clock {
             let _ = write!(settings, ",clock={rate}");
+        }
+        if plan.goes_forward() {
+            let _ = write!(settings, ",plan={plan}");
         }
         if let Some(processor) = processor {
             // A comma would end an option's value; QEMU reads a double one as one.

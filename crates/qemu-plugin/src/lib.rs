@@ -6,8 +6,8 @@
 //! vCPU run on that vCPU's own host thread, so a vCPU's state needs no synchronisation.
 //!
 //! Arguments: `plugin=N,ring=N,lifeline=N`: descriptors of [`Handles`](contigua_program::descriptors::Handles);
-//! `process=N`: which process of the run this is; `clock=N`, nanoseconds for each instruction on the clock that the program may ask; and
-//! `processor=NAME`, QEMU's `-cpu` for programs that are started later.
+//! `process=N`: which process of the run this is; `clock=N`, nanoseconds for each instruction on the clock that the program may ask;
+//! `plan=PLAN`, a [`Plan`] in which everything is told where it is missing; and `processor=NAME`, QEMU's `-cpu` for programs that are started later.
 
 mod access;
 mod api;
@@ -18,6 +18,7 @@ mod guest;
 mod image;
 mod keeper;
 mod syscalls;
+mod touched;
 mod vcpu;
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -26,6 +27,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use contigua_program::descriptors::Handles;
+use contigua_program::plan::Plan;
 use contigua_program::ring::{Producer, Ring};
 use contigua_program::syscall::Architecture;
 use contigua_program::wire::{Event, ProcessId};
@@ -40,6 +42,7 @@ pub static qemu_plugin_version: c_int = 1;
 struct Plugin {
     producer: Producer,
     architecture: Architecture,
+    plan: Plan,
     /// What programs started later are given.
     arguments: exec::PluginArguments,
 }
@@ -130,11 +133,21 @@ fn install(id: PluginId, target: &str, arguments: &[String]) -> Result<(), Strin
         Err(_) => None,
     };
     clock::set_rate(clock);
+    let plan: Plan = match value("plan") {
+        Ok(plan) => plan
+            .parse()
+            .map_err(|error| format!("argument plan=: {error}"))?,
+        Err(_) => Plan::default(),
+    };
+    if plan.goes_forward() {
+        touched::reserve()?;
+    }
     PROCESS.store(process, Ordering::Relaxed);
     let plugin = Plugin {
         producer,
         architecture,
-        arguments: exec::PluginArguments::new(clock, value("processor").ok()),
+        plan,
+        arguments: exec::PluginArguments::new(clock, &plan, value("processor").ok()),
     };
     PLUGIN
         .set(plugin)
@@ -168,7 +181,7 @@ extern "C" fn on_thread_start(_: PluginId, vcpu: c_uint) {
 
 extern "C" fn on_thread_end(_: PluginId, vcpu: c_uint) {
     vcpu::append_event(vcpu, &Event::ThreadEnd);
-    vcpu::publish(vcpu);
+    vcpu::end(vcpu);
 }
 
 /// QEMU has taken all vCPUs out of instrumented code before it calls this.

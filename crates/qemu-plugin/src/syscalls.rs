@@ -7,11 +7,11 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use contigua_program::descriptors::Handles;
-use contigua_program::syscall::{Known, wakes};
+use contigua_program::syscall::{Call, Known, wakes};
 use contigua_program::wire::{Event, ProcessId, Syscall};
 
 use crate::api::PluginId;
-use crate::{PROCESS, clock, exec, keeper, plugin, vcpu};
+use crate::{PROCESS, clock, exec, keeper, plugin, touched, vcpu};
 
 /// Flags of `clone` (`include/uapi/linux/sched.h`).
 const CLONE_VM: u64 = 0x100;
@@ -136,6 +136,7 @@ pub extern "C" fn before_fork() {
     if CURRENT.get().child.is_some() {
         // Without them (there is no /proc) the child runs, but cannot execute another program.
         *for_child() = keeper::take().ok();
+        touched::forget_all();
     }
 }
 
@@ -180,10 +181,11 @@ fn makes_process(call: Known, flags: u64) -> bool {
 }
 
 fn append_syscall(index: c_uint, number: i64, arguments: [u64; 6], result: i64) {
-    let event = Event::Syscall(Syscall {
+    let syscall = Syscall {
         number: u16::try_from(number).unwrap_or(u16::MAX),
         arguments,
         result,
-    });
-    vcpu::append_event(index, &event);
+    };
+    touched::forget_changed(&Call::of(plugin().architecture, &syscall));
+    vcpu::append_event(index, &Event::Syscall(syscall));
 }

@@ -1,15 +1,26 @@
 //! The state of each vCPU: the chunk that it is filling.
 
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::ptr;
 
+use contigua_program::plan::Mode;
 use contigua_program::ring::{CHUNK_WORDS, Held};
-use contigua_program::wire::{Event, MAX_RECORD_WORDS};
+use contigua_program::wire::{ADDRESS_MASK, Event, MAX_RECORD_WORDS, SIZE_SHIFT};
+use contigua_units::{PAGE_BYTES, VirtAddr};
 
-use crate::{clock, plugin};
+use crate::{clock, plugin, touched};
 
 /// Guest threads that one process can have at a time.
 const MAX_VCPUS: usize = 4096;
+
+/// Where the word that a block's callback is given has its number of instructions.
+pub const COUNT_SHIFT: u32 = 32;
+/// Bits of that number.
+const COUNT_MASK: u64 = 0x3ff;
+/// Instructions of the plan that a thread takes at a time.
+const TAKE: u64 = 1 << 16;
+/// Instructions after which it is told that a thread went forward.
+const TELL: u64 = 1 << 22;
 
 /// A vCPU's place to write. On a cache line of its own.
 #[repr(align(64))]
@@ -18,9 +29,19 @@ struct Vcpu {
     cursor: *mut u64,
     /// Where the chunk ends; null when no chunk is held, so that one comparison finds both.
     limit: *mut u64,
-    held: Option<Held>,
-    thread: u32,
+    /// Instructions of the plan that were taken and not executed.
+    left: u64,
+    /// Instructions executed going forward that were not told.
+    forward: u64,
+    goes_forward: bool,
     started: bool,
+    thread: u32,
+    held: Option<Held>,
+}
+
+thread_local! {
+    /// The vCPU of this host thread: QEMU does not say for which it translates.
+    static OWN: Cell<Option<u32>> = const { Cell::new(None) };
 }
 
 struct Vcpus(UnsafeCell<[Vcpu; MAX_VCPUS]>);
@@ -34,9 +55,12 @@ static VCPUS: Vcpus = Vcpus(UnsafeCell::new(
         Vcpu {
             cursor: ptr::null_mut(),
             limit: ptr::null_mut(),
-            held: None,
-            thread: 0,
+            left: 0,
+            forward: 0,
+            goes_forward: false,
             started: false,
+            thread: 0,
+            held: None,
         }
     }; MAX_VCPUS],
 ));
@@ -63,6 +87,19 @@ pub fn start(index: u32) {
     let vcpu = unsafe { state(index) };
     vcpu.thread = plugin().producer.ring().new_thread();
     vcpu.started = true;
+    vcpu.goes_forward = false;
+    (vcpu.left, vcpu.forward) = (0, 0);
+    OWN.set(Some(index));
+    // The mode is known before the first block is translated.
+    take_planned(vcpu, 1);
+}
+
+/// A guest thread has ended: others may have what it took of the plan.
+pub fn end(index: u32) {
+    publish(index);
+    // SAFETY: as in `execute`.
+    let vcpu = unsafe { state(index) };
+    plugin().producer.ring().return_planned(core::mem::take(&mut vcpu.left));
 }
 
 /// Forgets, in a forked child, the chunks that belong to the parent, and gives the only thread
@@ -79,11 +116,97 @@ pub fn start_after_fork(index: u32) {
     start(index);
 }
 
-/// Appends one word to the chunk of a vCPU.
+/// A block begins to execute: `word` is its word with its number of instructions in it.
 #[inline]
-pub fn append(index: u32, word: u64) {
+pub fn execute(index: u32, word: u64) {
     // SAFETY: QEMU calls back on the vCPU's own thread, and callbacks do not nest.
     let vcpu = unsafe { state(index) };
+    let count = word >> COUNT_SHIFT & COUNT_MASK;
+    if vcpu.left < count {
+        take_planned(vcpu, count);
+    }
+    vcpu.left -= count;
+    if vcpu.goes_forward {
+        vcpu.forward += count;
+    } else {
+        append(vcpu, word & !(COUNT_MASK << COUNT_SHIFT));
+    }
+}
+
+/// An access: `word` is its word.
+#[inline]
+pub fn append_access(index: u32, word: u64) {
+    // SAFETY: as in `execute`.
+    let vcpu = unsafe { state(index) };
+    if vcpu.goes_forward {
+        pass_over(vcpu, word);
+    } else {
+        append(vcpu, word);
+    }
+}
+
+/// Tells an access if it is the first to its page, or to the next one into which it reaches.
+#[inline]
+fn pass_over(vcpu: &mut Vcpu, word: u64) {
+    let address = word & ADDRESS_MASK;
+    let last = address + (1 << (word >> SIZE_SHIFT & 7)) - 1;
+    let mut is_first = touched::is_first(address, word);
+    if address / PAGE_BYTES != last / PAGE_BYTES {
+        is_first |= touched::is_first(last, word);
+    }
+    if is_first {
+        tell_forward(vcpu);
+        append(vcpu, word);
+    }
+}
+
+/// QEMU translates code at this address, which is executed next.
+pub fn tell_code(address: u64, bytes: u64) {
+    let Some(index) = OWN.get() else {
+        return;
+    };
+    // SAFETY: as in `execute`: QEMU translates on the vCPU's own thread.
+    if !unsafe { state(index) }.goes_forward {
+        return;
+    }
+    let last = address + bytes.max(1) - 1;
+    for page in [address, last].map(|at| VirtAddr::new(at & ADDRESS_MASK).align_down(PAGE_BYTES)) {
+        if touched::is_first_fetch(page.get()) {
+            append_event(index, &Event::Fetch { page });
+        }
+    }
+}
+
+/// Takes instructions of the plan until there are at least `count`.
+#[cold]
+#[inline(never)]
+fn take_planned(vcpu: &mut Vcpu, count: u64) {
+    let plugin = plugin();
+    while vcpu.left < count {
+        let (mode, taken) = plugin.producer.ring().take_planned(&plugin.plan, TAKE);
+        vcpu.left += taken;
+        let forward = mode == Mode::Forward;
+        if vcpu.goes_forward && (!forward || vcpu.forward >= TELL) {
+            tell_forward(vcpu);
+            give_back(vcpu);
+        }
+        vcpu.goes_forward = forward;
+    }
+}
+
+/// Tells how many instructions were executed going forward.
+fn tell_forward(vcpu: &mut Vcpu) {
+    if vcpu.forward > 0 {
+        let event = Event::Forward {
+            instructions: core::mem::take(&mut vcpu.forward),
+        };
+        append_record(vcpu, &event);
+    }
+}
+
+/// Appends one word to the chunk of a vCPU.
+#[inline]
+fn append(vcpu: &mut Vcpu, word: u64) {
     if vcpu.cursor == vcpu.limit {
         refill(vcpu);
     }
@@ -96,21 +219,28 @@ pub fn append(index: u32, word: u64) {
 
 /// Appends an event; all its words go into one chunk.
 pub fn append_event(index: u32, event: &Event) {
-    // SAFETY: as in `append`.
+    // SAFETY: as in `execute`.
     let vcpu = unsafe { state(index) };
+    tell_forward(vcpu);
+    append_record(vcpu, event);
+}
+
+fn append_record(vcpu: &mut Vcpu, event: &Event) {
     let room = (vcpu.limit as usize - vcpu.cursor as usize) / size_of::<u64>();
     if room < MAX_RECORD_WORDS {
         refill(vcpu);
     }
     for &word in event.encode().words() {
-        append(index, word);
+        append(vcpu, word);
     }
 }
 
 /// Publishes what a vCPU has written. It then holds no chunk.
 pub fn publish(index: u32) {
-    // SAFETY: as in `append`.
-    give_back(unsafe { state(index) });
+    // SAFETY: as in `execute`.
+    let vcpu = unsafe { state(index) };
+    tell_forward(vcpu);
+    give_back(vcpu);
 }
 
 /// Publishes what every vCPU has written. Only while none of them executes guest code.
@@ -118,6 +248,7 @@ pub fn publish_all() {
     // SAFETY: QEMU calls the exit callback after it took all vCPUs out of instrumented code.
     for vcpu in unsafe { &mut *VCPUS.0.get() } {
         if vcpu.started {
+            tell_forward(vcpu);
             give_back(vcpu);
         }
     }

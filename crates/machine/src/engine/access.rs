@@ -30,6 +30,10 @@ impl Translated {
 }
 
 impl Engine {
+    /// A fault that was handled lets the next attempt succeed; copying a page that was just filled
+    /// can take one more. A host may have to map every node that a walk reads.
+    pub(super) const ATTEMPTS: usize = 24;
+
     /// Fetches a block's lines, translating once per page.
     #[inline]
     pub(super) fn fetch<const RELOCATES: bool, const WINDOW: bool>(
@@ -203,9 +207,6 @@ impl Engine {
         access: Access,
         time: Cycles,
     ) -> Result<Translated, Error> {
-        /// A fault that was handled lets the next attempt succeed; copying a page that was just
-        /// filled can take one more. A host may have to map every node that a walk reads.
-        const ATTEMPTS: usize = 24;
         let request = Request {
             address,
             space: self.kernel.space(),
@@ -214,7 +215,7 @@ impl Engine {
         if WINDOW && self.migrations.are_on() {
             self.meet_migrating_page(&request, time);
         }
-        for _ in 0..ATTEMPTS {
+        for _ in 0..Self::ATTEMPTS {
             let mut port = match &mut self.memory {
                 Some(memory) => WalkPort::full(memory, self.current, time),
                 None => WalkPort::additive(self.hierarchy.as_mut()),
@@ -262,7 +263,10 @@ impl Engine {
                 }
             }
         }
-        unreachable!("a fault at {address} was handled {ATTEMPTS} times and came back");
+        unreachable!(
+            "a fault at {address} was handled {} times and came back",
+            Self::ATTEMPTS
+        );
     }
 
     /// What the segment registers say, without the TLBs.

@@ -10,6 +10,7 @@
 
 mod access;
 mod devices;
+mod forward;
 mod inside;
 mod migration;
 mod schedule;
@@ -26,7 +27,7 @@ use contigua_program::decode::{Instruction, decode_block};
 use contigua_program::sources::{Batch, Program};
 use contigua_program::syscall::Call;
 use contigua_program::wire::{self, ACCESS, BlockId, Event, ThreadId};
-use contigua_translation::Hardware;
+use contigua_translation::{Access, Hardware};
 use contigua_units::{Cycles, VirtAddr, VirtRange};
 use xxhash_rust::xxh3::Xxh3Default;
 
@@ -36,6 +37,7 @@ use crate::kernel::Kernel;
 use crate::processors::Mmus;
 use crate::report::{ClassifiedMisses, Executed};
 use devices::Devices;
+use forward::Passed;
 use migration::Migrations;
 use schedule::Schedule;
 use timeline::Timeline;
@@ -52,7 +54,7 @@ struct Block {
 /// Where a run is with respect to its region of interest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Only the address space is kept.
+    /// Only the operating system's state is kept: [`forward`].
     Skip,
     /// Everything is simulated, counters will be reset.
     Warmup,
@@ -126,6 +128,8 @@ pub struct Engine {
     /// By thread: the block that it was executing when it left its core.
     left_in: Vec<BlockId>,
     phase: Phase,
+    /// Pages that were passed over.
+    passed: Passed,
     /// Instructions left in the phase.
     left: u64,
     /// All instructions since the start of the stream.
@@ -210,6 +214,7 @@ impl Engine {
             blocks: Vec::new(),
             left_in: Vec::new(),
             phase: Phase::Skip,
+            passed: Passed::new(),
             left: config.skip,
             position: 0,
             instructions: Vec::new(),
@@ -290,7 +295,9 @@ impl Engine {
         let mut at = 0;
         while let Some(&word) = words.get(at) {
             if word & ACCESS != 0 {
-                if self.phase != Phase::Skip {
+                if self.phase == Phase::Skip {
+                    self.pass_access(word)?;
+                } else {
                     self.access::<RELOCATES, WINDOW>(word)?;
                 }
                 at += 1;
@@ -306,7 +313,11 @@ impl Engine {
             } else {
                 let (event, used) =
                     Event::decode(&words[at..]).map_err(contigua_program::Error::from)?;
-                self.event(thread, &event)?;
+                match event {
+                    Event::Forward { instructions } => self.forward(instructions),
+                    Event::Fetch { page } => self.pass_over(page, Access::Execute)?,
+                    _ => self.event(thread, &event)?,
+                }
                 at += used;
             }
         }
@@ -394,6 +405,7 @@ impl Engine {
         self.kernel
             .run_thread(thread)
             .map_err(|fault| fault.at(self.position))?;
+        self.passed.forget();
         let before = self.lanes[core].thread;
         if before == Some(thread) {
             return Ok(());
@@ -494,7 +506,9 @@ impl Engine {
                 self.move_data(thread, call);
             }
         } else {
+            self.charge(work);
             self.mmus.take_victims();
+            self.passed.forget();
         }
         let lane = &mut self.lanes[self.current];
         lane.fetch_line = u64::MAX;
@@ -533,7 +547,7 @@ impl Engine {
         self.position += instructions;
         self.left = self.left.saturating_sub(instructions);
         if self.phase == Phase::Skip {
-            return Ok(());
+            return self.pass_block(block);
         }
         self.executed.blocks += 1;
         self.executed.instructions += instructions;
@@ -585,7 +599,10 @@ impl Engine {
     fn next_phase_when_over(&mut self) {
         while self.left == 0 && self.phase != Phase::Done {
             (self.phase, self.left) = match self.phase {
-                Phase::Skip => (Phase::Warmup, self.config.warmup),
+                Phase::Skip => {
+                    self.meet_clocks();
+                    (Phase::Warmup, self.config.warmup)
+                }
                 Phase::Warmup => {
                     self.reset_counters();
                     (Phase::Measure, self.config.instructions.unwrap_or(u64::MAX))
@@ -636,7 +653,11 @@ impl Engine {
         }
         let work: Cycles = self.kernel.background(now, &mut self.mmus);
         self.charge(work);
-        self.interrupt_victims();
+        if self.phase == Phase::Skip {
+            self.mmus.take_victims();
+        } else {
+            self.interrupt_victims();
+        }
     }
 }
 

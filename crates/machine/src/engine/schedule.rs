@@ -206,7 +206,10 @@ impl Engine {
             {
                 let (event, used) =
                     Event::decode(&words[at..]).map_err(contigua_program::Error::from)?;
-                let order = order_of(self.call_of(&event).as_ref());
+                let order = match event {
+                    Event::Forward { .. } | Event::Fetch { .. } => Order::Free,
+                    _ => order_of(self.call_of(&event).as_ref()),
+                };
                 self.schedule
                     .append(batch.thread, order, &words[at..at + used]);
                 at += used;

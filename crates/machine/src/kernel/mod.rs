@@ -455,6 +455,8 @@ impl Kernel {
                 self.demand.call(call, process, &mut self.memory);
                 return Ok(self.call(*call, mmu)? + self.settle(mmu) + self.costs.syscall_cycles);
             }
+            // Nothing that a kernel sees.
+            Event::Forward { .. } | Event::Fetch { .. } => {}
         }
         Ok(Cycles::ZERO)
     }

@@ -15,10 +15,14 @@ use super::layout::{
 use crate::Error;
 use crate::code::{BlockCode, CodeLog};
 use crate::descriptors::anonymous_file;
+use crate::plan::{Mode, Plan};
 use crate::wire::BlockId;
 
 /// Bytes before a description's instruction lengths: address, count, byte count.
 const DESCRIPTION_HEAD: usize = 16;
+
+/// Instructions of a segment that does not end.
+const ENDLESS: u64 = u64::MAX / 2;
 
 /// The shared memory of one run, mapped into this process.
 pub struct Ring {
@@ -266,6 +270,33 @@ impl Ring {
     #[must_use]
     pub fn new_process(&self) -> u32 {
         self.header().next_process.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Takes the next instructions of the plan, for one thread: how they are executed, and how many
+    /// they are, at most `most` as long as threads have to share.
+    #[must_use]
+    pub fn take_planned(&self, plan: &Plan, most: u64) -> (Mode, u64) {
+        let planned = &self.header().planned.0;
+        let mut count = planned.load(Ordering::Relaxed);
+        loop {
+            let segment = plan.segment(count);
+            if segment.end == u64::MAX {
+                return (segment.mode, ENDLESS);
+            }
+            let taken = most.min(segment.end - count);
+            let next = count + taken;
+            match planned.compare_exchange_weak(count, next, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return (segment.mode, taken),
+                Err(now) => count = now,
+            }
+        }
+    }
+
+    /// Gives back what a thread took of the plan and did not execute.
+    pub fn return_planned(&self, left: u64) {
+        if left < ENDLESS / 2 {
+            self.header().planned.0.fetch_sub(left, Ordering::Relaxed);
+        }
     }
 
     pub(super) fn announce(&self) {

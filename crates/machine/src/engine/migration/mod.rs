@@ -112,6 +112,14 @@ impl Migrations {
         }
     }
 
+    /// Nothing migrates before this.
+    pub(super) fn begin_at(&mut self, now: Cycles) {
+        if self.are_on() {
+            self.next = now + Cycles::new(self.interval);
+            self.due = self.next;
+        }
+    }
+
     /// When a core has to look at migrations.
     #[inline]
     pub(super) fn due(&self) -> Cycles {

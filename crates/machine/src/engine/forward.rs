@@ -1,0 +1,177 @@
+//! Going forward: the operating system's state goes on, and time with it; caches and cores do not.
+//!
+//! Of what the program executes, only the first access to each page counts: it faults where its page
+//! is not mapped. A live program tells no others ([`Mode::Forward`](contigua_program::plan::Mode));
+//! a recorded one tells all, and [`Passed`] finds the first ones again.
+
+use contigua_program::wire::{ADDRESS_MASK, SIZE_SHIFT, STORE};
+use contigua_translation::{Access, Answer, Lookup, Request};
+use contigua_units::{Cycles, LINE_BYTES, PAGE_BYTES, VirtAddr};
+
+use super::{Block, Engine, Phase};
+use crate::Error;
+use crate::port::WalkPort;
+
+/// Pages that are remembered, a power of two.
+const PAGES: usize = 1 << 12;
+const GENERATION_SHIFT: u32 = 40;
+const PAGE_SHIFT: u32 = 3;
+
+/// Pages of the running process that were accessed lately, so that most accesses need no look-up.
+/// A word for each: generation, page number, and a bit for each kind of access.
+pub(super) struct Passed {
+    pages: Box<[u64; PAGES]>,
+    /// Pages of an older generation are forgotten.
+    generation: u64,
+}
+
+impl Passed {
+    pub(super) fn new() -> Self {
+        Self {
+            pages: Box::new([0; PAGES]),
+            generation: 1,
+        }
+    }
+
+    /// Notes an access; whether it is the first of its kind that is remembered.
+    #[inline]
+    fn is_first(&mut self, address: VirtAddr, access: Access) -> bool {
+        let page = (address.get() & ADDRESS_MASK) / PAGE_BYTES;
+        let (wanted, leaves) = match access {
+            Access::Read => (3, 1),
+            Access::Write => (2, 2),
+            Access::Execute => (4, 4),
+        };
+        let head = self.generation << GENERATION_SHIFT | page << PAGE_SHIFT;
+        let known = &mut self.pages[page as usize % PAGES];
+        let bits = *known ^ head;
+        if bits >> PAGE_SHIFT != 0 {
+            *known = head | leaves;
+            return true;
+        }
+        *known |= leaves;
+        bits & wanted == 0
+    }
+
+    /// Mappings have changed.
+    pub(super) fn forget(&mut self) {
+        self.generation += 1;
+        if self.generation >> (64 - GENERATION_SHIFT) != 0 {
+            *self = Self::new();
+        }
+    }
+}
+
+impl Engine {
+    /// Instructions were executed of which nothing else was told.
+    pub(super) fn forward(&mut self, instructions: u64) {
+        self.position += instructions;
+        self.left = self.left.saturating_sub(instructions);
+        self.pass_time(instructions);
+    }
+
+    /// Lets the time of instructions pass, each a cycle.
+    fn pass_time(&mut self, instructions: u64) {
+        let time = Cycles::new(instructions);
+        match self.windows.get_mut(self.current) {
+            Some(window) => window.wait_until(window.now() + time),
+            None => self.core.kernel(time),
+        }
+    }
+
+    /// A block of a program that tells all.
+    pub(super) fn pass_block(&mut self, block: Block) -> Result<(), Error> {
+        self.pass_time(u64::from(block.instructions));
+        let last = block.start + u64::from(block.bytes) - 1;
+        self.pass_over(VirtAddr::new(block.start), Access::Execute)?;
+        if block.start / PAGE_BYTES != last / PAGE_BYTES {
+            self.pass_over(VirtAddr::new(last), Access::Execute)?;
+        }
+        Ok(())
+    }
+
+    /// An access, by its word.
+    #[inline]
+    pub(super) fn pass_access(&mut self, word: u64) -> Result<(), Error> {
+        let address = word & ADDRESS_MASK;
+        let size = 1 << (word >> SIZE_SHIFT & 7);
+        let access = if word & STORE != 0 {
+            Access::Write
+        } else {
+            Access::Read
+        };
+        self.pass_over(VirtAddr::new(address), access)?;
+        if address % PAGE_BYTES + size > PAGE_BYTES {
+            let next = VirtAddr::new(address + size - 1).align_down(LINE_BYTES);
+            self.pass_over(next, access)?;
+        }
+        Ok(())
+    }
+
+    /// Lets the page of an address be mapped, if it is not.
+    #[inline]
+    pub(super) fn pass_over(&mut self, address: VirtAddr, access: Access) -> Result<(), Error> {
+        if self.passed.is_first(address, access) {
+            self.map(address, access)?;
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn map(&mut self, address: VirtAddr, access: Access) -> Result<(), Error> {
+        for _ in 0..Self::ATTEMPTS {
+            // A fault may have moved what the program means by its address.
+            let address = if self.relocates {
+                self.kernel.place_of(address).of(address)
+            } else {
+                address
+            };
+            let request = Request {
+                address,
+                space: self.kernel.space(),
+                access,
+            };
+            let mmu = self.mmus.current();
+            let lookup = match access {
+                Access::Execute => mmu.fetch(address, request.space),
+                Access::Read => mmu.read(address, request.space),
+                Access::Write => mmu.write(address, request.space),
+            };
+            if let Lookup::Hit(_) = lookup {
+                return Ok(());
+            }
+            let mut port = WalkPort::additive(None);
+            let answer = mmu.miss(&request, &mut self.kernel.tables(), &mut port);
+            let Answer::Fault { host, .. } = answer else {
+                return Ok(());
+            };
+            let work = match host {
+                Some(physical) => self.kernel.host_fault(physical, &mut self.mmus),
+                None => self.kernel.fault(address, access, &mut self.mmus),
+            };
+            let work = work.map_err(|fault| fault.at(self.position))?;
+            self.charge(work);
+            self.mmus.take_victims();
+            self.passed.forget();
+            if self.relocates {
+                self.dispatch_everywhere();
+            }
+        }
+        unreachable!(
+            "a fault at {address} was handled {} times and came back",
+            Self::ATTEMPTS
+        );
+    }
+
+    /// The cores' clocks meet where going forward ends: what runs next on one of them must not wait
+    /// until another has caught up.
+    pub(super) fn meet_clocks(&mut self) {
+        debug_assert_eq!(self.phase, Phase::Skip);
+        let clocks = self.windows.iter().map(contigua_core::Window::now);
+        let latest = clocks.max().unwrap_or_default();
+        for window in &mut self.windows {
+            window.wait_until(latest);
+        }
+        self.migrations.begin_at(latest);
+    }
+}
