@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,10 @@ class Skips:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Write skips in the process that sees all of them; workers of xdist report to it."""
+    # Shells start background jobs with interrupts ignored, nohup with hang-ups, and what tests start
+    # would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     for line in (
         "long: takes more than ten seconds; part of `make test-long`, not of `make test`",
         "programs: runs programs; not part of `make check`",

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,15 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 GUESTS = ROOT / "workloads" / "bin" / "tests"
+
+
+def interrupt(process: subprocess.Popen[str], seconds: float = 30) -> str:
+    """Interrupt a process and return what it says on standard error; it does not outlive this."""
+    process.send_signal(signal.SIGINT)
+    try:
+        return process.communicate(timeout=seconds)[1]
+    finally:
+        process.kill()
 
 
 @pytest.fixture

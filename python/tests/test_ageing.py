@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import signal
 import struct
 import subprocess
 import sys
@@ -12,6 +11,7 @@ import time
 import pytest
 
 import contigua
+from conftest import interrupt
 from contigua import AgedServer, AgeOptions, EngineError, PresetError
 from contigua.ageing import BEYOND, FRAME, age_all, flat_sample, region_bytes, share, total_frames
 from contigua.page import Page
@@ -308,8 +308,7 @@ def test_an_interrupt_ends_at_once_and_leaves_nothing(tmp_path):
     )
     assert process.stdout.read(1) == "."
     time.sleep(1.0)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    errors = interrupt(process)
     assert (process.returncode, errors.strip()) == (130, "contigua: interrupted")
     assert not list(tmp_path.iterdir())
 

@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ import pyarrow.parquet
 import pytest
 
 import contigua
+from conftest import interrupt
 from contigua.ageing import flat_sample
 from contigua.calibration import Factor, FleetError, calibration, draw
 from contigua.fleet import FleetOptions, kept_beside, simulate, write_parquet
@@ -143,8 +143,7 @@ def test_an_interrupted_fleet_keeps_what_is_done_and_leaves_no_file(tmp_path):
         time.sleep(0.05)
         if kept.exists() and kept.stat().st_size > 0:
             break
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    errors = interrupt(process)
     assert process.returncode == 130
     assert "Traceback" not in errors
     assert [path.name for path in tmp_path.iterdir()] == [kept.name]

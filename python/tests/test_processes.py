@@ -238,4 +238,4 @@ sys.exit(call(command))
 """
     run = [sys.executable, "-c", program]
     output = subprocess.run(run, check=False, capture_output=True, text=True, timeout=30)
-    assert (output.returncode, output.stderr) == (130, "contigua: interrupted\n")
+    assert (output.returncode, output.stderr.strip()) == (130, "contigua: interrupted")

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import signal
 import struct
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import contigua
+from conftest import interrupt
 from contigua import EngineError, RunOptions, _engine
 
 ROOT = Path(__file__).parents[2]
@@ -171,8 +171,7 @@ def test_an_interrupt_leaves_a_report_that_says_so(guest, tmp_path):
     )
     process.stdout.readline()
     time.sleep(0.3)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    errors = interrupt(process)
     assert process.returncode == 130, errors
     (written,) = json.loads(report.read_text())[:1]
     assert written["executed"]["instructions"] > 100_000

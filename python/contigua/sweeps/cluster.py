@@ -40,8 +40,8 @@ REFRESH = 2.0
 PIECE = 16 << 20
 #: Times that a point is tried again because a worker had not got its files.
 MOST_RETURNS = 20
-#: Seconds that a scheduler, and its first worker, may take to answer.
-PATIENCE = 20
+#: Seconds that a scheduler may take to answer, and after that its first worker to be there.
+PATIENCE, PATIENCE_WORKER = 5, 20
 #: Seconds without any worker after which a sweep gives up: of those that are started here, which
 #: come back at once, and of a cluster's, which may have to be allocated.
 PATIENCE_HERE, PATIENCE_THERE = 60.0, 1800.0
@@ -193,7 +193,7 @@ def check(client: Client, scheduler: str) -> None:
         When that is not so.
     """
     try:
-        client.wait_for_workers(1, timeout=PATIENCE)
+        client.wait_for_workers(1, timeout=PATIENCE_WORKER)
     except TimeoutError as error:
         raise SweepError(
             f"the scheduler at {scheduler} has no workers; "
