@@ -67,6 +67,8 @@ fn server(text: &str) {
         skip: 0,
         warmup: 0,
         instructions: None,
+        sampling: None,
+        confidence: 0.95,
     };
     let program = Program {
         command: vec!["fuzz".to_owned()],

@@ -14,6 +14,7 @@ use contigua_cache::migration::{Mode, SwitchOrder};
 use contigua_core::CoreConfig;
 use contigua_frames::Placement;
 use contigua_paging::{Fragmentation, HoleKind, Levels, Pattern};
+use contigua_program::plan::Sampling;
 use contigua_translation::{NestedConfig, SchemeConfig, TlbConfig, WalkCacheConfig};
 use contigua_units::{Bytes, Cycles, Megahertz, Nanoseconds};
 use serde::{Deserialize, Serialize};
@@ -441,6 +442,20 @@ pub struct RunConfig {
     pub warmup: u64,
     /// Instructions after these that are counted; `None` is all that follow.
     pub instructions: Option<u64>,
+    /// How these are sampled; all are simulated in detail where it is missing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sampling: Option<Sampling>,
+    /// The probability with which intervals of a sampled run hold the value, 0 to 1.
+    #[serde(skip_serializing_if = "is_default_confidence")]
+    pub confidence: f64,
+}
+
+/// Of intervals, where nobody chooses another.
+pub const CONFIDENCE: f64 = 0.95;
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "as Serde calls it")]
+fn is_default_confidence(confidence: &f64) -> bool {
+    *confidence == CONFIDENCE
 }
 
 impl RunConfig {
@@ -451,6 +466,18 @@ impl RunConfig {
     pub fn check(&self) -> Result<(), Error> {
         if !(0.0..=1e9).contains(&self.migrations_per_second) {
             return Err(Error::Migrations(self.migrations_per_second));
+        }
+        if !(self.confidence > 0.0 && self.confidence < 1.0) {
+            return Err(Error::Confidence(self.confidence));
+        }
+        if let Some(sampling) = &self.sampling {
+            sampling.validate().map_err(Error::Sampling)?;
+            if self.cores > 1 {
+                return Err(Error::SamplesOneCore(self.cores));
+            }
+            if self.warmup > 0 {
+                return Err(Error::SamplingWarmsItself);
+            }
         }
         if !(1..=MOST_CORES).contains(&(self.cores as usize)) {
             return Err(Error::Cores(self.cores));

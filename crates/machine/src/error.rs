@@ -64,6 +64,20 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
+    /// A probability that is none.
+    #[error("a confidence of {0}: it is a probability between 0 and 1, such as 0.95")]
+    Confidence(f64),
+    /// Units that cannot be.
+    #[error("sampling: {0}")]
+    Sampling(contigua_program::plan::Invalid),
+    /// Cores that run side by side.
+    #[error(
+        "sampling takes one core so far, not {0}: leave --cores out, threads then share the core"
+    )]
+    SamplesOneCore(u32),
+    /// Two ways to say the same.
+    #[error("a sampled run warms caches before each unit: leave --warmup out")]
+    SamplingWarmsItself,
     /// Memory that the design cannot divide.
     #[error("memory: {0}")]
     Frames(contigua_frames::Error),

@@ -22,8 +22,8 @@ mod run;
 pub use engine::Engine;
 pub use error::Error;
 pub use report::{
-    AdviceReport, CacheReport, CoreReport, DeviceReport, Ended, Executed, KernelReport,
-    MemoryCourse, MemoryReport, MigrationReport, ProgramReport, Report, SyscallReport, TimeReport,
-    Unavailable,
+    AdviceReport, CacheReport, CoreReport, DeviceReport, Ended, Estimate, Executed, KernelReport,
+    MemoryCourse, MemoryReport, MigrationReport, ProgramReport, Report, SampleReport,
+    SyscallReport, TimeReport, Unavailable,
 };
 pub use run::{Progress, Run, simulate};

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use contigua_contiguity::Contiguity;
 use contigua_core::CycleBreakdown;
+use contigua_program::plan::Sampling;
 use contigua_translation::{MmuCounters, TranslatorCounters};
 use contigua_units::{Bytes, Cycles};
 use serde::Serialize;
@@ -27,6 +28,12 @@ pub struct Report {
     pub executed: Executed,
     /// Time; absent when only translation was simulated.
     pub time: Option<TimeReport>,
+    /// How the run was sampled, and what that leaves open; absent when all was simulated. Then
+    /// `time` is an estimate, and so are the hardware's counters (`tlb`, `translation`,
+    /// `translation_scheme`, `classified`, `cache`, `cores`, `devices`), which in JSON are scaled from
+    /// what was simulated to the region; the operating system's are exact.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sample: Option<SampleReport>,
     /// TLBs, by side.
     pub tlb: MmuCounters,
     /// What answered L1 TLB misses.
@@ -251,6 +258,36 @@ pub struct TimeReport {
     pub breakdown: CycleBreakdown,
 }
 
+/// How a run was sampled.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SampleReport {
+    /// As it was asked for.
+    pub sampling: Sampling,
+    /// The probability with which an interval holds the value, 0 to 1.
+    pub confidence: f64,
+    /// Standard errors in half an interval (Student's distribution); `None` for a single unit.
+    pub quantile: Option<f64>,
+    /// Units that count, at equal distances.
+    pub units: u64,
+    /// Their instructions.
+    pub instructions: u64,
+    /// Instructions that were simulated, those that warm caches among them.
+    pub simulated_instructions: u64,
+    /// Figures of the region.
+    pub estimates: BTreeMap<&'static str, Estimate>,
+    /// Figures of each unit: counts, and cycles by what they were spent on.
+    pub by_unit: BTreeMap<&'static str, Vec<u64>>,
+}
+
+/// A figure with its confidence interval: `value - half_width` to `value + half_width`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Estimate {
+    /// The estimate.
+    pub value: f64,
+    /// `None` where nothing is known of the error.
+    pub half_width: Option<f64>,
+}
+
 /// The simulated kernel's work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct KernelReport {
@@ -406,8 +443,50 @@ impl Report {
     /// Never: every part of a report can be written as JSON.
     #[must_use]
     pub fn to_json(&self) -> String {
-        let mut text = serde_json::to_string_pretty(self).expect("a report is plain data");
+        let written = match &self.sample {
+            None => serde_json::to_string_pretty(self),
+            Some(sample) => serde_json::to_value(self).and_then(|mut value| {
+                let simulated = sample.simulated_instructions.max(1) as f64;
+                let factor = self.executed.instructions as f64 / simulated;
+                for part in ESTIMATED {
+                    scale(&mut value[part], factor);
+                }
+                let executed = &mut value["executed"];
+                for part in ["blocks", "loads", "stores"] {
+                    scale(&mut executed[part], factor);
+                }
+                serde_json::to_string_pretty(&value)
+            }),
+        };
+        let mut text = written.expect("a report is plain data");
         text.push('\n');
         text
+    }
+}
+
+/// Parts of a sampled report that count what was simulated.
+const ESTIMATED: [&str; 7] = [
+    "tlb",
+    "translation",
+    "translation_scheme",
+    "classified",
+    "cache",
+    "cores",
+    "devices",
+];
+
+/// Scales all counts; what is no whole number is a share or a text, and stays.
+fn scale(value: &mut serde_json::Value, factor: f64) {
+    match value {
+        serde_json::Value::Number(number) => {
+            if let Some(count) = number.as_u64() {
+                *number = ((count as f64 * factor).round() as u64).into();
+            }
+        }
+        serde_json::Value::Array(parts) => parts.iter_mut().for_each(|part| scale(part, factor)),
+        serde_json::Value::Object(parts) => {
+            parts.values_mut().for_each(|part| scale(part, factor));
+        }
+        _ => {}
     }
 }

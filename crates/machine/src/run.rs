@@ -11,7 +11,7 @@ use contigua_units::Cycles;
 
 use crate::config::{Detail, MigrationConfig};
 use crate::report::{
-    CacheReport, CoreReport, Ended, HardwareReport, ProgramReport, Report, TimeReport,
+    CacheReport, CoreReport, Ended, Executed, HardwareReport, ProgramReport, Report, TimeReport,
 };
 use crate::{Engine, Error};
 
@@ -103,7 +103,13 @@ impl Engine {
     /// What the run has found out so far.
     #[must_use]
     pub fn report(&self) -> Report {
-        let time = self.time();
+        let (sample, time) = match self.sample() {
+            Some((sample, time)) => {
+                let timed = self.config.detail != Detail::Translation;
+                (Some(sample), timed.then_some(time))
+            }
+            None => (None, self.time()),
+        };
         Report {
             version: env!("CARGO_PKG_VERSION"),
             complete: true,
@@ -121,8 +127,12 @@ impl Engine {
                 threads: self.kernel.thread_count(),
                 processes: self.kernel.process_count(),
             },
-            executed: self.executed,
+            executed: Executed {
+                instructions: self.region_instructions(),
+                ..self.executed
+            },
             time,
+            sample,
             tlb: sum(self.mmus.units(), Mmu::counters),
             translation: sum(self.mmus.units(), Mmu::translator_counters),
             translation_scheme: self.scheme_counters(),
@@ -245,7 +255,7 @@ impl Engine {
 }
 
 /// Adds up what all cores counted.
-fn sum<T: Default + AddAssign>(units: &[Mmu], counters: impl Fn(&Mmu) -> T) -> T {
+pub(crate) fn sum<T: Default + AddAssign>(units: &[Mmu], counters: impl Fn(&Mmu) -> T) -> T {
     units.iter().fold(T::default(), |mut sum, unit| {
         sum += counters(unit);
         sum

@@ -2,17 +2,20 @@
 
 mod common;
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use common::{engine, syscall};
 use contigua_cache::migration::{Mode, SwitchOrder};
-use contigua_machine::Error;
 use contigua_machine::ageing::{AgeConfig, Server, Snapshot};
 use contigua_machine::config::{
     Age, DesignConfig, Detail, Holes, LlcMigration, MigrationConfig, RunConfig, Shootdown,
     SoftwareMigration, parse_design, parse_profile,
 };
+
+use contigua_machine::{Ended, Engine, Error, Report};
 use contigua_program::code::{BlockCode, CodeLog};
+use contigua_program::plan::Sampling;
 use contigua_program::sources::Batch;
 use contigua_program::wire::{Access, BlockId, Event, ProcessId, ThreadId, block_word};
 use contigua_units::{Bytes, Nanoseconds, VirtAddr};
@@ -243,6 +246,224 @@ proptest! {
         // Blocks beyond the few that exist, and records that are none, are errors.
         let _ = engine.consume(Batch { thread: ThreadId(0), words: &words, code: &Code });
     }
+}
+
+/// What the plugin tells of a step while it goes forward: counts, and first touches of pages.
+#[derive(Default)]
+struct Teller {
+    written: HashSet<(u64, u64)>,
+    read: HashSet<(u64, u64)>,
+    executed: HashSet<(u64, u64)>,
+    instructions: u64,
+}
+
+impl Teller {
+    fn words(&mut self, thread: u32, step: &Step) -> Vec<u64> {
+        let thread = u64::from(thread);
+        let mut told = Vec::new();
+        match *step {
+            Step::Block(block) => {
+                let code = Code.block(BlockId(block)).unwrap();
+                let last = code.address.get() + u64::from(code.size()) - 1;
+                for page in [code.address.get() / 4096, last / 4096] {
+                    if self.executed.insert((thread, page)) {
+                        told.push(Event::Fetch {
+                            page: VirtAddr::new(page * 4096),
+                        });
+                    }
+                }
+                self.instructions += 4;
+                return told
+                    .iter()
+                    .flat_map(|event| event.encode().words().to_vec())
+                    .collect();
+            }
+            Step::Access(offset, store, size) => {
+                let pages = [offset / 4096, (offset + (1 << size) - 1) / 4096];
+                let mut first = false;
+                for page in pages {
+                    first |= if store {
+                        self.written.insert((thread, page))
+                    } else {
+                        !self.written.contains(&(thread, page)) && self.read.insert((thread, page))
+                    };
+                }
+                if !first {
+                    return Vec::new();
+                }
+            }
+            // The plugin forgets ranges; forgetting all is as right.
+            _ => {
+                self.written.clear();
+                self.read.clear();
+            }
+        }
+        if self.instructions > 0 {
+            told.push(Event::Forward {
+                instructions: std::mem::take(&mut self.instructions),
+            });
+        }
+        let told = told
+            .iter()
+            .flat_map(|event| event.encode().words().to_vec());
+        told.chain(words(step)).collect()
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(contigua_testing::cases(40)))]
+
+    /// Whether a program is simulated, passed over or only tells its first touches, the operating
+    /// system comes to the same state.
+    #[test]
+    fn the_operating_system_is_the_same_in_every_mode(
+        (name, design) in prop::sample::select(designs()),
+        holes in prop::option::of(holes()),
+        steps in prop::collection::vec((0..3u32, step()), 1..250)
+    ) {
+        let mut reports = Vec::new();
+        for (skip, tells_all) in [(0, true), (u64::MAX, true), (u64::MAX, false)] {
+            let mut config = config(512 << 20, Detail::Translation);
+            config.design_name.clone_from(&name);
+            config.design = design.clone();
+            config.holes = holes;
+            config.skip = skip;
+            let mut engine = engine(config);
+            let mut teller = Teller::default();
+            for (thread, step) in &steps {
+                let words = if tells_all { words(step) } else { teller.words(*thread, step) };
+                let batch = Batch { thread: ThreadId(*thread), words: &words, code: &Code };
+                engine.consume(batch).unwrap();
+                prop_assert_eq!(engine.validate(), Ok(()));
+            }
+            engine.finish().unwrap();
+            reports.push(engine.report());
+        }
+        for other in &reports[1..] {
+            prop_assert_eq!(&reports[0].kernel, &other.kernel);
+            prop_assert_eq!(&reports[0].memory, &other.memory);
+            prop_assert_eq!(&reports[0].frames, &other.frames);
+            prop_assert_eq!(&reports[0].contiguity_after, &other.contiguity_after);
+        }
+    }
+}
+
+/// A program that walks through memory, 5 instructions an access, in batches.
+fn walk_through(engine: &mut Engine, steps: u64) {
+    let map = syscall(9, [0, 64 << 20, 3, 0x22, 0, 0], BASE);
+    let mut words = map.encode().words().to_vec();
+    for step in 0..steps {
+        words.push(block_word(BlockId(0)));
+        words.push(
+            Access {
+                address: VirtAddr::new(BASE + step * 4160 % (64 << 20)),
+                size_log2: 3,
+                store: step % 2 == 0,
+                instruction: 1,
+            }
+            .encode(),
+        );
+        if step % 1000 == 999 || step + 1 == steps {
+            let batch = Batch {
+                thread: ThreadId(0),
+                words: &words,
+                code: &Code,
+            };
+            engine.consume(batch).unwrap();
+            engine.background();
+            words.clear();
+        }
+    }
+    engine.finish().unwrap();
+}
+
+fn sampled(detail: Detail, sampling: Option<Sampling>, instructions: Option<u64>) -> Report {
+    let mut config = config(512 << 20, detail);
+    (config.sampling, config.instructions) = (sampling, instructions);
+    config.skip = 70_000;
+    let mut engine = engine(config);
+    walk_through(&mut engine, 200_000);
+    engine.report()
+}
+
+#[test]
+fn a_sampled_run_says_what_a_whole_one_says_within_its_interval() {
+    let sampling = Sampling {
+        distance: 10_000,
+        warm: 4000,
+        detail: 1000,
+        offset: 3000,
+        most: 0,
+    };
+    for detail in [Detail::Additive, Detail::Full] {
+        let whole = sampled(detail, None, None);
+        let part = sampled(detail, Some(sampling), None);
+        assert_eq!(part.executed.instructions, whole.executed.instructions);
+        assert_eq!(part.kernel, whole.kernel);
+        let sample = part.sample.clone().unwrap();
+        // 730,000 instructions behind the skipped ones; the first unit ends at 8,000.
+        assert_eq!((sample.units, sample.instructions), (73, 73_000));
+        let cycles = sample.estimates["cycles"];
+        let truth = whole.time.unwrap().cycles.get() as f64;
+        let half = cycles.half_width.unwrap();
+        assert!(
+            (cycles.value - truth).abs() < half.max(0.02 * truth),
+            "{cycles:?} of {truth}"
+        );
+        let time = part.time.clone().unwrap();
+        assert!(
+            (time.cycles.get() as f64 - cycles.value).abs() < 8.0,
+            "{time:?}"
+        );
+        let misses = sample.estimates["l2_tlb_mpki"];
+        let truth = 1000.0 * whole.translation.walks_2m as f64 / 730_000.0;
+        assert!(
+            (misses.value - truth).abs() < 0.1 * truth + 0.01,
+            "{misses:?} of {truth}"
+        );
+        assert_eq!(
+            part,
+            sampled(detail, Some(sampling), None),
+            "the same again"
+        );
+    }
+}
+
+#[test]
+fn a_sampled_region_ends_where_it_is_told_to_and_short_ones_are_one_unit() {
+    let sampling = Sampling {
+        distance: 100_000,
+        warm: 4000,
+        detail: 2000,
+        offset: 0,
+        most: 2,
+    };
+    let report = sampled(Detail::Full, Some(sampling), Some(500_000));
+    assert_eq!(
+        (report.executed.instructions, report.ended),
+        (500_000, Ended::Instructions)
+    );
+    // Units at 0, 100,000, then at 200,000 and 400,000 a distance of 200,000 and 400,000.
+    assert_eq!(report.sample.unwrap().units, 2);
+    let report = sampled(Detail::Full, Some(sampling), Some(3000));
+    let sample = report.sample.unwrap();
+    assert_eq!((sample.units, sample.quantile), (1, None));
+    assert!(sample.estimates["cycles"].value > 1000.0);
+}
+
+#[test]
+fn memory_that_was_touched_while_skipping_is_mapped_when_the_region_begins() {
+    let mut config = config(512 << 20, Detail::Full);
+    config.skip = 600_000;
+    let mut engine = engine(config);
+    walk_through(&mut engine, 200_000);
+    let report = engine.report();
+    assert_eq!(report.executed.instructions, 200_000);
+    assert_eq!(
+        report.kernel.faults_anonymous_2m + report.kernel.faults_anonymous_4k,
+        0
+    );
+    assert!(report.memory.resident_2m.get() + report.memory.resident_4k.get() > 60 << 20);
 }
 
 const OLD_MEMORY: Bytes = Bytes::new(96 << 20);

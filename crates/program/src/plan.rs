@@ -57,7 +57,9 @@ pub enum Invalid {
     #[error("a unit needs at least {least} instructions of detail, not {0}", least = Sampling::LEAST_DETAIL)]
     Detail(u64),
     /// Units would overlap.
-    #[error("units of {unit} instructions (warm and detail) do not fit into a distance of {distance}")]
+    #[error(
+        "units of {unit} instructions (warm and detail) do not fit into a distance of {distance}"
+    )]
     Distance {
         /// Warm and detail.
         unit: u64,
@@ -275,14 +277,32 @@ mod tests {
     fn what_cannot_be_is_refused() {
         assert_eq!(SAMPLING.validate(), Ok(()));
         for wrong in [
-            Sampling { detail: 0, ..SAMPLING },
-            Sampling { warm: 9001, ..SAMPLING },
-            Sampling { offset: 10_000, ..SAMPLING },
-            Sampling { warm: u64::MAX, ..SAMPLING },
+            Sampling {
+                detail: 0,
+                ..SAMPLING
+            },
+            Sampling {
+                warm: 9001,
+                ..SAMPLING
+            },
+            Sampling {
+                offset: 10_000,
+                ..SAMPLING
+            },
+            Sampling {
+                warm: u64::MAX,
+                ..SAMPLING
+            },
         ] {
             assert!(wrong.validate().is_err(), "{wrong:?}");
         }
-        for text in ["", "many", "1:2", "1:2:3:4:5:6", "1:10000:3000:1000:500:4:1"] {
+        for text in [
+            "",
+            "many",
+            "1:2",
+            "1:2:3:4:5:6",
+            "1:10000:3000:1000:500:4:1",
+        ] {
             assert!(text.parse::<Plan>().is_err(), "{text}");
         }
     }

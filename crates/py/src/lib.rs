@@ -17,7 +17,7 @@ use std::time::Duration;
 use contigua_machine::ageing::Snapshot;
 use contigua_machine::config::{self, Age, Detail, RunConfig};
 use contigua_program::launch::{self, Surroundings};
-use contigua_program::plan::Plan;
+use contigua_program::plan::{Plan, Sampling};
 use contigua_program::syscall::Architecture;
 use contigua_translation::SchemeConfig;
 use contigua_units::{Bytes, Nanoseconds};
@@ -65,6 +65,11 @@ struct RunSpec {
     allocator: Option<String>,
     #[pyo3(default)]
     timeline: Option<PathBuf>,
+    /// Distance, warm, detail, offset, most, as [`Sampling`] has them.
+    #[pyo3(default)]
+    sampling: Option<(u64, u64, u64, u64, u64)>,
+    #[pyo3(default)]
+    confidence: Option<f64>,
 }
 
 impl RunSpec {
@@ -111,6 +116,16 @@ impl RunSpec {
             skip: self.skip,
             warmup: self.warmup,
             instructions: self.instructions,
+            sampling: self
+                .sampling
+                .map(|(distance, warm, detail, offset, most)| Sampling {
+                    distance,
+                    warm,
+                    detail,
+                    offset,
+                    most,
+                }),
+            confidence: self.confidence.unwrap_or(config::CONFIDENCE),
         };
         config.check().map_err(engine_error)?;
         Ok(config)

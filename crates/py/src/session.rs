@@ -258,10 +258,16 @@ impl Session {
 
     /// What has to be told of the program: all of it when it is recorded, for others to use.
     fn plan(&self) -> Plan {
-        let skips = self.configs.iter().map(|config| config.skip);
-        let skip = if self.record.is_some() { None } else { skips.min() };
-        Plan {
-            skip: skip.unwrap_or(0),
+        let plans = self.configs.iter().map(|config| Plan {
+            skip: config.skip,
+            sampling: config.sampling,
+        });
+        let mut plans = plans.filter(|_| self.record.is_none());
+        let first = plans.next().unwrap_or_default();
+        if plans.all(|plan| plan == first) {
+            first
+        } else {
+            Plan::default()
         }
     }
 

@@ -99,7 +99,10 @@ pub fn end(index: u32) {
     publish(index);
     // SAFETY: as in `execute`.
     let vcpu = unsafe { state(index) };
-    plugin().producer.ring().return_planned(core::mem::take(&mut vcpu.left));
+    plugin()
+        .producer
+        .ring()
+        .return_planned(core::mem::take(&mut vcpu.left));
 }
 
 /// Forgets, in a forked child, the chunks that belong to the parent, and gives the only thread

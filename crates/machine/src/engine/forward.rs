@@ -20,7 +20,7 @@ const PAGE_SHIFT: u32 = 3;
 /// Pages of the running process that were accessed lately, so that most accesses need no look-up.
 /// A word for each: generation, page number, and a bit for each kind of access.
 pub(super) struct Passed {
-    pages: Box<[u64; PAGES]>,
+    pages: Box<[u64]>,
     /// Pages of an older generation are forgotten.
     generation: u64,
 }
@@ -28,7 +28,7 @@ pub(super) struct Passed {
 impl Passed {
     pub(super) fn new() -> Self {
         Self {
-            pages: Box::new([0; PAGES]),
+            pages: vec![0; PAGES].into_boxed_slice(),
             generation: 1,
         }
     }
@@ -65,17 +65,28 @@ impl Passed {
 impl Engine {
     /// Instructions were executed of which nothing else was told.
     pub(super) fn forward(&mut self, instructions: u64) {
+        let limit = match (&self.config.instructions, self.samples()) {
+            (Some(limit), true) => limit.saturating_sub(self.region_instructions()),
+            _ => u64::MAX,
+        };
+        if limit <= instructions {
+            self.phase = Phase::Done;
+        }
+        let instructions = instructions.min(limit);
         self.position += instructions;
         self.left = self.left.saturating_sub(instructions);
         self.pass_time(instructions);
     }
 
-    /// Lets the time of instructions pass, each a cycle.
+    /// Lets the time of instructions pass, as long as those that were simulated took; a cycle each
+    /// before any was.
     fn pass_time(&mut self, instructions: u64) {
-        let time = Cycles::new(instructions);
+        let sampler = self.sampler.as_ref();
+        let time = sampler.map_or(instructions, |sampler| sampler.cycles_for(instructions));
+        let time = Cycles::new(time);
         match self.windows.get_mut(self.current) {
             Some(window) => window.wait_until(window.now() + time),
-            None => self.core.kernel(time),
+            None => self.passed_time += time,
         }
     }
 

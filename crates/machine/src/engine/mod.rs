@@ -13,6 +13,7 @@ mod devices;
 mod forward;
 mod inside;
 mod migration;
+mod sampling;
 mod schedule;
 pub(crate) mod timeline;
 
@@ -39,6 +40,7 @@ use crate::report::{ClassifiedMisses, Executed};
 use devices::Devices;
 use forward::Passed;
 use migration::Migrations;
+use sampling::Sampler;
 use schedule::Schedule;
 use timeline::Timeline;
 
@@ -130,6 +132,9 @@ pub struct Engine {
     phase: Phase,
     /// Pages that were passed over.
     passed: Passed,
+    /// Time in which the quick core passed over instructions.
+    passed_time: Cycles,
+    sampler: Option<Sampler>,
     /// Instructions left in the phase.
     left: u64,
     /// All instructions since the start of the stream.
@@ -215,13 +220,19 @@ impl Engine {
             left_in: Vec::new(),
             phase: Phase::Skip,
             passed: Passed::new(),
+            passed_time: Cycles::ZERO,
+            sampler: config
+                .sampling
+                .map(|sampling| Sampler::new(config.skip, sampling, config.confidence)),
             left: config.skip,
             position: 0,
             instructions: Vec::new(),
             config,
             program,
         };
-        engine.next_phase_when_over();
+        if engine.sampler.is_none() {
+            engine.next_phase_when_over();
+        }
         Ok(engine)
     }
 
@@ -341,14 +352,14 @@ impl Engine {
     pub(crate) fn now(&self) -> Cycles {
         match self.windows.get(self.current) {
             Some(window) => window.now(),
-            None => self.core.cycles(),
+            None => self.core.cycles() + self.passed_time,
         }
     }
 
     /// Time since the region of interest began, of the core that is farthest.
     fn clock(&self) -> Cycles {
         let farthest = self.windows.iter().map(Window::cycles).max();
-        farthest.unwrap_or_else(|| self.core.cycles())
+        farthest.unwrap_or_else(|| self.core.cycles() + self.passed_time)
     }
 
     /// The kernel works on the current core.
@@ -416,7 +427,7 @@ impl Engine {
                 self.left_in.resize(index + 1, NO_BLOCK);
             }
             self.left_in[index] = self.lanes[core].block;
-            if self.phase != Phase::Skip {
+            if self.phase != Phase::Skip || self.samples() {
                 self.executed.context_switches += 1;
                 if let Some(window) = self.windows.get_mut(core) {
                     window.drain(&self.decoded);
@@ -538,8 +549,12 @@ impl Engine {
         let instructions = u64::from(block.instructions);
         if self.left < instructions {
             // Whole blocks only: the region ends before a block that does not fit in.
-            self.left = 0;
-            self.next_phase_when_over();
+            if self.sampler.is_some() {
+                self.next_segment(instructions);
+            } else {
+                self.left = 0;
+                self.next_phase_when_over();
+            }
             if self.is_done() {
                 return Ok(());
             }
@@ -617,6 +632,7 @@ impl Engine {
         self.classified = ClassifiedMisses::default();
         self.mmus.reset_counters();
         self.core.reset();
+        self.passed_time = Cycles::ZERO;
         for window in &mut self.windows {
             window.reset();
         }
@@ -648,8 +664,8 @@ impl Engine {
         if self.kernel.may_move(now) {
             self.hurry_migrations();
         }
-        if self.phase != Phase::Skip {
-            self.kernel.note_course(self.executed.instructions);
+        if self.phase != Phase::Skip || self.samples() {
+            self.kernel.note_course(self.region_instructions());
         }
         let work: Cycles = self.kernel.background(now, &mut self.mmus);
         self.charge(work);

@@ -43,6 +43,8 @@ pub fn config(design: DesignConfig, machine: MachineConfig) -> RunConfig {
         skip: 0,
         warmup: 0,
         instructions: None,
+        sampling: None,
+        confidence: 0.95,
     }
 }
 
