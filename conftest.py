@@ -34,7 +34,7 @@ class Skips:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Write skips in the process that sees all of them; workers of xdist report to it."""
-    # Shells start background jobs with interrupts ignored, nohup with hang-ups, and what tests start
+    # Shells start background jobs with interrupts ignored, nohup with hang-ups; what tests start
     # would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)

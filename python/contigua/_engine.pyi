@@ -27,6 +27,8 @@ class RunSpec(TypedDict):
     migrations: float
     allocator: str | None
     timeline: str | None
+    sampling: tuple[int, int, int, int, int] | None
+    confidence: float
 
 class AgeSpec(TypedDict):
     design_name: str

@@ -29,7 +29,8 @@ from contigua.presets import Collection, designs, machines, profiles
 from contigua.printing import printable
 from contigua.results import Results
 from contigua.runner import OutputsError, RunOptions, run
-from contigua.table import results_table
+from contigua.sampling import Sampling
+from contigua.table import compared, results_table
 from contigua.terminal import Table
 
 PROGRAM = {"ignore_unknown_options": True, "allow_interspersed_args": False}
@@ -205,7 +206,12 @@ def _run_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--seed", type=COUNT, default=1, show_default=True, help="Seed of everything random."
         ),
-        click.option("--skip", type=COUNT, default=0, help="Instructions to pass over first."),
+        click.option(
+            "--skip",
+            type=COUNT,
+            default=0,
+            help="Instructions to go forward over first: only the operating system goes on.",
+        ),
         click.option(
             "--warmup", type=COUNT, default=0, help="Instructions to simulate without counting."
         ),
@@ -218,6 +224,61 @@ def _run_options(command: Callable[..., None]) -> Callable[..., None]:
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def _sample_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that say how a run is sampled."""
+    options = [
+        click.option(
+            "--sample",
+            is_flag=True,
+            help="Simulate units of the program in detail and go forward between them: for "
+            "programs of gigabytes. Each estimate gets a confidence interval.",
+        ),
+        click.option(
+            "--sample-distance",
+            type=COUNT,
+            metavar="N",
+            help="Instructions from one unit to the next; it doubles as the program goes on.  "
+            f"[default: {Sampling.distance:,}]",
+        ),
+        click.option(
+            "--sample-warm",
+            type=COUNT,
+            metavar="N",
+            help="Instructions that warm caches and TLBs before each unit.  "
+            f"[default: {Sampling.warm:,}]",
+        ),
+        click.option(
+            "--sample-detail",
+            type=COUNT,
+            metavar="N",
+            help=f"Instructions of each unit that count.  [default: {Sampling.detail:,}]",
+        ),
+        click.option(
+            "--confidence",
+            type=click.FloatRange(0, 1, min_open=True, max_open=True),
+            help=f"Probability with which intervals hold.  [default: {Sampling.confidence}]",
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def sampling_of(options: dict[str, Any]) -> Sampling | None:
+    """Take the options of :func:`_sample_options` out; ``None`` when nothing is to be sampled."""
+    asked = options.pop("sample")
+    chosen = {
+        key.removeprefix("sample_"): value
+        for key in ("sample_distance", "sample_warm", "sample_detail", "confidence")
+        if (value := options.pop(key)) is not None
+    }
+    if not asked and chosen:
+        name = next(iter(chosen))
+        option = name if name == "confidence" else f"sample-{name}"
+        raise click.UsageError(f"--{option} is of sampled runs: add --sample")
+    return Sampling(**chosen) if asked else None
 
 
 def design_list(names: str) -> list[str]:
@@ -263,6 +324,7 @@ def _malloc_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @cli.command("run", context_settings=PROGRAM)
 @_run_options
+@_sample_options
 @click.option("--trace", type=click.Path(path_type=Path), help="Replay this trace instead.")
 @click.option(
     "--trace-format",
@@ -290,6 +352,7 @@ def run_command(
     if bool(program) == (trace is not None):
         raise click.UsageError("give either a program after --, or --trace FILE")
     names = design_list(design_names)
+    sample = sampling_of(options)
     for file in (json_file, options["timeline"], options["record"]):
         if file is not None:
             check_writable(file)
@@ -300,7 +363,7 @@ def run_command(
         list(program) or None,
         trace=trace,
         designs=names,
-        options=RunOptions(**options, malloc_clock=malloc_clock or None),
+        options=RunOptions(**options, sample=sample, malloc_clock=malloc_clock or None),
         progress=progress,
     )
     # A program owns standard output; a trace has no output of its own.
@@ -362,6 +425,8 @@ def _show(results: Results, console: Console) -> None:
             # A file or pipe is as wide as it needs to be.
             console.width = 40 + 20 * len(results)
         console.print(results_table(results))
+        for line in compared(results):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _preset_commands(collection: Collection) -> click.Group:

@@ -99,6 +99,16 @@ class Report:
 
         return results_html(Results((self,)))
 
+    def intervals(self) -> dict[str, float]:
+        """Return half the width of the confidence interval of each estimate in :meth:`summary`.
+
+        Empty unless the run was sampled. What is not in it is exact, or nothing is known of its
+        error.
+        """
+        sample = self.values.get("sample") or {"estimates": {}}
+        halves = {key: estimate["half_width"] for key, estimate in sample["estimates"].items()}
+        return {key: real(half) for key, half in halves.items() if half is not None}
+
     def summary(self) -> dict[str, Any]:
         """Return the figures that are compared most, flat.
 
@@ -111,6 +121,8 @@ class Report:
             ``*_mib`` are sizes in units of 2**20 bytes. Times are ``None`` when only translation
             was simulated. ``complete`` is ``False`` after an interrupt; ``ended`` is what ended the
             run: ``"program"``, ``"instructions"``, ``"time"`` or ``"interrupted"``.
+            ``sample_units`` are the units that estimates of a sampled run are made from; see
+            :meth:`intervals`.
         """
         r = self.values
         instructions = r["executed"]["instructions"]
@@ -138,6 +150,7 @@ class Report:
             "complete": r.get("complete"),
             "ended": r.get("ended"),
             "instructions": instructions,
+            "sample_units": r["sample"]["units"] if r.get("sample") else None,
             "cycles": time["cycles"] if time else None,
             "ipc": time["ipc"] if time else None,
             "memory_share": _share(time, "data", "fetch"),

@@ -7,6 +7,7 @@ from html import escape
 from typing import Any
 
 from contigua.results import Results
+from contigua.sampling import matched
 from contigua.terminal import Table
 
 
@@ -33,6 +34,7 @@ def _mebibytes(value: float | None) -> str:
 #: Label, key of ``Report.summary``, format; ``None`` draws a line.
 ROWS: list[tuple[str, str, Callable[[Any], str]] | None] = [
     ("instructions", "instructions", _count),
+    ("units in detail", "sample_units", _count),
     ("cycles", "cycles", _count),
     ("instructions per cycle", "ipc", _decimal),
     ("cycles in page walks", "walk_share", _percent),
@@ -75,6 +77,7 @@ ROWS: list[tuple[str, str, Callable[[Any], str]] | None] = [
 
 #: Rows that are shown where they are not all zero.
 RARE = {
+    "sample_units",
     "resident_1g_mib",
     "perforated_mib",
     "segment_mib",
@@ -106,8 +109,47 @@ def heads_of(summaries: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def lines_of(summaries: list[dict[str, Any]]) -> list[tuple[str, list[str]] | None]:
+def with_interval(key: str, value: Any, text: str, half: float | None) -> str:  # noqa: ANN401
+    """Add half an interval to a cell.
+
+    Examples
+    --------
+    >>> with_interval("cycles", 2000, "2,000", 10.0)
+    '2,000 ± 0.5 %'
+    >>> with_interval("walk_share", 0.25, "25.0 %", 0.002)
+    '25.0 ± 0.2 %'
+    >>> with_interval("ipc", 1.5, "1.50", None)
+    '1.50'
+    """
+    if half is None or value is None:
+        return text
+    if key == "cycles":
+        return f"{text} ± {100 * half / max(value, 1):.1f} %"
+    if text.endswith(" %"):
+        return f"{text[:-2]} ± {100 * half:.1f} %"
+    return f"{text} ± {half:,.2f}"
+
+
+def compared(results: Results) -> list[str]:
+    """Say how the cycles of sampled designs compare with the first one's, unit by unit."""
+    if len(results) < 2:
+        return []
+    first, *others = results
+    base = first.values
+    found = [(report, matched(report.values, base)) for report in others]
+    return [
+        f"{report.design}: {100 * (ratio.value - 1):+.1f} ± {100 * ratio.half_width:.1f} % of the "
+        f"cycles of {first.design}, from {ratio.units:,} units of both"
+        for report, ratio in found
+        if ratio is not None
+    ]
+
+
+def lines_of(
+    summaries: list[dict[str, Any]], intervals: list[dict[str, float]] | None = None
+) -> list[tuple[str, list[str]] | None]:
     """Return label and cells of each row; ``None`` for a line between two sections."""
+    halves = intervals or [{}] * len(summaries)
     lines: list[tuple[str, list[str]] | None] = []
     for row in ROWS:
         if row is None:
@@ -115,18 +157,23 @@ def lines_of(summaries: list[dict[str, Any]]) -> list[tuple[str, list[str]] | No
             continue
         label, key, show = row
         if key not in RARE or any(summary[key] for summary in summaries):
-            lines.append((label, [show(summary[key]) for summary in summaries]))
+            cells = [
+                with_interval(key, summary[key], show(summary[key]), half.get(key))
+                for summary, half in zip(summaries, halves, strict=True)
+            ]
+            lines.append((label, cells))
     return lines
 
 
 def results_table(results: Results) -> Table:
     """Make the table of some results."""
     summaries = [report.summary() for report in results]
+    intervals = [report.intervals() for report in results]
     table = Table(title=title_of(summaries[0]), title_justify="left")
     table.add_column("", no_wrap=True)
     for head in heads_of(summaries):
         table.add_column(head, justify="right")
-    for line in lines_of(summaries):
+    for line in lines_of(summaries, intervals):
         if line is None:
             table.add_section()
         else:
@@ -137,6 +184,7 @@ def results_table(results: Results) -> Table:
 def results_html(results: Results) -> str:
     """Make the same table for a notebook."""
     summaries = [report.summary() for report in results]
+    lines = lines_of(summaries, [report.intervals() for report in results])
     heads = "".join(
         f"<th>{escape(head).replace(chr(10), '<br>')}</th>" for head in heads_of(summaries)
     )
@@ -144,7 +192,7 @@ def results_html(results: Results) -> str:
         f"<tr><th style='text-align: left'>{escape(line[0])}</th>"
         + "".join(f"<td>{escape(cell)}</td>" for cell in line[1])
         + "</tr>"
-        for line in lines_of(summaries)
+        for line in lines
         if line is not None
     )
     caption = escape(title_of(summaries[0]))

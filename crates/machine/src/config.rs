@@ -436,7 +436,7 @@ pub struct RunConfig {
     pub timeline: Option<PathBuf>,
     /// Seed of everything random.
     pub seed: u64,
-    /// Instructions that pass before anything is simulated but the state of the address space.
+    /// Instructions to go forward over first: the operating system's state goes on, and time.
     pub skip: u64,
     /// Instructions after these that are simulated and not counted.
     pub warmup: u64,

@@ -9,6 +9,8 @@ use crate::kernel::Target;
 /// A unit for each core.
 pub(crate) struct Mmus {
     units: Vec<Mmu>,
+    /// No core's: for walks that leave no trace.
+    prober: Mmu,
     /// The core that runs the kernel.
     current: usize,
     /// By space: cores that may have translations of it.
@@ -27,6 +29,7 @@ impl Mmus {
             units: (0..cores)
                 .map(|_| Mmu::new(hardware, scheme))
                 .collect::<Result<_, _>>()?,
+            prober: Mmu::new(hardware, scheme)?,
             current: 0,
             holders: Vec::new(),
             victims: 0,
@@ -37,6 +40,12 @@ impl Mmus {
     #[inline]
     pub(crate) fn current(&mut self) -> &mut Mmu {
         &mut self.units[self.current]
+    }
+
+    /// A unit that holds no translations.
+    pub(crate) fn prober(&mut self) -> &mut Mmu {
+        self.prober.flush();
+        &mut self.prober
     }
 
     /// Another core runs.

@@ -45,8 +45,8 @@ pub struct Sampling {
     pub detail: u64,
     /// Before the first unit; less than `distance`.
     pub offset: u64,
-    /// Units before the distance doubles the first time; it then doubles whenever the region has
-    /// doubled. 0: never.
+    /// The most units: when there are so many, the distance doubles, and every other one does not count
+    /// any more. 0: as many as there are.
     pub most: u64,
 }
 

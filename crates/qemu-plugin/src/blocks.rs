@@ -26,6 +26,7 @@ static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
 
 /// QEMU has translated a block and asks what to observe of it.
 pub extern "C" fn on_translate(_: PluginId, block: *mut Block) {
+    let code;
     // SAFETY: QEMU passes a valid block; its instructions live during the callback.
     unsafe {
         let count = api::qemu_plugin_tb_n_insns(block);
@@ -65,9 +66,10 @@ pub extern "C" fn on_translate(_: PluginId, block: *mut Block) {
             api::NO_REGISTERS,
             (block_word(number) | (lengths.len() as u64) << vcpu::COUNT_SHIFT) as *mut c_void,
         );
-        vcpu::tell_code(api::qemu_plugin_tb_vaddr(block), bytes.len() as u64);
+        code = (api::qemu_plugin_tb_vaddr(block), bytes.len() as u64);
     }
     image::report_once();
+    vcpu::tell_code(code.0, code.1);
 }
 
 /// Whether QEMU gave an instruction up: for x86 it ends a block before an instruction that reaches

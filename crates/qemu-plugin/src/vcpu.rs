@@ -186,10 +186,10 @@ pub fn tell_code(address: u64, bytes: u64) {
 fn take_planned(vcpu: &mut Vcpu, count: u64) {
     let plugin = plugin();
     while vcpu.left < count {
-        let (mode, taken) = plugin.producer.ring().take_planned(&plugin.plan, TAKE);
-        vcpu.left += taken;
-        let forward = mode == Mode::Forward;
-        if vcpu.goes_forward && (!forward || vcpu.forward >= TELL) {
+        let taken = plugin.producer.ring().take_planned(&plugin.plan, TAKE);
+        vcpu.left += taken.instructions;
+        let forward = taken.mode == Mode::Forward;
+        if vcpu.goes_forward && (taken.begins || !forward || vcpu.forward >= TELL) {
             tell_forward(vcpu);
             give_back(vcpu);
         }

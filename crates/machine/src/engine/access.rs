@@ -270,7 +270,11 @@ impl Engine {
     }
 
     /// What the segment registers say, without the TLBs.
-    fn registers_translate(&self, address: VirtAddr, access: Access) -> Option<PhysAddr> {
+    pub(super) fn registers_translate(
+        &self,
+        address: VirtAddr,
+        access: Access,
+    ) -> Option<PhysAddr> {
         if access == Access::Execute {
             return None;
         }

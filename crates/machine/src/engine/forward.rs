@@ -5,7 +5,7 @@
 //! a recorded one tells all, and [`Passed`] finds the first ones again.
 
 use contigua_program::wire::{ADDRESS_MASK, SIZE_SHIFT, STORE};
-use contigua_translation::{Access, Answer, Lookup, Request};
+use contigua_translation::{Access, Answer, Request};
 use contigua_units::{Cycles, LINE_BYTES, PAGE_BYTES, VirtAddr};
 
 use super::{Block, Engine, Phase};
@@ -65,6 +65,9 @@ impl Passed {
 impl Engine {
     /// Instructions were executed of which nothing else was told.
     pub(super) fn forward(&mut self, instructions: u64) {
+        if self.samples() && !matches!(self.phase, Phase::Skip | Phase::Done) {
+            self.end_unit();
+        }
         let limit = match (&self.config.instructions, self.samples()) {
             (Some(limit), true) => limit.saturating_sub(self.region_instructions()),
             _ => u64::MAX,
@@ -76,6 +79,9 @@ impl Engine {
         self.position += instructions;
         self.left = self.left.saturating_sub(instructions);
         self.pass_time(instructions);
+        if self.sampler.is_some() && self.position >= self.config.skip {
+            self.begin_region();
+        }
     }
 
     /// Lets the time of instructions pass, as long as those that were simulated took; a cycle each
@@ -128,6 +134,8 @@ impl Engine {
         Ok(())
     }
 
+    /// The page tables are walked with a unit that remembers nothing: what is told of a program that
+    /// goes forward must not decide what the TLBs hold.
     #[cold]
     fn map(&mut self, address: VirtAddr, access: Access) -> Result<(), Error> {
         for _ in 0..Self::ATTEMPTS {
@@ -137,22 +145,17 @@ impl Engine {
             } else {
                 address
             };
+            if self.registers_translate(address, access).is_some() {
+                return Ok(());
+            }
             let request = Request {
                 address,
                 space: self.kernel.space(),
                 access,
             };
-            let mmu = self.mmus.current();
-            let lookup = match access {
-                Access::Execute => mmu.fetch(address, request.space),
-                Access::Read => mmu.read(address, request.space),
-                Access::Write => mmu.write(address, request.space),
-            };
-            if let Lookup::Hit(_) = lookup {
-                return Ok(());
-            }
             let mut port = WalkPort::additive(None);
-            let answer = mmu.miss(&request, &mut self.kernel.tables(), &mut port);
+            let prober = self.mmus.prober();
+            let answer = prober.miss(&request, &mut self.kernel.tables(), &mut port);
             let Answer::Fault { host, .. } = answer else {
                 return Ok(());
             };

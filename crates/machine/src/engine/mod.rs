@@ -232,6 +232,8 @@ impl Engine {
         };
         if engine.sampler.is_none() {
             engine.next_phase_when_over();
+        } else if engine.config.skip == 0 {
+            engine.begin_region();
         }
         Ok(engine)
     }

@@ -105,6 +105,17 @@ impl Engine {
         self.sampler.as_ref().is_some_and(|s| s.region.is_some())
     }
 
+    /// Begins the region of interest of a sampled run, if it has not begun.
+    pub(super) fn begin_region(&mut self) {
+        if let Some(sampler) = &mut self.sampler
+            && sampler.region.is_none()
+        {
+            sampler.region = Some(self.position);
+            self.meet_clocks();
+            self.reset_counters();
+        }
+    }
+
     /// A block of so many instructions does not fit into the segment any more.
     #[cold]
     pub(super) fn next_segment(&mut self, instructions: u64) {
@@ -112,14 +123,11 @@ impl Engine {
             return;
         }
         self.close_unit();
-        if !self.samples() {
-            self.meet_clocks();
-            self.reset_counters();
-        }
+        self.begin_region();
         let Some(sampler) = &mut self.sampler else {
             return;
         };
-        let region = *sampler.region.get_or_insert(self.position);
+        let region = sampler.region.unwrap_or(self.position);
         let limit = self.config.instructions.unwrap_or(u64::MAX);
         if self.position - region + instructions > limit {
             (self.phase, self.left) = (Phase::Done, 0);
@@ -168,6 +176,13 @@ impl Engine {
             sampler.seen[1] += user(&unit);
             sampler.units.push((begin, unit));
         }
+    }
+
+    /// The program goes forward from here on.
+    pub(super) fn end_unit(&mut self) {
+        self.close_unit();
+        (self.phase, self.left) = (Phase::Skip, 0);
+        self.leave_detail();
     }
 
     /// The cores have nothing under way when they go forward.

@@ -21,6 +21,17 @@ use crate::wire::BlockId;
 /// Bytes before a description's instruction lengths: address, count, byte count.
 const DESCRIPTION_HEAD: usize = 16;
 
+/// Instructions of a plan that a thread has taken.
+#[derive(Clone, Copy, Debug)]
+pub struct Taken {
+    /// How they are executed.
+    pub mode: Mode,
+    /// How many they are.
+    pub instructions: u64,
+    /// A segment begins with them.
+    pub begins: bool,
+}
+
 /// Instructions of a segment that does not end.
 const ENDLESS: u64 = u64::MAX / 2;
 
@@ -272,21 +283,30 @@ impl Ring {
         self.header().next_process.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Takes the next instructions of the plan, for one thread: how they are executed, and how many
-    /// they are, at most `most` as long as threads have to share.
+    /// Takes the next instructions of the plan, for one thread: at most `most` as long as threads
+    /// have to share.
     #[must_use]
-    pub fn take_planned(&self, plan: &Plan, most: u64) -> (Mode, u64) {
+    pub fn take_planned(&self, plan: &Plan, most: u64) -> Taken {
         let planned = &self.header().planned.0;
         let mut count = planned.load(Ordering::Relaxed);
         loop {
             let segment = plan.segment(count);
+            let begins = count > 0 && plan.segment(count - 1) != segment;
+            let instructions = most.min(segment.end - count);
+            let taken = Taken {
+                mode: segment.mode,
+                instructions,
+                begins,
+            };
             if segment.end == u64::MAX {
-                return (segment.mode, ENDLESS);
+                return Taken {
+                    instructions: ENDLESS,
+                    ..taken
+                };
             }
-            let taken = most.min(segment.end - count);
-            let next = count + taken;
+            let next = count + instructions;
             match planned.compare_exchange_weak(count, next, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return (segment.mode, taken),
+                Ok(_) => return taken,
                 Err(now) => count = now,
             }
         }
