@@ -63,10 +63,14 @@ pub fn template(instruction: usize) -> *mut c_void {
 }
 
 extern "C" fn on_access(index: c_uint, info: MemoryInfo, address: u64, template: *mut c_void) {
+    let (size, store) = (size_of_info(info), store_of_info(info));
+    if vcpu::passes_over(index, address, size, store) {
+        return;
+    }
     let word = template as u64
         | address & ADDRESS_MASK
-        | u64::from(size_of_info(info)) << SIZE_SHIFT
-        | store_of_info(info) << STORE_SHIFT;
+        | u64::from(size) << SIZE_SHIFT
+        | store << STORE_SHIFT;
     vcpu::append_access(index, word);
 }
 

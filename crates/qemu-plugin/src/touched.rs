@@ -61,6 +61,19 @@ fn entry(map: usize, address: u64) -> &'static AtomicU8 {
     unsafe { &*(map as *const AtomicU8).add(index) }
 }
 
+/// Where the map is; 0 if it was not reserved.
+pub fn map() -> usize {
+    MAP.get().copied().unwrap_or(0)
+}
+
+/// Whether the page of `address` was touched in this way before. `store` is 0 or 1; `map` is that of
+/// [`map`], and not 0.
+#[inline]
+pub fn is_known(map: usize, address: u64, store: u64) -> bool {
+    let wanted = (READ | WRITTEN) - store as u8;
+    entry(map, address).load(Ordering::Relaxed) & wanted != 0
+}
+
 /// Notes an access to the page of `address`; whether it is the first of its kind.
 #[inline]
 pub fn is_first(address: u64, word: u64) -> bool {

@@ -36,6 +36,8 @@ struct Vcpu {
     goes_forward: bool,
     started: bool,
     thread: u32,
+    /// The map of touched pages; 0 where the plan has no need of it.
+    map: usize,
     held: Option<Held>,
 }
 
@@ -60,6 +62,7 @@ static VCPUS: Vcpus = Vcpus(UnsafeCell::new(
             goes_forward: false,
             started: false,
             thread: 0,
+            map: 0,
             held: None,
         }
     }; MAX_VCPUS],
@@ -89,6 +92,7 @@ pub fn start(index: u32) {
     vcpu.started = true;
     vcpu.goes_forward = false;
     (vcpu.left, vcpu.forward) = (0, 0);
+    vcpu.map = touched::map();
     OWN.set(Some(index));
     // The mode is known before the first block is translated.
     take_planned(vcpu, 1);
@@ -134,6 +138,16 @@ pub fn execute(index: u32, word: u64) {
     } else {
         append(vcpu, word & !(COUNT_MASK << COUNT_SHIFT));
     }
+}
+
+/// Whether an access need not be told: the vCPU goes forward, and the page was touched in this way
+/// before. `store` is 0 or 1.
+#[inline]
+pub fn passes_over(index: u32, address: u64, size_log2: u32, store: u64) -> bool {
+    // SAFETY: as in `execute`.
+    let vcpu = unsafe { state(index) };
+    let reaches = address % PAGE_BYTES + (1 << size_log2) > PAGE_BYTES;
+    vcpu.goes_forward && !reaches && touched::is_known(vcpu.map, address, store)
 }
 
 /// An access: `word` is its word.
