@@ -8,7 +8,7 @@ SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Carg
 	pyproject.toml $(shell find python/contigua -name '*.py' -o -name '*.toml')
 
 .PHONY: help demo compiler test test-rust test-python test-programs check checks test-long verify-checks \
-	long-python properties times mutants check-pprof test-vm vm-programs kernel kernel-programs \
+	long-python hazards properties times mutants check-pprof test-vm vm-programs kernel kernel-programs \
 	test-kernel test-kernel-full soak check-protocol check-malloc \
 	check-malloc-aarch64 check-programs miri experiments bench bench-malloc install-malloc \
 	malloc-library node deb site reference outputs first-time lint fmt lock setup clean
@@ -107,7 +107,12 @@ verify-checks:
 	$(PYTHON) scripts/checks verify
 
 long-python: setup malloc-library workloads/bin/gups test-programs
-	$(BIN)/pytest -n $(JOBS) --dist worksteal -m long python/tests
+	$(BIN)/pytest -n $(JOBS) --dist worksteal -m long python/tests --ignore python/tests/test_harness.py
+
+# Root, namespaces, a quarter of an hour.
+hazards: setup
+	cargo build --quiet --locked -p contigua-node
+	$(BIN)/pytest -n $(JOBS) --dist worksteal -m long python/tests/test_harness.py
 
 properties: $(VENV)/tools
 	CONTIGUA_CASES=10 $(NEXTEST) --locked $(RUST)

@@ -188,6 +188,14 @@ impl Process {
             .map(|leaf| leaf.physical(at).frame())
     }
 
+    /// What a TLB may have of a page: where, its frame, and whether it may be written.
+    fn cached(&self, page: u64) -> Option<(VirtAddr, Frame, bool)> {
+        let at = address(page);
+        let at = self.space.place_of(at).of(at);
+        let leaf = self.space.translation(at)?;
+        Some((at, leaf.physical(at).frame(), leaf.writable))
+    }
+
     fn pages(&self) -> impl Iterator<Item = u64> {
         let pages: Vec<u64> = self.contents.keys().copied().collect();
         pages.into_iter()
@@ -220,8 +228,17 @@ impl World {
             .iter()
             .filter_map(|&(page, frame)| Some((page, *self.frames.get(&frame?)?)))
             .collect();
+        let cached: Vec<_> = process.pages().filter_map(|p| process.cached(p)).collect();
         let mut effects = Effects::default();
         run(&mut process.space, &mut self.memory, &mut effects);
+        for (at, frame, writable) in cached {
+            let now = process.space.translation(at);
+            let holds = now.is_some_and(|leaf| {
+                leaf.physical(at).frame() == frame && (leaf.writable || !writable)
+            });
+            let told = effects.invalidations.iter().any(|range| range.contains(at));
+            assert!(holds || told, "a TLB may still have {at}");
+        }
         self.punches.append(&mut effects.shared_punches);
         for (page, old) in before {
             let new = process.frame(page);

@@ -421,3 +421,43 @@ fn a_huge_page_enters_a_tlb_that_has_no_place_for_it_in_pieces() {
 fn hit(physical: u64) -> Lookup {
     Lookup::Hit(PhysAddr::new(physical))
 }
+
+#[test]
+fn a_walk_is_counted_at_the_level_where_it_began() {
+    let mut mmu = mmu();
+    let mut table = PageTable::new(Frame::new(1));
+    let mut node = 1;
+    let mut port = Recorder::default();
+    // The first walk begins at the root; the others share a page table, a page directory and a
+    // directory of directories with it.
+    let pages = [0x5000, 0x7000, 0x20_5000, 0x4000_5000];
+    let mut found = Vec::new();
+    for (frame, page) in pages.into_iter().enumerate() {
+        let address = VirtAddr::new(page);
+        let leaf = Leaf::new(Frame::new(900 + frame as u32), PageSize::Size4K, true);
+        table
+            .map(address, leaf, |_| {
+                node += 1;
+                Some(Frame::new(node))
+            })
+            .unwrap();
+        let request = Request {
+            address,
+            space: SpaceId(0),
+            access: Access::Read,
+        };
+        let before = port.0.len();
+        miss(&mut mmu, &request, &mut table, &mut port);
+        let counters = mmu.translator_counters();
+        found.push((
+            port.0.len() - before,
+            counters.walk_cache_hits_pde,
+            counters.walk_cache_hits_pdpte,
+            counters.walk_cache_hits_pml4e,
+        ));
+    }
+    assert_eq!(
+        found,
+        [(4, 0, 0, 0), (1, 1, 0, 0), (2, 1, 1, 0), (3, 1, 1, 1)]
+    );
+}
