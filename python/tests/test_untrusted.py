@@ -4,6 +4,8 @@ import contextlib
 import importlib.util
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -300,3 +302,21 @@ def test_printable_keeps_what_can_be_seen():
     assert printable("a\nb", "\n") == "a\nb"
     assert printable("a\nb") == r"a\nb"
     assert printable(str(Path("x"))) == "x"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root")
+def test_more_memory_than_this_computer_can_keep_account_of_is_refused(tmp_path):
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal: 2000 kB\nMemAvailable: 1000 kB\n")
+    command = [sys.executable, "-m", "contigua.cli", "run", "--memory", "64G", "--", "true"]
+    mounted = f'mount --bind {meminfo} /proc/meminfo && exec "$@"'
+    ran = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", mounted, "sh", *command],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert ran.returncode == 1
+    assert "64GiB of memory: simulating it takes 256MiB" in ran.stderr
+    assert "give less with --memory" in ran.stderr

@@ -1,0 +1,104 @@
+"""Compares sampled runs with whole ones and writes the table in docs/validation.md.
+
+Each program runs once in full detail under two designs, then sampled with several seeds, of which
+each begins its units elsewhere. The program itself does the same each time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from whole_runs import PYTHON, SQL
+
+from contigua.sampling import Sampling, matched
+
+ROOT = Path(__file__).parents[1]
+BEGIN, END = "<!-- sampling:begin -->", "<!-- sampling:end -->"
+SEEDS = range(1, 1 + int(os.environ.get("CONTIGUA_BENCH_SEEDS", "5")))
+DESIGNS = "linux-4k,linux-thp"
+
+
+def programs(folder: Path) -> dict[str, list[str]]:
+    """Commands to measure, by name; their inputs go into a folder."""
+    (folder / "q.sql").write_text(SQL.replace("30000", "60000"))
+    (folder / "p.py").write_text(PYTHON.replace("150000", "300000"))
+    own = ROOT / "workloads" / "bin"
+    return {
+        "gups, 256 MB": [str(own / "gups"), "--size", "256MiB", "--updates", "4000000"],
+        "bfs, 2^16 vertices": [str(own / "bfs"), "--scale", "16", "--roots", "4"],
+        "random, 256 MB": [str(own / "random"), "--size", "256MiB", "--reads", "10000000"],
+        "sqlite3": ["sqlite3", ":memory:", f".read {folder / 'q.sql'}"],
+        "python3": ["/usr/bin/python3", str(folder / "p.py")],
+    }
+
+
+def run(program: list[str], *options: str) -> tuple[float, list[dict[str, Any]]]:
+    """Seconds of a run, and its reports."""
+    with tempfile.NamedTemporaryFile() as file:
+        command = [sys.executable, "-m", "contigua.cli", "run", "--json", file.name]
+        command += ["--designs", DESIGNS, "--memory", "4G", *options, "--", *program]
+        start = time.perf_counter()
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        return time.perf_counter() - start, json.loads(Path(file.name).read_text())
+
+
+def main() -> None:
+    """Measure, print, and write the table."""
+    rows, inside, pairs_inside, all_of_them = [], 0, 0, 0
+    with tempfile.TemporaryDirectory() as folder:
+        for name, program in programs(Path(folder)).items():
+            seconds, whole = run(program)
+            true = [report["time"]["cycles"] for report in whole]
+            true_ratio = true[1] / true[0]
+            errors, widths, ratio_errors, times, units = [], [], [], [], 0
+            for seed in SEEDS:
+                taken, reports = run(program, "--sample", "--seed", str(seed))
+                times.append(taken)
+                for report, cycles in zip(reports, true, strict=True):
+                    estimate = report["sample"]["estimates"]["cycles"]
+                    errors.append(estimate["value"] / cycles - 1)
+                    widths.append(estimate["half_width"] / cycles)
+                    inside += abs(errors[-1]) <= widths[-1]
+                ratio = matched(reports[1], reports[0])
+                assert ratio is not None, f"{name}: too few units"
+                ratio_errors.append(ratio.value - true_ratio)
+                pairs_inside += abs(ratio_errors[-1]) <= ratio.half_width
+                units = ratio.units
+                all_of_them += 1
+            instructions = whole[0]["executed"]["instructions"]
+            rows.append(
+                f"| {name} | {instructions / 1e6:,.0f} M | {seconds:.0f} | "
+                f"{sum(times) / len(times):.0f} | {units} | {100 * max(map(abs, errors)):.1f} % | "
+                f"{100 * sum(widths) / len(widths):.1f} % | {100 * (1 - true_ratio):.1f} % | "
+                f"{100 * max(map(abs, ratio_errors)):.2f} points |"
+            )
+            print(rows[-1], flush=True)
+    sampling = Sampling()
+    lines = [
+        BEGIN,
+        f"Two designs ({DESIGNS}), {len(SEEDS)} seeds; units of {sampling.detail:,} instructions "
+        f"after {sampling.warm:,} that warm, {sampling.distance:,} apart. "
+        f"{inside} of {2 * all_of_them} estimates of cycles lie inside their interval of "
+        f"{100 * sampling.confidence:.0f} %, and "
+        f"{pairs_inside} of {all_of_them} comparisons of designs inside theirs.",
+        "",
+        "| program | instructions | whole, s | sampled, s | units | largest error of cycles | "
+        "mean half interval | saved by huge pages | largest error of that |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
+        *rows,
+        END,
+    ]
+    page = ROOT / "docs" / "validation.md"
+    before, _, rest = page.read_text().partition(BEGIN)
+    page.write_text(before + "\n".join(lines) + rest.partition(END)[2])
+
+
+if __name__ == "__main__":
+    main()
