@@ -12,6 +12,22 @@ ROOT = Path(__file__).parents[2]
 GUESTS = ROOT / "workloads" / "bin" / "tests"
 
 
+def has_namespaces() -> bool:
+    """Say whether namespaces and mounts can be made here: some containers refuse them to root."""
+    script = "mount -t tmpfs none /mnt && mount --bind /proc/version /proc/uptime"
+    command = ["unshare", "--mount", "--pid", "--fork", "sh", "-c", script]
+    try:
+        return subprocess.run(command, check=False, capture_output=True).returncode == 0
+    except OSError:
+        return False
+
+
+#: For tests that attack or starve a command in namespaces of their own.
+takes_namespaces = pytest.mark.skipif(
+    not has_namespaces(), reason="takes root, and namespaces with mounts"
+)
+
+
 def interrupt(process: subprocess.Popen[str], seconds: float = 30) -> str:
     """Interrupt a process and return what it says on standard error; it does not outlive this."""
     process.send_signal(signal.SIGINT)

@@ -1,6 +1,5 @@
 """Does every command end in an orderly way, whatever happens to it or is missing?"""
 
-import os
 import signal
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from harness import (
     is_trace,
 )
 
-from conftest import ROOT
+from conftest import ROOT, takes_namespaces
 from contigua import RunOptions
 from contigua import run as simulate
 
@@ -29,7 +28,7 @@ CONTIGUA = [sys.executable, "-m", "contigua.cli"]
 RUN = [*CONTIGUA, "run", "--designs", "linux-4k", "--detail", "translation", "--memory", "256MiB"]
 GUEST = ["sh", "-c", "i=0; while [ $i -lt 500 ]; do i=$((i+1)); done; (echo one & wait); echo two"]
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="takes namespaces and mounts")
+pytestmark = takes_namespaces
 
 LIVE = Subject(
     "run", [*RUN, "--json", "r.json", "--record", "r.trace", "--", *GUEST],

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from conftest import takes_namespaces
+
 CONTIGUA = [sys.executable, "-m", "contigua.cli"]
 RUN = [*CONTIGUA, "run", "--designs", "linux-4k", "--detail", "translation", "--memory", "256MiB"]
 GRACE = 30
@@ -100,7 +102,7 @@ print("dead:", [decoy.pid for decoy in decoys if decoy.poll() is not None], "sta
 """
 
 
-@as_root
+@takes_namespaces
 @pytest.mark.parametrize("proc", [[], ["--mount-proc"]], ids=["proc-of-the-host", "own-proc"])
 def test_processes_of_another_pid_namespace_are_not_taken_for_the_hosts(proc):
     outer = ["unshare", "--pid", "--fork", "--kill-child", *proc]

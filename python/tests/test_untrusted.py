@@ -14,6 +14,7 @@ from rich.console import Console
 from test_fleet_report import GIGABYTE, packed, report
 
 import contigua
+from conftest import takes_namespaces
 from contigua import Design, EngineError, Results, RunOptions
 from contigua.cli import cli
 from contigua.errors import ContiguaError
@@ -304,7 +305,7 @@ def test_printable_keeps_what_can_be_seen():
     assert printable(str(Path("x"))) == "x"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root")
+@takes_namespaces
 def test_more_memory_than_this_computer_can_keep_account_of_is_refused(tmp_path):
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal: 2000 kB\nMemAvailable: 1000 kB\n")
