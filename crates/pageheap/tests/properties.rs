@@ -628,6 +628,27 @@ fn can_spans_grow_over_every_border() {
 }
 
 #[test]
+fn does_only_a_span_that_is_allocated_grow() {
+    let world = World::new();
+    let mut heap = PageHeap::new(TestOs::new(&world), Config::DEFAULT);
+    let span = heap.allocate(10, 1).unwrap().span;
+    let mid = Span {
+        address: span.address + 8 * PAGE_BYTES,
+        pages: 4,
+    };
+    assert!(heap.grow_in_place(mid, 8).is_none(), "half of it is free");
+    assert!(heap.free(span));
+    assert!(heap.grow_in_place(span, 20).is_none(), "it was freed");
+    let nowhere = Span {
+        address: 1 << 60,
+        pages: 1,
+    };
+    assert!(heap.grow_in_place(nowhere, 2).is_none());
+    assert_eq!(heap.statistics().used, 0);
+    assert_eq!(heap.validate(), Ok(()));
+}
+
+#[test]
 fn does_the_sweep_of_figure_11_have_its_shape() {
     // Section 5.5, in words: a rate of 0 has full coverage and most fragmentation; without Δ, higher
     // rates mean less coverage; a higher rate means less fragmentation; a longer Δ skips more.
