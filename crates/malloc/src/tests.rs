@@ -15,6 +15,7 @@ use contigua_pageheap::HUGE_BYTES;
 
 use crate::classes::{CLASSES, MAX_BATCH, class_of};
 use crate::lock::Guarded;
+use crate::span::Span;
 use crate::{central, front, heap, pagemap, pages, setup, system, transfer};
 
 /// Steps of a thread: Miri is some thousand times slower.
@@ -335,4 +336,27 @@ fn is_a_page_known_to_the_thread_that_gets_its_address() {
             }
         });
     }
+}
+
+#[test]
+fn a_span_takes_each_object_back_once() {
+    let class = class_of(64);
+    let size = CLASSES[class].size as usize;
+    let address = 0x4000_0000;
+    let metadata = Span::create(address, u32::from(CLASSES[class].pages), class);
+    let metadata = metadata.expect("there is memory");
+    // SAFETY: nobody else knows the metadata.
+    let span = unsafe { &mut *metadata.as_ptr() };
+    let carved = span.carve(3).objects().count();
+    assert!(carved >= 3);
+    assert!(span.put(address + size), "it was handed out");
+    assert!(!span.put(address + size), "it is there already");
+    assert!(!span.put(address + size + 8), "no object begins there");
+    assert!(!span.put(address + carved * size), "it was not carved");
+    assert!(!span.put(address.wrapping_sub(size)));
+    let mut taken = [0; 2];
+    assert_eq!((span.take(&mut taken), taken[0]), (1, address + size));
+    assert!(span.put(address + size), "it was handed out again");
+    // SAFETY: the metadata is given up.
+    unsafe { Span::recycle(metadata) };
 }
