@@ -52,6 +52,7 @@ const CENTRAL_BYTES: usize = 11_000;
 const TRANSFER_BYTES: usize = 13_000;
 const DRAIN_BYTES: usize = 14_000;
 const COUNT_BYTES: usize = 15_000;
+const DEEP_BYTES: usize = 900;
 const THREAD_BYTES: usize = 30_000;
 
 /// Bytes of the class that are nowhere in the allocator, and its spans.
@@ -178,6 +179,27 @@ fn does_a_drain_lose_nothing_while_others_transfer() {
     });
     transfer::drain();
     assert_eq!(outside(class), before);
+}
+
+#[test]
+fn does_a_drain_empty_a_transfer_cache_of_more_than_a_batch() {
+    let _alone = DRAINS.lock().unwrap_or_else(PoisonError::into_inner);
+    setup::ensure();
+    let class = class_of(DEEP_BYTES);
+    let slots = usize::from(CLASSES[class].transfer_slots);
+    assert!(slots > MAX_BATCH, "{slots} slots");
+    front::drain();
+    let before = outside(class);
+    let mut objects = Vec::with_capacity(slots);
+    while objects.len() < slots {
+        let mut taken = [0; MAX_BATCH];
+        let wanted = (slots - objects.len()).min(MAX_BATCH);
+        let count = central::take(class, &mut taken[..wanted]);
+        objects.extend_from_slice(&taken[..count]);
+    }
+    transfer::give(class, &objects);
+    transfer::drain();
+    assert_eq!(outside(class), before, "an object got lost");
 }
 
 #[test]
