@@ -22,9 +22,22 @@ def has_namespaces() -> bool:
         return False
 
 
+def has_user_namespaces() -> bool:
+    """Say whether user namespaces can be made here: Linux refuses them in a chroot."""
+    try:
+        return subprocess.run(["unshare", "--user", "true"], capture_output=True).returncode == 0
+    except OSError:
+        return False
+
+
 #: For tests that attack or starve a command in namespaces of their own.
 takes_namespaces = pytest.mark.skipif(
     not has_namespaces(), reason="takes root, and namespaces with mounts"
+)
+
+
+takes_user_namespaces = pytest.mark.skipif(
+    not has_user_namespaces(), reason="takes user namespaces, which a chroot has not"
 )
 
 

@@ -20,7 +20,7 @@ from harness import (
     is_trace,
 )
 
-from conftest import ROOT, takes_namespaces
+from conftest import ROOT, takes_namespaces, takes_user_namespaces
 from contigua import RunOptions
 from contigua import run as simulate
 
@@ -29,6 +29,19 @@ RUN = [*CONTIGUA, "run", "--designs", "linux-4k", "--detail", "translation", "--
 GUEST = ["sh", "-c", "i=0; while [ $i -lt 500 ]; do i=$((i+1)); done; (echo one & wait); echo two"]
 
 pytestmark = takes_namespaces
+
+
+def cases(hazards):
+    """Mark the hazards that cannot be made everywhere."""
+    return [
+        pytest.param(
+            hazard,
+            marks=[takes_user_namespaces] if hazard.name.startswith("user ") else [],
+            id=hazard.name,
+        )
+        for hazard in hazards
+    ]
+
 
 LIVE = Subject(
     "run", [*RUN, "--json", "r.json", "--record", "r.trace", "--", *GUEST],
@@ -112,7 +125,7 @@ SAMPLE = {"nofile=12", "fsize=1024", "no /dev/shm", "user and PID namespace", "n
 
 
 @pytest.mark.parametrize(
-    "hazard", [hazard for hazard in harness.SURROUNDINGS if hazard.name in SAMPLE], ids=str
+    "hazard", cases(hazard for hazard in harness.SURROUNDINGS if hazard.name in SAMPLE)
 )
 def test_a_command_in_unusual_surroundings_says_what_is_wrong(hazard, tmp_path):
     faultless(LIVE, hazard, tmp_path)
@@ -203,7 +216,7 @@ def test_the_harness_sees_what_a_bad_command_does(script, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    "hazard", [hazard for hazard in harness.SURROUNDINGS if hazard.prefix], ids=str
+    "hazard", cases(hazard for hazard in harness.SURROUNDINGS if hazard.prefix)
 )
 def test_all_surroundings_can_be_made_here(hazard, tmp_path):
     """A command that writes nothing and needs little is not harmed: what fails is the command."""
