@@ -52,6 +52,9 @@ def _called(command: click.Command) -> int:
             raise
         complain("cannot start a thread; raise the limit of processes (ulimit -u)")
         return FAILED
+    except MemoryError:
+        complain("out of memory; raise the limit of address space (ulimit -v), if there is one")
+        return FAILED
     except OSError as error:
         named = f"{error.filename}: " if error.filename is not None else ""
         complain(f"{named}{error.strerror or error}")

@@ -8,7 +8,9 @@ and ``-`` is standard output.
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -98,6 +100,22 @@ def write_whole(path: Path, contents: str | bytes) -> None:
     """
     with writing(path) as file:
         file.write(contents.encode() if isinstance(contents, str) else contents)
+
+
+def open_log(path: Path) -> BinaryIO:
+    """Open a file of ours to read it and to add to its end: a regular file, and no link to one.
+
+    Raises
+    ------
+    OSError
+        When it cannot be opened, or is something else.
+    """
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+    number = os.open(path, flags, 0o666)
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return os.fdopen(number, "a+b")
 
 
 def write_each(contents: Mapping[Path, str | bytes]) -> None:

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 from contigua import _engine
 from contigua.ageing import FRAME, AgedServer, age_all, flat_sample, total_frames
 from contigua.calibration import Calibration, Draw, calibration, draw
-from contigua.files import FileError, check_writable, is_stream, writing
+from contigua.files import FileError, check_writable, is_stream, open_log, writing
 from contigua.reading import open_file
 
 Row = dict[str, Any]
@@ -172,7 +172,7 @@ class Kept:
                 return
             try:
                 if self.file is None:
-                    self.file = self.path.open("ab")
+                    self.file = open_log(self.path)
                     # A line of its own, whatever an interruption left behind.
                     if self.file.tell() > 0 and not self.path.read_bytes().endswith(b"\n"):
                         self.file.write(b"\n")

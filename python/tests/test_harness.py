@@ -137,47 +137,9 @@ def test_a_command_that_a_signal_ends_leaves_nothing_behind(number, tmp_path):
     faultless(LIVE, Hazard("signal", number=number, moment=0.8), tmp_path)
 
 
-#: Faults that are known and not mended yet, by command: the surroundings, and what goes wrong.
-KNOWN = {
-    "node": {
-        "first process of a PID namespace's children": "panics where no thread can be started",
-        "fsize=0": "ended by SIGXFSZ",
-        "fsize=1024": "ended by SIGXFSZ",
-        "fsize=65536": "ended by SIGXFSZ",
-    },
-    "report": {
-        "first process of a PID namespace's children": "Vega's runtime panics without threads",
-        "nofile=5": "Vega's runtime panics without descriptors",
-        "nofile=8": "the same",
-        "nofile=12": "the same",
-        "nofile=16": "the same",
-    },
-    "sweep": {
-        "as=1073741824": "a traceback of MemoryError",
-        "nofile=12": "a traceback of Dask's worker",
-        "nofile=16": "a traceback of Dask's worker",
-        "PID namespace": "a traceback of Dask's worker, which does not find itself in /proc",
-        "network namespace": "a traceback of Dask's worker: the loopback device is down",
-    },
-}
-
-
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("name", "hazard"),
-    [
-        pytest.param(
-            name,
-            hazard,
-            id=f"{name}-{hazard}",
-            marks=[pytest.mark.xfail(reason=KNOWN[name][hazard.name])]
-            if hazard.name in KNOWN.get(name, {})
-            else [],
-        )
-        for name in SUBJECTS
-        for hazard in harness.SURROUNDINGS
-    ],
-)
+@pytest.mark.parametrize("name", SUBJECTS)
+@pytest.mark.parametrize("hazard", cases(harness.SURROUNDINGS))
 def test_every_command_in_all_unusual_surroundings(name, hazard, recorded, tmp_path):
     faultless(subject(name, recorded), hazard, tmp_path)
 

@@ -18,7 +18,7 @@ from test_fleet_report import packed, report
 import contigua
 from contigua import EngineError, RunOptions, plot
 from contigua.cli import cli as command_line
-from contigua.files import FileError, Outputs, check_writable, write_whole, writing
+from contigua.files import FileError, Outputs, check_writable, open_log, write_whole, writing
 from contigua.runner import OutputsError, timeline_file
 
 pytestmark = pytest.mark.programs
@@ -362,3 +362,21 @@ def test_a_figure_is_saved_whole_and_through_links(trace, tmp_path):
     with pytest.raises(FileError, match="full: No space left"):
         figure.savefig(full, format="png")
     assert stat.S_ISCHR(full.stat().st_mode)
+
+
+@pytest.mark.parametrize("planted", ["link", "fifo"])
+def test_a_log_is_a_file_of_ours_or_an_error(planted, tmp_path):
+    victim, log = tmp_path / "victim", tmp_path / "log"
+    victim.write_text("precious\n")
+    if planted == "link":
+        log.symlink_to(victim)
+    else:
+        os.mkfifo(log)
+    with pytest.raises(OSError, match=r"regular file|symbolic links"):
+        open_log(log)
+    assert victim.read_text() == "precious\n"
+    log.unlink()
+    for line in (b"one\n", b"two\n"):
+        with open_log(log) as file:
+            file.write(line)
+    assert log.read_bytes() == b"one\ntwo\n"

@@ -167,7 +167,7 @@ impl Default for Pace {
 /// them, to `sink`.
 ///
 /// # Errors
-/// What `sink` returns. What cannot be read is [`Class::Unread`] and in the outcome.
+/// What `sink` returns, and when no thread can be started. What cannot be read is [`Class::Unread`] and in the outcome.
 pub fn scan(
     source: &impl PageSource,
     areas: &[Area],
@@ -187,10 +187,10 @@ pub fn scan(
         // Dropped however this ends: without work, the workers end, and with them the scope.
         let to_workers = to_workers;
         let (from_workers, results) = mpsc::channel();
-        for _ in 0..threads {
+        for number in 0..threads {
             let from_workers = from_workers.clone();
             let work = &work;
-            scope.spawn(move || {
+            let started = thread::Builder::new().spawn_scoped(scope, move || {
                 let from_workers = Speaker(from_workers);
                 let mut reader = Reader::new(source);
                 loop {
@@ -205,6 +205,15 @@ pub fn scan(
                     }
                 }
             });
+            match started {
+                Ok(_) => {}
+                Err(error) if number == 0 => {
+                    let what = format!("no thread can be started: {error}");
+                    return Err(io::Error::new(error.kind(), what));
+                }
+                // Those that are there do all of it.
+                Err(_) => break,
+            }
         }
         drop(from_workers);
 

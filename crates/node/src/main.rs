@@ -24,7 +24,10 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    match Arguments::parse().command.run() {
+    let ended = output::survive_size_limits()
+        .map_err(anyhow::Error::from)
+        .and_then(|()| Arguments::parse().command.run());
+    match ended {
         Ok(code) => code,
         // Whoever read our output has seen enough, as `| head` does.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,

@@ -4,8 +4,18 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::Context;
+
+/// Makes a file that would exceed the limit of file sizes an error of the write (`EFBIG`), which
+/// names the file. Linux's default is to end the process (`SIGXFSZ`).
+///
+/// # Errors
+/// When signals cannot be handled.
+pub fn survive_size_limits() -> io::Result<()> {
+    signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default()).map(drop)
+}
 
 /// A result that is being written, and what it is called.
 pub struct Output {

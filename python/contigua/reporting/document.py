@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from functools import cache
 from html import escape
 from importlib import resources
 
 import contigua
 from contigua.page import Page
-from contigua.reporting import tables
+from contigua.reporting import tables, vega
 from contigua.reporting.cases import Runs
 from contigua.reporting.plots import COLOURS, Plot, first_case, plots
 from contigua.reporting.sentences import headlines
 from contigua.reporting.tables import Cell, Table
-
-#: Version of Vega-Lite that specifications are written for.
-VEGA_LITE = "6.1"
 
 
 def page_of(runs: Runs, *, title: str | None = None, inputs: Sequence[tuple[str, str]] = ()) -> str:
@@ -55,13 +51,9 @@ def page_of(runs: Runs, *, title: str | None = None, inputs: Sequence[tuple[str,
     page.fold(f"What is the same in all runs ({len(same.rows)} values)", _keys(same))
     page.heading("Provenance")
     page.raw(_keys(_provenance(runs, inputs)))
-    import vl_convert  # a fifth of a second, which other commands need not wait
-
-    compiled = {
-        plot.name: vl_convert.vegalite_to_vega(plot.spec, vl_version=VEGA_LITE) for plot in drawn
-    }
+    compiled = {plot.name: vega.compiled(plot.spec) for plot in drawn}
     page.data("plots", json.dumps(compiled, separators=(",", ":")))
-    page.script(runtime())
+    page.script(vega.runtime())
     page.script(_data("page.js"))
     return page.html()
 
@@ -72,15 +64,6 @@ def default_title(runs: Runs) -> str:
     said = programs[0] if len(programs) == 1 else f"{len(programs)} programs"
     count = len(runs.designs)
     return f"{said} on {runs.designs[0] if count == 1 else f'{count} designs'}"
-
-
-@cache
-def runtime() -> str:
-    """Return Vega, as one script without imports. Takes some seconds once."""
-    import vl_convert
-
-    # Vega alone would do, and is smaller, but vl-convert 1.9 binds `vega` to null.
-    return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE)
 
 
 def style() -> str:

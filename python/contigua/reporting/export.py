@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from contigua.files import FileError, write_each
-from contigua.reporting import tables
+from contigua.reporting import tables, vega
 from contigua.reporting.cases import Runs
-from contigua.reporting.document import VEGA_LITE
 from contigua.reporting.plots import COLOURS, Plot, Spec, coloured, plots
 
 #: Width of a plot in a file, in pixels; a PNG has twice as many.
@@ -53,19 +52,11 @@ def export(runs: Runs, folder: Path, formats: Sequence[str]) -> list[Path]:
 
 
 def _files(runs: Runs, formats: Sequence[str]) -> Iterator[tuple[str, str | bytes]]:
-    import vl_convert  # a fifth of a second, which other commands need not wait
-
     for plot in plots(runs):
         if "svg" in formats:
-            yield (
-                f"{plot.name}.svg",
-                vl_convert.vegalite_to_svg(_fixed(plot.spec), vl_version=VEGA_LITE),
-            )
+            yield f"{plot.name}.svg", vega.svg(_fixed(plot.spec))
         if "png" in formats:
-            yield (
-                f"{plot.name}.png",
-                vl_convert.vegalite_to_png(_fixed(plot.spec), vl_version=VEGA_LITE, scale=SCALE),
-            )
+            yield f"{plot.name}.png", vega.png(_fixed(plot.spec), SCALE)
         if "csv" in formats:
             yield f"{plot.name}.csv", _plot_csv(runs, plot)
     if "csv" in formats:

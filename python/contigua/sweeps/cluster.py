@@ -18,6 +18,7 @@ import logging
 import os
 import queue
 import signal
+import socket
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -42,6 +43,8 @@ PIECE = 16 << 20
 MOST_RETURNS = 20
 #: Seconds that a scheduler may take to answer, and after that its first worker to be there.
 PATIENCE, PATIENCE_WORKER = 5, 20
+#: Files that the client and its workers have open, at most.
+DESCRIPTORS = 48
 #: Seconds without any worker after which a sweep gives up: of those that are started here, which
 #: come back at once, and of a cluster's, which may have to be allocated.
 PATIENCE_HERE, PATIENCE_THERE = 60.0, 1800.0
@@ -114,6 +117,7 @@ def _restarting(workers: int | None) -> Iterator[Client]:
     from distributed.security import Security
 
     try:
+        _check_host()
         cluster = LocalCluster(
             n_workers=workers or len(os.sched_getaffinity(0)),
             threads_per_worker=1,
@@ -127,8 +131,9 @@ def _restarting(workers: int | None) -> Iterator[Client]:
         )
     except (OSError, RuntimeError, TimeoutError) as error:
         raise SweepError(
-            f"workers could not be started ({error}); in a script, a sweep is run below "
-            '`if __name__ == "__main__":`, because workers import the script'
+            f"workers could not be started ({error}); --workers 0 does without them. "
+            'In a script, a sweep is run below `if __name__ == "__main__":`, because workers '
+            "import the script"
         ) from error
     with cluster, Client(cluster) as client:
         try:
@@ -141,6 +146,29 @@ def _restarting(workers: int | None) -> Iterator[Client]:
                     if nanny.pid:
                         os.kill(nanny.pid, signal.SIGKILL)
             raise
+
+
+def _check_host() -> None:
+    """Find out what workers would fail for, in processes and threads of their own.
+
+    Raises
+    ------
+    OSError
+        When there is something.
+    """
+    if (there := Path("/proc/self").readlink().name) != str(os.getpid()):
+        raise OSError(f"/proc is another PID namespace's: it calls this process {there}")
+    with contextlib.ExitStack() as opened:
+        try:
+            for _ in range(DESCRIPTORS):
+                opened.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+        except OSError as error:
+            raise OSError(f"they take {DESCRIPTORS} files: {error.strerror} (ulimit -n)") from error
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        try:
+            socket.create_connection(server.getsockname(), timeout=PATIENCE).close()
+        except OSError as error:
+            raise OSError(f"127.0.0.1 cannot be reached: {error.strerror}") from error
 
 
 def warning(scheduler: str | None) -> str | None:

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from contigua import __version__, columns
 from contigua.errors import ContiguaError
-from contigua.files import FileError, write_whole, writing
+from contigua.files import FileError, open_log, write_whole, writing
 from contigua.reading import MOST_RESULTS, ReadError, read_bytes, read_text
 from contigua.results import Report, Results, summary_type
 
@@ -160,7 +160,7 @@ class Store:
             When another process does.
         """
         try:
-            file = (self.folder / "lock").open("a+")
+            file = open_log(self.folder / "lock")
         except OSError as error:
             raise FileError(f"{self.folder}: {error.strerror}; give another -o") from error
         with file:
@@ -168,12 +168,12 @@ class Store:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 file.seek(0)
-                who = file.read().strip() or "another process"
+                who = file.read(200).decode(errors="replace").strip() or "another process"
                 raise SweepError(
                     f"{self.folder}: {who} is running a sweep here; wait for it, or give another -o"
                 ) from error
             file.truncate(0)
-            file.write(f"process {os.getpid()} on {socket.gethostname()}")
+            file.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
             file.flush()
             yield
 
@@ -200,8 +200,8 @@ class Store:
         """Add a line to the list of executions; whole lines, whoever writes."""
         line = {"event": event, "point": point, "host": socket.gethostname(), "pid": os.getpid()}
         line |= {"time": time.time(), **more}
-        with (self.folder / "executions.jsonl").open("a") as file:
-            file.write(json.dumps(line) + "\n")
+        with open_log(self.folder / "executions.jsonl") as file:
+            file.write(json.dumps(line).encode() + b"\n")
 
     # The plan and the table.
 

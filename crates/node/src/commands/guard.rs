@@ -2,15 +2,16 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use contigua_units::{Bytes, Nanoseconds};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::guard::config::OnlineNew;
 use crate::guard::linux::{Linux, write_word};
@@ -192,12 +193,8 @@ fn guard(place: &Where, arguments: &RunArguments) -> anyhow::Result<()> {
     // Nobody waits for the guard. It does hardly any input or output, and the kernel derives that
     // priority from this one.
     let _ = rustix::process::setpriority_process(None, 19);
-    let (stop, stopped) = mpsc::channel();
-    ctrlc::set_handler(move || {
-        let _ = stop.send(());
-    })
-    .context("signals cannot be handled")?;
-    let interval = Duration::from_nanos(config.interval.get());
+    let mut stopped = stop_signals(Duration::from_nanos(config.interval.get()))
+        .context("signals cannot be handled")?;
     let mut guard = Guard::new(machine, config, arguments.dry_run)?;
     let mut told = Told::default();
     loop {
@@ -207,11 +204,21 @@ fn guard(place: &Where, arguments: &RunArguments) -> anyhow::Result<()> {
         if arguments.once {
             return Ok(());
         }
-        match stopped.recv_timeout(interval) {
-            Err(RecvTimeoutError::Timeout) => {}
+        match stopped.read(&mut [0]) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             _ => return Ok(say(&"stopped; guard release brings blocks back")?),
         }
     }
+}
+
+/// Gives what can be read once somebody asks us to stop, and says so after `interval` if nobody has.
+fn stop_signals(interval: Duration) -> io::Result<UnixStream> {
+    let (stop, stopped) = UnixStream::pair()?;
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::low_level::pipe::register(signal, stop.try_clone()?)?;
+    }
+    stopped.set_read_timeout(Some(interval))?;
+    Ok(stopped)
 }
 
 fn look(machine: &mut Linux) -> anyhow::Result<Survey> {

@@ -2,12 +2,15 @@
 //! command's page of the documentation.
 
 use std::fmt::Write;
-use std::fs;
-use std::path::PathBuf;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::{Args, Command, CommandFactory, ValueEnum};
 use clap_complete::Shell;
+
+use crate::output::Output;
 
 /// Columns of the help that the page shows.
 const WIDTH: usize = 90;
@@ -26,19 +29,30 @@ pub struct Arguments {
 /// When the directory cannot be written to.
 pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let directory = &arguments.directory;
-    let wrong = || directory.display().to_string();
-    fs::create_dir_all(directory).with_context(wrong)?;
+    fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
+    let made = tempfile::tempdir().context("a temporary directory")?;
+    make(made.path()).context("a temporary directory")?;
+    for file in fs::read_dir(made.path())? {
+        let file = file?;
+        let output = Output::create(&directory.join(file.file_name()))?;
+        let copied = io::copy(&mut File::open(file.path())?, &mut output.file()?);
+        copied.with_context(|| output.name())?;
+        output.keep()?;
+    }
+    Ok(())
+}
+
+/// Makes them in a directory that is nobody else's: the generators write through whatever has the
+/// name of a file.
+fn make(directory: &Path) -> io::Result<()> {
     let command = crate::Arguments::command();
-    clap_mangen::generate_to(command.clone(), directory).with_context(wrong)?;
+    clap_mangen::generate_to(command.clone(), directory)?;
     for &shell in Shell::value_variants() {
         if matches!(shell, Shell::Bash | Shell::Zsh | Shell::Fish) {
-            clap_complete::generate_to(shell, &mut command.clone(), "contigua-node", directory)
-                .with_context(wrong)?;
+            clap_complete::generate_to(shell, &mut command.clone(), "contigua-node", directory)?;
         }
     }
-    let page = directory.join("contigua-node.md");
-    fs::write(&page, markdown(command)).with_context(|| page.display().to_string())?;
-    Ok(())
+    fs::write(directory.join("contigua-node.md"), markdown(command))
 }
 
 /// The help of the command and of each of its subcommands, under headings. It is committed as

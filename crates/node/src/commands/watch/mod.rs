@@ -99,7 +99,9 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
             };
             let every = Duration::from_secs(60 * arguments.scan_interval);
             let (system, last) = (system.clone(), Arc::clone(&last));
-            thread::spawn(move || scan_again_and_again(&system, pace, every, &last));
+            thread::Builder::new()
+                .spawn(move || scan_again_and_again(&system, pace, every, &last))
+                .context("no thread can be started to scan frames")?;
         }
     }
     match &arguments.textfile {
