@@ -24,15 +24,29 @@ SEEDS = range(1, 1 + int(os.environ.get("CONTIGUA_BENCH_SEEDS", "5")))
 DESIGNS = "linux-4k,linux-thp"
 
 
+#: Further options of a sampled run, by the program's name.
+OPTIONS = {"bfs, 2^16 vertices, 16 M apart": ["--sample-distance", "16M"]}
+
+
 def programs(folder: Path) -> dict[str, list[str]]:
     """Commands to measure, by name; their inputs go into a folder."""
     (folder / "q.sql").write_text(SQL.replace("30000", "60000"))
     (folder / "p.py").write_text(PYTHON.replace("150000", "300000"))
+    lines = (f"{number * 2_654_435_761 % 2**32}" for number in range(400_000))
+    (folder / "lines").write_text("\n".join(lines))
     own = ROOT / "workloads" / "bin"
     return {
         "gups, 256 MB": [str(own / "gups"), "--size", "256MiB", "--updates", "4000000"],
-        "bfs, 2^16 vertices": [str(own / "bfs"), "--scale", "16", "--roots", "4"],
+        **dict.fromkeys(
+            ["bfs, 2^16 vertices", *OPTIONS],
+            [str(own / "bfs"), "--scale", "16", "--roots", "4"],
+        ),
         "random, 256 MB": [str(own / "random"), "--size", "256MiB", "--reads", "10000000"],
+        "cg, 40 MB": [str(own / "cg"), "--rows", "30000", "--outer", "3", "--inner", "15"],
+        "kv, 100,000 keys": [str(own / "kv"), "--keys", "100000", "--operations", "300000"],
+        "stream, 96 MB": [str(own / "stream"), "--iterations", "3"],
+        "waves, 20,000 entries": [str(own / "waves")],
+        "sort, 400,000 lines": ["sort", "-n", str(folder / "lines")],
         "sqlite3": ["sqlite3", ":memory:", f".read {folder / 'q.sql'}"],
         "python3": ["/usr/bin/python3", str(folder / "p.py")],
     }
@@ -58,7 +72,7 @@ def main() -> None:
             true_ratio = true[1] / true[0]
             errors, widths, ratio_errors, units = [], [], [], 0
             for seed in SEEDS:
-                reports = run(program, "--sample", "--seed", str(seed))
+                reports = run(program, "--sample", "--seed", str(seed), *OPTIONS.get(name, []))
                 for report, cycles in zip(reports, true, strict=True):
                     estimate = report["sample"]["estimates"]["cycles"]
                     errors.append(estimate["value"] / cycles - 1)
@@ -82,7 +96,7 @@ def main() -> None:
     lines = [
         BEGIN,
         f"Two designs ({DESIGNS}), {len(SEEDS)} seeds; units of {sampling.detail:,} instructions "
-        f"after {sampling.warm:,} that warm, {sampling.distance:,} apart. "
+        f"after up to {sampling.warm:,} that warm, {sampling.distance:,} apart. "
         f"{inside} of {2 * all_of_them} estimates of cycles lie inside their interval of "
         f"{100 * sampling.confidence:.0f} %, and "
         f"{pairs_inside} of {all_of_them} comparisons of designs inside theirs.",

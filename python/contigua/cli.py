@@ -246,7 +246,7 @@ def _sample_options(command: Callable[..., None]) -> Callable[..., None]:
             "--sample-warm",
             type=COUNT,
             metavar="N",
-            help="Instructions that warm caches and TLBs before each unit.  "
+            help="Instructions that warm caches and TLBs before each unit; as many as fit.  "
             f"[default: {Sampling.warm:,}]",
         ),
         click.option(

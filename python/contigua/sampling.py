@@ -23,9 +23,10 @@ class Sampling:
     distance
         From the beginning of a unit to that of the next one, at first.
     warm
-        Of each unit, those that warm caches and TLBs.
+        Of each unit, those that warm caches and TLBs; as many as fit, which is all of them before
+        the distance has doubled a few times.
     detail
-        Of each unit, those that count.
+        Of each unit, the last ones, which count.
     most
         The most units: when there are so many, the distance doubles and every other one is dropped,
         so that the time that units take does not grow with the program. 0: as many as there are.
@@ -33,10 +34,10 @@ class Sampling:
         The probability with which intervals hold the value.
     """
 
-    distance: int = 4_000_000
-    warm: int = 1_000_000
-    detail: int = 50_000
-    most: int = 500
+    distance: int = 500_000
+    warm: int = 4_000_000
+    detail: int = 10_000
+    most: int = 2000
     confidence: float = 0.95
 
     def spec(self, seed: int) -> tuple[int, int, int, int, int]:

@@ -1,8 +1,6 @@
-//! Caches, from the set-associative array that everything is made of to the path from a core to
-//! memory, and the protocol by which a last-level cache moves pages ([`migration`]).
-//!
-//! [`Hierarchy`] is the path of one core with latencies that add up; [`coherent::MemorySystem`]
-//! is that of several cores, with coherence, DRAM, devices and migration in the last level.
+//! Caches, from the set-associative array that everything is made of to the memory of a server
+//! with several cores ([`coherent::MemorySystem`]), and the protocol by which a last-level cache
+//! moves pages ([`migration`]).
 //!
 //! TLBs and page-walk caches are caches of translations, so the `translation` crate builds them
 //! from the same [`Sets`].
@@ -10,15 +8,11 @@
 #![forbid(unsafe_code)]
 
 pub mod coherent;
-mod hierarchy;
-mod level;
+mod config;
 pub mod migration;
 mod sets;
 
-pub use hierarchy::{
-    AccessKind, Hierarchy, HierarchyConfig, HierarchyCounters, LevelConfig, ServedBy,
-};
-pub use level::{Cache, LevelCounters};
+pub use config::{AccessKind, HierarchyConfig, LevelConfig, LevelCounters, ServedBy};
 pub use sets::{EMPTY, Geometry, Sets};
 
 /// Why a cache cannot be built as described.

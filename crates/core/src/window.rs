@@ -302,6 +302,23 @@ impl Window {
         };
     }
 
+    /// The program executes a block, and only the branch predictor learns from it. The window is
+    /// drained before the first of such blocks; [`wait_until`](Self::wait_until) lets time pass.
+    ///
+    /// # Panics
+    /// When the block was not learned.
+    pub fn pass(&mut self, blocks: &Blocks, block: usize) {
+        let next = blocks.get(block);
+        self.train(next.start);
+        self.current = Current {
+            first: next.first,
+            count: next.count,
+            next: next.count,
+            end: next.end,
+            exit: next.exit,
+        };
+    }
+
     /// An instruction fetch for the block that was just entered took this long beyond a
     /// first-level hit: its translation, by a page walk if `walked`, and then its data. Fetches of
     /// a block follow each other.
@@ -805,23 +822,34 @@ impl Window {
 
     /// Predicts the branch at the end of the current block, which went to `target`.
     fn predict(&mut self, target: u64) {
-        let after = self.current.end;
-        let right = match self.current.exit {
-            Exit::Known => return,
-            Exit::Call => return self.predictor.call(after),
-            Exit::Conditional => self.predictor.direction(after, target != after),
-            Exit::Indirect => self.predictor.target(after, target),
-            Exit::IndirectCall => {
-                self.predictor.call(after);
-                self.predictor.target(after, target)
-            }
-            Exit::Return => self.predictor.ret(target),
+        let Some(right) = self.train(target) else {
+            return;
         };
         self.counters.branches += 1;
         if !right {
             self.counters.mispredictions += 1;
             self.redirected = self.last_done + self.mispredict_penalty;
             self.front_ready = self.front_ready.max(self.redirected);
+        }
+    }
+
+    /// The current block goes on to `target`: the predictor learns, and says whether it was right
+    /// where it had to predict.
+    fn train(&mut self, target: u64) -> Option<bool> {
+        let after = self.current.end;
+        match self.current.exit {
+            Exit::Known => None,
+            Exit::Call => {
+                self.predictor.call(after);
+                None
+            }
+            Exit::Conditional => Some(self.predictor.direction(after, target != after)),
+            Exit::Indirect => Some(self.predictor.target(after, target)),
+            Exit::IndirectCall => {
+                self.predictor.call(after);
+                Some(self.predictor.target(after, target))
+            }
+            Exit::Return => Some(self.predictor.ret(target)),
         }
     }
 

@@ -22,8 +22,8 @@ mod run;
 pub use engine::Engine;
 pub use error::Error;
 pub use report::{
-    AdviceReport, CacheReport, CoreReport, DeviceReport, Ended, Estimate, Executed, KernelReport,
-    MemoryCourse, MemoryReport, MigrationReport, ProgramReport, Report, SampleReport,
-    SyscallReport, TimeReport, Unavailable,
+    AdviceReport, CoreReport, DeviceReport, Ended, Estimate, Executed, KernelReport, MemoryCourse,
+    MemoryReport, MigrationReport, ProgramReport, Report, SampleReport, SyscallReport, TimeReport,
+    Unavailable,
 };
 pub use run::{Progress, Run, simulate};

@@ -46,7 +46,7 @@ pub struct Report {
     /// Storage that the design takes in the processor.
     pub hardware: HardwareReport,
     /// Caches, by level; absent when only translation was simulated.
-    pub cache: Option<CacheReport>,
+    pub cache: Option<contigua_cache::coherent::MemoryCounters>,
     /// Each core; empty unless cores were simulated in full.
     pub cores: Vec<CoreReport>,
     /// Pages that moved while they were in use; absent unless that was asked for.
@@ -103,16 +103,6 @@ pub struct HardwareReport {
     pub migration_bits_per_slice: u64,
     /// Slices of the last-level cache.
     pub slices: u32,
-}
-
-/// Caches and memory, as far as they were simulated.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(untagged)]
-pub enum CacheReport {
-    /// The path of one core, with latencies that add up.
-    Additive(contigua_cache::HierarchyCounters),
-    /// Coherent caches and memory.
-    Full(contigua_cache::coherent::MemoryCounters),
 }
 
 /// One core.
@@ -273,6 +263,8 @@ pub struct SampleReport {
     pub instructions: u64,
     /// Instructions that were simulated, those that warm caches among them.
     pub simulated_instructions: u64,
+    /// Of those, instructions that were simulated with their time.
+    pub detailed_instructions: u64,
     /// Figures of the region.
     pub estimates: BTreeMap<&'static str, Estimate>,
     /// Figures of each unit: counts, and cycles by what they were spent on.
@@ -455,6 +447,11 @@ impl Report {
                 for part in ["blocks", "loads", "stores"] {
                     scale(&mut executed[part], factor);
                 }
+                let detailed = sample.detailed_instructions.max(1) as f64;
+                let factor = self.executed.instructions as f64 / detailed;
+                for core in value["cores"].as_array_mut().into_iter().flatten() {
+                    scale(&mut core["window"], factor);
+                }
                 serde_json::to_string_pretty(&value)
             }),
         };
@@ -465,13 +462,12 @@ impl Report {
 }
 
 /// Parts of a sampled report that count what was simulated.
-const ESTIMATED: [&str; 7] = [
+const ESTIMATED: [&str; 6] = [
     "tlb",
     "translation",
     "translation_scheme",
     "classified",
     "cache",
-    "cores",
     "devices",
 ];
 

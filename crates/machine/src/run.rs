@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::AddAssign;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use contigua_cache::coherent::MemorySystem;
 use contigua_core::{CoreModel, CycleBreakdown, Window};
 use contigua_program::sources::Source;
 use contigua_translation::{Mmu, SchemeConfig};
@@ -11,7 +12,7 @@ use contigua_units::Cycles;
 
 use crate::config::{Detail, MigrationConfig};
 use crate::report::{
-    CacheReport, CoreReport, Ended, Executed, HardwareReport, ProgramReport, Report, TimeReport,
+    CoreReport, Ended, Executed, HardwareReport, ProgramReport, Report, TimeReport,
 };
 use crate::{Engine, Error};
 
@@ -110,6 +111,12 @@ impl Engine {
             }
             None => (None, self.time()),
         };
+        let mut cores = self.core_reports();
+        if let (Some(_), Some(time), [core]) = (&sample, &time, &mut cores[..]) {
+            core.cycles = time.cycles;
+            core.breakdown = time.breakdown;
+            core.instructions = self.region_instructions();
+        }
         Report {
             version: env!("CARGO_PKG_VERSION"),
             complete: true,
@@ -138,12 +145,8 @@ impl Engine {
             translation_scheme: self.scheme_counters(),
             classified: self.config.classify_misses.then_some(self.classified),
             hardware: self.hardware(),
-            cache: match (&self.memory, &self.hierarchy) {
-                (Some(memory), _) => Some(CacheReport::Full(memory.counters())),
-                (None, Some(caches)) => Some(CacheReport::Additive(caches.counters())),
-                (None, None) => None,
-            },
-            cores: self.core_reports(),
+            cache: self.memory.as_ref().map(MemorySystem::counters),
+            cores,
             migration: self.migrations.report(),
             devices: self.memory.is_some().then(|| self.devices.report()),
             kernel: self.kernel.counters,
@@ -245,12 +248,7 @@ impl Engine {
     /// A sentence that says where.
     pub fn validate(&self) -> Result<(), String> {
         self.kernel.validate()?;
-        if let Some(memory) = &self.memory {
-            memory.validate()?;
-        }
-        self.hierarchy
-            .as_ref()
-            .map_or(Ok(()), contigua_cache::Hierarchy::validate)
+        self.memory.as_ref().map_or(Ok(()), MemorySystem::validate)
     }
 }
 

@@ -348,6 +348,61 @@ proptest! {
     }
 }
 
+/// What the hardware counted, without times.
+fn counted(report: &Report) -> [serde_json::Value; 4] {
+    let whole = serde_json::to_value(report).unwrap();
+    ["tlb", "translation", "translation_scheme", "cache"].map(|part| {
+        let mut part = whole[part].clone();
+        forget_times(&mut part);
+        part
+    })
+}
+
+fn forget_times(value: &mut serde_json::Value) {
+    if let Some(parts) = value.as_object_mut() {
+        parts.retain(|name, _| !name.ends_with("_cycles"));
+        parts.values_mut().for_each(forget_times);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(contigua_testing::cases(40)))]
+
+    /// One state, several clocks: what TLBs, walk caches and caches hold does not depend on how time
+    /// is simulated, nor on whether it is.
+    #[test]
+    fn the_hardware_counts_the_same_in_every_detail(
+        (name, design) in prop::sample::select(designs()),
+        steps in prop::collection::vec((0..3u32, step()), 1..250)
+    ) {
+        let warm = Sampling { distance: 1 << 40, warm: 1 << 39, detail: 1000, offset: 0, most: 0 };
+        let runs = [
+            (Detail::Translation, None), (Detail::Additive, None), (Detail::Full, None),
+            (Detail::Full, Some(warm)),
+        ];
+        let [translation, additive, full, warmed] = runs.map(|(detail, sampling)| {
+            let mut config = config(512 << 20, detail);
+            config.design_name.clone_from(&name);
+            config.design = design.clone();
+            config.sampling = sampling;
+            let mut engine = engine(config);
+            // A block first: sampling begins with one.
+            let steps = [(0, Step::Block(0))].into_iter().chain(steps.clone());
+            for (thread, step) in steps {
+                let words = words(&step);
+                let batch = Batch { thread: ThreadId(thread), words: &words, code: &Code };
+                engine.consume(batch).unwrap();
+            }
+            engine.finish().unwrap();
+            assert_eq!(engine.validate(), Ok(()));
+            counted(&engine.report())
+        });
+        prop_assert_eq!(&translation[..3], &additive[..3]);
+        prop_assert_eq!(&additive, &full);
+        prop_assert_eq!(&full, &warmed);
+    }
+}
+
 /// A program that walks through memory, 5 instructions an access, in batches.
 fn walk_through(engine: &mut Engine, steps: u64) {
     let map = syscall(9, [0, 64 << 20, 3, 0x22, 0, 0], BASE);

@@ -6,7 +6,7 @@ mod common;
 
 use contigua_cache::coherent::MemoryCounters;
 use contigua_machine::config::{Detail, MachineConfig, MigrationConfig, RunConfig};
-use contigua_machine::{CacheReport, Engine, Report};
+use contigua_machine::{Engine, Report};
 use contigua_program::code::{BlockCode, CodeLog};
 use contigua_program::sources::Batch;
 use contigua_program::wire::{Access, BlockId, Event, ProcessId, ThreadId, block_word};
@@ -141,10 +141,7 @@ fn shuffled(lines: u64) -> impl Iterator<Item = u64> {
 }
 
 fn counters(report: &Report) -> MemoryCounters {
-    match report.cache.as_ref().unwrap() {
-        CacheReport::Full(counters) => *counters,
-        CacheReport::Additive(_) => panic!("the whole simulation has coherent caches"),
-    }
+    report.cache.unwrap()
 }
 
 fn cycles(report: &Report) -> f64 {

@@ -39,9 +39,9 @@ pub struct Segment {
 pub struct Sampling {
     /// From the beginning of a unit to that of the next one, at first.
     pub distance: u64,
-    /// Of each unit, those that warm caches and TLBs.
+    /// Of each unit, those that warm caches and TLBs; as many as fit.
     pub warm: u64,
-    /// Of each unit, those that count.
+    /// Of each unit, the last ones, which count.
     pub detail: u64,
     /// Before the first unit; less than `distance`.
     pub offset: u64,
@@ -57,11 +57,9 @@ pub enum Invalid {
     #[error("a unit needs at least {least} instructions of detail, not {0}", least = Sampling::LEAST_DETAIL)]
     Detail(u64),
     /// Units would overlap.
-    #[error(
-        "units of {unit} instructions (warm and detail) do not fit into a distance of {distance}"
-    )]
+    #[error("units of {unit} instructions do not fit into a distance of {distance}")]
     Distance {
-        /// Warm and detail.
+        /// Detail, or an offset.
         unit: u64,
         /// The distance.
         distance: u64,
@@ -80,10 +78,9 @@ impl Sampling {
         if self.detail < Self::LEAST_DETAIL {
             return Err(Invalid::Detail(self.detail));
         }
-        let unit = self.warm.saturating_add(self.detail);
-        if unit > self.distance || self.offset >= self.distance {
+        if self.detail > self.distance || self.offset >= self.distance {
             return Err(Invalid::Distance {
-                unit: unit.max(self.offset.saturating_add(1)),
+                unit: self.detail.max(self.offset.saturating_add(1)),
                 distance: self.distance,
             });
         }
@@ -115,7 +112,7 @@ impl Sampling {
         };
         let distance = self.distance_at(since);
         let begin = since / distance * distance;
-        let warm = begin + self.warm;
+        let warm = begin + self.warm.min(distance - self.detail);
         let end = warm + self.detail;
         // Where the distance has doubled, this may be between two units.
         if since < warm {
@@ -274,6 +271,30 @@ mod tests {
     }
 
     #[test]
+    fn a_unit_is_warmed_by_as_many_instructions_as_fit() {
+        let sampling = Sampling {
+            warm: 30_000,
+            ..SAMPLING
+        };
+        let plan = Plan {
+            skip: 0,
+            sampling: Some(sampling),
+        };
+        // At a distance of 10,000, of 20,000 from 40,000 on, of 40,000 from 80,000 on.
+        let warmed = |at| {
+            let segment = plan.segment(at + 500);
+            assert_eq!(segment.mode, Mode::Warm);
+            let next = plan.segment(segment.end);
+            assert_eq!((next.mode, next.end), (Mode::Detail, segment.end + 1000));
+            segment.end - at - 500
+        };
+        assert_eq!(
+            [0, 40_000, 80_000, 160_000].map(warmed),
+            [9000, 19_000, 30_000, 30_000]
+        );
+    }
+
+    #[test]
     fn what_cannot_be_is_refused() {
         assert_eq!(SAMPLING.validate(), Ok(()));
         for wrong in [
@@ -282,15 +303,11 @@ mod tests {
                 ..SAMPLING
             },
             Sampling {
-                warm: 9001,
+                detail: 10_001,
                 ..SAMPLING
             },
             Sampling {
                 offset: 10_000,
-                ..SAMPLING
-            },
-            Sampling {
-                warm: u64::MAX,
                 ..SAMPLING
             },
         ] {
@@ -315,7 +332,7 @@ mod tests {
             warm: u64, offset: u64, most in 0..1000_u64, at: u64,
         ) {
             let sampling = Sampling {
-                distance, warm: warm % (distance - 1000), detail: 1000, offset: offset % distance, most,
+                distance, warm: warm % (2 * distance), detail: 1000, offset: offset % distance, most,
             };
             let plan = Plan { skip, sampling: Some(sampling) };
             prop_assert_eq!(plan.to_string().parse(), Ok(plan));

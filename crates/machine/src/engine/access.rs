@@ -11,6 +11,36 @@ use super::{Block, Engine};
 use crate::Error;
 use crate::port::WalkPort;
 
+/// How a core takes what it executes; the inner loop is made for each.
+pub(super) trait Pace {
+    /// Only the operating system's state goes on.
+    const FORWARD: bool = false;
+    /// Instructions have times of their own.
+    const OUT_OF_ORDER: bool = false;
+    /// The server's state goes on; time passes as it did in detail.
+    const WARM: bool = false;
+}
+
+/// [`Phase::Skip`](super::Phase::Skip).
+pub(super) struct Forward;
+/// [`Phase::Warm`](super::Phase::Warm).
+pub(super) struct Warm;
+/// [`IssueWidth`](contigua_core::IssueWidth), or no time at all.
+pub(super) struct Additive;
+/// [`Window`](contigua_core::Window).
+pub(super) struct OutOfOrder;
+
+impl Pace for Forward {
+    const FORWARD: bool = true;
+}
+impl Pace for Warm {
+    const WARM: bool = true;
+}
+impl Pace for Additive {}
+impl Pace for OutOfOrder {
+    const OUT_OF_ORDER: bool = true;
+}
+
 /// A translated address, and what that took beyond a first-level hit.
 #[derive(Clone, Copy)]
 struct Translated {
@@ -36,7 +66,7 @@ impl Engine {
 
     /// Fetches a block's lines, translating once per page.
     #[inline]
-    pub(super) fn fetch<const RELOCATES: bool, const WINDOW: bool>(
+    pub(super) fn fetch<const RELOCATES: bool, P: Pace>(
         &mut self,
         block: Block,
     ) -> Result<(), Error> {
@@ -47,19 +77,21 @@ impl Engine {
         }
         while line <= last {
             let address = VirtAddr::new(line * LINE_BYTES);
-            let time = self.window_time::<WINDOW>();
-            let found = self.translate::<RELOCATES, WINDOW>(address, Access::Execute, time)?;
-            if WINDOW {
-                let data = self.reach(found.physical, AccessKind::Fetch, time + found.latency, 0);
+            let time = if P::OUT_OF_ORDER {
+                self.windows[self.current].now()
+            } else {
+                Cycles::ZERO
+            };
+            let found = self.translate::<RELOCATES, P>(address, Access::Execute, time)?;
+            self.add_translation::<P>(&found);
+            let time = time + found.latency;
+            let data = self.reach::<P>(found.physical, AccessKind::Fetch, time, 0);
+            if P::OUT_OF_ORDER {
                 if data > Cycles::ZERO || found.latency > Cycles::ZERO {
                     self.windows[self.current].fetch(found.latency, found.walked, data);
                 }
-            } else {
-                self.add_translation(&found);
-                if let Some(hierarchy) = &mut self.hierarchy {
-                    let latency = hierarchy.access(found.physical, AccessKind::Fetch);
-                    self.core.fetch(latency);
-                }
+            } else if !P::WARM {
+                self.core.fetch(data);
             }
             line += 1;
         }
@@ -68,7 +100,7 @@ impl Engine {
     }
 
     #[inline]
-    pub(super) fn access<const RELOCATES: bool, const WINDOW: bool>(
+    pub(super) fn access<const RELOCATES: bool, P: Pace>(
         &mut self,
         word: u64,
     ) -> Result<(), Error> {
@@ -78,17 +110,17 @@ impl Engine {
         self.executed.stores += u64::from(store);
         self.executed.loads += u64::from(!store);
         let instruction = (word >> INSTRUCTION_SHIFT) as usize & 511;
-        self.touch::<RELOCATES, WINDOW>(VirtAddr::new(address), store, instruction)?;
+        self.touch::<RELOCATES, P>(VirtAddr::new(address), store, instruction)?;
         if address % LINE_BYTES + size > LINE_BYTES {
             // The access touches a second line, perhaps of another page.
             let next = VirtAddr::new(address + size - 1).align_down(LINE_BYTES);
-            self.touch::<RELOCATES, WINDOW>(next, store, instruction)?;
+            self.touch::<RELOCATES, P>(next, store, instruction)?;
         }
         Ok(())
     }
 
     #[inline]
-    fn touch<const RELOCATES: bool, const WINDOW: bool>(
+    fn touch<const RELOCATES: bool, P: Pace>(
         &mut self,
         address: VirtAddr,
         store: bool,
@@ -99,52 +131,57 @@ impl Engine {
         } else {
             (Access::Read, AccessKind::Read)
         };
-        if WINDOW {
-            let start = self.windows[self.current].access(&self.decoded, instruction, store);
-            let found = self.translate::<RELOCATES, true>(address, access, start)?;
-            let block = u64::from(self.lanes[self.current].block.0);
-            let pc = block << 9 | instruction as u64;
-            let data = self.reach(found.physical, kind, start + found.latency, pc);
-            self.windows[self.current].answer(found.physical, found.latency, found.walked, data);
+        let start = if P::OUT_OF_ORDER {
+            self.windows[self.current].access(&self.decoded, instruction, store)
         } else {
-            let found = self.translate::<RELOCATES, false>(address, access, Cycles::ZERO)?;
-            self.add_translation(&found);
-            if let Some(hierarchy) = &mut self.hierarchy {
-                let latency = hierarchy.access(found.physical, kind);
-                self.core.data(latency, store);
-            }
+            Cycles::ZERO
+        };
+        let found = self.translate::<RELOCATES, P>(address, access, start)?;
+        self.add_translation::<P>(&found);
+        let block = u64::from(self.lanes[self.current].block.0);
+        let pc = block << 9 | instruction as u64;
+        let data = self.reach::<P>(found.physical, kind, start + found.latency, pc);
+        if P::OUT_OF_ORDER {
+            self.windows[self.current].answer(found.physical, found.latency, found.walked, data);
+        } else if !P::WARM {
+            self.core.data(data, store);
         }
         Ok(())
     }
 
+    /// Sends a request of the current core to its caches, if there are any. Where instructions have
+    /// no times of their own, it leaves now.
     #[inline]
-    fn window_time<const WINDOW: bool>(&self) -> Cycles {
-        if WINDOW {
-            self.windows[self.current].now()
-        } else {
-            Cycles::ZERO
-        }
-    }
-
-    /// Sends a request of the current core to the caches of the whole simulation.
-    #[inline]
-    fn reach(
+    fn reach<P: Pace>(
         &mut self,
         physical: PhysAddr,
         kind: AccessKind,
         time: Cycles,
         instruction: u64,
     ) -> Cycles {
-        let memory = self
-            .memory
-            .as_mut()
-            .expect("cores of the whole simulation have its memory");
+        let Some(memory) = &mut self.memory else {
+            return Cycles::ZERO;
+        };
         if let Some(latency) = memory.hit(self.current, physical, kind, |()| ()) {
             return latency;
         }
+        self.reach_past_first_level::<P>(physical, kind, time, instruction)
+    }
+
+    fn reach_past_first_level<P: Pace>(
+        &mut self,
+        physical: PhysAddr,
+        kind: AccessKind,
+        time: Cycles,
+        instruction: u64,
+    ) -> Cycles {
         let time = match kind {
+            _ if !P::OUT_OF_ORDER => self.now(),
             AccessKind::Read | AccessKind::Write => self.windows[self.current].miss_leaves(time),
             AccessKind::Fetch | AccessKind::Walk => time,
+        };
+        let Some(memory) = &mut self.memory else {
+            return Cycles::ZERO;
         };
         let request = CoreRequest {
             core: self.current,
@@ -157,15 +194,15 @@ impl Engine {
     }
 
     #[inline]
-    fn add_translation(&mut self, found: &Translated) {
-        if found.latency > Cycles::ZERO {
+    fn add_translation<P: Pace>(&mut self, found: &Translated) {
+        if !P::OUT_OF_ORDER && !P::WARM && found.latency > Cycles::ZERO {
             self.core.translation(found.latency, found.walked);
         }
     }
 
     /// The physical address of an access, with everything that it takes to get it.
     #[inline]
-    fn translate<const RELOCATES: bool, const WINDOW: bool>(
+    fn translate<const RELOCATES: bool, P: Pace>(
         &mut self,
         address: VirtAddr,
         access: Access,
@@ -185,7 +222,7 @@ impl Engine {
         };
         match lookup {
             Lookup::Hit(physical) => Ok(Translated::at_once(physical)),
-            Lookup::Miss => self.miss::<WINDOW>(address, access, time),
+            Lookup::Miss => self.miss::<P>(address, access, time),
         }
     }
 
@@ -201,7 +238,7 @@ impl Engine {
 
     #[cold]
     #[inline(never)]
-    fn miss<const WINDOW: bool>(
+    fn miss<P: Pace>(
         &mut self,
         address: VirtAddr,
         access: Access,
@@ -212,14 +249,12 @@ impl Engine {
             space: self.kernel.space(),
             access,
         };
-        if WINDOW && self.migrations.are_on() {
+        let time = if P::OUT_OF_ORDER { time } else { self.now() };
+        if self.migrations.are_on() {
             self.meet_migrating_page(&request, time);
         }
         for _ in 0..Self::ATTEMPTS {
-            let mut port = match &mut self.memory {
-                Some(memory) => WalkPort::full(memory, self.current, time),
-                None => WalkPort::additive(self.hierarchy.as_mut()),
-            };
+            let mut port = WalkPort::new(self.memory.as_mut(), self.current, time);
             let mut tables = self.kernel.tables();
             let answer = self.mmus.current().miss(&request, &mut tables, &mut port);
             match answer {
@@ -239,11 +274,11 @@ impl Engine {
                     });
                 }
                 Answer::Fault { latency, host } => {
-                    if WINDOW {
-                        self.enter_kernel(self.current);
-                        self.before_fault(&request);
+                    self.enter_kernel(self.current);
+                    self.before_fault(&request);
+                    if P::OUT_OF_ORDER {
                         self.charge(latency);
-                    } else {
+                    } else if !P::WARM {
                         self.core.translation(latency, true);
                     }
                     let work = match host {

@@ -8,6 +8,7 @@ use contigua_program::wire::{ADDRESS_MASK, SIZE_SHIFT, STORE};
 use contigua_translation::{Access, Answer, Request};
 use contigua_units::{Cycles, LINE_BYTES, PAGE_BYTES, VirtAddr};
 
+use super::sampling::{RATE_SHIFT, Sampler, UNKNOWN_RATE};
 use super::{Block, Engine, Phase};
 use crate::Error;
 use crate::port::WalkPort;
@@ -86,10 +87,11 @@ impl Engine {
 
     /// Lets the time of instructions pass, as long as those that were simulated took; a cycle each
     /// before any was.
-    fn pass_time(&mut self, instructions: u64) {
-        let sampler = self.sampler.as_ref();
-        let time = sampler.map_or(instructions, |sampler| sampler.cycles_for(instructions));
-        let time = Cycles::new(time);
+    pub(super) fn pass_time(&mut self, instructions: u64) {
+        let rate = self.sampler.as_ref().map_or(UNKNOWN_RATE, Sampler::rate);
+        self.owed += u128::from(instructions) * u128::from(rate);
+        let time = Cycles::new((self.owed >> RATE_SHIFT) as u64);
+        self.owed &= (1 << RATE_SHIFT) - 1;
         match self.windows.get_mut(self.current) {
             Some(window) => window.wait_until(window.now() + time),
             None => self.passed_time += time,
@@ -153,7 +155,7 @@ impl Engine {
                 space: self.kernel.space(),
                 access,
             };
-            let mut port = WalkPort::additive(None);
+            let mut port = WalkPort::new(None, self.current, Cycles::ZERO);
             let prober = self.mmus.prober();
             let answer = prober.miss(&request, &mut self.kernel.tables(), &mut port);
             let Answer::Fault { host, .. } = answer else {

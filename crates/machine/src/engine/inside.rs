@@ -6,6 +6,7 @@ use contigua_program::wire::{Access, Event, Syscall, ThreadId};
 use contigua_units::{Cycles, VirtAddr};
 
 use super::Engine;
+use super::access::Additive;
 use crate::Error;
 
 /// The only thread of such a program.
@@ -37,9 +38,9 @@ impl Engine {
         };
         let word = access.encode();
         if self.relocates {
-            self.access::<true, false>(word)
+            self.access::<true, Additive>(word)
         } else {
-            self.access::<false, false>(word)
+            self.access::<false, Additive>(word)
         }
     }
 

@@ -6,7 +6,9 @@
 //! into the order of their simulated times by the `schedule` module.
 //!
 //! The inner loop looks at raw words: one test tells an access from a block, and an access that
-//! hits the first-level structures touches three cache lines of the host.
+//! hits the first-level structures touches three cache lines of the host. It is made once for each
+//! [`Pace`]; where the region of interest or a unit of a sampled run begins or ends, another takes
+//! over.
 
 mod access;
 mod devices;
@@ -19,7 +21,6 @@ pub(crate) mod timeline;
 
 use std::sync::atomic::AtomicBool;
 
-use contigua_cache::Hierarchy;
 use contigua_cache::coherent::MemorySystem;
 use contigua_core::{Blocks, CoreModel, IssueWidth, Window};
 use contigua_paging::{Place, SpaceId};
@@ -37,6 +38,7 @@ use crate::config::{Detail, RunConfig};
 use crate::kernel::Kernel;
 use crate::processors::Mmus;
 use crate::report::{ClassifiedMisses, Executed};
+use access::{Additive, Forward, OutOfOrder, Pace, Warm};
 use devices::Devices;
 use forward::Passed;
 use migration::Migrations;
@@ -58,6 +60,8 @@ struct Block {
 enum Phase {
     /// Only the operating system's state is kept: [`forward`].
     Skip,
+    /// Caches, TLBs and predictors are kept, too, and time passes as units took it.
+    Warm,
     /// Everything is simulated, counters will be reset.
     Warmup,
     /// Everything is simulated and counted.
@@ -95,19 +99,38 @@ impl Lane {
 /// A thread that has not executed anything.
 const NO_BLOCK: BlockId = BlockId(u32::MAX);
 
+/// What a core executes.
+struct Input<'a> {
+    thread: ThreadId,
+    words: &'a [u64],
+    /// Words that have been executed.
+    at: usize,
+    /// Blocks that are met for the first time, where they are not known yet.
+    code: Option<&'a dyn CodeLog>,
+    /// Time at which another core has its turn.
+    until: u64,
+}
+
+/// Why the inner loop ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// There is nothing left to execute here.
+    Stream,
+    /// What follows is another phase.
+    Phase,
+}
+
 /// A simulated server that runs one stream of events.
 pub struct Engine {
     pub(crate) config: RunConfig,
     pub(crate) program: Program,
     pub(crate) kernel: Kernel,
     pub(crate) mmus: Mmus,
-    /// Caches whose latencies add up, for quick runs.
-    pub(crate) hierarchy: Option<Hierarchy>,
-    /// Caches and memory of the whole simulation.
+    /// Caches and memory, unless only translation is simulated.
     pub(crate) memory: Option<MemorySystem>,
-    /// Keeps the time of quick runs.
+    /// Keeps the time where stalls add up.
     pub(crate) core: IssueWidth,
-    /// The cores of the whole simulation.
+    /// Cores that execute out of order.
     pub(crate) windows: Vec<Window>,
     /// What their blocks do.
     decoded: Blocks,
@@ -132,8 +155,11 @@ pub struct Engine {
     phase: Phase,
     /// Pages that were passed over.
     passed: Passed,
-    /// Time in which the quick core passed over instructions.
+    /// Time in which the core whose stalls add up passed over instructions.
     passed_time: Cycles,
+    /// Of the time of instructions that were passed over, the part of a cycle that has not passed,
+    /// in units of 2^-[`RATE_SHIFT`](sampling::RATE_SHIFT).
+    owed: u128,
     sampler: Option<Sampler>,
     /// Instructions left in the phase.
     left: u64,
@@ -177,11 +203,7 @@ impl Engine {
         };
         let mmus = Mmus::new(&hardware, &config.design.translation, cores)
             .map_err(|e| component(e.to_string()))?;
-        let hierarchy = (config.detail == Detail::Additive)
-            .then(|| Hierarchy::new(&machine.cache, machine.clock))
-            .transpose()
-            .map_err(|e| component(e.to_string()))?;
-        let memory = full
+        let memory = (config.detail != Detail::Translation)
             .then(|| {
                 let table = machine.cache.shared.table(machine.cache.llc.ways)?;
                 MemorySystem::new(&machine.cache, machine.clock, cores, table)
@@ -197,7 +219,6 @@ impl Engine {
         let mut engine = Self {
             kernel,
             mmus,
-            hierarchy,
             memory,
             core,
             windows,
@@ -221,6 +242,7 @@ impl Engine {
             phase: Phase::Skip,
             passed: Passed::new(),
             passed_time: Cycles::ZERO,
+            owed: 0,
             sampler: config
                 .sampling
                 .map(|sampling| Sampler::new(config.skip, sampling, config.confidence)),
@@ -289,52 +311,67 @@ impl Engine {
         code: Option<&dyn CodeLog>,
         until: u64,
     ) -> Result<usize, Error> {
-        match (self.relocates, self.windows.is_empty()) {
-            (false, true) => self.consume_words_of::<false, false>(thread, words, code, until),
-            (false, false) => self.consume_words_of::<false, true>(thread, words, code, until),
-            (true, true) => self.consume_words_of::<true, false>(thread, words, code, until),
-            (true, false) => self.consume_words_of::<true, true>(thread, words, code, until),
+        let mut input = Input {
+            thread,
+            words,
+            at: 0,
+            code,
+            until,
+        };
+        loop {
+            let adds_up = self.windows.is_empty();
+            let end = match (self.phase, self.relocates) {
+                (Phase::Done, _) => End::Stream,
+                (Phase::Skip, _) => self.consume_input::<false, Forward>(&mut input)?,
+                (_, false) if adds_up => self.consume_input::<false, Additive>(&mut input)?,
+                (_, true) if adds_up => self.consume_input::<true, Additive>(&mut input)?,
+                (Phase::Warm, false) => self.consume_input::<false, Warm>(&mut input)?,
+                (Phase::Warm, true) => self.consume_input::<true, Warm>(&mut input)?,
+                (_, false) => self.consume_input::<false, OutOfOrder>(&mut input)?,
+                (_, true) => self.consume_input::<true, OutOfOrder>(&mut input)?,
+            };
+            if end == End::Stream {
+                return Ok(input.at);
+            }
         }
     }
 
-    /// The inner loop, made once for each kind of design and of core.
-    fn consume_words_of<const RELOCATES: bool, const WINDOW: bool>(
+    /// The inner loop.
+    fn consume_input<const RELOCATES: bool, P: Pace>(
         &mut self,
-        thread: ThreadId,
-        words: &[u64],
-        code: Option<&dyn CodeLog>,
-        until: u64,
-    ) -> Result<usize, Error> {
-        let mut at = 0;
-        while let Some(&word) = words.get(at) {
+        input: &mut Input<'_>,
+    ) -> Result<End, Error> {
+        while let Some(&word) = input.words.get(input.at) {
             if word & ACCESS != 0 {
-                if self.phase == Phase::Skip {
+                if P::FORWARD {
                     self.pass_access(word)?;
                 } else {
-                    self.access::<RELOCATES, WINDOW>(word)?;
+                    self.access::<RELOCATES, P>(word)?;
                 }
-                at += 1;
+                input.at += 1;
             } else if wire::is_block(word) {
-                if WINDOW && self.windows[self.current].now().get() >= until {
-                    return Ok(at);
+                if P::OUT_OF_ORDER && self.windows[self.current].now().get() >= input.until {
+                    return Ok(End::Stream);
                 }
-                self.enter_block::<RELOCATES, WINDOW>(wire::block_of(word), code)?;
-                if self.is_done() {
-                    return Ok(at);
+                if !self.enter_block::<RELOCATES, P>(wire::block_of(word), input.code)? {
+                    return Ok(End::Phase);
                 }
-                at += 1;
+                input.at += 1;
             } else {
-                let (event, used) =
-                    Event::decode(&words[at..]).map_err(contigua_program::Error::from)?;
+                let (event, used) = Event::decode(&input.words[input.at..])
+                    .map_err(contigua_program::Error::from)?;
+                input.at += used;
                 match event {
-                    Event::Forward { instructions } => self.forward(instructions),
+                    Event::Forward { instructions } => {
+                        self.forward(instructions);
+                        return Ok(End::Phase);
+                    }
                     Event::Fetch { page } => self.pass_over(page, Access::Execute)?,
-                    _ => self.event(thread, &event)?,
+                    _ => self.event(input.thread, &event)?,
                 }
-                at += used;
             }
         }
-        Ok(at)
+        Ok(End::Stream)
     }
 
     /// The stream goes on with a thread.
@@ -538,12 +575,13 @@ impl Engine {
         }
     }
 
+    /// Begins a block; `false` where the phase ends before it.
     #[inline]
-    fn enter_block<const RELOCATES: bool, const WINDOW: bool>(
+    fn enter_block<const RELOCATES: bool, P: Pace>(
         &mut self,
         id: BlockId,
         code: Option<&dyn CodeLog>,
-    ) -> Result<(), Error> {
+    ) -> Result<bool, Error> {
         let block = match self.blocks.get(id.0 as usize) {
             Some(block) if block.instructions != 0 => *block,
             _ => self.learn(id, code)?,
@@ -557,30 +595,33 @@ impl Engine {
                 self.left = 0;
                 self.next_phase_when_over();
             }
-            if self.is_done() {
-                return Ok(());
-            }
+            return Ok(false);
         }
         self.position += instructions;
-        self.left = self.left.saturating_sub(instructions);
-        if self.phase == Phase::Skip {
-            return self.pass_block(block);
+        self.left -= instructions;
+        if P::FORWARD {
+            self.pass_block(block)?;
+            return Ok(true);
         }
         self.executed.blocks += 1;
         self.executed.instructions += instructions;
-        if WINDOW {
-            let window = &mut self.windows[self.current];
-            if window.now() >= self.migrations.due() {
+        self.lanes[self.current].block = id;
+        if P::OUT_OF_ORDER || P::WARM {
+            if self.windows[self.current].now() >= self.migrations.due() {
                 self.migrate_pages();
             }
-            let lane = &mut self.lanes[self.current];
-            lane.block = id;
-            lane.instructions += instructions;
-            self.windows[self.current].enter(&self.decoded, id.0 as usize);
+            if P::WARM {
+                self.pass_time(instructions);
+                self.windows[self.current].pass(&self.decoded, id.0 as usize);
+            } else {
+                self.lanes[self.current].instructions += instructions;
+                self.windows[self.current].enter(&self.decoded, id.0 as usize);
+            }
         } else {
             self.core.instructions(block.instructions);
         }
-        self.fetch::<RELOCATES, WINDOW>(block)
+        self.fetch::<RELOCATES, P>(block)?;
+        Ok(true)
     }
 
     #[cold]
@@ -624,7 +665,7 @@ impl Engine {
                     self.reset_counters();
                     (Phase::Measure, self.config.instructions.unwrap_or(u64::MAX))
                 }
-                Phase::Measure | Phase::Done => (Phase::Done, 0),
+                Phase::Warm | Phase::Measure | Phase::Done => (Phase::Done, 0),
             };
         }
     }
@@ -647,9 +688,6 @@ impl Engine {
         self.devices.reset_counters();
         if let Some(memory) = &mut self.memory {
             memory.reset_counters();
-        }
-        if let Some(hierarchy) = &mut self.hierarchy {
-            hierarchy.reset_counters();
         }
     }
 

@@ -2,12 +2,14 @@
 
 use std::hint::black_box;
 
-use contigua_cache::coherent::{DramConfig, PrefetchConfig, SharedConfig, Topology};
-use contigua_cache::{AccessKind, Hierarchy, HierarchyConfig, LevelConfig};
+use contigua_cache::coherent::{
+    CoreRequest, DramConfig, MemorySystem, PrefetchConfig, SharedConfig, Topology,
+};
+use contigua_cache::{AccessKind, HierarchyConfig, LevelConfig};
 use contigua_units::{Bytes, Cycles, Megahertz, Nanoseconds, PhysAddr};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
-fn skylake() -> Hierarchy {
+fn skylake() -> MemorySystem {
     let level = |size, ways, latency| LevelConfig {
         size: Bytes::new(size),
         ways,
@@ -22,7 +24,7 @@ fn skylake() -> Hierarchy {
         shared: SharedConfig {
             slices: 1,
             inclusive: false,
-            directory_entries: 64,
+            directory_entries: 32768,
             directory_ways: 4,
             topology: Topology::Mesh,
             hop_cycles: Cycles::new(2),
@@ -41,22 +43,33 @@ fn skylake() -> Hierarchy {
             channel_megabytes_per_second: 20_000,
         },
     };
-    Hierarchy::new(&config, Megahertz::new(2100)).expect("a preset is well formed")
+    let table = config.shared.table(config.llc.ways);
+    let table = table.expect("a preset is well formed");
+    MemorySystem::new(&config, Megahertz::new(2100), 1, table).expect("a preset is well formed")
 }
 
 fn accesses(c: &mut Criterion) {
-    let mut group = c.benchmark_group("hierarchy");
+    let mut group = c.benchmark_group("memory");
     group.throughput(Throughput::Elements(1));
     for (name, span) in [("l1", 16 << 10), ("l2", 512 << 10), ("memory", 256 << 20)] {
-        let mut hierarchy = skylake();
+        let mut memory = skylake();
         let mut state = 1_u64;
+        let mut time = Cycles::ZERO;
         group.bench_function(name, |b| {
             b.iter(|| {
                 state = state
                     .wrapping_mul(6_364_136_223_846_793_005)
                     .wrapping_add(1);
                 let address = PhysAddr::new((state >> 20) % span);
-                black_box(hierarchy.access(address, AccessKind::Read))
+                time += Cycles::new(10);
+                let request = CoreRequest {
+                    core: 0,
+                    address,
+                    kind: AccessKind::Read,
+                    time,
+                    instruction: 1,
+                };
+                black_box(memory.access(&request, |()| ()))
             });
         });
     }

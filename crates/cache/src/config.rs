@@ -1,0 +1,80 @@
+//! How caches and memory are described, and what is counted of them.
+
+use contigua_units::{Bytes, Cycles, Nanoseconds};
+use derive_more::AddAssign;
+use serde::{Deserialize, Serialize};
+
+use crate::coherent::{DramConfig, PrefetchConfig, SharedConfig};
+
+/// One level of cache.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct LevelConfig {
+    /// Capacity.
+    pub size: Bytes,
+    /// Lines of a set.
+    pub ways: u32,
+    /// From the core's request to the data, when this level has it.
+    pub latency_cycles: Cycles,
+}
+
+/// All levels.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct HierarchyConfig {
+    /// Instructions.
+    pub l1i: LevelConfig,
+    /// Data.
+    pub l1d: LevelConfig,
+    /// Private second level.
+    pub l2: LevelConfig,
+    /// Last level.
+    pub llc: LevelConfig,
+    /// From the core's request to the data, when no cache has it and no row of DRAM is open.
+    pub memory_latency: Nanoseconds,
+    /// How cores share the last level.
+    pub shared: SharedConfig,
+    /// What is fetched before it is needed.
+    pub prefetch: PrefetchConfig,
+    /// Memory.
+    pub dram: DramConfig,
+}
+
+/// Who asks for a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessKind {
+    /// Instruction fetch.
+    Fetch,
+    /// A load.
+    Read,
+    /// A store.
+    Write,
+    /// The page walker.
+    Walk,
+}
+
+/// Requests by the level that had the line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ServedBy {
+    /// The first level.
+    pub l1: u64,
+    /// The second level.
+    pub l2: u64,
+    /// The last level.
+    pub llc: u64,
+    /// DRAM.
+    pub memory: u64,
+}
+
+/// What a level did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign)]
+pub struct LevelCounters {
+    /// Look-ups that found their line.
+    pub hits: u64,
+    /// Look-ups that did not.
+    pub misses: u64,
+    /// Dirty lines that were evicted to the next level.
+    pub write_backs: u64,
+}
