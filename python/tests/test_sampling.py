@@ -157,3 +157,28 @@ def test_the_table_shows_intervals_and_the_comparison(cli, command, tmp_path):
     report = contigua.Results.from_json(file.read_text())[0]
     assert set(report.intervals()) >= {"cycles", "ipc", "l2_tlb_mpki"}
     assert json.loads(file.read_text())[0]["sample"]["confidence"] == 0.95
+
+
+def test_every_detail_counts_the_same(command, tmp_path):
+    """Times differ; the kernel, which has nothing to do in the background here, does not."""
+    options = RunOptions(memory="256MiB", detail="translation", record=tmp_path / "gups.trace")
+    first = contigua.run(command, designs=["linux-4k"], options=options)[0].values
+    additive, full = (
+        contigua.run(
+            trace=tmp_path / "gups.trace",
+            designs=["linux-4k"],
+            options=RunOptions(memory="256MiB", detail=detail),
+        )[0].values
+        for detail in ("additive", "full")
+    )
+    for part in ("tlb", "translation", "kernel", "memory", "frames", "contiguity_after"):
+        for report in (first, additive, full):
+            drop_times(report[part])
+        assert first[part] == additive[part] == full[part], part
+    for part in ("l1i", "l1d", "l2", "llc", "fetches", "data", "walks"):
+        assert additive["cache"][part] == full["cache"][part], part
+
+
+def drop_times(counts):
+    for name in [name for name in counts if name.endswith("_cycles")]:
+        del counts[name]

@@ -18,6 +18,16 @@ struct Word {
     starts: [u8; u64::BITS as usize],
 }
 
+impl Word {
+    /// One of `count` units starts an operation.
+    #[inline]
+    fn start(&mut self, bit: usize, count: u8) {
+        let starts = &mut self.starts[bit];
+        *starts += 1;
+        self.full |= u64::from(*starts == count) << bit;
+    }
+}
+
 /// Units of one kind.
 ///
 /// Instructions come in program order but start in the order in which their operands arrive, so
@@ -67,7 +77,14 @@ impl Units {
             return ready;
         }
         let mut number = ready / BITS;
-        let mut wanted = u64::MAX << (ready % BITS);
+        let bit = (ready % BITS) as usize;
+        let word = &mut self.words[number as usize % WORDS];
+        // Most often. A branch, so that the host need not wait for the word to know the result.
+        if word.number == number && word.full >> bit & 1 == 0 {
+            word.start(bit, self.count);
+            return ready;
+        }
+        let mut wanted = u64::MAX << bit;
         loop {
             let word = &mut self.words[number as usize % WORDS];
             if word.number != number {
@@ -82,9 +99,7 @@ impl Units {
                 if found >= dispatch + HORIZON {
                     return found;
                 }
-                let starts = &mut word.starts[bit as usize];
-                *starts += 1;
-                word.full |= u64::from(*starts == self.count) << bit;
+                word.start(bit as usize, self.count);
                 return found;
             }
             number += 1;
