@@ -746,3 +746,18 @@ def test_the_how_tos_script_runs(tmp_path):
     assert ran.stderr == ""
     assert "page_faults_margin" in ran.stdout or "..." in ran.stdout
     assert len(Sweep(tmp_path / "contigua-results" / "few").results) == 12
+
+
+def test_points_are_sampled_as_runs_are(trace, tmp_path):
+    spec = small(trace)
+    sample = {"distance": 20_000, "detail": 2000}
+    spec["options"] |= {"detail": "additive", "sample": sample}
+    contigua.sweep(spec, tmp_path / "sampled", workers=0)
+    results = contigua.read_results(tmp_path / "sampled")
+    for report in results:
+        assert report.values["sample"]["sampling"]["distance"] == 20_000
+        assert report.intervals()["cycles"] > 0
+    for wrong in ({"distnace": 1}, {"distance": True}, {"detail": 10}, 3):
+        spec["options"]["sample"] = wrong
+        with pytest.raises((SweepError, EngineError), match=r"sample|unit"):
+            make_plan(spec)

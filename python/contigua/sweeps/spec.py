@@ -33,6 +33,7 @@ from contigua.configs import Age, Design, Machine, file_digest
 from contigua.presets import Collection, Preset, designs, flatten, machines
 from contigua.reading import ReadError, read_toml
 from contigua.runner import RunOptions
+from contigua.sampling import Sampling
 from contigua.sweeps.store import SweepError
 from contigua.sweeps.tables import Keys, as_list, nearest
 from contigua.sweeps.workloads import DIGITS, Workload, read_workload
@@ -61,6 +62,7 @@ OPTIONS: dict[str, tuple[type, ...]] = {
     "malloc": (str,),
     "malloc_options": (list, tuple),
     "malloc_clock": (int,),
+    "sample": (bool, dict),
 }
 #: More points than this are taken for a mistake.
 MOST_POINTS = 1_000_000
@@ -348,6 +350,8 @@ class _Reader:
                 )
                 raise SweepError(f"{where}.{key}: write a {words}, not {value!r}")
             given[key] = tuple(value) if isinstance(value, list) else value
+        if "sample" in given:
+            given["sample"] = _sampling(f"{where}.sample", given["sample"])
         if given.get("malloc_clock") == 0:
             given["malloc_clock"] = None
         return dataclasses.replace(base or RunOptions(), **given)
@@ -364,6 +368,20 @@ class _Reader:
             except ReadError as error:
                 raise SweepError(f"age {text}: {error}") from error
         return Age.snapshot(path), {self.digests[path]: path}
+
+
+def _sampling(where: str, value: bool | Mapping[str, Any]) -> Sampling | None:
+    """Return the sampling of ``true`` or of a table, ``None`` for ``false``."""
+    if isinstance(value, bool):
+        return Sampling() if value else None
+    defaults = dataclasses.asdict(Sampling())
+    for key, number in value.items():
+        if key not in defaults:
+            raise SweepError(f"{where}: unknown key {nearest(key, defaults)}")
+        whole = key != "confidence"
+        if isinstance(number, bool) or not isinstance(number, int if whole else (int, float)):
+            raise SweepError(f"{where}.{key}: write a {'whole ' * whole}number, not {number!r}")
+    return Sampling(**value)
 
 
 def _said(chosen: Mapping[str, Any]) -> str:
