@@ -8,6 +8,10 @@ import pytest
 import contigua
 from conftest import ROOT
 from contigua import RunOptions
+from contigua.reporting.cases import arrange
+from contigua.reporting.sentences import headlines
+from contigua.reporting.tables import main_table
+from contigua.results import Report
 from contigua.sampling import Sampling, matched
 
 pytestmark = pytest.mark.programs
@@ -85,6 +89,23 @@ def test_designs_are_compared_unit_by_unit(runs):
     alone = base["sample"]["estimates"]["cycles"]
     assert ratio.half_width < 2 * alone["half_width"] / alone["value"]
     assert matched(huge, runs["whole"][0].values) is None
+
+
+def test_a_report_shows_intervals_and_calls_what_they_hide_equal(runs):
+    found = arrange(list(runs["sampled"]))
+    cells = {cell.text for row in main_table(found).rows for cell in row}
+    assert any(" ± " in text for text in cells)
+    said = headlines(found)
+    assert " ± " in said[0] and said[-1].startswith("Sampled: ")
+    base = runs["sampled"][0].values
+    like = json.loads(json.dumps(base))
+    like["config"]["design_name"] = "alike"
+    like["time"]["cycles"] = round(base["time"]["cycles"] * 1.02)
+    # Every other unit takes longer, the others less.
+    issue = like["sample"]["by_unit"]["issue"]
+    issue[::2] = [cycles * 3 for cycles in issue[::2]]
+    pair = arrange([runs["sampled"][0], Report(json.dumps(like))])
+    assert "equally fast" in headlines(pair)[0]
 
 
 def test_another_seed_samples_other_units(runs, command):

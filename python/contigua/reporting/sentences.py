@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contigua.reporting import measures
 from contigua.reporting.cases import Run, Runs
 from contigua.reporting.words import count, names, percent
+from contigua.sampling import matched
 
 #: Runs this close to each other (a share of cycles) are called equally fast.
 CLOSE = 0.005
@@ -35,6 +36,12 @@ def headlines(runs: Runs) -> list[str]:
     ]
     if len(cases) > 1:
         found += _over_cases(runs)
+    sampled = [run.values["sample"] for run in runs.all if run.values.get("sample")]
+    if sampled:
+        found.append(
+            "Sampled: what follows ± is half of an interval that holds the value with a "
+            f"probability of {percent(min(sample['confidence'] for sample in sampled))}."
+        )
     cut = sum(run.summary["complete"] is False for run in runs.all)
     if cut:
         found.insert(0, f"{cut} of {len(runs.all)} runs were interrupted, and are incomplete.")
@@ -82,18 +89,19 @@ def _fewest_walks(members: Sequence[Run]) -> str:
 def _fastest(ordered: Sequence[Run], base: Run) -> str:
     best = ordered[0]
     cycles, before = best.cycles or 0, base.cycles or 0
-    gain = 1 - cycles / max(before, 1)
-    beside = [run.design for run in ordered[1:] if (run.cycles or 0) <= cycles * (1 + CLOSE)]
-    if best is base or gain < CLOSE:
+    beside = [run.design for run in ordered[1:] if _is_close(run, best)]
+    if best is base or _is_close(best, base):
         if len(beside) == len(ordered) - 1:
-            return f"All designs are equally fast, within {percent(CLOSE)}: {count(cycles)} cycles."
-        worst = ordered[-1]
+            within = max(CLOSE, *(_margin(run, best) for run in ordered))
+            return (
+                f"All designs are equally fast, within {percent(within)}: {count(cycles)} cycles."
+            )
         return (
-            f"No design is faster than {base.design} ({count(before)} cycles); {worst.design} "
-            f"takes {percent((worst.cycles or 0) / max(before, 1) - 1)} more."
+            f"No design is faster than {base.design} ({count(before)} cycles); "
+            f"{ordered[-1].design} takes {_against(ordered[-1], base)}."
         )
     text = (
-        f"{best.design} is fastest: {count(cycles)} cycles, {percent(gain)} fewer than "
+        f"{best.design} is fastest: {count(cycles)} cycles, {_against(best, base)} than "
         f"{base.design} ({count(before)})"
     )
     others = [run for run in ordered[1:] if run is not base and run.design not in beside]
@@ -102,7 +110,7 @@ def _fastest(ordered: Sequence[Run], base: Run) -> str:
     if others:
         alike: dict[str, list[str]] = {}
         for run in others:
-            alike.setdefault(_against(run.cycles or 0, before), []).append(run.design)
+            alike.setdefault(_against(run, base), []).append(run.design)
         text += "; " + "; ".join(
             f"{names(designs)} {'takes' if len(designs) == 1 else 'take'} {how}"
             for how, designs in alike.items()
@@ -110,11 +118,29 @@ def _fastest(ordered: Sequence[Run], base: Run) -> str:
     return text + "."
 
 
-def _against(cycles: int, before: int) -> str:
-    change = cycles / max(before, 1) - 1
-    if abs(change) < CLOSE:
+def _margin(run: Run, base: Run) -> float:
+    """Half the interval of a run's cycles relative to another's; 0 where neither is sampled."""
+    ratio = None if run is base else matched(run.values, base.values)
+    return 0.0 if ratio is None else ratio.half_width
+
+
+def _change(run: Run, base: Run) -> float:
+    return (run.cycles or 0) / max(base.cycles or 0, 1) - 1
+
+
+def _is_close(run: Run, base: Run) -> bool:
+    """Whether two runs are equally fast, as far as is known."""
+    return abs(_change(run, base)) < max(CLOSE, _margin(run, base))
+
+
+def _against(run: Run, base: Run) -> str:
+    change, margin = _change(run, base), _margin(run, base)
+    if _is_close(run, base):
         return "as many"
-    return f"{percent(abs(change))} {'more' if change > 0 else 'fewer'}"
+    share = percent(abs(change))
+    if margin:
+        share = f"{100 * abs(change):.1f} ± {100 * margin:.1f} %"
+    return f"{share} {'more' if change > 0 else 'fewer'}"
 
 
 def _why(best: Run, base: Run, ordered: Sequence[Run]) -> str:

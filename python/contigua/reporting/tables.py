@@ -9,7 +9,7 @@ from typing import Any
 
 from contigua.presets import flatten
 from contigua.reporting.cases import Runs
-from contigua.table import RARE, ROWS
+from contigua.table import RARE, ROWS, with_interval
 
 #: What the first table shows, by key of ``Report.summary``; all the rest is in the second.
 MAIN = (
@@ -76,13 +76,14 @@ def _table(runs: Runs, name: str, keys: Sequence[str]) -> Table:
     heads = ["design", *runs.axes, *(["speed"] if several else [])]
     rows = []
     for run in runs.all:
+        halves = run.report.intervals()
         cells = [Cell(run.design), *(_from_text(run.where[axis]) for axis in runs.axes)]
         if several:
             speed = runs.speedup(run)
             cells.append(Cell("-" if speed is None else f"{speed:.3f}", speed))
         for key in used:
             value = run.summary[key]
-            text = known[key][2](value)
+            text = with_interval(key, value, known[key][2](value), halves.get(key))
             number = isinstance(value, int | float)
             cells.append(Cell(text, float(value) if number else None))
         rows.append(tuple(cells))
