@@ -34,17 +34,16 @@ pub extern "C" fn on_translate(_: PluginId, block: *mut Block) {
         let mut bytes = Vec::with_capacity(count * 4);
         for i in 0..count {
             let instruction = api::qemu_plugin_tb_get_insn(block, i);
-            let size = api::qemu_plugin_insn_size(instruction);
             let address = api::qemu_plugin_insn_vaddr(instruction);
-            let data = api::qemu_plugin_insn_data(instruction).cast::<u8>();
-            let code = std::slice::from_raw_parts(data, size);
-            if i > 0 && was_given_up(address, code) {
+            let before = bytes.len();
+            api::append_code(instruction, &mut bytes);
+            if i > 0 && was_given_up(address, &bytes[before..]) {
+                bytes.truncate(before);
                 break;
             }
-            lengths.push(size as u8);
-            bytes.extend_from_slice(code);
-            if i == 0 {
-                let host_address = api::qemu_plugin_insn_haddr(instruction) as u64;
+            lengths.push((bytes.len() - before) as u8);
+            let host_address = api::qemu_plugin_insn_haddr(instruction) as u64;
+            if i == 0 && host_address != 0 {
                 guest::set_base(host_address.wrapping_sub(address));
             }
             api::qemu_plugin_register_vcpu_mem_cb(
