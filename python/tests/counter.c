@@ -31,6 +31,7 @@ size_t qemu_plugin_tb_n_insns(struct block *);
 struct instruction *qemu_plugin_tb_get_insn(struct block *, size_t);
 bool qemu_plugin_mem_is_store(uint32_t);
 unsigned qemu_plugin_mem_size_shift(uint32_t);
+size_t qemu_plugin_insn_data(const struct instruction *, void *, size_t); /* as of version 3 */
 
 static uint64_t instructions, loads, stores;
 
@@ -54,13 +55,54 @@ static void on_memory(unsigned vcpu, uint32_t info, uint64_t address, void *data
         loads += accesses;
 }
 
+/* QEMU 10 executes all iterations of a repeated string instruction at once, 7.2 one after the other
+ * and then once more. An iteration begins with a load, or where there is none with a store. */
+enum { ONCE, LOAD, STORE, TWO_LOADS };
+
+static void on_iteration(unsigned vcpu, uint32_t info, uint64_t address, void *begin)
+{
+    static unsigned compared;
+    bool store = qemu_plugin_mem_is_store(info);
+    if ((uintptr_t)begin == TWO_LOADS ? compared++ % 2 == 0 : store == ((uintptr_t)begin == STORE))
+        instructions++;
+    on_memory(vcpu, info, address, NULL);
+}
+
+static int repeated(const struct instruction *instruction)
+{
+    unsigned char code[16] = {0};
+    size_t i = 0, repeats = 0;
+    if (qemu_plugin_version == 1)
+        return ONCE;
+    qemu_plugin_insn_data(instruction, code, 15);
+    for (;; i++) {
+        if (code[i] == 0xf2 || code[i] == 0xf3)
+            repeats = 1;
+        else if (code[i] != 0x66 && code[i] != 0x67 && code[i] / 16 != 4)
+            break;
+    }
+    if (!repeats)
+        return ONCE;
+    switch (code[i] & 0xfe) {
+    case 0xa4: case 0xac: case 0xae: return LOAD;
+    case 0xa6: return TWO_LOADS;
+    case 0xaa: return STORE;
+    default: return ONCE;
+    }
+}
+
 static void on_translate(plugin_id id, struct block *block)
 {
     (void)id;
     for (size_t i = 0; i < qemu_plugin_tb_n_insns(block); i++) {
         struct instruction *instruction = qemu_plugin_tb_get_insn(block, i);
         qemu_plugin_register_vcpu_insn_exec_cb(instruction, on_instruction, 0, NULL);
-        qemu_plugin_register_vcpu_mem_cb(instruction, on_memory, 0, 3, NULL);
+        int begin = repeated(instruction);
+        if (begin == ONCE)
+            qemu_plugin_register_vcpu_mem_cb(instruction, on_memory, 0, 3, NULL);
+        else
+            qemu_plugin_register_vcpu_mem_cb(instruction, on_iteration, 0, 3,
+                                             (void *)(uintptr_t)begin);
     }
 }
 

@@ -11,7 +11,8 @@ import pytest
 
 from contigua import emulator
 
-#: A program without libraries, in loops of known length: accesses of 8 bytes, of 16 and of 32.
+#: A program without libraries, in loops of known length: accesses of 8 bytes, of 16 and of 32, and
+#: repeated string instructions.
 PROGRAM = """
     .globl _start
     .bss
@@ -31,12 +32,29 @@ _start:
     pop %rax
     dec %ecx
     jnz 1b
+    mov $100, %edx
+2:  mov %rbx, %rsi
+    lea 4096(%rbx), %rdi
+    mov $300, %ecx
+    rep movsb
+    mov $50, %ecx
+    rep stosq
+    rep stosq
+    mov $20, %ecx
+    rep lodsw
+    dec %edx
+    jnz 2b
     mov $60, %eax
     xor %edi, %edi
     syscall
 """
-#: What it executes, an access of more than 8 bytes as several of 8.
-EXECUTED = {"instructions": 2 + 1000 * 10 + 3, "loads": 1000 * 9, "stores": 1000 * 8}
+#: What it executes: an access of more than 8 bytes as several of 8, a repeated string instruction
+#: once for each iteration and once more.
+EXECUTED = {
+    "instructions": 2 + 1000 * 10 + 1 + 100 * (3 + 301 + 1 + 51 + 1 + 1 + 21 + 2) + 3,
+    "loads": 1000 * 9 + 100 * (300 + 20),
+    "stores": 1000 * 8 + 100 * (300 + 50),
+}
 
 
 def emulators():

@@ -40,7 +40,7 @@ pub fn learn_memory_information() {
         all.all(|info| agrees(*shift, info))
     };
     let layout = SIZE_SHIFTS.into_iter().find(is_layout);
-    let callback: api::MemoryCallback = match (layout, api::makes_whole_accesses()) {
+    let callback: api::MemoryCallback = match (layout, api::is_10_or_newer()) {
         (Some(4), false) => on_access::<4, false>,
         (Some(4), true) => on_access::<4, true>,
         (Some(5), _) => on_access::<5, true>,
@@ -79,7 +79,7 @@ extern "C" fn on_access<const LAYOUT: u32, const WHOLES: bool>(
     }
 }
 
-extern "C" fn on_access_asking(
+pub extern "C" fn on_access_asking(
     index: c_uint,
     info: MemoryInfo,
     address: u64,

@@ -100,8 +100,8 @@ pub fn check_version(info: &Info) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether this QEMU makes one access of 16 bytes where version 7.2 makes two of 8.
-pub fn makes_whole_accesses() -> bool {
+/// Whether this is QEMU 10.0 or newer, which translates some instructions in other ways than 7.2.
+pub fn is_10_or_newer() -> bool {
     qemu_plugin_version.load(Ordering::Relaxed) > 1
 }
 

@@ -17,6 +17,7 @@ mod exec;
 mod guest;
 mod image;
 mod keeper;
+mod strings;
 mod syscalls;
 mod touched;
 mod vcpu;
