@@ -241,7 +241,7 @@ fmt: $(VENV)/tools
 	$(BIN)/ruff check --fix $(PYTHON_FOLDERS)
 
 setup: compiler $(VENV)/installed
-	scripts/require qemu-x86_64 qemu-user
+	scripts/qemu $(BIN)
 
 NODE := target/x86_64-unknown-linux-musl/release/contigua-node
 

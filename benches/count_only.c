@@ -1,5 +1,7 @@
 /* The least that a counting plugin can do: one callback for each block and one for each access,
  * counters in place of a ring. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -8,6 +10,13 @@ struct block;
 struct instruction;
 
 int qemu_plugin_version = 1;
+
+/* QEMU 10 wants another one, and has more functions. */
+__attribute__((constructor)) static void choose_version(void)
+{
+    if (dlsym(RTLD_DEFAULT, "qemu_plugin_read_memory_vaddr"))
+        qemu_plugin_version = 4;
+}
 
 void qemu_plugin_register_vcpu_tb_trans_cb(plugin_id, void (*)(plugin_id, struct block *));
 void qemu_plugin_register_vcpu_tb_exec_cb(struct block *, void (*)(unsigned, void *), int, void *);

@@ -92,7 +92,7 @@ def main() -> None:
                 if label != "gcc":
                     seconds = timed(
                         [
-                            "qemu-x86_64",
+                            _engine.emulator(),
                             *_engine.emulator_options(),
                             "-plugin",
                             str(plain),
@@ -162,7 +162,9 @@ def write(rows: list[list[str]], several: list[str]) -> None:
         for line in Path("/proc/cpuinfo").read_text().splitlines()
         if line.startswith("model name")
     ]
-    qemu = subprocess.run(["qemu-x86_64", "--version"], capture_output=True, text=True, check=True)
+    qemu = subprocess.run(
+        [_engine.emulator(), "--version"], capture_output=True, text=True, check=True
+    )
     header = [
         "program",
         "instructions",

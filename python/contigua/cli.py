@@ -42,6 +42,7 @@ ELSEWHERE = {
     "fleet": "contigua.commands.fleet:fleet_commands",
     "query": "contigua.commands.sweep:query_command",
     "report": "contigua.commands.report:report_command",
+    "setup": "contigua.commands.setup:setup_commands",
     "sweep": "contigua.commands.sweep:sweep_command",
 }
 

@@ -32,7 +32,7 @@ def counter(tmp_path_factory):
 
     def count(*command: str) -> dict[str, int]:
         # The same processor and layout of addresses as under contigua.
-        emulator = ["setarch", "-R", "qemu-x86_64", *_engine.emulator_options()]
+        emulator = ["setarch", "-R", _engine.emulator(), *_engine.emulator_options()]
         ran = subprocess.run(
             [*emulator, "-plugin", plugin, *command],
             capture_output=True,
@@ -200,10 +200,11 @@ def test_a_mistake_gets_one_clear_error(cli, arguments, expected):
     assert "Traceback" not in ran.stderr and "panicked" not in ran.stderr
 
 
-def test_without_qemu_the_error_says_what_to_install(cli):
+def test_without_qemu_the_error_says_what_to_run(cli):
     ran = cli("run", "--", "true", env={"CONTIGUA_QEMU": "/no/such/qemu"})
     assert ran.returncode == 1
-    assert "apt-get install qemu-user" in ran.stderr
+    assert "CONTIGUA_QEMU=/no/such/qemu: no such program" in ran.stderr
+    assert "run `contigua setup qemu`" in ran.stderr
 
 
 def test_too_little_memory_is_an_error_that_says_so(guest):

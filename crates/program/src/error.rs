@@ -54,10 +54,10 @@ pub enum Error {
         .0.display()
     )]
     Static(PathBuf),
-    /// QEMU's user-mode emulator is not installed.
+    /// There is no QEMU whose user mode loads plugins.
     #[error(
-        "{0} was not found in PATH; install it (Debian: apt-get install qemu-user) or set \
-         CONTIGUA_QEMU to its path"
+        "no QEMU that loads plugins ({0}); run `contigua setup qemu` to build one, or set \
+         CONTIGUA_QEMU to the path of one"
     )]
     NoQemu(String),
     /// QEMU could not be started, or ended before the program began.

@@ -9,12 +9,10 @@ use std::process::{Child, Command};
 
 use crate::Error;
 use crate::descriptors::Handles;
+use crate::emulator::Emulator;
 use crate::executable::{self, Executable, NotExecutable};
 use crate::plan::Plan;
 use crate::syscall::Architecture;
-
-/// Environment variable that names the emulator to use instead of the one in `PATH`.
-pub const QEMU_VARIABLE: &str = "CONTIGUA_QEMU";
 
 /// Environment variable by which QEMU's user chooses the processor that programs find.
 pub const PROCESSOR_VARIABLE: &str = "QEMU_CPU";
@@ -60,7 +58,7 @@ pub struct Surroundings {
 /// A program that was found and can be started.
 #[derive(Clone, Debug)]
 pub struct Launch {
-    emulator: PathBuf,
+    emulator: Emulator,
     processor: Option<String>,
     executable: Executable,
     command: Vec<OsString>,
@@ -99,7 +97,7 @@ impl Launch {
             return Err(Error::Static(executable.program));
         }
         Ok(Self {
-            emulator: find_emulator(architecture)?,
+            emulator: Emulator::find(architecture)?,
             processor: processor(architecture),
             executable,
             command: command.to_owned(),
@@ -134,7 +132,11 @@ impl Launch {
         if self.surroundings.plan.goes_forward() {
             option.push(format!("plan={}", self.surroundings.plan));
         }
-        let mut command = Command::new(&self.emulator);
+        let mut command = Command::new(&self.emulator.path);
+        command.args(self.emulator.options());
+        if let Some(base) = self.emulator.base {
+            option.push(format!("base={base}"));
+        }
         if let Some(processor) = &self.processor {
             command.arg("-cpu").arg(processor);
             // For the programs that this one starts.
@@ -169,7 +171,7 @@ impl Launch {
                 handles.inherit(true)
             });
         }
-        command.spawn().map_err(Error::file(&self.emulator))
+        command.spawn().map_err(Error::file(&self.emulator.path))
     }
 
     /// The command line, for people.
@@ -182,15 +184,9 @@ impl Launch {
     }
 }
 
-fn find_emulator(architecture: Architecture) -> Result<PathBuf, Error> {
-    let name = format!("qemu-{}", architecture.name());
-    let wanted = std::env::var_os(QEMU_VARIABLE).unwrap_or_else(|| OsString::from(&name));
-    find_in_path(&wanted).ok_or_else(|| Error::NoQemu(wanted.to_string_lossy().into_owned()))
-}
-
 /// The file that a shell would run for `name`: as it is when it contains a slash, else the first
 /// file of that name in `PATH`.
-fn find_in_path(name: &OsStr) -> Option<PathBuf> {
+pub(crate) fn find_in_path(name: &OsStr) -> Option<PathBuf> {
     if name.is_empty() {
         return None;
     }

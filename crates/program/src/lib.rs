@@ -19,6 +19,8 @@ pub mod wire;
 #[cfg(feature = "sources")]
 pub mod decode;
 #[cfg(feature = "sources")]
+pub mod emulator;
+#[cfg(feature = "sources")]
 pub mod launch;
 #[cfg(feature = "sources")]
 pub mod sources;

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use contigua_machine::ageing::Snapshot;
 use contigua_machine::config::{self, Age, Detail, RunConfig};
+use contigua_program::emulator::Emulator;
 use contigua_program::launch::{self, Surroundings};
 use contigua_program::plan::{Plan, Sampling};
 use contigua_program::syscall::Architecture;
@@ -241,11 +242,21 @@ fn schema(kind: &str) -> PyResult<String> {
     serde_json::to_string(&schema).map_err(engine_error)
 }
 
-/// Options of QEMU that decide what programs do: the processor that they find.
+/// The QEMU that runs programs.
+#[pyfunction]
+fn emulator() -> PyResult<String> {
+    let found = Emulator::find(Architecture::X86_64).map_err(engine_error)?;
+    Ok(found.path.to_string_lossy().into_owned())
+}
+
+/// Options of QEMU that decide what programs do: the processor that they find, and their addresses.
 #[pyfunction]
 fn emulator_options() -> Vec<String> {
     let processor = launch::processor(Architecture::X86_64);
-    processor.map_or_else(Vec::new, |name| vec!["-cpu".to_owned(), name])
+    let processor = processor.map_or_else(Vec::new, |name| vec!["-cpu".to_owned(), name]);
+    let found = Emulator::find(Architecture::X86_64);
+    let addresses = found.map_or_else(|_| Vec::new(), |emulator| emulator.options());
+    [processor, addresses].concat()
 }
 
 /// Reads a duration such as "30s" and returns seconds.
@@ -267,6 +278,7 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(resolve_machine, module)?)?;
     module.add_function(wrap_pyfunction!(resolve_run, module)?)?;
     module.add_function(wrap_pyfunction!(schema, module)?)?;
+    module.add_function(wrap_pyfunction!(emulator, module)?)?;
     module.add_function(wrap_pyfunction!(emulator_options, module)?)?;
     module.add_function(wrap_pyfunction!(parse_duration, module)?)?;
     module.add_class::<ageing::AgedServer>()?;

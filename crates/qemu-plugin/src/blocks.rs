@@ -13,7 +13,7 @@ use contigua_units::{PAGE_BYTES, VirtAddr};
 use iced_x86::{Decoder, DecoderError, DecoderOptions};
 
 use crate::api::{self, Block, PluginId};
-use crate::{access, clock, guest, image, plugin, vcpu};
+use crate::{access, clock, guest, image, plugin, strings, vcpu};
 
 /// Blocks that were described, by address and contents: QEMU forgets and retranslates code, and
 /// the same code must keep its number.
@@ -34,25 +34,32 @@ pub extern "C" fn on_translate(_: PluginId, block: *mut Block) {
         let mut bytes = Vec::with_capacity(count * 4);
         for i in 0..count {
             let instruction = api::qemu_plugin_tb_get_insn(block, i);
-            let size = api::qemu_plugin_insn_size(instruction);
             let address = api::qemu_plugin_insn_vaddr(instruction);
-            let data = api::qemu_plugin_insn_data(instruction).cast::<u8>();
-            let code = std::slice::from_raw_parts(data, size);
-            if i > 0 && was_given_up(address, code) {
+            let before = bytes.len();
+            api::append_code(instruction, &mut bytes);
+            if i > 0 && was_given_up(address, &bytes[before..]) {
+                bytes.truncate(before);
                 break;
             }
-            lengths.push(size as u8);
-            bytes.extend_from_slice(code);
-            if i == 0 {
-                let host_address = api::qemu_plugin_insn_haddr(instruction) as u64;
+            lengths.push((bytes.len() - before) as u8);
+            let host_address = api::qemu_plugin_insn_haddr(instruction) as u64;
+            if i == 0 && host_address != 0 {
                 guest::set_base(host_address.wrapping_sub(address));
             }
+            let code = &bytes[before..];
+            let (callback, argument): (api::MemoryCallback, _) = match strings::begin(code) {
+                None => (access::callback(), access::template(i)),
+                Some(begin) => (
+                    strings::on_access,
+                    strings::argument(begin, iteration_word(address, code)),
+                ),
+            };
             api::qemu_plugin_register_vcpu_mem_cb(
                 instruction,
-                access::callback(),
+                callback,
                 api::NO_REGISTERS,
                 api::READ_WRITE,
-                access::template(i),
+                argument,
             );
         }
         let number = describe(&BlockCode {
@@ -64,12 +71,27 @@ pub extern "C" fn on_translate(_: PluginId, block: *mut Block) {
             block,
             on_execute,
             api::NO_REGISTERS,
-            (block_word(number) | (lengths.len() as u64) << vcpu::COUNT_SHIFT) as *mut c_void,
+            word_of(number, lengths.len()) as *mut c_void,
         );
         code = (api::qemu_plugin_tb_vaddr(block), bytes.len() as u64);
     }
     image::report_once();
     vcpu::tell_code(code.0, code.1);
+}
+
+/// What the callback of a block is given: its word with its number of instructions in it.
+fn word_of(number: BlockId, instructions: usize) -> u64 {
+    block_word(number) | (instructions as u64) << vcpu::COUNT_SHIFT
+}
+
+/// The word of a block that is a single instruction.
+fn iteration_word(address: u64, code: &[u8]) -> u64 {
+    let number = describe(&BlockCode {
+        address: VirtAddr::new(address),
+        lengths: &[code.len() as u8],
+        bytes: code,
+    });
+    word_of(number, 1)
 }
 
 /// Whether QEMU gave an instruction up: for x86 it ends a block before an instruction that reaches

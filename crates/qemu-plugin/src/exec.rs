@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use contigua_program::executable;
 use contigua_program::plan::Plan;
 
-use crate::{PROCESS, api, guest, keeper, plugin};
+use crate::{PROCESS, guest, keeper, plugin};
 
 /// `execveat` relative to the current directory.
 const AT_FDCWD: i32 = -100;
@@ -25,15 +25,21 @@ const AT_EMPTY_PATH: u64 = 0x1000;
 pub struct PluginArguments {
     /// What QEMU is called.
     emulator: CString,
-    /// The processor as QEMU's option, if one was chosen.
-    processor: Vec<CString>,
+    /// QEMU's options for the processor and for where programs are, as they were given.
+    options: Vec<CString>,
     /// The `-plugin` option's settings that are the same for all processes.
     settings: String,
 }
 
 impl PluginArguments {
-    /// With a clock of so many nanoseconds for each instruction, by a plan, on a processor.
-    pub fn new(clock: Option<u64>, plan: &Plan, processor: Option<&str>) -> Self {
+    /// With a clock of so many nanoseconds for each instruction, by a plan, on a processor, with
+    /// address 0 at a base.
+    pub fn new(
+        clock: Option<u64>,
+        plan: &Plan,
+        processor: Option<&str>,
+        base: Option<&str>,
+    ) -> Self {
         // Writing to a string cannot fail.
         let mut settings = String::new();
         if let Some(rate) = clock {
@@ -46,12 +52,19 @@ impl PluginArguments {
             // A comma would end an option's value; QEMU reads a double one as one.
             let _ = write!(settings, ",processor={}", processor.replace(',', ",,"));
         }
-        let name = processor.and_then(|name| CString::new(name).ok());
+        if let Some(base) = base {
+            let _ = write!(settings, ",base={base}");
+        }
+        let given = [(c"-cpu", processor), (c"-B", base)];
+        let given = given.into_iter().filter_map(|(option, value)| {
+            let value = CString::new(value?).ok()?;
+            Some([option.to_owned(), value])
+        });
         let emulator =
             std::fs::read_link(OsStr::from_bytes(EMULATOR.to_bytes())).unwrap_or_default();
         Self {
             emulator: CString::new(emulator.into_os_string().into_vec()).unwrap_or_default(),
-            processor: name.map_or_else(Vec::new, |name| vec![c"-cpu".to_owned(), name]),
+            options: given.flatten().collect(),
             settings,
         }
     }
@@ -93,12 +106,7 @@ fn follow_path(mut path: CString, argv: u64, envp: u64) {
     let own = format!("/proc/{}/exe", std::process::id());
     if path.as_bytes() == b"/proc/self/exe" || path.as_bytes() == own.as_bytes() {
         // To the host that is QEMU; the guest means itself.
-        // SAFETY: QEMU returns null or a string allocated for the caller.
-        let binary = unsafe { api::qemu_plugin_path_to_binary() };
-        if !binary.is_null() {
-            // SAFETY: not null, so NUL-terminated.
-            unsafe { CStr::from_ptr(binary) }.clone_into(&mut path);
-        }
+        path = own_program().unwrap_or(path);
     }
     let file = Path::new(OsStr::from_bytes(path.as_bytes()));
     let Ok(found) = executable::resolve(file, plugin().architecture) else {
@@ -115,7 +123,7 @@ fn follow_path(mut path: CString, argv: u64, envp: u64) {
     let process = PROCESS.load(Ordering::Relaxed);
     let PluginArguments {
         emulator,
-        processor,
+        options,
         settings,
     } = &plugin().arguments;
     let handles = keeper::take().unwrap_or_else(|error| {
@@ -147,7 +155,7 @@ fn follow_path(mut path: CString, argv: u64, envp: u64) {
     let before = found.interpreter_arguments.into_iter();
     let before = before.filter_map(|argument| CString::new(argument.into_vec()).ok());
     let command: Vec<CString> = std::iter::once(emulator.clone())
-        .chain(processor.iter().cloned())
+        .chain(options.iter().cloned())
         .chain(preload.into_iter().flat_map(|set| [c"-E".to_owned(), set]))
         .chain(fixed)
         .chain(before)
@@ -162,6 +170,16 @@ fn follow_path(mut path: CString, argv: u64, envp: u64) {
             pointers(&environment).as_ptr(),
         );
     }
+}
+
+/// The program that QEMU runs, which its command line names behind `-0 NAME`. QEMU 10.0 does not
+/// export the function that says it (`qemu_plugin_path_to_binary`).
+fn own_program() -> Option<CString> {
+    let line = std::fs::read("/proc/self/cmdline").ok()?;
+    let mut arguments = line.split(|&byte| byte == 0);
+    arguments.find(|argument| *argument == b"-plugin")?;
+    arguments.find(|argument| *argument == b"-0")?;
+    CString::new(arguments.nth(1)?).ok()
 }
 
 /// Takes `LD_PRELOAD` out of an environment: it is meant for the program, and not for the emulator.

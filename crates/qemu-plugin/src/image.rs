@@ -2,15 +2,17 @@
 //!
 //! QEMU's loader makes them without system calls of the guest. They are found as the difference
 //! of `/proc/self/maps` between installation, before the program is loaded, and the translation
-//! of its first block.
+//! of its first block. Meanwhile QEMU maps memory for itself, too. Version 7.2 puts the guest below
+//! all that is its own; since version 10.0 it is asked of each page whether it is the guest's.
 
 use std::collections::HashSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use contigua_program::wire::{ADDRESS_MASK, Event, ImageKind, ProcessId};
-use contigua_units::{VirtAddr, VirtRange};
+use contigua_units::{PAGE_BYTES, VirtAddr, VirtRange};
 
+use crate::api::Reader;
 use crate::{PROCESS, guest, vcpu};
 
 /// One line of `/proc/self/maps`.
@@ -54,14 +56,16 @@ pub fn report_once() {
         .unwrap_or_else(std::sync::PoisonError::into_inner)
         .take();
     let before = before.unwrap_or_default();
-    // QEMU puts the guest below itself. What lies above came with QEMU's own work since then.
-    let limit = before
-        .iter()
-        .map(|mapping| mapping.start)
-        .min()
-        .unwrap_or(u64::MAX);
-    let loaded = |mapping: &Mapping| mapping.end <= limit && !before.contains(mapping);
-    for mapping in mappings().filter(loaded) {
+    let new = mappings().filter(|mapping| !before.contains(mapping));
+    let loaded: Vec<Mapping> = if let Some(reader) = Reader::new() {
+        new.flat_map(|mapping| guests_parts(&reader, &mapping))
+            .collect()
+    } else {
+        let limit = before.iter().map(|mapping| mapping.start).min();
+        let limit = limit.unwrap_or(u64::MAX);
+        new.filter(|mapping| mapping.end <= limit).collect()
+    };
+    for mapping in loaded {
         let base = guest::base();
         let range = VirtRange {
             start: VirtAddr::new(mapping.start.wrapping_sub(base)),
@@ -81,6 +85,26 @@ pub fn report_once() {
         };
         vcpu::append_event(MAIN, &event);
     }
+}
+
+/// What of a mapping is the guest's: the kernel merges the guest's with QEMU's where they adjoin.
+fn guests_parts(reader: &Reader, mapping: &Mapping) -> Vec<Mapping> {
+    let mut parts: Vec<Mapping> = Vec::new();
+    for page in (mapping.start..mapping.end).step_by(PAGE_BYTES as usize) {
+        if !reader.is_readable(page.wrapping_sub(guest::base())) {
+            continue;
+        }
+        let end = page + PAGE_BYTES;
+        match parts.last_mut() {
+            Some(last) if last.end == page => last.end = end,
+            _ => parts.push(Mapping {
+                start: page,
+                end,
+                ..mapping.clone()
+            }),
+        }
+    }
+    parts
 }
 
 fn mappings() -> impl Iterator<Item = Mapping> {

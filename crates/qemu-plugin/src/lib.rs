@@ -7,7 +7,7 @@
 //!
 //! Arguments: `plugin=N,ring=N,lifeline=N`: descriptors of [`Handles`](contigua_program::descriptors::Handles);
 //! `process=N`: which process of the run this is; `clock=N`, nanoseconds for each instruction on the clock that the program may ask;
-//! `plan=PLAN`, a [`Plan`] in which everything is told where it is missing; and `processor=NAME`, QEMU's `-cpu` for programs that are started later.
+//! `plan=PLAN`, a [`Plan`] in which everything is told where it is missing; `processor=NAME` and `base=N`, QEMU's `-cpu` and `-B` for programs that are started later.
 
 mod access;
 mod api;
@@ -17,6 +17,7 @@ mod exec;
 mod guest;
 mod image;
 mod keeper;
+mod strings;
 mod syscalls;
 mod touched;
 mod vcpu;
@@ -33,10 +34,6 @@ use contigua_program::syscall::Architecture;
 use contigua_program::wire::{Event, ProcessId};
 
 use api::{Info, PluginId};
-
-/// The plugin interface version that QEMU checks before it calls [`qemu_plugin_install`].
-#[unsafe(no_mangle)]
-pub static qemu_plugin_version: c_int = 1;
 
 /// What all callbacks of this process share.
 struct Plugin {
@@ -85,8 +82,10 @@ pub unsafe extern "C" fn qemu_plugin_install(
         .map(|a| a.to_string_lossy().into_owned())
         .collect();
     // SAFETY: QEMU passes a valid description with a valid target name.
-    let target = unsafe { CStr::from_ptr((*info).target_name) };
-    match install(id, &target.to_string_lossy(), &arguments) {
+    let (info, target) = unsafe { (&*info, CStr::from_ptr((*info).target_name)) };
+    let installed =
+        api::check_version(info).and_then(|()| install(id, &target.to_string_lossy(), &arguments));
+    match installed {
         Ok(()) => 0,
         Err(reason) => {
             eprintln!("contigua plugin: {reason}");
@@ -147,7 +146,12 @@ fn install(id: PluginId, target: &str, arguments: &[String]) -> Result<(), Strin
         producer,
         architecture,
         plan,
-        arguments: exec::PluginArguments::new(clock, &plan, value("processor").ok()),
+        arguments: exec::PluginArguments::new(
+            clock,
+            &plan,
+            value("processor").ok(),
+            value("base").ok(),
+        ),
     };
     PLUGIN
         .set(plugin)
