@@ -35,11 +35,11 @@ def programs(folder: Path) -> dict[str, list[str]]:
     lines = (f"{number * 2_654_435_761 % 2**32}" for number in range(400_000))
     (folder / "lines").write_text("\n".join(lines))
     own = ROOT / "workloads" / "bin"
-    bfs = [str(own / "bfs"), "--scale", "16", "--roots", "4"]
+    bfs = [str(own / "bfs"), "--scale", "16", "--roots", "2"]
     return {
-        "gups, 256 MB": [str(own / "gups"), "--size", "256MiB", "--updates", "4000000"],
+        "gups, 256 MB": [str(own / "gups"), "--size", "256MiB", "--updates", "2000000"],
         **{name: bfs for name in ["bfs, 2^16 vertices", *OPTIONS]},
-        "random, 256 MB": [str(own / "random"), "--size", "256MiB", "--reads", "10000000"],
+        "random, 256 MB": [str(own / "random"), "--size", "256MiB", "--reads", "5000000"],
         "cg, 40 MB": [str(own / "cg"), "--rows", "30000", "--outer", "3", "--inner", "15"],
         "kv, 100,000 keys": [str(own / "kv"), "--keys", "100000", "--operations", "300000"],
         "stream, 96 MB": [str(own / "stream"), "--iterations", "3"],
