@@ -6,7 +6,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use contigua_pageheap::{Config, PageHeap, Span, Statistics};
+use contigua_pageheap::{Allocated, Config, PageHeap, Span, Statistics};
 
 use crate::lock::{Guarded, Lock};
 use crate::pagemap::PAGE_BYTES;
@@ -21,6 +21,11 @@ static HEAP: Guarded<PageHeap<System>> =
 /// Held by who gives memory back, before the heap's lock. Memory that is on its way is nobody's: a
 /// request that would fail waits for it, and so does a fork.
 static RELEASING: Guarded<()> = Guarded::new(());
+
+/// How often a request that was refused is tried again after memory went back: what makes room may change
+/// where the request goes, and others may take it. Our choice.
+const ATTEMPTS: u32 = 4;
+
 static LAST_PERIOD: AtomicU64 = AtomicU64::new(0);
 static AMORTISED: AtomicBool = AtomicBool::new(true);
 
@@ -52,20 +57,73 @@ pub fn configure(config: Config, scattered: bool) {
 pub fn allocate(count: usize, align: usize) -> Option<Pages> {
     let (count, align) = (u32::try_from(count).ok()?, u32::try_from(align).ok()?);
     let tried = HEAP.lock().try_allocate(count, align);
-    let found = if let Some(found) = tried {
-        found
-    } else {
-        // What is cached may be all that there is.
-        crate::front::drain();
-        let _nothing_leaves = RELEASING.lock();
-        HEAP.lock().allocate(count, align)?
+    let found = match tried.allocated {
+        Some(found) => found,
+        None => make_room(count, align, tried.excess)?,
     };
+    if tried.excess > 0 {
+        keep_limit();
+    }
     sanitizer::allocated(found.span.address, || count as usize * PAGE_BYTES);
     amortise();
     Some(Pages {
         address: found.span.address,
         zeroed: found.zeroed,
     })
+}
+
+/// Serve a request that was refused by giving back `excess` heap pages of free memory, and what caches
+/// hold.
+#[cold]
+fn make_room(count: u32, align: u32, mut excess: u64) -> Option<Allocated> {
+    for drained in [false, true] {
+        if drained {
+            // What is cached may be all that there is.
+            crate::front::drain();
+        }
+        for _ in 0..ATTEMPTS {
+            let tried = {
+                let _one = RELEASING.lock();
+                if give_back_for_limit(excess) == 0 && !drained {
+                    break;
+                }
+                HEAP.lock().try_allocate(count, align)
+            };
+            if tried.allocated.is_some() {
+                return tried.allocated;
+            }
+            excess = tried.excess;
+            if excess == 0 {
+                break;
+            }
+        }
+    }
+    // Others may have taken what went back. Nothing leaves now, and all else waits.
+    let _one = RELEASING.lock();
+    HEAP.lock().allocate(count, align)
+}
+
+/// Give memory back that is above a limit, unless somebody gives back some already.
+fn keep_limit() {
+    if let Some(_one) = RELEASING.try_lock() {
+        let excess = HEAP.lock().excess();
+        give_back_for_limit(excess);
+    }
+}
+
+/// Give back `pages` heap pages, or all that are free; how many. The caller has [`RELEASING`].
+fn give_back_for_limit(pages: u64) -> u64 {
+    let done = give_back(&system::release, pages);
+    if done > 0 {
+        HEAP.lock().count_for_limit(done);
+    }
+    done
+}
+
+/// The same through `release`, whatever for.
+fn give_back(release: &impl Fn(usize, usize) -> bool, pages: u64) -> u64 {
+    let whole = release_whole(release, pages, u64::MAX);
+    whole + release_parts(release, pages.saturating_sub(whole))
 }
 
 /// Give pages back.
@@ -143,10 +201,7 @@ pub fn release(bytes: usize) -> usize {
 /// The same through `release`, which gets addresses and lengths and says whether they went.
 pub fn release_through(release: impl Fn(usize, usize) -> bool, bytes: usize) -> usize {
     let _one = RELEASING.lock();
-    let wanted = bytes.div_ceil(PAGE_BYTES) as u64;
-    let whole = release_whole(&release, wanted, u64::MAX);
-    let partial = release_parts(&release, wanted.saturating_sub(whole));
-    (whole + partial) as usize * PAGE_BYTES
+    give_back(&release, bytes.div_ceil(PAGE_BYTES) as u64) as usize * PAGE_BYTES
 }
 
 fn release_periodically() {
@@ -154,6 +209,8 @@ fn release_periodically() {
     let Some(_one) = RELEASING.try_lock() else {
         return;
     };
+    let excess = HEAP.lock().excess();
+    give_back_for_limit(excess);
     let plan = HEAP.lock().begin_periodic();
     let Some(plan) = plan else {
         return;
@@ -223,7 +280,13 @@ fn collapse() {
 
 /// Set the soft and the hard limit.
 pub fn set_limits(soft: u64, hard: u64) {
-    HEAP.lock().set_limits(soft, hard);
+    let _one = RELEASING.lock();
+    let excess = {
+        let mut heap = HEAP.lock();
+        heap.change_limits(soft, hard);
+        heap.excess()
+    };
+    give_back_for_limit(excess);
 }
 
 /// Set the release rate in bytes per second and both intervals in nanoseconds.

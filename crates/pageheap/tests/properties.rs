@@ -133,6 +133,31 @@ fn g7_3_an_explicit_release_ignores_the_interval() {
 }
 
 #[test]
+fn does_an_attempt_say_what_must_go_back_and_give_nothing_back() {
+    let world = World::new();
+    let (mut heap, _kept) = sparse(&world, Config::DEFAULT, 10);
+    let releases = world.releases.borrow().len();
+    // 20 MB are mapped, and no run of 14 MB is free among them.
+    heap.change_limits(u64::MAX, 24 * MB64);
+    let tried = heap.try_allocate(14 * MB_PAGES, 1);
+    assert_eq!(tried.allocated, None);
+    assert_eq!(tried.excess, u64::from(10 * MB_PAGES));
+    heap.change_limits(20 * MB64, u64::MAX);
+    let tried = heap.try_allocate(14 * MB_PAGES, 1);
+    assert!(tried.allocated.is_some());
+    assert_eq!(tried.excess, u64::from(14 * MB_PAGES));
+    assert_eq!(heap.excess(), tried.excess);
+    // What a limit forbids even without free memory is not made room for.
+    heap.change_limits(u64::MAX, 24 * MB64);
+    assert_eq!(heap.try_allocate(24 * MB_PAGES, 1).excess, 0);
+    assert_eq!(world.releases.borrow().len(), releases);
+    assert_eq!(heap.statistics().limit_failures, 0);
+    heap.count_for_limit(3);
+    assert_eq!(heap.statistics().released_for_limit, 3 * PAGE_BYTES as u64);
+    assert_eq!(heap.validate(), Ok(()));
+}
+
+#[test]
 fn g7_3_a_limit_ignores_the_interval() {
     let world = World::new();
     let (mut heap, kept) = sparse(&world, Config::DEFAULT, 10);

@@ -67,6 +67,7 @@ enum Which {
 impl<O: Os> PageHeap<O> {
     /// The periodic release: rate, policy, accuracy, repair.
     pub(super) fn release_periodically(&mut self) -> Released {
+        self.keep_soft_limit();
         let Some(plan) = self.begin_periodic() else {
             return Released::default();
         };
@@ -83,12 +84,12 @@ impl<O: Os> PageHeap<O> {
     }
 
     /// Decides what [`periodic`](Self::periodic) would give back now, for callers that do so in steps
-    /// ([`Leaving`](super::Leaving)). Nothing if it is too early.
+    /// ([`Leaving`](super::Leaving)), and have given back the [`excess`](Self::excess) before. Nothing if it
+    /// is too early.
     pub fn begin_periodic(&mut self) -> Option<Plan> {
         if !self.ready {
             return None;
         }
-        self.keep_soft_limit();
         let now = self.os.now();
         let elapsed = now.saturating_sub(self.last_periodic).min(LONGEST_PAUSE);
         let scaled = u128::from(self.config.release_rate) * u128::from(elapsed);
