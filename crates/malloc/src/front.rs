@@ -20,11 +20,8 @@ static CPUS: AtomicU32 = AtomicU32::new(0);
 /// Bytes that the stacks of a CPU, or of a thread, may hold.
 static BUDGET: AtomicI32 = AtomicI32::new(2 << 20);
 static THREAD_BUDGET: AtomicI32 = AtomicI32::new(512 << 10);
-static MISSES: Apart = Apart(AtomicUsize::new(0));
-
-/// A counter that all CPUs write, on a cache line of its own.
-#[repr(align(64))]
-struct Apart(AtomicUsize);
+/// Misses of caches of threads.
+static MISSES: AtomicUsize = AtomicUsize::new(0);
 
 /// The thread's word after its cache was given up.
 const DEAD: usize = 1;
@@ -270,7 +267,7 @@ fn refill(class: usize) -> usize {
         return item;
     }
     sys::preserving_errno(|| {
-        count_miss();
+        count_miss(place);
         let want = place
             .grow(class)
             .clamp(1, usize::from(CLASSES[class].batch));
@@ -304,7 +301,7 @@ extern "C" fn overflow(class: usize, item: usize) {
         return;
     }
     sys::preserving_errno(|| {
-        count_miss();
+        count_miss(place);
         place.grow(class);
         if place.push(class, item) {
             return;
@@ -322,11 +319,15 @@ extern "C" fn overflow(class: usize, item: usize) {
 }
 
 /// Programs that never reach the page heap must give memory back, too.
-fn count_miss() {
+fn count_miss(place: Place) {
+    let counter = match place {
+        Place::Cpu(_, slab) => slab.misses(),
+        _ => &MISSES,
+    };
     // Not a locked addition: it would wait for the marks of all objects that were freed last. Some
     // misses of other threads are not counted.
-    let misses = MISSES.0.load(Ordering::Relaxed).wrapping_add(1);
-    MISSES.0.store(misses, Ordering::Relaxed);
+    let misses = counter.load(Ordering::Relaxed).wrapping_add(1);
+    counter.store(misses, Ordering::Relaxed);
     if misses.is_multiple_of(64) {
         pages::amortise();
     }
@@ -334,7 +335,14 @@ fn count_miss() {
 
 /// How often a cache had to be refilled or emptied.
 pub fn misses() -> usize {
-    MISSES.0.load(Ordering::Relaxed)
+    (0..CPUS.load(Ordering::Relaxed))
+        .map(misses_on)
+        .fold(MISSES.load(Ordering::Relaxed), usize::wrapping_add)
+}
+
+/// The same of the cache of a CPU.
+pub fn misses_on(cpu: u32) -> usize {
+    cpu_slab(cpu).misses().load(Ordering::Relaxed)
 }
 
 struct Slabs {

@@ -54,6 +54,7 @@ const DRAIN_BYTES: usize = 14_000;
 const COUNT_BYTES: usize = 15_000;
 const DEEP_BYTES: usize = 900;
 const THREAD_BYTES: usize = 30_000;
+const MISS_BYTES: usize = 1_200;
 
 /// Bytes of the class that are nowhere in the allocator, and its spans.
 fn outside(class: usize) -> (usize, usize) {
@@ -253,6 +254,38 @@ fn does_nobody_wait_for_memory_that_goes_back() {
         lengths.iter().any(|&bytes| bytes < HUGE_BYTES),
         "{lengths:?}"
     );
+}
+
+#[test]
+#[cfg(not(miri))]
+fn does_a_cpu_count_its_own_misses() {
+    setup::ensure();
+    if !front::is_per_cpu() {
+        return;
+    }
+    thread::spawn(|| {
+        // SAFETY: sets of CPUs are bits; the calls write one and read it.
+        let cpu = unsafe {
+            let cpu = libc::sched_getcpu() as usize;
+            let mut set: libc::cpu_set_t = core::mem::zeroed();
+            libc::CPU_SET(cpu, &mut set);
+            assert_eq!(
+                libc::sched_setaffinity(0, size_of_val(&set), &raw const set),
+                0
+            );
+            cpu
+        };
+        let before = front::misses_on(cpu as u32);
+        let all: Vec<_> = (0..2000).map(|_| heap::allocate(MISS_BYTES)).collect();
+        assert!(front::misses_on(cpu as u32) >= before + 10);
+        assert!(front::misses() >= front::misses_on(cpu as u32));
+        for memory in all {
+            // SAFETY: allocated above, and used by nobody.
+            unsafe { heap::free(memory) };
+        }
+    })
+    .join()
+    .unwrap();
 }
 
 #[test]
