@@ -6,7 +6,7 @@
 //! that keeps missing is allowed to hold more, within a budget for each CPU; when that is spent,
 //! other stacks of the CPU give some of theirs up.
 
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::classes::{CLASSES, COUNT, MAX_BATCH};
 use crate::lock::{self, Guarded, Lock};
@@ -122,6 +122,12 @@ impl Place {
 
     /// Let the stack of `class` hold more if that is allowed; how much it may hold.
     fn grow(self, class: usize) -> usize {
+        if RESTING.load(Ordering::Relaxed) > 0 {
+            return match self {
+                Place::Cpu(_, slab) | Place::Thread(slab) => slab.capacity(class),
+                Place::Nowhere => 0,
+            };
+        }
         let (slab, budget) = match self {
             Place::Cpu(cpu, slab) => {
                 if slab.begin(class) == 0 {
@@ -328,7 +334,10 @@ fn count_miss(place: Place) {
     // misses of other threads are not counted.
     let misses = counter.load(Ordering::Relaxed).wrapping_add(1);
     counter.store(misses, Ordering::Relaxed);
-    if misses.is_multiple_of(64) {
+    if RESTING.load(Ordering::Relaxed) > 0 {
+        count_rest();
+    }
+    if misses.is_multiple_of(64) || pages::is_idling() {
         pages::amortise();
     }
 }
@@ -447,6 +456,68 @@ fn drain_slab(slab: Slab) {
     }
 }
 
+/// Misses after which caches that rest are looked at, and the nanoseconds that these take at least in a
+/// program that is hardly busy: at 100,000 misses a second they cost 2 % of a CPU. Our choice.
+const REST: i32 = 5_000;
+const REST_NANOSECONDS: u64 = 50_000_000;
+/// What is left of these misses; caches rest as long as it is positive.
+static RESTING: AtomicI32 = AtomicI32::new(0);
+/// When they began.
+static RESTING_SINCE: AtomicU64 = AtomicU64::new(0);
+/// Whether a thread empties its cache.
+static EMPTYING: AtomicBool = AtomicBool::new(false);
+
+/// Whether a thread empties its cache.
+pub fn is_emptying() -> bool {
+    EMPTYING.load(Ordering::Relaxed)
+}
+
+/// Empty and close the cache of the calling thread's CPU, and half of the transfer caches, while much memory
+/// is free: a few objects in them keep whole pages, and a program that is hardly busy comes to slow
+/// paths, which give memory back. A busy one has its caches again within milliseconds.
+pub fn rest() {
+    // What goes back to spans may give pages up, which is a slow path.
+    if EMPTYING.swap(true, Ordering::Acquire) {
+        return;
+    }
+    RESTING_SINCE.store(sys::coarse_nanoseconds(), Ordering::Relaxed);
+    RESTING.store(REST, Ordering::Relaxed);
+    transfer::halve();
+    let place = place();
+    if let Place::Cpu(_, slab) | Place::Thread(slab) = place {
+        let mut buffer = [0; MAX_BATCH];
+        for class in 1..COUNT {
+            slab.close(class);
+            while slab.length(class) > 0 {
+                let count = place.pop_all(class, &mut buffer);
+                if count == 0 {
+                    break;
+                }
+                transfer::give(class, &buffer[..count]);
+            }
+        }
+    }
+    EMPTYING.store(false, Ordering::Release);
+}
+
+/// Count a miss of a cache that rests, and end the rest if the program is busy.
+#[cold]
+fn count_rest() {
+    if RESTING.fetch_sub(1, Ordering::Relaxed) != 1 {
+        return;
+    }
+    let now = sys::coarse_nanoseconds();
+    let since = RESTING_SINCE.swap(now, Ordering::Relaxed);
+    if now.wrapping_sub(since) >= REST_NANOSECONDS {
+        RESTING.store(REST, Ordering::Relaxed);
+    }
+}
+
+/// End the rest: caches grow as they are needed.
+pub fn wake() {
+    RESTING.store(0, Ordering::Relaxed);
+}
+
 /// The thread that is draining, by its thread pointer, or 0.
 static DRAINING: AtomicUsize = AtomicUsize::new(0);
 
@@ -554,4 +625,5 @@ pub fn after_fork() {
     let cpus = CPUS.load(Ordering::Relaxed);
     HOT.cpus.store(cpus, Ordering::Relaxed);
     DRAINING.store(0, Ordering::Relaxed);
+    EMPTYING.store(false, Ordering::Relaxed);
 }

@@ -142,6 +142,20 @@ impl Slab {
         grown
     }
 
+    /// Take all capacity from `class`. It may then hold more objects; the caller moves those away.
+    pub fn close(self, class: usize) {
+        let (begin, end) = (self.begin(class), self.end(class).load(Ordering::Relaxed));
+        let closed = end > begin
+            && self
+                .end(class)
+                .compare_exchange(end, begin, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok();
+        if closed {
+            let bytes = i32::from(end - begin) * CLASSES[class].size.cast_signed();
+            self.used().fetch_sub(bytes, Ordering::Relaxed);
+        }
+    }
+
     /// Take one batch of capacity from the next class that has some, and say which class it was.
     /// It may then hold more objects than its capacity; the caller moves those away.
     pub fn shrink_next(self, except: usize) -> Option<usize> {

@@ -55,6 +55,7 @@ const COUNT_BYTES: usize = 15_000;
 const DEEP_BYTES: usize = 900;
 const THREAD_BYTES: usize = 30_000;
 const MISS_BYTES: usize = 1_200;
+const REST_BYTES: usize = 2_000;
 
 /// Bytes of the class that are nowhere in the allocator, and its spans.
 fn outside(class: usize) -> (usize, usize) {
@@ -201,6 +202,28 @@ fn does_a_drain_empty_a_transfer_cache_of_more_than_a_batch() {
     transfer::give(class, &objects);
     transfer::drain();
     assert_eq!(outside(class), before, "an object got lost");
+}
+
+#[test]
+fn do_caches_that_rest_lose_nothing() {
+    let _alone = DRAINS.lock().unwrap_or_else(PoisonError::into_inner);
+    setup::ensure();
+    let class = class_of(REST_BYTES);
+    front::drain();
+    let before = outside(class).0;
+    let all: Vec<_> = (0..100).map(|_| heap::allocate(REST_BYTES)).collect();
+    for memory in all {
+        // SAFETY: allocated above, and used by nobody.
+        unsafe { heap::free(memory) };
+    }
+    let mut most = transfer::length(class) + 100;
+    while most > 0 {
+        front::rest();
+        assert_eq!(outside(class).0, before, "an object got lost");
+        most /= 2;
+    }
+    assert_eq!(transfer::length(class), 0);
+    front::wake();
 }
 
 #[test]

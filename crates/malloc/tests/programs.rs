@@ -265,6 +265,23 @@ fn does_malloc_go_on_while_memory_goes_back() {
 }
 
 #[test]
+fn does_free_memory_go_back_within_seconds_or_at_the_rate_that_is_set() {
+    let directory = format!("-L{}", library_directory().display());
+    let arguments = [&directory, "-lcontigua_malloc", "-rdynamic"];
+    let program = compile("decay.c", &arguments);
+    for variables in CACHES {
+        expect_success(&program, &["default"], &variables);
+    }
+    for fixed in [
+        ("CONTIGUA_MALLOC_RELEASE_RATE", "0"),
+        ("CONTIGUA_MALLOC_DECAY", "0"),
+    ] {
+        let rate = [("CONTIGUA_MALLOC_RELEASE_RATE", "0"), fixed];
+        expect_success(&program, &["fixed"], &rate);
+    }
+}
+
+#[test]
 fn does_a_process_end_after_pthread_exit_of_its_main_thread() {
     let program = compile("main_thread.c", &[]);
     for last in ["last", "first"] {

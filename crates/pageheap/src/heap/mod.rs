@@ -296,7 +296,7 @@ impl<O: Os> PageHeap<O> {
         if self.free(rest) { kept } else { span }
     }
 
-    /// Gives memory back at the configured rate, as far as the adaptive policy lets it (paper 002,
+    /// Gives memory back at the configured rate, and half-life, as far as the adaptive policy lets it (paper 002,
     /// section 4), and has broken huge pages made whole. To be called about once a second, by a
     /// background thread or from slow paths. What the rate allows and nobody needs lapses.
     pub fn periodic(&mut self) -> Released {
@@ -361,6 +361,11 @@ impl<O: Os> PageHeap<O> {
                 .set_windows(self.config.longest_interval(), self.config.schedule);
             self.accuracy.coarsen(self.series.epoch() / before);
         }
+    }
+
+    /// Sets the half-life of free memory in nanoseconds; 0: the release rate alone.
+    pub fn set_half_life(&mut self, half_life: u64) {
+        self.config.half_life = half_life;
     }
 
     /// The heap's figures. Reads a few kilobytes, changes nothing.
