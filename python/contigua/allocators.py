@@ -25,6 +25,7 @@ OPTIONS = (
     "BACKGROUND",
     "CACHE",
     "CACHE_INTERVAL",
+    "DECAY",
     "DUMP",
     "INTERVAL",
     "LIMIT",

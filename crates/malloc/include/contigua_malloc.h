@@ -26,7 +26,8 @@ size_t contigua_malloc_release(size_t bytes);
 void contigua_malloc_set_limit(size_t soft, size_t hard);
 
 /* Give back at most `rate` bytes a second as time passes, and keep huge pages whole that were in
- * use within the last `interval_milliseconds` (0: the rate alone decides). */
+ * use within the last `interval_milliseconds` (0: the rate alone decides). From then on nothing decays
+ * (CONTIGUA_MALLOC_DECAY). */
 void contigua_malloc_set_policy(size_t rate, uint64_t interval_milliseconds);
 
 /* Move what the caches of all CPUs, and of the calling thread, hold back into the heap. */

@@ -374,7 +374,7 @@ pub extern "C" fn contigua_malloc_flush() {
 #[unsafe(no_mangle)]
 pub extern "C" fn contigua_malloc_periodic() -> c_int {
     setup::ensure();
-    c_int::from(sys::preserving_errno(pages::periodic))
+    c_int::from(sys::preserving_errno(pages::periodic_at_once))
 }
 
 /// 1 if an object of this allocator begins at `memory` or its page belongs to small objects.

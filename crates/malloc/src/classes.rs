@@ -112,7 +112,7 @@ const fn build() -> [Class; COUNT] {
         first_slot: 0,
         transfer_slots: 0,
     }; COUNT];
-    let mut next_slot = COUNT;
+    let mut next_slot = crate::slab::HEADER_WORDS;
     let mut class = 1;
     while class < COUNT {
         let size = size_of_class(class);

@@ -6,7 +6,7 @@
 //! that keeps missing is allowed to hold more, within a budget for each CPU; when that is spent,
 //! other stacks of the CPU give some of theirs up.
 
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::classes::{CLASSES, COUNT, MAX_BATCH};
 use crate::lock::{self, Guarded, Lock};
@@ -20,11 +20,8 @@ static CPUS: AtomicU32 = AtomicU32::new(0);
 /// Bytes that the stacks of a CPU, or of a thread, may hold.
 static BUDGET: AtomicI32 = AtomicI32::new(2 << 20);
 static THREAD_BUDGET: AtomicI32 = AtomicI32::new(512 << 10);
-static MISSES: Apart = Apart(AtomicUsize::new(0));
-
-/// A counter that all CPUs write, on a cache line of its own.
-#[repr(align(64))]
-struct Apart(AtomicUsize);
+/// Misses of caches of threads.
+static MISSES: AtomicUsize = AtomicUsize::new(0);
 
 /// The thread's word after its cache was given up.
 const DEAD: usize = 1;
@@ -125,6 +122,12 @@ impl Place {
 
     /// Let the stack of `class` hold more if that is allowed; how much it may hold.
     fn grow(self, class: usize) -> usize {
+        if RESTING.load(Ordering::Relaxed) > 0 {
+            return match self {
+                Place::Cpu(_, slab) | Place::Thread(slab) => slab.capacity(class),
+                Place::Nowhere => 0,
+            };
+        }
         let (slab, budget) = match self {
             Place::Cpu(cpu, slab) => {
                 if slab.begin(class) == 0 {
@@ -270,7 +273,7 @@ fn refill(class: usize) -> usize {
         return item;
     }
     sys::preserving_errno(|| {
-        count_miss();
+        count_miss(place);
         let want = place
             .grow(class)
             .clamp(1, usize::from(CLASSES[class].batch));
@@ -304,7 +307,7 @@ extern "C" fn overflow(class: usize, item: usize) {
         return;
     }
     sys::preserving_errno(|| {
-        count_miss();
+        count_miss(place);
         place.grow(class);
         if place.push(class, item) {
             return;
@@ -322,19 +325,33 @@ extern "C" fn overflow(class: usize, item: usize) {
 }
 
 /// Programs that never reach the page heap must give memory back, too.
-fn count_miss() {
+fn count_miss(place: Place) {
+    let counter = match place {
+        Place::Cpu(_, slab) => slab.misses(),
+        _ => &MISSES,
+    };
     // Not a locked addition: it would wait for the marks of all objects that were freed last. Some
     // misses of other threads are not counted.
-    let misses = MISSES.0.load(Ordering::Relaxed).wrapping_add(1);
-    MISSES.0.store(misses, Ordering::Relaxed);
-    if misses.is_multiple_of(64) {
+    let misses = counter.load(Ordering::Relaxed).wrapping_add(1);
+    counter.store(misses, Ordering::Relaxed);
+    if RESTING.load(Ordering::Relaxed) > 0 {
+        count_rest();
+    }
+    if misses.is_multiple_of(64) || pages::is_idling() {
         pages::amortise();
     }
 }
 
 /// How often a cache had to be refilled or emptied.
 pub fn misses() -> usize {
-    MISSES.0.load(Ordering::Relaxed)
+    (0..CPUS.load(Ordering::Relaxed))
+        .map(misses_on)
+        .fold(MISSES.load(Ordering::Relaxed), usize::wrapping_add)
+}
+
+/// The same of the cache of a CPU.
+pub fn misses_on(cpu: u32) -> usize {
+    cpu_slab(cpu).misses().load(Ordering::Relaxed)
 }
 
 struct Slabs {
@@ -437,6 +454,68 @@ fn drain_slab(slab: Slab) {
             transfer::give(class, &buffer[..count]);
         }
     }
+}
+
+/// Misses after which caches that rest are looked at, and the nanoseconds that these take at least in a
+/// program that is hardly busy: at 100,000 misses a second they cost 2 % of a CPU. Our choice.
+const REST: i32 = 5_000;
+const REST_NANOSECONDS: u64 = 50_000_000;
+/// What is left of these misses; caches rest as long as it is positive.
+static RESTING: AtomicI32 = AtomicI32::new(0);
+/// When they began.
+static RESTING_SINCE: AtomicU64 = AtomicU64::new(0);
+/// Whether a thread empties its cache.
+static EMPTYING: AtomicBool = AtomicBool::new(false);
+
+/// Whether a thread empties its cache.
+pub fn is_emptying() -> bool {
+    EMPTYING.load(Ordering::Relaxed)
+}
+
+/// Empty and close the cache of the calling thread's CPU, and half of the transfer caches, while much memory
+/// is free: a few objects in them keep whole pages, and a program that is hardly busy comes to slow
+/// paths, which give memory back. A busy one has its caches again within milliseconds.
+pub fn rest() {
+    // What goes back to spans may give pages up, which is a slow path.
+    if EMPTYING.swap(true, Ordering::Acquire) {
+        return;
+    }
+    RESTING_SINCE.store(sys::coarse_nanoseconds(), Ordering::Relaxed);
+    RESTING.store(REST, Ordering::Relaxed);
+    transfer::halve();
+    let place = place();
+    if let Place::Cpu(_, slab) | Place::Thread(slab) = place {
+        let mut buffer = [0; MAX_BATCH];
+        for class in 1..COUNT {
+            slab.close(class);
+            while slab.length(class) > 0 {
+                let count = place.pop_all(class, &mut buffer);
+                if count == 0 {
+                    break;
+                }
+                transfer::give(class, &buffer[..count]);
+            }
+        }
+    }
+    EMPTYING.store(false, Ordering::Release);
+}
+
+/// Count a miss of a cache that rests, and end the rest if the program is busy.
+#[cold]
+fn count_rest() {
+    if RESTING.fetch_sub(1, Ordering::Relaxed) != 1 {
+        return;
+    }
+    let now = sys::coarse_nanoseconds();
+    let since = RESTING_SINCE.swap(now, Ordering::Relaxed);
+    if now.wrapping_sub(since) >= REST_NANOSECONDS {
+        RESTING.store(REST, Ordering::Relaxed);
+    }
+}
+
+/// End the rest: caches grow as they are needed.
+pub fn wake() {
+    RESTING.store(0, Ordering::Relaxed);
 }
 
 /// The thread that is draining, by its thread pointer, or 0.
@@ -546,4 +625,5 @@ pub fn after_fork() {
     let cpus = CPUS.load(Ordering::Relaxed);
     HOT.cpus.store(cpus, Ordering::Relaxed);
     DRAINING.store(0, Ordering::Relaxed);
+    EMPTYING.store(false, Ordering::Relaxed);
 }

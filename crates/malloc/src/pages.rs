@@ -6,7 +6,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use contigua_pageheap::{Config, PageHeap, Span, Statistics};
+use contigua_pageheap::{Allocated, Config, PageHeap, Span, Statistics};
 
 use crate::lock::{Guarded, Lock};
 use crate::pagemap::PAGE_BYTES;
@@ -21,6 +21,25 @@ static HEAP: Guarded<PageHeap<System>> =
 /// Held by who gives memory back, before the heap's lock. Memory that is on its way is nobody's: a
 /// request that would fail waits for it, and so does a fork.
 static RELEASING: Guarded<()> = Guarded::new(());
+
+/// How often a request that was refused is tried again after memory went back: what makes room may change
+/// where the request goes, and others may take it. Our choice.
+const ATTEMPTS: u32 = 4;
+
+/// Heap pages of whole free huge pages that one slow path gives back of what decayed, 64 MB: a fraction of
+/// a millisecond. Our choice.
+const STEP: u64 = (64 << 20) / PAGE_BYTES as u64;
+/// The same of parts of huge pages, 4 MB: each may take a call of its own.
+const PART_STEP: u64 = (4 << 20) / PAGE_BYTES as u64;
+/// Heap pages that decay from which on every miss of a cache looks whether a period has
+/// passed: a program that is done with its memory has few. Our choice: 8 MB.
+const IDLE: u64 = (8 << 20) / PAGE_BYTES as u64;
+
+/// Whether as much is free.
+static IDLING: AtomicBool = AtomicBool::new(false);
+/// Heap pages of whole free huge pages, and then of others, that the next slow paths are to give back.
+static OWED: AtomicU64 = AtomicU64::new(0);
+static OWED_PARTS: AtomicU64 = AtomicU64::new(0);
 static LAST_PERIOD: AtomicU64 = AtomicU64::new(0);
 static AMORTISED: AtomicBool = AtomicBool::new(true);
 
@@ -52,14 +71,13 @@ pub fn configure(config: Config, scattered: bool) {
 pub fn allocate(count: usize, align: usize) -> Option<Pages> {
     let (count, align) = (u32::try_from(count).ok()?, u32::try_from(align).ok()?);
     let tried = HEAP.lock().try_allocate(count, align);
-    let found = if let Some(found) = tried {
-        found
-    } else {
-        // What is cached may be all that there is.
-        crate::front::drain();
-        let _nothing_leaves = RELEASING.lock();
-        HEAP.lock().allocate(count, align)?
+    let found = match tried.allocated {
+        Some(found) => found,
+        None => make_room(count, align, tried.excess)?,
     };
+    if tried.excess > 0 {
+        keep_limit();
+    }
     sanitizer::allocated(found.span.address, || count as usize * PAGE_BYTES);
     amortise();
     Some(Pages {
@@ -68,11 +86,72 @@ pub fn allocate(count: usize, align: usize) -> Option<Pages> {
     })
 }
 
+/// Serve a request that was refused by giving back `excess` heap pages of free memory, and what caches
+/// hold.
+#[cold]
+fn make_room(count: u32, align: u32, mut excess: u64) -> Option<Allocated> {
+    for drained in [false, true] {
+        if drained {
+            // What is cached may be all that there is.
+            crate::front::drain();
+        }
+        for _ in 0..ATTEMPTS {
+            let tried = {
+                let _one = RELEASING.lock();
+                if give_back_for_limit(excess) == 0 && !drained {
+                    break;
+                }
+                HEAP.lock().try_allocate(count, align)
+            };
+            if tried.allocated.is_some() {
+                return tried.allocated;
+            }
+            excess = tried.excess;
+            if excess == 0 {
+                break;
+            }
+        }
+    }
+    // Others may have taken what went back. Nothing leaves now, and all else waits.
+    let _one = RELEASING.lock();
+    HEAP.lock().allocate(count, align)
+}
+
+/// Give memory back that is above a limit, unless somebody gives back some already.
+fn keep_limit() {
+    if let Some(_one) = RELEASING.try_lock() {
+        let excess = HEAP.lock().excess();
+        give_back_for_limit(excess);
+    }
+}
+
+/// Give back `pages` heap pages, or all that are free; how many. The caller has [`RELEASING`].
+fn give_back_for_limit(pages: u64) -> u64 {
+    let done = give_back(&system::release, pages);
+    if done > 0 {
+        HEAP.lock().count_for_limit(done);
+    }
+    done
+}
+
+/// The same through `release`, whatever for.
+fn give_back(release: &impl Fn(usize, usize) -> bool, pages: u64) -> u64 {
+    let whole = release_whole(release, pages, u64::MAX);
+    whole + release_parts(release, pages.saturating_sub(whole))
+}
+
 /// Give pages back.
 pub fn free(address: usize, count: usize) {
     let pages = count as u32;
     sanitizer::freed(address, || count * PAGE_BYTES);
-    if !HEAP.lock().free(Span { address, pages }) {
+    let (freed, idling) = {
+        let mut heap = HEAP.lock();
+        (heap.free(Span { address, pages }), heap.is_decaying(IDLE))
+    };
+    if idling && !IDLING.load(Ordering::Relaxed) {
+        IDLING.store(true, Ordering::Relaxed);
+    }
+    if !freed {
         sys::die(format_args!(
             "pages at {address:#x} were freed and not in use: memory is corrupted"
         ));
@@ -114,9 +193,27 @@ pub fn set_amortised(yes: bool) {
 /// Do what is due in a slow path: give memory back, tell what a signal asked for.
 pub fn amortise() {
     crate::dump::occasion();
-    if AMORTISED.load(Ordering::Relaxed) && periodic() {
-        crate::background::consider(false);
+    // Caches that are being emptied may give many pages up: that is one slow path.
+    if !AMORTISED.load(Ordering::Relaxed) || crate::front::is_emptying() {
+        return;
     }
+    if periodic() {
+        crate::background::consider(false);
+    } else if is_owing() {
+        release_owed();
+    } else {
+        return;
+    }
+    if is_idling() {
+        // A program that is hardly busy would find all it needs in caches, and not come here again.
+        crate::front::rest();
+    }
+}
+
+/// Whether so much memory is free that misses of caches are an occasion to look at the time.
+#[inline]
+pub fn is_idling() -> bool {
+    IDLING.load(Ordering::Relaxed)
 }
 
 /// Give memory back if a period has passed; whether it had.
@@ -143,10 +240,7 @@ pub fn release(bytes: usize) -> usize {
 /// The same through `release`, which gets addresses and lengths and says whether they went.
 pub fn release_through(release: impl Fn(usize, usize) -> bool, bytes: usize) -> usize {
     let _one = RELEASING.lock();
-    let wanted = bytes.div_ceil(PAGE_BYTES) as u64;
-    let whole = release_whole(&release, wanted, u64::MAX);
-    let partial = release_parts(&release, wanted.saturating_sub(whole));
-    (whole + partial) as usize * PAGE_BYTES
+    give_back(&release, bytes.div_ceil(PAGE_BYTES) as u64) as usize * PAGE_BYTES
 }
 
 fn release_periodically() {
@@ -154,14 +248,95 @@ fn release_periodically() {
     let Some(_one) = RELEASING.try_lock() else {
         return;
     };
+    let excess = HEAP.lock().excess();
+    give_back_for_limit(excess);
     let plan = HEAP.lock().begin_periodic();
     let Some(plan) = plan else {
         return;
     };
-    let whole = release_whole(&system::release, plan.whole, plan.whole_most);
-    let partial = release_parts(&system::release, plan.partial);
-    let _ = HEAP.lock().end_periodic(&plan, whole, partial);
+    // What decays may be much after a pause: the slow paths that follow do their part.
+    let stepwise = plan.decays && AMORTISED.load(Ordering::Relaxed);
+    let (step, part_step) = if stepwise {
+        (plan.whole.min(STEP), plan.partial.min(PART_STEP))
+    } else {
+        (plan.whole, plan.partial)
+    };
+    let whole = release_whole(&system::release, step, plan.whole_most);
+    let owed = remaining(plan.whole, step, whole);
+    // No huge page is broken while whole ones are to go.
+    let partial = if owed > 0 {
+        0
+    } else {
+        release_parts(&system::release, part_step)
+    };
+    let owed_parts = if owed > 0 {
+        plan.partial
+    } else {
+        remaining(plan.partial, part_step, partial)
+    };
+    OWED.store(owed, Ordering::Relaxed);
+    OWED_PARTS.store(owed_parts, Ordering::Relaxed);
+    let idling = {
+        let mut heap = HEAP.lock();
+        let _ = heap.end_periodic(&plan, whole, partial);
+        heap.is_decaying(IDLE) || plan.decays && heap.spare().1 >= IDLE
+    };
+    // What the system does not take (locked memory) is no reason to come back soon.
+    let refused = whole == 0 && step > 0 || partial == 0 && part_step > 0 && owed == 0;
+    let idling = idling && !refused;
+    IDLING.store(idling, Ordering::Relaxed);
+    if !idling {
+        crate::front::wake();
+    }
     collapse();
+}
+
+/// What is left of `planned` heap pages after a step; nothing if the step did not give as many back.
+fn remaining(planned: u64, step: u64, done: u64) -> u64 {
+    if done < step {
+        0
+    } else {
+        planned.saturating_sub(done)
+    }
+}
+
+/// Whether something is left of what decayed in this period.
+fn is_owing() -> bool {
+    OWED.load(Ordering::Relaxed) + OWED_PARTS.load(Ordering::Relaxed) > 0
+}
+
+/// Give back the next step of it, unless it was needed meanwhile. `false` if somebody else gives back.
+#[cold]
+fn release_owed() -> bool {
+    let Some(_one) = RELEASING.try_lock() else {
+        return false;
+    };
+    let (spare, spare_parts, whole) = {
+        let heap = HEAP.lock();
+        let (whole, parts) = heap.spare();
+        (whole, parts, heap.is_decaying(1))
+    };
+    let owed = OWED.load(Ordering::Relaxed);
+    if owed > 0 {
+        let step = owed.min(STEP);
+        let done = release_whole(&system::release, step, spare);
+        OWED.store(remaining(owed, step, done), Ordering::Relaxed);
+    } else {
+        // Whole huge pages that became free meanwhile are first to go, in the next period.
+        let most = if whole { 0 } else { spare_parts };
+        let owed = OWED_PARTS.load(Ordering::Relaxed).min(most);
+        let step = owed.min(PART_STEP);
+        let done = release_parts(&system::release, step);
+        OWED_PARTS.store(remaining(owed, step, done), Ordering::Relaxed);
+    }
+    true
+}
+
+/// Do the periodic work if it is due, to its end; whether it was.
+pub fn periodic_at_once() -> bool {
+    let due = periodic();
+    while is_owing() && release_owed() {}
+    due
 }
 
 /// Give back whole free huge pages until `least` heap pages are reached, but no more than `most`; how
@@ -223,12 +398,21 @@ fn collapse() {
 
 /// Set the soft and the hard limit.
 pub fn set_limits(soft: u64, hard: u64) {
-    HEAP.lock().set_limits(soft, hard);
+    let _one = RELEASING.lock();
+    let excess = {
+        let mut heap = HEAP.lock();
+        heap.change_limits(soft, hard);
+        heap.excess()
+    };
+    give_back_for_limit(excess);
 }
 
 /// Set the release rate in bytes per second and both intervals in nanoseconds.
+/// From now on the rate alone decides, and nothing decays.
 pub fn set_policy(rate: u64, interval: u64, cache_interval: u64) {
-    HEAP.lock().set_policy(rate, interval, cache_interval);
+    let mut heap = HEAP.lock();
+    heap.set_policy(rate, interval, cache_interval);
+    heap.set_half_life(0);
 }
 
 /// The page heap's figures.

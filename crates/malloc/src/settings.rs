@@ -2,9 +2,10 @@
 //!
 //! | variable | value | default |
 //! |---|---|---|
-//! | `RELEASE_RATE` | bytes a second that are given back at most; 0: none | `1MiB` |
+//! | `DECAY` | the half-life of free memory that was not needed lately; 0: the rate alone | `500ms`, 0 if `RELEASE_RATE` is set or time is the program's |
+//! | `RELEASE_RATE` | bytes a second that are given back, with a half-life in addition; 0: none | `1MiB` |
 //! | `INTERVAL` | Δ: memory used within this time stays whole; 0: the static policy | `60s` |
-//! | `CACHE_INTERVAL` | the same for whole free huge pages; 0: they go at the rate | 0 |
+//! | `CACHE_INTERVAL` | the same for whole free huge pages; 0: they go at once | `1s` with a half-life, else 0 |
 //! | `BACKGROUND` | `off`, `on`, or `idle`: a thread from when memory is first idle | `off` |
 //! | `LIMIT` | mapped bytes that are never exceeded: allocation fails | none |
 //! | `SOFT_LIMIT` | mapped bytes above which memory is given back at once | none |
@@ -35,6 +36,12 @@ const PREFIX: &[u8] = b"CONTIGUA_MALLOC_";
 /// A malloc has many of 300 KB to 4 MB; with the page heap's own default their ends cost up to
 /// twice the memory (`benches/malloc/large.c`).
 const REGION_SLACK_BYTES: u64 = 4 << 20;
+/// The half-life of free memory, in nanoseconds: after five seconds 0.4 % is left of what the first one,
+/// [`DECAY_PAUSE`], kept. Our choice.
+const HALF_LIFE: u64 = 500_000_000;
+/// How long whole free huge pages stay before they decay, in nanoseconds: programs whose demand swings
+/// within a second take no page faults for it. Our choice.
+const DECAY_PAUSE: u64 = 1_000_000_000;
 /// Bytes that may lie between samples on average.
 const RATES: core::ops::RangeInclusive<u64> = 1..=1 << 40;
 /// Of the environment that is read from `/proc`, before the C library has it.
@@ -58,12 +65,14 @@ pub enum Background {
     reason = "each is a variable that a user sets, and none implies another"
 )]
 pub struct Settings {
+    /// See the module; in nanoseconds.
+    pub decay: Option<u64>,
     /// See the module.
-    pub release_rate: u64,
+    pub release_rate: Option<u64>,
     /// Δ in nanoseconds.
     pub interval: u64,
     /// See the module; in nanoseconds.
-    pub cache_interval: u64,
+    pub cache_interval: Option<u64>,
     /// See the module.
     pub background: Background,
     /// See the module.
@@ -91,9 +100,10 @@ pub struct Settings {
 
 impl Settings {
     const DEFAULT: Self = Self {
-        release_rate: Config::DEFAULT.release_rate,
+        decay: None,
+        release_rate: None,
         interval: Config::DEFAULT.interval,
-        cache_interval: Config::DEFAULT.cache_interval,
+        cache_interval: None,
         background: Background::Off,
         limit: u64::MAX,
         soft_limit: u64::MAX,
@@ -174,9 +184,10 @@ impl Settings {
 
     fn set(&mut self, name: &[u8], value: &[u8]) -> Option<()> {
         match name {
-            b"RELEASE_RATE" => self.release_rate = bytes(value)?,
+            b"DECAY" => self.decay = Some(nanoseconds(value)?),
+            b"RELEASE_RATE" => self.release_rate = Some(bytes(value)?),
             b"INTERVAL" => self.interval = nanoseconds(value)?,
-            b"CACHE_INTERVAL" => self.cache_interval = nanoseconds(value)?,
+            b"CACHE_INTERVAL" => self.cache_interval = Some(nanoseconds(value)?),
             b"BACKGROUND" => {
                 self.background = match value {
                     b"off" => Background::Off,
@@ -223,10 +234,18 @@ impl Settings {
 
     /// What the page heap is told.
     pub fn heap(&self) -> Config {
+        // A fixed rate is the paper's policy, which studies with a clock of instructions repeat.
+        let fixed = self.release_rate.is_some() || self.program_clock;
+        let half_life = self.decay.unwrap_or(if fixed { 0 } else { HALF_LIFE });
         Config {
-            release_rate: self.release_rate,
+            release_rate: self.release_rate.unwrap_or(Config::DEFAULT.release_rate),
             interval: self.interval,
-            cache_interval: self.cache_interval,
+            cache_interval: self.cache_interval.unwrap_or(if half_life > 0 {
+                DECAY_PAUSE
+            } else {
+                Config::DEFAULT.cache_interval
+            }),
+            half_life,
             region_slack: REGION_SLACK_BYTES,
             soft_limit: self.soft_limit,
             hard_limit: self.limit,
@@ -328,8 +347,30 @@ mod tests {
     }
 
     #[test]
+    fn does_a_fixed_rate_end_decay_unless_both_are_asked_for() {
+        let heap = |variables: &[(&[u8], &[u8])]| {
+            let mut settings = Settings::DEFAULT;
+            for (name, value) in variables {
+                assert!(settings.set(name, value).is_some());
+            }
+            let heap = settings.heap();
+            (heap.half_life, heap.cache_interval)
+        };
+        let rate: (&[u8], &[u8]) = (b"RELEASE_RATE", b"1MiB");
+        assert_eq!(heap(&[]), (HALF_LIFE, DECAY_PAUSE));
+        assert_eq!(heap(&[rate]), (0, 0));
+        assert_eq!(heap(&[(b"CLOCK", b"program")]), (0, 0));
+        assert_eq!(heap(&[(b"DECAY", b"0")]), (0, 0));
+        assert_eq!(
+            heap(&[rate, (b"DECAY", b"2s"), (b"CACHE_INTERVAL", b"3s")]),
+            (2_000_000_000, 3_000_000_000)
+        );
+    }
+
+    #[test]
     fn does_each_variable_change_its_setting_and_only_known_ones_pass() {
-        let entries: [(&[u8], &[u8], &[u8]); 15] = [
+        let entries: [(&[u8], &[u8], &[u8]); 16] = [
+            (b"DECAY", b"5s", b"?"),
             (b"RELEASE_RATE", b"2MiB", b"?"),
             (b"INTERVAL", b"10s", b"?"),
             (b"CACHE_INTERVAL", b"5s", b"?"),

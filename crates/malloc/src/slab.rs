@@ -11,9 +11,10 @@
 //!
 //! Only who owns the slab changes `current` (for a CPU: a restartable sequence on it). `end` is a
 //! policy that anybody may change between `begin` and `begin + slots`. The word of class 0 keeps
-//! the slab's remaining budget in bytes, and the class that is next to give some up.
+//! the slab's remaining budget in bytes, and the class that is next to give some up. A word behind the
+//! headers counts misses: one for all CPUs would go from one's cache to the other's at each miss.
 
-use core::sync::atomic::{AtomicI32, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::classes::{CLASSES, COUNT};
 
@@ -24,6 +25,8 @@ pub const SLAB_BYTES: usize = 1 << SLAB_SHIFT;
 /// Objects that a stack may hold when it is used for the first time: what is handed over is
 /// touched, so a class that is hardly used should not begin with a batch. Our choice.
 const FIRST_STEP: u16 = 4;
+/// Words before the first stack: headers, and the count of misses, in whole cache lines.
+pub const HEADER_WORDS: usize = (COUNT + 1).next_multiple_of(8);
 /// Words in a slab.
 pub const SLAB_WORDS: usize = SLAB_BYTES / 8;
 
@@ -104,6 +107,13 @@ impl Slab {
         unsafe { &*((self.0 + 4) as *const AtomicU32) }
     }
 
+    /// How often a stack had to be refilled or emptied. Increments by two threads at once may count as
+    /// one.
+    pub fn misses(self) -> &'static AtomicUsize {
+        // SAFETY: as in `field`; the word behind the headers.
+        unsafe { &*((self.0 + COUNT * 8) as *const AtomicUsize) }
+    }
+
     /// Let `class` hold twice as much, but at least [`FIRST_STEP`] and at most a batch more, within
     /// `budget` bytes for all classes together. `false` if it may not.
     pub fn grow(self, class: usize, budget: i32) -> bool {
@@ -130,6 +140,20 @@ impl Slab {
             self.used().fetch_sub(bytes, Ordering::Relaxed);
         }
         grown
+    }
+
+    /// Take all capacity from `class`. It may then hold more objects; the caller moves those away.
+    pub fn close(self, class: usize) {
+        let (begin, end) = (self.begin(class), self.end(class).load(Ordering::Relaxed));
+        let closed = end > begin
+            && self
+                .end(class)
+                .compare_exchange(end, begin, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok();
+        if closed {
+            let bytes = i32::from(end - begin) * CLASSES[class].size.cast_signed();
+            self.used().fetch_sub(bytes, Ordering::Relaxed);
+        }
     }
 
     /// Take one batch of capacity from the next class that has some, and say which class it was.

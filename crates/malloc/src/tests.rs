@@ -54,6 +54,8 @@ const DRAIN_BYTES: usize = 14_000;
 const COUNT_BYTES: usize = 15_000;
 const DEEP_BYTES: usize = 900;
 const THREAD_BYTES: usize = 30_000;
+const MISS_BYTES: usize = 1_200;
+const REST_BYTES: usize = 2_000;
 
 /// Bytes of the class that are nowhere in the allocator, and its spans.
 fn outside(class: usize) -> (usize, usize) {
@@ -203,6 +205,28 @@ fn does_a_drain_empty_a_transfer_cache_of_more_than_a_batch() {
 }
 
 #[test]
+fn do_caches_that_rest_lose_nothing() {
+    let _alone = DRAINS.lock().unwrap_or_else(PoisonError::into_inner);
+    setup::ensure();
+    let class = class_of(REST_BYTES);
+    front::drain();
+    let before = outside(class).0;
+    let all: Vec<_> = (0..100).map(|_| heap::allocate(REST_BYTES)).collect();
+    for memory in all {
+        // SAFETY: allocated above, and used by nobody.
+        unsafe { heap::free(memory) };
+    }
+    let mut most = transfer::length(class) + 100;
+    while most > 0 {
+        front::rest();
+        assert_eq!(outside(class).0, before, "an object got lost");
+        most /= 2;
+    }
+    assert_eq!(transfer::length(class), 0);
+    front::wake();
+}
+
+#[test]
 fn are_figures_counted_without_the_locks_of_classes() {
     setup::ensure();
     let class = class_of(COUNT_BYTES);
@@ -253,6 +277,38 @@ fn does_nobody_wait_for_memory_that_goes_back() {
         lengths.iter().any(|&bytes| bytes < HUGE_BYTES),
         "{lengths:?}"
     );
+}
+
+#[test]
+#[cfg(not(miri))]
+fn does_a_cpu_count_its_own_misses() {
+    setup::ensure();
+    if !front::is_per_cpu() {
+        return;
+    }
+    thread::spawn(|| {
+        // SAFETY: sets of CPUs are bits; the calls write one and read it.
+        let cpu = unsafe {
+            let cpu = libc::sched_getcpu() as usize;
+            let mut set: libc::cpu_set_t = core::mem::zeroed();
+            libc::CPU_SET(cpu, &mut set);
+            assert_eq!(
+                libc::sched_setaffinity(0, size_of_val(&set), &raw const set),
+                0
+            );
+            cpu
+        };
+        let before = front::misses_on(cpu as u32);
+        let all: Vec<_> = (0..2000).map(|_| heap::allocate(MISS_BYTES)).collect();
+        assert!(front::misses_on(cpu as u32) >= before + 10);
+        assert!(front::misses() >= front::misses_on(cpu as u32));
+        for memory in all {
+            // SAFETY: allocated above, and used by nobody.
+            unsafe { heap::free(memory) };
+        }
+    })
+    .join()
+    .unwrap();
 }
 
 #[test]

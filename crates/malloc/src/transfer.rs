@@ -101,23 +101,31 @@ pub fn give(class: usize, objects: &[usize]) {
 
 /// Move everything back into the spans.
 pub fn drain() {
+    (1..COUNT).for_each(|class| shrink(class, 0));
+}
+
+/// Move half of what each class has back.
+pub fn halve() {
+    (1..COUNT).for_each(|class| shrink(class, length(class) / 2));
+}
+
+/// Move what `class` has above `most` objects back.
+fn shrink(class: usize, most: usize) {
     let mut buffer = [0; MAX_BATCH];
-    for (class, counted) in TRANSFER.iter().enumerate().skip(1) {
-        loop {
-            let count = {
-                let mut cache = counted.cache.lock();
-                let count = cache.length.min(MAX_BATCH);
-                if count > 0 {
-                    let rest = cache.length - count;
-                    buffer[..count].copy_from_slice(&cache.slots(class)[rest..rest + count]);
-                    cache.set_length(class, rest);
-                }
-                count
-            };
-            if count == 0 {
-                break;
+    loop {
+        let count = {
+            let mut cache = TRANSFER[class].cache.lock();
+            let count = cache.length.saturating_sub(most).min(MAX_BATCH);
+            if count > 0 {
+                let rest = cache.length - count;
+                buffer[..count].copy_from_slice(&cache.slots(class)[rest..rest + count]);
+                cache.set_length(class, rest);
             }
-            central::give(class, &buffer[..count]);
+            count
+        };
+        if count == 0 {
+            break;
         }
+        central::give(class, &buffer[..count]);
     }
 }

@@ -244,8 +244,40 @@ fn does_each_mistake_end_the_process_and_name_the_pointer() {
 fn is_what_caches_hold_given_back_before_a_request_fails() {
     let program = compile("drained.c", &[]);
     for variables in CACHES {
-        let variables = [variables[0], ("CONTIGUA_MALLOC_LIMIT", "32MiB")];
-        expect_success(&program, &[], &variables);
+        let limited = [variables[0], ("CONTIGUA_MALLOC_LIMIT", "32MiB")];
+        expect_success(&program, &[], &limited);
+        for limit in ["address-space", "data"] {
+            expect_success(&program, &[limit], &variables);
+        }
+    }
+}
+
+#[test]
+fn does_malloc_go_on_while_memory_goes_back() {
+    let directory = format!("-L{}", library_directory().display());
+    let arguments = [&directory, "-lcontigua_malloc", "-rdynamic"];
+    let program = compile("release.c", &arguments);
+    for way in ["trim", "release", "soft", "growth", "request", "periodic"] {
+        for variables in CACHES {
+            expect_success(&program, &[way], &variables);
+        }
+    }
+}
+
+#[test]
+fn does_free_memory_go_back_within_seconds_or_at_the_rate_that_is_set() {
+    let directory = format!("-L{}", library_directory().display());
+    let arguments = [&directory, "-lcontigua_malloc", "-rdynamic"];
+    let program = compile("decay.c", &arguments);
+    for variables in CACHES {
+        expect_success(&program, &["default"], &variables);
+    }
+    for fixed in [
+        ("CONTIGUA_MALLOC_RELEASE_RATE", "0"),
+        ("CONTIGUA_MALLOC_DECAY", "0"),
+    ] {
+        let rate = [("CONTIGUA_MALLOC_RELEASE_RATE", "0"), fixed];
+        expect_success(&program, &["fixed"], &rate);
     }
 }
 

@@ -33,6 +33,10 @@ pub struct Config {
     /// says (paper 002, section 4), so that mapped memory may fall below the recent peak, by whole
     /// huge pages only. Longer than [`interval`](Self::interval) is the same as equal.
     pub cache_interval: u64,
+    /// In addition, half of the free memory that the policy lets go goes back within this time, in
+    /// nanoseconds: whole free huge pages as [`cache_interval`](Self::cache_interval) says, and what was
+    /// not used within [`interval`](Self::interval). 0, the default: the rate alone, as in the paper.
+    pub half_life: u64,
     /// How long memory must be free for others to make use of it, in nanoseconds: the window of
     /// both measures of fragmentation. Paper 002, section 2.3: 5 min.
     pub schedule: u64,
@@ -59,6 +63,7 @@ impl Config {
         release_rate: 1 << 20,
         interval: 60 * SECOND,
         cache_interval: 0,
+        half_life: 0,
         schedule: 300 * SECOND,
         soft_limit: u64::MAX,
         hard_limit: u64::MAX,

@@ -37,7 +37,7 @@ mod slab;
 mod statistics;
 
 pub use config::{Config, Primary};
-pub use heap::{Leaving, PageHeap, Plan};
+pub use heap::{Attempt, Leaving, PageHeap, Plan};
 pub use os::{METADATA_ALIGN, Metadata, Os, RESERVE_ALIGN};
 pub use statistics::{Epoch, Inconsistency, Released, Statistics};
 

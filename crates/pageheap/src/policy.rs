@@ -74,9 +74,60 @@ pub(crate) fn decide(situation: &Situation) -> Verdict {
     }
 }
 
+/// How much of `amount` decays within `elapsed` if half of it does within `half_life`, to 0.3 %. Nothing if
+/// the half-life is 0.
+pub(crate) fn decayed(amount: u64, elapsed: u64, half_life: u64) -> u64 {
+    if half_life == 0 {
+        return 0;
+    }
+    let halvings = elapsed / half_life;
+    if halvings >= u64::BITS.into() {
+        return amount;
+    }
+    // 2^-x for the fraction x of a halving that is left, by its binary digits.
+    let mut fraction = u128::from(elapsed % half_life);
+    let mut left = 1_u128 << 32;
+    for root in ROOTS {
+        fraction *= 2;
+        if fraction >= u128::from(half_life) {
+            fraction -= u128::from(half_life);
+            left = (left * root) >> 32;
+        }
+    }
+    let kept = (u128::from(amount) * left) >> (32 + halvings);
+    amount - u64::try_from(kept).unwrap_or(amount).min(amount)
+}
+
+/// 2^(-1/2), 2^(-1/4), ... times 2^32.
+const ROOTS: [u128; 8] = [
+    3_037_000_500,
+    3_611_622_603,
+    3_938_502_376,
+    4_112_874_773,
+    4_202_935_003,
+    4_248_701_965,
+    4_271_771_996,
+    4_283_353_945,
+];
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn does_half_of_it_decay_within_each_half_life() {
+        assert_eq!(decayed(1000, 5, 0), 0);
+        assert_eq!(decayed(1000, 0, 10), 0);
+        assert_eq!(decayed(1024, 10, 10), 512);
+        assert_eq!(decayed(1024, 100, 10), 1023);
+        assert_eq!(decayed(1024, 110, 10), 1024);
+        assert_eq!(decayed(u64::MAX, u64::MAX, 1), u64::MAX);
+        for elapsed in 0..5_000_u64 {
+            let exact = 1e9 * (1.0 - (-(elapsed as f64) / 1000.0).exp2());
+            let error = decayed(1_000_000_000, elapsed, 1000) as f64 - exact;
+            assert!(error.abs() < 3e6, "{elapsed}: {error}");
+        }
+    }
 
     const MB: u64 = (1 << 20) / crate::PAGE_BYTES as u64;
 

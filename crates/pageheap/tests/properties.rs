@@ -122,6 +122,76 @@ fn g7_2_whole_huge_pages_keep_the_static_rate_over_time() {
     assert_eq!(heap.statistics().mapped, 15 * HUGE);
 }
 
+/// Nothing goes back at a rate, and what was not needed for a second by half in each one.
+fn decaying() -> Config {
+    Config {
+        release_rate: 0,
+        cache_interval: SECOND,
+        half_life: SECOND,
+        ..Config::DEFAULT
+    }
+}
+
+#[test]
+fn does_half_of_what_nobody_needs_go_back_within_each_half_life() {
+    let world = World::new();
+    let mut heap = PageHeap::new(TestOs::new(&world), decaying());
+    let span = heap.allocate(64 * HUGE_PAGES, 1).unwrap().span;
+    world.pass(10 * SECOND);
+    assert!(heap.free(span));
+    // The peak is a second old, then it is forgotten.
+    assert_eq!(seconds(&world, &mut heap, 1), 0);
+    for left in [32, 16, 8, 4, 2, 1, 0, 0] {
+        seconds(&world, &mut heap, 1);
+        assert_eq!(heap.statistics().mapped, left * HUGE, "{left} of 64");
+    }
+    assert_eq!(heap.validate(), Ok(()));
+}
+
+#[test]
+fn does_memory_stay_that_is_needed_every_second() {
+    let world = World::new();
+    let mut heap = PageHeap::new(TestOs::new(&world), decaying());
+    for _ in 0..20 {
+        let span = heap.allocate(64 * HUGE_PAGES, 1).unwrap().span;
+        assert!(heap.free(span));
+        assert_eq!(seconds(&world, &mut heap, 1), 0);
+    }
+    assert_eq!(heap.statistics().backed_total, 64 * HUGE);
+}
+
+#[test]
+fn do_huge_pages_in_use_decay_only_after_the_interval() {
+    let world = World::new();
+    let (mut heap, kept) = sparse(&world, decaying(), 32);
+    assert_eq!(seconds(&world, &mut heap, 60), 0);
+    let free = heap.statistics().free_mapped;
+    let pages = free / PAGE_BYTES as u64;
+    assert_eq!(heap.spare(), (pages, 0));
+    let first = seconds(&world, &mut heap, 1);
+    assert_eq!(heap.spare().1, pages - first / PAGE_BYTES as u64);
+    assert!(first.abs_diff(free / 2) < HUGE / 2, "{first} of {free}");
+    seconds(&world, &mut heap, 30);
+    assert_eq!(heap.statistics().free_mapped, 0);
+    assert!(kept.iter().all(|&span| heap.is_allocated(span)));
+}
+
+#[test]
+fn is_a_long_pause_as_many_half_lives() {
+    let world = World::new();
+    let mut heap = PageHeap::new(TestOs::new(&world), decaying());
+    let span = heap.allocate(64 * HUGE_PAGES, 1).unwrap().span;
+    assert!(heap.free(span));
+    assert!(heap.is_decaying(64 * u64::from(HUGE_PAGES)));
+    world.pass(30 * SECOND);
+    assert_eq!(heap.periodic().bytes(), 64 * HUGE);
+    assert!(!heap.is_decaying(1));
+    heap.set_half_life(0);
+    let span = heap.allocate(64 * HUGE_PAGES, 1).unwrap().span;
+    assert!(heap.free(span));
+    assert_eq!(seconds(&world, &mut heap, 30), 0);
+}
+
 #[test]
 fn g7_3_an_explicit_release_ignores_the_interval() {
     let world = World::new();
@@ -129,6 +199,31 @@ fn g7_3_an_explicit_release_ignores_the_interval() {
     assert_eq!(seconds(&world, &mut heap, 5), 0);
     assert_eq!(heap.release(5 * MB), 5 * MB);
     assert_eq!(heap.release(usize::MAX), 15 * MB - kept.len() * PAGE_BYTES);
+    assert_eq!(heap.validate(), Ok(()));
+}
+
+#[test]
+fn does_an_attempt_say_what_must_go_back_and_give_nothing_back() {
+    let world = World::new();
+    let (mut heap, _kept) = sparse(&world, Config::DEFAULT, 10);
+    let releases = world.releases.borrow().len();
+    // 20 MB are mapped, and no run of 14 MB is free among them.
+    heap.change_limits(u64::MAX, 24 * MB64);
+    let tried = heap.try_allocate(14 * MB_PAGES, 1);
+    assert_eq!(tried.allocated, None);
+    assert_eq!(tried.excess, u64::from(10 * MB_PAGES));
+    heap.change_limits(20 * MB64, u64::MAX);
+    let tried = heap.try_allocate(14 * MB_PAGES, 1);
+    assert!(tried.allocated.is_some());
+    assert_eq!(tried.excess, u64::from(14 * MB_PAGES));
+    assert_eq!(heap.excess(), tried.excess);
+    // What a limit forbids even without free memory is not made room for.
+    heap.change_limits(u64::MAX, 24 * MB64);
+    assert_eq!(heap.try_allocate(24 * MB_PAGES, 1).excess, 0);
+    assert_eq!(world.releases.borrow().len(), releases);
+    assert_eq!(heap.statistics().limit_failures, 0);
+    heap.count_for_limit(3);
+    assert_eq!(heap.statistics().released_for_limit, 3 * PAGE_BYTES as u64);
     assert_eq!(heap.validate(), Ok(()));
 }
 

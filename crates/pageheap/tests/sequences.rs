@@ -302,6 +302,7 @@ proptest! {
         rate in prop_oneof![Just(0), 0..30 * MB as u64],
         interval in prop_oneof![Just(0), Just(60 * SECOND), 0..100 * SECOND],
         cache in prop_oneof![Just(0), Just(60 * SECOND), 0..100 * SECOND],
+        half_life in prop_oneof![Just(0), 0..100 * SECOND],
         slack in prop_oneof![Just(0), Just(16 * MB as u64)],
         zeroes: bool,
     ) {
@@ -311,6 +312,7 @@ proptest! {
             release_rate: rate,
             interval,
             cache_interval: cache,
+            half_life,
             region_slack: slack,
             ..Config::DEFAULT
         };

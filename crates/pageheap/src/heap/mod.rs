@@ -32,6 +32,16 @@ enum Refusal {
     Addresses,
 }
 
+/// What came of [`PageHeap::try_allocate`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    /// The pages, if there are any as things are.
+    pub allocated: Option<Allocated>,
+    /// Heap pages that are to go back to the system: to get below the soft limit or, if nothing was
+    /// allocated, to make room for another attempt; then 0 says that this would not help.
+    pub excess: u64,
+}
+
 /// The heap's sums, in heap pages unless stated otherwise.
 #[derive(Clone, Copy)]
 struct Counts {
@@ -171,13 +181,34 @@ impl<O: Os> PageHeap<O> {
         }
     }
 
-    /// As [`allocate`](Self::allocate), but without a failure in the statistics: for callers that
-    /// have memory to give back and try again.
-    pub fn try_allocate(&mut self, pages: u32, align_pages: u32) -> Option<Allocated> {
-        if pages == 0 || !align_pages.is_power_of_two() {
-            return None;
+    /// As [`allocate`](Self::allocate), but gives nothing back to the system and counts no failure: for
+    /// callers who do the first in steps ([`Leaving`]), without the lock that the heap is behind, and
+    /// then try again.
+    pub fn try_allocate(&mut self, pages: u32, align_pages: u32) -> Attempt {
+        let refused = Attempt {
+            allocated: None,
+            excess: 0,
+        };
+        if pages == 0 || !align_pages.is_power_of_two() || !self.ready && !self.prepare() {
+            return refused;
         }
-        self.attempt(pages, align_pages).ok()
+        let mapped = self.counts.mapped;
+        let attempt = match self.place(pages, align_pages) {
+            Ok(allocated) => Attempt {
+                allocated: Some(allocated),
+                excess: if self.counts.mapped > mapped {
+                    self.excess()
+                } else {
+                    0
+                },
+            },
+            Err(refusal) => Attempt {
+                excess: self.wanted(pages, refusal),
+                ..refused
+            },
+        };
+        self.note();
+        attempt
     }
 
     fn attempt(&mut self, pages: u32, align_pages: u32) -> Result<Allocated, Refusal> {
@@ -265,7 +296,7 @@ impl<O: Os> PageHeap<O> {
         if self.free(rest) { kept } else { span }
     }
 
-    /// Gives memory back at the configured rate, as far as the adaptive policy lets it (paper 002,
+    /// Gives memory back at the configured rate, and half-life, as far as the adaptive policy lets it (paper 002,
     /// section 4), and has broken huge pages made whole. To be called about once a second, by a
     /// background thread or from slow paths. What the rate allows and nobody needs lapses.
     pub fn periodic(&mut self) -> Released {
@@ -309,9 +340,14 @@ impl<O: Os> PageHeap<O> {
     /// waits for Δ, so that the adaptive policy never causes a request to fail (paper 002, section
     /// 4).
     pub fn set_limits(&mut self, soft: u64, hard: u64) {
-        (self.config.soft_limit, self.config.hard_limit) = (soft, hard);
+        self.change_limits(soft, hard);
         self.keep_soft_limit();
         self.note();
+    }
+
+    /// Sets both limits and gives nothing back: that is for the caller ([`excess`](Self::excess)).
+    pub fn change_limits(&mut self, soft: u64, hard: u64) {
+        (self.config.soft_limit, self.config.hard_limit) = (soft, hard);
     }
 
     /// Sets the release rate in bytes per second, and Δ and the cache's interval in nanoseconds.
@@ -325,6 +361,11 @@ impl<O: Os> PageHeap<O> {
                 .set_windows(self.config.longest_interval(), self.config.schedule);
             self.accuracy.coarsen(self.series.epoch() / before);
         }
+    }
+
+    /// Sets the half-life of free memory in nanoseconds; 0: the release rate alone.
+    pub fn set_half_life(&mut self, half_life: u64) {
+        self.config.half_life = half_life;
     }
 
     /// The heap's figures. Reads a few kilobytes, changes nothing.

@@ -68,15 +68,7 @@ impl<O: Os> PageHeap<O> {
         mut refusal: Refusal,
     ) -> Result<Allocated, Refusal> {
         for _ in 0..ATTEMPTS {
-            let limit = self.config.hard_limit / PAGE_BYTES as u64;
-            let wanted = match refusal {
-                // Free memory is not given up for what would fail all the same.
-                Refusal::Limit(_) if self.counts.used + u64::from(pages) > limit => 0,
-                Refusal::Limit(excess) => excess,
-                Refusal::Memory => u64::from(pages),
-                Refusal::Addresses => 0,
-            };
-            let (whole, partial) = self.release_pages(wanted);
+            let (whole, partial) = self.release_pages(self.wanted(pages, refusal));
             if whole + partial == 0 {
                 break;
             }
@@ -89,10 +81,32 @@ impl<O: Os> PageHeap<O> {
         Err(refusal)
     }
 
+    /// Heap pages of free memory that have to go back before a request that was refused can be served.
+    pub(super) fn wanted(&self, pages: u32, refusal: Refusal) -> u64 {
+        let limit = self.config.hard_limit / PAGE_BYTES as u64;
+        match refusal {
+            // Free memory is not given up for what would fail all the same.
+            Refusal::Limit(_) if self.counts.used + u64::from(pages) > limit => 0,
+            Refusal::Limit(excess) => excess,
+            Refusal::Memory => u64::from(pages),
+            Refusal::Addresses => 0,
+        }
+    }
+
+    /// Heap pages by which mapped memory is above the soft or the hard limit.
+    pub fn excess(&self) -> u64 {
+        let limit = self.config.soft_limit.min(self.config.hard_limit) / PAGE_BYTES as u64;
+        self.counts.mapped.saturating_sub(limit)
+    }
+
+    /// Counts heap pages that went back in steps because of a limit.
+    pub fn count_for_limit(&mut self, pages: u64) {
+        self.counts.released_for_limit += pages;
+    }
+
     /// Gives free memory back while mapped memory is above the soft or the hard limit.
     pub(super) fn keep_soft_limit(&mut self) {
-        let limit = self.config.soft_limit.min(self.config.hard_limit) / PAGE_BYTES as u64;
-        let excess = self.counts.mapped.saturating_sub(limit);
+        let excess = self.excess();
         if excess > 0 {
             let (whole, partial) = self.release_pages(excess);
             self.counts.released_for_limit += whole + partial;

@@ -4,7 +4,7 @@ use super::PageHeap;
 use crate::bits::Bits;
 use crate::config::SECOND;
 use crate::os::Os;
-use crate::policy::{Situation, decide};
+use crate::policy::{Situation, decayed, decide};
 use crate::slab::{Huge, SLAB_HUGE, State};
 use crate::statistics::Released;
 use crate::{HUGE_PAGES, PAGE_BYTES};
@@ -51,6 +51,8 @@ pub struct Plan {
     pub whole_most: u64,
     /// Heap pages of partly used huge pages.
     pub partial: u64,
+    /// Whether memory decays, so that `whole` may be much at once.
+    pub decays: bool,
     requested: u64,
     withheld: u64,
     now: u64,
@@ -67,6 +69,7 @@ enum Which {
 impl<O: Os> PageHeap<O> {
     /// The periodic release: rate, policy, accuracy, repair.
     pub(super) fn release_periodically(&mut self) -> Released {
+        self.keep_soft_limit();
         let Some(plan) = self.begin_periodic() else {
             return Released::default();
         };
@@ -83,34 +86,36 @@ impl<O: Os> PageHeap<O> {
     }
 
     /// Decides what [`periodic`](Self::periodic) would give back now, for callers that do so in steps
-    /// ([`Leaving`](super::Leaving)). Nothing if it is too early.
+    /// ([`Leaving`](super::Leaving)), and have given back the [`excess`](Self::excess) before. Nothing if it
+    /// is too early.
     pub fn begin_periodic(&mut self) -> Option<Plan> {
         if !self.ready {
             return None;
         }
-        self.keep_soft_limit();
         let now = self.os.now();
         let elapsed = now.saturating_sub(self.last_periodic).min(LONGEST_PAUSE);
-        let scaled = u128::from(self.config.release_rate) * u128::from(elapsed);
-        let allowed = u64::try_from(scaled / u128::from(SECOND)).unwrap_or(u64::MAX);
-        if elapsed < SECOND && allowed < PAGE_BYTES as u64 {
-            return None;
-        }
-        self.last_periodic = now;
-        let requested = allowed.saturating_sub(self.debt);
-        self.debt -= allowed - requested;
-
         let interval = self.config.interval;
         let cache_interval = self.config.cache_interval.min(interval);
         let peak = |window| (window > 0).then(|| self.series.peak_used(now, window));
         let mut situation = Situation {
-            requested: requested / PAGE,
+            requested: 0,
             mapped: self.counts.mapped,
             whole: self.releasable_whole(),
             partial: 0,
             peak: peak(interval),
             cache_peak: peak(cache_interval),
         };
+        let scaled = u128::from(self.config.release_rate) * u128::from(elapsed);
+        let rate = u64::try_from(scaled / u128::from(SECOND)).unwrap_or(u64::MAX);
+        let decay = decayed(self.decaying(&situation), elapsed, self.config.half_life);
+        let allowed = rate.saturating_add(decay * PAGE);
+        if elapsed < SECOND && allowed < PAGE_BYTES as u64 {
+            return None;
+        }
+        self.last_periodic = now;
+        let requested = allowed.saturating_sub(self.debt);
+        self.debt -= allowed - requested;
+        situation.requested = requested / PAGE;
         if situation.requested > situation.whole {
             situation.partial = self.survey().total();
         }
@@ -119,10 +124,47 @@ impl<O: Os> PageHeap<O> {
             whole: verdict.whole,
             whole_most: verdict.whole_most,
             partial: verdict.partial,
+            decays: self.config.half_life > 0,
             requested,
             withheld: verdict.withheld,
             now,
         })
+    }
+
+    /// Heap pages that decay: free, and not needed lately.
+    fn decaying(&self, situation: &Situation) -> u64 {
+        if self.config.half_life == 0 {
+            return 0;
+        }
+        let &Situation { mapped, whole, .. } = situation;
+        let unused = |peak: Option<u64>| peak.map_or(u64::MAX, |peak| mapped.saturating_sub(peak));
+        let whole = whole.min(unused(situation.cache_peak));
+        let partial = (mapped - self.counts.used).min(unused(situation.peak));
+        whole.max(partial)
+    }
+
+    /// Whether at least `pages` heap pages in whole free huge pages decay, or soon will. Not asked of heaps
+    /// with a primary region that stays.
+    pub fn is_decaying(&self, pages: u64) -> bool {
+        self.config.half_life > 0
+            && self.counts.cached + self.counts.region_whole >= pages
+            && self.config.primary.is_none_or(|primary| primary.releasable)
+    }
+
+    /// Heap pages by which mapped memory is above what was used at most within the cache's interval, and
+    /// within Δ: what whole free huge pages, and parts of others, may still give.
+    pub fn spare(&self) -> (u64, u64) {
+        let interval = self.config.interval;
+        let cache_interval = self.config.cache_interval.min(interval);
+        let above = |window| {
+            let peak = if window > 0 {
+                self.series.peak_used(self.os.now(), window)
+            } else {
+                self.counts.used
+            };
+            self.counts.mapped.saturating_sub(peak)
+        };
+        (above(cache_interval), above(interval))
     }
 
     /// Notes how many heap pages, of whole and of partly used huge pages, went as planned.
