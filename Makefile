@@ -185,6 +185,7 @@ bench: setup workloads/bin/gups
 	scripts/require sqlite3 sqlite3
 	$(BIN)/python benches/whole_runs.py
 	$(BIN)/python benches/ageing.py
+	$(BIN)/python benches/memory.py
 	$(BIN)/python benches/schemes.py
 	scripts/require llvm-mca llvm
 	$(BIN)/python benches/cores.py

@@ -1,0 +1,57 @@
+"""Measures the simulator's own memory and writes the table in docs/performance.md.
+
+`/bin/true` runs on servers of several sizes, so that what is measured belongs to the servers.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+BEGIN, END = "<!-- memory:begin -->", "<!-- memory:end -->"
+SIZES = (1, 16, 64)
+DESIGNS = ("linux-4k", "linux-thp", "contiguitas-thp", "perforated")
+RUN = """
+import resource, sys, contigua
+options = contigua.RunOptions(memory=sys.argv[1])
+contigua.run(["/bin/true"], designs=sys.argv[2].split(","), options=options)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def peak(gigabytes: int, designs: tuple[str, ...]) -> float:
+    """Largest resident memory of a run, in MiB; the program's own process is another one."""
+    command = [sys.executable, "-c", RUN, f"{gigabytes}GiB", ",".join(designs)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return int(done.stdout.split()[-1]) / 1024
+
+
+def main() -> None:
+    """Measure, print, and write the table."""
+    peaks = {}
+    for size in SIZES:
+        for designs in (DESIGNS[:1], DESIGNS):
+            peaks[size, len(designs)] = peak(size, designs)
+            print(size, len(designs), f"{peaks[size, len(designs)]:.0f} MiB", flush=True)
+    each = (peaks[SIZES[-1], 1] - peaks[SIZES[0], 1]) / (SIZES[-1] - SIZES[0])
+    lines = [
+        BEGIN,
+        f"{each:.1f} MiB for each simulated GiB of a design.",
+        "",
+        "| server | one design | four designs |",
+        "|---|--:|--:|",
+        *(
+            f"| {size} GiB | {peaks[size, 1]:,.0f} MiB | {peaks[size, len(DESIGNS)]:,.0f} MiB |"
+            for size in SIZES
+        ),
+        END,
+    ]
+    page = ROOT / "docs" / "performance.md"
+    before, _, rest = page.read_text().partition(BEGIN)
+    page.write_text(before + "\n".join(lines) + rest.partition(END)[2])
+
+
+if __name__ == "__main__":
+    main()
