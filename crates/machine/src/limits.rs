@@ -17,6 +17,8 @@ const MAX_L2_BYTES: u64 = 16 << 20;
 const MAX_LLC_BYTES: u64 = 5 << 28;
 const MAX_WAYS: u64 = 1 << 14;
 const MAX_SLICES: u64 = 256;
+/// A round trip over all slices fits in 32 bits.
+const MAX_HOP_CYCLES: u64 = 1 << 20;
 const MAX_DIRECTORY_ENTRIES: u64 = 1 << 24;
 const MAX_CHANNELS: u64 = 64;
 const MAX_BANKS: u64 = 4096;
@@ -127,7 +129,8 @@ fn caches(checks: &mut Checks, machine: &MachineConfig) {
     );
     let ways = shared.directory_ways.into();
     checks.range("cache.shared.directory_ways", ways, 1, MAX_WAYS);
-    checks.cycles("cache.shared.hop_cycles", shared.hop_cycles);
+    let hop = shared.hop_cycles.get();
+    checks.range("cache.shared.hop_cycles", hop, 0, MAX_HOP_CYCLES);
     let dram = &cache.dram;
     checks.range("cache.dram.channels", dram.channels.into(), 1, MAX_CHANNELS);
     checks.range("cache.dram.banks", dram.banks.into(), 1, MAX_BANKS);
@@ -216,6 +219,11 @@ mod tests {
                 "channels = 6",
                 "channels = 4294967295",
                 "cache.dram.channels",
+            ),
+            (
+                "hop_cycles = 2",
+                "hop_cycles = 1000000000",
+                "cache.shared.hop_cycles",
             ),
             ("banks = 32", "banks = 4294967295", "cache.dram.banks"),
             ("row = \"8KiB\"", "row = \"8TiB\"", "cache.dram.row"),
