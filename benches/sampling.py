@@ -25,7 +25,7 @@ DESIGNS = "linux-4k,linux-thp"
 
 
 #: Further options of a sampled run, by the program's name.
-OPTIONS = {"bfs, 2^16 vertices, 16 M apart": ["--sample-distance", "16M"]}
+OPTIONS = {"bfs, 2^16 vertices, 16 M apart": ["--sample-distance", "16000000"]}
 
 
 def programs(folder: Path) -> dict[str, list[str]]:
