@@ -40,7 +40,7 @@ def programs(folder: Path) -> dict[str, list[str]]:
         "gups, 256 MB": [str(own / "gups"), "--size", "256MiB", "--updates", "2000000"],
         **{name: bfs for name in ["bfs, 2^16 vertices", *OPTIONS]},
         "random, 256 MB": [str(own / "random"), "--size", "256MiB", "--reads", "5000000"],
-        "cg, 40 MB": [str(own / "cg"), "--rows", "30000", "--outer", "3", "--inner", "15"],
+        "cg, 20,000 rows": [str(own / "cg"), "--rows", "20000"],
         "kv, 100,000 keys": [str(own / "kv"), "--keys", "100000", "--operations", "300000"],
         "stream, 96 MB": [str(own / "stream"), "--iterations", "3"],
         "waves, 20,000 entries": [str(own / "waves")],
