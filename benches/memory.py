@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-BEGIN, END = "<!-- memory:begin -->", "<!-- memory:end -->"
+from pages import replace
+
 SIZES = (1, 16, 64)
 DESIGNS = ("linux-4k", "linux-thp", "contiguitas-thp", "perforated")
 RUN = """
@@ -37,7 +36,6 @@ def main() -> None:
             print(size, len(designs), f"{peaks[size, len(designs)]:.0f} MiB", flush=True)
     each = (peaks[SIZES[-1], 1] - peaks[SIZES[0], 1]) / (SIZES[-1] - SIZES[0])
     lines = [
-        BEGIN,
         f"{each:.1f} MiB for each simulated GiB of a design.",
         "",
         "| server | one design | four designs |",
@@ -46,11 +44,8 @@ def main() -> None:
             f"| {size} GiB | {peaks[size, 1]:,.0f} MiB | {peaks[size, len(DESIGNS)]:,.0f} MiB |"
             for size in SIZES
         ),
-        END,
     ]
-    page = ROOT / "docs" / "performance.md"
-    before, _, rest = page.read_text().partition(BEGIN)
-    page.write_text(before + "\n".join(lines) + rest.partition(END)[2])
+    replace("performance.md", "memory", lines)
 
 
 if __name__ == "__main__":

@@ -14,12 +14,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from pages import replace
 from whole_runs import PYTHON, SQL
 
 from contigua.sampling import Sampling, matched
 
 ROOT = Path(__file__).parents[1]
-BEGIN, END = "<!-- sampling:begin -->", "<!-- sampling:end -->"
 SEEDS = range(1, 1 + int(os.environ.get("CONTIGUA_BENCH_SEEDS", "5")))
 DESIGNS = "linux-4k,linux-thp"
 
@@ -90,24 +90,26 @@ def main() -> None:
                 f"{100 * max(map(abs, ratio_errors)):.2f} points |"
             )
             print(rows[-1], flush=True)
+            # After each: a run that is ended early has a table of what it measured.
+            replace("validation.md", "sampling", table(rows, (inside, pairs_inside, all_of_them)))
+
+
+def table(rows: list[str], counts: tuple[int, int, int]) -> list[str]:
+    """Lines of the table; how many estimates and comparisons were inside, of how many pairs."""
     sampling = Sampling()
-    lines = [
-        BEGIN,
+    inside, pairs_inside, pairs = counts
+    return [
         f"Two designs ({DESIGNS}), {len(SEEDS)} seeds; units of {sampling.detail:,} instructions "
         f"after up to {sampling.warm:,} that warm, {sampling.distance:,} apart. "
-        f"{inside} of {2 * all_of_them} estimates of cycles lie inside their interval of "
+        f"{inside} of {2 * pairs} estimates of cycles lie inside their interval of "
         f"{100 * sampling.confidence:.0f} %, and "
-        f"{pairs_inside} of {all_of_them} comparisons of designs inside theirs.",
+        f"{pairs_inside} of {pairs} comparisons of designs inside theirs.",
         "",
         "| program | instructions | units | largest error of cycles | "
         "mean half interval | saved by huge pages | largest error of that |",
         "|---|--:|--:|--:|--:|--:|--:|",
         *rows,
-        END,
     ]
-    page = ROOT / "docs" / "validation.md"
-    before, _, rest = page.read_text().partition(BEGIN)
-    page.write_text(before + "\n".join(lines) + rest.partition(END)[2])
 
 
 if __name__ == "__main__":

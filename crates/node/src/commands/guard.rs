@@ -211,7 +211,7 @@ fn guard(place: &Where, arguments: &RunArguments) -> anyhow::Result<()> {
     }
 }
 
-/// Gives what can be read once somebody asks us to stop, and says so after `interval` if nobody has.
+/// A stream that becomes readable when a signal asks us to stop; a read times out after `interval`.
 fn stop_signals(interval: Duration) -> io::Result<UnixStream> {
     let (stop, stopped) = UnixStream::pair()?;
     for signal in [SIGINT, SIGTERM, SIGHUP] {
