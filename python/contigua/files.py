@@ -13,7 +13,7 @@ import os
 import stat
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -54,6 +54,19 @@ def check_writable(path: Path) -> None:
         raise FileError(
             f"{path}: cannot be written ({_reason(error)}); give a file in a folder that exists"
         ) from error
+
+
+def check_descriptors(count: int) -> None:
+    """Find out whether so many files can be opened at once.
+
+    Raises
+    ------
+    OSError
+        When they cannot.
+    """
+    with ExitStack() as opened:
+        for _ in range(count):
+            opened.callback(os.close, os.open(os.devnull, os.O_RDONLY))
 
 
 def is_stream(path: Path) -> bool:

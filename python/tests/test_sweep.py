@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import dask
 import distributed  # noqa: F401 - it brings its settings, which dask.config.set forgets otherwise
 import pytest
+from distributed.nanny import WorkerProcess
 
 import contigua
 from contigua import Age, Design, EngineError, RunOptions, Sweep, SweepError
@@ -219,6 +220,21 @@ def test_a_point_that_kills_its_workers_fails_and_no_other_does(trace, tmp_path,
     assert [report.design for report in swept.results] == ["linux-thp"]
     (failure,) = swept.failures
     assert failure["design"] == "linux-4k" and "every worker died" in failure["error"]
+
+
+def test_a_worker_that_restarts_while_its_cluster_ends_is_no_error(monkeypatch):
+    kill = WorkerProcess.kill
+
+    async def killed(process, **settings):
+        await kill(process, **settings)
+        # What multiprocessing says of a process that could not be started.
+        raise AssertionError("can only join a started process")
+
+    monkeypatch.setattr(WorkerProcess, "kill", killed)
+    with cluster.connect(None, 1) as client:
+        running = client.cluster
+        assert client.submit(int).result() == 0
+    assert running.status.name == "closed"
 
 
 def test_a_sweep_does_not_wait_for_ever_for_workers(trace, tmp_path):

@@ -6,11 +6,13 @@
 //!   hide. It overstates stalls, because a real core overlaps them, and the comparison of designs
 //!   that differ in translation only is what it is good for.
 //! - [`Window`] executes out of order: it knows what instructions wait for, and stalls overlap as
-//!   far as dependences and the core's resources let them.
+//!   far as dependences and the core's resources let them. A [`ShadowedWindow`] says what translation
+//!   costs it.
 
 #![forbid(unsafe_code)]
 
 mod config;
+mod shadow;
 mod window;
 
 use std::ops::AddAssign as _;
@@ -22,7 +24,8 @@ use serde::Serialize;
 pub use config::{
     CoreConfig, DivideConfig, LatencyConfig, PortsConfig, PredictorConfig, WindowConfig,
 };
-pub use window::{Blocks, CoreCounters, Window};
+pub use shadow::ShadowedWindow;
+pub use window::{Blocks, CoreCounters, WalkActivity, WalkCycles, Window};
 
 /// Why a core cannot be built as described.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -91,6 +94,17 @@ impl CycleBreakdown {
             self.idle,
         ];
         parts.into_iter().sum()
+    }
+
+    /// Cycles of the program itself: all but the kernel's and idle ones.
+    #[must_use]
+    pub fn program(&self) -> Cycles {
+        let parts = Self {
+            kernel: Cycles::ZERO,
+            idle: Cycles::ZERO,
+            ..*self
+        };
+        parts.total()
     }
 }
 

@@ -31,6 +31,7 @@ mod blocks;
 mod branch;
 mod memory;
 mod units;
+mod walks;
 
 use contigua_units::{Cycles, PhysAddr};
 use serde::Serialize;
@@ -38,11 +39,13 @@ use serde::Serialize;
 use crate::{CycleBreakdown, Error, WindowConfig};
 
 pub use blocks::Blocks;
+pub use walks::{WalkActivity, WalkCycles};
 
 use blocks::{Exit, Operation, unit};
 use branch::Predictor;
 use memory::{InFlight, Stored};
 use units::{Holders, Ring, Units};
+use walks::{Meters, Purpose};
 
 /// Loads of one instruction that take one place of the window. A gather has 16; a string
 /// instruction without stores has any number.
@@ -195,6 +198,7 @@ pub struct Window {
     page_walkers: Holders,
     lines: InFlight,
     walks: InFlight,
+    meters: Meters,
     stored: Stored,
 
     /// The latest retirement, and how many there were in its cycle.
@@ -272,6 +276,7 @@ impl Window {
             page_walkers: Holders::new(config.page_walkers),
             lines: InFlight::new(),
             walks: InFlight::new(),
+            meters: Meters::default(),
             stored: Stored::new(),
             retired: 0,
             retired_used: 0,
@@ -341,6 +346,7 @@ impl Window {
             self.fetch_walked = walked;
             if walked {
                 let begin = self.page_walkers.hold(start, translation);
+                self.meters.walk(Purpose::Fetch, begin, translation);
                 waited = begin - start;
                 self.counters.page_walkers_full += u64::from(waited > 0);
             }
@@ -413,8 +419,9 @@ impl Window {
             Pending::None => {}
             Pending::Load(start) => self.load(start, address, translation, walked, data.get()),
             Pending::Store(start) => {
+                let frame = address.line() >> LINES_SHIFT;
                 let (translated, walked) =
-                    self.translate(start, address.line() >> LINES_SHIFT, translation, walked);
+                    self.translate(Purpose::Store, start, frame, translation, walked);
                 self.store(start, translated, walked, Some((address, data.get())));
             }
         }
@@ -474,6 +481,12 @@ impl Window {
         }
     }
 
+    /// Page walks since the last [`reset`](Self::reset).
+    #[must_use]
+    pub fn walks(&self) -> WalkActivity {
+        self.meters.activity()
+    }
+
     /// What is reported starts anew. What is in flight, what is predicted and the clock of
     /// [`now`](Self::now) stay as they are.
     pub fn reset(&mut self) {
@@ -481,6 +494,7 @@ impl Window {
         self.operations_before = self.reorder_buffer.count();
         self.breakdown = CycleBreakdown::default();
         self.counters = CoreCounters::default();
+        self.meters.reset();
     }
 
     /// Executes what is left of the block.
@@ -717,7 +731,14 @@ impl Window {
 
     /// When the translation of an access to `frame` is there, and whether it was walked for.
     #[inline]
-    fn translate(&mut self, start: u64, frame: u64, latency: u64, walked: bool) -> (u64, bool) {
+    fn translate(
+        &mut self,
+        purpose: Purpose,
+        start: u64,
+        frame: u64,
+        latency: u64,
+        walked: bool,
+    ) -> (u64, bool) {
         if latency == 0 {
             let arrival = self.walks.arrival(frame, start);
             self.counters.merged_walks += u64::from(arrival.is_some());
@@ -725,6 +746,7 @@ impl Window {
         } else if walked {
             let begin = self.page_walkers.hold(start, latency);
             self.counters.page_walkers_full += u64::from(begin > start);
+            self.meters.walk(purpose, begin, latency);
             self.walks.insert(frame, begin, begin + latency);
             (begin + latency, true)
         } else {
@@ -751,7 +773,8 @@ impl Window {
     #[inline]
     fn load(&mut self, start: u64, address: PhysAddr, translation: u64, walked: bool, data: u64) {
         let line = address.line();
-        let (translated, walked) = self.translate(start, line >> LINES_SHIFT, translation, walked);
+        let frame = line >> LINES_SHIFT;
+        let (translated, walked) = self.translate(Purpose::Load, start, frame, translation, walked);
         self.counters.loads += 1;
         // Most loads begin when no store is on its way.
         let stored = if translated < self.committed {

@@ -118,6 +118,9 @@ pub struct KernelCosts {
     pub syscall_cycles: Cycles,
     /// Switching from a thread to another one.
     pub context_switch_cycles: Cycles,
+    /// How long a thread runs while others wait for its core.
+    #[serde(default = "KernelCosts::default_time_slice")]
+    pub time_slice: Nanoseconds,
     /// Invalidating a range of addresses in the local TLBs.
     pub invalidation_cycles: Cycles,
     /// Clearing or writing a page-table entry with its lock held.
@@ -128,6 +131,15 @@ pub struct KernelCosts {
     pub interrupt_target_cycles: Cycles,
     /// What a core loses that is interrupted to invalidate.
     pub interrupt_handler_cycles: Cycles,
+}
+
+impl KernelCosts {
+    /// Linux's base slice is 2.8 to 3 ms with eight processors and more (`kernel/sched/fair.c`,
+    /// `sysctl_sched_base_slice`, Linux 6.6 to 6.12), and ends with the next tick: 4 ms with Debian's
+    /// and Ubuntu's 250 ticks a second.
+    const fn default_time_slice() -> Nanoseconds {
+        Nanoseconds::new(4_000_000)
+    }
 }
 
 /// What is compared: a file in `designs/`.

@@ -160,6 +160,7 @@ fn kernel(checks: &mut Checks, machine: &MachineConfig) {
     ] {
         checks.cycles(&format!("kernel.{key}"), cycles);
     }
+    checks.time("kernel.time_slice", costs.time_slice);
     let penalty = machine.core.mispredict_penalty_cycles;
     checks.cycles("core.mispredict_penalty_cycles", penalty);
 }

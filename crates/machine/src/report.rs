@@ -116,6 +116,8 @@ pub struct CoreReport {
     pub breakdown: CycleBreakdown,
     /// What happened in its instruction window.
     pub window: contigua_core::CoreCounters,
+    /// Its page walks.
+    pub walks: contigua_core::WalkActivity,
 }
 
 /// Pages that moved while they were in use.
@@ -246,6 +248,13 @@ pub struct TimeReport {
     pub ipc: f64,
     /// What the cycles were spent on, all cores together.
     pub breakdown: CycleBreakdown,
+    /// Share of `busy_cycles` that a perfect TLB would save, 0 to 1; `None` where too little was
+    /// simulated to tell.
+    pub translation_overhead: Option<f64>,
+    /// Cycles in which at least one of a core's page walkers works, all cores together.
+    pub walk_active: Cycles,
+    /// Cycles of all page walks.
+    pub walk_pending: Cycles,
 }
 
 /// How a run was sampled.

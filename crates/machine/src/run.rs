@@ -5,10 +5,9 @@ use std::ops::AddAssign;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use contigua_cache::coherent::MemorySystem;
-use contigua_core::{CoreModel, CycleBreakdown, Window};
+use contigua_core::{CoreModel, CycleBreakdown, ShadowedWindow, WalkCycles};
 use contigua_program::sources::Source;
 use contigua_translation::{Mmu, SchemeConfig};
-use contigua_units::Cycles;
 
 use crate::config::{Detail, MigrationConfig};
 use crate::report::{
@@ -185,28 +184,63 @@ impl Engine {
 
     /// Time, where it was simulated.
     fn time(&self) -> Option<TimeReport> {
-        let (cycles, busy, breakdown) = match self.config.detail {
-            Detail::Translation => return None,
-            Detail::Additive => {
-                let cycles = self.core.cycles();
-                (cycles, cycles, self.core.breakdown())
+        if self.config.detail == Detail::Translation {
+            return None;
+        }
+        let breakdown = self.breakdown();
+        let busy = breakdown.program() + breakdown.kernel;
+        let (cycles, saved) = match self.windows.as_slice() {
+            [] => {
+                let saved = breakdown.tlb + breakdown.walk;
+                (busy, Some(saved.get() as f64))
             }
-            Detail::Full => {
-                let mut breakdown = CycleBreakdown::default();
-                for window in &self.windows {
-                    breakdown += window.breakdown();
-                }
-                let longest = self.windows.iter().map(Window::cycles).max();
-                let busy = breakdown.total().get() - breakdown.idle.get();
-                (longest.unwrap_or_default(), Cycles::new(busy), breakdown)
+            windows => {
+                let longest = windows.iter().map(ShadowedWindow::cycles).max();
+                // A core that has executed too little to tell has nothing to save.
+                let saved = windows.iter().filter_map(ShadowedWindow::saved);
+                (
+                    longest.unwrap_or_default(),
+                    saved.reduce(|sum, of| sum + of),
+                )
             }
         };
+        let walks = self.walk_cycles(&breakdown);
         Some(TimeReport {
             cycles,
             busy_cycles: busy,
             ipc: self.executed.instructions as f64 / cycles.get().max(1) as f64,
             breakdown,
+            translation_overhead: saved.map(|saved| saved / busy.get().max(1) as f64),
+            walk_active: walks.walk_active,
+            walk_pending: walks.walk_pending,
         })
+    }
+
+    /// What the cycles of all cores were spent on.
+    pub(crate) fn breakdown(&self) -> CycleBreakdown {
+        if self.windows.is_empty() {
+            return self.core.breakdown();
+        }
+        let mut breakdown = CycleBreakdown::default();
+        for window in &self.windows {
+            breakdown += window.breakdown();
+        }
+        breakdown
+    }
+
+    /// Cycles of page walks on all cores. Where stalls add up, walks never overlap.
+    pub(crate) fn walk_cycles(&self, breakdown: &CycleBreakdown) -> WalkCycles {
+        if self.windows.is_empty() {
+            return WalkCycles {
+                walk_active: breakdown.walk,
+                walk_pending: breakdown.walk,
+            };
+        }
+        let mut cycles = WalkCycles::default();
+        for window in &self.windows {
+            cycles += window.walks().all;
+        }
+        cycles
     }
 
     fn core_reports(&self) -> Vec<CoreReport> {
@@ -217,6 +251,7 @@ impl Engine {
                 instructions,
                 breakdown: window.breakdown(),
                 window: window.counters(),
+                walks: window.walks(),
             })
             .collect()
     }

@@ -262,10 +262,10 @@ fn a_device_goes_on_while_its_buffers_migrate() {
 
 #[test]
 fn cores_work_at_the_same_time() {
-    let one = run(config(1, 0.0, software()), &touching(4, 100));
-    let four = run(config(4, 0.0, software()), &touching(4, 100));
-    let (one, four) = (one.time.unwrap(), four.time.unwrap());
-    assert!(four.cycles.get() * 2 < one.cycles.get(), "{four:?} {one:?}");
+    let report = run(config(4, 0.0, software()), &touching(4, 100));
+    let time = report.time.unwrap();
+    let parallel = time.busy_cycles.get() as f64 / time.cycles.get() as f64;
+    assert!(parallel > 3.5, "{time:?}");
 }
 
 #[test]
@@ -283,6 +283,57 @@ fn a_thread_that_was_woken_goes_on_when_its_waker_was_there() {
     };
     assert!(second.breakdown.idle.get() > 0);
     assert!(second.cycles >= first.cycles);
+}
+
+/// Turns of the threads follow each other, so many rounds in each.
+fn in_turns(threads: u32, rounds: u64, in_a_turn: u64) -> Vec<Part> {
+    let mut parts = touching(threads, 0);
+    for turn in 0..rounds / in_a_turn {
+        for thread in 0..threads {
+            let rounds = turn * in_a_turn..(turn + 1) * in_a_turn;
+            let words = rounds.flat_map(|round| touches(u64::from(thread), round));
+            parts.push((thread, words.collect()));
+        }
+    }
+    parts
+}
+
+#[test]
+fn threads_of_a_core_are_switched_when_a_time_slice_is_over() {
+    const SLICE: u64 = 25_000;
+    let mut config = config(1, 0.0, software());
+    let clock = config.machine.clock;
+    config.machine.kernel.time_slice = Nanoseconds::new(SLICE);
+    let slice = Nanoseconds::new(SLICE).at(clock).get();
+    for in_a_turn in [1, 2, 4] {
+        let report = run(config.clone(), &in_turns(4, 400, in_a_turn));
+        let slices = report.time.unwrap().cycles.get() / slice;
+        let switches = report.executed.context_switches;
+        assert!(slices > 20, "{slices}");
+        // The last three threads that begin are switched to as well. A slice ends with a turn.
+        assert!(
+            (slices * 8 / 10..=slices + 4).contains(&switches),
+            "{switches} in {slices} slices"
+        );
+    }
+}
+
+#[test]
+fn a_thread_that_waits_leaves_its_core_and_comes_back() {
+    const FUTEX: u16 = 202;
+    let plain = touching(2, 4);
+    let waits = |rounds: u64| {
+        let mut parts = plain.clone();
+        for round in 0..rounds {
+            parts.push((0, touches(0, round)));
+            parts.push((1, syscall(FUTEX, [0x1000, 0, 0, 0, 0, 0], 0)));
+        }
+        run(config(1, 0.0, software()), &parts)
+            .executed
+            .context_switches
+    };
+    assert_eq!(waits(0), 1, "the second thread begins");
+    assert_eq!(waits(30), 1 + 2 * 30);
 }
 
 #[test]

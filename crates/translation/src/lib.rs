@@ -13,7 +13,7 @@ mod tlb;
 mod walk_cache;
 mod walker;
 
-pub use mmu::{Lookup, Mmu, MmuCounters, SideCounters};
+pub use mmu::{Lookup, MissCounters, Mmu, MmuCounters, SideCounters};
 pub use radix::Radix;
 pub use schemes::{BackgroundPass, PrimaryRegion, ReservedPages, SchemeConfig};
 pub use tlb::{L1Config, L2Config, TlbConfig};

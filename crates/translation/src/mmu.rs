@@ -50,6 +50,38 @@ pub struct MmuCounters {
     pub instruction: SideCounters,
     /// Loads and stores that the segment registers translated: they are no look-ups.
     pub segment_accesses: u64,
+    /// Loads that missed the L1 TLB.
+    pub load_misses: MissCounters,
+    /// Stores that missed it.
+    pub store_misses: MissCounters,
+    /// Instruction fetches that missed it.
+    pub fetch_misses: MissCounters,
+}
+
+/// What became of misses of an L1 TLB. The names are perf's (Intel's `DTLB_LOAD_MISSES.STLB_HIT`
+/// and its like).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign)]
+pub struct MissCounters {
+    /// Those that needed no walk: the L2 TLB, or what the scheme has beside it, knew.
+    pub stlb_hit: u64,
+    /// Walks that found a 4 KB page.
+    pub walk_completed_4k: u64,
+    /// Walks that found a 2 MB page.
+    pub walk_completed_2m: u64,
+    /// Walks that found a 1 GB page.
+    pub walk_completed_1g: u64,
+}
+
+impl MissCounters {
+    fn count(&mut self, size: PageSize, walked: bool) {
+        let counter = match (walked, size) {
+            (false, _) => &mut self.stlb_hit,
+            (true, PageSize::Size4K) => &mut self.walk_completed_4k,
+            (true, PageSize::Size2M) => &mut self.walk_completed_2m,
+            (true, PageSize::Size1G) => &mut self.walk_completed_1g,
+        };
+        *counter += 1;
+    }
 }
 
 /// BASE, LIMIT and OFFSET of the running thread (paper 004, section 3.1). A match suppresses the
@@ -197,6 +229,12 @@ impl Mmu {
                 walked,
                 group,
             } => {
+                let misses = match request.access {
+                    Access::Execute => &mut self.counters.fetch_misses,
+                    Access::Read => &mut self.counters.load_misses,
+                    Access::Write => &mut self.counters.store_misses,
+                };
+                misses.count(leaf.size, walked);
                 let (tlb, counters) = match request.access {
                     Access::Execute => (&mut self.instruction, &mut self.counters.instruction),
                     Access::Read | Access::Write => (&mut self.data, &mut self.counters.data),

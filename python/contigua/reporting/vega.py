@@ -5,12 +5,11 @@ The runtime is a library of Rust that panics where it cannot start a thread or o
 
 from __future__ import annotations
 
-import os
 import threading
-from contextlib import ExitStack
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from contigua import files
 from contigua.errors import ContiguaError
 
 if TYPE_CHECKING:
@@ -36,9 +35,7 @@ def _library() -> Any:  # noqa: ANN401 - a module
         When it cannot.
     """
     try:
-        with ExitStack() as opened:
-            for _ in range(DESCRIPTORS):
-                opened.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+        files.check_descriptors(DESCRIPTORS)
         thread = threading.Thread(target=int)
         thread.start()
         thread.join()

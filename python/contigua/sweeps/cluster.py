@@ -26,12 +26,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from contigua import __version__
+from contigua import __version__, files
 from contigua.sweeps.store import Record, SweepError
 from contigua.sweeps.tasks import Outcome, Task, receive, run_at, run_task
 
 if TYPE_CHECKING:
-    from distributed import Client, Future
+    from distributed import Client, Future, LocalCluster
 
 #: Points on their way for each thread of the workers.
 AHEAD = 3
@@ -135,7 +135,9 @@ def _restarting(workers: int | None) -> Iterator[Client]:
             'In a script, a sweep is run below `if __name__ == "__main__":`, because workers '
             "import the script"
         ) from error
-    with cluster, Client(cluster) as client:
+    with contextlib.ExitStack() as ending:
+        ending.callback(_close, cluster)
+        client = ending.enter_context(Client(cluster))
         try:
             yield client
         except BaseException:
@@ -148,6 +150,22 @@ def _restarting(workers: int | None) -> Iterator[Client]:
             raise
 
 
+def _close(cluster: LocalCluster) -> None:
+    """End a cluster of this computer.
+
+    Dask asserts that a worker's process was started before it joins it, which is not so where a
+    nanny failed to restart one in this very moment. Its nannies are closed nevertheless; a second
+    attempt, which Dask waits for for ever unless the first one has failed, ends the scheduler.
+    """
+    from distributed.core import Status
+
+    try:
+        cluster.close()
+    except AssertionError:
+        cluster.status = Status.failed
+        cluster.close()
+
+
 def _check_host() -> None:
     """Find out what workers would fail for, in processes and threads of their own.
 
@@ -158,12 +176,10 @@ def _check_host() -> None:
     """
     if (there := Path("/proc/self").readlink().name) != str(os.getpid()):
         raise OSError(f"/proc is another PID namespace's: it calls this process {there}")
-    with contextlib.ExitStack() as opened:
-        try:
-            for _ in range(DESCRIPTORS):
-                opened.callback(os.close, os.open(os.devnull, os.O_RDONLY))
-        except OSError as error:
-            raise OSError(f"they take {DESCRIPTORS} files: {error.strerror} (ulimit -n)") from error
+    try:
+        files.check_descriptors(DESCRIPTORS)
+    except OSError as error:
+        raise OSError(f"they take {DESCRIPTORS} files: {error.strerror} (ulimit -n)") from error
     with socket.create_server(("127.0.0.1", 0)) as server:
         try:
             socket.create_connection(server.getsockname(), timeout=PATIENCE).close()

@@ -27,7 +27,7 @@ pub(super) struct Forward;
 pub(super) struct Warm;
 /// [`IssueWidth`](contigua_core::IssueWidth), or no time at all.
 pub(super) struct Additive;
-/// [`Window`](contigua_core::Window).
+/// [`ShadowedWindow`](contigua_core::ShadowedWindow).
 pub(super) struct OutOfOrder;
 
 impl Pace for Forward {

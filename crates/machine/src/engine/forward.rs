@@ -183,7 +183,7 @@ impl Engine {
     /// until another has caught up.
     pub(super) fn meet_clocks(&mut self) {
         debug_assert_eq!(self.phase, Phase::Skip);
-        let clocks = self.windows.iter().map(contigua_core::Window::now);
+        let clocks = self.windows.iter().map(contigua_core::ShadowedWindow::now);
         let latest = clocks.max().unwrap_or_default();
         for window in &mut self.windows {
             window.wait_until(latest);

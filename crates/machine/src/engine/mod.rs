@@ -1,8 +1,8 @@
 //! The event loop: what the program did, turned into what the hardware and the kernel do.
 //!
-//! A simulated core runs its guest threads in the order in which the stream has them; a change of
-//! thread is a context switch. TLB entries carry the process where the machine says so; else a
-//! switch to another process flushes them. One core takes the stream as it comes; several are put
+//! A simulated core runs its guest threads in the order in which the stream has them, and is charged
+//! for a context switch where Linux would make one ([`Engine::switch_threads`]). TLB entries carry
+//! the process where the machine says so; else another process's turn flushes them. One core takes the stream as it comes; several are put
 //! into the order of their simulated times by the `schedule` module.
 //!
 //! The inner loop looks at raw words: one test tells an access from a block, and an access that
@@ -22,7 +22,7 @@ pub(crate) mod timeline;
 use std::sync::atomic::AtomicBool;
 
 use contigua_cache::coherent::MemorySystem;
-use contigua_core::{Blocks, CoreModel, IssueWidth, Window};
+use contigua_core::{Blocks, CoreModel, IssueWidth, ShadowedWindow};
 use contigua_paging::{Place, SpaceId};
 use contigua_program::code::CodeLog;
 use contigua_program::decode::{Instruction, decode_block};
@@ -83,6 +83,10 @@ struct Lane {
     block: BlockId,
     /// Instructions in the region of interest.
     instructions: u64,
+    /// When it last switched from a thread to another one.
+    switched: Cycles,
+    /// The thread has ended.
+    is_vacant: bool,
 }
 
 impl Lane {
@@ -93,6 +97,8 @@ impl Lane {
         fetch_line: u64::MAX,
         block: NO_BLOCK,
         instructions: 0,
+        switched: Cycles::ZERO,
+        is_vacant: false,
     };
 }
 
@@ -131,7 +137,7 @@ pub struct Engine {
     /// Keeps the time where stalls add up.
     pub(crate) core: IssueWidth,
     /// Cores that execute out of order.
-    pub(crate) windows: Vec<Window>,
+    pub(crate) windows: Vec<ShadowedWindow>,
     /// What their blocks do.
     decoded: Blocks,
     lanes: Vec<Lane>,
@@ -212,7 +218,10 @@ impl Engine {
             .map_err(|e| component(e.to_string()))?;
         let core = IssueWidth::new(&machine.core).map_err(|e| component(e.to_string()))?;
         let windows = (0..if full { cores } else { 0 })
-            .map(|_| Window::new(&machine.core))
+            .map(|_| match config.sampling {
+                None => ShadowedWindow::new(&machine.core),
+                Some(_) => ShadowedWindow::on_demand(&machine.core),
+            })
             .collect::<Result<_, _>>()
             .map_err(|e| component(e.to_string()))?;
         let kernel = Kernel::new(&config, program.reports_mappings, cancel)?;
@@ -397,7 +406,7 @@ impl Engine {
 
     /// Time since the region of interest began, of the core that is farthest.
     fn clock(&self) -> Cycles {
-        let farthest = self.windows.iter().map(Window::cycles).max();
+        let farthest = self.windows.iter().map(ShadowedWindow::cycles).max();
         farthest.unwrap_or_else(|| self.core.cycles() + self.passed_time)
     }
 
@@ -467,12 +476,10 @@ impl Engine {
             }
             self.left_in[index] = self.lanes[core].block;
             if self.phase != Phase::Skip || self.samples() {
-                self.executed.context_switches += 1;
                 if let Some(window) = self.windows.get_mut(core) {
                     window.drain(&self.decoded);
                 }
-                self.enter_kernel(core);
-                self.charge(self.config.machine.kernel.context_switch_cycles);
+                self.switch_threads(core, words)?;
             }
         }
         let lane = &mut self.lanes[core];
@@ -488,8 +495,40 @@ impl Engine {
                 && block != NO_BLOCK
                 && self.decoded.knows(block.0 as usize)
             {
-                window.enter(&self.decoded, block.0 as usize);
+                window.enter(&self.decoded, block.0 as usize, 0);
             }
+        }
+        Ok(())
+    }
+
+    /// Charges the context switches of a core that goes on with another thread.
+    ///
+    /// How often the stream turns from a thread to another one says nothing of that: its threads
+    /// ran on several processors of the host. A thread leaves its core when it waits or ends, and is
+    /// preempted when its time slice is over. One that waited has left and come back.
+    fn switch_threads(&mut self, core: usize, words: &[u64]) -> Result<(), Error> {
+        let slice = self.config.machine.kernel.time_slice;
+        let end = self.lanes[core].switched + slice.at(self.config.machine.clock);
+        let event = match words.first() {
+            Some(&word) if word & ACCESS == 0 && !wire::is_block(word) => Some(
+                Event::decode(words)
+                    .map_err(contigua_program::Error::from)?
+                    .0,
+            ),
+            _ => None,
+        };
+        let call = event.as_ref().and_then(|event| self.call_of(event));
+        let switches = match (event, call) {
+            (_, Some(Call::Wait | Call::WaitForWord { .. })) => 2,
+            (Some(Event::ThreadStart { .. }), _) => 1,
+            _ => u64::from(self.lanes[core].is_vacant || self.now() >= end),
+        };
+        if switches > 0 {
+            self.executed.context_switches += switches;
+            self.enter_kernel(core);
+            self.charge(self.config.machine.kernel.context_switch_cycles * switches);
+            self.lanes[core].switched = self.now();
+            self.lanes[core].is_vacant = false;
         }
         Ok(())
     }
@@ -563,6 +602,7 @@ impl Engine {
         let lane = &mut self.lanes[self.current];
         lane.fetch_line = u64::MAX;
         lane.block = NO_BLOCK;
+        lane.is_vacant |= matches!(event, Event::ThreadEnd | Event::ProcessEnd { .. });
         self.dispatch_everywhere();
         Ok(())
     }
@@ -615,7 +655,7 @@ impl Engine {
                 self.windows[self.current].pass(&self.decoded, id.0 as usize);
             } else {
                 self.lanes[self.current].instructions += instructions;
-                self.windows[self.current].enter(&self.decoded, id.0 as usize);
+                self.windows[self.current].enter(&self.decoded, id.0 as usize, instructions);
             }
         } else {
             self.core.instructions(block.instructions);

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use contigua_core::{CoreModel, CycleBreakdown};
+use contigua_core::{CycleBreakdown, ShadowedWindow};
 use contigua_program::plan::{Mode, Plan, Sampling};
 use contigua_units::Cycles;
 use statrs::distribution::{ContinuousCDF, StudentsT};
@@ -31,8 +31,11 @@ const NAMES: [&str; COUNT] = [
     "walks_2m",
     "walks_1g",
     "walk_references",
+    "perfect_tlb",
+    "walk_active",
+    "walk_pending",
 ];
-const COUNT: usize = 15;
+const COUNT: usize = 18;
 const INSTRUCTIONS: usize = 0;
 /// The parts of a core's time.
 const PARTS: std::ops::Range<usize> = 1..9;
@@ -41,6 +44,10 @@ const KERNEL: usize = 8;
 const DATA_MISSES: usize = 9;
 const CODE_MISSES: usize = 10;
 const WALKS: std::ops::Range<usize> = 11..14;
+/// Cycles that a core with a perfect TLB would have taken, the kernel's among them.
+const PERFECT: usize = 15;
+const WALK_ACTIVE: usize = 16;
+const WALK_PENDING: usize = 17;
 
 type Figures = [u64; COUNT];
 
@@ -152,6 +159,12 @@ impl Engine {
             Mode::Warm => Phase::Warmup,
             Mode::Detail => Phase::Measure,
         };
+        if matches!(self.phase, Phase::Warmup | Phase::Measure)
+            && before != Phase::Warmup
+            && let Some(window) = self.windows.get_mut(self.current)
+        {
+            window.watch();
+        }
         if self.phase == Phase::Measure {
             let begin = self.position.saturating_sub(sampler.plan.skip);
             let begin = begin.saturating_sub(sampler.sampling.offset);
@@ -201,6 +214,7 @@ impl Engine {
     fn leave_detail(&mut self) {
         if let Some(window) = self.windows.get_mut(self.current) {
             window.drain(&self.decoded);
+            window.look_away();
         }
         self.lanes[self.current].fetch_line = u64::MAX;
         self.passed.forget();
@@ -208,15 +222,14 @@ impl Engine {
 
     /// Everything that units count, since the region began.
     fn figures(&self) -> Figures {
-        let mut time = CycleBreakdown::default();
-        for window in &self.windows {
-            time += window.breakdown();
-        }
-        if self.windows.is_empty() {
-            time = self.core.breakdown();
-        }
+        let time = self.breakdown();
+        let walks = self.walk_cycles(&time);
+        let perfect = match self.windows.as_slice() {
+            [] => Cycles::new(time.total().get() - time.tlb.get() - time.walk.get()),
+            windows => windows.iter().map(ShadowedWindow::perfect).sum(),
+        };
         let tlb = crate::run::sum(self.mmus.units(), contigua_translation::Mmu::counters);
-        let walks = crate::run::sum(
+        let translator = crate::run::sum(
             self.mmus.units(),
             contigua_translation::Mmu::translator_counters,
         );
@@ -232,10 +245,13 @@ impl Engine {
             time.kernel.get(),
             tlb.data.misses(),
             tlb.instruction.misses(),
-            walks.walks_4k,
-            walks.walks_2m,
-            walks.walks_1g,
-            walks.references,
+            translator.walks_4k,
+            translator.walks_2m,
+            translator.walks_1g,
+            translator.references,
+            perfect.get(),
+            walks.walk_active.get(),
+            walks.walk_pending.get(),
         ]
     }
 
@@ -245,6 +261,8 @@ impl Engine {
         let region = self.region_instructions();
         let now = self.figures();
         let distance = sampler.sampling.distance_at(region);
+        // A program that is shorter than a unit was not watched from its beginning.
+        let watched = !sampler.units.is_empty();
         let even = |(begin, unit): &(u64, Figures)| (begin % distance == 0).then_some(*unit);
         let mut units: Vec<Figures> = sampler.units.iter().filter_map(even).collect();
         if units.is_empty() {
@@ -276,7 +294,16 @@ impl Engine {
                 .ratio(figure, |unit| unit[INSTRUCTIONS])
                 .times(1e3)
         };
-        let estimates = BTreeMap::from([
+        let overhead = watched.then(|| {
+            let perfect = |unit: &Figures| unit[PERFECT].saturating_sub(unit[KERNEL]);
+            let kept = estimator.ratio(perfect, user);
+            Estimate {
+                value: (1.0 - kept.value).max(0.0),
+                ..kept
+            }
+            .times(user_share)
+        });
+        let mut estimates = BTreeMap::from([
             ("cycles", cycles),
             ("ipc", cycles.inverse(region as f64)),
             (
@@ -290,6 +317,7 @@ impl Engine {
                 per_thousand(&|unit| WALKS.map(|index| unit[index]).sum()),
             ),
         ]);
+        estimates.extend(overhead.map(|overhead| ("translation_overhead", overhead)));
         let by_unit = NAMES.iter().enumerate().map(|(index, &name)| {
             let column = units.iter().map(|unit| unit[index]);
             (name, column.collect())
@@ -315,6 +343,9 @@ impl Engine {
             busy_cycles: total,
             ipc: region as f64 / total.get().max(1) as f64,
             breakdown,
+            translation_overhead: overhead.map(|overhead| overhead.value),
+            walk_active: part(WALK_ACTIVE),
+            walk_pending: part(WALK_PENDING),
         };
         Some((report, time))
     }

@@ -320,7 +320,7 @@ impl Engine {
         let wait = match (event, call) {
             // The first thread can begin before its maker is back from the call.
             (Event::ThreadStart { .. }, _) if self.schedule.spawned == Cycles::ZERO => {
-                let clocks = self.windows.iter().map(contigua_core::Window::now);
+                let clocks = self.windows.iter().map(contigua_core::ShadowedWindow::now);
                 clocks.max().unwrap_or_default()
             }
             (Event::ThreadStart { .. }, _) => self.schedule.spawned,

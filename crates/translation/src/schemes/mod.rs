@@ -124,6 +124,8 @@ schemes! {
     arm: Arm, "arm-contiguous";
     /// A TLB of ranges beside the L2 TLB.
     range: Range, "range";
+    /// Translations take no time: what others are measured against.
+    perfect: Perfect, "perfect";
 }
 
 impl SchemeConfig {

@@ -1,0 +1,338 @@
+//! What translation costs: a core beside the same core with a perfect TLB.
+//!
+//! Misses overlap each other and the program's own work, so neither the cycles in which a walker
+//! works nor those in which the oldest instruction waits for a walk are what translation costs. A
+//! *shadow* tells: the same [`Window`], which executes the same instructions with the same latencies
+//! of caches and memory, and whose translations take no time. What walks do to caches, and what a
+//! faster core would do to queues in front of memory, it does not see.
+//!
+//! A shadow takes as long to simulate as the core itself, so it runs for some instructions at a time,
+//! and begins as a copy of the core. In sampled runs it runs in each unit. In others, [`Stretches`]
+//! decide.
+
+use contigua_units::{Cycles, PhysAddr};
+
+use crate::{Blocks, CoreCounters, CycleBreakdown, Error, WalkActivity, Window, WindowConfig};
+
+/// Instructions at the beginning of a stretch that do not count: the copy waits for what the core
+/// waited for, until its window has been filled anew.
+const LEAD: u64 = 1000;
+/// Instructions of a stretch that count.
+const COUNTED: u64 = 7192;
+/// Instructions of the pause behind the second stretch. Behind the third it is twice as long, and
+/// so on, ...
+const PAUSE: u64 = LEAD + COUNTED;
+/// ... up to so many times as long: then 3 % of instructions are simulated twice.
+const MOST_PAUSES: u64 = 31;
+
+/// A core, and at times its shadow.
+#[derive(Clone, Debug)]
+pub struct ShadowedWindow {
+    window: Window,
+    /// The core with a perfect TLB, while it runs.
+    shadow: Option<Box<Window>>,
+    /// The shadow's clock when it began, and the cycles of those before it.
+    begun: Cycles,
+    before: Cycles,
+    /// When it runs, unless that is decided elsewhere.
+    stretches: Option<Stretches>,
+}
+
+impl ShadowedWindow {
+    /// A core at time 0, whose shadow runs in stretches.
+    ///
+    /// # Errors
+    /// Those of [`Window::new`].
+    pub fn new(config: &WindowConfig) -> Result<Self, Error> {
+        Ok(Self {
+            stretches: Some(Stretches::default()),
+            ..Self::on_demand(config)?
+        })
+    }
+
+    /// A core at time 0, whose shadow runs from [`watch`](Self::watch) to
+    /// [`look_away`](Self::look_away).
+    ///
+    /// # Errors
+    /// Those of [`Window::new`].
+    pub fn on_demand(config: &WindowConfig) -> Result<Self, Error> {
+        Ok(Self {
+            window: Window::new(config)?,
+            shadow: None,
+            begun: Cycles::ZERO,
+            before: Cycles::ZERO,
+            stretches: None,
+        })
+    }
+
+    /// A shadow begins.
+    pub fn watch(&mut self) {
+        self.look_away();
+        self.begun = self.window.now();
+        self.shadow = Some(Box::new(self.window.clone()));
+    }
+
+    /// It ends.
+    pub fn look_away(&mut self) {
+        self.before = self.perfect();
+        self.shadow = None;
+    }
+
+    /// Cycles of all shadows.
+    #[must_use]
+    pub fn perfect(&self) -> Cycles {
+        let shadow = self.shadow.as_ref();
+        let running = shadow.map_or(0, |shadow| shadow.now().get() - self.begun.get());
+        self.before + Cycles::new(running)
+    }
+
+    /// Cycles since the last [`reset`](Self::reset) that a perfect TLB would have saved, as stretches
+    /// say; `None` before the first instruction that counts, or on demand.
+    #[must_use]
+    pub fn saved(&self) -> Option<f64> {
+        self.stretches.as_ref()?.saved(&self.clocks())
+    }
+
+    fn clocks(&self) -> Clocks {
+        Clocks {
+            core: self.window.now().get(),
+            perfect: self.perfect().get(),
+            program: self.window.breakdown().program().get(),
+        }
+    }
+
+    #[cold]
+    fn next_step(&mut self) {
+        let clocks = self.clocks();
+        let Some(stretches) = &mut self.stretches else {
+            return;
+        };
+        let (was_on, is_on) = stretches.next_step(&clocks);
+        match (was_on, is_on) {
+            (false, true) => self.watch(),
+            (true, false) => self.look_away(),
+            _ => {}
+        }
+    }
+
+    /// [`Window::enter`], of a block with so many instructions.
+    ///
+    /// # Panics
+    /// When the block was not learned.
+    #[inline]
+    pub fn enter(&mut self, blocks: &Blocks, block: usize, instructions: u64) {
+        if let Some(stretches) = &mut self.stretches {
+            match stretches.left.checked_sub(instructions) {
+                Some(left) => stretches.left = left,
+                None => self.next_step(),
+            }
+        }
+        self.window.enter(blocks, block);
+        if let Some(shadow) = &mut self.shadow {
+            shadow.enter(blocks, block);
+        }
+    }
+
+    /// [`Window::pass`]. No shadow runs.
+    ///
+    /// # Panics
+    /// When the block was not learned.
+    pub fn pass(&mut self, blocks: &Blocks, block: usize) {
+        debug_assert!(self.shadow.is_none(), "a shadow has no time to pass over");
+        self.window.pass(blocks, block);
+    }
+
+    /// [`Window::fetch`].
+    pub fn fetch(&mut self, translation: Cycles, walked: bool, data: Cycles) {
+        self.window.fetch(translation, walked, data);
+        if let Some(shadow) = &mut self.shadow
+            && data > Cycles::ZERO
+        {
+            shadow.fetch(Cycles::ZERO, false, data);
+        }
+    }
+
+    /// [`Window::access`].
+    #[inline]
+    pub fn access(&mut self, blocks: &Blocks, index: usize, store: bool) -> Cycles {
+        if let Some(shadow) = &mut self.shadow {
+            let _ = shadow.access(blocks, index, store);
+        }
+        self.window.access(blocks, index, store)
+    }
+
+    /// [`Window::miss_leaves`].
+    #[must_use]
+    pub fn miss_leaves(&self, time: Cycles) -> Cycles {
+        self.window.miss_leaves(time)
+    }
+
+    /// [`Window::answer`].
+    #[inline]
+    pub fn answer(&mut self, address: PhysAddr, translation: Cycles, walked: bool, data: Cycles) {
+        if let Some(shadow) = &mut self.shadow {
+            shadow.answer(address, Cycles::ZERO, false, data);
+        }
+        self.window.answer(address, translation, walked, data);
+    }
+
+    /// [`Window::drain`].
+    pub fn drain(&mut self, blocks: &Blocks) {
+        self.window.drain(blocks);
+        if let Some(shadow) = &mut self.shadow {
+            shadow.drain(blocks);
+        }
+    }
+
+    /// [`Window::kernel`].
+    pub fn kernel(&mut self, work: Cycles) {
+        self.window.kernel(work);
+        if let Some(shadow) = &mut self.shadow {
+            shadow.kernel(work);
+        }
+    }
+
+    /// [`Window::wait_until`]. The shadow waits as long.
+    pub fn wait_until(&mut self, time: Cycles) {
+        let before = self.window.now();
+        self.window.wait_until(time);
+        if let Some(shadow) = &mut self.shadow {
+            let idle = self.window.now().get() - before.get();
+            shadow.wait_until(shadow.now() + Cycles::new(idle));
+        }
+    }
+
+    /// [`Window::now`].
+    #[must_use]
+    #[inline]
+    pub fn now(&self) -> Cycles {
+        self.window.now()
+    }
+
+    /// [`Window::cycles`].
+    #[must_use]
+    pub fn cycles(&self) -> Cycles {
+        self.window.cycles()
+    }
+
+    /// [`Window::breakdown`].
+    #[must_use]
+    pub fn breakdown(&self) -> CycleBreakdown {
+        self.window.breakdown()
+    }
+
+    /// [`Window::counters`].
+    #[must_use]
+    pub fn counters(&self) -> CoreCounters {
+        self.window.counters()
+    }
+
+    /// [`Window::walks`].
+    #[must_use]
+    pub fn walks(&self) -> WalkActivity {
+        self.window.walks()
+    }
+
+    /// [`Window::reset`]. Stretches begin anew.
+    pub fn reset(&mut self) {
+        self.window.reset();
+        if let Some(stretches) = &mut self.stretches {
+            *stretches = Stretches::default();
+            self.look_away();
+        }
+    }
+}
+
+/// Clocks of a core and of its shadows.
+#[derive(Clone, Copy, Debug, Default)]
+struct Clocks {
+    core: u64,
+    perfect: u64,
+    /// Cycles of the program, since the last reset: those of neither the kernel nor idleness.
+    program: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Step {
+    #[default]
+    Pause,
+    Lead,
+    Count,
+}
+
+/// Runs of instructions in which a shadow runs. The first ones follow each other, so that short
+/// programs are seen whole; later ones are further apart. Each stands for the time since the one
+/// before it.
+#[derive(Clone, Debug, Default)]
+struct Stretches {
+    step: Step,
+    /// Instructions until the next step.
+    left: u64,
+    /// How many are over.
+    count: u64,
+    /// When what counts of the present one began.
+    from: Clocks,
+    /// What those that are over say.
+    told: Told,
+}
+
+/// What stretches say.
+#[derive(Clone, Copy, Debug, Default)]
+struct Told {
+    /// Cycles that a perfect TLB saves.
+    saved: f64,
+    /// The same in the latest stretch, as a share of the program's.
+    share: f64,
+    /// The program's cycles of which that is said.
+    program: u64,
+}
+
+impl Stretches {
+    /// Goes on to the next step; says whether a shadow ran, and whether it runs now.
+    fn next_step(&mut self, now: &Clocks) -> (bool, bool) {
+        let was_on = self.step != Step::Pause;
+        (self.step, self.left) = match self.step {
+            Step::Pause => (Step::Lead, LEAD),
+            Step::Lead => {
+                self.from = *now;
+                (Step::Count, COUNTED)
+            }
+            Step::Count => {
+                self.told = self.told_with_this(now);
+                self.count += 1;
+                let pauses = (self.count - 1).min(MOST_PAUSES);
+                (Step::Pause, pauses * PAUSE)
+            }
+        };
+        (was_on, self.step != Step::Pause)
+    }
+
+    /// What stretches say with the present one, which is counting.
+    fn told_with_this(&self, now: &Clocks) -> Told {
+        let core = (now.core - self.from.core) as f64;
+        let perfect = (now.perfect - self.from.perfect) as f64;
+        let program = now.program - self.from.program;
+        let share = (core - perfect) / program.max(1) as f64;
+        Told {
+            saved: self.told.saved + share * (now.program - self.told.program) as f64,
+            share,
+            program: now.program,
+        }
+    }
+
+    /// Cycles that a perfect TLB saves.
+    fn saved(&self, now: &Clocks) -> Option<f64> {
+        let counts = self.step == Step::Count && now.program > self.from.program;
+        if self.count == 0 && !counts {
+            return None;
+        }
+        // Few instructions say little.
+        let told = if self.count == 0 || (counts && self.left < COUNTED / 2) {
+            self.told_with_this(now)
+        } else {
+            self.told
+        };
+        let rest = now.program - told.program;
+        Some((told.saved + told.share * rest as f64).max(0.0))
+    }
+}

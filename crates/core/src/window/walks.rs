@@ -1,0 +1,132 @@
+//! Cycles of page walks, as a processor's counters have them.
+
+use contigua_units::Cycles;
+use derive_more::AddAssign;
+use serde::Serialize;
+
+/// Cycles of page walks for one kind of access. The names are perf's (Intel's
+/// `DTLB_LOAD_MISSES.WALK_ACTIVE` and its like); here a walk begins with the look-up in the L2 TLB
+/// that misses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign)]
+pub struct WalkCycles {
+    /// Cycles in which at least one walker works.
+    pub walk_active: Cycles,
+    /// Cycles of all walks; more than `walk_active` where walks overlap.
+    pub walk_pending: Cycles,
+}
+
+/// Cycles of page walks, by what they were for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign)]
+pub struct WalkActivity {
+    /// Loads.
+    pub loads: WalkCycles,
+    /// Stores.
+    pub stores: WalkCycles,
+    /// Instruction fetches.
+    pub fetches: WalkCycles,
+    /// All of them: walks for different kinds of access overlap, too.
+    pub all: WalkCycles,
+}
+
+/// What a walk is for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Purpose {
+    Load,
+    Store,
+    Fetch,
+}
+
+/// Counts [`WalkCycles`] of walks that come in the order of the program, which is nearly that of
+/// their starts: of a walk that starts before an earlier one, only what lies behind all others is
+/// active time.
+#[derive(Clone, Copy, Debug, Default)]
+struct Meter {
+    until: u64,
+    cycles: WalkCycles,
+}
+
+impl Meter {
+    fn walk(&mut self, start: u64, length: u64) {
+        let end = start + length;
+        let active = end.saturating_sub(start.max(self.until));
+        self.until = self.until.max(end);
+        self.cycles.walk_active += Cycles::new(active);
+        self.cycles.walk_pending += Cycles::new(length);
+    }
+}
+
+/// Meters of all kinds of access.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Meters {
+    loads: Meter,
+    stores: Meter,
+    fetches: Meter,
+    all: Meter,
+}
+
+impl Meters {
+    pub(super) fn walk(&mut self, purpose: Purpose, start: u64, length: u64) {
+        let own = match purpose {
+            Purpose::Load => &mut self.loads,
+            Purpose::Store => &mut self.stores,
+            Purpose::Fetch => &mut self.fetches,
+        };
+        own.walk(start, length);
+        self.all.walk(start, length);
+    }
+
+    pub(super) fn activity(&self) -> WalkActivity {
+        WalkActivity {
+            loads: self.loads.cycles,
+            stores: self.stores.cycles,
+            fetches: self.fetches.cycles,
+            all: self.all.cycles,
+        }
+    }
+
+    pub(super) fn reset(&mut self) {
+        for meter in [
+            &mut self.loads,
+            &mut self.stores,
+            &mut self.fetches,
+            &mut self.all,
+        ] {
+            meter.cycles = WalkCycles::default();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cycles(active: u64, pending: u64) -> WalkCycles {
+        WalkCycles {
+            walk_active: Cycles::new(active),
+            walk_pending: Cycles::new(pending),
+        }
+    }
+
+    #[test]
+    fn walks_that_overlap_are_active_once() {
+        let mut meters = Meters::default();
+        meters.walk(Purpose::Load, 100, 30);
+        meters.walk(Purpose::Load, 110, 30);
+        meters.walk(Purpose::Store, 120, 30);
+        meters.walk(Purpose::Fetch, 200, 10);
+        let activity = meters.activity();
+        assert_eq!(activity.loads, cycles(40, 60));
+        assert_eq!(activity.stores, cycles(30, 30));
+        assert_eq!(activity.fetches, cycles(10, 10));
+        assert_eq!(activity.all, cycles(60, 100));
+    }
+
+    #[test]
+    fn a_reset_does_not_forget_the_walk_under_way() {
+        let mut meters = Meters::default();
+        meters.walk(Purpose::Load, 100, 30);
+        meters.reset();
+        meters.walk(Purpose::Load, 120, 20);
+        assert_eq!(meters.activity().loads, cycles(10, 20));
+    }
+}
