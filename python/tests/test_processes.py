@@ -2,6 +2,7 @@
 
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -175,6 +176,57 @@ def test_a_guest_without_proc_can_fork(tmp_path):
         timeout=GRACE,
     )
     assert done.stdout.startswith("child\n" * 3), done.stdout + done.stderr
+
+
+#: A program for 32-bit x86 that says "there" and waits for ever, in the base 0x08048000.
+WAITS_32 = bytes.fromhex("b804000000bb01000000b973800408ba06000000cd80b81d000000cd80ebf7")
+
+
+def test_a_program_that_qemu_cannot_run_ends_with_its_run(tmp_path):
+    code = WAITS_32 + b"there\n"
+    base, at = 0x0804_8000, 84
+    size = at + len(code)
+    numbers = (2, 3, 1, base + at, 52, 0, 0, 52, 32, 1, 0, 0, 0)
+    header = struct.pack("<16s2H5I6H", b"\x7fELF\1\1\1", *numbers)
+    program = tmp_path / "waits"
+    program.write_bytes(header + struct.pack("<8I", 1, 0, base, base, size, size, 5, 4096) + code)
+    program.chmod(0o755)
+    try:
+        subprocess.run([program], timeout=0.5, stdout=subprocess.PIPE)
+    except subprocess.TimeoutExpired:
+        pass
+    except OSError as error:
+        pytest.skip(f"this kernel runs no 32-bit programs ({error.strerror})")
+    ended_by(f"exec {program}", signal.SIGKILL)
+
+
+#: A program that runs one, and forks meanwhile.
+FORKS = """
+import os, sys, threading, time, contigua
+guest = threading.Thread(target=lambda: contigua.run(
+    ["sh", "-c", "echo there; read nothing"], designs=["linux-4k"],
+    options=contigua.RunOptions(detail="translation")), daemon=True)
+guest.start()
+time.sleep(2)
+if os.fork() == 0:
+    os.closerange(0, 3)
+    time.sleep(1000)
+print("forked", flush=True)
+time.sleep(1000)
+"""
+
+
+def test_a_fork_of_its_owner_does_not_keep_a_guest_alive():
+    run = subprocess.Popen(
+        [sys.executable, "-c", FORKS],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert {run.stdout.readline(), run.stdout.readline()} == {"there\n", "forked\n"}
+    run.kill()
+    ends(run)
 
 
 def test_a_descendant_that_outlives_its_parents_is_waited_for():

@@ -6,14 +6,20 @@
 //! neither side needs a process number: those belong to PID namespaces, and are given to others.
 //! Nor does it matter whether somebody has waited for the dead.
 
+mod forked;
+
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+use forked::NotInherited;
 
 use crate::descriptors::{above_standard, check, owned};
 
 /// The run's end.
 #[derive(Debug)]
 pub struct Lifeline {
+    /// Dropped before the descriptor is closed.
+    _not_inherited: NotInherited,
     end: OwnedFd,
 }
 
@@ -32,7 +38,11 @@ impl Lifeline {
         // SAFETY: plain system call on an open descriptor.
         check(unsafe { libc::fchmod(guest.as_raw_fd(), 0o444) })?;
         let end = above_standard(own)?;
-        Ok((Self { end }, above_standard(guest)?))
+        let own = Self {
+            _not_inherited: NotInherited::new(end.as_raw_fd())?,
+            end,
+        };
+        Ok((own, above_standard(guest)?))
     }
 
     /// Whether any process holds the guest's end.
@@ -137,6 +147,30 @@ mod tests {
         drop(guest);
         drop(own);
         assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
+    }
+
+    #[test]
+    fn a_fork_of_the_owner_does_not_hold_the_lifeline() {
+        let (own, guest) = Lifeline::new().unwrap();
+        let mut child = stopped(&guest);
+        // SAFETY: the copy only makes system calls.
+        let copy = unsafe { libc::fork() };
+        if copy == 0 {
+            // SAFETY: as above. The copy waits for its signal and never returns.
+            unsafe {
+                libc::close(guest.as_raw_fd());
+                libc::pause();
+                libc::_exit(0);
+            }
+        }
+        drop(guest);
+        drop(own);
+        assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
+        // SAFETY: plain system calls on the child that was just made.
+        unsafe {
+            libc::kill(copy, libc::SIGKILL);
+            libc::waitpid(copy, std::ptr::null_mut(), 0);
+        }
     }
 
     #[test]

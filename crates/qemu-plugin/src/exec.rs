@@ -7,11 +7,13 @@
 
 use std::ffi::{CStr, CString, OsStr, c_char};
 use std::fmt::Write;
+use std::os::fd::{AsFd, IntoRawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicI32, Ordering};
 
-use contigua_program::executable;
+use contigua_program::executable::{self, NotExecutable};
+use contigua_program::lifeline;
 use contigua_program::plan::Plan;
 
 use crate::{PROCESS, guest, keeper, plugin};
@@ -109,8 +111,10 @@ fn follow_path(mut path: CString, argv: u64, envp: u64) {
         path = own_program().unwrap_or(path);
     }
     let file = Path::new(OsStr::from_bytes(path.as_bytes()));
-    let Ok(found) = executable::resolve(file, plugin().architecture) else {
-        return;
+    let found = match executable::resolve(file, plugin().architecture) {
+        Ok(found) => found,
+        Err(NotExecutable::Foreign(_) | NotExecutable::UnknownFormat) => return leave_lifeline(),
+        Err(_) => return,
     };
     let (Some(arguments), Some(mut environment)) = (guest::strings(argv), guest::strings(envp))
     else {
@@ -169,6 +173,32 @@ fn follow_path(mut path: CString, argv: u64, envp: u64) {
             pointers(&command).as_ptr(),
             pointers(&environment).as_ptr(),
         );
+    }
+}
+
+/// The lifeline that is left to a program of the host's; -1 when there is none.
+static LEFT: AtomicI32 = AtomicI32::new(-1);
+
+/// The host may be able to run what QEMU cannot (a 32-bit program), unobserved. It ends with the run
+/// nevertheless: it inherits a lifeline that the kernel answers for.
+fn leave_lifeline() {
+    let Ok(handles) = keeper::take() else {
+        return;
+    };
+    if lifeline::bind(handles.lifeline.as_fd()).is_ok() {
+        let lifeline = handles.lifeline.into_raw_fd();
+        // SAFETY: plain system call on an open descriptor.
+        unsafe { libc::fcntl(lifeline, libc::F_SETFD, 0) };
+        LEFT.store(lifeline, Ordering::Relaxed);
+    }
+}
+
+/// The host could not execute a program either.
+pub fn failed() {
+    let lifeline = LEFT.swap(-1, Ordering::Relaxed);
+    if lifeline >= 0 {
+        // SAFETY: the descriptor is this module's own.
+        unsafe { libc::close(lifeline) };
     }
 }
 

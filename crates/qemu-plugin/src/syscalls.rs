@@ -113,6 +113,9 @@ pub extern "C" fn on_return(_: PluginId, index: c_uint, number: i64, result: i64
         Some(Known::Munmap) => {}
         Some(Known::Futex) if wakes(current.arguments[1]) => {}
         Some(call) => {
+            if matches!(call, Known::Execve | Known::Execveat) {
+                exec::failed();
+            }
             append_syscall(index, number, current.arguments, result);
             if call.changes_mappings() {
                 // Before this thread can tell another one what it has been given.
