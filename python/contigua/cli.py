@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.syntax import Syntax
 
 from contigua import __version__
-from contigua._engine import EngineError, parse_duration
 from contigua.commands.lazy import LazyGroup
+from contigua.commands.parameters import LARGEST, Clock, Count, Duration
 from contigua.entry import call
 from contigua.files import (
     INTERRUPTED,
@@ -46,59 +46,16 @@ ELSEWHERE = {
     "sweep": "contigua.commands.sweep:sweep_command",
 }
 
-#: A number as the engine has them, of 64 bits.
-COUNT = click.IntRange(0, 2**64 - 1)
 #: Seconds between two updates of the progress line.
 REFRESH = 0.25
 #: Seconds of silence that need no explanation.
 PATIENCE = 2.0
 
 
-class Duration(click.ParamType[float]):
-    """A time with a unit, such as ``30s``."""
-
-    name = "duration"
-
-    def convert(
-        self,
-        value: Any,  # noqa: ANN401 - as click has it
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> float:
-        """Return seconds."""
-        try:
-            return parse_duration(str(value))
-        except EngineError as error:
-            self.fail(str(error), param, ctx)
-
-
 @click.group(cls=LazyGroup, lazy=ELSEWHERE)
 @click.version_option(__version__, prog_name="contigua")
 def cli() -> None:
     """Run unmodified programs on simulated servers and compare designs for contiguous memory."""
-
-
-class Clock(click.ParamType[int]):
-    """Nanoseconds for each instruction, or ``system``."""
-
-    name = "clock"
-
-    def convert(
-        self,
-        value: Any,  # noqa: ANN401 - as click has it
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> int:
-        """Return nanoseconds; 0 for the system's clock."""
-        if value == "system":
-            return 0
-        try:
-            nanoseconds = int(value)
-        except ValueError:
-            nanoseconds = 0
-        if not 0 < nanoseconds < 2**32:
-            self.fail(f"{value!r} is neither a number of nanoseconds nor 'system'", param, ctx)
-        return nanoseconds
 
 
 class ProgressLine:
@@ -205,18 +162,29 @@ def _run_options(command: Callable[..., None]) -> Callable[..., None]:
             help="Count data TLB misses that a direct segment would avoid (in --json).",
         ),
         click.option(
-            "--seed", type=COUNT, default=1, show_default=True, help="Seed of everything random."
+            "--seed",
+            type=click.IntRange(0, LARGEST),
+            default=1,
+            show_default=True,
+            help="Seed of everything random.",
         ),
         click.option(
             "--skip",
-            type=COUNT,
+            type=Count(),
             default=0,
             help="Instructions to go forward over first: only the operating system goes on.",
         ),
         click.option(
-            "--warmup", type=COUNT, default=0, help="Instructions to simulate without counting."
+            "--warmup",
+            type=Count(),
+            default=0,
+            help="Instructions to simulate without counting.",
         ),
-        click.option("--instructions", type=COUNT, help="Instructions to count, then stop."),
+        click.option(
+            "--instructions",
+            type=Count(),
+            help="Instructions to count, then stop.",
+        ),
         click.option(
             "--for", "seconds", type=Duration(), help="Stop the program after, e.g., 30s."
         ),
@@ -238,22 +206,19 @@ def _sample_options(command: Callable[..., None]) -> Callable[..., None]:
         ),
         click.option(
             "--sample-distance",
-            type=COUNT,
-            metavar="N",
+            type=Count(),
             help="Instructions from one unit to the next; it doubles as the program goes on.  "
             f"[default: {Sampling.distance:,}]",
         ),
         click.option(
             "--sample-warm",
-            type=COUNT,
-            metavar="N",
+            type=Count(),
             help="Instructions that warm caches and TLBs before each unit; as many as fit.  "
             f"[default: {Sampling.warm:,}]",
         ),
         click.option(
             "--sample-detail",
-            type=COUNT,
-            metavar="N",
+            type=Count(),
             help=f"Instructions of each unit that count.  [default: {Sampling.detail:,}]",
         ),
         click.option(
@@ -348,7 +313,7 @@ def run_command(
     """Run PROGRAM with its arguments and show how each design fares.
 
     Put -- before the program. Its input, output and exit status are its own; the table goes to
-    standard error.
+    standard error. Counts of instructions take the suffixes k, M and G: 10^3, 10^6, 10^9.
     """
     if bool(program) == (trace is not None):
         raise click.UsageError("give either a program after --, or --trace FILE")

@@ -10,6 +10,7 @@ from contigua import RunOptions, cli
 from contigua.experiments.running import Cell
 from contigua.results import Results
 from contigua.runner import timeline_file
+from contigua.sizes import SizeError, count_of
 
 
 @pytest.fixture
@@ -85,6 +86,7 @@ def test_help_says_what_each_option_is_for():
     text = " ".join(CliRunner().invoke(cli.cli, ["run", "--help"]).output.split())
     for words in ("--cores", "[default: 1; 1<=x<=64]", "Perfetto", "stalls that add up"):
         assert words in text
+    assert "--instructions N[k|M|G]" in text and "suffixes k, M and G: 10^3, 10^6, 10^9" in text
 
 
 def test_a_cell_says_what_differs_from_its_options():
@@ -93,3 +95,40 @@ def test_a_cell_says_what_differs_from_its_options():
     assert (spec["age"], spec["cores"], spec["migrations"]) == ("partial", 4, 5.0)
     spec = Cell("linux-4k", age="full", cores=2, migrations=0).spec(options)
     assert (spec["age"], spec["cores"], spec["migrations"]) == ("full", 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("0", 0),
+        ("5000", 5000),
+        ("1_000", 1000),
+        ("20k", 20_000),
+        ("100M", 100_000_000),
+        ("1.5G", 1_500_000_000),
+        ("2.50m", 2_500_000),
+        ("18446744073709551615", 2**64 - 1),
+    ],
+)
+def test_counts_have_decimal_suffixes(text, count):
+    assert count_of(text) == count
+
+
+@pytest.mark.parametrize(
+    "text", ["", "k", "1T", "1Ki", "1.5", "1.0001k", "1e6", "many", "9" * 5000]
+)
+def test_what_is_no_whole_number_is_no_count(text):
+    with pytest.raises(SizeError, match="no count; write"):
+        count_of(text)
+
+
+def test_every_option_that_counts_instructions_takes_suffixes(command):
+    options = ("skip", "warmup", "instructions", "sample-distance", "sample-warm", "sample-detail")
+    given = [word for number, name in enumerate(options) for word in (f"--{name}", f"{number}k")]
+    ran, found = command("--sample", *given)
+    assert ran.exit_code == 0, ran.output
+    assert (found.skip, found.warmup, found.instructions) == (0, 1000, 2000)
+    sampling = found.sample
+    assert (sampling.distance, sampling.warm, sampling.detail) == (3000, 4000, 5000)
+    ran, _ = command("--skip", "20G20")
+    assert ran.exit_code == 2 and "'20G20' is no count" in ran.output
