@@ -6,6 +6,7 @@ as one table, and cannot when two of them disagree.
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -89,3 +90,12 @@ def table(rows: Sequence[Mapping[str, Any]], known: Mapping[str, Kind]) -> pa.Ta
             values = [None if value is None else float(value) for value in values]
         arrays[name] = pa.array(values, types[kind])
     return pa.table(arrays)
+
+
+def csv_text(table: pa.Table) -> str:
+    """Write an Arrow table as CSV with a line of heads."""
+    import pyarrow.csv
+
+    buffer = io.BytesIO()
+    pyarrow.csv.write_csv(table, buffer)
+    return buffer.getvalue().decode()

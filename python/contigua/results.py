@@ -39,13 +39,15 @@ FLAGS = {"complete"}
 REALS = {
     "ipc",
     "memory_share",
+    "translation_overhead",
+    "walk_active_share",
     "walk_share",
     "kernel_share",
     "unavailable_cycles",
     "huge_page_coverage",
+    "mean_huge_page_coverage",
 }
-REALS |= {"mean_huge_page_coverage"}
-REAL_ENDS = ("_mpki", "_mib")
+REAL_ENDS = ("_mpki", "_mib", "_half_width")
 
 #: More reports than this are shown as a data frame in notebooks, not side by side.
 SIDE_BY_SIDE = 12
@@ -116,10 +118,13 @@ class Report:
         -------
         dict
             Counts are events within the region of interest. ``*_mpki`` are misses per thousand
-            instructions, ``walk_share`` is the share of cycles spent on page walks (0 to 1),
-            ``memory_share`` of those spent on waiting beyond the first-level caches,
-            ``*_mib`` are sizes in units of 2**20 bytes. Times are ``None`` when only translation
-            was simulated. ``complete`` is ``False`` after an interrupt; ``ended`` is what ended the
+            instructions. Shares of cycles are 0 to 1: ``translation_overhead`` is what a perfect
+            TLB would save, ``walk_active_share`` are those in which a page walk was under way,
+            ``walk_share`` those in which the oldest instruction waited for one (walks that overlap
+            with other waits are not in it), ``memory_share`` those spent on waiting beyond the
+            first-level caches. ``*_mib`` are sizes in units of 2**20 bytes. Times are ``None`` when
+            only translation was simulated, and so is what the engine that ran did not
+            measure. ``complete`` is ``False`` after an interrupt; ``ended`` is what ended the
             run: ``"program"``, ``"instructions"``, ``"time"`` or ``"interrupted"``.
             ``sample_units`` are the units that estimates of a sampled run are made from; see
             :meth:`intervals`.
@@ -154,6 +159,8 @@ class Report:
             "cycles": time["cycles"] if time else None,
             "ipc": time["ipc"] if time else None,
             "memory_share": _share(time, "data", "fetch"),
+            "translation_overhead": time.get("translation_overhead") if time else None,
+            "walk_active_share": _of_busy(time, walks.get("walk_active")),
             "walk_share": _share(time, "walk"),
             "kernel_share": _share(time, "kernel"),
             "cores": len(r["cores"]) or None,
@@ -203,9 +210,14 @@ class Report:
 
 def _share(time: dict[str, Any] | None, *parts: str) -> float | None:
     """Return the share of parts of the cycles in which cores were not idle."""
-    if time is None:
+    return None if time is None else _of_busy(time, sum(time["breakdown"][part] for part in parts))
+
+
+def _of_busy(time: dict[str, Any] | None, cycles: int | None) -> float | None:
+    """Return the share of some cycles of all cores in those in which cores were not idle."""
+    if time is None or cycles is None:
         return None
-    return float(sum(time["breakdown"][part] for part in parts) / max(time["busy_cycles"], 1))
+    return float(cycles / max(time["busy_cycles"], 1))
 
 
 @dataclass(frozen=True)
@@ -314,15 +326,23 @@ class Results(Sequence[Report]):
 
         return pd.DataFrame(self.rows())
 
-    def to_arrow(self, *, reports: bool = False) -> pa.Table:
+    def to_arrow(self, *, reports: bool = False, intervals: bool = False) -> pa.Table:
         """Return the same rows as an Arrow table, with types that do not depend on the values.
 
         Parameters
         ----------
         reports
             Whether a column ``report`` has each whole report as JSON.
+        intervals
+            Whether columns ``KEY_half_width`` have :meth:`Report.intervals`, where there are any.
         """
         rows = self.rows()
+        if intervals:
+            halves = [report.intervals() for report in self.reports]
+            rows = [
+                {**row, **{f"{key}_half_width": half for key, half in own.items()}}
+                for row, own in zip(rows, halves, strict=True)
+            ]
         if reports:
             rows = [
                 {**row, "report": report.json}

@@ -22,6 +22,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from contigua.columns import csv_text
 from contigua.files import INTERRUPTED, check_writable, write_whole, writing
 from contigua.printing import printable
 from contigua.sweeps import Options, Record, Sweep, look, make_plan, query, run_sweep
@@ -277,11 +278,7 @@ def _written(answer: pa.Table, form: str) -> str:
     if form == "json":
         return json.dumps(answer.to_pylist(), indent=1, default=str) + "\n"
     if form == "csv":
-        import pyarrow.csv
-
-        buffer = io.BytesIO()
-        pyarrow.csv.write_csv(answer, buffer)
-        return buffer.getvalue().decode()
+        return csv_text(answer)
     file = io.StringIO()
     _print_rows(Console(file=file, width=1000), answer.column_names, _rows(answer))
     return file.getvalue()

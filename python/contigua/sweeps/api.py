@@ -118,7 +118,7 @@ class Sweep:
 #: What a summary has unless it is told: those of them that are there and not the same everywhere.
 TELLING = (
     "cycles",
-    "walk_share",
+    "translation_overhead",
     "l1d_tlb_mpki",
     "l2_tlb_mpki",
     "walk_references",
