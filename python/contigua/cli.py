@@ -23,6 +23,7 @@ from contigua.files import (
     check_writable,
     is_standard_output,
     is_stream,
+    standard_output_to_error,
     write_whole,
 )
 from contigua.presets import Collection, designs, machines, profiles
@@ -30,7 +31,7 @@ from contigua.printing import printable
 from contigua.results import Results
 from contigua.runner import OutputsError, RunOptions, run
 from contigua.sampling import Sampling
-from contigua.table import compared, results_table
+from contigua.table import FORMATS, results_csv, results_markdown, results_table
 from contigua.terminal import Table
 
 PROGRAM = {"ignore_unknown_options": True, "allow_interspersed_args": False}
@@ -189,6 +190,17 @@ def _run_options(command: Callable[..., None]) -> Callable[..., None]:
             "--for", "seconds", type=Duration(), help="Stop the program after, e.g., 30s."
         ),
         click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write reports."),
+        click.option(
+            "--format",
+            "form",
+            type=click.Choice(FORMATS),
+            default="table",
+            show_default=True,
+            help="table: sentences and a table of what matters most; markdown: a table of "
+            "everything; csv: a line for each design; json: the reports. All but the table go to "
+            "standard output, and the program's own output to standard error.",
+        ),
+        click.option("--details", is_flag=True, help="Show every row of the table."),
     ]
     for option in reversed(options):
         command = option(command)
@@ -307,10 +319,12 @@ def run_command(
     trace: Path | None,
     design_names: str,
     json_file: Path | None,
+    form: str,
+    details: bool,
     malloc_clock: int,
     **options: Any,  # noqa: ANN401 - passed on to RunOptions
 ) -> None:
-    """Run PROGRAM with its arguments and show how each design fares.
+    """Run PROGRAM with its arguments and show which design is fastest, and why.
 
     Put -- before the program. Its input, output and exit status are its own; the table goes to
     standard error. Counts of instructions take the suffixes k, M and G: 10^3, 10^6, 10^9.
@@ -319,25 +333,31 @@ def run_command(
         raise click.UsageError("give either a program after --, or --trace FILE")
     names = design_list(design_names)
     sample = sampling_of(options)
-    for file in (json_file, options["timeline"], options["record"]):
-        if file is not None:
-            check_writable(file)
+    files = [
+        file for file in (json_file, options["timeline"], options["record"]) if file is not None
+    ]
+    for file in files:
+        check_writable(file)
+    taken = any(map(is_standard_output, files))
+    if taken and form != "table":
+        raise click.UsageError(f"--format {form} takes standard output: write the other to a file")
     progress = ProgressLine()
     outputs = Outputs()
-    results = _results(
-        outputs,
-        list(program) or None,
-        trace=trace,
-        designs=names,
-        options=RunOptions(**options, sample=sample, malloc_clock=malloc_clock or None),
-        progress=progress,
-    )
-    # A program owns standard output; a trace has no output of its own.
-    taken = bool(program) or any(
-        map(is_standard_output, (json_file, options["timeline"], options["record"]))
-    )
+    with standard_output_to_error(form != "table"):
+        results = _results(
+            outputs,
+            list(program) or None,
+            trace=trace,
+            designs=names,
+            options=RunOptions(**options, sample=sample, malloc_clock=malloc_clock or None),
+            progress=progress,
+        )
     with outputs.each():
-        _show(results, Console(stderr=taken))
+        if form == "table":
+            # A program owns standard output; a trace has no output of its own.
+            _show(results, Console(stderr=taken or bool(program)), details=details)
+        else:
+            click.echo(_written(results, form), nl=False)
     if json_file is not None:
         with outputs.each():
             write_whole(json_file, results.to_json())
@@ -385,14 +405,26 @@ def record_command(
     sys.exit(results.exit_code)
 
 
-def _show(results: Results, console: Console) -> None:
-    if len(results) > 0:
-        if not console.is_terminal:
-            # A file or pipe is as wide as it needs to be.
-            console.width = 40 + 20 * len(results)
-        console.print(results_table(results))
-        for line in compared(results):
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+def _show(results: Results, console: Console, *, details: bool) -> None:
+    """Print the verdict and the table."""
+    if not len(results):
+        return
+    # It needs what writes whole pages, which takes a while to import.
+    from contigua.reporting.sentences import verdict
+
+    wide = not console.is_terminal
+    if wide:
+        # A file or pipe is as wide as it needs to be.
+        console.width = 40 + 20 * len(results)
+    for line in verdict(results):
+        console.print(printable(line), markup=False, highlight=False, soft_wrap=wide)
+    console.print(results_table(results, details=details))
+
+
+def _written(results: Results, form: str) -> str:
+    if form == "json":
+        return results.to_json()
+    return results_csv(results) if form == "csv" else results_markdown(results)
 
 
 def _preset_commands(collection: Collection) -> click.Group:

@@ -80,6 +80,22 @@ def is_standard_output(path: Path | None) -> bool:
 
 
 @contextmanager
+def standard_output_to_error(wanted: bool) -> Iterator[None]:
+    """Let what programs that are started here print go to standard error, where it is wanted."""
+    if not wanted:
+        yield
+        return
+    sys.stdout.flush()
+    own = os.dup(1)
+    try:
+        os.dup2(2, 1)
+        yield
+    finally:
+        os.dup2(own, 1)
+        os.close(own)
+
+
+@contextmanager
 def writing(path: Path) -> Iterator[BinaryIO]:
     """Give a file to write to, which becomes ``path`` when all went well.
 

@@ -1,14 +1,24 @@
-"""The table that a run ends with: one column for each design."""
+"""The table that a run ends with: one column for each design; on a terminal, in HTML or Markdown.
+
+All of them show the same :class:`Comparison`. CSV, which programs read, is another thing: it has
+the keys of :meth:`contigua.Report.summary` as they are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from html import escape
+from itertools import chain
 from typing import Any
 
-from contigua.results import Results
-from contigua.sampling import matched
+from contigua import columns
+from contigua.printing import printable
+from contigua.results import Report, Results
 from contigua.terminal import Table
+
+#: Forms of a run's results; all but the first have every row.
+FORMATS = ("table", "markdown", "csv", "json")
 
 
 def _count(value: int | None) -> str:
@@ -31,172 +41,235 @@ def _mebibytes(value: float | None) -> str:
     return "-" if value is None else f"{value:,.1f} MiB"
 
 
-#: Label, key of ``Report.summary``, format; ``None`` draws a line.
-ROWS: list[tuple[str, str, Callable[[Any], str]] | None] = [
-    ("instructions", "instructions", _count),
-    ("units in detail", "sample_units", _count),
-    ("cycles", "cycles", _count),
-    ("instructions per cycle", "ipc", _decimal),
-    ("cycles in page walks", "walk_share", _percent),
-    ("cycles in the kernel", "kernel_share", _percent),
-    ("interrupts to other cores", "interrupts", _count),
-    ("pages moved in use", "migrations", _count),
-    ("... away for, cycles", "unavailable_cycles", _cycles),
-    None,
-    ("L1 data TLB MPKI", "l1d_tlb_mpki", _decimal),
-    ("L1 instruction TLB MPKI", "l1i_tlb_mpki", _decimal),
-    ("L2 TLB MPKI", "l2_tlb_mpki", _decimal),
-    ("accesses through a segment", "segment_accesses", _count),
-    ("walks to 4 KB pages", "walks_4k", _count),
-    ("walks to 2 MB pages", "walks_2m", _count),
-    ("entries read by walks", "walk_references", _count),
-    None,
-    ("page faults", "page_faults", _count),
-    ("peak memory, 4 KB pages", "resident_4k_mib", _mebibytes),
-    ("peak memory, 2 MB pages", "resident_2m_mib", _mebibytes),
-    ("peak memory, 1 GB pages", "resident_1g_mib", _mebibytes),
-    ("peak memory, perforated pages", "perforated_mib", _mebibytes),
-    ("peak memory, segment", "segment_mib", _mebibytes),
-    ("huge-page coverage", "huge_page_coverage", _percent),
-    ("huge pages not to be had", "huge_page_fallbacks", _count),
-    ("mean memory", "mean_resident_mib", _mebibytes),
-    ("mean huge-page coverage", "mean_huge_page_coverage", _percent),
-    ("given back by the program", "given_back_mib", _mebibytes),
-    ("... breaking huge pages", "huge_pages_broken", _count),
-    ("huge pages made on request", "collapsed", _count),
-    ("... not made for want of memory", "collapses_failed", _count),
-    None,
-    ("free 2 MB blocks before", "free_2m_blocks_before", _count),
-    ("free 2 MB blocks after", "free_2m_blocks_after", _count),
-    ("unmovable 2 MB blocks", "unmovable_2m_blocks_after", _count),
-    ("pages reclaimed", "pages_reclaimed", _count),
-    ("pages moved", "pages_moved", _count),
-    ("unmovable region", "unmovable_region_mib", _mebibytes),
-]
+@dataclass(frozen=True)
+class Row:
+    """A row of the table.
+
+    Attributes
+    ----------
+    label
+        What stands at its beginning.
+    key
+        Key of :meth:`contigua.Report.summary`.
+    show
+        Writes a value, or ``-`` for ``None``.
+    main
+        Whether it is shown without ``--details``.
+    rare
+        Whether it is left out where it is zero in every column.
+    """
+
+    label: str
+    key: str
+    show: Callable[[Any], str] = _count
+    main: bool = False
+    rare: bool = False
 
 
-#: Rows that are shown where they are not all zero.
-RARE = {
-    "sample_units",
-    "resident_1g_mib",
-    "perforated_mib",
-    "segment_mib",
-    "segment_accesses",
-    "interrupts",
-    "migrations",
-    "unavailable_cycles",
-    "given_back_mib",
-    "huge_pages_broken",
-    "collapsed",
-    "collapses_failed",
-}
+#: The rows, in sections.
+SECTIONS = (
+    (
+        Row("instructions", "instructions", main=True),
+        Row("sampled units", "sample_units", main=True, rare=True),
+        Row("cycles", "cycles", main=True),
+        Row("instructions per cycle", "ipc", _decimal, main=True),
+        Row("translation overhead", "translation_overhead", _percent, main=True),
+        Row("walk-active cycles", "walk_active_share", _percent, main=True),
+        Row("cycles stalled on walks", "walk_share", _percent),
+        Row("kernel cycles", "kernel_share", _percent, main=True),
+        Row("inter-processor interrupts", "interrupts", rare=True),
+        Row("in-use pages migrated", "migrations", main=True, rare=True),
+        Row("mean cycles unavailable", "unavailable_cycles", _cycles, main=True, rare=True),
+    ),
+    (
+        Row("L1 data TLB MPKI", "l1d_tlb_mpki", _decimal),
+        Row("L1 instruction TLB MPKI", "l1i_tlb_mpki", _decimal),
+        Row("L2 TLB MPKI", "l2_tlb_mpki", _decimal, main=True),
+        Row("direct-segment accesses", "segment_accesses", rare=True),
+        Row("page walks, 4 KB pages", "walks_4k"),
+        Row("page walks, 2 MB pages", "walks_2m"),
+        Row("page-table entries read", "walk_references"),
+    ),
+    (
+        Row("page faults", "page_faults", main=True),
+        Row("peak memory, 4 KB pages", "resident_4k_mib", _mebibytes),
+        Row("peak memory, 2 MB pages", "resident_2m_mib", _mebibytes),
+        Row("peak memory, 1 GB pages", "resident_1g_mib", _mebibytes, rare=True),
+        Row("peak memory, perforated pages", "perforated_mib", _mebibytes, rare=True),
+        Row("peak memory, segment", "segment_mib", _mebibytes, rare=True),
+        Row("huge-page coverage", "huge_page_coverage", _percent, main=True),
+        Row("huge-page allocation failures", "huge_page_fallbacks", main=True),
+        Row("mean memory", "mean_resident_mib", _mebibytes),
+        Row("mean huge-page coverage", "mean_huge_page_coverage", _percent),
+        Row("memory released by madvise", "given_back_mib", _mebibytes, rare=True),
+        Row("huge pages split by madvise", "huge_pages_broken", rare=True),
+        Row("huge pages collapsed by madvise", "collapsed", rare=True),
+        Row("failed collapses by madvise", "collapses_failed", rare=True),
+    ),
+    (
+        Row("free 2 MB blocks before", "free_2m_blocks_before", main=True),
+        Row("free 2 MB blocks after", "free_2m_blocks_after"),
+        Row("polluted 2 MB blocks after", "unmovable_2m_blocks_after"),
+        Row("pages reclaimed", "pages_reclaimed"),
+        Row("pages migrated by the kernel", "pages_moved"),
+        Row("unmovable region", "unmovable_region_mib", _mebibytes),
+    ),
+)
+#: The same by key.
+ROWS = {row.key: row for row in chain.from_iterable(SECTIONS)}
 
 
-def title_of(summary: dict[str, Any]) -> str:
-    """Say what all columns of a table have in common."""
-    malloc = "" if summary["malloc"] is None else f", malloc: {summary['malloc']}"
-    return f"{summary['machine']}{malloc}"
+def shown(summaries: Sequence[dict[str, Any]], *, details: bool) -> list[list[Row]]:
+    """Return the rows that say something of these runs, in sections, none of them empty.
+
+    Parameters
+    ----------
+    summaries
+        What :meth:`contigua.Report.summary` says of each run.
+    details
+        Whether all such rows are wanted, or those that matter most, which are one section.
+    """
+
+    def says(row: Row) -> bool:
+        values = [summary[row.key] for summary in summaries]
+        return any(values) if row.rare else any(value is not None for value in values)
+
+    if not details:
+        return [[row for row in ROWS.values() if row.main and says(row)]]
+    sections = ([row for row in section if says(row)] for section in SECTIONS)
+    return [section for section in sections if section]
 
 
-def heads_of(summaries: list[dict[str, Any]]) -> list[str]:
-    """Say, in lines, what each column of a table is."""
-    holes = any(summary["holes"] != "none" for summary in summaries)
-    return [
-        f"{summary['design']}\n{summary['age']}"
-        + (f"\n{summary['holes']}" if holes else "")
-        + ("\ninterrupted" if summary["complete"] is False else "")
-        for summary in summaries
-    ]
-
-
-def with_interval(key: str, value: Any, text: str, half: float | None) -> str:  # noqa: ANN401
-    """Add half an interval to a cell.
+def with_interval(row: Row, value: Any, half: float | None) -> str:  # noqa: ANN401
+    """Write a cell, with half of its interval where there is one.
 
     Examples
     --------
-    >>> with_interval("cycles", 2000, "2,000", 10.0)
+    >>> with_interval(ROWS["cycles"], 2000, 10.0)
     '2,000 ± 0.5 %'
-    >>> with_interval("walk_share", 0.25, "25.0 %", 0.002)
+    >>> with_interval(ROWS["translation_overhead"], 0.25, 0.002)
     '25.0 ± 0.2 %'
-    >>> with_interval("ipc", 1.5, "1.50", None)
-    '1.50'
+    >>> with_interval(ROWS["ipc"], 1.5, 0.1), with_interval(ROWS["ipc"], 1.5, None)
+    ('1.50 ± 0.10', '1.50')
     """
+    text = row.show(value)
     if half is None or value is None:
         return text
-    if key == "cycles":
+    if row.key == "cycles":
         return f"{text} ± {100 * half / max(value, 1):.1f} %"
     if text.endswith(" %"):
         return f"{text[:-2]} ± {100 * half:.1f} %"
     return f"{text} ± {half:,.2f}"
 
 
-def compared(results: Results) -> list[str]:
-    """Say how the cycles of sampled designs compare with the first one's, unit by unit."""
-    if len(results) < 2:
-        return []
-    first, *others = results
-    base = first.values
-    found = [(report, matched(report.values, base)) for report in others]
-    return [
-        f"{report.design}: {100 * (ratio.value - 1):+.1f} ± {100 * ratio.half_width:.1f} % of the "
-        f"cycles of {first.design}, from {ratio.units:,} units of both"
-        for report, ratio in found
-        if ratio is not None
-    ]
+@dataclass(frozen=True)
+class Comparison:
+    """The table as text, before it is drawn.
+
+    Attributes
+    ----------
+    title
+        What all columns have in common.
+    heads
+        What each column is, in lines.
+    sections
+        Label and cells of each row, in sections.
+    """
+
+    title: str
+    heads: tuple[str, ...]
+    sections: tuple[tuple[tuple[str, ...], ...], ...]
 
 
-def lines_of(
-    summaries: list[dict[str, Any]], intervals: list[dict[str, float]] | None = None
-) -> list[tuple[str, list[str]] | None]:
-    """Return label and cells of each row; ``None`` for a line between two sections."""
-    halves = intervals or [{}] * len(summaries)
-    lines: list[tuple[str, list[str]] | None] = []
-    for row in ROWS:
-        if row is None:
-            lines.append(None)
-            continue
-        label, key, show = row
-        if key not in RARE or any(summary[key] for summary in summaries):
-            cells = [
-                with_interval(key, summary[key], show(summary[key]), half.get(key))
-                for summary, half in zip(summaries, halves, strict=True)
-            ]
-            lines.append((label, cells))
-    return lines
-
-
-def results_table(results: Results) -> Table:
-    """Make the table of some results."""
+def compare(results: Results, *, details: bool = False) -> Comparison:
+    """Set the runs side by side."""
     summaries = [report.summary() for report in results]
     intervals = [report.intervals() for report in results]
-    table = Table(title=title_of(summaries[0]), title_justify="left")
+    sections = tuple(
+        tuple(
+            (
+                row.label,
+                *(
+                    with_interval(row, summary[row.key], halves.get(row.key))
+                    for summary, halves in zip(summaries, intervals, strict=True)
+                ),
+            )
+            for row in section
+        )
+        for section in shown(summaries, details=details)
+    )
+    return Comparison(_title(results[0], summaries[0]), _heads(summaries), sections)
+
+
+def _title(report: Report, summary: dict[str, Any]) -> str:
+    malloc = "" if summary["malloc"] is None else f", malloc: {summary['malloc']}"
+    sample = report.values.get("sample")
+    sampled = f", ± for {100 * sample['confidence']:g} % confidence" if sample else ""
+    return f"{summary['machine']}{malloc}{sampled}"
+
+
+def _heads(summaries: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+    holes = any(summary["holes"] != "none" for summary in summaries)
+    return tuple(
+        f"{summary['design']}\n{summary['age']}"
+        + (f"\n{summary['holes']}" if holes else "")
+        + ("\ninterrupted" if summary["complete"] is False else "")
+        for summary in summaries
+    )
+
+
+def results_table(results: Results, *, details: bool = False) -> Table:
+    """Make the table for a terminal."""
+    found = compare(results, details=details)
+    table = Table(title=found.title, title_justify="left")
     table.add_column("", no_wrap=True)
-    for head in heads_of(summaries):
+    for head in found.heads:
         table.add_column(head, justify="right")
-    for line in lines_of(summaries, intervals):
-        if line is None:
-            table.add_section()
-        else:
-            table.add_row(line[0], *line[1])
+    for section in found.sections:
+        for line in section:
+            table.add_row(*line)
+        table.add_section()
     return table
 
 
+def results_markdown(results: Results) -> str:
+    """Write the whole table in Markdown."""
+    found = compare(results, details=True)
+
+    def line(cells: Sequence[str]) -> str:
+        said = (printable(cell.replace("\n", ", ")).replace("|", "\\|") for cell in cells)
+        return f"| {' | '.join(said)} |\n"
+
+    head = line((found.title, *found.heads)) + f"|---|{'---:|' * len(found.heads)}\n"
+    return head + "".join(map(line, chain.from_iterable(found.sections)))
+
+
+def results_csv(results: Results) -> str:
+    """Write a line for each run, with every key of its summary and half of every interval."""
+    return columns.csv_text(results.to_arrow(intervals=True))
+
+
 def results_html(results: Results) -> str:
-    """Make the same table for a notebook."""
-    summaries = [report.summary() for report in results]
-    lines = lines_of(summaries, [report.intervals() for report in results])
-    heads = "".join(
-        f"<th>{escape(head).replace(chr(10), '<br>')}</th>" for head in heads_of(summaries)
-    )
-    body = "".join(
-        f"<tr><th style='text-align: left'>{escape(line[0])}</th>"
-        + "".join(f"<td>{escape(cell)}</td>" for cell in line[1])
-        + "</tr>"
-        for line in lines
-        if line is not None
-    )
-    caption = escape(title_of(summaries[0]))
+    """Make the table for a notebook: the verdict, the rows that matter most, the others folded."""
+    # It needs what writes whole pages, which a table does without.
+    from contigua.reporting.sentences import verdict
+
+    said = "".join(f"<p>{escape(sentence)}</p>" for sentence in verdict(results))
     return (
-        f"<table><caption>{caption}</caption><thead><tr><th></th>{heads}</tr></thead>"
+        f"{said}{_html(compare(results))}<details><summary>Details</summary>"
+        f"{_html(compare(results, details=True))}</details>"
+    )
+
+
+def _html(found: Comparison) -> str:
+    heads = "".join(f"<th>{escape(head).replace(chr(10), '<br>')}</th>" for head in found.heads)
+    body = "".join(
+        f"<tr><th style='text-align: left'>{escape(label)}</th>"
+        + "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+        + "</tr>"
+        for label, *cells in chain.from_iterable(found.sections)
+    )
+    return (
+        f"<table><caption>{escape(found.title)}</caption><thead><tr><th></th>{heads}</tr></thead>"
         f"<tbody>{body}</tbody></table>"
     )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from contigua.reporting.cases import Run
+from contigua.reporting.words import percent
 from contigua.results import MOVES
 from contigua.sizes import size_bytes
 
@@ -22,7 +23,8 @@ CYCLES = {
 CYCLES_MEAN = {
     "base": "issuing instructions, wrong branches, and waiting for results",
     "memory": "waiting for caches and memory beyond the first level",
-    "translation": "waiting for second-level TLBs and page walks",
+    "translation": "the oldest instruction waits for a second-level TLB or a page walk (walks that "
+    "overlap with other waits count there; the translation overhead in the table has them all)",
     "kernel": "faults, system calls, compaction and migration",
 }
 #: Kinds of mapping, by key of ``memory``.
@@ -65,6 +67,17 @@ def cycles(run: Run) -> dict[str, float]:
     """Return busy cycles of all cores by part; empty without times."""
     time = run.values["time"]
     return {} if time is None else _summed(time["breakdown"], CYCLES)
+
+
+def costs(run: Run) -> list[str]:
+    """Say which shares of a run's cycles translation and the kernel cost, as far as measured."""
+    shares = {"translation overhead": "translation_overhead", "kernel cycles": "kernel_share"}
+    halves = run.report.intervals()
+    return [
+        f"{percent(run.summary[key], halves.get(key))} {name}"
+        for name, key in shares.items()
+        if run.summary[key] is not None
+    ]
 
 
 def per_thousand(run: Run, events: float) -> float:
@@ -132,6 +145,6 @@ def contiguity(run: Run, when: str, size: str) -> dict[str, float]:
         "free": blocks["free"],
         "could be freed by compaction": freeable,
         "in use, movable": rest,
-        "has unmovable memory": blocks["unmovable"],
+        "polluted": blocks["unmovable"],
     }
     return {name: 100 * part / total for name, part in parts.items()}

@@ -349,9 +349,7 @@ def _cycles(runs: Runs) -> Plot | None:
     )
     spec = _spec(runs, rows, colours, "", value=value, choices=[choice])
     said = [
-        f"{run.label} {count(totals[run.label])} cycles, of them "
-        f"{percent(measures.cycles(run)['translation'] / max(totals[run.label], 1))} translation "
-        f"and {percent(measures.cycles(run)['kernel'] / max(totals[run.label], 1))} kernel"
+        f"{run.label} {count(totals[run.label])} cycles: {names(measures.costs(run))}"
         for run in _few(runs)
     ]
     return Plot(
@@ -469,7 +467,7 @@ def _faults(runs: Runs) -> Plot | None:
     return Plot(
         "faults",
         "Page faults",
-        f"Page faults: {said}. Huge pages that were wanted but not to be had: {failed}.",
+        f"Page faults: {said}. Huge-page allocation failures: {failed}.",
         "By what the kernel did about them.",
         _spec(runs, rows, used, "faults"),
         rows,
@@ -506,7 +504,7 @@ def _contiguity(runs: Runs) -> Plot:
         "free": "green",
         "could be freed by compaction": "sky",
         "in use, movable": "neutral",
-        "has unmovable memory": "red",
+        "polluted": "red",
     }
     rows = [
         row
@@ -530,10 +528,10 @@ def _contiguity(runs: Runs) -> Plot:
         "Contiguity of physical memory before and after",
         "Share of memory in free 2 MB blocks before the program: "
         f"{_extremes(runs, part('before', 'free'), percent)}; after it: "
-        f"{_extremes(runs, part('after', 'free'), percent)}. Share with unmovable memory in it: "
-        f"{_extremes(runs, part('after', 'has unmovable memory'), percent)}.",
-        "For each run the upper bar is before the program, the lower one when it ended. What has "
-        "unmovable memory in it can never become a huge page.",
+        f"{_extremes(runs, part('after', 'free'), percent)}. Share of polluted blocks: "
+        f"{_extremes(runs, part('after', 'polluted'), percent)}.",
+        "For each run the upper bar is before the program, the lower one when it ended. A polluted "
+        "block has an unmovable page in it and can never become a huge page.",
         _spec(
             runs,
             rows,

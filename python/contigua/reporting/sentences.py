@@ -1,12 +1,19 @@
-"""What matters, in plain words with figures: who is fastest, by how much, and why."""
+"""The verdict in sentences: which design is fastest, by how much, why, and what limits that.
+
+`contigua run`, reports and notebooks begin with them. The parts of a difference add up to it, and a
+difference within its interval, or within :data:`CLOSE`, is called none.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf, prod, sqrt
 
 from contigua.reporting import measures
-from contigua.reporting.cases import Run, Runs
+from contigua.reporting.cases import Run, Runs, arrange
 from contigua.reporting.words import count, names, percent
+from contigua.results import Results
 from contigua.sampling import matched
 
 #: Runs this close to each other (a share of cycles) are called equally fast.
@@ -15,48 +22,130 @@ CLOSE = 0.005
 NOTEWORTHY = 0.1
 #: Cases that are told one by one; of more, only what holds over all of them.
 TOLD = 4
-#: Names of the parts of cycles within a sentence.
-PARTS = {
-    "base": "are executing instructions",
-    "memory": "are waits for caches and memory",
-    "translation": "are address translation",
-    "kernel": "are the kernel's work",
-}
+#: Fewer instructions than this are mostly those with which any program starts.
+SHORT = 1_000_000
 
 
-def headlines(runs: Runs) -> list[str]:
+def verdict(results: Results) -> list[str]:
+    """Return what is said above a table: two or three sentences, and what limits them."""
+    return headlines(arrange(list(results)), brief=True)
+
+
+def headlines(runs: Runs, *, brief: bool = False) -> list[str]:
     """Return the sentences that a report begins with.
 
-    At most three for each of a few cases: who is fastest and by how much, where that comes from,
-    and what memory was like. They are computed from the reports and nothing else.
+    Three for each of a few cases: which design is fastest and by how much, where that comes from,
+    and how its memory is mapped. Then what holds over cases, and what limits all of it.
+
+    Parameters
+    ----------
+    runs
+        The runs.
+    brief
+        Whether only the first is wanted of several cases, and nothing that a table's title says.
     """
     cases = list(runs.cases)
+    cut = sum(run.summary["complete"] is False for run in runs.all)
+    each = 1 if brief and len(cases) > 1 else None
     found = [
-        f"{case}: {line}" if case else line for case in cases[:TOLD] for line in _case(runs, case)
+        f"{case}: {line}" if case else line
+        for case in cases[:TOLD]
+        for line in _case(runs, case)[:each]
     ]
-    if len(cases) > 1:
+    if len(cases) > 1 and not cut:
         found += _over_cases(runs)
     sampled = [run.values["sample"] for run in runs.all if run.values.get("sample")]
-    if sampled:
+    if sampled and not brief:
         found.append(
             "Sampled: what follows ± is half of an interval that holds the value with a "
             f"probability of {percent(min(sample['confidence'] for sample in sampled))}."
         )
-    cut = sum(run.summary["complete"] is False for run in runs.all)
+    executed = min(int(run.summary["instructions"]) for run in runs.all)
+    if executed < SHORT:
+        found.append(f"Too short for a verdict: only {count(executed)} instructions.")
     if cut:
         found.insert(0, f"{cut} of {len(runs.all)} runs were interrupted, and are incomplete.")
     return found
 
 
+@dataclass(frozen=True)
+class Difference:
+    """How a run's cycles compare with those of another run.
+
+    Attributes
+    ----------
+    run
+        The run.
+    change
+        The share of the other's cycles that it takes more; negative if it is faster.
+    margin
+        Half the interval of that; 0 unless sampled, infinite where nothing is known of it.
+    """
+
+    run: Run
+    change: float
+    margin: float
+
+    @staticmethod
+    def of(run: Run, base: Run) -> Difference:
+        """Compare two runs that have times."""
+        change = (run.cycles or 0) / max(base.cycles or 0, 1) - 1
+        sampled = [one for one in (run, base) if one.values.get("sample")]
+        if run is base or not sampled:
+            return Difference(run, change, 0.0)
+        if (ratio := matched(run.values, base.values)) is not None:
+            return Difference(run, change, ratio.half_width)
+        halves = [one.report.intervals().get("cycles", inf) for one in sampled]
+        return Difference(run, change, sum(halves) / max(base.cycles or 0, 1))
+
+    @property
+    def is_none(self) -> bool:
+        """Whether both are equally fast, as far as is known."""
+        return abs(self.change) < max(CLOSE, self.margin)
+
+    @property
+    def speed(self) -> float:
+        """How many times as fast as the other the run is."""
+        return 1 / max(1 + self.change, 1e-9)
+
+    @property
+    def size(self) -> str:
+        """How large it is, with its interval."""
+        return percent(abs(self.change), self.margin)
+
+    @property
+    def said(self) -> str:
+        """How many cycles the run takes, in words."""
+        if self.is_none:
+            return "as many"
+        return f"{self.size} {'more' if self.change > 0 else 'fewer'}"
+
+
 def _case(runs: Runs, case: str) -> list[str]:
     members = runs.cases[case]
-    if len({run.design for run in members}) == 1 and len(members) == 1:
+    if len(members) == 1:
         return [_alone(members[0])]
     if not all(run.cycles is not None for run in members):
         return [_fewest_walks(members), _memory(members)]
-    ordered = sorted(members, key=lambda run: run.cycles or 0)
-    best, base = ordered[0], runs.baseline(case)
-    return [_fastest(ordered, base), _why(best, base, ordered), _memory(members)]
+    base = runs.baseline(case)
+    ordered = sorted((Difference.of(run, base) for run in members), key=lambda one: one.change)
+    if limit := _incomparable(ordered):
+        return [limit, _memory(members)]
+    return [_fastest(ordered, base), _why(ordered, base), _memory(members)]
+
+
+def _incomparable(members: Sequence[Difference]) -> str:
+    """Say why the cycles of a case do not compare; nothing where they do."""
+    executed = [int(one.run.summary["instructions"]) for one in members]
+    low, high = min(executed), max(executed)
+    if high - low > CLOSE * high:
+        return (
+            f"The cycles of these runs do not compare: they executed between {count(low)} and "
+            f"{count(high)} instructions."
+        )
+    if any(one.margin == inf for one in members):
+        return "Too few units were sampled to compare designs; lower --sample-distance."
+    return ""
 
 
 def _alone(run: Run) -> str:
@@ -67,165 +156,188 @@ def _alone(run: Run) -> str:
             "instructions."
         )
     return (
-        f"{run.design} takes {count(run.cycles)} cycles, {percent(found['walk_share'])} of them in "
-        f"page walks and {percent(found['kernel_share'])} in the kernel."
+        f"{run.design} takes {count(run.cycles)} cycles: {_costs(run)}; huge-page coverage "
+        f"{percent(found['huge_page_coverage'])}."
     )
+
+
+def _costs(run: Run) -> str:
+    """Say what translation and the kernel cost a run."""
+    misses = run.summary["l2_tlb_mpki"]
+    return f"{names(measures.costs(run))}, {misses:.2f} L2 TLB misses per thousand instructions"
 
 
 def _fewest_walks(members: Sequence[Run]) -> str:
     ordered = sorted(members, key=lambda run: float(run.summary["l2_tlb_mpki"]))
     best, worst = ordered[0], ordered[-1]
-    low, high = (run.summary["l2_tlb_mpki"] for run in (best, worst))
+    low, high = (f"{run.summary['l2_tlb_mpki']:.2f}" for run in (best, worst))
     if low == high:
-        return f"All designs walk page tables equally often, {low:.2f} times per thousand " + (
-            "instructions."
+        return (
+            f"All designs walk page tables equally often, {low} times per thousand instructions. "
+            "Times were not simulated."
         )
     return (
-        f"{best.design} walks page tables least, {low:.2f} times per thousand instructions; "
-        f"{worst.design} most, {high:.2f} times. Times were not simulated."
+        f"{best.design} walks page tables least, {low} times per thousand instructions; "
+        f"{worst.design} most, {high} times. Times were not simulated."
     )
 
 
-def _fastest(ordered: Sequence[Run], base: Run) -> str:
-    best = ordered[0]
-    cycles, before = best.cycles or 0, base.cycles or 0
-    beside = [run.design for run in ordered[1:] if _is_close(run, best)]
-    if best is base or _is_close(best, base):
-        if len(beside) == len(ordered) - 1:
-            within = max(CLOSE, *(_margin(run, best) for run in ordered))
-            return (
-                f"All designs are equally fast, within {percent(within)}: {count(cycles)} cycles."
-            )
+def _fastest(ordered: Sequence[Difference], base: Run) -> str:
+    best, before = ordered[0], count(base.cycles or 0)
+    if all(one.is_none for one in ordered):
+        within = max(CLOSE, *(one.margin for one in ordered))
         return (
-            f"No design is faster than {base.design} ({count(before)} cycles); "
-            f"{ordered[-1].design} takes {_against(ordered[-1], base)}."
+            f"All designs are equally fast: within {percent(within)} of {base.design}'s {before} "
+            "cycles."
         )
-    text = (
-        f"{best.design} is fastest: {count(cycles)} cycles, {_against(best, base)} than "
-        f"{base.design} ({count(before)})"
-    )
-    others = [run for run in ordered[1:] if run is not base and run.design not in beside]
-    if beside:
-        text += f"; {names(beside)} {'are' if len(beside) > 1 else 'is'} as fast"
-    if others:
-        alike: dict[str, list[str]] = {}
-        for run in others:
-            alike.setdefault(_against(run, base), []).append(run.design)
-        text += "; " + "; ".join(
-            f"{names(designs)} {'takes' if len(designs) == 1 else 'take'} {how}"
-            for how, designs in alike.items()
+    others = [one for one in ordered if one.run is not base]
+    if best.is_none:
+        text = f"No design is faster than {base.design} ({before} cycles)"
+    else:
+        text = (
+            f"{best.run.design} is fastest: {count(best.run.cycles or 0)} cycles, {best.said} than "
+            f"{base.design} ({before})"
         )
+        others = [one for one in others if one is not best]
+        if beside := [
+            one for one in others if not one.is_none and Difference.of(one.run, best.run).is_none
+        ]:
+            found = names([one.run.design for one in beside])
+            text += f"; {found} {'are' if len(beside) > 1 else 'is'} as fast"
+            others = [one for one in others if one not in beside]
+    alike: dict[str, list[str]] = {}
+    for one in others:
+        alike.setdefault(one.said, []).append(one.run.design)
+    for said, designs in alike.items():
+        text += f"; {names(designs)} {'takes' if len(designs) == 1 else 'take'} {said}"
     return text + "."
 
 
-def _margin(run: Run, base: Run) -> float:
-    """Half the interval of a run's cycles relative to another's; 0 where neither is sampled."""
-    ratio = None if run is base else matched(run.values, base.values)
-    return 0.0 if ratio is None else ratio.half_width
-
-
-def _change(run: Run, base: Run) -> float:
-    return (run.cycles or 0) / max(base.cycles or 0, 1) - 1
-
-
-def _is_close(run: Run, base: Run) -> bool:
-    """Whether two runs are equally fast, as far as is known."""
-    return abs(_change(run, base)) < max(CLOSE, _margin(run, base))
-
-
-def _against(run: Run, base: Run) -> str:
-    change, margin = _change(run, base), _margin(run, base)
-    if _is_close(run, base):
-        return "as many"
-    share = percent(abs(change))
-    if margin:
-        share = f"{100 * abs(change):.1f} ± {100 * margin:.1f} %"
-    return f"{share} {'more' if change > 0 else 'fewer'}"
-
-
-def _why(best: Run, base: Run, ordered: Sequence[Run]) -> str:
-    """Say which parts of the cycles a difference comes from."""
-    faster = best is not base and (best.cycles or 0) < (base.cycles or 0) * (1 - CLOSE)
-    other = best if faster else ordered[-1]
-    ours, theirs = measures.cycles(other), measures.cycles(base)
-    saved = sum(theirs.values()) - sum(ours.values())
-    if other is base or not abs(saved) > CLOSE * sum(theirs.values()):
-        share = base.summary["walk_share"] or 0.0
-        return (
-            f"Page walks take {percent(share)} of {base.design}'s cycles: no more than that can be "
-            "gained from translation."
-        )
-    parts = sorted(
-        ((theirs[name] - ours[name], name) for name in theirs), key=lambda part: -abs(part[0])
-    )
+def _why(ordered: Sequence[Difference], base: Run) -> str:
+    """Say where the cycles go that the fastest design saves, or else that the slowest one adds."""
+    chosen = ordered[-1] if ordered[0].is_none else ordered[0]
+    if chosen.is_none:
+        return f"{base.design}'s cycles: {_costs(base)}."
+    other = chosen.run
+    saved = (base.cycles or 0) - (other.cycles or 0)
+    parts = sorted(_parts(other, base).items(), key=lambda part: -abs(part[1]))
     # A part that goes the other way is told as such; the shares add up to the whole either way.
     told = [
-        f"{'' if part * saved > 0 else 'minus '}{percent(abs(part / saved))} {PARTS[name]}"
-        for part, name in parts
+        f"{'' if part * saved > 0 else 'minus '}{percent(abs(part / saved))} {name}"
+        for name, part in parts
         if abs(part) >= NOTEWORTHY * abs(saved)
     ]
-    walks = (
-        f"{base.summary['l2_tlb_mpki']:.2f} page walks per thousand instructions became "
-        f"{other.summary['l2_tlb_mpki']:.2f}"
+    return (
+        f"The {count(abs(saved))} cycles that {other.design} {'saves' if saved > 0 else 'adds'} "
+        f"are {names(told)}{_trends(other, base)}."
     )
-    verb = "saves" if saved > 0 else "adds"
-    return f"Of the {count(abs(saved))} cycles that {other.design} {verb}, {names(told)}; {walks}."
+
+
+def _parts(run: Run, base: Run) -> dict[str, float]:
+    """Return the cycles that a run saves by what they were spent on.
+
+    The translation overhead is apart where it was measured and differs by more than its intervals.
+    """
+
+    def lost(key: str) -> float:
+        before, after = (float(one.summary[key]) * (one.cycles or 0) for one in (base, run))
+        return before - after
+
+    total, kernel = (base.cycles or 0) - (run.cycles or 0), lost("kernel_share")
+    key = "translation_overhead"
+    if all(one.summary[key] is not None for one in (run, base)):
+        translation = lost(key)
+        error = sum(one.report.intervals().get(key, 0.0) * (one.cycles or 0) for one in (run, base))
+        if abs(translation) > error:
+            return {
+                "translation overhead": translation,
+                "kernel cycles": kernel,
+                "other cycles of the program": total - translation - kernel,
+            }
+    return {"kernel cycles": kernel, "cycles of the program": total - kernel}
+
+
+def _trends(run: Run, base: Run) -> str:
+    """Say how a run's translation differs from another's; nothing where it does not."""
+    said = []
+    for name, key, show, unit in (
+        ("translation overhead", "translation_overhead", percent, "of cycles"),
+        ("L2 TLB misses", "l2_tlb_mpki", "{:.2f}".format, "per thousand instructions"),
+    ):
+        before, after = (one.summary[key] for one in (base, run))
+        if before is None or after is None or show(before) == show(after):
+            continue
+        if abs(after - before) > sum(one.report.intervals().get(key, 0) for one in (base, run)):
+            way = "down" if after < before else "up"
+            said.append(f"{name} {way} from {show(before)} to {show(after)} {unit}")
+    return f"; {', '.join(said)}" if said else ""
 
 
 def _memory(members: Sequence[Run]) -> str:
-    """Say what memory was like, and what the designs made of it."""
-    free: dict[float, list[str]] = {}
-    for run in members:
-        share = measures.contiguity(run, "before", "2 MB")["free"] / 100
-        free.setdefault(round(share, 3), []).append(run.design)
-    commonest = max(free, key=lambda share: len(free[share]))
-    text = f"{percent(commonest)} of memory lay in free 2 MB blocks before the program"
-    for share, designs in free.items():
-        if share != commonest:
-            text += f" ({percent(share)} under {names(designs)})"
+    """Say what the designs made of memory, and what it was like before."""
     covered: dict[str, list[str]] = {}
     for run in sorted(members, key=lambda run: -run.summary["huge_page_coverage"]):
         said = percent(run.summary["huge_page_coverage"])
         covered.setdefault(said, []).append(run.design)
     shares = names([f"{said} under {names(found)}" for said, found in covered.items()])
-    return (
-        f"{text}; pages larger than 4 KB, or a segment, hold this much of the program's: {shares}."
-    )
+    free: dict[str, list[str]] = {}
+    for run in members:
+        share = measures.contiguity(run, "before", "2 MB")["free"] / 100
+        free.setdefault(percent(share), []).append(run.design)
+    commonest = max(free, key=lambda said: len(free[said]))
+    text = f"Huge-page coverage is {shares}; before, {commonest} of memory was free in 2 MB blocks"
+    for said, designs in free.items():
+        if said != commonest:
+            text += f" ({said} under {names(designs)})"
+    return text + "."
 
 
 def _over_cases(runs: Runs) -> list[str]:
     """Say what holds over cases: what one change does to each design, and the mean speed-up."""
     if not runs.timed:
         return []
-    found = []
     cases = list(runs.cases)
-    if len(runs.axes) == 1 and runs.axes[0] != "program" and len(cases) == 2:
-        first, last = cases
-        changes = []
-        for design in runs.designs:
-            ends = [
-                [run.cycles for run in runs.cases[case] if run.design == design]
-                for case in (first, last)
-            ]
-            if all(len(end) == 1 for end in ends) and ends[0][0]:
-                changes.append((design, (ends[1][0] or 0) / ends[0][0] - 1))
-        if changes:
-            said = [f"{design} {change:+.1%}".replace("%", " %") for design, change in changes]
-            found.append(f"Cycles from {first} to {last}: {names(said)}.")
-    if len(cases) > TOLD and len(runs.designs) > 1:
-        means = {}
-        for design in runs.designs:
-            ratios = [runs.speedup(run) for run in runs.all if run.design == design]
-            product = 1.0
-            for ratio in ratios:
-                product *= (ratio or 1.0) ** (1 / len(ratios))
-            means[design] = product
-        best = max(means, key=lambda design: means[design])
-        base = runs.baseline(cases[0]).design
-        ranked = sorted(means.items(), key=lambda item: -item[1])
-        listed = names([f"{design} {mean:.3f}" for design, mean in ranked])
-        found.append(
-            f"Over {len(cases)} cases {best} is fastest in the geometric mean; speed relative to "
-            f"{base}: {listed}."
-        )
-    return found
+    if len(cases) == 2 and len(runs.axes) == 1 and runs.axes[0] != "program":
+        return _changes(runs, *cases)
+    return _means(runs, cases) if len(cases) > TOLD and len(runs.designs) > 1 else []
+
+
+def _changes(runs: Runs, first: str, last: str) -> list[str]:
+    """Say how the cycles of each design change from one case to another."""
+    said = []
+    for design in runs.designs:
+        ends = [[run for run in runs.cases[case] if run.design == design] for case in (first, last)]
+        if not all(len(end) == 1 for end in ends):
+            continue
+        found = Difference.of(ends[1][0], ends[0][0])
+        if found.margin < inf:
+            sign = "+" if found.change > 0 else "-"
+            said.append(f"{design} {'unchanged' if found.is_none else sign + found.size}")
+    return [f"Cycles from {first} to {last}: {names(said)}."] if said else []
+
+
+def _means(runs: Runs, cases: Sequence[str]) -> list[str]:
+    """Say which designs that ran in every case are fastest over all of them."""
+    speeds: dict[str, float] = {}
+    margin = 0.0
+    for design in runs.designs:
+        own = [run for run in runs.all if run.design == design]
+        if {run.case for run in own} != set(cases):
+            continue
+        found = [Difference.of(run, runs.baseline(run.case)) for run in own]
+        speeds[design] = prod(one.speed ** (1 / len(found)) for one in found)
+        margin = max(margin, sqrt(sum(one.margin**2 for one in found)) / len(found))
+    base = runs.baseline(cases[0]).design
+    if base not in speeds or len(speeds) < 2 or margin == inf:
+        return []
+    ranked = sorted(speeds, key=lambda design: -speeds[design])
+    close = max(CLOSE, margin)
+    if speeds[ranked[0]] < speeds[base] + close:
+        text = f"no design is faster than {base}"
+    else:
+        best = [design for design in ranked if speeds[design] > speeds[ranked[0]] - close]
+        text = f"{names(best)} {'are' if len(best) > 1 else 'is'} fastest"
+    listed = names([f"{design} {speeds[design]:.3f}" for design in ranked])
+    return [
+        f"Over {len(cases)} cases {text} in the geometric mean; speed relative to {base}: {listed}."
+    ]

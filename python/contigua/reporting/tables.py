@@ -3,29 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from contigua.presets import flatten
 from contigua.reporting.cases import Runs
-from contigua.table import RARE, ROWS, with_interval
-
-#: What the first table shows, by key of ``Report.summary``; all the rest is in the second.
-MAIN = (
-    "cycles",
-    "ipc",
-    "walk_share",
-    "kernel_share",
-    "l1d_tlb_mpki",
-    "l2_tlb_mpki",
-    "walk_references",
-    "page_faults",
-    "huge_page_coverage",
-    "huge_page_fallbacks",
-    "free_2m_blocks_before",
-    "pages_moved",
-)
+from contigua.table import shown, with_interval
 
 
 @dataclass(frozen=True)
@@ -56,22 +40,17 @@ class Table:
 
 
 def main_table(runs: Runs) -> Table:
-    """Return the figures that are compared most."""
-    return _table(runs, "figures", MAIN)
+    """Return the figures that are compared most, those of the table of ``contigua run``."""
+    return _table(runs, "figures", details=False)
 
 
 def whole_table(runs: Runs) -> Table:
-    """Return every figure that is not zero in all runs."""
-    keys = [row[1] for row in ROWS if row is not None]
-    shown = [
-        key for key in keys if key not in RARE or any(run.summary.get(key) for run in runs.all)
-    ]
-    return _table(runs, "all-figures", shown)
+    """Return every figure, those of the table of ``contigua run --details``."""
+    return _table(runs, "all-figures", details=True)
 
 
-def _table(runs: Runs, name: str, keys: Sequence[str]) -> Table:
-    known = {row[1]: row for row in ROWS if row is not None}
-    used = [key for key in keys if any(run.summary[key] is not None for run in runs.all)]
+def _table(runs: Runs, name: str, *, details: bool) -> Table:
+    used = list(chain.from_iterable(shown([run.summary for run in runs.all], details=details)))
     several = len(runs.all) > 1 and runs.timed
     heads = ["design", *runs.axes, *(["speed"] if several else [])]
     rows = []
@@ -81,13 +60,13 @@ def _table(runs: Runs, name: str, keys: Sequence[str]) -> Table:
         if several:
             speed = runs.speedup(run)
             cells.append(Cell("-" if speed is None else f"{speed:.3f}", speed))
-        for key in used:
-            value = run.summary[key]
-            text = with_interval(key, value, known[key][2](value), halves.get(key))
+        for figure in used:
+            value = run.summary[figure.key]
+            text = with_interval(figure, value, halves.get(figure.key))
             number = isinstance(value, int | float)
             cells.append(Cell(text, float(value) if number else None))
         rows.append(tuple(cells))
-    return Table(name, (*heads, *(known[key][0].removeprefix("... ") for key in used)), tuple(rows))
+    return Table(name, (*heads, *(figure.label for figure in used)), tuple(rows))
 
 
 def _from_text(text: str) -> Cell:

@@ -24,14 +24,18 @@ def count(value: float) -> str:
     raise AssertionError(value)
 
 
-def percent(share: float) -> str:
-    """Say a share (0 to 1), with as many decimals as it needs.
+def percent(share: float, half: float | None = None) -> str:
+    """Say a share (0 to 1), with as many decimals as it needs, or with half of its interval.
 
     Examples
     --------
     >>> percent(0.432), percent(0.0351), percent(0.0), percent(0.00002), percent(1.0)
     ('43 %', '3.5 %', '0 %', 'under 0.1 %', '100 %')
+    >>> percent(0.432, 0.0012)
+    '43.2 ± 0.1 %'
     """
+    if half:
+        return f"{100 * share:.1f} ± {100 * half:.1f} %"
     value = 100 * share
     if value == 0 or abs(value) >= 9.95:
         return f"{value:.0f} %"
