@@ -309,6 +309,9 @@ def test_runs_of_different_lengths_do_not_compare():
     assert said[0] == "1 of 2 runs were interrupted, and are incomplete."
     assert said[1].startswith("The cycles of these runs do not compare: they executed between 2.0")
     assert not any("fastest" in line or "saves" in line for line in said)
+    # Nor do cases.
+    said = verdict(Results((SMALL, report("linux-4k", 500_000, age="full", complete=False))))
+    assert not any("Cycles from" in line for line in said)
 
 
 def test_a_short_run_says_so():

@@ -31,13 +31,15 @@ def percent(share: float, half: float | None = None) -> str:
     --------
     >>> percent(0.432), percent(0.0351), percent(0.0), percent(0.00002), percent(1.0)
     ('43 %', '3.5 %', '0 %', 'under 0.1 %', '100 %')
-    >>> percent(0.432, 0.0012)
-    '43.2 ± 0.1 %'
+    >>> percent(0.9979), percent(0.99999), percent(0.432, 0.0012)
+    ('99.8 %', 'over 99.9 %', '43.2 ± 0.1 %')
     """
     if half:
         return f"{100 * share:.1f} ± {100 * half:.1f} %"
     value = 100 * share
-    if value == 0 or abs(value) >= 9.95:
+    if 99.95 <= value < 100:
+        return "over 99.9 %"
+    if value == 0 or 9.95 <= abs(value) < 99.5 or abs(value) >= 100:
         return f"{value:.0f} %"
     if abs(value) < 0.05:
         return "under 0.1 %"
