@@ -160,7 +160,7 @@ class Report:
             "ipc": time["ipc"] if time else None,
             "memory_share": _share(time, "data", "fetch"),
             "translation_overhead": time.get("translation_overhead") if time else None,
-            "walk_active_share": _of_busy(time, walks.get("walk_active")),
+            "walk_active_share": _of_busy(time, time.get("walk_active")) if time else None,
             "walk_share": _share(time, "walk"),
             "kernel_share": _share(time, "kernel"),
             "cores": len(r["cores"]) or None,
@@ -213,11 +213,9 @@ def _share(time: dict[str, Any] | None, *parts: str) -> float | None:
     return None if time is None else _of_busy(time, sum(time["breakdown"][part] for part in parts))
 
 
-def _of_busy(time: dict[str, Any] | None, cycles: int | None) -> float | None:
+def _of_busy(time: dict[str, Any], cycles: int | None) -> float | None:
     """Return the share of some cycles of all cores in those in which cores were not idle."""
-    if time is None or cycles is None:
-        return None
-    return float(cycles / max(time["busy_cycles"], 1))
+    return None if cycles is None else float(cycles / max(time["busy_cycles"], 1))
 
 
 @dataclass(frozen=True)

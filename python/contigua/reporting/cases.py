@@ -56,6 +56,11 @@ class Run:
         """The figures of :meth:`contigua.Report.summary`."""
         return self.report.summary()
 
+    @cached_property
+    def intervals(self) -> dict[str, float]:
+        """Halves of the intervals of :meth:`contigua.Report.intervals`."""
+        return self.report.intervals()
+
     @property
     def design(self) -> str:
         """Name of the design."""

@@ -72,7 +72,7 @@ def cycles(run: Run) -> dict[str, float]:
 def costs(run: Run) -> list[str]:
     """Say which shares of a run's cycles translation and the kernel cost, as far as measured."""
     shares = {"translation overhead": "translation_overhead", "kernel cycles": "kernel_share"}
-    halves = run.report.intervals()
+    halves = run.intervals
     return [
         f"{percent(run.summary[key], halves.get(key))} {name}"
         for name, key in shares.items()

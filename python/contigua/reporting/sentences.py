@@ -15,11 +15,14 @@ from contigua.reporting.cases import Run, Runs, arrange
 from contigua.reporting.words import count, names, percent
 from contigua.results import Results
 from contigua.sampling import matched
+from contigua.table import ROWS, with_interval
 
 #: Runs this close to each other (a share of cycles) are called equally fast.
 CLOSE = 0.005
 #: Parts of a difference that are named: those of at least this share of it.
 NOTEWORTHY = 0.1
+#: Parts that go the other way are named from this share on.
+SLIGHT = 0.01
 #: Cases that are told one by one; of more, only what holds over all of them.
 TOLD = 4
 #: Fewer instructions than this are mostly those with which any program starts.
@@ -95,7 +98,7 @@ class Difference:
             return Difference(run, change, 0.0)
         if (ratio := matched(run.values, base.values)) is not None:
             return Difference(run, change, ratio.half_width)
-        halves = [one.report.intervals().get("cycles", inf) for one in sampled]
+        halves = [one.intervals.get("cycles", inf) for one in sampled]
         return Difference(run, change, sum(halves) / max(base.cycles or 0, 1))
 
     @property
@@ -221,11 +224,11 @@ def _why(ordered: Sequence[Difference], base: Run) -> str:
     other = chosen.run
     saved = (base.cycles or 0) - (other.cycles or 0)
     parts = sorted(_parts(other, base).items(), key=lambda part: -abs(part[1]))
-    # A part that goes the other way is told as such; the shares add up to the whole either way.
+    # A part that goes the other way is told as such, so that shares never exceed the whole.
     told = [
         f"{'' if part * saved > 0 else 'minus '}{percent(abs(part / saved))} {name}"
         for name, part in parts
-        if abs(part) >= NOTEWORTHY * abs(saved)
+        if part / saved >= NOTEWORTHY or part / saved <= -SLIGHT
     ]
     return (
         f"The {count(abs(saved))} cycles that {other.design} {'saves' if saved > 0 else 'adds'} "
@@ -247,7 +250,7 @@ def _parts(run: Run, base: Run) -> dict[str, float]:
     key = "translation_overhead"
     if all(one.summary[key] is not None for one in (run, base)):
         translation = lost(key)
-        error = sum(one.report.intervals().get(key, 0.0) * (one.cycles or 0) for one in (run, base))
+        error = sum(one.intervals.get(key, 0.0) * (one.cycles or 0) for one in (run, base))
         if abs(translation) > error:
             return {
                 "translation overhead": translation,
@@ -260,16 +263,18 @@ def _parts(run: Run, base: Run) -> dict[str, float]:
 def _trends(run: Run, base: Run) -> str:
     """Say how a run's translation differs from another's; nothing where it does not."""
     said = []
-    for name, key, show, unit in (
-        ("translation overhead", "translation_overhead", percent, "of cycles"),
-        ("L2 TLB misses", "l2_tlb_mpki", "{:.2f}".format, "per thousand instructions"),
+    for key, name, unit in (
+        ("translation_overhead", "translation overhead", "of cycles"),
+        ("l2_tlb_mpki", "L2 TLB misses", "per thousand instructions"),
     ):
-        before, after = (one.summary[key] for one in (base, run))
-        if before is None or after is None or show(before) == show(after):
+        values = [one.summary[key] for one in (base, run)]
+        halves = [one.intervals.get(key) for one in (base, run)]
+        before, after = map(with_interval, (ROWS[key],) * 2, values, halves)
+        if None in values or before == after:
             continue
-        if abs(after - before) > sum(one.report.intervals().get(key, 0) for one in (base, run)):
-            way = "down" if after < before else "up"
-            said.append(f"{name} {way} from {show(before)} to {show(after)} {unit}")
+        if abs(values[1] - values[0]) > sum(half or 0 for half in halves):
+            way = "down" if values[1] < values[0] else "up"
+            said.append(f"{name} {way} from {before} to {after} {unit}")
     return f"; {', '.join(said)}" if said else ""
 
 

@@ -55,7 +55,7 @@ def _table(runs: Runs, name: str, *, details: bool) -> Table:
     heads = ["design", *runs.axes, *(["speed"] if several else [])]
     rows = []
     for run in runs.all:
-        halves = run.report.intervals()
+        halves = run.intervals
         cells = [Cell(run.design), *(_from_text(run.where[axis]) for axis in runs.axes)]
         if several:
             speed = runs.speedup(run)
