@@ -357,3 +357,9 @@ def test_names_of_designs_do_not_speak_to_the_terminal(command):
     ran = command("--", "true", results=Results((SMALL, odd)))
     assert "\x1b" not in ran.stderr
     assert ran.stderr.startswith(printable("x\x1b[2J[/x] is fastest"))
+
+
+def test_runs_without_a_cycle_are_no_error():
+    empty = report("linux-4k", 0, kernel=0)
+    for other in (report("linux-thp", 0, kernel=0), report("linux-thp")):
+        assert len(verdict(Results((empty, other)))) == 3

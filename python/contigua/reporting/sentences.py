@@ -219,10 +219,10 @@ def _fastest(ordered: Sequence[Difference], base: Run) -> str:
 def _why(ordered: Sequence[Difference], base: Run) -> str:
     """Say where the cycles go that the fastest design saves, or else that the slowest one adds."""
     chosen = ordered[-1] if ordered[0].is_none else ordered[0]
-    if chosen.is_none:
-        return f"{base.design}'s cycles: {_costs(base)}."
     other = chosen.run
     saved = (base.cycles or 0) - (other.cycles or 0)
+    if chosen.is_none or not saved:
+        return f"{base.design}'s cycles: {_costs(base)}."
     parts = sorted(_parts(other, base).items(), key=lambda part: -abs(part[1]))
     # A part that goes the other way is told as such, so that shares never exceed the whole.
     told = [
