@@ -66,7 +66,8 @@ def test_no_scheme_or_placement_of_the_presets_is_forgotten(tmp_path):
         resolved = [designs.resolve(name) for name in names]
         return {key for one in resolved for key in (*one["translation"], *one["placement"])}
 
-    assert kinds(designs.names()) == kinds(paths.values())
+    # What schemes are measured against is none that could be built.
+    assert kinds(designs.names()) - {"perfect"} == kinds(paths.values())
 
 
 @pytest.mark.parametrize("text", ["linux", "linux 4k radix native x", "linux 8k radix", ""])
