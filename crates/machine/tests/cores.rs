@@ -452,6 +452,7 @@ const DONT_NEED: u64 = 4;
 
 #[test]
 fn a_core_that_runs_the_process_is_interrupted_and_one_that_ran_it_is_not() {
+    const FUTEX: u16 = 202;
     let pages = PAGES * 4096;
     // The pages of one of two mappings go: their page table stays.
     let mut parts = touching(2, 4);
@@ -463,7 +464,6 @@ fn a_core_that_runs_the_process_is_interrupted_and_one_that_ran_it_is_not() {
     .concat();
     assert_eq!(interrupts(&parts, &discard), 10);
     // Thread 1 waits for a lock: its core is idle.
-    const FUTEX: u16 = 202;
     let waits = |parts: &[Part]| {
         let mut parts = parts.to_vec();
         parts.extend((0..10).map(|_| (0, discard.clone())));
