@@ -104,7 +104,8 @@ impl From<PageTableLevels> for u8 {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct KernelCosts {
-    /// Entering, handling and leaving a page fault, without zeroing or copying.
+    /// Entering, handling and leaving a page fault, without zeroing or copying. A page that a call
+    /// maps (`MAP_POPULATE`) costs the same without entry and exit, which are `syscall_cycles`.
     pub page_fault_cycles: Cycles,
     /// Zeroing a 4 KB page.
     pub zero_4k_cycles: Cycles,
@@ -116,6 +117,16 @@ pub struct KernelCosts {
     pub page_table_node_cycles: Cycles,
     /// Entering and leaving a system call, without what it does.
     pub syscall_cycles: Cycles,
+    /// Finding, splitting and merging VMAs in a call that maps, unmaps, protects or moves memory.
+    pub vma_cycles: Cycles,
+    /// Unmapping a page of any size: clearing its entry, reverse mapping and counters.
+    pub unmap_page_cycles: Cycles,
+    /// Freeing a page of any size, or a page-table node, in a batch.
+    pub free_page_cycles: Cycles,
+    /// Rewriting the entry of a page of any size in a range: another permission, a split, a move.
+    pub protect_page_cycles: Cycles,
+    /// Copying the entry of a page of any size to a child, with reverse mapping and counters.
+    pub fork_page_cycles: Cycles,
     /// Switching from a thread to another one.
     pub context_switch_cycles: Cycles,
     /// How long a thread runs while others wait for its core.

@@ -1,10 +1,34 @@
 //! The memory-management units of all cores, and who has to be told when a mapping changes.
+//!
+//! Shootdowns are those of Linux on x86 (`arch/x86/mm/tlb.c`). The cores in `mm_cpumask` are
+//! interrupted: those that have loaded the address space. A core that switches to another one
+//! leaves the mask (`switch_mm_irqs_off`), and one that is idle keeps the address space loaded in
+//! lazy TLB mode and is only interrupted when page tables are freed (`native_flush_tlb_multi`).
+//! Either one flushes what it has of the address space before it runs it again, when that has
+//! changed meanwhile (`tlb_gen`).
 
 use contigua_paging::{Segment, SpaceId};
 use contigua_translation::{Hardware, Mmu, SchemeConfig};
-use contigua_units::VirtRange;
+use contigua_units::{VirtAddr, VirtRange};
 
 use crate::kernel::Target;
+
+/// All addresses of a process.
+const EVERYTHING: VirtRange = VirtRange {
+    start: VirtAddr::new(0),
+    end: VirtAddr::new(1 << 48),
+};
+
+/// Cores by what they know of a space; bit `n` is core `n`.
+#[derive(Clone, Copy, Default)]
+struct Cores {
+    /// They may have translations of it.
+    holders: u64,
+    /// They have it loaded (`mm_cpumask`).
+    loaded: u64,
+    /// They must flush it before they run it again.
+    stale: u64,
+}
 
 /// A unit for each core.
 pub(crate) struct Mmus {
@@ -13,8 +37,12 @@ pub(crate) struct Mmus {
     prober: Mmu,
     /// The core that runs the kernel.
     current: usize,
-    /// By space: cores that may have translations of it.
-    holders: Vec<u64>,
+    /// By space.
+    spaces: Vec<Cores>,
+    /// By core: the space that it has loaded.
+    loaded: Vec<Option<SpaceId>>,
+    /// Cores that have nothing to run.
+    idle: u64,
     /// Other cores that changes since the last look have to interrupt.
     victims: u64,
 }
@@ -31,7 +59,9 @@ impl Mmus {
                 .collect::<Result<_, _>>()?,
             prober: Mmu::new(hardware, scheme)?,
             current: 0,
-            holders: Vec::new(),
+            spaces: Vec::new(),
+            loaded: vec![None; cores],
+            idle: 0,
             victims: 0,
         })
     }
@@ -52,6 +82,31 @@ impl Mmus {
     #[inline]
     pub(crate) fn turn_to(&mut self, core: usize) {
         self.current = core;
+        if let Some(space) = self.loaded[core] {
+            self.catch_up(core, space);
+        }
+    }
+
+    /// The cores that have nothing to run, from now on.
+    pub(crate) fn set_idle(&mut self, cores: u64) {
+        self.idle = cores;
+    }
+
+    /// Flushes what a core has of a space that changed while the core did not run it.
+    fn catch_up(&mut self, core: usize, space: SpaceId) {
+        let cores = self.cores(space);
+        if cores.stale >> core & 1 != 0 {
+            cores.stale &= !(1 << core);
+            self.units[core].invalidate(space, EVERYTHING);
+        }
+    }
+
+    fn cores(&mut self, space: SpaceId) -> &mut Cores {
+        let index = usize::from(space.0);
+        if index >= self.spaces.len() {
+            self.spaces.resize(index + 1, Cores::default());
+        }
+        &mut self.spaces[index]
     }
 
     pub(crate) fn units(&self) -> &[Mmu] {
@@ -66,39 +121,82 @@ impl Mmus {
         segment: Segment,
         same_space: bool,
     ) {
-        let index = usize::from(space.0);
-        if index >= self.holders.len() {
-            self.holders.resize(index + 1, 0);
+        if let Some(before) = self.loaded[core].replace(space)
+            && before != space
+        {
+            self.cores(before).loaded &= !(1 << core);
         }
-        self.holders[index] |= 1 << core;
+        self.catch_up(core, space);
+        let cores = self.cores(space);
+        cores.loaded |= 1 << core;
+        cores.holders |= 1 << core;
         self.units[core].dispatch(segment, same_space);
     }
 
-    /// Cores that may have translations of a space.
-    pub(crate) fn holders(&self, space: SpaceId) -> u64 {
-        self.holders.get(usize::from(space.0)).copied().unwrap_or(0)
+    fn known(&self, space: SpaceId) -> Cores {
+        let known = self.spaces.get(usize::from(space.0));
+        known.copied().unwrap_or_default()
     }
 
     /// Cores that may have translations of what moves. Buffers are the kernel's, and every core is
     /// in the kernel at times.
     pub(crate) fn holders_of(&self, target: Target) -> u64 {
         match target {
-            Target::Page { space, .. } => self.holders(space),
+            Target::Page { space, .. } => self.known(space).holders,
             Target::Buffer => u64::MAX >> (64 - self.units.len()),
         }
     }
 
-    /// Forgets everything about a range of a space's addresses, on all cores. The others are
-    /// interrupted for it.
-    pub(crate) fn invalidate(&mut self, space: SpaceId, range: VirtRange) {
+    /// Cores that the kernel interrupts when it moves something. Those that are idle, or run
+    /// something else, flush later.
+    pub(crate) fn shootdown_targets(&self, target: Target) -> u64 {
+        match target {
+            Target::Page { space, .. } => self.known(space).loaded & !self.idle,
+            Target::Buffer => self.holders_of(target),
+        }
+    }
+
+    /// Forgets everything about a range of a space's addresses, on all cores. Those that run it are
+    /// interrupted for it, and when page tables were freed, those that have it loaded in lazy TLB
+    /// mode as well.
+    pub(crate) fn invalidate(&mut self, space: SpaceId, range: VirtRange, freed_tables: bool) {
+        self.invalidate_here(space, range);
+        let here = 1 << self.current;
+        let lazy = if freed_tables { 0 } else { self.idle };
+        let cores = self.cores(space);
+        let targets = cores.loaded & !lazy & !here;
+        cores.stale |= cores.holders & !targets & !here;
+        self.interrupt_for(targets, space, range);
+    }
+
+    fn interrupt_for(&mut self, targets: u64, space: SpaceId, range: VirtRange) {
+        if targets == 0 {
+            return;
+        }
+        self.victims |= targets;
+        for (core, unit) in self.units.iter_mut().enumerate() {
+            if targets >> core & 1 != 0 {
+                unit.invalidate(space, range);
+            }
+        }
+    }
+
+    /// Forgets everything about a range of a space's addresses on the core that is running.
+    pub(crate) fn invalidate_here(&mut self, space: SpaceId, range: VirtRange) {
         self.units[self.current].invalidate(space, range);
-        let others = self.holders(space) & !(1 << self.current);
-        if others != 0 {
-            self.victims |= others;
-            for (core, unit) in self.units.iter_mut().enumerate() {
-                if others >> core & 1 != 0 {
-                    unit.invalidate(space, range);
-                }
+    }
+
+    /// A space is no more: its number may be used for another one.
+    pub(crate) fn end(&mut self, space: SpaceId) {
+        let targets = self.known(space).loaded & !(1 << self.current);
+        self.interrupt_for(targets, space, EVERYTHING);
+        for unit in &mut self.units {
+            unit.invalidate(space, EVERYTHING);
+        }
+        *self.cores(space) = Cores::default();
+        for loaded in &mut self.loaded {
+            if *loaded == Some(space) {
+                *loaded = None;
             }
         }
     }

@@ -435,3 +435,69 @@ proptest! {
         prop_assert_eq!(whole.to_json(), pieces.to_json());
     }
 }
+
+/// Interrupts of other cores for one kind of call, after `before` ran on two cores.
+fn interrupts(before: &[Part], call: &[u64]) -> u64 {
+    let mut parts = before.to_vec();
+    let without = run(config(2, 0.0, software()), &parts).kernel;
+    parts.extend((0..10).map(|_| (0, call.to_vec())));
+    // Threads that have something left to do are not idle.
+    parts.push((1, touches(1, 3)));
+    let with = run(config(2, 0.0, software()), &parts).kernel;
+    with.interprocessor_interrupts - without.interprocessor_interrupts
+}
+
+const MADVISE: u16 = 28;
+const DONT_NEED: u64 = 4;
+
+#[test]
+fn a_core_that_runs_the_process_is_interrupted_and_one_that_ran_it_is_not() {
+    const FUTEX: u16 = 202;
+    let pages = PAGES * 4096;
+    // The pages of one of two mappings go: their page table stays.
+    let mut parts = touching(2, 4);
+    parts.push((0, touches(0, 9)));
+    let discard: Vec<u64> = [
+        syscall(MADVISE, [HEAP, pages / 2, DONT_NEED, 0, 0, 0], 0),
+        touches(0, 5),
+    ]
+    .concat();
+    assert_eq!(interrupts(&parts, &discard), 10);
+    // Thread 1 waits for a lock: its core is idle.
+    let waits = |parts: &[Part]| {
+        let mut parts = parts.to_vec();
+        parts.extend((0..10).map(|_| (0, discard.clone())));
+        parts.push((1, syscall(FUTEX, [0x1000, 0, 0, 0, 0, 0], 0)));
+        parts.push((1, touches(1, 7)));
+        run(config(2, 0.0, software()), &parts)
+    };
+    assert_eq!(waits(&parts).kernel.interprocessor_interrupts, 0);
+    // Thread 3 runs on the core of thread 1, in another process.
+    let process = ProcessId(1);
+    parts.push((0, Event::Fork { child: process }.encode().words().to_vec()));
+    parts.push((2, start()));
+    parts.push((3, Event::ThreadStart { process }.encode().words().to_vec()));
+    parts.push((3, touches(3, 2)));
+    let mut elsewhere = parts.clone();
+    elsewhere.extend((0..10).map(|_| (0, discard.clone())));
+    elsewhere.push((3, touches(3, 3)));
+    elsewhere.push((1, touches(1, 3)));
+    let report = run(config(2, 0.0, software()), &elsewhere);
+    let forked = run(config(2, 0.0, software()), &parts);
+    assert_eq!(
+        report.kernel.interprocessor_interrupts,
+        forked.kernel.interprocessor_interrupts
+    );
+}
+
+#[test]
+fn more_permission_interrupts_nobody_and_less_does() {
+    const MPROTECT: u16 = 10;
+    let pages = PAGES * 4096;
+    let parts = touching(2, 4);
+    let less = syscall(MPROTECT, [HEAP, pages, 1, 0, 0, 0], 0);
+    let more = syscall(MPROTECT, [HEAP, pages, 3, 0, 0, 0], 0);
+    let toggle: Vec<u64> = [less, more, touches(0, 5)].concat();
+    // One for what the call takes away, none for the faults that give it back.
+    assert_eq!(interrupts(&parts, &toggle), 10);
+}

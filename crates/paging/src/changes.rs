@@ -90,7 +90,7 @@ impl AddressSpace {
             }
         }
         for (address, _) in self.pages_within(whole, memory, effects)? {
-            self.evict(address, memory);
+            self.evict(address, memory, effects);
         }
         Ok(())
     }
@@ -169,13 +169,19 @@ impl AddressSpace {
             let private = self
                 .vma(address)
                 .is_some_and(|(_, vma)| vma.kind == VmaKind::Anonymous && !vma.shared);
-            if private && !leaf.lazily_freed {
-                self.unfold(address, effects);
-                // Read-only, so that the first write is seen.
-                self.table.update(address, |leaf| {
-                    leaf.lazily_freed = true;
-                    leaf.writable = false;
-                });
+            if !private || leaf.is_discardable() {
+                continue;
+            }
+            self.unfold(address, effects);
+            // Clean, so that hardware marks the first write, without a fault (Linux's
+            // `madvise_free_pte_range`).
+            self.table.update(address, |leaf| {
+                leaf.lazily_freed = true;
+                leaf.accessed = false;
+                leaf.dirty = false;
+            });
+            effects.rewritten += 1;
+            if !leaf.lazily_freed {
                 self.lazily_freed.push_back(address);
             }
         }
@@ -243,6 +249,14 @@ impl AddressSpace {
         memory: &mut Memory,
         effects: &mut Effects,
     ) -> Result<(), Error> {
+        // As in Linux, every entry of a mapping that changes is rewritten, and of no other.
+        for (piece, _) in self.changed_vmas(range, |vma| vma.writable = writable) {
+            let piece = VirtRange {
+                start: VirtAddr::new(piece.start),
+                end: VirtAddr::new(piece.end),
+            };
+            self.table.for_each(piece, |_, _| effects.rewritten += 1);
+        }
         if writable {
             // Pages become writable one by one, when they are written: they may be shared.
             return self.change_vmas(range, memory, effects, |vma| vma.writable = true);
@@ -392,11 +406,20 @@ impl AddressSpace {
                 self.split_all(VirtRange::page_around(address, leaf.size), memory, effects)?;
             }
         }
+        let mut table_moved = None;
         for (address, _) in self.pages_within(moved, memory, effects)? {
             self.unfold(address, effects);
-            if let Some(leaf) = self.take(address, memory) {
+            if let Some(leaf) = self.take(address, memory, effects) {
                 let target = VirtAddr::new(address.get().wrapping_add(distance));
                 self.install(target, leaf, memory, effects)?;
+                // Where it can, Linux moves a page table whole (`move_normal_pmd`).
+                let whole = VirtRange::page_around(address, PageSize::Size2M);
+                let moves_table =
+                    distance.is_multiple_of(PageSize::Size2M.bytes()) && moved.covers(whole);
+                if !moves_table || table_moved != Some(whole.start) {
+                    effects.rewritten += 2;
+                }
+                table_moved = moves_table.then_some(whole.start);
             }
         }
         if keep {
@@ -461,6 +484,7 @@ impl AddressSpace {
                 leaf.size
             } else {
                 let writable = self.vma(at).is_some_and(|(_, vma)| vma.writable);
+                effects.populated += 1;
                 self.fault(at, writable, policy, memory, effects)?.size
             };
             at = at.align_down(size.bytes()) + size.bytes();
@@ -508,6 +532,7 @@ impl AddressSpace {
         if !pages.is_empty() {
             effects.invalidations.push(EVERYTHING);
         }
+        effects.inherited += pages.len() as u64;
         for (address, mut leaf) in pages {
             if !self.vma(address).is_some_and(|(_, vma)| vma.shared) {
                 leaf.writable = false;
@@ -517,14 +542,14 @@ impl AddressSpace {
             for (i, &frame) in blocks.iter().enumerate() {
                 if memory.add_reference(frame).is_err() {
                     blocks[..i].iter().for_each(|&frame| free(frame, memory));
-                    copy.destroy(memory);
+                    copy.destroy(memory, effects);
                     return Err(Error::OutOfMemory);
                 }
                 // The reverse mapping names one page, and there are two now: the frame stays.
                 let _ = memory.set_owner(frame, None);
             }
             if let Err(error) = copy.install(address, leaf, memory, effects) {
-                copy.destroy(memory);
+                copy.destroy(memory, effects);
                 return Err(error);
             }
         }

@@ -32,11 +32,12 @@ impl AddressSpace {
         let frames = self.table.frames_for_split(leaf.size);
         let node = obtain_node(frames, memory, effects).ok_or(Error::OutOfMemory)?;
         effects.splits += 1;
+        effects.rewritten += u64::from(PARTS);
         effects
             .invalidations
             .push(VirtRange::page_around(address, leaf.size));
         if leaf.perforation.is_some() {
-            self.split_perforated(address, node, memory);
+            self.split_perforated(address, node, memory, effects);
             return Ok(());
         }
         let split = self.table.split(address, leaf.size, node);
@@ -49,6 +50,7 @@ impl AddressSpace {
         *self.resident.of(leaf.size) -= 1;
         *self.resident.of(part) += u64::from(PARTS);
         if memory.order(leaf.frame) == Some(leaf.size.order()) {
+            memory.forget_reserved(leaf.frame);
             memory
                 .split_to(leaf.frame, part.order())
                 .expect("the block was looked at just now");
@@ -157,7 +159,7 @@ impl AddressSpace {
         let movable = parts.iter().all(|part| {
             part.size == PageSize::Size4K
                 && memory.references(part.frame) == 1
-                && !part.lazily_freed
+                && !part.is_discardable()
         });
         if !movable {
             if self.table.has_shadows() {
@@ -184,8 +186,9 @@ impl AddressSpace {
         };
         free(node, memory);
         let present = parts.len() as u64;
+        effects.unmapped += present;
         for part in parts {
-            release(part, memory);
+            release(part, memory, effects);
         }
         let owner = contigua_frames::Owner {
             space: self.id.0,

@@ -1,8 +1,9 @@
 //! Physical memory as address spaces see it: frames, hole bitmaps, and huge pages set aside.
 
+use std::collections::HashSet;
 use std::ops::{Deref, DerefMut};
 
-use contigua_frames::{Boxed, FrameClass, Frames, Moves, Request};
+use contigua_frames::{Boxed, FrameClass, Frames, Move, Moves, Request};
 use contigua_units::{Frame, Order, PageSize};
 
 use crate::holes::HoleBitmaps;
@@ -22,6 +23,8 @@ pub struct Memory {
 struct Pool {
     pages_2m: Vec<Frame>,
     pages_1g: Vec<Frame>,
+    /// Every page of the pool, in use or not.
+    members: HashSet<Frame>,
 }
 
 impl Pool {
@@ -49,6 +52,7 @@ impl Memory {
                 return made;
             };
             pool.push(frame);
+            self.pool.members.insert(frame);
         }
         pages
     }
@@ -60,12 +64,28 @@ impl Memory {
 
     /// Gives a whole huge page back: to the pool when it came from there.
     pub(crate) fn return_reserved(&mut self, frame: Frame, size: PageSize) -> bool {
-        // 1 GB pages come from nowhere else.
-        if size != PageSize::Size1G || self.frames.references(frame) != 1 {
+        if !self.pool.members.contains(&frame) || self.frames.references(frame) != 1 {
             return false;
         }
-        self.pool.pages_1g.push(frame);
+        let Some(pool) = self.pool.of(size) else {
+            return false;
+        };
+        pool.push(frame);
+        // Whoever compacts memory must not take it for the page that it was.
+        let _ = self.frames.set_owner(frame, None);
         true
+    }
+
+    /// A page is split, so that it cannot go back to the pool whole.
+    pub(crate) fn forget_reserved(&mut self, frame: Frame) {
+        self.pool.members.remove(&frame);
+    }
+
+    /// A page of the pool that moves stays one.
+    pub fn follow_reserved(&mut self, moved: &Move) {
+        if self.pool.members.remove(&moved.from) {
+            self.pool.members.insert(moved.to);
+        }
     }
 
     /// Huge pages that are set aside and not in use.

@@ -16,7 +16,8 @@ use crate::holes::{HoleKind, Holes, SUB_PAGES, sub_page};
 use crate::memory::Memory;
 use crate::policy::{HoleVerdict, MappingPolicy};
 use crate::space::{
-    AddressSpace, Effects, Fault, FaultKind, Resident, free, obtain_huge, obtain_node, release,
+    AddressSpace, Effects, Fault, FaultKind, Resident, free, free_node, free_page, obtain_huge,
+    obtain_node, release,
 };
 use crate::table::{Leaf, TableError};
 use crate::vma::{Vma, VmaKind};
@@ -100,6 +101,7 @@ impl AddressSpace {
     ) -> Result<(), Error> {
         let page = page_of(address);
         let chunk = perforated.chunk;
+        memory.forget_reserved(chunk);
         let _ = memory.split(chunk);
         for i in 0..SUB_PAGES {
             let _ = memory.set_owner(chunk.offset(i), None);
@@ -111,7 +113,7 @@ impl AddressSpace {
         let others = memory.holes.holes(chunk);
         for hole in others.iter().filter(|&hole| !perforated.own.has(hole)) {
             if let Err(error) = self.point(at(page, hole), memory, effects) {
-                self.unmap_holes(page, memory);
+                self.unmap_holes(page, memory, effects);
                 self.table.update(page, |leaf| leaf.perforation = None);
                 return Err(error);
             }
@@ -173,7 +175,7 @@ impl AddressSpace {
     ) -> Result<(), Error> {
         debug_assert!(self.is_hole(address) && self.table.hole(address).is_none());
         if let Err(error) = self.map_hole(address, leaf, memory, effects) {
-            release(leaf, memory);
+            release(leaf, memory, effects);
             return Err(error);
         }
         let _ = memory.set_owner(leaf.frame, None);
@@ -182,14 +184,20 @@ impl AddressSpace {
     }
 
     /// Unmaps every hole of a page, and returns what was mapped. Frames stay as they are.
-    fn unmap_holes(&mut self, page: VirtAddr, memory: &mut Memory) -> Vec<(u32, Leaf)> {
+    fn unmap_holes(
+        &mut self,
+        page: VirtAddr,
+        memory: &mut Memory,
+        effects: &mut Effects,
+    ) -> Vec<(u32, Leaf)> {
         let mut holes = Vec::new();
         self.table
             .for_each_hole(page, |address, leaf| holes.push((sub_page(address), leaf)));
         for &(hole, _) in &holes {
             self.table
-                .unmap_hole(at(page, hole), |node| free(node, memory));
+                .unmap_hole(at(page, hole), |node| free_node(node, memory, effects));
         }
+        effects.unmapped += holes.len() as u64;
         holes
     }
 
@@ -230,7 +238,9 @@ impl AddressSpace {
         if let Some(leaf) = leaf {
             self.map_hole(address, leaf, memory, effects)?;
         } else {
-            self.table.unmap_hole(address, |node| free(node, memory));
+            self.table
+                .unmap_hole(address, |node| free_node(node, memory, effects));
+            effects.unmapped += 1;
         }
         let page = self
             .perforated
@@ -270,7 +280,7 @@ impl AddressSpace {
             return;
         }
         // What still points back is for the holes of others that have gone.
-        self.unmap_holes(start, memory);
+        self.unmap_holes(start, memory, effects);
         self.table.update(address, |leaf| leaf.perforation = None);
         self.perforated.remove(&start.get());
         memory.holes.detach(chunk);
@@ -437,7 +447,7 @@ impl AddressSpace {
                 }
             }
             effects
-                .invalidations
+                .upgrades
                 .push(VirtRange::page_around(address, PageSize::Size2M));
             return Ok(SPURIOUS);
         }
@@ -460,7 +470,7 @@ impl AddressSpace {
             free(copy, memory);
             return Err(error);
         }
-        free(frame, memory);
+        free_page(frame, memory, effects);
         effects.copied_4k += 1;
         Ok(Fault {
             kind: FaultKind::CopyOnWrite,
@@ -539,9 +549,9 @@ impl AddressSpace {
         memory: &mut Memory,
         effects: &mut Effects,
     ) -> Result<Fault, Error> {
-        effects.invalidations.push(base_page(address));
         let is_file = memory.class(hole.frame) == Some(FrameClass::PageCache);
         if vma.shared || memory.references(hole.frame) == 1 && !is_file {
+            effects.upgrades.push(base_page(address));
             self.table.update_hole(address, |leaf| {
                 leaf.writable = true;
                 leaf.dirty = true;
@@ -549,13 +559,14 @@ impl AddressSpace {
             });
             return Ok(SPURIOUS);
         }
+        effects.invalidations.push(base_page(address));
         let frame = self.obtain_base(FrameClass::Anonymous, memory, effects)?;
         let copy = Leaf {
             dirty: true,
             ..Leaf::new(frame, PageSize::Size4K, true)
         };
         self.map_hole(address, copy, memory, effects)?;
-        free(hole.frame, memory);
+        free_page(hole.frame, memory, effects);
         effects.copied_4k += 1;
         Ok(Fault {
             kind: FaultKind::CopyOnWrite,
@@ -587,10 +598,14 @@ impl AddressSpace {
             let hole = sub_page(address);
             if !page.own.has(hole) {
                 self.punch(address, None, memory, effects)?;
-                free(page.frame(hole), memory);
+                free_page(page.frame(hole), memory, effects);
                 self.resident.perforated_frames -= 1;
-            } else if let Some(leaf) = self.table.unmap_hole(address, |node| free(node, memory)) {
-                release(leaf, memory);
+            } else if let Some(leaf) = self
+                .table
+                .unmap_hole(address, |node| free_node(node, memory, effects))
+            {
+                effects.unmapped += 1;
+                release(leaf, memory, effects);
                 self.resident.perforated_frames -= 1;
                 effects.invalidations.push(base_page(address));
             }
@@ -600,7 +615,7 @@ impl AddressSpace {
         let mut mapped = false;
         self.table.for_each_hole(start, |_, _| mapped = true);
         if page.own.count() == SUB_PAGES && !mapped {
-            self.evict_perforated(start, memory);
+            self.evict_perforated(start, memory, effects);
             effects
                 .invalidations
                 .push(VirtRange::page_around(start, PageSize::Size2M));
@@ -632,6 +647,7 @@ impl AddressSpace {
             if page.own.has(sub_page(address)) {
                 self.table
                     .update_hole(address, |leaf| leaf.writable = false);
+                effects.rewritten += 1;
                 effects.invalidations.push(base_page(address));
             } else {
                 let read_only = Leaf {
@@ -661,11 +677,17 @@ impl AddressSpace {
         &mut self,
         address: VirtAddr,
         memory: &mut Memory,
+        effects: &mut Effects,
     ) -> Option<Leaf> {
         let start = page_of(address);
         let page = self.perforated.remove(&start.get())?;
-        let holes = self.unmap_holes(start, memory);
-        let leaf = self.table.unmap(start, |node| free(node, memory));
+        let holes = self.unmap_holes(start, memory, effects);
+        let leaf = self
+            .table
+            .unmap(start, |node| free_node(node, memory, effects));
+        effects.unmapped += 1;
+        // The chunk is one page to whoever frees it.
+        effects.freed += 1 + holes.iter().filter(|&&(i, _)| page.own.has(i)).count() as u64;
         memory.holes.detach(page.chunk);
         let own: Vec<Leaf> = holes
             .into_iter()
@@ -682,12 +704,18 @@ impl AddressSpace {
 
     /// Makes 4 KB pages of the perforated page around an address; `node` is the frame for their
     /// page table.
-    pub(crate) fn split_perforated(&mut self, address: VirtAddr, node: Frame, memory: &mut Memory) {
+    pub(crate) fn split_perforated(
+        &mut self,
+        address: VirtAddr,
+        node: Frame,
+        memory: &mut Memory,
+        effects: &mut Effects,
+    ) {
         let start = page_of(address);
         let Some(page) = self.perforated.remove(&start.get()) else {
             return;
         };
-        let holes = self.unmap_holes(start, memory);
+        let holes = self.unmap_holes(start, memory, effects);
         memory.holes.detach(page.chunk);
         self.table.split(start, PageSize::Size2M, node);
         let in_chunk = u64::from(SUB_PAGES - page.own.count());
@@ -699,7 +727,8 @@ impl AddressSpace {
         let is_mapped: Holes = holes.iter().map(|&(hole, _)| hole).collect();
         for hole in page.own.iter() {
             if !is_mapped.has(hole) {
-                self.table.unmap(at(start, hole), |node| free(node, memory));
+                self.table
+                    .unmap(at(start, hole), |node| free_node(node, memory, effects));
             }
             if page.reserved.has(hole) || page.foreign.has(hole) {
                 free(page.frame(hole), memory);
@@ -733,7 +762,7 @@ impl AddressSpace {
         let is_movable = |leaf: &Leaf| {
             memory.references(leaf.frame) == 1
                 && !memory.is_pinned(leaf.frame)
-                && !leaf.lazily_freed
+                && !leaf.is_discardable()
                 && leaf.writable == vma.writable
         };
         let holes: Holes = parts
@@ -778,7 +807,8 @@ impl AddressSpace {
                 debug_assert!(mapped.is_ok(), "one node holds all holes");
                 let _ = memory.set_owner(leaf.frame, None);
             } else {
-                release(leaf, memory);
+                effects.unmapped += 1;
+                release(leaf, memory, effects);
                 effects.copied_4k += 1;
             }
         }
@@ -830,8 +860,10 @@ impl AddressSpace {
                     continue;
                 }
                 let _ = memory.set_owner(frame, None);
-                self.table.unmap_hole(address, |node| free(node, memory));
-                free(leaf.frame, memory);
+                self.table
+                    .unmap_hole(address, |node| free_node(node, memory, effects));
+                effects.unmapped += 1;
+                free_page(leaf.frame, memory, effects);
                 self.patch(address, memory, effects);
                 effects.copied_4k += 1;
             }

@@ -15,7 +15,7 @@ use contigua_units::{Frame, Order, PAGE_BYTES, PageSize, PhysAddr, VirtAddr, Vir
 
 use crate::Error;
 use crate::memory::Memory;
-use crate::space::{AddressSpace, Effects, Fault, FaultKind, free, release};
+use crate::space::{AddressSpace, Effects, Fault, FaultKind, free, free_page, release};
 use crate::table::Leaf;
 use crate::vma::{HugeAdvice, Vma, VmaKind};
 
@@ -595,10 +595,11 @@ impl AddressSpace {
             }
             self.unfold(at, effects);
             if segment.translate(target).is_some() {
-                self.evict(at, memory);
+                self.evict(at, memory, effects);
                 effects.copied_4k += u64::from(leaf.size.frames());
-            } else if let Some(leaf) = self.take(at, memory) {
+            } else if let Some(leaf) = self.take(at, memory, effects) {
                 self.install(target, leaf, memory, effects)?;
+                effects.rewritten += 2;
             }
             at = at + bytes;
         }
@@ -711,12 +712,13 @@ impl AddressSpace {
         self.table
             .for_each(grown, |address, leaf| pages.push((address, leaf)));
         for (address, leaf) in &pages {
-            self.take(*address, memory);
+            self.take(*address, memory, effects);
+            effects.unmapped += 1;
             effects.copied_4k += u64::from(leaf.size.frames());
         }
         effects.invalidations.push(grown);
         for (_, leaf) in pages {
-            release(leaf, memory);
+            release(leaf, memory, effects);
         }
         let primary = self.primary.as_mut()?;
         primary.segment.limit = new;
@@ -791,13 +793,14 @@ impl AddressSpace {
     }
 
     /// Gives the chunk of a process that ends back.
-    pub(crate) fn free_chunk(&mut self, memory: &mut Memory) {
+    pub(crate) fn free_chunk(&mut self, memory: &mut Memory, effects: &mut Effects) {
         let Some(primary) = &mut self.primary else {
             return;
         };
         if let Some((first, blocks)) = primary.chunk.take() {
             for block in 0..blocks {
-                free(first.offset(block * Order::HUGE_2M.frames()), memory);
+                let frame = first.offset(block * Order::HUGE_2M.frames());
+                free_page(frame, memory, effects);
             }
         }
         primary.segment.limit = primary.segment.base;

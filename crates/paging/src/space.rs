@@ -37,6 +37,23 @@ const USER: std::ops::Range<u64> = 0x1_0000..0x7fff_ffff_f000;
 pub struct Effects {
     /// Ranges whose translations may be cached and are no longer valid.
     pub invalidations: Vec<VirtRange>,
+    /// Ranges whose pages allow more than before. Only the running core has to forget them: what
+    /// others have cached allows less, and a store that it refuses walks again (Linux's
+    /// `flush_tlb_fix_spurious_fault`; x86 needs no flush).
+    pub upgrades: Vec<VirtRange>,
+    /// Page-table entries cleared; a huge page has one.
+    pub unmapped: u64,
+    /// Page-table entries rewritten: another permission, the parts of a split page, a move.
+    pub rewritten: u64,
+    /// Page-table entries copied to a child.
+    pub inherited: u64,
+    /// Pages of any size whose last use ended and that were freed. Page cache is not: it stays
+    /// cached in Linux.
+    pub freed: u64,
+    /// Page-table nodes freed.
+    pub freed_nodes: u64,
+    /// Pages mapped by a call, without a page fault for each.
+    pub populated: u64,
     /// 4 KB pages zeroed.
     pub zeroed_4k: u64,
     /// 2 MB pages zeroed.
@@ -73,11 +90,14 @@ impl Effects {
     /// Forgets everything.
     pub fn clear(&mut self) {
         let mut invalidations = std::mem::take(&mut self.invalidations);
+        let mut upgrades = std::mem::take(&mut self.upgrades);
         let mut shared_punches = std::mem::take(&mut self.shared_punches);
         invalidations.clear();
+        upgrades.clear();
         shared_punches.clear();
         *self = Self {
             invalidations,
+            upgrades,
             shared_punches,
             ..Self::default()
         };
@@ -321,15 +341,10 @@ impl AddressSpace {
             Some(leaf) if write && !leaf.writable => {
                 self.make_writable(address, leaf, vma, memory, effects)
             }
-            Some(leaf) => {
-                if write && leaf.lazily_freed {
-                    self.table.update(address, |leaf| leaf.lazily_freed = false);
-                }
-                Ok(Fault {
-                    kind: FaultKind::Spurious,
-                    size: leaf.size,
-                })
-            }
+            Some(leaf) => Ok(Fault {
+                kind: FaultKind::Spurious,
+                size: leaf.size,
+            }),
         }
     }
 
@@ -542,14 +557,19 @@ impl AddressSpace {
             let Some(address) = self.lazily_freed.pop_front() else {
                 return;
             };
-            if let Some(leaf) = self.table.leaf(address)
-                && leaf.lazily_freed
-            {
-                self.evict(address, memory);
-                effects
-                    .invalidations
-                    .push(VirtRange::page_around(address, leaf.size));
-                reclaimed += 1;
+            match self.table.leaf(address) {
+                Some(leaf) if leaf.is_discardable() => {
+                    self.evict(address, memory, effects);
+                    effects
+                        .invalidations
+                        .push(VirtRange::page_around(address, leaf.size));
+                    reclaimed += 1;
+                }
+                // Written since: an ordinary page again (Linux sets `swapbacked`).
+                Some(leaf) if leaf.lazily_freed => {
+                    self.table.update(address, |leaf| leaf.lazily_freed = false);
+                }
+                _ => {}
             }
         }
     }
@@ -583,7 +603,7 @@ impl AddressSpace {
                 let _ = memory.set_owner(leaf.frame, Some(owner));
             }
             effects
-                .invalidations
+                .upgrades
                 .push(VirtRange::page_around(address, leaf.size));
             return Ok(Fault {
                 kind: FaultKind::Spurious,
@@ -606,9 +626,9 @@ impl AddressSpace {
         }
         let frame = self.obtain_base(FrameClass::Anonymous, memory, effects)?;
         let size = PageSize::Size4K;
-        // Reclaim may have taken the page itself.
-        if self.table.leaf(address).is_some() {
-            self.evict(address, memory);
+        // Reclaim may have taken the page itself. Writing the entry is part of a fault.
+        if let Some(old) = self.take(address, memory, effects) {
+            release(old, memory, effects);
         }
         let copy = Leaf {
             dirty: true,
@@ -654,7 +674,7 @@ impl AddressSpace {
                 Ok(())
             }
             Err(TableError::NoFrame) => {
-                release(leaf, memory);
+                release(leaf, memory, effects);
                 Err(Error::OutOfMemory)
             }
             Err(error) => unreachable!("{error}: the caller has looked"),
@@ -662,18 +682,31 @@ impl AddressSpace {
     }
 
     /// Unmaps the page around an address, if there is one, and gives up its frames.
-    pub(crate) fn evict(&mut self, address: VirtAddr, memory: &mut Memory) -> Option<Leaf> {
+    pub(crate) fn evict(
+        &mut self,
+        address: VirtAddr,
+        memory: &mut Memory,
+        effects: &mut Effects,
+    ) -> Option<Leaf> {
         if self.perforated_at(address).is_some() {
-            return self.evict_perforated(address, memory);
+            return self.evict_perforated(address, memory, effects);
         }
-        let leaf = self.take(address, memory)?;
-        release(leaf, memory);
+        let leaf = self.take(address, memory, effects)?;
+        effects.unmapped += 1;
+        release(leaf, memory, effects);
         Some(leaf)
     }
 
     /// Unmaps the page around an address, if there is one. The caller has its frames now.
-    pub(crate) fn take(&mut self, address: VirtAddr, memory: &mut Memory) -> Option<Leaf> {
-        let leaf = self.table.unmap(address, |node| free(node, memory))?;
+    pub(crate) fn take(
+        &mut self,
+        address: VirtAddr,
+        memory: &mut Memory,
+        effects: &mut Effects,
+    ) -> Option<Leaf> {
+        let leaf = self
+            .table
+            .unmap(address, |node| free_node(node, memory, effects))?;
         *self.resident.of(leaf.size) -= 1;
         Some(leaf)
     }
@@ -704,17 +737,17 @@ impl AddressSpace {
             .min(fits)
     }
 
-    /// Gives everything back. The space must not be used afterwards.
-    pub fn destroy(mut self, memory: &mut Memory) {
+    /// Gives everything back, at `exit` and `execve`. The space must not be used afterwards.
+    pub fn destroy(mut self, memory: &mut Memory, effects: &mut Effects) {
         let mut pages = Vec::new();
         self.table
             .for_each(EVERYTHING, |address, _| pages.push(address));
         for address in pages {
-            self.evict(address, memory);
+            self.evict(address, memory, effects);
         }
-        self.free_chunk(memory);
+        self.free_chunk(memory, effects);
         for node in self.table.node_frames() {
-            free(node, memory);
+            free_node(node, memory, effects);
         }
     }
 
@@ -771,15 +804,17 @@ pub(crate) const EVERYTHING: VirtRange = VirtRange {
 
 /// Gives up a page's frames. After a split on behalf of another process, the frames of a huge page
 /// are single ones.
-pub(crate) fn release(leaf: Leaf, memory: &mut Memory) {
+pub(crate) fn release(leaf: Leaf, memory: &mut Memory, effects: &mut Effects) {
     if memory.order(leaf.frame) == Some(leaf.size.order()) {
-        if !memory.return_reserved(leaf.frame, leaf.size) {
-            free(leaf.frame, memory);
+        if memory.return_reserved(leaf.frame, leaf.size) {
+            effects.freed += 1;
+        } else {
+            free_page(leaf.frame, memory, effects);
         }
         return;
     }
     for frame in blocks_of(leaf, memory) {
-        free(frame, memory);
+        free_page(frame, memory, effects);
     }
 }
 
@@ -825,6 +860,19 @@ pub(crate) fn obtain_huge(class: FrameClass, memory: &mut Memory) -> Option<Fram
         memory.want_compaction(Order::HUGE_2M);
     }
     frame
+}
+
+/// Gives up one use of a page's block, and counts it when that was the last one.
+pub(crate) fn free_page(frame: Frame, memory: &mut Memory, effects: &mut Effects) {
+    let is_last = memory.references(frame) == 1;
+    effects.freed += u64::from(is_last && memory.class(frame) != Some(FrameClass::PageCache));
+    free(frame, memory);
+}
+
+/// Gives a page-table node back.
+pub(crate) fn free_node(frame: Frame, memory: &mut Memory, effects: &mut Effects) {
+    effects.freed_nodes += 1;
+    free(frame, memory);
 }
 
 /// Gives up one use of a block.

@@ -93,6 +93,12 @@ impl Leaf {
         }
     }
 
+    /// Whether the kernel may take the page back: it was freed lazily, and not written since.
+    #[must_use]
+    pub const fn is_discardable(&self) -> bool {
+        self.lazily_freed && !self.dirty
+    }
+
     /// The physical address that `address`, which lies in this page, translates to.
     #[inline]
     #[must_use]

@@ -271,6 +271,8 @@ impl World {
             space
                 .fault(at, write, &policy, memory, effects)
                 .expect("there is enough memory");
+            // The access itself, as hardware marks it.
+            space.table_mut().walk_and_mark(at, write);
         });
         if process.space.segment().translate(at).is_none() {
             let leaf = process
@@ -418,7 +420,7 @@ proptest! {
                 Operation::Exit(choice) => {
                     if processes.len() > 1 {
                         let process = processes.remove(choice % processes.len());
-                        process.space.destroy(&mut world.memory);
+                        process.space.destroy(&mut world.memory, &mut Effects::default());
                     }
                 }
                 Operation::Compact => {
@@ -469,7 +471,7 @@ proptest! {
             world.check(&processes)?;
         }
         for process in processes {
-            process.space.destroy(&mut world.memory);
+            process.space.destroy(&mut world.memory, &mut Effects::default());
         }
         prop_assert_eq!(world.memory.free_frames(), world.memory.total());
     }
@@ -547,10 +549,10 @@ fn lazily_freed_pages_come_back_when_memory_is_short() {
     space
         .free_lazily(range(0, 10), &mut memory, &mut effects)
         .unwrap();
-    // Page 3 is written again and so stays.
-    space
-        .fault(address(3), true, &Greedy::PLAIN, &mut memory, &mut effects)
-        .unwrap();
+    // Page 3 is written again and so stays. That takes no fault: hardware marks it.
+    let written = space.table_mut().walk_and_mark(address(3), true);
+    assert!(written.marked && written.leaf.is_some_and(|leaf| leaf.writable));
+    effects.clear();
     space
         .fault(
             address(199),
@@ -562,5 +564,61 @@ fn lazily_freed_pages_come_back_when_memory_is_short() {
         .unwrap();
     assert!(space.table().leaf(address(3)).is_some());
     assert!(space.table().leaf(address(4)).is_none());
+    // Nine pages were unmapped for it, and freed.
+    assert_eq!((effects.unmapped, effects.freed), (9, 9));
     assert_eq!(space.validate(&memory), Ok(()));
+}
+
+#[test]
+fn pages_of_the_pool_go_back_to_it_whole_and_others_do_not() {
+    const HUGE: PageSize = PageSize::Size2M;
+    let mut memory = memory(16 * 512);
+    assert_eq!(memory.reserve_huge(HUGE, 4, &mut ()), 4);
+    let free = memory.free_frames();
+    let mut effects = Effects::default();
+    let mut space = AddressSpace::new(SpaceId(1), &mut memory).unwrap();
+    let policy = Pooled;
+    for _ in 0..6 {
+        let all = VirtRange::with_length(VirtAddr::new(BASE), 4 * HUGE.bytes());
+        space
+            .map(all, Vma::ANONYMOUS, &mut memory, &mut effects)
+            .unwrap();
+        space
+            .populate(all, &policy, &mut memory, &mut effects)
+            .unwrap();
+        assert_eq!(memory.reserved_huge(HUGE), 0);
+        space.unmap(all, &mut memory, &mut effects).unwrap();
+        assert_eq!((memory.reserved_huge(HUGE), effects.fallbacks), (4, 0));
+    }
+    // A page that was split is not whole any more, and goes back to the rest of memory.
+    let page = VirtRange::with_length(VirtAddr::new(BASE), HUGE.bytes());
+    space
+        .map(page, Vma::ANONYMOUS, &mut memory, &mut effects)
+        .unwrap();
+    space
+        .populate(page, &policy, &mut memory, &mut effects)
+        .unwrap();
+    space.unmap(range(0, 1), &mut memory, &mut effects).unwrap();
+    space.unmap(page, &mut memory, &mut effects).unwrap();
+    assert_eq!(memory.reserved_huge(HUGE), 3);
+    space.destroy(&mut memory, &mut effects);
+    assert_eq!(memory.free_frames(), free + 512);
+    assert_eq!(memory.validate(), Ok(()));
+}
+
+/// Maps pages of the pool only.
+struct Pooled;
+
+impl MappingPolicy for Pooled {
+    fn on_fault(&self, context: &FaultContext) -> PageSize {
+        context.fits.min(PageSize::Size2M)
+    }
+
+    fn collapse(&self, _: &CollapseContext) -> bool {
+        false
+    }
+
+    fn uses_reserved(&self) -> bool {
+        true
+    }
 }

@@ -327,7 +327,7 @@ fn a_page_becomes_whole_although_another_sharer_has_left_its_holes_behind() {
     assert!(space.is_hole(page(5)) && !space.is_hole(page(9)));
     assert!(other.is_hole(page(9)) && !other.is_hole(page(5)));
     assert_eq!(other.validate(memory), Ok(()));
-    other.destroy(memory);
+    other.destroy(memory, &mut Effects::default());
     assert_eq!(space.validate(memory), Ok(()));
     // Its frame in the chunk is free again: the pass fills the only hole.
     effects.clear();

@@ -286,7 +286,7 @@ fn a_sparse_heap_costs_a_hundred_times_the_memory_of_paging() {
     let (segmented, mut one) = process(&mut memory, 0, 32);
     let start = map(&mut one, &mut memory, 32 * HUGE);
     let in_segment = touch(&mut one, &mut memory, start, &segmented);
-    one.destroy(&mut memory);
+    one.destroy(&mut memory, &mut Effects::default());
     let paged = scheme("base", "");
     let mut two = space(&paged, &mut memory);
     let start = map(&mut two, &mut memory, 32 * HUGE);

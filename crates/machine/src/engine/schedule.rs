@@ -151,6 +151,20 @@ impl Schedule {
         }
     }
 
+    /// Cores without a thread that can run, as bits: none of theirs is in the window, or it waits
+    /// for a lock.
+    fn idle(&self) -> u64 {
+        let mut idle = 0;
+        for (core, queue) in self.queues.iter().enumerate() {
+            let waits = queue.front().is_none_or(|&number| {
+                let slice = &self.slices[(number - self.first) as usize];
+                slice.order == Order::AfterOlder && slice.used == 0
+            });
+            idle |= u64::from(waits) << core;
+        }
+        idle
+    }
+
     /// Slices that take no more words.
     fn complete(&self) -> usize {
         self.slices.len() - usize::from(!self.closed && !self.slices.is_empty())
@@ -278,6 +292,7 @@ impl Engine {
         let (thread, core) = (slice.thread, slice.core);
         let words = std::mem::take(&mut slice.words);
         let used = slice.used;
+        self.mmus.set_idle(self.schedule.idle());
         self.resume(core, thread, &words[used..])?;
         let done = self.consume_words(thread, &words[used..], None, until);
         let slice = self.schedule.slice(number);

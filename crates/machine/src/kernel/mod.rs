@@ -71,15 +71,22 @@ fn available() -> Option<Bytes> {
     Some(Bytes::new(kibibytes << 10))
 }
 
+/// Work for page-table entries and for the pages behind them.
+fn entry_work(costs: &KernelCosts, effects: &Effects) -> Cycles {
+    let populate = costs
+        .page_fault_cycles
+        .get()
+        .saturating_sub(costs.syscall_cycles.get());
+    costs.unmap_page_cycles * effects.unmapped
+        + costs.free_page_cycles * (effects.freed + effects.freed_nodes)
+        + costs.protect_page_cycles * effects.rewritten
+        + costs.fork_page_cycles * effects.inherited
+        + Cycles::new(populate) * effects.populated
+}
+
 /// Times that an operation that ran out of memory is tried again after the kernel's threads have
 /// made some.
 const PATIENCE: usize = 3;
-
-/// All addresses of a process.
-const EVERYTHING: VirtRange = VirtRange {
-    start: VirtAddr::new(0),
-    end: VirtAddr::new(1 << 48),
-};
 
 /// The only way in which the kernel gives up.
 #[derive(Clone, Copy, Debug)]
@@ -386,16 +393,21 @@ impl Kernel {
         SpaceId(u16::try_from(index).expect("the ring allows 4096 processes at a time"))
     }
 
-    fn end_process(&mut self, process: ProcessId, mmu: &mut Mmus) {
+    /// Frees the memory of a process that ends or executes another program; the work that it took.
+    fn end_process(&mut self, process: ProcessId, mmu: &mut Mmus) -> Cycles {
         let slot = self.processes.get_mut(process.0 as usize);
         let Some(id) = slot.and_then(Option::take) else {
-            return;
+            return Cycles::ZERO;
         };
-        mmu.invalidate(id, EVERYTHING);
-        if let Some(space) = self.spaces[usize::from(id.0)].take() {
-            self.account(space.resident(), Resident::default());
-            space.destroy(&mut self.memory);
-        }
+        mmu.end(id);
+        let Some(space) = self.spaces[usize::from(id.0)].take() else {
+            return Cycles::ZERO;
+        };
+        self.account(space.resident(), Resident::default());
+        self.effects.clear();
+        space.destroy(&mut self.memory, &mut self.effects);
+        self.counters.invalidations += 1;
+        self.costs.invalidation_cycles + entry_work(&self.costs, &self.effects)
     }
 
     /// Handles an event of a thread, which is `call` when it is a system call; the work that it
@@ -414,22 +426,24 @@ impl Kernel {
             }
             Event::ThreadEnd => Demand::thread_ended(&mut self.memory),
             Event::ProcessStart { process } => {
-                self.end_process(process, mmu);
+                let work = self.end_process(process, mmu);
                 self.run_thread(thread)?;
+                return Ok(work);
             }
             Event::ProcessEnd { process } => {
                 let living = self.processes.iter().flatten().count();
                 // The last one's memory stays for the report to look at.
                 if living > 1 {
-                    self.end_process(process, mmu);
+                    let work = self.end_process(process, mmu);
                     self.current = self.space_of(ProcessId(0))?;
+                    return Ok(work);
                 }
             }
             Event::Fork { child } => {
                 self.demand.forked(self.threads[thread.0 as usize], child);
                 return self.fork(child, mmu);
             }
-            Event::ForkFailed { child } => self.end_process(child, mmu),
+            Event::ForkFailed { child } => return Ok(self.end_process(child, mmu)),
             Event::Image {
                 range,
                 writable,
@@ -487,6 +501,24 @@ impl Kernel {
     }
 
     fn call(&mut self, call: Call, mmu: &mut Mmus) -> Result<Cycles, OutOfMemory> {
+        let work = self.change_mappings(call, mmu)?;
+        let finds_vmas = matches!(
+            call,
+            Call::Map { .. }
+                | Call::Unmap { .. }
+                | Call::Remap { .. }
+                | Call::Break { .. }
+                | Call::Protect { .. }
+                | Call::Advise { .. }
+        );
+        Ok(if finds_vmas {
+            work + self.costs.vma_cycles
+        } else {
+            work
+        })
+    }
+
+    fn change_mappings(&mut self, call: Call, mmu: &mut Mmus) -> Result<Cycles, OutOfMemory> {
         match call {
             Call::Map {
                 range,
@@ -544,7 +576,7 @@ impl Kernel {
     }
 
     fn fork(&mut self, child: ProcessId, mmu: &mut Mmus) -> Result<Cycles, OutOfMemory> {
-        self.end_process(child, mmu);
+        let ended = self.end_process(child, mmu);
         let id = self.unused_space();
         let mut copy = None;
         let work = self.change(mmu, |space, memory, effects, _| {
@@ -560,7 +592,7 @@ impl Kernel {
             self.processes.resize(index + 1, None);
         }
         self.processes[index] = Some(id);
-        Ok(work)
+        Ok(ended + work)
     }
 
     /// Resolves a page fault; the work that it took.
@@ -704,9 +736,12 @@ impl Kernel {
         let stalled = self.memory.pressure().all().total.get() - stalled.get();
         let effects = &self.effects;
         for &range in &effects.invalidations {
-            mmu.invalidate(id, range);
+            mmu.invalidate(id, range, effects.freed_nodes > 0);
         }
-        let invalidations = effects.invalidations.len() as u64;
+        for &range in &effects.upgrades {
+            mmu.invalidate_here(id, range);
+        }
+        let invalidations = (effects.invalidations.len() + effects.upgrades.len()) as u64;
         self.counters.invalidations += invalidations;
         self.counters.huge_page_fallbacks += effects.fallbacks;
         self.counters.huge_page_collapses += effects.collapses;
@@ -723,6 +758,7 @@ impl Kernel {
             + costs.copy_4k_cycles * effects.copied_4k
             + costs.page_table_node_cycles * effects.nodes
             + costs.invalidation_cycles * (invalidations + effects.segment_updates)
+            + entry_work(costs, effects)
             + Nanoseconds::new(stalled).at(self.clock);
         let done = done.and(self.share_punches());
         (done, work)
@@ -769,8 +805,10 @@ impl Kernel {
             if let Some(table) = table.and_then(Option::as_mut) {
                 self.counters.pages_moved += u64::from(table.follow(moved));
             }
+            self.memory.follow_reserved(moved);
             let start = moved.owner.page.address();
-            mmu.invalidate(space, VirtRange::with_length(start, moved.order.bytes()));
+            let range = VirtRange::with_length(start, moved.order.bytes());
+            mmu.invalidate(space, range, false);
             self.counters.invalidations += 1;
             work += self.costs.copy_4k_cycles * u64::from(moved.order.frames())
                 + self.costs.invalidation_cycles;

@@ -16,7 +16,7 @@ impl Engine {
             self.migrations.report.requested += 1;
             match self.find_page(&batch) {
                 Some(relocation) => {
-                    victims |= self.mmus.holders_of(relocation.target);
+                    victims |= self.mmus.shootdown_targets(relocation.target);
                     batch.push(relocation);
                 }
                 None => self.migrations.report.without_page += 1,
