@@ -182,6 +182,7 @@ mod tests {
             SKYLAKE,
             include_str!("../../../python/contigua/data/machines/sandy-bridge.toml"),
             include_str!("../../../python/contigua/data/machines/sapphire-rapids.toml"),
+            include_str!("../../../python/contigua/data/machines/haswell-ex.toml"),
         ] {
             parse_machine(text, "machine").unwrap();
         }

@@ -201,6 +201,8 @@ pub enum Call {
     Receive {
         /// How many bytes.
         bytes: u64,
+        /// Where the program has them; `None` for calls that take a vector, which is not told.
+        buffer: Option<VirtRange>,
         /// The file descriptor.
         descriptor: u32,
         /// The call says where in the file, so that it may return to what it has seen before.
@@ -210,6 +212,9 @@ pub enum Call {
     Send {
         /// How many bytes.
         bytes: u64,
+        /// Where the program has them; `None` for calls that take a vector, which is not told, and
+        /// between descriptors.
+        buffer: Option<VirtRange>,
         /// The file descriptor.
         descriptor: u32,
         /// The call says where in the file, so that it may return to what it has seen before.
@@ -399,8 +404,23 @@ impl Call {
 
     /// A call that moves data between the program and the kernel.
     fn transfer(known: Known, syscall: &Syscall) -> Self {
-        let [a0, _, a2, ..] = syscall.arguments;
-        let bytes = syscall.result.cast_unsigned();
+        /// Linux moves no more at a time (`MAX_RW_COUNT`, `include/linux/fs.h`).
+        const MOST: u64 = 0x7fff_f000;
+        /// Programs have the lower half of the addresses (`Documentation/arch/x86/x86_64/mm.rst`).
+        const END: VirtAddr = VirtAddr::new(1 << 47);
+        let [a0, a1, a2, ..] = syscall.arguments;
+        let bytes = syscall.result.cast_unsigned().min(MOST);
+        let takes_address = matches!(
+            known,
+            Known::Read
+                | Known::Pread64
+                | Known::Recvfrom
+                | Known::Write
+                | Known::Pwrite64
+                | Known::Sendto
+        );
+        let buffer = VirtRange::with_length(VirtAddr::new(a1), bytes);
+        let buffer = (takes_address && bytes > 0 && buffer.end <= END).then_some(buffer);
         match known {
             Known::Read
             | Known::Pread64
@@ -409,6 +429,7 @@ impl Call {
             | Known::Recvfrom
             | Known::Recvmsg => Self::Receive {
                 bytes,
+                buffer,
                 descriptor: a0 as u32,
                 positioned: matches!(known, Known::Pread64 | Known::Preadv),
             },
@@ -422,6 +443,7 @@ impl Call {
             | Known::Splice
             | Known::CopyFileRange => Self::Send {
                 bytes,
+                buffer,
                 descriptor: match known {
                     // Where these two send to is their third argument.
                     Known::Splice | Known::CopyFileRange => a2 as u32,
@@ -432,11 +454,13 @@ impl Call {
             // The results of these two count messages, not bytes, so the bytes are unknown.
             Known::Recvmmsg => Self::Receive {
                 bytes: 0,
+                buffer: None,
                 descriptor: a0 as u32,
                 positioned: false,
             },
             Known::Sendmmsg => Self::Send {
                 bytes: 0,
+                buffer: None,
                 descriptor: a0 as u32,
                 positioned: false,
             },

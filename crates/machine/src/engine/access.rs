@@ -226,6 +226,22 @@ impl Engine {
         }
     }
 
+    /// The physical address that the kernel reaches through an address of the program, and what
+    /// translating took. A fault is handled as one of the program's.
+    pub(super) fn translate_for_kernel(
+        &mut self,
+        address: VirtAddr,
+        access: Access,
+    ) -> Result<(PhysAddr, Cycles), Error> {
+        let time = self.now();
+        let found = if self.relocates {
+            self.translate::<true, OutOfOrder>(address, access, time)?
+        } else {
+            self.translate::<false, OutOfOrder>(address, access, time)?
+        };
+        Ok((found.physical, found.latency))
+    }
+
     /// Where the kernel has placed an address of the program.
     #[inline]
     fn place_of(&mut self, address: VirtAddr) -> VirtAddr {

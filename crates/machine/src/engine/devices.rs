@@ -5,15 +5,18 @@
 //! keeps them: this is memory that Linux cannot move, and that only hardware can. Receiving: the device
 //! writes lines into the last level (Intel's Data Direct I/O), then the core that made the call
 //! reads them there to copy them to the program. Sending: the core writes them, the device reads
-//! them. What the kernel does beside that copy is in the costs of a system call.
+//! them. What the kernel does beside that copy is in the costs of a system call. The program's side
+//! of every copy, of sockets and files, takes the program's TLBs and caches.
 
 use contigua_cache::AccessKind;
 use contigua_cache::coherent::CoreRequest;
 use contigua_program::syscall::Call;
 use contigua_program::wire::ThreadId;
-use contigua_units::{Cycles, Frame, LINE_BYTES, PAGE_BYTES, PhysAddr};
+use contigua_translation::Access;
+use contigua_units::{Cycles, Frame, LINE_BYTES, PAGE_BYTES, PhysAddr, VirtRange};
 
 use super::Engine;
+use crate::Error;
 use crate::report::DeviceReport;
 
 /// Entries of the IOMMU's TLB: 64, as measured on Intel's (Amit et al., WIOSCA 2010, section 4.2).
@@ -79,18 +82,91 @@ impl Devices {
 }
 
 impl Engine {
-    /// Moves the data of a call through the device's buffers, when it went through a socket.
-    pub(super) fn move_data(&mut self, thread: ThreadId, call: &Call) {
-        let (bytes, descriptor, receives) = match *call {
+    /// Moves the data of a call: through the device's buffers, when it went through a socket, and
+    /// between the kernel and the program. Where nothing is simulated but the operating system, only
+    /// the program's pages are touched.
+    pub(super) fn move_data(
+        &mut self,
+        thread: ThreadId,
+        call: &Call,
+        simulated: bool,
+    ) -> Result<(), Error> {
+        let (bytes, buffer, descriptor, receives) = match *call {
             Call::Receive {
-                bytes, descriptor, ..
-            } => (bytes, descriptor, true),
+                bytes,
+                buffer,
+                descriptor,
+                ..
+            } => (bytes, buffer, descriptor, true),
             Call::Send {
-                bytes, descriptor, ..
-            } => (bytes, descriptor, false),
-            _ => return,
+                bytes,
+                buffer,
+                descriptor,
+                ..
+            } => (bytes, buffer, descriptor, false),
+            _ => return Ok(()),
         };
-        if self.memory.is_none() || bytes == 0 || !self.kernel.is_socket(thread, descriptor) {
+        let access = if receives {
+            Access::Write
+        } else {
+            Access::Read
+        };
+        if simulated {
+            if self.kernel.is_socket(thread, descriptor) {
+                self.move_through_device(bytes, receives);
+            } else {
+                // Which frames of the page cache are copied is not known.
+                let page = self.config.machine.kernel.copy_4k_cycles.get();
+                self.charge(Cycles::new(bytes * page / PAGE_BYTES));
+            }
+            buffer.map_or(Ok(()), |buffer| self.copy_program(buffer, access))
+        } else {
+            buffer.map_or(Ok(()), |buffer| self.pass_over_all(buffer, access))
+        }
+    }
+
+    /// The program's side of a copy: the kernel uses the program's addresses, so its loads and
+    /// stores take the TLBs, fault, and go through the caches as the program's do.
+    fn copy_program(&mut self, buffer: VirtRange, access: Access) -> Result<(), Error> {
+        let kind = if access == Access::Write {
+            AccessKind::Write
+        } else {
+            AccessKind::Read
+        };
+        let mut at = buffer.start.align_down(LINE_BYTES);
+        let (mut cycles, mut page) = (0, None);
+        while at < buffer.end {
+            let number = at.align_down(PAGE_BYTES);
+            let frame = match page {
+                Some((known, frame)) if known == number => frame,
+                _ => {
+                    let (frame, latency) = self.translate_for_kernel(number, access)?;
+                    cycles += latency.get();
+                    page = Some((number, frame));
+                    frame
+                }
+            };
+            let address = PhysAddr::new(frame.get() + (at - number));
+            let (core, time) = (self.current, self.now());
+            if let Some(memory) = &mut self.memory {
+                let request = CoreRequest {
+                    core,
+                    address,
+                    kind,
+                    time,
+                    instruction: 0,
+                };
+                cycles += memory.access(&request, |()| ()).get();
+            }
+            at = at + LINE_BYTES;
+        }
+        self.charge(Cycles::new(cycles / OVERLAP));
+        Ok(())
+    }
+
+    /// Moves data through the device's buffers.
+    fn move_through_device(&mut self, bytes: u64, receives: bool) {
+        if self.memory.is_none() || bytes == 0 {
             return;
         }
         if self.devices.buffers.is_empty() {

@@ -6,7 +6,7 @@
 
 use contigua_program::wire::{ADDRESS_MASK, SIZE_SHIFT, STORE};
 use contigua_translation::{Access, Answer, Request};
-use contigua_units::{Cycles, LINE_BYTES, PAGE_BYTES, VirtAddr};
+use contigua_units::{Cycles, LINE_BYTES, PAGE_BYTES, VirtAddr, VirtRange};
 
 use super::sampling::{RATE_SHIFT, Sampler, UNKNOWN_RATE};
 use super::{Block, Engine, Phase};
@@ -123,6 +123,16 @@ impl Engine {
         if address % PAGE_BYTES + size > PAGE_BYTES {
             let next = VirtAddr::new(address + size - 1).align_down(LINE_BYTES);
             self.pass_over(next, access)?;
+        }
+        Ok(())
+    }
+
+    /// Lets all pages of a range be mapped.
+    pub(super) fn pass_over_all(&mut self, range: VirtRange, access: Access) -> Result<(), Error> {
+        let mut at = range.start.align_down(PAGE_BYTES);
+        while at < range.end {
+            self.pass_over(at, access)?;
+            at = at + PAGE_BYTES;
         }
         Ok(())
     }

@@ -588,16 +588,15 @@ impl Engine {
             .kernel
             .event(thread, event, call.as_ref(), &mut self.mmus)
             .map_err(|fault| fault.at(self.position))?;
+        self.charge(work);
         if counted {
-            self.charge(work);
             self.interrupt_victims();
-            if let Some(call) = &call {
-                self.move_data(thread, call);
-            }
         } else {
-            self.charge(work);
             self.mmus.take_victims();
             self.passed.forget();
+        }
+        if let Some(call) = &call {
+            self.move_data(thread, call, counted)?;
         }
         let lane = &mut self.lanes[self.current];
         lane.fetch_line = u64::MAX;

@@ -68,11 +68,13 @@ impl Demand {
                 bytes,
                 descriptor,
                 positioned,
+                ..
             }
             | Call::Send {
                 bytes,
                 descriptor,
                 positioned,
+                ..
             } => match self.descriptors.get(&(process.0, descriptor)) {
                 Some(DescriptorKind::Socket) => self.move_through_socket(bytes, memory),
                 Some(DescriptorKind::File) if !positioned => {
@@ -198,6 +200,7 @@ mod tests {
     fn receive(descriptor: u32, bytes: u64) -> Call {
         Call::Receive {
             bytes,
+            buffer: None,
             descriptor,
             positioned: false,
         }

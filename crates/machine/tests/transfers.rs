@@ -1,0 +1,128 @@
+//! Do reads and writes copy: through the program's pages, the TLBs and the caches?
+
+mod common;
+
+use contigua_machine::config::{Detail, RunConfig};
+use contigua_machine::{Engine, Report};
+use contigua_program::code::{BlockCode, CodeLog};
+use contigua_program::sources::Batch;
+use contigua_program::wire::{BlockId, Event, ProcessId, ThreadId};
+
+const LINUX_4K: &str = include_str!("../../../python/contigua/data/designs/linux-4k.toml");
+const DIRECT: &str = include_str!("../../../python/contigua/data/designs/direct-segment.toml");
+
+const BUFFER: u64 = 0x4000_0000;
+const BYTES: u64 = 64 << 10;
+const READ: u16 = 0;
+const WRITE: u16 = 1;
+const READV: u16 = 19;
+
+struct NoCode;
+
+impl CodeLog for NoCode {
+    fn block(&self, _: BlockId) -> Option<BlockCode<'_>> {
+        None
+    }
+}
+
+/// A server whose process has a megabyte, none of which it has touched.
+fn server(design: &str, detail: Detail, skip: u64) -> Engine {
+    let config = RunConfig {
+        detail,
+        skip,
+        ..common::config(common::design(design), common::machine(64 << 20))
+    };
+    let mut engine = common::engine(config);
+    let process = ProcessId(0);
+    consume(&mut engine, &Event::ThreadStart { process });
+    call(&mut engine, 9, [0, 1 << 20, 3, 0x22, 0, 0], BUFFER);
+    engine
+}
+
+fn consume(engine: &mut Engine, event: &Event) {
+    let words = event.encode();
+    let batch = Batch {
+        thread: ThreadId(0),
+        words: words.words(),
+        code: &NoCode,
+    };
+    engine.consume(batch).unwrap();
+}
+
+/// The report after a call.
+fn call(engine: &mut Engine, number: u16, arguments: [u64; 6], result: u64) -> Report {
+    consume(engine, &common::syscall(number, arguments, result));
+    engine.validate().unwrap();
+    engine.report()
+}
+
+fn read(engine: &mut Engine) -> Report {
+    call(engine, READ, [3, BUFFER, BYTES, 0, 0, 0], BYTES)
+}
+
+fn kernel(report: &Report) -> u64 {
+    report.time.as_ref().unwrap().breakdown.kernel.get()
+}
+
+#[test]
+fn a_read_maps_its_buffer_whatever_is_simulated() {
+    for design in [LINUX_4K, DIRECT] {
+        for detail in [Detail::Translation, Detail::Additive, Detail::Full] {
+            for skip in [0, 1000] {
+                let mut engine = server(design, detail, skip);
+                let before = engine.report().kernel.faults_anonymous_4k;
+                let report = read(&mut engine);
+                let faults = report.kernel.faults_anonymous_4k - before;
+                // A segment covers the buffer from the first fault on.
+                let expected = if design == DIRECT { 0..=1 } else { 16..=16 };
+                assert!(expected.contains(&faults), "{detail:?} {skip}: {faults}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_transfer_costs_by_its_size() {
+    let mut engine = server(LINUX_4K, Detail::Full, 0);
+    read(&mut engine);
+    let before = kernel(&engine.report());
+    let long = kernel(&read(&mut engine)) - before;
+    let page = call(&mut engine, READ, [3, BUFFER, 4096, 0, 0, 0], 4096);
+    let page = kernel(&page) - before - long;
+    let none = call(&mut engine, READ, [3, BUFFER, 4096, 0, 0, 0], 0);
+    let none = kernel(&none) - before - long - page;
+    let ratio = (long - none) as f64 / (page - none) as f64;
+    assert!((14.0..18.0).contains(&ratio), "{long} {page} {none}");
+    let copy = common::machine(64 << 20).kernel.copy_4k_cycles.get();
+    assert!(page - none >= copy, "{page} {none}");
+}
+
+#[test]
+fn a_buffer_goes_through_caches_and_tlbs() {
+    let mut engine = server(LINUX_4K, Detail::Full, 0);
+    let first = read(&mut engine);
+    let second = read(&mut engine);
+    let misses = |report: &Report| {
+        let data = report.cache.as_ref().unwrap().data;
+        (data.memory, report.tlb.store_misses.stlb_hit)
+    };
+    // The first one comes from memory, where it was not prefetched; the second one from the caches.
+    assert!(misses(&first).0 >= BYTES / 64 / 4);
+    assert!(misses(&second).0 < misses(&first).0 + 16);
+    let written = call(&mut engine, WRITE, [4, BUFFER, BYTES, 0, 0, 0], BYTES);
+    assert_eq!(
+        written.tlb.load_misses.stlb_hit, 0,
+        "the L1 TLB has all of 16 pages"
+    );
+    assert!(written.tlb.data.lookups > second.tlb.data.lookups);
+}
+
+#[test]
+fn a_vector_that_is_not_told_costs_its_bytes_only() {
+    let mut engine = server(LINUX_4K, Detail::Full, 0);
+    let before = kernel(&engine.report());
+    let report = call(&mut engine, READV, [3, BUFFER, 2, 0, 0, 0], BYTES);
+    assert_eq!(report.kernel.faults_anonymous_4k, 0);
+    let copy = common::machine(64 << 20).kernel.copy_4k_cycles.get();
+    assert!(kernel(&report) - before >= BYTES / 4096 * copy);
+}
