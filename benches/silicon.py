@@ -1,9 +1,9 @@
-"""Compares simulated runs of GUPS with published measurements of a real server, and writes the table
-in docs/validation.md.
+"""Compares simulated runs of GUPS with published measurements of a real server, and writes the
+table in docs/validation.md.
 
 Mitosis (Achermann et al., ASPLOS 2020, Figure 6) ran it with tens of gigabytes on one socket of
-a Haswell-EX server, with 4 KB and with 2 MB pages. What fits here is an eighth: the program's memory,
-and every capacity of the machine that it competes for (all TLBs for data, page-walk caches for
+a Haswell-EX server, with 4 KB and with 2 MB pages. What fits here is an eighth: the program's
+memory, and every capacity of the machine that it competes for (TLBs for data, page-walk caches for
 page directories, L1D, L2 and the last level) are divided by eight. Latencies stay.
 """
 
@@ -20,8 +20,8 @@ from pages import replace
 
 ROOT = Path(__file__).parents[1]
 MACHINE = ROOT / "python/contigua/data/machines/haswell-ex.toml"
-#: Measured cycles of GUPS: all, and those in which a walker works, by page size (the artifact's reference
-#: results of Figure 6, one socket, LP-LD and TLP-LD).
+#: Measured cycles of GUPS: all, and those in which a walker works, by page size (reference results
+#: of the artifact for Figure 6: one socket, LP-LD and TLP-LD).
 MEASURED = {"4k": (454_078_473_314, 374_935_567_249), "thp": (176_546_347_339, 83_117_175_410)}
 #: Instructions that are simulated, after those that initialise the table.
 INSTRUCTIONS = 20_000_000

@@ -172,6 +172,7 @@ class Report:
             ),
             "interrupts": kernel["interprocessor_interrupts"]
             + (moved["interprocessor_interrupts"] if moved else 0),
+            **_walk_events(r),
             "l1d_tlb_mpki": per_thousand(misses(data)),
             "l1i_tlb_mpki": per_thousand(misses(code)),
             "l2_tlb_mpki": per_thousand(found),
@@ -216,6 +217,31 @@ def _share(time: dict[str, Any] | None, *parts: str) -> float | None:
 def _of_busy(time: dict[str, Any], cycles: int | None) -> float | None:
     """Return the share of some cycles of all cores in those in which cores were not idle."""
     return None if cycles is None else float(cycles / max(time["busy_cycles"], 1))
+
+
+#: Events of perf, by their first part: the keys of misses and of walks in a report.
+MISS_EVENTS = {
+    "dtlb_load_misses": ("load_misses", "loads"),
+    "dtlb_store_misses": ("store_misses", "stores"),
+    "itlb_misses": ("fetch_misses", "fetches"),
+}
+
+
+def _walk_events(r: dict[str, Any]) -> dict[str, int | None]:
+    """Return what perf would count of TLB misses; cycles only where cores were simulated."""
+    events: dict[str, int | None] = {}
+    for name, (misses, walks) in MISS_EVENTS.items():
+        found = r["tlb"].get(misses)
+        completed = None
+        if found is not None:
+            completed = sum(found[f"walk_completed_{size}"] for size in ("4k", "2m", "1g"))
+        events[f"{name}.stlb_hit"] = found and found["stlb_hit"]
+        events[f"{name}.walk_completed"] = completed
+        cores = [core["walks"][walks] for core in r["cores"] if "walks" in core]
+        for counter in ("walk_active", "walk_pending"):
+            cycles = sum(core[counter] for core in cores) if cores else None
+            events[f"{name}.{counter}"] = cycles
+    return events
 
 
 @dataclass(frozen=True)

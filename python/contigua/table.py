@@ -14,7 +14,7 @@ from typing import Any
 
 from contigua import columns
 from contigua.printing import printable
-from contigua.results import Report, Results
+from contigua.results import MISS_EVENTS, Report, Results
 from contigua.terminal import Table
 
 #: Forms of a run's results; all but the first have every row.
@@ -89,6 +89,12 @@ SECTIONS = (
         Row("page walks, 4 KB pages", "walks_4k"),
         Row("page walks, 2 MB pages", "walks_2m"),
         Row("page-table entries read", "walk_references"),
+    ),
+    # The names of perf on Intel's processors, for comparisons with a real one.
+    tuple(
+        Row(f"{event}.{counter}", f"{event}.{counter}")
+        for event in MISS_EVENTS
+        for counter in ("stlb_hit", "walk_completed", "walk_active", "walk_pending")
     ),
     (
         Row("page faults", "page_faults", main=True),

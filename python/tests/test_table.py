@@ -363,3 +363,19 @@ def test_runs_without_a_cycle_are_no_error():
     empty = report("linux-4k", 0, kernel=0)
     for other in (report("linux-thp", 0, kernel=0), report("linux-thp")):
         assert len(verdict(Results((empty, other)))) == 3
+
+
+def test_misses_have_the_names_and_sums_of_perf():
+    values = copy.deepcopy(SEED)
+    walks = {"walk_active": 70, "walk_pending": 90}
+    values["cores"] = [{"walks": dict.fromkeys(("loads", "stores", "fetches"), walks)}] * 2
+    found = {"stlb_hit": 5, "walk_completed_4k": 4, "walk_completed_2m": 3, "walk_completed_1g": 2}
+    values["tlb"] |= {"load_misses": found, "store_misses": found, "fetch_misses": found}
+    summary = Report(json.dumps(values)).summary()
+    for event in ("dtlb_load_misses", "dtlb_store_misses", "itlb_misses"):
+        assert summary[f"{event}.stlb_hit"] == 5
+        assert summary[f"{event}.walk_completed"] == 9
+        assert summary[f"{event}.walk_active"] == 140
+        assert summary[f"{event}.walk_pending"] == 180
+    # Reports of older engines have none.
+    assert Report(json.dumps(SEED)).summary()["itlb_misses.walk_active"] is None

@@ -115,6 +115,7 @@ impl Engine {
             core.cycles = time.cycles;
             core.breakdown = time.breakdown;
             core.instructions = self.region_instructions();
+            core.walks = core.walks.scaled_to(time.walk_active);
         }
         Report {
             version: env!("CARGO_PKG_VERSION"),

@@ -28,6 +28,26 @@ pub struct WalkActivity {
     pub all: WalkCycles,
 }
 
+impl WalkActivity {
+    /// The same in proportion, so that all walks together are active for this long.
+    #[must_use]
+    pub fn scaled_to(&self, walk_active: Cycles) -> Self {
+        let [whole, part] = [walk_active, self.all.walk_active].map(|c| u128::from(c.get()));
+        let scaled =
+            |cycles: Cycles| Cycles::new((u128::from(cycles.get()) * whole / part.max(1)) as u64);
+        let both = |cycles: WalkCycles| WalkCycles {
+            walk_active: scaled(cycles.walk_active),
+            walk_pending: scaled(cycles.walk_pending),
+        };
+        Self {
+            loads: both(self.loads),
+            stores: both(self.stores),
+            fetches: both(self.fetches),
+            all: both(self.all),
+        }
+    }
+}
+
 /// What a walk is for.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Purpose {
@@ -119,6 +139,21 @@ mod tests {
         assert_eq!(activity.stores, cycles(30, 30));
         assert_eq!(activity.fetches, cycles(10, 10));
         assert_eq!(activity.all, cycles(60, 100));
+    }
+
+    #[test]
+    fn activity_grows_in_proportion() {
+        let mut meters = Meters::default();
+        meters.walk(Purpose::Load, 0, 30);
+        meters.walk(Purpose::Store, 20, 30);
+        let activity = meters.activity().scaled_to(Cycles::new(500));
+        assert_eq!(activity.all, cycles(500, 600));
+        assert_eq!(
+            (activity.loads, activity.stores),
+            (cycles(300, 300), cycles(300, 300))
+        );
+        let none = WalkActivity::default();
+        assert_eq!(none.scaled_to(Cycles::new(500)), none);
     }
 
     #[test]
