@@ -35,6 +35,8 @@ pub struct Request {
     pub long_lived: bool,
     /// The requester cannot wait, and may use what is kept for such requests.
     pub atomic: bool,
+    /// It wakes background reclaim when memory is short (`__GFP_KSWAPD_RECLAIM`).
+    pub wakes: bool,
     /// The group that the block is put in.
     pub group: Option<Group>,
 }
@@ -49,6 +51,7 @@ impl Request {
             reclaimable: false,
             long_lived: false,
             atomic: false,
+            wakes: true,
             group: None,
         }
     }
@@ -439,7 +442,9 @@ impl<S: Storage> Frames<S> {
         } = &self.regions[region];
         let left = free.saturating_sub(u64::from(request.order.frames()));
         if left < watermarks.wake() {
-            self.wake(region, request.order);
+            if request.wakes {
+                self.wake(region, request.order);
+            }
             if left < self.regions[region].watermarks.least(request.atomic) {
                 return None;
             }

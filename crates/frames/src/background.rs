@@ -22,6 +22,12 @@ impl<S: Storage> Frames<S> {
         self.regions.iter().any(|region| region.woken.is_some())
     }
 
+    /// What a page fault does for a 2 MB page when no block is free.
+    #[must_use]
+    pub fn defrag(&self) -> crate::Defrag {
+        self.config.defrag
+    }
+
     /// Whether [`Frames::background`] would do more at this time than keep count of pressure: pages
     /// may move then.
     #[must_use]

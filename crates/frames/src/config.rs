@@ -28,6 +28,8 @@ pub struct Config {
     pub boosts_wake: bool,
     /// `vm.compaction_proactiveness`: 0 (off) to 100.
     pub compaction_proactiveness: u32,
+    /// `transparent_hugepage/defrag`: what a page fault does for a 2 MB page when no block is free.
+    pub defrag: Defrag,
     /// `vm.swappiness`: 0 (never swap) to 200. A server without swap has 0.
     pub swappiness: u32,
     /// Frames that a CPU's list takes from or gives to the free lists at once; 0 for no lists.
@@ -46,10 +48,56 @@ impl Default for Config {
             watermark_boost: 15_000,
             boosts_wake: false,
             compaction_proactiveness: 20,
+            defrag: Defrag::default(),
             swappiness: 0,
             per_cpu_batch: 63,
             per_cpu_high: 4 * 63,
             costs: Costs::default(),
+        }
+    }
+}
+
+/// The values of `transparent_hugepage/defrag` (`Documentation/admin-guide/mm/transhuge.rst`; the
+/// code is `vma_thp_gfp_mask` in `mm/huge_memory.c`). `khugepaged/defrag` is 1, as by default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
+pub enum Defrag {
+    /// Compact directly.
+    Always,
+    /// Wake `kswapd` and `kcompactd`.
+    Defer,
+    /// Compact directly in memory with `MADV_HUGEPAGE`, wake them elsewhere.
+    #[cfg_attr(feature = "serde", serde(rename = "defer+madvise"))]
+    DeferMadvise,
+    /// Compact directly in memory with `MADV_HUGEPAGE`, do nothing elsewhere.
+    #[default]
+    Madvise,
+    /// Do nothing.
+    Never,
+}
+
+/// What is done to get a 2 MB block when none is free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effort {
+    /// Nothing.
+    None,
+    /// Background reclaim and compaction are woken.
+    Background,
+    /// The task compacts memory itself.
+    Direct,
+}
+
+impl Defrag {
+    /// What a fault does in memory that has been given `MADV_HUGEPAGE`, or not.
+    #[must_use]
+    pub const fn effort(self, is_advised: bool) -> Effort {
+        match self {
+            Self::Always => Effort::Direct,
+            Self::DeferMadvise | Self::Madvise if is_advised => Effort::Direct,
+            Self::Defer | Self::DeferMadvise => Effort::Background,
+            Self::Madvise | Self::Never => Effort::None,
         }
     }
 }

@@ -43,7 +43,7 @@ mod watermarks;
 
 pub use allocator::{Frames, Request};
 pub use block::{BLOCK_FRAMES, BlockRecord, MigrateType};
-pub use config::{Config, Costs};
+pub use config::{Config, Costs, Defrag, Effort};
 pub use counters::Counters;
 pub use groups::{Evict, Group, GroupRecord};
 pub use lists::Discipline;

@@ -2,8 +2,9 @@
 
 mod common;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use contigua_machine::config::{Age, Detail, RunConfig};
 use contigua_machine::{AdviceReport, Engine};
 use contigua_program::code::{BlockCode, CodeLog};
 use contigua_program::sources::Batch;
@@ -66,6 +67,8 @@ struct Model {
     advice: Vec<u64>,
     /// By page: whether it is mapped with 2 MB.
     mapped: BTreeMap<u64, bool>,
+    /// First pages of the 2 MB ranges that have a page table, which stays.
+    tables: BTreeSet<u64>,
     faults: [u64; 2],
     counts: AdviceReport,
     given_back: u64,
@@ -78,6 +81,7 @@ impl Model {
             when,
             advice: vec![0; PAGES as usize],
             mapped: BTreeMap::new(),
+            tables: BTreeSet::new(),
             faults: [0, 0],
             counts: AdviceReport::default(),
             given_back: 0,
@@ -95,6 +99,7 @@ impl Model {
 
     fn split(&mut self, page: u64) {
         let start = page / PARTS * PARTS;
+        self.tables.insert(start);
         for part in start..start + PARTS {
             self.mapped.insert(part, false);
         }
@@ -156,8 +161,12 @@ impl Model {
         };
         let chunk = self
             .chunk(page)
-            .filter(|chunk| wanted && chunk.clone().all(|part| !self.mapped.contains_key(&part)));
+            .filter(|chunk| wanted && chunk.clone().all(|part| !self.mapped.contains_key(&part)))
+            .filter(|chunk| !self.tables.contains(&chunk.start));
         let huge = chunk.is_some();
+        if !huge {
+            self.tables.insert(page / PARTS * PARTS);
+        }
         for part in chunk.unwrap_or(page..page + 1) {
             self.mapped.insert(part, huge);
         }
@@ -188,6 +197,7 @@ impl Model {
                 && allowed
             {
                 self.counts.collapsed += 1;
+                self.tables.remove(&first);
                 for part in chunk {
                     self.mapped.insert(part, true);
                 }
@@ -293,4 +303,119 @@ fn is_a_collapse_without_memory_counted_and_harmless() {
         engine.report().kernel.faults_anonymous_4k,
         before.kernel.faults_anonymous_4k
     );
+}
+
+/// Linux frees page tables with mappings only: where one is left, faults map 4 KB until the
+/// background pass collapses.
+#[test]
+fn a_huge_page_that_was_given_back_in_part_is_small_until_it_is_collapsed() {
+    let mut engine = server(ALWAYS);
+    consume(
+        &mut engine,
+        &syscall(9, [0, 4 * PARTS * PAGE, 3, 0x22, 0, 0], BASE),
+    );
+    let faults = |engine: &Engine| {
+        let kernel = engine.report().kernel;
+        [kernel.faults_anonymous_4k, kernel.faults_anonymous_2m]
+    };
+    let mut touch = |engine: &mut Engine, page| consume(engine, &words(&Step::Touch(page)));
+    touch(&mut engine, 0);
+    touch(&mut engine, PARTS);
+    assert_eq!(faults(&engine), [0, 2]);
+    // The first one in two halves, the second one whole.
+    for (at, pages) in [(0, PARTS / 2), (PARTS / 2, PARTS / 2), (PARTS, PARTS)] {
+        consume(&mut engine, &words(&Step::Advise(at, pages, DONT_NEED)));
+    }
+    touch(&mut engine, 5);
+    touch(&mut engine, PARTS + 5);
+    assert_eq!(faults(&engine), [1, 3]);
+    consume(&mut engine, &words(&Step::Advise(0, PARTS, COLLAPSE)));
+    consume(&mut engine, &words(&Step::Advise(0, PARTS, DONT_NEED)));
+    touch(&mut engine, 5);
+    assert_eq!(faults(&engine), [1, 4]);
+    // A new mapping has new page tables.
+    consume(&mut engine, &words(&Step::Advise(0, PARTS / 2, DONT_NEED)));
+    consume(
+        &mut engine,
+        &words(&Step::Advise(PARTS / 2, PARTS / 2, DONT_NEED)),
+    );
+    consume(
+        &mut engine,
+        &syscall(9, [0, 4 * PARTS * PAGE, 3, 0x22, 0, 0], BASE),
+    );
+    touch(&mut engine, 5);
+    assert_eq!(faults(&engine), [1, 5]);
+    engine.validate().unwrap();
+}
+
+/// What a fault does where no 2 MB block is free: by `defrag`, in memory with advice and without.
+#[test]
+fn defrag_says_who_compacts_memory_for_a_huge_page() {
+    let compactions = |defrag: &str, is_advised: bool| {
+        let design = common::design(&format!("{ALWAYS}\n[memory]\ndefrag = \"{defrag}\"\n"));
+        let mut config = common::config(design, common::machine(256 << 20));
+        // Unmovable frames in every block.
+        config.age = Age::Scattered(0.03);
+        let mut engine = common::engine(config);
+        consume(
+            &mut engine,
+            &syscall(9, [0, 4 * PARTS * PAGE, 3, 0x22, 0, 0], BASE),
+        );
+        if is_advised {
+            consume(&mut engine, &words(&Step::Advise(0, 4 * PARTS, HUGE)));
+        }
+        consume(&mut engine, &words(&Step::Touch(0)));
+        engine.background();
+        let report = engine.report();
+        assert_eq!(report.kernel.faults_anonymous_4k, 1);
+        [
+            report.frames.direct_compactions,
+            report.frames.background_compactions,
+        ]
+    };
+    for (defrag, elsewhere, advised) in [
+        ("always", [1, 0], [1, 0]),
+        ("defer", [0, 1], [0, 1]),
+        ("defer+madvise", [0, 1], [1, 0]),
+        ("madvise", [0, 0], [1, 0]),
+        ("never", [0, 0], [0, 0]),
+    ] {
+        assert_eq!(compactions(defrag, false), elsewhere, "{defrag}");
+        assert_eq!(compactions(defrag, true), advised, "{defrag}, advised");
+    }
+}
+
+/// khugepaged compacts memory by itself, whatever `defrag` says.
+#[test]
+fn khugepaged_compacts_memory_for_its_pages() {
+    let design = format!(
+        "{ALWAYS}scan_interval = \"1us\"\n[memory]\ndefrag = \"never\"\ncompaction_proactiveness = 0\n"
+    );
+    let config = common::config(common::design(&design), common::machine(256 << 20));
+    let mut engine = common::engine(RunConfig {
+        detail: Detail::Additive,
+        ..config
+    });
+    // Small pages in most memory and huge ones in the rest, until no block is free. Then each second
+    // small page is given back, but in the first 16 MB.
+    let (pages, kept) = ((200 << 20) / PAGE, 8 * PARTS);
+    consume(
+        &mut engine,
+        &syscall(9, [0, 300 << 20, 3, 0x22, 0, 0], BASE),
+    );
+    consume(&mut engine, &words(&Step::Advise(0, pages, NO_HUGE)));
+    (0..pages).for_each(|page| consume(&mut engine, &words(&Step::Touch(page))));
+    (0..30).for_each(|chunk| consume(&mut engine, &words(&Step::Touch(pages + chunk * PARTS))));
+    assert!(engine.report().kernel.huge_page_fallbacks > 0);
+    for page in (kept..pages).step_by(2) {
+        consume(&mut engine, &words(&Step::Advise(page, 1, DONT_NEED)));
+    }
+    consume(&mut engine, &words(&Step::Advise(0, kept, HUGE)));
+    let before = engine.report();
+    assert_eq!(before.frames.direct_compactions, 0);
+    engine.background();
+    let after = engine.report();
+    assert!(after.frames.direct_compactions > 0);
+    assert!(after.kernel.pages_moved > 0 && after.kernel.huge_page_collapses > 0);
+    engine.validate().unwrap();
 }

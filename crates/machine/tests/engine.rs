@@ -522,7 +522,9 @@ fn old_design(placement: &str) -> DesignConfig {
         "contiguitas" => "unmovable_min = \"8MiB\"",
         _ => "",
     };
-    let text = format!("{THP}\n[placement.{placement}]\n{settings}\n");
+    // Faults for huge pages wake compaction.
+    let memory = "[memory]\ndefrag = \"defer\"";
+    let text = format!("{THP}\n[placement.{placement}]\n{settings}\n{memory}\n");
     parse_design(&text, "design").unwrap()
 }
 

@@ -5,7 +5,7 @@ use contigua_units::{PageSize, VirtAddr, VirtRange};
 use crate::Error;
 use crate::memory::Memory;
 use crate::policy::MappingPolicy;
-use crate::space::{AddressSpace, EVERYTHING, Effects, GROUP, SpaceId, blocks_of, free};
+use crate::space::{AddressSpace, EVERYTHING, Effects, GROUP, SpaceId, blocks_of, free, free_node};
 use crate::table::Leaf;
 use crate::vma::{HugeAdvice, Vma, VmaKind};
 
@@ -24,11 +24,8 @@ impl AddressSpace {
         if range.is_empty() {
             return Ok(());
         }
-        self.unplace(range, memory, effects)?;
-        self.discard_here(range, memory, effects)?;
-        if self.place(range, vma) {
-            self.vmas.remove(range.start.get()..range.end.get());
-        } else {
+        self.unmap(range, memory, effects)?;
+        if !self.place(range, vma) {
             self.vmas.insert(range.start.get()..range.end.get(), vma);
         }
         Ok(())
@@ -50,10 +47,40 @@ impl AddressSpace {
         self.unplace(range, memory, effects)?;
         self.discard_here(range, memory, effects)?;
         self.vmas.remove(range.start.get()..range.end.get());
+        let around = VirtRange {
+            start: range.start.align_down(PageSize::Size2M.bytes()),
+            end: range.end.align_up(PageSize::Size2M.bytes()),
+        };
+        let is_used =
+            |from: VirtAddr, to: VirtAddr| from < to && self.vmas.overlaps(&(from.get()..to.get()));
+        // What another mapping uses stays.
+        let unused = VirtRange {
+            start: if is_used(around.start, range.start) {
+                range.start.align_up(PageSize::Size2M.bytes())
+            } else {
+                around.start
+            },
+            end: if is_used(range.end, around.end) {
+                range.end.align_down(PageSize::Size2M.bytes())
+            } else {
+                around.end
+            },
+        };
+        self.prune(unused, memory, effects);
         Ok(())
     }
 
-    /// `madvise(MADV_DONTNEED)`: pages go, the mapping stays.
+    /// Frees the page tables of a range that are empty.
+    pub(crate) fn prune(&mut self, range: VirtRange, memory: &mut Memory, effects: &mut Effects) {
+        if range.start < range.end {
+            self.table
+                .prune(range, |node| free_node(node, memory, effects));
+        }
+    }
+
+    /// `madvise(MADV_DONTNEED)`: pages go; the mapping stays, and page tables stay. Where one is
+    /// left, faults map 4 KB until the background pass collapses, as in Linux without
+    /// `CONFIG_PT_RECLAIM` (6.14).
     ///
     /// # Errors
     /// As for [`AddressSpace::map`].

@@ -1,9 +1,10 @@
 //! Huge pages: splitting them, and making them of small ones in the background.
 
-use contigua_frames::FrameClass;
+use contigua_frames::{Effort, FrameClass};
 use contigua_units::{PageSize, VirtAddr, VirtRange};
 
 use crate::Error;
+use crate::holes::Fragmentation;
 use crate::memory::Memory;
 use crate::policy::{CollapseContext, MappingPolicy};
 use crate::space::{AddressSpace, Effects, free, obtain_huge, obtain_node, release};
@@ -83,14 +84,14 @@ impl AddressSpace {
 
     /// One step of the background pass, after Linux's `khugepaged`: looks at `pages` pages (of
     /// 4 KB) from where the last step ended, and makes 2 MB pages where the policy wants them and
-    /// a block is free.
+    /// a block is free. Says whether it came to the end of the space.
     pub fn background_pass(
         &mut self,
         pages: u64,
         policy: &dyn MappingPolicy,
         memory: &mut Memory,
         effects: &mut Effects,
-    ) {
+    ) -> bool {
         let ranges = pages.div_ceil(u64::from(PARTS));
         if self.table.has_shadows() {
             self.patch_pass(ranges as usize, memory, effects);
@@ -98,7 +99,7 @@ impl AddressSpace {
         for _ in 0..ranges {
             let Some((address, vma)) = self.next_candidate() else {
                 self.pass_position = 0;
-                return;
+                return true;
             };
             // Memory that has holes has them for small pages too.
             if let Some(scenario) = self.fragmentation
@@ -114,6 +115,20 @@ impl AddressSpace {
                 self.collapse(address, memory, effects);
             }
         }
+        false
+    }
+
+    /// Whether the pass would make a 2 MB page of the range that it comes to next.
+    #[must_use]
+    pub fn pass_wants_block(&self, policy: &dyn MappingPolicy) -> bool {
+        let Some((address, vma)) = self.next_candidate() else {
+            return false;
+        };
+        let present = self.table.base_pages_around(address);
+        let has_holes = |scenario: Fragmentation| !scenario.of_page(address).is_empty();
+        present > 0
+            && !self.fragmentation.is_some_and(has_holes)
+            && policy.collapse(&CollapseContext { vma, present })
     }
 
     /// `madvise(MADV_COLLAPSE)`: makes 2 MB pages of a range now, whatever the policy.
@@ -167,7 +182,7 @@ impl AddressSpace {
             }
             return;
         }
-        let Some(frame) = obtain_huge(FrameClass::Anonymous, memory) else {
+        let Some(frame) = obtain_huge(FrameClass::Anonymous, Effort::Direct, memory) else {
             effects.fallbacks += 1;
             return;
         };

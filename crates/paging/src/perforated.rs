@@ -8,7 +8,7 @@
 //! hardware reads belongs to the chunk, so it holds the holes of all; where a page has no hole and
 //! another one has, its shadow entry points back into the chunk (mechanisms C1).
 
-use contigua_frames::FrameClass;
+use contigua_frames::{Effort, FrameClass};
 use contigua_units::{Frame, PAGE_BYTES, PageSize, VirtAddr, VirtRange};
 
 use crate::Error;
@@ -16,8 +16,8 @@ use crate::holes::{HoleKind, Holes, SUB_PAGES, sub_page};
 use crate::memory::Memory;
 use crate::policy::{HoleVerdict, MappingPolicy};
 use crate::space::{
-    AddressSpace, Effects, Fault, FaultKind, Resident, free, free_node, free_page, obtain_huge,
-    obtain_node, release,
+    AddressSpace, Effects, Fault, FaultKind, Resident, effort_for, free, free_node, free_page,
+    obtain_huge, obtain_node, release,
 };
 use crate::table::{Leaf, TableError};
 use crate::vma::{Vma, VmaKind};
@@ -317,7 +317,8 @@ impl AddressSpace {
             if holes.is_empty() || verdict == HoleVerdict::Tolerate {
                 return Ok(None);
             }
-            let Some(chunk) = obtain_huge(FrameClass::Anonymous, memory) else {
+            let Some(chunk) = obtain_huge(FrameClass::Anonymous, effort_for(vma, memory), memory)
+            else {
                 effects.fallbacks += 1;
                 return Ok(None);
             };
@@ -339,7 +340,8 @@ impl AddressSpace {
             return Ok(Some(ANONYMOUS_2M));
         }
         if policy.is_lazy() {
-            let Some(chunk) = obtain_huge(FrameClass::Anonymous, memory) else {
+            let Some(chunk) = obtain_huge(FrameClass::Anonymous, effort_for(vma, memory), memory)
+            else {
                 effects.fallbacks += 1;
                 return Ok(None);
             };
@@ -773,7 +775,7 @@ impl AddressSpace {
         if holes.count() as usize == parts.len() {
             return;
         }
-        let Some(chunk) = obtain_huge(FrameClass::Anonymous, memory) else {
+        let Some(chunk) = obtain_huge(FrameClass::Anonymous, Effort::Direct, memory) else {
             effects.fallbacks += 1;
             return;
         };

@@ -412,6 +412,7 @@ impl AddressSpace {
         let (inside, _) = self.places(range);
         for &piece in &inside {
             self.discard_placed(piece, memory, effects)?;
+            self.prune(piece, memory, effects);
         }
         if let Some(primary) = &mut self.primary {
             primary.remove(range);
@@ -536,6 +537,7 @@ impl AddressSpace {
         }
         for &piece in inside {
             self.discard_placed(piece, memory, effects)?;
+            self.prune(piece, memory, effects);
             if let Some(primary) = &mut self.primary {
                 primary.give(piece);
             }
@@ -564,6 +566,7 @@ impl AddressSpace {
         };
         if paged.start < paged.end {
             self.discard_here(paged, memory, effects)?;
+            self.prune(paged, memory, effects);
         }
         let mut at = old.start;
         while at < old.end {
@@ -720,6 +723,7 @@ impl AddressSpace {
         for (_, leaf) in pages {
             release(leaf, memory, effects);
         }
+        self.prune(grown, memory, effects);
         let primary = self.primary.as_mut()?;
         primary.segment.limit = new;
         self.resident.segment_frames = primary.segment_frames();

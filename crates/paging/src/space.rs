@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use contigua_frames::{FrameClass, Move, Owner, Request};
+use contigua_frames::{Effort, FrameClass, Move, Owner, Request};
 use contigua_units::{Bytes, Frame, Order, PAGE_BYTES, PageSize, VirtAddr, VirtRange};
 use rangemap::RangeMap;
 
@@ -408,7 +408,8 @@ impl AddressSpace {
                 return Ok(fault);
             }
         }
-        let (frame, size) = self.allocate(wanted, class, policy, memory, effects)?;
+        let effort = effort_for(vma, memory);
+        let (frame, size) = self.allocate(wanted, class, effort, policy, memory, effects)?;
         let leaf = Leaf {
             dirty: write,
             ..Leaf::new(
@@ -456,6 +457,7 @@ impl AddressSpace {
         &mut self,
         wanted: PageSize,
         class: FrameClass,
+        effort: Effort,
         policy: &dyn MappingPolicy,
         memory: &mut Memory,
         effects: &mut Effects,
@@ -469,7 +471,7 @@ impl AddressSpace {
             }
             effects.fallbacks += 1;
         } else if wanted >= PageSize::Size2M {
-            match obtain_huge(class, memory) {
+            match obtain_huge(class, effort, memory) {
                 Some(frame) => return Ok((frame, PageSize::Size2M)),
                 None => effects.fallbacks += 1,
             }
@@ -853,10 +855,20 @@ pub(crate) fn obtain(class: FrameClass, memory: &mut Memory) -> Option<Frame> {
     memory.allocate_or_reclaim(&Request::new(Order::BASE, class), &mut ())
 }
 
-/// A 2 MB block, if one is free. If none is, the kernel is asked to make some in the background.
-pub(crate) fn obtain_huge(class: FrameClass, memory: &mut Memory) -> Option<Frame> {
-    let frame = memory.allocate(&Request::new(Order::HUGE_2M, class));
-    if frame.is_none() {
+/// What a fault in a mapping does to get a 2 MB block when none is free.
+pub(crate) fn effort_for(vma: Vma, memory: &Memory) -> Effort {
+    memory.defrag().effort(vma.huge == HugeAdvice::Huge)
+}
+
+/// A 2 MB block, if one is free. If none is, the kernel may be asked to make some in the background;
+/// whoever compacts memory directly has done so before.
+pub(crate) fn obtain_huge(class: FrameClass, effort: Effort, memory: &mut Memory) -> Option<Frame> {
+    let wakes = effort == Effort::Background;
+    let frame = memory.allocate(&Request {
+        wakes,
+        ..Request::new(Order::HUGE_2M, class)
+    });
+    if frame.is_none() && wakes {
         memory.want_compaction(Order::HUGE_2M);
     }
     frame

@@ -629,8 +629,9 @@ impl PageTable {
         true
     }
 
-    /// Unmaps the page around an address, whose holes have been unmapped before. Nodes that become
-    /// empty go, and their frames are handed to `free_node`.
+    /// Unmaps the page around an address, whose holes have been unmapped before. Page tables stay
+    /// when they become empty, as in Linux (see [`PageTable::prune`]); larger nodes go, and their
+    /// frames are handed to `free_node`.
     pub fn unmap(&mut self, address: VirtAddr, mut free_node: impl FnMut(Frame)) -> Option<Leaf> {
         let mut path = [(0, 0); MAX_LEVELS];
         let mut node = 0;
@@ -644,6 +645,9 @@ impl PageTable {
             }
             if let Some(leaf) = entry.to_leaf(size_at(height)) {
                 self.set(node, index, Entry::default());
+                if height == 0 {
+                    return Some(leaf);
+                }
                 for (parent, child) in path[..=depth].windows(2).map(|w| (w[0], w[1])).rev() {
                     if self.used[child.0] > 0 {
                         break;
@@ -656,6 +660,45 @@ impl PageTable {
             node = entry.child();
         }
         None
+    }
+
+    /// Gives up the page tables of a range that are empty, and the nodes that become empty thereby
+    /// (Linux's `free_pgtables`). Their frames are handed to `free_node`.
+    pub fn prune(&mut self, range: VirtRange, mut free_node: impl FnMut(Frame)) {
+        let mut at = range.start.align_down(PageSize::Size2M.bytes());
+        while at < range.end {
+            let span = self.prune_at(at, &mut free_node);
+            let Some(next) = at.align_down(span).get().checked_add(span) else {
+                return;
+            };
+            at = VirtAddr::new(next);
+        }
+    }
+
+    /// Gives up the page table for an address, if it is empty; the size of the aligned area that is
+    /// done with.
+    fn prune_at(&mut self, address: VirtAddr, free_node: &mut impl FnMut(Frame)) -> u64 {
+        let mut path = [(0, 0); MAX_LEVELS];
+        let mut node = 0;
+        let top = self.top();
+        for height in (1..=top).rev() {
+            let index = index_at(address, height);
+            path[top - height] = (node, index);
+            let entry = self.entry(node, index);
+            if !entry.has(PRESENT) || entry.has(LEAF) {
+                return 1 << shift_of(height);
+            }
+            node = entry.child();
+        }
+        for &(parent, index) in path[..top].iter().rev() {
+            if self.used[node] > 0 {
+                break;
+            }
+            free_node(self.drop_node(node));
+            self.set(parent, index, Entry::default());
+            node = parent;
+        }
+        PageSize::Size2M.bytes()
     }
 
     /// Replaces the leaf of `size` around an address by a node of 512 leaves of the next smaller
@@ -771,6 +814,9 @@ impl PageTable {
                 return (entry.to_leaf(size_at(height)), span);
             }
             node = entry.child();
+            if self.used[node] == 0 {
+                return (None, span);
+            }
         }
         (None, PageSize::Size4K.bytes())
     }
@@ -795,8 +841,8 @@ impl PageTable {
         self.frames.len() - self.unused.len()
     }
 
-    /// Checks that every node but the root and shadows is in use and reachable once, counts its
-    /// entries correctly, and that shadows lie where they must (paper 003: one frame behind their
+    /// Checks that every node but the root, page tables and shadows is in use and reachable once,
+    /// counts its entries correctly, and that shadows lie where they must (paper 003: one frame behind their
     /// node, whose frame is even) and have entries for perforated pages only.
     ///
     /// # Errors
@@ -817,7 +863,7 @@ impl PageTable {
                     self.used[index]
                 ));
             }
-            if self.used[index] == 0 && index != 0 && !is_shadow {
+            if self.used[index] == 0 && index != 0 && height > 0 && !is_shadow {
                 return Err(format!("node {index} is empty and was not freed"));
             }
             let shadow = self.shadows[index] as usize;

@@ -440,7 +440,7 @@ proptest! {
                 Operation::Pass => {
                     let present: Vec<u64> =
                         (0..PAGES).filter(|&page| process.frame(page).is_some()).collect();
-                    world.step(process, |s, m, e| s.background_pass(2048, &policy, m, e));
+                    world.step(process, |s, m, e| { s.background_pass(2048, &policy, m, e); });
                     for page in 0..PAGES {
                         if let Some(frame) = process.frame(page)
                             && present.binary_search(&page).is_err()

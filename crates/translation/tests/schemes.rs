@@ -538,7 +538,9 @@ fn run(case: &Case, steps: Vec<Step>) {
                 server.spaces.extend(child);
             }
             Step::Pass(index) => {
-                server.change(pick(index), |s, m, e, p| s.background_pass(2048, p, m, e));
+                server.change(pick(index), |s, m, e, p| {
+                    s.background_pass(2048, p, m, e);
+                });
             }
             Step::Shrink(index, page) => {
                 let index = pick(index);

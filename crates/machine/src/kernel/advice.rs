@@ -104,7 +104,8 @@ impl Kernel {
                 continue;
             }
             if !self.memory.has_free_block(Order::HUGE_2M) {
-                work += self.compact(mmu);
+                let (moving, stalled) = self.compact(mmu);
+                work += moving + stalled;
             }
             let (made, missed) = (
                 self.counters.huge_page_collapses,

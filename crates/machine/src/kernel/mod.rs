@@ -10,7 +10,7 @@ mod relocate;
 use std::sync::atomic::AtomicBool;
 
 use contigua_contiguity::Contiguity;
-use contigua_frames::{Counters, FrameClass, Move};
+use contigua_frames::{Counters, Effort, FrameClass, Move};
 use contigua_paging::{
     AddressSpace, Effects, FaultKind, Fragmentation, HugeAdvice, Leaf, MappingPolicy, Memory,
     Place, Resident, Segment, SpaceId, TableShape, Vma, VmaKind,
@@ -667,13 +667,34 @@ impl Kernel {
             let living: Vec<SpaceId> = self.processes.iter().flatten().copied().collect();
             for space in living {
                 self.current = space;
-                let done = self.change(mmu, |space, memory, effects, policy| {
-                    space.background_pass(pass.pages, policy, memory, effects);
-                    Ok(())
-                });
-                work += done.unwrap_or(Cycles::ZERO);
+                work += self.khugepaged(pass.pages, mmu);
             }
             self.current = before;
+        }
+        work
+    }
+
+    /// One step of the background pass through the current space. Where no 2 MB block is free, it
+    /// compacts memory for one (`khugepaged/defrag` is 1), and gives up when that fails.
+    fn khugepaged(&mut self, pages: u64, mmu: &mut Mmus) -> Cycles {
+        let step = u64::from(PageSize::Size2M.frames());
+        let mut work = Cycles::ZERO;
+        for _ in 0..pages.div_ceil(step) {
+            let wants_block = self.running().pass_wants_block(&*self.policy);
+            if wants_block && !self.memory.has_free_block(Order::HUGE_2M) {
+                // Its scanning is that of a kernel thread, as all in the background.
+                work += self.compact(mmu).0;
+            }
+            let fails = wants_block && !self.memory.has_free_block(Order::HUGE_2M);
+            let mut ends = false;
+            let done = self.change(mmu, |space, memory, effects, policy| {
+                ends = space.background_pass(step, policy, memory, effects);
+                Ok(())
+            });
+            work += done.unwrap_or(Cycles::ZERO);
+            if ends || fails {
+                break;
+            }
         }
         work
     }
@@ -816,21 +837,24 @@ impl Kernel {
         work
     }
 
-    /// Makes a 2 MB block for a page that the program has asked to be huge, as Linux does by
-    /// default (`transparent_hugepage/defrag` is `madvise`).
+    /// Makes a 2 MB block for a page that is to be huge, where `defrag` says so.
     fn make_huge(&mut self, address: VirtAddr, mmu: &mut Mmus) -> Cycles {
         let space = self.running();
-        let asked = space
+        let is_advised = space
             .vma(address)
             .is_some_and(|(_, vma)| vma.huge == HugeAdvice::Huge);
-        if !asked || space.wanted_size(address, &*self.policy) < PageSize::Size2M {
+        let effort = self.memory.defrag().effort(is_advised);
+        if effort != Effort::Direct || space.wanted_size(address, &*self.policy) < PageSize::Size2M
+        {
             return Cycles::ZERO;
         }
-        self.compact(mmu)
+        let (moving, stalled) = self.compact(mmu);
+        moving + stalled
     }
 
-    /// Moves pages until a 2 MB block is free, or it is clear that none can be made.
-    fn compact(&mut self, mmu: &mut Mmus) -> Cycles {
+    /// Moves pages until a 2 MB block is free, or it is clear that none can be made. The work for
+    /// what moved, and the time that a task waits for all of it.
+    fn compact(&mut self, mmu: &mut Mmus) -> (Cycles, Cycles) {
         let mut moves = core::mem::take(&mut self.moves);
         let before = self.memory.pressure().all().total.get();
         self.memory.compact_for(Order::HUGE_2M, &mut moves);
@@ -838,7 +862,7 @@ impl Kernel {
         let work = self.follow(&moves, mmu);
         moves.clear();
         self.moves = moves;
-        work + Nanoseconds::new(stalled).at(self.clock)
+        (work, Nanoseconds::new(stalled).at(self.clock))
     }
 
     fn account(&mut self, before: Resident, after: Resident) {
