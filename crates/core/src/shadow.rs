@@ -22,8 +22,8 @@ const COUNTED: u64 = 7192;
 /// Instructions of the pause behind the second stretch. Behind the third it is twice as long, and
 /// so on, ...
 const PAUSE: u64 = LEAD + COUNTED;
-/// ... up to so many times as long: then 3 % of instructions are simulated twice.
-const MOST_PAUSES: u64 = 31;
+/// ... up to so many times as long: then one instruction in 64 is simulated twice.
+const MOST_PAUSES: u64 = 63;
 
 /// A core, and at times its shadow.
 #[derive(Clone, Debug)]
@@ -129,7 +129,7 @@ impl ShadowedWindow {
         }
         self.window.enter(blocks, block);
         if let Some(shadow) = &mut self.shadow {
-            shadow.enter(blocks, block);
+            rarely(shadow, |shadow| shadow.enter(blocks, block));
         }
     }
 
@@ -148,7 +148,7 @@ impl ShadowedWindow {
         if let Some(shadow) = &mut self.shadow
             && data > Cycles::ZERO
         {
-            shadow.fetch(Cycles::ZERO, false, data);
+            rarely(shadow, |shadow| shadow.fetch(Cycles::ZERO, false, data));
         }
     }
 
@@ -156,7 +156,9 @@ impl ShadowedWindow {
     #[inline]
     pub fn access(&mut self, blocks: &Blocks, index: usize, store: bool) -> Cycles {
         if let Some(shadow) = &mut self.shadow {
-            let _ = shadow.access(blocks, index, store);
+            rarely(shadow, |shadow| {
+                let _ = shadow.access(blocks, index, store);
+            });
         }
         self.window.access(blocks, index, store)
     }
@@ -171,7 +173,9 @@ impl ShadowedWindow {
     #[inline]
     pub fn answer(&mut self, address: PhysAddr, translation: Cycles, walked: bool, data: Cycles) {
         if let Some(shadow) = &mut self.shadow {
-            shadow.answer(address, Cycles::ZERO, false, data);
+            rarely(shadow, |shadow| {
+                shadow.answer(address, Cycles::ZERO, false, data)
+            });
         }
         self.window.answer(address, translation, walked, data);
     }
@@ -241,6 +245,13 @@ impl ShadowedWindow {
             self.look_away();
         }
     }
+}
+
+/// Does something with a shadow, out of the way of the code for the core itself.
+#[cold]
+#[inline(never)]
+fn rarely(shadow: &mut Window, what: impl FnOnce(&mut Window)) {
+    what(shadow);
 }
 
 /// Clocks of a core and of its shadows.

@@ -30,6 +30,12 @@ pub(super) struct Additive;
 /// [`ShadowedWindow`](contigua_core::ShadowedWindow).
 pub(super) struct OutOfOrder;
 
+/// The kernel's own accesses, at the core's present time.
+struct InKernel;
+
+impl Pace for InKernel {
+    const OUT_OF_ORDER: bool = true;
+}
 impl Pace for Forward {
     const FORWARD: bool = true;
 }
@@ -235,9 +241,9 @@ impl Engine {
     ) -> Result<(PhysAddr, Cycles), Error> {
         let time = self.now();
         let found = if self.relocates {
-            self.translate::<true, OutOfOrder>(address, access, time)?
+            self.translate::<true, InKernel>(address, access, time)?
         } else {
-            self.translate::<false, OutOfOrder>(address, access, time)?
+            self.translate::<false, InKernel>(address, access, time)?
         };
         Ok((found.physical, found.latency))
     }
