@@ -86,8 +86,7 @@ const fn clamp(value: usize, low: usize, high: usize) -> usize {
 /// the page heap is not asked for each of them.
 const fn pages_of_span(size: usize) -> usize {
     let enough = match size {
-        0..=1024 => 16,
-        1025..=8192 => 8,
+        0..=8192 => 8,
         8193..=32768 => 4,
         _ => 1,
     };

@@ -69,6 +69,10 @@ pub fn span(address: usize) -> Option<NonNull<Span>> {
 /// Ask for what lies at `address`, which will be needed soon.
 #[inline(always)]
 pub fn prefetch(address: usize) {
+    // Miri runs no assembly.
+    if cfg!(miri) {
+        return;
+    }
     // SAFETY: a prefetch changes nothing that a program can see, whatever the address. Needed
     // because the language has no such operation.
     unsafe {

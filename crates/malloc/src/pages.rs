@@ -31,9 +31,15 @@ const ATTEMPTS: u32 = 4;
 const STEP: u64 = (64 << 20) / PAGE_BYTES as u64;
 /// The same of parts of huge pages, 4 MB: each may take a call of its own.
 const PART_STEP: u64 = (4 << 20) / PAGE_BYTES as u64;
+/// Heap pages of surplus from which on it is worth a slow path, 8 MB. Our choice.
+const SURPLUS: u64 = (8 << 20) / PAGE_BYTES as u64;
 /// Heap pages that decay from which on every miss of a cache looks whether a period has
 /// passed: a program that is done with its memory has few. Our choice: 8 MB.
 const IDLE: u64 = (8 << 20) / PAGE_BYTES as u64;
+
+/// Heap pages of whole free huge pages that a program which frees much at once keeps for the moment, 128 MB. Our
+/// choice.
+const KEPT: u64 = (128 << 20) / PAGE_BYTES as u64;
 
 /// Whether as much is free.
 static IDLING: AtomicBool = AtomicBool::new(false);
@@ -144,9 +150,11 @@ fn give_back(release: &impl Fn(usize, usize) -> bool, pages: u64) -> u64 {
 pub fn free(address: usize, count: usize) {
     let pages = count as u32;
     sanitizer::freed(address, || count * PAGE_BYTES);
-    let (freed, idling) = {
+    let (freed, idling, surplus) = {
         let mut heap = HEAP.lock();
-        (heap.free(Span { address, pages }), heap.is_decaying(IDLE))
+        let freed = heap.free(Span { address, pages });
+        let idling = heap.is_decaying(IDLE);
+        (freed, idling, if idling { heap.surplus(KEPT) } else { 0 })
     };
     if idling && !IDLING.load(Ordering::Relaxed) {
         IDLING.store(true, Ordering::Relaxed);
@@ -156,7 +164,26 @@ pub fn free(address: usize, count: usize) {
             "pages at {address:#x} were freed and not in use: memory is corrupted"
         ));
     }
-    amortise();
+    if surplus < SURPLUS || !release_surplus(surplus.min(STEP.max(count as u64))) {
+        amortise();
+    }
+}
+
+/// Give back heap pages of which a program that shrinks has too many: it may be idle from now on, and come to
+/// no slow path. `false` if others do that.
+#[cold]
+fn release_surplus(pages: u64) -> bool {
+    if !AMORTISED.load(Ordering::Relaxed) || crate::front::is_emptying() {
+        return false;
+    }
+    let Some(_one) = RELEASING.try_lock() else {
+        return false;
+    };
+    let done = release_whole(&system::release, pages, u64::MAX);
+    if done > 0 {
+        HEAP.lock().note_early();
+    }
+    done > 0
 }
 
 /// Make a run longer where it is.
@@ -311,23 +338,24 @@ fn release_owed() -> bool {
     let Some(_one) = RELEASING.try_lock() else {
         return false;
     };
-    let (spare, spare_parts, whole) = {
-        let heap = HEAP.lock();
-        let (whole, parts) = heap.spare();
-        (whole, parts, heap.is_decaying(1))
-    };
+    let (spare, spare_parts) = HEAP.lock().spare();
     let owed = OWED.load(Ordering::Relaxed);
     if owed > 0 {
         let step = owed.min(STEP);
         let done = release_whole(&system::release, step, spare);
         OWED.store(remaining(owed, step, done), Ordering::Relaxed);
-    } else {
-        // Whole huge pages that became free meanwhile are first to go, in the next period.
-        let most = if whole { 0 } else { spare_parts };
-        let owed = OWED_PARTS.load(Ordering::Relaxed).min(most);
-        let step = owed.min(PART_STEP);
-        let done = release_parts(&system::release, step);
-        OWED_PARTS.store(remaining(owed, step, done), Ordering::Relaxed);
+        return true;
+    }
+    let owed = OWED_PARTS.load(Ordering::Relaxed).min(spare_parts);
+    let step = owed.min(PART_STEP);
+    // Whole huge pages that became free meanwhile are first to go.
+    let mut done = release_whole(&system::release, step, spare);
+    if done < step && !HEAP.lock().is_decaying(1) {
+        done += release_parts(&system::release, step - done);
+    }
+    OWED_PARTS.store(remaining(owed, step, done), Ordering::Relaxed);
+    if done > 0 {
+        HEAP.lock().note_early();
     }
     true
 }

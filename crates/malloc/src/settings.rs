@@ -2,9 +2,9 @@
 //!
 //! | variable | value | default |
 //! |---|---|---|
-//! | `DECAY` | the half-life of free memory that was not needed lately; 0: the rate alone | `500ms`, 0 if `RELEASE_RATE` is set or time is the program's |
+//! | `DECAY` | the half-life of free memory that was not needed lately; 0: the rate alone | `250ms`, 0 if `RELEASE_RATE` is set or time is the program's |
 //! | `RELEASE_RATE` | bytes a second that are given back, with a half-life in addition; 0: none | `1MiB` |
-//! | `INTERVAL` | Δ: memory used within this time stays whole; 0: the static policy | `60s` |
+//! | `INTERVAL` | Δ: memory used within this time stays whole; 0: the static policy | `60s`; with a half-life 1 s at first, until that was a mistake |
 //! | `CACHE_INTERVAL` | the same for whole free huge pages; 0: they go at once | `1s` with a half-life, else 0 |
 //! | `BACKGROUND` | `off`, `on`, or `idle`: a thread from when memory is first idle | `off` |
 //! | `LIMIT` | mapped bytes that are never exceeded: allocation fails | none |
@@ -36,10 +36,10 @@ const PREFIX: &[u8] = b"CONTIGUA_MALLOC_";
 /// A malloc has many of 300 KB to 4 MB; with the page heap's own default their ends cost up to
 /// twice the memory (`benches/malloc/large.c`).
 const REGION_SLACK_BYTES: u64 = 4 << 20;
-/// The half-life of free memory, in nanoseconds: after five seconds 0.4 % is left of what the first one,
-/// [`DECAY_PAUSE`], kept. Our choice.
-const HALF_LIFE: u64 = 500_000_000;
-/// How long whole free huge pages stay before they decay, in nanoseconds: programs whose demand swings
+/// The half-life of free memory, in nanoseconds: what [`DECAY_PAUSE`] kept is gone but for 6 % in each second.
+/// Whole huge pages go first, and parts of others only in the second after. Our choice.
+const HALF_LIFE: u64 = 250_000_000;
+/// How long free memory stays before it decays, in nanoseconds: programs whose demand swings
 /// within a second take no page faults for it. Our choice.
 const DECAY_PAUSE: u64 = 1_000_000_000;
 /// Bytes that may lie between samples on average.
@@ -70,7 +70,7 @@ pub struct Settings {
     /// See the module.
     pub release_rate: Option<u64>,
     /// Δ in nanoseconds.
-    pub interval: u64,
+    pub interval: Option<u64>,
     /// See the module; in nanoseconds.
     pub cache_interval: Option<u64>,
     /// See the module.
@@ -102,7 +102,7 @@ impl Settings {
     const DEFAULT: Self = Self {
         decay: None,
         release_rate: None,
-        interval: Config::DEFAULT.interval,
+        interval: None,
         cache_interval: None,
         background: Background::Off,
         limit: u64::MAX,
@@ -186,7 +186,7 @@ impl Settings {
         match name {
             b"DECAY" => self.decay = Some(nanoseconds(value)?),
             b"RELEASE_RATE" => self.release_rate = Some(bytes(value)?),
-            b"INTERVAL" => self.interval = nanoseconds(value)?,
+            b"INTERVAL" => self.interval = Some(nanoseconds(value)?),
             b"CACHE_INTERVAL" => self.cache_interval = Some(nanoseconds(value)?),
             b"BACKGROUND" => {
                 self.background = match value {
@@ -239,7 +239,13 @@ impl Settings {
         let half_life = self.decay.unwrap_or(if fixed { 0 } else { HALF_LIFE });
         Config {
             release_rate: self.release_rate.unwrap_or(Config::DEFAULT.release_rate),
-            interval: self.interval,
+            interval: self.interval.unwrap_or(Config::DEFAULT.interval),
+            // Who sets Δ means it.
+            first_interval: if self.interval.is_some() {
+                u64::MAX
+            } else {
+                DECAY_PAUSE
+            },
             cache_interval: self.cache_interval.unwrap_or(if half_life > 0 {
                 DECAY_PAUSE
             } else {
@@ -364,6 +370,18 @@ mod tests {
         assert_eq!(
             heap(&[rate, (b"DECAY", b"2s"), (b"CACHE_INTERVAL", b"3s")]),
             (2_000_000_000, 3_000_000_000)
+        );
+    }
+
+    #[test]
+    fn is_an_interval_that_was_asked_for_kept_from_the_start() {
+        let mut settings = Settings::DEFAULT;
+        assert_eq!(settings.heap().first_interval, DECAY_PAUSE);
+        assert!(settings.set(b"INTERVAL", b"60s").is_some());
+        let heap = settings.heap();
+        assert_eq!(
+            (heap.interval, heap.first_interval),
+            (60_000_000_000, u64::MAX)
         );
     }
 

@@ -54,6 +54,7 @@ const DRAIN_BYTES: usize = 14_000;
 const COUNT_BYTES: usize = 15_000;
 const DEEP_BYTES: usize = 900;
 const THREAD_BYTES: usize = 30_000;
+#[cfg(not(miri))]
 const MISS_BYTES: usize = 1_200;
 const REST_BYTES: usize = 2_000;
 

@@ -1,15 +1,38 @@
-//! The word of each thread under Miri, which runs no assembly.
+//! The words of each thread under Miri, which runs no assembly.
 
 use core::cell::Cell;
+use core::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+
+/// What the sampled profile has of each thread.
+pub struct Thread {
+    /// Bytes that it may still allocate before the next sample.
+    pub left: AtomicI64,
+    /// Whether it began to count, and is taking a sample.
+    pub sampling: AtomicUsize,
+}
 
 std::thread_local! {
     static WORD: Cell<usize> = const { Cell::new(0) };
     static ANCHOR: u64 = const { 0 };
+    static THREAD: Thread = const {
+        Thread { left: AtomicI64::new(0), sampling: AtomicUsize::new(0) }
+    };
 }
 
 /// A number that no other living thread of the process has.
 pub fn thread_pointer() -> usize {
     ANCHOR.with(|anchor| (&raw const *anchor).addr())
+}
+
+/// The calling thread's words. They live as long as the thread.
+pub fn thread() -> *const Thread {
+    THREAD.with(|thread| &raw const *thread)
+}
+
+/// Take `bytes` off what the thread has left; whether it has overdrawn.
+pub fn spend(bytes: usize) -> bool {
+    let bytes = bytes.cast_signed() as i64;
+    THREAD.with(|thread| thread.left.fetch_sub(bytes, Ordering::Relaxed) < bytes)
 }
 
 /// The thread's word, 0 at first.

@@ -270,7 +270,9 @@ fn does_free_memory_go_back_within_seconds_or_at_the_rate_that_is_set() {
     let arguments = [&directory, "-lcontigua_malloc", "-rdynamic"];
     let program = compile("decay.c", &arguments);
     for variables in CACHES {
-        expect_success(&program, &["default"], &variables);
+        for way in ["default", "parts", "idle"] {
+            expect_success(&program, &[way], &variables);
+        }
     }
     for fixed in [
         ("CONTIGUA_MALLOC_RELEASE_RATE", "0"),

@@ -37,6 +37,12 @@ pub struct Config {
     /// nanoseconds: whole free huge pages as [`cache_interval`](Self::cache_interval) says, and what was
     /// not used within [`interval`](Self::interval). 0, the default: the rate alone, as in the paper.
     pub half_life: u64,
+    /// With a half-life, what Δ is at first, in nanoseconds: memory that was not used within this time is given
+    /// back early, also from partly used huge pages and, if it is more than the rest of the heap, at
+    /// once. When demand comes back for it within [`interval`](Self::interval), it was a mistake, and
+    /// `interval` holds for ten times as long as it is. A program that grows is never affected: its use
+    /// within any time is the same. `u64::MAX`, the default: `interval` holds always.
+    pub first_interval: u64,
     /// How long memory must be free for others to make use of it, in nanoseconds: the window of
     /// both measures of fragmentation. Paper 002, section 2.3: 5 min.
     pub schedule: u64,
@@ -64,6 +70,7 @@ impl Config {
         interval: 60 * SECOND,
         cache_interval: 0,
         half_life: 0,
+        first_interval: u64::MAX,
         schedule: 300 * SECOND,
         soft_limit: u64::MAX,
         hard_limit: u64::MAX,

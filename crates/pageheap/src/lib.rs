@@ -24,6 +24,7 @@ mod accuracy;
 mod arena;
 mod bits;
 mod config;
+mod haste;
 mod heap;
 #[cfg(feature = "linux")]
 pub mod linux;

@@ -176,6 +176,90 @@ fn do_huge_pages_in_use_decay_only_after_the_interval() {
     assert!(kept.iter().all(|&span| heap.is_allocated(span)));
 }
 
+/// The same, and early where that was no mistake yet.
+fn hasty() -> Config {
+    Config {
+        first_interval: SECOND,
+        ..decaying()
+    }
+}
+
+#[test]
+fn do_huge_pages_decay_early_until_demand_comes_back_for_them() {
+    let world = World::new();
+    let (mut heap, kept) = sparse(&world, hasty(), 32);
+    assert_eq!(seconds(&world, &mut heap, 1), 0);
+    seconds(&world, &mut heap, 20);
+    assert_eq!(heap.statistics().free_mapped, 0);
+    // A second wave within Δ: from now on Δ is what it is.
+    let wave: Vec<_> = kept
+        .iter()
+        .map(|_| heap.allocate(HUGE_PAGES - 1, 1).unwrap().span)
+        .collect();
+    for span in wave {
+        assert!(heap.free(span));
+    }
+    assert_eq!(seconds(&world, &mut heap, 60), 0);
+    assert_eq!(
+        heap.statistics().free_mapped,
+        32 * (HUGE - PAGE_BYTES as u64)
+    );
+    assert!(seconds(&world, &mut heap, 1) > 0);
+    assert!(kept.iter().all(|&span| heap.is_allocated(span)));
+}
+
+#[test]
+fn does_a_heap_that_grows_break_no_huge_page_early() {
+    let mapped = [hasty(), decaying()].map(|config| {
+        let world = World::new();
+        let mut heap = PageHeap::new(TestOs::new(&world), config);
+        let mut course = Vec::new();
+        for _ in 0..100 {
+            // More is used each second, and a quarter of it is free space between.
+            let all: Vec<_> = (0..64)
+                .map(|_| heap.allocate(16, 1).unwrap().span)
+                .collect();
+            for span in all.iter().step_by(4) {
+                assert!(heap.free(*span));
+            }
+            seconds(&world, &mut heap, 1);
+            let statistics = heap.statistics();
+            course.push((statistics.mapped, statistics.broken_total));
+        }
+        course
+    });
+    assert_eq!(mapped[0], mapped[1]);
+}
+
+#[test]
+fn is_what_a_heap_has_too_much_of_known_at_once_until_demand_comes_back() {
+    let world = World::new();
+    let huge = u64::from(HUGE_PAGES);
+    let mut heap = PageHeap::new(TestOs::new(&world), hasty());
+    let wave = |heap: &mut PageHeap<TestOs>| {
+        let small = heap.allocate(10 * HUGE_PAGES, 1).unwrap().span;
+        let large = heap.allocate(90 * HUGE_PAGES, 1).unwrap().span;
+        assert_eq!(heap.surplus(0), 0);
+        assert!(heap.free(large));
+        small
+    };
+    let small = wave(&mut heap);
+    assert_eq!(
+        (heap.surplus(0), heap.surplus(50 * huge)),
+        (80 * huge, 40 * huge)
+    );
+    assert_eq!(heap.release_whole_pages(80 * huge, u64::MAX), 80 * huge);
+    heap.note_early();
+    assert_eq!((heap.surplus(0), heap.validate()), (0, Ok(())));
+    assert!(heap.free(small));
+    wave(&mut heap);
+    assert_eq!(heap.surplus(0), 0);
+    world.pass(601 * SECOND);
+    assert_eq!(heap.surplus(0), 80 * huge);
+    heap.set_half_life(0);
+    assert_eq!(heap.surplus(0), 0);
+}
+
 #[test]
 fn is_a_long_pause_as_many_half_lives() {
     let world = World::new();

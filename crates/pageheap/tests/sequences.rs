@@ -186,10 +186,14 @@ impl Model {
                 let pinned = config.primary.is_some_and(|primary| !primary.releasable);
                 prop_assert!(pinned || released.bytes() >= pages.min(before.free_mapped));
             } else {
-                let peak = self.peak(config.interval);
+                let interval = if config.half_life > 0 {
+                    config.interval.min(config.first_interval)
+                } else {
+                    config.interval
+                };
+                let peak = self.peak(interval);
                 prop_assert!(
-                    after.mapped >= peak.min(before.mapped)
-                        || config.cache_interval < config.interval
+                    after.mapped >= peak.min(before.mapped) || config.cache_interval < interval
                 );
                 let broke = released.subreleased > 0;
                 prop_assert!(!broke || after.mapped >= peak.min(before.mapped));
@@ -303,6 +307,7 @@ proptest! {
         interval in prop_oneof![Just(0), Just(60 * SECOND), 0..100 * SECOND],
         cache in prop_oneof![Just(0), Just(60 * SECOND), 0..100 * SECOND],
         half_life in prop_oneof![Just(0), 0..100 * SECOND],
+        first in prop_oneof![Just(u64::MAX), 0..100 * SECOND],
         slack in prop_oneof![Just(0), Just(16 * MB as u64)],
         zeroes: bool,
     ) {
@@ -313,6 +318,7 @@ proptest! {
             interval,
             cache_interval: cache,
             half_life,
+            first_interval: first,
             region_slack: slack,
             ..Config::DEFAULT
         };

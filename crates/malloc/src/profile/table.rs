@@ -33,9 +33,11 @@ pub struct Stack {
 impl Stack {
     /// Addresses of calls, the innermost first.
     pub fn frames(&self) -> &[usize] {
+        // By their address: a pointer made from `self` reaches as far as `self`, not to what follows.
+        let frames = (&raw const *self) as usize + size_of::<Stack>();
         // SAFETY: `create` put them there before anybody saw the stack, and nobody changes them.
         // Needed because stacks lie outside of Rust's heap.
-        unsafe { slice::from_raw_parts((&raw const *self).add(1).cast(), self.depth) }
+        unsafe { slice::from_raw_parts(frames as *const usize, self.depth) }
     }
 
     fn create(frames: &[usize], size: usize, hash: u64) -> Option<*mut Stack> {

@@ -77,6 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(miri, ignore = "the unwinder is no Rust")]
     fn is_the_caller_on_the_stack() {
         let mut frames = [0; 8];
         let depth = capture(&mut frames);

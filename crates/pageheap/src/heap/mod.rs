@@ -10,6 +10,7 @@ mod validate;
 use crate::accuracy::Accuracy;
 use crate::bits::Bits;
 use crate::config::Config;
+use crate::haste::Haste;
 use crate::lists::{Lists, Queue};
 use crate::os::Os;
 use crate::series::{Level, Series};
@@ -119,6 +120,7 @@ pub struct PageHeap<O: Os> {
     regions: Regions,
     series: Series,
     accuracy: Accuracy,
+    haste: Haste,
     counts: Counts,
     /// When the release rate last counted.
     last_periodic: u64,
@@ -143,6 +145,7 @@ impl<O: Os> PageHeap<O> {
             regions: Regions::new(),
             series: Series::new(),
             accuracy: Accuracy::new(),
+            haste: Haste::new(),
             counts: Counts::ZERO,
             last_periodic: 0,
             debt: 0,
@@ -494,6 +497,7 @@ impl<O: Os> PageHeap<O> {
             self.accuracy.expire(self.series.number(now));
         }
         self.accuracy.demand(level.used);
+        self.haste.demand(level.used, now, self.config.interval);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::PageHeap;
 use crate::bits::Bits;
-use crate::config::SECOND;
+use crate::config::{Config, SECOND};
 use crate::os::Os;
 use crate::policy::{Situation, decayed, decide};
 use crate::slab::{Huge, SLAB_HUGE, State};
@@ -94,7 +94,7 @@ impl<O: Os> PageHeap<O> {
         }
         let now = self.os.now();
         let elapsed = now.saturating_sub(self.last_periodic).min(LONGEST_PAUSE);
-        let interval = self.config.interval;
+        let interval = self.interval_at(now);
         let cache_interval = self.config.cache_interval.min(interval);
         let peak = |window| (window > 0).then(|| self.series.peak_used(now, window));
         let mut situation = Situation {
@@ -143,6 +143,48 @@ impl<O: Os> PageHeap<O> {
         whole.max(partial)
     }
 
+    /// Δ as it is now: at first a shorter one, if the heap was told so.
+    fn interval_at(&self, now: u64) -> u64 {
+        let Config {
+            half_life,
+            interval,
+            first_interval,
+            ..
+        } = self.config;
+        if half_life > 0 && self.haste.is_allowed(now) {
+            interval.min(first_interval)
+        } else {
+            interval
+        }
+    }
+
+    /// Heap pages of whole free huge pages that may go at once: as many as are above the rest of the heap
+    /// and `kept` heap pages, unless demand came back for such memory lately.
+    pub fn surplus(&self, kept: u64) -> u64 {
+        let free = self.counts.cached;
+        let least = kept.max(self.counts.mapped - free);
+        if free <= least || !self.is_decaying(1) {
+            return 0;
+        }
+        let now = self.os.now();
+        if self.interval_at(now) < self.config.interval {
+            free - least
+        } else {
+            0
+        }
+    }
+
+    /// Notes that memory went back that Δ would have kept: [`surplus`](Self::surplus), or what a [`Plan`]
+    /// left for later. [`end_periodic`](Self::end_periodic) does so itself.
+    pub fn note_early(&mut self) {
+        let now = self.os.now();
+        let interval = self.config.interval;
+        if self.interval_at(now) < interval {
+            let peak = self.series.peak_used(now, interval);
+            self.haste.note(self.counts.mapped, peak, now, interval);
+        }
+    }
+
     /// Whether at least `pages` heap pages in whole free huge pages decay, or soon will. Not asked of heaps
     /// with a primary region that stays.
     pub fn is_decaying(&self, pages: u64) -> bool {
@@ -154,11 +196,12 @@ impl<O: Os> PageHeap<O> {
     /// Heap pages by which mapped memory is above what was used at most within the cache's interval, and
     /// within Δ: what whole free huge pages, and parts of others, may still give.
     pub fn spare(&self) -> (u64, u64) {
-        let interval = self.config.interval;
+        let now = self.os.now();
+        let interval = self.interval_at(now);
         let cache_interval = self.config.cache_interval.min(interval);
         let above = |window| {
             let peak = if window > 0 {
-                self.series.peak_used(self.os.now(), window)
+                self.series.peak_used(now, window)
             } else {
                 self.counts.used
             };
@@ -177,6 +220,9 @@ impl<O: Os> PageHeap<O> {
         let withheld = plan.withheld.min(top.saturating_sub(self.counts.used));
         let until = self.series.number(now) + interval.div_ceil(self.series.epoch()) + 1;
         self.accuracy.withhold(withheld, self.counts.mapped, until);
+        if partial > 0 {
+            self.note_early();
+        }
         Released {
             requested,
             whole: whole * PAGE,

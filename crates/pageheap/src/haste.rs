@@ -1,0 +1,76 @@
+//! Was it a mistake to give memory back early? The converse of [`crate::accuracy`].
+//!
+//! A program that has shrunk for good should not keep its peak for Δ; one whose demand swings should.
+//! Nobody knows beforehand which it is. So memory goes back early, until demand comes back for it within Δ.
+
+/// Of what was given back early, the part that demand must reach into for it to have been a mistake: 1/4. Our
+/// choice: a program that shrank goes on to use a little.
+const TOLERATED: u64 = 4;
+/// How many Δ a mistake is remembered: then one of so many waves is given back early again. Our choice.
+const MEMORY: u64 = 10;
+
+/// What went back early, in heap pages, and what came of it. Times in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Haste {
+    /// The demand that makes it a mistake, before `until`.
+    limit: u64,
+    until: u64,
+    /// Up to when nothing is given back early.
+    patient: u64,
+}
+
+impl Haste {
+    pub(crate) const fn new() -> Self {
+        Self {
+            limit: u64::MAX,
+            until: 0,
+            patient: 0,
+        }
+    }
+
+    /// Whether memory may go back early.
+    pub(crate) const fn is_allowed(&self, now: u64) -> bool {
+        now >= self.patient
+    }
+
+    /// Notes that no more than `mapped` heap pages are left early of what use within `interval` was at most.
+    pub(crate) fn note(&mut self, mapped: u64, peak: u64, now: u64, interval: u64) {
+        if mapped < peak {
+            self.limit = mapped + (peak - mapped).div_ceil(TOLERATED);
+            self.until = now.saturating_add(interval);
+        }
+    }
+
+    /// Notes that `used` heap pages are in use.
+    #[inline]
+    pub(crate) fn demand(&mut self, used: u64, now: u64, interval: u64) {
+        if used > self.limit {
+            if now < self.until {
+                self.patient = now.saturating_add(interval.saturating_mul(MEMORY));
+            }
+            self.limit = u64::MAX;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_demand_that_comes_back_in_time_a_mistake() {
+        let mut haste = Haste::new();
+        assert!(haste.is_allowed(0));
+        haste.note(100, 500, 1000, 60);
+        haste.demand(200, 1001, 60);
+        assert!(haste.is_allowed(1001), "a quarter is tolerated");
+        haste.demand(201, 1059, 60);
+        assert!(!haste.is_allowed(1658) && haste.is_allowed(1659));
+        haste.note(100, 500, 2000, 60);
+        haste.demand(500, 2060, 60);
+        assert!(haste.is_allowed(2060), "Δ is over");
+        haste.note(500, 500, 3000, 60);
+        haste.demand(1000, 3001, 60);
+        assert!(haste.is_allowed(3001), "nothing was early");
+    }
+}
