@@ -22,6 +22,15 @@ use crate::record::{FrameClass, FrameRecord, Role};
 use crate::storage::{Layout, Storage};
 use crate::watermarks::Watermarks;
 
+/// Whom a request wakes when memory is short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wakes {
+    /// Background reclaim (`__GFP_KSWAPD_RECLAIM`).
+    Kswapd,
+    /// Nobody.
+    Nobody,
+}
+
 /// What is asked for.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
@@ -35,8 +44,8 @@ pub struct Request {
     pub long_lived: bool,
     /// The requester cannot wait, and may use what is kept for such requests.
     pub atomic: bool,
-    /// It wakes background reclaim when memory is short (`__GFP_KSWAPD_RECLAIM`).
-    pub wakes: bool,
+    /// Whom it wakes when memory is short.
+    pub wakes: Wakes,
     /// The group that the block is put in.
     pub group: Option<Group>,
 }
@@ -51,7 +60,7 @@ impl Request {
             reclaimable: false,
             long_lived: false,
             atomic: false,
-            wakes: true,
+            wakes: Wakes::Kswapd,
             group: None,
         }
     }
@@ -442,7 +451,7 @@ impl<S: Storage> Frames<S> {
         } = &self.regions[region];
         let left = free.saturating_sub(u64::from(request.order.frames()));
         if left < watermarks.wake() {
-            if request.wakes {
+            if request.wakes == Wakes::Kswapd {
                 self.wake(region, request.order);
             }
             if left < self.regions[region].watermarks.least(request.atomic) {

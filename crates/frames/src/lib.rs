@@ -41,7 +41,7 @@ mod users;
 mod validate;
 mod watermarks;
 
-pub use allocator::{Frames, Request};
+pub use allocator::{Frames, Request, Wakes};
 pub use block::{BLOCK_FRAMES, BlockRecord, MigrateType};
 pub use config::{Config, Costs, Defrag, Effort};
 pub use counters::Counters;

@@ -318,7 +318,7 @@ fn a_huge_page_that_was_given_back_in_part_is_small_until_it_is_collapsed() {
         let kernel = engine.report().kernel;
         [kernel.faults_anonymous_4k, kernel.faults_anonymous_2m]
     };
-    let mut touch = |engine: &mut Engine, page| consume(engine, &words(&Step::Touch(page)));
+    let touch = |engine: &mut Engine, page| consume(engine, &words(&Step::Touch(page)));
     touch(&mut engine, 0);
     touch(&mut engine, PARTS);
     assert_eq!(faults(&engine), [0, 2]);

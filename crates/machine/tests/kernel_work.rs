@@ -3,15 +3,17 @@
 mod common;
 
 use contigua_machine::Engine;
-use contigua_machine::config::{Detail, MachineConfig, RunConfig};
+use contigua_machine::config::{Detail, MachineConfig, RunConfig, parse_machine};
 use contigua_program::code::{BlockCode, CodeLog};
 use contigua_program::sources::Batch;
 use contigua_program::wire::{Access, BlockId, Event, ProcessId, ThreadId};
-use contigua_units::{Cycles, Megahertz, VirtAddr};
+use contigua_units::{Bytes, VirtAddr};
 
 const LINUX_4K: &str = include_str!("../../../python/contigua/data/designs/linux-4k.toml");
 const LINUX_THP: &str = include_str!("../../../python/contigua/data/designs/linux-thp.toml");
 const HUGETLB_2M: &str = include_str!("../../../python/contigua/data/designs/hugetlb-2m.toml");
+
+const HASWELL_EX: &str = include_str!("../../../python/contigua/data/machines/haswell-ex.toml");
 
 const BASE: u64 = 0x4000_0000;
 const PAGE: u64 = 4096;
@@ -104,13 +106,10 @@ impl Server {
     }
 }
 
-/// The server of Mitosis (Xeon E7-4850 v3, 2.2 GHz), as far as the kernel's costs are concerned.
-/// `page_fault_cycles` and `zero_4k_cycles` are fitted to `MAP`; the paper does not part them.
+/// The server of Mitosis: Xeon E7-4850 v3, 2.2 GHz.
 fn haswell_ex() -> MachineConfig {
-    let mut machine = common::machine(6 << 30);
-    machine.clock = Megahertz::new(2_200);
-    machine.kernel.page_fault_cycles = Cycles::new(1_400);
-    machine.kernel.zero_4k_cycles = Cycles::new(350);
+    let mut machine = parse_machine(HASWELL_EX, "machine").unwrap();
+    machine.memory = Bytes::new(6 << 30);
     machine
 }
 

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use contigua_frames::{Effort, FrameClass, Move, Owner, Request};
+use contigua_frames::{Effort, FrameClass, Move, Owner, Request, Wakes};
 use contigua_units::{Bytes, Frame, Order, PAGE_BYTES, PageSize, VirtAddr, VirtRange};
 use rangemap::RangeMap;
 
@@ -863,12 +863,15 @@ pub(crate) fn effort_for(vma: Vma, memory: &Memory) -> Effort {
 /// A 2 MB block, if one is free. If none is, the kernel may be asked to make some in the background;
 /// whoever compacts memory directly has done so before.
 pub(crate) fn obtain_huge(class: FrameClass, effort: Effort, memory: &mut Memory) -> Option<Frame> {
-    let wakes = effort == Effort::Background;
+    let wakes = match effort {
+        Effort::Background => Wakes::Kswapd,
+        Effort::None | Effort::Direct => Wakes::Nobody,
+    };
     let frame = memory.allocate(&Request {
         wakes,
         ..Request::new(Order::HUGE_2M, class)
     });
-    if frame.is_none() && wakes {
+    if frame.is_none() && wakes == Wakes::Kswapd {
         memory.want_compaction(Order::HUGE_2M);
     }
     frame

@@ -308,6 +308,7 @@ proptest! {
                     let at = VirtAddr::new(address);
                     let Some(leaf) = tables[space].unmap(at, |_| {}) else { continue };
                     let range = VirtRange::page_around(at, leaf.size);
+                    tables[space].prune(range, |_| {});
                     mmu.invalidate(SpaceId(space as u16), range);
                     naive.invalidate(space as u16, range);
                     naive.pages.retain(|&(s, page), _| {
