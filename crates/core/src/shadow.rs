@@ -174,7 +174,7 @@ impl ShadowedWindow {
     pub fn answer(&mut self, address: PhysAddr, translation: Cycles, walked: bool, data: Cycles) {
         if let Some(shadow) = &mut self.shadow {
             rarely(shadow, |shadow| {
-                shadow.answer(address, Cycles::ZERO, false, data)
+                shadow.answer(address, Cycles::ZERO, false, data);
             });
         }
         self.window.answer(address, translation, walked, data);

@@ -535,13 +535,25 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_move_data_say_through_which_descriptor() {
+    fn calls_that_move_data_say_through_which_descriptor_and_where_to() {
+        let buffer = VirtRange::with_length(VirtAddr::new(0x1000), 100);
         let received = Call::Receive {
             bytes: 100,
+            buffer: Some(buffer),
             descriptor: 7,
             positioned: false,
         };
         assert_eq!(call(0, [7, 0x1000, 4096, 0, 0, 0], 100), received);
+        // No program has such addresses, and Linux moves no more than 2 GB at a time.
+        for (address, bytes) in [(u64::MAX - 50, 100), (1 << 47, 100), (0x1000, i64::MAX)] {
+            match call(0, [7, address, 4096, 0, 0, 0], bytes) {
+                Call::Receive { bytes, buffer, .. } => {
+                    assert!(bytes < 1 << 31);
+                    assert!(buffer.is_none_or(|buffer| buffer.end.get() <= 1 << 47));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
         let opened = Call::Open {
             descriptor: Some(9),
             kind: DescriptorKind::Socket,
@@ -549,6 +561,7 @@ mod tests {
         assert_eq!(call(288, [5, 0, 0, 0, 0, 0], 9), opened);
         let spliced = Call::Send {
             bytes: 1,
+            buffer: None,
             descriptor: 4,
             positioned: false,
         };
