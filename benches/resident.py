@@ -1,7 +1,7 @@
-"""Measure what stays resident after most of 2 GB was freed, and write the table into docs/malloc.md.
+"""Measure what stays resident after most of 2 GB was freed; write the table into docs/malloc.md.
 
-`benches/malloc/support/resident.c` runs under all allocators at once, one pattern after the other: most of
-the time it waits.
+`benches/malloc/support/resident.c` runs under all allocators at once, one pattern after the other:
+most of the time it waits.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def main() -> None:
     allocators = {
         name: library
         for name, library in allocators.items()
-        if (name == "glibc" or library is not None and library.exists())
+        if (name == "glibc" or (library is not None and library.exists()))
         and (options.allocators is None or name in options.allocators)
     }
     moments = ["full", "freed", *(f"{second} s" for second in options.seconds)]

@@ -59,6 +59,10 @@ impl Default for Config {
 
 /// The values of `transparent_hugepage/defrag` (`Documentation/admin-guide/mm/transhuge.rst`; the
 /// code is `vma_thp_gfp_mask` in `mm/huge_memory.c`). `khugepaged/defrag` is 1, as by default.
+///
+/// Linux's default is `madvise`: a server that is full of files then maps no huge pages at faults
+/// outside of `MADV_HUGEPAGE`. Designs here wake compaction unless they say otherwise, as the
+/// servers of the papers get huge pages when memory is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -70,9 +74,9 @@ pub enum Defrag {
     Defer,
     /// Compact directly in memory with `MADV_HUGEPAGE`, wake them elsewhere.
     #[cfg_attr(feature = "serde", serde(rename = "defer+madvise"))]
+    #[default]
     DeferMadvise,
     /// Compact directly in memory with `MADV_HUGEPAGE`, do nothing elsewhere.
-    #[default]
     Madvise,
     /// Do nothing.
     Never,
