@@ -2,13 +2,13 @@
 
 mod common;
 
+use common::NoCode;
 use std::collections::{BTreeMap, BTreeSet};
 
 use contigua_machine::config::{Age, Detail, RunConfig};
 use contigua_machine::{AdviceReport, Engine};
-use contigua_program::code::{BlockCode, CodeLog};
 use contigua_program::sources::Batch;
-use contigua_program::wire::{Access, BlockId, ThreadId};
+use contigua_program::wire::{Access, ThreadId};
 use contigua_units::{Bytes, VirtAddr};
 use proptest::prelude::*;
 
@@ -26,14 +26,6 @@ const DONT_NEED: u64 = 4;
 const HUGE: u64 = 14;
 const NO_HUGE: u64 = 15;
 const COLLAPSE: u64 = 25;
-
-struct NoCode;
-
-impl CodeLog for NoCode {
-    fn block(&self, _: BlockId) -> Option<BlockCode<'_>> {
-        None
-    }
-}
 
 #[derive(Clone, Debug)]
 enum Step {

@@ -2,11 +2,11 @@
 
 mod common;
 
+use common::NoCode;
 use contigua_machine::Engine;
 use contigua_machine::config::{Detail, MachineConfig, RunConfig, parse_machine};
-use contigua_program::code::{BlockCode, CodeLog};
 use contigua_program::sources::Batch;
-use contigua_program::wire::{Access, BlockId, Event, ProcessId, ThreadId};
+use contigua_program::wire::{Access, Event, ProcessId, ThreadId};
 use contigua_units::{Bytes, VirtAddr};
 
 const LINUX_4K: &str = include_str!("../../../python/contigua/data/designs/linux-4k.toml");
@@ -26,14 +26,6 @@ const MADVISE: u16 = 28;
 const MAP_POPULATE: u64 = 0x8000;
 const MADV_DONTNEED: u64 = 4;
 const MADV_FREE: u64 = 8;
-
-struct NoCode;
-
-impl CodeLog for NoCode {
-    fn block(&self, _: BlockId) -> Option<BlockCode<'_>> {
-        None
-    }
-}
 
 struct Server(Engine);
 

@@ -2,11 +2,11 @@
 
 mod common;
 
+use common::NoCode;
 use contigua_machine::config::{Detail, RunConfig};
 use contigua_machine::{Engine, Report};
-use contigua_program::code::{BlockCode, CodeLog};
 use contigua_program::sources::Batch;
-use contigua_program::wire::{BlockId, Event, ProcessId, ThreadId};
+use contigua_program::wire::{Event, ProcessId, ThreadId};
 
 const LINUX_4K: &str = include_str!("../../../python/contigua/data/designs/linux-4k.toml");
 const DIRECT: &str = include_str!("../../../python/contigua/data/designs/direct-segment.toml");
@@ -16,14 +16,6 @@ const BYTES: u64 = 64 << 10;
 const READ: u16 = 0;
 const WRITE: u16 = 1;
 const READV: u16 = 19;
-
-struct NoCode;
-
-impl CodeLog for NoCode {
-    fn block(&self, _: BlockId) -> Option<BlockCode<'_>> {
-        None
-    }
-}
 
 /// A server whose process has a megabyte, none of which it has touched.
 fn server(design: &str, detail: Detail, skip: u64) -> Engine {

@@ -2,8 +2,9 @@
 //!
 //! A simulated core runs its guest threads in the order in which the stream has them, and is charged
 //! for a context switch where Linux would make one ([`Engine::switch_threads`]). TLB entries carry
-//! the process where the machine says so; else another process's turn flushes them. One core takes the stream as it comes; several are put
-//! into the order of their simulated times by the `schedule` module.
+//! the process where the machine says so; else another process's turn flushes them. One core takes
+//! the stream as it comes; several are put into the order of their simulated times by the
+//! `schedule` module.
 //!
 //! The inner loop looks at raw words: one test tells an access from a block, and an access that
 //! hits the first-level structures touches three cache lines of the host. It is made once for each

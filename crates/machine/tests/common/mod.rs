@@ -6,10 +6,20 @@ use contigua_machine::Engine;
 use contigua_machine::config::{
     Age, DesignConfig, Detail, MachineConfig, RunConfig, parse_design, parse_machine,
 };
+use contigua_program::code::{BlockCode, CodeLog};
 use contigua_program::sources::Program;
 use contigua_program::syscall::Architecture;
-use contigua_program::wire::{Event, Syscall};
+use contigua_program::wire::{BlockId, Event, Syscall};
 use contigua_units::Bytes;
+
+/// A program without code: events and accesses only.
+pub struct NoCode;
+
+impl CodeLog for NoCode {
+    fn block(&self, _: BlockId) -> Option<BlockCode<'_>> {
+        None
+    }
+}
 
 /// The skylake machine with so much memory.
 pub fn machine(memory: u64) -> MachineConfig {
