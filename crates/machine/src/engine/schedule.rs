@@ -242,7 +242,9 @@ impl Engine {
     /// Those of [`Engine::consume`].
     pub fn finish(&mut self) -> Result<(), Error> {
         self.schedule.closed = true;
-        self.run_beyond(0)
+        self.run_beyond(0)?;
+        self.catch_up();
+        Ok(())
     }
 
     /// Lets cores run until no more than so many slices are left.
