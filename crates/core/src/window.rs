@@ -543,7 +543,7 @@ impl Window {
         // What follows is arithmetic: branches on what a program does, the host predicts badly.
         let waits = earliest > self.front;
         let full = self.front_used == self.issue_width;
-        self.counters.window_full += u64::from(waits & (window > others));
+        self.counters.window_full += u64::from(waits && window > others);
         self.front = earliest.max(self.front + u64::from(full));
         self.front_used = if waits | full { 1 } else { self.front_used + 1 };
         self.fetch_queue.push(self.front);
@@ -605,7 +605,7 @@ impl Window {
     #[inline]
     fn open(&mut self, index: usize, operation: &Operation, store: bool) {
         let (dispatch, store_slot) =
-            self.dispatch_access(operation.loads() | !store, operation.stores() | store);
+            self.dispatch_access(operation.loads() || !store, operation.stores() || store);
         let (drained, stores) = if operation.drains() {
             (self.retired.max(self.committed), self.committed)
         } else {
