@@ -225,14 +225,6 @@ pub struct TranslatorCounters {
 }
 
 impl TranslatorCounters {
-    pub(crate) fn walked(&mut self, access: Access, latency: Cycles) {
-        self.walk_cycles += latency;
-        match access {
-            Access::Execute => self.instruction_walk_cycles += latency,
-            Access::Read | Access::Write => self.data_walk_cycles += latency,
-        }
-    }
-
     pub(crate) fn found(&mut self, size: contigua_units::PageSize) {
         match size {
             contigua_units::PageSize::Size4K => self.walks_4k += 1,

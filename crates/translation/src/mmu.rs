@@ -111,8 +111,8 @@ pub struct Mmu {
     tagged: bool,
     translator: Box<dyn Translator>,
     counters: MmuCounters,
-    /// Cycles of walks that became known later: for data, for fetches.
-    late: [Cycles; 2],
+    /// Cycles of walks: for data, for fetches.
+    walks: [Cycles; 2],
 }
 
 impl Mmu {
@@ -130,7 +130,7 @@ impl Mmu {
             tagged: tlb.address_space_ids,
             translator,
             counters: MmuCounters::default(),
-            late: [Cycles::ZERO; 2],
+            walks: [Cycles::ZERO; 2],
         })
     }
 
@@ -225,7 +225,10 @@ impl Mmu {
         port: &mut dyn MemoryPort,
     ) -> Answer {
         match self.translator.translate(request, tables, port) {
-            Translation::Fault { latency, host } => Answer::Fault { latency, host },
+            Translation::Fault { latency, host } => {
+                self.add_walk_cycles(request.access, latency);
+                Answer::Fault { latency, host }
+            }
             Translation::Page {
                 leaf,
                 latency,
@@ -238,6 +241,9 @@ impl Mmu {
                     Access::Write => &mut self.counters.store_misses,
                 };
                 misses.count(leaf.size, walked);
+                if walked {
+                    self.add_walk_cycles(request.access, latency);
+                }
                 let (tlb, counters) = match request.access {
                     Access::Execute => (&mut self.instruction, &mut self.counters.instruction),
                     Access::Read | Access::Write => (&mut self.data, &mut self.counters.data),
@@ -277,15 +283,18 @@ impl Mmu {
     /// What the translator did since the counters were reset.
     #[must_use]
     pub fn translator_counters(&self) -> TranslatorCounters {
-        let mut counters = self.translator.counters();
-        counters.walked(Access::Read, self.late[0]);
-        counters.walked(Access::Execute, self.late[1]);
-        counters
+        let [data, instruction] = self.walks;
+        TranslatorCounters {
+            walk_cycles: data + instruction,
+            data_walk_cycles: data,
+            instruction_walk_cycles: instruction,
+            ..self.translator.counters()
+        }
     }
 
-    /// Walks took longer than the port said, whose misses were priced later.
+    /// A walk took that long, or longer by that than the port said.
     pub fn add_walk_cycles(&mut self, access: Access, cycles: Cycles) {
-        self.late[usize::from(access == Access::Execute)] += cycles;
+        self.walks[usize::from(access == Access::Execute)] += cycles;
     }
 
     /// What only the scheme counts, by name.
@@ -310,7 +319,7 @@ impl Mmu {
     /// Starts counting anew; the structures keep what they hold.
     pub fn reset_counters(&mut self) {
         self.counters = MmuCounters::default();
-        self.late = [Cycles::ZERO; 2];
+        self.walks = [Cycles::ZERO; 2];
         self.translator.reset_counters();
     }
 }

@@ -85,7 +85,6 @@ impl Radix {
             }
         }
         let counters = &mut self.walker.counters;
-        counters.walked(request.access, latency);
         match outcome {
             Ok(found) => {
                 let page = found.page(request.address);

@@ -451,7 +451,9 @@ fn price_translation(
     let walked = word & WALKED != 0;
     let count = word >> REFERENCES_SHIFT & REFERENCES_MASK;
     let waited = price_references(rest, count, start, queues);
-    *walks += waited;
+    if walked {
+        *walks += waited;
+    }
     (latency + waited, walked)
 }
 

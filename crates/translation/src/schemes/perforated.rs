@@ -195,24 +195,23 @@ impl Perforated {
             walked = true;
             match self.fetch_bitmap(request, tables, port, &mut latency) {
                 Ok(bits) => bits,
-                Err(HostFault(host)) => return self.fault(access, latency, Some(host)),
+                Err(HostFault(host)) => return self.fault(latency, Some(host)),
             }
         };
         if bits >> (sub_page(address) % 32) & 1 == 0 {
             if !allows(chunk.leaf, access) {
-                return self.fault(access, latency, None);
+                return self.fault(latency, None);
             }
             return self.generated(chunk, address, latency, walked);
         }
         self.counters.hole_walks += 1;
         let hole = match self.walk_hole(request, tables, port, &mut latency) {
             Ok(hole) => hole,
-            Err(HostFault(host)) => return self.fault(access, latency, Some(host)),
+            Err(HostFault(host)) => return self.fault(latency, Some(host)),
         };
         let counters = &mut self.radix.walker.counters;
         match hole.filter(|&leaf| allows(leaf, access)) {
             Some(leaf) => {
-                counters.walked(access, latency);
                 counters.found(PageSize::Size4K);
                 let known = Leaf {
                     writable: leaf.writable && leaf.dirty,
@@ -221,14 +220,12 @@ impl Perforated {
                 self.radix.l2.insert(address, space, known);
                 page(known, latency, true)
             }
-            None => self.fault(access, latency, None),
+            None => self.fault(latency, None),
         }
     }
 
-    fn fault(&mut self, access: Access, latency: Cycles, host: Option<PhysAddr>) -> Translation {
-        let counters = &mut self.radix.walker.counters;
-        counters.walked(access, latency);
-        counters.walks_faulting += 1;
+    fn fault(&mut self, latency: Cycles, host: Option<PhysAddr>) -> Translation {
+        self.radix.walker.counters.walks_faulting += 1;
         Translation::Fault { latency, host }
     }
 
@@ -423,13 +420,12 @@ impl Translator for Perforated {
                 {
                     return self.hole_only(leaf, request, tables, port, latency);
                 }
-                return self.fault(access, latency, host);
+                return self.fault(latency, host);
             }
         };
         let Some(chunk) = Self::combine(found, address) else {
             let leaf = found.page(address);
             let counters = &mut self.radix.walker.counters;
-            counters.walked(access, latency);
             counters.found(leaf.size);
             self.radix.l2.insert(address, space, leaf);
             return page(leaf, latency, true);
@@ -445,11 +441,9 @@ impl Translator for Perforated {
         let before = self.counters.hole_walks;
         let answer = self.through(chunk, request, tables, port, latency, true);
         if self.counters.hole_walks == before
-            && let Translation::Page { latency, .. } = answer
+            && matches!(answer, Translation::Page { .. })
         {
-            let counters = &mut self.radix.walker.counters;
-            counters.walked(access, latency);
-            counters.found(PageSize::Size2M);
+            self.radix.walker.counters.found(PageSize::Size2M);
         }
         answer
     }
@@ -547,7 +541,7 @@ impl Perforated {
         let hole = sub_page(request.address);
         let filter = leaf.perforation.unwrap_or_default();
         if !filter.has(hole) || !tables.holes.holes(leaf.frame).has(hole) {
-            return self.fault(request.access, latency, None);
+            return self.fault(latency, None);
         }
         let chunk = Chunk { leaf, filter };
         self.through(chunk, request, tables, port, latency, true)
@@ -569,7 +563,7 @@ impl Perforated {
         if tables.table.leaf(address).is_some_and(|leaf| leaf.perforation.is_some()) {
             match self.fetch_bitmap(request, tables, port, &mut latency) {
                 Ok(_) => {}
-                Err(HostFault(host)) => return self.fault(access, latency, Some(host)),
+                Err(HostFault(host)) => return self.fault(latency, Some(host)),
             }
             // The bitmap is of no use to a plain entry.
             if let Some(array) = self.radix.l2.array(PageSize::Size2M) {
@@ -583,13 +577,12 @@ impl Perforated {
                     ..leaf
                 };
                 let counters = &mut self.radix.walker.counters;
-                counters.walked(access, latency);
                 counters.found(PageSize::Size4K);
                 self.radix.l2.insert(address, space, known);
                 page(known, latency, true)
             }
-            Ok(_) => self.fault(access, latency, None),
-            Err(HostFault(host)) => self.fault(access, latency, Some(host)),
+            Ok(_) => self.fault(latency, None),
+            Err(HostFault(host)) => self.fault(latency, Some(host)),
         }
     }
 
