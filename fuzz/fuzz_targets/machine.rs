@@ -74,6 +74,7 @@ fn server(text: &str) {
         command: vec!["fuzz".to_owned()],
         architecture: Architecture::X86_64,
         reports_mappings: true,
+        plan: contigua_program::plan::Plan::default(),
     };
     let _ = Engine::new(config, program);
 }

@@ -371,6 +371,7 @@ fn an_impossible_last_level_is_an_error_that_names_the_key() {
             command: Vec::new(),
             architecture: Architecture::X86_64,
             reports_mappings: true,
+            plan: contigua_program::plan::Plan::default(),
         };
         match Engine::new(config, program) {
             Ok(_) => panic!("it was accepted"),

@@ -93,6 +93,7 @@ fn record(path: &Path, words: &[u64]) -> u64 {
         command: vec!["benchmark".into()],
         architecture: Architecture::X86_64,
         reports_mappings: true,
+        plan: contigua_program::plan::Plan::default(),
     };
     let mut writer = TraceWriter::create(path, &program).expect("a writable place");
     for words in words.chunks(BATCH_WORDS) {

@@ -8,6 +8,8 @@
 //! each after some instructions that warm caches and TLBs. The length of a program is not known before
 //! its end, so the distance doubles as it goes on: [`Sampling::most`] bounds the time that units take.
 
+mod holds;
+
 use std::fmt;
 use std::str::FromStr;
 

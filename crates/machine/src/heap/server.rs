@@ -68,6 +68,7 @@ impl SimulatedServer {
             command: vec!["page heap".to_owned()],
             architecture: Architecture::X86_64,
             reports_mappings: true,
+            plan: contigua_program::plan::Plan::default(),
         };
         Ok(Self {
             engine: Rc::new(RefCell::new(Engine::prepare(config, program, cancel)?)),

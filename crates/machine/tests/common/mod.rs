@@ -64,6 +64,7 @@ pub fn engine(config: RunConfig) -> Engine {
         command: vec!["test".to_owned()],
         architecture: Architecture::X86_64,
         reports_mappings: true,
+        plan: contigua_program::plan::Plan::default(),
     };
     Engine::new(config, program).unwrap()
 }
