@@ -49,9 +49,9 @@ class Sampling:
         return self.distance, self.warm, self.detail, offset, self.most
 
 
-#: How recordings are sampled: units that are dropped as the program goes on stay in the file, so
-#: there are fewer, with less warming.
-RECORDED = Sampling(warm=500_000, most=1000)
+#: How recordings are sampled: fewer units, because those that are dropped stay in the file. With
+#: less warming instead, estimates would be wrong by more than their intervals are wide.
+RECORDED = Sampling(most=250)
 
 
 def recorded(trace: str | Path) -> Sampling | None:
