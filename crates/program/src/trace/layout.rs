@@ -49,7 +49,7 @@ pub const VERSION: u32 = 2;
 /// The version without a plan.
 const WITHOUT_PLAN: u32 = 1;
 
-/// Words after which a frame is closed: long enough to compress well, short enough to seek.
+/// Words after which a frame is closed: long enough to compress well, short enough to hold.
 pub const FRAME_WORDS: u64 = 1 << 20;
 /// Batches after which a frame is closed, should they be nearly empty.
 pub const FRAME_BATCHES: u64 = 1 << 16;
