@@ -8,6 +8,7 @@
 
 use contigua_machine::Engine;
 use contigua_machine::config::{Age, Detail, RunConfig, parse_design, parse_machine};
+use contigua_program::plan::Plan;
 use contigua_program::sources::Program;
 use contigua_program::syscall::Architecture;
 use contigua_units::Bytes;
@@ -74,6 +75,7 @@ fn server(text: &str) {
         command: vec!["fuzz".to_owned()],
         architecture: Architecture::X86_64,
         reports_mappings: true,
+        plan: Plan::default(),
     };
     let _ = Engine::new(config, program);
 }

@@ -18,6 +18,8 @@ fuzz_target!(|bytes: &[u8]| {
     let Ok(mut reader) = TraceReader::new(Cursor::new(bytes), Path::new("input")) else {
         return;
     };
+    let plan = &reader.program().plan;
+    assert!(plan.holds(plan) && plan.segment(0).end > 0);
     for _ in 0..BATCHES {
         let Ok(Some(batch)) = reader.next_batch() else {
             return;

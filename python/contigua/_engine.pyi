@@ -7,6 +7,11 @@ from typing import TypedDict
 VERSION: str
 SCHEMES: list[str]
 
+#: Distance, warm, detail, offset, most.
+Sampled = tuple[int, int, int, int, int]
+#: Instructions to skip, and how those behind them are sampled.
+Plan = tuple[int, Sampled | None]
+
 class EngineError(Exception): ...
 
 class RunSpec(TypedDict):
@@ -27,7 +32,7 @@ class RunSpec(TypedDict):
     migrations: float
     allocator: str | None
     timeline: str | None
-    sampling: tuple[int, int, int, int, int] | None
+    sampling: Sampled | None
     confidence: float
 
 class AgeSpec(TypedDict):
@@ -88,12 +93,14 @@ def run(
     trace: str | PathLike[str] | None = None,
     trace_format: str = "contigua",
     record: str | PathLike[str] | None = None,
+    record_plan: Plan | None = None,
     seconds: float | None = None,
     preload: str | PathLike[str] | None = None,
     environment: Sequence[tuple[str, str]] | None = None,
     clock: int | None = None,
     progress: Callable[[list[tuple[int, int]]], None] | None = None,
 ) -> tuple[list[str], int, list[str]]: ...
+def trace_plan(trace: str | PathLike[str]) -> Plan: ...
 def resolve_design(text: str, path: str) -> str: ...
 def resolve_machine(text: str, path: str) -> str: ...
 def resolve_run(spec: RunSpec) -> str: ...

@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from contigua.presets import Collection, designs, machines, profiles
 from contigua.printing import printable
 from contigua.results import Results
 from contigua.runner import OutputsError, RunOptions, run
-from contigua.sampling import Sampling
+from contigua.sampling import RECORDED, Sampling, recorded
 from contigua.table import FORMATS, results_csv, results_markdown, results_table
 from contigua.terminal import Table
 
@@ -207,31 +208,44 @@ def _run_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def _sample_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that say how a run is sampled."""
-    options = [
-        click.option(
-            "--sample",
-            is_flag=True,
-            help="Simulate units of the program in detail and go forward between them: for "
-            "programs of gigabytes. Each estimate gets a confidence interval.",
-        ),
+def _unit_options(what: str, default: Sampling) -> list[Callable[..., Any]]:
+    """Make the options that say where units lie."""
+    return [
+        click.option("--sample", is_flag=True, help=what),
         click.option(
             "--sample-distance",
             type=Count(),
             help="Instructions from one unit to the next; it doubles as the program goes on.  "
-            f"[default: {Sampling.distance:,}]",
+            f"[default: {default.distance:,}]",
         ),
         click.option(
             "--sample-warm",
             type=Count(),
             help="Instructions that warm caches and TLBs before each unit; as many as fit.  "
-            f"[default: {Sampling.warm:,}]",
+            f"[default: {default.warm:,}]",
         ),
         click.option(
             "--sample-detail",
             type=Count(),
-            help=f"Instructions of each unit that count.  [default: {Sampling.detail:,}]",
+            help=f"Instructions of each unit that count.  [default: {default.detail:,}]",
+        ),
+        click.option(
+            "--sample-units",
+            "sample_most",
+            type=Count(),
+            help="The most units: when there are so many, the distance doubles and every other one "
+            f"is dropped; 0: all.  [default: {default.most:,}]",
+        ),
+    ]
+
+
+def _sample_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that say how a run is sampled."""
+    options = [
+        *_unit_options(
+            "Simulate units of the program in detail and go forward between them: for "
+            "programs of gigabytes. Each estimate gets a confidence interval.",
+            Sampling(),
         ),
         click.option(
             "--confidence",
@@ -244,19 +258,52 @@ def _sample_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def sampling_of(options: dict[str, Any]) -> Sampling | None:
-    """Take the options of :func:`_sample_options` out; ``None`` when nothing is to be sampled."""
+def _record_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that say what a recording holds."""
+    options = [
+        *_unit_options(
+            "Keep units of the program, what warms them, and what the operating system does "
+            "between them: a small part of a long program. Runs of the recording are sampled.",
+            RECORDED,
+        ),
+        click.option(
+            "--skip",
+            type=Count(),
+            default=0,
+            help="Instructions of which only what the operating system does is kept.",
+        ),
+        click.option(
+            "--seed",
+            type=click.IntRange(0, LARGEST),
+            default=1,
+            show_default=True,
+            help="Decides where units begin.",
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def sampling_of(options: dict[str, Any], default: Sampling) -> Sampling | None:
+    """Take the options of sampling out; ``None`` when nothing is to be sampled."""
     asked = options.pop("sample")
     chosen = {
         key.removeprefix("sample_"): value
-        for key in ("sample_distance", "sample_warm", "sample_detail", "confidence")
-        if (value := options.pop(key)) is not None
+        for key in (
+            "sample_distance",
+            "sample_warm",
+            "sample_detail",
+            "sample_most",
+            "confidence",
+        )
+        if (value := options.pop(key, None)) is not None
     }
     if not asked and chosen:
         name = next(iter(chosen))
-        option = name if name == "confidence" else f"sample-{name}"
+        option = {"confidence": name, "most": "sample-units"}.get(name, f"sample-{name}")
         raise click.UsageError(f"--{option} is of sampled runs: add --sample")
-    return Sampling(**chosen) if asked else None
+    return replace(default, **chosen) if asked else None
 
 
 def design_list(names: str) -> list[str]:
@@ -332,7 +379,9 @@ def run_command(
     if bool(program) == (trace is not None):
         raise click.UsageError("give either a program after --, or --trace FILE")
     names = design_list(design_names)
-    sample = sampling_of(options)
+    replays_ours = trace is not None and options["trace_format"] == "contigua"
+    held = recorded(trace) if trace is not None and replays_ours and options["sample"] else None
+    sample = sampling_of(options, held or Sampling())
     files = [
         file for file in (json_file, options["timeline"], options["record"]) if file is not None
     ]
@@ -387,6 +436,7 @@ def _results(
     "-o", "--output", required=True, type=click.Path(path_type=Path), help="The trace to write."
 )
 @click.option("--for", "seconds", type=Duration(), help="Stop the program after, e.g., 30s.")
+@_record_options
 @_malloc_options
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
 def record_command(
@@ -397,7 +447,8 @@ def record_command(
 ) -> None:
     """Record what PROGRAM does, to be replayed with `contigua run --trace`."""
     check_writable(output)
-    record = RunOptions(record=output, malloc_clock=malloc_clock or None, **options)
+    sample = sampling_of(options, RECORDED)
+    record = RunOptions(record=output, sample=sample, malloc_clock=malloc_clock or None, **options)
     results = run(list(program), designs=[], options=record)
     size = "" if is_stream(output) else f": {output.stat().st_size / 1e6:,.1f} MB"
     how = ", interrupted" if results.exit_code == INTERRUPTED else ""

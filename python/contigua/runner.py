@@ -52,7 +52,8 @@ class RunOptions:
         Traces of other tools do not say what is mapped: all addresses are taken to be anonymous
         memory.
     record
-        Where to record the program's events as well.
+        Where to record the program's events as well: all of them, or, where no design runs beside,
+        what ``skip`` and ``sample`` leave.
     holes
         Holes that the program's memory has: ``"SHARE:FRACTION:PATTERN:KIND"``, such as
         ``"0.5:0.1:dispersed:remapped"``: this share of its 2 MB pages has this share of holes,
@@ -101,6 +102,10 @@ class RunOptions:
     timeline: Path | None = None
     sample: Sampling | None = None
 
+    def plan(self) -> _engine.Plan:
+        """Say which instructions are simulated: how many are skipped, how others are sampled."""
+        return self.skip, None if self.sample is None else self.sample.spec(self.seed)
+
     def preload(self) -> Preload:
         """Say what the program is started with.
 
@@ -139,7 +144,7 @@ class RunOptions:
             "migrations": self.migrations,
             "allocator": self.preload().name,
             "timeline": None if self.timeline is None else str(self.timeline),
-            "sampling": None if self.sample is None else self.sample.spec(self.seed),
+            "sampling": self.plan()[1],
             "confidence": 0.95 if self.sample is None else self.sample.confidence,
         }
 
@@ -262,6 +267,7 @@ def run(
         trace=trace,
         trace_format=options.trace_format,
         record=options.record,
+        record_plan=None if specs else options.plan(),
         seconds=options.seconds,
         preload=before.library,
         environment=list(before.environment),

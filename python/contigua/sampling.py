@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import sqrt
+from pathlib import Path
 from typing import Any
+
+from contigua import _engine
 
 #: Parts of a unit's time that are the program's; the kernel's is counted, not sampled.
 PROGRAM = ("issue", "branch", "dependence", "fetch", "data", "tlb", "walk")
@@ -44,6 +47,26 @@ class Sampling:
         """Return what the engine takes; the seed says where in the first distance units begin."""
         offset = seed * SPREAD % 2**64 * self.distance >> 64
         return self.distance, self.warm, self.detail, offset, self.most
+
+
+#: How recordings are sampled: fewer units, because those that are dropped stay in the file. With
+#: less warming instead, estimates would be wrong by more than their intervals are wide.
+RECORDED = Sampling(most=250)
+
+
+def recorded(trace: str | Path) -> Sampling | None:
+    """Say how a recording was sampled; ``None`` if it was not.
+
+    Raises
+    ------
+    EngineError
+        When it cannot be read.
+    """
+    _, sampling = _engine.trace_plan(trace)
+    if sampling is None:
+        return None
+    distance, warm, detail, _, most = sampling
+    return Sampling(distance, warm, detail, most)
 
 
 @dataclass(frozen=True)

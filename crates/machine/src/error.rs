@@ -78,6 +78,12 @@ pub enum Error {
     /// Two ways to say the same.
     #[error("a sampled run warms caches before each unit: leave --warmup out")]
     SamplingWarmsItself,
+    /// A recording of a part of the program, and a run of more.
+    #[error(
+        "it holds what `contigua record {0}` keeps, and this run needs more: leave --skip and --sample \
+         out to use what is there, or record the program again"
+    )]
+    NotRecorded(String),
     /// Memory that the design cannot divide.
     #[error("memory: {0}")]
     Frames(contigua_frames::Error),

@@ -15,6 +15,7 @@ mod kernel;
 mod limits;
 mod port;
 mod processors;
+mod recording;
 mod report;
 pub mod requests;
 mod run;

@@ -10,6 +10,7 @@ use contigua_machine::config::{
 };
 use contigua_machine::{Engine, Report};
 use contigua_program::code::{BlockCode, CodeLog};
+use contigua_program::plan::Plan;
 use contigua_program::sources::{Batch, Program};
 use contigua_program::syscall::Architecture;
 use contigua_program::wire::{Access, BlockId, Event, ProcessId, ThreadId, block_word};
@@ -371,6 +372,7 @@ fn an_impossible_last_level_is_an_error_that_names_the_key() {
             command: Vec::new(),
             architecture: Architecture::X86_64,
             reports_mappings: true,
+            plan: Plan::default(),
         };
         match Engine::new(config, program) {
             Ok(_) => panic!("it was accepted"),

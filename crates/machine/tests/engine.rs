@@ -13,10 +13,12 @@ use contigua_machine::config::{
     SoftwareMigration, parse_design, parse_profile,
 };
 
-use contigua_machine::{Ended, Engine, Error, Report};
+use contigua_machine::{Ended, Engine, Error, Progress, Report, simulate};
 use contigua_program::code::{BlockCode, CodeLog};
-use contigua_program::plan::Sampling;
-use contigua_program::sources::Batch;
+use contigua_program::plan::{self, Plan, Sampling};
+use contigua_program::sources::trace::TraceSource;
+use contigua_program::sources::{Batch, Program, Source};
+use contigua_program::trace::TraceWriter;
 use contigua_program::wire::{Access, BlockId, Event, ProcessId, ThreadId, block_word};
 use contigua_units::{Bytes, Nanoseconds, VirtAddr};
 use proptest::prelude::*;
@@ -346,6 +348,172 @@ proptest! {
             prop_assert_eq!(&reports[0].contiguity_after, &other.contiguity_after);
         }
     }
+}
+
+/// Batches that a plan leaves of steps, as the plugin tells them.
+fn told(plan: &Plan, steps: &[(u32, Step)]) -> Vec<(ThreadId, Vec<u64>)> {
+    let mut teller = Teller::default();
+    let (mut count, mut forward) = (0, false);
+    let mut batches = Vec::new();
+    for (thread, step) in steps {
+        if let Step::Block(_) = step {
+            count += 4;
+            forward = plan.segment(count - 1).mode == plan::Mode::Forward;
+        }
+        let mut told = Vec::new();
+        if forward {
+            told = teller.words(*thread, step);
+        } else {
+            if teller.instructions > 0 {
+                let instructions = std::mem::take(&mut teller.instructions);
+                told.extend(Event::Forward { instructions }.encode().words());
+            }
+            told.extend(words(step));
+        }
+        batches.push((ThreadId(*thread), told));
+    }
+    let instructions = teller.instructions;
+    let end = Event::Forward { instructions }.encode();
+    batches.extend((instructions > 0).then(|| (ThreadId(0), end.words().to_vec())));
+    batches
+}
+
+/// What a run says of batches, which are those of a recording.
+fn replayed(config: &RunConfig, recorded: &Plan, batches: &[(ThreadId, Vec<u64>)]) -> Report {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace");
+    let program = Program {
+        plan: *recorded,
+        ..common::program()
+    };
+    let mut writer = TraceWriter::create(&path, &program).unwrap();
+    for (thread, words) in batches {
+        let batch = Batch {
+            thread: *thread,
+            words,
+            code: &Code,
+        };
+        writer.write(&batch).unwrap();
+    }
+    writer.finish().unwrap();
+    let mut source = TraceSource::open(&path).unwrap();
+    let mut config = config.clone();
+    config.follow(&source.program().plan).unwrap();
+    let engine = Engine::new(config, source.program().clone()).unwrap();
+    simulate(engine, &mut source, &Progress::default())
+        .unwrap()
+        .report
+}
+
+fn live(config: &RunConfig, batches: &[(ThreadId, Vec<u64>)]) -> Report {
+    let mut engine = engine(config.clone());
+    for (thread, words) in batches {
+        let batch = Batch {
+            thread: *thread,
+            words,
+            code: &Code,
+        };
+        engine.consume(batch).unwrap();
+        engine.background();
+    }
+    engine.finish().unwrap();
+    engine.report()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(contigua_testing::cases(40)))]
+
+    /// A recording of units says what the run beside it said, and, of fewer or shorter units, what a
+    /// recording of everything says.
+    #[test]
+    fn a_sampled_recording_replays_as_the_program_ran(
+        (name, design) in prop::sample::select(designs()),
+        steps in prop::collection::vec((0..3_u32, step()), 1..150),
+        (distance, warm, offset) in (1000..4000_u64, 0..4000_u64, 0..1000_u64),
+        (most, skip) in (0..4_u64, prop_oneof![Just(0), 1..2000_u64]),
+        (times, less) in (0..2_u32, 0..4000_u64),
+        full: bool,
+    ) {
+        // Blocks run in loops: units have a thousand instructions.
+        let times_each = |step: &Step| if matches!(step, Step::Block(_)) { 80 } else { 1 };
+        let steps: Vec<_> = [(0, Step::Block(0))]
+            .into_iter()
+            .chain(steps)
+            .flat_map(|step| std::iter::repeat_n(step.clone(), times_each(&step.1)))
+            .collect();
+        let sampling = Sampling { distance, warm, detail: 1000, offset, most };
+        let plan = Plan { skip, sampling: Some(sampling) };
+        let batches = told(&plan, &steps);
+
+        let detail = if full { Detail::Full } else { Detail::Additive };
+        let mut asked = config(512 << 20, detail);
+        asked.design_name = name;
+        asked.design = design;
+        let mut same = asked.clone();
+        (same.skip, same.sampling) = (skip, Some(sampling));
+        let expected = live(&same, &batches);
+        for config in [&asked, &same] {
+            prop_assert_eq!(&replayed(config, &plan, &batches), &expected);
+        }
+
+        if skip > 0 {
+            // Counts begin with the region, and a block of it may begin before.
+            return Ok(());
+        }
+        let warm = warm.saturating_sub(less);
+        let fewer = Sampling { distance: distance << times, warm, ..sampling };
+        (asked.detail, asked.sampling) = (Detail::Translation, Some(fewer));
+        let part = replayed(&asked, &plan, &batches);
+        let all = Plan::default();
+        let whole = replayed(&asked, &all, &told(&all, &steps));
+        prop_assert_eq!(&part.kernel, &whole.kernel);
+        prop_assert_eq!(&part.memory, &whole.memory);
+        prop_assert_eq!(&part.frames, &whole.frames);
+        prop_assert_eq!(part.tlb.data, whole.tlb.data);
+        let [part, whole] = [part.sample, whole.sample].map(|sample| sample.unwrap().by_unit);
+        prop_assert_eq!(part, whole);
+    }
+}
+
+#[test]
+fn what_a_recording_does_not_hold_is_refused() {
+    let sampling = Sampling {
+        distance: 8000,
+        warm: 2000,
+        detail: 1000,
+        offset: 300,
+        most: 4,
+    };
+    let recorded = Plan {
+        skip: 100,
+        sampling: Some(sampling),
+    };
+    let ask = |skip, sampling| {
+        let mut config = config(64 << 20, Detail::Full);
+        (config.skip, config.sampling) = (skip, sampling);
+        config.follow(&recorded).map(|()| config.plan())
+    };
+    // Nothing asked for, all of it, or other places: those of the recording.
+    let elsewhere = Sampling {
+        offset: 7,
+        ..sampling
+    };
+    for (skip, asked) in [(0, None), (100, None), (0, Some(elsewhere))] {
+        assert_eq!(ask(skip, asked).unwrap(), recorded);
+    }
+    let more = Sampling {
+        warm: 2001,
+        ..sampling
+    };
+    for (skip, asked) in [(0, Some(more)), (101, Some(sampling)), (99, None)] {
+        let error = ask(skip, asked).unwrap_err().to_string();
+        let held = "--skip 100 --sample --sample-distance 8000 --sample-warm 2000 --sample-detail 1000 \
+                    --sample-units 4`";
+        assert!(error.contains(held), "{error}");
+    }
+    let mut all = config(64 << 20, Detail::Full);
+    all.follow(&Plan::default()).unwrap();
+    assert_eq!(all.plan(), Plan::default());
 }
 
 /// What the hardware counted, without times.

@@ -115,7 +115,7 @@ pub enum TraceProblem {
     },
     /// The trace was written by another version of the format.
     #[error(
-        "trace format version {found}, and this build reads version {expected}; record it again"
+        "trace format version {found}, and this build reads versions up to {expected}; record it again"
     )]
     Version {
         /// The version of the file.

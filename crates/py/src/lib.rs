@@ -19,6 +19,8 @@ use contigua_machine::config::{self, Age, Detail, RunConfig};
 use contigua_program::emulator::Emulator;
 use contigua_program::launch::{self, Surroundings};
 use contigua_program::plan::{Plan, Sampling};
+use contigua_program::sources::Source;
+use contigua_program::sources::trace::TraceSource;
 use contigua_program::syscall::Architecture;
 use contigua_translation::SchemeConfig;
 use contigua_units::{Bytes, Nanoseconds};
@@ -68,7 +70,7 @@ struct RunSpec {
     timeline: Option<PathBuf>,
     /// Distance, warm, detail, offset, most, as [`Sampling`] has them.
     #[pyo3(default)]
-    sampling: Option<(u64, u64, u64, u64, u64)>,
+    sampling: Option<SamplingTuple>,
     #[pyo3(default)]
     confidence: Option<f64>,
 }
@@ -117,15 +119,7 @@ impl RunSpec {
             skip: self.skip,
             warmup: self.warmup,
             instructions: self.instructions,
-            sampling: self
-                .sampling
-                .map(|(distance, warm, detail, offset, most)| Sampling {
-                    distance,
-                    warm,
-                    detail,
-                    offset,
-                    most,
-                }),
+            sampling: self.sampling.map(sampling_of),
             confidence: self.confidence.unwrap_or(config::CONFIDENCE),
         };
         config.check().map_err(engine_error)?;
@@ -136,7 +130,8 @@ impl RunSpec {
 /// Runs designs on one execution of a program, or on one trace.
 ///
 /// Exactly one of `command` and `trace` is given. `progress` is called a few times a second with
-/// a list of (instructions, batches behind), one for each design. A program can be given a library
+/// a list of (instructions, batches behind), one for each design. What is recorded is all, or what
+/// `record_plan` says: instructions to skip, and how to sample the others. A program can be given a library
 /// to load before all others (`preload`), variables (`environment`), and a clock of its own that
 /// ticks so many nanoseconds for each instruction. Returns the reports as JSON, the program's exit
 /// status (130 after an interruption), and why outputs (the recording, timelines) are not there.
@@ -146,7 +141,7 @@ impl RunSpec {
     clippy::too_many_arguments,
     reason = "PyO3 hands values over; in Python these are keywords"
 )]
-#[pyo3(signature = (runs, *, command=None, trace=None, trace_format="contigua", record=None, seconds=None, preload=None, environment=None, clock=None, progress=None))]
+#[pyo3(signature = (runs, *, command=None, trace=None, trace_format="contigua", record=None, record_plan=None, seconds=None, preload=None, environment=None, clock=None, progress=None))]
 fn run(
     py: Python<'_>,
     runs: Vec<RunSpec>,
@@ -154,6 +149,7 @@ fn run(
     trace: Option<PathBuf>,
     trace_format: &str,
     record: Option<PathBuf>,
+    record_plan: Option<PlanTuple>,
     seconds: Option<f64>,
     preload: Option<PathBuf>,
     environment: Option<Vec<(OsString, OsString)>>,
@@ -180,6 +176,7 @@ fn run(
         configs,
         input,
         record,
+        record_plan: record_plan.map_or(Ok(Plan::default()), plan_of)?,
         time_limit: time_limit.map_err(|error| engine_error(format!("seconds: {error}")))?,
     };
     let outcome = py.detach(|| {
@@ -197,6 +194,44 @@ fn run(
         .iter()
         .map(contigua_machine::Report::to_json);
     Ok((reports.collect(), outcome.exit_code, outcome.failures))
+}
+
+/// Instructions to skip, and how those behind them are sampled: distance, warm, detail, offset, most, as
+/// [`Sampling`] has them.
+type PlanTuple = (u64, Option<SamplingTuple>);
+type SamplingTuple = (u64, u64, u64, u64, u64);
+
+fn sampling_of((distance, warm, detail, offset, most): SamplingTuple) -> Sampling {
+    Sampling {
+        distance,
+        warm,
+        detail,
+        offset,
+        most,
+    }
+}
+
+fn plan_of((skip, sampling): PlanTuple) -> PyResult<Plan> {
+    let sampling = sampling.map(sampling_of);
+    if let Some(sampling) = &sampling {
+        sampling
+            .validate()
+            .map_err(|error| engine_error(format!("sampling: {error}")))?;
+    }
+    Ok(Plan { skip, sampling })
+}
+
+/// What a trace of Contigua's was recorded under: instructions that were skipped, and how those behind
+/// them were sampled, if they were.
+#[pyfunction]
+#[allow(clippy::needless_pass_by_value, reason = "PyO3 hands values over")]
+fn trace_plan(trace: PathBuf) -> PyResult<PlanTuple> {
+    let source = TraceSource::open(&trace).map_err(engine_error)?;
+    let plan = source.program().plan;
+    let sampling = plan
+        .sampling
+        .map(|s| (s.distance, s.warm, s.detail, s.offset, s.most));
+    Ok((plan.skip, sampling))
 }
 
 fn parse_format(name: &str) -> PyResult<TraceFormat> {
@@ -274,6 +309,7 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("VERSION", env!("CARGO_PKG_VERSION"))?;
     module.add("SCHEMES", SchemeConfig::NAMES.to_vec())?;
     module.add_function(wrap_pyfunction!(run, module)?)?;
+    module.add_function(wrap_pyfunction!(trace_plan, module)?)?;
     module.add_function(wrap_pyfunction!(resolve_design, module)?)?;
     module.add_function(wrap_pyfunction!(resolve_machine, module)?)?;
     module.add_function(wrap_pyfunction!(resolve_run, module)?)?;

@@ -80,6 +80,8 @@ pub struct Session {
     pub input: Input,
     /// Where to record the events as well.
     pub record: Option<PathBuf>,
+    /// What the recording holds. Designs beside it must do with that.
+    pub record_plan: Plan,
     /// Stop the program after this long.
     pub time_limit: Option<Duration>,
 }
@@ -154,8 +156,13 @@ impl Session {
         for _ in &self.configs {
             sources.push(format.open(path).map_err(engine_error)?);
         }
+        let mut configs = self.configs.clone();
+        for (config, source) in configs.iter_mut().zip(&sources) {
+            let followed = config.follow(&source.program().plan);
+            followed.map_err(|error| engine_error(format!("{}: {error}", path.display())))?;
+        }
         let programs = sources.iter().map(|source| source.program().clone());
-        let servers = self.servers(programs.collect(), observer)?;
+        let servers = servers(&configs, programs.collect(), observer)?;
         let designs: Vec<_> = servers.into_iter().zip(sources).collect();
         let progress: Vec<Progress> = self.configs.iter().map(|_| Progress::default()).collect();
         let mut interrupted = false;
@@ -201,7 +208,7 @@ impl Session {
             sources.push(setup.source().map_err(engine_error)?);
         }
         let programs = sources.iter().map(|source| source.program().clone());
-        let servers = self.servers(programs.collect(), observer)?;
+        let servers = servers(&self.configs, programs.collect(), observer)?;
         let designs: Vec<_> = servers.into_iter().zip(sources).collect();
         let recorder = self
             .record
@@ -256,61 +263,18 @@ impl Session {
         })
     }
 
-    /// What has to be told of the program: all of it when it is recorded, for others to use.
+    /// What has to be told of the program: what all designs do with, or the recording holds.
     fn plan(&self) -> Plan {
-        let plans = self.configs.iter().map(|config| Plan {
-            skip: config.skip,
-            sampling: config.sampling,
-        });
-        let mut plans = plans.filter(|_| self.record.is_none());
+        if self.record.is_some() {
+            return self.record_plan;
+        }
+        let mut plans = self.configs.iter().map(RunConfig::plan);
         let first = plans.next().unwrap_or_default();
         if plans.all(|plan| plan == first) {
             first
         } else {
             Plan::default()
         }
-    }
-
-    /// Every design's server, before anything runs: what cannot be built is said first. The
-    /// observer is told of no instructions while memory grows old.
-    fn servers(
-        &self,
-        programs: Vec<Program>,
-        observer: Observer<'_>,
-    ) -> Result<Vec<Engine>, PyErr> {
-        let cancel = AtomicBool::new(false);
-        thread::scope(|scope| {
-            let cancel = &cancel;
-            // Where the host has two cores for each design, it takes them.
-            let cores = thread::available_parallelism().map_or(1, usize::from);
-            let two_threads = cores >= 2 * self.configs.len();
-            let servers: Vec<_> = self
-                .configs
-                .iter()
-                .zip(programs)
-                .map(|(config, program)| {
-                    begin(scope, move || {
-                        let mut engine = Engine::prepare(config.clone(), program, cancel)?;
-                        if two_threads {
-                            engine.use_second_thread();
-                        }
-                        Ok::<_, contigua_machine::Error>(engine)
-                    })
-                })
-                .collect::<Result<_, _>>()
-                .inspect_err(|_| cancel.store(true, Ordering::Relaxed))?;
-            let mut outcome = Ok(());
-            while servers.iter().any(|server| !server.is_finished()) {
-                thread::sleep(SHORT_TICK);
-                if outcome.is_ok() {
-                    outcome = observer(&[]);
-                    cancel.store(outcome.is_err(), Ordering::Relaxed);
-                }
-            }
-            let servers: Result<Vec<_>, _> = servers.into_iter().map(join).collect();
-            outcome?;
-            servers
-        })
     }
 
     /// Waits for the program's end, or makes it end when a limit is reached.
@@ -354,6 +318,47 @@ impl Session {
             }
         }
     }
+}
+
+/// Every design's server, before anything runs: what cannot be built is said first. The
+/// observer is told of no instructions while memory grows old.
+fn servers(
+    configs: &[RunConfig],
+    programs: Vec<Program>,
+    observer: Observer<'_>,
+) -> Result<Vec<Engine>, PyErr> {
+    let cancel = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let cancel = &cancel;
+        // Where the host has two cores for each design, it takes them.
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let two_threads = cores >= 2 * configs.len();
+        let servers: Vec<_> = configs
+            .iter()
+            .zip(programs)
+            .map(|(config, program)| {
+                begin(scope, move || {
+                    let mut engine = Engine::prepare(config.clone(), program, cancel)?;
+                    if two_threads {
+                        engine.use_second_thread();
+                    }
+                    Ok::<_, contigua_machine::Error>(engine)
+                })
+            })
+            .collect::<Result<_, _>>()
+            .inspect_err(|_| cancel.store(true, Ordering::Relaxed))?;
+        let mut outcome = Ok(());
+        while servers.iter().any(|server| !server.is_finished()) {
+            thread::sleep(SHORT_TICK);
+            if outcome.is_ok() {
+                outcome = observer(&[]);
+                cancel.store(outcome.is_err(), Ordering::Relaxed);
+            }
+        }
+        let servers: Result<Vec<_>, _> = servers.into_iter().map(join).collect();
+        outcome?;
+        servers
+    })
 }
 
 /// Starts a thread. There may be none for this user, or in this namespace.

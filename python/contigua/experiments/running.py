@@ -233,6 +233,7 @@ def execute(
     specs: Sequence[_engine.RunSpec],
     *,
     record: Path | None = None,
+    record_plan: _engine.Plan | None = None,
     preload: Preload | None = None,
     seconds: float | None = None,
     progress: Progress | None = None,
@@ -247,6 +248,8 @@ def execute(
         The configurations that watch it.
     record
         Where to record it, too.
+    record_plan
+        What the recording holds; ``None``: everything.
     preload
         The allocator that it is given.
     seconds
@@ -274,6 +277,7 @@ def execute(
             specs,
             command=command,
             record=record,
+            record_plan=record_plan,
             seconds=seconds,
             preload=before.library,
             environment=list(before.environment),

@@ -22,6 +22,7 @@ from contigua.sweeps.workloads import (
     Recording,
     is_whole,
     record,
+    recorded_plan,
     recording_of,
     trace_file,
 )
@@ -206,7 +207,8 @@ class _Folder:
                 size = workload.trace.stat().st_size
                 self.recordings[key] = Recording(file_digest(workload.trace), size)
             return key
-        known = (workload.name, run.malloc, run.malloc_options, run.malloc_clock, run.seconds)
+        plan = recorded_plan(run)
+        known = (workload.name, run.malloc, run.malloc_options, run.malloc_clock, run.seconds, plan)
         if known not in self.keys:
             key = workload.key(run)
             self.keys[known] = key

@@ -33,10 +33,10 @@ from contigua.configs import Age, Design, Machine, file_digest
 from contigua.presets import Collection, Preset, designs, flatten, machines
 from contigua.reading import ReadError, read_toml
 from contigua.runner import RunOptions
-from contigua.sampling import Sampling
+from contigua.sampling import RECORDED, Sampling
 from contigua.sweeps.store import SweepError
 from contigua.sweeps.tables import Keys, as_list, nearest
-from contigua.sweeps.workloads import DIGITS, Workload, read_workload
+from contigua.sweeps.workloads import DIGITS, Workload, read_workload, recorded_plan
 
 #: Options of a run that are axes of their own, or that many points cannot share.
 NOT_OPTIONS = {
@@ -280,6 +280,9 @@ class _Reader:
             )
         try:
             spec = options.spec(design, age, options.holes)
+            if workload.trace is None and (plan := recorded_plan(options)) is not None:
+                # All points see the units that are recorded.
+                spec["sampling"] = plan[1]
             resolved = json.loads(_engine.resolve_run(spec))
         except (OverflowError, TypeError, ValueError) as error:
             raise SweepError(f"{_said(chosen)}: {error}") from error
@@ -373,15 +376,15 @@ class _Reader:
 def _sampling(where: str, value: bool | Mapping[str, Any]) -> Sampling | None:
     """Return the sampling of ``true`` or of a table, ``None`` for ``false``."""
     if isinstance(value, bool):
-        return Sampling() if value else None
-    defaults = dataclasses.asdict(Sampling())
+        return RECORDED if value else None
+    defaults = dataclasses.asdict(RECORDED)
     for key, number in value.items():
         if key not in defaults:
             raise SweepError(f"{where}: unknown key {nearest(key, defaults)}")
         whole = key != "confidence"
         if isinstance(number, bool) or not isinstance(number, int if whole else (int, float)):
             raise SweepError(f"{where}.{key}: write a {'whole ' * whole}number, not {number!r}")
-    return Sampling(**value)
+    return dataclasses.replace(RECORDED, **value)
 
 
 def _said(chosen: Mapping[str, Any]) -> str:

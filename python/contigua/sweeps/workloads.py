@@ -15,7 +15,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,15 @@ from contigua.sweeps.tables import Keys, command_lines, nearest, texts
 SCALES = ("tiny", "brief", "small", "large")
 #: Digits of a hash that name something.
 DIGITS = 32
+
+
+#: Decides where units of a sampled recording begin, whatever the seeds of its points.
+UNITS_SEED = 1
+
+
+def recorded_plan(options: RunOptions) -> _engine.Plan | None:
+    """Say what a recording for these options holds; ``None``: everything."""
+    return None if options.sample is None else replace(options, seed=UNITS_SEED).plan()
 
 
 @dataclass(frozen=True)
@@ -93,7 +102,7 @@ class Workload:
         assert self.program is not None
         preload = options.preload()
         executable = find_program(self.program.command[0])
-        known = {
+        known: dict[str, object] = {
             "version": __version__,
             "emulator": _engine.emulator_options(),
             "workload": dict(self.identity),
@@ -101,6 +110,8 @@ class Workload:
             "malloc": [preload.name, _digest(preload.library), preload.clock],
             "seconds": options.seconds,
         }
+        if (plan := recorded_plan(options)) is not None:
+            known["plan"] = plan
         return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:DIGITS]
 
 
@@ -262,6 +273,7 @@ def record(
                 Path(folder),
                 [],
                 record=fresh,
+                record_plan=recorded_plan(options),
                 preload=options.preload(),
                 seconds=options.seconds,
                 progress=progress,

@@ -7,6 +7,7 @@ use contigua_machine::config::{
     Age, DesignConfig, Detail, MachineConfig, RunConfig, parse_design, parse_machine,
 };
 use contigua_program::code::{BlockCode, CodeLog};
+use contigua_program::plan::Plan;
 use contigua_program::sources::Program;
 use contigua_program::syscall::Architecture;
 use contigua_program::wire::{BlockId, Event, Syscall};
@@ -60,12 +61,17 @@ pub fn config(design: DesignConfig, machine: MachineConfig) -> RunConfig {
 
 /// An engine for a program that says what it maps.
 pub fn engine(config: RunConfig) -> Engine {
-    let program = Program {
+    Engine::new(config, program()).unwrap()
+}
+
+/// A program that says what it maps.
+pub fn program() -> Program {
+    Program {
         command: vec!["test".to_owned()],
         architecture: Architecture::X86_64,
         reports_mappings: true,
-    };
-    Engine::new(config, program).unwrap()
+        plan: Plan::default(),
+    }
 }
 
 /// A system call and what it gave.

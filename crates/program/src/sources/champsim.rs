@@ -17,6 +17,7 @@ use super::compressed::Input;
 use super::foreign::Stream;
 use super::{Batch, Program, Source};
 use crate::error::Failure;
+use crate::plan::Plan;
 use crate::syscall::Architecture;
 use crate::{Error, TraceProblem};
 
@@ -105,6 +106,7 @@ impl ChampSimSource {
                 command: vec![path.display().to_string()],
                 architecture: Architecture::X86_64,
                 reports_mappings: false,
+                plan: Plan::default(),
             },
             stream: Stream::default(),
             next: None,

@@ -19,6 +19,7 @@ use super::compressed::Input;
 use super::foreign::Stream;
 use super::{Batch, Program, Source};
 use crate::error::Failure;
+use crate::plan::Plan;
 use crate::syscall::Architecture;
 use crate::{Error, TraceProblem};
 
@@ -117,6 +118,7 @@ impl LackeySource {
                 command: vec![path.display().to_string()],
                 architecture: Architecture::X86_64,
                 reports_mappings: false,
+                plan: Plan::default(),
             },
             stream: Stream::default(),
             line: Vec::new(),

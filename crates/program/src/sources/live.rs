@@ -47,11 +47,13 @@ impl LiveSetup {
     /// Those of [`Launch::prepare`] and [`Ring::create`].
     pub fn new(command: &[OsString], surroundings: Surroundings) -> Result<Self, Error> {
         let architecture = Architecture::X86_64;
+        let plan = surroundings.plan;
         let launch = Launch::prepare(command, architecture, surroundings)?;
         let program = Program {
             command: launch.command(),
             architecture,
             reports_mappings: true,
+            plan,
         };
         Ok(Self {
             ring: Arc::new(Ring::create()?),

@@ -14,6 +14,7 @@ pub mod trace;
 
 use crate::Error;
 use crate::code::CodeLog;
+use crate::plan::Plan;
 use crate::syscall::Architecture;
 use crate::wire::ThreadId;
 
@@ -38,6 +39,8 @@ pub struct Program {
     /// Whether the source reports the program's mappings. Foreign traces do not: every address
     /// that they access is then taken to lie in anonymous memory.
     pub reports_mappings: bool,
+    /// What is told of it: all, unless it was recorded or is run under another plan.
+    pub plan: Plan,
 }
 
 /// Where events come from.

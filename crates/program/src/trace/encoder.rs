@@ -40,6 +40,7 @@ impl Tail {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub words: u64,
+    /// Also those of which nothing is told but how many they are.
     pub instructions: u64,
     pub accesses: u64,
     pub batches: u64,
@@ -200,8 +201,11 @@ impl Encoder {
 
     #[cold]
     fn event(&mut self, words: &[u64]) -> Result<usize, Malformed> {
-        let (_, used) = Event::decode(words)?;
+        let (event, used) = Event::decode(words)?;
         debug_assert!(used <= MAX_RECORD_WORDS);
+        if let Event::Forward { instructions } = event {
+            self.counts.instructions += instructions;
+        }
         self.groups.put(u64::from(kind::EVENT), 1);
         for &word in &words[..used] {
             self.groups.put(word, size_of::<u64>());

@@ -9,6 +9,9 @@
 //!           | batches | threads | checksum of all before in the trailer | magic
 //! ```
 //!
+//! A trace of everything has version 1. One that was recorded under a plan has version 2, and after
+//! the program the plan, as the plugin is given it: its length in seven-bit groups, its text.
+//!
 //! Numbers are little-endian and have eight bytes unless another width is given; checksums are
 //! XXH3-64. The lengths in the index must add up to the offset of the index, so that no byte of
 //! the file is without a checksum, and a reader knows before it decompresses a frame that the
@@ -35,15 +38,18 @@ use super::Summary;
 use super::bytes::{Damage, Input, put_number};
 use super::encoder::Counts;
 use crate::TraceProblem;
+use crate::plan::Plan;
 use crate::sources::Program;
 use crate::syscall::Architecture;
 
 pub const MAGIC: [u8; 8] = *b"\x89ctgtrc\n";
 pub const END_MAGIC: [u8; 8] = *b"ctgtrend";
 /// Version of the format. To be raised with every change of it or of the wire format.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
+/// The version without a plan.
+const WITHOUT_PLAN: u32 = 1;
 
-/// Words after which a frame is closed: long enough to compress well, short enough to seek.
+/// Words after which a frame is closed: long enough to compress well, short enough to hold.
 pub const FRAME_WORDS: u64 = 1 << 20;
 /// Batches after which a frame is closed, should they be nearly empty.
 pub const FRAME_BATCHES: u64 = 1 << 16;
@@ -114,8 +120,15 @@ pub fn encode_header(program: &Program) -> Vec<u8> {
         put_number(&mut body, argument.len() as u64);
         body.extend(argument.as_bytes());
     }
+    let mut version = WITHOUT_PLAN;
+    if program.plan != Plan::default() {
+        version = VERSION;
+        let plan = program.plan.to_string();
+        put_number(&mut body, plan.len() as u64);
+        body.extend(plan.as_bytes());
+    }
     let mut header = MAGIC.to_vec();
-    header.extend(VERSION.to_le_bytes());
+    header.extend(version.to_le_bytes());
     header.extend((body.len() as u32).to_le_bytes());
     header.extend(body);
     header.extend(xxh3_64(&header).to_le_bytes());
@@ -132,7 +145,7 @@ pub fn header_length(start: &[u8; HEADER_START]) -> Result<usize, TraceProblem> 
         });
     }
     let found = input.u32().unwrap_or(0);
-    if found != VERSION {
+    if !(WITHOUT_PLAN..=VERSION).contains(&found) {
         return Err(TraceProblem::Version {
             found,
             expected: VERSION,
@@ -149,14 +162,14 @@ pub fn decode_header(header: &[u8]) -> Result<Program, Damage> {
     if !is_intact(content, u64::from_le_bytes(*checksum)) {
         return Err(Damage("checksum of the header"));
     }
-    content
-        .get(HEADER_START..)
-        .and_then(decode_program)
-        .ok_or(Damage("the header describes no program"))
+    decode_program(content).ok_or(Damage("the header describes no program"))
 }
 
-fn decode_program(body: &[u8]) -> Option<Program> {
-    let mut input = Input(body);
+fn decode_program(header: &[u8]) -> Option<Program> {
+    let mut input = Input(header);
+    input.take(MAGIC.len())?;
+    let version = input.u32()?;
+    let _length = input.u32()?;
     let machine = input.u16()?;
     let architecture = Architecture::ALL
         .into_iter()
@@ -168,14 +181,24 @@ fn decode_program(body: &[u8]) -> Option<Program> {
     };
     let mut command = Vec::new();
     for _ in 0..input.number()? {
-        let length = usize::try_from(input.number()?).ok()?;
-        command.push(String::from_utf8(input.take(length)?.to_vec()).ok()?);
+        command.push(text(&mut input)?);
     }
+    let plan = match version {
+        WITHOUT_PLAN => Plan::default(),
+        _ => text(&mut input)?.parse().ok()?,
+    };
     input.is_empty().then_some(Program {
         command,
         architecture,
         reports_mappings,
+        plan,
     })
+}
+
+/// A text behind its length.
+fn text(input: &mut Input<'_>) -> Option<String> {
+    let length = usize::try_from(input.number()?).ok()?;
+    String::from_utf8(input.take(length)?.to_vec()).ok()
 }
 
 /// What a frame holds.

@@ -107,41 +107,6 @@ impl<F: Read + Seek> TraceReader<F> {
         }))
     }
 
-    /// Goes to a frame start at or before the instruction of this number, counted from 0 at the
-    /// start of the trace, and gives the number of instructions that lie before that place. The
-    /// next batch is the first one there. Only forwards: a frame that was begun is left, so that
-    /// reading goes on at the start of the next one at the earliest.
-    ///
-    /// # Errors
-    /// Those of [`TraceReader::next_batch`].
-    pub fn skip_to(&mut self, instruction: u64) -> Result<u64, Error> {
-        let skipped = self.try_skip_to(instruction);
-        skipped.map_err(|failure| {
-            self.end();
-            failure.at(&self.path)
-        })
-    }
-
-    fn try_skip_to(&mut self, instruction: u64) -> Result<u64, Failure> {
-        self.decoder.abandon_frame();
-        let mut before: u64 = self.frames[..self.next]
-            .iter()
-            .map(|frame| frame.counts.instructions)
-            .sum();
-        while let Some(&frame) = self.frames.get(self.next) {
-            let after = before + frame.counts.instructions;
-            if frame.kind == FrameKind::Code {
-                self.load_frame(frame)?;
-            } else if after <= instruction {
-                self.pass(frame);
-            } else {
-                break;
-            }
-            before = after;
-        }
-        Ok(before)
-    }
-
     fn end(&mut self) {
         self.next = self.frames.len();
         self.decoder.abandon_frame();

@@ -1,0 +1,140 @@
+//! Which plans a recording can be replayed under: those that it was told enough for.
+
+use super::{Plan, Sampling};
+
+impl Plan {
+    /// Whether what is told under this plan is enough to follow another one.
+    #[must_use]
+    pub fn holds(&self, wanted: &Self) -> bool {
+        match (&self.sampling, &wanted.sampling) {
+            (None, _) => wanted.skip >= self.skip,
+            (Some(_), None) => false,
+            (Some(told), Some(sampling)) => self.skip == wanted.skip && told.holds(sampling),
+        }
+    }
+}
+
+impl Sampling {
+    /// Whether each unit of `wanted`, with its warming, lies within one of these. As distances double,
+    /// multiples stay multiples only where both are powers of two apart and these do not double first.
+    fn holds(&self, wanted: &Self) -> bool {
+        let times = wanted.distance / self.distance;
+        let reach = |sampling: &Self| sampling.warm.saturating_add(sampling.detail);
+        wanted.distance.is_multiple_of(self.distance)
+            && wanted.offset == self.offset
+            && reach(wanted) <= reach(self)
+            && (self.most == 0 || times.is_power_of_two() && (1..=self.most).contains(&wanted.most))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::{Mode, Segment};
+    use super::*;
+
+    const TOLD: Sampling = Sampling {
+        distance: 10_000,
+        warm: 3000,
+        detail: 1000,
+        offset: 500,
+        most: 4,
+    };
+
+    fn sampled(sampling: Sampling) -> Plan {
+        Plan {
+            skip: 100,
+            sampling: Some(sampling),
+        }
+    }
+
+    /// Looks at every place where either plan changes its mode.
+    fn holds_naively(told: &Plan, wanted: &Plan, until: u64) -> bool {
+        let mut at = 0;
+        while at < until {
+            let (one, other): (Segment, Segment) = (told.segment(at), wanted.segment(at));
+            if one.mode == Mode::Forward && other.mode != Mode::Forward {
+                return false;
+            }
+            at = one.end.min(other.end);
+        }
+        true
+    }
+
+    #[test]
+    fn what_was_not_told_is_not_held() {
+        let told = sampled(TOLD);
+        assert!(told.holds(&told));
+        for held in [
+            Sampling { warm: 0, ..TOLD },
+            Sampling {
+                warm: 2000,
+                detail: 2000,
+                ..TOLD
+            },
+            Sampling {
+                distance: 20_000,
+                ..TOLD
+            },
+            Sampling { most: 2, ..TOLD },
+        ] {
+            assert!(told.holds(&sampled(held)), "{held:?}");
+        }
+        for missing in [
+            Sampling { warm: 3001, ..TOLD },
+            Sampling {
+                detail: 1001,
+                ..TOLD
+            },
+            Sampling {
+                distance: 5000,
+                ..TOLD
+            },
+            Sampling {
+                distance: 30_000,
+                ..TOLD
+            },
+            Sampling { offset: 0, ..TOLD },
+            Sampling { most: 8, ..TOLD },
+            Sampling { most: 0, ..TOLD },
+        ] {
+            assert!(!told.holds(&sampled(missing)), "{missing:?}");
+        }
+        let all = Plan::default();
+        assert!(all.holds(&told) && !told.holds(&all));
+        let skip = |skip| Plan {
+            skip,
+            sampling: None,
+        };
+        assert!(skip(100).holds(&told) && skip(100).holds(&skip(101)));
+        assert!(!skip(101).holds(&told) && !skip(100).holds(&skip(99)));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(contigua_testing::cases(2000)))]
+
+        #[test]
+        fn all_of_a_plan_that_is_held_was_told(
+            distance in 2000..8000_u64, warm in 0..20_000_u64, detail in 1000..2000_u64,
+            offset in 0..2000_u64, most in 0..9_u64, skip in 0..3000_u64,
+            times in prop_oneof![Just(1), Just(2), Just(4), Just(8), 1..9_u64],
+            less in 0..10_000_u64, other_detail in 1000..3000_u64, other_most in 0..9_u64,
+        ) {
+            let told = Sampling { distance, warm, detail, offset, most };
+            let wanted = Sampling {
+                distance: times * distance,
+                warm: warm.saturating_sub(less),
+                detail: other_detail.min(times * distance),
+                most: other_most,
+                ..told
+            };
+            let [told, wanted] = [told, wanted].map(|s| Plan { skip, sampling: Some(s) });
+            if told.holds(&wanted) {
+                prop_assert!(holds_naively(&told, &wanted, 1_000_000));
+            }
+            let all = Plan { skip, sampling: None };
+            prop_assert!(all.holds(&wanted));
+        }
+    }
+}
