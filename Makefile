@@ -10,7 +10,7 @@ SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Carg
 .PHONY: help demo compiler test test-rust test-python test-programs check checks test-long verify-checks \
 	long-python hazards properties times mutants check-pprof test-vm vm-programs kernel kernel-programs \
 	test-kernel test-kernel-full soak check-protocol check-malloc \
-	check-malloc-aarch64 check-programs miri experiments bench bench-malloc bench-resident install-malloc \
+	check-malloc-aarch64 check-programs miri experiments bench bench-large bench-malloc bench-resident install-malloc \
 	malloc-library node deb site reference outputs first-time lint fmt lock setup clean
 
 help:
@@ -33,6 +33,7 @@ help:
 	@echo 'make properties  property tests with many cases (minutes)'
 	@echo 'make experiments  repeat the published figures, the quick way (twenty minutes); writes docs/reproduction.md'
 	@echo 'make bench  measure speed (Criterion for parts, whole runs for the rest)'
+	@echo 'make bench-large  8 GB and 10^11 instructions on four designs (a quarter of an hour and 11 GB; writes docs/performance.md)'
 	@echo 'make bench-malloc  compare our malloc with four others (minutes; writes docs/malloc.md)'
 	@echo 'make bench-resident [MIMALLOC3=FILE]  what stays resident after frees (ten minutes; writes docs/malloc.md)'
 	@echo 'make check-programs [PROGRAMS="redis node"]  run real programs under our malloc (an hour)'
@@ -195,6 +196,10 @@ bench: setup workloads/bin/gups
 	$(BIN)/python benches/cores.py
 	cargo build --locked --release -p contigua-node
 	$(BIN)/python benches/scan.py
+
+bench-large: setup
+	$(MAKE) -C workloads
+	$(BIN)/python benches/large.py
 
 bench-malloc:
 	scripts/require cc gcc

@@ -2,7 +2,7 @@
 
 Million guest instructions a second (MIPS), in wall time of the whole command. The machine is often
 shared, so each figure is the median of several runs, and figures that are compared were taken in
-turn.
+turn. With the argument `paces` only going forward and warming are measured.
 """
 
 from __future__ import annotations
@@ -18,9 +18,13 @@ import tempfile
 import time
 from pathlib import Path
 
+from pages import replace
+
 from contigua import _engine
 
 ROOT = Path(__file__).parents[1]
+#: How many times as long programs are that go forward.
+LONGER = 7
 RUNS = int(os.environ.get("CONTIGUA_BENCH_RUNS", "3"))
 #: More instructions than any run has.
 ALL = str(10**15)
@@ -28,14 +32,14 @@ FOUR_DESIGNS = "linux-4k,linux-thp,linux-thp-madvise,linux-4k"
 
 SQL = """
 create table t(a integer primary key, b text, c int);
-with recursive n(x) as (select 1 union all select x + 1 from n where x < 30000)
+with recursive n(x) as (select 1 union all select x + 1 from n where x < ROWS)
 insert into t select x, hex(x * 7919), (x * 48271) % 2147483647 from n;
 create index i on t(c);
 select count(*), sum(c) from t where b like '%7%';
 """
 PYTHON = """
 d = {}
-for i in range(150000):
+for i in range(TURNS):
     d[(i * 2654435761) & 0xFFFFF] = i
 print(sum(sorted(d.values())[::7]))
 """
@@ -46,10 +50,10 @@ C = "\n".join(
 )
 
 
-def programs(folder: Path) -> dict[str, list[str]]:
-    """Commands to measure, by name; their inputs go into a folder."""
-    (folder / "q.sql").write_text(SQL)
-    (folder / "p.py").write_text(PYTHON)
+def programs(folder: Path, times: int = 1) -> dict[str, list[str]]:
+    """Commands to measure, by name; their inputs go into a folder. Some can be made longer."""
+    (folder / "q.sql").write_text(SQL.replace("ROWS", str(30_000 * times)))
+    (folder / "p.py").write_text(PYTHON.replace("TURNS", str(150_000 * times)))
     (folder / "c.c").write_text(C)
     gups = str(ROOT / "workloads" / "bin" / "gups")
     return {
@@ -58,6 +62,12 @@ def programs(folder: Path) -> dict[str, list[str]]:
         "gcc": ["gcc", "-O2", "-c", str(folder / "c.c"), "-o", str(folder / "c.o")],
         "gups": [gups, "--size", "256MiB", "--updates", "4000000", "--no-verify"],
     }
+
+
+def alone(program: list[str], *options: str) -> float:
+    """Seconds of a program under the emulator, without us."""
+    emulator = [_engine.emulator(), *_engine.emulator_options(), *options]
+    return timed([*emulator, shutil.which(program[0]) or program[0], *program[1:]])
 
 
 def timed(command: list[str]) -> float:
@@ -90,16 +100,7 @@ def main() -> None:
             for _ in range(RUNS):
                 # gcc starts other programs, which a plugin that is not followed never sees.
                 if label != "gcc":
-                    seconds = timed(
-                        [
-                            _engine.emulator(),
-                            *_engine.emulator_options(),
-                            "-plugin",
-                            str(plain),
-                            shutil.which(program[0]),
-                            *program[1:],
-                        ]
-                    )
+                    seconds = alone(program, "-plugin", str(plain))
                     kinds.setdefault("count", []).append(seconds)
                     trace = ["record", "-o", str(folder / "t.trace")]
                     command = [sys.executable, "-m", "contigua.cli", *trace, "--", *program]
@@ -124,6 +125,49 @@ def main() -> None:
             print(*row, flush=True)
         several = cores(folder)
     write(rows, several)
+
+
+def paces() -> list[str]:
+    """Measure going forward and warming, each on all of a program; return the table."""
+    whole = ["--sample", "--sample-distance", ALL]
+    # Seed 0 begins the first unit with the program, any other one late in the first distance.
+    kinds = {
+        "forward": [*whole, "--designs", "linux-4k"],
+        "warm": [*whole, "--seed", "0", "--sample-warm", ALL, "--designs", "linux-4k"],
+        "four": [*whole, "--seed", "0", "--sample-warm", ALL, "--designs", FOUR_DESIGNS],
+    }
+    rows = []
+    with tempfile.TemporaryDirectory() as short, tempfile.TemporaryDirectory() as long:
+        bfs = [str(ROOT / "workloads" / "bin" / "bfs"), "--scale"]
+        shorter = {"bfs": [*bfs, "15"], **programs(Path(short))}
+        # Long enough that Python's start does not count.
+        longer = {"bfs": [*bfs, "18"], **programs(Path(long), LONGER)}
+        for label in ["bfs", "sqlite3", "python3", "gcc"]:
+            speeds: dict[str, list[float]] = {}
+            for _ in range(RUNS):
+                seconds, length = contigua(longer[label], *kinds["forward"])
+                speeds.setdefault("forward", []).append(length / seconds)
+                if label != "gcc":
+                    speeds.setdefault("alone", []).append(length / alone(longer[label]))
+                for kind in ["warm", "four"]:
+                    seconds, counted = contigua(shorter[label], *kinds[kind])
+                    speeds.setdefault(kind, []).append(counted / seconds)
+            best = {kind: statistics.median(values) for kind, values in speeds.items()}
+            row = [label, f"{length / 1e6:,.0f} M", f"{counted / 1e6:,.0f} M"]
+            columns = ["alone", "forward", "warm", "four"]
+            row += [f"{best[kind] / 1e6:.0f}" if kind in best else "-" for kind in columns]
+            row.append(f"{best['warm'] / best['four']:.2f}")
+            rows.append(row)
+            print(*row, flush=True)
+    header = ["program", "going forward over", "warming", "QEMU alone", "going forward"]
+    header += ["warming, one design", "warming, four designs", "time of four / time of one"]
+    return [
+        f"Median of {RUNS} runs, full detail; load average {os.getloadavg()[2]:.0f}.",
+        "",
+        "| " + " | ".join(header) + " |",
+        "|" + "---|" * len(header),
+        *("| " + " | ".join(row) + " |" for row in rows),
+    ]
 
 
 def cores(folder: Path) -> list[str]:
@@ -185,12 +229,10 @@ def write(rows: list[list[str]], several: list[str]) -> None:
         "",
         *several,
     ]
-    page = ROOT / "docs" / "performance.md"
-    before, _, rest = page.read_text().partition("<!-- whole-runs:begin -->")
-    after = rest.partition("<!-- whole-runs:end -->")[2]
-    middle = "\n".join(["<!-- whole-runs:begin -->", *lines, "<!-- whole-runs:end -->"])
-    page.write_text(before + middle + after)
+    replace("performance.md", "whole-runs", lines)
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:] != ["paces"]:
+        main()
+    replace("performance.md", "paces", paces())

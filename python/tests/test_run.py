@@ -178,6 +178,26 @@ def test_an_interrupt_leaves_a_report_that_says_so(guest, tmp_path):
     assert (written["complete"], written["ended"]) == (False, "interrupted")
 
 
+def test_code_of_the_emulator_calls_the_plugin_directly(guest):
+    command = [sys.executable, "-m", "contigua.cli", "run", "--skip", "1000G", "--"]
+    process = subprocess.Popen(
+        [*command, guest("forever")], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    process.stdout.readline()
+    children = Path(f"/proc/{process.pid}/task").glob("*/children")
+    (emulator,) = " ".join(file.read_text() for file in children).split()
+    mappings = Path(f"/proc/{emulator}/maps").read_text().splitlines()
+    interrupt(process)
+
+    def executed(name):
+        found = [line.split()[0] for line in mappings if re.search(name, line)]
+        return [int(address, 16) for address in "-".join(found).split("-")]
+
+    code, plugin = executed("rwxp"), executed("r-xp.*contigua-qemu-plugin")
+    # Calls that reach further go through a word of memory.
+    assert max(code + plugin) - min(code + plugin) < 2**31
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

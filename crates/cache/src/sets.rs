@@ -93,14 +93,17 @@ impl<V: Copy + Default> Sets<V> {
     pub fn lookup(&mut self, number: u64, key: u64) -> Option<&mut V> {
         let first = self.first_way(number);
         let keys = &mut self.keys[first..first + self.ways];
+        let values = &mut self.values[first..first + self.ways];
         if keys[0] == key {
-            return Some(&mut self.values[first]);
+            return Some(&mut values[0]);
         }
         let way = keys.iter().position(|&k| k == key)?;
-        keys.copy_within(0..way, 1);
-        keys[0] = key;
-        let values = &mut self.values[first..=first + way];
-        values.rotate_right(1);
+        // Most hits are on the first few entries: moving them one by one is faster than a call.
+        let (mut last_key, mut last_value) = (key, values[way]);
+        for (key, value) in keys[..=way].iter_mut().zip(&mut values[..=way]) {
+            last_key = core::mem::replace(key, last_key);
+            last_value = core::mem::replace(value, last_value);
+        }
         Some(&mut values[0])
     }
 

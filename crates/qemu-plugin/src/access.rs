@@ -5,8 +5,8 @@ use std::sync::OnceLock;
 
 use contigua_program::wire::{ACCESS, ADDRESS_MASK, INSTRUCTION_SHIFT, SIZE_SHIFT, STORE_SHIFT};
 
-use crate::api::{self, MemoryInfo};
-use crate::vcpu;
+use crate::api::{self, Instruction, MemoryInfo};
+use crate::{plugin, vcpu};
 
 /// Where QEMU keeps log2 of the size within a [`MemoryInfo`] (three bits): up to 10.0, and 10.2.
 const SIZE_SHIFTS: [u32; 2] = [4, 5];
@@ -15,7 +15,7 @@ const INFO_STORE_SHIFT: u32 = 17;
 /// log2 of the size of the accesses that QEMU 7.2 makes in two halves.
 const WHOLE: u32 = 4;
 
-/// The callback that fits this QEMU.
+/// The callback that fits this QEMU and the plan.
 ///
 /// QEMU wants plugins to ask its functions, and two calls per access cost a third of the speed
 /// (measured: 351 against 534 million instructions a second on sqlite3). So those functions are
@@ -40,24 +40,39 @@ pub fn learn_memory_information() {
         all.all(|info| agrees(*shift, info))
     };
     let layout = SIZE_SHIFTS.into_iter().find(is_layout);
-    let callback: api::MemoryCallback = match (layout, api::is_10_or_newer()) {
-        (Some(4), false) => on_access::<4, false>,
-        (Some(4), true) => on_access::<4, true>,
-        (Some(5), _) => on_access::<5, true>,
-        _ => on_access_asking,
+    let forward = plugin().plan.goes_forward();
+    let callback = match (layout, api::is_10_or_newer()) {
+        (Some(4), false) => Known::<4, false>::callback(forward),
+        (Some(4), true) => Known::<4, true>::callback(forward),
+        (Some(5), _) => Known::<5, true>::callback(forward),
+        _ => Asking::callback(forward),
     };
     let _ = CALLBACK.set(callback);
 }
 
-const fn store_of_info(info: MemoryInfo) -> u64 {
-    (info >> INFO_STORE_SHIFT & 1) as u64
+/// Asks QEMU to tell the accesses of an instruction.
+///
+/// # Safety
+/// The instruction is one of a block that is being translated.
+pub unsafe fn observe(instruction: *mut Instruction, index: usize) {
+    let callback = *CALLBACK
+        .get()
+        .expect("installation learns it before anything is translated");
+    // SAFETY: by this function's contract; the callback takes a template.
+    unsafe {
+        // QEMU 7.2 tells loads to callbacks for stores, and stores to both.
+        api::qemu_plugin_register_vcpu_mem_cb(
+            instruction,
+            callback,
+            api::NO_REGISTERS,
+            api::READ_WRITE,
+            template(index),
+        );
+    }
 }
 
-/// The callback that fits this QEMU.
-pub fn callback() -> api::MemoryCallback {
-    *CALLBACK
-        .get()
-        .expect("installation learns it before anything is translated")
+const fn store_of_info(info: MemoryInfo) -> u64 {
+    (info >> INFO_STORE_SHIFT & 1) as u64
 }
 
 /// What the callback is given for an instruction: all of the word that translation knows.
@@ -65,38 +80,85 @@ pub fn template(instruction: usize) -> *mut c_void {
     (ACCESS | (instruction as u64) << INSTRUCTION_SHIFT) as *mut c_void
 }
 
-extern "C" fn on_access<const LAYOUT: u32, const WHOLES: bool>(
-    index: c_uint,
-    info: MemoryInfo,
-    address: u64,
-    template: *mut c_void,
-) {
-    let (size, store) = (info >> LAYOUT & 7, store_of_info(info));
-    if WHOLES && size == WHOLE {
-        tell_halves(index, address, store, template);
-    } else {
-        tell(index, address, size, store, template);
+/// How the size and the kind of an access are learnt.
+trait Reading: Sized + 'static {
+    /// log2 of the size, and whether it is a store: 0 or 1.
+    fn read(info: MemoryInfo) -> (u32, u64);
+    /// Whether accesses of 16 bytes come whole.
+    const WHOLES: bool;
+
+    fn callback(goes_forward: bool) -> api::MemoryCallback {
+        if goes_forward {
+            on_access::<Self>
+        } else {
+            tell::<Self>
+        }
     }
 }
 
-pub extern "C" fn on_access_asking(
+/// By where QEMU keeps them.
+struct Known<const SIZE_SHIFT: u32, const WHOLES: bool>;
+/// By QEMU's functions.
+struct Asking;
+
+impl<const SHIFT: u32, const WHOLES: bool> Reading for Known<SHIFT, WHOLES> {
+    const WHOLES: bool = WHOLES;
+
+    fn read(info: MemoryInfo) -> (u32, u64) {
+        (info >> SHIFT & 7, store_of_info(info))
+    }
+}
+
+impl Reading for Asking {
+    const WHOLES: bool = true;
+
+    fn read(info: MemoryInfo) -> (u32, u64) {
+        // SAFETY: `info` comes from QEMU.
+        unsafe {
+            (
+                api::qemu_plugin_mem_size_shift(info) & 7,
+                api::qemu_plugin_mem_is_store(info).into(),
+            )
+        }
+    }
+}
+
+/// An access of a program that may go forward: most return at once.
+extern "C" fn on_access<R: Reading>(
     index: c_uint,
     info: MemoryInfo,
     address: u64,
     template: *mut c_void,
 ) {
-    // SAFETY: `info` comes from QEMU.
-    let (size, store) = unsafe {
-        (
-            api::qemu_plugin_mem_size_shift(info),
-            api::qemu_plugin_mem_is_store(info),
-        )
-    };
-    if size == WHOLE {
-        tell_halves(index, address, store.into(), template);
-    } else {
-        tell(index, address, size & 7, store.into(), template);
+    if !vcpu::passes_over(index, address, R::read(info).1) {
+        tell::<R>(index, info, address, template);
     }
+}
+
+/// An access, which is told unless the vCPU goes forward and knows it.
+#[inline(never)]
+extern "C" fn tell<R: Reading>(
+    index: c_uint,
+    info: MemoryInfo,
+    address: u64,
+    template: *mut c_void,
+) {
+    let (size, store) = R::read(info);
+    if R::WHOLES && size == WHOLE {
+        tell_halves(index, address, store, template);
+    } else {
+        tell_one(index, address, size, store, template);
+    }
+}
+
+/// The same, whichever QEMU this is.
+pub extern "C" fn tell_asking(
+    index: c_uint,
+    info: MemoryInfo,
+    address: u64,
+    template: *mut c_void,
+) {
+    tell::<Asking>(index, info, address, template);
 }
 
 /// An access of 16 bytes is told as the two that QEMU 7.2 makes of it, so that counts and traces
@@ -105,15 +167,12 @@ pub extern "C" fn on_access_asking(
 fn tell_halves(index: c_uint, address: u64, store: u64, template: *mut c_void) {
     let half = 1 << (WHOLE - 1);
     for address in [address, address + half] {
-        tell(index, address, WHOLE - 1, store, template);
+        tell_one(index, address, WHOLE - 1, store, template);
     }
 }
 
 #[inline]
-fn tell(index: c_uint, address: u64, size: u32, store: u64, template: *mut c_void) {
-    if vcpu::passes_over(index, address, size, store) {
-        return;
-    }
+fn tell_one(index: c_uint, address: u64, size: u32, store: u64, template: *mut c_void) {
     let word = template as u64
         | address & ADDRESS_MASK
         | u64::from(size) << SIZE_SHIFT

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 
 use contigua_program::code::BlockCode;
 use contigua_program::syscall::Architecture;
-use contigua_program::wire::{BlockId, block_word};
+use contigua_program::wire::BlockId;
 use contigua_units::{PAGE_BYTES, VirtAddr};
 use iced_x86::{Decoder, DecoderError, DecoderOptions};
 
@@ -47,20 +47,12 @@ pub extern "C" fn on_translate(_: PluginId, block: *mut Block) {
                 guest::set_base(host_address.wrapping_sub(address));
             }
             let code = &bytes[before..];
-            let (callback, argument): (api::MemoryCallback, _) = match strings::begin(code) {
-                None => (access::callback(), access::template(i)),
-                Some(begin) => (
-                    strings::on_access,
-                    strings::argument(begin, iteration_word(address, code)),
-                ),
-            };
-            api::qemu_plugin_register_vcpu_mem_cb(
-                instruction,
-                callback,
-                api::NO_REGISTERS,
-                api::READ_WRITE,
-                argument,
-            );
+            match strings::begin(code) {
+                None => access::observe(instruction, i),
+                Some(begin) => {
+                    strings::observe(instruction, begin, iteration_argument(address, code));
+                }
+            }
         }
         let number = describe(&BlockCode {
             address: VirtAddr::new(api::qemu_plugin_tb_vaddr(block)),
@@ -71,7 +63,7 @@ pub extern "C" fn on_translate(_: PluginId, block: *mut Block) {
             block,
             on_execute,
             api::NO_REGISTERS,
-            word_of(number, lengths.len()) as *mut c_void,
+            vcpu::block_argument(number, lengths.len()) as *mut c_void,
         );
         code = (api::qemu_plugin_tb_vaddr(block), bytes.len() as u64);
     }
@@ -79,19 +71,14 @@ pub extern "C" fn on_translate(_: PluginId, block: *mut Block) {
     vcpu::tell_code(code.0, code.1);
 }
 
-/// What the callback of a block is given: its word with its number of instructions in it.
-fn word_of(number: BlockId, instructions: usize) -> u64 {
-    block_word(number) | (instructions as u64) << vcpu::COUNT_SHIFT
-}
-
-/// The word of a block that is a single instruction.
-fn iteration_word(address: u64, code: &[u8]) -> u64 {
+/// What [`vcpu::execute`] takes for a block that is a single instruction.
+fn iteration_argument(address: u64, code: &[u8]) -> u64 {
     let number = describe(&BlockCode {
         address: VirtAddr::new(address),
         lengths: &[code.len() as u8],
         bytes: code,
     });
-    word_of(number, 1)
+    vcpu::block_argument(number, 1)
 }
 
 /// Whether QEMU gave an instruction up: for x86 it ends a block before an instruction that reaches
@@ -108,8 +95,8 @@ fn was_given_up(address: u64, code: &[u8]) -> bool {
     decoder.decode().is_invalid() && decoder.last_error() == DecoderError::NoMoreBytes
 }
 
-extern "C" fn on_execute(index: c_uint, word: *mut c_void) {
-    vcpu::execute(index, word as u64);
+extern "C" fn on_execute(index: c_uint, block: *mut c_void) {
+    vcpu::execute(index, block as u64);
 }
 
 fn describe(code: &BlockCode<'_>) -> BlockId {

@@ -17,6 +17,7 @@ mod exec;
 mod guest;
 mod image;
 mod keeper;
+mod near;
 mod strings;
 mod syscalls;
 mod touched;
@@ -121,6 +122,7 @@ fn install(id: PluginId, target: &str, arguments: &[String]) -> Result<(), Strin
     if handles.ring < 0 {
         return Err("argument ring= takes a descriptor".to_owned());
     }
+    let _near = near::Room::keep();
     // SAFETY: who started this process passes the descriptor; a wrong number is an error.
     let ring = unsafe { BorrowedFd::borrow_raw(handles.ring) };
     let producer = Producer::new(Ring::open(ring).map_err(|e| e.to_string())?);

@@ -12,7 +12,7 @@ use std::ffi::{c_uint, c_void};
 
 use contigua_program::syscall::Architecture;
 
-use crate::api::{self, MemoryInfo};
+use crate::api::{self, Instruction, MemoryInfo};
 use crate::{access, plugin, vcpu};
 
 /// Which accesses begin an iteration.
@@ -27,8 +27,8 @@ pub enum Begin {
 /// What the callback of such an instruction needs.
 struct Repeated {
     begin: Begin,
-    /// The word of a block that is the instruction.
-    word: u64,
+    /// What [`vcpu::execute`] takes for a block that is the instruction.
+    block: u64,
 }
 
 thread_local! {
@@ -62,14 +62,29 @@ fn begin_x86(code: &[u8]) -> Option<Begin> {
     }
 }
 
-/// The callback's argument. Lives as long as QEMU's translation, which never says that it ends.
-pub fn argument(begin: Begin, word: u64) -> *mut c_void {
-    Box::into_raw(Box::new(Repeated { begin, word })).cast()
+/// Asks QEMU to tell the accesses of such an instruction; `block` is what [`vcpu::execute`] takes for
+/// an iteration.
+///
+/// # Safety
+/// The instruction is one of a block that is being translated.
+pub unsafe fn observe(instruction: *mut Instruction, begin: Begin, block: u64) {
+    // Lives as long as QEMU's translation, which never says that it ends.
+    let repeated = Box::into_raw(Box::new(Repeated { begin, block }));
+    // SAFETY: by this function's contract; the callback takes this argument.
+    unsafe {
+        api::qemu_plugin_register_vcpu_mem_cb(
+            instruction,
+            on_access,
+            api::NO_REGISTERS,
+            api::READ_WRITE,
+            repeated.cast(),
+        );
+    }
 }
 
 /// The callback for every load and store of a repeated string instruction.
-pub extern "C" fn on_access(index: c_uint, info: MemoryInfo, address: u64, repeated: *mut c_void) {
-    // SAFETY: `argument` made it, and nobody frees it.
+extern "C" fn on_access(index: c_uint, info: MemoryInfo, address: u64, repeated: *mut c_void) {
+    // SAFETY: `observe` made it, and nobody frees it.
     let repeated = unsafe { &*repeated.cast::<Repeated>() };
     // SAFETY: `info` comes from QEMU.
     let is_store = unsafe { api::qemu_plugin_mem_is_store(info) };
@@ -79,7 +94,7 @@ pub extern "C" fn on_access(index: c_uint, info: MemoryInfo, address: u64, repea
         Begin::EveryOtherLoad => !SECOND_LOAD.replace(!SECOND_LOAD.get()),
     };
     if begins {
-        vcpu::execute(index, repeated.word);
+        vcpu::execute(index, repeated.block);
     }
-    access::on_access_asking(index, info, address, access::template(0));
+    access::tell_asking(index, info, address, access::template(0));
 }

@@ -11,6 +11,8 @@ use contigua_program::syscall::Call;
 use contigua_program::wire::{ADDRESS_MASK, STORE};
 use contigua_units::{PAGE_BYTES, VirtRange};
 
+/// Bits of an address.
+const ADDRESS_BITS: u32 = ADDRESS_MASK.count_ones();
 /// Bytes of the map.
 const BYTES: usize = (ADDRESS_MASK as usize + 1) / PAGE_BYTES as usize;
 /// Ranges of the map from this length on are given back to the host instead of written.
@@ -22,6 +24,11 @@ const READ: u8 = 1;
 const WRITTEN: u8 = 2;
 /// The page's code was executed.
 const EXECUTED: u8 = 4;
+
+/// Any of these: a load is known.
+pub const LOADED: u8 = READ | WRITTEN;
+/// Any of these: a store is known.
+pub const STORED: u8 = WRITTEN;
 
 static MAP: OnceLock<usize> = OnceLock::new();
 /// Where the heap ended at the last `brk`.
@@ -56,7 +63,9 @@ pub fn reserve() -> Result<(), String> {
 }
 
 fn entry(map: usize, address: u64) -> &'static AtomicU8 {
-    let index = ((address & ADDRESS_MASK) / PAGE_BYTES) as usize;
+    // The 36 bits below the sign's, by two shifts: a mask of so many would be an instruction more.
+    let index =
+        (address << (64 - ADDRESS_BITS) >> (64 - ADDRESS_BITS + PAGE_BYTES.ilog2())) as usize;
     // SAFETY: the index has 36 bits, and the map as many bytes, which stay mapped.
     unsafe { &*(map as *const AtomicU8).add(index) }
 }
@@ -66,12 +75,10 @@ pub fn map() -> usize {
     MAP.get().copied().unwrap_or(0)
 }
 
-/// Whether the page of `address` was touched in this way before. `store` is 0 or 1; `map` is that of
-/// [`map`], and not 0.
+/// In which ways the page of `address` was touched; `map` is that of [`map`], and not 0.
 #[inline]
-pub fn is_known(map: usize, address: u64, store: u64) -> bool {
-    let wanted = (READ | WRITTEN) - store as u8;
-    entry(map, address).load(Ordering::Relaxed) & wanted != 0
+pub fn kinds(map: usize, address: u64) -> u8 {
+    entry(map, address).load(Ordering::Relaxed)
 }
 
 /// Notes an access to the page of `address`; whether it is the first of its kind.
@@ -81,9 +88,9 @@ pub fn is_first(address: u64, word: u64) -> bool {
         return true;
     };
     let (wanted, leaves) = if word & STORE == 0 {
-        (READ | WRITTEN, READ)
+        (LOADED, READ)
     } else {
-        (WRITTEN, WRITTEN)
+        (STORED, WRITTEN)
     };
     let entry = entry(map, address);
     let before = entry.load(Ordering::Relaxed);

@@ -5,7 +5,9 @@ use std::ptr;
 
 use contigua_program::plan::Mode;
 use contigua_program::ring::{CHUNK_WORDS, Held};
-use contigua_program::wire::{ADDRESS_MASK, Event, MAX_RECORD_WORDS, SIZE_SHIFT};
+use contigua_program::wire::{
+    ADDRESS_MASK, BlockId, Event, MAX_RECORD_WORDS, SIZE_SHIFT, block_word,
+};
 use contigua_units::{PAGE_BYTES, VirtAddr};
 
 use crate::{clock, plugin, touched};
@@ -13,31 +15,36 @@ use crate::{clock, plugin, touched};
 /// Guest threads that one process can have at a time.
 const MAX_VCPUS: usize = 4096;
 
-/// Where the word that a block's callback is given has its number of instructions.
-pub const COUNT_SHIFT: u32 = 32;
-/// Bits of that number.
-const COUNT_MASK: u64 = 0x3ff;
+/// What a block's callback is given has its number of instructions in so many of its lowest bits, so
+/// that one instruction reads it, and above them its number.
+pub const COUNT_BITS: u32 = 16;
 /// Instructions of the plan that a thread takes at a time.
 const TAKE: u64 = 1 << 16;
 /// Instructions after which it is told that a thread went forward.
 const TELL: u64 = 1 << 22;
 
 /// A vCPU's place to write. On a cache line of its own.
-#[repr(align(64))]
+#[repr(C, align(64))]
 struct Vcpu {
-    /// Where the next word goes; null when no chunk is held.
-    cursor: *mut u64,
-    /// Where the chunk ends; null when no chunk is held, so that one comparison finds both.
-    limit: *mut u64,
-    /// Instructions of the plan that were taken and not executed.
-    left: u64,
-    /// Instructions executed going forward that were not told.
-    forward: u64,
+    /// Instructions that may be executed before more of the plan is taken; 0 when not going forward,
+    /// so that one comparison finds both.
+    budget: u64,
+    /// Which bits of the map of touched pages say that a load need not be told, and that a store need
+    /// not; none when not going forward.
+    known: [u8; 2],
     goes_forward: bool,
     started: bool,
     thread: u32,
     /// The map of touched pages; 0 where the plan has no need of it.
     map: usize,
+    /// Where the next word goes; null when no chunk is held.
+    cursor: *mut u64,
+    /// Where the chunk ends; null when no chunk is held, so that one comparison finds both.
+    limit: *mut u64,
+    /// Instructions of the plan that were taken and not executed, when not going forward.
+    left: u64,
+    /// Instructions executed going forward that were not told, and `budget`.
+    forward: u64,
     held: Option<Held>,
 }
 
@@ -55,14 +62,16 @@ unsafe impl Sync for Vcpus {}
 static VCPUS: Vcpus = Vcpus(UnsafeCell::new(
     [const {
         Vcpu {
-            cursor: ptr::null_mut(),
-            limit: ptr::null_mut(),
-            left: 0,
-            forward: 0,
+            budget: 0,
+            known: [0, 0],
             goes_forward: false,
             started: false,
             thread: 0,
             map: 0,
+            cursor: ptr::null_mut(),
+            limit: ptr::null_mut(),
+            left: 0,
+            forward: 0,
             held: None,
         }
     }; MAX_VCPUS],
@@ -90,9 +99,8 @@ pub fn start(index: u32) {
     let vcpu = unsafe { state(index) };
     vcpu.thread = plugin().producer.ring().new_thread();
     vcpu.started = true;
-    vcpu.goes_forward = false;
-    (vcpu.left, vcpu.forward) = (0, 0);
     vcpu.map = touched::map();
+    vcpu.plan(false, 0, 0);
     OWN.set(Some(index));
     // The mode is known before the first block is translated.
     take_planned(vcpu, 1);
@@ -103,10 +111,9 @@ pub fn end(index: u32) {
     publish(index);
     // SAFETY: as in `execute`.
     let vcpu = unsafe { state(index) };
-    plugin()
-        .producer
-        .ring()
-        .return_planned(core::mem::take(&mut vcpu.left));
+    let left = vcpu.left();
+    vcpu.plan(false, 0, 0);
+    plugin().producer.ring().return_planned(left);
 }
 
 /// Forgets, in a forked child, the chunks that belong to the parent, and gives the only thread
@@ -123,31 +130,77 @@ pub fn start_after_fork(index: u32) {
     start(index);
 }
 
-/// A block begins to execute: `word` is its word with its number of instructions in it.
-#[inline]
-pub fn execute(index: u32, word: u64) {
-    // SAFETY: QEMU calls back on the vCPU's own thread, and callbacks do not nest.
-    let vcpu = unsafe { state(index) };
-    let count = word >> COUNT_SHIFT & COUNT_MASK;
-    if vcpu.left < count {
-        take_planned(vcpu, count);
+impl Vcpu {
+    /// Instructions of the plan that were taken and not executed.
+    fn left(&self) -> u64 {
+        self.left + self.budget
     }
-    vcpu.left -= count;
-    if vcpu.goes_forward {
-        vcpu.forward += count;
-    } else {
-        append(vcpu, word & !(COUNT_MASK << COUNT_SHIFT));
+
+    /// Instructions executed going forward that were not told.
+    fn untold(&self) -> u64 {
+        self.forward - self.budget
+    }
+
+    /// What follows: so many instructions in this mode.
+    fn plan(&mut self, goes_forward: bool, left: u64, untold: u64) {
+        self.goes_forward = goes_forward;
+        if goes_forward {
+            (self.budget, self.left) = (left, 0);
+            self.known = [touched::LOADED, touched::STORED];
+        } else {
+            (self.budget, self.left) = (0, left);
+            self.known = [0, 0];
+        }
+        self.forward = self.budget + untold;
     }
 }
 
-/// Whether an access need not be told: the vCPU goes forward, and the page was touched in this way
-/// before. `store` is 0 or 1.
+/// A block of `count` instructions is what its callback is given.
+pub fn block_argument(number: BlockId, count: usize) -> u64 {
+    u64::from(number.0) << COUNT_BITS | count as u64
+}
+
+/// A block begins to execute: `block` is its [`block_argument`].
 #[inline]
-pub fn passes_over(index: u32, address: u64, size_log2: u32, store: u64) -> bool {
+pub fn execute(index: u32, block: u64) {
+    // SAFETY: QEMU calls back on the vCPU's own thread, and callbacks do not nest.
+    let vcpu = unsafe { state(index) };
+    match vcpu.budget.checked_sub(count_of(block)) {
+        Some(left) => vcpu.budget = left,
+        None => execute_beyond(vcpu, block),
+    }
+}
+
+fn count_of(block: u64) -> u64 {
+    block & ((1 << COUNT_BITS) - 1)
+}
+
+/// A block that is told, or for which more of the plan must be taken.
+#[inline(never)]
+fn execute_beyond(vcpu: &mut Vcpu, block: u64) {
+    let count = count_of(block);
+    if vcpu.left < count {
+        take_planned(vcpu, count);
+    }
+    if vcpu.goes_forward {
+        vcpu.budget -= count;
+    } else {
+        vcpu.left -= count;
+        append(vcpu, block_word(BlockId((block >> COUNT_BITS) as u32)));
+    }
+}
+
+/// Whether an access need surely not be told: the vCPU goes forward, and the page was touched in this
+/// way before. `store` is 0 or 1. Only where there is a map of touched pages.
+#[inline]
+pub fn passes_over(index: u32, address: u64, store: u64) -> bool {
+    /// Bits of an address that are all set in the last bytes of a page, as many as the largest access
+    /// has: what begins there may reach into the next page.
+    const LAST: u64 = PAGE_BYTES - 16;
     // SAFETY: as in `execute`.
     let vcpu = unsafe { state(index) };
-    let reaches = address % PAGE_BYTES + (1 << size_log2) > PAGE_BYTES;
-    vcpu.goes_forward && !reaches && touched::is_known(vcpu.map, address, store)
+    let known = vcpu.known[store as usize & 1];
+    touched::kinds(vcpu.map, address) & known != 0 && address & LAST != LAST
 }
 
 /// An access: `word` is its word.
@@ -199,25 +252,26 @@ pub fn tell_code(address: u64, bytes: u64) {
 #[inline(never)]
 fn take_planned(vcpu: &mut Vcpu, count: u64) {
     let plugin = plugin();
-    while vcpu.left < count {
+    let (mut left, mut goes_forward) = (vcpu.left(), vcpu.goes_forward);
+    while left < count {
         let taken = plugin.producer.ring().take_planned(&plugin.plan, TAKE);
-        vcpu.left += taken.instructions;
+        left += taken.instructions;
         let forward = taken.mode == Mode::Forward;
-        if vcpu.goes_forward && (taken.begins || !forward || vcpu.forward >= TELL) {
+        if goes_forward && (taken.begins || !forward || vcpu.untold() >= TELL) {
             tell_forward(vcpu);
             give_back(vcpu);
         }
-        vcpu.goes_forward = forward;
+        goes_forward = forward;
     }
+    vcpu.plan(goes_forward, left, vcpu.untold());
 }
 
 /// Tells how many instructions were executed going forward.
 fn tell_forward(vcpu: &mut Vcpu) {
-    if vcpu.forward > 0 {
-        let event = Event::Forward {
-            instructions: core::mem::take(&mut vcpu.forward),
-        };
-        append_record(vcpu, &event);
+    let instructions = vcpu.untold();
+    if instructions > 0 {
+        vcpu.forward = vcpu.budget;
+        append_record(vcpu, &Event::Forward { instructions });
     }
 }
 
