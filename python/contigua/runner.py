@@ -14,6 +14,7 @@ from contigua.files import FileError, is_stream
 from contigua.presets import Preset
 from contigua.presets import designs as design_presets
 from contigua.presets import machines as machine_presets
+from contigua.regions import Regions
 from contigua.results import Report, Results
 from contigua.sampling import Sampling
 
@@ -78,6 +79,9 @@ class RunOptions:
     sample
         Simulate units of the region in detail, at equal distances, and go forward between them:
         much faster, and every estimate gets an interval. ``None``: simulate all.
+    regions
+        What of the program is simulated in detail, named by its user; the program goes forward
+        elsewhere. ``None``: what ``skip``, ``instructions`` and ``sample`` say.
     """
 
     machine: str | Preset = "skylake"
@@ -100,6 +104,7 @@ class RunOptions:
     malloc_clock: int | None = 100
     timeline: Path | None = None
     sample: Sampling | None = None
+    regions: Regions | None = None
 
     def preload(self) -> Preload:
         """Say what the program is started with.
@@ -140,6 +145,7 @@ class RunOptions:
             "allocator": self.preload().name,
             "timeline": None if self.timeline is None else str(self.timeline),
             "sampling": None if self.sample is None else self.sample.spec(self.seed),
+            "regions": None if self.regions is None else self.regions.spec(),
             "confidence": 0.95 if self.sample is None else self.sample.confidence,
         }
 

@@ -17,6 +17,7 @@ mod exec;
 mod guest;
 mod image;
 mod keeper;
+mod regions;
 mod strings;
 mod syscalls;
 mod touched;
@@ -145,13 +146,13 @@ fn install(id: PluginId, target: &str, arguments: &[String]) -> Result<(), Strin
     let plugin = Plugin {
         producer,
         architecture,
-        plan,
         arguments: exec::PluginArguments::new(
             clock,
             &plan,
             value("processor").ok(),
             value("base").ok(),
         ),
+        plan,
     };
     PLUGIN
         .set(plugin)

@@ -2,10 +2,12 @@
 
 use std::cell::{Cell, UnsafeCell};
 use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
 
+use contigua_program::cues::Calls;
 use contigua_program::plan::Mode;
 use contigua_program::ring::{CHUNK_WORDS, Held};
-use contigua_program::wire::{ADDRESS_MASK, Event, MAX_RECORD_WORDS, SIZE_SHIFT};
+use contigua_program::wire::{ADDRESS_MASK, Cue, Event, MAX_RECORD_WORDS, SIZE_SHIFT};
 use contigua_units::{PAGE_BYTES, VirtAddr};
 
 use crate::{clock, plugin, touched};
@@ -39,7 +41,12 @@ struct Vcpu {
     /// The map of touched pages; 0 where the plan has no need of it.
     map: usize,
     held: Option<Held>,
+    /// Where calls of a function are the regions.
+    calls: Calls,
 }
+
+/// Threads of this process that are in a call of the function of interest.
+static CALLING: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
     /// The vCPU of this host thread: QEMU does not say for which it translates.
@@ -64,6 +71,7 @@ static VCPUS: Vcpus = Vcpus(UnsafeCell::new(
             thread: 0,
             map: 0,
             held: None,
+            calls: Calls::new(),
         }
     }; MAX_VCPUS],
 ));
@@ -93,6 +101,7 @@ pub fn start(index: u32) {
     vcpu.goes_forward = false;
     (vcpu.left, vcpu.forward) = (0, 0);
     vcpu.map = touched::map();
+    vcpu.calls = Calls::new();
     OWN.set(Some(index));
     // The mode is known before the first block is translated.
     take_planned(vcpu, 1);
@@ -100,6 +109,7 @@ pub fn start(index: u32) {
 
 /// A guest thread has ended: others may have what it took of the plan.
 pub fn end(index: u32) {
+    follow(index, Calls::leave);
     publish(index);
     // SAFETY: as in `execute`.
     let vcpu = unsafe { state(index) };
@@ -120,6 +130,7 @@ pub fn start_after_fork(index: u32) {
         vcpu.limit = ptr::null_mut();
         vcpu.started = false;
     }
+    CALLING.store(0, Ordering::Relaxed);
     start(index);
 }
 
@@ -137,6 +148,69 @@ pub fn execute(index: u32, word: u64) {
         vcpu.forward += count;
     } else {
         append(vcpu, word & !(COUNT_MASK << COUNT_SHIFT));
+    }
+}
+
+/// A marker begins or ends the region of all threads, before the block that has it.
+#[cold]
+pub fn mark(index: u32, cue: Cue) {
+    let ring = plugin().producer.ring();
+    // What follows a begin comes after it in the stream, and what another thread does after it has
+    // seen the end comes after that.
+    match cue {
+        Cue::Begin if !ring.is_marked() => {
+            tell_cue(index, cue);
+            ring.cue(cue);
+        }
+        Cue::End if ring.cue(cue) => tell_cue(index, cue),
+        _ => {}
+    }
+}
+
+/// The thread enters the function of interest.
+#[cold]
+pub fn enter_function(index: u32) {
+    // SAFETY: as in `execute`.
+    if unsafe { state(index) }.calls.enter() {
+        CALLING.fetch_add(1, Ordering::Relaxed);
+        tell_cue(index, Cue::Enter);
+        plugin().producer.ring().cue(Cue::Enter);
+    }
+}
+
+/// The thread calls or returns, which may end the call of the function of interest.
+#[inline]
+pub fn follow(index: u32, moves: impl FnOnce(&mut Calls) -> bool) {
+    // SAFETY: as in `execute`.
+    if moves(&mut unsafe { state(index) }.calls) {
+        leave_function(index);
+    }
+}
+
+#[cold]
+fn leave_function(index: u32) {
+    let one_less = |calling: u32| calling.checked_sub(1);
+    let left = CALLING.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
+    if left.is_ok() {
+        plugin().producer.ring().cue(Cue::Leave);
+        tell_cue(index, Cue::Leave);
+    }
+}
+
+/// The process ends, or becomes another program: none of its calls returns.
+pub fn leave_functions(index: u32) {
+    while CALLING.load(Ordering::Relaxed) > 0 {
+        leave_function(index);
+    }
+}
+
+/// Tells that a region begins or ends; the mode may be another one from the next block on.
+fn tell_cue(index: u32, cue: Cue) {
+    append_event(index, &Event::Cue(cue));
+    publish(index);
+    if plugin().plan.outside_cues().is_some() {
+        // SAFETY: as in `execute`.
+        unsafe { state(index) }.left = 0;
     }
 }
 

@@ -221,7 +221,7 @@ impl Engine {
                 let (event, used) =
                     Event::decode(&words[at..]).map_err(contigua_program::Error::from)?;
                 let order = match event {
-                    Event::Forward { .. } | Event::Fetch { .. } => Order::Free,
+                    Event::Forward { .. } | Event::Fetch { .. } | Event::Cue(_) => Order::Free,
                     _ => order_of(self.call_of(&event).as_ref()),
                 };
                 self.schedule
@@ -242,7 +242,9 @@ impl Engine {
     /// Those of [`Engine::consume`].
     pub fn finish(&mut self) -> Result<(), Error> {
         self.schedule.closed = true;
-        self.run_beyond(0)
+        self.run_beyond(0)?;
+        self.finish_regions();
+        Ok(())
     }
 
     /// Lets cores run until no more than so many slices are left.

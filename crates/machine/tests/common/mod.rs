@@ -54,6 +54,7 @@ pub fn config(design: DesignConfig, machine: MachineConfig) -> RunConfig {
         warmup: 0,
         instructions: None,
         sampling: None,
+        regions: None,
         confidence: 0.95,
     }
 }

@@ -16,7 +16,9 @@ use crate::code::CodeLog;
 use crate::descriptors::Handles;
 use crate::launch::{Launch, Surroundings};
 use crate::lifeline::Lifeline;
+use crate::plan::{Function, Plan};
 use crate::ring::{Owner, Ring, RingReader};
+use crate::symbols;
 use crate::syscall::Architecture;
 
 /// How often a run looks whether its program still lives.
@@ -58,6 +60,22 @@ impl LiveSetup {
             launch,
             program,
         })
+    }
+
+    /// What is told of the program's instructions.
+    pub fn set_plan(&mut self, plan: Plan) {
+        self.launch.set_plan(plan);
+    }
+
+    /// Finds a function: `NAME` of the program, or `NAME@FILE` of another file, which the program
+    /// loads or executes.
+    ///
+    /// # Errors
+    /// Those of [`symbols::find`].
+    pub fn function(&self, text: &str) -> Result<Function, Error> {
+        let (name, file) = symbols::split(text);
+        let file = file.as_deref().unwrap_or(self.launch.program());
+        symbols::find(file, name)
     }
 
     /// A source of the program's events.
