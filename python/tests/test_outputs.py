@@ -76,7 +76,7 @@ def commands(folder: Path, trace: Path) -> dict[str, list[object]]:
     }
 
 
-#: Options that name a folder or the beginning of names, and the account of `experiment run all`, which takes hours.
+#: Options that name a folder, or how names begin; the account of `experiment run all` takes hours.
 APART = {
     "simpoints --output",
     "sweep --output",
