@@ -69,6 +69,7 @@ fn server(text: &str) {
         warmup: 0,
         instructions: None,
         sampling: None,
+        regions: None,
         confidence: 0.95,
     };
     let program = Program {

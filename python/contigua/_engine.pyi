@@ -14,6 +14,14 @@ Plan = tuple[int, Sampled | None]
 
 class EngineError(Exception): ...
 
+class RegionSpec(TypedDict):
+    kind: str
+    warm: int
+    windows: list[tuple[int, int]]
+    weights: list[float]
+    function: str | None
+    keep_warm: bool
+
 class RunSpec(TypedDict):
     design_name: str
     design: str
@@ -33,6 +41,7 @@ class RunSpec(TypedDict):
     allocator: str | None
     timeline: str | None
     sampling: Sampled | None
+    regions: RegionSpec | None
     confidence: float
 
 class AgeSpec(TypedDict):
@@ -101,6 +110,14 @@ def run(
     progress: Callable[[list[tuple[int, int]]], None] | None = None,
 ) -> tuple[list[str], int, list[str]]: ...
 def trace_plan(trace: str | PathLike[str]) -> Plan: ...
+def block_vectors(
+    interval: int,
+    *,
+    command: Sequence[str] | None = None,
+    trace: str | PathLike[str] | None = None,
+    trace_format: str = "contigua",
+    seconds: float | None = None,
+) -> tuple[tuple[bytes, bytes, bytes], int, int]: ...
 def resolve_design(text: str, path: str) -> str: ...
 def resolve_machine(text: str, path: str) -> str: ...
 def resolve_run(spec: RunSpec) -> str: ...

@@ -29,6 +29,7 @@ from contigua.files import (
 )
 from contigua.presets import Collection, designs, machines, profiles
 from contigua.printing import printable
+from contigua.regions import INTERVAL, Regions, regions_of
 from contigua.results import Results
 from contigua.runner import OutputsError, RunOptions, run
 from contigua.sampling import RECORDED, Sampling, recorded
@@ -42,9 +43,11 @@ ELSEWHERE = {
     "age": "contigua.commands.age:age_command",
     "experiment": "contigua.commands.experiment:experiment_commands",
     "fleet": "contigua.commands.fleet:fleet_commands",
+    "header": "contigua.commands.regions:header_command",
     "query": "contigua.commands.sweep:query_command",
     "report": "contigua.commands.report:report_command",
     "setup": "contigua.commands.setup:setup_commands",
+    "simpoints": "contigua.commands.regions:simpoints_command",
     "sweep": "contigua.commands.sweep:sweep_command",
 }
 
@@ -221,7 +224,8 @@ def _unit_options(what: str, default: Sampling) -> list[Callable[..., Any]]:
         click.option(
             "--sample-warm",
             type=Count(),
-            help="Instructions that warm caches and TLBs before each unit; as many as fit.  "
+            help="Instructions that warm caches and TLBs before each unit or window; as many as "
+            "fit.  "
             f"[default: {default.warm:,}]",
         ),
         click.option(
@@ -283,6 +287,64 @@ def _record_options(command: Callable[..., None]) -> Callable[..., None]:
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def _region_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that name regions of the program."""
+    options = [
+        click.option(
+            "--window",
+            "windows",
+            multiple=True,
+            metavar="BEGIN:END",
+            help="Simulate the program from one count of instructions to another, such as "
+            "1G:1.1G, and go forward elsewhere. Repeatable: counts add up.",
+        ),
+        click.option(
+            "--simpoints",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="Estimate the whole program from these intervals, as SimPoint or `contigua "
+            "simpoints` writes them.",
+        ),
+        click.option(
+            "--weights",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="Their weights.",
+        ),
+        click.option(
+            "--interval",
+            type=Count(),
+            help=f"Instructions of each of their intervals.  [default: {INTERVAL:,}]",
+        ),
+        click.option(
+            "--region",
+            metavar="REGION",
+            help="markers: simulate what lies between the program's markers (contigua.h, or "
+            "Sniper's); function:NAME: calls of a function. The program goes forward elsewhere.",
+        ),
+        click.option(
+            "--keep-warm",
+            is_flag=True,
+            help="Keep caches and TLBs warm outside of --region, which is slower.",
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def named_regions(options: dict[str, Any]) -> Regions | None:
+    """Take the options of :func:`_region_options` out; ``None`` when no region is named."""
+    taken = {key: options.pop(key) for key in ("windows", "weights", "interval", "region")}
+    points, keep_warm = options.pop("simpoints"), options.pop("keep_warm")
+    # Windows are warmed as units are.
+    warm = None
+    if (taken["windows"] or points is not None) and not options["sample"]:
+        warm = options["sample_warm"]
+        options["sample_warm"] = None
+    return regions_of(points=points, warm=warm, keep_warm=keep_warm, **taken)
 
 
 def sampling_of(options: dict[str, Any], default: Sampling) -> Sampling | None:
@@ -350,6 +412,7 @@ def _malloc_options(command: Callable[..., None]) -> Callable[..., None]:
 @cli.command("run", context_settings=PROGRAM)
 @_run_options
 @_sample_options
+@_region_options
 @click.option("--trace", type=click.Path(path_type=Path), help="Replay this trace instead.")
 @click.option(
     "--trace-format",
@@ -379,6 +442,7 @@ def run_command(
     if bool(program) == (trace is not None):
         raise click.UsageError("give either a program after --, or --trace FILE")
     names = design_list(design_names)
+    regions = named_regions(options)
     replays_ours = trace is not None and options["trace_format"] == "contigua"
     held = recorded(trace) if trace is not None and replays_ours and options["sample"] else None
     sample = sampling_of(options, held or Sampling())
@@ -398,7 +462,9 @@ def run_command(
             list(program) or None,
             trace=trace,
             designs=names,
-            options=RunOptions(**options, sample=sample, malloc_clock=malloc_clock or None),
+            options=RunOptions(
+                **options, sample=sample, regions=regions, malloc_clock=malloc_clock or None
+            ),
             progress=progress,
         )
     with outputs.each():

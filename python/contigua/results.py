@@ -127,7 +127,7 @@ class Report:
             measure. ``complete`` is ``False`` after an interrupt; ``ended`` is what ended the
             run: ``"program"``, ``"instructions"``, ``"time"`` or ``"interrupted"``.
             ``sample_units`` are the units that estimates of a sampled run are made from; see
-            :meth:`intervals`.
+            :meth:`intervals`. ``regions`` are those that the user named and that were met.
         """
         r = self.values
         instructions = r["executed"]["instructions"]
@@ -156,6 +156,7 @@ class Report:
             "ended": r.get("ended"),
             "instructions": instructions,
             "sample_units": r["sample"]["units"] if r.get("sample") else None,
+            "regions": r["regions"]["count"] if r.get("regions") else None,
             "cycles": time["cycles"] if time else None,
             "ipc": time["ipc"] if time else None,
             "memory_share": _share(time, "data", "fetch"),

@@ -14,6 +14,7 @@ from contigua.files import FileError, is_stream
 from contigua.presets import Preset
 from contigua.presets import designs as design_presets
 from contigua.presets import machines as machine_presets
+from contigua.regions import Regions
 from contigua.results import Report, Results
 from contigua.sampling import Sampling
 
@@ -79,6 +80,9 @@ class RunOptions:
     sample
         Simulate units of the region in detail, at equal distances, and go forward between them:
         much faster, and every estimate gets an interval. ``None``: simulate all.
+    regions
+        What of the program is simulated in detail, named by its user; the program goes forward
+        elsewhere. ``None``: what ``skip``, ``instructions`` and ``sample`` say.
     """
 
     machine: str | Preset = "skylake"
@@ -101,6 +105,7 @@ class RunOptions:
     malloc_clock: int | None = 100
     timeline: Path | None = None
     sample: Sampling | None = None
+    regions: Regions | None = None
 
     def plan(self) -> _engine.Plan:
         """Say which instructions are simulated: how many are skipped, how others are sampled."""
@@ -145,6 +150,7 @@ class RunOptions:
             "allocator": self.preload().name,
             "timeline": None if self.timeline is None else str(self.timeline),
             "sampling": self.plan()[1],
+            "regions": None if self.regions is None else self.regions.spec(),
             "confidence": 0.95 if self.sample is None else self.sample.confidence,
         }
 

@@ -71,6 +71,7 @@ SECTIONS = (
     (
         Row("instructions", "instructions", main=True),
         Row("sampled units", "sample_units", main=True, rare=True),
+        Row("regions", "regions", main=True, rare=True),
         Row("cycles", "cycles", main=True),
         Row("instructions per cycle", "ipc", _decimal, main=True),
         Row("translation overhead", "translation_overhead", _percent, main=True),
@@ -210,7 +211,11 @@ def compare(results: Results, *, details: bool = False) -> Comparison:
 def _title(report: Report, summary: dict[str, Any]) -> str:
     malloc = "" if summary["malloc"] is None else f", malloc: {summary['malloc']}"
     sample = report.values.get("sample")
-    sampled = f", ± for {100 * sample['confidence']:g} % confidence" if sample else ""
+    sampled = ""
+    if sample:
+        by_weight = sample.get("weights") is not None
+        sampled = f", ± for {100 * sample['confidence']:g} % confidence"
+        sampled = ", estimated from SimPoints" if by_weight else sampled
     return f"{summary['machine']}{malloc}{sampled}"
 
 

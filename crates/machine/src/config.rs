@@ -14,7 +14,7 @@ use contigua_cache::migration::{Mode, SwitchOrder};
 use contigua_core::CoreConfig;
 use contigua_frames::Placement;
 use contigua_paging::{Fragmentation, HoleKind, Levels, Pattern};
-use contigua_program::plan::Sampling;
+use contigua_program::plan::{self, Invalid, Plan, Regions, Sampling, Window, Windows};
 use contigua_translation::{NestedConfig, SchemeConfig, TlbConfig, WalkCacheConfig};
 use contigua_units::{Bytes, Cycles, Megahertz, Nanoseconds};
 use serde::{Deserialize, Serialize};
@@ -468,9 +468,109 @@ pub struct RunConfig {
     /// How these are sampled; all are simulated in detail where it is missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sampling: Option<Sampling>,
+    /// Regions that the user names, instead of `skip`, `warmup` and `sampling`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub regions: Option<RegionConfig>,
     /// The probability with which intervals of a sampled run hold the value, 0 to 1.
     #[serde(skip_serializing_if = "is_default_confidence")]
     pub confidence: f64,
+}
+
+/// Regions of the program that the user names.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum RegionConfig {
+    /// By counts of instructions.
+    Windows {
+        /// Instructions that warm caches and TLBs before each.
+        warm: u64,
+        /// In any order.
+        windows: Vec<Window>,
+    },
+    /// Windows that stand for the whole program (Sherwood et al., "`SimPoint`", ASPLOS 2002).
+    SimPoints {
+        /// Instructions that warm caches and TLBs before each.
+        warm: u64,
+        /// In any order.
+        points: Vec<Point>,
+    },
+    /// From a marker in the program's code to another one.
+    Markers {
+        /// Caches and TLBs are kept warm outside.
+        keep_warm: bool,
+    },
+    /// Calls of a function.
+    Function {
+        /// Its name, as the user gave it.
+        name: String,
+        /// Caches and TLBs are kept warm outside.
+        keep_warm: bool,
+    },
+}
+
+/// A window, and the share of the program that it stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Point {
+    /// The window.
+    #[serde(flatten)]
+    pub window: Window,
+    /// The share, 0 to 1.
+    pub weight: f64,
+}
+
+impl RegionConfig {
+    /// The function whose calls they are.
+    #[must_use]
+    pub fn function(&self) -> Option<&str> {
+        match self {
+            Self::Function { name, .. } => Some(name),
+            _ => None,
+        }
+    }
+
+    /// What both sides of a run follow. Where a function is, is found when the program is.
+    ///
+    /// # Errors
+    /// [`Invalid`], for windows that cannot be.
+    pub fn regions(&self) -> Result<Regions, Invalid> {
+        let outside = |keep_warm: bool| {
+            if keep_warm {
+                plan::Mode::Warm
+            } else {
+                plan::Mode::Forward
+            }
+        };
+        Ok(match self {
+            Self::Windows { warm, windows } => {
+                Regions::Windows(Windows::new(*warm, windows.clone())?)
+            }
+            Self::SimPoints { warm, points } => {
+                let windows = points.iter().map(|point| point.window);
+                Regions::Windows(Windows::new(*warm, windows.collect())?)
+            }
+            Self::Markers { keep_warm } | Self::Function { keep_warm, .. } => Regions::Cued {
+                outside: outside(*keep_warm),
+                function: None,
+            },
+        })
+    }
+
+    /// Whether the program itself begins and ends them.
+    #[must_use]
+    pub const fn is_cued(&self) -> bool {
+        matches!(self, Self::Markers { .. } | Self::Function { .. })
+    }
+
+    /// The shares of points, in the program's order; none for other regions.
+    #[must_use]
+    pub fn weights(&self) -> Vec<f64> {
+        let Self::SimPoints { points, .. } = self else {
+            return Vec::new();
+        };
+        let mut points = points.clone();
+        points.sort_by_key(|point| point.window.begin);
+        points.iter().map(|point| point.weight).collect()
+    }
 }
 
 /// Of intervals, where nobody chooses another.
@@ -482,6 +582,22 @@ fn is_default_confidence(confidence: &f64) -> bool {
 }
 
 impl RunConfig {
+    /// How its instructions are executed. The configuration was checked.
+    #[must_use]
+    pub fn plan(&self) -> Plan {
+        Plan {
+            skip: self.skip,
+            sampling: self.sampling,
+            regions: self.regions.as_ref().and_then(|r| r.regions().ok()),
+        }
+    }
+
+    /// Whether the report is an estimate from parts of the program.
+    #[must_use]
+    pub const fn estimates(&self) -> bool {
+        self.sampling.is_some() || matches!(self.regions, Some(RegionConfig::SimPoints { .. }))
+    }
+
     /// Checks what one part of the configuration demands of another.
     ///
     /// # Errors
@@ -500,6 +616,30 @@ impl RunConfig {
             }
             if self.warmup > 0 {
                 return Err(Error::SamplingWarmsItself);
+            }
+        }
+        if let Some(regions) = &self.regions {
+            regions.regions().map_err(Error::Regions)?;
+            let weights = regions.weights();
+            if weights.iter().any(|weight| !(0.0..=1.0).contains(weight))
+                || !weights.is_empty() && weights.iter().sum::<f64>() <= 0.0
+            {
+                return Err(Error::Weights);
+            }
+            let other = [
+                ("--sample", self.sampling.is_some()),
+                ("--skip", self.skip > 0),
+                ("--warmup", self.warmup > 0),
+                ("--migrations", self.migrations_per_second > 0.0),
+                ("--cores", self.cores > 1),
+                ("--timeline", self.timeline.is_some()),
+                (
+                    "--instructions",
+                    self.instructions.is_some() && !regions.is_cued(),
+                ),
+            ];
+            if let Some((option, _)) = other.into_iter().find(|(_, given)| *given) {
+                return Err(Error::RegionsWith(option));
             }
         }
         if !(1..=MOST_CORES).contains(&(self.cores as usize)) {

@@ -67,6 +67,15 @@ pub enum Error {
     /// A probability that is none.
     #[error("a confidence of {0}: it is a probability between 0 and 1, such as 0.95")]
     Confidence(f64),
+    /// Regions that cannot be.
+    #[error("{0}")]
+    Regions(contigua_program::plan::Invalid),
+    /// Shares of the program that are none.
+    #[error("weights of points are shares of the program, 0 to 1, and not all 0")]
+    Weights,
+    /// Regions say themselves where they begin and end.
+    #[error("{0} does not go with regions, windows and SimPoints: leave it out")]
+    RegionsWith(&'static str),
     /// Units that cannot be.
     #[error("sampling: {0}")]
     Sampling(contigua_program::plan::Invalid),

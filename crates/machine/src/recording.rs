@@ -29,15 +29,6 @@ impl RunConfig {
         }
         self.check()
     }
-
-    /// Which instructions are simulated, and how.
-    #[must_use]
-    pub fn plan(&self) -> Plan {
-        Plan {
-            skip: self.skip,
-            sampling: self.sampling,
-        }
-    }
 }
 
 /// A plan as `contigua record` is asked for it.

@@ -34,6 +34,13 @@ pub struct Report {
     /// what was simulated to the region; the operating system's are exact.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sample: Option<SampleReport>,
+    /// Regions that the user named, where they count exactly; all other parts are of them together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub regions: Option<RegionReport>,
+    /// What several regions counted together, or what points say of the whole program, by the names of
+    /// parts below; in JSON in their place.
+    #[serde(skip)]
+    pub counted: Option<serde_json::Value>,
     /// TLBs, by side.
     pub tlb: MmuCounters,
     /// What answered L1 TLB misses.
@@ -257,16 +264,35 @@ pub struct TimeReport {
     pub walk_pending: Cycles,
 }
 
+/// Regions that the user named.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct RegionReport {
+    /// How many there were.
+    pub count: u64,
+    /// Their instructions.
+    pub instructions: u64,
+    /// Instructions of the program before each of the first thousand.
+    pub begins: Vec<u64>,
+    /// Instructions of each of these.
+    pub lengths: Vec<u64>,
+    /// Cycles of each of these; empty when only translation was simulated.
+    pub cycles: Vec<u64>,
+}
+
 /// How a run was sampled.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SampleReport {
-    /// As it was asked for.
-    pub sampling: Sampling,
+    /// As it was asked for; `None` where units are points that the user named.
+    pub sampling: Option<Sampling>,
+    /// The share of the program that each unit stands for, where the user says it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weights: Option<Vec<f64>>,
     /// The probability with which an interval holds the value, 0 to 1.
     pub confidence: f64,
-    /// Standard errors in half an interval (Student's distribution); `None` for a single unit.
+    /// Standard errors in half an interval (Student's distribution); `None` for a single unit, and for
+    /// units that were not drawn at random.
     pub quantile: Option<f64>,
-    /// Units that count, at equal distances.
+    /// Units that count.
     pub units: u64,
     /// Their instructions.
     pub instructions: u64,
@@ -444,9 +470,28 @@ impl Report {
     /// Never: every part of a report can be written as JSON.
     #[must_use]
     pub fn to_json(&self) -> String {
-        let written = match &self.sample {
-            None => serde_json::to_string_pretty(self),
-            Some(sample) => serde_json::to_value(self).and_then(|mut value| {
+        let written = match (&self.sample, &self.counted) {
+            (None, None) => serde_json::to_string_pretty(self),
+            (None, Some(counted)) => serde_json::to_value(self).and_then(|mut value| {
+                for (part, counted) in counted.as_object().into_iter().flatten() {
+                    value[part] = counted.clone();
+                }
+                serde_json::to_string_pretty(&value)
+            }),
+            (Some(_), Some(counted)) => serde_json::to_value(self).and_then(|mut value| {
+                for part in ESTIMATED {
+                    value[part] = counted[part].clone();
+                }
+                for part in ["blocks", "loads", "stores"] {
+                    value["executed"][part] = counted["executed"][part].clone();
+                }
+                let cores = value["cores"].as_array_mut().into_iter().flatten();
+                for (index, core) in cores.enumerate() {
+                    core["window"] = counted["cores"][index]["window"].clone();
+                }
+                serde_json::to_string_pretty(&value)
+            }),
+            (Some(sample), None) => serde_json::to_value(self).and_then(|mut value| {
                 let simulated = sample.simulated_instructions.max(1) as f64;
                 let factor = self.executed.instructions as f64 / simulated;
                 for part in ESTIMATED {
@@ -481,7 +526,7 @@ const ESTIMATED: [&str; 6] = [
 ];
 
 /// Scales all counts; what is no whole number is a share or a text, and stays.
-fn scale(value: &mut serde_json::Value, factor: f64) {
+pub(crate) fn scale(value: &mut serde_json::Value, factor: f64) {
     match value {
         serde_json::Value::Number(number) => {
             if let Some(count) = number.as_u64() {

@@ -10,6 +10,7 @@ use contigua_program::sources::Source;
 use contigua_translation::{Mmu, SchemeConfig};
 
 use crate::config::{Detail, MigrationConfig};
+use crate::engine::regions::Regions;
 use crate::report::{
     CoreReport, Ended, Executed, HardwareReport, ProgramReport, Report, TimeReport,
 };
@@ -33,6 +34,8 @@ pub struct Progress {
 pub struct Run {
     /// What it found out.
     pub report: Report,
+    /// What it was to simulate and did not find in the program.
+    pub missed: Option<String>,
     /// Whether its timeline was written. One that was not costs nothing else.
     pub timeline: Result<(), Error>,
 }
@@ -58,6 +61,7 @@ pub fn simulate(
     }
     Ok(Run {
         report,
+        missed: engine.missed(),
         timeline: engine.save_timeline(),
     })
 }
@@ -110,6 +114,10 @@ impl Engine {
             }
             None => (None, self.time()),
         };
+        let (counted, time) = match self.regions.as_ref().map(Regions::sums) {
+            Some((Some(sums), sum)) => (Some(sums.clone()), sum.cloned()),
+            _ => (self.points_counted(), time),
+        };
         let mut cores = self.core_reports();
         if let (Some(_), Some(time), [core]) = (&sample, &time, &mut cores[..]) {
             core.cycles = time.cycles;
@@ -140,6 +148,11 @@ impl Engine {
             },
             time,
             sample,
+            regions: self
+                .regions
+                .as_ref()
+                .map(|regions| regions.report().clone()),
+            counted,
             tlb: sum(self.mmus.units(), Mmu::counters),
             translation: sum(self.mmus.units(), Mmu::translator_counters),
             translation_scheme: self.scheme_counters(),
@@ -184,7 +197,7 @@ impl Engine {
     }
 
     /// Time, where it was simulated.
-    fn time(&self) -> Option<TimeReport> {
+    pub(crate) fn time(&self) -> Option<TimeReport> {
         if self.config.detail == Detail::Translation {
             return None;
         }
@@ -244,7 +257,7 @@ impl Engine {
         cycles
     }
 
-    fn core_reports(&self) -> Vec<CoreReport> {
+    pub(crate) fn core_reports(&self) -> Vec<CoreReport> {
         let cores = self.windows.iter().zip(self.instructions_by_core());
         cores
             .map(|(window, instructions)| CoreReport {
@@ -257,7 +270,7 @@ impl Engine {
             .collect()
     }
 
-    fn scheme_counters(&self) -> BTreeMap<&'static str, u64> {
+    pub(crate) fn scheme_counters(&self) -> BTreeMap<&'static str, u64> {
         let mut sums = BTreeMap::new();
         for unit in self.mmus.units() {
             for (name, count) in unit.scheme_counters() {

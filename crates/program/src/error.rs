@@ -17,6 +17,14 @@ pub enum Error {
         /// What the operating system said.
         source: io::Error,
     },
+    /// A function is not in a file.
+    #[error("{}: {problem}", path.display())]
+    Symbol {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
     /// The program to run does not exist.
     #[error("{}: no such program; give a path, or a name found in PATH", .0.display())]
     NoSuchProgram(PathBuf),

@@ -129,7 +129,7 @@ impl Launch {
         if let Some(rate) = self.surroundings.clock {
             option.push(format!("clock={rate}"));
         }
-        if self.surroundings.plan.goes_forward() {
+        if self.surroundings.plan != Plan::default() {
             option.push(format!("plan={}", self.surroundings.plan));
         }
         let mut command = Command::new(&self.emulator.path);
@@ -172,6 +172,17 @@ impl Launch {
             });
         }
         command.spawn().map_err(Error::file(&self.emulator.path))
+    }
+
+    /// The ELF file that runs.
+    #[must_use]
+    pub fn program(&self) -> &Path {
+        &self.executable.program
+    }
+
+    /// What is told of its instructions.
+    pub fn set_plan(&mut self, plan: Plan) {
+        self.surroundings.plan = plan;
     }
 
     /// The command line, for people.

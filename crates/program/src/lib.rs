@@ -8,6 +8,7 @@
 //! the writing end of the [`ring`] only.
 
 pub mod code;
+pub mod cues;
 pub mod descriptors;
 pub mod executable;
 pub mod lifeline;
@@ -25,7 +26,11 @@ pub mod launch;
 #[cfg(feature = "sources")]
 pub mod sources;
 #[cfg(feature = "sources")]
+pub mod symbols;
+#[cfg(feature = "sources")]
 pub mod trace;
+#[cfg(feature = "sources")]
+pub mod vectors;
 
 mod error;
 pub use error::{Error, TraceProblem};

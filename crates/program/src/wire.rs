@@ -63,6 +63,7 @@ mod tag {
     pub const SYSCALL: u8 = 9;
     pub const FORWARD: u8 = 10;
     pub const FETCH: u8 = 11;
+    pub const CUE: u8 = 12;
 }
 
 /// The highest 16 bits of every block word: `word >> 48 == BLOCK_HEAD`.
@@ -133,6 +134,23 @@ pub struct Syscall {
     pub result: i64,
 }
 
+/// The program begins or ends a region of interest, before the thread's next block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cue {
+    /// A marker says that the region begins, for all threads.
+    Begin,
+    /// A marker says that it ends.
+    End,
+    /// The thread calls the function of interest.
+    Enter,
+    /// That call has returned, or never will.
+    Leave,
+}
+
+impl Cue {
+    const ALL: [Self; 4] = [Self::Begin, Self::End, Self::Enter, Self::Leave];
+}
+
 /// Something that happened other than executing a block or accessing memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -185,6 +203,8 @@ pub enum Event {
         /// Where the page begins.
         page: VirtAddr,
     },
+    /// A region of interest begins or ends.
+    Cue(Cue),
 }
 
 /// A word sequence that is not a record of this format.
@@ -290,6 +310,7 @@ impl Event {
             }
             Self::Forward { instructions } => Encoded::new(tag::FORWARD, instructions, &[]),
             Self::Fetch { page } => Encoded::new(tag::FETCH, page.get(), &[]),
+            Self::Cue(cue) => Encoded::new(tag::CUE, cue as u64, &[]),
         }
     }
 
@@ -344,6 +365,10 @@ impl Event {
             (tag::FETCH, []) => Self::Fetch {
                 page: VirtAddr::new(value),
             },
+            (tag::CUE, []) => {
+                let cue = usize::try_from(value).ok().and_then(|at| Cue::ALL.get(at));
+                Self::Cue(*cue.ok_or(malformed)?)
+            }
             _ => return Err(malformed),
         };
         Ok((event, payload_words + 1))
@@ -417,6 +442,7 @@ mod tests {
                 .prop_map(|process| Event::ProcessEnd { process }),
             process.clone().prop_map(|child| Event::Fork { child }),
             process.prop_map(|child| Event::ForkFailed { child }),
+            (0..Cue::ALL.len()).prop_map(|cue| Event::Cue(Cue::ALL[cue])),
             (any::<u64>(), any::<u64>(), any::<bool>(), 0..2usize).prop_map(
                 |(start, end, writable, kind)| Event::Image {
                     range: VirtRange {
@@ -472,5 +498,7 @@ mod tests {
         assert_eq!(word & ACCESS, 0);
         assert!(Event::decode(&[word]).is_err());
         assert!(Event::decode(&[0]).is_err());
+        let last = Event::Cue(Cue::Leave).encode().words()[0];
+        assert!(Event::decode(&[last]).is_ok() && Event::decode(&[last + 1]).is_err());
     }
 }

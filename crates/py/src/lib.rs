@@ -15,10 +15,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use contigua_machine::ageing::Snapshot;
-use contigua_machine::config::{self, Age, Detail, RunConfig};
+use contigua_machine::config::{self, Age, Detail, Point, RegionConfig, RunConfig};
 use contigua_program::emulator::Emulator;
 use contigua_program::launch::{self, Surroundings};
-use contigua_program::plan::{Plan, Sampling};
+use contigua_program::plan::{Plan, Sampling, Window};
 use contigua_program::sources::Source;
 use contigua_program::sources::trace::TraceSource;
 use contigua_program::syscall::Architecture;
@@ -27,6 +27,7 @@ use contigua_units::{Bytes, Nanoseconds};
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 
 use session::{Input, Session, TraceFormat};
 
@@ -72,7 +73,65 @@ struct RunSpec {
     #[pyo3(default)]
     sampling: Option<SamplingTuple>,
     #[pyo3(default)]
+    regions: Option<RegionSpec>,
+    #[pyo3(default)]
     confidence: Option<f64>,
+}
+
+/// Regions that the user names, as Python describes them.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct RegionSpec {
+    /// `windows`, `simpoints`, `markers` or `function`.
+    kind: String,
+    /// Instructions that warm caches and TLBs before a window.
+    #[pyo3(default)]
+    warm: Option<u64>,
+    /// Begins and ends of windows.
+    #[pyo3(default)]
+    windows: Option<Vec<(u64, u64)>>,
+    /// What they stand for, of points.
+    #[pyo3(default)]
+    weights: Option<Vec<f64>>,
+    /// The function's name.
+    #[pyo3(default)]
+    function: Option<String>,
+    /// Outside of what the program begins and ends.
+    #[pyo3(default)]
+    keep_warm: Option<bool>,
+}
+
+impl RegionSpec {
+    fn resolve(self) -> PyResult<RegionConfig> {
+        let warm = self.warm.unwrap_or(0);
+        let keep_warm = self.keep_warm.unwrap_or(false);
+        let windows = self.windows.unwrap_or_default().into_iter();
+        let windows = windows.map(|(begin, end)| Window { begin, end });
+        Ok(match self.kind.as_str() {
+            "windows" => RegionConfig::Windows {
+                warm,
+                windows: windows.collect(),
+            },
+            "simpoints" => RegionConfig::SimPoints {
+                warm,
+                points: windows
+                    .zip(self.weights.unwrap_or_default())
+                    .map(|(window, weight)| Point { window, weight })
+                    .collect(),
+            },
+            "markers" => RegionConfig::Markers { keep_warm },
+            "function" => RegionConfig::Function {
+                name: self.function.unwrap_or_default(),
+                keep_warm,
+            },
+            other => {
+                let known = "windows, simpoints, markers and function";
+                return Err(engine_error(format!(
+                    "unknown regions {other:?}: known are {known}"
+                )));
+            }
+        })
+    }
 }
 
 impl RunSpec {
@@ -120,6 +179,7 @@ impl RunSpec {
             warmup: self.warmup,
             instructions: self.instructions,
             sampling: self.sampling.map(sampling_of),
+            regions: self.regions.map(RegionSpec::resolve).transpose()?,
             confidence: self.confidence.unwrap_or(config::CONFIDENCE),
         };
         config.check().map_err(engine_error)?;
@@ -218,7 +278,11 @@ fn plan_of((skip, sampling): PlanTuple) -> PyResult<Plan> {
             .validate()
             .map_err(|error| engine_error(format!("sampling: {error}")))?;
     }
-    Ok(Plan { skip, sampling })
+    Ok(Plan {
+        skip,
+        sampling,
+        ..Plan::default()
+    })
 }
 
 /// What a trace of Contigua's was recorded under: instructions that were skipped, and how those behind
@@ -227,11 +291,60 @@ fn plan_of((skip, sampling): PlanTuple) -> PyResult<Plan> {
 #[allow(clippy::needless_pass_by_value, reason = "PyO3 hands values over")]
 fn trace_plan(trace: PathBuf) -> PyResult<PlanTuple> {
     let source = TraceSource::open(&trace).map_err(engine_error)?;
-    let plan = source.program().plan;
+    let plan = &source.program().plan;
     let sampling = plan
         .sampling
         .map(|s| (s.distance, s.warm, s.detail, s.offset, s.most));
     Ok((plan.skip, sampling))
+}
+
+/// Counts which blocks each interval of so many instructions of a program executes, or of a trace.
+///
+/// Returns the intervals as a sparse matrix by rows, three arrays as bytes in the order of this
+/// machine: where each row begins (64 bits), numbers of blocks (32 bits), and the instructions that
+/// were executed in each (64 bits); then all instructions, and the program's exit status.
+#[pyfunction]
+#[pyo3(signature = (interval, *, command=None, trace=None, trace_format="contigua", seconds=None))]
+fn block_vectors<'py>(
+    py: Python<'py>,
+    interval: u64,
+    command: Option<Vec<OsString>>,
+    trace: Option<PathBuf>,
+    trace_format: &str,
+    seconds: Option<f64>,
+) -> PyResult<([Bound<'py, PyBytes>; 3], u64, i32)> {
+    let input = match (command, trace) {
+        (Some(command), None) => Input::Live(command, Surroundings::default()),
+        (None, Some(trace)) => Input::Trace(trace, parse_format(trace_format)?),
+        _ => return Err(engine_error("give either a command or a trace")),
+    };
+    let time_limit = seconds.map(Duration::try_from_secs_f64).transpose();
+    let session = Session {
+        configs: Vec::new(),
+        input,
+        record: None,
+        record_plan: Plan::default(),
+        time_limit: time_limit.map_err(|error| engine_error(format!("seconds: {error}")))?,
+    };
+    let (vectors, exit_code) =
+        py.detach(|| session.block_vectors(interval, &|_| Python::attach(|py| py.check_signals())))?;
+    let (begins, blocks, counts) = vectors.rows();
+    let arrays = [
+        PyBytes::new(py, &wide_bytes(begins)),
+        PyBytes::new(
+            py,
+            &blocks
+                .iter()
+                .flat_map(|n| n.to_ne_bytes())
+                .collect::<Vec<u8>>(),
+        ),
+        PyBytes::new(py, &wide_bytes(counts)),
+    ];
+    Ok((arrays, vectors.instructions(), exit_code))
+}
+
+fn wide_bytes(numbers: &[u64]) -> Vec<u8> {
+    numbers.iter().flat_map(|n| n.to_ne_bytes()).collect()
 }
 
 fn parse_format(name: &str) -> PyResult<TraceFormat> {
@@ -310,6 +423,7 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("SCHEMES", SchemeConfig::NAMES.to_vec())?;
     module.add_function(wrap_pyfunction!(run, module)?)?;
     module.add_function(wrap_pyfunction!(trace_plan, module)?)?;
+    module.add_function(wrap_pyfunction!(block_vectors, module)?)?;
     module.add_function(wrap_pyfunction!(resolve_design, module)?)?;
     module.add_function(wrap_pyfunction!(resolve_machine, module)?)?;
     module.add_function(wrap_pyfunction!(resolve_run, module)?)?;

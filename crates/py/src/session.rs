@@ -9,17 +9,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use contigua_machine::config::RunConfig;
+use contigua_machine::config::{RegionConfig, RunConfig};
 use contigua_machine::{Ended, Engine, Progress, Report, Run, simulate};
 use contigua_program::descriptors::anonymous_file;
 use contigua_program::launch::Surroundings;
-use contigua_program::plan::Plan;
+use contigua_program::plan::{Mode, Plan, Regions};
 use contigua_program::sources::champsim::ChampSimSource;
 use contigua_program::sources::lackey::LackeySource;
 use contigua_program::sources::live::{LiveProgram, LiveSetup, LiveSource};
 use contigua_program::sources::trace::TraceSource;
 use contigua_program::sources::{Program, Source};
 use contigua_program::trace::TraceWriter;
+use contigua_program::vectors::BlockVectors;
 use pyo3::PyErr;
 
 use crate::engine_error;
@@ -95,7 +96,15 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    fn new(runs: Vec<Run>, ended: Option<Ended>, exit_code: i32) -> Self {
+    /// # Errors
+    /// When a program that ended by itself has not what a run was to simulate.
+    fn new(runs: Vec<Run>, ended: Option<Ended>, exit_code: i32) -> Result<Self, PyErr> {
+        if ended.is_none()
+            && exit_code != INTERRUPTED
+            && let Some(missed) = runs.iter().find_map(|run| run.missed.as_ref())
+        {
+            return Err(engine_error(missed));
+        }
         let mut failures = Vec::new();
         let reports = runs.into_iter().map(|mut run| {
             if let Some(ended) = ended {
@@ -104,11 +113,11 @@ impl Outcome {
             failures.extend(run.timeline.err().map(|error| error.to_string()));
             run.report
         });
-        Self {
+        Ok(Self {
             reports: reports.collect(),
             exit_code,
             failures,
-        }
+        })
     }
 }
 
@@ -152,6 +161,18 @@ impl Session {
                 path.display()
             )));
         }
+        if let Some(name) = self
+            .configs
+            .iter()
+            .find_map(|config| config.regions.as_ref()?.function())
+        {
+            return Err(engine_error(format!(
+                "{}: calls of {name} are found while a program runs: run the program, or record it \
+                 with `contigua run --region function:{name} --record FILE`, and replay that with \
+                 --region markers",
+                path.display()
+            )));
+        }
         let mut sources = Vec::new();
         for _ in &self.configs {
             sources.push(format.open(path).map_err(engine_error)?);
@@ -185,11 +206,7 @@ impl Session {
             designs.into_iter().map(join).collect::<Result<Vec<_>, _>>()
         })?;
         // Each replay knows whether it had ended before.
-        Ok(Outcome::new(
-            runs,
-            None,
-            if interrupted { INTERRUPTED } else { 0 },
-        ))
+        Outcome::new(runs, None, if interrupted { INTERRUPTED } else { 0 })
     }
 
     fn run_live(
@@ -198,11 +215,9 @@ impl Session {
         surroundings: &Surroundings,
         observer: Observer<'_>,
     ) -> Result<Outcome, PyErr> {
-        let surroundings = Surroundings {
-            plan: self.plan(),
-            ..surroundings.clone()
-        };
-        let setup = LiveSetup::new(command, surroundings).map_err(engine_error)?;
+        let mut setup = LiveSetup::new(command, surroundings.clone()).map_err(engine_error)?;
+        let plan = self.plan(&setup).map_err(engine_error)?;
+        setup.set_plan(plan);
         let mut sources = Vec::new();
         for _ in &self.configs {
             sources.push(setup.source().map_err(engine_error)?);
@@ -253,7 +268,7 @@ impl Session {
             let runs = designs.into_iter().map(join).collect::<Result<Vec<_>, _>>();
             let recorded = recording.map(thread::ScopedJoinHandle::join);
             let End { exit_code, ended } = watched?;
-            let mut outcome = Outcome::new(runs?, ended, exit_code);
+            let mut outcome = Outcome::new(runs?, ended, exit_code)?;
             let recorded = recorded.transpose().map_err(|_| engine_error(PANICKED))?;
             let finished = recorded.map(|writer| writer.and_then(TraceWriter::finish));
             if let Some(Err(error)) = finished {
@@ -263,18 +278,82 @@ impl Session {
         })
     }
 
-    /// What has to be told of the program: what all designs do with, or the recording holds.
-    fn plan(&self) -> Plan {
-        if self.record.is_some() {
-            return self.record_plan;
-        }
+    /// Counts which blocks each interval of so many instructions executes; nothing is simulated. Also
+    /// the exit status.
+    pub fn block_vectors(
+        &self,
+        interval: u64,
+        observer: Observer<'_>,
+    ) -> Result<(BlockVectors, i32), PyErr> {
+        let mut vectors = BlockVectors::new(interval);
+        let cancel = AtomicBool::new(false);
+        let exit_code = match &self.input {
+            Input::Trace(path, format) => {
+                let mut source = format.open(path).map_err(engine_error)?;
+                thread::scope(|scope| {
+                    let reader = begin(scope, || vectors.read(&mut *source, &cancel))?;
+                    let mut outcome = Ok(());
+                    while !reader.is_finished() {
+                        thread::sleep(SHORT_TICK);
+                        if outcome.is_ok() {
+                            outcome = observer(&[]);
+                            cancel.store(outcome.is_err(), Ordering::Relaxed);
+                        }
+                    }
+                    join(reader)?;
+                    outcome.map(|()| 0)
+                })?
+            }
+            Input::Live(command, surroundings) => {
+                let surroundings = Surroundings {
+                    plan: Plan {
+                        regions: Some(Regions::Blocks),
+                        ..Plan::default()
+                    },
+                    ..surroundings.clone()
+                };
+                let setup = LiveSetup::new(command, surroundings).map_err(engine_error)?;
+                let mut source = setup.source().map_err(engine_error)?;
+                let plugin = plugin_file().map_err(engine_error)?;
+                let mut program = setup.start(&plugin).map_err(engine_error)?;
+                thread::scope(|scope| {
+                    let reader = begin(scope, || vectors.read(&mut source, &cancel))?;
+                    let watched = self.watch(&mut program, &[], &|| false, observer);
+                    drop_if_failed(&watched, program);
+                    join(reader)?;
+                    watched.map(|end| end.exit_code)
+                })?
+            }
+        };
+        vectors.finish();
+        Ok((vectors, exit_code))
+    }
+
+    /// What has to be told of the program: all of it when it is recorded, for others to use.
+    fn plan(&self, setup: &LiveSetup) -> Result<Plan, contigua_program::Error> {
         let mut plans = self.configs.iter().map(RunConfig::plan);
-        let first = plans.next().unwrap_or_default();
-        if plans.all(|plan| plan == first) {
-            first
-        } else {
-            Plan::default()
+        let mut first = plans.next().unwrap_or_default();
+        let same = plans.all(|plan| plan == first);
+        if let Some(Regions::Cued { function, .. }) = &mut first.regions {
+            let name = self.configs[0]
+                .regions
+                .as_ref()
+                .and_then(RegionConfig::function);
+            *function = name.map(|name| setup.function(name)).transpose()?;
         }
+        Ok(match first.regions {
+            // Where regions are is in the recording, too.
+            Some(Regions::Cued { function, .. }) if self.record.is_some() => Plan {
+                regions: Some(Regions::Cued {
+                    outside: Mode::Warm,
+                    function,
+                }),
+                ..Plan::default()
+            },
+            _ if self.record.is_some() => self.record_plan.clone(),
+            _ if same => first,
+            _ => Plan::default(),
+        })
     }
 
     /// Waits for the program's end, or makes it end when a limit is reached.

@@ -50,14 +50,20 @@ pub fn learn_memory_information() {
     let _ = CALLBACK.set(callback);
 }
 
-/// Asks QEMU to tell the accesses of an instruction.
+/// Asks QEMU to tell the accesses of an instruction, to `callback` if it has one of its own.
 ///
 /// # Safety
 /// The instruction is one of a block that is being translated.
-pub unsafe fn observe(instruction: *mut Instruction, index: usize) {
-    let callback = *CALLBACK
-        .get()
-        .expect("installation learns it before anything is translated");
+pub unsafe fn observe(
+    instruction: *mut Instruction,
+    index: usize,
+    callback: Option<api::MemoryCallback>,
+) {
+    let callback = callback.unwrap_or_else(|| {
+        *CALLBACK
+            .get()
+            .expect("installation learns it before anything is translated")
+    });
     // SAFETY: by this function's contract; the callback takes a template.
     unsafe {
         // QEMU 7.2 tells loads to callbacks for stores, and stores to both.

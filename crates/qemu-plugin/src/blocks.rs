@@ -13,7 +13,7 @@ use contigua_units::{PAGE_BYTES, VirtAddr};
 use iced_x86::{Decoder, DecoderError, DecoderOptions};
 
 use crate::api::{self, Block, PluginId};
-use crate::{access, clock, guest, image, plugin, strings, vcpu};
+use crate::{access, clock, guest, image, plugin, regions, strings, vcpu};
 
 /// Blocks that were described, by address and contents: QEMU forgets and retranslates code, and
 /// the same code must keep its number.
@@ -48,7 +48,8 @@ pub extern "C" fn on_translate(_: PluginId, block: *mut Block) {
             }
             let code = &bytes[before..];
             match strings::begin(code) {
-                None => access::observe(instruction, i),
+                None if !plugin().plan.tells_accesses() => {}
+                None => access::observe(instruction, i, regions::transfer_callback(code)),
                 Some(begin) => {
                     strings::observe(instruction, begin, iteration_argument(address, code));
                 }
@@ -59,13 +60,15 @@ pub extern "C" fn on_translate(_: PluginId, block: *mut Block) {
             lengths: &lengths,
             bytes: &bytes,
         });
-        api::qemu_plugin_register_vcpu_tb_exec_cb(
-            block,
-            on_execute,
-            api::NO_REGISTERS,
-            vcpu::block_argument(number, lengths.len()) as *mut c_void,
-        );
-        code = (api::qemu_plugin_tb_vaddr(block), bytes.len() as u64);
+        let address = api::qemu_plugin_tb_vaddr(block);
+        let executed = vcpu::block_argument(number, lengths.len());
+        let (callback, argument): (api::ExecuteCallback, _) =
+            match regions::argument(address, &lengths, &bytes, executed) {
+                None => (on_execute, executed as *mut c_void),
+                Some(argument) => (regions::on_execute, argument),
+            };
+        api::qemu_plugin_register_vcpu_tb_exec_cb(block, callback, api::NO_REGISTERS, argument);
+        code = (address, bytes.len() as u64);
     }
     image::report_once();
     vcpu::tell_code(code.0, code.1);

@@ -16,7 +16,7 @@ use contigua_program::executable::{self, NotExecutable};
 use contigua_program::lifeline;
 use contigua_program::plan::Plan;
 
-use crate::{PROCESS, guest, keeper, plugin};
+use crate::{PROCESS, guest, keeper, plugin, vcpu};
 
 /// `execveat` relative to the current directory.
 const AT_FDCWD: i32 = -100;
@@ -47,7 +47,7 @@ impl PluginArguments {
         if let Some(rate) = clock {
             let _ = write!(settings, ",clock={rate}");
         }
-        if plan.goes_forward() {
+        if *plan != Plan::default() {
             let _ = write!(settings, ",plan={plan}");
         }
         if let Some(processor) = processor {
@@ -77,14 +77,14 @@ impl PluginArguments {
 const EMULATOR: &CStr = c"/proc/self/exe";
 
 /// `execve(path, argv, envp)`. Returns when the call should go its way.
-pub fn follow(path: u64, argv: u64, envp: u64) {
+pub fn follow(index: u32, path: u64, argv: u64, envp: u64) {
     if let Some(path) = guest::string(path) {
-        follow_path(path, argv, envp);
+        follow_path(index, path, argv, envp);
     }
 }
 
 /// `execveat(directory, path, argv, envp, flags)`. Returns when the call should go its way.
-pub fn follow_at(directory: u64, path: u64, argv: u64, envp: u64, flags: u64) {
+pub fn follow_at(index: u32, directory: u64, path: u64, argv: u64, envp: u64, flags: u64) {
     let directory = directory as i32;
     let Some(path) = guest::string(path) else {
         return;
@@ -100,11 +100,11 @@ pub fn follow_at(directory: u64, path: u64, argv: u64, envp: u64, flags: u64) {
         joined
     };
     if let Ok(resolved) = CString::new(resolved) {
-        follow_path(resolved, argv, envp);
+        follow_path(index, resolved, argv, envp);
     }
 }
 
-fn follow_path(mut path: CString, argv: u64, envp: u64) {
+fn follow_path(index: u32, mut path: CString, argv: u64, envp: u64) {
     let own = format!("/proc/{}/exe", std::process::id());
     if path.as_bytes() == b"/proc/self/exe" || path.as_bytes() == own.as_bytes() {
         // To the host that is QEMU; the guest means itself.
@@ -165,6 +165,7 @@ fn follow_path(mut path: CString, argv: u64, envp: u64) {
         .chain(before)
         .chain(arguments.into_iter().skip(1))
         .collect();
+    vcpu::leave_functions(index);
     // SAFETY: both arrays are null-terminated and point to strings that live until the process is
     // replaced or the call fails.
     unsafe {

@@ -18,6 +18,7 @@ mod guest;
 mod image;
 mod keeper;
 mod near;
+mod regions;
 mod strings;
 mod syscalls;
 mod touched;
@@ -147,13 +148,13 @@ fn install(id: PluginId, target: &str, arguments: &[String]) -> Result<(), Strin
     let plugin = Plugin {
         producer,
         architecture,
-        plan,
         arguments: exec::PluginArguments::new(
             clock,
             &plan,
             value("processor").ok(),
             value("base").ok(),
         ),
+        plan,
     };
     PLUGIN
         .set(plugin)

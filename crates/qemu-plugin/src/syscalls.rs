@@ -60,6 +60,9 @@ pub extern "C" fn on_enter(
     };
     match known(number) {
         Some(Known::Exit | Known::ExitGroup) => {
+            if matches!(known(number), Some(Known::ExitGroup)) {
+                vcpu::leave_functions(index);
+            }
             append_syscall(index, number, current.arguments, 0);
             if matches!(known(number), Some(Known::ExitGroup)) {
                 let process = ProcessId(PROCESS.load(Ordering::Relaxed));
@@ -89,8 +92,8 @@ pub extern "C" fn on_enter(
     // Whatever the call waits for or tells others comes after what was executed before it.
     vcpu::publish(index);
     match known(number) {
-        Some(Known::Execve) => exec::follow(a0, a1, a2),
-        Some(Known::Execveat) => exec::follow_at(a0, a1, a2, a3, a4),
+        Some(Known::Execve) => exec::follow(index, a0, a1, a2),
+        Some(Known::Execveat) => exec::follow_at(index, a0, a1, a2, a3, a4),
         _ => {}
     }
 }

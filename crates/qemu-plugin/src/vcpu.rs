@@ -2,11 +2,13 @@
 
 use std::cell::{Cell, UnsafeCell};
 use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
 
+use contigua_program::cues::Calls;
 use contigua_program::plan::Mode;
 use contigua_program::ring::{CHUNK_WORDS, Held};
 use contigua_program::wire::{
-    ADDRESS_MASK, BlockId, Event, MAX_RECORD_WORDS, SIZE_SHIFT, block_word,
+    ADDRESS_MASK, BlockId, Cue, Event, MAX_RECORD_WORDS, SIZE_SHIFT, block_word,
 };
 use contigua_units::{PAGE_BYTES, VirtAddr};
 
@@ -46,7 +48,12 @@ struct Vcpu {
     /// Instructions executed going forward that were not told, and `budget`.
     forward: u64,
     held: Option<Held>,
+    /// Where calls of a function are the regions.
+    calls: Calls,
 }
+
+/// Threads of this process that are in a call of the function of interest.
+static CALLING: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
     /// The vCPU of this host thread: QEMU does not say for which it translates.
@@ -73,6 +80,7 @@ static VCPUS: Vcpus = Vcpus(UnsafeCell::new(
             left: 0,
             forward: 0,
             held: None,
+            calls: Calls::new(),
         }
     }; MAX_VCPUS],
 ));
@@ -101,6 +109,7 @@ pub fn start(index: u32) {
     vcpu.started = true;
     vcpu.map = touched::map();
     vcpu.plan(false, 0, 0);
+    vcpu.calls = Calls::new();
     OWN.set(Some(index));
     // The mode is known before the first block is translated.
     take_planned(vcpu, 1);
@@ -108,6 +117,7 @@ pub fn start(index: u32) {
 
 /// A guest thread has ended: others may have what it took of the plan.
 pub fn end(index: u32) {
+    follow(index, Calls::leave);
     publish(index);
     // SAFETY: as in `execute`.
     let vcpu = unsafe { state(index) };
@@ -127,6 +137,7 @@ pub fn start_after_fork(index: u32) {
         vcpu.limit = ptr::null_mut();
         vcpu.started = false;
     }
+    CALLING.store(0, Ordering::Relaxed);
     start(index);
 }
 
@@ -152,6 +163,70 @@ impl Vcpu {
             self.known = [0, 0];
         }
         self.forward = self.budget + untold;
+    }
+}
+
+/// A marker begins or ends the region of all threads, before the block that has it.
+#[cold]
+pub fn mark(index: u32, cue: Cue) {
+    let ring = plugin().producer.ring();
+    // What follows a begin comes after it in the stream, and what another thread does after it has
+    // seen the end comes after that.
+    match cue {
+        Cue::Begin if !ring.is_marked() => {
+            tell_cue(index, cue);
+            ring.cue(cue);
+        }
+        Cue::End if ring.cue(cue) => tell_cue(index, cue),
+        _ => {}
+    }
+}
+
+/// The thread enters the function of interest.
+#[cold]
+pub fn enter_function(index: u32) {
+    // SAFETY: as in `execute`.
+    if unsafe { state(index) }.calls.enter() {
+        CALLING.fetch_add(1, Ordering::Relaxed);
+        tell_cue(index, Cue::Enter);
+        plugin().producer.ring().cue(Cue::Enter);
+    }
+}
+
+/// The thread calls or returns, which may end the call of the function of interest.
+#[inline]
+pub fn follow(index: u32, moves: impl FnOnce(&mut Calls) -> bool) {
+    // SAFETY: as in `execute`.
+    if moves(&mut unsafe { state(index) }.calls) {
+        leave_function(index);
+    }
+}
+
+#[cold]
+fn leave_function(index: u32) {
+    let one_less = |calling: u32| calling.checked_sub(1);
+    let left = CALLING.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
+    if left.is_ok() {
+        plugin().producer.ring().cue(Cue::Leave);
+        tell_cue(index, Cue::Leave);
+    }
+}
+
+/// The process ends, or becomes another program: none of its calls returns.
+pub fn leave_functions(index: u32) {
+    while CALLING.load(Ordering::Relaxed) > 0 {
+        leave_function(index);
+    }
+}
+
+/// Tells that a region begins or ends; the mode may be another one from the next block on.
+fn tell_cue(index: u32, cue: Cue) {
+    append_event(index, &Event::Cue(cue));
+    publish(index);
+    if plugin().plan.outside_cues().is_some() {
+        // SAFETY: as in `execute`.
+        let vcpu = unsafe { state(index) };
+        vcpu.plan(vcpu.goes_forward, 0, 0);
     }
 }
 

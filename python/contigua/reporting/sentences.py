@@ -58,7 +58,10 @@ def headlines(runs: Runs, *, brief: bool = False) -> list[str]:
     if len(cases) > 1 and not cut:
         found += _over_cases(runs)
     sampled = [run.values["sample"] for run in runs.all if run.values.get("sample")]
-    if sampled and not brief:
+    weighted = [sample for sample in sampled if sample.get("weights")]
+    if weighted and not brief:
+        found.append("Estimated from SimPoints: nothing is known of the error.")
+    elif sampled and not brief:
         found.append(
             "Sampled: what follows ± is half of an interval that holds the value with a "
             f"probability of {percent(min(sample['confidence'] for sample in sampled))}."
@@ -93,7 +96,13 @@ class Difference:
     def of(run: Run, base: Run) -> Difference:
         """Compare two runs that have times."""
         change = (run.cycles or 0) / max(base.cycles or 0, 1) - 1
-        sampled = [one for one in (run, base) if one.values.get("sample")]
+        samples = [one.values.get("sample") for one in (run, base)]
+        # Designs meet the same SimPoints; of what these leave open nothing is known.
+        sampled = [
+            one
+            for one, sample in zip((run, base), samples, strict=True)
+            if sample and not sample.get("weights")
+        ]
         if run is base or not sampled:
             return Difference(run, change, 0.0)
         if (ratio := matched(run.values, base.values)) is not None:

@@ -66,6 +66,15 @@ impl Passed {
 impl Engine {
     /// Instructions were executed of which nothing else was told.
     pub(super) fn forward(&mut self, instructions: u64) {
+        if self.regions.is_some() {
+            self.goes_forward();
+            self.position += instructions;
+            if self.is_by_counts() {
+                self.left = self.left.saturating_sub(instructions);
+            }
+            self.pass_time(instructions);
+            return;
+        }
         if self.samples() && !matches!(self.phase, Phase::Skip | Phase::Done) {
             self.end_unit();
         }

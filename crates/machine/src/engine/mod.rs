@@ -17,6 +17,7 @@ mod forward;
 mod inside;
 mod migration;
 mod outcomes;
+pub(crate) mod regions;
 mod sampling;
 mod schedule;
 pub(crate) mod timeline;
@@ -36,7 +37,7 @@ use contigua_units::{Cycles, VirtAddr, VirtRange};
 use xxhash_rust::xxh3::Xxh3Default;
 
 use crate::Error;
-use crate::config::{Detail, RunConfig};
+use crate::config::{Detail, RegionConfig, RunConfig};
 use crate::kernel::Kernel;
 use crate::processors::Mmus;
 use crate::report::{ClassifiedMisses, Executed};
@@ -45,6 +46,7 @@ use devices::Devices;
 use forward::Passed;
 use migration::Migrations;
 use outcomes::Outcomes;
+use regions::Regions;
 use sampling::Sampler;
 use schedule::Schedule;
 use timeline::Timeline;
@@ -176,6 +178,8 @@ pub struct Engine {
     /// in units of 2^-[`RATE_SHIFT`](sampling::RATE_SHIFT).
     owed: u128,
     sampler: Option<Sampler>,
+    /// Regions that the user names, which count exactly.
+    pub(crate) regions: Option<Regions>,
     /// Instructions left in the phase.
     left: u64,
     /// All instructions since the start of the stream.
@@ -264,9 +268,12 @@ impl Engine {
             passed: Passed::new(),
             passed_time: Cycles::ZERO,
             owed: 0,
-            sampler: config
-                .sampling
-                .map(|sampling| Sampler::new(config.skip, sampling, config.confidence)),
+            sampler: config.estimates().then(|| {
+                let weights = config.regions.as_ref().map(RegionConfig::weights);
+                Sampler::new(config.plan(), weights, config.confidence)
+            }),
+            regions: (config.regions.is_some() && !config.estimates())
+                .then(|| Regions::new(config.plan())),
             left: config.skip,
             position: 0,
             next_background: 0,
@@ -274,7 +281,9 @@ impl Engine {
             config,
             program,
         };
-        if engine.sampler.is_none() {
+        if engine.regions.is_some() {
+            engine.begin_regions();
+        } else if engine.sampler.is_none() {
             engine.next_phase_when_over();
         } else if engine.config.skip == 0 {
             engine.begin_region();
@@ -395,7 +404,19 @@ impl Engine {
                         self.forward(instructions);
                         return Ok(End::Phase);
                     }
-                    Event::Fetch { page } => self.pass_over(page, Access::Execute)?,
+                    Event::Fetch { page } => {
+                        let phase = self.phase;
+                        self.goes_forward();
+                        self.pass_over(page, Access::Execute)?;
+                        if self.phase != phase {
+                            return Ok(End::Phase);
+                        }
+                    }
+                    Event::Cue(cue) => {
+                        if self.cue(cue) {
+                            return Ok(End::Phase);
+                        }
+                    }
                     _ => self.event(input.thread, &event)?,
                 }
             }
@@ -655,6 +676,8 @@ impl Engine {
             self.catch_up();
             if self.sampler.is_some() {
                 self.next_segment(instructions);
+            } else if self.regions.is_some() {
+                self.next_part(instructions);
             } else {
                 self.left = 0;
                 self.next_phase_when_over();

@@ -3,15 +3,21 @@
 //! What a unit counts in proportion to its instructions (cycles of the program, misses, walks) is an
 //! estimate for the region, with an interval; the operating system goes on between units as well, so
 //! what it counts, its cycles among that, is exact.
+//!
+//! Units are drawn at equal distances, or they are points that the user names, each with the share of
+//! the program that it stands for (`SimPoint`). Nothing is known of the error of the latter.
 
 use std::collections::BTreeMap;
 
 use contigua_core::{CycleBreakdown, ShadowedWindow};
-use contigua_program::plan::{Mode, Plan, Sampling};
+use contigua_program::plan::{Mode, Plan, Regions, Window, Windows};
 use contigua_units::Cycles;
+use serde_json::Value;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
+use super::regions::{add, since};
 use super::{Engine, Phase};
+use crate::report::scale;
 use crate::report::{Estimate, SampleReport, TimeReport};
 
 /// Figures of a unit, in this order.
@@ -62,14 +68,18 @@ const LEAD: u64 = 4000;
 /// Units so far.
 pub(crate) struct Sampler {
     plan: Plan,
-    sampling: Sampling,
+    /// The share of the program that each window stands for; `None` where units are drawn.
+    weights: Option<Vec<f64>>,
     confidence: f64,
     /// Where the region began, once it has.
     region: Option<u64>,
-    /// Where each unit began in the region, without the offset, and its figures.
+    /// Where each unit began in the region, without the offset, or which window it is; its figures.
     units: Vec<(u64, Figures)>,
-    /// Where the unit under way began, and the figures then.
+    /// The same of the unit under way, with the figures when it began.
     open: Option<(u64, Figures)>,
+    /// All that each point counted, by the window, and what was counted when the one under way began.
+    counts: BTreeMap<u64, Value>,
+    counts_before: Value,
     /// Instructions of all units, and their cycles without the kernel's.
     seen: [u64; 2],
     rate: u64,
@@ -81,17 +91,16 @@ fn user(figures: &Figures) -> u64 {
 }
 
 impl Sampler {
-    pub(super) fn new(skip: u64, sampling: Sampling, confidence: f64) -> Self {
+    pub(super) fn new(plan: Plan, weights: Option<Vec<f64>>, confidence: f64) -> Self {
         Self {
-            plan: Plan {
-                skip,
-                sampling: Some(sampling),
-            },
-            sampling,
+            plan,
+            weights,
             confidence,
             region: None,
             units: Vec::new(),
             open: None,
+            counts: BTreeMap::new(),
+            counts_before: Value::Null,
             seen: [0, 0],
             rate: UNKNOWN_RATE,
         }
@@ -102,6 +111,47 @@ impl Sampler {
     pub(super) fn rate(&self) -> u64 {
         self.rate
     }
+
+    fn windows(&self) -> Option<&Windows> {
+        match &self.plan.regions {
+            Some(Regions::Windows(windows)) => Some(windows),
+            _ => None,
+        }
+    }
+
+    /// Which unit begins at an instruction, with a block that ends before another one.
+    fn unit_at(&self, position: u64, end: u64) -> u64 {
+        if let Some(windows) = self.windows() {
+            return windows.next(end - 1).unwrap_or(usize::MAX) as u64;
+        }
+        let Some(sampling) = &self.plan.sampling else {
+            return 0;
+        };
+        let begin = position.saturating_sub(self.plan.skip + sampling.offset);
+        // Where the unit's warming began says which unit it is.
+        let distance = sampling.distance_at(begin);
+        begin / distance * distance
+    }
+
+    /// The units that count when the region has so many instructions, and how much.
+    fn counted(&self, region: u64) -> (Vec<Figures>, Option<Vec<f64>>) {
+        let Some(weights) = &self.weights else {
+            let distance = self.plan.sampling.map_or(1, |s| s.distance_at(region));
+            let even = |(begin, unit): &(u64, Figures)| (begin % distance == 0).then_some(*unit);
+            return (self.units.iter().filter_map(even).collect(), None);
+        };
+        // Threads that share a window can leave it and come back.
+        let mut parts: BTreeMap<u64, Figures> = BTreeMap::new();
+        for (window, part) in &self.units {
+            let unit = parts.entry(*window).or_insert([0; COUNT]);
+            for (sum, value) in unit.iter_mut().zip(part) {
+                *sum += value;
+            }
+        }
+        let weight = |window: &u64| weights.get(*window as usize).copied().unwrap_or(0.0);
+        let shares = parts.keys().map(weight).collect();
+        (parts.into_values().collect(), Some(shares))
+    }
 }
 
 impl Engine {
@@ -111,6 +161,31 @@ impl Engine {
             Some(sampler) => sampler.region.map_or(0, |begin| self.position - begin),
             None => self.executed.instructions,
         }
+    }
+
+    /// What points say of all that is counted: each stands for its share.
+    pub(crate) fn points_counted(&self) -> Option<Value> {
+        let sampler = self.sampler.as_ref()?;
+        let region = self.region_instructions();
+        let (units, weights) = sampler.counted(region);
+        let weights = weights?;
+        let all: f64 = weights.iter().sum();
+        let mut sum = Value::Null;
+        for ((unit, weight), counts) in units.iter().zip(&weights).zip(sampler.counts.values()) {
+            let mut counts = counts.clone();
+            let share = weight / all.max(f64::MIN_POSITIVE);
+            let factor = share * region as f64 / unit[INSTRUCTIONS].max(1) as f64;
+            scale(&mut counts, factor);
+            add("", &mut sum, &counts);
+        }
+        (!sum.is_null()).then_some(sum)
+    }
+
+    /// A point that lies behind the program's end.
+    pub(super) fn missed_point(&self) -> Option<Window> {
+        let windows = self.sampler.as_ref()?.windows()?;
+        let missed = windows.list().iter().find(|w| w.begin >= self.position);
+        missed.copied()
     }
 
     /// Whether the region of interest of a sampled run has begun.
@@ -166,20 +241,15 @@ impl Engine {
             window.start_shadow();
         }
         if self.phase == Phase::Measure {
-            let begin = self.position.saturating_sub(sampler.plan.skip);
-            let begin = begin.saturating_sub(sampler.sampling.offset);
+            let unit = sampler.unit_at(self.position, self.position + instructions);
+            let counts = sampler.weights.is_some().then(|| self.counts());
             let figures = self.figures();
-            self.open_unit(begin, figures);
+            if let Some(sampler) = &mut self.sampler {
+                sampler.open = Some((unit, figures));
+                sampler.counts_before = counts.unwrap_or_default();
+            }
         } else if before != Phase::Skip && self.phase != Phase::Warmup {
             self.leave_detail();
-        }
-    }
-
-    fn open_unit(&mut self, begin: u64, figures: Figures) {
-        if let Some(sampler) = &mut self.sampler {
-            // Where the unit's warming began says which unit it is.
-            let distance = sampler.sampling.distance_at(begin);
-            sampler.open = Some((begin / distance * distance, figures));
         }
     }
 
@@ -188,6 +258,8 @@ impl Engine {
             return;
         }
         let now = self.figures();
+        let weighs = self.sampler.as_ref().is_some_and(|s| s.weights.is_some());
+        let counts = weighs.then(|| self.counts());
         if let Some(sampler) = &mut self.sampler
             && let Some((begin, before)) = sampler.open.take()
         {
@@ -200,6 +272,10 @@ impl Engine {
             let [instructions, cycles] = sampler.seen.map(u128::from);
             sampler.rate = ((cycles << RATE_SHIFT) / instructions.max(1)) as u64;
             sampler.units.push((begin, unit));
+            if let Some(counts) = counts {
+                let more = since(&sampler.counts_before, &counts);
+                add("", sampler.counts.entry(begin).or_default(), &more);
+            }
         }
     }
 
@@ -211,7 +287,7 @@ impl Engine {
     }
 
     /// The cores have nothing under way when they go forward.
-    fn leave_detail(&mut self) {
+    pub(super) fn leave_detail(&mut self) {
         if let Some(window) = self.windows.get_mut(self.current) {
             window.drain(&self.decoded);
             window.stop_shadow();
@@ -260,16 +336,18 @@ impl Engine {
         let sampler = self.sampler.as_ref()?;
         let region = self.region_instructions();
         let now = self.figures();
-        let distance = sampler.sampling.distance_at(region);
         // A program that is shorter than a unit was not watched from its beginning.
         let watched = !sampler.units.is_empty();
-        let even = |(begin, unit): &(u64, Figures)| (begin % distance == 0).then_some(*unit);
-        let mut units: Vec<Figures> = sampler.units.iter().filter_map(even).collect();
+        let (mut units, mut weights) = sampler.counted(region);
         if units.is_empty() {
             // The program is shorter than a unit: all that was simulated is one.
             units.push(now);
+            weights = weights.map(|_| vec![1.0]);
         }
-        let estimator = Estimator::new(&units, sampler.confidence);
+        let estimator = match &weights {
+            None => Estimator::new(&units, sampler.confidence),
+            Some(weights) => Estimator::weighted(&units, weights),
+        };
         let kernel = now[KERNEL];
         let program = estimator.ratio(user, |unit| unit[INSTRUCTIONS]);
         let cycles = program.times(region as f64).plus(kernel as f64);
@@ -324,7 +402,8 @@ impl Engine {
         });
         let total = breakdown.total();
         let report = SampleReport {
-            sampling: sampler.sampling,
+            sampling: sampler.plan.sampling,
+            weights: weights.clone(),
             confidence: sampler.confidence,
             quantile: estimator.quantile,
             units: units.len() as u64,
@@ -354,6 +433,8 @@ impl Engine {
 /// Ratios over units, with confidence intervals.
 struct Estimator<'a> {
     units: &'a [Figures],
+    /// How often each unit is in the region, for each of its instructions; empty where all are alike.
+    scales: Vec<f64>,
     /// Standard errors in half an interval; `None` for a single unit, of which nothing is known.
     quantile: Option<f64>,
 }
@@ -364,14 +445,33 @@ impl<'a> Estimator<'a> {
         let quantile = StudentsT::new(0.0, 1.0, freedom)
             .ok()
             .map(|distribution| distribution.inverse_cdf(0.5 + confidence / 2.0));
-        Self { units, quantile }
+        Self {
+            units,
+            scales: Vec::new(),
+            quantile,
+        }
+    }
+
+    /// Units that stand for shares of the region.
+    fn weighted(units: &'a [Figures], weights: &[f64]) -> Self {
+        let scale = |(unit, weight): (&Figures, &f64)| weight / unit[INSTRUCTIONS].max(1) as f64;
+        Self {
+            units,
+            scales: units.iter().zip(weights).map(scale).collect(),
+            quantile: None,
+        }
     }
 
     /// The sum of a figure over that of another one (Cochran, *Sampling Techniques*, chapter 6).
     fn ratio(&self, figure: impl Fn(&Figures) -> u64, of: impl Fn(&Figures) -> u64) -> Estimate {
         let count = self.units.len() as f64;
-        let (sum, base) = self.units.iter().fold((0.0, 0.0), |(sum, base), unit| {
-            (sum + figure(unit) as f64, base + of(unit) as f64)
+        let scales = self.scales.iter().copied().chain(std::iter::repeat(1.0));
+        let scaled = self.units.iter().zip(scales);
+        let (sum, base) = scaled.fold((0.0, 0.0), |(sum, base), (unit, scale)| {
+            (
+                sum + scale * figure(unit) as f64,
+                base + scale * of(unit) as f64,
+            )
         });
         let value = if base > 0.0 { sum / base } else { 0.0 };
         let squares: f64 = self
@@ -445,6 +545,22 @@ mod tests {
             (half - 2.776_445 * (2.5_f64 / 5.0).sqrt()).abs() < 1e-4,
             "{half}"
         );
+    }
+
+    #[test]
+    fn points_count_by_their_weights() {
+        // Cycles of 1000 instructions, and of 500.
+        let mut units = units(&[1000, 3000]);
+        units[1][INSTRUCTIONS] = 500;
+        let estimator = Estimator::weighted(&units, &[0.75, 0.25]);
+        let estimate = estimator.ratio(user, |unit| unit[INSTRUCTIONS]);
+        // 0.75 * 1 + 0.25 * 6 cycles an instruction.
+        assert!((estimate.value - 2.25).abs() < 1e-12);
+        assert_eq!(estimate.half_width, None);
+        assert_eq!(estimator.total(user, 1_000_000), 2_250_000);
+        // Weights need not add up to 1.
+        let half = Estimator::weighted(&units, &[0.375, 0.125]);
+        assert_eq!(half.total(user, 1_000_000), 2_250_000);
     }
 
     #[test]

@@ -221,7 +221,7 @@ impl Engine {
                 let (event, used) =
                     Event::decode(&words[at..]).map_err(contigua_program::Error::from)?;
                 let order = match event {
-                    Event::Forward { .. } | Event::Fetch { .. } => Order::Free,
+                    Event::Forward { .. } | Event::Fetch { .. } | Event::Cue(_) => Order::Free,
                     _ => order_of(self.call_of(&event).as_ref()),
                 };
                 self.schedule
@@ -244,6 +244,7 @@ impl Engine {
         self.schedule.closed = true;
         self.run_beyond(0)?;
         self.catch_up();
+        self.finish_regions();
         Ok(())
     }
 

@@ -471,7 +471,7 @@ impl Kernel {
                 return Ok(self.call(*call, mmu)? + self.settle(mmu) + self.costs.syscall_cycles);
             }
             // Nothing that a kernel sees.
-            Event::Forward { .. } | Event::Fetch { .. } => {}
+            Event::Forward { .. } | Event::Fetch { .. } | Event::Cue(_) => {}
         }
         Ok(Cycles::ZERO)
     }

@@ -55,6 +55,7 @@ pub fn config(design: DesignConfig, machine: MachineConfig) -> RunConfig {
         warmup: 0,
         instructions: None,
         sampling: None,
+        regions: None,
         confidence: 0.95,
     }
 }

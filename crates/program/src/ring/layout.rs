@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use super::processes::Place;
 
 /// Version of this layout and of the wire format in it.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Words in a chunk: 16 KB, small enough that the chunks in flight stay in the host's L2 cache.
 pub const CHUNK_WORDS: usize = 2048;
 /// Chunks in the pool: 4 MB in all, the furthest that a program runs ahead of its slowest reader.
@@ -71,6 +71,8 @@ pub struct Header {
     pub code_used: AtomicU64,
     /// Instructions that all threads together have taken from the plan.
     pub planned: Line<AtomicU64>,
+    /// Regions under way that the program began: a bit for its markers, and calls above it.
+    pub regions: Line<AtomicU32>,
     /// Tickets taken. A ticket is taken by storing its slot of `order`; this follows at once, or
     /// when the next ticket is taken.
     pub head: Line<AtomicU64>,

@@ -16,7 +16,7 @@ use crate::Error;
 use crate::code::{BlockCode, CodeLog};
 use crate::descriptors::anonymous_file;
 use crate::plan::{Mode, Plan};
-use crate::wire::BlockId;
+use crate::wire::{BlockId, Cue};
 
 /// Bytes before a description's instruction lengths: address, count, byte count.
 const DESCRIPTION_HEAD: usize = 16;
@@ -287,6 +287,14 @@ impl Ring {
     /// have to share.
     #[must_use]
     pub fn take_planned(&self, plan: &Plan, most: u64) -> Taken {
+        if let Some(outside) = plan.outside_cues() {
+            let regions = self.header().regions.0.load(Ordering::Acquire);
+            return Taken {
+                mode: if regions == 0 { outside } else { Mode::Detail },
+                instructions: most,
+                begins: false,
+            };
+        }
         let planned = &self.header().planned.0;
         let mut count = planned.load(Ordering::Relaxed);
         loop {
@@ -298,7 +306,8 @@ impl Ring {
                 instructions,
                 begins,
             };
-            if segment.end == u64::MAX {
+            // Who goes forward to the end says now and then how far it is.
+            if segment.end == u64::MAX && segment.mode != Mode::Forward {
                 return Taken {
                     instructions: ENDLESS,
                     ..taken
@@ -317,6 +326,36 @@ impl Ring {
         if left < ENDLESS / 2 {
             self.header().planned.0.fetch_sub(left, Ordering::Relaxed);
         }
+    }
+
+    /// The program begins or ends a region; whether that is news. What a marker says is known to all
+    /// threads; each call is one of its own.
+    #[allow(
+        clippy::must_use_candidate,
+        reason = "the region begins or ends in any case"
+    )]
+    pub fn cue(&self, cue: Cue) -> bool {
+        const MARKED: u32 = 1;
+        const CALL: u32 = 2;
+        let regions = &self.header().regions.0;
+        match cue {
+            Cue::Begin => regions.fetch_or(MARKED, Ordering::AcqRel) & MARKED == 0,
+            Cue::End => regions.fetch_and(!MARKED, Ordering::AcqRel) & MARKED != 0,
+            Cue::Enter => {
+                regions.fetch_add(CALL, Ordering::AcqRel);
+                true
+            }
+            Cue::Leave => {
+                regions.fetch_sub(CALL, Ordering::AcqRel);
+                true
+            }
+        }
+    }
+
+    /// Whether a marker has begun a region that no marker has ended.
+    #[must_use]
+    pub fn is_marked(&self) -> bool {
+        self.header().regions.0.load(Ordering::Acquire) & 1 != 0
     }
 
     pub(super) fn announce(&self) {

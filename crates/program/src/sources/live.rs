@@ -16,7 +16,9 @@ use crate::code::CodeLog;
 use crate::descriptors::Handles;
 use crate::launch::{Launch, Surroundings};
 use crate::lifeline::Lifeline;
+use crate::plan::{Function, Plan};
 use crate::ring::{Owner, Ring, RingReader};
+use crate::symbols;
 use crate::syscall::Architecture;
 
 /// How often a run looks whether its program still lives.
@@ -40,6 +42,12 @@ pub struct LiveSetup {
     program: Program,
 }
 
+/// The plan of a recording: one that tells everything is none.
+fn held_by(plan: &Plan) -> Plan {
+    let told = Some(plan).filter(|plan| plan.goes_forward());
+    told.cloned().unwrap_or_default()
+}
+
 impl LiveSetup {
     /// Prepares to run a command line.
     ///
@@ -47,7 +55,7 @@ impl LiveSetup {
     /// Those of [`Launch::prepare`] and [`Ring::create`].
     pub fn new(command: &[OsString], surroundings: Surroundings) -> Result<Self, Error> {
         let architecture = Architecture::X86_64;
-        let plan = surroundings.plan;
+        let plan = held_by(&surroundings.plan);
         let launch = Launch::prepare(command, architecture, surroundings)?;
         let program = Program {
             command: launch.command(),
@@ -60,6 +68,23 @@ impl LiveSetup {
             launch,
             program,
         })
+    }
+
+    /// What is told of the program's instructions.
+    pub fn set_plan(&mut self, plan: Plan) {
+        self.program.plan = held_by(&plan);
+        self.launch.set_plan(plan);
+    }
+
+    /// Finds a function: `NAME` of the program, or `NAME@FILE` of another file, which the program
+    /// loads or executes.
+    ///
+    /// # Errors
+    /// Those of [`symbols::find`].
+    pub fn function(&self, text: &str) -> Result<Function, Error> {
+        let (name, file) = symbols::split(text);
+        let file = file.as_deref().unwrap_or(self.launch.program());
+        symbols::find(file, name)
     }
 
     /// A source of the program's events.
