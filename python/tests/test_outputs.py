@@ -76,8 +76,13 @@ def commands(folder: Path, trace: Path) -> dict[str, list[object]]:
     }
 
 
-#: Options that name a folder, and the account of `experiment run all`, which takes hours.
-APART = {"sweep --output", "experiment run --output", "experiment run --write"}
+#: Options that name a folder, or how names begin; the account of `experiment run all` takes hours.
+APART = {
+    "simpoints --output",
+    "sweep --output",
+    "experiment run --output",
+    "experiment run --write",
+}
 OPTIONS = [
     "run --json",
     "run --record",
@@ -104,7 +109,7 @@ def output_options(command: click.Command, name: str = "") -> set[str]:
             inner = command.get_command(context, own)
             found |= output_options(inner, f"{name} {own}".strip())
         return found
-    read = {"--trace", "--snapshot", "--calibration"}
+    read = {"--trace", "--snapshot", "--calibration", "--simpoints", "--weights"}
     return {
         f"{name} {max(option.opts, key=len)}"
         for option in command.params

@@ -1,6 +1,8 @@
 //! Basic-block vectors: which blocks each interval of a program executes, and how much of it they are
 //! (Sherwood et al., "Automatically characterizing large scale program behavior", ASPLOS 2002).
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use crate::Error;
 use crate::sources::Source;
 use crate::wire::{ACCESS, BlockId, Event, block_of, is_block};
@@ -72,12 +74,14 @@ impl BlockVectors {
         self.begins.push(self.blocks.len() as u64);
     }
 
-    /// Reads a program to its end.
+    /// Reads a program to its end, or until `cancel` is set.
     ///
     /// # Errors
     /// Those of the source, and [`Error::UnknownBlock`].
-    pub fn read(&mut self, source: &mut dyn Source) -> Result<(), Error> {
-        while let Some(batch) = source.next_batch()? {
+    pub fn read(&mut self, source: &mut dyn Source, cancel: &AtomicBool) -> Result<(), Error> {
+        while !cancel.load(Ordering::Relaxed)
+            && let Some(batch) = source.next_batch()?
+        {
             let mut at = 0;
             while let Some(&word) = batch.words.get(at) {
                 if word & ACCESS != 0 {

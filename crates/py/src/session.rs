@@ -279,15 +279,19 @@ impl Session {
         observer: Observer<'_>,
     ) -> Result<(BlockVectors, i32), PyErr> {
         let mut vectors = BlockVectors::new(interval);
+        let cancel = AtomicBool::new(false);
         let exit_code = match &self.input {
             Input::Trace(path, format) => {
                 let mut source = format.open(path).map_err(engine_error)?;
                 thread::scope(|scope| {
-                    let reader = begin(scope, || vectors.read(&mut *source))?;
+                    let reader = begin(scope, || vectors.read(&mut *source, &cancel))?;
                     let mut outcome = Ok(());
                     while !reader.is_finished() {
                         thread::sleep(SHORT_TICK);
-                        outcome = outcome.and_then(|()| observer(&[]));
+                        if outcome.is_ok() {
+                            outcome = observer(&[]);
+                            cancel.store(outcome.is_err(), Ordering::Relaxed);
+                        }
                     }
                     join(reader)?;
                     outcome.map(|()| 0)
@@ -306,7 +310,7 @@ impl Session {
                 let plugin = plugin_file().map_err(engine_error)?;
                 let mut program = setup.start(&plugin).map_err(engine_error)?;
                 thread::scope(|scope| {
-                    let reader = begin(scope, || vectors.read(&mut source))?;
+                    let reader = begin(scope, || vectors.read(&mut source, &cancel))?;
                     let watched = self.watch(&mut program, &[], &|| false, observer);
                     drop_if_failed(&watched, program);
                     join(reader)?;

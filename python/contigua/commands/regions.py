@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from contigua.commands.parameters import Count, Duration
-from contigua.files import Outputs, check_writable, write_whole
+from contigua.files import INTERRUPTED, Outputs, check_writable, write_whole
 from contigua.regions import INTERVAL
 from contigua.simpoints import (
     block_vectors,
@@ -81,6 +81,8 @@ def simpoints_command(
         check_writable(file)
     check_library()
     found = block_vectors(list(program) or None, trace=trace, interval=interval, seconds=seconds)
+    if found.exit_code == INTERRUPTED:
+        sys.exit(INTERRUPTED)
     points = choose(found, most, seed)
     outputs = Outputs()
     texts = {POINTS: simpoints_text(points), WEIGHTS: weights_text(points)}
