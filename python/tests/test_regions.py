@@ -140,6 +140,8 @@ def test_all_intervals_estimate_what_a_whole_run_counts(recorded, tmp_path):
     assert sample["units"] == count and len(sample["weights"]) == count
     assert sample["quantile"] is None
     assert values["time"]["cycles"] == pytest.approx(whole["time"]["cycles"], rel=0.03)
+    overheads = [one["time"]["translation_overhead"] for one in (values, whole)]
+    assert overheads[0] == pytest.approx(overheads[1], abs=0.02)
     # Counts of hardware are of the points alone, and not of what warmed them.
     for part, key in (("translation", "walks_4k"), ("executed", "stores")):
         assert values[part][key] == pytest.approx(whole[part][key], rel=0.03), key

@@ -326,8 +326,14 @@ fn block_vectors<'py>(
         record_plan: Plan::default(),
         time_limit: time_limit.map_err(|error| engine_error(format!("seconds: {error}")))?,
     };
-    let (vectors, exit_code) =
-        py.detach(|| session.block_vectors(interval, &|_| Python::attach(|py| py.check_signals())))?;
+    let (vectors, exit_code) = py.detach(|| {
+        session.block_vectors(interval, &|_| {
+            Python::attach(|py| {
+                py.check_signals()?;
+                Ok(())
+            })
+        })
+    })?;
     let (begins, blocks, counts) = vectors.rows();
     let arrays = [
         PyBytes::new(py, &wide_bytes(begins)),

@@ -233,9 +233,12 @@ impl Engine {
             .map_err(|e| component(e.to_string()))?;
         let core = IssueWidth::new(&machine.core).map_err(|e| component(e.to_string()))?;
         let windows = (0..if full { cores } else { 0 })
-            .map(|_| match config.sampling {
-                None => ShadowedWindow::new(&machine.core),
-                Some(_) => ShadowedWindow::on_demand(&machine.core),
+            .map(|_| {
+                if config.estimates() {
+                    ShadowedWindow::on_demand(&machine.core)
+                } else {
+                    ShadowedWindow::new(&machine.core)
+                }
             })
             .collect::<Result<_, _>>()
             .map_err(|e| component(e.to_string()))?;
