@@ -50,8 +50,8 @@ impl ShadowedWindow {
         })
     }
 
-    /// A core at time 0, whose shadow runs from [`watch`](Self::watch) to
-    /// [`look_away`](Self::look_away).
+    /// A core at time 0, whose shadow runs from [`start_shadow`](Self::start_shadow) to
+    /// [`stop_shadow`](Self::stop_shadow).
     ///
     /// # Errors
     /// Those of [`Window::new`].
@@ -66,14 +66,14 @@ impl ShadowedWindow {
     }
 
     /// A shadow begins.
-    pub fn watch(&mut self) {
-        self.look_away();
+    pub fn start_shadow(&mut self) {
+        self.stop_shadow();
         self.begun = self.window.now();
         self.shadow = Some(Box::new(self.window.clone()));
     }
 
     /// It ends.
-    pub fn look_away(&mut self) {
+    pub fn stop_shadow(&mut self) {
         self.before = self.perfect();
         self.shadow = None;
     }
@@ -109,8 +109,8 @@ impl ShadowedWindow {
         };
         let (was_on, is_on) = stretches.next_step(&clocks);
         match (was_on, is_on) {
-            (false, true) => self.watch(),
-            (true, false) => self.look_away(),
+            (false, true) => self.start_shadow(),
+            (true, false) => self.stop_shadow(),
             _ => {}
         }
     }
@@ -129,7 +129,7 @@ impl ShadowedWindow {
         }
         self.window.enter(blocks, block);
         if let Some(shadow) = &mut self.shadow {
-            rarely(shadow, |shadow| shadow.enter(blocks, block));
+            out_of_line(shadow, |shadow| shadow.enter(blocks, block));
         }
     }
 
@@ -148,7 +148,7 @@ impl ShadowedWindow {
         if let Some(shadow) = &mut self.shadow
             && data > Cycles::ZERO
         {
-            rarely(shadow, |shadow| shadow.fetch(Cycles::ZERO, false, data));
+            out_of_line(shadow, |shadow| shadow.fetch(Cycles::ZERO, false, data));
         }
     }
 
@@ -156,7 +156,7 @@ impl ShadowedWindow {
     #[inline]
     pub fn access(&mut self, blocks: &Blocks, index: usize, store: bool) -> Cycles {
         if let Some(shadow) = &mut self.shadow {
-            rarely(shadow, |shadow| {
+            out_of_line(shadow, |shadow| {
                 let _ = shadow.access(blocks, index, store);
             });
         }
@@ -173,7 +173,7 @@ impl ShadowedWindow {
     #[inline]
     pub fn answer(&mut self, address: PhysAddr, translation: Cycles, walked: bool, data: Cycles) {
         if let Some(shadow) = &mut self.shadow {
-            rarely(shadow, |shadow| {
+            out_of_line(shadow, |shadow| {
                 shadow.answer(address, Cycles::ZERO, false, data);
             });
         }
@@ -242,7 +242,7 @@ impl ShadowedWindow {
         self.window.reset();
         if let Some(stretches) = &mut self.stretches {
             *stretches = Stretches::default();
-            self.look_away();
+            self.stop_shadow();
         }
     }
 }
@@ -250,7 +250,7 @@ impl ShadowedWindow {
 /// Does something with a shadow, out of the way of the code for the core itself.
 #[cold]
 #[inline(never)]
-fn rarely(shadow: &mut Window, what: impl FnOnce(&mut Window)) {
+fn out_of_line(shadow: &mut Window, what: impl FnOnce(&mut Window)) {
     what(shadow);
 }
 
@@ -284,12 +284,12 @@ struct Stretches {
     /// When what counts of the present one began.
     from: Clocks,
     /// What those that are over say.
-    told: Told,
+    extrapolated: Extrapolated,
 }
 
 /// What stretches say.
 #[derive(Clone, Copy, Debug, Default)]
-struct Told {
+struct Extrapolated {
     /// Cycles that a perfect TLB saves.
     saved: f64,
     /// The same in the latest stretch, as a share of the program's.
@@ -309,7 +309,7 @@ impl Stretches {
                 (Step::Count, COUNTED)
             }
             Step::Count => {
-                self.told = self.told_with_this(now);
+                self.extrapolated = self.with_present(now);
                 self.count += 1;
                 let pauses = (self.count - 1).min(MOST_PAUSES);
                 (Step::Pause, pauses * PAUSE)
@@ -319,13 +319,14 @@ impl Stretches {
     }
 
     /// What stretches say with the present one, which is counting.
-    fn told_with_this(&self, now: &Clocks) -> Told {
+    fn with_present(&self, now: &Clocks) -> Extrapolated {
         let core = (now.core - self.from.core) as f64;
         let perfect = (now.perfect - self.from.perfect) as f64;
         let program = now.program - self.from.program;
         let share = (core - perfect) / program.max(1) as f64;
-        Told {
-            saved: self.told.saved + share * (now.program - self.told.program) as f64,
+        Extrapolated {
+            saved: self.extrapolated.saved
+                + share * (now.program - self.extrapolated.program) as f64,
             share,
             program: now.program,
         }
@@ -338,12 +339,12 @@ impl Stretches {
             return None;
         }
         // Few instructions say little.
-        let told = if self.count == 0 || (counts && self.left < COUNTED / 2) {
-            self.told_with_this(now)
+        let extrapolated = if self.count == 0 || (counts && self.left < COUNTED / 2) {
+            self.with_present(now)
         } else {
-            self.told
+            self.extrapolated
         };
-        let rest = now.program - told.program;
-        Some((told.saved + told.share * rest as f64).max(0.0))
+        let rest = now.program - extrapolated.program;
+        Some((extrapolated.saved + extrapolated.share * rest as f64).max(0.0))
     }
 }

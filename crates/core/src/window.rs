@@ -123,6 +123,19 @@ struct Marks {
     fetched: u64,
 }
 
+/// What holds up dispatch.
+#[derive(Clone, Copy, Debug, Default)]
+struct FrontEnd {
+    /// When the next instruction is delivered, and what it was waiting for: the end of a
+    /// misprediction's penalty, then the end of a fetch's translation, then the line.
+    ready: u64,
+    redirected: u64,
+    translated: u64,
+    walked: bool,
+    /// Nothing dispatches before an instruction that drains the window is done.
+    barrier: u64,
+}
+
 /// An access that has started and was not answered.
 #[derive(Clone, Copy, Debug)]
 enum Pending {
@@ -171,16 +184,9 @@ pub struct Window {
     /// The latest dispatch, and how many there were in its cycle.
     front: u64,
     front_used: u32,
-    /// When the front end delivers the next instruction, and what it was waiting for: the end of a
-    /// misprediction's penalty, then the end of a fetch's translation, then the line.
-    front_ready: u64,
-    redirected: u64,
-    fetch_translated: u64,
-    fetch_walked: bool,
+    front_end: FrontEnd,
     /// How many instructions had dispatched at the latest fetch, and its end.
     fetched: (u64, u64),
-    /// Nothing dispatches before an instruction that drains the window is done.
-    barrier: u64,
     predictor: Predictor,
 
     /// Retirements of all instructions.
@@ -259,12 +265,8 @@ impl Window {
             last_done: 0,
             front: 0,
             front_used: 0,
-            front_ready: 0,
-            redirected: 0,
-            fetch_translated: 0,
-            fetch_walked: false,
+            front_end: FrontEnd::default(),
             fetched: (0, 0),
-            barrier: 0,
             predictor: Predictor::new(&config.branch_predictor),
             reorder_buffer: Ring::new(config.window),
             fetch_queue: Ring::new(config.fetch_queue),
@@ -333,17 +335,17 @@ impl Window {
     /// precedes it is done, nor before a misprediction is over. What is left of it when the
     /// instruction could dispatch is a stall.
     pub fn fetch(&mut self, translation: Cycles, walked: bool, data: Cycles) {
-        let start = self.front_ready.max(self.fetch_queue.free());
+        let start = self.front_end.ready.max(self.fetch_queue.free());
         // Of fetches that make one stall, translations are charged first, then data.
         let before = if self.fetched == (self.fetch_queue.count(), start) {
-            self.fetch_translated
+            self.front_end.translated
         } else {
             start
         };
         let translation = translation.get();
         let mut waited = 0;
         if translation > 0 {
-            self.fetch_walked = walked;
+            self.front_end.walked = walked;
             if walked {
                 let begin = self.page_walkers.hold(start, translation);
                 self.meters.walk(Purpose::Fetch, begin, translation);
@@ -351,9 +353,9 @@ impl Window {
                 self.counters.page_walkers_full += u64::from(waited > 0);
             }
         }
-        self.fetch_translated = before + waited + translation;
-        self.front_ready = start + waited + translation + data.get();
-        self.fetched = (self.fetch_queue.count(), self.front_ready);
+        self.front_end.translated = before + waited + translation;
+        self.front_end.ready = start + waited + translation + data.get();
+        self.fetched = (self.fetch_queue.count(), self.front_end.ready);
     }
 
     /// Instruction `index` of the current block accesses memory; everything before it in the block
@@ -379,9 +381,9 @@ impl Window {
             let operation = if (next as usize..count as usize).contains(&index) {
                 self.run(blocks, index as u32);
                 self.current.next += 1;
-                blocks.operations[first as usize + index]
+                &blocks.operations[first as usize + index]
             } else {
-                Operation::DETACHED
+                &Operation::DETACHED
             };
             self.open(index, operation, store);
         }
@@ -390,8 +392,8 @@ impl Window {
         if store {
             let start = self.units[unit::STORE as usize].start(address, open.dispatch);
             open.pending = Pending::Store(start);
-            let executed = open.sources.max(open.loaded).max(open.dispatch)
-                + u64::from(open.operation.latency);
+            let executed =
+                open.sources.max(open.loaded).max(open.dispatch) + open.operation.latency();
             Cycles::new(executed.max(start + 1).max(self.retired))
         } else {
             let start = self.units[unit::LOAD as usize].start(address, open.dispatch);
@@ -528,7 +530,7 @@ impl Window {
         self.last_done = done;
         self.retire(done, &marks);
         if operation.drains() {
-            self.barrier = self.retired;
+            self.front_end.barrier = self.retired;
         }
     }
 
@@ -536,125 +538,89 @@ impl Window {
     #[inline]
     fn dispatch(&mut self, slot: u64) -> u64 {
         let window = self.reorder_buffer.free();
-        let others = self.front_ready.max(self.barrier).max(slot);
+        let others = self.front_end.ready.max(self.front_end.barrier).max(slot);
         let earliest = window.max(others);
-        if earliest > self.front {
-            self.counters.window_full += u64::from(window > others);
-            self.front = earliest;
-            self.front_used = 0;
-        } else if self.front_used == self.issue_width {
-            self.front += 1;
-            self.front_used = 0;
-        }
-        self.front_used += 1;
+        // What follows is arithmetic: branches on what a program does, the host predicts badly.
+        let waits = earliest > self.front;
+        let full = self.front_used == self.issue_width;
+        self.counters.window_full += u64::from(waits && window > others);
+        self.front = earliest.max(self.front + u64::from(full));
+        self.front_used = if waits | full { 1 } else { self.front_used + 1 };
         self.fetch_queue.push(self.front);
         self.front
     }
 
-    /// Takes a place in the window, and in the buffers that it needs.
-    fn dispatch_access(&mut self, loads: bool, stores: bool) -> Marks {
-        let free = |needed: bool, buffer: &Ring| if needed { buffer.free() } else { 0 };
-        let load_slot = free(loads, &self.load_buffer);
-        let store_slot = free(stores, &self.store_buffer);
+    /// Takes a place in the window, and in the buffers that it needs. Returns when it dispatches, and
+    /// when its place in the store buffer is free.
+    #[inline]
+    fn dispatch_access(&mut self, loads: bool, stores: bool) -> (u64, u64) {
+        // All ones where a buffer is needed.
+        let mask = |needed: bool| u64::from(needed).wrapping_neg();
+        let load_slot = self.load_buffer.free() & mask(loads);
+        let store_slot = self.store_buffer.free() & mask(stores);
         let others = self
             .reorder_buffer
             .free()
-            .max(self.front_ready)
-            .max(self.barrier)
+            .max(self.front_end.ready)
+            .max(self.front_end.barrier)
             .max(self.front);
         self.counters.load_buffer_full += u64::from(load_slot > others.max(store_slot));
         self.counters.store_buffer_full += u64::from(store_slot > others.max(load_slot));
-        Marks {
-            stores: store_slot,
-            dispatch: self.dispatch(load_slot.max(store_slot)),
-            ..Marks::default()
-        }
+        (self.dispatch(load_slot.max(store_slot)), store_slot)
     }
 
     /// Executes `operation` from `operands` on, and says when it is done.
     #[inline]
     fn perform(&mut self, operation: &Operation, operands: u64, dispatch: u64) -> u64 {
-        let start = match self.units.get_mut(operation.unit as usize) {
+        let start = match self.units.get_mut(operation.unit()) {
             Some(units) => units.start(operands, dispatch),
             None => operands,
         };
-        (start + u64::from(operation.latency)).max(dispatch + 1)
+        (start + operation.latency()).max(dispatch + 1)
     }
 
     /// Retires an instruction that is done then.
     #[inline]
     fn retire(&mut self, done: u64, marks: &Marks) {
-        if done > self.retired {
-            if done > self.retired + 1 {
-                self.attribute(done - 1, marks);
-            }
-            self.retired = done;
-            self.retired_used = 1;
-            self.breakdown.issue += Cycles::new(1);
-        } else if self.retired_used == self.retire_width {
-            self.retired += 1;
-            self.retired_used = 1;
-            self.breakdown.issue += Cycles::new(1);
-        } else {
-            self.retired_used += 1;
+        if done > self.retired + 1 {
+            self.breakdown
+                .attribute(self.retired, done - 1, &self.front_end, marks);
         }
+        self.leave(done);
+    }
+
+    /// An instruction that is done then leaves the window.
+    #[inline]
+    fn leave(&mut self, done: u64) {
+        let later = done > self.retired;
+        let full = self.retired_used == self.retire_width;
+        let next_cycle = later | full;
+        self.retired = done.max(self.retired + u64::from(full));
+        self.retired_used = if next_cycle { 1 } else { self.retired_used + 1 };
+        self.breakdown.issue += Cycles::new(u64::from(next_cycle));
         self.reorder_buffer.push(self.retired);
     }
 
-    /// Charges the cycles from the latest retirement to `end` to what the instruction that retires
-    /// next was waiting for.
-    fn attribute(&mut self, end: u64, marks: &Marks) {
-        let parts = &mut self.breakdown;
-        let mut from = self.retired;
-        let mut charge = |part: &mut Cycles, until: u64| {
-            let until = until.min(end);
-            if until > from {
-                *part += Cycles::new(until - from);
-                from = until;
-            }
-        };
-        charge(&mut parts.branch, self.redirected);
-        let fetch = if self.fetch_walked {
-            &mut parts.walk
-        } else {
-            &mut parts.tlb
-        };
-        charge(fetch, self.fetch_translated);
-        charge(&mut parts.fetch, self.front_ready);
-        charge(&mut parts.data, self.barrier.max(marks.stores));
-        charge(&mut parts.issue, marks.dispatch);
-        charge(&mut parts.dependence, marks.start);
-        let translation = if marks.walked {
-            &mut parts.walk
-        } else {
-            &mut parts.tlb
-        };
-        charge(translation, marks.translated);
-        charge(&mut parts.data, marks.fetched);
-        charge(&mut parts.dependence, end);
-    }
-
     /// An instruction begins that accesses memory.
-    fn open(&mut self, index: usize, operation: Operation, store: bool) {
-        let marks = self.dispatch_access(operation.loads() || !store, operation.stores() || store);
-        let drained = if operation.drains() {
-            self.retired.max(self.committed)
+    #[inline]
+    fn open(&mut self, index: usize, operation: &Operation, store: bool) {
+        let (dispatch, store_slot) =
+            self.dispatch_access(operation.loads() || !store, operation.stores() || store);
+        let (drained, stores) = if operation.drains() {
+            (self.retired.max(self.committed), self.committed)
         } else {
-            0
+            (0, 0)
         };
         self.is_open = true;
         self.open = Open {
             index,
-            operation,
+            operation: *operation,
             marks: Marks {
-                stores: marks.stores.max(if operation.drains() {
-                    self.committed
-                } else {
-                    0
-                }),
-                ..marks
+                stores: store_slot.max(stores),
+                dispatch,
+                ..Marks::default()
             },
-            dispatch: marks.dispatch,
+            dispatch,
             sources: operation.sources(&self.ready).max(drained),
             addresses: operation.addresses(&self.ready).max(drained),
             loads: 0,
@@ -670,10 +636,14 @@ impl Window {
         if !self.open.retired {
             self.complete();
         }
-        let marks = self.dispatch_access(!store, store);
+        let (dispatch, stores) = self.dispatch_access(!store, store);
         let open = &mut self.open;
-        open.marks = marks;
-        open.dispatch = marks.dispatch;
+        open.marks = Marks {
+            stores,
+            dispatch,
+            ..Marks::default()
+        };
+        open.dispatch = dispatch;
         open.loads = 0;
         open.loaded = 0;
         open.retired = false;
@@ -699,29 +669,41 @@ impl Window {
         if !self.open.retired {
             self.complete();
         }
-        let Open {
-            operation, done, ..
-        } = self.open;
-        operation.write(&mut self.ready, done);
+        let done = self.open.done;
+        self.open.operation.write(&mut self.ready, done);
         self.last_done = done;
         self.is_open = false;
     }
 
-    /// Executes and retires an instruction whose loads are done and which does not store.
-    fn complete(&mut self) {
+    /// When the open instruction has executed, from when its operands and loads are there.
+    #[inline]
+    fn perform_open(&mut self) -> u64 {
         let open = &self.open;
         let operands = open.sources.max(open.loaded).max(open.dispatch);
-        let (operation, dispatch) = (open.operation, open.dispatch);
-        let done = self.perform(&operation, operands, dispatch);
+        let start = match self.units.get_mut(open.operation.unit()) {
+            Some(units) => units.start(operands, open.dispatch),
+            None => operands,
+        };
+        (start + open.operation.latency()).max(open.dispatch + 1)
+    }
+
+    /// Executes and retires an instruction whose loads are done and which does not store.
+    #[inline]
+    fn complete(&mut self) {
+        let done = self.perform_open();
         self.retire_open(done);
-        if operation.drains() {
-            self.barrier = self.retired;
+        if self.open.operation.drains() {
+            self.front_end.barrier = self.retired;
         }
     }
 
+    #[inline]
     fn retire_open(&mut self, done: u64) {
-        let marks = self.open.marks;
-        self.retire(done, &marks);
+        if done > self.retired + 1 {
+            self.breakdown
+                .attribute(self.retired, done - 1, &self.front_end, &self.open.marks);
+        }
+        self.leave(done);
         for _ in 0..self.open.loads {
             self.load_buffer.push(self.retired);
         }
@@ -817,10 +799,7 @@ impl Window {
         walked: bool,
         target: Option<(PhysAddr, u64)>,
     ) {
-        let open = &self.open;
-        let operands = open.sources.max(open.loaded).max(open.dispatch);
-        let (operation, dispatch) = (open.operation, open.dispatch);
-        let executed = self.perform(&operation, operands, dispatch);
+        let executed = self.perform_open();
         // The address goes to the store buffer in the cycle after its translation.
         let addressed = translated + 1;
         if addressed >= executed {
@@ -838,8 +817,8 @@ impl Window {
         }
         self.committed = commit;
         self.store_buffer.push(commit);
-        if operation.drains() {
-            self.barrier = commit;
+        if self.open.operation.drains() {
+            self.front_end.barrier = commit;
         }
     }
 
@@ -851,8 +830,8 @@ impl Window {
         self.counters.branches += 1;
         if !right {
             self.counters.mispredictions += 1;
-            self.redirected = self.last_done + self.mispredict_penalty;
-            self.front_ready = self.front_ready.max(self.redirected);
+            self.front_end.redirected = self.last_done + self.mispredict_penalty;
+            self.front_end.ready = self.front_end.ready.max(self.front_end.redirected);
         }
     }
 
@@ -880,7 +859,7 @@ impl Window {
     /// its answer.
     fn resume(&mut self) {
         let now = self.retired;
-        self.front_ready = self.front_ready.max(now);
+        self.front_end.ready = self.front_end.ready.max(now);
         if self.is_open && !self.open.retired {
             let open = &mut self.open;
             open.dispatch = open.dispatch.max(now);
@@ -890,5 +869,37 @@ impl Window {
                 *start = (*start).max(now);
             }
         }
+    }
+}
+
+impl CycleBreakdown {
+    /// Charges the cycles from `from`, the latest retirement, to `end` to what the instruction that
+    /// retires next was waiting for.
+    #[inline(never)]
+    fn attribute(&mut self, mut from: u64, end: u64, front_end: &FrontEnd, marks: &Marks) {
+        let mut charge = |part: &mut Cycles, until: u64| {
+            let until = until.min(end).max(from);
+            *part += Cycles::new(until - from);
+            from = until;
+        };
+        charge(&mut self.branch, front_end.redirected);
+        let fetch = if front_end.walked {
+            &mut self.walk
+        } else {
+            &mut self.tlb
+        };
+        charge(fetch, front_end.translated);
+        charge(&mut self.fetch, front_end.ready);
+        charge(&mut self.data, front_end.barrier.max(marks.stores));
+        charge(&mut self.issue, marks.dispatch);
+        charge(&mut self.dependence, marks.start);
+        let translation = if marks.walked {
+            &mut self.walk
+        } else {
+            &mut self.tlb
+        };
+        charge(translation, marks.translated);
+        charge(&mut self.data, marks.fetched);
+        charge(&mut self.dependence, end);
     }
 }

@@ -571,6 +571,93 @@ proptest! {
     }
 }
 
+/// A report but for what says how it was made.
+fn without_timeline(engine: &Engine) -> serde_json::Value {
+    let mut report = serde_json::to_value(engine.report()).unwrap();
+    report["config"]["timeline"] = serde_json::Value::Null;
+    report
+}
+
+/// Values that two reports do not share.
+fn differences(one: &serde_json::Value, other: &serde_json::Value) -> Vec<String> {
+    if let (Some(one), Some(other)) = (one.as_array(), other.as_array()) {
+        let pairs = one.iter().zip(other);
+        return pairs
+            .flat_map(|(one, other)| differences(one, other))
+            .collect();
+    }
+    match (one.as_object(), other.as_object()) {
+        (Some(one), Some(other)) => one
+            .iter()
+            .flat_map(|(key, value)| {
+                let found = differences(value, &other[key]);
+                found.into_iter().map(move |rest| format!("{key} {rest}"))
+            })
+            .collect(),
+        _ if one == other => Vec::new(),
+        _ => vec![format!("{one} {other}")],
+    }
+}
+
+/// Full detail with the state ahead of time, on two threads or one, and without: a timeline notes
+/// when each thing happens.
+fn ahead_and_not(config: &RunConfig, run: impl Fn(&mut Engine)) -> [serde_json::Value; 3] {
+    [(true, false), (false, false), (false, true)].map(|(second_thread, timeline)| {
+        let mut config = config.clone();
+        config.timeline = timeline.then(|| "never written".into());
+        let mut engine = engine(config);
+        if second_thread {
+            engine.use_second_thread();
+        }
+        run(&mut engine);
+        engine.finish().unwrap();
+        without_timeline(&engine)
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(contigua_testing::cases(40)))]
+
+    /// Outcomes that are priced behind the state take as long as those that are priced at once.
+    #[test]
+    fn state_ahead_of_time_changes_nothing(
+        (name, design) in prop::sample::select(designs()),
+        steps in prop::collection::vec((0..3u32, step()), 1..250),
+        often in 1..30_usize
+    ) {
+        let mut config = config(512 << 20, Detail::Full);
+        config.design_name.clone_from(&name);
+        config.design = design.clone();
+        let [two, one, none] = ahead_and_not(&config, |engine| {
+            for (thread, step) in &steps {
+                // Some fill more than a portion.
+                let words: Vec<u64> = (0..often).flat_map(|_| words(step)).collect();
+                let words = if matches!(step, Step::Block(_) | Step::Access(..)) {
+                    words.repeat(often)
+                } else {
+                    words
+                };
+                let batch = Batch { thread: ThreadId(*thread), words: &words, code: &Code };
+                if engine.consume(batch).is_err() {
+                    break;
+                }
+                engine.background();
+            }
+        });
+        prop_assert_eq!(differences(&two, &one), Vec::<String>::new());
+        prop_assert_eq!(differences(&two, &none), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn a_long_program_takes_as_long_with_its_state_ahead() {
+    let config = config(512 << 20, Detail::Full);
+    let [two, one, none] = ahead_and_not(&config, |engine| walk_through(engine, 50_000));
+    assert!(two["time"]["cycles"].as_u64().unwrap() > 100_000);
+    assert_eq!(differences(&two, &one), Vec::<String>::new());
+    assert_eq!(differences(&two, &none), Vec::<String>::new());
+}
+
 /// A program that walks through memory, 5 instructions an access, in batches.
 fn walk_through(engine: &mut Engine, steps: u64) {
     let map = syscall(9, [0, 64 << 20, 3, 0x22, 0, 0], BASE);

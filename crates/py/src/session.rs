@@ -330,12 +330,19 @@ fn servers(
     let cancel = AtomicBool::new(false);
     thread::scope(|scope| {
         let cancel = &cancel;
+        // Where the host has two cores for each design, it takes them.
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let two_threads = cores >= 2 * configs.len();
         let servers: Vec<_> = configs
             .iter()
             .zip(programs)
             .map(|(config, program)| {
                 begin(scope, move || {
-                    Engine::prepare(config.clone(), program, cancel)
+                    let mut engine = Engine::prepare(config.clone(), program, cancel)?;
+                    if two_threads {
+                        engine.use_second_thread();
+                    }
+                    Ok::<_, contigua_machine::Error>(engine)
                 })
             })
             .collect::<Result<_, _>>()

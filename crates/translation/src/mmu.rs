@@ -1,7 +1,7 @@
 //! The memory-management unit of a core: L1 TLBs in front of a translator.
 
 use contigua_paging::{Segment, SpaceId};
-use contigua_units::{PageSize, PhysAddr, VirtAddr, VirtRange};
+use contigua_units::{Cycles, PageSize, PhysAddr, VirtAddr, VirtRange};
 use derive_more::AddAssign;
 use serde::Serialize;
 
@@ -111,6 +111,8 @@ pub struct Mmu {
     tagged: bool,
     translator: Box<dyn Translator>,
     counters: MmuCounters,
+    /// Cycles of walks that became known later: for data, for fetches.
+    late: [Cycles; 2],
 }
 
 impl Mmu {
@@ -128,6 +130,7 @@ impl Mmu {
             tagged: tlb.address_space_ids,
             translator,
             counters: MmuCounters::default(),
+            late: [Cycles::ZERO; 2],
         })
     }
 
@@ -274,7 +277,15 @@ impl Mmu {
     /// What the translator did since the counters were reset.
     #[must_use]
     pub fn translator_counters(&self) -> TranslatorCounters {
-        self.translator.counters()
+        let mut counters = self.translator.counters();
+        counters.walked(Access::Read, self.late[0]);
+        counters.walked(Access::Execute, self.late[1]);
+        counters
+    }
+
+    /// Walks took longer than the port said, whose misses were priced later.
+    pub fn add_walk_cycles(&mut self, access: Access, cycles: Cycles) {
+        self.late[usize::from(access == Access::Execute)] += cycles;
     }
 
     /// What only the scheme counts, by name.
@@ -299,6 +310,7 @@ impl Mmu {
     /// Starts counting anew; the structures keep what they hold.
     pub fn reset_counters(&mut self) {
         self.counters = MmuCounters::default();
+        self.late = [Cycles::ZERO; 2];
         self.translator.reset_counters();
     }
 }

@@ -244,7 +244,7 @@ impl Walker {
             let references = walk.references();
             let skipped = self.skip(address, space, levels, references.len());
             for &reference in &references[skipped..] {
-                *latency += self.reference(reference, tables, port)?;
+                self.reference(reference, tables, port, latency)?;
             }
             self.cache
                 .fill(address, space, levels, skipped, references.len());
@@ -264,20 +264,24 @@ impl Walker {
         Ok(Some(Found { guest, host }))
     }
 
-    /// Reads an entry of the process's tables: how long that takes, with the host's translation.
+    /// Reads an entry of the process's tables. `latency` grows by what that takes, with the host's
+    /// translation, also where the host faults.
     pub(crate) fn reference(
         &mut self,
         address: PhysAddr,
         tables: &mut Tables<'_>,
         port: &mut dyn MemoryPort,
-    ) -> Result<Cycles, HostFault> {
+        latency: &mut Cycles,
+    ) -> Result<(), HostFault> {
         self.counters.references += 1;
-        let (Some(walker), Some(host)) = (&mut self.host, &mut tables.host) else {
-            return Ok(port.reference(address));
+        let at = match (&mut self.host, &mut tables.host) {
+            (Some(walker), Some(host)) => {
+                walker.physical(address, host, port, &mut self.counters, latency)?
+            }
+            _ => address,
         };
-        let mut latency = Cycles::ZERO;
-        let at = walker.physical(address, host, port, &mut self.counters, &mut latency)?;
-        Ok(latency + port.reference(at))
+        *latency += port.reference(at);
+        Ok(())
     }
 
     /// The host's page around an address of the guest, with its holes resolved.

@@ -2,6 +2,7 @@
 //! directory, DRAM, devices, and pages that migrate while they are in use.
 //!
 //! Every transaction is atomic: it happens at once, and its latency says when its data is there.
+//! What caches and directories hold does not depend on time; what does is in [`Queues`].
 //! The directory at a line's home slice knows which cores may have it (MESI; a core that dropped a
 //! clean line is still listed, as in real snoop filters). What a line's frame is being migrated
 //! from or to, the migration table says where the data is and which copies must go first; the
@@ -18,6 +19,7 @@ mod network;
 mod payload;
 mod prefetch;
 mod private;
+mod queues;
 
 use std::fmt::Debug;
 
@@ -27,7 +29,6 @@ use crate::migration::{Alias, EntryId, Request, Service, Table};
 use crate::{AccessKind, Error, HierarchyConfig, LevelCounters, ServedBy, Sets};
 pub use config::SharedConfig;
 pub use counters::{CoherenceCounters, MemoryCounters};
-use dram::Dram;
 pub use dram::{DramConfig, DramCounters};
 use network::Network;
 pub use network::Topology;
@@ -35,6 +36,8 @@ pub use payload::Payload;
 pub use prefetch::PrefetchConfig;
 use prefetch::same_page;
 use private::{Left, Private, SecondLine, State, lines};
+pub use queues::Queues;
+use queues::{Step, Steps};
 
 /// Lines of a 4 KB page.
 const LINES_OF_PAGE: u64 = PAGE_BYTES / LINE_BYTES;
@@ -80,7 +83,7 @@ struct Slice<D> {
 struct Served<D> {
     data: D,
     state: State,
-    latency: Cycles,
+    cycles: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -97,7 +100,9 @@ pub struct MemorySystem<D: Payload = ()> {
     cores: Vec<Private<D>>,
     slices: Vec<Slice<D>>,
     network: Network,
-    dram: Dram,
+    steps: Steps,
+    /// Not here while another thread prices requests.
+    queues: Option<Box<Queues>>,
     memory: D::Memory,
     /// Pages that migrate.
     table: Table,
@@ -148,7 +153,8 @@ impl<D: Payload> MemorySystem<D> {
                 .collect::<Result<_, _>>()?,
             slices: (0..slices).map(|_| slice()).collect::<Result<_, _>>()?,
             network: Network::new(shared.topology, cores, slices as usize, shared.hop_cycles),
-            dram: Dram::new(&config.dram, config.memory_latency, clock),
+            steps: Steps::default(),
+            queues: Some(Box::new(Queues::new(config, clock))),
             memory: D::Memory::default(),
             table,
             latency: Latencies {
@@ -231,8 +237,47 @@ impl<D: Payload> MemorySystem<D> {
     }
 
     /// The second half, after [`MemorySystem::hit`] has said no: what the miss takes.
-    #[inline(never)]
     pub fn miss(&mut self, request: &CoreRequest, visit: impl FnOnce(&mut D)) -> Cycles {
+        self.serve(request, visit);
+        self.price(request.time)
+    }
+
+    /// [`miss`](Self::miss), to be priced later: what [`Queues::price`] needs goes behind `steps`. The
+    /// request's time does not matter.
+    pub fn defer_miss(&mut self, request: &CoreRequest, steps: &mut Vec<u64>) {
+        std::mem::swap(&mut self.steps.words, steps);
+        self.serve(request, |_| ());
+        std::mem::swap(&mut self.steps.words, steps);
+    }
+
+    /// The queues, for somebody else to price requests; until they are back, requests can only be
+    /// deferred.
+    pub fn lend_queues(&mut self) -> Option<Box<Queues>> {
+        self.queues.take()
+    }
+
+    /// What prices requests, if it is not lent.
+    pub fn queues(&mut self) -> Option<&mut Queues> {
+        self.queues.as_deref_mut()
+    }
+
+    /// They are back.
+    pub fn return_queues(&mut self, queues: Box<Queues>) {
+        self.queues = Some(queues);
+    }
+
+    /// Prices what the last request left behind.
+    fn price(&mut self, time: Cycles) -> Cycles {
+        let queues = self.queues.as_mut();
+        let answer = queues
+            .expect("the queues are back before a request is priced")
+            .price(&self.steps.words, time);
+        self.steps.words.clear();
+        answer
+    }
+
+    #[inline(never)]
+    fn serve(&mut self, request: &CoreRequest, visit: impl FnOnce(&mut D)) {
         let line = request.address.line();
         let write = request.kind == AccessKind::Write;
         let fetch = request.kind == AccessKind::Fetch;
@@ -251,14 +296,20 @@ impl<D: Payload> MemorySystem<D> {
                 follow = true;
             }
             if !write || second.state != State::Shared {
-                let wait = second.ready.get().saturating_sub(request.time.get());
+                self.steps.wait_for(second.prefetch);
                 if write {
                     second.state = State::Modified;
                 }
-                found = Some((second.state, second.data, wait));
+                found = Some((second.state, second.data));
             }
         }
-        let latency = if let Some((state, data, wait)) = found {
+        let expected = match request.kind {
+            AccessKind::Fetch => self.latency.l1i,
+            AccessKind::Walk => Cycles::ZERO,
+            AccessKind::Read | AccessKind::Write => self.latency.l1d,
+        };
+        let hidden = expected.get() as u32;
+        if let Some((state, data)) = found {
             core.l2_counters.hits += 1;
             served(
                 &mut self.fetches,
@@ -268,57 +319,49 @@ impl<D: Payload> MemorySystem<D> {
             )
             .l2 += 1;
             self.fill_first(request, line, state, data, visit);
-            self.latency.l2.max(Cycles::new(wait))
+            let cycles = self.latency.l2.get() as u32;
+            self.steps.push(Step::Answer { cycles, hidden });
         } else {
             core.l2_counters.misses += 1;
             if had_it {
                 self.coherence.upgrades += 1;
             }
             let own = if write { Request::Own } else { Request::Read };
-            let dram_before = self.dram.counters().reads;
-            let answer = self.at_home(request.core, line, own, request.time, visit);
+            let reads_before = self.steps.reads;
+            let answer = self.at_home(request.core, line, own, visit);
             let level = served(
                 &mut self.fetches,
                 &mut self.data,
                 &mut self.walks,
                 request.kind,
             );
-            if self.dram.counters().reads == dram_before {
+            if self.steps.reads == reads_before {
                 level.llc += 1;
             } else {
                 level.memory += 1;
             }
             follow = true;
             match answer {
-                Answer::Visited(latency) => latency,
+                Answer::Visited(cycles) => self.steps.push(Step::Answer { cycles, hidden }),
                 Answer::Keep(served, visit) => {
-                    let ready = Cycles::ZERO;
-                    self.fill_second(request.core, line, &served, ready, false, request.time);
+                    let cycles = served.cycles;
+                    self.fill_second(request.core, line, &served, 0);
+                    self.steps.push(Step::Answer { cycles, hidden });
                     self.fill_first(request, line, served.state, served.data, visit);
-                    served.latency
                 }
             }
-        };
+        }
         if follow && self.next_line && same_page(line, line + 1) {
-            self.prefetch(request.core, line + 1, request.time);
+            self.prefetch(request.core, line + 1);
         }
         if self.stride && !fetch && request.kind != AccessKind::Walk {
             let ahead = self.cores[request.core]
                 .strides
                 .missed(request.instruction, line);
             for wanted in ahead {
-                self.prefetch(request.core, wanted, request.time);
+                self.prefetch(request.core, wanted);
             }
         }
-        let expected = if fetch {
-            self.latency.l1i
-        } else {
-            self.latency.l1d
-        };
-        if request.kind == AccessKind::Walk {
-            return latency;
-        }
-        Cycles::new(latency.get().saturating_sub(expected.get()))
     }
 
     /// Enters a line into a first level, from the second.
@@ -339,20 +382,12 @@ impl<D: Payload> MemorySystem<D> {
         }
     }
 
-    /// Enters a line into a second level.
-    fn fill_second(
-        &mut self,
-        core: usize,
-        line: u64,
-        served: &Served<D>,
-        ready: Cycles,
-        prefetched: bool,
-        time: Cycles,
-    ) {
+    /// Enters a line into a second level, by a prefetch of that number if that is not 0.
+    fn fill_second(&mut self, core: usize, line: u64, served: &Served<D>, prefetch: u32) {
         let second = SecondLine {
             state: served.state,
-            prefetched,
-            ready,
+            prefetched: prefetch != 0,
+            prefetch,
             data: served.data,
         };
         let private = &mut self.cores[core];
@@ -366,18 +401,18 @@ impl<D: Payload> MemorySystem<D> {
         let left = private.remove_above(victim, old);
         private.l2_counters.write_backs += u64::from(left.modified);
         self.forget(core, victim);
-        self.write_back(victim, left, time);
+        self.write_back(victim, left);
     }
 
     /// Brings a line into a core's second level before it is needed.
-    fn prefetch(&mut self, core: usize, line: u64, time: Cycles) {
+    fn prefetch(&mut self, core: usize, line: u64) {
         if self.cores[core].l2.peek(line, line).is_some() {
             return;
         }
-        if let Answer::Keep(served, _) = self.at_home(core, line, Request::Read, time, |_| ()) {
+        if let Answer::Keep(served, _) = self.at_home(core, line, Request::Read, |_| ()) {
             self.coherence.prefetches += 1;
-            let ready = time + served.latency;
-            self.fill_second(core, line, &served, ready, true, time);
+            let prefetch = self.steps.prefetch(served.cycles);
+            self.fill_second(core, line, &served, prefetch);
         }
     }
 
@@ -404,7 +439,6 @@ impl<D: Payload> MemorySystem<D> {
         core: usize,
         line: u64,
         request: Request,
-        time: Cycles,
         visit: V,
     ) -> Answer<D, V> {
         let slice = self.slice_of(line);
@@ -415,18 +449,18 @@ impl<D: Payload> MemorySystem<D> {
         let mut backing = line;
         let mut retain = true;
         if let Some((entry, alias)) = self.migration(line) {
-            let (service, extra) = self.consult(entry, alias, line, request, time);
+            let (service, extra) = self.consult(entry, alias, line, request);
             latency += extra;
             retain = service.retain;
             backing = self.line_at(entry, service.location, line);
         }
         if !retain {
             self.coherence.uncached += 1;
-            let (wait, last) = self.bring(backing, time);
+            let last = self.bring(backing);
             let write = request == Request::Own;
             last.dirty |= write;
             visit(&mut last.data);
-            return Answer::Visited(Cycles::new(latency.max(wait.get())));
+            return Answer::Visited(latency as u32);
         }
         let mine = 1 << core;
         let sharers = self.slices[slice].directory.lookup(line, line).copied();
@@ -449,7 +483,7 @@ impl<D: Payload> MemorySystem<D> {
                         latency += hop;
                         self.coherence.cache_to_cache += 1;
                         if request != Request::Own {
-                            self.put(backing, left.data, true, time);
+                            self.put(backing, left.data, true);
                         }
                     }
                     from_core = Some(left.data);
@@ -474,17 +508,8 @@ impl<D: Payload> MemorySystem<D> {
         };
         let data = match own_copy.or(from_core) {
             Some(data) => data,
-            None if self.inclusive => {
-                let (wait, last) = self.bring(backing, time);
-                let data = last.data;
-                latency = latency.max(wait.get());
-                data
-            }
-            None => {
-                let (wait, data) = self.read_past(backing, time);
-                latency = latency.max(wait.get());
-                data
-            }
+            None if self.inclusive => self.bring(backing).data,
+            None => self.read_past(backing),
         };
         let now = Sharers {
             cores: if request == Request::Own {
@@ -494,12 +519,11 @@ impl<D: Payload> MemorySystem<D> {
             },
             exclusive: state != State::Shared,
         };
-        self.enter_sharers(slice, line, now, time);
-        let latency = Cycles::new(latency);
+        self.enter_sharers(slice, line, now);
         let served = Served {
             data,
             state,
-            latency,
+            cycles: latency as u32,
         };
         Answer::Keep(served, visit)
     }
@@ -511,7 +535,6 @@ impl<D: Payload> MemorySystem<D> {
         alias: Alias,
         line: u64,
         request: Request,
-        time: Cycles,
     ) -> (Service, u64) {
         let service = self.table.serve(entry, alias, offset_of(line), request);
         let mut extra = 0;
@@ -524,7 +547,7 @@ impl<D: Payload> MemorySystem<D> {
         }
         if service.invalidate_opposite {
             let opposite = self.line_at(entry, alias.opposite(), line);
-            if self.recall(opposite, time) {
+            if self.recall(opposite) {
                 self.coherence.alias_recalls += 1;
                 extra += self.network.mean.get();
             }
@@ -537,14 +560,14 @@ impl<D: Payload> MemorySystem<D> {
         u64::from(self.table.frame(entry, alias).get()) * LINES_OF_PAGE + line % LINES_OF_PAGE
     }
 
-    fn enter_sharers(&mut self, slice: usize, line: u64, sharers: Sharers, time: Cycles) {
+    fn enter_sharers(&mut self, slice: usize, line: u64, sharers: Sharers) {
         let directory = &mut self.slices[slice].directory;
         if let Some(entry) = directory.lookup(line, line) {
             *entry = sharers;
             return;
         }
         if let Some((victim, lost)) = directory.insert(line, line, sharers) {
-            self.back_invalidate(victim, lost.cores, time);
+            self.back_invalidate(victim, lost.cores);
         }
     }
 
@@ -561,18 +584,18 @@ impl<D: Payload> MemorySystem<D> {
     }
 
     /// Takes a line away from cores because something below has no room for it.
-    fn back_invalidate(&mut self, line: u64, mask: u64, time: Cycles) {
+    fn back_invalidate(&mut self, line: u64, mask: u64) {
         for core in cores(mask) {
             if let Some(left) = self.cores[core].remove(line) {
                 self.coherence.back_invalidations += 1;
-                self.write_back(line, left, time);
+                self.write_back(line, left);
             }
         }
     }
 
     /// Takes a line away from all cores, as it is named by them; whether any had it. What was
     /// modified goes to where the line's data is.
-    fn recall(&mut self, line: u64, time: Cycles) -> bool {
+    fn recall(&mut self, line: u64) -> bool {
         let slice = self.slice_of(line);
         let Some(sharers) = self.slices[slice].directory.remove(line, line) else {
             return false;
@@ -582,7 +605,7 @@ impl<D: Payload> MemorySystem<D> {
             if let Some(left) = self.cores[core].remove(line) {
                 found = true;
                 if left.modified {
-                    self.write_back(line, left, time);
+                    self.write_back(line, left);
                 }
             }
         }
@@ -590,7 +613,7 @@ impl<D: Payload> MemorySystem<D> {
     }
 
     /// Takes in a line that a private cache evicted.
-    fn write_back(&mut self, line: u64, left: Left<D>, time: Cycles) {
+    fn write_back(&mut self, line: u64, left: Left<D>) {
         let mut backing = line;
         if let Some((entry, alias)) = self.migration(line) {
             let offset = offset_of(line);
@@ -598,15 +621,15 @@ impl<D: Payload> MemorySystem<D> {
             backing = self.line_at(entry, service.location, line);
         }
         if left.modified {
-            self.put(backing, left.data, true, time);
+            self.put(backing, left.data, true);
         } else if !self.inclusive && backing == line {
             // The last level is where private caches put what they have no room for.
-            self.put(backing, left.data, false, time);
+            self.put(backing, left.data, false);
         }
     }
 
     /// Puts a line into the last level.
-    fn put(&mut self, backing: u64, data: D, dirty: bool, time: Cycles) {
+    fn put(&mut self, backing: u64, data: D, dirty: bool) {
         let slice = self.slice_of(backing);
         let lines = &mut self.slices[slice].lines;
         if let Some(last) = lines.lookup(backing, backing) {
@@ -616,10 +639,10 @@ impl<D: Payload> MemorySystem<D> {
             return;
         }
         let evicted = lines.insert(backing, backing, LastLine { dirty, data });
-        self.evicted(evicted, time);
+        self.evicted(evicted);
     }
 
-    fn evicted(&mut self, evicted: Option<(u64, LastLine<D>)>, time: Cycles) {
+    fn evicted(&mut self, evicted: Option<(u64, LastLine<D>)>) {
         let Some((line, last)) = evicted else {
             return;
         };
@@ -645,7 +668,7 @@ impl<D: Payload> MemorySystem<D> {
         }
         if last.dirty {
             self.llc.write_backs += 1;
-            self.dram.write(line, time);
+            self.steps.push(Step::Write { line });
             last.data.store(&mut self.memory, line);
         }
     }
@@ -671,35 +694,34 @@ impl<D: Payload> MemorySystem<D> {
         names.into_iter().flatten()
     }
 
-    /// The line of the last level, read from memory if it is not there; how long that takes.
-    fn bring(&mut self, backing: u64, time: Cycles) -> (Cycles, &mut LastLine<D>) {
+    /// The line of the last level, read from memory if it is not there.
+    fn bring(&mut self, backing: u64) -> &mut LastLine<D> {
         let slice = self.slice_of(backing);
-        let mut wait = Cycles::ZERO;
         if self.slices[slice].lines.lookup(backing, backing).is_some() {
             self.llc.hits += 1;
         } else {
             self.llc.misses += 1;
-            wait = self.dram.read(backing, time);
+            self.steps.push(Step::Read { line: backing });
             let data = D::load(&self.memory, backing);
             let last = LastLine { dirty: false, data };
             let evicted = self.slices[slice].lines.insert(backing, backing, last);
-            self.evicted(evicted, time);
+            self.evicted(evicted);
         }
         let lines = &mut self.slices[slice].lines;
         let last = lines.peek_mut(backing, backing);
-        (wait, last.expect("the line was just entered"))
+        last.expect("the line was just entered")
     }
 
     /// A line's data for a private cache, from the last level or past it.
-    fn read_past(&mut self, backing: u64, time: Cycles) -> (Cycles, D) {
+    fn read_past(&mut self, backing: u64) -> D {
         let slice = self.slice_of(backing);
         if let Some(last) = self.slices[slice].lines.lookup(backing, backing) {
             self.llc.hits += 1;
-            return (Cycles::ZERO, last.data);
+            return last.data;
         }
         self.llc.misses += 1;
-        let wait = self.dram.read(backing, time);
-        (wait, D::load(&self.memory, backing))
+        self.steps.push(Step::Read { line: backing });
+        D::load(&self.memory, backing)
     }
 
     /// The table of migrations.
@@ -723,7 +745,11 @@ impl<D: Payload> MemorySystem<D> {
             data: self.data,
             walks: self.walks,
             coherence: self.coherence,
-            dram: self.dram.counters(),
+            dram: self
+                .queues
+                .as_ref()
+                .map(|queues| queues.counters())
+                .unwrap_or_default(),
             ..MemoryCounters::default()
         };
         for core in &self.cores {
@@ -744,7 +770,9 @@ impl<D: Payload> MemorySystem<D> {
         self.data = ServedBy::default();
         self.walks = ServedBy::default();
         self.coherence = CoherenceCounters::default();
-        self.dram.reset_counters();
+        if let Some(queues) = &mut self.queues {
+            queues.reset_counters();
+        }
     }
 
     /// Checks every array, that a line which a core may write is nobody else's, that the directory
@@ -805,7 +833,7 @@ impl<D: Payload> MemorySystem<D> {
 
 enum Answer<D, V> {
     /// The line was visited at its home: nobody keeps it.
-    Visited(Cycles),
+    Visited(u32),
     /// The requester keeps the line, and visits its copy.
     Keep(Served<D>, V),
 }

@@ -2,6 +2,7 @@
 
 use contigua_units::{Cycles, Frame, PhysAddr};
 
+use super::queues::Step;
 use super::{LINES_OF_PAGE, MemorySystem, Payload, cores};
 use crate::migration::{Alias, ClearError, EntryId, Mode, Refusal, Request, Retired, SwitchOrder};
 
@@ -29,18 +30,22 @@ impl<D: Payload> MemorySystem<D> {
             } else {
                 Request::DeviceRead
             };
-            let (service, extra) = self.consult(entry, alias, line, request, time);
+            let (service, extra) = self.consult(entry, alias, line, request);
             latency += extra;
             backing = self.line_at(entry, service.location, line);
         }
-        self.recall(line, time);
+        self.recall(line);
         if write {
-            self.put(backing, D::default(), false, time);
+            self.put(backing, D::default(), false);
         }
-        let (wait, last) = self.bring(backing, time);
+        let last = self.bring(backing);
         last.dirty |= write;
         visit(&mut last.data);
-        Cycles::new(latency.max(wait.get()))
+        self.steps.push(Step::Answer {
+            cycles: latency as u32,
+            hidden: 0,
+        });
+        self.price(time)
     }
 
     /// Takes the lines of a frame out of private caches, as they have to be before the frame is
@@ -49,8 +54,9 @@ impl<D: Payload> MemorySystem<D> {
     pub fn flush(&mut self, frame: Frame, time: Cycles) {
         let first = u64::from(frame.get()) * LINES_OF_PAGE;
         for offset in 0..LINES_OF_PAGE {
-            self.recall(first + offset, time);
+            self.recall(first + offset);
         }
+        self.price(time);
     }
 
     /// Begins to migrate a page to a frame that was flushed.
@@ -111,13 +117,17 @@ impl<D: Payload> MemorySystem<D> {
                 newest = modified.or(newest);
             }
         }
-        let (wait, data) = match newest {
-            Some(data) => (Cycles::ZERO, data),
-            None => self.read_past(from, time),
+        let data = match newest {
+            Some(data) => data,
+            None => self.read_past(from),
         };
-        self.put(to, data, true, time);
+        self.put(to, data, true);
         self.coherence.lines_migrated += 1;
-        Some(latency.max(wait))
+        self.steps.push(Step::Answer {
+            cycles: latency.get() as u32,
+            hidden: 0,
+        });
+        Some(self.price(time))
     }
 
     /// Ends a migration whose source nobody uses any more.
@@ -129,10 +139,11 @@ impl<D: Payload> MemorySystem<D> {
         if clearing.recall_source_lines {
             let first = u64::from(self.table.frame(entry, Alias::Source).get()) * LINES_OF_PAGE;
             for offset in 0..LINES_OF_PAGE {
-                if self.recall(first + offset, time) {
+                if self.recall(first + offset) {
                     self.coherence.alias_recalls += 1;
                 }
             }
+            self.price(time);
         }
         self.table.retire(entry)
     }

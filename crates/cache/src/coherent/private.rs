@@ -1,6 +1,6 @@
 //! The caches that belong to one core: L1 I and D, and an L2 that includes both.
 
-use contigua_units::{Bytes, Cycles, LINE_BYTES};
+use contigua_units::{Bytes, LINE_BYTES};
 
 use super::payload::Payload;
 use super::prefetch::Strides;
@@ -32,8 +32,8 @@ pub(super) struct SecondLine<D> {
     pub(super) state: State,
     /// Came in before anybody asked for it, and nobody has yet.
     pub(super) prefetched: bool,
-    /// When its data is there.
-    pub(super) ready: Cycles,
+    /// The number of the prefetch that brought it; 0 if it was asked for.
+    pub(super) prefetch: u32,
     pub(super) data: D,
 }
 

@@ -28,76 +28,112 @@ const ALWAYS_READY: u8 = 63;
 const NEVER_READ: u8 = 62;
 const STACK_POINTER: RegisterSet = RegisterSet::general(4);
 
-/// What the window needs to know of an instruction, in half a cache line.
+/// What the window needs to know of an instruction, in half a cache line. Whole words only: fields
+/// that are copied in another width than they are read make the host wait.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Operation {
     /// Registers beyond those that the lists have room for.
     more_sources: u64,
     more_results: u64,
-    sources: [u8; 4],
-    addresses: [u8; 3],
-    results: [u8; 3],
-    pub(super) unit: u8,
-    /// Bit 0: loads. Bit 1: stores. Bit 2: drains the window.
-    flags: u8,
-    pub(super) latency: u16,
+    sources: Registers,
+    addresses: Registers,
+    results: Registers,
+    /// Bits 0 to 15: the latency. Bits 16 to 19: the unit. Bit 20: loads. Bit 21: stores. Bit 22:
+    /// drains the window.
+    traits: u32,
+}
+
+/// Four registers, a byte each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Registers(u32);
+
+impl Registers {
+    const fn new(numbers: [u8; 4]) -> Self {
+        Self(u32::from_le_bytes(numbers))
+    }
+
+    #[inline]
+    fn number(self, place: u32) -> usize {
+        (self.0 >> (8 * place)) as usize % 64
+    }
+
+    /// When the last of them is ready.
+    #[inline]
+    fn ready(self, ready: &[u64; 64]) -> u64 {
+        let [a, b, c, d] = [0, 1, 2, 3].map(|place| ready[self.number(place)]);
+        a.max(b).max(c.max(d))
+    }
+}
+
+/// When the last register of a set is ready, if that is after `time`.
+#[inline]
+fn last_ready(mut set: u64, mut time: u64, ready: &[u64; 64]) -> u64 {
+    while set != 0 {
+        time = time.max(ready[set.trailing_zeros() as usize]);
+        set &= set - 1;
+    }
+    time
 }
 
 impl Operation {
-    const LOADS: u8 = 1;
-    const STORES: u8 = 2;
-    const DRAINS: u8 = 4;
+    const UNIT_SHIFT: u32 = 16;
+    const LOADS: u32 = 1 << 20;
+    const STORES: u32 = 1 << 21;
+    const DRAINS: u32 = 1 << 22;
 
     /// An access that belongs to no block.
     pub(super) const DETACHED: Self = Self {
         more_sources: 0,
         more_results: 0,
-        sources: [ALWAYS_READY; 4],
-        addresses: [ALWAYS_READY; 3],
-        results: [NEVER_READ; 3],
-        unit: unit::NONE,
-        flags: 0,
-        latency: 0,
+        sources: Registers::new([ALWAYS_READY; 4]),
+        addresses: Registers::new([ALWAYS_READY; 4]),
+        results: Registers::new([NEVER_READ; 4]),
+        traits: (unit::NONE as u32) << Self::UNIT_SHIFT,
     };
 
+    #[inline]
     pub(super) fn loads(&self) -> bool {
-        self.flags & Self::LOADS != 0
+        self.traits & Self::LOADS != 0
     }
 
+    #[inline]
     pub(super) fn stores(&self) -> bool {
-        self.flags & Self::STORES != 0
+        self.traits & Self::STORES != 0
     }
 
     #[inline]
     pub(super) fn drains(&self) -> bool {
-        self.flags & Self::DRAINS != 0
+        self.traits & Self::DRAINS != 0
+    }
+
+    /// An index into units; none has that of [`unit::NONE`].
+    #[inline]
+    pub(super) fn unit(&self) -> usize {
+        (self.traits >> Self::UNIT_SHIFT & 15) as usize
+    }
+
+    #[inline]
+    pub(super) fn latency(&self) -> u64 {
+        u64::from(self.traits & 0xffff)
     }
 
     /// When all its operands are ready.
     #[inline]
     pub(super) fn sources(&self, ready: &[u64; 64]) -> u64 {
-        let [a, b, c, d] = self.sources.map(|register| ready[register as usize % 64]);
-        let mut time = a.max(b).max(c.max(d));
-        let mut more = self.more_sources;
-        while more != 0 {
-            time = time.max(ready[more.trailing_zeros() as usize]);
-            more &= more - 1;
-        }
-        time
+        last_ready(self.more_sources, self.sources.ready(ready), ready)
     }
 
     /// When the addresses of its memory operands are known.
     #[inline]
     pub(super) fn addresses(&self, ready: &[u64; 64]) -> u64 {
-        let [a, b, c] = self.addresses.map(|register| ready[register as usize % 64]);
-        a.max(b).max(c)
+        self.addresses.ready(ready)
     }
 
     /// Its results are ready at `time`.
     #[inline]
     pub(super) fn write(&self, ready: &mut [u64; 64], time: u64) {
-        for register in self.results {
-            ready[register as usize % 64] = time;
+        for place in 0..3 {
+            ready[self.results.number(place)] = time;
         }
         let mut more = self.more_results;
         while more != 0 {
@@ -112,26 +148,26 @@ impl Operation {
         } else {
             executed_by(instruction.class, latencies)
         };
-        let flag = |set: bool, bit: u8| if set { bit } else { 0 };
+        let flag = |set: bool, bit: u32| if set { bit } else { 0 };
         let drains = matches!(
             instruction.class,
             Class::Atomic | Class::Syscall | Class::Serializing
         );
-        let (sources, more_sources) = list(instruction.reads.0, ALWAYS_READY);
+        let (sources, more_sources) = list(instruction.reads.0, 4, ALWAYS_READY);
         // Wider than any instruction of x86-64: base, index and segment.
-        let (addresses, _) = list(instruction.addresses.0, ALWAYS_READY);
-        let (results, more_results) = list(results(instruction).0, NEVER_READ);
+        let (addresses, _) = list(instruction.addresses.0, 4, ALWAYS_READY);
+        let (results, more_results) = list(results(instruction).0, 3, NEVER_READ);
         Self {
             more_sources,
             more_results,
             sources,
             addresses,
             results,
-            unit,
-            flags: flag(instruction.loads > 0, Self::LOADS)
+            traits: latency
+                | u32::from(unit) << Self::UNIT_SHIFT
+                | flag(instruction.loads > 0, Self::LOADS)
                 | flag(instruction.stores > 0, Self::STORES)
                 | flag(drains, Self::DRAINS),
-            latency: latency as u16,
         }
     }
 }
@@ -152,16 +188,16 @@ fn results(instruction: &Instruction) -> RegisterSet {
     }
 }
 
-/// The first registers of a set as a list that is filled up, and the others.
-fn list<const LENGTH: usize>(mut set: u64, filler: u8) -> ([u8; LENGTH], u64) {
-    let mut registers = [filler; LENGTH];
-    for place in &mut registers {
+/// The first registers of a set as a list of `length` that is filled up, and the others.
+fn list(mut set: u64, length: usize, filler: u8) -> (Registers, u64) {
+    let mut registers = [filler; 4];
+    for place in &mut registers[..length] {
         if set != 0 {
             *place = set.trailing_zeros() as u8;
             set &= set - 1;
         }
     }
-    (registers, set)
+    (Registers::new(registers), set)
 }
 
 /// Unit and latency. Loads and stores have none beyond those of their accesses.

@@ -17,6 +17,8 @@ pub(super) trait Pace {
     const FORWARD: bool = false;
     /// Instructions have times of their own.
     const OUT_OF_ORDER: bool = false;
+    /// The same, by outcomes that are priced later.
+    const DEFERRED: bool = false;
     /// The server's state goes on; time passes as it did in detail.
     const WARM: bool = false;
 }
@@ -29,12 +31,16 @@ pub(super) struct Warm;
 pub(super) struct Additive;
 /// [`ShadowedWindow`](contigua_core::ShadowedWindow).
 pub(super) struct OutOfOrder;
-
+/// The same, behind the state: [`outcomes`](super::outcomes).
+pub(super) struct Deferred;
 /// The kernel's own accesses, at the core's present time.
 struct InKernel;
 
 impl Pace for InKernel {
     const OUT_OF_ORDER: bool = true;
+}
+impl Pace for Deferred {
+    const DEFERRED: bool = true;
 }
 impl Pace for Forward {
     const FORWARD: bool = true;
@@ -54,6 +60,9 @@ struct Translated {
     latency: Cycles,
     walked: bool,
 }
+
+/// The time of an access that is priced later.
+const NOT_YET: Cycles = Cycles::ZERO;
 
 impl Translated {
     const fn at_once(physical: PhysAddr) -> Self {
@@ -83,12 +92,18 @@ impl Engine {
         }
         while line <= last {
             let address = VirtAddr::new(line * LINE_BYTES);
+            if P::DEFERRED {
+                let found = self.translate::<RELOCATES, P>(address, Access::Execute, NOT_YET, 0)?;
+                self.defer_fetch(found.physical, found.latency, found.walked);
+                line += 1;
+                continue;
+            }
             let time = if P::OUT_OF_ORDER {
                 self.windows[self.current].now()
             } else {
                 Cycles::ZERO
             };
-            let found = self.translate::<RELOCATES, P>(address, Access::Execute, time)?;
+            let found = self.translate::<RELOCATES, P>(address, Access::Execute, time, 0)?;
             self.add_translation::<P>(&found);
             let time = time + found.latency;
             let data = self.reach::<P>(found.physical, AccessKind::Fetch, time, 0);
@@ -137,12 +152,22 @@ impl Engine {
         } else {
             (Access::Read, AccessKind::Read)
         };
+        if P::DEFERRED {
+            let found = self.translate::<RELOCATES, P>(address, access, NOT_YET, instruction)?;
+            let Translated {
+                physical,
+                latency,
+                walked,
+            } = found;
+            self.defer_access(physical, latency, walked, store, instruction);
+            return Ok(());
+        }
         let start = if P::OUT_OF_ORDER {
             self.windows[self.current].access(&self.decoded, instruction, store)
         } else {
             Cycles::ZERO
         };
-        let found = self.translate::<RELOCATES, P>(address, access, start)?;
+        let found = self.translate::<RELOCATES, P>(address, access, start, instruction)?;
         self.add_translation::<P>(&found);
         let block = u64::from(self.lanes[self.current].block.0);
         let pc = block << 9 | instruction as u64;
@@ -213,6 +238,7 @@ impl Engine {
         address: VirtAddr,
         access: Access,
         time: Cycles,
+        instruction: usize,
     ) -> Result<Translated, Error> {
         let address = if RELOCATES {
             self.place_of(address)
@@ -228,7 +254,7 @@ impl Engine {
         };
         match lookup {
             Lookup::Hit(physical) => Ok(Translated::at_once(physical)),
-            Lookup::Miss => self.miss::<P>(address, access, time),
+            Lookup::Miss => self.miss::<P>(address, access, time, instruction),
         }
     }
 
@@ -241,9 +267,9 @@ impl Engine {
     ) -> Result<(PhysAddr, Cycles), Error> {
         let time = self.now();
         let found = if self.relocates {
-            self.translate::<true, InKernel>(address, access, time)?
+            self.translate::<true, InKernel>(address, access, time, 0)?
         } else {
-            self.translate::<false, InKernel>(address, access, time)?
+            self.translate::<false, InKernel>(address, access, time, 0)?
         };
         Ok((found.physical, found.latency))
     }
@@ -265,20 +291,34 @@ impl Engine {
         address: VirtAddr,
         access: Access,
         time: Cycles,
+        instruction: usize,
     ) -> Result<Translated, Error> {
         let request = Request {
             address,
             space: self.kernel.space(),
             access,
         };
-        let time = if P::OUT_OF_ORDER { time } else { self.now() };
+        let time = if P::OUT_OF_ORDER || P::DEFERRED {
+            time
+        } else {
+            self.now()
+        };
         if self.migrations.are_on() {
             self.meet_migrating_page(&request, time);
         }
         for _ in 0..Self::ATTEMPTS {
-            let mut port = WalkPort::new(self.memory.as_mut(), self.current, time);
             let mut tables = self.kernel.tables();
-            let answer = self.mmus.current().miss(&request, &mut tables, &mut port);
+            let mmu = self.mmus.current();
+            let answer = match &mut self.memory {
+                Some(memory) if P::DEFERRED => {
+                    let mut port = self.outcomes.port(memory, self.current);
+                    mmu.miss(&request, &mut tables, &mut port)
+                }
+                memory => {
+                    let mut port = WalkPort::new(memory.as_mut(), self.current, time);
+                    mmu.miss(&request, &mut tables, &mut port)
+                }
+            };
             match answer {
                 Answer::Translated {
                     physical,
@@ -296,10 +336,15 @@ impl Engine {
                     });
                 }
                 Answer::Fault { latency, host } => {
+                    let waited = if P::DEFERRED {
+                        self.catch_up_for_fault(access, instruction)
+                    } else {
+                        Cycles::ZERO
+                    };
                     self.enter_kernel(self.current);
                     self.before_fault(&request);
-                    if P::OUT_OF_ORDER {
-                        self.charge(latency);
+                    if P::OUT_OF_ORDER || P::DEFERRED {
+                        self.charge(latency + waited);
                     } else if !P::WARM {
                         self.core.translation(latency, true);
                     }

@@ -16,6 +16,7 @@ mod devices;
 mod forward;
 mod inside;
 mod migration;
+mod outcomes;
 mod sampling;
 mod schedule;
 pub(crate) mod timeline;
@@ -39,10 +40,11 @@ use crate::config::{Detail, RunConfig};
 use crate::kernel::Kernel;
 use crate::processors::Mmus;
 use crate::report::{ClassifiedMisses, Executed};
-use access::{Additive, Forward, OutOfOrder, Pace, Warm};
+use access::{Additive, Deferred, Forward, OutOfOrder, Pace, Warm};
 use devices::Devices;
 use forward::Passed;
 use migration::Migrations;
+use outcomes::Outcomes;
 use sampling::Sampler;
 use schedule::Schedule;
 use timeline::Timeline;
@@ -103,6 +105,10 @@ impl Lane {
     };
 }
 
+/// Instructions after which the kernel's threads that were woken run: some ten microseconds, as a
+/// wakeup takes. In between, the state may be ahead of time.
+const BACKGROUND_INTERVAL: u64 = 1 << 16;
+
 /// A thread that has not executed anything.
 const NO_BLOCK: BlockId = BlockId(u32::MAX);
 
@@ -141,6 +147,8 @@ pub struct Engine {
     pub(crate) windows: Vec<ShadowedWindow>,
     /// What their blocks do.
     decoded: Blocks,
+    /// What is not priced yet; empty, and the core here, outside of the inner loop.
+    outcomes: Outcomes,
     lanes: Vec<Lane>,
     /// The core that is running.
     current: usize,
@@ -172,6 +180,8 @@ pub struct Engine {
     left: u64,
     /// All instructions since the start of the stream.
     pub(crate) position: u64,
+    /// Where the kernel's threads run next.
+    next_background: u64,
     /// Decoded instructions of the block that is learnt.
     instructions: Vec<Instruction>,
 }
@@ -233,6 +243,7 @@ impl Engine {
             core,
             windows,
             decoded: Blocks::new(&machine.core),
+            outcomes: Outcomes::new(&config),
             lanes: (0..cores).map(|_| Lane::IDLE).collect(),
             current: 0,
             schedule: Schedule::new(cores),
@@ -258,6 +269,7 @@ impl Engine {
                 .map(|sampling| Sampler::new(config.skip, sampling, config.confidence)),
             left: config.skip,
             position: 0,
+            next_background: 0,
             instructions: Vec::new(),
             config,
             program,
@@ -308,6 +320,7 @@ impl Engine {
         self.digest_thread(batch.thread);
         self.resume(0, batch.thread, batch.words)?;
         let used = self.consume_words(batch.thread, batch.words, Some(batch.code), u64::MAX)?;
+        self.price_all_here();
         self.digest_words(&batch.words[..used]);
         Ok(())
     }
@@ -328,8 +341,9 @@ impl Engine {
             code,
             until,
         };
+        let adds_up = self.config.detail != Detail::Full;
+        let may_defer = self.outcomes.may_defer;
         loop {
-            let adds_up = self.windows.is_empty();
             let end = match (self.phase, self.relocates) {
                 (Phase::Done, _) => End::Stream,
                 (Phase::Skip, _) => self.consume_input::<false, Forward>(&mut input)?,
@@ -337,6 +351,8 @@ impl Engine {
                 (_, true) if adds_up => self.consume_input::<true, Additive>(&mut input)?,
                 (Phase::Warm, false) => self.consume_input::<false, Warm>(&mut input)?,
                 (Phase::Warm, true) => self.consume_input::<true, Warm>(&mut input)?,
+                (_, false) if may_defer => self.consume_input::<false, Deferred>(&mut input)?,
+                (_, true) if may_defer => self.consume_input::<true, Deferred>(&mut input)?,
                 (_, false) => self.consume_input::<false, OutOfOrder>(&mut input)?,
                 (_, true) => self.consume_input::<true, OutOfOrder>(&mut input)?,
             };
@@ -371,6 +387,9 @@ impl Engine {
                 let (event, used) = Event::decode(&input.words[input.at..])
                     .map_err(contigua_program::Error::from)?;
                 input.at += used;
+                if P::DEFERRED {
+                    self.catch_up();
+                }
                 match event {
                     Event::Forward { instructions } => {
                         self.forward(instructions);
@@ -470,6 +489,7 @@ impl Engine {
         if before == Some(thread) {
             return Ok(());
         }
+        self.catch_up();
         if let Some(before) = before {
             let index = before.0 as usize;
             if index >= self.left_in.len() {
@@ -624,11 +644,15 @@ impl Engine {
     ) -> Result<bool, Error> {
         let block = match self.blocks.get(id.0 as usize) {
             Some(block) if block.instructions != 0 => *block,
-            _ => self.learn(id, code)?,
+            _ => {
+                self.catch_up();
+                self.learn(id, code)?
+            }
         };
         let instructions = u64::from(block.instructions);
         if self.left < instructions {
             // Whole blocks only: the region ends before a block that does not fit in.
+            self.catch_up();
             if self.sampler.is_some() {
                 self.next_segment(instructions);
             } else {
@@ -646,7 +670,11 @@ impl Engine {
         self.executed.blocks += 1;
         self.executed.instructions += instructions;
         self.lanes[self.current].block = id;
-        if P::OUT_OF_ORDER || P::WARM {
+        if P::DEFERRED {
+            self.lanes[self.current].instructions += instructions;
+            self.outcomes.enter(id, block.instructions);
+            self.price_portion();
+        } else if P::OUT_OF_ORDER || P::WARM {
             if self.windows[self.current].now() >= self.migrations.due() {
                 self.migrate_pages();
             }
@@ -734,7 +762,15 @@ impl Engine {
     /// Lets the kernel do what it does in the background, at this point of simulated time.
     /// Several cores have it done between their turns.
     pub fn background(&mut self) {
-        if self.lanes.len() == 1 {
+        if self.lanes.len() > 1 {
+            return;
+        }
+        if self.phase != Phase::Skip || self.samples() {
+            self.kernel.note_course(self.region_instructions());
+        }
+        if self.position >= self.next_background {
+            self.next_background = self.position + BACKGROUND_INTERVAL;
+            self.catch_up();
             self.run_background();
         }
     }
@@ -744,7 +780,7 @@ impl Engine {
         if self.kernel.may_move(now) {
             self.hurry_migrations();
         }
-        if self.phase != Phase::Skip || self.samples() {
+        if self.lanes.len() > 1 && (self.phase != Phase::Skip || self.samples()) {
             self.kernel.note_course(self.region_instructions());
         }
         let work: Cycles = self.kernel.background(now, &mut self.mmus);

@@ -163,7 +163,7 @@ impl Engine {
             && before != Phase::Warmup
             && let Some(window) = self.windows.get_mut(self.current)
         {
-            window.watch();
+            window.start_shadow();
         }
         if self.phase == Phase::Measure {
             let begin = self.position.saturating_sub(sampler.plan.skip);
@@ -214,7 +214,7 @@ impl Engine {
     fn leave_detail(&mut self) {
         if let Some(window) = self.windows.get_mut(self.current) {
             window.drain(&self.decoded);
-            window.look_away();
+            window.stop_shadow();
         }
         self.lanes[self.current].fetch_line = u64::MAX;
         self.passed.forget();

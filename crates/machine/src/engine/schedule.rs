@@ -151,12 +151,12 @@ impl Schedule {
         }
     }
 
-    /// Cores without a thread that can run, as bits: none of theirs is in the window, or it waits
-    /// for a lock.
+    /// Cores whose thread waits for a lock, as bits. One without a slice in the window is not known
+    /// to be idle: the host may have run its thread late.
     fn idle(&self) -> u64 {
         let mut idle = 0;
         for (core, queue) in self.queues.iter().enumerate() {
-            let waits = queue.front().is_none_or(|&number| {
+            let waits = queue.front().is_some_and(|&number| {
                 let slice = &self.slices[(number - self.first) as usize];
                 slice.order == Order::AfterOlder && slice.used == 0
             });
@@ -242,7 +242,9 @@ impl Engine {
     /// Those of [`Engine::consume`].
     pub fn finish(&mut self) -> Result<(), Error> {
         self.schedule.closed = true;
-        self.run_beyond(0)
+        self.run_beyond(0)?;
+        self.catch_up();
+        Ok(())
     }
 
     /// Lets cores run until no more than so many slices are left.

@@ -1,6 +1,7 @@
 //! The simulated kernel: processes, system calls, faults, and physical memory below them.
 
 mod advice;
+mod background;
 mod course;
 pub(crate) mod demand;
 pub(crate) mod history;
@@ -10,7 +11,7 @@ mod relocate;
 use std::sync::atomic::AtomicBool;
 
 use contigua_contiguity::Contiguity;
-use contigua_frames::{Counters, Effort, FrameClass, Move};
+use contigua_frames::{Counters, FrameClass, Move};
 use contigua_paging::{
     AddressSpace, Effects, FaultKind, Fragmentation, HugeAdvice, Leaf, MappingPolicy, Memory,
     Place, Resident, Segment, SpaceId, TableShape, Vma, VmaKind,
@@ -639,72 +640,6 @@ impl Kernel {
         Ok(prepared + work + self.costs.page_fault_cycles)
     }
 
-    /// Whether the kernel's threads were woken, so that the next system call may move pages.
-    pub(crate) fn may_move_soon(&self) -> bool {
-        self.memory.has_background_work()
-    }
-
-    /// Whether [`Kernel::background`] may move or remap pages at this time.
-    pub(crate) fn may_move(&self, now: Cycles) -> bool {
-        self.pass.is_some() && now >= self.next_pass || self.memory.may_move(self.age_at(now))
-    }
-
-    /// Age of the server when its cores' clocks are at a time.
-    fn age_at(&self, now: Cycles) -> Nanoseconds {
-        let elapsed = now.get() * 1000 / u64::from(self.clock.get());
-        Nanoseconds::new(self.epoch.get() + elapsed)
-    }
-
-    /// Lets the background pass catch up with the time.
-    pub(crate) fn background(&mut self, now: Cycles, mmu: &mut Mmus) -> Cycles {
-        self.now = self.age_at(now);
-        let mut work = self.run_threads(mmu);
-        while let Some((pass, interval)) = self.pass
-            && now >= self.next_pass
-        {
-            self.next_pass += Cycles::new(interval.get().max(1));
-            let before = self.current;
-            let living: Vec<SpaceId> = self.processes.iter().flatten().copied().collect();
-            for space in living {
-                self.current = space;
-                work += self.khugepaged(pass.pages, mmu);
-            }
-            self.current = before;
-        }
-        work
-    }
-
-    /// One step of the background pass through the current space. Where no 2 MB block is free, it
-    /// compacts memory for one (`khugepaged/defrag` is 1), and gives up when that fails.
-    fn khugepaged(&mut self, pages: u64, mmu: &mut Mmus) -> Cycles {
-        let step = u64::from(PageSize::Size2M.frames());
-        let mut work = Cycles::ZERO;
-        for _ in 0..pages.div_ceil(step) {
-            let wants_block = self.running().pass_wants_block(&*self.policy);
-            if wants_block && !self.memory.has_free_block(Order::HUGE_2M) {
-                // Its scanning is that of a kernel thread, as all in the background.
-                work += self.compact(mmu).0;
-            }
-            let fails = wants_block && !self.memory.has_free_block(Order::HUGE_2M);
-            let mut ends = false;
-            let done = self.change(mmu, |space, memory, effects, policy| {
-                ends = space.background_pass(step, policy, memory, effects);
-                Ok(())
-            });
-            work += done.unwrap_or(Cycles::ZERO);
-            if ends || fails {
-                break;
-            }
-        }
-        work
-    }
-
-    /// Starts the background pass's clock anew, when the core's is.
-    pub(crate) fn restart_clock(&mut self) {
-        self.next_pass = self.pass.map_or(Cycles::ZERO, |(_, interval)| interval);
-        self.epoch = self.now;
-    }
-
     /// Changes the running space, then does and charges what follows from the change. When memory
     /// runs out, the kernel's threads get a chance to make some, and the change goes on.
     fn change(
@@ -795,74 +730,6 @@ impl Kernel {
         }
         self.effects.shared_punches = punches;
         Ok(())
-    }
-
-    /// Lets the kernel's threads run if somebody woke them.
-    fn settle(&mut self, mmu: &mut Mmus) -> Cycles {
-        if self.memory.has_background_work() {
-            self.run_threads(mmu)
-        } else {
-            Cycles::ZERO
-        }
-    }
-
-    /// Reclaim, compaction and resizing in the background, and what follows for page tables. The
-    /// one core that is simulated pays for moved pages.
-    fn run_threads(&mut self, mmu: &mut Mmus) -> Cycles {
-        let mut moves = core::mem::take(&mut self.moves);
-        self.memory.background(self.now, &mut moves);
-        let work = self.follow(&moves, mmu);
-        moves.clear();
-        self.moves = moves;
-        work
-    }
-
-    /// Lets page tables and TLBs follow pages that moved.
-    fn follow(&mut self, moves: &[Move], mmu: &mut Mmus) -> Cycles {
-        let mut work = Cycles::ZERO;
-        for moved in moves {
-            let space = SpaceId(moved.owner.space);
-            let table = self.spaces.get_mut(usize::from(space.0));
-            if let Some(table) = table.and_then(Option::as_mut) {
-                self.counters.pages_moved += u64::from(table.follow(moved));
-            }
-            self.memory.follow_reserved(moved);
-            let start = moved.owner.page.address();
-            let range = VirtRange::with_length(start, moved.order.bytes());
-            mmu.invalidate(space, range, false);
-            self.counters.invalidations += 1;
-            work += self.costs.copy_4k_cycles * u64::from(moved.order.frames())
-                + self.costs.invalidation_cycles;
-        }
-        work
-    }
-
-    /// Makes a 2 MB block for a page that is to be huge, where `defrag` says so.
-    fn make_huge(&mut self, address: VirtAddr, mmu: &mut Mmus) -> Cycles {
-        let space = self.running();
-        let is_advised = space
-            .vma(address)
-            .is_some_and(|(_, vma)| vma.huge == HugeAdvice::Huge);
-        let effort = self.memory.defrag().effort(is_advised);
-        if effort != Effort::Direct || space.wanted_size(address, &*self.policy) < PageSize::Size2M
-        {
-            return Cycles::ZERO;
-        }
-        let (moving, stalled) = self.compact(mmu);
-        moving + stalled
-    }
-
-    /// Moves pages until a 2 MB block is free, or it is clear that none can be made. The work for
-    /// what moved, and the time that a task waits for all of it.
-    fn compact(&mut self, mmu: &mut Mmus) -> (Cycles, Cycles) {
-        let mut moves = core::mem::take(&mut self.moves);
-        let before = self.memory.pressure().all().total.get();
-        self.memory.compact_for(Order::HUGE_2M, &mut moves);
-        let stalled = self.memory.pressure().all().total.get() - before;
-        let work = self.follow(&moves, mmu);
-        moves.clear();
-        self.moves = moves;
-        (work, Nanoseconds::new(stalled).at(self.clock))
     }
 
     fn account(&mut self, before: Resident, after: Resident) {

@@ -250,13 +250,13 @@ impl Perforated {
             let at = tables.holes.address(leaf.frame);
             bits |= tables.holes.holes(leaf.frame).chunk(sub_page(address));
             self.counters.bitmap_references += 1;
-            *latency += if self.bitmap_register && tables.host.is_some() {
+            if self.bitmap_register && tables.host.is_some() {
                 // Where the register says, in the host's memory; the simulation puts it where the
                 // guest has it.
-                self.radix.walker.host_reference(at, port)
+                *latency += self.radix.walker.host_reference(at, port);
             } else {
-                self.radix.walker.reference(at, tables, port)?
-            };
+                self.radix.walker.reference(at, tables, port, latency)?;
+            }
         }
         if let Some(host) = &tables.host {
             let physical = leaf.physical(address.align_down(PageSize::Size2M.bytes()));
@@ -308,7 +308,9 @@ impl Perforated {
             let references = walk.references();
             for &reference in &references[usize::from(cached && references.len() > 1)..] {
                 self.counters.hole_references += 1;
-                *latency += self.radix.walker.reference(reference, tables, port)?;
+                self.radix
+                    .walker
+                    .reference(reference, tables, port, latency)?;
             }
             if !cached && references.len() > 1 {
                 self.radix.walker.cache.fill_shadow(address, space);

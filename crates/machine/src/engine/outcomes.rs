@@ -1,0 +1,581 @@
+//! What the server's state came to, and what that takes: the two halves of full detail on one core.
+//!
+//! What TLBs, caches and page tables hold follows the order of the program; times only decide what
+//! the core, DRAM's queues and prefetches under way make of it. So the engine's inner loop changes
+//! the state and writes *outcomes*, and [`price`] goes through them with the core's window. Both
+//! can be on the same thread, or on two: then the inner loop is ahead until it needs to know the
+//! time (a system call, a page fault, the kernel's threads), for which [`Engine::catch_up`] waits.
+//! The report is the same.
+//!
+//! An outcome is a word, and more where a TLB or cache missed:
+//!
+//! ```text
+//! access   kind, flags, instruction of the block, physical address
+//! block    kind, instructions, number
+//! fetch    kind, flags
+//! begin    kind, instruction of the block: an access begins whose fault comes next
+//!   translation, if flagged: latency beyond its references that missed, whether walked, how many
+//!                            references missed;
+//!                            for each: cycles since the one before, steps; the steps
+//!   data, if flagged:        steps; the steps, as `Queues::price` takes them
+//! ```
+
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::thread::JoinHandle;
+
+use contigua_cache::AccessKind;
+use contigua_cache::coherent::{CoreRequest, MemorySystem, Queues};
+use contigua_core::{Blocks, ShadowedWindow};
+use contigua_program::wire::BlockId;
+use contigua_translation::{Access, MemoryPort};
+use contigua_units::{Cycles, PhysAddr};
+
+use super::Engine;
+use crate::config::{Detail, RunConfig};
+
+/// Words of outcomes that are priced at a time: less than a first-level cache holds.
+const PORTION: usize = 2048;
+/// Portions that the inner loop may be ahead, each of which takes some tens of microseconds.
+const AHEAD: usize = 8;
+
+const KIND_SHIFT: u32 = 62;
+const ACCESS: u64 = 0;
+const BLOCK: u64 = 1;
+const FETCH: u64 = 2;
+const BEGIN: u64 = 3;
+
+const STORE: u64 = 1 << 61;
+/// The translation took time.
+const TRANSLATED: u64 = 1 << 60;
+/// The first level of the caches missed.
+const MISSED: u64 = 1 << 59;
+/// The access has begun: its fault came in between.
+const BEGUN: u64 = 1 << 58;
+const INSTRUCTION_SHIFT: u32 = 49;
+const INSTRUCTION_MASK: u64 = 511;
+const ADDRESS_MASK: u64 = (1 << INSTRUCTION_SHIFT) - 1;
+const COUNT_SHIFT: u32 = 32;
+
+const WALKED: u64 = 1 << 63;
+const REFERENCES_SHIFT: u32 = 40;
+const REFERENCES_MASK: u64 = (1 << 20) - 1;
+const LATENCY_MASK: u64 = (1 << REFERENCES_SHIFT) - 1;
+
+/// Outcomes that wait to be priced, and who prices them.
+#[derive(Default)]
+pub(super) struct Outcomes {
+    words: Vec<u64>,
+    /// References of the walk under way that missed the first level.
+    references: Vec<u64>,
+    count: u64,
+    /// An access has begun and is not written.
+    begun: bool,
+    carried: Carried,
+    /// The state may run ahead of time: nothing between two outcomes asks for it.
+    pub(super) may_defer: bool,
+    pricer: Option<Pricer>,
+}
+
+/// What goes on from one outcome to the next, beside the core.
+#[derive(Clone, Copy, Debug, Default)]
+struct Carried {
+    /// When the access that has begun started.
+    begun: Cycles,
+    /// Cycles of walks that the translation unit could not know: for data, for fetches.
+    walks: [Cycles; 2],
+}
+
+/// A walker's way to memory whose misses are priced later.
+pub(super) struct DeferredPort<'a> {
+    memory: &'a mut MemorySystem,
+    references: &'a mut Vec<u64>,
+    count: &'a mut u64,
+    core: usize,
+    /// Cycles since the last reference that missed.
+    since: u64,
+}
+
+impl MemoryPort for DeferredPort<'_> {
+    fn reference(&mut self, address: PhysAddr) -> Cycles {
+        let kind = AccessKind::Walk;
+        if let Some(latency) = self.memory.hit(self.core, address, kind, |()| ()) {
+            self.since += latency.get();
+            return latency;
+        }
+        let request = CoreRequest {
+            core: self.core,
+            address,
+            kind,
+            time: Cycles::ZERO,
+            instruction: 0,
+        };
+        let at = self.references.len();
+        self.references.push(0);
+        self.memory.defer_miss(&request, self.references);
+        let steps = (self.references.len() - at - 1) as u64;
+        self.references[at] = self.since << COUNT_SHIFT | steps;
+        *self.count += 1;
+        self.since = 0;
+        Cycles::ZERO
+    }
+}
+
+impl Outcomes {
+    pub(super) fn new(config: &RunConfig) -> Self {
+        let migrates = config.migrations_per_second > 0.0;
+        let is_timed = config.detail == Detail::Full && config.timeline.is_none();
+        Self {
+            may_defer: config.cores == 1 && is_timed && !migrates,
+            ..Self::default()
+        }
+    }
+
+    /// The walker's way to memory, for a walk that begins.
+    pub(super) fn port<'a>(
+        &'a mut self,
+        memory: &'a mut MemorySystem,
+        core: usize,
+    ) -> DeferredPort<'a> {
+        self.references.clear();
+        self.count = 0;
+        DeferredPort {
+            memory,
+            references: &mut self.references,
+            count: &mut self.count,
+            core,
+            since: 0,
+        }
+    }
+
+    #[inline]
+    pub(super) fn enter(&mut self, block: BlockId, instructions: u32) {
+        let instructions = u64::from(instructions) << COUNT_SHIFT;
+        self.words
+            .push(BLOCK << KIND_SHIFT | instructions | u64::from(block.0));
+    }
+
+    /// An access begins that has met a fault.
+    fn begin(&mut self, store: bool, instruction: usize) {
+        if self.begun {
+            return;
+        }
+        self.begun = true;
+        let store = if store { STORE } else { 0 };
+        let instruction = (instruction as u64) << INSTRUCTION_SHIFT;
+        self.words.push(BEGIN << KIND_SHIFT | store | instruction);
+    }
+
+    /// A fetch or an access: its translation, and what `steps` writes if its line was not in the first
+    /// level.
+    #[inline]
+    fn write(&mut self, mut word: u64, latency: Cycles, walked: bool) -> usize {
+        if std::mem::take(&mut self.begun) {
+            word |= BEGUN;
+        }
+        let at = self.words.len();
+        if latency > Cycles::ZERO || self.count > 0 {
+            self.words.push(word | TRANSLATED);
+            self.write_translation(latency, walked);
+        } else {
+            self.words.push(word);
+        }
+        at
+    }
+
+    #[inline(never)]
+    fn write_translation(&mut self, latency: Cycles, walked: bool) {
+        let walked = if walked { WALKED } else { 0 };
+        self.words
+            .push(walked | self.count << REFERENCES_SHIFT | latency.get() & LATENCY_MASK);
+        self.words.append(&mut self.references);
+        self.count = 0;
+    }
+
+    #[inline(never)]
+    fn write_miss(&mut self, at: usize, memory: &mut MemorySystem, request: &CoreRequest) {
+        self.words[at] |= MISSED;
+        let place = self.words.len();
+        self.words.push(0);
+        memory.defer_miss(request, &mut self.words);
+        self.words[place] = (self.words.len() - place - 1) as u64;
+    }
+}
+
+impl Engine {
+    /// Prices outcomes on a thread of its own from now on, if the run is of one core. Worth it where
+    /// the host has a core to spare.
+    pub fn use_second_thread(&mut self) {
+        if self.outcomes.may_defer && self.outcomes.pricer.is_none() {
+            self.outcomes.pricer = Pricer::start();
+        }
+    }
+
+    /// A line was fetched, whose translation is known.
+    #[inline]
+    pub(super) fn defer_fetch(&mut self, physical: PhysAddr, latency: Cycles, walked: bool) {
+        let Some(memory) = &mut self.memory else {
+            return;
+        };
+        let (core, kind) = (self.current, AccessKind::Fetch);
+        let hit = memory.hit(core, physical, kind, |()| ()).is_some();
+        if hit && latency == Cycles::ZERO && self.outcomes.count == 0 {
+            self.outcomes.begun = false;
+            return;
+        }
+        let at = self.outcomes.write(FETCH << KIND_SHIFT, latency, walked);
+        if !hit {
+            let request = CoreRequest {
+                core,
+                address: physical,
+                kind,
+                time: Cycles::ZERO,
+                instruction: 0,
+            };
+            self.outcomes.write_miss(at, memory, &request);
+        }
+    }
+
+    /// An access was made, whose translation is known.
+    #[inline]
+    pub(super) fn defer_access(
+        &mut self,
+        physical: PhysAddr,
+        latency: Cycles,
+        walked: bool,
+        store: bool,
+        instruction: usize,
+    ) {
+        let Some(memory) = &mut self.memory else {
+            return;
+        };
+        let core = self.current;
+        let (kind, flag) = if store {
+            (AccessKind::Write, STORE)
+        } else {
+            (AccessKind::Read, 0)
+        };
+        let word = ACCESS << KIND_SHIFT
+            | flag
+            | (instruction as u64) << INSTRUCTION_SHIFT
+            | physical.get() & ADDRESS_MASK;
+        let hit = memory.hit(core, physical, kind, |()| ()).is_some();
+        let at = self.outcomes.write(word, latency, walked);
+        if !hit {
+            let block = u64::from(self.lanes[core].block.0);
+            let request = CoreRequest {
+                core,
+                address: physical,
+                kind,
+                time: Cycles::ZERO,
+                instruction: block << 9 | instruction as u64,
+            };
+            self.outcomes.write_miss(at, memory, &request);
+        }
+    }
+
+    /// A walk has met a fault: what comes next needs to know the time. Returns what the walk took
+    /// beyond what the translation unit knows.
+    pub(super) fn catch_up_for_fault(&mut self, access: Access, instruction: usize) -> Cycles {
+        if access != Access::Execute {
+            self.outcomes.begin(access == Access::Write, instruction);
+        }
+        let references = std::mem::take(&mut self.outcomes.references);
+        let count = std::mem::take(&mut self.outcomes.count);
+        self.catch_up();
+        if access == Access::Execute && !self.outcomes.begun {
+            self.outcomes.begun = true;
+            self.outcomes.carried.begun = self.windows[0].now();
+        }
+        let start = self.outcomes.carried.begun;
+        let mut waited = Cycles::ZERO;
+        if let Some(queues) = self.memory.as_mut().and_then(MemorySystem::queues) {
+            let mut rest = &references[..];
+            waited = price_references(&mut rest, count, start, queues);
+        }
+        self.count_walk(access, waited);
+        self.outcomes.references = references;
+        self.outcomes.references.clear();
+        waited
+    }
+
+    fn count_walk(&mut self, access: Access, waited: Cycles) {
+        if waited > Cycles::ZERO {
+            self.mmus.current().add_walk_cycles(access, waited);
+        }
+    }
+
+    /// Prices what is left, so that the core's clock is that of the state.
+    pub(super) fn catch_up(&mut self) {
+        let outcomes = &mut self.outcomes;
+        if let Some(pricer) = &mut outcomes.pricer
+            && pricer.is_ahead
+        {
+            if !outcomes.words.is_empty() {
+                pricer.send(&mut outcomes.words);
+            }
+            let core = pricer.take_back();
+            self.windows = core.windows;
+            self.decoded = core.blocks;
+            outcomes.carried = core.carried;
+            if let Some(memory) = &mut self.memory {
+                memory.return_queues(core.queues);
+            }
+        } else if !outcomes.words.is_empty() {
+            self.price_here();
+        }
+        let walks = std::mem::take(&mut self.outcomes.carried.walks);
+        self.count_walk(Access::Read, walks[0]);
+        self.count_walk(Access::Execute, walks[1]);
+    }
+
+    /// Prices what is left, where nobody else does.
+    pub(super) fn price_all_here(&mut self) {
+        if self.outcomes.pricer.is_none() {
+            self.catch_up();
+        }
+    }
+
+    fn price_here(&mut self) {
+        let outcomes = &mut self.outcomes;
+        let queues = self.memory.as_mut().and_then(MemorySystem::queues);
+        let queues = queues.expect("the queues are here");
+        let window = &mut self.windows[0];
+        price(
+            &outcomes.words,
+            window,
+            &self.decoded,
+            queues,
+            &mut outcomes.carried,
+        );
+        outcomes.words.clear();
+    }
+
+    /// Prices a portion if there is one.
+    #[inline]
+    pub(super) fn price_portion(&mut self) {
+        if self.outcomes.words.len() >= PORTION {
+            self.hand_over();
+        }
+    }
+
+    #[cold]
+    fn hand_over(&mut self) {
+        let outcomes = &mut self.outcomes;
+        let Some(pricer) = &mut outcomes.pricer else {
+            self.price_here();
+            return;
+        };
+        if !pricer.is_ahead {
+            let memory = self.memory.as_mut();
+            let queues = memory.and_then(MemorySystem::lend_queues);
+            let empty = Blocks::new(&self.config.machine.core);
+            pricer.give(Core {
+                windows: std::mem::take(&mut self.windows),
+                blocks: std::mem::replace(&mut self.decoded, empty),
+                queues: queues.expect("the queues are here"),
+                carried: outcomes.carried,
+            });
+        }
+        pricer.send(&mut outcomes.words);
+    }
+}
+
+/// Goes through outcomes with the core that they are of.
+fn price(
+    words: &[u64],
+    window: &mut ShadowedWindow,
+    blocks: &Blocks,
+    queues: &mut Queues,
+    carried: &mut Carried,
+) {
+    let mut rest = words;
+    while let Some((&word, behind)) = rest.split_first() {
+        rest = behind;
+        match word >> KIND_SHIFT {
+            ACCESS => {
+                let instruction = (word >> INSTRUCTION_SHIFT & INSTRUCTION_MASK) as usize;
+                let start = if word & BEGUN == 0 {
+                    window.access(blocks, instruction, word & STORE != 0)
+                } else {
+                    carried.begun
+                };
+                let (mut latency, mut walked, mut data) = (Cycles::ZERO, false, Cycles::ZERO);
+                if word & TRANSLATED != 0 {
+                    (latency, walked) =
+                        price_translation(&mut rest, start, queues, &mut carried.walks[0]);
+                }
+                if word & MISSED != 0 {
+                    let time = window.miss_leaves(start + latency);
+                    data = price_data(&mut rest, time, queues);
+                }
+                let physical = PhysAddr::new(word & ADDRESS_MASK);
+                window.answer(physical, latency, walked, data);
+            }
+            BLOCK => {
+                let instructions = word << 2 >> (COUNT_SHIFT + 2);
+                window.enter(blocks, word as u32 as usize, instructions);
+            }
+            FETCH => {
+                let time = if word & BEGUN == 0 {
+                    window.now()
+                } else {
+                    carried.begun
+                };
+                let (mut latency, mut walked, mut data) = (Cycles::ZERO, false, Cycles::ZERO);
+                if word & TRANSLATED != 0 {
+                    (latency, walked) =
+                        price_translation(&mut rest, time, queues, &mut carried.walks[1]);
+                }
+                if word & MISSED != 0 {
+                    data = price_data(&mut rest, time + latency, queues);
+                }
+                window.fetch(latency, walked, data);
+            }
+            _ => {
+                let instruction = (word >> INSTRUCTION_SHIFT & INSTRUCTION_MASK) as usize;
+                carried.begun = window.access(blocks, instruction, word & STORE != 0);
+            }
+        }
+    }
+}
+
+fn price_translation(
+    rest: &mut &[u64],
+    start: Cycles,
+    queues: &mut Queues,
+    walks: &mut Cycles,
+) -> (Cycles, bool) {
+    let word = rest[0];
+    *rest = &rest[1..];
+    let latency = Cycles::new(word & LATENCY_MASK);
+    let walked = word & WALKED != 0;
+    let count = word >> REFERENCES_SHIFT & REFERENCES_MASK;
+    let waited = price_references(rest, count, start, queues);
+    *walks += waited;
+    (latency + waited, walked)
+}
+
+/// References of a walk that missed; each begins when the one before it is there.
+fn price_references(rest: &mut &[u64], count: u64, start: Cycles, queues: &mut Queues) -> Cycles {
+    let mut time = start;
+    let mut waited = Cycles::ZERO;
+    for _ in 0..count {
+        time += Cycles::new(rest[0] >> COUNT_SHIFT);
+        let steps = rest[0] as u32 as usize;
+        let latency = queues.price(&rest[1..=steps], time);
+        *rest = &rest[1 + steps..];
+        time += latency;
+        waited += latency;
+    }
+    waited
+}
+
+fn price_data(rest: &mut &[u64], time: Cycles, queues: &mut Queues) -> Cycles {
+    let steps = rest[0] as usize;
+    let latency = queues.price(&rest[1..=steps], time);
+    *rest = &rest[1 + steps..];
+    latency
+}
+
+/// What prices outcomes.
+struct Core {
+    windows: Vec<ShadowedWindow>,
+    blocks: Blocks,
+    queues: Box<Queues>,
+    carried: Carried,
+}
+
+enum Job {
+    Begin(Core),
+    Price(Vec<u64>),
+    End,
+}
+
+/// The thread that prices outcomes.
+struct Pricer {
+    jobs: Option<SyncSender<Job>>,
+    cores: Receiver<Core>,
+    /// Buffers that were priced.
+    spare: Receiver<Vec<u64>>,
+    /// The core is there.
+    is_ahead: bool,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Pricer {
+    /// `None` where no thread can be had.
+    fn start() -> Option<Self> {
+        let (jobs, to_do) = sync_channel(AHEAD);
+        let (done, cores) = channel();
+        let (priced, spare) = channel();
+        let thread = std::thread::Builder::new()
+            .name("timing".into())
+            .spawn(move || work(&to_do, &done, &priced))
+            .ok()?;
+        Some(Self {
+            jobs: Some(jobs),
+            cores,
+            spare,
+            is_ahead: false,
+            thread: Some(thread),
+        })
+    }
+
+    fn job(&self, job: Job) {
+        let jobs = self.jobs.as_ref().expect("the engine is not dropped");
+        assert!(jobs.send(job).is_ok(), "the timing thread has ended");
+    }
+
+    fn give(&mut self, core: Core) {
+        self.job(Job::Begin(core));
+        self.is_ahead = true;
+    }
+
+    fn send(&mut self, words: &mut Vec<u64>) {
+        let empty = self.spare.try_recv().unwrap_or_default();
+        self.job(Job::Price(std::mem::replace(words, empty)));
+    }
+
+    fn take_back(&mut self) -> Core {
+        self.job(Job::End);
+        self.is_ahead = false;
+        self.cores.recv().expect("the timing thread has ended")
+    }
+}
+
+impl Drop for Pricer {
+    fn drop(&mut self) {
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            // Its panic has been told.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn work(jobs: &Receiver<Job>, cores: &Sender<Core>, priced: &Sender<Vec<u64>>) {
+    let mut core: Option<Core> = None;
+    for job in jobs {
+        match job {
+            Job::Begin(given) => core = Some(given),
+            Job::Price(mut words) => {
+                if let Some(core) = &mut core {
+                    price(
+                        &words,
+                        &mut core.windows[0],
+                        &core.blocks,
+                        &mut core.queues,
+                        &mut core.carried,
+                    );
+                }
+                words.clear();
+                let _ = priced.send(words);
+            }
+            Job::End => {
+                if let Some(core) = core.take() {
+                    let _ = cores.send(core);
+                }
+            }
+        }
+    }
+}
