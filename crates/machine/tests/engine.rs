@@ -383,7 +383,7 @@ fn replayed(config: &RunConfig, recorded: &Plan, batches: &[(ThreadId, Vec<u64>)
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace");
     let program = Program {
-        plan: *recorded,
+        plan: recorded.clone(),
         ..common::program()
     };
     let mut writer = TraceWriter::create(&path, &program).unwrap();
@@ -442,7 +442,7 @@ proptest! {
             .flat_map(|step| std::iter::repeat_n(step.clone(), times_each(&step.1)))
             .collect();
         let sampling = Sampling { distance, warm, detail: 1000, offset, most };
-        let plan = Plan { skip, sampling: Some(sampling) };
+        let plan = Plan { skip, sampling: Some(sampling), ..Plan::default() };
         let batches = told(&plan, &steps);
 
         let detail = if full { Detail::Full } else { Detail::Additive };
@@ -487,6 +487,7 @@ fn what_a_recording_does_not_hold_is_refused() {
     let recorded = Plan {
         skip: 100,
         sampling: Some(sampling),
+        ..Plan::default()
     };
     let ask = |skip, sampling| {
         let mut config = config(64 << 20, Detail::Full);

@@ -116,8 +116,11 @@ fn any_plan() -> impl Strategy<Value = Plan> {
             most,
         }
     });
-    (any::<u64>(), proptest::option::of(sampling))
-        .prop_map(|(skip, sampling)| Plan { skip, sampling })
+    (any::<u64>(), proptest::option::of(sampling)).prop_map(|(skip, sampling)| Plan {
+        skip,
+        sampling,
+        ..Plan::default()
+    })
 }
 
 fn any_code() -> impl Strategy<Value = Code> {
@@ -286,7 +289,7 @@ proptest! {
 
     #[test]
     fn a_replay_yields_what_was_recorded((code, batches) in any_stream(), plan in any_plan()) {
-        let bytes = file_under(plan, &code, &batches);
+        let bytes = file_under(plan.clone(), &code, &batches);
         prop_assert_eq!(replay(&bytes, &code).unwrap(), batches.clone());
         let reader = TraceReader::new(Cursor::new(&bytes), Path::new("test")).unwrap();
         prop_assert_eq!(reader.summary(), summary_of(&code, &batches));
@@ -357,7 +360,7 @@ fn a_trace_of_everything_is_as_before_there_were_plans() {
     assert_eq!(bytes[8..12], 1_u32.to_le_bytes());
     let plan = Plan {
         skip: 7,
-        sampling: None,
+        ..Plan::default()
     };
     let under = file_under(plan, &code, &batches);
     assert_eq!(under[8..12], 2_u32.to_le_bytes());
