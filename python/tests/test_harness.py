@@ -163,7 +163,7 @@ BAD = {
     "damaged": "echo '{' > x.json; exit 1",
     "absent": "exit 0",
     "file": "echo '{}' > x.json; touch .x.json.partial",
-    "process": "echo '{}' > x.json; setsid sleep 3 >/dev/null 2>&1 &",
+    "process": "echo '{}' > x.json; setsid sleep 3 >/dev/null 2>&1 & sleep 0.2",
     "silent": "exit 1",
     "traceback": "echo 'Traceback (most recent call last):' >&2; exit 1",
     "crash": "kill -ABRT $$",
