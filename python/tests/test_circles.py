@@ -1,0 +1,56 @@
+"""Does the lint notice files that import each other in a circle?"""
+
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+
+import pytest
+
+from conftest import ROOT
+
+
+@pytest.fixture(scope="module")
+def circles():
+    loader = SourceFileLoader("circles", str(ROOT / "scripts" / "circles"))
+    module = module_from_spec(spec_from_loader("circles", loader))
+    loader.exec_module(module)
+    return module
+
+
+def crate(folder, **files):
+    for name, text in files.items():
+        path = folder / f"{name.replace('__', '/')}.rs"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def found(circles, folder):
+    parts = circles.circles(circles.imports(folder))
+    return [sorted(map(circles.label, part)) for part in parts]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "c"),
+    [
+        ("use crate::b::{X, Y};", "use crate::c;", "fn f() { crate::a::g() }"),
+        (
+            "use crate::{other::Z, b};",
+            "use super::c::{self, W};",
+            "use crate::{c, a::{V, U as T}};",
+        ),
+    ],
+)
+def test_a_circle_of_three_files_is_found(a, b, c, tmp_path, circles):
+    folder = crate(tmp_path, lib="mod a; mod b; mod c; mod d;", a=a, b=b, c=c, d="use crate::a;")
+    assert found(circles, folder) == [["a", "b", "c"]]
+
+
+def test_what_is_no_circle_is_not_found(tmp_path, circles):
+    folder = crate(
+        tmp_path,
+        lib="mod a; mod b; use crate::a::X;",
+        a="use crate::b::X; // use crate::lib\nmod inner { use super::Y; }",
+        b="fn f() {}\n#[cfg(test)]\nmod tests {\n    use crate::a::X;\n}",
+        b__c="use self::D; fn g() { super::f() }",
+    )
+    assert found(circles, folder) == []
