@@ -149,7 +149,8 @@ pub struct Engine {
     pub(crate) windows: Vec<ShadowedWindow>,
     /// What their blocks do.
     decoded: Blocks,
-    /// What is not priced yet; empty, and the core here, outside of the inner loop.
+    /// What is not priced yet. Where a second thread prices, `windows`, `decoded` and the queues of
+    /// `memory` are there until [`Engine::catch_up`].
     outcomes: Outcomes,
     lanes: Vec<Lane>,
     /// The core that is running.

@@ -165,8 +165,7 @@ impl Outcomes {
         self.words.push(BEGIN << KIND_SHIFT | store | instruction);
     }
 
-    /// A fetch or an access: its translation, and what `steps` writes if its line was not in the first
-    /// level.
+    /// A fetch or an access, and its translation. Returns the place of its word.
     #[inline]
     fn write(&mut self, mut word: u64, latency: Cycles, walked: bool) -> usize {
         if std::mem::take(&mut self.begun) {
