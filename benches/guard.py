@@ -23,7 +23,8 @@ def lines(figures: dict[str, Any]) -> list[str]:
         f"{demand['pinned_mib']} MiB of programs' memory are pinned in pages of 4 KB. "
         f"{demand['resident_mib']} MiB of kernel memory stay, among {demand['churn_mib']} MiB that "
         f"go; then {demand['burst_mib']} MiB come at {demand['rate_mib']} MiB a second, and go.",
-        *figures["notes"],
+        # What single guests printed is on the experiment's page only.
+        *(note for note in figures["notes"] if not note.startswith("Linux ")),
     ]
 
 

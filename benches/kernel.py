@@ -16,7 +16,9 @@ from documents import rows, write
 def lines(figures: dict[str, Any]) -> list[str]:
     """Return the tables and the notes as Markdown."""
     written = []
-    for table in figures["tables"]:
+    # Where borders end up is on the experiment's page only.
+    for table in (one for one in figures["tables"] if "held" not in one["heads"]):
+        table = latencies(table) if "probes" in table["heads"] else table
         written += [f"**{table['title']}**", "", *rows(table, names=2), ""]
     inputs = figures["inputs"]
     return [
@@ -24,6 +26,16 @@ def lines(figures: dict[str, Any]) -> list[str]:
         f"Guests of {inputs['memory_mib']} MiB, {inputs['rounds']} waves of about 310 MiB.",
         *figures["notes"],
     ]
+
+
+def latencies(table: dict[str, Any]) -> dict[str, Any]:
+    """Put the latencies of unmovable and of movable pages into one row for each run."""
+    scenario, kernel, _, probes, *spread = table["heads"]
+    by_run: dict[tuple[str, str], list[str]] = {}
+    for where, which, page, count, *values in table["rows"]:
+        by_run.setdefault((where, which), [count]).append(f"{page}: {' / '.join(values)}")
+    heads = [scenario, kernel, probes, *[" / ".join(spread)] * 2]
+    return table | {"heads": heads, "rows": [[*run, *cells] for run, cells in by_run.items()]}
 
 
 if __name__ == "__main__":

@@ -49,15 +49,27 @@ def table(
     return rows({"heads": [head, "stock", "disabled", "enabled"], "rows": lines})
 
 
+def both(unmovable: str, movable: str) -> str:
+    """Join two rows of tables that have the same first cell."""
+    (what, *left), (_, *right) = (row[2:-2].split(" | ") for row in (unmovable, movable))
+    cells = (f"{one} / {other}" for one, other in zip(left, right, strict=True))
+    return f"| {' | '.join([what, *cells])} |"
+
+
 def lines(costs: list[Cost]) -> list[str]:
     """Return the tables as Markdown, of the stock kernel, of ours, and of ours with a border."""
-    allocations = {
-        f"{side}_{kind}": f"{side}: {text}"
-        for kind, text in KINDS.items()
+    sides = [
+        table(
+            "an allocation and its free: unmovable / movable",
+            {f"{side}_{kind}": text for kind, text in KINDS.items()},
+            lambda cost: cost.allocations,
+            costs,
+        )
         for side in ("unmovable", "movable")
-    }
+    ]
     return [
-        *table("an allocation and its free", allocations, lambda cost: cost.allocations, costs),
+        *sides[0][:2],
+        *(both(*pair) for pair in zip(*(side[2:] for side in sides), strict=True)),
         "",
         *table("operation", OPERATIONS, lambda cost: cost.operations, costs),
     ]

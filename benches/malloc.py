@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,29 +103,48 @@ def geometric(values: list[float]) -> float:
     return math.exp(statistics.fmean(math.log(value) for value in values))
 
 
-def table(samples: dict[str, dict[str, list[Sample]]], what: str, digits: int) -> list[str]:
-    """Lines of a Markdown table of medians, the best of each line in bold."""
-    medians = {
+def medians_of(
+    samples: dict[str, dict[str, list[Sample]]], what: str
+) -> dict[str, dict[str, float]]:
+    """Return medians by program and allocator."""
+    return {
         program: {
             name: statistics.median(getattr(sample, what) for sample in runs)
             for name, runs in by_allocator.items()
         }
         for program, by_allocator in samples.items()
     }
+
+
+def relative(medians: dict[str, dict[str, float]]) -> dict[str, str]:
+    """Return geometric means over programs, ours being 1."""
+    means = {name: geometric([row[name] for row in medians.values()]) for name in ALLOCATORS}
+    return {name: f"{mean / means[OURS]:.3f}" for name, mean in means.items()}
+
+
+def table(measures: list[tuple[dict[str, dict[str, float]], int]]) -> list[str]:
+    """Lines of a Markdown table of medians of several measures, the best of each line in bold.
+
+    A measure is its medians and their digits.
+    """
     lines = [
         "| program | " + " | ".join(ALLOCATORS) + " |",
         "|---|" + "---:|" * len(ALLOCATORS),
     ]
-    for program, by_name in medians.items():
-        best = min(by_name.values())
-        cells = [
-            f"**{value:.{digits}f}**" if value == best else f"{value:.{digits}f}"
-            for value in by_name.values()
-        ]
-        lines.append(f"| {program} | " + " | ".join(cells) + " |")
-    means = {name: geometric([row[name] for row in medians.values()]) for name in ALLOCATORS}
-    cells = [f"{means[name] / means[OURS]:.3f}" for name in ALLOCATORS]
-    lines.append("| geometric mean, ours = 1 | " + " | ".join(cells) + " |")
+    for program in measures[0][0]:
+        cells: dict[str, list[str]] = {name: [] for name in ALLOCATORS}
+        for medians, digits in measures:
+            by_name = medians[program]
+            best = min(by_name.values())
+            for name, value in by_name.items():
+                said = f"{value:.{digits}f}"
+                cells[name].append(f"**{said}**" if value == best else said)
+        lines.append(f"| {program} | " + " | ".join(map(" / ".join, cells.values())) + " |")
+    means = [relative(medians) for medians, _ in measures]
+    cells = {name: [mean[name] for mean in means] for name in ALLOCATORS}
+    lines.append(
+        "| geometric mean, ours = 1 | " + " | ".join(map(" / ".join, cells.values())) + " |"
+    )
     return lines
 
 
@@ -177,22 +197,22 @@ def main() -> None:
         if options.only:
             programs = {name: line for name, line in programs.items() if options.only in name}
         samples = measure(Path(directory) / "launcher", programs, options.rounds)
+    walls = relative(medians_of(samples, "wall"))
     lines = [
         "",
         f"Medians of {options.rounds} rounds on {os.cpu_count()} CPUs, Linux {platform.release()},",
         f"transparent huge pages `{huge_pages()}`.",
         "",
-        "CPU seconds, of all threads and the kernel:",
+        "CPU seconds, of all threads and the kernel / peak resident memory, MB:",
         "",
-        *table(samples, "seconds", 3),
+        *table([(medians_of(samples, "seconds"), 3), (medians_of(samples, "megabytes"), 1)]),
         "",
-        "Seconds of wall time, which other work on the machine lengthens:",
-        "",
-        *table(samples, "wall", 3),
-        "",
-        "Peak resident memory, MB:",
-        "",
-        *table(samples, "megabytes", 1),
+        *textwrap.wrap(
+            "Wall time, which other work on the machine lengthens, as a geometric mean, ours = 1: "
+            + ", ".join(f"{name} {mean}" for name, mean in list(walls.items())[1:])
+            + ".",
+            118,
+        ),
         "",
     ]
     if options.print:

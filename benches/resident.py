@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
 
 import documents
@@ -51,6 +52,30 @@ def measure(
     return found
 
 
+def table(found: dict[tuple[str, str], dict[str, list[int]]], seconds: list[int]) -> list[str]:
+    """Lines of a Markdown table: MB at the moments by activity, pattern and allocator.
+
+    The first of the values is before the frees, the others follow them.
+    """
+    names = list(next(iter(found.values())))
+    full = {name: [values[name][0] for values in found.values()] for name in names}
+    said = ", ".join(f"{name} {min(of):,} to {max(of):,}" for name, of in full.items())
+    moments = ", ".join(f"{second} s" for second in seconds)
+    rows = []
+    for number, ((activity, pattern), by_name) in enumerate(found.items()):
+        is_first = number == 0 or list(found)[number - 1][0] != activity
+        later = [[f"{value:,}" for value in by_name[name][1:]] for name in names]
+        cells = [one[0] if len(set(one)) == 1 else " / ".join(one) for one in later]
+        rows.append([activity if is_first else "", pattern, *cells])
+    return [
+        *textwrap.wrap(f"Full: {said} MB. One value: the same at all times.", 118),
+        "",
+        *documents.rows(
+            {"heads": ["then", f"after 0 s, {moments}", *names], "rows": rows}, names=2
+        ),
+    ]
+
+
 def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -71,14 +96,11 @@ def main() -> None:
         if (name == "glibc" or (library is not None and library.exists()))
         and (options.allocators is None or name in options.allocators)
     }
-    moments = ["full", "freed", *(f"{second} s" for second in options.seconds)]
     lines = [
         f"Resident MB after {options.megabytes} MB were allocated (full) and freed, "
         f"on {os.cpu_count()} CPUs; transparent huge pages `{malloc.huge_pages()}`.",
-        "",
     ]
-    heads = ["then", "pattern", "allocator", *moments]
-    rows = []
+    all_found = {}
     with tempfile.TemporaryDirectory() as directory:
         program = Path(directory) / "resident"
         source = malloc.SOURCES / "support" / "resident.c"
@@ -89,12 +111,10 @@ def main() -> None:
                 seconds = [str(second) for second in options.seconds]
                 arguments = [pattern, activity, str(options.megabytes), *seconds]
                 found = measure(program, allocators, arguments)
+                all_found[ACTIVITIES[activity], PATTERNS[pattern]] = found
                 for name, values in found.items():
-                    first = name == next(iter(found))
-                    cells = [ACTIVITIES[activity], PATTERNS[pattern]] if first else ["", ""]
-                    rows.append([*cells, name, *(f"{value:,}" for value in values)])
                     print(activity, pattern, name, *values, file=sys.stderr, flush=True)
-    lines += documents.rows({"heads": heads, "rows": rows}, names=3)
+    lines += table(all_found, options.seconds)
     if options.print:
         print("\n".join(lines))
     else:

@@ -56,10 +56,10 @@ def main() -> None:
             command = [str(ROOT / "workloads/bin" / program), *arguments]
             seconds("record", "-o", str(trace), "--", *command)
             speeds[name] = measure(trace)
-    lines = ["| design | " + " | ".join(speeds) + " |", "|---|" + "---|" * len(speeds)]
+    lines = ["| program | " + " | ".join(DESIGNS) + " |", "|---|" + "---|" * len(DESIGNS)]
     lines += [
-        f"| {design} | " + " | ".join(f"{one[design]:.2f}" for one in speeds.values()) + " |"
-        for design in DESIGNS
+        f"| {name} | " + " | ".join(f"{one[design]:.2f}" for design in DESIGNS) + " |"
+        for name, one in speeds.items()
     ]
     page = ROOT / "docs/performance.md"
     text = page.read_text()

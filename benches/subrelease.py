@@ -18,11 +18,11 @@ BEGIN, END = "<!-- subrelease:begin -->\n", "<!-- subrelease:end -->\n"
 
 
 def table(found: dict[str, object]) -> str:
-    """Return the experiment's tables as Markdown, with its notes."""
+    """Return the experiment's first table as Markdown, with its notes; its page has the others."""
     notes, tables = found["notes"], found["tables"]
     assert isinstance(notes, list) and isinstance(tables, list)
     parts = [*notes, f"Linux {platform.release()}, {os.cpu_count()} cores."]
-    for one in tables:
+    for one in tables[:1]:
         rows = [one["heads"], ["---"] * len(one["heads"]), *one["rows"]]
         lines = ["| " + " | ".join(row) + " |" for row in rows]
         parts.append(one["title"] + ":\n\n" + "\n".join(lines))

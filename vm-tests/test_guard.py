@@ -170,7 +170,7 @@ def test_the_experiment_shows_what_the_guard_is_for(tmp_path):
     assert values["moved_up"] >= 1
     assert values["moved_down"] >= 1
     assert values["unmovable_with"] < values["unmovable_without"]
-    # Without it, what is pinned spoils most of them.
+    # Without it, what is pinned pollutes most of them.
     assert values["huge_gain"] > 100
     assert values["failures"] == 0
     (sheet,) = result.outcome.sheets

@@ -214,7 +214,7 @@ def test_scattering_leaves_more_than_on_the_stock_kernel(changed):
     settings = {"memory_mib": 2048, "rounds": 4, "goes_mib": 40, "stays_mib": 2}
     before = scatter(plain, "tables", **settings)
     after = scatter(changed, "tables", options="contiguitas=on", **settings)
-    assert after.spoiled["2 MB"] < before.spoiled["2 MB"]
+    assert after.polluted["2 MB"] < before.polluted["2 MB"]
     assert after.huge_pages > before.huge_pages
     assert after.killed == before.killed == 0
 

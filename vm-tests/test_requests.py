@@ -21,13 +21,13 @@ def test_a_record_follows_the_kernel_to_its_end(version, tmp_path):
         pytest.skip(str(error))
     file = tmp_path / "requests.xz"
     record("tables", file, version=version, memory_mib=256)
-    course = requests.replay(file)
-    assert [look.name for look in course.looks][:3] == ["start", "full", "shed"]
-    assert course.looks[-1].totals["requests"] > 10_000
-    for look in course.looks:
-        assert look.unseen <= UNSEEN * course.managed, look.name
-        assert look.ghosts <= UNSEEN * course.managed, look.name
+    replayed = requests.replay(file)
+    assert [look.name for look in replayed.looks][:3] == ["start", "full", "shed"]
+    assert replayed.looks[-1].totals["requests"] > 10_000
+    for look in replayed.looks:
+        assert look.unseen <= UNSEEN * replayed.managed, look.name
+        assert look.ghosts <= UNSEEN * replayed.managed, look.name
         # The kernel's own count of free pages, and that of the events.
         free = look.kernel.pages.sum() + look.kernel.per_cpu
         simulated = look.simulated.pages.sum() + look.simulated.per_cpu
-        assert abs(free - simulated) <= 0.02 * course.managed, look.name
+        assert abs(free - simulated) <= 0.02 * replayed.managed, look.name

@@ -19,6 +19,7 @@ import re
 import signal
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -139,22 +140,36 @@ def cell(column: object) -> str:
     return ", ".join(parts) or "same"
 
 
+COLUMNS = ("per CPU", "per thread", "background on", "background idle", "THP always")
+
+
+def listed(rows: list[tuple[str, str, list[str]]]) -> list[str]:
+    """Lines of Markdown: programs with their counts, by what their modes gave."""
+    by_cells: dict[str, list[str]] = {}
+    for title, count, cells in rows:
+        said = ", ".join(
+            f"{column} {found}"
+            for column, found in zip(COLUMNS, cells, strict=True)
+            if found != "-"
+        )
+        by_cells.setdefault(said, []).append(f"{title} ({count})")
+    lines = []
+    for said, titles in by_cells.items():
+        lines += textwrap.wrap(f"**{said}**: {'; '.join(titles)}.", 118, break_on_hyphens=False)
+    return lines
+
+
 def table(results: dict[str, dict[str, object]]) -> list[str]:
     """Lines of Markdown."""
-    columns = ["per CPU", "per thread", "background on", "background idle", "THP always"]
-    lines = [
-        "| program | what was run | values, tests | " + " | ".join(columns) + " |",
-        "|---|---|---:|" + "---|" * len(columns),
-    ]
+    rows = []
     notes = []
     for name, result in results.items():
         reference = Facts(**result["glibc"])  # type: ignore[arg-type]
         modes = result["modes"]
         assert isinstance(modes, dict)
-        cells = [cell(modes.get(column)) for column in columns]
+        cells = [cell(modes.get(column)) for column in COLUMNS]
         count = f"{len(reference.same)}" + (f", {reference.tests}" if reference.tests else "")
-        title = f"{name} {result['version']}".strip()
-        lines.append(f"| {title} | {result['what']} | {count} | " + " | ".join(cells) + " |")
+        rows.append((f"{name} {result['version']}".strip(), count, cells))
         for mode, column in modes.items():
             notes += [f"- {name}, {mode}: {line}" for line in column["failures"]]
             notes += [f"- {name}, {mode}, in one of two runs: {line}" for line in column["once"]]
@@ -163,7 +178,7 @@ def table(results: dict[str, dict[str, object]]) -> list[str]:
                 f"- {name}: {len(reference.failures)} tests fail under glibc's malloc "
                 "as well (as root, without a network)"
             )
-    return lines + (["", *notes] if notes else [])
+    return listed(rows) + (["", *notes] if notes else [])
 
 
 def saved() -> dict[str, dict[str, object]]:

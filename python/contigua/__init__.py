@@ -22,6 +22,7 @@ from contigua._engine import VERSION as __version__
 from contigua._engine import EngineError
 from contigua.ageing import AgedServer, AgeOptions, MemoryMap, age
 from contigua.configs import Age, ConfigError, Design, Machine, Trace, TraceInfo
+from contigua.emulator import use_carried
 from contigua.errors import ContiguaError
 from contigua.presets import Preset, PresetError, designs, machines, profiles
 from contigua.results import Report, Results
@@ -58,3 +59,6 @@ __all__ = [
     "run",
     "sweep",
 ]
+
+use_carried()
+del use_carried

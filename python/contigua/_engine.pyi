@@ -2,17 +2,19 @@
 
 from collections.abc import Callable, Sequence
 from os import PathLike
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 VERSION: str
 SCHEMES: list[str]
 
-#: Distance, warm, detail, offset, most.
+#: Distance, warm, detail, seed, most.
 Sampled = tuple[int, int, int, int, int]
 #: Instructions to skip, and how those behind them are sampled.
 Plan = tuple[int, Sampled | None]
 
 class EngineError(Exception): ...
+class NoSuchProgramError(EngineError): ...
+class NotExecutableError(EngineError): ...
 
 class RegionSpec(TypedDict):
     kind: str
@@ -43,6 +45,9 @@ class RunSpec(TypedDict):
     sampling: Sampled | None
     regions: RegionSpec | None
     confidence: float
+    checkpoints: NotRequired[list[tuple[int, str]]]
+    checkpoint: NotRequired[str]
+    goal: float | None
 
 class AgeSpec(TypedDict):
     design_name: str
@@ -131,7 +136,6 @@ def load_snapshot(path: str | PathLike[str]) -> AgedServer: ...
 def schema(kind: str) -> str: ...
 def emulator() -> str: ...
 def emulator_options() -> list[str]: ...
-def parse_duration(text: str) -> float: ...
 def replay_heap(spec: HeapSpec, *, warmup: float = 0.0) -> str: ...
 def heap_on_server(
     spec: HeapSpec,

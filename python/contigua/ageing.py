@@ -22,7 +22,7 @@ from contigua import _engine
 from contigua.errors import ContiguaError
 from contigua.presets import designs, profiles
 from contigua.progress import REFRESH
-from contigua.sizes import size_bytes
+from contigua.schemas import AGE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -215,7 +215,7 @@ class AgedServer:
 
     def to_json(self) -> str:
         """Return report and samples as one JSON object, the same bytes for the same history."""
-        whole = {"report": self.report, "samples": self.samples}
+        whole = {"schema": AGE, "report": self.report, "samples": self.samples}
         return json.dumps(whole, indent=1) + "\n"
 
 
@@ -331,11 +331,11 @@ def flat_sample(sample: Sample) -> dict[str, Any]:
     -------
     dict
         ``seconds``; frames (``free_frames``, ``class_slab``...); numbers of aligned blocks
-        (``blocks_2m_free``...); ``unmovable_region`` in bytes, or ``None`` for designs without one;
+        (``blocks_2m_free``...); ``unmovable_region_bytes``, or ``None`` for designs without one;
         pressure in percent of time (``pressure_all_avg10``...); and counts of events since
         second 0 (``event_allocations``...).
     """
-    return dict(_flat({**sample, "unmovable_region": region_bytes(sample)}))
+    return dict(_flat(sample))
 
 
 def _flat(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -349,8 +349,8 @@ def _flat(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 def region_bytes(sample: Sample) -> int | None:
     """Return the size of the region for unmovable memory; ``None`` where a design has none."""
-    region = sample["unmovable_region"]
-    return None if region is None else size_bytes(region)
+    region: int | None = sample["unmovable_region_bytes"]
+    return region
 
 
 def total_frames(sample: Sample) -> int:

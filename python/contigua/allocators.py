@@ -27,6 +27,7 @@ OPTIONS = (
     "CACHE_INTERVAL",
     "DECAY",
     "DUMP",
+    "HARDEN",
     "INTERVAL",
     "LIMIT",
     "PER_CPU",

@@ -1,9 +1,12 @@
-"""A QEMU that loads plugins, built from Debian's source package into the user's cache.
+"""A QEMU that loads plugins: carried by the wheel, or built from Debian's source package.
 
 Debian's own ``qemu-user`` is a static program since Debian 13, which can load nothing. The source
 is fetched with apt, which checks it: the archive's keys sign the lists, and the lists have the
 files' SHA-256. What was built lies in a folder of its own with QEMU's licence and a note of the
 exact source and how it was configured.
+
+A build for a wheel is *portable*: it takes nothing but the C library from where it runs, and the
+source of all that is linked into it is kept, to be published beside the wheel.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import fcntl
 import hashlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -52,6 +56,21 @@ COMMANDS = {
     "ninja": "ninja-build",
     "pkg-config": "pkg-config",
 }
+#: Of a portable build: glib's function that the plugin asks for must be found in the program.
+PORTABLE_OPTIONS = (
+    "--extra-ldflags=-Wl,-u,g_byte_array_new -Wl,--export-dynamic-symbol=g_byte_array_new",
+)
+#: Libraries that a portable build is linked with, in the linker's order, and their packages. QEMU's
+#: user mode uses no regular expressions, for which glib needs another library.
+LIBRARIES = {"gmodule-2.0": "libglib2.0-dev", "glib-2.0": "libglib2.0-dev"}
+#: What QEMU asks pkg-config for.
+MODULES = ("glib-2.0", "gmodule-no-export-2.0")
+#: Names the QEMU that programs run with; the engine reads it, too.
+VARIABLE = "CONTIGUA_QEMU"
+#: Has the QEMU of a wheel, in a folder of its version; other installations have none.
+CARRIED = Path(__file__).parent / "carried"
+#: Beside a portable build: the source of all of it.
+SOURCES = "sources"
 #: Lines of a failed step's output that are shown.
 SHOWN = 5
 STEP = re.compile(r"\[(\d+)/(\d+)\]")
@@ -82,6 +101,33 @@ def cache_folder() -> Path:
     return Path(base) / "contigua" / "qemu"
 
 
+def portable_folder() -> Path:
+    """Return the folder of the user's cache that has QEMUs for wheels; runs do not look there."""
+    return cache_folder().with_name("carried")
+
+
+def use_carried() -> None:
+    """Let programs run with the wheel's QEMU, unless the user chose one or built a newer one."""
+    if os.environ.get(VARIABLE):
+        return
+    carried = _builds(CARRIED)
+    if carried and max(carried) > max(_builds(cache_folder()), default=()):
+        os.environ[VARIABLE] = str(carried[max(carried)])
+
+
+def _builds(folder: Path) -> dict[tuple[int, ...], Path]:
+    """Return the QEMUs of a folder that may be started, by their versions."""
+    found = {}
+    try:
+        for program in folder.glob(f"*/{PROGRAM}"):
+            numbers = program.parent.name.split(".")
+            if all(number.isdecimal() for number in numbers) and os.access(program, os.X_OK):
+                found[tuple(map(int, numbers))] = program
+    except OSError:  # what cannot be read has none
+        return {}
+    return found
+
+
 def missing_packages() -> list[str]:
     """Return Debian's packages without which nothing can be built here."""
     missing = [package for command, package in COMMANDS.items() if shutil.which(command) is None]
@@ -100,6 +146,7 @@ def build(
     suite: str = SUITE,
     package_version: str | None = None,
     progress: Callable[[str, float], None] = lambda *_: None,
+    portable: Path | None = None,
 ) -> Path:
     """Build QEMU's user mode with plugins, and return the program in the cache.
 
@@ -111,6 +158,8 @@ def build(
         The package's version, if it is not to be the suite's newest.
     progress
         Told each step, and how much of it is done (0 to 1).
+    portable
+        A folder to build a portable one in, rather than in the cache.
 
     Raises
     ------
@@ -120,7 +169,7 @@ def build(
     if missing := missing_packages():
         packages = " ".join(missing)
         raise EmulatorError(f"building QEMU takes more; as root, run: apt-get install {packages}")
-    cache = cache_folder()
+    cache = portable or cache_folder()
     cache.mkdir(parents=True, exist_ok=True)
     with _locked(cache), tempfile.TemporaryDirectory(dir=cache, prefix="build-") as work:
         log = cache / "build.log"
@@ -129,13 +178,14 @@ def build(
             progress(f"fetching QEMU's source from Debian {suite}", 0.0)
             source = _fetch(steps, suite, package_version)
             progress(f"configuring QEMU {source.upstream}", 0.0)
-            folder = _configure(steps, source)
+            libraries = _fetch_libraries(steps) if portable else ()
+            folder = _configure(steps, source, is_portable=portable is not None)
             label = f"building QEMU {source.upstream}"
             progress(label, 0.0)
             steps.run(["ninja", "-C", str(folder), PROGRAM], lambda done: progress(label, done))
         program = folder / PROGRAM
         _check(program)
-        return _install(program, source, cache)
+        return _install(program, source, cache, libraries)
 
 
 @contextmanager
@@ -188,11 +238,12 @@ class _Steps:
             )
 
 
-def _fetch(steps: _Steps, suite: str, package_version: str | None) -> Source:
+def _apt(steps: _Steps, *origins: str) -> list[str]:
+    """Read the lists of some origins' source packages, and return the command that uses them."""
     sources = steps.work / "sources.list"
-    sources.write_text(f"deb-src [signed-by={KEYS}] {MIRROR} {suite} main\n")
+    sources.write_text("".join(f"deb-src [signed-by={KEYS}] {each} main\n" for each in origins))
     for each in ("lists/partial", "archives/partial", "empty"):
-        (steps.work / each).mkdir(parents=True)
+        (steps.work / each).mkdir(parents=True, exist_ok=True)
     options = {
         "Dir::Etc::SourceList": sources,
         "Dir::Etc::SourceParts": steps.work / "empty",
@@ -203,6 +254,44 @@ def _fetch(steps: _Steps, suite: str, package_version: str | None) -> Source:
     }
     apt = ["apt-get", "-q", *(f"-o{key}={value}" for key, value in options.items())]
     steps.run([*apt, "update", "--error-on=any"])
+    return apt
+
+
+def _fetch_libraries(steps: _Steps) -> tuple[Path, ...]:
+    """Fetch the source of the libraries that are linked in, in the versions of this computer."""
+    suite = _said(["sh", "-c", ". /etc/os-release && echo $VERSION_CODENAME"])
+    apt = _apt(steps, f"{MIRROR} {suite}", f"{MIRROR}-security {suite}-security")
+    names = "${source:Package}=${source:Version}\n"
+    for package in sorted(set(LIBRARIES.values())):
+        source = _said(["dpkg-query", "-W", "-f", names, package]).splitlines()[0]
+        steps.run([*apt, "source", "--download-only", "--only-source", source])
+    return tuple(sorted(path for path in steps.work.glob("*_*.*") if "qemu" not in path.name))
+
+
+def _static_libraries(steps: _Steps) -> Path:
+    """Make a folder in which pkg-config finds glib as static libraries."""
+    folder = steps.work / "static"
+    folder.mkdir()
+    for library, package in LIBRARIES.items():
+        archive = Path(_said(["cc", f"-print-file-name=lib{library}.a"]))
+        if not archive.is_absolute():
+            raise EmulatorError(
+                f"lib{library}.a is missing; as root, run: apt-get install {package}"
+            )
+        (folder / archive.name).symlink_to(archive)
+    linked = " ".join(f"-l{library}" for library in LIBRARIES)
+    for module in MODULES:
+        (folder / f"{module}.pc").write_text(
+            f"Name: {module}\nDescription: static\n"
+            f"Version: {_said(['pkg-config', '--modversion', module])}\n"
+            f"Cflags: {_said(['pkg-config', '--cflags', module])}\n"
+            f"Libs: -L{folder} {linked} -lm -pthread\n"
+        )
+    return folder
+
+
+def _fetch(steps: _Steps, suite: str, package_version: str | None) -> Source:
+    apt = _apt(steps, f"{MIRROR} {suite}")
     package = "qemu" if package_version is None else f"qemu={package_version}"
     steps.run([*apt, "source", "--only-source", package])
     described = list(steps.work.glob("qemu_*.dsc"))
@@ -217,7 +306,7 @@ def _fetch(steps: _Steps, suite: str, package_version: str | None) -> Source:
     )
 
 
-def _configure(steps: _Steps, source: Source) -> Path:
+def _configure(steps: _Steps, source: Source, *, is_portable: bool) -> Path:
     environment = steps.work / "venv"
     python = environment / "bin" / "python"
     steps.run([sys.executable, "-m", "venv", str(environment)])
@@ -228,8 +317,12 @@ def _configure(steps: _Steps, source: Source) -> Path:
     folder = source.folder / "build"
     folder.mkdir(exist_ok=True)
     configure = [str(source.folder / "configure"), *OPTIONS, f"--python={python}"]
+    settings = []
+    if is_portable:
+        settings = [f"PKG_CONFIG_PATH={_static_libraries(steps)}"]
+        configure += PORTABLE_OPTIONS
     # It configures the folder that it is in.
-    steps.run(["env", "-C", str(folder), *configure])
+    steps.run(["env", "-C", str(folder), *settings, *configure])
     return folder
 
 
@@ -239,7 +332,7 @@ def _check(program: Path) -> None:
         raise EmulatorError("the QEMU that was built loads no plugins; build another version")
 
 
-def _install(program: Path, source: Source, cache: Path) -> Path:
+def _install(program: Path, source: Source, cache: Path, libraries: tuple[Path, ...] = ()) -> Path:
     """Move what was built to its place, whole or not at all."""
     place = cache / source.upstream
     with tempfile.TemporaryDirectory(dir=cache, prefix="new-") as folder:
@@ -249,7 +342,13 @@ def _install(program: Path, source: Source, cache: Path) -> Path:
         for licence in ("COPYING", "COPYING.LIB", "LICENSE"):
             shutil.copy(source.folder / licence, new / licence)
         shutil.copytree(source.folder / "debian" / "patches", new / "patches")
-        (new / "SOURCE").write_text(_provenance(source))
+        (new / "SOURCE").write_text(_provenance(source, libraries))
+        if libraries:
+            for package in set(LIBRARIES.values()):
+                shutil.copy(f"/usr/share/doc/{package}/copyright", new / f"{package}.copyright")
+            (new / SOURCES).mkdir()
+            for path in (*source.files, *libraries):
+                shutil.copy(path, new / SOURCES / path.name)
         # Where that fails, the program is larger, but as good.
         _fails(["strip", str(new / PROGRAM)])
         if place.exists():
@@ -258,18 +357,47 @@ def _install(program: Path, source: Source, cache: Path) -> Path:
     return place / PROGRAM
 
 
-def _provenance(source: Source) -> str:
-    files = "\n".join(
-        f"  {hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}" for path in source.files
-    )
+def _provenance(source: Source, libraries: tuple[Path, ...]) -> str:
+    options = [*OPTIONS]
+    linked = ""
+    if libraries:
+        options += PORTABLE_OPTIONS
+        linked = (
+            "\nLinked with glib (LGPL-2.1-or-later), whose terms are in *.copyright. Its source, "
+            "Debian's\npackage:\n"
+            f"{_hashes(libraries)}\n"
+            "All these files are published beside the wheel that carries this program.\n"
+        )
     return (
         f"QEMU {source.upstream}, user mode for x86-64 programs, with plugins.\n"
         "Licence: GPL-2.0-only and others compatible with it; see COPYING and LICENSE.\n\n"
         f"Source: Debian's package qemu {source.version}, {MIRROR}/pool/main/q/qemu/\n"
-        f"Files and their SHA-256, as the archive's signed lists have them:\n{files}\n\n"
+        "Files and their SHA-256, as the archive's signed lists have them:\n"
+        f"{_hashes(source.files)}\n\n"
         "Patches: those of the package, in patches/, in the order of patches/series; no others.\n"
-        f"Configured with: {' '.join(OPTIONS)}\n"
+        f"Configured with: {shlex.join(options)}\n{linked}"
     )
+
+
+def _hashes(files: tuple[Path, ...]) -> str:
+    return "\n".join(
+        f"  {hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}" for path in files
+    )
+
+
+def _said(command: list[str]) -> str:
+    """Return what a command prints.
+
+    Raises
+    ------
+    EmulatorError
+        When it fails.
+    """
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise EmulatorError(f"building QEMU: {shlex.join(command)} failed") from error
+    return ran.stdout.strip()
 
 
 def _fails(command: list[str]) -> bool:

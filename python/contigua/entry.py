@@ -14,9 +14,12 @@ from typing import Any, TextIO
 
 import click
 
-from contigua._engine import EngineError
+from contigua._engine import EngineError, NoSuchProgramError, NotExecutableError
 from contigua.errors import ContiguaError
 from contigua.files import FAILED, INTERRUPTED, ClosedPipeError, FileError, complain
+
+#: Exit statuses of shells for programs that are not there, or cannot be executed.
+NOT_FOUND, NOT_EXECUTABLE = 127, 126
 
 
 def call(command: click.Command) -> int:
@@ -44,6 +47,10 @@ def _called(command: click.Command) -> int:
     except (click.Abort, KeyboardInterrupt):
         complain("interrupted")
         return INTERRUPTED
+    except NoSuchProgramError as error:
+        return _failed(error, NOT_FOUND)
+    except NotExecutableError as error:
+        return _failed(error, NOT_EXECUTABLE)
     except (EngineError, ContiguaError) as error:
         return _failed(error)
     except RuntimeError as error:
@@ -81,10 +88,10 @@ def _repeat_interrupt(lost: sys.UnraisableHookArgs) -> None:
     _thread.start_new_thread(send, ())
 
 
-def _failed(error: Exception) -> int:
+def _failed(error: Exception, status: int = FAILED) -> int:
     if not isinstance(error, ClosedPipeError):
         complain(str(error))
-    return FAILED
+    return status
 
 
 def open_streams() -> None:

@@ -2,7 +2,7 @@
 
 A policy says which part of memory may serve which request; the engine does the rest, with the very
 mechanism that the built-in placements have (docs/design/placement.md). Subclass :class:`Policy`,
-whose rules are Linux's, override what shall be otherwise, and let a server grow old under it::
+whose rules are Linux's, override what shall be otherwise, and age a server under it::
 
     from contigua import AgeOptions, explore
 
@@ -158,7 +158,7 @@ class Policy:
         """
         if candidate.order >= PAGEBLOCK_ORDER:
             return Verdict.CLAIM
-        # Below half a pageblock, only kinds that spoil are worth a pageblock of their own.
+        # Below half a pageblock, only kinds that pollute are worth a pageblock of their own.
         if candidate.order < PAGEBLOCK_ORDER // 2 and home is Kind.MOVABLE:
             smaller = candidate.order > request.order
             return Verdict.BORROW_SMALLEST if smaller else Verdict.BORROW

@@ -1,4 +1,4 @@
-"""A report on a fleet of real servers: the figures of paper 000, section 2, for one's own.
+"""A report on a fleet of real servers: the figures of Contiguitas, section 2, for one's own.
 
 Snapshots are read one at a time; of each a row of numbers stays.
 """
@@ -93,11 +93,11 @@ def row(snapshot: Snapshot) -> Row:
             values[f"blocks_{size}"] = blocks
             for bound in ("certain", "possible"):
                 free = int(figures["free_blocks"][bound])
-                spoiled = int(figures["unmovable_blocks"][bound])
+                polluted = int(figures["unmovable_blocks"][bound])
                 potential = int(figures["potential_blocks"][bound])
                 values[f"free_blocks_{size}_{bound}"] = free
                 values[f"free_share_{size}_{bound}"] = float(figures["free_share_of_free"][bound])
-                values[f"unmovable_share_{size}_{bound}"] = spoiled / max(1, blocks)
+                values[f"unmovable_share_{size}_{bound}"] = polluted / max(1, blocks)
                 values[f"potential_share_{size}_{bound}"] = potential / max(1, blocks)
         for key, value in values.items():
             # Sums and sizes of what was in range may not be.

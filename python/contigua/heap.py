@@ -132,8 +132,8 @@ class ServerReplay:
         backed), ``resident`` (what is), ``average_fragmentation`` and ``realized_fragmentation``;
         shares from 0 to 1: ``coverage`` of resident memory by huge pages, and
         ``believed_coverage``, what the heap says of used memory; ``walks_per_read`` and
-        ``walk_cycles_per_read``; counts of ``faults_4k``, ``faults_2m``, ``fallbacks`` (huge pages
-        that could not be had), ``broken``, ``collapsed``, ``collapses_failed``,
+        ``walk_cycles_per_read``; counts of ``faults_4k``, ``faults_2m``, ``fallbacks``
+        (huge-page allocation failures), ``broken``, ``collapsed``, ``collapses_failed``,
         ``collapsed_in_background``, ``pages_moved``; ``given_back`` bytes, ``kernel_cycles``.
     samples
         Figures of each second, in columns, with ``seconds``; ``huge`` is resident in huge pages.

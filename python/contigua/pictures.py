@@ -20,7 +20,20 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from contigua.ageing import BEYOND, MemoryMap, Sample, share, total_frames
-from contigua.themes import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, YELLOW, Picture, Theme
+from contigua.themes import (
+    BLUE,
+    GREEN,
+    HATCHES,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    YELLOW,
+    Picture,
+    Theme,
+    colour_of,
+    series,
+)
 
 DPI = 100
 #: Pixels along the longer side of one map, at least and at most.
@@ -29,11 +42,10 @@ MAP_PIXELS = (384, 2048)
 #: Styles of lines, in order: colour is never all that tells two apart.
 STYLES = ["-", "--", "-.", ":", (0, (5, 1, 1, 1)), (0, (1, 1))]
 
-#: Colours of the classes of blocks and of frames; free and reserved are the theme's.
+#: Colours of the classes of blocks and of frames; free and reserved are the theme's. Classes of
+#: frames are more than other plots leave colours for, so theirs are of maps of frames only.
 CLASSES = {
-    "movable": SKY,
-    "mixed": ORANGE,
-    "unmovable": VERMILION,
+    **{name: colour_of(name) for name in ("movable", "mixed", "unmovable")},
     "anonymous": SKY,
     "page cache": BLUE,
     "page table": YELLOW,
@@ -69,8 +81,9 @@ def _draw_maps(
     rows = math.ceil(len(maps) / columns)
     wide = max(_pixels(one)[0] for _, one in maps)
     high = max(_pixels(one)[1] for _, one in maps)
-    across = max(2, columns * wide // 130)
-    margin, head, foot = 24, 36, 24 + 24 * math.ceil(len(names) / across)
+    scale = _scale(maps)
+    across = max(1, (columns * (wide + 24) - 24) // _legend_pixels([*names, scale]))
+    margin, head, foot = 24, 36, 24 + 24 * math.ceil((len(names) + 1) / across)
     width = columns * (wide + margin) + margin
     height = head + rows * (high + 40) + foot
     figure = _figure(width, height, theme)
@@ -88,6 +101,7 @@ def _draw_maps(
     handles = [
         Patch(facecolor=_colour(name, theme), edgecolor=theme.grid, label=name) for name in names
     ]
+    handles.append(Patch(facecolor="none", edgecolor=theme.ink, label=scale))
     figure.legend(
         handles=handles,
         loc="lower center",
@@ -97,6 +111,17 @@ def _draw_maps(
         labelcolor=theme.ink,
     )
     return _png(figure)
+
+
+def _scale(maps: Sequence[tuple[str, MemoryMap]]) -> str:
+    """Say what a cell of the maps is."""
+    kinds = dict.fromkeys("2 MiB" if one.cell == "block" else "4 KiB" for _, one in maps)
+    return f"one cell: {' or '.join(kinds)}"
+
+
+def _legend_pixels(labels: Sequence[str]) -> int:
+    """Return how wide a column of a legend is that cuts none of its labels."""
+    return 7 * max(map(len, labels), default=0) + 48
 
 
 def _pixels(one: MemoryMap) -> tuple[int, int]:
@@ -185,13 +210,14 @@ def lines_picture(
             axes.set_axis_off()
         for (name, curves), axes in zip(charts, grid.flat, strict=False):
             _dress(axes, theme, name, across)
-            for index, (label, (x, y)) in enumerate(curves.items()):
+            looks = series(list(curves), theme)
+            for (label, (x, y)), (colour, pattern) in zip(curves.items(), looks, strict=True):
                 axes.plot(
                     x,
                     y,
                     label=label,
-                    color=theme.lines[index % len(theme.lines)],
-                    linestyle=STYLES[index % len(STYLES)],
+                    color=colour,
+                    linestyle=STYLES[pattern % len(STYLES)],
                     drawstyle="steps-post" if steps else "default",
                     linewidth=1.8,
                 )
@@ -227,14 +253,18 @@ def bars_picture(
         width = 0.8 / max(1, len(bars))
         # Shares of a percent need their digits.
         is_small = max((max(values, default=0.0) for values in bars.values()), default=0.0) < 10
+        looks = series(list(bars), theme)
         for index, (label, values) in enumerate(bars.items()):
+            colour, pattern = looks[index]
             places = [at + (index - (len(bars) - 1) / 2) * width for at in range(len(groups))]
             drawn = axes.bar(
                 places,
                 values,
                 width * 0.92,
                 label=label,
-                color=theme.lines[index % len(theme.lines)],
+                color=colour,
+                hatch=HATCHES[pattern % len(HATCHES)],
+                edgecolor=theme.paper,
             )
             axes.bar_label(drawn, fmt="%.2g" if is_small else "%.0f", fontsize=8, color=theme.ink)
         axes.set_xticks(range(len(groups)), groups)
@@ -369,17 +399,20 @@ def _legend(figure: Figure, axes: Axes, theme: Theme, title: str) -> None:
     handles, labels = axes.get_legend_handles_labels()
     top = figure.get_figheight() * DPI
     _title(figure, title, theme)
+    columns = int(figure.get_figwidth() * DPI // _legend_pixels(labels))
+    columns = max(1, min(columns, len(labels)))
     if handles:
         figure.legend(
             handles,
             labels,
             loc="lower center",
-            ncols=min(4, len(labels)),
+            ncols=columns,
             frameon=False,
             fontsize=9,
             labelcolor=theme.ink,
         )
-    figure.tight_layout(rect=(0, 30 / top if handles else 0, 1, 1))
+    rows = math.ceil(len(labels) / columns)
+    figure.tight_layout(rect=(0, (10 + 20 * rows) / top if handles else 0, 1, 1))
 
 
 def _title(figure: Figure, title: str, theme: Theme) -> None:

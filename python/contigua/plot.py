@@ -4,7 +4,8 @@ Each function takes :class:`~contigua.Results` (or the data frame that ``to_pand
 and returns a Matplotlib ``Figure``, one or two columns of a page wide, which Jupyter shows and
 ``savefig`` writes. Bars stand in groups: within a group designs are beside each other, and a group
 is whatever else differs, such as ages. Colours are those of Okabe and Ito, which people with any
-common colour blindness tell apart, and hatches tell designs apart in print without colour.
+common colour blindness tell apart, and hatches tell designs apart in print without colour. A design
+has the same colour and hatch in every figure.
 
 Where a column ``seed`` has several values, bars are means and whiskers half of the 95 % interval
 (Student's t).
@@ -32,7 +33,7 @@ from contigua.errors import ContiguaError
 from contigua.experiments.statistics import mean_margin
 from contigua.files import is_stream, writing
 from contigua.results import Results
-from contigua.themes import LIGHT
+from contigua.themes import HATCHES, LIGHT, Looks, colour_of, design_looks
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,11 +79,10 @@ STYLE: Mapping[str, Any] = {
     "ytick.labelsize": 7,
 }
 
-#: Hatches of designs, in order, as many times as there are colours before they change.
-HATCHES = ("", "///", "...", "xxx", "\\\\\\", "+++")
-
 #: Columns that tell rows of a run apart, besides the design.
 AXES = ("workload", "machine", "age", "holes", "malloc")
+#: What their axis is called.
+NAMES = {"workload": "program", "age": "history of memory", "holes": "holes", "malloc": "allocator"}
 #: The column whose values are samples of the same thing.
 SAMPLES = "seed"
 
@@ -145,11 +145,14 @@ class _Bars:
         Names of the designs.
     rows
         By group and design, then one row for each seed.
+    across
+        What the groups are.
     """
 
     groups: tuple[str, ...]
     designs: tuple[str, ...]
     rows: Mapping[tuple[str, str], list[dict[str, Any]]]
+    across: str = ""
 
 
 @style()
@@ -203,14 +206,24 @@ def speedup(
     return figure
 
 
-#: Parts of the breakdown from the bottom: name, column of the share, colour, hatch. The base is
-#: what is left.
-PARTS = (
-    ("base", None, LIGHT.grid, ""),
-    ("memory", "memory_share", LIGHT.lines[5], "///"),
-    ("walks", "walk_share", LIGHT.lines[1], "xxx"),
-    ("kernel", "kernel_share", LIGHT.lines[3], "..."),
-)
+#: Parts of the breakdown from the bottom: name, hatch.
+PARTS = (("base", ""), ("memory", "///"), ("translation", "xxx"), ("kernel", "..."))
+
+
+def _parts(row: Mapping[str, Any]) -> tuple[float, ...]:
+    """Return shares of cycles in the order of :data:`PARTS`; they add up to 1.
+
+    Most waits for walks overlap with others, so that translation is what a perfect TLB would save;
+    waits that are no part of that are for memory.
+    """
+    kernel = float(row["kernel_share"])
+    overhead = row.get("translation_overhead")
+    if overhead is None or overhead != overhead:
+        overhead = row["walk_share"]
+    waits = float(row["memory_share"]) + float(row["walk_share"])
+    translation = min(float(overhead), 1 - kernel)
+    memory = min(max(waits - translation, 0.0), 1 - kernel - translation)
+    return 1 - memory - translation - kernel, memory, translation, kernel
 
 
 @style()
@@ -223,9 +236,10 @@ def breakdown(
 ) -> Figure:
     """Draw what cycles were spent on, as a share of the baseline's cycles.
 
-    Bars are as high as a design's cycles and divided as its busy cycles are: ``memory``, waiting
-    for instructions and data beyond the first-level caches; ``walks``, waiting for page walks;
-    ``kernel``, the kernel's work; ``base``, all else, which includes second-level TLB hits.
+    Bars are as high as a design's cycles and divided as its busy cycles are: ``translation``, the
+    translation overhead, which is what a perfect TLB would save; ``memory``, other waits for
+    instructions and data beyond the first-level caches; ``kernel``, the kernel's work; ``base``,
+    all else.
 
     Parameters
     ----------
@@ -241,29 +255,25 @@ def breakdown(
     --------
     >>> import pandas as pd
     >>> frame = pd.DataFrame({"design": ["linux-4k", "linux-thp"], "cycles": [300, 150],
-    ...     "memory_share": [0.2, 0.5], "walk_share": [0.4, 0.0], "kernel_share": [0.1, 0.1]})
+    ...     "memory_share": [0.5, 0.5], "walk_share": [0.1, 0.0], "kernel_share": [0.1, 0.1],
+    ...     "translation_overhead": [0.4, 0.0]})
     >>> figure = breakdown(frame)
     >>> [round(float(bar.get_height()), 2) for bar in figure.axes[0].patches]  # base, memory, ...
     [0.3, 0.2, 0.2, 0.25, 0.4, 0.0, 0.1, 0.05]
     """
-    shares = [column for _, column, _, _ in PARTS if column]
-    bars = _bars(results, ["cycles", *shares], by)
+    bars = _bars(results, ["cycles", *SHARES], by)
     first = _baseline(bars, baseline)
-
-    def part(row: dict[str, Any], column: str | None) -> float:
-        if column is None:
-            return 1.0 - sum(float(row[share]) for share in shares)
-        return float(row[column])
-
     figure, (axes,) = _panels(1, width)
     names = [f"{d}\n{g}" if g else d for g in bars.groups for d in bars.designs]
     bottoms = [0.0] * len(names)
-    for name, column, colour, hatch in PARTS:
+    for index, (name, hatch) in enumerate(PARTS):
         heights = []
         for group in bars.groups:
             for design in bars.designs:
                 own, base = bars.rows.get((group, design), []), bars.rows[group, first]
-                parts = [part(o, column) * o["cycles"] / b["cycles"] for o, b in _paired(own, base)]
+                parts = [
+                    _parts(o)[index] * o["cycles"] / b["cycles"] for o, b in _paired(own, base)
+                ]
                 heights.append(sum(parts) / len(parts) if parts else 0.0)
         axes.bar(
             range(len(names)),
@@ -271,7 +281,7 @@ def breakdown(
             0.7,
             bottom=bottoms,
             label=name,
-            color=colour,
+            color=colour_of(name),
             hatch=hatch,
             edgecolor=LIGHT.paper,
         )
@@ -282,6 +292,17 @@ def breakdown(
         figure.set_figheight(figure.get_figheight() + 0.06 * max(map(len, names)))
     else:
         axes.set_xticks(range(len(names)), names)
+    for place, height in enumerate(bottoms):
+        axes.annotate(
+            f"{height:.3g}",
+            (place, height),
+            xytext=(0, 1.5),
+            textcoords="offset points",
+            ha="center",
+            fontsize=5.5,
+        )
+    axes.margins(y=0.12)
+    axes.set_xlabel(", ".join(["design", *([bars.across] if bars.across else [])]))
     axes.set_ylabel(f"cycles, {first} = 1")
     _legend(figure, axes.get_legend_handles_labels()[0])
     return figure
@@ -337,13 +358,14 @@ def coverage(results: Source, *, by: Sequence[str] | None = None, width: Width =
     --------
     >>> import pandas as pd
     >>> frame = pd.DataFrame({"design": ["linux-thp"], "huge_page_coverage": [0.98]})
-    >>> [float(end) for end in coverage(frame).axes[0].get_ylim()]
-    [0.0, 100.0]
+    >>> [round(float(bar.get_height())) for bar in coverage(frame).axes[0].patches]
+    [98]
     """
     bars = _bars(results, ["huge_page_coverage"], by)
     figure, (axes,) = _panels(1, width)
     _draw(axes, bars, _column(bars, "huge_page_coverage", 100))
-    axes.set_ylim(0, 100)
+    axes.set_ylim(0, 112)
+    axes.set_yticks(range(0, 101, 20))
     axes.set_ylabel("huge-page coverage, %")
     _legend(figure, _design_handles(bars))
     return figure
@@ -388,16 +410,18 @@ def contiguity(results: Source, *, by: Sequence[str] | None = None, width: Width
             for (group, design), rows in bars.rows.items()
             for at in moments
         }
-        both = _Bars(groups, bars.designs, rows)
+        both = _Bars(groups, bars.designs, rows, bars.across)
         _draw(axes, both, _column(both, "share"))
         axes.set_title(f"{kind} 2 MB blocks")
         axes.set_ylabel("% of all blocks")
-        axes.set_ylim(0, max(5.0, min(100.0, axes.get_ylim()[1])))
+        axes.set_ylim(0, max(5.0, axes.get_ylim()[1]))
     _legend(figure, _design_handles(bars))
     return figure
 
 
-TIMES = {"cycles", "memory_share", "walk_share", "kernel_share"}
+#: What :func:`breakdown` needs besides cycles.
+SHARES = ("memory_share", "walk_share", "kernel_share")
+TIMES = {"cycles", *SHARES}
 
 
 def _bars(results: Source, needed: Sequence[str], by: Sequence[str] | None) -> _Bars:
@@ -419,6 +443,8 @@ def _bars(results: Source, needed: Sequence[str], by: Sequence[str] | None) -> _
             'run with detail="full" or "additive"'
         )
     columns = [*by] if by is not None else [a for a in AXES if _differs(frame, a)]
+    if not columns and by is None and "age" in frame:
+        columns = ["age"]  # What memory went through is said also where there is one history.
     rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in frame.to_dict("records"):
         group = ", ".join(str(row[column]) for column in columns if column != "design")
@@ -431,7 +457,8 @@ def _bars(results: Source, needed: Sequence[str], by: Sequence[str] | None) -> _
                 f"by=, besides {', '.join(columns) or 'none'}"
             )
     groups, designs = dict.fromkeys(g for g, _ in rows), dict.fromkeys(d for _, d in rows)
-    return _Bars(tuple(groups), tuple(designs), rows)
+    across = ", ".join(NAMES.get(column, column) for column in columns if column != "design")
+    return _Bars(tuple(groups), tuple(designs), rows, across)
 
 
 def _differs(frame: pd.DataFrame, column: str) -> bool:
@@ -478,41 +505,50 @@ def _panels(count: int, width: Width) -> tuple[Figure, list[Axes]]:
 def _draw(axes: Axes, bars: _Bars, values: Values) -> None:
     """Draw grouped bars, with whiskers where there are several seeds."""
     wide = 0.8 / len(bars.designs)
+    looks = design_looks(bars.designs)
     for index, design in enumerate(bars.designs):
         for at, group in enumerate(bars.groups):
             found = values(group, design)
             if found:
-                axes.bar(
+                drawn = axes.bar(
                     at + (index - (len(bars.designs) - 1) / 2) * wide,
                     sum(found) / len(found),
                     wide * 0.92,
                     yerr=mean_margin(found),
                     error_kw={"elinewidth": 0.7, "capsize": 1.5, "ecolor": LIGHT.ink},
-                    **_looks(index),
+                    **_drawn(looks[design]),
                 )
+                # Beside each other where there is room.
+                crowded = len(bars.groups) * len(bars.designs) > 8
+                axes.bar_label(
+                    drawn, fmt="%.3g", fontsize=5.5, padding=1.5, rotation=90 if crowded else 0
+                )
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high + 0.12 * (high - low))
     names = [group.replace(", ", "\n") for group in bars.groups]
     axes.set_xticks(range(len(names)), names)
+    axes.set_xlabel(bars.across)
 
 
-def _looks(index: int) -> dict[str, Any]:
-    """Return colour and hatch of a design by its number."""
-    rounds, colour = divmod(index, len(LIGHT.lines))
+def _drawn(looks: Looks) -> dict[str, Any]:
+    """Return what Matplotlib is told of a design's colour and hatch."""
     return {
-        "facecolor": LIGHT.lines[colour],
-        "hatch": HATCHES[(index + rounds) % len(HATCHES)],
+        "facecolor": LIGHT.lines[looks.colour],
+        "hatch": HATCHES[looks.pattern],
         "edgecolor": LIGHT.paper,
         "linewidth": 0.4,
     }
 
 
 def _design_handles(bars: _Bars) -> list[Any]:
-    return [Patch(label=design, **_looks(index)) for index, design in enumerate(bars.designs)]
+    looks = design_looks(bars.designs)
+    return [Patch(label=design, **_drawn(looks[design])) for design in bars.designs]
 
 
 def _legend(figure: Figure, handles: Sequence[Any]) -> None:
     """Put one legend above all panels, in as many columns as fit."""
     longest = max(len(str(handle.get_label())) for handle in handles)
-    room = int(figure.get_figwidth() / (0.35 + 0.065 * longest))
+    room = int(figure.get_figwidth() / (0.4 + 0.068 * longest))
     figure.legend(
         handles=list(handles), loc="outside upper left", ncols=max(1, min(len(handles), room))
     )

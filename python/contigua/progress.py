@@ -7,7 +7,7 @@ import threading
 import time
 
 #: Seconds before the line first shows, and between two updates.
-PATIENCE = 2.0
+DELAY = 2.0
 REFRESH = 0.25
 
 
@@ -24,7 +24,7 @@ class FractionLine:
         self.label = label
         self.enabled = sys.stderr.isatty()
         self.start = time.monotonic()
-        self.last = self.start + PATIENCE - REFRESH
+        self.last = self.start + DELAY - REFRESH
         self.drawn = False
         self.lock = threading.Lock()
 
@@ -39,7 +39,7 @@ class FractionLine:
             line = f"{self.label}: {100 * min(fraction, 1.0):.0f} %"
             if fraction > 0.02:
                 left = (now - self.start) * (1 - fraction) / fraction
-                line += f", about {_span(left)} left"
+                line += f", about {span(left)} left"
             print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
 
     def clear(self) -> None:
@@ -58,7 +58,65 @@ class FractionLine:
         self.clear()
 
 
-def _span(seconds: float) -> str:
+class RunLine:
+    """How far a run is, redrawn in place; silent when standard error is no terminal.
+
+    Parameters
+    ----------
+    ends
+        Instructions and seconds after which the run ends; ``None`` where nobody knows.
+    """
+
+    def __init__(self, ends: tuple[int | None, float | None] = (None, None)) -> None:
+        self.ends = ends
+        self.enabled = sys.stderr.isatty()
+        self.start = time.monotonic()
+        self.last = 0.0
+
+    def __call__(self, state: list[tuple[int, int]]) -> None:
+        """Draw how far the slowest design is."""
+        now = time.monotonic()
+        if not self.enabled or now - self.last < REFRESH:
+            return
+        self.last = now
+        if not state:
+            aged = now - self.start
+            if aged >= DELAY:
+                line = f"ageing memory, {aged:.0f} s"
+                print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+            return
+        instructions = min(done for done, _ in state)
+        behind = max(waiting for _, waiting in state)
+        speed = instructions / max(now - self.start, 1e-9) / 1e6
+        line = (
+            f"{instructions / 1e6:,.0f} M instructions, {speed:,.0f} MIPS, {behind} batches behind"
+        )
+        if (left := self._left(instructions, now - self.start)) is not None:
+            line += f", about {span(left)} left"
+        print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+
+    def _left(self, instructions: int, seconds: float) -> float | None:
+        """Return the seconds that are left at most, at the speed until now."""
+        last, limit = self.ends
+        found = [] if limit is None else [limit - seconds]
+        if last and instructions:
+            found.append(seconds * (last - instructions) / instructions)
+        return max(min(found), 0.0) if found else None
+
+    def clear(self) -> None:
+        """Leave nothing behind."""
+        if self.enabled:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def span(seconds: float) -> str:
+    """Say a time.
+
+    Examples
+    --------
+    >>> span(12.3), span(150)
+    ('12 s', '2 minutes')
+    """
     if seconds >= 90:
         return f"{seconds / 60:.0f} minutes"
     return f"{max(seconds, 0):.0f} s"

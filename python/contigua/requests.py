@@ -51,7 +51,7 @@ class State:
         Free pages on processors' lists.
     pageblocks
         Pageblocks by type.
-    spoiled
+    polluted
         Share of blocks with an unmovable page, by size (:data:`SIZES`); none where there is no
         block of that size.
     unmovable
@@ -61,7 +61,7 @@ class State:
     pages: npt.NDArray[np.int64]
     per_cpu: int
     pageblocks: tuple[int, ...]
-    spoiled: dict[str, float]
+    polluted: dict[str, float]
     unmovable: npt.NDArray[np.int64]
 
     @classmethod
@@ -72,7 +72,7 @@ class State:
             pages=np.array(state["free"]) << np.arange(len(state["free"][0])),
             per_cpu=state["per_cpu"],
             pageblocks=tuple(state["pageblocks"]),
-            spoiled={
+            polluted={
                 size: counts["unmovable"] / counts["total"]
                 for size, counts in blocks.items()
                 if counts["total"]
@@ -95,8 +95,8 @@ class Distance:
         Share of free pages that are on another type's lists (total variation).
     pageblocks
         Share of pageblocks that are of another type (the same).
-    spoiled
-        Percentage points that the simulation's share of spoiled blocks is above the kernel's.
+    polluted
+        Percentage points that the simulation's share of polluted blocks is above the kernel's.
     unmovable
         Earth mover's distance between how many unmovable pages pageblocks have, in pages.
     """
@@ -105,7 +105,7 @@ class Distance:
     by_type: dict[str, float]
     types: float
     pageblocks: float
-    spoiled: dict[str, float]
+    polluted: dict[str, float]
     unmovable: float
 
 
@@ -145,17 +145,17 @@ class Look:
             by_type={name: shift(a, b) for name, a, b in each if a.any() and b.any()},
             types=variation(ours.pages.sum(axis=1), theirs.pages.sum(axis=1)),
             pageblocks=variation(ours.pageblocks, theirs.pageblocks),
-            spoiled={
-                size: 100 * (ours.spoiled[size] - theirs.spoiled[size])
-                for size in theirs.spoiled
-                if size in ours.spoiled
+            polluted={
+                size: 100 * (ours.polluted[size] - theirs.polluted[size])
+                for size in theirs.polluted
+                if size in ours.polluted
             },
             unmovable=float(np.abs(np.sort(ours.unmovable) - np.sort(theirs.unmovable)).mean()),
         )
 
 
 @dataclass(frozen=True)
-class Course:
+class Replayed:
     """A record, replayed.
 
     Attributes
@@ -196,7 +196,7 @@ def variation(ours: npt.ArrayLike, theirs: npt.ArrayLike) -> float:
     return float(np.abs(first / first.sum() - second / second.sum()).sum() / 2)
 
 
-def replay(record: Path, design: str = "linux-4k") -> Course:
+def replay(record: Path, design: str = "linux-4k") -> Replayed:
     """Give a record's requests to a design's placement.
 
     Parameters
@@ -223,12 +223,12 @@ def replay(record: Path, design: str = "linux-4k") -> Course:
     if len(content) > LONGEST:
         raise RecordError(f"{record}: a record has at most {LONGEST} bytes")
     text = designs.get(design).text
-    course = json.loads(_engine.replay_requests(content, text, design))
-    return Course(
-        placement=course["placement"],
-        zone=course["zone"],
-        managed=course["managed"],
-        looks=tuple(_look(mark) for mark in course["marks"]),
+    replayed = json.loads(_engine.replay_requests(content, text, design))
+    return Replayed(
+        placement=replayed["placement"],
+        zone=replayed["zone"],
+        managed=replayed["managed"],
+        looks=tuple(_look(mark) for mark in replayed["marks"]),
     )
 
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from contigua import columns
 from contigua.errors import ContiguaError
 from contigua.reading import integer, real
-from contigua.sizes import SizeError, size_bytes
+from contigua.schemas import current
+from contigua.sizes import SizeError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,7 +50,10 @@ REALS = {
 }
 REAL_ENDS = ("_mpki", "_mib", "_half_width")
 
-#: More reports than this are shown as a data frame in notebooks, not side by side.
+#: Columns of the short table of many reports, besides those that tell them apart.
+SHORT = ("cycles", "ipc", "translation_overhead", "l2_tlb_mpki", "huge_page_coverage")
+
+#: More reports than this are shown as a data frame, not side by side.
 SIDE_BY_SIDE = 12
 
 
@@ -87,9 +91,8 @@ class Report:
 
     @property
     def values(self) -> dict[str, Any]:
-        """The whole report as nested dictionaries."""
-        parsed: dict[str, Any] = json.loads(self.json)
-        return parsed
+        """The whole report as nested dictionaries; one of the version before in today's form."""
+        return current(json.loads(self.json))
 
     @property
     def design(self) -> str:
@@ -134,7 +137,7 @@ class Report:
         walks = r["translation"]
         data, code = r["tlb"]["data"], r["tlb"]["instruction"]
         memory, kernel, time = r["memory"], r["kernel"], r["time"]
-        moved, advice, course = r["migration"], r["advice"], r["memory_course"]
+        moved, advice, residency = r["migration"], r["advice"], r["residency"]
 
         def misses(side: dict[str, int]) -> int:
             return side["misses_4k"] + side["misses_2m"] + side["misses_1g"]
@@ -143,8 +146,8 @@ class Report:
             return float(1000 * count / max(instructions, 1))
 
         found = walks["walks_4k"] + walks["walks_2m"] + walks["walks_1g"]
-        resident = {size: size_bytes(memory[f"resident_{size}"]) for size in ("4k", "2m", "1g")}
-        resident |= {kind: size_bytes(memory[kind]) for kind in ("perforated", "segment")}
+        resident = {size: memory[f"resident_{size}_bytes"] for size in ("4k", "2m", "1g")}
+        resident |= {kind: memory[f"{kind}_bytes"] for kind in ("perforated", "segment")}
         after, frames = r["contiguity_after"], r["frames"]
         return {
             "design": r["config"]["design_name"],
@@ -190,9 +193,9 @@ class Report:
             "perforated_mib": resident["perforated"] / MEBIBYTE,
             "segment_mib": resident["segment"] / MEBIBYTE,
             "huge_page_coverage": memory["huge_page_coverage"],
-            "mean_resident_mib": size_bytes(course["mean_resident"]) / MEBIBYTE,
-            "mean_huge_page_coverage": course["mean_huge_page_coverage"],
-            "given_back_mib": size_bytes(advice["given_back"]) / MEBIBYTE,
+            "mean_resident_mib": residency["mean_resident_bytes"] / MEBIBYTE,
+            "mean_huge_page_coverage": residency["mean_huge_page_coverage"],
+            "given_back_mib": advice["given_back_bytes"] / MEBIBYTE,
             "huge_pages_broken": advice["huge_pages_broken"],
             "collapsed": advice["collapsed"],
             "collapses_failed": advice["collapses_failed"],
@@ -205,7 +208,7 @@ class Report:
             + frames["frames_reclaimed_background"],
             "pages_moved": sum(frames[key] for key in MOVES),
             "unmovable_region_mib": (
-                size_bytes(r["unmovable_region"]) / MEBIBYTE if r["unmovable_region"] else None
+                r["unmovable_region_bytes"] / MEBIBYTE if r["unmovable_region_bytes"] else None
             ),
         }
 
@@ -318,7 +321,7 @@ class Results(Sequence[Report]):
         try:
             yield
         except KeyError as error:
-            version = self[0].values.get("version", "unknown")
+            version = json.loads(self[0].json).get("version", "unknown")
             raise ResultsError(
                 f"reports of version {version} lack {error}: run again with this version"
             ) from error
@@ -410,6 +413,17 @@ class Results(Sequence[Report]):
         from contigua.reporting import Input, write_report
 
         return write_report([Input("", self)], Path(path), formats, title)
+
+    def __str__(self) -> str:
+        """Return a short table: what the command prints, or a line for each point of a sweep."""
+        if not self.reports:
+            return "no runs"
+        if self.axes or len(self.reports) > SIDE_BY_SIDE:
+            columns = [*(self.axes[0] if self.axes else ("design", "age")), *SHORT]
+            return str(self.to_pandas()[columns].to_string(max_rows=20))
+        from contigua.table import results_text
+
+        return results_text(self)
 
     def _repr_html_(self) -> str:
         if self.axes or len(self.reports) > SIDE_BY_SIDE or not self.reports:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from contigua import _engine
 from contigua.allocators import AllocatorError, Preload, preload
+from contigua.checkpoints import check_checkpoints, checkpoint_file, known_as
 from contigua.configs import Age, Trace
 from contigua.files import FileError, is_stream
 from contigua.presets import Preset
@@ -44,7 +44,7 @@ class RunOptions:
     seed
         Seed of everything random.
     skip, warmup, instructions
-        The region of interest, in instructions: first go forward over ``skip`` (the operating
+        The region of interest, in instructions: first fast-forward over ``skip`` (the operating
         system goes on), then simulate without counting, then count (``None``: to the end).
     seconds
         Stop a live program after this many seconds; what ran is reported.
@@ -78,11 +78,19 @@ class RunOptions:
         Where to write what each core did and when, in Chrome's trace format (Perfetto opens it).
         With several configurations, what they differ in is put before the file's ending.
     sample
-        Simulate units of the region in detail, at equal distances, and go forward between them:
+        Simulate units of the region in detail, drawn at random, and fast-forward between them:
         much faster, and every estimate gets an interval. ``None``: simulate all.
     regions
-        What of the program is simulated in detail, named by its user; the program goes forward
+        What of the program is simulated in detail, named by its user; the program fast-forwards
         elsewhere. ``None``: what ``skip``, ``instructions`` and ``sample`` say.
+    checkpoint
+        Folder in which the simulated servers of a recording's replay are saved: in a folder for
+        each of ``checkpoint_at``, a file for each configuration.
+    checkpoint_at
+        Counts of instructions since the start of the recording.
+    resume
+        One of those folders: the run goes on from there, and its reports equal those of a run from
+        the start.
     """
 
     machine: str | Preset = "skylake"
@@ -106,6 +114,9 @@ class RunOptions:
     timeline: Path | None = None
     sample: Sampling | None = None
     regions: Regions | None = None
+    checkpoint: Path | None = None
+    checkpoint_at: tuple[int, ...] = ()
+    resume: Path | None = None
 
     def plan(self) -> _engine.Plan:
         """Say which instructions are simulated: how many are skipped, how others are sampled."""
@@ -152,6 +163,7 @@ class RunOptions:
             "sampling": self.plan()[1],
             "regions": None if self.regions is None else self.regions.spec(),
             "confidence": 0.95 if self.sample is None else self.sample.confidence,
+            "goal": None if self.sample is None else self.sample.goal,
         }
 
     def specs(self, designs: Sequence[str | Preset]) -> list[_engine.RunSpec]:
@@ -176,11 +188,29 @@ class RunOptions:
             for spec in found:
                 values = [str(spec[key]) for key, count in varied.items() if count > 1]  # type: ignore[literal-required]
                 spec["timeline"] = str(timeline_file(self.timeline, values))
+        if self.checkpoint is not None or self.checkpoint_at or self.resume is not None:
+            known = [
+                [
+                    *([spec["age"]] if len(ages) > 1 else []),
+                    *([str(spec["holes"])] if len(scenarios) > 1 else []),
+                    spec["design_name"],
+                ]
+                for spec in found
+            ]
+            check_checkpoints(self.checkpoint, self.checkpoint_at, known)
+            for spec, values in zip(found, known, strict=True):
+                if self.checkpoint is not None:
+                    spec["checkpoints"] = [
+                        (count, str(checkpoint_file(self.checkpoint / str(count), values)))
+                        for count in sorted(set(self.checkpoint_at))
+                    ]
+                if self.resume is not None:
+                    spec["checkpoint"] = str(checkpoint_file(self.resume, values))
         return found
 
 
 class OutputsError(FileError):
-    """A recording or a timeline could not be written.
+    """A recording, a timeline or a checkpoint could not be written.
 
     Attributes
     ----------
@@ -206,8 +236,7 @@ def timeline_file(file: Path, values: Sequence[str]) -> Path:
     """
     if is_stream(file):
         return file
-    known = ".".join(re.sub(r"[^\w.-]+", "-", value).strip("-") for value in values)
-    return file.with_name(f"{file.stem}.{known}{file.suffix}")
+    return file.with_name(f"{file.stem}.{known_as(values)}{file.suffix}")
 
 
 def run(
@@ -249,7 +278,9 @@ def run(
     EngineError
         When the program cannot be run or simulated; the message says what to do.
     OutputsError
-        When the recording or a timeline could not be written; it has the results.
+        When the recording, a timeline or a checkpoint could not be written; it has the results.
+    CheckpointError
+        When checkpoints are wanted that cannot be saved or found.
 
     Examples
     --------

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import sqrt
+from math import ceil, sqrt
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 from contigua import _engine
@@ -13,28 +14,36 @@ from contigua import _engine
 #: Parts of a unit's time that are the program's; the kernel's is counted, not sampled.
 PROGRAM = ("issue", "branch", "dependence", "fetch", "data", "tlb", "walk")
 
-#: An odd number that spreads seeds over offsets (the golden ratio of 64 bits).
-SPREAD = 0x9E37_79B9_7F4A_7C15
+#: The variation of units of 10,000 instructions (standard deviation over mean, of cycles) that a
+#: goal is planned for. Of the programs of ``experiment run sampling-error`` most vary less.
+VARIATION = 0.5
+#: Errors that can be wanted: reports have every unit, and a smaller error takes millions of them.
+GOALS = (0.005, 0.5)
+#: Fewer units say too little of their own variation.
+FEWEST = 200
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """Units of detail at equal distances, all in instructions but ``most``.
+    """Units of detail, one in each stretch of the program; all in instructions but ``most``.
 
     Attributes
     ----------
     distance
-        From the beginning of a unit to that of the next one, at first.
+        So many, at first, have one unit among them, at random.
     warm
-        Of each unit, those that warm caches and TLBs; as many as fit, which is all of them before
-        the distance has doubled a few times.
+        Those before each unit that warm caches and TLBs; as many as there are since the last one,
+        which is all of them before the distance has doubled a few times.
     detail
-        Of each unit, the last ones, which count.
+        Those of a unit, which count.
     most
-        The most units: when there are so many, the distance doubles and every other one is dropped,
-        so that the time that units take does not grow with the program. 0: as many as there are.
+        The most units: when there are so many, the distance doubles and one of two is dropped, so
+        that the time that units take does not grow with the program. 0: as many as there are.
     confidence
         The probability with which intervals hold the value.
+    goal
+        Half the interval of cycles that is wanted at most, as a share of them; reports say whether
+        it was reached, and what would reach it. See :meth:`toward`.
     """
 
     distance: int = 500_000
@@ -42,11 +51,35 @@ class Sampling:
     detail: int = 10_000
     most: int = 2000
     confidence: float = 0.95
+    goal: float | None = None
+
+    @staticmethod
+    def toward(goal: float, confidence: float = 0.95, detail: int = 10_000) -> Sampling:
+        """Plan units for an error.
+
+        Nobody knows before the program's end how long it is, or how much its units vary, and
+        recordings must be cut as programs are. So units are as close as makes sense at first, and
+        as many are kept as reach the goal where they vary by :data:`VARIATION`: between half of
+        ``most`` and ``most`` of them, whatever the program's length.
+
+        Examples
+        --------
+        >>> Sampling.toward(0.02).most, Sampling.toward(0.01).most
+        (4802, 19208)
+        """
+        quantile = NormalDist().inv_cdf(0.5 + confidence / 2)
+        units = ceil((quantile * VARIATION / goal) ** 2)
+        return Sampling(
+            distance=2 * detail,
+            detail=detail,
+            most=2 * max(units, FEWEST),
+            confidence=confidence,
+            goal=goal,
+        )
 
     def spec(self, seed: int) -> tuple[int, int, int, int, int]:
-        """Return what the engine takes; the seed says where in the first distance units begin."""
-        offset = seed * SPREAD % 2**64 * self.distance >> 64
-        return self.distance, self.warm, self.detail, offset, self.most
+        """Return what the engine takes; the seed says where units are."""
+        return self.distance, self.warm, self.detail, seed, self.most
 
 
 #: How recordings are sampled: fewer units, because those that are dropped stay in the file. With
@@ -88,6 +121,13 @@ class Ratio:
     units: int
 
 
+def strata(units: list[float], size: int | None) -> list[list[float]]:
+    """Group units by the strata that they belong to; the last one has what is left, too."""
+    count = max(len(units) // size, 1) if size else 1
+    ends = [*((size or 0) * stratum for stratum in range(1, count)), len(units)]
+    return [units[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
+
+
 def matched(report: Mapping[str, Any], base: Mapping[str, Any]) -> Ratio | None:
     """Compare the cycles of two sampled reports of one program.
 
@@ -112,9 +152,9 @@ def matched(report: Mapping[str, Any], base: Mapping[str, Any]) -> Ratio | None:
         sum(one["by_unit"][part][unit] - value * other["by_unit"][part][unit] for part in PROGRAM)
         for unit in range(len(lengths))
     ]
-    mean = sum(differences) / len(differences)
-    squares = sum((difference - mean) ** 2 for difference in differences)
-    error = sqrt(squares / (len(differences) - 1) / len(differences))
+    parts = strata(differences, one.get("stratum"))
+    squares = sum((x - sum(part) / len(part)) ** 2 for part in parts for x in part)
+    error = sqrt(squares / (len(differences) - len(parts)) / len(differences))
     units_in_region = report["executed"]["instructions"] / max(sum(lengths) / len(lengths), 1)
     half = one["quantile"] * error * units_in_region / max(base_cycles, 1)
     return Ratio(value, half, len(lengths))

@@ -1,4 +1,4 @@
-"""Sizes of memory, and counts, as text."""
+"""Sizes of memory, counts and times, as text."""
 
 from __future__ import annotations
 
@@ -9,10 +9,22 @@ from contigua.errors import ContiguaError
 SHIFTS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 #: Powers of ten of counts, by suffix.
 POWERS = {"": 0, "K": 3, "M": 6, "G": 9}
+#: Seconds of units of time, by suffix.
+SECONDS = {
+    "": 1.0,
+    "ns": 1e-9,
+    "us": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "m": 60.0,
+    "min": 60.0,
+    "h": 3600.0,
+    "d": 86400.0,
+}
 
 
 class SizeError(ContiguaError):
-    """A text that is no size, or no count."""
+    """A text that is no size, no count, or no time."""
 
 
 def size_bytes(text: str) -> int:
@@ -30,7 +42,7 @@ def size_bytes(text: str) -> int:
 
 
 def count_of(text: str) -> int:
-    """Read a count such as ``5000``, ``100M`` or ``1.5G``, whose suffixes are decimal.
+    """Read a count such as ``5000``, ``100M``, ``1.5G`` or ``1e9``; suffixes are decimal.
 
     Raises
     ------
@@ -39,12 +51,32 @@ def count_of(text: str) -> int:
 
     Examples
     --------
-    >>> count_of("5000"), count_of("20k"), count_of("1.5M"), count_of("2G")
-    (5000, 20000, 1500000, 2000000000)
+    >>> count_of("5000"), count_of("20k"), count_of("1.5M"), count_of("2G"), count_of("1e9")
+    (5000, 20000, 1500000, 2000000000, 1000000000)
     """
-    pattern = r"\s*(-?[0-9]{1,30})(?:\.([0-9]{1,30}))?([KMG]?)\s*"
+    pattern = r"\s*(-?[0-9]{1,30})(?:\.([0-9]{1,30}))?(?:([KMG]?)|e\+?([0-9]{1,2}))\s*"
     match = re.fullmatch(pattern, text.replace("_", ""), re.IGNORECASE)
     decimals = (match[2] or "").rstrip("0") if match else ""
-    if match is None or len(decimals) > (power := POWERS[match[3].upper()]):
-        raise SizeError(f"{text!r} is no count; write, e.g., 5000, 20k, 100M or 1.5G")
+    power = 0 if match is None else int(match[4] or 0) or POWERS[(match[3] or "").upper()]
+    if match is None or len(decimals) > power:
+        raise SizeError(f"{text!r} is no count; write, e.g., 5000, 20k, 100M, 1.5G or 1e9")
     return int(match[1] + decimals.ljust(power, "0"))
+
+
+def seconds_of(text: str) -> float:
+    """Read a time such as ``5`` (seconds), ``0.5s``, ``200ms``, ``2m`` or ``1.5h``, in seconds.
+
+    Raises
+    ------
+    SizeError
+        When it is no time.
+
+    Examples
+    --------
+    >>> seconds_of("5"), seconds_of("200ms"), seconds_of("2m"), seconds_of("1.5 h")
+    (5.0, 0.2, 120.0, 5400.0)
+    """
+    match = re.fullmatch(r"\s*([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([a-z]*)\s*", text, re.IGNORECASE)
+    if match is None or match[2].lower() not in SECONDS:
+        raise SizeError(f"{text!r} is no time; write, e.g., 5 (seconds), 200ms, 30s, 2m or 1h")
+    return float(match[1]) * SECONDS[match[2].lower()]

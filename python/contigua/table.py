@@ -6,16 +6,19 @@ the keys of :meth:`contigua.Report.summary` as they are.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import chain
 from typing import Any
 
+from rich.console import Console
+
 from contigua import columns
 from contigua.printing import printable
 from contigua.results import MISS_EVENTS, Report, Results
-from contigua.terminal import Table
+from contigua.terminal import Table, show
 
 #: Forms of a run's results; all but the first have every row.
 FORMATS = ("table", "markdown", "csv", "json")
@@ -241,6 +244,13 @@ def results_table(results: Results, *, details: bool = False) -> Table:
             table.add_row(*line)
         table.add_section()
     return table
+
+
+def results_text(results: Results) -> str:
+    """Write the table as plain text, for ``print``."""
+    file = io.StringIO()
+    show(Console(file=file, color_system=None), results_table(results))
+    return file.getvalue().rstrip("\n")
 
 
 def results_markdown(results: Results) -> str:

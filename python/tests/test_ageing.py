@@ -148,7 +148,7 @@ def test_samples_become_a_data_frame(aged):
     assert (frame["free_frames"] > 0).all()
     assert {"class_slab", "pressure_all_avg10", "event_allocations"} <= set(frame.columns)
     assert frame["event_allocations"].is_monotonic_increasing
-    assert frame["unmovable_region"].iloc[-1] == region_bytes(aged["contiguitas-thp"].final)
+    assert frame["unmovable_region_bytes"].iloc[-1] == region_bytes(aged["contiguitas-thp"].final)
 
 
 def test_shares_are_of_all_memory():
@@ -174,7 +174,7 @@ def test_no_two_figures_of_a_sample_share_a_column(aged):
             return sum(map(leaves, value.values()))
         return 0 if isinstance(value, str) else 1
 
-    sample = {**aged["linux-thp"].final, "unmovable_region": None}
+    sample = {**aged["linux-thp"].final, "unmovable_region_bytes": None}
     assert len(flat_sample(sample)) == leaves(sample)
 
 
@@ -244,7 +244,7 @@ def test_the_command_writes_everything_it_is_asked_for(cli, tmp_path):
         assert title in html
     expected = [contigua.age(d, SMALL) for d in ("linux-thp", "contiguitas-thp")]
     written = json.loads(outputs["json"].read_text())
-    assert written == [{"report": s.report, "samples": s.samples} for s in expected]
+    assert written == [{"schema": 2, "report": s.report, "samples": s.samples} for s in expected]
 
 
 def test_a_snapshot_can_be_shown(cli, tmp_path):

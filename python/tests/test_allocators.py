@@ -70,7 +70,7 @@ def test_the_c_library_gives_no_advice():
     report = waves()
     assert report["config"]["allocator"] is None
     assert report["advice"]["huge"] == report["advice"]["dont_need"] == 0
-    assert report["memory_course"]["mean_huge_page_coverage"] == 0
+    assert report["residency"]["mean_huge_page_coverage"] == 0
 
 
 @needs_library
@@ -78,11 +78,19 @@ def test_our_allocator_asks_for_huge_pages_and_the_server_gives_them():
     report = waves(malloc="contigua")
     assert report["config"]["allocator"] == "contigua (500 ns an instruction)"
     assert report["advice"]["huge"] > 0
-    assert report["memory_course"]["mean_huge_page_coverage"] > 0.5
+    assert report["residency"]["mean_huge_page_coverage"] > 0.5
     assert report["kernel"]["faults_anonymous_2m"] > 0
-    course = report["memory_course"]
-    assert len(course["instructions"]) == len(course["resident"]) == len(course["huge"]) > 20
-    assert all(huge <= all_ for huge, all_ in zip(course["huge"], course["resident"], strict=True))
+    residency = report["residency"]
+    assert (
+        len(residency["instructions"])
+        == len(residency["resident_bytes"])
+        == len(residency["huge_bytes"])
+        > 20
+    )
+    assert all(
+        huge <= all_
+        for huge, all_ in zip(residency["huge_bytes"], residency["resident_bytes"], strict=True)
+    )
 
 
 @needs_library
@@ -98,7 +106,7 @@ def test_the_adaptive_policy_breaks_fewer_huge_pages_than_the_static_one():
     static = waves(malloc="contigua", malloc_options=SETTINGS)
     adaptive = waves(malloc="contigua", malloc_options=("release-rate=1MiB", "interval=60s"))
     assert static["advice"]["huge_pages_broken"] > adaptive["advice"]["huge_pages_broken"]
-    coverage = [each["memory_course"]["mean_huge_page_coverage"] for each in (static, adaptive)]
+    coverage = [each["residency"]["mean_huge_page_coverage"] for each in (static, adaptive)]
     assert coverage[0] < coverage[1]
     walks = [each["translation"]["walks_4k"] for each in (static, adaptive)]
     assert walks[0] > walks[1]

@@ -90,6 +90,34 @@ def test_a_command_that_fails_is_shown_with_what_it_said():
         examples.run_page(page, lambda *_: None)
 
 
+#: A link of Markdown, also of a picture; code is cut out first.
+LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
+CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    "page",
+    sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]),
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_links_lead_somewhere_in_the_repository(page):
+    """As code forges show the pages: relative paths, and anchors as headings make them."""
+    for path, anchor in LINK.findall(CODE.sub("", page.read_text())):
+        if ":" in path:
+            continue
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{page}: no {path}"
+        if anchor and target.suffix == ".md":
+            assert anchor in anchors(target.read_text()), f"{page}: no heading #{anchor} in {path}"
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S), re.M)
+    plain = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading) for heading in headings]
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in plain}
+
+
 def test_the_site_builds_without_a_broken_link(site):
     assert (site / "index.html").exists()
 
@@ -174,6 +202,18 @@ def test_pages_are_well_in_a_browser(site, served, browser, scheme, width):
         wider = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         assert page.evaluate(wider) <= 0, f"{name} scrolls sideways"
         assert not problems, name
+
+
+def test_the_copy_button_copies_commands_without_prompts_and_outputs(served, browser):
+    context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
+    page = context.new_page()
+    page.goto(served + "tutorial.html")
+    block = page.locator(".highlight", has_text="--memory 4G --designs linux-4k,linux-thp --").first
+    block.hover()
+    block.locator("[data-clipboard-target], .md-code__button").first.click()
+    page.wait_for_function("navigator.clipboard.readText().then(text => text.length > 0)")
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied.startswith("contigua run --sample") and "\n" not in copied.strip()
 
 
 def test_the_search_finds_a_key(served, browser):

@@ -1,5 +1,6 @@
 """Do runs find a QEMU that loads plugins, and do they count the same on every version of it?"""
 
+import hashlib
 import json
 import os
 import shutil
@@ -58,9 +59,12 @@ EXECUTED = {
 
 
 def emulators():
-    """Return the emulators of this computer, the host's and those that were built here."""
+    """Return the emulators of this computer: the host's, and those built for it or for wheels."""
     host = shutil.which(emulator.PROGRAM)
-    built = sorted(emulator.cache_folder().glob(f"[0-9]*/{emulator.PROGRAM}"))
+    folders = [emulator.cache_folder(), emulator.portable_folder(), emulator.CARRIED]
+    built = [
+        path for folder in folders for path in sorted(folder.glob(f"[0-9]*/{emulator.PROGRAM}"))
+    ]
     found = [path for path in [host and Path(host), *built] if path]
     loads = ["--help"]
     return [
@@ -79,16 +83,36 @@ def bare_program(tmp_path_factory):
     return folder / "bare"
 
 
+#: The same without what a skip over 10,000 instructions leaves out: all but the last iteration of
+#: the first loop.
+AFTER_SKIP = {
+    name: count - {"instructions": 2 + 999 * 10, "loads": 999 * 9, "stores": 999 * 8}[name]
+    for name, count in EXECUTED.items()
+}
+
+
+# It touches three pages: two of `room` and its stack, none for the first time after the skip.
+@pytest.mark.parametrize(
+    ("skip", "expected", "touched"),
+    [
+        ("0", EXECUTED, 3),
+        ("10000", AFTER_SKIP, 0),
+        ("1000000", dict.fromkeys(EXECUTED, 0), 3),
+    ],
+    ids=["whole", "after-skip", "skipped"],
+)
 @pytest.mark.parametrize("qemu", emulators(), ids=lambda path: path.parent.name)
 def test_a_program_without_libraries_counts_the_same_on_every_qemu(
-    qemu, cli, bare_program, tmp_path
+    qemu, skip, expected, touched, cli, bare_program, tmp_path
 ):
     report = tmp_path / "report.json"
-    run = ["run", "--designs", "linux-4k", "--detail", "translation", "--json", report]
+    run = ["run", "--designs", "linux-4k", "--detail", "translation", "--skip", skip]
+    run += ["--json", report]
     ran = cli(*run, "--", bare_program, env={"CONTIGUA_QEMU": str(qemu)})
     assert ran.returncode == 0, ran.stderr
     counted = json.loads(report.read_text())[0]
-    assert {name: counted["executed"][name] for name in EXECUTED} == EXECUTED
+    assert {name: counted["executed"][name] for name in EXECUTED} == expected
+    assert counted["kernel"]["faults_anonymous_4k"] == touched
     assert counted["kernel"]["unexplained_accesses"] == 0
 
 
@@ -109,6 +133,32 @@ def test_a_qemu_without_plugins_is_refused_with_the_command_that_builds_one(cli,
         "contigua: no QEMU that loads plugins (qemu-x86_64: loads no plugins); run `contigua setup "
         "qemu` to build one, or set CONTIGUA_QEMU to the path of one\n"
     )
+
+
+def test_the_wheels_qemu_comes_after_a_choice_and_a_newer_build(monkeypatch, tmp_path):
+    monkeypatch.setattr(emulator, "CARRIED", tmp_path / "carried")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv(emulator.VARIABLE, "")
+
+    def used():
+        emulator.use_carried()
+        return os.environ[emulator.VARIABLE]
+
+    assert used() == ""
+    carried = script(tmp_path / "carried" / "10.2.2" / emulator.PROGRAM, "")
+    script(emulator.cache_folder() / "9.2.4" / emulator.PROGRAM, "")
+    script(emulator.cache_folder() / "build-x" / emulator.PROGRAM, "")
+    assert used() == str(carried)
+    monkeypatch.setenv(emulator.VARIABLE, "/opt/qemu")
+    assert used() == "/opt/qemu"
+    monkeypatch.setenv(emulator.VARIABLE, "")
+    built = script(emulator.cache_folder() / "10.10.0" / emulator.PROGRAM, "")
+    assert used() == ""
+    built.chmod(0o644)
+    assert used() == str(carried)
+    monkeypatch.setenv(emulator.VARIABLE, "")
+    carried.chmod(0o644)
+    assert used() == ""
 
 
 def test_a_build_says_which_packages_it_takes(monkeypatch, tmp_path):
@@ -141,6 +191,28 @@ def test_what_was_built_lies_beside_its_licence_and_its_source(tmp_path):
     assert "Debian's package qemu 1:10.0.13" in note
     assert "--enable-plugins" in note
     assert [path.name for path in cache.iterdir()] == ["10.0.13"]
+
+
+def test_beside_a_portable_build_is_the_source_of_all_of_it(monkeypatch, tmp_path):
+    source = tmp_path / "qemu-10.0.13"
+    for name in ("COPYING", "COPYING.LIB", "LICENSE", "debian/patches/series"):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_text(name)
+    (source / "VERSION").write_text("10.0.13\n")
+    described, library = tmp_path / "qemu_10.0.13.dsc", tmp_path / "glib2.0_2.74.6.dsc"
+    described.write_text("qemu")
+    library.write_text("glib")
+    monkeypatch.setattr(emulator, "LIBRARIES", {"c": "libc6"})
+    program = script(tmp_path / "build" / emulator.PROGRAM, "10.0.13")
+    package = emulator.Source("1:10.0.13", source, (described,))
+    (tmp_path / "to").mkdir()
+    installed = emulator._install(program, package, tmp_path / "to", (library,))
+    sources = installed.parent / emulator.SOURCES
+    assert {path.name for path in sources.iterdir()} == {described.name, library.name}
+    assert (installed.parent / "libc6.copyright").exists()
+    note = (installed.parent / "SOURCE").read_text()
+    assert hashlib.sha256(b"glib").hexdigest() in note
+    assert "export-dynamic-symbol=g_byte_array_new" in note
 
 
 def test_a_step_that_fails_shows_the_end_of_what_it_said(tmp_path):

@@ -1,7 +1,10 @@
 """Are all figures of the papers accounted for, and do all experiments run whatever one does?"""
 
 import ast
+import csv
+import io
 import json
+import re
 import subprocess
 import sys
 import time
@@ -18,7 +21,7 @@ from contigua.experiments.catalogue import read_catalogue
 from contigua.experiments.everything import Entry, Record, _ending, crashed, kept, run_everything
 from contigua.experiments.fingerprint import fingerprint
 from contigua.experiments.imports import imported
-from contigua.experiments.reproduction import UNEXPLAINED, document, told
+from contigua.experiments.reproduction import UNEXPLAINED, document, told, values
 from contigua.sweeps.workloads import read_workload
 
 #: An experiment that takes a second and needs nothing.
@@ -105,7 +108,7 @@ def test_a_fingerprint_covers_the_code_that_a_module_imports():
     )
     assert "contigua.experiments.contiguitas_fleet" not in modules
     # Docstrings decide no figure.
-    assert "paper 002, figures 4 and 5" not in ast.dump(
+    assert "Adaptive Subrelease, figures 4 and 5" not in ast.dump(
         imported("contigua.experiments.subrelease_square_wave", PACKAGE)[
             "contigua.experiments.subrelease_square_wave"
         ]
@@ -148,16 +151,25 @@ def test_the_account_has_every_figure_and_why_it_differs():
     others = [Entry(find(name), None, None, True) for name in EXPERIMENTS if name != QUICK]
     text = document([entry(), *others], read_catalogue(definitions()), "quick")
     assert "Of 3 predicted figures: 1 reproduced, 1 same shape, 1 differs, 0 no data." in text
-    assert "*off*, differs: of | it." in text
-    assert f"*new*, same shape: {UNEXPLAINED}." in text
-    assert "*met*" not in text
-    # Every figure of the papers has a row, whether or not its experiment has run.
+    assert re.search(r"\| off \|.*\| of \\\| it \|", text)
+    assert "| new |" not in text and "| met |" not in text
+    # Every figure of the papers is named, whether or not its experiment has run.
     for item in read_catalogue(definitions()).items:
-        assert f"| {item.paper} | {item.number} |" in text
+        where = rf"{re.escape(item.paper)}: [^|\n]*{re.escape(item.number)}\b"
+        assert re.search(where, text), item
+        assert all(f"| {name} |" in text for name in item.experiments)
     assert told(entry()) == "1 reproduced, 1 same shape, 1 differs"
     apart = replace(find(QUICK), apart="it takes an hour")
     assert told(Entry(apart, None, None, True)) == "left out: it takes an hour"
     assert text == document([entry(), *others], read_catalogue(definitions()), "quick")
+
+
+def test_the_table_of_values_has_every_figure():
+    rows = list(csv.DictReader(io.StringIO(values([entry()]))))
+    assert [row["figure"] for row in rows] == ["met", "off", "new"]
+    assert [row["verdict"] for row in rows] == ["reproduced", "differs", "same shape"]
+    assert [row["reason"] for row in rows] == ["", "of | it", UNEXPLAINED]
+    assert all(row["source"] and row["experiment"] == QUICK for row in rows)
 
 
 def test_all_are_run_and_accounted_for_by_one_command(cli, tmp_path):
@@ -168,7 +180,7 @@ def test_all_are_run_and_accounted_for_by_one_command(cli, tmp_path):
     assert ran.returncode == 0, ran.stderr
     assert f"{QUICK}: 5 reproduced" in ran.stderr and "5 reproduced" in ran.stdout
     text = (tmp_path / "account.md").read_text()
-    assert "average fragmentation, short period" in text
+    assert "average fragmentation, short period" in (tmp_path / "account.csv").read_text()
     again = run_all("--write", "account.md")
     assert "(kept)" in again.stderr
     assert (tmp_path / "account.md").read_text() == text

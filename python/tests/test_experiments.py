@@ -19,6 +19,7 @@ from contigua.experiments import (
     find,
     perforated,
     run_experiment,
+    sampling_error,
 )
 from contigua.experiments import contiguitas_confinement as confinement
 from contigua.experiments import contiguitas_end_to_end as end_to_end
@@ -169,6 +170,12 @@ TINY = {
         "seconds": 120,
         "reads": 200,
     },
+    "sampling-error": {
+        "memory": "256MiB",
+        "programs": {"bfs": 9},
+        "seeds": 2,
+        "far_distance": 400_000,
+    },
     "subrelease-redis": {
         "entries": 2000,
         "connections": 20,
@@ -259,6 +266,77 @@ def test_an_experiment_computes_every_figure_and_writes_its_page(name, tmp_path)
     for file in ("figures.json", "index.html"):
         for again in map(str, range(1, times)):
             assert (tmp_path / "0" / file).read_bytes() == (tmp_path / again / file).read_bytes()
+
+
+def test_an_interrupted_comparison_goes_on_with_its_recording(tmp_path, monkeypatch):
+    inputs = tiny("sampling-error").inputs["quick"]
+    calls = []
+
+    def counted(name, most=10**6):
+        real = getattr(sampling_error, name)
+
+        def call(*given, **options):
+            if calls.count(name) == most:
+                raise KeyboardInterrupt
+            calls.append(name)
+            return real(*given, **options)
+
+        monkeypatch.setattr(sampling_error, name, call)
+
+    counted("execute")
+    # The whole run, and one of both batches of the first plan.
+    counted("run_whole", 2)
+    with pytest.raises(KeyboardInterrupt):
+        sampling_error.compute(inputs, Context(tmp_path / "cut", jobs=1))
+    monkeypatch.undo()
+    assert calls == ["execute", "run_whole", "run_whole"]
+    counted("execute")
+    counted("run_whole")
+    parts = []
+    context = Context(tmp_path / "cut", jobs=1, progress=parts.append)
+    resumed = sampling_error.compute(inputs, context)
+    assert calls[3:] == ["run_whole"] * 3
+    assert parts == [pytest.approx(part) for part in (0.6, 0.8, 1.0)]
+    # What is kept takes the place of all runs; recordings do not stay.
+    again = sampling_error.compute(inputs, Context(tmp_path / "cut", jobs=1))
+    assert calls[6:] == [] and not list((tmp_path / "cut").glob("*.trace"))
+    whole = sampling_error.compute(inputs, Context(tmp_path / "whole", jobs=4))
+    assert resumed.values == again.values == whole.values
+    assert resumed.sheets == again.sheets == whole.sheets
+    # Other inputs have nothing to do with it.
+    other = sampling_error.compute(inputs | {"seed": 2}, Context(tmp_path / "cut", jobs=1))
+    assert other.sheets != whole.sheets
+
+
+def test_a_comparison_of_samples_counts_what_is_outside():
+    inputs = tiny("sampling-error").inputs["quick"]
+
+    def seed(cycles, ratio):
+        return {
+            "cycles": {"linux-4k": [cycles, 3.0], "linux-thp": [60.0, 0.5]},
+            "ratio": {"linux-thp": ratio},
+            "units": 100,
+            "quantile": 2.0,
+            "reached": cycles < 104,
+        }
+
+    whole = {"linux-4k": 100, "linux-thp": 60}
+    seeds = {"1": seed(102.0, [0.6, 0.0]), "2": seed(104.0, [0.603, None])}
+    one = {"whole": whole, "instructions": 1_000_000, "sampled": {"goal": seeds, "gaps": seeds}}
+    found = sampling_error.figures({"one": one}, inputs, [])
+    assert found.values == pytest.approx(
+        {
+            "cycles": 4.0,
+            "speedup": 0.5,
+            "cycles_inside": 75.0,
+            "speedup_inside": 50.0,
+            "reached": 50.0,
+        }
+    )
+    row = dict(zip(found.sheets[0].heads[:8], found.sheets[0].rows[0], strict=False))
+    assert row["mean error"] == "+1.50 %" and row["inside"] == "3 of 4"
+    # Half of 2 times the variation over the root of 100 is what 3 of 102 cycles are.
+    assert row["variation"] == f"{(3 / 102 + 3 / 104) / 2 * 10 / 2:.2f}"
 
 
 @pytest.mark.parametrize(
@@ -367,23 +445,23 @@ def sample(region, potential_1g, unmovable=10):
         "blocks_2m": blocks,
         "blocks_1g": {**blocks, "total": 4, "potential": potential_1g},
     }
-    return {"contiguity": contiguity, "unmovable_region": region, "seconds": 0.0}
+    return {"contiguity": contiguity, "unmovable_region_bytes": region, "seconds": 0.0}
 
 
 def test_potential_is_measured_against_the_movable_region():
     # 4 GiB of memory with a border at 128 MiB: three aligned blocks of 1 GiB lie behind it.
-    assert confinement.of_movable_region(sample("128MiB", 3), "1g") == 100.0
-    assert confinement.of_movable_region(sample("128MiB", 2), "1g") == pytest.approx(200 / 3)
-    assert confinement.of_movable_region(sample("1024MiB", 3), "1g") == 100.0
-    assert confinement.of_movable_region(sample("1026MiB", 2), "1g") == 100.0
-    assert confinement.of_movable_region(sample("3074MiB", 0), "1g") is None
+    assert confinement.of_movable_region(sample(128 << 20, 3), "1g") == 100.0
+    assert confinement.of_movable_region(sample(128 << 20, 2), "1g") == pytest.approx(200 / 3)
+    assert confinement.of_movable_region(sample(1024 << 20, 3), "1g") == 100.0
+    assert confinement.of_movable_region(sample(1026 << 20, 2), "1g") == 100.0
+    assert confinement.of_movable_region(sample(3074 << 20, 0), "1g") is None
     assert confinement.least([None, 3.0, 2.0]) == 2.0
     assert confinement.least([None]) is None
 
 
 def test_unmovable_blocks_outside_the_region_are_noticed():
-    assert confinement.blocks_outside(sample("20MiB", 3)) == 0
-    assert confinement.blocks_outside(sample("18MiB", 3)) == 1
+    assert confinement.blocks_outside(sample(20 << 20, 3)) == 0
+    assert confinement.blocks_outside(sample(18 << 20, 3)) == 1
 
 
 def test_the_sources_of_unmovable_pages_add_up():
@@ -449,14 +527,14 @@ def report(cycles=1000, walk=100, **values):
     }
 
 
-def course(memory, eligible):
+def residency(memory, eligible):
     """A report of a run of a thousand instructions, a hundred from one point to the next."""
     return {
         "executed": {"instructions": 1000},
-        "memory_course": {
+        "residency": {
             "instructions": list(range(100, 100 * len(memory) + 100, 100)),
-            "resident": memory,
-            "eligible": eligible,
+            "resident_bytes": memory,
+            "eligible_bytes": eligible,
         },
     }
 
@@ -470,27 +548,29 @@ def test_the_table_of_the_machine_compares_sizes():
 
 
 def test_writable_memory_is_the_mean_over_the_run():
-    assert direct_segment.writable_share(course([100, 200, 0], [50, 150, 0])) == pytest.approx(62.5)
-    assert direct_segment.writable_share(course([100], [])) is None
+    assert direct_segment.writable_share(residency([100, 200, 0], [50, 150, 0])) == pytest.approx(
+        62.5
+    )
+    assert direct_segment.writable_share(residency([100], [])) is None
 
 
 def test_memory_has_settled_from_nine_tenths_of_the_peak_on():
-    assert direct_segment.settled_share(course([10, 50, 89, 90, 100], [])) == pytest.approx(60)
-    assert direct_segment.settled_share(course([100, 10, 20], [])) == pytest.approx(90)
-    assert direct_segment.settled_share(course([100], [])) is None
+    assert direct_segment.settled_share(residency([10, 50, 89, 90, 100], [])) == pytest.approx(60)
+    assert direct_segment.settled_share(residency([100, 10, 20], [])) == pytest.approx(90)
+    assert direct_segment.settled_share(residency([100], [])) is None
 
 
 def test_a_run_tells_writable_memory_where_misses_are_classified():
     options = RunOptions(memory="256MiB", detail="translation")
     program = catalogue("tiny")["gups"]
     (plain,) = run_cells(program, [Cell("linux-4k")], options).values()
-    assert plain["memory_course"]["eligible"] == []
+    assert plain["residency"]["eligible_bytes"] == []
     classified = replace(options, classify_misses=True)
     (told,) = run_cells(program, [Cell("linux-4k")], classified).values()
-    memory = told["memory_course"]
-    assert memory["resident"] == plain["memory_course"]["resident"]
-    assert len(memory["eligible"]) == len(memory["resident"]) > 1
-    pairs = list(zip(memory["eligible"], memory["resident"], strict=True))
+    memory = told["residency"]
+    assert memory["resident_bytes"] == plain["residency"]["resident_bytes"]
+    assert len(memory["eligible_bytes"]) == len(memory["resident_bytes"]) > 1
+    pairs = list(zip(memory["eligible_bytes"], memory["resident_bytes"], strict=True))
     assert all(0 < inside < whole for inside, whole in pairs)
     # Its table has a mebibyte; code and constants are files' memory.
     assert pairs[-1][0] >= 1 << 20

@@ -93,7 +93,7 @@ def test_a_fleet_that_carries_on_is_a_fleet_made_in_one_go(cli, tmp_path):
     ran = cli("fleet", "simulate", "--servers", 6, *ARGUMENTS, "--jobs", 1, "-o", parts)
     assert ran.returncode == 0, ran.stderr
     assert parts.read_bytes() == whole.read_bytes()
-    # The line that was cut short spoils no other.
+    # A line that was cut short does not affect the others.
     *earlier, cut, fourth, fifth, last = kept.read_text().splitlines()
     assert len(earlier) == 3 and len(cut) == 40
     assert len({json.loads(line)["key"] for line in [*earlier, fourth, fifth, last]}) == 6
@@ -125,10 +125,10 @@ def test_the_file_has_one_row_per_server_and_says_where_it_comes_from(tmp_path):
         frame = pd.read_parquet(path)
         assert list(frame["server"]) == [0, 1, 2]
         assert set(frame["design"]) == {design}
-        assert frame["unmovable_region"].notna().all() == has_region
+        assert frame["unmovable_region_bytes"].notna().all() == has_region
         table = pyarrow.parquet.read_table(path)
         assert table.to_pylist() == rows
-        assert str(table.schema.field("unmovable_region").type) == "int64"
+        assert str(table.schema.field("unmovable_region_bytes").type) == "int64"
         assert table.schema.metadata[b"contigua.seed"] == b"7"
 
 

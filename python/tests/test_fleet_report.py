@@ -16,7 +16,7 @@ from contigua.snapshots import Problem, Snapshot, SnapshotError, read_snapshot
 GIGABYTE = 1 << 18
 
 
-def report(seed=0, *, free=GIGABYTE * 8, free_2m=100, spoiled_2m=1000, hours=5.0):
+def report(seed=0, *, free=GIGABYTE * 8, free_2m=100, polluted_2m=1000, hours=5.0):
     """Return a report as contigua-node writes it, as far as fleets read it."""
     blocks = [(16 * GIGABYTE) >> order for order in (9, 10, 13, 18)]
 
@@ -28,7 +28,7 @@ def report(seed=0, *, free=GIGABYTE * 8, free_2m=100, spoiled_2m=1000, hours=5.0
             "blocks": count,
             "free_blocks": bounds(free_2m if size == 0 else 0),
             "free_share_of_free": bounds(0.25 / (size + 1)),
-            "unmovable_blocks": {"certain": min(count, spoiled_2m), "possible": 0},
+            "unmovable_blocks": {"certain": min(count, polluted_2m), "possible": 0},
             "potential_blocks": bounds(count // 2),
         }
         for size, count in enumerate(blocks)
@@ -126,7 +126,7 @@ def packed(report, *, version=1, runs=b"\x81\x02\x10", tail=b""):
 def folder(tmp_path):
     """Return a directory of good and bad snapshots."""
     for seed in range(20):
-        one = report(seed, free_2m=seed // 10, spoiled_2m=400 + 200 * seed, hours=1 + seed)
+        one = report(seed, free_2m=seed // 10, polluted_2m=400 + 200 * seed, hours=1 + seed)
         place = tmp_path / f"rack{seed % 2}" / f"{seed}.snapshot"
         place.parent.mkdir(exist_ok=True)
         place.write_bytes(packed(one))

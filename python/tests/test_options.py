@@ -10,7 +10,7 @@ from contigua import RunOptions, cli
 from contigua.experiments.running import Cell
 from contigua.results import Results
 from contigua.runner import timeline_file
-from contigua.sizes import SizeError, count_of
+from contigua.sizes import SizeError, count_of, seconds_of
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def command(monkeypatch):
             caught.update(given)
             return Results((), 0)
 
-        monkeypatch.setattr(cli, "run", run)
+        monkeypatch.setattr("contigua.commands.run.run", run)
         ran = CliRunner().invoke(cli.cli, ["run", *map(str, arguments), "--", "true"])
         return ran, caught.get("options")
 
@@ -86,7 +86,10 @@ def test_help_says_what_each_option_is_for():
     text = " ".join(CliRunner().invoke(cli.cli, ["run", "--help"]).output.split())
     for words in ("--cores", "[default: 1; 1<=x<=64]", "Perfetto", "stalls that add up"):
         assert words in text
-    assert "--instructions N[k|M|G]" in text and "suffixes k, M and G: 10^3, 10^6, 10^9" in text
+    assert "--instructions N[k|M|G]" in text and "100M, 1.5G or 1e9" in text
+    # Units lie at random, and are nested under doubling.
+    assert "one of each two neighbours is dropped" in text and "every other" not in text
+    assert "fast-forward" in text and "go forward" not in text
 
 
 def test_a_cell_says_what_differs_from_its_options():
@@ -107,6 +110,8 @@ def test_a_cell_says_what_differs_from_its_options():
         ("100M", 100_000_000),
         ("1.5G", 1_500_000_000),
         ("2.50m", 2_500_000),
+        ("1e9", 1_000_000_000),
+        ("1.5E+3", 1500),
         ("18446744073709551615", 2**64 - 1),
     ],
 )
@@ -115,11 +120,42 @@ def test_counts_have_decimal_suffixes(text, count):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "k", "1T", "1Ki", "1.5", "1.0001k", "1e6", "many", "9" * 5000]
+    "text", ["", "k", "1T", "1Ki", "1.5", "1.0001k", "1e-6", "1e6k", "1e999", "many", "9" * 5000]
 )
 def test_what_is_no_whole_number_is_no_count(text):
     with pytest.raises(SizeError, match="no count; write"):
         count_of(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("5", 5),
+        ("0.5", 0.5),
+        ("200ms", 0.2),
+        ("30s", 30),
+        ("2m", 120),
+        ("2min", 120),
+        ("1.5 h", 5400),
+    ],
+)
+def test_times_have_units_and_are_seconds_without(text, seconds):
+    assert seconds_of(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "s", "-5", "5x", "1e3", "nan", "inf", "5 5", "9" * 5000])
+def test_what_is_no_time_is_refused(text):
+    with pytest.raises(SizeError, match="no time; write"):
+        seconds_of(text)
+
+
+def test_times_and_rates_take_suffixes(command):
+    ran, found = command("--for", "5", "--migrations", "1k", "--instructions", "1e9")
+    assert ran.exit_code == 0, ran.output
+    assert (found.seconds, found.migrations, found.instructions) == (5.0, 1000.0, 10**9)
+    for option in ("--for", "--migrations"):
+        ran, found = command(option, "soon")
+        assert ran.exit_code == 2 and option in ran.output and found is None
 
 
 def test_every_option_that_counts_instructions_takes_suffixes(command):

@@ -19,7 +19,9 @@ import contigua
 from contigua import EngineError, RunOptions, plot
 from contigua.cli import cli as command_line
 from contigua.files import FileError, Outputs, check_writable, open_log, write_whole, writing
+from contigua.measuring import Computer
 from contigua.runner import OutputsError, timeline_file
+from test_machines import rounds_of
 
 pytestmark = pytest.mark.programs
 
@@ -33,6 +35,12 @@ def trace(tmp_path_factory):
     path = tmp_path_factory.mktemp("trace") / "true.trace"
     contigua.run(["/bin/true"], designs=[], options=RunOptions(record=path))
     return path
+
+
+@pytest.fixture(autouse=True)
+def computer(monkeypatch):
+    """A computer whose measurements are there at once."""
+    monkeypatch.setattr("contigua.commands.measure.measure", lambda *_: rounds_of(Computer.this()))
 
 
 def device(path: Path, minor: int) -> Path:
@@ -70,6 +78,8 @@ def commands(folder: Path, trace: Path) -> dict[str, list[object]]:
         "fleet simulate --output": ["fleet", "simulate", "--servers", "1", *SMALL, "-o", "OUT"],
         "fleet report --output": [*fleet, "-o", "OUT"],
         "fleet report --parquet": [*fleet, "-o", other, "--parquet", "OUT"],
+        "machines measure --output": ["machines", "measure", "-o", "OUT"],
+        "machines measure --json": ["machines", "measure", "--json", "OUT"],
         "report --output": ["report", results, "-o", "OUT"],
         "query --output": [*query, "--format", "csv", "-o", "OUT"],
         "query --output, Parquet": [*query, "--format", "parquet", "-o", "OUT"],
@@ -78,10 +88,12 @@ def commands(folder: Path, trace: Path) -> dict[str, list[object]]:
 
 #: Options that name a folder, or how names begin; the account of `experiment run all` takes hours.
 APART = {
+    "run --checkpoint",
     "simpoints --output",
     "sweep --output",
     "experiment run --output",
     "experiment run --write",
+    "validate --output",
 }
 OPTIONS = [
     "run --json",
@@ -95,6 +107,8 @@ OPTIONS = [
     "fleet simulate --output",
     "fleet report --output",
     "fleet report --parquet",
+    "machines measure --output",
+    "machines measure --json",
     "report --output",
     "query --output",
     "query --output, Parquet",
@@ -109,7 +123,7 @@ def output_options(command: click.Command, name: str = "") -> set[str]:
             inner = command.get_command(context, own)
             found |= output_options(inner, f"{name} {own}".strip())
         return found
-    read = {"--trace", "--snapshot", "--calibration", "--simpoints", "--weights"}
+    read = {"--trace", "--snapshot", "--calibration", "--simpoints", "--weights", "--from"}
     return {
         f"{name} {max(option.opts, key=len)}"
         for option in command.params

@@ -3,6 +3,7 @@
 import pandas as pd
 import pytest
 
+import contigua
 from contigua import RunOptions, plot, run
 
 WITH_TIME = (plot.speedup, plot.breakdown)
@@ -46,6 +47,55 @@ def test_the_parts_of_the_breakdown_add_up_to_the_cycles(results):
     wanted = [cycles[i] / cycles[i - i % 2] for i in range(4)]
     assert stacks == pytest.approx(wanted)
     assert all(bar > 0 for bar in bars[:8])  # Base and memory: /bin/true has both.
+
+
+def test_shares_of_the_breakdown_are_those_of_the_table_and_add_up():
+    rows = [
+        {
+            "design": design,
+            "cycles": 100,
+            "memory_share": memory,
+            "walk_share": 0.02,
+            "kernel_share": kernel,
+            "translation_overhead": overhead,
+        }
+        for design, memory, kernel, overhead in (
+            ("overlapping", 0.5, 0.1, 0.25),
+            ("much", 0.05, 0.1, 0.3),
+            ("all", 0.0, 0.4, 0.9),
+            ("unknown", 0.5, 0.1, None),
+        )
+    ]
+    bars = heights(plot.breakdown(pd.DataFrame(rows)).axes[0])
+    parts = [bars[place::4] for place in range(4)]
+    assert [sum(part) for part in parts] == pytest.approx([1, 1, 1, 1])
+    base, memory, translation, kernel = (list(each) for each in zip(*parts, strict=True))
+    assert translation == pytest.approx([0.25, 0.3, 0.6, 0.02])
+    assert kernel == pytest.approx([0.1, 0.1, 0.4, 0.1])
+    assert memory == pytest.approx([0.27, 0, 0, 0.5])
+    assert min(base) >= 0
+
+
+def test_bars_have_values_axes_titles_and_every_history_a_name(results):
+    for draw in ALL:
+        for axes in draw(results).axes:
+            texts = [text.get_text() for text in axes.texts]
+            bars = {round(height, 6) for height in heights(axes)}
+            assert len(texts) >= 4 and bars, draw
+            assert axes.get_xlabel() and axes.get_ylabel(), draw
+    one = contigua.Results(results.reports[:2])
+    axes = plot.speedup(one).axes[0]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["fresh"]
+    assert axes.get_xlabel() == "history of memory"
+
+
+def test_a_legend_of_long_names_is_within_the_figure():
+    names = [f"contiguitas-with-a-rather-long-name-{number}" for number in range(5)]
+    figure = plot.speedup(pd.DataFrame([{"design": name, "cycles": 10} for name in names]))
+    figure._repr_png_()
+    (legend,) = figure.legends
+    box = legend.get_window_extent()
+    assert box.x0 >= 0 and box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1
 
 
 def test_seeds_are_means_with_whiskers_and_are_compared_one_by_one():

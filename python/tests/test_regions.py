@@ -31,7 +31,7 @@ def run(command=None, regions=None, **options):
 def apart_from(values, *more):
     """A report without what says how it was asked for, and which events came in which batches."""
     values = dict(values)
-    for key in ("config", "memory_course", "program", *more):
+    for key in ("config", "residency", "program", *more):
         values.pop(key, None)
     return values
 

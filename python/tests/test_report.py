@@ -13,15 +13,16 @@ import pytest
 import contigua
 from conftest import ROOT
 from contigua.page import Page
-from contigua.reporting import ReportError
+from contigua.reporting import ReportError, measures
 from contigua.reporting.cases import arrange
+from contigua.reporting.plots import legend_columns, legend_pixels, plots
 from contigua.reporting.sentences import headlines
 
 DESIGNS = ["linux-4k", "linux-thp"]
 #: The largest page that a report may be, in bytes.
 LARGEST = 3_000_000
 #: Milliseconds within which a page must have drawn its plots, on a busy computer, too.
-PATIENCE = 120_000
+TIMEOUT = 120_000
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +97,94 @@ def test_files_have_the_plots_and_their_numbers(results, tmp_path):
     assert cycles == results[0].values["time"]["busy_cycles"]
 
 
+def test_the_legend_of_a_file_is_within_the_picture(results, tmp_path):
+    results.report(tmp_path, formats=("svg",))
+    drawing = (tmp_path / "cycles.svg").read_text()
+    height = float(re.search(r'height="([\d.]+)"', drawing)[1])
+    top = float(re.search(r'transform="translate\([\d.]+,([\d.]+)\)"', drawing)[1])
+    legend = re.search(r"role-legend.*?translate\(-?[\d.]+,(-?[\d.]+)\)", drawing, re.DOTALL)
+    assert 0 <= top + float(legend[1]) < height
+
+
+def test_the_bar_of_translation_is_what_a_perfect_tlb_would_save(results):
+    """Most walks overlap with waits for memory; the breakdown counts them as that."""
+    breakdown = dict.fromkeys(results[0].values["time"]["breakdown"], 0)
+    breakdown.update(issue=400, data=500, walk=20, kernel=80)
+    report = changed(results[0], translation_overhead=0.25, breakdown=breakdown)
+    run = arrange([report]).all[0]
+    wanted = {"base": 400, "memory": 270, "translation": 250, "kernel": 80}
+    assert measures.cycles(run) == wanted
+
+
+def seeded(results, cycles):
+    """Reports of seeds 1 and 2 and so on, with these cycles, of the first case's designs."""
+    found = []
+    for design, own in zip(results[:2], cycles, strict=True):
+        for seed, each in enumerate(own, 1):
+            values = changed(design, cycles=each).values
+            values["config"]["seed"] = seed
+            found.append(contigua.Report(json.dumps(values)))
+    return found
+
+
+def test_seeds_are_averaged_with_intervals_and_compared_pairwise(results):
+    # The seeds differ much, the designs of one seed by a tenth.
+    reports = seeded(results, [(1_000_000, 2_000_000, 3_000_000), (900_000, 1_800_000, 2_700_000)])
+    runs = arrange(reports)
+    assert [run.design for run in runs.all] == DESIGNS and list(runs.cases) == [""]
+    assert [run.cycles for run in runs.all] == [2_000_000, 1_800_000]
+    assert all(len(run.seeds) == 3 for run in runs.all)
+    # Student's t with two degrees of freedom: 4.303 * 1e6 / sqrt(3).
+    assert runs.all[0].intervals["cycles"] == pytest.approx(2_484_138, rel=1e-3)
+    said = headlines(runs)
+    assert said[0].startswith("linux-thp is fastest: 1.8 million cycles, 10 % fewer than linux-4k")
+    assert "Means of 3 seeds; ± is half of a 95 % confidence interval." in said
+    # One seed is no mean.
+    assert not arrange(reports[:1]).all[0].seeds
+
+
+def test_a_difference_that_seeds_do_not_agree_on_is_none(results):
+    reports = seeded(results, [(1_000_000, 1_000_000), (700_000, 1_200_000)])
+    assert headlines(arrange(reports))[0].startswith("All designs are equally fast")
+
+
+def test_every_history_that_ran_is_named(results):
+    reports = []
+    for number in range(6):
+        values = results[0].values
+        values["config"]["age"] = f"web:{number + 1}h"
+        reports.append(contigua.Report(json.dumps(values)))
+    said = "\n".join(headlines(arrange(reports)))
+    assert all(f"web:{number + 1}h" in said for number in range(6))
+
+
+def test_drawings_have_titles_values_and_whole_legends(results, tmp_path):
+    reports = [report for report in results if report.values["config"]["age"] == "fresh"]
+    contigua.Results(tuple(reports)).report(tmp_path, formats=("svg",))
+    for file in tmp_path.glob("*.svg"):
+        drawing = file.read_text()
+        width = float(re.search(r'width="([\d.]+)"', drawing)[1])
+        assert "@measure" not in drawing
+        assert "role-axis-title" in drawing, file.name
+        # Each label of the legend begins, and with six pixels a letter ends, within the picture.
+        legend = re.search(r'class="mark-group role-legend-entry".*?</g></g></g></g></g>', drawing)
+        for text in re.findall(r">([^<>]+)</text>", legend[0] if legend else ""):
+            assert text in drawing and 6 * len(text) < width
+    cycles = (tmp_path / "cycles.svg").read_text()
+    assert ">percent of linux-4k<" in cycles and ">100</text>" in cycles
+
+
+def test_a_legend_has_as_many_columns_as_fit(results):
+    for plot in plots(arrange(list(results))):
+        for layer in plot.spec["layer"]:
+            legend = layer["encoding"].get("color", {}).get("legend")
+            if legend:
+                labels = layer["encoding"]["color"]["scale"]["domain"]
+                assert legend["columns"] == {"expr": legend_columns(labels)}
+                assert str(legend_pixels(labels)) in legend_columns(labels)
+    assert legend_pixels(["x" * 30]) >= 30 * 7
+
+
 def test_no_format_of_that_name(results, tmp_path):
     with pytest.raises(ReportError, match="no format pdf; there are html, png, svg, csv"):
         results.report(tmp_path / "out", formats=("pdf",))
@@ -147,7 +236,7 @@ def opened(path, **look):
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM)
         tab = browser.new_context(**look).new_page()
-        tab.set_default_timeout(PATIENCE)
+        tab.set_default_timeout(TIMEOUT)
         tab.on("console", lambda message: wrong.append(message.text))
         tab.on("pageerror", lambda error: wrong.append(str(error)))
 
@@ -231,7 +320,7 @@ def test_a_table_sorts_by_click_and_by_key(page):
 
 
 @browser_tests
-@pytest.mark.parametrize("width", [360, 1280])
+@pytest.mark.parametrize("width", [360, 400, 1280])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_page_can_be_read_on_any_screen(page, width, scheme):
     with opened(page, color_scheme=scheme, viewport={"width": width, "height": 800}) as tab:
@@ -243,6 +332,17 @@ def test_a_page_can_be_read_on_any_screen(page, width, scheme):
                 .map((style, index) => index ? style.fill : style.color)"""
         )
         assert len(set(inks)) == 1, "a plot's text is as dark as the page's"
+        # Legends are within their drawings.
+        outside = tab.evaluate(
+            """() => [...document.querySelectorAll(".plot svg")].flatMap(svg => {
+                const frame = svg.getBoundingClientRect();
+                return [...svg.querySelectorAll(".role-legend-label text")].filter(text => {
+                    const box = text.getBoundingClientRect();
+                    return box.top < frame.top - 1 || box.right > frame.right + 1;
+                }).map(text => text.textContent);
+            })"""
+        )
+        assert outside == []
 
 
 @browser_tests

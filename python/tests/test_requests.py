@@ -17,42 +17,42 @@ RECORD = Path(__file__).parent / "recorded" / "requests.xz"
 
 
 @pytest.fixture(scope="module")
-def course():
+def replayed():
     return requests.replay(RECORD)
 
 
-def test_the_simulation_begins_as_the_kernel(course):
-    start = course.looks[0]
+def test_the_simulation_begins_as_the_kernel(replayed):
+    start = replayed.looks[0]
     assert start.kernel.pageblocks == start.simulated.pageblocks
-    assert start.kernel.spoiled == start.simulated.spoiled
+    assert start.kernel.polluted == start.simulated.polluted
     assert np.array_equal(start.kernel.unmovable, start.simulated.unmovable)
     assert start.distance().orders < 0.1
 
 
-def test_the_simulation_stays_close_to_the_kernel(course):
-    assert len(course.looks) == 9
-    for look in course.looks:
+def test_the_simulation_stays_close_to_the_kernel(replayed):
+    assert len(replayed.looks) == 9
+    for look in replayed.looks:
         assert look.totals["refused"] <= look.totals["requests"] // 1000
-        assert look.unseen <= course.managed // 200
+        assert look.unseen <= replayed.managed // 200
         free = look.kernel.pages.sum() + look.kernel.per_cpu
         simulated = look.simulated.pages.sum() + look.simulated.per_cpu
-        assert abs(free - simulated) <= course.managed // 50
+        assert abs(free - simulated) <= replayed.managed // 50
 
 
 def test_contiguitas_keeps_what_is_unmovable_below_its_border():
-    course = requests.replay(RECORD, "contiguitas-thp")
-    assert course.placement == "contiguitas"
-    for look in course.looks:
-        spoiled = np.flatnonzero(look.simulated.unmovable)
-        assert spoiled.max() < sum(look.simulated.pageblocks) - look.simulated.pageblocks[1]
+    replayed = requests.replay(RECORD, "contiguitas-thp")
+    assert replayed.placement == "contiguitas"
+    for look in replayed.looks:
+        polluted = np.flatnonzero(look.simulated.unmovable)
+        assert polluted.max() < sum(look.simulated.pageblocks) - look.simulated.pageblocks[1]
 
 
-def test_the_experiment_has_all_its_figures(course):
-    courses = {"linux-4k": course, "contiguitas-thp": requests.replay(RECORD, "contiguitas-thp")}
-    values = figures([("a record", courses)])
-    assert set(values) == {"orders", "spoiled", "unmovable", "contiguitas", "unseen"}
+def test_the_experiment_has_all_its_figures(replayed):
+    replays = {"linux-4k": replayed, "contiguitas-thp": requests.replay(RECORD, "contiguitas-thp")}
+    values = figures([("a record", replays)])
+    assert set(values) == {"orders", "polluted", "unmovable", "contiguitas", "unseen"}
     assert all(value is not None and value >= 0 for value in values.values())
-    for sheet in tables("a record", courses):
+    for sheet in tables("a record", replays):
         assert sheet.rows
         assert all(len(row) == len(sheet.heads) for row in sheet.rows)
 

@@ -113,3 +113,12 @@ def test_reports_draw_themselves_in_notebooks(results):
     assert "linux-thp" in results[1]._repr_html_()
     many = Results(results.reports * 20)
     assert many._repr_html_().count("<tr") < 30
+
+
+def test_results_print_as_a_short_table(results):
+    lines = str(results).splitlines()
+    assert "linux-4k" in str(results) and any("page faults" in line for line in lines)
+    assert len(lines) < 25 and "\x1b" not in str(results)
+    assert str(Results(())) == "no runs"
+    many = str(Results(results.reports * 20))
+    assert many.count("\n") < 30 and "linux-thp" in many

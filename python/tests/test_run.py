@@ -85,7 +85,7 @@ def test_designs_see_the_same_execution(guest):
     small, huge = (report.values for report in results)
     assert small["executed"] == huge["executed"]
     assert small["program"] == huge["program"]
-    assert small["memory"]["resident_2m"] == "0B"
+    assert small["memory"]["resident_2m_bytes"] == 0
     assert huge["kernel"]["faults_anonymous_2m"] > 0
 
 
@@ -102,7 +102,7 @@ def test_scattered_memory_has_no_huge_pages_to_give(guest):
     fresh, scattered = contigua.run([guest("memory")], designs=["linux-thp"], options=options)
     assert fresh.values["kernel"]["huge_page_fallbacks"] == 0
     assert scattered.values["kernel"]["huge_page_fallbacks"] > 0
-    assert scattered.values["memory"]["resident_2m"] == "0B"
+    assert scattered.values["memory"]["resident_2m_bytes"] == 0
 
 
 @pytest.mark.parametrize("name", ["threads", "forks", "execs", "signals"])
@@ -290,9 +290,9 @@ def test_a_program_finds_the_memory_that_its_servers_history_left():
     assert found["full", "linux-thp"]["free_2m_blocks_before"] == 0
     for age in ("partial", "full"):
         linux, confined = found[age, "linux-thp"], found[age, "contiguitas-thp"]
-        spoiled = "unmovable_2m_blocks_after"
-        assert linux[spoiled] > confined[spoiled] > 0
-        assert confined["unmovable_region_mib"] >= 2 * confined[spoiled]
+        polluted = "unmovable_2m_blocks_after"
+        assert linux[polluted] > confined[polluted] > 0
+        assert confined["unmovable_region_mib"] >= 2 * confined[polluted]
         assert linux["unmovable_region_mib"] != linux["unmovable_region_mib"]  # none
 
 

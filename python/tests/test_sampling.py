@@ -3,17 +3,19 @@
 import json
 import re
 from dataclasses import replace
+from statistics import NormalDist
 
 import pytest
 
 import contigua
 from conftest import ROOT
 from contigua import RunOptions
+from contigua.commands.parameters import ERROR
 from contigua.reporting.cases import arrange
 from contigua.reporting.sentences import headlines
 from contigua.reporting.tables import main_table
 from contigua.results import Report
-from contigua.sampling import Sampling, matched
+from contigua.sampling import FEWEST, GOALS, VARIATION, Sampling, matched
 
 pytestmark = pytest.mark.programs
 
@@ -49,7 +51,7 @@ def runs(command, tmp_path_factory):
 def apart_from_events(report):
     values = report.values
     # Of a program that goes forward less is told, and in other batches.
-    del values["program"]["events"], values["memory_course"]
+    del values["program"]["events"], values["residency"]
     return values
 
 
@@ -60,7 +62,7 @@ def test_a_sampled_run_says_what_a_whole_one_says(runs):
             assert one[exact] == other[exact], exact
         assert one["executed"]["instructions"] == other["executed"]["instructions"]
         units = one["sample"]["units"]
-        assert 20 < units <= 40 and one["sample"]["simulated_instructions"] >= units * 189_000
+        assert 20 < units <= 40 and one["sample"]["simulated_instructions"] >= (units - 1) * 189_000
         estimate = one["sample"]["estimates"]["cycles"]
         truth = other["time"]["cycles"]
         assert abs(estimate["value"] - truth) <= max(2 * estimate["half_width"], 0.02 * truth)
@@ -69,6 +71,16 @@ def test_a_sampled_run_says_what_a_whole_one_says(runs):
         assert one["tlb"]["data"]["lookups"] == pytest.approx(
             other["tlb"]["data"]["lookups"], rel=0.25
         )
+
+
+def test_the_kernels_time_is_counted_throughout(command, tmp_path):
+    """Also that of faults while caches are warmed: failed walks, which the kernel pays for."""
+    whole = RunOptions(memory="256MiB", record=tmp_path / "gups.trace")
+    sampled = replace(whole, record=None, sample=Sampling(distance=200_000))
+    one = contigua.run(command, designs=["linux-4k"], options=whole)[0].values
+    part = contigua.run(trace=whole.record, designs=["linux-4k"], options=sampled)[0].values
+    kernel = one["time"]["breakdown"]["kernel"]
+    assert part["time"]["breakdown"]["kernel"] == pytest.approx(kernel, rel=0.001)
 
 
 def test_two_executions_give_the_same_report(runs):
@@ -112,7 +124,7 @@ def test_a_report_shows_intervals_and_calls_what_they_hide_equal(runs):
 def test_another_seed_samples_other_units(runs, command):
     other = contigua.run(command, designs=DESIGNS[:1], options=replace(OPTIONS, seed=2))
     one, two = (results[0].values["sample"] for results in (runs["sampled"], other))
-    assert one["sampling"]["offset"] != two["sampling"]["offset"]
+    assert one["sampling"]["seed"] != two["sampling"]["seed"]
 
 
 def test_what_is_touched_while_skipping_is_mapped_when_the_region_begins(runs):
@@ -125,6 +137,18 @@ def test_what_is_touched_while_skipping_is_mapped_when_the_region_begins(runs):
         # The program's end touches some pages of code for the first time.
         assert faults <= max(10, 0.01 * all_of_it.summary()["page_faults"])
         assert report.summary()["resident_mib"] == all_of_it.summary()["resident_mib"]
+
+
+def test_the_first_touches_of_a_gigabyte_can_be_skipped():
+    """All pages are mapped when the region begins: its reads, of random pages, fault on none."""
+    command = [str(ROOT / "workloads" / "bin" / "random"), "--size", "1GiB", "--reads", "200000"]
+    options = RunOptions(memory="2GiB", detail="translation", skip=8_000_000)
+    pages = 1 << 18
+    region = contigua.run(command, designs=["linux-4k"], options=options)[0].summary()
+    # Reads of that many pages would fault, had the skipped part not mapped them.
+    assert region["l2_tlb_mpki"] * region["instructions"] / 1000 > pages / 4
+    assert region["page_faults"] <= 0.01 * pages
+    assert region["resident_mib"] >= 1024
 
 
 def test_programs_that_fork_and_execute_others_go_forward(guest):
@@ -150,6 +174,28 @@ def test_threads_go_forward(guest):
     assert part.exit_code == 0 and part[0].values["sample"]["units"] >= 1
 
 
+IDLE = """
+import threading
+stop = threading.Event()
+threads = [threading.Thread(target=stop.wait) for _ in range(3)]
+for thread in threads:
+    thread.start()
+print(sum(i * i for i in range(50_000)))
+stop.set()
+"""
+
+
+def test_threads_that_wait_do_not_shorten_units():
+    sampling = Sampling(distance=1_000_000, warm=100_000)
+    options = RunOptions(memory="1GiB", detail="translation", sample=sampling)
+    run = contigua.run(["python3", "-SEc", IDLE], designs=["linux-4k"], options=options)
+    values = run[0].values
+    units = values["sample"]["by_unit"]["instructions"]
+    assert abs(len(units) - values["executed"]["instructions"] / 1_000_000) <= 2
+    # The first one may begin before the program.
+    assert min(units[1:]) > 9000
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -159,6 +205,12 @@ def test_threads_go_forward(guest):
         (["--sample", "--cores", "2"], "sampling takes one core so far, not 2"),
         (["--sample", "--warmup", "5"], "leave --warmup out"),
         (["--sample", "--confidence", "1"], "confidence"),
+        (["--sample-error", "0"], "no error between 0.5% and 50%"),
+        (["--sample-error", "60%"], "no error between 0.5% and 50%"),
+        (["--sample-error", "two"], "'two' is no error"),
+        (["--sample-error", "nan"], "'nan' is no error"),
+        (["--sample-error", "2%", "--detail", "translation"], "--detail translation has none"),
+        (["--sample-error", "2%", "--window", "1M:2M"], "--sample does not go with regions"),
     ],
 )
 def test_what_cannot_be_sampled_is_said(arguments, expected, cli):
@@ -180,6 +232,99 @@ def test_the_table_shows_intervals_and_the_verdict(cli, command, tmp_path):
     report = contigua.Results.from_json(file.read_text())[0]
     assert set(report.intervals()) >= {"cycles", "ipc", "l2_tlb_mpki"}
     assert json.loads(file.read_text())[0]["sample"]["confidence"] == 0.95
+
+
+@pytest.mark.parametrize("text", ["2%", "0.02", " 2 % "])
+def test_an_error_is_a_share(text):
+    assert ERROR.convert(text, None, None) == 0.02
+
+
+@pytest.mark.parametrize("goal", [*GOALS, 0.01, 0.02, 0.0313])
+@pytest.mark.parametrize("confidence", [0.5, 0.95, 0.9999])
+def test_a_goal_asks_for_as_many_units_as_it_takes(goal, confidence):
+    plan = Sampling.toward(goal, confidence)
+    assert plan.detail < plan.distance and plan.goal == goal and plan.confidence == confidence
+    # As many are left after every other one was dropped.
+    left = plan.most // 2
+    quantile = NormalDist().inv_cdf(0.5 + confidence / 2)
+    assert left >= FEWEST and quantile * VARIATION / left**0.5 <= goal * (1 + 1e-9)
+    assert left == FEWEST or quantile * VARIATION / (left - 1) ** 0.5 > goal * (1 - 1e-9)
+
+
+def test_a_goal_that_is_missed_says_what_reaches_it(cli, command, tmp_path):
+    trace, file = tmp_path / "gups.trace", tmp_path / "r.json"
+    shared = ["--memory", "256M", "--detail", "additive", "--sample-error", "10%", "--json", file]
+
+    def samples(*options):
+        ran = cli("run", *shared, *options)
+        assert ran.returncode == 0, ran.stderr
+        reports = [report.values for report in contigua.Results.from_json(file.read_text())]
+        lines = (ran.stderr + ran.stdout).splitlines()
+        return reports, next(line for line in lines if "The goal of" in line)
+
+    assert cli("record", "-o", trace, "--", *command).returncode == 0
+    few, said = samples("--sample-units", "20", "--", *command)
+    goals = [report["sample"]["goal"] for report in few]
+    worst = max(goals, key=lambda goal: goal["half_width"])
+    assert not worst["reached"] and worst["error"] == 0.1 < worst["half_width"]
+    assert f"missed: cycles of {few[goals.index(worst)]['config']['design_name']}" in said
+    advice = re.search(r"--sample-units 0 --sample-distance \d+", said)
+    assert advice is not None
+    enough, said = samples("--trace", trace, *advice[0].split())
+    assert all(report["sample"]["goal"]["reached"] for report in enough), said
+    # The first unit is not at the beginning.
+    assert enough[0]["sample"]["units"] >= worst["units"] - 1
+    assert re.search(r"The goal of ± 10 % is reached: cycles have ± [\d.]+ %, or less", said)
+
+
+def test_a_goal_samples_a_trace_as_the_program(command, tmp_path):
+    options = replace(OPTIONS, sample=Sampling.toward(0.02), record=tmp_path / "gups.trace")
+    live = contigua.run(command, designs=DESIGNS, options=options)
+    again = contigua.run(
+        trace=tmp_path / "gups.trace", designs=DESIGNS, options=replace(options, record=None)
+    )
+    for one, other in zip(live, again, strict=True):
+        assert apart_from_events(one) == apart_from_events(other)
+        assert one.values["sample"]["goal"]["error"] == 0.02
+
+
+def test_a_sampled_recordings_units_are_judged_by_a_goal(cli, command, tmp_path):
+    trace, file = tmp_path / "gups.trace", tmp_path / "r.json"
+    units = ["--sample", "--sample-distance", "500k", "--sample-units", "0"]
+    assert cli("record", *units, "-o", trace, "--", *command).returncode == 0
+    ran = cli("run", "--trace", trace, "--sample-error", "50%", "--memory", "256M", "--json", file)
+    assert ran.returncode == 0 and "The goal of ± 50 % is reached" in ran.stdout + ran.stderr
+    sample = json.loads(file.read_text())[0]["sample"]
+    assert sample["sampling"]["distance"] == 500_000 and sample["goal"]["reached"]
+
+
+def test_a_verdict_says_what_became_of_a_goal(runs):
+    def said(*goals):
+        reports = []
+        for run, goal in zip(runs["sampled"], goals, strict=False):
+            report = json.loads(json.dumps(run.values))
+            usual = {"error": 0.02, "reached": False, "units": None, "distance": None}
+            report["sample"]["goal"] = usual | goal
+            reports.append(Report(json.dumps(report)))
+        return headlines(arrange(reports), brief=True)[-1]
+
+    assert said({"half_width": None}) == (
+        "The goal of ± 2 % is missed: too few units fit in. Simulate all of the program."
+    )
+    assert said({"half_width": 0.25, "units": 12_345}) == (
+        "The goal of ± 2 % is missed: cycles of linux-4k have ± 25.0 %. 12.3 thousand units would "
+        "reach it: simulate all of the program."
+    )
+    # The worst design decides.
+    near, far = {"half_width": 0.01, "reached": True}, {"half_width": 0.015, "reached": True}
+    both = "The goal of ± 2 % is reached: cycles have ± 1.5 %, or less."
+    assert said(near, far) == said(far, near) == both
+    missed = {"half_width": 0.04, "units": 4400, "distance": 91_000}
+    assert said(near, missed) == (
+        "The goal of ± 2 % is missed: cycles of linux-thp have ± 4.0 %. 4,400 units would reach "
+        "it: --sample-units 0 --sample-distance 91000."
+    )
+    assert "cycles of linux-4k have ± 4.0 %" in said(missed, near)
 
 
 def test_every_detail_counts_the_same(command, tmp_path):

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.programs
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples" / "sweeps").glob("*.toml"))
 #: Seconds in which anything here is done; only a failure takes as long.
-PATIENCE = 120
+TIMEOUT = 120
 
 
 @pytest.fixture(scope="session")
@@ -77,7 +77,7 @@ def events(folder):
 
 
 def wait_until(true, what):
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT
     while not (found := true()):
         assert time.monotonic() < end, f"waited in vain until {what}"
         time.sleep(0.01)
@@ -183,7 +183,7 @@ def scheduler(tmp_path_factory):
         for process in (two, one):
             process.terminate()
         for process in (two, one):
-            process.wait(timeout=PATIENCE)
+            process.wait(timeout=TIMEOUT)
 
 
 @pytest.mark.long
@@ -249,7 +249,7 @@ def test_a_sweep_does_not_wait_for_ever_for_workers(trace, tmp_path):
 
     task = Task("p", {}, "t", "contigua", {})
     with pytest.raises(SweepError, match="no worker is left, and none came for 0 s"):
-        list(cluster.Runner(Client(), [task], patience=0.0).outcomes())
+        list(cluster.Runner(Client(), [task], timeout=0.0).outcomes())
 
 
 def test_workers_that_do_not_see_the_folder_are_sent_the_trace(trace, tmp_path, scheduler):
@@ -288,7 +288,7 @@ def test_an_interrupt_says_how_to_carry_on(two_hundred, tmp_path, cli):
     finished(folder, 5, client)
     # As a terminal does: to the whole group.
     os.killpg(client.pid, signal.SIGINT)
-    _, errors = client.communicate(timeout=PATIENCE)
+    _, errors = client.communicate(timeout=TIMEOUT)
     assert client.returncode == 130, errors
     assert "the same command carries on" in errors
     assert "Traceback" not in errors, errors
@@ -698,8 +698,8 @@ def test_mistakes_on_the_command_line(cli, tmp_path, two_hundred):
             "contigua: warning: tcp://127.0.0.1:1 is not authenticated",
         ),
     ):
-        patience = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "1s"}
-        ran = cli("sweep", *arguments, env=patience)
+        timeout = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "1s"}
+        ran = cli("sweep", *arguments, env=timeout)
         assert ran.returncode == 1 and expected in ran.stderr, ran.stderr
         assert "Traceback" not in ran.stderr
 
@@ -745,7 +745,7 @@ def test_a_script_that_its_workers_would_run_again_is_told(trace, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(f"import contigua\ncontigua.sweep({small(trace)!r}, 'out', workers=1)\n")
     ran = subprocess.run(
-        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE
+        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT
     )
     assert ran.returncode != 0
     assert 'below `if __name__ == "__main__":`' in ran.stderr.splitlines()[-1]
@@ -757,7 +757,7 @@ def test_the_how_tos_script_runs(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(code)
     ran = subprocess.run(
-        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE
+        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT
     )
     assert ran.returncode == 0, ran.stderr
     assert ran.stderr == ""
@@ -767,14 +767,15 @@ def test_the_how_tos_script_runs(tmp_path):
 
 def test_points_are_sampled_as_runs_are(trace, tmp_path):
     spec = small(trace)
-    sample = {"distance": 20_000, "detail": 2000}
+    sample = {"distance": 20_000, "detail": 2000, "goal": 0.05}
     spec["options"] |= {"detail": "additive", "sample": sample}
     contigua.sweep(spec, tmp_path / "sampled", workers=0)
     results = contigua.read_results(tmp_path / "sampled")
     for report in results:
         assert report.values["sample"]["sampling"]["distance"] == 20_000
+        assert report.values["sample"]["goal"]["error"] == 0.05
         assert report.intervals()["cycles"] > 0
-    for wrong in ({"distnace": 1}, {"distance": True}, {"detail": 10}, 3):
+    for wrong in ({"distnace": 1}, {"distance": True}, {"detail": 10}, {"goal": 2}, 3):
         spec["options"]["sample"] = wrong
-        with pytest.raises((SweepError, EngineError), match=r"sample|unit"):
+        with pytest.raises((SweepError, EngineError), match=r"sample|unit|error"):
             make_plan(spec)

@@ -175,7 +175,7 @@ def command(monkeypatch):
     """The command line, whose runs end at once with the pair of reports above."""
 
     def invoke(*arguments, results=PAIR):
-        monkeypatch.setattr(cli, "run", lambda *_, **__: results)
+        monkeypatch.setattr("contigua.commands.run.run", lambda *_, **__: results)
         return CliRunner().invoke(cli.cli, ["run", *map(str, arguments)])
 
     return invoke

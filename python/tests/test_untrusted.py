@@ -26,7 +26,7 @@ from contigua.terminal import Table
 
 FUZZER = Path(__file__).parents[2] / "fuzz" / "python_readers.py"
 #: Seconds after which a command that waits for ever has failed.
-PATIENCE = 60
+TIMEOUT = 60
 
 
 @contextlib.contextmanager
@@ -35,7 +35,7 @@ def no_hang():
         raise AssertionError("it waits")
 
     before = signal.signal(signal.SIGALRM, ring)
-    signal.alarm(PATIENCE)
+    signal.alarm(TIMEOUT)
     try:
         yield
     finally:
@@ -213,7 +213,7 @@ def test_errors_do_not_speak_to_the_terminal(cli, tmp_path):
 # Snapshots of fleets.
 
 
-def spoil(key, value):
+def corrupt(key, value):
     def change(whole):
         at = whole
         *way, last = key.split(".")
@@ -225,16 +225,16 @@ def spoil(key, value):
 
 
 ABSURD = {
-    "more than 64 bits": spoil("machine.memory_bytes", 10**30),
-    "nothing": spoil("machine.memory_bytes", None),
-    "negative": spoil("frames.classes.slab", -5),
-    "too large when counted in bytes": spoil("frames.classes.free", 2**62),
-    "infinite": spoil("machine.uptime_seconds", float("inf")),
-    "not a number": spoil("frames.sizes.0.free_share_of_free.certain", float("nan")),
-    "no number": spoil("frames.pins_held", "many"),
-    "a truth": spoil("frames.pins_held", True),
-    "another list": spoil("frames.sizes", []),
-    "no object": spoil("machine", 7),
+    "more than 64 bits": corrupt("machine.memory_bytes", 10**30),
+    "nothing": corrupt("machine.memory_bytes", None),
+    "negative": corrupt("frames.classes.slab", -5),
+    "too large when counted in bytes": corrupt("frames.classes.free", 2**62),
+    "infinite": corrupt("machine.uptime_seconds", float("inf")),
+    "not a number": corrupt("frames.sizes.0.free_share_of_free.certain", float("nan")),
+    "no number": corrupt("frames.pins_held", "many"),
+    "a truth": corrupt("frames.pins_held", True),
+    "another list": corrupt("frames.sizes", []),
+    "no object": corrupt("machine", 7),
 }
 
 
@@ -316,7 +316,7 @@ def test_more_memory_than_this_computer_can_keep_account_of_is_refused(tmp_path)
         check=False,
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
     )
     assert ran.returncode == 1
     assert "64GiB of memory: simulating it takes 256MiB" in ran.stderr

@@ -22,10 +22,21 @@ TOP = {
     "CHANGELOG.md": "project/changes.md",
     "CONTRIBUTING.md": "project/contributing.md",
 }
+#: Where pages of the repository point for what the site generates, and the site's page of it.
+GENERATED = {
+    "python/contigua/cli.py": "reference/command-line.md",
+    "python/contigua/__init__.py": "reference/python.md",
+    "python/contigua/data/designs": "reference/designs.md",
+    "python/contigua/data/machines": "reference/machines.md",
+    "python/contigua/data/profiles": "reference/profiles.md",
+    "python/contigua/experiments": "reference/experiments.md",
+}
 #: Pages that appear when what writes them was run.
 WRITTEN_LATER = {"reproduction.md", "how-to/sweeps.md", "how-to/reports.md"}
 
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#\s:]+)(#[^)]*)?\)")
+#: The same, and pictures.
+LINK_OR_PICTURE = re.compile(LINK.pattern.removeprefix("(?<!!)"))
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -71,9 +82,9 @@ def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:  # noqa: AN
 
     def replace(match: re.Match[str]) -> str:
         path = _repository_path(uri, match[2])
-        if path is None or not (ROOT / path).is_file():
+        if path is None or not (path in GENERATED or (ROOT / path).is_file()):
             return match[0]
-        target = TOP.get(path, f"source/{path}.md")
+        target = (TOP | GENERATED).get(path, f"source/{path}.md")
         return f"[{match[1]}]({relpath(target, PurePosixPath(uri).parent)}{match[3] or ''})"
 
     for missing in _missing():
@@ -90,7 +101,8 @@ def _repository_path(page: str, target: str) -> str | None:
 
 def _outside(page: str, text: str) -> set[str]:
     paths = {_repository_path(page, match[2]) for match in LINK.finditer(text)}
-    return {path for path in paths if path and path not in TOP and (ROOT / path).is_file()}
+    known = TOP | GENERATED
+    return {path for path in paths if path and path not in known and (ROOT / path).is_file()}
 
 
 def _moved(text: str, source: str, page: str) -> str:
@@ -99,8 +111,6 @@ def _moved(text: str, source: str, page: str) -> str:
 
     def replace(match: re.Match[str]) -> str:
         target = normpath(str(PurePosixPath(source).parent / match[2]))
-        if target == "docs/design":
-            target = "docs/design/placement.md"
         return f"[{match[1]}]({relpath(target, start)}{match[3] or ''})"
 
-    return LINK.sub(replace, text)
+    return LINK_OR_PICTURE.sub(replace, text)

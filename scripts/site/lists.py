@@ -27,7 +27,8 @@ INTRODUCTIONS = {
     "machine": (
         "A machine is the hardware of a simulated server. `--machine` takes a name from the list "
         "below, or the path of a TOML file of your own; `contigua machines show NAME` prints one "
-        "to start from. Where each value of the three comes from stands beside it."
+        "to start from, and `contigua machines measure -o FILE` writes one of the computer that it "
+        "runs on. Where each value comes from stands beside it, or above it."
     ),
     "profile": (
         "A profile is what a server is used for: the demand for memory of its tenants and of its "
@@ -86,7 +87,7 @@ def _reference(collection: Collection) -> Reference:
 
 
 def experiments_page() -> str:
-    """Return the page that lists every experiment and the figures it is held against."""
+    """Return the page that lists every experiment and the published values."""
     verdicts = "[Reproduction](../reproduction.md) has the verdicts of the last run."
     parts = [
         "# Experiments",

@@ -22,7 +22,7 @@ RATE_MIB = 2000
 #: Between two probes of allocation latency, in microseconds.
 PROBE = 2000
 #: Seconds of the guest's that a part of a wave may take; it takes less than one where memory comes.
-PATIENCE = 120
+TIMEOUT = 120
 #: Sizes of blocks in a scan's report, and what they are called.
 BLOCKS = {"blocks_2m": "2 MB", "blocks_4m": "4 MB", "blocks_32m": "32 MB", "blocks_1g": "1 GB"}
 
@@ -50,7 +50,7 @@ class Outcome:
         Memory that it manages.
     unmovable_mib
         Kernel memory at the end.
-    spoiled
+    polluted
         Share of blocks with an unmovable frame by their size, in percent.
     free_contiguity, potential_contiguity
         Share of blocks that are free, and that compaction could free, by their size, in percent;
@@ -71,7 +71,7 @@ class Outcome:
     release: str
     memory_mib: int
     unmovable_mib: float
-    spoiled: dict[str, float]
+    polluted: dict[str, float]
     free_contiguity: dict[str, float]
     potential_contiguity: dict[str, float]
     huge_pages: int
@@ -123,7 +123,7 @@ def scatter(
     ------
     VmError
         When the guest dies, the workload is killed for memory, or a part of a wave takes longer
-        than ``PATIENCE``.
+        than ``TIMEOUT``.
     """
     programs: dict[str, Path] = {**build_workloads(), "contigua-node": node_binary()}
     with Guest(
@@ -145,10 +145,10 @@ def scatter(
         guest.check(f"latency {PROBE} >/run/latency & sleep 0.1")
         for number in range(rounds):
             for _ in range(4):
-                workload.do(f"trade {kind} {goes_mib} goes{number} {RATE_MIB}", PATIENCE)
-                workload.do(f"trade {kind} {stays_mib} stays {RATE_MIB}", PATIENCE)
+                workload.do(f"trade {kind} {goes_mib} goes{number} {RATE_MIB}", TIMEOUT)
+                workload.do(f"trade {kind} {stays_mib} stays {RATE_MIB}", TIMEOUT)
             workload.do(f"drop goes{number}")
-            progress(workload.do(f"fill {LEAVES_MIB}", PATIENCE))
+            progress(workload.do(f"fill {LEAVES_MIB}", TIMEOUT))
         guest.check("killall -TERM latency; while pidof latency >/dev/null; do sleep 0.1; done")
         latency = _latency(guest.check("cat /run/latency"))
         at_work = borders(guest)
@@ -166,7 +166,7 @@ def scatter(
             release=guest.check("uname -r").strip(),
             memory_mib=int(guest.check("free -m | grep Mem").split()[1]),
             unmovable_mib=frames["unmovable_frames"] / 256,
-            spoiled=_shares(blocks, "unmovable"),
+            polluted=_shares(blocks, "unmovable"),
             free_contiguity=_shares(blocks, "free"),
             potential_contiguity=_shares(blocks, "potential"),
             huge_pages=huge,

@@ -33,6 +33,7 @@ fn skylake() -> MemorySystem {
         prefetch: PrefetchConfig {
             next_line: false,
             stride: false,
+            stream_lines: 0,
         },
         dram: DramConfig {
             channels: 1,

@@ -56,7 +56,8 @@ pub enum AccessKind {
 }
 
 /// Requests by the level that had the line.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, contigua_state::Plain)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ServedBy {
     /// The first level.
     pub l1: u64,
@@ -69,7 +70,10 @@ pub struct ServedBy {
 }
 
 /// What a level did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign, contigua_state::Plain,
+)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LevelCounters {
     /// Look-ups that found their line.
     pub hits: u64,

@@ -22,13 +22,18 @@ pub struct Geometry {
 }
 
 /// The array. Keys are unique within their set; values come along.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, contigua_state::State)]
 pub struct Sets<V> {
+    #[state(skip)]
     ways: usize,
+    #[state(skip)]
     count: u64,
     /// `count - 1` when that is a mask, else 0: then sets are chosen by division.
+    #[state(skip)]
     mask: u64,
+    #[state(fixed)]
     keys: Box<[u64]>,
+    #[state(fixed)]
     values: Box<[V]>,
 }
 
@@ -134,24 +139,38 @@ impl<V: Copy + Default> Sets<V> {
         let first = self.first_way(number);
         let keys = &mut self.keys[first..first + self.ways];
         debug_assert!(!keys.contains(&key), "a key is entered once");
-        let last = self.ways - 1;
-        let evicted = (keys[last], self.values[first + last]);
-        keys.copy_within(0..last, 1);
-        keys[0] = key;
         let values = &mut self.values[first..first + self.ways];
-        values.copy_within(0..last, 1);
-        values[0] = value;
+        // Moved one by one: faster than two calls for so few.
+        let mut evicted = (key, value);
+        for (key, value) in keys.iter_mut().zip(values) {
+            evicted.0 = core::mem::replace(key, evicted.0);
+            evicted.1 = core::mem::replace(value, evicted.1);
+        }
         (evicted.0 != EMPTY).then_some(evicted)
     }
 
     /// Removes `key` and returns its value.
     pub fn remove(&mut self, number: u64, key: u64) -> Option<V> {
+        self.update(number, key, |value| (*value, false))
+    }
+
+    /// Changes the value of `key`, which keeps its place in the order of use, or is removed where
+    /// `change` says that it does not stay.
+    #[inline]
+    pub fn update<T>(
+        &mut self,
+        number: u64,
+        key: u64,
+        change: impl FnOnce(&mut V) -> (T, bool),
+    ) -> Option<T> {
         let first = self.first_way(number);
-        let keys = &mut self.keys[first..first + self.ways];
+        let keys = &self.keys[first..first + self.ways];
         let way = keys.iter().position(|&k| k == key)?;
-        let value = self.values[first + way];
-        self.close_gap(first, way);
-        Some(value)
+        let (result, stays) = change(&mut self.values[first + way]);
+        if !stays {
+            self.close_gap(first, way);
+        }
+        Some(result)
     }
 
     /// Removes every entry for which `unwanted` holds.
@@ -169,10 +188,13 @@ impl<V: Copy + Default> Sets<V> {
     }
 
     fn close_gap(&mut self, first: usize, way: usize) {
-        let end = first + self.ways;
-        self.keys.copy_within(first + way + 1..end, first + way);
-        self.keys[end - 1] = EMPTY;
-        self.values.copy_within(first + way + 1..end, first + way);
+        let (mut key, mut value) = (EMPTY, self.values[first + way]);
+        let set = first + way..first + self.ways;
+        let keys = &mut self.keys[set.clone()];
+        for (k, v) in keys.iter_mut().zip(&mut self.values[set]).rev() {
+            key = core::mem::replace(k, key);
+            value = core::mem::replace(v, value);
+        }
     }
 
     /// Removes everything.

@@ -42,6 +42,7 @@ fn config(inclusive: bool, slices: u32, prefetch: bool) -> HierarchyConfig {
         prefetch: PrefetchConfig {
             next_line: prefetch,
             stride: prefetch,
+            stream_lines: if prefetch { 20 } else { 0 },
         },
         dram: DramConfig {
             channels: 2,
@@ -160,6 +161,18 @@ impl Server {
         }
     }
 
+    /// The kernel of a core writes a line, which nothing counts.
+    fn write_for_kernel(&mut self, core: usize, page: usize, line: u64) {
+        self.written += 1;
+        let value = self.written;
+        let before = self.memory.counters();
+        let address = self.address(core, page, line);
+        self.memory
+            .write_for_kernel(core, address, |data| *data = value);
+        assert_eq!(self.memory.counters(), before);
+        self.expected.insert((page, line), value);
+    }
+
     fn device(&mut self, page: usize, line: u64, write: bool) {
         let address = self.address(self.cores, page, line);
         self.time += 7;
@@ -248,7 +261,8 @@ impl Server {
             65..70 => self.access(core, page, line, AccessKind::Fetch),
             70..72 => self.access(core, page, line, AccessKind::Walk),
             72..77 => self.device(page, line, false),
-            77..82 => self.device(page, line, true),
+            77..80 => self.device(page, line, true),
+            80..82 => self.write_for_kernel(core, page, line),
             number => {
                 let order = if number % 2 == 0 {
                     SwitchOrder::CopyThenSwitch

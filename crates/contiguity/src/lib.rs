@@ -1,6 +1,6 @@
 //! How contiguous a machine's memory is, and how contiguous it could be made.
 //!
-//! The measures are those of Contiguitas' authors (paper 000, section 2.4, and their public
+//! The measures are those of Contiguitas' authors (Contiguitas, section 2.4, and their public
 //! scanner): a block is judged by the frames in it, *free* contiguity counts blocks that are
 //! entirely free, *potential* contiguity counts blocks that perfect compaction could empty because
 //! no frame in them is unmovable. The same code judges a simulated server and a live one, so it
@@ -9,11 +9,11 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+mod polluters;
 mod sliding;
-mod spoilers;
 
+pub use polluters::{Polluted, Polluters};
 pub use sliding::{Sample, SlidingMaximum, SlidingMinimum};
-pub use spoilers::{Spoiled, Spoilers};
 
 use contigua_units::Order;
 
@@ -30,7 +30,7 @@ pub enum FrameKind {
     Reserved,
 }
 
-/// The block sizes that are reported: 2 MB, 4 MB, 32 MB and 1 GB (paper 000, figure 4).
+/// The block sizes that are reported: 2 MB, 4 MB, 32 MB and 1 GB (Contiguitas, figure 4).
 pub const ORDERS: [Order; 4] = [
     Order::HUGE_2M,
     Order::BUDDY_MAX,
@@ -41,6 +41,8 @@ pub const ORDERS: [Order; 4] = [
 /// Counts of aligned blocks of one size. A block that memory ends within is not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "state", derive(contigua_state::Plain))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Blocks {
     /// Blocks with at least one frame that is not reserved.
     pub total: u32,
@@ -55,6 +57,8 @@ pub struct Blocks {
 /// The measures of one machine at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "state", derive(contigua_state::Plain))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Contiguity {
     /// Free frames.
     pub free_frames: u64,
@@ -300,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn one_unmovable_frame_spoils_a_gigabyte() {
+    fn one_unmovable_frame_pollutes_a_gigabyte() {
         let mut scan = Scan::new();
         let gigabyte = u64::from(Order::HUGE_1G.frames());
         scan.push(FrameKind::Free, 12_345);

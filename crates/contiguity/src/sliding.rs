@@ -1,8 +1,8 @@
 //! The largest or smallest value of a sliding window, in amortised constant time.
 //!
 //! Remembering only the last peak is not enough: when it leaves the window, the next largest must
-//! be known (paper 002, section 3.3). A monotonic deque keeps exactly those values that can still
-//! become the extremum, each of which enters and leaves once.
+//! be known (Adaptive Subrelease, section 3.3). A monotonic deque keeps exactly those values that
+//! can still become the extremum, each of which enters and leaves once.
 
 /// A value and when it was seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

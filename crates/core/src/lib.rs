@@ -22,7 +22,7 @@ use derive_more::AddAssign;
 use serde::Serialize;
 
 pub use config::{
-    CoreConfig, DivideConfig, LatencyConfig, PortsConfig, PredictorConfig, WindowConfig,
+    CoreConfig, DivideConfig, LatencyConfig, Ports, PortsConfig, PredictorConfig, WindowConfig,
 };
 pub use shadow::ShadowedWindow;
 pub use window::{Blocks, CoreCounters, WalkActivity, WalkCycles, Window};
@@ -44,6 +44,17 @@ pub enum Error {
         /// The largest value.
         most: u32,
     },
+    /// Ports that no core has.
+    #[error("core.{key} is {value}; it lists different ports, numbered from 0 to 15")]
+    Ports {
+        /// Its key in the machine file.
+        key: &'static str,
+        /// Its value.
+        value: String,
+    },
+    /// More ports than the model counts.
+    #[error("core.ports has more than 16 ports for execution or for memory; list them by number")]
+    ManyPorts,
     /// A table whose size is not one that an index of bits can have.
     #[error("core.{key} is {value}; it is a power of two up to 2^24")]
     PowerOfTwo {
@@ -55,7 +66,10 @@ pub enum Error {
 }
 
 /// Cycles by what they were spent on. The parts add up to the core's time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign, contigua_state::Plain,
+)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CycleBreakdown {
     /// Issuing instructions.
     pub issue: Cycles,
@@ -130,8 +144,9 @@ pub trait CoreModel {
 }
 
 /// A core of fixed issue width whose stalls add up.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, contigua_state::State)]
 pub struct IssueWidth {
+    #[state(skip)]
     width: u32,
     instructions: u64,
     /// Everything but `issue`, which follows from `instructions`.

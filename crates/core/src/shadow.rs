@@ -10,6 +10,7 @@
 //! and begins as a copy of the core. In sampled runs it runs in each unit. In others, [`Stretches`]
 //! decide.
 
+use contigua_state::{Plain, Reader, State, Writer, save_option};
 use contigua_units::{Cycles, PhysAddr};
 
 use crate::{Blocks, CoreCounters, CycleBreakdown, Error, WalkActivity, Window, WindowConfig};
@@ -36,6 +37,43 @@ pub struct ShadowedWindow {
     before: Cycles,
     /// When it runs, unless that is decided elsewhere.
     stretches: Option<Stretches>,
+}
+
+impl State for ShadowedWindow {
+    fn save(&self, out: &mut Writer<'_>) {
+        let Self {
+            window,
+            shadow,
+            begun,
+            before,
+            stretches,
+        } = self;
+        window.save(out);
+        save_option(shadow.as_deref(), out);
+        begun.save(out);
+        before.save(out);
+        stretches.save(out);
+    }
+
+    fn load(&mut self, input: &mut Reader<'_>) -> Result<(), contigua_state::Error> {
+        let Self {
+            window,
+            shadow,
+            begun,
+            before,
+            stretches,
+        } = self;
+        window.load(input)?;
+        *shadow = None;
+        if bool::read(input)? {
+            let mut running = Box::new(window.clone());
+            running.load(input)?;
+            *shadow = Some(running);
+        }
+        begun.load(input)?;
+        before.load(input)?;
+        stretches.load(input)
+    }
 }
 
 impl ShadowedWindow {
@@ -255,7 +293,7 @@ fn out_of_line(shadow: &mut Window, what: impl FnOnce(&mut Window)) {
 }
 
 /// Clocks of a core and of its shadows.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, contigua_state::Plain)]
 struct Clocks {
     core: u64,
     perfect: u64,
@@ -263,7 +301,7 @@ struct Clocks {
     program: u64,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, contigua_state::Plain)]
 enum Step {
     #[default]
     Pause,
@@ -274,7 +312,7 @@ enum Step {
 /// Runs of instructions in which a shadow runs. The first ones follow each other, so that short
 /// programs are seen whole; later ones are further apart. Each stands for the time since the one
 /// before it.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, contigua_state::Plain)]
 struct Stretches {
     step: Step,
     /// Instructions until the next step.
@@ -288,7 +326,7 @@ struct Stretches {
 }
 
 /// What stretches say.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, contigua_state::Plain)]
 struct Extrapolated {
     /// Cycles that a perfect TLB saves.
     saved: f64,

@@ -17,6 +17,8 @@
 //!   walk holds a walker. A load of a line that is on its way waits for it; a load from a frame
 //!   whose translation is being walked waits for that. A load of a word that is in the store buffer
 //!   gets it from there.
+//! - A repeated `movs` or `stos` keeps everything behind its first place in the window from
+//!   dispatching for `fast_string` cycles: its microcode begins.
 //! - **Retirement**, in order, `retire_width` a cycle, from the cycle in which it completes. That
 //!   frees its place in the window for an instruction that dispatches in the same cycle.
 //! - **Commitment** of a store: a store that misses asks for its line when it retires (Intel's
@@ -36,7 +38,8 @@ mod walks;
 use contigua_units::{Cycles, PhysAddr};
 use serde::Serialize;
 
-use crate::{CycleBreakdown, Error, WindowConfig};
+use crate::config::masks;
+use crate::{CycleBreakdown, Error, Ports, WindowConfig};
 
 pub use blocks::Blocks;
 pub use walks::{WalkActivity, WalkCycles};
@@ -44,7 +47,7 @@ pub use walks::{WalkActivity, WalkCycles};
 use blocks::{Exit, Operation, unit};
 use branch::Predictor;
 use memory::{InFlight, Stored};
-use units::{Holders, Ring, Units};
+use units::{Holders, Ring, SharedPorts, Units};
 use walks::{Meters, Purpose};
 
 /// Loads of one instruction that take one place of the window. A gather has 16; a string
@@ -56,10 +59,11 @@ const LINES_SHIFT: u32 = 6;
 const WORD_SHIFT: u32 = 3;
 
 /// How often things happened in the window.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, contigua_state::Plain)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CoreCounters {
     /// Entries of the window that were used: one for each instruction, more for string
-    /// instructions.
+    /// instructions, none for branches that are fused with a comparison.
     pub operations: u64,
     /// Loads that were answered.
     pub loads: u64,
@@ -88,7 +92,7 @@ pub struct CoreCounters {
 }
 
 /// The block that executes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, contigua_state::Plain)]
 struct Current {
     /// Its first operation.
     first: u32,
@@ -109,7 +113,7 @@ const NO_BLOCK: Current = Current {
 };
 
 /// When an instruction got past what could hold it up.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, contigua_state::Plain)]
 struct Marks {
     /// Place in the store buffer; stores before a barrier.
     stores: u64,
@@ -124,7 +128,7 @@ struct Marks {
 }
 
 /// What holds up dispatch.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, contigua_state::Plain)]
 struct FrontEnd {
     /// When the next instruction is delivered, and what it was waiting for: the end of a
     /// misprediction's penalty, then the end of a fetch's translation, then the line.
@@ -132,12 +136,14 @@ struct FrontEnd {
     redirected: u64,
     translated: u64,
     walked: bool,
+    /// When the target of the latest taken branch is fetched.
+    taken: u64,
     /// Nothing dispatches before an instruction that drains the window is done.
     barrier: u64,
 }
 
 /// An access that has started and was not answered.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, contigua_state::Plain)]
 enum Pending {
     None,
     Load(u64),
@@ -145,12 +151,14 @@ enum Pending {
 }
 
 /// The instruction that accesses memory.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, contigua_state::Plain)]
 struct Open {
     index: usize,
     operation: Operation,
     marks: Marks,
     dispatch: u64,
+    /// When the front end delivers what comes behind its first place in the window.
+    delivers: u64,
     /// When its operands in registers are ready.
     sources: u64,
     addresses: u64,
@@ -167,13 +175,21 @@ struct Open {
 /// The times that it takes and gives are those of one clock that never goes back:
 /// [`now`](Self::now). What it reports, [`cycles`](Self::cycles) among it, counts from the last
 /// [`reset`](Self::reset).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, contigua_state::State)]
 pub struct Window {
+    #[state(skip)]
     issue_width: u32,
+    #[state(skip)]
     retire_width: u32,
+    #[state(skip)]
     mispredict_penalty: u64,
+    #[state(skip)]
+    taken_branch: u64,
+    #[state(skip)]
     load_latency: u64,
+    #[state(skip)]
     forward_latency: u64,
+    fast_string: u64,
 
     current: Current,
     is_open: bool,
@@ -199,7 +215,11 @@ pub struct Window {
     store_buffer: Ring,
 
     ready: [u64; 64],
-    units: [Units; unit::COUNT],
+    ports: SharedPorts,
+    memory_ports: SharedPorts,
+    /// Of integers, and of floating-point numbers.
+    #[state(fixed)]
+    dividers: [Units; 2],
     miss_registers: Holders,
     page_walkers: Holders,
     lines: InFlight,
@@ -227,26 +247,16 @@ impl Window {
     /// [`Error::IssueWidth`], [`Error::Range`] and [`Error::PowerOfTwo`].
     pub fn new(config: &WindowConfig) -> Result<Self, Error> {
         config.validate()?;
-        let ports = &config.ports;
+        let ports = |kinds: &[&Ports]| masks(kinds).map(|masks| SharedPorts::new(&masks));
         let intervals = &config.divide_interval_cycles;
-        // In the order of `unit`.
-        let units = [
-            Units::new(ports.integer, 1),
-            Units::new(ports.multiply, 1),
-            Units::new(1, intervals.integer),
-            Units::new(ports.float, 1),
-            Units::new(1, intervals.float),
-            Units::new(ports.vector, 1),
-            Units::new(ports.load, 1),
-            Units::new(ports.store, 1),
-            Units::new(ports.branch, 1),
-        ];
         Ok(Self {
             issue_width: config.issue_width,
             retire_width: config.retire_width,
             mispredict_penalty: config.mispredict_penalty_cycles.get(),
+            taken_branch: config.taken_branch_cycles.into(),
             load_latency: config.latency_cycles.load.into(),
             forward_latency: config.latency_cycles.store_forward.into(),
+            fast_string: config.latency_cycles.fast_string.into(),
             current: NO_BLOCK,
             is_open: false,
             open: Open {
@@ -254,6 +264,7 @@ impl Window {
                 operation: Operation::DETACHED,
                 marks: Marks::default(),
                 dispatch: 0,
+                delivers: 0,
                 sources: 0,
                 addresses: 0,
                 loads: 0,
@@ -273,7 +284,12 @@ impl Window {
             load_buffer: Ring::new(config.load_buffer),
             store_buffer: Ring::new(config.store_buffer),
             ready: [0; 64],
-            units,
+            ports: ports(&config.ports.execution()).ok_or(Error::ManyPorts)?,
+            memory_ports: ports(&config.ports.memory()).ok_or(Error::ManyPorts)?,
+            dividers: [
+                Units::new(1, intervals.integer),
+                Units::new(1, intervals.float),
+            ],
             miss_registers: Holders::new(config.miss_registers),
             page_walkers: Holders::new(config.page_walkers),
             lines: InFlight::new(),
@@ -291,7 +307,8 @@ impl Window {
     }
 
     /// The program enters a block: what is left of the block before executes, then the branch
-    /// between them is predicted. A misprediction holds up the front end until
+    /// between them is predicted. Taken branches are fetched one in `taken_branch_cycles`, up to
+    /// `fetch_queue` instructions ahead of dispatch. A misprediction holds up the front end until
     /// `mispredict_penalty_cycles` after the branch completes.
     ///
     /// # Panics
@@ -299,7 +316,13 @@ impl Window {
     pub fn enter(&mut self, blocks: &Blocks, block: usize) {
         self.finish(blocks);
         let next = blocks.get(block);
+        let is_taken = self.current.end != NO_BLOCK.end && next.start != self.current.end;
         self.predict(next.start);
+        if is_taken {
+            let start = self.front_end.taken.max(self.fetch_queue.free());
+            self.front_end.taken = (start + self.taken_branch).max(self.front_end.redirected);
+            self.front_end.ready = self.front_end.ready.max(self.front_end.taken);
+        }
         self.current = Current {
             first: next.first,
             count: next.count,
@@ -390,13 +413,13 @@ impl Window {
         let open = &mut self.open;
         let address = open.addresses.max(open.dispatch);
         if store {
-            let start = self.units[unit::STORE as usize].start(address, open.dispatch);
+            let start = self.memory_ports.start(unit::STORE, address, open.dispatch);
             open.pending = Pending::Store(start);
             let executed =
                 open.sources.max(open.loaded).max(open.dispatch) + open.operation.latency();
             Cycles::new(executed.max(start + 1).max(self.retired))
         } else {
-            let start = self.units[unit::LOAD as usize].start(address, open.dispatch);
+            let start = self.memory_ports.start(unit::LOAD, address, open.dispatch);
             open.pending = Pending::Load(start);
             open.loads += 1;
             Cycles::new(start)
@@ -572,10 +595,7 @@ impl Window {
     /// Executes `operation` from `operands` on, and says when it is done.
     #[inline]
     fn perform(&mut self, operation: &Operation, operands: u64, dispatch: u64) -> u64 {
-        let start = match self.units.get_mut(operation.unit()) {
-            Some(units) => units.start(operands, dispatch),
-            None => operands,
-        };
+        let start = self.start(operation.unit(), operands, dispatch);
         (start + operation.latency()).max(dispatch + 1)
     }
 
@@ -611,6 +631,11 @@ impl Window {
         } else {
             (0, 0)
         };
+        let delivers = if operation.is_fast_string() {
+            dispatch + self.fast_string
+        } else {
+            0
+        };
         self.is_open = true;
         self.open = Open {
             index,
@@ -621,6 +646,7 @@ impl Window {
                 ..Marks::default()
             },
             dispatch,
+            delivers,
             sources: operation.sources(&self.ready).max(drained),
             addresses: operation.addresses(&self.ready).max(drained),
             loads: 0,
@@ -636,6 +662,7 @@ impl Window {
         if !self.open.retired {
             self.complete();
         }
+        self.front_end.ready = self.front_end.ready.max(self.open.delivers);
         let (dispatch, stores) = self.dispatch_access(!store, store);
         let open = &mut self.open;
         open.marks = Marks {
@@ -669,6 +696,7 @@ impl Window {
         if !self.open.retired {
             self.complete();
         }
+        self.front_end.ready = self.front_end.ready.max(self.open.delivers);
         let done = self.open.done;
         self.open.operation.write(&mut self.ready, done);
         self.last_done = done;
@@ -680,11 +708,22 @@ impl Window {
     fn perform_open(&mut self) -> u64 {
         let open = &self.open;
         let operands = open.sources.max(open.loaded).max(open.dispatch);
-        let start = match self.units.get_mut(open.operation.unit()) {
-            Some(units) => units.start(operands, open.dispatch),
-            None => operands,
-        };
-        (start + open.operation.latency()).max(open.dispatch + 1)
+        let (dispatch, latency) = (open.dispatch, open.operation.latency());
+        let start = self.start(open.operation.unit(), operands, dispatch);
+        (start + latency).max(dispatch + 1)
+    }
+
+    /// When what executes an operation takes it.
+    #[inline]
+    fn start(&mut self, unit: usize, operands: u64, dispatch: u64) -> u64 {
+        const DIVIDE: usize = unit::DIVIDE as usize;
+        if unit < DIVIDE {
+            self.ports.start(unit, operands, dispatch)
+        } else if let Some(divider) = self.dividers.get_mut(unit - DIVIDE) {
+            divider.start(operands, dispatch)
+        } else {
+            operands
+        }
     }
 
     /// Executes and retires an instruction whose loads are done and which does not store.

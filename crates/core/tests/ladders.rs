@@ -3,7 +3,7 @@
 mod common;
 
 use common::{load, operation, presets, skylake, store};
-use contigua_core::{Blocks, CoreConfig, Error, Window};
+use contigua_core::{Blocks, CoreConfig, Error, Ports, Window};
 use contigua_program::decode::{Instruction, OperationClass as Class};
 use contigua_units::{Cycles, PhysAddr, VirtAddr};
 
@@ -156,10 +156,14 @@ fn do_independent_operations_run_as_wide_as_ports_and_issue_allow() {
         let ports = &config.ports;
         let latency = &config.latency_cycles;
         let streams = [
-            (Class::IntegerSimple, ports.integer, latency.integer),
-            (Class::IntegerMultiply, ports.multiply, latency.multiply),
-            (Class::FloatAdd, ports.float, latency.float_add),
-            (Class::VectorSimple, ports.vector, latency.vector),
+            (Class::IntegerSimple, ports.integer.count(), latency.integer),
+            (
+                Class::IntegerMultiply,
+                ports.multiply.count(),
+                latency.multiply,
+            ),
+            (Class::FloatAdd, ports.float.count(), latency.float_add),
+            (Class::VectorSimple, ports.vector.count(), latency.vector),
             (Class::Nop, config.issue_width, 1),
         ];
         for (class, width, latency) in streams {
@@ -169,6 +173,96 @@ fn do_independent_operations_run_as_wide_as_ports_and_issue_allow() {
             assert_eq!(time(&config, stream, 9999), cycles, "{class:?}");
         }
     }
+}
+
+#[test]
+fn do_kinds_that_share_ports_share_their_cycles() {
+    let mut config = skylake();
+    (config.issue_width, config.retire_width) = (16, 16);
+    let classes = |first, second| {
+        let pair = [operation(first, &[0], &[1]), operation(second, &[0], &[2])];
+        let mut core = Core::new(&config);
+        let block = core.block(&pair.repeat(1200));
+        core.enter(block);
+        core.done()
+    };
+    // Four ports for 2,400 integer and vector operations, of which three serve the 1,200 of vectors.
+    assert_eq!(classes(Class::IntegerSimple, Class::VectorSimple), 600);
+    // One multiplier, which integers leave alone: 1,200 on three ports, and 1,200 on the fourth.
+    let multiply = u64::from(config.latency_cycles.multiply);
+    let cycles = classes(Class::IntegerSimple, Class::IntegerMultiply);
+    assert_eq!(cycles, 1199 + multiply);
+    // Loads have ports of their own.
+    let ports = &config.ports;
+    assert_eq!((ports.load.count(), ports.integer.count()), (2, 4));
+}
+
+#[test]
+fn is_a_comparison_executed_with_the_branch_behind_it() {
+    let config = skylake();
+    let branch = operation(Class::BranchConditional, &[1], &[]);
+    let run = |fuses: bool, class| {
+        let compare = Instruction {
+            fuses,
+            ..operation(class, &[0], &[1])
+        };
+        let mut core = Core::new(&config);
+        // Branches that are not taken; they are learned in the first round.
+        let blocks: Vec<_> = (0..50)
+            .map(|n| core.block_at(0x1000 + 8 * n, &[compare, branch]))
+            .collect();
+        for round in 0..40 {
+            if round == 39 {
+                core.window.drain(&core.blocks);
+                core.window.reset();
+            }
+            for &block in &blocks {
+                core.enter(block);
+            }
+        }
+        (core.done(), core.window.counters())
+    };
+    // Two ports execute branches, so two pairs a cycle; apart, they are four operations.
+    let (fused, counters) = run(true, Class::IntegerSimple);
+    assert_eq!(
+        (fused, counters.operations, counters.branches),
+        (25, 50, 49)
+    );
+    let (apart, counters) = run(false, Class::IntegerSimple);
+    assert_eq!(
+        (apart, counters.operations, counters.branches),
+        (26, 100, 49)
+    );
+}
+
+#[test]
+fn do_taken_branches_limit_the_front_end() {
+    let mut config = skylake();
+    for cycles in [0, 1, 2, 5] {
+        config.taken_branch_cycles = cycles;
+        let mut core = Core::new(&config);
+        let jump = core.block(&[operation(Class::Jump, &[], &[])]);
+        let other = core.block(&[operation(Class::Jump, &[], &[])]);
+        for _ in 0..500 {
+            core.enter(jump);
+            core.enter(other);
+        }
+        // Two branches a cycle execute.
+        let between = u64::from(cycles);
+        let expected = if cycles == 0 { 500 } else { 999 * between + 1 };
+        assert_eq!(core.done(), expected, "{cycles}");
+    }
+    // Blocks that follow each other in memory are not branches.
+    config.taken_branch_cycles = 5;
+    let mut core = Core::new(&config);
+    let nop = [operation(Class::Nop, &[], &[])];
+    let blocks: Vec<_> = (0..400)
+        .map(|n| core.block_at(0x1000 + 4 * n, &nop))
+        .collect();
+    for block in blocks {
+        core.enter(block);
+    }
+    assert_eq!(core.done(), 100);
 }
 
 #[test]
@@ -210,7 +304,7 @@ fn do_dependent_loads_take_the_latency_of_the_first_level() {
 #[test]
 fn do_independent_loads_share_the_load_ports() {
     for config in presets() {
-        let ports = u64::from(config.ports.load);
+        let ports = u64::from(config.ports.load.count());
         let latency = u64::from(config.latency_cycles.load);
         let cycles = 999_u64.div_ceil(ports) - 1 + latency;
         let hits = vec![hit(0); 999];
@@ -235,7 +329,7 @@ fn do_independent_misses_share_the_miss_registers() {
         let registers = u64::from(config.miss_registers);
         let latency = u64::from(config.latency_cycles.load);
         let mut core = loads(&config, load(&[0], 1), &lines(registers * 20, 200));
-        let last_start = (registers - 1) / u64::from(config.ports.load);
+        let last_start = (registers - 1) / u64::from(config.ports.load.count());
         assert_eq!(core.done(), 20 * 200 + last_start + latency);
         assert_eq!(core.window.counters().miss_registers_full, registers * 19);
     }
@@ -317,7 +411,7 @@ fn does_the_load_buffer_limit_loads() {
 #[test]
 fn do_stores_go_to_the_cache_one_a_cycle() {
     for mut config in presets() {
-        config.ports.store = 4;
+        config.ports.store = Ports::Own(4);
         config.retire_width = config.retire_width.max(config.issue_width);
         let width = u64::from(config.issue_width.min(4));
         let size = u64::from(config.store_buffer);
@@ -402,7 +496,7 @@ fn do_page_walkers_limit_walks() {
         let latency = u64::from(config.latency_cycles.load);
         let answers: Vec<_> = (0..walkers * 20).map(|n| walk(n * FRAME, 100)).collect();
         let mut core = loads(&config, load(&[0], 1), &answers);
-        let last_start = (walkers - 1) / u64::from(config.ports.load);
+        let last_start = (walkers - 1) / u64::from(config.ports.load.count());
         assert_eq!(core.done(), 20 * 100 + last_start + latency);
         assert_eq!(core.window.counters().page_walkers_full, walkers * 19);
         // The last cycles of each load are those of its first-level hit.
@@ -416,7 +510,7 @@ fn do_page_walkers_limit_walks() {
             })
             .collect();
         let mut core = loads(&config, load(&[0], 1), &answers);
-        let last_start = 99 / u64::from(config.ports.load);
+        let last_start = 99 / u64::from(config.ports.load.count());
         assert_eq!(core.done(), last_start + 9 + latency);
         assert_eq!(core.window.breakdown().walk, Cycles::ZERO);
         assert!(core.window.breakdown().tlb > Cycles::ZERO);
@@ -608,10 +702,12 @@ fn does_the_front_end_hide_fetches_when_it_is_ahead() {
         core.done();
         (start, core.window.breakdown().fetch.get())
     };
-    // Nothing is ahead of the first instruction.
-    assert_eq!(run(0, 30), (30, 30));
-    // The front end is a queue ahead, which is worth `queue / width` cycles.
-    let hidden = queue as u64 / width;
+    // Nothing is ahead of the first instruction, which is the target of a taken branch.
+    let first = 30 + u64::from(config.taken_branch_cycles);
+    assert_eq!(run(0, 30), (first, 30));
+    // The front end is a queue ahead, which is worth `queue / width` cycles, of which the branch
+    // takes some.
+    let hidden = queue as u64 / width - u64::from(config.taken_branch_cycles);
     let dispatch = 10 * queue as u64 / width;
     assert_eq!(run(10 * queue, hidden), (dispatch, 0));
     assert_eq!(run(10 * queue, hidden + 5).0, dispatch + 5);
@@ -689,7 +785,8 @@ fn is_the_stack_pointer_free_of_dependences() {
     let mut pop = load(&[RSP], 0);
     pop.writes = common::registers(&[0, RSP]);
     let hits: Vec<_> = (0..1000).map(|n| hit(n * 8)).collect();
-    let cycles = 1000 / u64::from(config.ports.load) - 1 + u64::from(config.latency_cycles.load);
+    let cycles =
+        1000 / u64::from(config.ports.load.count()) - 1 + u64::from(config.latency_cycles.load);
     assert_eq!(loads(&config, pop, &hits).done(), cycles);
 }
 
@@ -730,6 +827,37 @@ fn does_a_string_instruction_copy_at_the_speed_of_the_store_buffer() {
 }
 
 #[test]
+fn does_a_fast_string_begin_alone_and_then_store_once_a_cycle() {
+    let config = skylake();
+    let start = u64::from(config.latency_cycles.fast_string);
+    let fill = Instruction {
+        class: Class::FastString,
+        stores: 1,
+        ..operation(Class::FastString, &[0, 1, 7], &[1, 7])
+    };
+    for count in [1, 128, 32_768] {
+        let mut core = Core::new(&config);
+        let block = core.block(&[fill]);
+        core.enter(block);
+        for n in 0..count {
+            core.store(0, hit(n * 32));
+        }
+        let cycles = core.done();
+        let least = if count == 1 { 1 } else { start + count - 1 };
+        assert!((least..least + 30).contains(&cycles), "{count}: {cycles}");
+    }
+    // One after another, none gets in front of the beginning of another.
+    let mut core = Core::new(&config);
+    let block = core.block(&[fill]);
+    for n in 0..100 {
+        core.enter(block);
+        core.store(0, hit(n * 32));
+    }
+    let cycles = core.done();
+    assert!(cycles >= 99 * start, "{cycles}");
+}
+
+#[test]
 fn are_impossible_cores_refused() {
     let refused = |change: fn(&mut CoreConfig)| {
         let mut config = skylake();
@@ -752,4 +880,22 @@ fn are_impossible_cores_refused() {
             value: 3
         }
     );
+    for (numbers, value) in [
+        (vec![], "[]"),
+        (vec![3, 16], "[3, 16]"),
+        (vec![1, 1], "[1, 1]"),
+    ] {
+        let mut config = skylake();
+        config.ports.float = Ports::Numbers(numbers);
+        assert_eq!(
+            Window::new(&config).unwrap_err(),
+            Error::Ports {
+                key: "ports.float",
+                value: value.to_owned()
+            }
+        );
+    }
+    let many =
+        refused(|core| (core.ports.integer, core.ports.float) = (Ports::Own(9), Ports::Own(8)));
+    assert_eq!(many, Error::ManyPorts);
 }

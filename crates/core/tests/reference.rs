@@ -4,11 +4,12 @@ mod common;
 
 use std::collections::HashMap;
 
-use contigua_core::{Blocks, CoreConfig, CoreCounters, CycleBreakdown, Window};
+use contigua_core::{Blocks, CoreConfig, CoreCounters, CycleBreakdown, Ports, Window};
 use contigua_program::decode::{Instruction, OperationClass as Class, RegisterSet};
 use contigua_units::{Cycles, PhysAddr, VirtAddr};
 use proptest::collection::vec;
 use proptest::prelude::*;
+use proptest::sample::subsequence;
 
 #[derive(Clone, Copy, Debug)]
 struct Access {
@@ -102,8 +103,8 @@ struct Reference<'a> {
     retirements: Vec<u64>,
     load_retirements: Vec<u64>,
     commitments: Vec<u64>,
-    /// Kind of unit and cycle (or interval) of each start.
-    starts: Vec<(&'static str, u64)>,
+    /// Port and cycle (for dividers: interval) of each start.
+    starts: Vec<((&'static str, u8), u64)>,
     /// When the holder of each miss register and walker is done.
     registers: Vec<u64>,
     walkers: Vec<u64>,
@@ -119,6 +120,9 @@ struct Reference<'a> {
     fetch_walked: bool,
     /// Dispatches before the last fetch, and its end.
     fetched: (usize, u64),
+    /// When the target of the last taken branch was fetched, and where the last block ended.
+    taken: u64,
+    ended: Option<u64>,
     barrier: u64,
     clock: u64,
     last_done: u64,
@@ -150,6 +154,8 @@ impl<'a> Reference<'a> {
             fetch_translated: 0,
             fetch_walked: false,
             fetched: (0, 0),
+            taken: 0,
+            ended: None,
             barrier: 0,
             clock: 0,
             last_done: 0,
@@ -173,31 +179,52 @@ impl<'a> Reference<'a> {
     }
 
     fn start(&mut self, unit: &'static str, ready: u64) -> u64 {
-        let ports = &self.config.ports;
         let intervals = &self.config.divide_interval_cycles;
-        let (count, interval) = match unit {
-            "integer" => (ports.integer, 1),
-            "multiply" => (ports.multiply, 1),
-            "divide" => (1, intervals.integer),
-            "float" => (ports.float, 1),
-            "float divide" => (1, intervals.float),
-            "vector" => (ports.vector, 1),
-            "load" => (ports.load, 1),
-            "store" => (ports.store, 1),
-            "branch" => (ports.branch, 1),
-            _ => return ready,
-        };
-        let interval = u64::from(interval);
-        let taken = |at: u64| {
-            let starts = self.starts.iter();
-            starts.filter(|&&start| start == (unit, at)).count() as u32
+        let interval = match unit {
+            "none" => return ready,
+            "divide" => u64::from(intervals.integer),
+            "float divide" => u64::from(intervals.float),
+            _ => 1,
         };
         let mut at = ready / interval;
-        while taken(at) == count {
+        loop {
+            let ports = self.ports(unit);
+            let taken = |port| self.starts.contains(&(port, at));
+            if let Some(port) = ports.into_iter().find(|&port| !taken(port)) {
+                self.starts.push((port, at));
+                return ready.max(at * interval);
+            }
             at += 1;
         }
-        self.starts.push((unit, at));
-        ready.max(at * interval)
+    }
+
+    /// The ports of a kind, those first that fewer kinds use.
+    fn ports(&self, unit: &'static str) -> Vec<(&'static str, u8)> {
+        let ports = &self.config.ports;
+        let execution = [
+            ("integer", &ports.integer),
+            ("multiply", &ports.multiply),
+            ("float", &ports.float),
+            ("vector", &ports.vector),
+            ("branch", &ports.branch),
+        ];
+        let memory = [("load", &ports.load), ("store", &ports.store)];
+        let numbers = |ports: &Ports| match ports {
+            Ports::Numbers(numbers) => numbers.clone(),
+            Ports::Own(_) => unreachable!("ports have numbers here"),
+        };
+        for (group, kinds) in [("execution", &execution[..]), ("memory", &memory)] {
+            if let Some((_, own)) = kinds.iter().find(|(kind, _)| *kind == unit) {
+                let users = |port: u8| {
+                    let of_kinds = kinds.iter().map(|(_, ports)| numbers(ports));
+                    of_kinds.filter(|ports| ports.contains(&port)).count()
+                };
+                let mut own = numbers(own);
+                own.sort_by_key(|&port| (users(port), port));
+                return own.into_iter().map(|port| (group, port)).collect();
+            }
+        }
+        vec![(unit, 0)]
     }
 
     fn hold(holders: &mut [u64], ready: u64, length: u64) -> u64 {
@@ -352,6 +379,7 @@ impl<'a> Reference<'a> {
             Class::Atomic => ("none", latency.atomic),
             Class::Serializing => ("none", latency.serializing),
             Class::Nop => ("none", 1),
+            Class::FastString => ("integer", latency.other),
             class => unreachable!("{class:?} is not generated"),
         }
     }
@@ -381,6 +409,10 @@ impl<'a> Reference<'a> {
                 addresses = self.registers_ready(instruction.addresses).max(drained);
                 if drains {
                     milestones[3].0 = milestones[3].0.max(committed);
+                }
+                if instruction.class == Class::FastString && accesses {
+                    let begun = dispatch + u64::from(self.config.latency_cycles.fast_string);
+                    self.front = self.front.max(begun);
                 }
             }
             done = done.max(self.group(
@@ -481,6 +513,14 @@ impl<'a> Reference<'a> {
                             self.last_done + self.config.mispredict_penalty_cycles.get();
                         self.front = self.front.max(self.redirected);
                     }
+                    let start = 0x1000 * *block as u64;
+                    if self.ended.is_some_and(|end| end != start) {
+                        let ahead = Self::before(&self.dispatches, self.config.fetch_queue);
+                        let cycles = u64::from(self.config.taken_branch_cycles);
+                        self.taken = (self.taken.max(ahead) + cycles).max(self.redirected);
+                        self.front = self.front.max(self.taken);
+                    }
+                    self.ended = Some(start + 4 * code[*block].len() as u64);
                     for &(translation, walked, data) in fetches {
                         self.fetch(translation, walked, data);
                     }
@@ -508,6 +548,7 @@ impl<'a> Reference<'a> {
                 }
             }
             returned = false;
+            self.ended = None;
             self.front = self.front.max(self.clock);
         }
         let part = |name| Cycles::new(self.parts.get(name).copied().unwrap_or(0));
@@ -536,41 +577,44 @@ impl<'a> Reference<'a> {
 /// Small resources, so that programs of some hundred instructions run out of all of them.
 fn configs() -> impl Strategy<Value = CoreConfig> {
     let sizes = vec(1..8_u32, 8);
-    (sizes, vec(1..4_u32, 7), vec(1..12_u32, 14), 0..20_u64).prop_map(
-        |(sizes, ports, latencies, penalty)| {
-            let mut config = common::skylake();
-            config.issue_width = sizes[0].min(4);
-            config.retire_width = sizes[1].min(4);
-            config.window = 2 * sizes[2];
-            config.load_buffer = sizes[3];
-            config.store_buffer = sizes[4];
-            config.miss_registers = sizes[5].min(4);
-            config.page_walkers = sizes[6].min(3);
-            config.fetch_queue = sizes[7];
-            config.mispredict_penalty_cycles = Cycles::new(penalty);
-            config.ports.integer = ports[0];
-            config.ports.multiply = ports[1];
-            config.ports.float = ports[2];
-            config.ports.vector = ports[3];
-            config.ports.load = ports[4];
-            config.ports.store = ports[5];
-            config.ports.branch = ports[6];
-            let latency = &mut config.latency_cycles;
-            latency.integer = latencies[0];
-            latency.multiply = latencies[1];
-            latency.divide = latencies[2];
-            latency.float_add = latencies[3];
-            latency.float_divide = latencies[4];
-            latency.vector = latencies[5];
-            latency.load = latencies[6];
-            latency.store_forward = latencies[7];
-            latency.atomic = latencies[8];
-            latency.serializing = latencies[9];
-            config.divide_interval_cycles.integer = latencies[10];
-            config.divide_interval_cycles.float = latencies[11];
-            config
-        },
-    )
+    let ports = || subsequence((0..6).collect::<Vec<u8>>(), 1..4).prop_shuffle();
+    let ports = vec(ports().prop_map(Ports::Numbers), 7);
+    (sizes, ports, vec(1..12_u32, 16), 0..20_u64).prop_map(|(sizes, ports, latencies, penalty)| {
+        let mut config = common::skylake();
+        config.issue_width = sizes[0].min(4);
+        config.retire_width = sizes[1].min(4);
+        config.window = 2 * sizes[2];
+        config.load_buffer = sizes[3];
+        config.store_buffer = sizes[4];
+        config.miss_registers = sizes[5].min(4);
+        config.page_walkers = sizes[6].min(3);
+        config.fetch_queue = sizes[7];
+        config.mispredict_penalty_cycles = Cycles::new(penalty);
+        config.ports.integer = ports[0].clone();
+        config.ports.multiply = ports[1].clone();
+        config.ports.float = ports[2].clone();
+        config.ports.vector = ports[3].clone();
+        config.ports.load = ports[4].clone();
+        config.ports.store = ports[5].clone();
+        config.ports.branch = ports[6].clone();
+        let latency = &mut config.latency_cycles;
+        latency.integer = latencies[0];
+        latency.multiply = latencies[1];
+        latency.divide = latencies[2];
+        latency.float_add = latencies[3];
+        latency.float_divide = latencies[4];
+        latency.vector = latencies[5];
+        latency.load = latencies[6];
+        latency.store_forward = latencies[7];
+        latency.atomic = latencies[8];
+        latency.serializing = latencies[9];
+        latency.other = latencies[13];
+        latency.fast_string = latencies[14];
+        config.taken_branch_cycles = latencies[15] / 4;
+        config.divide_interval_cycles.integer = latencies[10];
+        config.divide_interval_cycles.float = latencies[11];
+        config
+    })
 }
 
 /// Instructions on six registers, of which the first two serve as addresses as well.
@@ -586,6 +630,7 @@ fn instructions() -> impl Strategy<Value = Instruction> {
         4 => Just(Class::Store),
         1 => Just(Class::Atomic),
         1 => Just(Class::Serializing),
+        1 => Just(Class::FastString),
         1 => Just(Class::Nop),
     ];
     // More registers than an operation's lists have room for now and then.
@@ -612,6 +657,7 @@ fn instructions() -> impl Strategy<Value = Instruction> {
                 writes: set(writes),
                 loads,
                 stores,
+                fuses: false,
             }
         },
     )

@@ -4,70 +4,31 @@
 //! its free buddy as far as that goes. Single frames go through per-CPU lists. When a request's
 //! own lists are empty, the placement policy says what else may serve it (`fallback.rs`).
 
-use contigua_contiguity::{Contiguity, FrameKind, Scan};
+mod at_hand;
+mod empty;
+mod statistics;
+
+use contigua_contiguity::FrameKind;
 use contigua_units::{Frame, Nanoseconds, Order};
 
 use crate::Error;
-use crate::block::{BLOCK_FRAMES, BlockRecord, MigrateType, block_of, blocks_of};
+use crate::block::{BLOCK_FRAMES, MigrateType, block_of, blocks_of};
 use crate::compaction::Compaction;
 use crate::config::Config;
 use crate::controller::Controller;
 use crate::counters::Counters;
-use crate::groups::Group;
 use crate::lists::{Discipline, FreeLists};
 use crate::per_cpu::slot;
 use crate::policies::{Confinement, Placement, PlacementPolicy};
 use crate::pressure::Pressure;
 use crate::record::{FrameClass, FrameRecord, Role};
-use crate::storage::{Layout, Storage};
+use crate::request::{Request, Wakes};
+use crate::storage::Storage;
 use crate::watermarks::Watermarks;
-
-/// Whom a request wakes when memory is short.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wakes {
-    /// Background reclaim (`__GFP_KSWAPD_RECLAIM`).
-    Kswapd,
-    /// Nobody.
-    Nobody,
-}
-
-/// What is asked for.
-#[derive(Clone, Copy, Debug)]
-pub struct Request {
-    /// How much: at most order 10.
-    pub order: Order,
-    /// What for.
-    pub class: FrameClass,
-    /// The memory can be had back when it is short, although it does not move: kernel caches.
-    pub reclaimable: bool,
-    /// It will be in use for as long as the server runs.
-    pub long_lived: bool,
-    /// The requester cannot wait, and may use what is kept for such requests.
-    pub atomic: bool,
-    /// Whom it wakes when memory is short.
-    pub wakes: Wakes,
-    /// The group that the block is put in.
-    pub group: Option<Group>,
-}
-
-impl Request {
-    /// An ordinary request.
-    #[must_use]
-    pub const fn new(order: Order, class: FrameClass) -> Self {
-        Self {
-            order,
-            class,
-            reclaimable: false,
-            long_lived: false,
-            atomic: false,
-            wakes: Wakes::Kswapd,
-            group: None,
-        }
-    }
-}
 
 /// A part of memory with watermarks of its own: all of it, or one side of the border.
 #[derive(Clone, Debug)]
+#[cfg_attr(feature = "state", derive(contigua_state::Plain))]
 pub(crate) struct Region {
     pub(crate) start: Frame,
     pub(crate) end: Frame,
@@ -104,16 +65,22 @@ impl Region {
 
 /// All frames of a machine, with their metadata in buffers of the caller's.
 #[derive(Clone)]
+#[cfg_attr(feature = "state", derive(contigua_state::State))]
+#[cfg_attr(feature = "state", state(parts))]
 pub struct Frames<S> {
     pub(crate) storage: S,
+    #[cfg_attr(feature = "state", state(skip))]
     pub(crate) config: Config,
+    #[cfg_attr(feature = "state", state(skip))]
     pub(crate) placement: Placement,
+    #[cfg_attr(feature = "state", state(skip))]
     pub(crate) confinement: Option<Confinement>,
     pub(crate) lists: FreeLists,
     /// The unmovable and the movable region; without regions the first one is all of memory.
     pub(crate) regions: [Region; 2],
     /// First frame of the movable region; 0 without regions.
     pub(crate) border: Frame,
+    #[cfg_attr(feature = "state", state(skip))]
     pub(crate) total: u32,
     pub(crate) free: u64,
     pub(crate) by_class: [u64; FrameClass::ALL.len()],
@@ -132,114 +99,6 @@ pub struct Frames<S> {
 }
 
 impl<S: Storage> Frames<S> {
-    /// A machine with one frame for each record of the storage, all of them free.
-    ///
-    /// # Errors
-    /// [`Error::Size`] when there are no frames or more than frame numbers can name,
-    /// [`Error::Layout`] when buffers do not fit each other, [`Error::Region`] when the unmovable
-    /// region would be all of memory.
-    pub fn new(mut storage: S, config: Config, placement: Placement) -> Result<Self, Error> {
-        let parts = storage.parts_mut();
-        let length = parts.frames.len();
-        let Some(total) = u32::try_from(length)
-            .ok()
-            .filter(|&n| n > 0 && n < u32::MAX)
-        else {
-            return Err(Error::Size(length));
-        };
-        let layout = Layout::new(length, parts.groups.len(), parts.cpus.len());
-        if parts.blocks.len() != layout.blocks
-            || parts.words.len() != layout.words
-            || parts.cpus.is_empty()
-        {
-            return Err(Error::Layout);
-        }
-        let confinement = placement.confinement();
-        let border = match &confinement {
-            None => 0,
-            Some(regions) => {
-                let region = regions.least_unmovable.frames();
-                let region = region
-                    .next_multiple_of(u64::from(BLOCK_FRAMES))
-                    .max(BLOCK_FRAMES.into());
-                if region >= u64::from(total) {
-                    let memory = u64::from(total);
-                    return Err(Error::Region { region, memory });
-                }
-                region as u32
-            }
-        };
-        parts.frames.fill(FrameRecord::default());
-        parts.words.fill(0);
-        parts.groups.fill(crate::GroupRecord::default());
-        parts.cpus.fill(crate::CpuRecord::default());
-        for (number, block) in parts.blocks.iter_mut().enumerate() {
-            let is_unmovable = (number as u32) < border / BLOCK_FRAMES;
-            *block = BlockRecord {
-                free: BLOCK_FRAMES.min(total - number as u32 * BLOCK_FRAMES) as u16,
-                kind: if is_unmovable {
-                    MigrateType::Unmovable
-                } else {
-                    MigrateType::Movable
-                },
-                ..BlockRecord::default()
-            };
-        }
-        let (border, end) = (Frame::new(border), Frame::new(total));
-        let first_end = if confinement.is_some() { border } else { end };
-        let resize = confinement
-            .as_ref()
-            .map_or_else(Default::default, |c| c.resize.clone());
-        let mut frames = Self {
-            lists: FreeLists::new(placement.discipline(), length),
-            regions: [
-                Region::new(Frame::new(0), first_end),
-                Region::new(first_end, end),
-            ],
-            storage,
-            config,
-            placement,
-            confinement,
-            border,
-            total,
-            free: u64::from(total),
-            by_class: [0; FrameClass::ALL.len()],
-            high_atomic_blocks: 0,
-            cpu: 0,
-            reclaim_hand: 0,
-            evict_end: 0,
-            requested: 0,
-            is_allocating: false,
-            controller: Controller::new(resize),
-            pressure: Pressure::default(),
-            counters: Counters::default(),
-        };
-        frames.list_everything(first_end);
-        frames.list_everything_to(first_end, end);
-        frames.set_watermarks();
-        Ok(frames)
-    }
-
-    fn list_everything(&mut self, end: Frame) {
-        self.list_everything_to(Frame::new(0), end);
-    }
-
-    /// Lists the largest aligned blocks of a range, from its end, so that the lists begin with the
-    /// lowest addresses.
-    fn list_everything_to(&mut self, start: Frame, end: Frame) {
-        let mut end = end.get();
-        while end > start.get() {
-            let fits = (end - start.get()).ilog2();
-            let order = end
-                .trailing_zeros()
-                .min(fits)
-                .min(u32::from(Order::BUDDY_MAX.get()));
-            let order = Order::new(order as u8);
-            end -= order.frames();
-            self.insert(Frame::new(end), order, false);
-        }
-    }
-
     /// Which region a frame lies in.
     #[inline]
     pub(crate) fn region_of(&self, frame: Frame) -> usize {
@@ -348,7 +207,8 @@ impl<S: Storage> Frames<S> {
     }
 
     /// Takes the block of a type that is farthest from the border, whatever its size: for memory
-    /// that will be there when the border comes (paper 001, "Making Resizing Possible and Cheap").
+    /// that will be there when the border comes (the Contiguitas article, "Making Resizing Possible
+    /// and Cheap").
     fn take_farthest(&mut self, kind: MigrateType, order: Order) -> Option<Frame> {
         if self.lists.discipline() == Discipline::Recency {
             return self.take_listed(kind, order);
@@ -481,92 +341,6 @@ impl<S: Storage> Frames<S> {
         if let Some(group) = request.group {
             self.join(frame, group);
         }
-    }
-
-    #[inline]
-    fn take_per_cpu(&mut self, home: MigrateType, slot: usize, request: &Request) -> Option<Frame> {
-        let parts = self.storage.parts_mut();
-        let list = &mut parts.cpus[self.cpu].lists[slot];
-        if let Some(frame) = list.newest {
-            list.remove(parts.frames, frame);
-            return Some(frame);
-        }
-        self.refill(home, slot, request)
-    }
-
-    /// Fills a CPU's empty list and takes one frame.
-    fn refill(&mut self, home: MigrateType, slot: usize, request: &Request) -> Option<Frame> {
-        let first = self.take(home, request)?;
-        self.counters.per_cpu_refills += 1;
-        for _ in 1..self.config.per_cpu_batch {
-            // A batch is a convenience: it takes nothing from others.
-            let Some(frame) = self.take_listed(home, Order::BASE) else {
-                break;
-            };
-            let parts = self.storage.parts_mut();
-            parts.frames[frame.index()] = FrameRecord::linked(Role::PerCpu, Order::BASE);
-            // At the end, so that frames are used in the order of the free list.
-            parts.cpus[self.cpu].lists[slot].push_oldest(parts.frames, frame);
-        }
-        Some(first)
-    }
-
-    /// Names the CPU whose lists are used from now on.
-    ///
-    /// # Panics
-    /// When the storage has no record for it.
-    pub fn set_cpu(&mut self, cpu: usize) {
-        assert!(
-            cpu < self.storage.parts().cpus.len(),
-            "there is no CPU {cpu}"
-        );
-        self.cpu = cpu;
-    }
-
-    /// Gives all CPUs' frames back to the free lists.
-    pub fn drain_per_cpu(&mut self) {
-        for cpu in 0..self.storage.parts().cpus.len() {
-            for slot in 0..MigrateType::PER_CPU {
-                self.drain(cpu, slot, 0);
-            }
-        }
-    }
-
-    /// Gives the oldest frames of a CPU's list back until `keep` are left.
-    fn drain(&mut self, cpu: usize, slot: usize, keep: u32) {
-        loop {
-            let parts = self.storage.parts_mut();
-            let list = &mut parts.cpus[cpu].lists[slot];
-            let Some(frame) = list.oldest.filter(|_| list.length > keep) else {
-                return;
-            };
-            list.remove(parts.frames, frame);
-            parts.frames[frame.index()] = FrameRecord::default();
-            self.give(frame, Order::BASE);
-        }
-    }
-
-    /// Frees a block whose record has been taken care of by the caller.
-    #[inline]
-    pub(crate) fn release(&mut self, frame: Frame, order: Order) {
-        let batch = self.config.per_cpu_batch;
-        if order == Order::BASE
-            && batch > 0
-            && let Some(slot) = slot(self.kind_of(frame))
-        {
-            let cpu = self.cpu;
-            let parts = self.storage.parts_mut();
-            parts.frames[frame.index()] = FrameRecord::linked(Role::PerCpu, order);
-            let list = &mut parts.cpus[cpu].lists[slot];
-            list.push_newest(parts.frames, frame);
-            let length = list.length;
-            if parts.cpus[cpu].length() > self.config.per_cpu_high {
-                self.drain(cpu, slot, length.saturating_sub(batch));
-            }
-            return;
-        }
-        self.storage.parts_mut().frames[frame.index()] = FrameRecord::default();
-        self.give(frame, order);
     }
 
     /// Gives a block back that has one user.
@@ -718,107 +492,5 @@ impl<S: Storage> Frames<S> {
         self.remove(frame);
         self.insert(frame, record.order(), false);
         true
-    }
-
-    /// Free blocks on the list of a type and order; what CPUs keep at hand is on none.
-    ///
-    /// # Panics
-    /// For [`MigrateType::Isolate`], which has no lists, and orders above 10.
-    #[must_use]
-    pub fn listed(&self, kind: MigrateType, order: Order) -> u32 {
-        self.lists.length(kind, order)
-    }
-
-    /// Frames that CPUs keep at hand.
-    #[must_use]
-    pub fn at_hand(&self) -> u64 {
-        let cpus = self.storage.parts().cpus.iter();
-        cpus.map(|cpu| u64::from(cpu.length())).sum()
-    }
-
-    /// All frames.
-    #[must_use]
-    pub fn total(&self) -> u64 {
-        u64::from(self.total)
-    }
-
-    /// Free frames, those that CPUs keep at hand included.
-    #[must_use]
-    pub fn free_frames(&self) -> u64 {
-        self.free
-    }
-
-    /// Frames in use for a class; for [`FrameClass::Free`], those that are free.
-    #[must_use]
-    pub fn frames_of(&self, class: FrameClass) -> u64 {
-        match class {
-            FrameClass::Free => self.free,
-            class => self.by_class[class as usize],
-        }
-    }
-
-    /// Whether a free block of at least `order`, at most 10, is where movable memory may be: under
-    /// confinement, in the movable region.
-    #[must_use]
-    pub fn has_free_block(&self, order: Order) -> bool {
-        self.has_free_block_in(self.region_for(MigrateType::Movable), order)
-    }
-
-    /// Blocks, free and allocated, in address order: class, first frame, frames.
-    pub fn blocks(&self) -> impl Iterator<Item = (FrameClass, Frame, u32)> + '_ {
-        let mut at = 0_usize;
-        core::iter::from_fn(move || {
-            let record = self.storage.parts().frames.get(at)?;
-            let frame = Frame::new(at as u32);
-            let frames = record.order().frames();
-            at += frames as usize;
-            Some((record.class(), frame, frames))
-        })
-    }
-
-    /// The pageblocks in address order.
-    pub fn pageblocks(&self) -> &[BlockRecord] {
-        self.storage.parts().blocks
-    }
-
-    /// How contiguous memory is.
-    #[must_use]
-    pub fn contiguity(&self) -> Contiguity {
-        let mut scan = Scan::new();
-        let mut left = self.total;
-        for block in self.pageblocks() {
-            let frames = left.min(BLOCK_FRAMES);
-            left -= frames;
-            let used = block.free() + block.movable() + block.unmovable();
-            scan.push(FrameKind::Reserved, u64::from(frames - used));
-            scan.push(FrameKind::Free, block.free.into());
-            scan.push(FrameKind::Movable, block.movable.into());
-            scan.push(FrameKind::Unmovable, block.unmovable.into());
-        }
-        scan.finish()
-    }
-
-    /// What happened so far.
-    #[must_use]
-    pub fn counters(&self) -> Counters {
-        self.counters
-    }
-
-    /// How much tasks had to wait.
-    #[must_use]
-    pub fn pressure(&self) -> &Pressure {
-        &self.pressure
-    }
-
-    /// The placement policy.
-    #[must_use]
-    pub fn placement(&self) -> &Placement {
-        &self.placement
-    }
-
-    /// First frame of the movable region, where there are regions.
-    #[must_use]
-    pub fn border(&self) -> Option<Frame> {
-        self.confinement.as_ref().map(|_| self.border)
     }
 }

@@ -1,6 +1,6 @@
 //! What the kernel's threads do beside everybody's allocations: reclaim, compaction, resizing.
 
-use contigua_units::{Nanoseconds, Order};
+use contigua_units::{Nanoseconds, Order, PAGE_BYTES};
 
 use crate::allocator::Frames;
 use crate::moving::Moves;
@@ -12,6 +12,8 @@ const PROACTIVE_INTERVAL: u64 = 500_000_000;
 /// After a run of proactive compaction that did not help, this many looks are skipped (Linux's
 /// `COMPACT_MAX_DEFER_SHIFT`).
 const PROACTIVE_DEFERRAL: u64 = 1 << 6;
+/// Pages of a page table, which a read fault maps at most (`PTRS_PER_PTE`).
+const LARGEST_FAULT_AROUND: u64 = 512;
 /// Frames that background reclaim frees before it looks again.
 const BATCH: u64 = 512;
 
@@ -26,6 +28,14 @@ impl<S: Storage> Frames<S> {
     #[must_use]
     pub fn defrag(&self) -> crate::Defrag {
         self.config.defrag
+    }
+
+    /// Pages that a read fault in a mapping of a file maps, at most: a power of two
+    /// (`fault_around_bytes_set` in `mm/memory.c`).
+    #[must_use]
+    pub fn fault_around_pages(&self) -> u64 {
+        let pages = (self.config.fault_around.get() / PAGE_BYTES).clamp(1, LARGEST_FAULT_AROUND);
+        1 << pages.ilog2()
     }
 
     /// Whether [`Frames::background`] would do more at this time than keep count of pressure: pages

@@ -10,6 +10,7 @@ pub const BLOCK_FRAMES: u32 = Order::HUGE_2M.frames();
 /// frame is that of the block it lies in, always (Linux 6.10 and later).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
+#[cfg_attr(feature = "state", derive(contigua_state::Plain))]
 pub enum MigrateType {
     /// Allocations that stay where they are.
     Unmovable,
@@ -41,6 +42,7 @@ impl MigrateType {
 
 /// The state of one pageblock. Frames that are counted nowhere are reserved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "state", derive(contigua_state::Plain))]
 pub struct BlockRecord {
     /// Free frames, per-CPU ones included.
     pub(crate) free: u16,

@@ -6,6 +6,7 @@ use crate::record::FrameRecord;
 
 /// The two ends of a list. The newest block is the one that was put at the front last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "state", derive(contigua_state::Plain))]
 pub(crate) struct Chain {
     pub(crate) newest: Option<Frame>,
     pub(crate) oldest: Option<Frame>,

@@ -17,6 +17,7 @@ const MOST_DEFER_SHIFT: u32 = 6;
 
 /// Where the scanners of a region are, and how compaction went lately.
 #[derive(Clone, Debug, Default)]
+#[cfg_attr(feature = "state", derive(contigua_state::Plain))]
 pub(crate) struct Compaction {
     /// Pageblock from which the migration scanner goes on; `None` is the start.
     migrate: Option<usize>,

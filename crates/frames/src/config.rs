@@ -23,13 +23,16 @@ pub struct Config {
     pub watermark_boost: u32,
     /// Whether such a boost wakes background reclaim at once, and that, when it is done, compaction
     /// of a pageblock. Linux does both since 5.0. They are off by default because simulated servers
-    /// that age in full memory then spoil fewer blocks than the paper found in production
+    /// that age in full memory then pollute fewer blocks than the paper found in production
     /// (`docs/validation.md`).
     pub boosts_wake: bool,
     /// `vm.compaction_proactiveness`: 0 (off) to 100.
     pub compaction_proactiveness: u32,
     /// `transparent_hugepage/defrag`: what a page fault does for a 2 MB page when no block is free.
     pub defrag: Defrag,
+    /// `fault_around_bytes` (debugfs): how much a read fault in a mapping of a file maps around the
+    /// page, at most. Rounded down to a power of two, and at least a page, as Linux does.
+    pub fault_around: Bytes,
     /// `vm.swappiness`: 0 (never swap) to 200. A server without swap has 0.
     pub swappiness: u32,
     /// Frames that a CPU's list takes from or gives to the free lists at once; 0 for no lists.
@@ -49,6 +52,7 @@ impl Default for Config {
             boosts_wake: false,
             compaction_proactiveness: 20,
             defrag: Defrag::default(),
+            fault_around: Bytes::new(64 << 10),
             swappiness: 0,
             per_cpu_batch: 63,
             per_cpu_high: 4 * 63,

@@ -6,12 +6,13 @@ use core::ops::Range;
 use contigua_contiguity::FrameKind;
 use contigua_units::{Frame, Order};
 
-use crate::allocator::{Frames, Request};
+use crate::allocator::Frames;
 use crate::block::{BLOCK_FRAMES, MigrateType, blocks_of, first_frame};
 use crate::moving::Moves;
 use crate::policies::PlacementPolicy;
 use crate::reclaim::Context;
 use crate::record::{FrameClass, FrameRecord, Role};
+use crate::request::Request;
 use crate::storage::Storage;
 
 /// Who may move what, while a pageblock is being emptied.

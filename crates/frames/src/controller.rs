@@ -2,7 +2,7 @@
 //!
 //! A pure state machine, so that it moves the border of a simulated server and of a real one
 //! alike. The paper computes the amount from the pressure on both regions with tunable parameters
-//! (001, "Resizing Policies") but does not publish its algorithm; this one is our proposal.
+//! (the article, "Resizing Policies") but does not publish its algorithm; this one is our proposal.
 //! Proportional to the stall time, it is bounded and settles; different gains in the two
 //! directions and the band of pressure between them keep it from oscillating; expansion comes
 //! first because nothing can be reclaimed around an unmovable request that fails.
@@ -92,7 +92,9 @@ pub enum Decision {
 
 /// The controller: its parameters, and when it last moved the border.
 #[derive(Clone, Debug)]
+#[cfg_attr(feature = "state", derive(contigua_state::State))]
 pub struct Controller {
+    #[cfg_attr(feature = "state", state(skip))]
     config: Config,
     last: Option<Nanoseconds>,
 }

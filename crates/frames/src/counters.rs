@@ -6,6 +6,8 @@ macro_rules! counters {
         /// Counts of events. Each is incremented by one place in the code.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+        #[cfg_attr(feature = "state", derive(contigua_state::Plain))]
+        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
         pub struct Counters {
             $($(#[$doc])* pub $name: u64,)*
         }

@@ -2,10 +2,11 @@
 
 use contigua_units::{Frame, Order};
 
-use crate::allocator::{Frames, Request};
+use crate::allocator::Frames;
 use crate::block::{BLOCK_FRAMES, MigrateType, block_of, blocks_of, first_frame};
 use crate::policies::{Candidate, PlacementPolicy, Verdict};
 use crate::record::{FrameRecord, Role};
+use crate::request::Request;
 use crate::storage::Storage;
 
 /// Linux keeps at most this share of memory, in percent, for requests that cannot wait.

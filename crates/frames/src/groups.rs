@@ -8,10 +8,12 @@ use crate::chain::Chain;
 
 /// Names a group: an index into the records that the caller supplied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "state", derive(contigua_state::Plain))]
 pub struct Group(pub u16);
 
 /// What reclaim may do with a group's blocks when memory is short.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "state", derive(contigua_state::Plain))]
 pub enum Evict {
     /// Nothing.
     #[default]
@@ -26,6 +28,7 @@ pub enum Evict {
 
 /// One group.
 #[derive(Clone, Copy, Debug, Default)]
+#[cfg_attr(feature = "state", derive(contigua_state::Plain))]
 pub struct GroupRecord {
     pub(crate) chain: Chain,
     pub(crate) frames: u32,

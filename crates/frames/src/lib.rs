@@ -36,12 +36,13 @@ pub mod pressure;
 mod reclaim;
 mod record;
 mod regions;
+mod request;
 mod storage;
 mod users;
 mod validate;
 mod watermarks;
 
-pub use allocator::{Frames, Request, Wakes};
+pub use allocator::Frames;
 pub use block::{BLOCK_FRAMES, BlockRecord, MigrateType};
 pub use config::{Config, Costs, Defrag, Effort};
 pub use counters::Counters;
@@ -51,6 +52,7 @@ pub use moving::{Move, Moves};
 pub use per_cpu::CpuRecord;
 pub use policies::{Placement, PlacementPolicy};
 pub use record::{FrameClass, FrameRecord, Owner};
+pub use request::{Request, Wakes};
 #[cfg(feature = "alloc")]
 pub use storage::Boxed;
 pub use storage::{Layout, Parts, PartsMut, Storage};

@@ -22,7 +22,9 @@ pub enum Discipline {
 
 /// Heads and lengths of the lists.
 #[derive(Clone, Debug)]
+#[cfg_attr(feature = "state", derive(contigua_state::State))]
 pub(crate) struct FreeLists {
+    #[cfg_attr(feature = "state", state(skip))]
     discipline: Discipline,
     chains: [[Chain; ORDERS]; MigrateType::LISTED],
     /// Which orders of a type have a block, a bit each.

@@ -9,6 +9,7 @@ use crate::storage::Storage;
 
 /// A block whose contents are elsewhere now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "state", derive(contigua_state::Plain))]
 pub struct Move {
     /// Whose page it is.
     pub owner: Owner,

@@ -11,6 +11,7 @@ const LEVELS: usize = 6;
 
 /// Where the levels of each order lie in the buffer of words.
 #[derive(Clone, Debug)]
+#[cfg_attr(feature = "state", derive(contigua_state::Plain))]
 pub(crate) struct Ordered {
     /// Start of each level; level 0 has a bit for each block, the last one is a single word.
     starts: [[u32; LEVELS]; ORDERS],

@@ -6,6 +6,7 @@ use crate::chain::Chain;
 
 /// The lists of one CPU.
 #[derive(Clone, Copy, Debug, Default)]
+#[cfg_attr(feature = "state", derive(contigua_state::Plain))]
 pub struct CpuRecord {
     pub(crate) lists: [Chain; MigrateType::PER_CPU],
 }

@@ -1,6 +1,6 @@
 //! Pressure stall information (Linux, `kernel/sched/psi.c`): the share of time in which some task
-//! waited for memory, averaged over 10, 60 and 300 s, and, as Contiguitas needs it (paper 001,
-//! "Resizing Policies"), for movable and unmovable requests apart.
+//! waited for memory, averaged over 10, 60 and 300 s, and, as Contiguitas needs it (the Contiguitas
+//! article, "Resizing Policies"), for movable and unmovable requests apart.
 
 use contigua_units::Nanoseconds;
 
@@ -19,6 +19,8 @@ pub enum Stall {
 /// Averages of the share of time with a stall, in percent.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "state", derive(contigua_state::Plain))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Averages {
     /// Over 10 s.
     pub avg10: f64,
@@ -27,7 +29,18 @@ pub struct Averages {
     /// Over 300 s.
     pub avg300: f64,
     /// All stall time.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "total_nanoseconds", serialize_with = "number")
+    )]
+    #[cfg_attr(feature = "schema", schemars(with = "u64"))]
     pub total: Nanoseconds,
+}
+
+#[cfg(feature = "serde")]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn number<S: serde::Serializer>(time: &Nanoseconds, out: S) -> Result<S::Ok, S::Error> {
+    out.serialize_u64(time.get())
 }
 
 /// `exp(-2 s / window)` for windows of 10, 60 and 300 s: what is left of an average after a period.
@@ -48,6 +61,7 @@ impl Averages {
 
 /// Pressure on one resource.
 #[derive(Clone, Copy, Debug, Default)]
+#[cfg_attr(feature = "state", derive(contigua_state::Plain))]
 struct Track {
     averages: Averages,
     /// Stall time of this period.
@@ -60,6 +74,7 @@ struct Track {
 /// this is PSI's *some* when stalls do not overlap, and more than it when they do. The share of
 /// time in which all tasks stall (*full*) needs to know the tasks, which this model does not.
 #[derive(Clone, Copy, Debug, Default)]
+#[cfg_attr(feature = "state", derive(contigua_state::Plain))]
 pub struct Pressure {
     movable: Track,
     unmovable: Track,

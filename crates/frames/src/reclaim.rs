@@ -5,12 +5,13 @@
 
 use contigua_units::{Frame, Nanoseconds, Order};
 
-use crate::allocator::{Frames, Request};
+use crate::allocator::Frames;
 use crate::block::MigrateType;
 use crate::groups::{Evict, Group};
 use crate::moving::Moves;
 use crate::policies::PlacementPolicy;
 use crate::pressure::Stall;
+use crate::request::Request;
 use crate::storage::Storage;
 
 /// Frames that a request reclaims at a time (Linux's `SWAP_CLUSTER_MAX`).

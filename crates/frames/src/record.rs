@@ -8,6 +8,7 @@ use crate::groups::Group;
 /// What a frame is used for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
+#[cfg_attr(feature = "state", derive(contigua_state::Plain))]
 pub enum FrameClass {
     /// Nothing.
     #[default]
@@ -60,7 +61,7 @@ impl FrameClass {
         }
     }
 
-    /// Whether frames of this class can be moved (paper 000, section 2.5: network buffers, slab,
+    /// Whether frames of this class can be moved (Contiguitas, section 2.5: network buffers, slab,
     /// file-system buffers and page tables are what is unmovable on servers).
     #[must_use]
     pub const fn kind(self) -> FrameKind {
@@ -77,7 +78,7 @@ impl FrameClass {
     }
 
     /// Whether Contiguitas' hardware can move such a frame while it is in use: its translation can
-    /// change although its access cannot be blocked (paper 000, section 2.1, the second type).
+    /// change although its access cannot be blocked (Contiguitas, section 2.1, the second type).
     /// Frames that the kernel reaches through its linear map stay.
     #[must_use]
     pub const fn is_hardware_movable(self) -> bool {
@@ -87,6 +88,7 @@ impl FrameClass {
 
 /// Which page of which address space a frame backs: the reverse mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "state", derive(contigua_state::Plain))]
 pub struct Owner {
     /// Number of the address space.
     pub space: u16,
@@ -96,6 +98,7 @@ pub struct Owner {
 
 /// The state of one frame. Only the first frame of a block has a meaningful one.
 #[derive(Clone, Copy, Debug, Default)]
+#[cfg_attr(feature = "state", derive(contigua_state::Plain))]
 pub struct FrameRecord {
     /// Neighbours in a list (free, per-CPU or grouped block), or the owner.
     link: u64,
@@ -111,6 +114,7 @@ pub struct FrameRecord {
 
 /// What a record stands for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "state", derive(contigua_state::Plain))]
 pub(crate) enum Role {
     /// A frame within a block, described by the block's first frame.
     #[default]

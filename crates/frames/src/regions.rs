@@ -3,7 +3,7 @@
 use contigua_units::{Bytes, Frame, Nanoseconds, Order, PAGE_BYTES};
 
 use crate::Error;
-use crate::allocator::{Frames, Request};
+use crate::allocator::Frames;
 use crate::block::{BLOCK_FRAMES, MigrateType, block_of, first_frame};
 use crate::contiguous::Mover;
 use crate::controller::{Decision, Inputs, RegionState};
@@ -11,6 +11,7 @@ use crate::moving::Moves;
 use crate::policies::{Pinning, PlacementPolicy};
 use crate::reclaim::Context;
 use crate::record::Role;
+use crate::request::Request;
 use crate::storage::Storage;
 use contigua_contiguity::FrameKind;
 
@@ -21,7 +22,7 @@ pub(crate) const MOVABLE: usize = 1;
 
 impl<S: Storage> Frames<S> {
     /// Looks at both regions and moves the border if the controller says so. Never on the path of
-    /// an allocation (paper 001, "Moving Resizing Off the Critical Path").
+    /// an allocation (the Contiguitas article, "Moving Resizing Off the Critical Path").
     pub(crate) fn resize(&mut self, now: Nanoseconds, moves: &mut dyn Moves) {
         let Some(confinement) = &self.confinement else {
             return;
@@ -207,8 +208,8 @@ impl<S: Storage> Frames<S> {
     }
 
     /// Lets a device hold an allocated block, so that it must not move; returns where it is now.
-    /// Under Contiguitas a movable block first moves into the unmovable region (paper 001,
-    /// "Unmovable Confinement").
+    /// Under Contiguitas a movable block first moves into the unmovable region (the Contiguitas
+    /// article, "Unmovable Confinement").
     ///
     /// # Errors
     /// [`Error::NotAllocated`]; [`Error::CannotPin`] when the block has to move and cannot, or has

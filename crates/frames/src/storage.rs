@@ -85,11 +85,17 @@ pub trait Storage {
 /// Buffers in boxes.
 #[cfg(feature = "alloc")]
 #[derive(Clone)]
+#[cfg_attr(feature = "state", derive(contigua_state::State))]
 pub struct Boxed {
+    #[cfg_attr(feature = "state", state(fixed))]
     frames: alloc::boxed::Box<[FrameRecord]>,
+    #[cfg_attr(feature = "state", state(fixed))]
     blocks: alloc::boxed::Box<[BlockRecord]>,
+    #[cfg_attr(feature = "state", state(fixed))]
     words: alloc::boxed::Box<[u64]>,
+    #[cfg_attr(feature = "state", state(fixed))]
     groups: alloc::boxed::Box<[GroupRecord]>,
+    #[cfg_attr(feature = "state", state(fixed))]
     cpus: alloc::boxed::Box<[CpuRecord]>,
 }
 

@@ -9,6 +9,7 @@ use crate::storage::Storage;
 
 /// Marks of one region, in free frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "state", derive(contigua_state::Plain))]
 pub(crate) struct Watermarks {
     min: u64,
     low: u64,

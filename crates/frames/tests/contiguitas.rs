@@ -1,5 +1,5 @@
-//! Does Contiguitas' operating-system half keep its promises? Papers 000 and 001; numbers are those
-//! of the properties in the project's design notes ("E-A").
+//! Does Contiguitas' operating-system half keep its promises? Contiguitas and the article; numbers
+//! are those of the properties in the project's design notes ("E-A").
 
 use contigua_frames::{
     BLOCK_FRAMES, Boxed, Config, Error, Evict, FrameClass, Frames, Group, Layout, Owner, Placement,
@@ -314,7 +314,7 @@ fn all_of_the_movable_region_could_be_one_free_piece() {
 
 /// A.13: one unmovable page in each gigabyte is enough.
 #[test]
-fn a_page_in_each_gigabyte_spoils_them_all() {
+fn a_page_in_each_gigabyte_pollutes_them_all() {
     let mut memory = memory(4096, Placement::default());
     for gigabyte in 0..4 {
         let frame = Frame::new((gigabyte << 18) + 12_345);

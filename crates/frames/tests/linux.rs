@@ -363,7 +363,7 @@ fn atomic_requests_of_several_frames_keep_a_pageblock_for_themselves() {
 }
 
 #[test]
-fn a_pin_spoils_the_pageblock_where_the_page_is() {
+fn a_pin_pollutes_the_pageblock_where_the_page_is() {
     let mut memory = linux(64);
     let frame = memory.allocate(&one(FrameClass::Anonymous)).unwrap();
     assert_eq!(memory.contiguity().blocks_2m.unmovable, 0);

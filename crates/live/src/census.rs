@@ -1,9 +1,9 @@
-//! What a scan adds up to: frames by class and zone, contiguity within bounds, and who spoils it.
+//! What a scan adds up to: frames by class and zone, contiguity within bounds, and who pollutes it.
 
 use std::collections::HashMap;
 use std::io;
 
-use contigua_contiguity::{Contiguity, FrameKind, Scan, Spoiled, Spoilers};
+use contigua_contiguity::{Contiguity, FrameKind, Polluted, Polluters, Scan};
 use contigua_units::Order;
 
 use crate::classify::Class;
@@ -67,7 +67,7 @@ pub struct Bounds<T> {
     pub possible: T,
 }
 
-/// What a cgroup's kernel memory spoils.
+/// What a cgroup's kernel memory pollutes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct CgroupShare {
     /// Its inode number.
@@ -78,7 +78,7 @@ pub struct CgroupShare {
     pub blocks_2m: u64,
 }
 
-/// What a class's frames spoil.
+/// What a class's frames pollute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClassShare {
     /// The class.
@@ -86,7 +86,7 @@ pub struct ClassShare {
     /// Its frames.
     pub frames: u64,
     /// Blocks of each size with one of them.
-    pub spoiled: [(Order, Spoiled); 4],
+    pub polluted: [(Order, Polluted); 4],
 }
 
 /// Everything that a scan adds up to.
@@ -98,14 +98,14 @@ pub struct Summary {
     pub zones: Vec<Frames>,
     /// Contiguity.
     pub contiguity: Bounds<Contiguity>,
-    /// What classes spoil, those that spoil the most 2 MB blocks first.
+    /// What classes pollute, those that pollute the most 2 MB blocks first.
     pub classes: Vec<ClassShare>,
-    /// What cgroups spoil, likewise.
+    /// What cgroups pollute, likewise.
     pub cgroups: Vec<CgroupShare>,
-    /// The 1 GB ranges where the least spoils the most, worst first.
+    /// The 1 GB ranges where the least pollutes the most, worst first.
     pub worst: Vec<WorstRange>,
-    /// 1 GB ranges that something spoils.
-    pub spoiled_ranges: u64,
+    /// 1 GB ranges that something pollutes.
+    pub polluted_ranges: u64,
 }
 
 /// Adds up a scan.
@@ -115,7 +115,7 @@ pub struct Census {
     zones: Vec<Frames>,
     certain: Scan,
     possible: Scan,
-    spoilers: Spoilers<CLASSES>,
+    polluters: Polluters<CLASSES>,
     cgroups: HashMap<u64, Counted>,
     ranges: Ranges,
 }
@@ -138,7 +138,7 @@ impl Census {
             zones: vec![Frames::default(); zones],
             certain: Scan::new(),
             possible: Scan::new(),
-            spoilers: Spoilers::new(),
+            polluters: Polluters::new(),
             cgroups: HashMap::new(),
             ranges: Ranges::new(worst),
         }
@@ -156,18 +156,18 @@ impl Census {
     /// The sums.
     #[must_use]
     pub fn finish(self) -> Summary {
-        let spoilers = self.spoilers.finish();
+        let polluters = self.polluters.finish();
         let mut classes: Vec<ClassShare> = Class::ALL
             .into_iter()
-            .filter(|&class| spoils(class))
+            .filter(|&class| pollutes(class))
             .map(|class| ClassShare {
                 class,
                 frames: self.frames.of(class),
-                spoiled: spoilers.map(|(order, spoiled)| (order, spoiled[class as usize])),
+                polluted: polluters.map(|(order, polluted)| (order, polluted[class as usize])),
             })
             .filter(|share| share.frames > 0)
             .collect();
-        classes.sort_by_key(|share| std::cmp::Reverse(share.spoiled[0].1.blocks));
+        classes.sort_by_key(|share| std::cmp::Reverse(share.polluted[0].1.blocks));
         let mut cgroups: Vec<CgroupShare> = self
             .cgroups
             .into_iter()
@@ -178,7 +178,7 @@ impl Census {
             })
             .collect();
         cgroups.sort_by_key(|share| (std::cmp::Reverse(share.blocks_2m), share.inode));
-        let (worst, spoiled_ranges) = self.ranges.finish();
+        let (worst, polluted_ranges) = self.ranges.finish();
         Summary {
             frames: self.frames,
             zones: self.zones,
@@ -189,14 +189,14 @@ impl Census {
             classes,
             cgroups,
             worst,
-            spoiled_ranges,
+            polluted_ranges,
         }
     }
 }
 
 /// Whether a frame of this class keeps its block from becoming contiguous, though it is memory.
 #[must_use]
-pub const fn spoils(class: Class) -> bool {
+pub const fn pollutes(class: Class) -> bool {
     matches!(class.kind(), FrameKind::Unmovable)
         || matches!(class, Class::Reserved | Class::Offline | Class::Unread)
 }
@@ -212,8 +212,8 @@ impl Sink for Census {
         }
         self.certain.push(run.class.kind(), run.frames);
         self.possible.push(run.class.best_kind(), run.frames);
-        let owner = spoils(run.class).then_some(run.class as usize);
-        self.spoilers.push(owner, run.frames);
+        let owner = pollutes(run.class).then_some(run.class as usize);
+        self.polluters.push(owner, run.frames);
         if run.cgroup != 0 && run.frames > 0 {
             self.charge(run);
         }

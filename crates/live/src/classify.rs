@@ -27,7 +27,7 @@
 //! * Holes read 0 on 6.18, like line 10, and so does memory whose initialisation the kernel has
 //!   put off. Frames outside `System RAM` are therefore never asked about.
 //! * Reserved frames are the kernel's image, its frame table and the firmware's. They do not move,
-//!   but the authors of paper 000 leave them out of their measures, and so do these: they are never
+//!   but the authors of Contiguitas leave them out of their measures, and so do these: they are never
 //!   counted as unmovable, yet a block with one of them cannot become contiguous.
 
 use contigua_contiguity::FrameKind;

@@ -20,4 +20,4 @@ pub mod scan;
 pub mod snapshot;
 
 pub use error::Error;
-pub use ranges::{Spoiler, WorstRange};
+pub use ranges::{Polluter, WorstRange};

@@ -61,14 +61,14 @@ pub struct Site {
     pub function: String,
     /// Unmovable frames that it has.
     pub frames: u64,
-    /// Blocks of 2 MB that they spoil.
+    /// Blocks of 2 MB that they pollute.
     pub blocks_2m: u64,
 }
 
 /// All sites.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Sites {
-    /// Those that spoil the most first.
+    /// Those that pollute the most first.
     pub sites: Vec<Site>,
     /// Records that could not be understood.
     pub damaged: u64,

@@ -4,7 +4,7 @@
 use crate::blocks::{Block, FRAMES};
 use crate::classify::Class;
 
-/// Unmovable frames up to which a block is spoiled by few.
+/// Unmovable frames up to which a block is polluted by few.
 const FEW: u64 = FRAMES / 16;
 
 /// What a block looks like from afar.
@@ -17,11 +17,11 @@ pub enum Look {
     Movable,
     /// A huge page.
     Huge,
-    /// Spoiled, if at all, by frames that may be free on a CPU's list.
+    /// Polluted, if at all, by frames that may be free on a CPU's list.
     Uncertain,
-    /// Spoiled by few frames.
-    Spoiled,
-    /// Spoiled by many.
+    /// Polluted by few frames.
+    Polluted,
+    /// Polluted by many.
     Kernel,
     /// Reserved, offline or not read.
     Reserved,
@@ -36,7 +36,7 @@ impl Look {
         Self::Movable,
         Self::Huge,
         Self::Uncertain,
-        Self::Spoiled,
+        Self::Polluted,
         Self::Kernel,
         Self::Reserved,
         Self::Hole,
@@ -60,7 +60,7 @@ impl Look {
         } else if kernel > FEW {
             Self::Kernel
         } else if kernel > 0 {
-            Self::Spoiled
+            Self::Polluted
         } else if reserved > 0 {
             Self::Reserved
         } else if of(Class::Unexplained) > 0 {
@@ -82,24 +82,24 @@ impl Look {
             Self::Movable => "movable",
             Self::Huge => "huge page",
             Self::Uncertain => "kernel or CPU-free",
-            Self::Spoiled => "spoiled by few",
-            Self::Kernel => "spoiled by many",
+            Self::Polluted => "polluted by few",
+            Self::Kernel => "polluted by many",
             Self::Reserved => "reserved",
             Self::Hole => "no memory",
         }
     }
 
-    /// Red, green, blue; told apart by people who cannot tell red from green, too.
+    /// Red, green, blue: those of maps of simulated memory (`python/contigua/themes.py`).
     #[must_use]
     pub const fn color(self) -> [u8; 3] {
         match self {
-            Self::Free => [0xf4, 0xf4, 0xee],
-            Self::Movable => [0x9e, 0xc9, 0xe8],
-            Self::Huge => [0x1f, 0x6f, 0xb4],
+            Self::Free => [0xec, 0xec, 0xec],
+            Self::Movable => [0x56, 0xb4, 0xe9],
+            Self::Huge => [0x00, 0x72, 0xb2],
             Self::Uncertain => [0xf6, 0xd7, 0x8b],
-            Self::Spoiled => [0xf0, 0x8a, 0x24],
-            Self::Kernel => [0xa8, 0x1c, 0x1c],
-            Self::Reserved => [0x80, 0x80, 0x80],
+            Self::Polluted => [0xe6, 0x9f, 0x00],
+            Self::Kernel => [0xd5, 0x5e, 0x00],
+            Self::Reserved => [0x4d, 0x4d, 0x4d],
             Self::Hole => [0x20, 0x20, 0x20],
         }
     }
@@ -112,7 +112,7 @@ impl Look {
             Self::Movable => 'm',
             Self::Huge => 'H',
             Self::Uncertain => '?',
-            Self::Spoiled => 'x',
+            Self::Polluted => 'x',
             Self::Kernel => 'X',
             Self::Reserved => 'r',
             Self::Hole => ' ',
@@ -205,7 +205,10 @@ mod tests {
             look(&[(Class::Free, 500), (Class::PageCache, 12)]),
             Look::Movable
         );
-        assert_eq!(look(&[(Class::Free, 511), (Class::Slab, 1)]), Look::Spoiled);
+        assert_eq!(
+            look(&[(Class::Free, 511), (Class::Slab, 1)]),
+            Look::Polluted
+        );
         assert_eq!(look(&[(Class::Free, 12), (Class::Slab, 500)]), Look::Kernel);
         assert_eq!(
             look(&[(Class::Free, 511), (Class::Unexplained, 1)]),

@@ -1,24 +1,24 @@
-//! The 1 GB ranges where the least spoils the most.
+//! The 1 GB ranges where the least pollutes the most.
 //!
-//! One unmovable frame is enough to spoil a gigabyte (paper 000, section 2.5), so the ranges that
-//! are worth a look are those that would be contiguous but for a few frames.
+//! One unmovable frame is enough to pollute a gigabyte (Contiguitas, section 2.5), so the ranges
+//! that are worth a look are those that would be contiguous but for a few frames.
 
 use std::io;
 
 use contigua_units::Order;
 
-use crate::census::spoils;
+use crate::census::pollutes;
 use crate::classify::Class;
 use crate::scan::{Run, Sink};
 
 /// Frames in a range.
 const FRAMES: u64 = Order::HUGE_1G.frames() as u64;
-/// Spoilers that are told apart in a range; others lose their cgroup.
-const SPOILERS: usize = 32;
+/// Polluters that are told apart in a range; others lose their cgroup.
+const POLLUTERS: usize = 32;
 
 /// Frames of one kind and owner in a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct Spoiler {
+pub struct Polluter {
     /// What they are.
     pub class: Class,
     /// The inode number of the cgroup that is charged for them; 0 for none.
@@ -27,19 +27,21 @@ pub struct Spoiler {
     pub frames: u64,
 }
 
-/// A range of 1 GB that something spoils.
+/// A range of 1 GB that something pollutes.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct WorstRange {
     /// Its number: the address is this many gigabytes.
     pub gigabyte: u64,
     /// Frames that cannot be moved.
+    #[serde(rename = "unmovable_frames")]
     pub unmovable: u64,
     /// Blocks of 2 MB in which they lie.
     pub blocks_2m: u64,
     /// Frames that are free.
+    #[serde(rename = "free_frames")]
     pub free: u64,
-    /// Who spoils it, the most frames first.
-    pub spoilers: Vec<Spoiler>,
+    /// Who pollutes it, the most frames first.
+    pub polluters: Vec<Polluter>,
 }
 
 /// Finds them.
@@ -48,7 +50,7 @@ pub(crate) struct Ranges {
     position: u64,
     open: Open,
     worst: Vec<WorstRange>,
-    spoiled: u64,
+    polluted: u64,
 }
 
 #[derive(Default)]
@@ -59,7 +61,7 @@ struct Open {
     next_block: u64,
     free: u64,
     holes: u64,
-    spoilers: Vec<Spoiler>,
+    polluters: Vec<Polluter>,
 }
 
 impl Ranges {
@@ -69,7 +71,7 @@ impl Ranges {
             position: 0,
             open: Open::default(),
             worst: Vec::new(),
-            spoiled: 0,
+            polluted: 0,
         }
     }
 
@@ -79,7 +81,7 @@ impl Ranges {
         if open.unmovable == 0 {
             return;
         }
-        self.spoiled += 1;
+        self.polluted += 1;
         // What the firmware has taken cannot be had, whoever else is there.
         if open.holes > 0 {
             return;
@@ -90,21 +92,21 @@ impl Ranges {
         if place >= self.keep {
             return;
         }
-        let mut spoilers = open.spoilers;
-        spoilers.sort_by_key(|spoiler| std::cmp::Reverse(spoiler.frames));
+        let mut polluters = open.polluters;
+        polluters.sort_by_key(|polluter| std::cmp::Reverse(polluter.frames));
         self.worst.truncate(self.keep - 1);
         let range = WorstRange {
             gigabyte,
             unmovable: open.unmovable,
             blocks_2m: open.blocks,
             free: open.free,
-            spoilers,
+            polluters,
         };
         self.worst.insert(place, range);
     }
 
     pub(crate) fn finish(self) -> (Vec<WorstRange>, u64) {
-        (self.worst, self.spoiled)
+        (self.worst, self.polluted)
     }
 }
 
@@ -113,8 +115,8 @@ impl Open {
         match run.class {
             Class::Free => self.free += frames,
             Class::Hole => self.holes += frames,
-            class if spoils(class) => {
-                self.spoil(run, frames);
+            class if pollutes(class) => {
+                self.pollute(run, frames);
                 let last = (at + frames - 1) >> Order::HUGE_2M.get();
                 let first = (at >> Order::HUGE_2M.get()).max(self.next_block);
                 self.blocks += (last + 1).saturating_sub(first);
@@ -124,15 +126,15 @@ impl Open {
         }
     }
 
-    fn spoil(&mut self, run: Run, frames: u64) {
+    fn pollute(&mut self, run: Run, frames: u64) {
         self.unmovable += frames;
-        let is_full = self.spoilers.len() >= SPOILERS;
-        let same = self.spoilers.iter_mut().find(|spoiler| {
-            spoiler.class == run.class && (spoiler.cgroup == run.cgroup || is_full)
+        let is_full = self.polluters.len() >= POLLUTERS;
+        let same = self.polluters.iter_mut().find(|polluter| {
+            polluter.class == run.class && (polluter.cgroup == run.cgroup || is_full)
         });
         match same {
-            Some(spoiler) => spoiler.frames += frames,
-            None => self.spoilers.push(Spoiler {
+            Some(polluter) => polluter.frames += frames,
+            None => self.polluters.push(Polluter {
                 class: run.class,
                 cgroup: if is_full { 0 } else { run.cgroup },
                 frames,

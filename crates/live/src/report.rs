@@ -22,8 +22,9 @@ use crate::proc::{
 use crate::ranges::WorstRange;
 use crate::scan::{Outcome, Pace, Run, Sink, scan};
 
-/// The version of the report's JSON; it changes when a field changes its meaning or goes.
-pub const VERSION: u32 = 1;
+/// The version of the report's JSON, `schema`; it grows when a key changes its meaning or goes. Version 1
+/// had it as `version`, and counts of frames and pages without their units.
+pub const SCHEMA: u32 = 2;
 
 /// The worst 1 GB ranges that are kept.
 pub const WORST: usize = 20;
@@ -71,8 +72,10 @@ pub struct HugePool {
     /// Size of a page.
     pub page_bytes: u64,
     /// Pages in the pool.
+    #[serde(rename = "total_pages")]
     pub total: u64,
-    /// Those that nobody has.
+    /// Free pages.
+    #[serde(rename = "free_pages")]
     pub free: u64,
 }
 
@@ -85,13 +88,13 @@ pub struct SizeReport {
     pub blocks: u32,
     /// Blocks that are entirely free.
     pub free_blocks: Bounds<u32>,
-    /// Their share of free memory, 0 to 1 (paper 000, figure 4).
+    /// Their share of free memory, 0 to 1 (Contiguitas, figure 4).
     pub free_share_of_free: Bounds<f64>,
     /// Blocks that perfect compaction could empty.
     pub potential_blocks: Bounds<u32>,
     /// Their share of all memory, 0 to 1.
     pub potential_share_of_memory: Bounds<f64>,
-    /// Blocks that an unmovable frame spoils (paper 000, figure 5). `certain` are the most,
+    /// Blocks that an unmovable frame pollutes (Contiguitas, figure 5). `certain` are the most,
     /// `possible` the fewest.
     pub unmovable_blocks: Bounds<u32>,
 }
@@ -136,22 +139,22 @@ impl SizeReport {
     }
 }
 
-/// What a class or cgroup spoils.
+/// What a class or cgroup pollutes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct SpoilerReport {
+pub struct PolluterReport {
     /// A class's key, or a cgroup's path.
     pub owner: String,
     /// Its frames that do not move.
     pub frames: u64,
-    /// Blocks of 2 MB that it spoils.
+    /// Blocks of 2 MB that it pollutes.
     pub blocks_2m: u64,
-    /// Those that it spoils alone; unknown for cgroups.
+    /// Those that it pollutes alone; unknown for cgroups.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub alone_2m: Option<u64>,
-    /// Blocks of 1 GB that it spoils; unknown for cgroups.
+    /// Blocks of 1 GB that it pollutes; unknown for cgroups.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocks_1g: Option<u64>,
-    /// Those that it spoils alone; unknown for cgroups.
+    /// Those that it pollutes alone; unknown for cgroups.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub alone_1g: Option<u64>,
 }
@@ -160,10 +163,13 @@ pub struct SpoilerReport {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Unexplained {
     /// Frames that the kernel says are free on the lists of CPUs, machine-wide.
+    #[serde(rename = "per_cpu_free_frames")]
     pub per_cpu_free: u64,
     /// Memory that the kernel has not initialised yet, as far as can be told.
+    #[serde(rename = "not_initialised_frames")]
     pub not_initialised: u64,
     /// The kernel's own, at the least.
+    #[serde(rename = "kernel_at_least_frames")]
     pub kernel_at_least: u64,
 }
 
@@ -175,6 +181,7 @@ pub struct FrameReport {
     /// Frames by class of each zone, in the order of [`Report::zones`].
     pub zones: Vec<Frames>,
     /// Frames free by the allocator's own lists, before and after the scan.
+    #[serde(rename = "buddy_free_frames")]
     pub buddy_free: [u64; 2],
     /// What unexplained frames are.
     pub unexplained: Unexplained,
@@ -184,15 +191,15 @@ pub struct FrameReport {
     pub sizes: [SizeReport; ORDERS.len()],
     /// The raw counts behind them.
     pub contiguity: Bounds<Contiguity>,
-    /// What classes spoil, most first.
-    pub spoilers: Vec<SpoilerReport>,
-    /// What cgroups' kernel memory spoils, most first.
-    pub cgroups: Vec<SpoilerReport>,
-    /// What allocation sites spoil, most first; only with `page_owner=on`.
+    /// What classes pollute, most first.
+    pub polluters: Vec<PolluterReport>,
+    /// What cgroups' kernel memory pollutes, most first.
+    pub cgroups: Vec<PolluterReport>,
+    /// What allocation sites pollute, most first; only with `page_owner=on`.
     pub sites: Option<Sites>,
-    /// 1 GB ranges that something spoils.
-    pub spoiled_ranges: u64,
-    /// Those of them where the least spoils the most.
+    /// 1 GB ranges that something pollutes.
+    pub polluted_ranges: u64,
+    /// Those of them where the least pollutes the most.
     pub worst: Vec<WorstRange>,
     /// Paths of the cgroups in `worst`.
     pub cgroup_paths: HashMap<u64, String>,
@@ -207,8 +214,8 @@ pub struct FrameReport {
 /// All that can be said about a machine's memory.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// [`VERSION`].
-    pub version: u32,
+    /// [`SCHEMA`].
+    pub schema: u32,
     /// Which machine.
     pub machine: Machine,
     /// What every frame is; only with the right to look.
@@ -266,8 +273,8 @@ pub struct Options {
 /// Looks at a machine. `extra` sees all runs of frames, too.
 ///
 /// # Errors
-/// What `extra` returns, and when not even `/proc/zoneinfo`, `buddyinfo`, `meminfo` and `vmstat` can
-/// be read.
+/// What `extra` returns, and when not even `/proc/zoneinfo`, `buddyinfo`, `meminfo` and `vmstat`
+/// can be read.
 pub fn look(system: &System, options: Options, extra: &mut dyn Sink) -> Result<Report, LookError> {
     let zones = system.zones()?;
     let mut missing = Vec::new();
@@ -285,7 +292,7 @@ pub fn look(system: &System, options: Options, extra: &mut dyn Sink) -> Result<R
     let pressure = note(&mut missing, "memory pressure", system.memory_pressure());
     let memory = zones.iter().map(|zone| zone.managed).sum::<u64>() * PAGE_BYTES;
     Ok(Report {
-        version: VERSION,
+        schema: SCHEMA,
         machine: machine(system, memory),
         frames,
         free_lists: system.buddy_zones()?,
@@ -402,11 +409,11 @@ fn frame_report(
         unexplained: unexplained(&summary, &zones_now),
         pins_held: system.vmstat()?.pins_held(),
         sizes: ORDERS.map(|order| SizeReport::new(order, &summary.contiguity)),
-        spoilers: summary.classes.iter().map(spoiler_report).collect(),
+        polluters: summary.classes.iter().map(polluter_report).collect(),
         cgroups: summary
             .cgroups
             .iter()
-            .map(|share| SpoilerReport {
+            .map(|share| PolluterReport {
                 owner: cgroup_name(&names, share.inode),
                 frames: share.frames,
                 blocks_2m: share.blocks_2m,
@@ -420,7 +427,7 @@ fn frame_report(
         contiguity: summary.contiguity,
         classes: summary.frames,
         zones: summary.zones,
-        spoiled_ranges: summary.spoiled_ranges,
+        polluted_ranges: summary.polluted_ranges,
         worst: summary.worst,
         outcome,
         changed_blocks: changed(&blocks, &system.memory_blocks().unwrap_or_default()),
@@ -493,11 +500,11 @@ fn unexplained(summary: &Summary, zones: &[Zone]) -> Unexplained {
     result
 }
 
-fn spoiler_report(share: &crate::census::ClassShare) -> SpoilerReport {
-    let at = |order: Order| share.spoiled.iter().find(|(other, _)| *other == order);
-    let blocks = |order| at(order).map(|(_, spoiled)| u64::from(spoiled.blocks));
-    let alone = |order| at(order).map(|(_, spoiled)| u64::from(spoiled.alone));
-    SpoilerReport {
+fn polluter_report(share: &crate::census::ClassShare) -> PolluterReport {
+    let at = |order: Order| share.polluted.iter().find(|(other, _)| *other == order);
+    let blocks = |order| at(order).map(|(_, polluted)| u64::from(polluted.blocks));
+    let alone = |order| at(order).map(|(_, polluted)| u64::from(polluted.alone));
+    PolluterReport {
         owner: share.class.key().to_owned(),
         frames: share.frames,
         blocks_2m: blocks(Order::HUGE_2M).unwrap_or(0),
@@ -610,9 +617,9 @@ fn cgroup_name(names: &HashMap<u64, String>, inode: u64) -> String {
 }
 
 fn paths_of(names: &HashMap<u64, String>, worst: &[WorstRange]) -> HashMap<u64, String> {
-    let spoilers = worst.iter().flat_map(|range| &range.spoilers);
-    let inodes = spoilers
-        .map(|spoiler| spoiler.cgroup)
+    let polluters = worst.iter().flat_map(|range| &range.polluters);
+    let inodes = polluters
+        .map(|polluter| polluter.cgroup)
         .filter(|&inode| inode != 0);
     inodes
         .map(|inode| (inode, cgroup_name(names, inode)))

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use contigua_contiguity::FrameKind;
-use contigua_live::census::{Census, spoils};
+use contigua_live::census::{Census, pollutes};
 use contigua_live::classify::{Class, bit, classify};
 use contigua_live::frames::{Area, PageFile, PageSource};
 use contigua_live::proc::FrameRange;
@@ -165,8 +165,8 @@ proptest! {
             prop_assert_eq!(summary.zones[0].of(class), expected);
             let share = summary.classes.iter().find(|share| share.class == class);
             let blocks = classes.chunks_exact(512).filter(|block| block.contains(&class));
-            let blocks = if spoils(class) { blocks.count() } else { 0 };
-            prop_assert_eq!(share.map_or(0, |share| share.spoiled[0].1.blocks as usize), blocks);
+            let blocks = if pollutes(class) { blocks.count() } else { 0 };
+            prop_assert_eq!(share.map_or(0, |share| share.polluted[0].1.blocks as usize), blocks);
         }
         for share in &summary.cgroups {
             let is_of = |frame: usize| {
@@ -250,7 +250,7 @@ fn offline_memory_is_not_asked_about() {
 }
 
 #[test]
-fn the_worst_ranges_are_those_that_few_frames_spoil() {
+fn the_worst_ranges_are_those_that_few_frames_pollute() {
     const GIGABYTE: usize = 1 << 18;
     let mut flags = vec![bit::BUDDY; 4 * GIGABYTE];
     flags[5] = bit::SLAB;
@@ -267,15 +267,15 @@ fn the_worst_ranges_are_those_that_few_frames_spoil() {
     let areas = [online(0, 4 * GIGABYTE as u64)];
     scan(&source, &areas, pace(2), &mut census).unwrap();
     let summary = census.finish();
-    assert_eq!(summary.spoiled_ranges, 3);
+    assert_eq!(summary.polluted_ranges, 3);
     let worst: Vec<_> = summary
         .worst
         .iter()
         .map(|range| (range.gigabyte, range.unmovable, range.blocks_2m))
         .collect();
     assert_eq!(worst, [(1, 1, 1), (0, 2, 1)]);
-    assert_eq!(summary.worst[0].spoilers[0].class, Class::PageTable);
-    assert_eq!(summary.worst[0].spoilers[0].cgroup, 9);
+    assert_eq!(summary.worst[0].polluters[0].class, Class::PageTable);
+    assert_eq!(summary.worst[0].polluters[0].cgroup, 9);
     assert_eq!(summary.contiguity.certain.blocks_1g.free, 1);
 }
 

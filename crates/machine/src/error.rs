@@ -67,6 +67,14 @@ pub enum Error {
     /// A probability that is none.
     #[error("a confidence of {0}: it is a probability between 0 and 1, such as 0.95")]
     Confidence(f64),
+    /// An error that is none.
+    #[error("an error of at most {0}: it is a share of cycles between 0 and 1, such as 0.02")]
+    Goal(f64),
+    /// A goal for what is not simulated.
+    #[error(
+        "--sample-error is an error of cycles, and --detail translation has none: leave one out"
+    )]
+    GoalNeedsTime,
     /// Regions that cannot be.
     #[error("{0}")]
     Regions(contigua_program::plan::Invalid),
@@ -150,6 +158,14 @@ pub enum Error {
         memory: Bytes,
         /// How far the program came.
         instruction: u64,
+    },
+    /// A run cannot go on from a file, or its state cannot be saved.
+    #[error("{}: {problem}", path.display())]
+    Checkpoint {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong and what to do.
+        problem: crate::checkpoint::CheckpointProblem,
     },
     /// A heap needs more memory than the simulated server has.
     #[error(

@@ -2,12 +2,15 @@
 //!
 //! [`config`] turns TOML into values, [`Engine`] runs a stream of events on the components that
 //! they describe, the kernel module does what the operating system would, and everything ends in
-//! one [`Report`]. [`simulate`] does all of it for one design. [`heap`] puts a page heap on such a server.
+//! one [`Report`]. [`simulate`] does all of it for one design. [`heap`] puts a page heap on such a
+//! server.
 
 #![forbid(unsafe_code)]
 
 pub mod ageing;
+mod checkpoint;
 pub mod config;
+mod digest;
 mod engine;
 mod error;
 pub mod heap;
@@ -20,11 +23,12 @@ mod report;
 pub mod requests;
 mod run;
 
+pub use checkpoint::{CheckpointProblem, Saves};
 pub use engine::Engine;
 pub use error::Error;
 pub use report::{
-    AdviceReport, CoreReport, DeviceReport, Ended, Estimate, Executed, KernelReport, MemoryCourse,
-    MemoryReport, MigrationReport, ProgramReport, Report, SampleReport, SyscallReport, TimeReport,
-    Unavailable,
+    AdviceReport, CoreReport, DeviceReport, Ended, Estimate, Executed, KernelReport, MemoryReport,
+    MigrationReport, ProgramReport, Report, ResidencyReport, SampleReport, SyscallReport,
+    TimeReport, Unavailable,
 };
-pub use run::{Progress, Run, simulate};
+pub use run::{Progress, Run, simulate, simulate_from};

@@ -74,6 +74,7 @@ impl Checks {
         self.array(&format!("{key}.pml4e"), cache.pml4e);
         self.array(&format!("{key}.pdpte"), cache.pdpte);
         self.array(&format!("{key}.pde"), cache.pde);
+        self.cycles(&format!("{key}.start_cycles"), cache.start_cycles);
     }
 
     fn level(&mut self, key: &str, level: &LevelConfig, most: u64) {
@@ -83,8 +84,20 @@ impl Checks {
     }
 }
 
+impl MachineConfig {
+    /// Checks that every value is one that hardware could have, before anything is allocated for
+    /// it.
+    ///
+    /// # Errors
+    /// A sentence with the key, its value and its limits.
+    pub fn validate(&self) -> Result<(), String> {
+        check(self)?;
+        self.core.validate().map_err(|error| error.to_string())
+    }
+}
+
 /// The first value of a machine that no hardware has, with what it may be.
-pub(crate) fn check(machine: &MachineConfig) -> Result<(), String> {
+fn check(machine: &MachineConfig) -> Result<(), String> {
     let mut checks = Checks(None);
     let clock = u64::from(machine.clock.get());
     checks.range("clock, in MHz,", clock, 1, MAX_CLOCK_MEGAHERTZ);
@@ -178,14 +191,18 @@ mod tests {
 
     #[test]
     fn machines_that_exist_are_within_limits() {
-        for text in [
-            SKYLAKE,
-            include_str!("../../../python/contigua/data/machines/sandy-bridge.toml"),
-            include_str!("../../../python/contigua/data/machines/sapphire-rapids.toml"),
-            include_str!("../../../python/contigua/data/machines/haswell-ex.toml"),
-        ] {
-            parse_machine(text, "machine").unwrap();
+        let folder = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../python/contigua/data/machines"
+        );
+        let mut count = 0;
+        for file in std::fs::read_dir(folder).unwrap() {
+            let path = file.unwrap().path();
+            let text = std::fs::read_to_string(&path).unwrap();
+            parse_machine(&text, &path.display().to_string()).unwrap();
+            count += 1;
         }
+        assert!(count >= 9, "{count} machines");
     }
 
     #[test]
@@ -245,6 +262,11 @@ mod tests {
                 "kernel.unmap_page_cycles",
             ),
             ("\"85ns\"", "\"85000000s\"", "cache.memory_latency"),
+            (
+                "pml4e = {",
+                "start_cycles = 18446744073709551\npml4e = {",
+                "walk_cache.start_cycles",
+            ),
             ("window = 224", "window = 4294967295", "core.window"),
             (
                 "direction_entries = 16384",

@@ -7,6 +7,8 @@
 //! Either one flushes what it has of the address space before it runs it again, when that has
 //! changed meanwhile (`tlb_gen`).
 
+use std::ops::AddAssign;
+
 use contigua_paging::{Segment, SpaceId};
 use contigua_translation::{Hardware, Mmu, SchemeConfig};
 use contigua_units::{VirtAddr, VirtRange};
@@ -20,7 +22,7 @@ const EVERYTHING: VirtRange = VirtRange {
 };
 
 /// Cores by what they know of a space; bit `n` is core `n`.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, contigua_state::Plain)]
 struct Cores {
     /// They may have translations of it.
     holders: u64,
@@ -31,7 +33,9 @@ struct Cores {
 }
 
 /// A unit for each core.
+#[derive(contigua_state::State)]
 pub(crate) struct Mmus {
+    #[state(fixed)]
     units: Vec<Mmu>,
     /// No core's: for walks that leave no trace.
     prober: Mmu,
@@ -44,7 +48,7 @@ pub(crate) struct Mmus {
     /// Cores that have nothing to run.
     idle: u64,
     /// Other cores that changes since the last look have to interrupt.
-    victims: u64,
+    shootdown_targets: u64,
 }
 
 impl Mmus {
@@ -62,7 +66,7 @@ impl Mmus {
             spaces: Vec::new(),
             loaded: vec![None; cores],
             idle: 0,
-            victims: 0,
+            shootdown_targets: 0,
         })
     }
 
@@ -111,6 +115,14 @@ impl Mmus {
 
     pub(crate) fn units(&self) -> &[Mmu] {
         &self.units
+    }
+
+    /// Adds up what all units counted.
+    pub(crate) fn sum<T: Default + AddAssign>(&self, counters: impl Fn(&Mmu) -> T) -> T {
+        self.units.iter().fold(T::default(), |mut sum, unit| {
+            sum += counters(unit);
+            sum
+        })
     }
 
     /// A core turns to a space, or the space's registers have changed.
@@ -173,7 +185,7 @@ impl Mmus {
         if targets == 0 {
             return;
         }
-        self.victims |= targets;
+        self.shootdown_targets |= targets;
         for (core, unit) in self.units.iter_mut().enumerate() {
             if targets >> core & 1 != 0 {
                 unit.invalidate(space, range);
@@ -211,14 +223,14 @@ impl Mmus {
         for unit in &mut self.units {
             unit.flush();
         }
-        self.victims |= ((1 << (self.units.len() - 1)) - 1) * 2 + 1;
-        self.victims &= !(1 << self.current);
+        self.shootdown_targets |= ((1 << (self.units.len() - 1)) - 1) * 2 + 1;
+        self.shootdown_targets &= !(1 << self.current);
     }
 
     /// The cores that have to be interrupted for what was changed since the last time.
     #[inline]
-    pub(crate) fn take_victims(&mut self) -> u64 {
-        std::mem::take(&mut self.victims)
+    pub(crate) fn take_shootdown_targets(&mut self) -> u64 {
+        std::mem::take(&mut self.shootdown_targets)
     }
 
     pub(crate) fn reset_counters(&mut self) {

@@ -20,7 +20,7 @@ impl RunConfig {
             self.skip = recorded.skip;
         }
         match (&mut self.sampling, recorded.sampling) {
-            (Some(wanted), Some(held)) => wanted.offset = held.offset,
+            (Some(wanted), Some(held)) => wanted.seed = held.seed,
             (wanted @ None, held) if self.skip == recorded.skip => *wanted = held,
             _ => {}
         }

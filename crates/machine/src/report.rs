@@ -11,9 +11,16 @@ use serde::Serialize;
 
 use crate::config::RunConfig;
 
+/// The version of the reports' JSON: it changes when a key goes or changes its meaning. Reports of
+/// version 1 have no number, and sizes as text.
+pub const SCHEMA: u32 = 2;
+
 /// Everything that a run found out.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Report {
+    /// [`SCHEMA`].
+    pub schema: u32,
     /// Version of the program that wrote the report.
     pub version: &'static str,
     /// Whether the run saw all that was asked for; `false` after an interruption.
@@ -30,15 +37,15 @@ pub struct Report {
     pub time: Option<TimeReport>,
     /// How the run was sampled, and what that leaves open; absent when all was simulated. Then
     /// `time` is an estimate, and so are the hardware's counters (`tlb`, `translation`,
-    /// `translation_scheme`, `classified`, `cache`, `cores`, `devices`), which in JSON are scaled from
-    /// what was simulated to the region; the operating system's are exact.
+    /// `translation_scheme`, `classified`, `cache`, `cores`, `devices`), which in JSON are scaled
+    /// from what was simulated to the region; the operating system's are exact.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sample: Option<SampleReport>,
     /// Regions that the user named, where they count exactly; all other parts are of them together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub regions: Option<RegionReport>,
-    /// What several regions counted together, or what points say of the whole program, by the names of
-    /// parts below; in JSON in their place.
+    /// What several regions counted together, or what points say of the whole program, by the names
+    /// of parts below; in JSON in their place.
     #[serde(skip)]
     pub counted: Option<serde_json::Value>,
     /// TLBs, by side.
@@ -65,6 +72,8 @@ pub struct Report {
     /// What happened to physical memory.
     pub frames: contigua_frames::Counters,
     /// Size of the unmovable region at the end, where the placement has one.
+    #[serde(rename = "unmovable_region_bytes", serialize_with = "optional_number")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<u64>"))]
     pub unmovable_region: Option<Bytes>,
     /// System calls, by what they do to memory and data.
     pub syscalls: SyscallReport,
@@ -73,7 +82,7 @@ pub struct Report {
     /// The program's memory at its largest.
     pub memory: MemoryReport,
     /// The program's memory throughout the region of interest.
-    pub memory_course: MemoryCourse,
+    pub residency: ResidencyReport,
     /// Contiguity of physical memory before the program started.
     pub contiguity_before: Contiguity,
     /// Contiguity of physical memory when it ended, before its memory was given back.
@@ -83,6 +92,7 @@ pub struct Report {
 /// What ended a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Ended {
     /// The program ended, or the trace.
     #[default]
@@ -98,6 +108,7 @@ pub enum Ended {
 /// Storage that translation and migration take in the processor, in bits; the caches' own is not
 /// counted. Each structure says beside its configuration what an entry has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HardwareReport {
     /// Both first-level TLBs of a core.
     pub first_level_tlb_bits: u64,
@@ -114,6 +125,7 @@ pub struct HardwareReport {
 
 /// One core.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CoreReport {
     /// Its time.
     pub cycles: Cycles,
@@ -128,9 +140,11 @@ pub struct CoreReport {
 }
 
 /// Pages that moved while they were in use.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, contigua_state::State)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MigrationReport {
     /// How.
+    #[state(skip)]
     pub mechanism: &'static str,
     /// Migrations that were due.
     pub requested: u64,
@@ -163,7 +177,8 @@ pub struct MigrationReport {
 }
 
 /// How long pages could not be used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, contigua_state::Plain)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Unavailable {
     /// Pages.
     pub count: u64,
@@ -189,7 +204,8 @@ impl Unavailable {
 }
 
 /// The network device and the unit that translates its addresses.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, contigua_state::Plain)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DeviceReport {
     /// Bytes that the device wrote into buffers.
     pub bytes_received: u64,
@@ -203,8 +219,10 @@ pub struct DeviceReport {
     pub iotlb_invalidations: u64,
 }
 
-/// Misses that a direct segment would avoid, as paper 004 counts them (section 5.2).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+/// Misses that a direct segment would avoid, as the Direct Segments paper counts them (section
+/// 5.2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, contigua_state::Plain)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ClassifiedMisses {
     /// Data TLB misses that walked.
     pub data_walks: u64,
@@ -214,6 +232,7 @@ pub struct ClassifiedMisses {
 
 /// Which program ran, and which events it made.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProgramReport {
     /// The command line.
     pub command: Vec<String>,
@@ -230,10 +249,15 @@ pub struct ProgramReport {
 }
 
 /// Counts of what was executed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, contigua_state::Plain)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Executed {
-    /// Instructions. One iteration of a repeated string instruction counts as one.
+    /// Instructions. As in QEMU, a repeated string instruction counts once for each iteration, and
+    /// once more to find that none is left; plans count in the same way.
     pub instructions: u64,
+    /// What these are more than a processor's counter would be (perf's `instructions`), to which a
+    /// repeated `movs` or `stos` is one. `ipc` is of instructions without them.
+    pub string_iterations: u64,
     /// Blocks of straight-line code, as QEMU translates them.
     pub blocks: u64,
     /// Loads. A vector access that QEMU splits counts once for each part.
@@ -245,7 +269,8 @@ pub struct Executed {
 }
 
 /// Simulated time.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, contigua_state::Plain)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TimeReport {
     /// All cycles; of several cores, those of the one that took longest.
     pub cycles: Cycles,
@@ -265,7 +290,8 @@ pub struct TimeReport {
 }
 
 /// Regions that the user named.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, contigua_state::Plain)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RegionReport {
     /// How many there were.
     pub count: u64,
@@ -281,6 +307,7 @@ pub struct RegionReport {
 
 /// How a run was sampled.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SampleReport {
     /// As it was asked for; `None` where units are points that the user named.
     pub sampling: Option<Sampling>,
@@ -289,9 +316,16 @@ pub struct SampleReport {
     pub weights: Option<Vec<f64>>,
     /// The probability with which an interval holds the value, 0 to 1.
     pub confidence: f64,
-    /// Standard errors in half an interval (Student's distribution); `None` for a single unit, and for
-    /// units that were not drawn at random.
+    /// Standard errors in half an interval (Student's distribution); `None` for a single unit, and
+    /// for units that were not drawn at random.
     pub quantile: Option<f64>,
+    /// Units of a stratum: intervals come from how those of one differ (the last one has what is
+    /// left, too).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stratum: Option<u64>,
+    /// What became of the wish for an error, where there was one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub goal: Option<GoalReport>,
     /// Units that count.
     pub units: u64,
     /// Their instructions.
@@ -306,8 +340,27 @@ pub struct SampleReport {
     pub by_unit: BTreeMap<&'static str, Vec<u64>>,
 }
 
+/// Whether the interval of cycles is as narrow as was wanted, and what would make it so.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct GoalReport {
+    /// Half of the interval that was wanted at most, as a share of cycles.
+    pub error: f64,
+    /// Whether it is.
+    pub reached: bool,
+    /// Half of the interval that was found, as a share of cycles; `None` where nothing is known of
+    /// it.
+    pub half_width: Option<f64>,
+    /// Units that would reach it, by the variation of these; `None` where it is reached, or not
+    /// known.
+    pub units: Option<u64>,
+    /// The distance at which the region has as many; `None` where little would lie between them.
+    pub distance: Option<u64>,
+}
+
 /// A figure with its confidence interval: `value - half_width` to `value + half_width`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Estimate {
     /// The estimate.
     pub value: f64,
@@ -316,7 +369,8 @@ pub struct Estimate {
 }
 
 /// The simulated kernel's work.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, contigua_state::Plain)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct KernelReport {
     /// Faults that were resolved with a zero-filled 4 KB page.
     pub faults_anonymous_4k: u64,
@@ -361,7 +415,8 @@ pub struct KernelReport {
 }
 
 /// System calls by kind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, contigua_state::Plain)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SyscallReport {
     /// All.
     pub all: u64,
@@ -382,7 +437,8 @@ pub struct SyscallReport {
 }
 
 /// Calls of `madvise`, and what became of them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, contigua_state::Plain)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AdviceReport {
     /// `MADV_DONTNEED`.
     pub dont_need: u64,
@@ -397,8 +453,12 @@ pub struct AdviceReport {
     /// `MADV_COLLAPSE`.
     pub collapse: u64,
     /// Memory that `MADV_DONTNEED` took away.
+    #[serde(rename = "given_back_bytes", serialize_with = "number")]
+    #[cfg_attr(feature = "schema", schemars(with = "u64"))]
     pub given_back: Bytes,
     /// Of that, memory in whole huge pages.
+    #[serde(rename = "given_back_whole_bytes", serialize_with = "number")]
+    #[cfg_attr(feature = "schema", schemars(with = "u64"))]
     pub given_back_whole: Bytes,
     /// Huge pages that `MADV_DONTNEED` and `MADV_FREE` broke.
     pub huge_pages_broken: u64,
@@ -410,48 +470,88 @@ pub struct AdviceReport {
 
 /// The program's memory over instructions, all processes together.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct MemoryCourse {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ResidencyReport {
     /// Mean of resident memory.
+    #[serde(rename = "mean_resident_bytes", serialize_with = "number")]
+    #[cfg_attr(feature = "schema", schemars(with = "u64"))]
     pub mean_resident: Bytes,
     /// Mean of resident memory in pages larger than 4 KB.
+    #[serde(rename = "mean_huge_bytes", serialize_with = "number")]
+    #[cfg_attr(feature = "schema", schemars(with = "u64"))]
     pub mean_huge: Bytes,
     /// The second of the first, 0 to 1.
     pub mean_huge_page_coverage: f64,
     /// Instructions since the region of interest began, at each point.
     pub instructions: Vec<u64>,
     /// Resident bytes at each point.
+    #[serde(rename = "resident_bytes")]
     pub resident: Vec<u64>,
     /// Resident bytes in pages larger than 4 KB at each point.
+    #[serde(rename = "huge_bytes")]
     pub huge: Vec<u64>,
     /// Resident bytes of private, anonymous, writable memory at each point: what a primary region
     /// would hold. Empty unless misses are classified.
+    #[serde(rename = "eligible_bytes")]
     pub eligible: Vec<u64>,
 }
 
 /// The program's memory, all processes together, when most of it was resident.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, contigua_state::Plain)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MemoryReport {
     /// Resident in 4 KB pages.
+    #[serde(rename = "resident_4k_bytes", serialize_with = "number")]
+    #[cfg_attr(feature = "schema", schemars(with = "u64"))]
     pub resident_4k: Bytes,
     /// Resident in 2 MB pages.
+    #[serde(rename = "resident_2m_bytes", serialize_with = "number")]
+    #[cfg_attr(feature = "schema", schemars(with = "u64"))]
     pub resident_2m: Bytes,
     /// Resident in 1 GB pages.
+    #[serde(rename = "resident_1g_bytes", serialize_with = "number")]
+    #[cfg_attr(feature = "schema", schemars(with = "u64"))]
     pub resident_1g: Bytes,
     /// Resident in perforated pages and their holes.
+    #[serde(rename = "perforated_bytes", serialize_with = "number")]
+    #[cfg_attr(feature = "schema", schemars(with = "u64"))]
     pub perforated: Bytes,
     /// Mapped by a direct segment.
+    #[serde(rename = "segment_bytes", serialize_with = "number")]
+    #[cfg_attr(feature = "schema", schemars(with = "u64"))]
     pub segment: Bytes,
     /// Waiting for holes of perforated pages to be touched; not resident.
+    #[serde(rename = "reserved_bytes", serialize_with = "number")]
+    #[cfg_attr(feature = "schema", schemars(with = "u64"))]
     pub reserved: Bytes,
     /// Share of resident memory in pages larger than 4 KB, 0 to 1.
     pub huge_page_coverage: f64,
     /// Frames that page tables take.
+    #[serde(rename = "page_tables_bytes", serialize_with = "number")]
+    #[cfg_attr(feature = "schema", schemars(with = "u64"))]
     pub page_tables: Bytes,
     /// Set aside for the program and not in use: huge pages of the pool, and what was taken for
     /// segments that are shorter yet. Nobody else can have it.
+    #[serde(rename = "set_aside_bytes", serialize_with = "number")]
+    #[cfg_attr(feature = "schema", schemars(with = "u64"))]
     pub set_aside: Bytes,
     /// Where the hole bitmaps of guest and host lie.
+    #[serde(rename = "hole_bitmaps_bytes", serialize_with = "number")]
+    #[cfg_attr(feature = "schema", schemars(with = "u64"))]
     pub hole_bitmaps: Bytes,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+pub(crate) fn number<S: serde::Serializer>(size: &Bytes, out: S) -> Result<S::Ok, S::Error> {
+    out.serialize_u64(size.get())
+}
+
+#[expect(clippy::ref_option, reason = "as serde calls it")]
+pub(crate) fn optional_number<S: serde::Serializer>(
+    size: &Option<Bytes>,
+    out: S,
+) -> Result<S::Ok, S::Error> {
+    size.map(Bytes::get).serialize(out)
 }
 
 impl Report {
@@ -482,7 +582,7 @@ impl Report {
                 for part in ESTIMATED {
                     value[part] = counted[part].clone();
                 }
-                for part in ["blocks", "loads", "stores"] {
+                for part in ["blocks", "loads", "stores", "string_iterations"] {
                     value["executed"][part] = counted["executed"][part].clone();
                 }
                 let cores = value["cores"].as_array_mut().into_iter().flatten();
@@ -498,7 +598,7 @@ impl Report {
                     scale(&mut value[part], factor);
                 }
                 let executed = &mut value["executed"];
-                for part in ["blocks", "loads", "stores"] {
+                for part in ["blocks", "loads", "stores", "string_iterations"] {
                     scale(&mut executed[part], factor);
                 }
                 let detailed = sample.detailed_instructions.max(1) as f64;

@@ -1,7 +1,6 @@
 //! One design, from the first event to the report.
 
 use std::collections::BTreeMap;
-use std::ops::AddAssign;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use contigua_cache::coherent::MemorySystem;
@@ -9,6 +8,7 @@ use contigua_core::{CoreModel, CycleBreakdown, ShadowedWindow, WalkCycles};
 use contigua_program::sources::Source;
 use contigua_translation::{Mmu, SchemeConfig};
 
+use crate::checkpoint::Saves;
 use crate::config::{Detail, MigrationConfig};
 use crate::engine::regions::Regions;
 use crate::report::{
@@ -38,6 +38,8 @@ pub struct Run {
     pub missed: Option<String>,
     /// Whether its timeline was written. One that was not costs nothing else.
     pub timeline: Result<(), Error>,
+    /// Checkpoints that were not saved.
+    pub checkpoints: Vec<Error>,
 }
 
 /// Runs a design on a source to its end and reports. The source is read to its end in any case,
@@ -46,11 +48,33 @@ pub struct Run {
 /// # Errors
 /// [`Error`], when the server cannot run the program, or the events cannot be read.
 pub fn simulate(
-    mut engine: Engine,
+    engine: Engine,
     source: &mut dyn Source,
     progress: &Progress,
 ) -> Result<Run, Error> {
-    let outcome = consume(&mut engine, source, progress);
+    simulate_from(engine, source, progress, 0, Saves::default())
+}
+
+/// The same with a source of which the engine has had so many batches. The server's state is saved
+/// on the way.
+///
+/// # Errors
+/// Those of [`simulate`].
+pub fn simulate_from(
+    mut engine: Engine,
+    source: &mut dyn Source,
+    progress: &Progress,
+    batches: u64,
+    mut saves: Saves,
+) -> Result<Run, Error> {
+    let from = engine.position();
+    let mut checkpoints = saves.begin(from);
+    let mut read = batches;
+    let outcome = consume(&mut engine, source, progress, |engine, source| {
+        read += 1;
+        saves.save(engine, source, read, &mut checkpoints);
+    });
+    checkpoints.extend(saves.missed(from, engine.position()));
     progress.done.store(true, Ordering::Release);
     let drained = drain(source, progress);
     let whole = outcome?;
@@ -63,14 +87,16 @@ pub fn simulate(
         report,
         missed: engine.missed(),
         timeline: engine.save_timeline(),
+        checkpoints,
     })
 }
 
-/// Runs the events; `false` when that was cancelled before their end.
+/// Runs the events, and tells of each batch; `false` when that was cancelled before their end.
 fn consume(
     engine: &mut Engine,
     source: &mut dyn Source,
     progress: &Progress,
+    mut after_batch: impl FnMut(&mut Engine, &dyn Source),
 ) -> Result<bool, Error> {
     let mut whole = true;
     while !engine.is_done() {
@@ -83,6 +109,7 @@ fn consume(
         };
         engine.consume(batch)?;
         engine.background();
+        after_batch(engine, source);
         progress
             .instructions
             .store(engine.position(), Ordering::Relaxed);
@@ -126,6 +153,7 @@ impl Engine {
             core.walks = core.walks.scaled_to(time.walk_active);
         }
         Report {
+            schema: crate::report::SCHEMA,
             version: env!("CARGO_PKG_VERSION"),
             complete: true,
             ended: if self.was_limited() {
@@ -153,8 +181,8 @@ impl Engine {
                 .as_ref()
                 .map(|regions| regions.report().clone()),
             counted,
-            tlb: sum(self.mmus.units(), Mmu::counters),
-            translation: sum(self.mmus.units(), Mmu::translator_counters),
+            tlb: self.mmus.sum(Mmu::counters),
+            translation: self.mmus.sum(Mmu::translator_counters),
             translation_scheme: self.scheme_counters(),
             classified: self.config.classify_misses.then_some(self.classified),
             hardware: self.hardware(),
@@ -168,7 +196,7 @@ impl Engine {
             syscalls: self.kernel.syscalls,
             advice: self.kernel.advice,
             memory: self.kernel.peak,
-            memory_course: self.kernel.course(),
+            residency: self.kernel.residency(),
             contiguity_before: self.kernel.contiguity_before,
             contiguity_after: self.kernel.contiguity(),
         }
@@ -219,10 +247,11 @@ impl Engine {
             }
         };
         let walks = self.walk_cycles(&breakdown);
+        let retired = self.executed.instructions - self.executed.string_iterations;
         Some(TimeReport {
             cycles,
             busy_cycles: busy,
-            ipc: self.executed.instructions as f64 / cycles.get().max(1) as f64,
+            ipc: retired as f64 / cycles.get().max(1) as f64,
             breakdown,
             translation_overhead: saved.map(|saved| saved / busy.get().max(1) as f64),
             walk_active: walks.walk_active,
@@ -299,12 +328,4 @@ impl Engine {
         self.kernel.validate()?;
         self.memory.as_ref().map_or(Ok(()), MemorySystem::validate)
     }
-}
-
-/// Adds up what all cores counted.
-pub(crate) fn sum<T: Default + AddAssign>(units: &[Mmu], counters: impl Fn(&Mmu) -> T) -> T {
-    units.iter().fold(T::default(), |mut sum, unit| {
-        sum += counters(unit);
-        sum
-    })
 }

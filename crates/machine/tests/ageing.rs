@@ -40,7 +40,7 @@ fn aged(design: &str, profile: &str, gibibytes: u64, time: u64) -> Server {
     server
 }
 
-fn spoiled(sample: &Sample) -> f64 {
+fn polluted(sample: &Sample) -> f64 {
     sample.contiguity.unmovable_block_share()
 }
 
@@ -71,11 +71,11 @@ fn every_placement_keeps_its_memory_sound_under_the_same_demand() {
     }
 }
 
-/// E-A (6): in full memory, with some 7.6 % of unmovable frames, fallback spoils at least four
-/// times the blocks that are spoiled when these frames are confined; and these are no more than
+/// E-A (6): in full memory, with some 7.6 % of unmovable frames, fallback pollutes at least four
+/// times the blocks that are polluted when these frames are confined; and these are no more than
 /// the region.
 #[test]
-fn confinement_spoils_a_quarter_of_the_blocks_or_less() {
+fn confinement_pollutes_a_quarter_of_the_blocks_or_less() {
     let (mut scattered, mut inside) = (0.0, 0.0);
     for seed in 1..=3 {
         let full = |design| {
@@ -86,10 +86,10 @@ fn confinement_spoils_a_quarter_of_the_blocks_or_less() {
             server.sample()
         };
         let (linux, confined) = (full(LINUX), full(CONTIGUITAS));
-        scattered += spoiled(&linux);
-        inside += spoiled(&confined);
+        scattered += polluted(&linux);
+        inside += polluted(&confined);
         let region = confined.unmovable_region.unwrap().get() as f64 / (2_u64 << 30) as f64;
-        assert!(spoiled(&confined) <= region);
+        assert!(polluted(&confined) <= region);
         // Both served the same demand.
         let frames = |sample: &Sample| sample.contiguity.unmovable_frames as f64;
         assert!((frames(&linux) / frames(&confined) - 1.0).abs() < 0.1);
@@ -103,7 +103,7 @@ fn confinement_spoils_a_quarter_of_the_blocks_or_less() {
 fn no_block_mixes_under_illuminator() {
     let server = aged(ILLUMINATOR, MIXED, 2, 20);
     let blocks = server.memory().pageblocks().iter();
-    // Pins spoil blocks wherever the pages are.
+    // Pins pollute blocks wherever the pages are.
     let pins = server.memory().counters().pins;
     let mixed = blocks
         .filter(|block| block.movable() > 0 && block.unmovable() > 0)

@@ -67,8 +67,16 @@ impl Server {
     }
 
     fn touch(&mut self, page: u64, store: bool) -> u64 {
+        self.access(BASE + page * PAGE, store)
+    }
+
+    fn load(&mut self, address: u64) {
+        self.access(address, false);
+    }
+
+    fn access(&mut self, address: u64, store: bool) -> u64 {
         let access = Access {
-            address: VirtAddr::new(BASE + page * PAGE),
+            address: VirtAddr::new(address),
             size_log2: 3,
             store,
             instruction: 0,
@@ -257,4 +265,43 @@ fn huge_pages_of_the_pool_go_back_to_it() {
         assert_eq!(kernel.faults_anonymous_2m, 32 * (round + 1));
     }
     server.0.validate().unwrap();
+}
+
+/// Where the program finds what it reads of a page that a fault has just zeroed.
+#[test]
+fn zeroed_pages_are_in_the_caches_of_the_core_that_faulted() {
+    for (design, pages) in [(LINUX_4K, 1), (LINUX_THP, 512)] {
+        let mut machine = haswell_ex();
+        machine.cache.prefetch.next_line = false;
+        machine.cache.prefetch.stride = false;
+        machine.cache.prefetch.stream_lines = 0;
+        let mut server = Server::new(design, machine);
+        server.map(pages, 0);
+        let used = pages / 3;
+        server.touch(used, true);
+        let before = server.0.report().cache.unwrap();
+        // Zeroing is not among the program's accesses.
+        assert_eq!(before.data.l1 + before.data.l2 + before.data.llc, 1);
+        assert_eq!(before.data.memory, 0);
+        let found = |server: &mut Server, page: u64| {
+            let before = server.0.report().cache.unwrap().data;
+            for line in 0..PAGE / 64 {
+                server.load(BASE + page * PAGE + line * 64);
+            }
+            let data = server.0.report().cache.unwrap().data;
+            [
+                data.l1 - before.l1,
+                data.l2 - before.l2,
+                data.llc - before.llc,
+                data.memory - before.memory,
+            ]
+        };
+        // The page of the access was the last one.
+        assert_eq!(found(&mut server, used), [64, 0, 0, 0], "{design}");
+        if pages > 1 {
+            // The farthest was the first, and the L2 has 256 KB.
+            assert_eq!(found(&mut server, 511), [0, 0, 64, 0]);
+            assert_eq!(found(&mut server, used + 9), [0, 64, 0, 0]);
+        }
+    }
 }

@@ -10,7 +10,7 @@ use contigua_machine::{Engine, Report};
 use contigua_program::code::{BlockCode, CodeLog};
 use contigua_program::sources::Batch;
 use contigua_program::wire::{Access, BlockId, Event, ProcessId, ThreadId, block_word};
-use contigua_units::VirtAddr;
+use contigua_units::{Bytes, VirtAddr};
 
 const HUGE: &str = include_str!("../../../python/contigua/data/designs/linux-thp.toml");
 const BASE: u64 = 0x4000_0000;
@@ -76,6 +76,9 @@ fn machine(prefetch: bool) -> MachineConfig {
     let mut machine = common::machine(1 << 30);
     machine.cache.prefetch.next_line = prefetch;
     machine.cache.prefetch.stride = prefetch;
+    if !prefetch {
+        machine.cache.prefetch.stream_lines = 0;
+    }
     machine
 }
 
@@ -225,16 +228,24 @@ fn do_independent_loads_overlap_as_far_as_miss_registers_go() {
     );
 }
 
+/// A machine whose last level is small beside what a stream reads. (Zeroing left it in the caches.)
+fn streaming(prefetch: bool) -> MachineConfig {
+    let mut machine = machine(prefetch);
+    machine.cache.llc.size = Bytes::new(machine.cache.llc.size.get() / 8);
+    machine
+}
+
 #[test]
 fn does_a_stream_with_prefetchers_run_ahead_of_one_without() {
     let stream = |prefetch| {
         let lines = 1 << 18;
-        let loops = (0..lines * 8).map(|word| {
+        let loops = (0..2 * lines * 8).map(|word| {
+            let word = word % (lines * 8);
             let mut one = access(word / 8, false, 0);
             one.address = VirtAddr::new(one.address.get() + word % 8 * 8);
             (INDEPENDENT, vec![one])
         });
-        run(machine(prefetch), 100_000, loops)
+        run(streaming(prefetch), 3 * 8 * lines, loops)
     };
     let (with, without) = (stream(true), stream(false));
     assert!(cycles(&with) * 1.1 < cycles(&without));
@@ -242,7 +253,7 @@ fn does_a_stream_with_prefetchers_run_ahead_of_one_without() {
     let used = coherence.prefetches_used as f64 / coherence.prefetches as f64;
     assert!(used > 0.9, "{used} of the prefetches were used");
     // Neither beats the memory's bandwidth.
-    let machine = machine(true);
+    let machine = streaming(true);
     let dram = &machine.cache.dram;
     let bytes_a_cycle = f64::from(dram.channels) * f64::from(dram.channel_megabytes_per_second)
         / f64::from(machine.clock.get());
@@ -253,13 +264,15 @@ fn does_a_stream_with_prefetchers_run_ahead_of_one_without() {
 #[test]
 fn does_memory_give_a_saturating_stream_its_bandwidth_and_no_more() {
     // One slow channel: the core could ask for far more.
-    let mut machine = machine(true);
+    let mut machine = streaming(true);
     machine.cache.dram.channels = 1;
     machine.cache.dram.channel_megabytes_per_second = 2_000;
     let bytes_a_cycle = 2_000.0 / f64::from(machine.clock.get());
     let lines = 1 << 18;
-    let loops = (0..lines).map(|line| (INDEPENDENT, vec![access(line, false, 0)]));
-    let report = run(machine, 30_000, loops);
+    // The second round writes the last zeroed lines back.
+    let loops = (0..3).flat_map(|_| 0..lines);
+    let loops = loops.map(|line| (INDEPENDENT, vec![access(line, false, 0)]));
+    let report = run(machine, 2 * 3 * lines, loops);
     let read = counters(&report).dram.reads as f64 * 64.0;
     let share = read / cycles(&report) / bytes_a_cycle;
     println!(

@@ -115,7 +115,7 @@ fn start() -> bool {
 }
 
 extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
-    // SAFETY: names the calling thread with a string that ends in zero.
+    // SAFETY: names the calling thread with a NUL-terminated string.
     unsafe { libc::prctl(libc::PR_SET_NAME, c"contigua-malloc".as_ptr()) };
     pages::set_amortised(false);
     let (mut seen, mut idle) = (0, 0);

@@ -8,7 +8,7 @@ use core::fmt::Write;
 use core::ptr::null_mut;
 
 use crate::classes::{MAX_SMALL, class_of};
-use crate::{control, front, heap, pagemap, pages, setup, sys, telemetry};
+use crate::{control, front, harden, heap, pagemap, pages, setup, sys, telemetry};
 
 #[inline(always)]
 fn or_no_memory(memory: *mut u8) -> *mut c_void {
@@ -27,26 +27,29 @@ fn no_memory() {
 #[cfg_attr(feature = "interpose", unsafe(no_mangle))]
 pub extern "C" fn malloc(size: usize) -> *mut c_void {
     if size > MAX_SMALL {
-        return malloc_large(size);
+        return malloc_slowly(size);
     }
-    let class = class_of(size);
-    let memory = heap::at_hand(class);
+    let memory = heap::at_hand(class_of(size));
     if memory.is_null() {
-        return malloc_counted(class);
+        return malloc_counted(size);
     }
     memory.cast()
 }
 
 #[cold]
 #[inline(never)]
-extern "C" fn malloc_large(size: usize) -> *mut c_void {
+extern "C" fn malloc_slowly(size: usize) -> *mut c_void {
     or_no_memory(heap::allocate(size))
 }
 
 /// What is not at hand: while a profile counts, everything.
 #[cold]
 #[inline(never)]
-extern "C" fn malloc_counted(class: usize) -> *mut c_void {
+extern "C" fn malloc_counted(size: usize) -> *mut c_void {
+    if harden::is_on() {
+        return malloc_slowly(size);
+    }
+    let class = class_of(size);
     let memory = heap::counted(class);
     if memory.is_null() {
         return malloc_missed(class);
@@ -120,9 +123,9 @@ pub unsafe extern "C" fn reallocarray(
 /// # Safety
 /// As [`free`].
 #[cfg_attr(feature = "interpose", unsafe(no_mangle))]
-pub unsafe extern "C" fn free_sized(memory: *mut c_void, _size: usize) {
+pub unsafe extern "C" fn free_sized(memory: *mut c_void, size: usize) {
     // SAFETY: the caller's promise. The size is looked up all the same, which finds mistakes.
-    unsafe { heap::free(memory.cast()) };
+    unsafe { heap::free_sized(memory.cast(), size) };
 }
 
 /// C23 `free_aligned_sized`.
@@ -130,9 +133,9 @@ pub unsafe extern "C" fn free_sized(memory: *mut c_void, _size: usize) {
 /// # Safety
 /// As [`free`].
 #[cfg_attr(feature = "interpose", unsafe(no_mangle))]
-pub unsafe extern "C" fn free_aligned_sized(memory: *mut c_void, _align: usize, _size: usize) {
+pub unsafe extern "C" fn free_aligned_sized(memory: *mut c_void, _align: usize, size: usize) {
     // SAFETY: the caller's promise.
-    unsafe { heap::free(memory.cast()) };
+    unsafe { heap::free_sized(memory.cast(), size) };
 }
 
 /// C11 `aligned_alloc`.
@@ -331,7 +334,7 @@ pub unsafe extern "C" fn contigua_malloc_stats(buffer: *mut c_char, size: usize)
 /// One figure by its name in `layout::Page`; `-1` if there is none of this name.
 ///
 /// # Safety
-/// `name` ends in zero.
+/// `name` is NUL-terminated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn contigua_malloc_figure(name: *const c_char) -> i64 {
     setup::ensure();
@@ -387,7 +390,7 @@ pub extern "C" fn contigua_malloc_owns(memory: *const c_void) -> c_int {
 /// `EINVAL` if there is no profile or no file, `EBUSY` if another thread writes one.
 ///
 /// # Safety
-/// `path` is null or ends in zero.
+/// `path` is null or NUL-terminated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn contigua_malloc_profile(path: *const c_char) -> c_int {
     // SAFETY: the caller's promise.

@@ -251,7 +251,7 @@ fn new_span(class: usize) -> Option<NonNull<Span>> {
         if pagemap::enter_small(found.address, count, span) {
             return Some(span);
         }
-        // SAFETY: nobody has seen the span.
+        // SAFETY: the span is not published yet.
         unsafe { Span::recycle(span) };
     }
     pages::free(found.address, count);

@@ -9,7 +9,7 @@ use core::ffi::{CStr, c_void};
 use core::ptr::null_mut;
 
 use crate::classes::{MAX_SMALL, class_of};
-use crate::{heap, sys};
+use crate::{harden, heap, sys};
 
 type Handler = extern "C-unwind" fn();
 
@@ -99,17 +99,20 @@ fn new(size: usize, throws: bool) -> *mut c_void {
     if size > MAX_SMALL {
         return new_slowly(size, throws);
     }
-    let class = class_of(size);
-    let memory = heap::at_hand(class);
+    let memory = heap::at_hand(class_of(size));
     if memory.is_null() {
-        return new_counted(class, size, throws);
+        return new_counted(size, throws);
     }
     memory.cast()
 }
 
 #[cold]
 #[inline(never)]
-extern "C-unwind" fn new_counted(class: usize, size: usize, throws: bool) -> *mut c_void {
+extern "C-unwind" fn new_counted(size: usize, throws: bool) -> *mut c_void {
+    if harden::is_on() {
+        return new_slowly(size, throws);
+    }
+    let class = class_of(size);
     let memory = heap::counted(class);
     if memory.is_null() {
         return new_missed(class, size, throws);
@@ -156,13 +159,18 @@ macro_rules! operators {
             }
         )*
     };
-    (delete: $($name:ident($($argument:ident: $type:ty),*);)*) => {
+    (delete: $($name:ident($($argument:ident: $type:ty),*) = $size:expr;)*) => {
         $(
             #[unsafe(no_mangle)]
             #[allow(non_snake_case, reason = "the C++ ABI's names")]
             unsafe extern "C" fn $name(memory: *mut c_void $(, $argument: $type)*) {
                 // SAFETY: the C++ program promises what `free` asks.
-                unsafe { heap::free(memory.cast()) };
+                unsafe {
+                    match $size {
+                        Some(size) => heap::free_sized(memory.cast(), size),
+                        None => heap::free(memory.cast()),
+                    }
+                }
             }
         )*
     };
@@ -182,16 +190,16 @@ operators! { new:
 }
 
 operators! { delete:
-    _ZdlPv();
-    _ZdaPv();
-    _ZdlPvm(_size: usize);
-    _ZdaPvm(_size: usize);
-    _ZdlPvRKSt9nothrow_t(_tag: *const c_void);
-    _ZdaPvRKSt9nothrow_t(_tag: *const c_void);
-    _ZdlPvSt11align_val_t(_align: usize);
-    _ZdaPvSt11align_val_t(_align: usize);
-    _ZdlPvmSt11align_val_t(_size: usize, _align: usize);
-    _ZdaPvmSt11align_val_t(_size: usize, _align: usize);
-    _ZdlPvSt11align_val_tRKSt9nothrow_t(_align: usize, _tag: *const c_void);
-    _ZdaPvSt11align_val_tRKSt9nothrow_t(_align: usize, _tag: *const c_void);
+    _ZdlPv() = None;
+    _ZdaPv() = None;
+    _ZdlPvm(size: usize) = Some(size);
+    _ZdaPvm(size: usize) = Some(size);
+    _ZdlPvRKSt9nothrow_t(_tag: *const c_void) = None;
+    _ZdaPvRKSt9nothrow_t(_tag: *const c_void) = None;
+    _ZdlPvSt11align_val_t(_align: usize) = None;
+    _ZdaPvSt11align_val_t(_align: usize) = None;
+    _ZdlPvmSt11align_val_t(size: usize, _align: usize) = Some(size);
+    _ZdaPvmSt11align_val_t(size: usize, _align: usize) = Some(size);
+    _ZdlPvSt11align_val_tRKSt9nothrow_t(_align: usize, _tag: *const c_void) = None;
+    _ZdaPvSt11align_val_tRKSt9nothrow_t(_align: usize, _tag: *const c_void) = None;
 }

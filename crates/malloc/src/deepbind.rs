@@ -21,7 +21,7 @@ extern "C" fn next() -> *mut c_void {
     if !known.is_null() {
         return known;
     }
-    // SAFETY: the name ends in zero. Needed because the name that we define hides the function.
+    // SAFETY: the name is NUL-terminated. Needed because the name that we define hides the function.
     let found = unsafe { libc::dlsym(libc::RTLD_NEXT, c"dlopen".as_ptr()) };
     if found.is_null() {
         return nowhere as *mut c_void;
@@ -38,7 +38,7 @@ extern "C" fn nowhere(_name: *const c_char, _flags: c_int) -> *mut c_void {
 /// POSIX `dlopen`; `RTLD_DEEPBIND` is ignored.
 ///
 /// # Safety
-/// As the C library's: `name` is null or ends in zero, and the library's constructors are run.
+/// As the C library's: `name` is null or NUL-terminated, and the library's constructors are run.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
@@ -61,7 +61,7 @@ pub unsafe extern "C" fn dlopen(name: *const c_char, flags: c_int) -> *mut c_voi
 /// POSIX `dlopen`; `RTLD_DEEPBIND` is ignored.
 ///
 /// # Safety
-/// As the C library's: `name` is null or ends in zero, and the library's constructors are run.
+/// As the C library's: `name` is null or NUL-terminated, and the library's constructors are run.
 #[cfg(target_arch = "aarch64")]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]

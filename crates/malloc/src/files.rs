@@ -21,7 +21,7 @@ fn result<T: TryFrom<i64>>(value: i64) -> Result<T, i32> {
 /// A system call with a path. `openat` is the one that every architecture has.
 fn open(path: &CStr, flags: i32) -> Result<i32, i32> {
     let flags = flags | libc::O_CLOEXEC;
-    // SAFETY: the path ends in zero. Needed because files are the system's.
+    // SAFETY: the path is NUL-terminated. Needed because files are the system's.
     let value = unsafe {
         libc::syscall(
             libc::SYS_openat,
@@ -78,7 +78,7 @@ pub fn replace(path: &CStr, write: impl FnOnce(i32) -> Result<(), i32>) -> Resul
     done.map(|_| ())
 }
 
-/// Whether a name is nobody's or a regular file's; the name itself, not what a link leads to.
+/// Whether a name is free or a regular file's; the name itself, not what a link leads to.
 fn is_free_or_regular(path: &CStr) -> Result<bool, i32> {
     let mut status = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: the path is NUL-terminated, and the kernel fills in the status if it succeeds.

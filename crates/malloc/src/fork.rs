@@ -42,7 +42,7 @@ unsafe extern "C" fn parent() {
 
 unsafe extern "C" fn child() {
     if primary::in_child() {
-        front::mark_cached();
+        front::write_canaries();
     }
     lock::set_forking(0);
     each_lock(Lock::reset);

@@ -13,7 +13,7 @@ use crate::lock::{self, Guarded, Lock};
 use crate::pagemap::prefetch;
 use crate::rseq::{self, HOT};
 use crate::slab::{SLAB_BYTES, SLAB_SHIFT, Slab};
-use crate::{central, heap, pages, profile, sanitizer, setup, sys, tls, transfer};
+use crate::{central, harden, heap, pages, profile, sanitizer, setup, sys, tls, transfer};
 
 /// CPUs that have a slab when slabs are not being drained.
 static CPUS: AtomicU32 = AtomicU32::new(0);
@@ -50,7 +50,9 @@ pub fn start(cpus: u32, budget: Option<i32>, per_cpu: bool) {
     HOT.base.store(base.as_ptr() as usize, Ordering::Relaxed);
     CPUS.store(cpus, Ordering::Relaxed);
     HOT.offset.store(offset, Ordering::Release);
-    HOT.quick.store(offset, Ordering::Release);
+    HOT.fast.store(offset, Ordering::Release);
+    HOT.free.store(offset, Ordering::Release);
+    harden::leave_fast_paths();
     HOT.cpus.store(cpus, Ordering::Release);
 }
 
@@ -175,7 +177,7 @@ impl Place {
 /// An object of `class` from the CPU's cache; 0 if none is there.
 #[inline(always)]
 pub fn at_hand(class: usize) -> usize {
-    match rseq::quick_area() {
+    match rseq::fast_area() {
         0 => 0,
         area => rseq::pop(area, class),
     }
@@ -224,43 +226,46 @@ pub fn missed(class: usize) -> usize {
 fn sampled(class: usize) -> usize {
     let object = profile::sample_small(class);
     if object != 0 {
-        // SAFETY: an object begins here that nobody has. Needed because what is not in use is
-        // marked.
-        unsafe { (object as *mut usize).write(heap::mark_of(object)) };
+        // SAFETY: a free object begins here. Needed because what is free has a canary.
+        unsafe { (object as *mut usize).write(heap::canary_of(object)) };
     }
     object
 }
 
-/// Take an object of `class` back, and mark it.
+/// Take an object of `class` back, and write its canary.
 ///
 /// # Safety
 /// An object of the class begins at `item`, and nobody uses it.
 #[inline(always)]
 pub unsafe fn free(class: usize, item: usize) {
-    let area = rseq::area();
+    let area = rseq::free_area();
     if area == 0 {
         free_slowly(class, item);
         return;
     }
     // SAFETY: the caller's promise; objects are aligned and not smaller than a word.
-    unsafe { (item as *mut usize).write(heap::mark_of(item)) };
+    unsafe { (item as *mut usize).write(heap::canary_of(item)) };
     if !rseq::push(area, class, item) {
         overflow(class, item);
     }
 }
 
-/// Without restartable sequences nothing is lost by looking at the mark.
+/// Without restartable sequences nothing is lost by looking at the canary; at hardening level 2 it is wanted.
 #[cold]
 #[inline(never)]
 extern "C" fn free_slowly(class: usize, item: usize) {
-    let (word, mark) = (item as *mut usize, heap::mark_of(item));
+    let (word, canary) = (item as *mut usize, heap::canary_of(item));
     // SAFETY: as in `free`.
     unsafe {
-        if word.read() == mark {
+        if word.read() == canary {
             heap::double(item);
         }
-        word.write(mark);
     }
+    if harden::is_on() {
+        harden::check(item, CLASSES[class].size as usize);
+    }
+    // SAFETY: as in `free`.
+    unsafe { heap::set_free(item, CLASSES[class].size as usize) };
     overflow(class, item);
 }
 
@@ -289,6 +294,7 @@ fn refill(class: usize) -> usize {
             *slot = item;
             prefetch(item);
         }
+        harden::shuffle(ordered);
         let (last, others) = (ordered[count - 1], &ordered[..count - 1]);
         let pushed = place.push_all(class, others);
         if pushed < others.len() {
@@ -330,7 +336,7 @@ fn count_miss(place: Place) {
         Place::Cpu(_, slab) => slab.misses(),
         _ => &MISSES,
     };
-    // Not a locked addition: it would wait for the marks of all objects that were freed last. Some
+    // Not a locked addition: it would wait for the canaries of all objects that were freed last. Some
     // misses of other threads are not counted.
     let misses = counter.load(Ordering::Relaxed).wrapping_add(1);
     counter.store(misses, Ordering::Relaxed);
@@ -355,7 +361,7 @@ pub fn misses_on(cpu: u32) -> usize {
 }
 
 struct Slabs {
-    /// Slabs that no thread has, linked through their first slot.
+    /// Unowned slabs, linked through their first slot.
     recycled: usize,
     key: Option<libc::pthread_key_t>,
 }
@@ -602,18 +608,18 @@ pub fn cached(class: usize) -> Cached {
     }
 }
 
-/// Mark what the caches of CPUs hold. In the child of a fork whose memory was sent by its parent
+/// Write the canaries of what the caches of CPUs hold. In the child of a fork whose memory was sent by its parent
 /// ([`crate::primary`]), other threads of which went on: what they took from these caches meanwhile
-/// is in them here, without its mark.
-pub fn mark_cached() {
+/// is in them here, without its canary.
+pub fn write_canaries() {
     for cpu in 0..CPUS.load(Ordering::Relaxed) {
         let slab = cpu_slab(cpu);
-        for class in 1..COUNT {
+        for (class, known) in CLASSES.iter().enumerate().skip(1) {
             for index in 0..slab.length(class) {
-                // SAFETY: the child has one thread; what is on a stack is an object that nobody has.
+                // SAFETY: the child has one thread; what is on a stack is a free object.
                 unsafe {
                     let item = slab.item(class, index);
-                    (item as *mut usize).write(heap::mark_of(item));
+                    heap::set_free(item, known.size as usize);
                 }
             }
         }

@@ -1,12 +1,11 @@
 //! Allocation, from a size to memory and back: the decisions that all interfaces share.
 //!
-//! A small object that nobody has is marked: its first word is the process's key exclusive-or its
-//! address (a program writes that word by chance once in 2^64). An allocation looks whether the
-//! mark is still there, and clears it: so nothing that was freed twice is ever handed out twice,
-//! and a write after a free ends the process when it could do harm. A free writes the mark and
-//! does not look: its object is often cold, and waiting for its memory would double the cost of a
+//! A free small object carries a canary: its first word is the process's key exclusive-or its
+//! address (a program writes that word by chance once in 2^64). An allocation checks the canary
+//! and clears it: so nothing that was freed twice is ever handed out twice, and a write after a
+//! free ends the process when it could do harm. A free writes the canary and does not look: its object is often cold, and waiting for its memory would double the cost of a
 //! free. What notices a second free at once is a comparison with the objects that the CPU got back
-//! last ([`front::free`]), the bitmap of a span, and, where caches belong to threads, the mark.
+//! last ([`front::free`]), the bitmap of a span, and, where caches belong to threads, the canary.
 //! Whether an object begins at a freed address is one multiplication.
 
 use core::ptr::{self, NonNull, null_mut};
@@ -19,7 +18,7 @@ use crate::pagemap::{self, PAGE_BYTES, PAGE_SHIFT};
 use crate::profile::{self, Stack};
 use crate::rseq;
 use crate::span::Span;
-use crate::{front, pages, sanitizer, setup, sys};
+use crate::{front, harden, pages, sanitizer, setup, sys};
 
 /// Largest size that any request may have (C11: differences of pointers must fit).
 const MAX_BYTES: usize = isize::MAX as usize;
@@ -44,53 +43,75 @@ pub fn large() -> (usize, usize) {
 /// Memory for `size` bytes, aligned to 16 (to 8 if `size` is at most 8); null if there is none.
 pub fn allocate(size: usize) -> *mut u8 {
     if size > MAX_SMALL {
-        return allocate_large(size, 1).0;
+        return allocate_slowly(size, 1).0;
     }
-    allocate_small(class_of(size))
+    let memory = at_hand(class_of(size));
+    if memory.is_null() {
+        return allocate_slowly(size, 1).0;
+    }
+    memory
 }
 
-/// What the first word of the small object at `address` is as long as nobody has it.
+/// Memory for `size` bytes at a multiple of `align`, that is not at hand; and whether it is zero.
+#[inline(never)]
+pub fn allocate_slowly(size: usize, align: usize) -> (*mut u8, bool) {
+    if harden::is_on() {
+        harden::allocate(size, align)
+    } else {
+        allocate_plainly(size, align)
+    }
+}
+
+/// The same without hardening.
+pub fn allocate_plainly(size: usize, align: usize) -> (*mut u8, bool) {
+    match class_of_aligned(size, align) {
+        Some(class) => (allocate_small(class), false),
+        None => allocate_large(size, align.div_ceil(PAGE_BYTES)),
+    }
+}
+
+/// The canary of the small object at `address`: its first word as long as it is free.
 #[inline(always)]
-pub fn mark_of(address: usize) -> usize {
+pub fn canary_of(address: usize) -> usize {
     rseq::hot().key.load(Ordering::Relaxed) ^ address
 }
 
 /// A small object of `class` if one is at hand: null if the CPU has none cached. Then
 /// [`counted`] and [`missed`] go on; a caller that ends in a call to what does them needs no stack
-/// on its quick way.
+/// on its fast path.
 #[inline(always)]
 pub fn at_hand(class: usize) -> *mut u8 {
-    unmark(class, front::at_hand(class))
+    check_canary(class, front::at_hand(class))
 }
 
 /// The same, of an allocation that a profile counts.
 #[inline(always)]
 pub fn counted(class: usize) -> *mut u8 {
-    unmark(class, front::counted(class))
+    check_canary(class, front::counted(class))
 }
 
 /// The same if there was neither; null if there is no memory.
 #[inline(never)]
 pub fn missed(class: usize) -> *mut u8 {
-    unmark(class, front::missed(class))
+    check_canary(class, front::missed(class))
 }
 
 #[inline(always)]
 fn allocate_small(class: usize) -> *mut u8 {
-    unmark(class, front::allocate(class))
+    check_canary(class, front::allocate(class))
 }
 
-/// Check and clear the mark of an object of `class` (0: there is none) that is about to be handed out.
+/// Check and clear the canary of an object of `class` (0: there is none) that is about to be handed out.
 #[inline(always)]
-fn unmark(class: usize, object: usize) -> *mut u8 {
+fn check_canary(class: usize, object: usize) -> *mut u8 {
     let object = object as *mut usize;
     if !object.is_null() {
         sanitizer::allocated(object as usize, || CLASSES[class].size as usize);
         // SAFETY: the front end gave an object of at least 8 bytes that is nobody else's. Needed
-        // to check and clear its mark.
+        // to check and clear its canary.
         unsafe {
-            if object.read() != mark_of(object as usize) {
-                unmarked(object as usize);
+            if object.read() != canary_of(object as usize) {
+                corrupted(object as usize);
             }
             object.write(0);
         }
@@ -100,18 +121,26 @@ fn unmark(class: usize, object: usize) -> *mut u8 {
 
 /// Memory for `size` bytes at a multiple of `align`, a power of two; null if there is none.
 pub fn allocate_aligned(size: usize, align: usize) -> *mut u8 {
-    match class_of_aligned(size, align) {
-        Some(class) => allocate_small(class),
-        None => allocate_large(size, align.div_ceil(PAGE_BYTES)).0,
+    if let Some(class) = class_of_aligned(size, align) {
+        let memory = at_hand(class);
+        if !memory.is_null() {
+            return memory;
+        }
     }
+    allocate_slowly(size, align).0
 }
 
 /// Zeroed memory for `size` bytes; null if there is none.
 pub fn allocate_zeroed(size: usize) -> *mut u8 {
-    let (memory, zeroed) = if size > MAX_SMALL {
-        allocate_large(size, 1)
+    let memory = if size > MAX_SMALL {
+        null_mut()
     } else {
-        (allocate_small(class_of(size)), false)
+        at_hand(class_of(size))
+    };
+    let (memory, zeroed) = if memory.is_null() {
+        allocate_slowly(size, 1)
+    } else {
+        (memory, false)
     };
     if !memory.is_null() && !zeroed {
         // SAFETY: the memory was just allocated with at least this size.
@@ -147,14 +176,14 @@ pub fn map_large(
         return (null_mut(), false);
     };
     if let Some(span) = Span::create(found.address, count as u32, 0) {
-        // SAFETY: nobody else has seen the span.
+        // SAFETY: the span is not published yet.
         unsafe { profile::keep(span, stack) };
         if pagemap::enter_large(found.address, span) {
             LARGE_BYTES.fetch_add(count * PAGE_BYTES, Ordering::Relaxed);
             LARGE_COUNT.fetch_add(1, Ordering::Relaxed);
             return (found.address as *mut u8, found.zeroed);
         }
-        // SAFETY: nobody else has seen the span.
+        // SAFETY: the span is not published yet.
         unsafe {
             profile::drop(span);
             Span::recycle(span);
@@ -214,11 +243,36 @@ fn freed(address: usize) -> ! {
 
 #[cold]
 #[inline(never)]
-extern "C" fn unmarked(address: usize) -> ! {
+extern "C" fn corrupted(address: usize) -> ! {
     sys::die(format_args!(
         "double free of {address:#x}, or a write to it after it was freed (found when it was to be \
          used again; CONTIGUA_MALLOC_PER_CPU=off finds a double free at once)"
     ))
+}
+
+/// Take memory back of which the program says how long it is.
+///
+/// # Safety
+/// As [`free`].
+#[inline(always)]
+pub unsafe fn free_sized(memory: *mut u8, size: usize) {
+    if rseq::free_area() == 0 && harden::is_on() {
+        harden::check_size(memory, size);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { free(memory) };
+}
+
+/// Write what a free small object of `bytes` has in it.
+///
+/// # Safety
+/// The caller owns the object.
+pub unsafe fn set_free(address: usize, bytes: usize) {
+    // SAFETY: objects are aligned and not smaller than a word.
+    unsafe { (address as *mut usize).write(canary_of(address)) };
+    if harden::is_on() {
+        harden::poison(address, bytes);
+    }
 }
 
 /// Take memory back. Null is allowed. Ends the process if `memory` is nothing that is allocated.
@@ -252,6 +306,11 @@ extern "C" fn free_other(memory: *mut u8) {
         let Found::Large(span) = find(memory, "free") else {
             return;
         };
+        if harden::is_on() {
+            // SAFETY: an allocated object keeps its span alive.
+            let count = unsafe { (*span.as_ptr()).pages as usize };
+            harden::check(memory as usize, count * PAGE_BYTES);
+        }
         // Of two threads that free the same object one must notice.
         if !pagemap::leave_large(memory as usize) {
             double(memory as usize);
@@ -273,10 +332,20 @@ pub fn usable_size(memory: *mut u8) -> usize {
     if memory.is_null() {
         return 0;
     }
+    let bytes = plain_size(memory).0;
+    if harden::is_on() {
+        harden::check(memory as usize, bytes)
+    } else {
+        bytes
+    }
+}
+
+/// Bytes of the object at `memory`, and whether it is a small one; ends the process if there is none.
+pub fn plain_size(memory: *mut u8) -> (usize, bool) {
     match find(memory, "size") {
-        Found::Small(class) => CLASSES[class].size as usize,
+        Found::Small(class) => (CLASSES[class].size as usize, true),
         // SAFETY: an allocated object keeps its span alive.
-        Found::Large(span) => unsafe { (*span.as_ptr()).pages as usize * PAGE_BYTES },
+        Found::Large(span) => unsafe { ((*span.as_ptr()).pages as usize * PAGE_BYTES, false) },
     }
 }
 
@@ -290,7 +359,7 @@ pub unsafe fn reallocate(memory: *mut u8, size: usize) -> *mut u8 {
         Found::Small(class) => {
             let address = memory as usize;
             // SAFETY: an object begins here, of at least a word, that is about to be read anyway.
-            if unsafe { (address as *const usize).read() } == mark_of(address) {
+            if unsafe { (address as *const usize).read() } == canary_of(address) {
                 freed(address);
             }
             (CLASSES[class].size as usize, None)
@@ -301,6 +370,10 @@ pub unsafe fn reallocate(memory: *mut u8, size: usize) -> *mut u8 {
             Some(span),
         ),
     };
+    if harden::is_on() {
+        // SAFETY: the caller's promise.
+        return unsafe { harden::reallocate(memory, old, size) };
+    }
     // A little smaller stays where it is.
     if size <= old && size >= old / 2 && (large.is_none() || old - size < PAGE_BYTES) {
         return memory;

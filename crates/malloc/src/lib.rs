@@ -33,6 +33,7 @@ mod dump;
 mod files;
 mod fork;
 mod front;
+mod harden;
 mod heap;
 pub mod layout;
 mod lock;
@@ -90,9 +91,9 @@ unsafe impl GlobalAlloc for ContiguaMalloc {
     }
 
     #[inline]
-    unsafe fn dealloc(&self, memory: *mut u8, _layout: Layout) {
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         // SAFETY: the caller's promise.
-        unsafe { heap::free(memory) };
+        unsafe { heap::free_sized(memory, layout.size()) };
     }
 
     #[inline]

@@ -1,4 +1,4 @@
-//! Locks that need no initialisation, no memory and no thread identity on their quick path, and
+//! Locks that need no initialisation, no memory and no thread identity on their fast path, and
 //! that survive `fork`.
 //!
 //! A word is 0 (free), 1 (held) or 2 (held, somebody may sleep): the third mutex of Drepper's
@@ -135,7 +135,7 @@ pub struct Guarded<T> {
 unsafe impl<T> Sync for Guarded<T> {}
 
 impl<T> Guarded<T> {
-    /// A value that nobody has locked.
+    /// An unlocked value.
     pub const fn new(value: T) -> Self {
         Self {
             lock: Lock::new(),

@@ -1,12 +1,15 @@
 //! The page heap behind one lock, and the clock that makes it give memory back.
 //!
-//! Giving memory back takes the kernel microseconds to milliseconds, for which no allocation waits: the
-//! heap names a huge page under its lock, the system calls are made without it, and the heap notes what
-//! came of them. One thread does so at a time ([`RELEASING`]).
+//! System calls about memory take the kernel microseconds to milliseconds, during which no other thread
+//! waits for the heap's lock: the heap names a huge page under the lock, the calls are made without it, and the heap
+//! notes what came of them. One thread gives memory back at a time ([`RELEASING`]), and one gets some
+//! ([`GROWING`]). Only addresses are reserved under the lock, a gigabyte at a time.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use contigua_pageheap::{Allocated, Config, PageHeap, Span, Statistics};
+use contigua_pageheap::{
+    Allocated, Attempt, Config, Needed, PageHeap, Rank, Span, Statistics, Supply,
+};
 
 use crate::lock::{Guarded, Lock};
 use crate::pagemap::PAGE_BYTES;
@@ -18,13 +21,20 @@ const PERIOD_NANOSECONDS: u64 = 1_000_000_000;
 
 static HEAP: Guarded<PageHeap<System>> =
     Guarded::new(PageHeap::new(System::new(), Config::DEFAULT));
-/// Held by who gives memory back, before the heap's lock. Memory that is on its way is nobody's: a
+/// Held by who gives memory back, before the heap's lock. Memory on its way is unowned: a
 /// request that would fail waits for it, and so does a fork.
 static RELEASING: Guarded<()> = Guarded::new(());
+
+/// Held by who makes memory usable, between the two. A request that needs memory waits for it, and then often
+/// finds room in what was got.
+static GROWING: Guarded<()> = Guarded::new(());
 
 /// How often a request that was refused is tried again after memory went back: what makes room may change
 /// where the request goes, and others may take it. Our choice.
 const ATTEMPTS: u32 = 4;
+
+/// Huge pages that the system may refuse to take (locked memory) before a release is over. Our choice.
+const REFUSALS: u32 = 1000;
 
 /// Heap pages of whole free huge pages that one slow path gives back of what decayed, 64 MB: a fraction of
 /// a millisecond. Our choice.
@@ -58,8 +68,8 @@ pub struct Pages {
 }
 
 /// The locks, for the fork handlers, the outer one first.
-pub fn locks() -> [&'static Lock; 2] {
-    [&RELEASING.lock, &HEAP.lock]
+pub fn locks() -> [&'static Lock; 3] {
+    [&RELEASING.lock, &GROWING.lock, &HEAP.lock]
 }
 
 /// Use `config` from now on. Before the first allocation only.
@@ -76,7 +86,7 @@ pub fn configure(config: Config, scattered: bool) {
 /// `count` pages at a multiple of `align` pages.
 pub fn allocate(count: usize, align: usize) -> Option<Pages> {
     let (count, align) = (u32::try_from(count).ok()?, u32::try_from(align).ok()?);
-    let tried = HEAP.lock().try_allocate(count, align);
+    let tried = attempt(count, align);
     let found = match tried.allocated {
         Some(found) => found,
         None => make_room(count, align, tried.excess)?,
@@ -90,6 +100,51 @@ pub fn allocate(count: usize, align: usize) -> Option<Pages> {
         address: found.span.address,
         zeroed: found.zeroed,
     })
+}
+
+/// A request as things are, with memory from the system if it needs some.
+fn attempt(count: u32, align: u32) -> Attempt {
+    supplied(|heap, supply| heap.try_allocate(count, align, supply))
+}
+
+/// Do something with the heap for which memory may have to be made usable first.
+fn supplied<R>(act: impl Fn(&mut PageHeap<System>, Supply) -> Result<R, Needed>) -> R {
+    supplied_through(act, system::back, system::release)
+}
+
+/// The same through `back` and `release`, which get addresses and lengths and say whether they did so.
+pub fn supplied_through<R>(
+    act: impl Fn(&mut PageHeap<System>, Supply) -> Result<R, Needed>,
+    back: impl Fn(usize, usize) -> bool,
+    release: impl Fn(usize, usize) -> bool,
+) -> R {
+    let first = act(&mut HEAP.lock(), Supply::Deferred);
+    if let Ok(done) = first {
+        return done;
+    }
+    let _one = GROWING.lock();
+    let mut supply = Supply::Deferred;
+    let mut arrived = None;
+    loop {
+        let mut arrival = {
+            let mut heap = HEAP.lock();
+            if let Some(arrival) = arrived.take() {
+                supply = heap.end_arrival(arrival);
+            }
+            match act(&mut heap, supply) {
+                Ok(done) => return done,
+                Err(needed) => heap.begin_arrival(needed, supply),
+            }
+        };
+        loop {
+            let goes_on = HEAP.lock().advance(&mut arrival);
+            if !goes_on {
+                break;
+            }
+            arrival.work(&back, &release);
+        }
+        arrived = Some(arrival);
+    }
 }
 
 /// Serve a request that was refused by giving back `excess` heap pages of free memory, and what caches
@@ -107,7 +162,7 @@ fn make_room(count: u32, align: u32, mut excess: u64) -> Option<Allocated> {
                 if give_back_for_limit(excess) == 0 && !drained {
                     break;
                 }
-                HEAP.lock().try_allocate(count, align)
+                attempt(count, align)
             };
             if tried.allocated.is_some() {
                 return tried.allocated;
@@ -120,7 +175,17 @@ fn make_room(count: u32, align: u32, mut excess: u64) -> Option<Allocated> {
     }
     // Others may have taken what went back. Nothing leaves now, and all else waits.
     let _one = RELEASING.lock();
-    HEAP.lock().allocate(count, align)
+    let mut tried = attempt(count, align);
+    for _ in 0..ATTEMPTS {
+        if tried.allocated.is_some() || give_back_for_limit(tried.excess) == 0 {
+            break;
+        }
+        tried = attempt(count, align);
+    }
+    if tried.allocated.is_none() {
+        HEAP.lock().count_failure(tried.limited);
+    }
+    tried.allocated
 }
 
 /// Give memory back that is above a limit, unless somebody gives back some already.
@@ -191,10 +256,8 @@ pub fn grow(address: usize, from: usize, to: usize) -> bool {
     let (Ok(pages), Ok(to)) = (u32::try_from(from), u32::try_from(to)) else {
         return false;
     };
-    let grown = HEAP
-        .lock()
-        .grow_in_place(Span { address, pages }, to)
-        .is_some();
+    let span = Span { address, pages };
+    let grown = supplied(|heap, supply| heap.try_grow(span, to, supply)).is_some();
     if grown {
         sanitizer::allocated(address, || to as usize * PAGE_BYTES);
     }
@@ -373,13 +436,11 @@ fn release_whole(release: &impl Fn(usize, usize) -> bool, least: u64, most: u64)
     let mut done = 0;
     while done < least {
         let leaving = HEAP.lock().begin_whole(most - done);
-        let step = if let Some(mut leaving) = leaving {
-            leaving.give(release);
-            HEAP.lock().end_release(leaving)
-        } else {
-            // Those of regions, one by one.
-            HEAP.lock().release_whole_pages(1, most - done)
+        let Some(mut leaving) = leaving else {
+            break;
         };
+        leaving.give(release);
+        let step = HEAP.lock().end_release(leaving);
         if step == 0 {
             break;
         }
@@ -391,18 +452,19 @@ fn release_whole(release: &impl Fn(usize, usize) -> bool, least: u64, most: u64)
 /// Give back `most` free heap pages of partly used huge pages, or all there are; returns the number given back.
 fn release_parts(release: &impl Fn(usize, usize) -> bool, most: u64) -> u64 {
     let mut done = 0;
-    while done < most {
-        let leaving = HEAP.lock().begin_part(most - done);
+    let mut refused: Option<Rank> = None;
+    let mut refusals = 0;
+    while done < most && refusals < REFUSALS {
+        let leaving = HEAP.lock().begin_part(most - done, refused);
         let Some(mut leaving) = leaving else {
             break;
         };
+        let rank = leaving.rank();
         leaving.give(release);
         let step = HEAP.lock().end_release(leaving);
         if step == 0 {
-            // The system does not take these; the heap goes through all others.
-            let rest = usize::try_from(most - done).unwrap_or(usize::MAX);
-            let released = HEAP.lock().release(rest.saturating_mul(PAGE_BYTES));
-            return done + (released / PAGE_BYTES) as u64;
+            refused = Some(rank);
+            refusals += 1;
         }
         done += step;
     }

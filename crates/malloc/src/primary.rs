@@ -32,7 +32,7 @@ const ORDINARY: u8 = 2;
 /// Linux 5.14 and later; libc's constant is missing on some targets.
 const MADV_POPULATE_WRITE: libc::c_int = 23;
 
-// The heap's lock is held for whatever changes these, and every lock during a fork.
+// One thread at a time makes memory usable, which changes these; and every lock is held during a fork.
 static START: AtomicUsize = AtomicUsize::new(0);
 static END: AtomicUsize = AtomicUsize::new(0);
 static PAGE: AtomicUsize = AtomicUsize::new(HUGE_BYTES);

@@ -6,8 +6,8 @@
 //! bytes is hit with probability `1 - exp(-s / rate)`, and a hit stands for the inverse of that
 //! many allocations, which makes every sum unbiased.
 //!
-//! **What it costs.** A process without a profile pays nothing: the quick path of an allocation
-//! is left through a test that it makes anyway (`rseq::Hot::quick`), and only then somebody asks
+//! **What it costs.** A process without a profile pays nothing: the fast path of an allocation
+//! is left through a test that it makes anyway (`rseq::Hot::fast`), and only then somebody asks
 //! whether allocations are counted. A sampled small object gets pages of its own, as if it were
 //! large. So the free of an object that is not sampled asks nothing either, and the free of one
 //! that is finds its stack at the span of its pages.
@@ -32,7 +32,7 @@ use crate::near::near;
 use crate::pagemap::PAGE_BYTES;
 use crate::rseq::HOT;
 use crate::span::Span;
-use crate::{dump, front, heap, sys, tls};
+use crate::{dump, front, harden, heap, sys, tls};
 pub use table::Stack;
 
 /// Mean bytes between samples unless the environment says otherwise: `TCMalloc`'s of old, and
@@ -107,7 +107,7 @@ pub fn start(rate: u64, file: Option<FileName>) {
     unwind::capture(&mut [0; DEPTH]);
     sampling.store(0, Ordering::Relaxed);
     RATE.store(rate, Ordering::Relaxed);
-    HOT.quick.store(0, Ordering::Relaxed);
+    HOT.fast.store(0, Ordering::Relaxed);
 }
 
 /// In the child of a fork: nobody is writing.
@@ -147,13 +147,16 @@ pub fn is_due() -> bool {
 /// Functions that allocations go through, from outside to inside: the frames that a profile does not
 /// show. None is `#[inline]`: such a function has an address in each part of the program that calls
 /// it. What may be inlined into its callers whole has no frame.
-fn allocators() -> [usize; 8] {
+fn allocators() -> [usize; 11] {
     type Address = *const ();
     [
         heap::reallocate as Address,
         heap::allocate_zeroed as Address,
         heap::allocate_aligned as Address,
         heap::allocate as Address,
+        heap::allocate_slowly as Address,
+        harden::allocate as Address,
+        harden::reallocate as Address,
         heap::missed as Address,
         front::missed as Address,
         sample_small as Address,

@@ -24,11 +24,13 @@ pub struct Hot {
     pub reserved: AtomicU32,
     /// Where a thread's shared area lies from its thread pointer; 0 if there is none.
     pub offset: AtomicIsize,
-    /// What marks of freed objects are made with.
+    /// What the canaries of free objects are made with.
     pub key: AtomicUsize,
-    /// `offset` as allocation's quick path sees it: 0 while allocations are counted for a profile,
+    /// `offset` as allocation's fast path sees it: 0 while allocations are counted for a profile,
     /// so that each of them leaves that path, which need not ask.
-    pub quick: AtomicIsize,
+    pub fast: AtomicIsize,
+    /// `offset` as free's fast path sees it: 0 at hardening level 2.
+    pub free: AtomicIsize,
 }
 
 /// The process's.
@@ -38,7 +40,8 @@ pub static HOT: Hot = Hot {
     reserved: AtomicU32::new(0),
     offset: AtomicIsize::new(0),
     key: AtomicUsize::new(0),
-    quick: AtomicIsize::new(0),
+    fast: AtomicIsize::new(0),
+    free: AtomicIsize::new(0),
 };
 
 /// [`HOT`], by the short way.
@@ -53,10 +56,16 @@ pub fn area() -> isize {
     hot().offset.load(Ordering::Relaxed)
 }
 
-/// The same as allocation's quick path sees it: 0 while allocations are counted for a profile, too.
+/// The same as free's fast path sees it: 0 at hardening level 2, too.
 #[inline(always)]
-pub fn quick_area() -> isize {
-    hot().quick.load(Ordering::Relaxed)
+pub fn free_area() -> isize {
+    hot().free.load(Ordering::Relaxed)
+}
+
+/// The same as allocation's fast path sees it: 0 while allocations are counted for a profile, too.
+#[inline(always)]
+pub fn fast_area() -> isize {
+    hot().fast.load(Ordering::Relaxed)
 }
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]

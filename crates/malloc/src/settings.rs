@@ -10,6 +10,7 @@
 //! | `LIMIT` | mapped bytes that are never exceeded: allocation fails | none |
 //! | `SOFT_LIMIT` | mapped bytes above which memory is given back at once | none |
 //! | `PRIMARY` | bytes of reserved huge pages (`HugeTLB`) to reserve at the start and use first | none |
+//! | `HARDEN` | `1`, or `2`: mistakes are noticed at the next free | `1` |
 //! | `CACHE` | bytes that the cache of a CPU may hold | `2MiB` |
 //! | `PER_CPU` | `off`: caches belong to threads | `on` |
 //! | `TELEMETRY` | `off`: no shared page | `on` |
@@ -82,6 +83,8 @@ pub struct Settings {
     /// See the module.
     pub primary: u64,
     /// See the module.
+    pub harden: u8,
+    /// See the module.
     pub cache: Option<i32>,
     /// See the module.
     pub per_cpu: bool,
@@ -108,6 +111,7 @@ impl Settings {
         limit: u64::MAX,
         soft_limit: u64::MAX,
         primary: 0,
+        harden: 1,
         cache: None,
         per_cpu: true,
         telemetry: true,
@@ -199,6 +203,13 @@ impl Settings {
             b"LIMIT" => self.limit = bytes(value)?,
             b"SOFT_LIMIT" => self.soft_limit = bytes(value)?,
             b"PRIMARY" => self.primary = bytes(value)?,
+            b"HARDEN" => {
+                self.harden = match value {
+                    b"1" => 1,
+                    b"2" => 2,
+                    _ => return None,
+                }
+            }
             b"CACHE" => self.cache = Some(i32::try_from(bytes(value)?).ok()?),
             b"PER_CPU" => self.per_cpu = switch(value)?,
             b"TELEMETRY" => self.telemetry = switch(value)?,
@@ -387,7 +398,7 @@ mod tests {
 
     #[test]
     fn does_each_variable_change_its_setting_and_only_known_ones_pass() {
-        let entries: [(&[u8], &[u8], &[u8]); 16] = [
+        let entries: [(&[u8], &[u8], &[u8]); 17] = [
             (b"DECAY", b"5s", b"?"),
             (b"RELEASE_RATE", b"2MiB", b"?"),
             (b"INTERVAL", b"10s", b"?"),
@@ -396,6 +407,7 @@ mod tests {
             (b"LIMIT", b"1GiB", b"?"),
             (b"SOFT_LIMIT", b"1GiB", b"?"),
             (b"PRIMARY", b"1GiB", b"?"),
+            (b"HARDEN", b"2", b"3"),
             (b"CACHE", b"1MiB", b"?"),
             (b"PER_CPU", b"off", b"?"),
             (b"TELEMETRY", b"off", b"?"),

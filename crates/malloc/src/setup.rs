@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::rseq::HOT;
 use crate::settings::Settings;
-use crate::{background, dump, fork, front, pages, profile, sys, telemetry};
+use crate::{background, dump, fork, front, harden, pages, profile, sys, telemetry};
 
 const FRESH: u32 = 0;
 const RUNNING: u32 = 1;
@@ -23,7 +23,7 @@ pub fn is_ready() -> bool {
     STATE.load(Ordering::Acquire) == READY
 }
 
-/// Initialise if nobody has.
+/// Initialise, once.
 #[inline]
 pub fn ensure() {
     if !is_ready() {
@@ -60,6 +60,9 @@ fn initialise() {
         pages::configure(settings.heap(), !settings.program_clock);
         background::configure(settings.background);
         telemetry::configure(settings.telemetry, settings.statistics_at_exit);
+        if settings.harden >= 2 {
+            harden::start();
+        }
         front::start(possible_cpus(), settings.cache, settings.per_cpu);
         STATE.store(READY, Ordering::Release);
         if let Some(rate) = settings.profile_rate() {

@@ -240,8 +240,8 @@ impl Carved {
     pub fn open(&self, class: usize) {
         for object in self.objects() {
             // SAFETY: an object of at least a word begins here that nobody but the caller has.
-            // Needed because what is not in use is marked.
-            unsafe { (object as *mut usize).write(heap::mark_of(object)) };
+            // Needed because what is free has a canary.
+            unsafe { heap::set_free(object, self.size) };
         }
         pagemap::open(self.address, self.pages.clone(), class);
     }

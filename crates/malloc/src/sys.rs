@@ -198,6 +198,8 @@ pub enum Purpose {
     Layout,
     /// Which allocations are sampled.
     Samples,
+    /// The order of reuse.
+    Order,
     /// Names of temporary files.
     Names(u64),
 }
@@ -231,6 +233,7 @@ pub fn random(purpose: Purpose) -> u64 {
             hasher.write_u64(3);
             hasher.write_u64(number);
         }
+        Purpose::Order => hasher.write_u64(4),
     }
     hasher.finish()
 }
@@ -249,7 +252,7 @@ pub fn is_layout_fixed() -> bool {
 /// The beginning of a file, as much as fits; nothing if it cannot be read.
 pub fn read_file<'a>(path: &CStr, buffer: &'a mut [u8]) -> &'a [u8] {
     let mut length = 0;
-    // SAFETY: the path ends in zero; reads stay within the rest of the buffer. Needed because the
+    // SAFETY: the path is NUL-terminated; reads stay within the rest of the buffer. Needed because the
     // standard library's files may allocate.
     unsafe {
         let descriptor = libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);

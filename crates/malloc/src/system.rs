@@ -58,7 +58,12 @@ pub fn collapse_early() {
     }
 }
 
-/// Give memory of the heap back that nobody uses; whether it went.
+/// Make memory of the heap usable; whether it is. One thread at a time.
+pub fn back(address: usize, bytes: usize) -> bool {
+    System::new().back(address, bytes)
+}
+
+/// Give free memory of the heap back; whether it went.
 pub fn release(address: usize, bytes: usize) -> bool {
     System::new().release(address, bytes)
 }
@@ -113,7 +118,8 @@ impl Os for System {
     }
 
     fn reserve(&mut self, bytes: usize, align: usize) -> Option<usize> {
-        self.linux.reserve(bytes, align)
+        // Whether the system would give that much was asked before, without the heap's lock.
+        self.linux.addresses(bytes, align)
     }
 
     fn reserve_align(&self) -> usize {

@@ -140,7 +140,7 @@ fn share() -> Option<*mut AtomicU64> {
     if sys::file_limit() < PAGE as u64 {
         return None;
     }
-    // SAFETY: the name ends in zero; the mapping is new, and of a file that has this length.
+    // SAFETY: the name is NUL-terminated; the mapping is new, and of a file that has this length.
     // Needed because sharing memory takes system calls.
     unsafe {
         let file = libc::memfd_create(c"contigua-malloc".as_ptr(), libc::MFD_CLOEXEC);

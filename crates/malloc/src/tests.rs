@@ -42,7 +42,7 @@ fn disown(object: usize, owner: usize) {
     // SAFETY: this thread owns the object.
     unsafe {
         assert_eq!(word.read(), owner, "somebody else has {object:#x}");
-        word.write(heap::mark_of(object));
+        word.write(heap::canary_of(object));
     }
 }
 

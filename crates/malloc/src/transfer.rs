@@ -62,7 +62,7 @@ impl Transfer {
     }
 }
 
-/// Take up to `out.len()` objects, at least one unless there is no memory; how many it were.
+/// Take up to `out.len()` objects, at least one unless there is no memory; returns the number taken.
 pub fn take(class: usize, out: &mut [usize]) -> usize {
     {
         let mut cache = TRANSFER[class].cache.lock();
@@ -84,7 +84,7 @@ pub fn take(class: usize, out: &mut [usize]) -> usize {
     central::take(class, out)
 }
 
-/// Put objects away.
+/// Return a batch to the transfer cache, or to the spans if that is full.
 pub fn give(class: usize, objects: &[usize]) {
     {
         let mut cache = TRANSFER[class].cache.lock();

@@ -10,7 +10,8 @@ use common::{CACHES, compile, expect_success, library, library_directory, run, s
 
 fn works(name: &str, arguments: &[&str]) {
     let program = compile(name, &[]);
-    for variables in CACHES {
+    let hardened = [("CONTIGUA_MALLOC_HARDEN", "2")];
+    for variables in CACHES.into_iter().chain([hardened]) {
         expect_success(&program, arguments, &variables);
     }
 }
@@ -240,6 +241,35 @@ fn does_each_mistake_end_the_process_and_name_the_pointer() {
     }
 }
 
+/// Of the mistakes that `make bench-misuse` tables.
+#[test]
+fn which_of_forty_mistakes_go_unnoticed() {
+    let file = "../../../../benches/malloc/support/misuse.c";
+    let program = compile(file, &["-fno-builtin", "-Wl,--no-as-needed", "-lstdc++"]);
+    let listed = Command::new(&program).output().expect("the program starts");
+    let listed = String::from_utf8(listed.stdout).expect("UTF-8");
+    assert_eq!(listed.lines().count(), 40);
+    let unnoticed = |variables: &[(&str, &str)]| -> Vec<&str> {
+        let ends = |number: usize| run(&program, &[&number.to_string()], variables);
+        let all = listed.lines().enumerate();
+        all.filter(|&(number, _)| ends(number).stdout == b"unnoticed\n")
+            .map(|(_, name)| name)
+            .collect()
+    };
+    let large = "write after free|all of 1 MB";
+    assert_eq!(unnoticed(&[("CONTIGUA_MALLOC_HARDEN", "2")]), [large]);
+    for name in unnoticed(&[]) {
+        let expected = ["overflow", "underflow", "sized delete"];
+        assert!(
+            expected.iter().any(|kind| name.starts_with(kind))
+                || name == large
+                || name == "write after free|8 bytes at 32 of 100"
+                || name == "double free|in another thread",
+            "{name}"
+        );
+    }
+}
+
 #[test]
 fn is_what_caches_hold_given_back_before_a_request_fails() {
     let program = compile("drained.c", &[]);
@@ -253,11 +283,21 @@ fn is_what_caches_hold_given_back_before_a_request_fails() {
 }
 
 #[test]
-fn does_malloc_go_on_while_memory_goes_back() {
+fn does_malloc_go_on_while_memory_goes_back_or_comes() {
     let directory = format!("-L{}", library_directory().display());
     let arguments = [&directory, "-lcontigua_malloc", "-rdynamic"];
     let program = compile("release.c", &arguments);
-    for way in ["trim", "release", "soft", "growth", "request", "periodic"] {
+    let ways = [
+        "trim",
+        "release",
+        "soft",
+        "growth",
+        "request",
+        "periodic",
+        "grow-in-place",
+        "region",
+    ];
+    for way in ways {
         for variables in CACHES {
             expect_success(&program, &[way], &variables);
         }

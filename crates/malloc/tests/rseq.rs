@@ -288,7 +288,7 @@ struct Thread {
     /// Arrays of the caller's.
     local: [u64; 2],
     held: Vec<u64>,
-    /// What the present call is to put away: nobody's until the call is over.
+    /// What the present call returns to the transfer cache: unowned until the call is over.
     offered: Vec<u64>,
 }
 

@@ -1,9 +1,10 @@
 //! HTTP for one small page: one thread, and a bound on everything that a client could make grow.
 //!
-//! Servers from libraries keep connections for as long as clients like, or a thread for each. Metrics
-//! are asked for every few seconds by few, so each connection gets one answer and a few seconds, and
-//! when there are too many the oldest idle one goes. A web page that a user of this machine looks at
-//! must not read the answer under a name of its own (DNS rebinding), so only known names are served.
+//! Servers from libraries keep connections for as long as clients like, or a thread for each.
+//! Metrics are asked for every few seconds by few, so each connection gets one answer and a few
+//! seconds, and when there are too many the oldest idle one goes. A web page that a user of this
+//! machine looks at must not read the answer under a name of its own (DNS rebinding), so only known
+//! names are served.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv6Addr, Shutdown, TcpListener, TcpStream};
@@ -25,7 +26,7 @@ pub struct Limits {
     /// Bytes of a request's head.
     pub head: usize,
     /// From the beginning of a connection to its end.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 impl Default for Limits {
@@ -33,7 +34,7 @@ impl Default for Limits {
         Self {
             connections: 64,
             head: 8 << 10,
-            patience: Duration::from_secs(10),
+            timeout: Duration::from_secs(10),
         }
     }
 }
@@ -109,7 +110,7 @@ pub fn serve(
     loop {
         wait(listener, &connections, limits)?;
         connections.retain_mut(|connection| {
-            connection.began.elapsed() < limits.patience
+            connection.began.elapsed() < limits.timeout
                 && connection.advance(limits, hosts, answer).is_ok()
         });
         for _ in 0..limits.connections {
@@ -176,7 +177,7 @@ fn wait(listener: &TcpListener, connections: &[Connection], limits: &Limits) -> 
         PollFd::new(&known.stream, wanted)
     }));
     let oldest = connections.iter().map(|known| known.began).min();
-    let left = oldest.map(|began| limits.patience.saturating_sub(began.elapsed()));
+    let left = oldest.map(|began| limits.timeout.saturating_sub(began.elapsed()));
     let left = left.and_then(|left| Timespec::try_from(left).ok());
     match poll(&mut files, left.as_ref()) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
@@ -376,7 +377,7 @@ mod tests {
     #[test]
     fn a_connection_ends_in_time_whatever_it_does() {
         let limits = Limits {
-            patience: Duration::from_millis(100),
+            timeout: Duration::from_millis(100),
             ..Limits::default()
         };
         let address = server(limits);

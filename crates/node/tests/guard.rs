@@ -94,6 +94,7 @@ fn status_says_where_the_border_is() {
         serde_json::json!([2, 3, 4])
     );
     assert_eq!(value["state"]["boot"], "this-boot");
+    assert_eq!(value["schema"], 1);
 }
 
 #[test]

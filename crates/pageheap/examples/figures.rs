@@ -1,5 +1,5 @@
-//! Figures 5 and 11 of paper 002 in virtual time: `cargo run --release -p contigua-pageheap
-//! --features replay --example figures`.
+//! Figures 5 and 11 of the adaptive subrelease paper in virtual time: `cargo run --release -p
+//! contigua-pageheap --features replay --example figures`.
 
 use contigua_pageheap::Config;
 use contigua_pageheap::replay::{Removal, Settings, Summary, replay, spikes, square_wave};

@@ -1,4 +1,4 @@
-//! Was it right not to give memory back? (paper 002, section 4.2)
+//! Was it right not to give memory back? (Adaptive Subrelease, section 4.2)
 //!
 //! What a release withholds is a slice of the mapped size: from what would have remained to what
 //! remains. If demand reaches into the slice within Δ, the part below the demand was rightly kept;
@@ -6,8 +6,8 @@
 //!
 //! No byte may be withheld twice at a time, so a slice begins below those that are still open: had
 //! they been given back, the next release would have begun there. Slices are therefore in order of
-//! both age and height, the newest is the lowest; demand takes from one end of a queue and time from
-//! the other, each slice once.
+//! both age and height, the newest is the lowest; demand takes from one end of a queue and time
+//! from the other, each slice once.
 
 use crate::arena::{Block, Zeroed};
 use crate::os::Os;

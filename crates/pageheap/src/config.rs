@@ -6,7 +6,7 @@ pub(crate) const SECOND: u64 = 1_000_000_000;
 /// Contiguous memory that was reserved before the heap began, for example a `HugeTLB` mapping
 /// ([`crate::linux`] makes one). The heap serves requests from it first and falls back to
 /// [`Os::reserve`](crate::Os::reserve) when none of it is left: the software side of a direct
-/// segment (paper 004) on hardware that has none.
+/// segment (the Direct Segments paper) on hardware that has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Primary {
     /// The first address; what lies below a multiple of [`HUGE_BYTES`](crate::HUGE_BYTES) is not
@@ -23,28 +23,30 @@ pub struct Primary {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// How much memory [`PageHeap::periodic`](crate::PageHeap::periodic) gives back at most, in
-    /// bytes per second. 0: nothing. Paper 002, section 4: 1 MB/s.
+    /// bytes per second. 0: nothing. Adaptive Subrelease, section 4: 1 MB/s.
     pub release_rate: u64,
     /// Δ, in nanoseconds: memory that was used within this time is not broken off huge pages
-    /// periodically. 0: the release rate alone decides. Paper 002, section 4.1: 60 s.
+    /// periodically. 0: the release rate alone decides. Adaptive Subrelease, section 4.1: 60 s.
     pub interval: u64,
     /// The same for whole free huge pages, in nanoseconds: the cache keeps what demand within this
     /// time would need. 0, the default: they go back at the release rate, as step 1 of the policy
-    /// says (paper 002, section 4), so that mapped memory may fall below the recent peak, by whole
-    /// huge pages only. Longer than [`interval`](Self::interval) is the same as equal.
+    /// says (Adaptive Subrelease, section 4), so that mapped memory may fall below the recent peak,
+    /// by whole huge pages only. Longer than [`interval`](Self::interval) is the same as equal.
     pub cache_interval: u64,
     /// In addition, half of the free memory that the policy lets go goes back within this time, in
-    /// nanoseconds: whole free huge pages as [`cache_interval`](Self::cache_interval) says, and what was
-    /// not used within [`interval`](Self::interval). 0, the default: the rate alone, as in the paper.
+    /// nanoseconds: whole free huge pages as [`cache_interval`](Self::cache_interval) says, and
+    /// what was not used within [`interval`](Self::interval). 0, the default: the rate alone, as in
+    /// the paper.
     pub half_life: u64,
-    /// With a half-life, what Δ is at first, in nanoseconds: memory that was not used within this time is given
-    /// back early, also from partly used huge pages and, if it is more than the rest of the heap, at
-    /// once. When demand comes back for it within [`interval`](Self::interval), it was a mistake, and
-    /// `interval` holds for ten times as long as it is. A program that grows is never affected: its use
-    /// within any time is the same. `u64::MAX`, the default: `interval` holds always.
+    /// With a half-life, what Δ is at first, in nanoseconds: memory that was not used within this
+    /// time is given back early, also from partly used huge pages and, if it is more than the rest
+    /// of the heap, at once. When demand comes back for it within [`interval`](Self::interval), it
+    /// was a mistake, and `interval` holds for ten times as long as it is. A program that grows is
+    /// never affected: its use within any time is the same. `u64::MAX`, the default: `interval`
+    /// holds always.
     pub first_interval: u64,
     /// How long memory must be free for others to make use of it, in nanoseconds: the window of
-    /// both measures of fragmentation. Paper 002, section 2.3: 5 min.
+    /// both measures of fragmentation. Adaptive Subrelease, section 2.3: 5 min.
     pub schedule: u64,
     /// Mapped bytes above which the heap gives back free memory at once, whatever the rate.
     /// `u64::MAX`: no such limit.

@@ -2,16 +2,16 @@
 //! system and hands out runs of heap pages of 8 KB.
 //!
 //! Whoever asks for memory in pieces decides how much of it huge pages can cover. So the heap sees
-//! memory as aligned ranges of 2 MB, *huge pages*, and does two things (paper 002, section 2.2). It
-//! packs requests into as few huge pages as it can (the *filler*), so that others become entirely
-//! free; and it gives memory back slowly, whole free huge pages first (the *cache*), pieces of
-//! partly used ones last (*subrelease*), because a piece that is given back breaks the huge mapping
-//! of everything around it. How much to give back follows from what the program used lately
-//! (section 4): what it used within the last minute it will probably use again.
+//! memory as aligned ranges of 2 MB, *huge pages*, and does two things (Adaptive Subrelease,
+//! section 2.2). It packs requests into as few huge pages as it can (the *filler*), so that others
+//! become entirely free; and it gives memory back slowly, whole free huge pages first (the
+//! *cache*), pieces of partly used ones last (*subrelease*), because a piece that is given back
+//! breaks the huge mapping of everything around it. How much to give back follows from what the
+//! program used lately (section 4): what it used within the last minute it will probably use again.
 //!
-//! A malloc cannot call malloc, and a simulator wants to run the same heap. So the heap is `no_std`,
-//! uses no allocator, keeps its records in memory that it asks of an [`Os`], and does to memory
-//! nothing but what [`Os`] offers.
+//! A malloc cannot call malloc, and a simulator wants to run the same heap. So the heap is
+//! `no_std`, uses no allocator, keeps its records in memory that it asks of an [`Os`], and does to
+//! memory nothing but what [`Os`] offers.
 //!
 //! The essay on why and with which numbers is `docs/design/page-heap.md`.
 
@@ -38,11 +38,12 @@ mod slab;
 mod statistics;
 
 pub use config::{Config, Primary};
-pub use heap::{Attempt, Leaving, PageHeap, Plan};
+pub use heap::{Arrival, Attempt, Leaving, Needed, PageHeap, Plan, Rank, Supply};
 pub use os::{METADATA_ALIGN, Metadata, Os, RESERVE_ALIGN};
 pub use statistics::{Epoch, Inconsistency, Released, Statistics};
 
-/// Bytes of a heap page, the unit in which the heap hands out memory (paper 002, section 2.2).
+/// Bytes of a heap page, the unit in which the heap hands out memory (Adaptive Subrelease, section
+/// 2.2).
 pub const PAGE_BYTES: usize = 8192;
 /// Bytes of a huge page on x86-64, and on aarch64 with the granule of 4 KB.
 pub const HUGE_BYTES: usize = 2 << 20;

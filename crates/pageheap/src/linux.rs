@@ -30,8 +30,8 @@ impl Linux {
         Self { next: address }
     }
 
-    /// Addresses without access, where `next` says if they are free there.
-    fn addresses(&mut self, bytes: usize, align: usize) -> Option<usize> {
+    /// `bytes` of addresses without access, aligned to `align`, where `next` says if they are free there.
+    pub fn addresses(&mut self, bytes: usize, align: usize) -> Option<usize> {
         if let Some(wanted) = self.next.checked_next_multiple_of(align)
             && wanted != 0
         {

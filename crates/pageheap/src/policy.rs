@@ -33,7 +33,7 @@ pub(crate) struct Verdict {
     pub withheld: u64,
 }
 
-/// The policy of paper 002, section 4.
+/// The policy of Adaptive Subrelease, section 4.
 ///
 /// Step 1: whole free huge pages first. They come in pieces of 2 MB, and none may stay while others
 /// are broken; so the last piece is rounded up, and the heap's rate pays for it later. It is not
@@ -74,8 +74,8 @@ pub(crate) fn decide(situation: &Situation) -> Verdict {
     }
 }
 
-/// How much of `amount` decays within `elapsed` if half of it does within `half_life`, to 0.3 %. Nothing if
-/// the half-life is 0.
+/// How much of `amount` decays within `elapsed` if half of it does within `half_life`, to 0.3 %.
+/// Nothing if the half-life is 0.
 pub(crate) fn decayed(amount: u64, elapsed: u64, half_life: u64) -> u64 {
     if half_life == 0 {
         return 0;

@@ -202,9 +202,9 @@ impl<O: Os> Program<O> {
         &self.live[self.first..]
     }
 
-    /// Allocates or frees until it uses so many bytes, rounded up to heap pages. The allocations that
-    /// it made for that, which are the last of [`live`](Self::live). What the heap refuses is left
-    /// out.
+    /// Allocates or frees until it uses so many bytes, rounded up to heap pages. The allocations
+    /// that it made for that, which are the last of [`live`](Self::live). What the heap refuses is
+    /// left out.
     pub fn use_bytes(&mut self, bytes: u64) -> &[Span] {
         let pages = bytes.div_ceil(PAGE_BYTES as u64);
         let before = self.live.len();
@@ -266,7 +266,7 @@ impl<O: Os> Program<O> {
 }
 
 /// A square wave: `high` bytes for the first half of each period, `low` for the second, for `end`
-/// nanoseconds (paper 002, figures 4 and 5).
+/// nanoseconds (Adaptive Subrelease, figures 4 and 5).
 #[must_use]
 pub fn square_wave(low: u64, high: u64, period: u64, end: u64) -> Vec<Demand> {
     let half = (period / 2).max(1);
@@ -278,9 +278,9 @@ pub fn square_wave(low: u64, high: u64, period: u64, end: u64) -> Vec<Demand> {
         .collect()
 }
 
-/// Spikes of arbitrary size and lifetime over a base, drawn with a seed (paper 002, section 5.5,
-/// which does not publish its own): on average one every `every` nanoseconds, each of up to
-/// `highest` bytes for up to `longest` nanoseconds.
+/// Spikes of arbitrary size and lifetime over a base, drawn with a seed (Adaptive Subrelease,
+/// section 5.5, which does not publish its own): on average one every `every` nanoseconds, each of
+/// up to `highest` bytes for up to `longest` nanoseconds.
 #[must_use]
 pub fn spikes(
     base: u64,

@@ -1,4 +1,4 @@
-//! What the heap looked like over the last minutes, in epochs (paper 002, section 3.3).
+//! What the heap looked like over the last minutes, in epochs (Adaptive Subrelease, section 3.3).
 //!
 //! Within an epoch, a change of the heap costs a few comparisons and an addition. When an epoch
 //! ends, its extrema enter two sliding windows and its integral a ring; epochs in which nothing
@@ -13,7 +13,8 @@ use contigua_contiguity::{Sample, SlidingMaximum, SlidingMinimum};
 
 /// Epochs that are kept. At 1 s each that covers 17 min; longer windows make epochs longer.
 const CAPACITY: usize = 1024;
-/// The longest window in epochs: the current epoch and the one that the window begins in count, too.
+/// The longest window in epochs: the current epoch and the one that the window begins in count,
+/// too.
 const LONGEST: u64 = CAPACITY as u64 - 2;
 
 /// Closed epochs: one, or several in which nothing changed.

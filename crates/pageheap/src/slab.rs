@@ -55,6 +55,8 @@ pub(crate) enum State {
     Region,
     /// Free, and on its way back to the system.
     Leaving,
+    /// Free, with memory, while the rest of a row of huge pages gets some.
+    Arriving,
 }
 
 /// What is known of one huge page. Two cache lines.

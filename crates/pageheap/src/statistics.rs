@@ -58,13 +58,13 @@ pub struct Statistics {
     pub peak_mapped: u64,
     /// Largest `used` within Δ.
     pub recent_peak_used: u64,
-    /// `free_mapped` averaged over the last [`schedule`](crate::Config::schedule) (paper 002,
-    /// section 3.1).
+    /// `free_mapped` averaged over the last [`schedule`](crate::Config::schedule) (the adaptive
+    /// subrelease paper, section 3.1).
     pub average_fragmentation: u64,
     /// Smallest `free_mapped` of the last [`schedule`](crate::Config::schedule): what another
-    /// program could have had for that long (paper 002, section 3.2).
+    /// program could have had for that long (Adaptive Subrelease, section 3.2).
     pub realized_fragmentation: u64,
-    /// Withheld by the adaptive policy since the start (paper 002, section 4.2).
+    /// Withheld by the adaptive policy since the start (Adaptive Subrelease, section 4.2).
     pub skipped: u64,
     /// Of that, needed again within Δ.
     pub skipped_correct: u64,
@@ -93,7 +93,7 @@ pub struct Statistics {
 
 impl Statistics {
     /// Share of the filler's used memory that lies in unbroken huge pages, 0 to 1; 1 if there is
-    /// none (paper 002, section 3.4: memory outside the filler is excluded).
+    /// none (Adaptive Subrelease, section 3.4: memory outside the filler is excluded).
     #[must_use]
     pub fn coverage(&self) -> f64 {
         if self.filler_used == 0 {
@@ -104,7 +104,8 @@ impl Statistics {
     }
 }
 
-/// The heap in one epoch, or in several in a row in which nothing changed (paper 002, figure 6).
+/// The heap in one epoch, or in several in a row in which nothing changed (Adaptive Subrelease,
+/// figure 6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Epoch {
     /// When it ended, in nanoseconds of [`Os::now`](crate::Os::now).

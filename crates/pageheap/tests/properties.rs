@@ -4,7 +4,9 @@ mod common;
 
 use common::{MB, MB_PAGES, SECOND, TestOs, World};
 use contigua_pageheap::replay::{Removal, Settings, Summary, replay, spikes, square_wave};
-use contigua_pageheap::{Config, HUGE_BYTES, HUGE_PAGES, PAGE_BYTES, PageHeap, Primary, Span};
+use contigua_pageheap::{
+    Config, HUGE_BYTES, HUGE_PAGES, PAGE_BYTES, PageHeap, Primary, Span, Supply,
+};
 use std::rc::Rc;
 
 const HUGE: u64 = HUGE_BYTES as u64;
@@ -213,7 +215,7 @@ fn does_a_heap_that_grows_break_no_huge_page_early() {
     let mapped = [hasty(), decaying()].map(|config| {
         let world = World::new();
         let mut heap = PageHeap::new(TestOs::new(&world), config);
-        let mut course = Vec::new();
+        let mut statistics = Vec::new();
         for _ in 0..100 {
             // More is used each second, and a quarter of it is free space between.
             let all: Vec<_> = (0..64)
@@ -223,10 +225,10 @@ fn does_a_heap_that_grows_break_no_huge_page_early() {
                 assert!(heap.free(*span));
             }
             seconds(&world, &mut heap, 1);
-            let statistics = heap.statistics();
-            course.push((statistics.mapped, statistics.broken_total));
+            let now = heap.statistics();
+            statistics.push((now.mapped, now.broken_total));
         }
-        course
+        statistics
     });
     assert_eq!(mapped[0], mapped[1]);
 }
@@ -293,17 +295,26 @@ fn does_an_attempt_say_what_must_go_back_and_give_nothing_back() {
     let releases = world.releases.borrow().len();
     // 20 MB are mapped, and no run of 14 MB is free among them.
     heap.change_limits(u64::MAX, 24 * MB64);
-    let tried = heap.try_allocate(14 * MB_PAGES, 1);
+    let tried = heap
+        .try_allocate(14 * MB_PAGES, 1, Supply::Direct)
+        .expect("memory comes at once");
     assert_eq!(tried.allocated, None);
     assert_eq!(tried.excess, u64::from(10 * MB_PAGES));
     heap.change_limits(20 * MB64, u64::MAX);
-    let tried = heap.try_allocate(14 * MB_PAGES, 1);
+    let tried = heap
+        .try_allocate(14 * MB_PAGES, 1, Supply::Direct)
+        .expect("memory comes at once");
     assert!(tried.allocated.is_some());
     assert_eq!(tried.excess, u64::from(14 * MB_PAGES));
     assert_eq!(heap.excess(), tried.excess);
     // What a limit forbids even without free memory is not made room for.
     heap.change_limits(u64::MAX, 24 * MB64);
-    assert_eq!(heap.try_allocate(24 * MB_PAGES, 1).excess, 0);
+    assert_eq!(
+        heap.try_allocate(24 * MB_PAGES, 1, Supply::Direct)
+            .expect("memory comes at once")
+            .excess,
+        0
+    );
     assert_eq!(world.releases.borrow().len(), releases);
     assert_eq!(heap.statistics().limit_failures, 0);
     heap.count_for_limit(3);
@@ -829,8 +840,9 @@ fn does_only_a_span_that_is_allocated_grow() {
 
 #[test]
 fn does_the_sweep_of_figure_11_have_its_shape() {
-    // Section 5.5, in words: a rate of 0 has full coverage and most fragmentation; without Δ, higher
-    // rates mean less coverage; a higher rate means less fragmentation; a longer Δ skips more.
+    // Section 5.5, in words: a rate of 0 has full coverage and most fragmentation; without Δ,
+    // higher rates mean less coverage; a higher rate means less fragmentation; a longer Δ skips
+    // more.
     let end = 1800 * SECOND;
     let trace = spikes(200 * MB64, 150 * MB64, 15 * SECOND, 60 * SECOND, end, 11);
     let run = |rate: u64, interval: u64| {
@@ -866,4 +878,26 @@ fn does_the_sweep_of_figure_11_have_its_shape() {
     }
     assert!(static_rates[2].coverage < intervals[0].coverage);
     assert!(intervals[0].skipped > 0);
+}
+
+#[test]
+fn does_memory_that_arrives_count_against_the_limit_from_the_start() {
+    let world = World::new();
+    let (mut heap, _kept) = sparse(&world, Config::DEFAULT, 1);
+    heap.release(usize::MAX);
+    assert_eq!(heap.statistics().mapped, PAGE_BYTES as u64);
+    heap.change_limits(u64::MAX, HUGE + 100 * PAGE_BYTES as u64);
+    let needed = heap.try_allocate(256, 1, Supply::Deferred).unwrap_err();
+    let mut arrival = heap.begin_arrival(needed, Supply::Deferred);
+    let other = heap
+        .try_allocate(200, 1, Supply::Deferred)
+        .expect("it is known");
+    assert!(other.allocated.is_none() && other.limited);
+    assert!(heap.advance(&mut arrival));
+    arrival.work(|_, _| true, |_, _| unreachable!("nothing is broken"));
+    assert!(!heap.advance(&mut arrival));
+    let supply = heap.end_arrival(arrival);
+    let served = heap.try_allocate(256, 1, supply).expect("it has arrived");
+    assert!(served.allocated.is_some());
+    assert_eq!(heap.validate(), Ok(()));
 }

@@ -4,7 +4,8 @@ mod common;
 
 use common::{MB, MB_PAGES, SECOND, TestOs, World};
 use contigua_pageheap::{
-    Config, HUGE_BYTES, HUGE_PAGES, Leaving, Os, PAGE_BYTES, PageHeap, Primary, Span,
+    Arrival, Config, HUGE_BYTES, HUGE_PAGES, Leaving, Os, PAGE_BYTES, PageHeap, Primary, Span,
+    Supply,
 };
 use proptest::prelude::*;
 use std::rc::Rc;
@@ -346,7 +347,7 @@ proptest! {
                 Operation::Release(bytes) if leaving.is_none() => {
                     let pages = (bytes / PAGE_BYTES) as u64;
                     let whole = (bytes % 2 == 0).then(|| model.heap.begin_whole(u64::MAX));
-                    leaving = whole.flatten().or_else(|| model.heap.begin_part(pages));
+                    leaving = whole.flatten().or_else(|| model.heap.begin_part(pages, None));
                     prop_assert_eq!(model.heap.validate(), Ok(()));
                 }
                 Operation::Periodic => {
@@ -366,6 +367,99 @@ proptest! {
                 _ => model.apply(operation)?,
             }
         }
+    }
+
+    #[test]
+    fn arriving_memory_is_unowned_and_all_of_it_is_used_or_free(
+        operations in operations(),
+        refuses in prop_oneof![4 => Just(0), 1 => 1..8_u32],
+        limit in prop_oneof![Just(usize::MAX), 20 * MB..80 * MB],
+    ) {
+        let world = World::new();
+        let config = Config { region_slack: 4 << 20, hard_limit: limit as u64, ..Config::DEFAULT };
+        let mut model = Model::new(&world, config);
+        let mut arrival: Option<(Arrival, u32, u32)> = None;
+        let mut leaving: Option<Leaving> = None;
+        let mut steps = 0;
+        for (index, operation) in operations.iter().chain([&Operation::Periodic; 64]).enumerate() {
+            if index >= operations.len() && arrival.is_none() && leaving.is_none() {
+                break;
+            }
+            match *operation {
+                Operation::Allocate { pages, align } => {
+                    match model.heap.try_allocate(pages, align, Supply::Deferred) {
+                        Ok(attempt) => if let Some(found) = attempt.allocated {
+                            prop_assert!(!found.zeroed || world.is_zero(found.span));
+                            model.adopt(found.span);
+                        },
+                        // Who comes second waits.
+                        Err(needed) => if arrival.is_none() {
+                            let begun = model.heap.begin_arrival(needed, Supply::Deferred);
+                            arrival = Some((begun, pages, align));
+                        },
+                    }
+                }
+                Operation::Periodic => {
+                    if let Some((mut begun, pages, align)) = arrival.take() {
+                        let mut os = (TestOs::new(&world), TestOs::new(&world));
+                        if model.heap.advance(&mut begun) {
+                            steps += 1;
+                            let refused = refuses > 0 && steps % refuses == 0;
+                            begun.work(
+                                |address, bytes| !refused && os.0.back(address, bytes),
+                                |address, bytes| !refused && os.1.release(address, bytes),
+                            );
+                            arrival = Some((begun, pages, align));
+                        } else {
+                            let supply = model.heap.end_arrival(begun);
+                            match model.heap.try_allocate(pages, align, supply) {
+                                Ok(attempt) => {
+                                    prop_assert!(
+                                        attempt.allocated.is_some() || attempt.limited || refuses > 0
+                                    );
+                                    if let Some(found) = attempt.allocated {
+                                        prop_assert!(!found.zeroed || world.is_zero(found.span));
+                                        model.adopt(found.span);
+                                    }
+                                }
+                                Err(needed) => {
+                                    prop_assert!(supply != Supply::Nowhere);
+                                    let begun = model.heap.begin_arrival(needed, supply);
+                                    arrival = Some((begun, pages, align));
+                                }
+                            }
+                        }
+                    }
+                    if let Some(mut leaving) = leaving.take() {
+                        let mut os = TestOs::new(&world);
+                        leaving.give(|address, bytes| os.release(address, bytes));
+                        model.heap.end_release(leaving);
+                    }
+                }
+                Operation::Release(bytes) if leaving.is_none() => {
+                    let whole = (bytes % 2 == 0).then(|| model.heap.begin_whole(u64::MAX));
+                    leaving = whole
+                        .flatten()
+                        .or_else(|| model.heap.begin_part((bytes / PAGE_BYTES) as u64, None));
+                }
+                Operation::Free(_) | Operation::Shrink(..) | Operation::Pass(_) => {
+                    model.apply(operation)?;
+                }
+                _ => {}
+            }
+            let after = model.heap.statistics();
+            model.history.push((world.now.get(), after.used, after.mapped));
+            prop_assert_eq!(model.heap.validate(), Ok(()));
+            prop_assert!(after.mapped <= limit as u64);
+        }
+        prop_assert!(arrival.is_none(), "after 64 steps");
+        for (span, stamp) in core::mem::take(&mut model.live) {
+            prop_assert!(world.holds(span, stamp));
+            prop_assert!(model.heap.free(span));
+        }
+        prop_assert_eq!(model.heap.validate(), Ok(()));
+        let after = model.heap.statistics();
+        prop_assert_eq!((after.used, after.free_mapped), (0, after.cached));
     }
 
     #[test]

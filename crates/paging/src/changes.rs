@@ -3,9 +3,10 @@
 use contigua_units::{PageSize, VirtAddr, VirtRange};
 
 use crate::Error;
+use crate::effects::Effects;
 use crate::memory::Memory;
 use crate::policy::MappingPolicy;
-use crate::space::{AddressSpace, EVERYTHING, Effects, GROUP, SpaceId, blocks_of, free, free_node};
+use crate::space::{AddressSpace, EVERYTHING, GROUP, SpaceId, blocks_of, free, free_node};
 use crate::table::Leaf;
 use crate::vma::{HugeAdvice, Vma, VmaKind};
 
@@ -262,7 +263,8 @@ impl AddressSpace {
         memory: &mut Memory,
         effects: &mut Effects,
     ) -> Result<(), Error> {
-        // A segment has one permission, and so has the region around it (paper 004, section 3.1).
+        // A segment has one permission, and so has the region around it (Direct Segments, section
+        // 3.1).
         let (_, outside) = self.places(range);
         outside
             .into_iter()
@@ -542,7 +544,7 @@ impl AddressSpace {
         memory: &mut Memory,
         effects: &mut Effects,
     ) -> Result<Self, Error> {
-        // Copy on write is for pages (paper 004, section 4), and for whole ones here.
+        // Copy on write is for pages (Direct Segments, section 4), and for whole ones here.
         if self.segment().bytes() > 0 {
             self.shrink_segment(self.segment().base, memory, effects)?;
         }

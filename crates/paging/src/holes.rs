@@ -1,5 +1,5 @@
 //! Holes of perforated pages: the bitmap of each 2 MB of physical memory, and the filter in front
-//! of it (paper 003, section 4).
+//! of it (Perforated Page, section 4).
 
 use contigua_units::{Bytes, Frame, Order, PAGE_BYTES, PhysAddr, VirtAddr};
 
@@ -19,7 +19,7 @@ pub const fn sub_page(address: VirtAddr) -> u32 {
 
 /// The filter of a perforated page: bit `j` is set when sub-pages 64 `j` to 64 `j` + 63 have a
 /// hole.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, contigua_state::Plain)]
 pub struct Filter(pub u8);
 
 impl Filter {
@@ -44,7 +44,7 @@ impl Filter {
 }
 
 /// Which of 512 sub-pages are holes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, contigua_state::Plain)]
 pub struct Holes(pub [u64; 8]);
 
 impl Holes {
@@ -108,7 +108,7 @@ impl FromIterator<u32> for Holes {
 
 /// The bitmaps of all physical memory, in one area that the machine sets aside above the memory
 /// that the kernel's allocator manages: 64 bytes for each 2 MB.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, contigua_state::Plain)]
 pub struct HoleBitmaps {
     base: PhysAddr,
     /// Empty until a page is perforated: then one for each 2 MB.
@@ -194,7 +194,7 @@ impl HoleBitmaps {
 }
 
 /// Where the holes of a fragmented page lie.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, contigua_state::Plain)]
 pub enum Pattern {
     /// Side by side, from the start of the page.
     Clustered,
@@ -203,7 +203,7 @@ pub enum Pattern {
 }
 
 /// What the holes of a fragmented page are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, contigua_state::Plain)]
 pub enum HoleKind {
     /// Pages that lie elsewhere.
     Remapped,
@@ -211,9 +211,9 @@ pub enum HoleKind {
     Unallocated,
 }
 
-/// A scenario of fragmentation, as paper 003, section 6 studies them: which frames of the memory
-/// behind each 2 MB page cannot be had.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// A scenario of fragmentation, as Perforated Page, section 6 studies them: which frames of the
+/// memory behind each 2 MB page cannot be had.
+#[derive(Clone, Copy, Debug, PartialEq, contigua_state::Plain)]
 pub struct Fragmentation {
     /// Share of the 2 MB pages that have holes, 0 to 1. Which ones follows from the seed; a larger
     /// share only adds some.

@@ -4,10 +4,11 @@ use contigua_frames::{Effort, FrameClass};
 use contigua_units::{PageSize, VirtAddr, VirtRange};
 
 use crate::Error;
+use crate::effects::Effects;
 use crate::holes::Fragmentation;
 use crate::memory::Memory;
 use crate::policy::{CollapseContext, MappingPolicy};
-use crate::space::{AddressSpace, Effects, free, obtain_huge, obtain_node, release};
+use crate::space::{AddressSpace, free, obtain_huge, obtain_node, release};
 use crate::table::Leaf;
 use crate::vma::{Vma, VmaKind};
 

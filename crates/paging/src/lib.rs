@@ -8,21 +8,26 @@
 #![forbid(unsafe_code)]
 
 mod changes;
+mod effects;
+mod faults;
 pub mod holes;
 mod huge;
 mod memory;
 mod perforated;
 mod policy;
 mod primary;
+mod segment;
 mod space;
 mod table;
 mod vma;
 
+pub use effects::{Effects, Fault, FaultKind, Resident, Written};
 pub use holes::{Filter, Fragmentation, HoleBitmaps, HoleKind, Holes, Pattern};
 pub use memory::Memory;
 pub use policy::{CollapseContext, FaultContext, HoleVerdict, MappingPolicy};
-pub use primary::{Eligible, PRIMARY_START, Place, Primary, Segment};
-pub use space::{AddressSpace, Effects, Fault, FaultKind, Resident, SpaceId, TableShape};
+pub use primary::{Eligible, PRIMARY_START, Place, Primary};
+pub use segment::Segment;
+pub use space::{AddressSpace, SpaceId, TableShape};
 pub use table::{Leaf, Levels, MAX_LEVELS, NodeFrames, PageTable, TableError, Walk};
 pub use vma::{HugeAdvice, Vma, VmaKind};
 

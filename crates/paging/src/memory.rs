@@ -9,7 +9,7 @@ use contigua_units::{Frame, Order, PageSize};
 use crate::holes::HoleBitmaps;
 
 /// The frames of a simulated machine, with what lies beside them.
-#[derive(Clone)]
+#[derive(Clone, contigua_state::State)]
 pub struct Memory {
     frames: Frames<Boxed>,
     /// Which frames of each 2 MB are holes of perforated pages.
@@ -19,7 +19,7 @@ pub struct Memory {
 
 /// Huge pages that were set aside at boot (Linux's `hugetlbfs` pool). They go back to it when their
 /// mapping ends.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, contigua_state::Plain)]
 struct Pool {
     pages_2m: Vec<Frame>,
     pages_1g: Vec<Frame>,

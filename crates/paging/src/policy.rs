@@ -53,7 +53,7 @@ pub trait MappingPolicy: Send {
     }
 
     /// Whether huge pages begin with holes that are filled when they are touched, instead of being
-    /// zeroed whole (paper 003: against bloat). Only with perforation.
+    /// zeroed whole (the Perforated Page paper: against bloat). Only with perforation.
     fn is_lazy(&self) -> bool {
         false
     }

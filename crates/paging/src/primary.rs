@@ -1,4 +1,4 @@
-//! Primary regions and direct segments (paper 004, sections 3 and 4).
+//! Primary regions and direct segments (Direct Segments, sections 3 and 4).
 //!
 //! A primary region is a range of addresses, reserved when a process begins, in which the kernel
 //! places the memory that is to be contiguous. A program under study got its addresses from
@@ -10,13 +10,16 @@
 //! A direct segment maps the front of the region, as far as there is a chunk of contiguous memory
 //! for it; the rest is paged.
 
-use contigua_frames::FrameClass;
-use contigua_units::{Frame, Order, PAGE_BYTES, PageSize, PhysAddr, VirtAddr, VirtRange};
+mod chunk;
+mod moving;
+
+use contigua_units::{Frame, PAGE_BYTES, PageSize, VirtAddr, VirtRange};
 
 use crate::Error;
+use crate::effects::Effects;
 use crate::memory::Memory;
-use crate::space::{AddressSpace, Effects, Fault, FaultKind, free, free_page, release};
-use crate::table::Leaf;
+use crate::segment::Segment;
+use crate::space::AddressSpace;
 use crate::vma::{HugeAdvice, Vma, VmaKind};
 
 const HUGE: u64 = PageSize::Size2M.bytes();
@@ -25,66 +28,8 @@ const HUGE: u64 = PageSize::Size2M.bytes();
 /// page.
 pub const PRIMARY_START: VirtAddr = VirtAddr::new(1 << 44);
 
-/// BASE, LIMIT and OFFSET: an address `V` with `BASE <= V < LIMIT` is at `V + OFFSET`, whatever the
-/// page table says. Equal BASE and LIMIT map nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Segment {
-    /// First address.
-    pub base: VirtAddr,
-    /// The address after the last one.
-    pub limit: VirtAddr,
-    /// Physical less virtual address, modulo 2^64.
-    pub offset: u64,
-}
-
-impl Segment {
-    /// Maps nothing.
-    pub const NONE: Self = Self {
-        base: VirtAddr::new(0),
-        limit: VirtAddr::new(0),
-        offset: 0,
-    };
-
-    /// Where an address is, if the segment maps it.
-    #[inline]
-    #[must_use]
-    pub const fn translate(&self, address: VirtAddr) -> Option<PhysAddr> {
-        if address.get().wrapping_sub(self.base.get()) < self.limit.get() - self.base.get() {
-            Some(PhysAddr::new(address.get().wrapping_add(self.offset)))
-        } else {
-            None
-        }
-    }
-
-    /// Bytes that it maps.
-    #[must_use]
-    pub const fn bytes(&self) -> u64 {
-        self.limit.get() - self.base.get()
-    }
-
-    /// The segment that does what this one and then `next` does, as far as both go: `next` maps
-    /// what this one yields. Both must be page-granular.
-    #[must_use]
-    pub fn then(&self, next: &Self) -> Self {
-        if self.bytes() == 0 {
-            return Self::NONE;
-        }
-        let first = self.base.get().wrapping_add(self.offset);
-        let last = first + self.bytes();
-        let (from, to) = (first.max(next.base.get()), last.min(next.limit.get()));
-        if from >= to {
-            return Self::NONE;
-        }
-        Self {
-            base: VirtAddr::new(from.wrapping_sub(self.offset)),
-            limit: VirtAddr::new(to.wrapping_sub(self.offset)),
-            offset: self.offset.wrapping_add(next.offset),
-        }
-    }
-}
-
 /// What a process's memory must be to be placed in its primary region.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, contigua_state::Plain)]
 pub enum Eligible {
     /// Private anonymous memory that may be written, all of it.
     ByDefault,
@@ -93,7 +38,7 @@ pub enum Eligible {
 }
 
 /// A range of the program's addresses, and where it lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, contigua_state::Plain)]
 pub struct Place {
     /// The program's addresses.
     pub range: VirtRange,
@@ -118,7 +63,7 @@ impl Place {
 }
 
 /// A process's primary region.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, contigua_state::Plain)]
 pub struct Primary {
     range: VirtRange,
     eligible: Eligible,
@@ -443,372 +388,6 @@ impl AddressSpace {
             self.discard_here(paged, memory, effects)?;
         }
         Ok(())
-    }
-
-    /// `mremap` of a piece of the region: it keeps its place when its size stays or its end can
-    /// move, and moves with its contents otherwise.
-    pub(crate) fn remap_placed(
-        &mut self,
-        from: VirtRange,
-        to: VirtRange,
-        keep: bool,
-        memory: &mut Memory,
-        effects: &mut Effects,
-    ) -> Result<(), Error> {
-        let (inside, _) = self.places(from);
-        self.unplace_target(from, to, memory, effects)?;
-        let whole = inside.len() == 1 && inside[0].bytes() == from.bytes();
-        if whole && to.bytes() == from.bytes() && !keep {
-            let place = Place {
-                range: to,
-                delta: inside[0].start.get().wrapping_sub(to.start.get()),
-            };
-            if let Some(primary) = &mut self.primary {
-                primary.remove(from);
-                primary.insert(place);
-            }
-            return Ok(());
-        }
-        if from.start == to.start && to.bytes() <= from.bytes() {
-            let tail = VirtRange {
-                start: to.end,
-                end: from.end,
-            };
-            return self.unmap(tail, memory, effects);
-        }
-        if from.start == to.start && whole && self.extend(inside[0], from, to) {
-            return Ok(());
-        }
-        self.move_placed(&inside, from, to, keep, memory, effects)
-    }
-
-    /// Lets a piece of the region grow where it lies; says whether there was room.
-    fn extend(&mut self, inside: VirtRange, from: VirtRange, to: VirtRange) -> bool {
-        let Some(primary) = &mut self.primary else {
-            return false;
-        };
-        let more = to.bytes() - from.bytes();
-        let gap = primary
-            .free
-            .iter_mut()
-            .find(|gap| gap.start == inside.end && gap.bytes() > more);
-        let Some(gap) = gap else {
-            return false;
-        };
-        gap.start = gap.start + more;
-        let delta = inside.start.get().wrapping_sub(from.start.get());
-        primary.remove(from);
-        primary.insert(Place { range: to, delta });
-        true
-    }
-
-    /// Moves a range to another place in the region, or out of it when there is no room.
-    fn move_placed(
-        &mut self,
-        inside: &[VirtRange],
-        from: VirtRange,
-        to: VirtRange,
-        keep: bool,
-        memory: &mut Memory,
-        effects: &mut Effects,
-    ) -> Result<(), Error> {
-        let Some(primary) = &mut self.primary else {
-            return Ok(());
-        };
-        let pieces = primary.overlapping(from);
-        let start = primary.take(to.bytes());
-        primary.remove(from);
-        let delta = start.map_or(0, |start| start.get().wrapping_sub(to.start.get()));
-        if start.is_some() {
-            primary.insert(Place { range: to, delta });
-        } else {
-            let range = to.start.get()..to.end.get();
-            self.vmas.insert(range, Vma::ANONYMOUS);
-        }
-        for piece in pieces {
-            let program = piece.range.intersection(VirtRange::with_length(
-                from.start,
-                from.bytes().min(to.bytes()),
-            ));
-            if program.start < program.end {
-                let target = to.start.get().wrapping_add(delta) + (program.start - from.start);
-                self.move_contents(piece.moved(program), VirtAddr::new(target), memory, effects)?;
-            }
-        }
-        for &piece in inside {
-            self.discard_placed(piece, memory, effects)?;
-            self.prune(piece, memory, effects);
-            if let Some(primary) = &mut self.primary {
-                primary.give(piece);
-            }
-        }
-        if keep && from.start != to.start {
-            return self.map(from, Vma::ANONYMOUS, memory, effects);
-        }
-        Ok(())
-    }
-
-    /// Moves pages to other addresses, and copies what a segment maps on either side.
-    fn move_contents(
-        &mut self,
-        old: VirtRange,
-        new: VirtAddr,
-        memory: &mut Memory,
-        effects: &mut Effects,
-    ) -> Result<(), Error> {
-        effects.invalidations.push(old);
-        let segment = self.segment();
-        // A huge page may reach over addresses that were not in use.
-        let whole = VirtRange::with_length(new, old.bytes());
-        let paged = VirtRange {
-            start: whole.start.max(self.limit_within(whole)),
-            end: whole.end,
-        };
-        if paged.start < paged.end {
-            self.discard_here(paged, memory, effects)?;
-            self.prune(paged, memory, effects);
-        }
-        let mut at = old.start;
-        while at < old.end {
-            let target = new + (at - old.start);
-            if segment.translate(at).is_some() {
-                if segment.translate(target).is_none() {
-                    let frame = self.obtain_base(FrameClass::Anonymous, memory, effects)?;
-                    let leaf = Leaf {
-                        dirty: true,
-                        ..Leaf::new(frame, PageSize::Size4K, true)
-                    };
-                    self.install(target, leaf, memory, effects)?;
-                }
-                effects.copied_4k += 1;
-                at = at + PAGE_BYTES;
-                continue;
-            }
-            let Some(leaf) = self.table.leaf(at) else {
-                at = at + PAGE_BYTES;
-                continue;
-            };
-            let bytes = leaf.size.bytes();
-            let fits = at.is_aligned(bytes)
-                && target.is_aligned(bytes)
-                && at.get() + bytes <= old.end.get();
-            if leaf.perforation.is_some() || leaf.size != PageSize::Size4K && !fits {
-                self.split(at, memory, effects)?;
-                continue;
-            }
-            self.unfold(at, effects);
-            if segment.translate(target).is_some() {
-                self.evict(at, memory, effects);
-                effects.copied_4k += u64::from(leaf.size.frames());
-            } else if let Some(leaf) = self.take(at, memory, effects) {
-                self.install(target, leaf, memory, effects)?;
-                effects.rewritten += 2;
-            }
-            at = at + bytes;
-        }
-        Ok(())
-    }
-
-    /// Ends what lies where a mapping is about to go, but not what moves there.
-    fn unplace_target(
-        &mut self,
-        from: VirtRange,
-        to: VirtRange,
-        memory: &mut Memory,
-        effects: &mut Effects,
-    ) -> Result<(), Error> {
-        if from.start == to.start {
-            return Ok(());
-        }
-        self.unmap(to, memory, effects)
-    }
-
-    /// Moves the piece around an address of the region out of it, to the program's own addresses:
-    /// instructions are fetched from it, which a segment does not allow. Says whether there was
-    /// one.
-    ///
-    /// # Errors
-    /// [`Error::OutOfMemory`].
-    pub fn expel(
-        &mut self,
-        address: VirtAddr,
-        memory: &mut Memory,
-        effects: &mut Effects,
-    ) -> Result<bool, Error> {
-        let Some(primary) = &self.primary else {
-            return Ok(false);
-        };
-        let piece = primary
-            .pieces
-            .iter()
-            .find(|piece| piece.moved(piece.range).contains(address))
-            .copied();
-        let Some(piece) = piece else {
-            return Ok(false);
-        };
-        self.unplace(piece.range, memory, effects)?;
-        effects.copied_4k += piece.range.bytes() / PAGE_BYTES;
-        effects.invalidations.push(piece.moved(piece.range));
-        let range = piece.range.start.get()..piece.range.end.get();
-        self.vmas.insert(range, Vma::ANONYMOUS);
-        Ok(true)
-    }
-
-    /// Takes contiguous memory for a segment: at most as much as asked for, and as much as there
-    /// is in one piece. Returns the bytes.
-    pub fn take_chunk(
-        &mut self,
-        bytes: u64,
-        memory: &mut Memory,
-        moves: &mut dyn contigua_frames::Moves,
-    ) -> u64 {
-        let Some(primary) = &mut self.primary else {
-            return 0;
-        };
-        if std::mem::replace(&mut primary.asked, true) {
-            return 0;
-        }
-        let wanted = bytes.min(primary.range.bytes()) / HUGE;
-        let taken = memory.allocate_run(wanted as usize, FrameClass::Anonymous, moves);
-        let Some((first, blocks)) = taken else {
-            return 0;
-        };
-        let physical = first.address().get();
-        primary.segment.offset = physical.wrapping_sub(primary.range.start.get());
-        primary.chunk = Some((first, blocks as u32));
-        blocks as u64 * HUGE
-    }
-
-    /// Memory that was taken for the segment and that it does not map yet.
-    #[must_use]
-    pub fn chunk_unused(&self) -> u64 {
-        let chunk = self.primary.as_ref().and_then(|primary| {
-            let (_, blocks) = primary.chunk?;
-            Some((u64::from(blocks) * HUGE).saturating_sub(primary.segment_frames() * PAGE_BYTES))
-        });
-        chunk.unwrap_or(0)
-    }
-
-    /// A touch of the region beyond the segment: lets the segment grow over it, when there is
-    /// memory for that. Pages that lie there are copied, after their translations are gone from
-    /// every core (mechanisms D2).
-    pub(crate) fn grow_segment(
-        &mut self,
-        address: VirtAddr,
-        memory: &mut Memory,
-        effects: &mut Effects,
-    ) -> Option<Fault> {
-        let primary = self.primary.as_mut()?;
-        let (_, blocks) = primary.chunk?;
-        let end = primary.range.start + u64::from(blocks) * HUGE;
-        if !primary.range.contains(address) || address >= end {
-            return None;
-        }
-        let old = primary.segment.limit;
-        let wanted = address.align_down(HUGE) + HUGE * u64::from(primary.step);
-        let new = wanted.min(end);
-        let grown = VirtRange {
-            start: old,
-            end: new,
-        };
-        let mut pages = Vec::new();
-        self.table
-            .for_each(grown, |address, leaf| pages.push((address, leaf)));
-        for (address, leaf) in &pages {
-            self.take(*address, memory, effects);
-            effects.unmapped += 1;
-            effects.copied_4k += u64::from(leaf.size.frames());
-        }
-        effects.invalidations.push(grown);
-        for (_, leaf) in pages {
-            release(leaf, memory, effects);
-        }
-        self.prune(grown, memory, effects);
-        let primary = self.primary.as_mut()?;
-        primary.segment.limit = new;
-        self.resident.segment_frames = primary.segment_frames();
-        effects.zeroed_2m += grown.bytes() / HUGE;
-        effects.segment_updates += 1;
-        Some(Fault {
-            kind: FaultKind::Segment,
-            size: PageSize::Size2M,
-        })
-    }
-
-    /// Makes the end of the segment pages on the same frames, from an address on. Page-table
-    /// entries come first, then the registers: both say the same in between (paper 004,
-    /// section 4.2).
-    ///
-    /// # Errors
-    /// [`Error::OutOfMemory`]; what has become pages stays pages.
-    pub fn shrink_segment(
-        &mut self,
-        to: VirtAddr,
-        memory: &mut Memory,
-        effects: &mut Effects,
-    ) -> Result<(), Error> {
-        let segment = self.segment();
-        let to = to.align_up(HUGE).max(segment.base);
-        let mut limit = segment.limit;
-        let mut done = Ok(());
-        while limit > to {
-            let page = VirtAddr::new(limit.get() - HUGE);
-            let Some(physical) = segment.translate(page) else {
-                break;
-            };
-            let leaf = Leaf {
-                accessed: true,
-                dirty: true,
-                ..Leaf::new(physical.frame(), PageSize::Size2M, true)
-            };
-            // `install` gives the block up when there is no frame for a node: keep it.
-            if memory.add_reference(leaf.frame).is_err() {
-                done = Err(Error::OutOfMemory);
-                break;
-            }
-            if let Err(error) = self.install(page, leaf, memory, effects) {
-                done = Err(error);
-                break;
-            }
-            free(leaf.frame, memory);
-            let owner = contigua_frames::Owner {
-                space: self.id.0,
-                page: page.page(),
-            };
-            let _ = memory.set_owner(leaf.frame, Some(owner));
-            limit = page;
-        }
-        let Some(primary) = &mut self.primary else {
-            return done;
-        };
-        // The blocks that became pages are no longer the chunk's, nor are those behind them.
-        if let Some((first, blocks)) = primary.chunk {
-            let kept = (limit.get() - primary.range.start.get()) / HUGE;
-            let mapped = (segment.limit.get() - primary.range.start.get()) / HUGE;
-            for block in mapped..u64::from(blocks) {
-                free(first.offset(block as u32 * Order::HUGE_2M.frames()), memory);
-            }
-            primary.chunk = (kept > 0).then_some((first, kept as u32));
-        }
-        primary.segment.limit = limit;
-        self.resident.segment_frames = primary.segment_frames();
-        effects.segment_updates += 1;
-        done
-    }
-
-    /// Gives the chunk of a process that ends back.
-    pub(crate) fn free_chunk(&mut self, memory: &mut Memory, effects: &mut Effects) {
-        let Some(primary) = &mut self.primary else {
-            return;
-        };
-        if let Some((first, blocks)) = primary.chunk.take() {
-            for block in 0..blocks {
-                let frame = first.offset(block * Order::HUGE_2M.frames());
-                free_page(frame, memory, effects);
-            }
-        }
-        primary.segment.limit = primary.segment.base;
-        self.resident.segment_frames = 0;
     }
 
     /// The region of a child: the same places, no chunk.

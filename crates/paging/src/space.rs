@@ -6,20 +6,22 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use contigua_frames::{Effort, FrameClass, Move, Owner, Request, Wakes};
-use contigua_units::{Bytes, Frame, Order, PAGE_BYTES, PageSize, VirtAddr, VirtRange};
+use contigua_units::{Frame, Order, PAGE_BYTES, VirtAddr, VirtRange};
 use rangemap::RangeMap;
 
 use crate::Error;
+use crate::effects::{Effects, Resident};
 use crate::holes::Fragmentation;
 use crate::memory::Memory;
 use crate::perforated::Perforated;
-use crate::policy::{FaultContext, MappingPolicy};
 use crate::primary::Primary;
 use crate::table::{Leaf, Levels, NodeFrames, PageTable, TableError};
-use crate::vma::{HugeAdvice, Vma, VmaKind};
+use crate::vma::{HugeAdvice, Vma};
 
 /// Names an address space; TLB entries are tagged with it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, contigua_state::Plain,
+)]
 pub struct SpaceId(pub u16);
 
 /// Lazily freed pages that are taken back at a time when memory is short (Linux's
@@ -32,171 +34,8 @@ pub(crate) const GROUP: Order = Order::new(4);
 /// Addresses that a program whose mappings are unknown may use: the user half, without page 0.
 const USER: std::ops::Range<u64> = 0x1_0000..0x7fff_ffff_f000;
 
-/// Work that an operation caused, for others to do or to pay for. The caller clears it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Effects {
-    /// Ranges whose translations may be cached and are no longer valid.
-    pub invalidations: Vec<VirtRange>,
-    /// Ranges whose pages allow more than before. Only the running core has to forget them: what
-    /// others have cached allows less, and a store that it refuses walks again (Linux's
-    /// `flush_tlb_fix_spurious_fault`; x86 needs no flush).
-    pub upgrades: Vec<VirtRange>,
-    /// Page-table entries cleared; a huge page has one.
-    pub unmapped: u64,
-    /// Page-table entries rewritten: another permission, the parts of a split page, a move.
-    pub rewritten: u64,
-    /// Page-table entries copied to a child.
-    pub inherited: u64,
-    /// Pages of any size whose last use ended and that were freed. Page cache is not: it stays
-    /// cached in Linux.
-    pub freed: u64,
-    /// Page-table nodes freed.
-    pub freed_nodes: u64,
-    /// Pages mapped by a call, without a page fault for each.
-    pub populated: u64,
-    /// 4 KB pages zeroed.
-    pub zeroed_4k: u64,
-    /// 2 MB pages zeroed.
-    pub zeroed_2m: u64,
-    /// 4 KB pages copied.
-    pub copied_4k: u64,
-    /// Page-table nodes made.
-    pub nodes: u64,
-    /// Huge pages that were wanted and for which no block was free.
-    pub fallbacks: u64,
-    /// Huge pages made of small ones.
-    pub collapses: u64,
-    /// Huge pages split.
-    pub splits: u64,
-    /// Accesses that no mapping explained; a page was mapped for each.
-    pub unexplained: u64,
-    /// Perforated pages made.
-    pub perforations: u64,
-    /// Holes made in pages that were mapped.
-    pub punches: u64,
-    /// Holes filled.
-    pub patches: u64,
-    /// Groups of 16 pages that were marked as contiguous, or lost the mark.
-    pub folds: u64,
-    /// Times that a direct segment changed: every core that runs the process must load its
-    /// registers anew.
-    pub segment_updates: u64,
-    /// Sub-pages (first frame of the 2 MB, number) that became holes in one of several spaces
-    /// that share the 2 MB: each other one must learn of it with [`AddressSpace::point_back`].
-    pub shared_punches: Vec<(Frame, u32)>,
-}
-
-impl Effects {
-    /// Forgets everything.
-    pub fn clear(&mut self) {
-        let mut invalidations = std::mem::take(&mut self.invalidations);
-        let mut upgrades = std::mem::take(&mut self.upgrades);
-        let mut shared_punches = std::mem::take(&mut self.shared_punches);
-        invalidations.clear();
-        upgrades.clear();
-        shared_punches.clear();
-        *self = Self {
-            invalidations,
-            upgrades,
-            shared_punches,
-            ..Self::default()
-        };
-    }
-}
-
-/// How a fault was resolved.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FaultKind {
-    /// A zero-filled page was mapped.
-    Anonymous,
-    /// A page of a file was mapped.
-    File,
-    /// A page was copied, because others see the original.
-    CopyOnWrite,
-    /// The page was there; at most its protection changed.
-    Spurious,
-    /// A direct segment grew over the address.
-    Segment,
-}
-
-/// A fault that was resolved.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fault {
-    /// How.
-    pub kind: FaultKind,
-    /// Size of the page that is mapped now.
-    pub size: PageSize,
-}
-
-/// Memory that pages are mapped to, by size of page.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Resident {
-    /// Pages of 4 KB.
-    pub pages_4k: u64,
-    /// Pages of 2 MB.
-    pub pages_2m: u64,
-    /// Pages of 1 GB.
-    pub pages_1g: u64,
-    /// Perforated pages of 2 MB.
-    pub perforated: u64,
-    /// Frames that perforated pages and their holes map.
-    pub perforated_frames: u64,
-    /// Memory that a direct segment maps, in 4 KB pages.
-    pub segment_frames: u64,
-    /// Frames that wait for holes to be touched; not part of the rest.
-    pub reserved_frames: u64,
-}
-
-impl Resident {
-    pub(crate) fn of(&mut self, size: PageSize) -> &mut u64 {
-        match size {
-            PageSize::Size4K => &mut self.pages_4k,
-            PageSize::Size2M => &mut self.pages_2m,
-            PageSize::Size1G => &mut self.pages_1g,
-        }
-    }
-
-    /// Puts `after` in the place of `before`, which is part of this.
-    pub fn replace(&mut self, before: &Self, after: &Self) {
-        let all = [
-            (&mut self.pages_4k, before.pages_4k, after.pages_4k),
-            (&mut self.pages_2m, before.pages_2m, after.pages_2m),
-            (&mut self.pages_1g, before.pages_1g, after.pages_1g),
-            (&mut self.perforated, before.perforated, after.perforated),
-            (
-                &mut self.perforated_frames,
-                before.perforated_frames,
-                after.perforated_frames,
-            ),
-            (
-                &mut self.segment_frames,
-                before.segment_frames,
-                after.segment_frames,
-            ),
-            (
-                &mut self.reserved_frames,
-                before.reserved_frames,
-                after.reserved_frames,
-            ),
-        ];
-        for (sum, before, after) in all {
-            *sum = *sum + after - before;
-        }
-    }
-
-    /// All of it that is mapped.
-    #[must_use]
-    pub const fn bytes(&self) -> Bytes {
-        Bytes::new(
-            self.pages_4k * PageSize::Size4K.bytes()
-                + self.pages_2m * PageSize::Size2M.bytes()
-                + self.pages_1g * PageSize::Size1G.bytes()
-                + (self.perforated_frames + self.segment_frames) * PageSize::Size4K.bytes(),
-        )
-    }
-}
-
 /// The address space of one process.
+#[derive(contigua_state::Plain)]
 pub struct AddressSpace {
     pub(crate) id: SpaceId,
     pub(crate) vmas: RangeMap<u64, Vma>,
@@ -313,173 +152,6 @@ impl AddressSpace {
         Some((range, *vma))
     }
 
-    /// Resolves a fault: the access at `address` will find a page afterwards.
-    ///
-    /// The program made the access, so its kernel allowed it. Where no known mapping explains it
-    /// (System V shared memory, the vsyscall page), a page is mapped and counted in
-    /// [`Effects::unexplained`].
-    ///
-    /// # Errors
-    /// [`Error::OutOfMemory`].
-    pub fn fault(
-        &mut self,
-        address: VirtAddr,
-        write: bool,
-        policy: &dyn MappingPolicy,
-        memory: &mut Memory,
-        effects: &mut Effects,
-    ) -> Result<Fault, Error> {
-        if let Some(fault) = self.grow_segment(address, memory, effects) {
-            return Ok(fault);
-        }
-        let (range, vma) = self.explain(address, write, memory, effects)?;
-        match self.table.leaf(address) {
-            Some(leaf) if leaf.perforation.is_some() => {
-                self.fault_perforated(address, write, leaf, vma, memory, effects)
-            }
-            None => self.fault_in(address, write, range, vma, policy, memory, effects),
-            Some(leaf) if write && !leaf.writable => {
-                self.make_writable(address, leaf, vma, memory, effects)
-            }
-            Some(leaf) => Ok(Fault {
-                kind: FaultKind::Spurious,
-                size: leaf.size,
-            }),
-        }
-    }
-
-    /// The mapping that allows an access; one is made where there is none.
-    fn explain(
-        &mut self,
-        address: VirtAddr,
-        write: bool,
-        memory: &mut Memory,
-        effects: &mut Effects,
-    ) -> Result<(VirtRange, Vma), Error> {
-        match self.vma(address) {
-            Some((range, vma)) if vma.writable || !write => Ok((range, vma)),
-            other => {
-                let page = VirtRange::page_around(address, PageSize::Size4K);
-                self.split_edges(page, memory, effects)?;
-                effects.unexplained += 1;
-                let vma = Vma {
-                    writable: true,
-                    huge: HugeAdvice::NoHuge,
-                    ..other.map_or(Vma::ANONYMOUS, |(_, vma)| vma)
-                };
-                self.vmas.insert(page.start.get()..page.end.get(), vma);
-                Ok((page, vma))
-            }
-        }
-    }
-
-    #[allow(
-        clippy::too_many_arguments,
-        reason = "one step of `fault`, kept apart to be read"
-    )]
-    fn fault_in(
-        &mut self,
-        address: VirtAddr,
-        write: bool,
-        range: VirtRange,
-        vma: Vma,
-        policy: &dyn MappingPolicy,
-        memory: &mut Memory,
-        effects: &mut Effects,
-    ) -> Result<Fault, Error> {
-        let fits = self.largest_fit(address, range, vma);
-        let context = FaultContext { address, vma, fits };
-        let wanted = policy.on_fault(&context).min(fits);
-        let copies_file = write && vma.kind == VmaKind::File && !vma.shared;
-        let class = if vma.kind == VmaKind::Anonymous || copies_file {
-            FrameClass::Anonymous
-        } else {
-            FrameClass::PageCache
-        };
-        if wanted == PageSize::Size2M && class == FrameClass::Anonymous {
-            let done = self.fault_in_holes(address, vma, policy, memory, effects)?;
-            if let Some(fault) = done {
-                return Ok(fault);
-            }
-        }
-        if policy.groups_of_16() && class == FrameClass::Anonymous && wanted == PageSize::Size4K {
-            let done = self.fault_in_group(address, write, range, vma, memory, effects)?;
-            if let Some(fault) = done {
-                return Ok(fault);
-            }
-        }
-        let effort = effort_for(vma, memory);
-        let (frame, size) = self.allocate(wanted, class, effort, policy, memory, effects)?;
-        let leaf = Leaf {
-            dirty: write,
-            ..Leaf::new(
-                frame,
-                size,
-                vma.writable && (class == FrameClass::Anonymous || vma.shared),
-            )
-        };
-        self.install(address, leaf, memory, effects)?;
-        let kind = match (class, size) {
-            _ if copies_file => {
-                effects.copied_4k += 1;
-                FaultKind::CopyOnWrite
-            }
-            (FrameClass::PageCache, _) => FaultKind::File,
-            (_, PageSize::Size4K) => {
-                effects.zeroed_4k += 1;
-                FaultKind::Anonymous
-            }
-            _ => {
-                effects.zeroed_2m += size.bytes() / PageSize::Size2M.bytes();
-                FaultKind::Anonymous
-            }
-        };
-        Ok(Fault { kind, size })
-    }
-
-    /// The largest page around an address that lies wholly inside its mapping, where nothing is
-    /// mapped. Only private anonymous memory gets large pages.
-    fn largest_fit(&self, address: VirtAddr, range: VirtRange, vma: Vma) -> PageSize {
-        if vma.kind != VmaKind::Anonymous || vma.shared {
-            return PageSize::Size4K;
-        }
-        [PageSize::Size1G, PageSize::Size2M]
-            .into_iter()
-            .find(|&size| {
-                range.covers(VirtRange::page_around(address, size))
-                    && self.table.is_vacant(address, size)
-            })
-            .unwrap_or(PageSize::Size4K)
-    }
-
-    /// A block for a page of the wanted size, or of a smaller one.
-    fn allocate(
-        &mut self,
-        wanted: PageSize,
-        class: FrameClass,
-        effort: Effort,
-        policy: &dyn MappingPolicy,
-        memory: &mut Memory,
-        effects: &mut Effects,
-    ) -> Result<(Frame, PageSize), Error> {
-        if wanted >= PageSize::Size2M && policy.uses_reserved() {
-            let sizes = [PageSize::Size1G, PageSize::Size2M];
-            for size in sizes.into_iter().filter(|&size| size <= wanted) {
-                if let Some(frame) = memory.take_reserved(size) {
-                    return Ok((frame, size));
-                }
-            }
-            effects.fallbacks += 1;
-        } else if wanted >= PageSize::Size2M {
-            match obtain_huge(class, effort, memory) {
-                Some(frame) => return Ok((frame, PageSize::Size2M)),
-                None => effects.fallbacks += 1,
-            }
-        }
-        let frame = self.obtain_base(class, memory, effects)?;
-        Ok((frame, PageSize::Size4K))
-    }
-
     /// A single frame, if need be one that the program can do without.
     pub(crate) fn obtain_base(
         &mut self,
@@ -493,49 +165,6 @@ impl AddressSpace {
         self.reclaim_lazily_freed(memory, effects);
         self.give_reserved_back(memory);
         obtain(class, memory).ok_or(Error::OutOfMemory)
-    }
-
-    /// Maps the aligned group of 16 pages around an address to contiguous frames, when all of it
-    /// lies in the mapping, nothing is mapped there, and such frames are free.
-    fn fault_in_group(
-        &mut self,
-        address: VirtAddr,
-        write: bool,
-        range: VirtRange,
-        vma: Vma,
-        memory: &mut Memory,
-        effects: &mut Effects,
-    ) -> Result<Option<Fault>, Error> {
-        let group = VirtRange::with_length(address.align_down(GROUP.bytes()), GROUP.bytes());
-        let pages = group.bytes() / PAGE_BYTES;
-        let is_vacant = (0..pages).all(|i| self.table.leaf(group.start + i * PAGE_BYTES).is_none());
-        if !range.covers(group) || !is_vacant || vma.shared {
-            return Ok(None);
-        }
-        let request = Request::new(GROUP, FrameClass::Anonymous);
-        let Some(frame) = memory.allocate(&request) else {
-            effects.fallbacks += 1;
-            return Ok(None);
-        };
-        memory.split(frame).expect("the block was just allocated");
-        for i in 0..GROUP.frames() {
-            let leaf = Leaf {
-                dirty: write,
-                contiguous: true,
-                ..Leaf::new(frame.offset(i), PageSize::Size4K, vma.writable)
-            };
-            let at = group.start + u64::from(i) * PAGE_BYTES;
-            if let Err(error) = self.install(at, leaf, memory, effects) {
-                (i + 1..GROUP.frames()).for_each(|i| free(frame.offset(i), memory));
-                return Err(error);
-            }
-        }
-        effects.folds += 1;
-        effects.zeroed_4k += pages;
-        Ok(Some(Fault {
-            kind: FaultKind::Anonymous,
-            size: PageSize::Size4K,
-        }))
     }
 
     /// Takes the mark of contiguity from the group around an address, before one of its pages
@@ -574,77 +203,6 @@ impl AddressSpace {
                 _ => {}
             }
         }
-    }
-
-    /// Lets stores through to a page that is mapped read-only: at once when nobody else sees it,
-    /// to a copy otherwise.
-    fn make_writable(
-        &mut self,
-        address: VirtAddr,
-        leaf: Leaf,
-        vma: Vma,
-        memory: &mut Memory,
-        effects: &mut Effects,
-    ) -> Result<Fault, Error> {
-        let mut leaf = leaf;
-        let is_whole = memory.order(leaf.frame) == Some(leaf.size.order());
-        let is_alone = is_whole && memory.references(leaf.frame) == 1;
-        let is_file = memory.class(leaf.frame) == Some(FrameClass::PageCache);
-        self.unfold(address, effects);
-        if vma.shared || is_alone && !is_file {
-            self.table.update(address, |leaf| {
-                leaf.writable = true;
-                leaf.dirty = true;
-                leaf.lazily_freed = false;
-            });
-            if is_alone && memory.owner(leaf.frame).is_none() {
-                let owner = Owner {
-                    space: self.id.0,
-                    page: address.align_down(leaf.size.bytes()).page(),
-                };
-                let _ = memory.set_owner(leaf.frame, Some(owner));
-            }
-            effects
-                .upgrades
-                .push(VirtRange::page_around(address, leaf.size));
-            return Ok(Fault {
-                kind: FaultKind::Spurious,
-                size: leaf.size,
-            });
-        }
-        while leaf.size != PageSize::Size4K {
-            if leaf.size == PageSize::Size2M && self.table.has_shadows() {
-                let whole = Perforated::whole(leaf.frame);
-                self.perforate(address, whole, memory, effects)?;
-                let leaf = self.table.leaf(address).ok_or(Error::OutOfMemory)?;
-                return self.fault_perforated(address, true, leaf, vma, memory, effects);
-            }
-            self.split(address, memory, effects)?;
-            leaf = self.table.leaf(address).ok_or(Error::OutOfMemory)?;
-            let whole = memory.order(leaf.frame) == Some(leaf.size.order());
-            if whole && memory.references(leaf.frame) == 1 {
-                return self.make_writable(address, leaf, vma, memory, effects);
-            }
-        }
-        let frame = self.obtain_base(FrameClass::Anonymous, memory, effects)?;
-        let size = PageSize::Size4K;
-        // Reclaim may have taken the page itself. Writing the entry is part of a fault.
-        if let Some(old) = self.take(address, memory, effects) {
-            release(old, memory, effects);
-        }
-        let copy = Leaf {
-            dirty: true,
-            ..Leaf::new(frame, size, true)
-        };
-        self.install(address, copy, memory, effects)?;
-        effects.copied_4k += 1;
-        effects
-            .invalidations
-            .push(VirtRange::page_around(address, size));
-        Ok(Fault {
-            kind: FaultKind::CopyOnWrite,
-            size,
-        })
     }
 
     /// Maps a page whose frame the caller holds; frees the frame when that fails.
@@ -725,18 +283,6 @@ impl AddressSpace {
             self.unfold(address, &mut Effects::default());
         }
         is_here && self.table.update(address, |leaf| leaf.frame = moved.to)
-    }
-
-    /// The size of page that the policy wants for a first touch of an address.
-    #[must_use]
-    pub fn wanted_size(&self, address: VirtAddr, policy: &dyn MappingPolicy) -> PageSize {
-        let Some((range, vma)) = self.vma(address) else {
-            return PageSize::Size4K;
-        };
-        let fits = self.largest_fit(address, range, vma);
-        policy
-            .on_fault(&FaultContext { address, vma, fits })
-            .min(fits)
     }
 
     /// Gives everything back, at `exit` and `execve`. The space must not be used afterwards.

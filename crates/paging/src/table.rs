@@ -4,119 +4,28 @@
 //! beside what the hardware's entry does, the host index of the child node. All nodes lie in one
 //! array, so a walk is one dependent load a level and needs no look-up of any other kind.
 //!
-//! A table for Perforated Pages (paper 003, section 4) has a shadow behind each page-directory
-//! node, in the frame that follows the node's: entry `k` of the shadow leads to the translations
-//! of the holes in the page that entry `k` of the node maps.
+//! A table for Perforated Pages (Perforated Page, section 4) has a shadow behind each
+//! page-directory node, in the frame that follows the node's: entry `k` of the shadow leads to the
+//! translations of the holes in the page that entry `k` of the node maps.
 
-use contigua_units::{Frame, PAGE_BYTES, PageSize, PhysAddr, VirtAddr, VirtRange};
+mod entry;
+mod holes;
+mod levels;
+mod validate;
+mod visit;
 
-use crate::holes::Filter;
+use contigua_units::{Frame, PageSize, PhysAddr, VirtAddr, VirtRange};
 
-/// Levels of the largest tree: PML5, PML4, PDPT, PD, PT.
-pub const MAX_LEVELS: usize = 5;
-const INDEX_BITS: u32 = 9;
-const ENTRIES: usize = 1 << INDEX_BITS;
+pub use self::entry::Leaf;
+use self::entry::{Entry, LEAF, MAX_NODES, PRESENT, mark};
+use self::levels::{ENTRIES, height_of, index_at, shift_of, size_at};
+pub use self::levels::{Levels, MAX_LEVELS};
+
 const ENTRY_BYTES: u64 = 8;
-/// Bits of an address below the index of the last level.
-const PAGE_SHIFT: u32 = PAGE_BYTES.trailing_zeros();
 /// Height of the nodes whose entries map 2 MB.
 const DIRECTORY: usize = 1;
 /// No shadow.
 const NONE: u32 = 0;
-
-/// How many levels a table has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Levels {
-    /// Addresses of 48 bits.
-    #[default]
-    Four,
-    /// Addresses of 57 bits.
-    Five,
-}
-
-impl Levels {
-    /// The number.
-    #[must_use]
-    pub const fn count(self) -> usize {
-        match self {
-            Self::Four => 4,
-            Self::Five => 5,
-        }
-    }
-
-    /// Bits of an address that the table translates.
-    #[must_use]
-    pub const fn address_bits(self) -> u32 {
-        PAGE_SHIFT + INDEX_BITS * self.count() as u32
-    }
-}
-
-/// What a leaf entry says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(
-    clippy::struct_excessive_bools,
-    reason = "they are the bits of an entry, each with a meaning of its own"
-)]
-pub struct Leaf {
-    /// First frame of the page.
-    pub frame: Frame,
-    /// Size of the page.
-    pub size: PageSize,
-    /// Stores are allowed.
-    pub writable: bool,
-    /// The kernel may take the page back until it is written again (`MADV_FREE`).
-    pub lazily_freed: bool,
-    /// The page was used since the kernel last looked.
-    pub accessed: bool,
-    /// The page was written since the kernel last looked.
-    pub dirty: bool,
-    /// The page belongs to a group of 16 that the kernel has marked as contiguous (Arm's
-    /// contiguous bit).
-    pub contiguous: bool,
-    /// The page has holes, or had some: a perforated page of 2 MB.
-    pub perforation: Option<Filter>,
-}
-
-impl Leaf {
-    /// A whole page that nobody has used.
-    #[must_use]
-    pub const fn new(frame: Frame, size: PageSize, writable: bool) -> Self {
-        Self {
-            frame,
-            size,
-            writable,
-            lazily_freed: false,
-            accessed: false,
-            dirty: false,
-            contiguous: false,
-            perforation: None,
-        }
-    }
-
-    /// Whether the kernel may take the page back: it was freed lazily, and not written since.
-    #[must_use]
-    pub const fn is_discardable(&self) -> bool {
-        self.lazily_freed && !self.dirty
-    }
-
-    /// The physical address that `address`, which lies in this page, translates to.
-    #[inline]
-    #[must_use]
-    pub const fn physical(&self, address: VirtAddr) -> PhysAddr {
-        PhysAddr::new(self.frame.address().get() + (address.get() & (self.size.bytes() - 1)))
-    }
-
-    /// The 4 KB page around an address that lies in this page.
-    #[must_use]
-    pub fn piece(&self, address: VirtAddr) -> Self {
-        Self {
-            frame: self.physical(address).frame(),
-            size: PageSize::Size4K,
-            perforation: None,
-            ..*self
-        }
-    }
-}
 
 /// What a hardware walk for an address reads and finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,80 +84,8 @@ pub enum NodeFrames {
     WithShadow,
 }
 
-/// An entry, packed: frame, child node, flags.
-#[derive(Clone, Copy, Default)]
-struct Entry {
-    frame: u32,
-    /// Host index of the child node in the high 24 bits, flags in the low 8. A leaf has its filter
-    /// in the place of the child.
-    child_and_flags: u32,
-}
-
-const PRESENT: u32 = 1;
-const LEAF: u32 = 2;
-const WRITABLE: u32 = 4;
-const LAZILY_FREED: u32 = 8;
-const ACCESSED: u32 = 16;
-const DIRTY: u32 = 32;
-const CONTIGUOUS: u32 = 64;
-const PERFORATED: u32 = 128;
-const CHILD_SHIFT: u32 = 8;
-const MAX_NODES: usize = 1 << (u32::BITS - CHILD_SHIFT);
-
-impl Entry {
-    fn node(frame: Frame, index: usize) -> Self {
-        Self {
-            frame: frame.get(),
-            child_and_flags: (index as u32) << CHILD_SHIFT | PRESENT,
-        }
-    }
-
-    fn leaf(leaf: Leaf) -> Self {
-        let flag = |condition: bool, flag: u32| if condition { flag } else { 0 };
-        let flags = PRESENT
-            | LEAF
-            | flag(leaf.writable, WRITABLE)
-            | flag(leaf.lazily_freed, LAZILY_FREED)
-            | flag(leaf.accessed, ACCESSED)
-            | flag(leaf.dirty, DIRTY)
-            | flag(leaf.contiguous, CONTIGUOUS)
-            | flag(leaf.perforation.is_some(), PERFORATED);
-        let filter = leaf.perforation.map_or(0, |filter| u32::from(filter.0));
-        Self {
-            frame: leaf.frame.get(),
-            child_and_flags: filter << CHILD_SHIFT | flags,
-        }
-    }
-
-    #[inline]
-    fn has(self, flag: u32) -> bool {
-        self.child_and_flags & flag != 0
-    }
-
-    #[inline]
-    fn child(self) -> usize {
-        (self.child_and_flags >> CHILD_SHIFT) as usize
-    }
-
-    fn frame(self) -> Frame {
-        Frame::new(self.frame)
-    }
-
-    fn to_leaf(self, size: PageSize) -> Option<Leaf> {
-        (self.has(PRESENT) && self.has(LEAF)).then(|| Leaf {
-            frame: self.frame(),
-            size,
-            writable: self.has(WRITABLE),
-            lazily_freed: self.has(LAZILY_FREED),
-            accessed: self.has(ACCESSED),
-            dirty: self.has(DIRTY),
-            contiguous: self.has(CONTIGUOUS),
-            perforation: self.has(PERFORATED).then_some(Filter(self.child() as u8)),
-        })
-    }
-}
-
 /// A page table.
+#[derive(contigua_state::Plain)]
 pub struct PageTable {
     /// 512 entries for each node; the root comes first.
     entries: Vec<Entry>,
@@ -262,33 +99,6 @@ pub struct PageTable {
     root: Frame,
     levels: Levels,
     has_shadows: bool,
-}
-
-/// Height of the nodes whose entries map pages of a size; page tables have height 0.
-const fn height_of(size: PageSize) -> usize {
-    match size {
-        PageSize::Size4K => 0,
-        PageSize::Size2M => 1,
-        PageSize::Size1G => 2,
-    }
-}
-
-const fn size_at(height: usize) -> PageSize {
-    match height {
-        1 => PageSize::Size2M,
-        2 => PageSize::Size1G,
-        _ => PageSize::Size4K,
-    }
-}
-
-/// Bits of an address below the index at a height.
-const fn shift_of(height: usize) -> u32 {
-    PAGE_SHIFT + INDEX_BITS * height as u32
-}
-
-#[inline]
-const fn index_at(address: VirtAddr, height: usize) -> usize {
-    (address.get() >> shift_of(height)) as usize & (ENTRIES - 1)
 }
 
 impl PageTable {
@@ -432,106 +242,11 @@ impl PageTable {
         (walk, 0)
     }
 
-    /// Walks the shadow for a hole in the perforated page around an address: the shadow entry, and
-    /// if there is one, the hole's own. Marks the hole as [`PageTable::walk_and_mark`] does.
-    pub fn walk_hole(&mut self, address: VirtAddr, store: bool) -> Walk {
-        let mut walk = Walk::EMPTY;
-        let Some((node, index)) = self.find(address, PageSize::Size2M) else {
-            return walk;
-        };
-        let shadow = self.shadows[node] as usize;
-        if shadow == NONE as usize {
-            return walk;
-        }
-        walk.read(self.frames[shadow].address() + index as u64 * ENTRY_BYTES);
-        let entry = self.entry(shadow, index);
-        if !entry.has(PRESENT) {
-            return walk;
-        }
-        let index = index_at(address, 0);
-        walk.read(entry.frame().address() + index as u64 * ENTRY_BYTES);
-        let at = entry.child() * ENTRIES + index;
-        walk.leaf = self.entries[at].to_leaf(PageSize::Size4K);
-        if let Some(leaf) = &mut walk.leaf {
-            walk.marked = mark(&mut self.entries[at], leaf, store);
-        }
-        walk
-    }
-
     /// The translation of an address, if there is one. A perforated page is returned as such, for
     /// its holes too.
     #[must_use]
     pub fn leaf(&self, address: VirtAddr) -> Option<Leaf> {
         self.walk(address).leaf
-    }
-
-    /// The translation of a hole in the perforated page around an address, if it has one.
-    #[must_use]
-    pub fn hole(&self, address: VirtAddr) -> Option<Leaf> {
-        let (node, index) = self.hole_entry(address)?;
-        self.entry(node, index).to_leaf(PageSize::Size4K)
-    }
-
-    fn hole_entry(&self, address: VirtAddr) -> Option<(usize, usize)> {
-        let (node, index) = self.find(address, PageSize::Size2M)?;
-        let shadow = self.shadows[node];
-        let entry = self.entry(shadow as usize, index);
-        (shadow != NONE && entry.has(PRESENT)).then(|| (entry.child(), index_at(address, 0)))
-    }
-
-    /// Maps a hole of the perforated page around an address to a 4 KB page of its own, instead of
-    /// what it was mapped to before.
-    ///
-    /// # Errors
-    /// [`TableError::NotPerforated`], [`TableError::NoFrame`].
-    pub fn map_hole(
-        &mut self,
-        address: VirtAddr,
-        leaf: Leaf,
-        mut new_node: impl FnMut(NodeFrames) -> Option<Frame>,
-    ) -> Result<Option<Leaf>, TableError> {
-        let place = self.find(address, PageSize::Size2M);
-        let (node, index) = place
-            .filter(|&(node, index)| self.entry(node, index).has(PERFORATED | LEAF))
-            .filter(|&(node, _)| self.shadows[node] != NONE)
-            .ok_or(TableError::NotPerforated(address))?;
-        let shadow = self.shadows[node] as usize;
-        let mut entry = self.entry(shadow, index);
-        if !entry.has(PRESENT) {
-            let frame = new_node(NodeFrames::One).ok_or(TableError::NoFrame)?;
-            entry = Entry::node(frame, self.new_node(frame));
-            self.set(shadow, index, entry);
-        }
-        let (node, index) = (entry.child(), index_at(address, 0));
-        let before = self.entry(node, index).to_leaf(PageSize::Size4K);
-        self.set(node, index, Entry::leaf(leaf));
-        Ok(before)
-    }
-
-    /// Unmaps a hole of the perforated page around an address. The node that becomes empty goes.
-    pub fn unmap_hole(&mut self, address: VirtAddr, free_node: impl FnOnce(Frame)) -> Option<Leaf> {
-        let (node, index) = self.hole_entry(address)?;
-        let leaf = self.entry(node, index).to_leaf(PageSize::Size4K)?;
-        self.set(node, index, Entry::default());
-        if self.used[node] == 0 {
-            let (parent, index) = self.find(address, PageSize::Size2M)?;
-            self.set(self.shadows[parent] as usize, index, Entry::default());
-            free_node(self.drop_node(node));
-        }
-        Some(leaf)
-    }
-
-    /// Changes a hole's translation, if it has one. Says whether it has.
-    pub fn update_hole(&mut self, address: VirtAddr, change: impl FnOnce(&mut Leaf)) -> bool {
-        let Some((node, index)) = self.hole_entry(address) else {
-            return false;
-        };
-        let Some(mut leaf) = self.entry(node, index).to_leaf(PageSize::Size4K) else {
-            return false;
-        };
-        change(&mut leaf);
-        self.set(node, index, Entry::leaf(leaf));
-        true
     }
 
     /// The node and index of the entry for a page of `size`, if its node exists.
@@ -756,71 +471,6 @@ impl PageTable {
         Some(entry.frame())
     }
 
-    /// Calls `visit` with every page that overlaps `range`, in address order. A perforated page is
-    /// one page; its holes are not visited.
-    pub fn for_each(&self, range: VirtRange, mut visit: impl FnMut(VirtAddr, Leaf)) {
-        let mut at = range.start;
-        while at < range.end {
-            let (leaf, step) = self.step(at);
-            let start = at.align_down(step);
-            if let Some(leaf) = leaf {
-                visit(start, leaf);
-            }
-            let Some(next) = start.get().checked_add(step) else {
-                return;
-            };
-            at = VirtAddr::new(next);
-        }
-    }
-
-    /// Calls `visit` with every hole that has a translation, in the perforated page around an
-    /// address.
-    pub fn for_each_hole(&self, address: VirtAddr, mut visit: impl FnMut(VirtAddr, Leaf)) {
-        let start = address.align_down(PageSize::Size2M.bytes());
-        let Some((node, _)) = self.hole_entry(start) else {
-            return;
-        };
-        for index in 0..ENTRIES {
-            if let Some(leaf) = self.entry(node, index).to_leaf(PageSize::Size4K) {
-                visit(start + index as u64 * PAGE_BYTES, leaf);
-            }
-        }
-    }
-
-    /// The first address at or after `from` where something is mapped, or the start of its page.
-    #[must_use]
-    pub fn next_mapped(&self, from: VirtAddr) -> Option<VirtAddr> {
-        let mut at = from;
-        while at.get() >> self.levels.address_bits() == 0 {
-            let (leaf, step) = self.step(at);
-            if leaf.is_some() {
-                return Some(at);
-            }
-            at = at.align_down(step) + step;
-        }
-        None
-    }
-
-    /// The leaf at an address, and the size of the aligned area that this is the answer for.
-    fn step(&self, address: VirtAddr) -> (Option<Leaf>, u64) {
-        let mut node = 0;
-        for height in (0..=self.top()).rev() {
-            let entry = self.entry(node, index_at(address, height));
-            let span = 1 << shift_of(height);
-            if !entry.has(PRESENT) {
-                return (None, span);
-            }
-            if entry.has(LEAF) {
-                return (entry.to_leaf(size_at(height)), span);
-            }
-            node = entry.child();
-            if self.used[node] == 0 {
-                return (None, span);
-            }
-        }
-        (None, PageSize::Size4K.bytes())
-    }
-
     /// First frames of all nodes, the root's first. Shadows belong to their nodes' blocks.
     pub fn node_frames(&self) -> impl Iterator<Item = Frame> + '_ {
         let mut is_block = vec![true; self.frames.len()];
@@ -840,81 +490,4 @@ impl PageTable {
     pub fn node_count(&self) -> usize {
         self.frames.len() - self.unused.len()
     }
-
-    /// Checks that every node but the root, page tables and shadows is in use and reachable once,
-    /// counts its entries correctly, and that shadows lie where they must (paper 003: one frame behind their
-    /// node, whose frame is even) and have entries for perforated pages only.
-    ///
-    /// # Errors
-    /// A sentence that names the node.
-    pub fn validate(&self) -> Result<(), String> {
-        let mut reached = vec![0; self.frames.len()];
-        let mut open = vec![(0, self.top(), false)];
-        while let Some((index, height, is_shadow)) = open.pop() {
-            reached[index] += 1;
-            let all = &self.entries[index * ENTRIES..][..ENTRIES];
-            let present = all
-                .iter()
-                .enumerate()
-                .filter(|(_, entry)| entry.has(PRESENT));
-            if present.clone().count() != usize::from(self.used[index]) {
-                return Err(format!(
-                    "node {index} miscounts its {} entries",
-                    self.used[index]
-                ));
-            }
-            if self.used[index] == 0 && index != 0 && height > 0 && !is_shadow {
-                return Err(format!("node {index} is empty and was not freed"));
-            }
-            let shadow = self.shadows[index] as usize;
-            let due = self.has_shadows && height == DIRECTORY && !is_shadow;
-            if due != (shadow != NONE as usize) {
-                return Err(format!(
-                    "node {index} has a shadow and should not, or the reverse"
-                ));
-            }
-            if due {
-                let frame = self.frames[index];
-                if self.frames[shadow] != frame.offset(1) || !frame.get().is_multiple_of(2) {
-                    return Err(format!("the shadow of node {index} lies elsewhere"));
-                }
-                for (at, entry) in all.iter().enumerate() {
-                    if self.entry(shadow, at).has(PRESENT) && !entry.has(PERFORATED) {
-                        return Err(format!("entry {at} of node {index} has holes and is whole"));
-                    }
-                }
-                open.push((shadow, height, true));
-            }
-            for (_, entry) in present.filter(|(_, entry)| !entry.has(LEAF)) {
-                if height == 0 {
-                    return Err(format!("node {index} has children below the last level"));
-                }
-                if self.frames[entry.child()] != entry.frame() {
-                    return Err(format!(
-                        "node {index} disagrees with a child about its frame"
-                    ));
-                }
-                open.push((entry.child(), height - 1, false));
-            }
-        }
-        for (index, &times) in reached.iter().enumerate() {
-            if times != i32::from(!self.unused.contains(&index)) {
-                return Err(format!("node {index} is reached {times} times"));
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Sets an entry's accessed and dirty bits as hardware does; says whether one was not set before.
-#[inline]
-fn mark(entry: &mut Entry, leaf: &mut Leaf, store: bool) -> bool {
-    let dirty = store && leaf.writable;
-    let marked = !leaf.accessed || dirty && !leaf.dirty;
-    if marked {
-        leaf.accessed = true;
-        leaf.dirty |= dirty;
-        entry.child_and_flags |= ACCESSED | if dirty { DIRTY } else { 0 };
-    }
-    marked
 }

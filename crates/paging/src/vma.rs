@@ -1,7 +1,7 @@
 //! Mappings: what a range of addresses is for.
 
 /// What backs a mapping.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, contigua_state::Plain)]
 pub enum VmaKind {
     /// Zero-filled memory.
     Anonymous,
@@ -10,7 +10,7 @@ pub enum VmaKind {
 }
 
 /// What a program said about huge pages with `madvise`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, contigua_state::Plain)]
 pub enum HugeAdvice {
     /// Nothing.
     #[default]
@@ -22,7 +22,7 @@ pub enum HugeAdvice {
 }
 
 /// A mapping. Its range is the key that it is kept under.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, contigua_state::Plain)]
 pub struct Vma {
     /// What backs it.
     pub kind: VmaKind,

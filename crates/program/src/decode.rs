@@ -6,15 +6,17 @@
 //! [`RegisterSet`] says how registers are told apart.
 
 mod class;
+mod folding;
 
 use std::fmt;
 
 use iced_x86::{
-    Decoder, DecoderOptions, InstructionInfo, InstructionInfoFactory, Mnemonic, OpAccess, Register,
-    RflagsBits,
+    Decoder, DecoderOptions, InstructionInfo, InstructionInfoFactory, Mnemonic, OpAccess, OpKind,
+    Register, RflagsBits,
 };
 
 pub use class::OperationClass;
+pub use folding::{Folding, folding};
 
 use crate::code::BlockCode;
 
@@ -160,6 +162,9 @@ pub struct Instruction {
     pub loads: u8,
     /// Operands that it stores to memory.
     pub stores: u8,
+    /// Whether a conditional branch right behind it is executed with it, as one operation (Intel
+    /// 248966, "Macro-fusion"; AMD's cores fuse the same and some more).
+    pub fuses: bool,
 }
 
 impl Instruction {
@@ -171,6 +176,7 @@ impl Instruction {
         writes: RegisterSet::EMPTY,
         loads: 0,
         stores: 0,
+        fuses: false,
     };
 }
 
@@ -240,7 +246,26 @@ fn analyse(decoded: &iced_x86::Instruction, info: &InstructionInfo) -> Instructi
         writes,
         loads,
         stores,
+        fuses: stores == 0 && fuses(decoded),
     }
+}
+
+/// Conditions that do not go with a comparison (sign, parity, overflow) are not told apart.
+fn fuses(decoded: &iced_x86::Instruction) -> bool {
+    let sets_flags = matches!(
+        decoded.mnemonic(),
+        Mnemonic::Cmp
+            | Mnemonic::Test
+            | Mnemonic::And
+            | Mnemonic::Add
+            | Mnemonic::Sub
+            | Mnemonic::Inc
+            | Mnemonic::Dec
+    );
+    // Intel's cores do not fuse what has both an immediate and an address relative to RIP.
+    let last = decoded.op_kind(decoded.op_count().saturating_sub(1));
+    let is_immediate = !matches!(last, OpKind::Register | OpKind::Memory);
+    sets_flags && !(is_immediate && decoded.is_ip_rel_memory_operand())
 }
 
 /// The segment register, if it adds anything to an address: in 64-bit mode only FS and GS do.

@@ -99,6 +99,9 @@ pub enum Error {
     /// A stream named a block that it has not described.
     #[error("the event stream executes block {} without having described it", .0.0)]
     UnknownBlock(BlockId),
+    /// Only recordings can be entered in the middle.
+    #[error("only recordings of `contigua record` can be entered in the middle")]
+    CannotSeek,
     /// A trace is not readable as one.
     #[error("{}: {problem}", path.display())]
     Trace {

@@ -10,6 +10,7 @@
 pub mod code;
 pub mod cues;
 pub mod descriptors;
+pub mod exclusion;
 pub mod executable;
 pub mod lifeline;
 pub mod plan;

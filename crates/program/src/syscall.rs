@@ -254,6 +254,7 @@ pub enum Call {
 
 /// What a file descriptor stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "state", derive(contigua_state::Plain))]
 pub enum DescriptorKind {
     /// A file, or a device that looks like one.
     File,

@@ -19,16 +19,19 @@ use contigua_units::{VirtAddr, VirtRange};
 
 /// The identity of a block of guest code, unique within one stream and dense from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "state", derive(contigua_state::Plain))]
 pub struct BlockId(pub u32);
 
 /// The identity of a guest thread, unique within one stream and dense from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "state", derive(contigua_state::Plain))]
 pub struct ThreadId(pub u32);
 
 /// The identity of a guest process, unique within one stream and dense from 0.
 ///
 /// Process 0 is the program that was started. `execve` keeps the identity, as it keeps the pid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "state", derive(contigua_state::Plain))]
 pub struct ProcessId(pub u32);
 
 /// Marks a word as an access.

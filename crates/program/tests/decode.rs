@@ -1,7 +1,9 @@
 //! Does decoding tell what an instruction waits for, and who executes it?
 
 use contigua_program::code::BlockCode;
-use contigua_program::decode::{Instruction, OperationClass as Class, RegisterSet, decode_block};
+use contigua_program::decode::{
+    Folding, Instruction, OperationClass as Class, RegisterSet, decode_block, folding,
+};
 use contigua_units::VirtAddr;
 use proptest::prelude::*;
 
@@ -46,6 +48,7 @@ fn check(bytes: &[u8], class: Class, reads: RegisterSet, writes: RegisterSet, me
         writes,
         loads: memory.0,
         stores: memory.1,
+        fuses: decoded.fuses,
     };
     assert_eq!(decoded, expected);
 }
@@ -74,6 +77,31 @@ fn are_registers_of_addresses_told_apart_from_operands() {
     ];
     for (bytes, addresses) in cases {
         assert_eq!(decode(bytes).addresses, addresses, "{bytes:x?}");
+    }
+}
+
+#[test]
+fn are_comparisons_fused_with_a_branch_behind_them() {
+    let cases: [(&[u8], bool); 9] = [
+        // cmp rax, rbx
+        (&[0x48, 0x39, 0xd8], true),
+        // test al, al
+        (&[0x84, 0xc0], true),
+        // cmp [rbx], rax; cmp qword [rbx], 1
+        (&[0x48, 0x39, 0x03], true),
+        (&[0x48, 0x83, 0x3b, 0x01], true),
+        // cmp [rip], eax; cmp dword [rip], 1
+        (&[0x39, 0x05, 0, 0, 0, 0], true),
+        (&[0x83, 0x3d, 0, 0, 0, 0, 1], false),
+        // sub [rbx], rax
+        (&[0x48, 0x29, 0x03], false),
+        // or eax, eax
+        (&[0x09, 0xc0], false),
+        // lea rax, [rbx]
+        (&[0x48, 0x8d, 0x03], false),
+    ];
+    for (bytes, fuses) in cases {
+        assert_eq!(decode(bytes).fuses, fuses, "{bytes:x?}");
     }
 }
 
@@ -164,7 +192,7 @@ fn are_implicit_operands_found() {
     );
     // rep movsb: also the direction flag, which is not one of the status flags
     let string = decode(&[0xf3, 0xa4]);
-    assert_eq!(string.class, Class::Other);
+    assert_eq!(string.class, Class::FastString);
     assert_eq!((string.loads, string.stores), (1, 1));
     assert_eq!(string.writes, general(&[RCX, RSI, RDI]));
     assert!(!string.reads.intersects(FLAGS));
@@ -360,6 +388,65 @@ fn does_each_unit_get_its_operations() {
 }
 
 #[test]
+fn are_repeated_copies_and_fills_fast_strings() {
+    let fast: &[&[u8]] = &[
+        &[0xf3, 0xa4],       // rep movsb
+        &[0xf3, 0x48, 0xa5], // rep movsq
+        &[0xf3, 0xaa],       // rep stosb
+        &[0xf2, 0xab],       // repne stosd, which repeats too
+    ];
+    let others: &[&[u8]] = &[
+        &[0xa4],                   // movsb
+        &[0xf3, 0xac],             // rep lodsb
+        &[0xf2, 0xae],             // repne scasb
+        &[0xf3, 0xa6],             // repe cmpsb
+        &[0xf3, 0x0f, 0x10, 0x00], // movss xmm0, [rax]
+        &[0xf2, 0x0f, 0x10, 0x00], // movsd xmm0, [rax], the other instruction of that name
+    ];
+    let fold = |bytes: &[u8]| {
+        folding(BlockCode {
+            address: VirtAddr::new(0x1000),
+            lengths: &[bytes.len() as u8],
+            bytes,
+        })
+    };
+    for &bytes in fast {
+        assert_eq!(decode(bytes).class, Class::FastString, "{bytes:x?}");
+        assert_eq!(fold(bytes), Folding::FastString, "{bytes:x?}");
+    }
+    for &bytes in others {
+        assert_ne!(decode(bytes).class, Class::FastString, "{bytes:x?}");
+        assert_eq!(fold(bytes), Folding::Nothing, "{bytes:x?}");
+    }
+}
+
+#[test]
+fn does_code_with_wide_accesses_have_parts() {
+    let fold = |lengths: &[u8], bytes: &[u8]| {
+        folding(BlockCode {
+            address: VirtAddr::new(0x1000),
+            lengths,
+            bytes,
+        })
+    };
+    // movdqu xmm0, [rbx]; vmovdqu [rbx + 64], ymm1
+    assert_eq!(fold(&[4], &[0xf3, 0x0f, 0x6f, 0x03]), Folding::Parts);
+    assert_eq!(
+        fold(&[1, 5], &[0x53, 0xc5, 0xfe, 0x7f, 0x4b, 0x40]),
+        Folding::Parts
+    );
+    // push rbx; lea rax, [rbx]; movq xmm0, [rbx]; vpgatherqq ymm1, [rax + ymm2], ymm3
+    let narrow = [0x53, 0x48, 0x8d, 0x03, 0xf3, 0x0f, 0x7e, 0x03];
+    assert_eq!(fold(&[1, 3, 4], &narrow), Folding::Nothing);
+    let gather = [0xc4, 0xe2, 0xe5, 0x91, 0x0c, 0x10];
+    assert_eq!(fold(&[6], &gather), Folding::Nothing);
+    // The end of a block that is a repeated instruction is no block of iterations.
+    assert_eq!(fold(&[1, 2], &[0x53, 0xf3, 0xa4]), Folding::Nothing);
+    // Unknown code.
+    assert_eq!(fold(&[3, 4], &[]), Folding::Nothing);
+}
+
+#[test]
 fn is_the_list_of_classes_in_their_order() {
     let numbers = Class::ALL.map(|class| class as usize);
     assert!(numbers.into_iter().eq(0..Class::ALL.len()));
@@ -408,7 +495,9 @@ proptest! {
     ) {
         let mut out = Vec::new();
         let address = VirtAddr::new(address);
-        decode_block(BlockCode { address, lengths: &lengths, bytes: &bytes }, &mut out);
+        let code = BlockCode { address, lengths: &lengths, bytes: &bytes };
+        decode_block(code, &mut out);
+        let _ = folding(code);
         prop_assert_eq!(out.len(), lengths.len());
     }
 }

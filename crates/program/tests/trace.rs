@@ -112,7 +112,7 @@ fn any_plan() -> impl Strategy<Value = Plan> {
             distance,
             warm: b,
             detail,
-            offset: b % distance,
+            seed: b,
             most,
         }
     });
@@ -363,7 +363,7 @@ fn a_trace_of_everything_is_as_before_there_were_plans() {
         ..Plan::default()
     };
     let under = file_under(plan, &code, &batches);
-    assert_eq!(under[8..12], 2_u32.to_le_bytes());
+    assert_eq!(under[8..12], 3_u32.to_le_bytes());
     assert_eq!(under.len(), bytes.len() + "\x017".len());
     assert_eq!(replay(&under, &code).unwrap(), batches);
 }
@@ -392,9 +392,9 @@ fn bytes_behind_the_end_are_an_error() {
 #[test]
 fn another_version_is_named() {
     let (code, _, mut bytes) = small_file();
-    bytes[8] = 3;
+    bytes[8] = 4;
     let error = replay(&bytes, &code).unwrap_err();
-    assert!(error.to_string().contains("version 3"), "{error}");
+    assert!(error.to_string().contains("version 4"), "{error}");
 }
 
 #[test]
@@ -517,4 +517,73 @@ fn words_that_no_source_may_yield_are_refused() {
         );
         assert!(!path.exists());
     }
+}
+
+/// Places in a trace, as batches before them, in any order.
+fn assert_seeks(bytes: &[u8], batches: &Batches, places: &[usize]) {
+    let mut reader = TraceReader::new(Cursor::new(bytes), Path::new("trace")).unwrap();
+    for &place in places {
+        reader.seek(place as u64).unwrap();
+        // More than a frame of small batches would take long: a few show where it is.
+        let expected = batches[place..].iter().take(40);
+        for (thread, words) in expected {
+            let batch = reader.next_batch().unwrap().unwrap();
+            assert_eq!(
+                (batch.thread, batch.words),
+                (*thread, &words[..]),
+                "{place}"
+            );
+            for record in contigua_program::wire::Records::new(batch.words) {
+                if let contigua_program::wire::Record::Block(id) = record.unwrap() {
+                    assert!(batch.code.block(id).is_some(), "{id:?} at {place}");
+                }
+            }
+        }
+        if place == batches.len() {
+            assert!(reader.next_batch().unwrap().is_none());
+        }
+    }
+}
+
+#[test]
+fn a_trace_of_many_frames_is_entered_anywhere() {
+    let (code, batches) = long_stream(2_100_000);
+    let bytes = file_of(&code, &batches);
+    let end = batches.len();
+    let mut places = vec![end / 2, 0, end, end - 1, 1, end / 3, end];
+    places.extend((1..30).map(|n| n * 7919 % end));
+    assert_seeks(&bytes, &batches, &places);
+    let mut reader = TraceReader::new(Cursor::new(&bytes), Path::new("trace")).unwrap();
+    let error = reader.seek(end as u64 + 1).unwrap_err().to_string();
+    assert!(error.contains(&format!("the trace has {end}")), "{error}");
+    assert!(reader.next_batch().unwrap().is_none());
+}
+
+#[test]
+fn frames_before_the_place_are_not_read() {
+    let (code, batches) = long_stream(2_100_000);
+    let mut bytes = file_of(&code, &batches);
+    // Within the first frame of events: the descriptions of a few blocks come before it.
+    bytes[200_000] ^= 1;
+    let mut reader = TraceReader::new(Cursor::new(&bytes), Path::new("trace")).unwrap();
+    assert!(reader.next_batch().is_err());
+    assert_seeks(&bytes, &batches, &[batches.len() - 1]);
+}
+
+#[test]
+fn traces_are_told_apart() {
+    let identity = |bytes: &[u8]| {
+        let reader = TraceReader::new(Cursor::new(bytes), Path::new("trace")).unwrap();
+        reader.identity()
+    };
+    let (code, mut batches, bytes) = small_file();
+    assert_eq!(identity(&bytes), identity(&file_of(&code, &batches)));
+    let mut program = program();
+    program.command.push("again".into());
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("trace");
+    record_of(&path, &program, &code, &batches).unwrap();
+    assert_ne!(identity(&bytes), identity(&fs::read(&path).unwrap()));
+    batches.pop();
+    assert_ne!(identity(&bytes), identity(&file_of(&code, &batches)));
 }

@@ -23,13 +23,13 @@ use contigua_program::sources::Source;
 use contigua_program::sources::trace::TraceSource;
 use contigua_program::syscall::Architecture;
 use contigua_translation::SchemeConfig;
-use contigua_units::{Bytes, Nanoseconds};
+use contigua_units::Bytes;
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use session::{Input, Session, TraceFormat};
+use session::{Checkpoints, Input, Session, TraceFormat};
 
 create_exception!(
     _engine,
@@ -37,6 +37,31 @@ create_exception!(
     PyException,
     "What the engine could not do, and why."
 );
+
+create_exception!(
+    _engine,
+    NoSuchProgramError,
+    EngineError,
+    "There is no program of that name."
+);
+create_exception!(
+    _engine,
+    NotExecutableError,
+    EngineError,
+    "A file that cannot be executed here."
+);
+
+/// An error of starting a program, of a class of its own where shells have an exit status for it.
+fn program_error(error: contigua_program::Error) -> PyErr {
+    use contigua_program::Error;
+    match error {
+        Error::NoSuchProgram(_) => NoSuchProgramError::new_err(error.to_string()),
+        Error::NotExecutable { .. } | Error::ForeignArchitecture { .. } => {
+            NotExecutableError::new_err(error.to_string())
+        }
+        other => engine_error(other),
+    }
+}
 
 fn engine_error(error: impl std::fmt::Display) -> PyErr {
     EngineError::new_err(error.to_string())
@@ -69,13 +94,22 @@ struct RunSpec {
     allocator: Option<String>,
     #[pyo3(default)]
     timeline: Option<PathBuf>,
-    /// Distance, warm, detail, offset, most, as [`Sampling`] has them.
+    /// Distance, warm, detail, seed, most, as [`Sampling`] has them.
     #[pyo3(default)]
     sampling: Option<SamplingTuple>,
     #[pyo3(default)]
     regions: Option<RegionSpec>,
     #[pyo3(default)]
     confidence: Option<f64>,
+    /// After how many instructions the server's state is saved, and the file.
+    #[pyo3(default)]
+    checkpoints: Option<Vec<(u64, PathBuf)>>,
+    /// The checkpoint that it goes on from.
+    #[pyo3(default)]
+    checkpoint: Option<PathBuf>,
+    /// The error that a sampled run's user wants at most, as a share of cycles.
+    #[pyo3(default)]
+    goal: Option<f64>,
 }
 
 /// Regions that the user names, as Python describes them.
@@ -181,6 +215,7 @@ impl RunSpec {
             sampling: self.sampling.map(sampling_of),
             regions: self.regions.map(RegionSpec::resolve).transpose()?,
             confidence: self.confidence.unwrap_or(config::CONFIDENCE),
+            goal: self.goal,
         };
         config.check().map_err(engine_error)?;
         Ok(config)
@@ -194,7 +229,8 @@ impl RunSpec {
 /// `record_plan` says: instructions to skip, and how to sample the others. A program can be given a library
 /// to load before all others (`preload`), variables (`environment`), and a clock of its own that
 /// ticks so many nanoseconds for each instruction. Returns the reports as JSON, the program's exit
-/// status (130 after an interruption), and why outputs (the recording, timelines) are not there.
+/// status (130 after an interruption), and why outputs (the recording, timelines, checkpoints) are not
+/// there.
 #[pyfunction]
 #[allow(
     clippy::needless_pass_by_value,
@@ -216,10 +252,15 @@ fn run(
     clock: Option<u32>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<(Vec<String>, i32, Vec<String>)> {
-    let configs = runs
-        .into_iter()
-        .map(RunSpec::resolve)
-        .collect::<PyResult<Vec<_>>>()?;
+    let mut checkpoints = Vec::new();
+    let mut configs = Vec::new();
+    for mut spec in runs {
+        checkpoints.push(Checkpoints {
+            saves: spec.checkpoints.take().unwrap_or_default(),
+            from: spec.checkpoint.take(),
+        });
+        configs.push(spec.resolve()?);
+    }
     let surroundings = Surroundings {
         preload,
         variables: environment.unwrap_or_default(),
@@ -234,6 +275,7 @@ fn run(
     let time_limit = seconds.map(Duration::try_from_secs_f64).transpose();
     let session = Session {
         configs,
+        checkpoints,
         input,
         record,
         record_plan: record_plan.map_or(Ok(Plan::default()), plan_of)?,
@@ -256,17 +298,17 @@ fn run(
     Ok((reports.collect(), outcome.exit_code, outcome.failures))
 }
 
-/// Instructions to skip, and how those behind them are sampled: distance, warm, detail, offset, most, as
+/// Instructions to skip, and how those behind them are sampled: distance, warm, detail, seed, most, as
 /// [`Sampling`] has them.
 type PlanTuple = (u64, Option<SamplingTuple>);
 type SamplingTuple = (u64, u64, u64, u64, u64);
 
-fn sampling_of((distance, warm, detail, offset, most): SamplingTuple) -> Sampling {
+fn sampling_of((distance, warm, detail, seed, most): SamplingTuple) -> Sampling {
     Sampling {
         distance,
         warm,
         detail,
-        offset,
+        seed,
         most,
     }
 }
@@ -294,7 +336,7 @@ fn trace_plan(trace: PathBuf) -> PyResult<PlanTuple> {
     let plan = &source.program().plan;
     let sampling = plan
         .sampling
-        .map(|s| (s.distance, s.warm, s.detail, s.offset, s.most));
+        .map(|s| (s.distance, s.warm, s.detail, s.seed, s.most));
     Ok((plan.skip, sampling))
 }
 
@@ -321,6 +363,7 @@ fn block_vectors<'py>(
     let time_limit = seconds.map(Duration::try_from_secs_f64).transpose();
     let session = Session {
         configs: Vec::new(),
+        checkpoints: Vec::new(),
         input,
         record: None,
         record_plan: Plan::default(),
@@ -384,13 +427,15 @@ fn resolve_run(spec: RunSpec) -> PyResult<String> {
     serde_json::to_string(&spec.resolve()?).map_err(engine_error)
 }
 
-/// The JSON schema of files of a kind: `design`, `machine` or `profile`.
+/// The JSON schema of files of a kind: `design`, `machine` or `profile`; of reports of `run` or `age`.
 #[pyfunction]
 fn schema(kind: &str) -> PyResult<String> {
     let schema = match kind {
         "design" => config::schema::design(),
         "machine" => config::schema::machine(),
         "profile" => config::schema::profile(),
+        "run" => config::schema::run_reports(),
+        "age" => config::schema::age_reports(),
         other => return Err(engine_error(format!("nothing is a {other:?}"))),
     };
     serde_json::to_string(&schema).map_err(engine_error)
@@ -413,18 +458,18 @@ fn emulator_options() -> Vec<String> {
     [processor, addresses].concat()
 }
 
-/// Reads a duration such as "30s" and returns seconds.
-#[pyfunction]
-fn parse_duration(text: &str) -> PyResult<f64> {
-    let parsed: Result<Nanoseconds, _> = text.parse();
-    let duration = parsed.map_err(|e| engine_error(format!("duration {text:?}: {e}")))?;
-    Ok(Duration::from_nanos(duration.get()).as_secs_f64())
-}
-
 /// The native half of the `contigua` package.
 #[pymodule]
 fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("EngineError", module.py().get_type::<EngineError>())?;
+    module.add(
+        "NoSuchProgramError",
+        module.py().get_type::<NoSuchProgramError>(),
+    )?;
+    module.add(
+        "NotExecutableError",
+        module.py().get_type::<NotExecutableError>(),
+    )?;
     module.add("VERSION", env!("CARGO_PKG_VERSION"))?;
     module.add("SCHEMES", SchemeConfig::NAMES.to_vec())?;
     module.add_function(wrap_pyfunction!(run, module)?)?;
@@ -436,7 +481,6 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(schema, module)?)?;
     module.add_function(wrap_pyfunction!(emulator, module)?)?;
     module.add_function(wrap_pyfunction!(emulator_options, module)?)?;
-    module.add_function(wrap_pyfunction!(parse_duration, module)?)?;
     module.add_class::<ageing::AgedServer>()?;
     module.add_class::<output::Output>()?;
     module.add_function(wrap_pyfunction!(ageing::age, module)?)?;

@@ -4,13 +4,14 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Write;
+use std::iter;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use contigua_machine::config::{RegionConfig, RunConfig};
-use contigua_machine::{Ended, Engine, Progress, Report, Run, simulate};
+use contigua_machine::{Ended, Engine, Progress, Report, Run, Saves, simulate, simulate_from};
 use contigua_program::descriptors::anonymous_file;
 use contigua_program::launch::Surroundings;
 use contigua_program::plan::{Mode, Plan, Regions};
@@ -23,7 +24,7 @@ use contigua_program::trace::TraceWriter;
 use contigua_program::vectors::BlockVectors;
 use pyo3::PyErr;
 
-use crate::engine_error;
+use crate::{engine_error, program_error};
 
 /// The QEMU plugin.
 const PLUGIN: &[u8] = include_bytes!(env!("CONTIGUA_PLUGIN"));
@@ -75,9 +76,20 @@ impl TraceFormat {
     }
 }
 
+/// Where a run's server is saved, and where it comes from.
+#[derive(Default)]
+pub struct Checkpoints {
+    /// After how many instructions, and the file.
+    pub saves: Vec<(u64, PathBuf)>,
+    /// The file that the run goes on from.
+    pub from: Option<PathBuf>,
+}
+
 /// What is to be done.
 pub struct Session {
     pub configs: Vec<RunConfig>,
+    /// Of each of them.
+    pub checkpoints: Vec<Checkpoints>,
     pub input: Input,
     /// Where to record the events as well.
     pub record: Option<PathBuf>,
@@ -91,7 +103,7 @@ pub struct Session {
 pub struct Outcome {
     pub reports: Vec<Report>,
     pub exit_code: i32,
-    /// Why outputs are not there: the recording, timelines. Each fails alone.
+    /// Why outputs are not there: the recording, timelines, checkpoints. Each fails alone.
     pub failures: Vec<String>,
 }
 
@@ -110,7 +122,8 @@ impl Outcome {
             if let Some(ended) = ended {
                 run.report.end(ended);
             }
-            failures.extend(run.timeline.err().map(|error| error.to_string()));
+            let lost = run.timeline.err().into_iter().chain(run.checkpoints);
+            failures.extend(lost.map(|error| error.to_string()));
             run.report
         });
         Ok(Self {
@@ -177,22 +190,43 @@ impl Session {
         for _ in &self.configs {
             sources.push(format.open(path).map_err(engine_error)?);
         }
+        self.check_checkpoints(path, &sources)?;
         let mut configs = self.configs.clone();
         for (config, source) in configs.iter_mut().zip(&sources) {
             let followed = config.follow(&source.program().plan);
             followed.map_err(|error| engine_error(format!("{}: {error}", path.display())))?;
         }
         let programs = sources.iter().map(|source| source.program().clone());
-        let servers = servers(&configs, programs.collect(), observer)?;
-        let designs: Vec<_> = servers.into_iter().zip(sources).collect();
+        let origins = self.checkpoints.iter().zip(&sources).map(|(of, source)| {
+            let from = of.from.as_ref().zip(source.identity());
+            from.map(|(file, identity)| (file.as_path(), identity))
+        });
+        let servers = servers(
+            &configs,
+            programs.collect(),
+            &origins.collect::<Vec<_>>(),
+            observer,
+        )?;
+        for (source, (_, batches)) in sources.iter_mut().zip(&servers) {
+            if *batches > 0 {
+                source.seek(*batches).map_err(engine_error)?;
+            }
+        }
+        let saves = self
+            .checkpoints
+            .iter()
+            .map(|of| Saves::new(of.saves.clone()));
+        let designs: Vec<_> = servers.into_iter().zip(sources).zip(saves).collect();
         let progress: Vec<Progress> = self.configs.iter().map(|_| Progress::default()).collect();
         let mut interrupted = false;
         let runs = thread::scope(|scope| {
             let designs: Vec<_> = designs
                 .into_iter()
                 .zip(&progress)
-                .map(|((engine, mut source), progress)| {
-                    begin(scope, move || simulate(engine, &mut *source, progress))
+                .map(|((((engine, batches), mut source), saves), progress)| {
+                    begin(scope, move || {
+                        simulate_from(engine, &mut *source, progress, batches, saves)
+                    })
                 })
                 .collect::<Result<_, _>>()
                 .inspect_err(|_| cancel(&progress))?;
@@ -209,13 +243,42 @@ impl Session {
         Outcome::new(runs, None, if interrupted { INTERRUPTED } else { 0 })
     }
 
+    /// # Errors
+    /// When a checkpoint is asked for that a replay of the trace cannot go on from.
+    fn check_checkpoints(&self, path: &Path, sources: &[Box<dyn Source>]) -> Result<(), PyErr> {
+        let asked = |of: &Checkpoints| of.from.is_some() || !of.saves.is_empty();
+        if !self.checkpoints.iter().any(asked) {
+            return Ok(());
+        }
+        if sources.iter().any(|source| source.identity().is_none()) {
+            return Err(engine_error(format!(
+                "{}: checkpoints need a recording of `contigua record`, in which a run can begin in the \
+                 middle",
+                path.display()
+            )));
+        }
+        if self.configs.iter().any(|config| config.timeline.is_some()) {
+            return Err(engine_error(
+                "a timeline does not go with checkpoints, which do not hold it: leave --timeline out",
+            ));
+        }
+        Ok(())
+    }
+
     fn run_live(
         &self,
         command: &[OsString],
         surroundings: &Surroundings,
         observer: Observer<'_>,
     ) -> Result<Outcome, PyErr> {
-        let mut setup = LiveSetup::new(command, surroundings.clone()).map_err(engine_error)?;
+        let asked = |of: &Checkpoints| of.from.is_some() || !of.saves.is_empty();
+        if self.checkpoints.iter().any(asked) {
+            return Err(engine_error(
+                "checkpoints are of replays, because a program cannot be resumed: record it with \
+                 `contigua record -o FILE`, and give --trace FILE",
+            ));
+        }
+        let mut setup = LiveSetup::new(command, surroundings.clone()).map_err(program_error)?;
         let plan = self.plan(&setup).map_err(engine_error)?;
         setup.set_plan(plan);
         let mut sources = Vec::new();
@@ -223,8 +286,9 @@ impl Session {
             sources.push(setup.source().map_err(engine_error)?);
         }
         let programs = sources.iter().map(|source| source.program().clone());
-        let servers = servers(&self.configs, programs.collect(), observer)?;
-        let designs: Vec<_> = servers.into_iter().zip(sources).collect();
+        let servers = servers(&self.configs, programs.collect(), &[], observer)?;
+        let servers = servers.into_iter().map(|(engine, _)| engine);
+        let designs: Vec<_> = servers.zip(sources).collect();
         let recorder = self
             .record
             .as_ref()
@@ -312,7 +376,7 @@ impl Session {
                     },
                     ..surroundings.clone()
                 };
-                let setup = LiveSetup::new(command, surroundings).map_err(engine_error)?;
+                let setup = LiveSetup::new(command, surroundings).map_err(program_error)?;
                 let mut source = setup.source().map_err(engine_error)?;
                 let plugin = plugin_file().map_err(engine_error)?;
                 let mut program = setup.start(&plugin).map_err(engine_error)?;
@@ -399,13 +463,15 @@ impl Session {
     }
 }
 
-/// Every design's server, before anything runs: what cannot be built is said first. The
+/// Every design's server, before anything runs, and how many batches of its recording it has had:
+/// none, or what the checkpoint says that it comes from. What cannot be built is said first. The
 /// observer is told of no instructions while memory grows old.
 fn servers(
     configs: &[RunConfig],
     programs: Vec<Program>,
+    origins: &[Option<(&Path, u64)>],
     observer: Observer<'_>,
-) -> Result<Vec<Engine>, PyErr> {
+) -> Result<Vec<(Engine, u64)>, PyErr> {
     let cancel = AtomicBool::new(false);
     thread::scope(|scope| {
         let cancel = &cancel;
@@ -415,13 +481,17 @@ fn servers(
         let servers: Vec<_> = configs
             .iter()
             .zip(programs)
-            .map(|(config, program)| {
+            .zip(origins.iter().copied().chain(iter::repeat(None)))
+            .map(|((config, program), origin)| {
                 begin(scope, move || {
-                    let mut engine = Engine::prepare(config.clone(), program, cancel)?;
+                    let (mut engine, batches) = match origin {
+                        Some((file, identity)) => Engine::restore(config, program, file, identity)?,
+                        None => (Engine::prepare(config.clone(), program, cancel)?, 0),
+                    };
                     if two_threads {
                         engine.use_second_thread();
                     }
-                    Ok::<_, contigua_machine::Error>(engine)
+                    Ok::<_, contigua_machine::Error>((engine, batches))
                 })
             })
             .collect::<Result<_, _>>()

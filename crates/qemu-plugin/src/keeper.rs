@@ -29,7 +29,7 @@ use crate::plugin;
 const STACK_BYTES: usize = 256 << 10;
 
 /// A process without handles looks this often whether it should end.
-const PATIENCE: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The handles' numbers in the keeper's table; -1 where there are none.
 static KEPT: Handles<AtomicI32> = Handles {
@@ -143,7 +143,7 @@ extern "C" fn keep(_: *mut c_void) -> *mut c_void {
             Some(lifeline) => lifeline::wait_for_cut(lifeline),
             None => {
                 while plugin().producer.ring().is_wanted() {
-                    std::thread::sleep(PATIENCE);
+                    std::thread::sleep(POLL_INTERVAL);
                 }
             }
         }

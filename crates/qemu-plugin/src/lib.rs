@@ -184,14 +184,19 @@ extern "C" fn on_thread_start(_: PluginId, vcpu: c_uint) {
     let process = ProcessId(PROCESS.load(Ordering::Relaxed));
     vcpu::start(vcpu);
     vcpu::append_event(vcpu, &Event::ThreadStart { process });
+    vcpu::enter_guest(vcpu);
 }
 
 extern "C" fn on_thread_end(_: PluginId, vcpu: c_uint) {
+    if !vcpu::leave_guest(vcpu) {
+        return;
+    }
     vcpu::append_event(vcpu, &Event::ThreadEnd);
     vcpu::end(vcpu);
 }
 
-/// QEMU has taken all vCPUs out of instrumented code before it calls this.
+/// QEMU has taken all vCPUs out of instrumented code before it calls this, but not out of system
+/// calls.
 extern "C" fn on_exit(_: PluginId, _: *mut c_void) {
     vcpu::publish_all();
 }

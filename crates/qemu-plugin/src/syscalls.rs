@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use contigua_program::descriptors::Handles;
+use contigua_program::exclusion::Turns;
 use contigua_program::syscall::{Call, Known, wakes};
 use contigua_program::wire::{Event, ProcessId, Syscall};
 
@@ -27,11 +28,13 @@ struct Current {
     arguments: [u64; 6],
     /// The number given to the process that this call is making.
     child: Option<u32>,
+    /// Whether it is alone among those that change what is mapped, where it takes turns with them.
+    turn: Option<bool>,
 }
 
 thread_local! {
     static CURRENT: Cell<Current> = const {
-        Cell::new(Current { vcpu: 0, arguments: [0; 6], child: None })
+        Cell::new(Current { vcpu: 0, arguments: [0; 6], child: None, turn: None })
     };
 }
 
@@ -53,10 +56,14 @@ pub extern "C" fn on_enter(
     _: u64,
     _: u64,
 ) {
+    if !vcpu::leave_guest(index) {
+        return;
+    }
     let mut current = Current {
         vcpu: index,
         arguments: [a0, a1, a2, a3, a4, a5],
         child: None,
+        turn: None,
     };
     match known(number) {
         Some(Known::Exit | Known::ExitGroup) => {
@@ -88,6 +95,7 @@ pub extern "C" fn on_enter(
         }
         _ => {}
     }
+    current.turn = turn_of(known(number));
     CURRENT.set(current);
     // Whatever the call waits for or tells others comes after what was executed before it.
     vcpu::publish(index);
@@ -96,11 +104,36 @@ pub extern "C" fn on_enter(
         Some(Known::Execveat) => exec::follow_at(index, a0, a1, a2, a3, a4),
         _ => {}
     }
+    if let Some(alone) = current.turn {
+        TURNS.take(alone);
+    }
+}
+
+/// Calls that are given addresses, and those that take some away and are told afterwards.
+static TURNS: Turns = Turns::new();
+
+/// Whether a call has to be alone; `None` when it needs no turn.
+const fn turn_of(call: Option<Known>) -> Option<bool> {
+    match call {
+        Some(Known::Mremap | Known::Brk) => Some(true),
+        Some(Known::Mmap) => Some(false),
+        _ => None,
+    }
 }
 
 /// QEMU has performed a system call.
 pub extern "C" fn on_return(_: PluginId, index: c_uint, number: i64, result: i64) {
     let current = CURRENT.take();
+    if vcpu::is_outside_guest(index) {
+        tell_return(index, number, result, &current);
+        vcpu::enter_guest(index);
+    }
+    if let Some(alone) = current.turn {
+        TURNS.give_back(alone);
+    }
+}
+
+fn tell_return(index: c_uint, number: i64, result: i64, current: &Current) {
     if let Some(child) = current.child
         && result < 0
     {
@@ -162,6 +195,7 @@ pub extern "C" fn after_fork_in_child() {
         ..current
     });
     PROCESS.store(child, Ordering::Relaxed);
+    TURNS.forget();
     let handles = for_child().take();
     let handles = handles.map(|handles| Handles {
         plugin: handles.plugin.into_raw_fd(),

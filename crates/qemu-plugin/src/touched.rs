@@ -50,7 +50,7 @@ pub fn reserve() -> Result<(), String> {
     if map == libc::MAP_FAILED {
         let error = std::io::Error::last_os_error();
         return Err(format!(
-            "no {} GB of addresses to go forward with: {error}; raise the limit (ulimit -v)",
+            "no {} GB of addresses to fast-forward with: {error}; raise the limit (ulimit -v)",
             BYTES >> 30
         ));
     }

@@ -5,6 +5,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use contigua_program::cues::Calls;
+use contigua_program::exclusion::Stage;
 use contigua_program::plan::Mode;
 use contigua_program::ring::{CHUNK_WORDS, Held};
 use contigua_program::wire::{
@@ -20,8 +21,9 @@ const MAX_VCPUS: usize = 4096;
 /// What a block's callback is given has its number of instructions in so many of its lowest bits, so
 /// that one instruction reads it, and above them its number.
 pub const COUNT_BITS: u32 = 16;
-/// Instructions of the plan that a thread takes at a time.
-const TAKE: u64 = 1 << 16;
+/// Instructions of the plan that a thread takes at a time: of eight threads together, no more than
+/// the plan allows for.
+const TAKE: u64 = 1 << 13;
 /// Instructions after which it is told that a thread went forward.
 const TELL: u64 = 1 << 22;
 
@@ -35,7 +37,6 @@ struct Vcpu {
     /// not; none when not going forward.
     known: [u8; 2],
     goes_forward: bool,
-    started: bool,
     thread: u32,
     /// The map of touched pages; 0 where the plan has no need of it.
     map: usize,
@@ -62,9 +63,35 @@ thread_local! {
 
 struct Vcpus(UnsafeCell<[Vcpu; MAX_VCPUS]>);
 
-// SAFETY: element i is used by the host thread of vCPU i only. The exceptions are `publish_all`
-// and `start_after_fork`, which run while no other vCPU executes callbacks.
+// SAFETY: element i is used by the host thread of vCPU i only. The exceptions are `start_after_fork`,
+// which runs in a process of one thread, and `publish_all`, which QEMU calls when no thread executes
+// guest code, for elements whose threads cannot use them any more (`STAGES`).
 unsafe impl Sync for Vcpus {}
+
+/// Where the threads of vCPUs are, in the order of `VCPUS`.
+static STAGES: [Stage; MAX_VCPUS] = [const { Stage::new() }; MAX_VCPUS];
+
+fn stage(index: u32) -> &'static Stage {
+    &STAGES[index as usize]
+}
+
+/// The thread leaves guest code for a system call; `false` when the process has ended meanwhile, and
+/// the thread has no state any more.
+#[must_use]
+pub fn leave_guest(index: u32) -> bool {
+    stage(index).leave()
+}
+
+/// Whether the thread is in a system call that it left guest code for.
+#[must_use]
+pub fn is_outside_guest(index: u32) -> bool {
+    stage(index).is_outside()
+}
+
+/// The thread goes on in guest code.
+pub fn enter_guest(index: u32) {
+    stage(index).enter();
+}
 
 static VCPUS: Vcpus = Vcpus(UnsafeCell::new(
     [const {
@@ -72,7 +99,6 @@ static VCPUS: Vcpus = Vcpus(UnsafeCell::new(
             budget: 0,
             known: [0, 0],
             goes_forward: false,
-            started: false,
             thread: 0,
             map: 0,
             cursor: ptr::null_mut(),
@@ -96,17 +122,18 @@ unsafe fn state<'a>(index: u32) -> &'a mut Vcpu {
     unsafe { &mut *VCPUS.0.get().cast::<Vcpu>().add(index as usize) }
 }
 
-/// Prepares the state of a new guest thread.
+/// Prepares the state of a new guest thread, which is outside of guest code until
+/// [`enter_guest`].
 pub fn start(index: u32) {
     if index as usize >= MAX_VCPUS {
         crate::fail(&format!(
             "the program has more than {MAX_VCPUS} threads at a time, which is not supported"
         ));
     }
+    stage(index).begin();
     // SAFETY: called on the new vCPU's own thread, before any other callback of it.
     let vcpu = unsafe { state(index) };
     vcpu.thread = plugin().producer.ring().new_thread();
-    vcpu.started = true;
     vcpu.map = touched::map();
     vcpu.plan(false, 0, 0);
     vcpu.calls = Calls::new();
@@ -115,15 +142,13 @@ pub fn start(index: u32) {
     take_planned(vcpu, 1);
 }
 
-/// A guest thread has ended: others may have what it took of the plan.
+/// A guest thread has ended.
 pub fn end(index: u32) {
     follow(index, Calls::leave);
     publish(index);
     // SAFETY: as in `execute`.
-    let vcpu = unsafe { state(index) };
-    let left = vcpu.left();
-    vcpu.plan(false, 0, 0);
-    plugin().producer.ring().return_planned(left);
+    unsafe { state(index) }.plan(false, 0, 0);
+    stage(index).end();
 }
 
 /// Forgets, in a forked child, the chunks that belong to the parent, and gives the only thread
@@ -135,8 +160,8 @@ pub fn start_after_fork(index: u32) {
         vcpu.held = None;
         vcpu.cursor = ptr::null_mut();
         vcpu.limit = ptr::null_mut();
-        vcpu.started = false;
     }
+    STAGES.iter().for_each(Stage::end);
     CALLING.store(0, Ordering::Relaxed);
     start(index);
 }
@@ -223,11 +248,6 @@ pub fn leave_functions(index: u32) {
 fn tell_cue(index: u32, cue: Cue) {
     append_event(index, &Event::Cue(cue));
     publish(index);
-    if plugin().plan.outside_cues().is_some() {
-        // SAFETY: as in `execute`.
-        let vcpu = unsafe { state(index) };
-        vcpu.plan(vcpu.goes_forward, 0, 0);
-    }
 }
 
 /// A block of `count` instructions is what its callback is given.
@@ -381,19 +401,26 @@ fn append_record(vcpu: &mut Vcpu, event: &Event) {
     }
 }
 
-/// Publishes what a vCPU has written. It then holds no chunk.
+/// Publishes what a vCPU has written. It then holds no chunk, and others may have what it took of the
+/// plan: it may wait.
 pub fn publish(index: u32) {
     // SAFETY: as in `execute`.
     let vcpu = unsafe { state(index) };
     tell_forward(vcpu);
     give_back(vcpu);
+    plugin().producer.ring().return_planned(vcpu.left());
+    vcpu.plan(vcpu.goes_forward, 0, 0);
 }
 
-/// Publishes what every vCPU has written. Only while none of them executes guest code.
+/// Publishes what the vCPUs have written that were executing guest code. Only while none of them
+/// does. One that is in a system call has published what came before; what it would say of the call
+/// is lost with the process.
 pub fn publish_all() {
-    // SAFETY: QEMU calls the exit callback after it took all vCPUs out of instrumented code.
-    for vcpu in unsafe { &mut *VCPUS.0.get() } {
-        if vcpu.started {
+    for (index, stage) in (0..).zip(&STAGES) {
+        if stage.close() {
+            // SAFETY: QEMU calls the exit callback after it took all vCPUs out of instrumented code,
+            // and this one can no longer use its state in system calls.
+            let vcpu = unsafe { state(index) };
             tell_forward(vcpu);
             give_back(vcpu);
         }

@@ -46,6 +46,7 @@ fn skylake() -> Mmu {
         pml4e: geometry(2, 2),
         pdpte: geometry(4, 4),
         pde: geometry(32, 4),
+        start_cycles: Cycles::ZERO,
     };
     let hardware = Hardware {
         tlb: &tlb,

@@ -21,6 +21,7 @@ pub use walk_cache::{WalkCache, WalkCacheConfig};
 pub use walker::NestedConfig;
 
 use contigua_paging::{HoleBitmaps, Leaf, PageTable, Segment, SpaceId};
+use contigua_state::State;
 use contigua_units::{Cycles, PhysAddr, VirtAddr, VirtRange};
 use derive_more::AddAssign;
 use serde::Serialize;
@@ -184,7 +185,10 @@ pub trait MemoryPort {
 }
 
 /// What a translator did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign, contigua_state::Plain,
+)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TranslatorCounters {
     /// Misses that the L2 TLB answered, 4 KB pages.
     pub l2_hits_4k: u64,
@@ -243,7 +247,7 @@ impl TranslatorCounters {
 }
 
 /// The hardware half of a translation design: what answers an L1 TLB miss.
-pub trait Translator: Send {
+pub trait Translator: State + Send {
     /// Translates what the L1 TLB could not.
     fn translate(
         &mut self,

@@ -21,7 +21,10 @@ pub enum Lookup {
 }
 
 /// What one L1 TLB did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign, contigua_state::Plain,
+)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SideCounters {
     /// Look-ups. Instruction fetches look up once for each cache line that they enter.
     pub lookups: u64,
@@ -42,7 +45,10 @@ impl SideCounters {
 }
 
 /// What both L1 TLBs did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign, contigua_state::Plain,
+)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MmuCounters {
     /// Loads and stores.
     pub data: SideCounters,
@@ -60,7 +66,10 @@ pub struct MmuCounters {
 
 /// What became of misses of an L1 TLB. The names are perf's (Intel's `DTLB_LOAD_MISSES.STLB_HIT`
 /// and its like).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign, contigua_state::Plain,
+)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MissCounters {
     /// Those that needed no walk: the L2 TLB, or what the scheme has beside it, knew.
     pub stlb_hit: u64,
@@ -84,9 +93,9 @@ impl MissCounters {
     }
 }
 
-/// BASE, LIMIT and OFFSET of the running thread (paper 004, section 3.1). A match suppresses the
-/// TLBs and takes no longer than they do.
-#[derive(Clone, Copy, Debug, Default)]
+/// BASE, LIMIT and OFFSET of the running thread (Direct Segments, section 3.1). A match suppresses
+/// the TLBs and takes no longer than they do.
+#[derive(Clone, Copy, Debug, Default, contigua_state::Plain)]
 struct Registers {
     base: u64,
     /// LIMIT less BASE: one comparison tells.
@@ -103,12 +112,15 @@ impl Registers {
 }
 
 /// L1 TLBs and what lies behind them, and the segment registers beside them.
+#[derive(contigua_state::State)]
 pub struct Mmu {
     registers: Registers,
     data: L1Tlb,
     instruction: L1Tlb,
     /// TLB entries carry address-space identifiers.
+    #[state(skip)]
     tagged: bool,
+    #[state(inner)]
     translator: Box<dyn Translator>,
     counters: MmuCounters,
     /// Cycles of walks: for data, for fetches.

@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// The hardware of today's processors behind the L1 TLBs.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, contigua_state::State)]
 pub struct Radix {
     pub(crate) l2: L2Tlb,
     pub(crate) walker: Walker,

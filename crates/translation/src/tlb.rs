@@ -2,6 +2,7 @@
 
 use contigua_cache::{Geometry, Sets};
 use contigua_paging::{Filter, Leaf, SpaceId};
+use contigua_state::{Reader, State, Writer};
 use contigua_units::{Cycles, Frame, PAGE_BYTES, PageSize, PhysAddr, VirtAddr, VirtRange};
 use serde::{Deserialize, Serialize};
 
@@ -62,7 +63,7 @@ pub struct L2Config {
 }
 
 /// A translation as a TLB keeps it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, contigua_state::Plain)]
 pub(crate) struct Entry {
     /// First frame of the page. A bitmap entry has its bits here.
     pub frame: Frame,
@@ -93,7 +94,7 @@ impl Entry {
 pub(crate) enum Kind {
     /// A page of a size; a perforated one among those of 2 MB.
     Page(PageSize),
-    /// 32 bits of a hole bitmap, which speak for 128 KB (paper 003, section 5).
+    /// 32 bits of a hole bitmap, which speak for 128 KB (Perforated Page, section 5).
     Bitmap,
     /// An aligned group of 4 KB pages that are contiguous, of two to this power.
     Group(u32),
@@ -137,10 +138,11 @@ const fn number(address: VirtAddr, kind: Kind) -> u64 {
 }
 
 /// An array of translations.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, contigua_state::State)]
 pub(crate) struct Array {
     sets: Sets<Entry>,
     /// log2 of the pages of a group, where the array holds groups.
+    #[state(skip)]
     group: u32,
 }
 
@@ -214,12 +216,15 @@ impl Array {
 }
 
 /// A first-level TLB.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, contigua_state::State)]
 pub(crate) struct L1Tlb {
     base: Array,
+    #[state(fixed)]
     huge: Option<Array>,
+    #[state(fixed)]
     giant: Option<Array>,
     /// log2 of the pages of a group that an entry for 4 KB pages can hold; 0 when it cannot.
+    #[state(skip)]
     group: u32,
 }
 
@@ -377,6 +382,19 @@ pub(crate) struct L2Tlb {
     arrays: Vec<(Array, Cycles)>,
     /// Which array holds a size, by size.
     holder: [Option<usize>; PageSize::ALL.len()],
+}
+
+impl State for L2Tlb {
+    fn save(&self, out: &mut Writer<'_>) {
+        for (array, _) in &self.arrays {
+            array.save(out);
+        }
+    }
+
+    fn load(&mut self, input: &mut Reader<'_>) -> Result<(), contigua_state::Error> {
+        let mut arrays = self.arrays.iter_mut();
+        arrays.try_for_each(|(array, _)| array.load(input))
+    }
 }
 
 /// Bits of an entry: page number, 12-bit PCID, 40-bit frame number, size, permissions and flags.

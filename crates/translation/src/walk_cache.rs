@@ -6,7 +6,8 @@
 
 use contigua_cache::{Geometry, Sets};
 use contigua_paging::{Levels, SpaceId};
-use contigua_units::{VirtAddr, VirtRange};
+use contigua_state::{Reader, State, Writer, load_fixed, save_fixed};
+use contigua_units::{Cycles, VirtAddr, VirtRange};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
@@ -28,12 +29,21 @@ pub struct WalkCacheConfig {
     /// PD entries: each covers 2 MB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pde: Option<Geometry>,
+    /// What a walk takes beside its references: noticing the miss, looking up these caches, filling
+    /// the TLB. Default: 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub start_cycles: Cycles,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_zero(cycles: &Cycles) -> bool {
+    *cycles == Cycles::ZERO
 }
 
 /// log2 of the bytes that an entry covers, deepest first: PDE, PDPTE, PML4E, PML5E.
 const SHIFTS: [u32; 4] = [21, 30, 39, 48];
 const SPACE_SHIFT: u32 = 40;
-/// Marks entries of shadow page directories (paper 003).
+/// Marks entries of shadow page directories (the Perforated Page paper).
 const SHADOW: u64 = 1 << 60;
 /// Bits of an entry: at most 27 bits of address, 12-bit PCID, 40-bit frame number.
 const ENTRY_BITS: u64 = 27 + 12 + 40;
@@ -42,6 +52,19 @@ const ENTRY_BITS: u64 = 27 + 12 + 40;
 #[derive(Clone, Debug)]
 pub struct WalkCache {
     levels: [Option<Sets<()>>; SHIFTS.len()],
+}
+
+impl State for WalkCache {
+    fn save(&self, out: &mut Writer<'_>) {
+        for level in &self.levels {
+            save_fixed(level, out);
+        }
+    }
+
+    fn load(&mut self, input: &mut Reader<'_>) -> Result<(), contigua_state::Error> {
+        let mut levels = self.levels.iter_mut();
+        levels.try_for_each(|level| load_fixed(level, input))
+    }
 }
 
 impl WalkCache {

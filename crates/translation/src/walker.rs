@@ -40,6 +40,7 @@ impl Default for NestedConfig {
                 pml4e: geometry(2, 2),
                 pdpte: geometry(4, 4),
                 pde: geometry(32, 4),
+                start_cycles: Cycles::ZERO,
             },
         }
     }
@@ -91,10 +92,14 @@ pub(crate) enum Walked {
 }
 
 /// The walker of a core.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, contigua_state::State)]
 pub(crate) struct Walker {
     pub(crate) cache: WalkCache,
+    #[state(fixed)]
     host: Option<HostWalker>,
+    /// What a walk takes beside its references.
+    #[state(skip)]
+    start: Cycles,
     pub(crate) counters: TranslatorCounters,
 }
 
@@ -104,6 +109,7 @@ impl Walker {
         Ok(Self {
             cache: WalkCache::new(hardware.walk_cache)?,
             host,
+            start: hardware.walk_cache.start_cycles,
             counters: TranslatorCounters::default(),
         })
     }
@@ -116,6 +122,7 @@ impl Walker {
         port: &mut dyn MemoryPort,
         latency: &mut Cycles,
     ) -> Walked {
+        *latency += self.start;
         if self.host.is_none() {
             return self.walk_one(request, tables, port, latency);
         }
@@ -219,7 +226,7 @@ impl Walker {
         } = *request;
         let store = access == Access::Write;
         let segment = match access {
-            // Instructions are not fetched through segments (paper 004, section 3.1).
+            // Instructions are not fetched through segments (Direct Segments, section 3.1).
             Access::Execute => None,
             Access::Read | Access::Write => tables.segment.translate(address),
         };
@@ -334,9 +341,10 @@ impl Walker {
 }
 
 /// What translates a guest's physical addresses.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, contigua_state::State)]
 struct HostWalker {
     cache: WalkCache,
+    #[state(fixed)]
     tlb: Option<Array>,
 }
 

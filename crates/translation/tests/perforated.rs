@@ -1,4 +1,4 @@
-//! Do perforated pages have the properties that paper 003 claims (mechanisms E-C)?
+//! Do perforated pages have the properties that the Perforated Page paper claims (mechanisms E-C)?
 
 mod common;
 

@@ -98,6 +98,7 @@ const WALK: [Geometry; 3] = [
     },
 ];
 const L2_LATENCY: u64 = 7;
+const WALK_START: u64 = 9;
 
 struct Naive {
     l1_4k: NaiveArray,
@@ -229,6 +230,7 @@ fn mmu() -> Mmu {
         pml4e: Some(WALK[0]),
         pdpte: Some(WALK[1]),
         pde: Some(WALK[2]),
+        start_cycles: Cycles::new(WALK_START),
     };
     let hardware = Hardware {
         tlb: &tlb,
@@ -328,7 +330,8 @@ proptest! {
                             let mut port = Recorder::default();
                             let answer = miss(&mut mmu, &request, &mut tables[space], &mut port);
                             let references = port.0.len();
-                            let time = Cycles::new(L2_LATENCY + 100 * references as u64);
+                            let start = if references == 0 { 0 } else { WALK_START };
+                            let time = Cycles::new(L2_LATENCY + start + 100 * references as u64);
                             match answer {
                                 Answer::Translated { physical, latency, walked } => {
                                     prop_assert_eq!(latency, time);

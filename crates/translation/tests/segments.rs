@@ -1,4 +1,4 @@
-//! Do direct segments have the properties that paper 004 claims (mechanisms E-D)?
+//! Do direct segments have the properties that the Direct Segments paper claims (mechanisms E-D)?
 
 mod common;
 
@@ -351,7 +351,7 @@ fn a_virtual_machine_walks_in_as_many_dimensions_as_have_no_segment() {
     let thp = scheme("thp", "");
     let segmented = scheme("direct-segment", "");
     let time = |references: u64| Cycles::new(L2_LATENCY + 100 * references);
-    // Paper 004, section 2: 24 references; (g + 1)(h + 1) - 1 for pages of 2 MB.
+    // Direct Segments, section 2: 24 references; (g + 1)(h + 1) - 1 for pages of 2 MB.
     assert_eq!(nested_references(&base, &base), (24, time(24)));
     assert_eq!(nested_references(&thp, &thp), (15, time(15)));
     assert_eq!(nested_references(&base, &thp), (19, time(19)));

@@ -10,6 +10,7 @@ macro_rules! address {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(transparent))]
+        #[cfg_attr(feature = "state", derive(contigua_state::Plain))]
         pub struct $name(u64);
 
         impl $name {
@@ -121,6 +122,7 @@ impl PhysAddr {
 
 /// The number of a 4 KB virtual page: a virtual address without its 12 lowest bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "state", derive(contigua_state::Plain))]
 pub struct VirtPage(u64);
 
 impl VirtPage {
@@ -150,6 +152,7 @@ impl VirtPage {
 ///
 /// 32 bits hold the frames of 16 TB, which keeps per-frame state within 16 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "state", derive(contigua_state::Plain))]
 pub struct Frame(u32);
 
 impl Frame {
@@ -211,6 +214,7 @@ impl fmt::Display for Frame {
 
 /// The size of a block of frames as a power of two: order 0 is 4 KB, 9 is 2 MB, 18 is 1 GB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "state", derive(contigua_state::Plain))]
 pub struct Order(u8);
 
 impl Order {
@@ -220,7 +224,7 @@ impl Order {
     pub const HUGE_2M: Self = Self(9);
     /// 4 MB, the largest block of Linux's buddy allocator (`MAX_ORDER` on x86-64).
     pub const BUDDY_MAX: Self = Self(10);
-    /// 32 MB, one of the sizes that Contiguitas reports (paper 000, section 2.4).
+    /// 32 MB, one of the sizes that Contiguitas reports (Contiguitas, section 2.4).
     pub const BLOCK_32M: Self = Self(13);
     /// 1 GB: an x86-64 PDPTE.
     pub const HUGE_1G: Self = Self(18);
@@ -262,6 +266,7 @@ impl Order {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "state", derive(contigua_state::Plain))]
 pub enum PageSize {
     /// 4 KB.
     #[cfg_attr(feature = "serde", serde(rename = "4k"))]
@@ -323,6 +328,7 @@ impl PageSize {
 
 /// A half-open range of virtual addresses, `start <= a < end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "state", derive(contigua_state::Plain))]
 pub struct VirtRange {
     /// The first address in the range.
     pub start: VirtAddr,

@@ -10,6 +10,7 @@ use core::str::FromStr;
 /// A number of bytes. Written `"64MiB"`; `K`, `M`, `G`, `T` with or without `iB` or `B` are
 /// binary, a bare number or `B` is bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "state", derive(contigua_state::Plain))]
 pub struct Bytes(u64);
 
 /// A number of clock cycles of the simulated core. Written as a plain integer.
@@ -19,10 +20,12 @@ pub struct Bytes(u64);
     derive(serde::Serialize, serde::Deserialize),
     serde(transparent)
 )]
+#[cfg_attr(feature = "state", derive(contigua_state::Plain))]
 pub struct Cycles(u64);
 
 /// A duration in nanoseconds. Written `"80ns"`, `"2us"`, `"10ms"` or `"60s"`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "state", derive(contigua_state::Plain))]
 pub struct Nanoseconds(u64);
 
 /// A clock frequency in units of 10⁶ Hz. Written `"2200MHz"` or `"2.2GHz"`.

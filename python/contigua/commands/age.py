@@ -20,9 +20,10 @@ from contigua.ageing import (
     share,
     total_frames,
 )
+from contigua.commands.parameters import HOURS, SECONDS
 from contigua.files import Outputs, check_writable, is_standard_output, write_whole
 from contigua.progress import FractionLine
-from contigua.terminal import Table
+from contigua.terminal import Table, show
 
 #: Rows of the table of contiguity over time.
 ROWS = 10
@@ -38,10 +39,10 @@ DEFAULTS = AgeOptions(memory="8G")
 @click.option("--memory", default=DEFAULTS.memory, show_default=True, help="Simulated memory.")
 @click.option(
     "--hours",
-    type=click.FloatRange(min=0, min_open=True),
+    type=HOURS,
     default=DEFAULTS.hours,
     show_default=True,
-    help="Simulated hours of service.",
+    help="Simulated time of service, such as 90m; without a unit in hours.",
 )
 @click.option(
     "--profile",
@@ -94,8 +95,9 @@ DEFAULTS = AgeOptions(memory="8G")
 @click.option(
     "--sample",
     "sample_seconds",
-    type=click.FloatRange(min=0, min_open=True),
-    help="Simulated seconds between samples.  [default: a hundredth of the history]",
+    type=SECONDS,
+    help="Simulated time between samples, such as 1m; without a unit in seconds.  [default: a "
+    "hundredth of the history]",
 )
 @click.option("--paranoid", is_flag=True, help="Check every structure as it goes; slow.")
 @click.option("--snapshot", type=FILE, help="Show a saved snapshot instead of ageing a server.")
@@ -221,18 +223,15 @@ def _hours(sample: Sample) -> str:
 
 
 def _show(servers: list[AgedServer], console: Console) -> None:
-    if not console.is_terminal:
-        # A file or pipe is as wide as it needs to be.
-        console.width = max(150, 44 + 22 * len(servers))
     for server in servers:
-        console.print(time_table(server))
+        show(console, time_table(server))
     heads, rows = final_rows(servers)
     table = Table(*heads[:1], title="At the end", title_justify="left")
     for head in heads[1:]:
         table.add_column(head, justify="right")
     for row in rows:
         table.add_row(*row)
-    console.print(table)
+    show(console, table)
 
 
 def time_table(server: AgedServer) -> Table:

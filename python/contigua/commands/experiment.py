@@ -23,7 +23,7 @@ from contigua.experiments import (
 from contigua.experiments.base import compute, files_of
 from contigua.experiments.catalogue import read_catalogue
 from contigua.experiments.everything import Entry, crashed, kept, run_everything
-from contigua.experiments.reproduction import document, told
+from contigua.experiments.reproduction import document, told, values
 from contigua.files import Outputs, check_writable, is_standard_output, write_whole
 from contigua.progress import FractionLine
 from contigua.terminal import Table
@@ -52,33 +52,59 @@ def experiment_commands() -> None:
 @experiment_commands.command("list")
 @click.option("--figures", is_flag=True, help="List the papers' figures and tables instead.")
 def list_command(figures: bool) -> None:
-    """List the experiments: what they repeat, what they need and how long they take."""
+    """List the experiments by paper; `experiment show NAME` says more of one."""
     definitions = [find(name) for name in EXPERIMENTS]
     catalogue = read_catalogue(definitions)
-    console = Console()
-    if not console.is_terminal:
-        console.width = 1000
+    console = _wide(Console())
     if figures:
         table = Table("paper", "figure", "what it shows", "experiment, or why there is none")
         for item in catalogue.items:
-            by = ", ".join(item.experiments) or f"[dim]{item.why}[/]"
+            by = Text(", ".join(item.experiments)) if item.experiments else Text(item.why, "dim")
             table.add_row(item.paper, item.number, item.shows, by)
         console.print(table)
         return
-    table = Table("experiment", "", "repeats", "needs", "--quick", "--full", "")
-    numbers = {item.key: f"{item.paper}: {item.number}" for item in catalogue.items}
+    papers = {item.key: item.paper for item in catalogue.items}
+    listed: dict[str, list[Definition]] = {}
     for one in definitions:
-        repeats = "; ".join(numbers[key] for key in one.reproduces)
-        table.add_row(
-            one.name,
-            one.title,
-            repeats or f"beyond the papers: {catalogue.beyond.get(one.name, one.source)}",
-            one.needs,
-            one.durations["quick"],
-            one.durations["full"],
-            f"not in `run all --quick`: {one.apart}" if one.apart else "",
+        paper = papers[one.reproduces[0]] if one.reproduces else "Beyond the papers"
+        listed.setdefault(paper, []).append(one)
+    for paper, members in listed.items():
+        table = Table(
+            title=paper, title_justify="left", title_style="bold", box=None, show_header=False
         )
-    console.print(table)
+        table.add_column("", no_wrap=True, min_width=max(map(len, EXPERIMENTS)))
+        table.add_column("", ratio=1)
+        for one in members:
+            table.add_row(one.name, one.title)
+        console.print(table)
+        console.print()
+    console.print("contigua experiment show NAME: what it needs, and how long it takes")
+
+
+@experiment_commands.command("show")
+@click.argument("name")
+def show_command(name: str) -> None:
+    """Say what experiment NAME repeats, what it needs, and how long it takes."""
+    one = find(name)
+    catalogue = read_catalogue([find(each) for each in EXPERIMENTS])
+    numbers = {item.key: f"{item.paper}: {item.number}" for item in catalogue.items}
+    lines = {
+        "repeats": "; ".join(numbers[key] for key in one.reproduces)
+        or f"beyond the papers: {catalogue.beyond.get(one.name, one.source)}",
+        "needs": one.needs,
+        "--quick": one.durations["quick"]
+        + (f"; not in `run all`: {one.apart}" if one.apart else ""),
+        "--full": one.durations["full"],
+        "fitted": one.fitting,
+    }
+    table = Table(
+        title=one.title, title_justify="left", title_style="bold", box=None, show_header=False
+    )
+    table.add_column("", no_wrap=True)
+    table.add_column("", ratio=1)
+    for label, text in lines.items():
+        table.add_row(label, text)
+    _wide(Console()).print(table)
 
 
 @experiment_commands.command("run")
@@ -93,12 +119,12 @@ def list_command(figures: bool) -> None:
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder for the page and the data.  [default: contigua-results/NAME]",
 )
-@click.option("--only", multiple=True, metavar="NAME[,…]", help="With `all`: run only these.")
+@click.option("--only", multiple=True, metavar="NAME[,...]", help="With `all`: run only these.")
 @click.option("--again", is_flag=True, help="With `all`: also run what has finished.")
 @click.option(
     "--write",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="With `all`: write every figure and its verdict to this Markdown file.",
+    help="With `all`: write outcomes to this Markdown file, and every figure to a .csv beside it.",
 )
 def run_command(
     name: str,
@@ -174,6 +200,8 @@ def _run_all(
     if write is not None:
         with outputs.each():
             write_whole(write, document(entries, catalogue, scale))
+            if not is_standard_output(write):
+                write_whole(write.with_suffix(".csv"), values(entries))
             click.echo(f"Account: {write}", err=is_standard_output(write))
     click.echo(f"Pages: {folder}/NAME/index.html", err=is_standard_output(write))
     if failed := crashed(list(ran.values())):
@@ -196,7 +224,8 @@ def _summary(entries: list[Entry], scale: Scale, console: Console) -> None:
 
 def _wide(console: Console) -> Console:
     if not console.is_terminal:
-        console.width = 150
+        # A file or pipe is as wide as it needs to be.
+        console.width = 10_000
     return console
 
 

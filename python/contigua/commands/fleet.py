@@ -12,6 +12,7 @@ from rich.console import Console
 from contigua import _engine
 from contigua.ageing import BLOCK_SIZES, FRAME
 from contigua.calibration import calibration
+from contigua.commands.parameters import HOURS
 from contigua.files import Outputs, check_writable, is_standard_output
 from contigua.fleet import FleetOptions, Row, kept_beside, simulate, write_parquet
 from contigua.fleet_report import figures, read_fleet, write_page, write_table
@@ -31,7 +32,7 @@ def fleet_commands() -> None:
 @click.option("--design", default="linux-thp", show_default=True, help="Design of all servers.")
 @click.option("--memory", help="Memory of every server; drawn by default.")
 @click.option(
-    "--hours", type=click.FloatRange(min=0, min_open=True), help="Limit of the oldest age."
+    "--hours", type=HOURS, help="Limit of the oldest age, such as 90m; without a unit in hours."
 )
 @click.option(
     "--seed",
@@ -120,7 +121,7 @@ def report_command(paths: tuple[Path, ...], output: Path, parquet: Path | None) 
     for name in fleet.named:
         click.echo(f"  {name}", err=True)
     title = f"{len(fleet.rows)} servers"
-    table = Table("", "here", "paper 000", title=title, title_justify="left")
+    table = Table("", "here", "Contiguitas", title=title, title_justify="left")
     for cells in figures(fleet.rows) if fleet.rows else ():
         table.add_row(*cells)
     if fleet.rows:

@@ -2,78 +2,148 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from math import nan
+from typing import Any, Generic, TypeVar
 
 import click
 
-from contigua._engine import EngineError, parse_duration
-from contigua.sizes import SizeError, count_of
+from contigua._engine import EngineError
+from contigua.errors import ContiguaError
+from contigua.sampling import GOALS
+from contigua.sizes import SizeError, count_of, seconds_of
 
 #: Counts as the engine has them, of 64 bits.
 LARGEST = 2**64 - 1
 
-
-class Duration(click.ParamType[float]):
-    """A time with a unit, such as ``30s``."""
-
-    name = "duration"
-
-    def convert(
-        self,
-        value: Any,  # noqa: ANN401 - as click has it
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> float:
-        """Return seconds."""
-        try:
-            return parse_duration(str(value))
-        except EngineError as error:
-            self.fail(str(error), param, ctx)
+T = TypeVar("T")
 
 
-class Clock(click.ParamType[int]):
-    """Nanoseconds for each instruction, or ``system``."""
+class Text(click.ParamType[T], Generic[T]):
+    """An option whose text a function reads; what it refuses is an error that names the option.
 
-    name = "clock"
+    Parameters
+    ----------
+    name
+        What the option takes, in a word.
+    metavar
+        What help shows for it.
+    read
+        Reads the text; raises a :class:`ContiguaError` with a sentence.
+    """
 
-    def convert(
-        self,
-        value: Any,  # noqa: ANN401 - as click has it
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> int:
-        """Return nanoseconds; 0 for the system's clock."""
-        if value == "system":
-            return 0
-        try:
-            nanoseconds = int(value)
-        except ValueError:
-            nanoseconds = 0
-        if not 0 < nanoseconds < 2**32:
-            self.fail(f"{value!r} is neither a number of nanoseconds nor 'system'", param, ctx)
-        return nanoseconds
-
-
-class Count(click.ParamType[int]):
-    """A number of instructions, such as ``100M``."""
-
-    name = "count"
+    def __init__(self, name: str, metavar: str, read: Callable[[str], T]) -> None:
+        self.name = name
+        self.metavar = metavar
+        self.read = read
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
         """Return what help shows for it."""
-        return "N[k|M|G]"
+        return self.metavar
 
     def convert(
         self,
         value: Any,  # noqa: ANN401 - as click has it
         param: click.Parameter | None,
         ctx: click.Context | None,
-    ) -> int:
-        """Return the number."""
+    ) -> T:
+        """Return what the text says; a default is what it is."""
+        if not isinstance(value, str):
+            known: T = value
+            return known
         try:
-            count = count_of(str(value))
-        except SizeError as error:
+            return self.read(value)
+        except (EngineError, ContiguaError) as error:
             self.fail(str(error), param, ctx)
-        if not 0 <= count <= LARGEST:
-            self.fail(f"{value} is not in the range 0<=x<=2^64-1", param, ctx)
-        return count
+
+
+def _count(text: str) -> int:
+    count = count_of(text)
+    if not 0 <= count <= LARGEST:
+        raise SizeError(f"{text} is not in the range 0<=x<=2^64-1")
+    return count
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    return tuple(map(_count, text.split(",")))
+
+
+def _rate(text: str) -> float:
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = float(count_of(text))
+    if not 0 <= rate < float("inf"):
+        raise SizeError(f"{text} is not in the range x>=0")
+    return rate
+
+
+def _hours(text: str) -> float:
+    try:
+        hours = float(text)
+    except ValueError:
+        hours = seconds_of(text) / 3600
+    if not 0 < hours < float("inf"):
+        raise SizeError(f"{text} is not in the range x>0")
+    return hours
+
+
+def _seconds(text: str) -> float:
+    seconds = seconds_of(text)
+    if seconds == 0:
+        raise SizeError(f"{text} is not in the range x>0")
+    return seconds
+
+
+def _clock(text: str) -> int:
+    if text == "system":
+        return 0
+    nanoseconds = int(text) if text.isdecimal() and len(text) < 12 else 0
+    if not 0 < nanoseconds < 2**32:
+        raise SizeError(f"{text!r} is neither a number of nanoseconds nor 'system'")
+    return nanoseconds
+
+
+def _error(text: str) -> float:
+    least, most = GOALS
+    number = text.strip()
+    try:
+        share = float(number.removesuffix("%")) / (100 if number.endswith("%") else 1)
+    except ValueError:
+        share = nan
+    if not least <= share <= most:
+        raise SizeError(
+            f"{text!r} is no error between {100 * least:g}% and {100 * most:g}%, such as 2%"
+        )
+    return share
+
+
+#: Instructions and other counts, such as ``100M`` or ``1e9``.
+COUNT = Text("count", "N[k|M|G]", _count)
+#: Counts, separated by commas.
+COUNTS = Text("counts", "N[k|M|G][,N...]", _counts)
+#: Events in a second, such as ``1k`` or ``0.5``.
+RATE = Text("rate", "RATE", _rate)
+#: A time, such as ``5`` (seconds) or ``2m``, in seconds.
+DURATION = Text("duration", "TIME", seconds_of)
+#: The same; it cannot be none.
+SECONDS = Text("duration", "SECONDS", _seconds)
+#: A time, such as ``2`` (hours) or ``90m``, in hours.
+HOURS = Text("hours", "HOURS", _hours)
+#: Nanoseconds for each instruction; 0, written ``system``, for the system's clock.
+CLOCK = Text("clock", "NS", _clock)
+#: An error that is wanted, such as ``2%``, as a share.
+ERROR = Text("error", "N%", _error)
+
+
+def with_options(
+    *options: Callable[..., Any],
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorate a command with options, in the order in which help shows them."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from contigua.commands.parameters import Count, Duration
+from contigua.commands.parameters import COUNT, DURATION
 from contigua.files import INTERRUPTED, Outputs, check_writable, write_whole
 from contigua.regions import INTERVAL
 from contigua.simpoints import (
@@ -25,7 +25,7 @@ POINTS, WEIGHTS, VECTORS = ".simpoints", ".weights", ".bb"
 
 @click.command(
     "simpoints",
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    context_settings={"allow_interspersed_args": False},
 )
 @click.option(
     "-o",
@@ -38,7 +38,7 @@ POINTS, WEIGHTS, VECTORS = ".simpoints", ".weights", ".bb"
 )
 @click.option(
     "--interval",
-    type=Count(),
+    type=COUNT,
     default=INTERVAL,
     help=f"Instructions of an interval.  [default: {INTERVAL:,}]",
 )
@@ -55,7 +55,12 @@ POINTS, WEIGHTS, VECTORS = ".simpoints", ".weights", ".bb"
     "--seed", type=click.IntRange(0, 2**32 - 1), default=1, show_default=True, help="Of clusters."
 )
 @click.option("--trace", type=click.Path(path_type=Path), help="Read this trace instead.")
-@click.option("--for", "seconds", type=Duration(), help="Stop the program after, e.g., 30s.")
+@click.option(
+    "--for",
+    "seconds",
+    type=DURATION,
+    help="Stop the program after this time, such as 30s; without a unit in seconds.",
+)
 @click.argument("program", nargs=-1, type=click.UNPROCESSED)
 def simpoints_command(
     program: tuple[str, ...],

@@ -27,7 +27,7 @@ from contigua.files import INTERRUPTED, check_writable, write_whole, writing
 from contigua.printing import printable
 from contigua.sweeps import Options, Record, Sweep, look, make_plan, query, run_sweep
 from contigua.sweeps.api import default_folder
-from contigua.terminal import Table
+from contigua.terminal import Table, show
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -159,7 +159,7 @@ def _show_points(spec: Path, folder: Path) -> None:
         [*(_text(point.planned.axes[name]) for name in varied), point.status] for point in placed
     ]
     same = {name: placed[0].planned.axes[name] for name in names if name not in varied}
-    console = _console()
+    console = Console()
     _print_rows(console, [*varied, "status"], rows)
     fixed = ", ".join(f"{name} {_text(value)}" for name, value in same.items())
     counts = Counter(point.status for point in placed)
@@ -188,7 +188,7 @@ def _show_summary(folder: Path) -> None:
                 for name in shown
             ]
         )
-    _print_rows(_console(), [str(name) for name in shown], rows)
+    _print_rows(Console(), [str(name) for name in shown], rows)
     if int(frame["points"].max()) > 1:
         click.echo("Means over seeds, with 95 % confidence intervals.")
 
@@ -206,20 +206,12 @@ def _text(value: Any) -> str:  # noqa: ANN401 - whatever an axis has
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _console() -> Console:
-    console = Console()
-    if not console.is_terminal:
-        # A file or pipe is as wide as it needs to be.
-        console.width = 1000
-    return console
-
-
 def _print_rows(console: Console, heads: list[str], rows: list[list[str]]) -> None:
     table = Table(*heads)
     limit = ROWS if console.is_terminal else len(rows)
     for row in rows[:limit]:
         table.add_row(*row)
-    console.print(table)
+    show(console, table)
     if len(rows) > limit:
         click.echo(f"... and {len(rows) - limit} more rows; a pipe or a file gets all.")
 
@@ -257,7 +249,7 @@ def query_command(source: Path, sql: str, form: str | None, output: Path | None)
         with writing(output) as file:
             pq.write_table(answer, file, compression="zstd")
     elif form == "table" and output is None:
-        _print_rows(_console(), answer.column_names, _rows(answer))
+        _print_rows(Console(), answer.column_names, _rows(answer))
     elif output is not None:
         write_whole(output, _written(answer, form))
     else:
@@ -280,5 +272,5 @@ def _written(answer: pa.Table, form: str) -> str:
     if form == "csv":
         return csv_text(answer)
     file = io.StringIO()
-    _print_rows(Console(file=file, width=1000), answer.column_names, _rows(answer))
+    _print_rows(Console(file=file), answer.column_names, _rows(answer))
     return file.getvalue()

@@ -54,6 +54,7 @@ EXPERIMENTS = [
     "guard-vm",
     "contiguitas-kernel",
     "kernel-fidelity",
+    "sampling-error",
     "cross",
 ]
 

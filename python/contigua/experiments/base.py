@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from contigua import _engine
 from contigua.errors import ContiguaError
 from contigua.files import FileError, write_whole
+from contigua.schemas import EXPERIMENT
 
 if TYPE_CHECKING:
     from contigua.page import Page
@@ -311,6 +312,7 @@ class Result:
             for figure in self.definition.figures
         ]
         whole = {
+            "schema": EXPERIMENT,
             "experiment": self.definition.name,
             "scale": self.scale,
             "version": _engine.VERSION,

@@ -262,12 +262,12 @@ def _illustrate(
     def average(design: str, profile: str, size: str, what: str) -> float:
         return _average(kept, inputs, (design, profile), size, what)
 
-    spoilt = {
+    polluted = {
         design: [average(design, p, "2m", "unmovable") for p in inputs["profiles"]]
         for design in designs
     }
     page.picture(
-        bars_picture(inputs["profiles"], spoilt, "Unmovable 2 MB blocks", "% of memory"),
+        bars_picture(inputs["profiles"], polluted, "Unmovable 2 MB blocks", "% of memory"),
         alt="Unmovable 2 MB blocks by service and design; averages: "
         + ", ".join(f"{name} {value:.0f} %" for name, value in unmovable.items()),
         caption="The paper: 31 % scattered under Linux, 7 % confined under Contiguitas.",

@@ -191,12 +191,15 @@ def _illustrate(
         "The paper's figure 4 starts at 23 % for 2 MB and 59 % for 32 MB.",
     )
     page.heading("Unmovable memory")
-    spoilt = {
+    polluted = {
         name: distribution([unmovable_share(r, size) for r in rows]) for size, name in SIZES.items()
     }
     page.picture(
         lines_picture(
-            [("servers, %", spoilt)], "Unmovable blocks across the fleet", "% of memory", steps=True
+            [("servers, %", polluted)],
+            "Unmovable blocks across the fleet",
+            "% of memory",
+            steps=True,
         ),
         alt="Cumulative distributions of unmovable blocks of 2 MB, 4 MB, 32 MB and 1 GB as a share "
         f"of memory. At the median server {_shown(values['unmovable_blocks'])} of 2 MB blocks are "

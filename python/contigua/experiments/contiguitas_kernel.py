@@ -125,7 +125,7 @@ def figures(runs: list[Run]) -> dict[str, float | None]:
     changed = [run for run in runs if run.variant.is_changed]
 
     def mean(some: list[Run]) -> float:
-        return float(sum(run.outcome.spoiled["2 MB"] for run in some) / len(some))
+        return float(sum(run.outcome.polluted["2 MB"] for run in some) / len(some))
 
     before = {(run.variant.series, run.scenario): run.outcome.huge_pages for run in stock}
     gains = [
@@ -133,8 +133,8 @@ def figures(runs: list[Run]) -> dict[str, float | None]:
         for run in changed
     ]
     return {
-        "spoiled_without": mean(stock),
-        "spoiled_with": mean(changed),
+        "polluted_without": mean(stock),
+        "polluted_with": mean(changed),
         "huge_gain": 100.0 * min(gains),
         "gigantic_without": max(run.outcome.gigantic_pages for run in stock),
         "gigantic_with": min(run.outcome.gigantic_pages for run in changed),
@@ -148,7 +148,7 @@ def table(runs: list[Run]) -> Sheet:
         "scenario",
         "kernel",
         "unmovable",
-        *(f"spoiled {size}" for size in SIZES),
+        *(f"polluted {size}" for size in SIZES),
         *(f"potential {size}" for size in SIZES[:3]),
         "2 MB pages",
         "1 GB pages",
@@ -159,7 +159,7 @@ def table(runs: list[Run]) -> Sheet:
             run.scenario,
             run.variant.name,
             f"{run.outcome.unmovable_mib:.0f} MiB",
-            *(f"{run.outcome.spoiled[size]:.1f} %" for size in SIZES),
+            *(f"{run.outcome.polluted[size]:.1f} %" for size in SIZES),
             *(f"{run.outcome.potential_contiguity[size]:.1f} %" for size in SIZES[:3]),
             str(run.outcome.huge_pages),
             str(run.outcome.gigantic_pages),
@@ -218,7 +218,7 @@ def _illustrate(page: Page, runs: list[Run]) -> None:
     scenarios = sorted({run.scenario for run in runs})
     bars: dict[str, list[float]] = {}
     for run in sorted(runs, key=lambda run: run.scenario):
-        bars.setdefault(run.variant.name, []).append(run.outcome.spoiled["2 MB"])
+        bars.setdefault(run.variant.name, []).append(run.outcome.polluted["2 MB"])
     whole = {name: shares for name, shares in bars.items() if len(shares) == len(scenarios)}
     page.picture(
         bars_picture(scenarios, whole, "Blocks of 2 MB with unmovable memory", "%"),

@@ -20,7 +20,6 @@ from contigua.experiments.running import Cell, Program, Values, cycles, run_cell
 from contigua.files import write_whole, writing
 from contigua.results import Report
 from contigua.runner import RunOptions
-from contigua.sizes import size_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -185,7 +184,7 @@ def _figures(values: Values) -> dict[str, float]:
         kernel["faults_anonymous_2m"] + kernel["huge_page_collapses"] + kernel["perforations"]
     )
     for name in ("page_tables", "hole_bitmaps", "set_aside"):
-        figures[f"{name}_mib"] = size_bytes(memory[name]) / MEBIBYTE
+        figures[f"{name}_mib"] = memory[f"{name}_bytes"] / MEBIBYTE
     return figures
 
 

@@ -1,4 +1,4 @@
-"""Tables 1 to 5 and Figure 1 of Direct Segments (ISCA 2013, paper 004), beside ours."""
+"""Tables 1 to 5 and Figure 1 of Direct Segments (ISCA 2013), beside ours."""
 
 from __future__ import annotations
 
@@ -90,10 +90,12 @@ def writable_share(values: Values) -> float | None:
 
     The mean over the run, as in the paper; stacks are inside, which the paper leaves out.
     """
-    course = values["memory_course"]
+    residency = values["residency"]
     shares = [
         100 * inside / whole
-        for inside, whole in zip(course["eligible"], course["resident"], strict=False)
+        for inside, whole in zip(
+            residency["eligible_bytes"], residency["resident_bytes"], strict=False
+        )
         if whole
     ]
     return mean(shares) if shares else None
@@ -123,8 +125,8 @@ MOST = 0.9
 
 def settled_share(values: Values) -> float | None:
     """Return in how many percent of the run most memory is there (Figure 1)."""
-    course = values["memory_course"]
-    at, memory = course["instructions"], course["resident"]
+    residency = values["residency"]
+    at, memory = residency["instructions"], residency["resident_bytes"]
     if len(at) < 2:
         return None
     peak = max(memory)
@@ -138,13 +140,13 @@ def allocation_picture(page: Page, found: Mapping[str, Values]) -> None:
 
     curves = {}
     for name, values in found.items():
-        course = values["memory_course"]
+        residency = values["residency"]
         whole = max(values["executed"]["instructions"], 1)
-        peak = max(course["resident"], default=0)
+        peak = max(residency["resident_bytes"], default=0)
         if peak:
             curves[name] = (
-                [100 * at / whole for at in course["instructions"]],
-                [100 * size / peak for size in course["resident"]],
+                [100 * at / whole for at in residency["instructions"]],
+                [100 * size / peak for size in residency["resident_bytes"]],
             )
     half = (len(curves) + 1) // 2
     names = list(curves)

@@ -22,6 +22,7 @@ from contigua.experiments.base import Definition, Outcome, Result, Scale
 from contigua.experiments.fingerprint import fingerprint
 from contigua.experiments.one import IMPOSSIBLE
 from contigua.files import FileError, write_whole
+from contigua.schemas import EXPERIMENT_RUN
 
 #: How a run ended: ``impossible`` where this computer lacks something, ``failed`` for all else that
 #: gave no figures.
@@ -122,13 +123,19 @@ def kept(definition: Definition, scale: Scale, folder: Path) -> Entry:
     """Return what an earlier run found, if nothing that it depends on has changed."""
     own = folder / definition.name
     try:
-        record = Record(**json.loads((own / RECORD).read_text()))
+        record = _record(own / RECORD)
     except (OSError, ValueError, TypeError):
         record = None
     if record is None or record.fingerprint != fingerprint(definition, scale):
         return Entry(definition, None, None, True)
     result = _result(definition, scale, own) if record.status == "finished" else None
     return Entry(definition, record, result, True)
+
+
+def _record(file: Path) -> Record:
+    known = json.loads(file.read_text())
+    known.pop("schema", None)  # The version before had none.
+    return Record(**known)
 
 
 def _result(definition: Definition, scale: Scale, own: Path) -> Result | None:
@@ -177,7 +184,9 @@ def _run(definition: Definition, scale: Scale, own: Path, jobs: int | None) -> E
         round(time.monotonic() - start, 1),
         round(usage.ru_utime + usage.ru_stime, 1),
     )
-    write_whole(own / RECORD, json.dumps(asdict(record), indent=2) + "\n")
+    write_whole(
+        own / RECORD, json.dumps({"schema": EXPERIMENT_RUN, **asdict(record)}, indent=2) + "\n"
+    )
     result = _result(definition, scale, own) if status == "finished" else None
     return Entry(definition, record, result, False)
 

@@ -48,7 +48,7 @@ DEMAND = ("pinned_mib", "resident_mib", "churn_mib", "burst_mib", "rate_mib")
 
 #: What was the same, and how the pages were asked for; a reader must know.
 NOTES = (
-    "Both guests lived the same commands, in the same order. What spoils most pages of 2 MB "
+    "Both guests lived the same commands, in the same order. What pollutes most pages of 2 MB "
     "without the guard is memory of programs that is pinned for long, page by page, as the buffers "
     "of an io_uring are: it stays where it happens to be, and compaction cannot move it. Linux "
     "moves such a page out of ZONE_MOVABLE first, from 5.13 on. Its own memory the stock kernel "

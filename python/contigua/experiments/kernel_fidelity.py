@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from contigua.page import Page
 
 #: A kernel and a scenario, and what became of its record under each design.
-Record = tuple[str, dict[str, requests.Course]]
+Record = tuple[str, dict[str, requests.Replayed]]
 #: Steps of a recording that tell of progress.
 STEPS = 18
 
@@ -47,9 +47,9 @@ def compute(inputs: dict[str, Any], context: Context) -> Outcome:
                 )
         except machines.VmError as error:
             raise ProgramError(f"Linux {version}, {scenario}: {error}") from error
-        courses = {design: requests.replay(file, design) for design in inputs["designs"]}
+        replays = {design: requests.replay(file, design) for design in inputs["designs"]}
         where = f" in {memory} MiB" if memory else ""
-        records.append((f"Linux {version}, {kind}{where}", courses))
+        records.append((f"Linux {version}, {kind}{where}", replays))
     return Outcome(
         values=figures(records),
         illustrate=lambda page: _illustrate(page, records),
@@ -60,44 +60,44 @@ def compute(inputs: dict[str, Any], context: Context) -> Outcome:
 
 def figures(records: Sequence[Record]) -> dict[str, float | None]:
     """Return the worst of all records for each figure."""
-    pairs = [_both(courses) for _, courses in records]
+    pairs = [_both(replays) for _, replays in records]
     distances = [[look.distance() for look in linux.looks[1:]] for linux, _ in pairs]
 
-    def spoiled(course: requests.Course) -> list[float]:
-        return [look.simulated.spoiled["2 MB"] for look in course.looks[1:]]
+    def polluted(replayed: requests.Replayed) -> list[float]:
+        return [look.simulated.polluted["2 MB"] for look in replayed.looks[1:]]
 
-    def kernels(course: requests.Course) -> list[float]:
-        return [look.kernel.spoiled["2 MB"] for look in course.looks[1:]]
+    def kernels(replayed: requests.Replayed) -> list[float]:
+        return [look.kernel.polluted["2 MB"] for look in replayed.looks[1:]]
 
     return {
         "orders": max(requests.mean([one.orders for one in each]) for each in distances),
-        "spoiled": max(
-            requests.mean([abs(one.spoiled["2 MB"]) for one in each]) for each in distances
+        "polluted": max(
+            requests.mean([abs(one.polluted["2 MB"]) for one in each]) for each in distances
         ),
         "unmovable": max(requests.mean([one.unmovable for one in each]) for each in distances),
-        "contiguitas": max(max(spoiled(apart)) / max(kernels(apart)) for _, apart in pairs),
+        "contiguitas": max(max(polluted(apart)) / max(kernels(apart)) for _, apart in pairs),
         "unseen": max(
             100 * look.unseen / linux.managed for linux, _ in pairs for look in linux.looks
         ),
     }
 
 
-def _both(courses: dict[str, requests.Course]) -> tuple[requests.Course, requests.Course]:
-    by_placement = {course.placement: course for course in courses.values()}
+def _both(replays: dict[str, requests.Replayed]) -> tuple[requests.Replayed, requests.Replayed]:
+    by_placement = {replayed.placement: replayed for replayed in replays.values()}
     return by_placement["linux"], by_placement["contiguitas"]
 
 
-def tables(name: str, courses: dict[str, requests.Course]) -> list[Sheet]:
-    """Return a record's tables: distances at each look, spoiled blocks, and what was counted."""
-    linux, apart = _both(courses)
+def tables(name: str, replays: dict[str, requests.Replayed]) -> list[Sheet]:
+    """Return a record's tables: distances at each look, polluted blocks, and what was counted."""
+    linux, apart = _both(replays)
     return [
         Sheet(f"{name}: distance of the simulated Linux", *_distances(linux)),
-        Sheet(f"{name}: blocks with unmovable memory", *_spoiled(linux, apart)),
+        Sheet(f"{name}: blocks with unmovable memory", *_polluted(linux, apart)),
         Sheet(f"{name}: counted", *_counted(linux)),
     ]
 
 
-def _distances(linux: requests.Course) -> tuple[list[str], list[list[str]]]:
+def _distances(linux: requests.Replayed) -> tuple[list[str], list[list[str]]]:
     heads = ["look", "orders", *requests.TYPES[:3], "types", "pageblocks", "per-CPU, kernel"]
     heads += ["per-CPU, simulated", "unmovable a pageblock"]
     rows = []
@@ -119,8 +119,10 @@ def _distances(linux: requests.Course) -> tuple[list[str], list[list[str]]]:
     return heads, rows
 
 
-def _spoiled(linux: requests.Course, apart: requests.Course) -> tuple[list[str], list[list[str]]]:
-    sizes = list(linux.looks[0].kernel.spoiled)
+def _polluted(
+    linux: requests.Replayed, apart: requests.Replayed
+) -> tuple[list[str], list[list[str]]]:
+    sizes = list(linux.looks[0].kernel.polluted)
     heads = ["look", *(f"{size}: kernel / Linux / Contiguitas" for size in sizes)]
     rows = []
     for look, other in zip(linux.looks, apart.looks, strict=True):
@@ -129,7 +131,7 @@ def _spoiled(linux: requests.Course, apart: requests.Course) -> tuple[list[str],
             [
                 look.name,
                 *(
-                    " / ".join(f"{100 * state.spoiled[size]:.1f} %" for state in states)
+                    " / ".join(f"{100 * state.polluted[size]:.1f} %" for state in states)
                     for size in sizes
                 ),
             ]
@@ -137,7 +139,7 @@ def _spoiled(linux: requests.Course, apart: requests.Course) -> tuple[list[str],
     return heads, rows
 
 
-def _counted(linux: requests.Course) -> tuple[list[str], list[list[str]]]:
+def _counted(linux: requests.Replayed) -> tuple[list[str], list[list[str]]]:
     last = linux.looks[-1]
     count = last.totals
     rows = [
@@ -160,21 +162,25 @@ def _counted(linux: requests.Course) -> tuple[list[str], list[list[str]]]:
     return ["", "kernel", "simulated Linux"], rows
 
 
-def _retyped(course: requests.Course, whose: str) -> str:
-    first, last = (getattr(look, whose).pageblocks for look in (course.looks[0], course.looks[-1]))
+def _retyped(replayed: requests.Replayed, whose: str) -> str:
+    first, last = (
+        getattr(look, whose).pageblocks for look in (replayed.looks[0], replayed.looks[-1])
+    )
     return str(sum(abs(now - then) for now, then in zip(last, first, strict=True)) // 2)
 
 
 def _illustrate(page: Page, records: Sequence[Record]) -> None:
     from contigua.pictures import bars_picture, lines_picture
 
-    for name, courses in records:
-        linux, apart = _both(courses)
+    for name, replays in records:
+        linux, apart = _both(replays)
         looks = linux.looks
         bars = {
-            "kernel": [100 * look.kernel.spoiled["2 MB"] for look in looks],
-            "simulated Linux": [100 * look.simulated.spoiled["2 MB"] for look in looks],
-            "simulated Contiguitas": [100 * look.simulated.spoiled["2 MB"] for look in apart.looks],
+            "kernel": [100 * look.kernel.polluted["2 MB"] for look in looks],
+            "simulated Linux": [100 * look.simulated.polluted["2 MB"] for look in looks],
+            "simulated Contiguitas": [
+                100 * look.simulated.polluted["2 MB"] for look in apart.looks
+            ],
         }
         names = [look.name for look in looks]
         page.picture(

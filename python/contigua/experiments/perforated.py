@@ -1,4 +1,4 @@
-"""What the experiments on Perforated Pages (paper 003) have in common."""
+"""What the experiments on Perforated Pages (the Perforated Page paper) have in common."""
 
 from __future__ import annotations
 

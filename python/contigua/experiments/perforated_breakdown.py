@@ -52,13 +52,13 @@ def content(values: Values) -> dict[str, float]:
 def bitmap_share(values: Values) -> float:
     """Return what hole bitmaps take of all memory, in percent."""
     memory = size_bytes(values["config"]["machine"]["memory"])
-    return 100 * size_bytes(values["memory"]["hole_bitmaps"]) / memory
+    return 100 * float(values["memory"]["hole_bitmaps_bytes"]) / memory
 
 
 def shadow_share(values: Values, plain: Values) -> float:
     """Return what page tables take beyond those of huge pages, in percent of perforated pages."""
-    more = size_bytes(values["memory"]["page_tables"]) - size_bytes(plain["memory"]["page_tables"])
-    return 100 * more / max(size_bytes(values["memory"]["perforated"]), 1)
+    tables = [float(each["memory"]["page_tables_bytes"]) for each in (plain, values)]
+    return 100 * (tables[1] - tables[0]) / max(float(values["memory"]["perforated_bytes"]), 1)
 
 
 def overheads(found: dict[str, Values], plain: Values) -> Sheet:
@@ -75,7 +75,7 @@ def overheads(found: dict[str, Values], plain: Values) -> Sheet:
     rows.append(["hole bitmaps, of memory", "0", "", f"{bitmap_share(one):.4f} %"])
     for holes, values in found.items():
         _, fraction, pattern, _ = holes.split(":")
-        tables = [size_bytes(each["memory"]["page_tables"]) / 1024 for each in (plain, values)]
+        tables = [each["memory"]["page_tables_bytes"] / 1024 for each in (plain, values)]
         told = f"page tables, KiB: {100 * float(fraction):.1f} % {pattern} holes"
         share = f"{shadow_share(values, plain):.3f} % of the pages"
         rows.append([told, *(f"{kib:.0f}" for kib in tables), share])

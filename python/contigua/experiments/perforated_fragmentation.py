@@ -14,7 +14,6 @@ from contigua.experiments import perforated
 from contigua.experiments.base import Context, Outcome, Sheet
 from contigua.experiments.running import Cell, Values, cycles, instructions_of, run_cells
 from contigua.runner import RunOptions
-from contigua.sizes import size_bytes
 
 if TYPE_CHECKING:
     from contigua.page import Page
@@ -55,7 +54,7 @@ def figures(found: dict[tuple[str, str], Values], inputs: dict[str, Any]) -> Out
     }
     rows = []
     for (age, design), one in found.items():
-        with_holes = size_bytes(one["memory"]["perforated"]) / (1 << 20)
+        with_holes = one["memory"]["perforated_bytes"] / (1 << 20)
         row = [age, design, f"{shares[age, design]:.1f}", f"{with_holes:.0f}"]
         rows.append([*row, f"{speeds[age, design]:.3f}"])
     heads = ["age", "design", "in 2 MB pages, %", "with holes, MiB", "speed over 4 KB pages"]

@@ -13,7 +13,7 @@ from contigua.runner import RunOptions
 if TYPE_CHECKING:
     from contigua.page import Page
 
-#: For each kind of machine: ideal (and, with holes, the conventional split), 4 KB pages, ours, and
+#: By machine: ideal (and, with holes, the conventional split), 4 KB pages, ours, and
 #: the rival.
 KINDS = {
     "native": ("linux-thp", "linux-4k", "perforated", "gtsm"),

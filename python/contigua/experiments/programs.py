@@ -83,7 +83,7 @@ def catalogue(scale: str) -> dict[str, Program]:
             "gcc",
             ("gcc", "-O2", "-S", "-o", "{folder}/out.s", "-x", "c", "{folder}/in.c"),
             {"gcc": "gcc"},
-            prepare=lambda folder: _write_c(folder, pick(3, 500)),
+            prepare=lambda folder: write_c(folder, pick(3, 500)),
         ),
         Program(
             "python", (sys.executable, "-c", PYTHON.format(n=pick(20_000, 1_000_000, brief=4_000)))
@@ -92,7 +92,7 @@ def catalogue(scale: str) -> dict[str, Program]:
     return {program.name: program for program in programs}
 
 
-def _write_c(folder: Path, functions: int) -> None:
+def write_c(folder: Path, functions: int) -> None:
     """Write a C program whose functions are large enough to keep a compiler busy."""
     text = "".join(
         f"int f{i}(int a, int b) {{ int s = {i}; "

@@ -1,8 +1,13 @@
-"""The account of all experiments: ``docs/reproduction.md``, which a run of all of them writes."""
+"""The account of all experiments, which a run of all writes: ``docs/reproduction.md`` and ``.csv``.
+
+The page has outcomes, and the figures that differ; the table of values has all figures.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+import io
+from collections.abc import Iterator, Sequence
 
 from contigua import _engine
 from contigua.experiments.base import VERDICTS, Result, Scale, Verdict
@@ -48,76 +53,95 @@ def document(entries: Sequence[Entry], catalogue: Catalogue, scale: Scale) -> st
     scale
         At which the experiments ran.
     """
-    by_name = {entry.definition.name: entry for entry in entries}
     counts: dict[Verdict, int] = dict.fromkeys(VERDICTS, 0)
     for entry in entries:
         for verdict, count in (entry.result.verdicts() if entry.result else {}).items():
             counts[verdict] += count
+    repeats: dict[str, dict[str, list[str]]] = {}
+    absent: dict[str, list[str]] = {}
+    for item in catalogue.items:
+        for name in item.experiments:
+            repeats.setdefault(name, {}).setdefault(item.paper, []).append(item.number)
+        if not item.experiments:
+            absent.setdefault(item.paper, []).append(f"{item.number} ({item.shows}; {item.why})")
     lines = [
-        "# What is reproduced",
-        "",
-        f"Written by `contigua experiment run all --{scale} --write docs/reproduction.md` "
-        f"(`make experiments` does it), version {_engine.VERSION}, scale {scale}; changes by hand "
-        "are lost. A *fitted* figure was used to choose inputs and is no result; all others are "
-        "*predicted*. A figure is reproduced within its tolerance, has the same shape within wider "
-        "limits that its experiment's file states, and differs beyond them.",
+        "# Reproduction",
         "",
         f"Of {sum(counts.values())} predicted figures: "
         + ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
         + ".",
         "",
-        "## The papers' figures and tables",
+        f"Written by `contigua experiment run all --{scale} --write docs/reproduction.md` "
+        f"(`make experiments`), version {_engine.VERSION}, scale {scale}; manual changes are lost. "
+        "A *fitted* figure was used to choose inputs and is not a result; all others are "
+        "*predicted*. A figure is reproduced within its tolerance, has the same shape within the "
+        "wider limits that its experiment's file states, and differs beyond them. "
+        "[reproduction.csv](reproduction.csv) has every figure: the paper's value and ours, "
+        "interval, tolerance, verdict, reason and source.",
         "",
         *_table(
-            ["", "", "what it shows", "experiment", "predicted figures"],
+            ["experiment", "reproduces", "what it shows", "predicted figures"],
             [
                 [
-                    item.paper,
-                    item.number,
-                    item.shows,
-                    ", ".join(f"[{name}](#{name})" for name in item.experiments) or "none",
-                    "; ".join(told(by_name[name]) for name in item.experiments if name in by_name)
-                    or item.why,
+                    entry.definition.name,
+                    "; ".join(
+                        f"{paper}: {', '.join(numbers)}"
+                        for paper, numbers in repeats.get(entry.definition.name, {}).items()
+                    )
+                    or "no paper",
+                    catalogue.beyond.get(entry.definition.name, entry.definition.title),
+                    told(entry),
                 ]
-                for item in catalogue.items
+                for entry in entries
             ],
         ),
         "",
-        "## Beyond the papers",
+        "## Figures that differ",
         "",
         *_table(
-            ["experiment", "question", "predicted figures"],
+            columns := ["experiment", "figure", "paper", "ours", "reason"],
             [
-                [f"[{name}](#{name})", question, told(by_name[name]) if name in by_name else ""]
-                for name, question in catalogue.beyond.items()
+                [row[column] for column in columns]
+                for row in _figures(entries)
+                if row["role"] == "predicted" and row["verdict"] in ("differs", "no data")
             ],
         ),
         "",
-        "## The experiments",
+        "## Fitted inputs",
+        "",
+        *(
+            f"- *{entry.definition.name}*: {' '.join(entry.definition.fitting.split())}"
+            for entry in entries
+            if not entry.definition.fitting.startswith("nothing")
+        ),
+        "",
+        "## Figures without an experiment",
+        "",
+        *(f"- {paper}: {', '.join(told)}." for paper, told in absent.items()),
     ]
-    for entry in entries:
-        lines += ["", *_section(entry)]
     return "\n".join(lines) + "\n"
 
 
-def _section(entry: Entry) -> list[str]:
-    one = entry.definition
-    lines = [
-        f"### {one.name}",
-        "",
-        f"{one.title}. Source: {one.source}. Needs {one.needs}.",
-        "",
-    ]
-    if entry.result is None:
-        return [*lines, f"No figures: {told(entry)}."]
-    sources = [figure.source for figure in one.figures]
-    rows = [[*row, source] for row, source in zip(entry.result.rows(), sources, strict=True)]
-    lines += _table([*Result.HEADS, "source"], rows)
-    known = dict(entry.result.reasons())
-    for row in entry.result.rows():
-        if row[-1] != "reproduced" and row[-2] == "predicted":
-            lines += ["", f"*{row[0]}*, {row[-1]}: {known.get(row[0], UNEXPLAINED)}."]
-    return [*lines, "", f"Fitted: {one.fitting.strip()}"]
+def values(entries: Sequence[Entry]) -> str:
+    """Write every figure of the experiments that have run as CSV, a line each."""
+    text = io.StringIO()
+    heads = ["experiment", *Result.HEADS, "reason", "source"]
+    writer = csv.DictWriter(text, heads, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(_figures(entries))
+    return text.getvalue()
+
+
+def _figures(entries: Sequence[Entry]) -> Iterator[dict[str, str]]:
+    for entry in entries:
+        if entry.result is None:
+            continue
+        reasons = dict(entry.result.reasons())
+        for figure, row in zip(entry.definition.figures, entry.result.rows(), strict=True):
+            named = dict(zip(Result.HEADS, row, strict=True))
+            off = named["role"] == "predicted" and named["verdict"] != "reproduced"
+            named["reason"] = reasons.get(figure.label, UNEXPLAINED) if off else ""
+            yield {"experiment": entry.definition.name, **named, "source": figure.source}
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

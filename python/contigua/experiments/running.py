@@ -26,7 +26,6 @@ from contigua.errors import ContiguaError
 from contigua.experiments.base import ImpossibleError
 from contigua.results import Report
 from contigua.runner import Progress, RunOptions
-from contigua.sizes import size_bytes
 
 #: Where the workloads are that a checkout builds; an installed package has none.
 WORKLOADS = Path(__file__).parents[3] / "workloads" / "bin"
@@ -37,7 +36,7 @@ READERS = 24
 REPLAYS = 8
 
 #: Seconds that a server may take to answer for the first time.
-PATIENCE = 120.0
+START_TIMEOUT = 120.0
 
 
 class ProgramError(ContiguaError):
@@ -405,12 +404,12 @@ def wait_for(answers: Callable[[], bool], stopped: threading.Event) -> None:
     ProgramError
         When it does not within two minutes, or the run was given up.
     """
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + START_TIMEOUT
     while not answers():
         if stopped.is_set():
             raise ProgramError("the server ended before it answered")
         if time.monotonic() > end:
-            raise ProgramError(f"the server did not answer within {PATIENCE:.0f} s")
+            raise ProgramError(f"the server did not answer within {START_TIMEOUT:.0f} s")
         time.sleep(0.2)
 
 
@@ -487,13 +486,13 @@ def throughput(values: Values) -> float:
 
 
 def data_walk_share(values: Values) -> float:
-    """Share of cycles spent on data TLB misses that walk, in percent (paper 004, Table 4)."""
+    """Share of cycles spent on data TLB misses that walk, in percent (Direct Segments, Table 4)."""
     walked = float(values["translation"]["data_walk_cycles"])
     return 100 * walked / max(cycles(values), 1.0)
 
 
 def inside_share(values: Values) -> float:
-    """Share of data TLB misses whose address a segment would hold, 0 to 1 (paper 004, Table 5)."""
+    """Share of data TLB misses inside of a segment, 0 to 1 (Direct Segments, Table 5)."""
     counted = values["classified"]
     return float(counted["inside"]) / max(float(counted["data_walks"]), 1.0)
 
@@ -501,7 +500,7 @@ def inside_share(values: Values) -> float:
 def resident(values: Values) -> int:
     """Bytes of memory that the program has at its peak."""
     kinds = ("resident_4k", "resident_2m", "resident_1g", "perforated", "segment")
-    return sum(size_bytes(values["memory"][kind]) for kind in kinds)
+    return sum(int(values["memory"][f"{kind}_bytes"]) for kind in kinds)
 
 
 def fraction_text(fraction: float) -> str:

@@ -1,4 +1,4 @@
-"""Redis under varying demand with real huge pages (paper 002, section 5.1 and figure 9)."""
+"""Redis under varying demand, real huge pages (Adaptive Subrelease, section 5.1, figure 9)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Average and realized fragmentation of a square wave (paper 002, figures 4 and 5)."""
+"""Average and realized fragmentation of a square wave (Adaptive Subrelease, figures 4 and 5)."""
 
 from __future__ import annotations
 

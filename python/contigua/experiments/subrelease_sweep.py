@@ -1,4 +1,4 @@
-"""Release rate and Δ (paper 002, section 5.5 and figure 11)."""
+"""Release rate and Δ (Adaptive Subrelease, section 5.5 and figure 11)."""
 
 from __future__ import annotations
 

@@ -13,8 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+from contigua.experiments.statistics import mean_margin
 from contigua.presets import flatten
 from contigua.results import Report
 
@@ -39,12 +41,15 @@ class Run:
         What its case is, by the names of :attr:`Runs.axes`.
     program
         What ran, in a few words.
+    seeds
+        The reports of several seeds, whose mean ``report`` is; empty for one seed.
     """
 
     report: Report
     case: str
     where: dict[str, str]
     program: str
+    seeds: tuple[Report, ...] = ()
 
     @cached_property
     def values(self) -> dict[str, Any]:
@@ -58,8 +63,8 @@ class Run:
 
     @cached_property
     def intervals(self) -> dict[str, float]:
-        """Halves of the intervals of :meth:`contigua.Report.intervals`."""
-        return self.report.intervals()
+        """Halves of intervals: over seeds (95 %), else :meth:`contigua.Report.intervals`."""
+        return seed_intervals(self.seeds) if self.seeds else self.report.intervals()
 
     @property
     def design(self) -> str:
@@ -126,6 +131,8 @@ class Runs:
 def arrange(reports: Sequence[Report], points: Sequence[Mapping[str, Any]] = ()) -> Runs:
     """Find out what differs between reports, and put them in order of their cases.
 
+    Reports that differ in nothing but the seed become one run, their mean.
+
     Parameters
     ----------
     reports
@@ -142,21 +149,92 @@ def arrange(reports: Sequence[Report], points: Sequence[Mapping[str, Any]] = ())
     ]
     keys = list(dict.fromkeys(key for one in configurations for key in one))
     varying = [key for key in keys if len({one.get(key) for one in configurations}) > 1]
+    seeded = [key for key in varying if key.rpartition(".")[2] == "seed"]
+    varying = [key for key in varying if key not in seeded]
     # What a name stands for differs whenever the name does; it is an axis of its own only where
     # the same name stands for different things, as in a sweep over a design's parameter.
     axes = [key for key in varying if not _follows(key, configurations)]
     names = _short(axes)
     places = [{names[key]: one.get(key, "none") for key in axes} for one in configurations]
+    seeds: list[tuple[Report, ...]] = [()] * len(kept)
+    if seeded:
+        kept, places, programs, seeds = _means(kept, places, programs)
     designs = [report.design for report in kept]
     if _number_repetitions(designs, places):
         names[REPETITION] = REPETITION
     placed = []
-    for report, where, program in zip(kept, places, programs, strict=True):
+    for report, where, program, own in zip(kept, places, programs, seeds, strict=True):
         case = ", ".join(_said(name, value) for name, value in where.items())
-        placed.append(Run(report, case, where, program))
+        placed.append(Run(report, case, where, program, own))
     order = {case: index for index, case in enumerate(dict.fromkeys(run.case for run in placed))}
     placed.sort(key=lambda run: order[run.case])
     return Runs(tuple(placed), tuple(names.values()))
+
+
+def _means(
+    reports: Sequence[Report], places: Sequence[dict[str, str]], programs: Sequence[str]
+) -> tuple[list[Report], list[dict[str, str]], list[str], list[tuple[Report, ...]]]:
+    """Put the reports of several seeds together, and return their means with what they are of."""
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for index, (report, where) in enumerate(zip(reports, places, strict=True)):
+        groups.setdefault((report.design, *where.values()), []).append(index)
+    first = [members[0] for members in groups.values()]
+    together = [tuple(reports[index] for index in members) for members in groups.values()]
+    return (
+        [mean_report(members) for members in together],
+        [places[index] for index in first],
+        [programs[index] for index in first],
+        [members if len(members) > 1 else () for members in together],
+    )
+
+
+def mean_report(reports: Sequence[Report]) -> Report:
+    """Return a report with the mean of each value; what differs and is no number is the first's.
+
+    Examples
+    --------
+    >>> two = [Report('{"schema": 2, "a": {"n": 1}}'), Report('{"schema": 2, "a": {"n": 4}}')]
+    >>> mean_report(two).values["a"]
+    {'n': 2}
+    """
+    if len(reports) == 1:
+        return reports[0]
+    values = [report.values for report in reports]
+    config = values[0].get("config")
+    mean = _mean(values)
+    return Report(json.dumps(mean if config is None else {**mean, "config": config}))
+
+
+def _mean(values: Sequence[Any]) -> Any:  # noqa: ANN401 - JSON
+    first = values[0]
+    if isinstance(first, dict) and all(isinstance(value, dict) for value in values):
+        return {
+            key: _mean([value[key] for value in values])
+            for key in first
+            if all(key in value for value in values)
+        }
+    if (
+        isinstance(first, list)
+        and len({len(v) if isinstance(v, list) else -1 for v in values}) == 1
+    ):
+        return [_mean(each) for each in zip(*values, strict=True)]
+    if all(isinstance(value, int) and not isinstance(value, bool) for value in values):
+        return round(fmean(values))
+    numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+    return fmean(values) if numbers else first
+
+
+def seed_intervals(reports: Sequence[Report]) -> dict[str, float]:
+    """Return half of the 95 % interval of each value's mean over seeds (Student's t)."""
+    summaries = [report.summary() for report in reports]
+    found = {}
+    for key in summaries[0]:
+        values = [summary[key] for summary in summaries]
+        if all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
+            margin = mean_margin([float(value) for value in values])
+            if margin is not None:
+                found[key] = margin
+    return found
 
 
 #: The axis of runs that differ in nothing that they were told, such as two visits to a server.

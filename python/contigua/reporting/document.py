@@ -11,9 +11,10 @@ import contigua
 from contigua.page import Page
 from contigua.reporting import tables, vega
 from contigua.reporting.cases import Runs
-from contigua.reporting.plots import COLOURS, Plot, first_case, plots
+from contigua.reporting.plots import Plot, first_case, plots
 from contigua.reporting.sentences import headlines
 from contigua.reporting.tables import Cell, Table
+from contigua.themes import MEANINGS
 
 
 def page_of(runs: Runs, *, title: str | None = None, inputs: Sequence[tuple[str, str]] = ()) -> str:
@@ -69,7 +70,7 @@ def default_title(runs: Runs) -> str:
 def style() -> str:
     """Return what a report adds to a page's style."""
     light, dark = (
-        "; ".join(f"--{name}: {both[place]}" for name, both in COLOURS.items()) for place in (0, 1)
+        "; ".join(f"--{name}: {both[place]}" for name, both in MEANINGS.items()) for place in (0, 1)
     )
     return (
         f":root {{ {light} }}\n@media (prefers-color-scheme: dark) {{ @media screen {{ "

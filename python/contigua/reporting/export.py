@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ from typing import Any
 from contigua.files import FileError, write_each
 from contigua.reporting import tables, vega
 from contigua.reporting.cases import Runs
-from contigua.reporting.plots import COLOURS, Plot, Spec, coloured, plots
+from contigua.reporting.plots import MEASURE, Plot, Spec, coloured, legend_pixels, plots
+from contigua.themes import LIGHT
 
-#: Width of a plot in a file, in pixels; a PNG has twice as many.
+#: Width of a plot's bars in a file, in pixels; a PNG has twice as many.
 WIDTH = 720
 SCALE = 2
 
@@ -77,7 +79,19 @@ def _files(runs: Runs, formats: Sequence[str]) -> Iterator[tuple[str, str | byte
 
 def _fixed(spec: Spec) -> Spec:
     """Return a specification that needs no page: its own width and colours."""
-    return {**coloured(spec), "width": WIDTH, "padding": 12, "background": COLOURS["paper"][0]}
+    # Without autosize: a fitted width would change the legend's rows after they were measured.
+    own = {"width": WIDTH, "autosize": "pad", "padding": 12, "background": LIGHT.paper}
+    named = json.loads(json.dumps(coloured(spec)))
+    chosen = {param["name"]: param["value"] for param in spec["params"]}
+    for layer in named["layer"]:
+        color = layer["encoding"].get("color") or {}
+        if color.get("legend"):
+            columns = WIDTH // legend_pixels(color["scale"]["domain"])
+            color["legend"]["columns"] = max(1, columns)
+        across = layer["encoding"].get("x", {})
+        if across.get("title") == MEASURE:
+            across["title"] = chosen[MEASURE.removeprefix("@")]
+    return {**named, **own}
 
 
 def _plot_csv(runs: Runs, plot: Plot) -> str:

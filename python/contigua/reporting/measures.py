@@ -8,7 +8,6 @@ from typing import Any
 from contigua.reporting.cases import Run
 from contigua.reporting.words import percent
 from contigua.results import MOVES
-from contigua.sizes import size_bytes
 
 MEBIBYTE = 1 << 20
 
@@ -23,17 +22,16 @@ CYCLES = {
 CYCLES_MEAN = {
     "base": "issuing instructions, wrong branches, and waiting for results",
     "memory": "waiting for caches and memory beyond the first level",
-    "translation": "the oldest instruction waits for a second-level TLB or a page walk (walks that "
-    "overlap with other waits count there; the translation overhead in the table has them all)",
+    "translation": "what a perfect TLB would save, also of waits that overlap with others",
     "kernel": "faults, system calls, compaction and migration",
 }
 #: Kinds of mapping, by key of ``memory``.
 MAPPINGS = {
-    "4 KB pages": "resident_4k",
-    "2 MB pages": "resident_2m",
-    "1 GB pages": "resident_1g",
-    "perforated pages": "perforated",
-    "segment": "segment",
+    "4 KB pages": "resident_4k_bytes",
+    "2 MB pages": "resident_2m_bytes",
+    "1 GB pages": "resident_1g_bytes",
+    "perforated pages": "perforated_bytes",
+    "segment": "segment_bytes",
 }
 #: Page faults, by keys of ``kernel``.
 FAULTS = {
@@ -66,7 +64,16 @@ def _summed(table: Mapping[str, Any], groups: Mapping[str, tuple[str, ...]]) -> 
 def cycles(run: Run) -> dict[str, float]:
     """Return busy cycles of all cores by part; empty without times."""
     time = run.values["time"]
-    return {} if time is None else _summed(time["breakdown"], CYCLES)
+    if time is None:
+        return {}
+    parts = _summed(time["breakdown"], CYCLES)
+    overhead = run.summary["translation_overhead"]
+    if overhead is not None:
+        # Walks overlap with waits for memory, which the breakdown counts as that.
+        waits = parts["memory"] + parts["translation"]
+        parts["translation"] = min(round(overhead * sum(parts.values())), waits)
+        parts["memory"] = waits - parts["translation"]
+    return parts
 
 
 def costs(run: Run) -> list[str]:
@@ -106,7 +113,7 @@ def walk_references(run: Run) -> dict[str, float]:
 def mapped(run: Run) -> dict[str, float]:
     """Return the program's memory at its largest in MiB, by kind of mapping."""
     memory = run.values["memory"]
-    return {name: size_bytes(memory[key]) / MEBIBYTE for name, key in MAPPINGS.items()}
+    return {name: memory[key] / MEBIBYTE for name, key in MAPPINGS.items()}
 
 
 def faults(run: Run) -> dict[str, float]:

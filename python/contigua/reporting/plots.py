@@ -1,8 +1,9 @@
 """The plots of a report, as Vega-Lite specifications.
 
 All are horizontal bars, one row for each design under the name of its case: names can be read on a
-phone, and a plot grows downwards with the number of runs. Colours are names of :data:`COLOURS`,
-which a page defines for light and for dark and :func:`coloured` fills in for files.
+phone, and a plot grows downwards with the number of runs. Colours are names of
+:data:`contigua.themes.MEANINGS`, which a page defines for light and for dark and :func:`coloured`
+fills in for files.
 """
 
 from __future__ import annotations
@@ -15,33 +16,28 @@ from typing import Any
 from contigua.reporting import measures
 from contigua.reporting.cases import Run, Runs
 from contigua.reporting.words import count, names, percent
-from contigua.themes import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, YELLOW
+from contigua.themes import MEANINGS, NAMED
 
 Spec = dict[str, Any]
 Row = dict[str, Any]
 Measure = Callable[[Run], Mapping[str, float]]
-
-#: Colours by name, for light and for dark.
-COLOURS = {
-    "ink": ("#1b1b1b", "#e8e8e8"),
-    "paper": ("#ffffff", "#16181c"),
-    "line": ("#d8d8d8", "#3a3d44"),
-    "soft": ("#5c5c5c", "#a6a6a6"),
-    "neutral": ("#b9bec6", "#5b616c"),
-    "blue": (BLUE, "#4c9fd6"),
-    "sky": (SKY, SKY),
-    "green": (GREEN, "#1fb98a"),
-    "orange": (ORANGE, ORANGE),
-    "red": (VERMILION, "#ee7733"),
-    "purple": (PURPLE, PURPLE),
-    "yellow": ("#cdbf1b", YELLOW),
-}
 
 #: More runs than this are shown one case at a time.
 MANY = 40
 
 #: Units of thousands and millions on axes, but none of thousandths.
 TICK = "abs(datum.value) < 1000 ? format(datum.value, '~g') : format(datum.value, '~s')"
+
+#: The name of an axis that shows what its reader chose: replaced where it is drawn.
+MEASURE = "@measure"
+#: Text of a bar's value.
+VALUE = (
+    "datum.total >= 1e4 ? format(datum.total, '.3s') : datum.total >= 100 ? "
+    "format(datum.total, ',.0f') : format(datum.total, '.3~g')"
+)
+
+#: Pixels that names of rows take, as a rule.
+NAME_PIXELS = 110
 
 #: Pixels from one row to the next.
 STEP = 24
@@ -111,7 +107,8 @@ def coloured(spec: Spec, *, dark: bool = False) -> Spec:
         if isinstance(value, list):
             return [fill(inner) for inner in value]
         if isinstance(value, str) and value.startswith("var(--"):
-            return COLOURS[value[6:-1]][dark]
+            meaning = MEANINGS[value[6:-1]]
+            return meaning.dark if dark else meaning.light
         return value
 
     filled: Spec = fill(spec)
@@ -152,13 +149,14 @@ CONFIG: Spec = {
 def _spec(
     runs: Runs,
     rows: Sequence[Row],
-    colours: Mapping[str, str],
+    parts: Sequence[str],
     unit: str,
     *,
     value: str = "datum.value",
     within: str | None = None,
     choices: Sequence[Choice] = (),
     where: str | None = None,
+    totals: bool = False,
 ) -> Spec:
     """Make a specification of stacked bars.
 
@@ -168,8 +166,8 @@ def _spec(
         The runs.
     rows
         For each bar's part ``row``, ``design``, ``part`` and ``value``.
-    colours
-        Colour of each part, in the order in which they are stacked.
+    parts
+        Their names, in the order in which they are stacked.
     unit
         Name of the horizontal axis.
     value
@@ -180,8 +178,9 @@ def _spec(
         What a reader picks; each is a parameter for ``value`` and ``where``.
     where
         An expression that rows must fulfil.
+    totals
+        Whether each bar's value stands at its end.
     """
-    parts = list(colours)
     heads = [
         {"row": _row(index), "head": case, "case": case, "design": "", "shown": 0}
         for index, case in enumerate(runs.cases)
@@ -208,10 +207,8 @@ def _spec(
             "color": {
                 "field": "part",
                 "type": "nominal",
-                "scale": {"domain": parts, "range": [_colour(name) for name in colours.values()]},
-                "legend": {"columns": {"expr": "width < 420 ? 1 : width < 700 ? 2 : 4"}}
-                if len(parts) > 1
-                else None,
+                "scale": {"domain": [*parts], "range": [_colour(NAMED[part]) for part in parts]},
+                "legend": {"columns": {"expr": legend_columns(parts)}} if len(parts) > 1 else None,
             },
             "order": {"field": "order", "type": "quantitative"},
             "opacity": {"condition": {"param": "chosen", "value": 1}, "value": 0.2},
@@ -219,7 +216,12 @@ def _spec(
                 {"field": "label", "title": "run"},
                 {"field": "part", "title": "what"},
                 *([{"field": within, "title": within}] if within else []),
-                {"field": "shown", "type": "quantitative", "format": ",.4~g", "title": unit},
+                {
+                    "field": "shown",
+                    "type": "quantitative",
+                    "format": ",.4~g",
+                    "title": unit.replace(MEASURE, "value"),
+                },
             ],
         },
     }
@@ -241,6 +243,33 @@ def _spec(
                 },
                 "transform": [{"filter": "isValid(datum.head)"}],
                 "encoding": {"text": {"field": "head"}},
+            }
+        )
+    if totals:
+        layers.append(
+            {
+                "mark": {
+                    "type": "text",
+                    "align": "left",
+                    "baseline": "middle",
+                    "dx": 4,
+                    "fontSize": 11,
+                    "color": _colour("ink"),
+                    "tooltip": None,
+                },
+                "transform": [
+                    {"filter": "isValid(datum.part)"},
+                    {
+                        "aggregate": [{"op": "sum", "field": "shown", "as": "total"}],
+                        "groupby": ["row", *([within] if within else [])],
+                    },
+                    {"calculate": VALUE, "as": "said"},
+                ],
+                "encoding": {
+                    "x": {"field": "total", "type": "quantitative"},
+                    "text": {"field": "said"},
+                    **({"yOffset": bars["encoding"]["yOffset"]} if within else {}),
+                },
             }
         )
     indexed = [{**row, "order": parts.index(row["part"])} for row in rows if row["part"] in parts]
@@ -291,6 +320,22 @@ def _spec(
     }
 
 
+def legend_pixels(labels: Sequence[str]) -> int:
+    """Return how wide a column of a legend is that cuts none of its labels."""
+    return 7 * max(map(len, labels), default=0) + 44
+
+
+def legend_columns(labels: Sequence[str]) -> str:
+    """Return how many columns a legend has on a page, as an expression.
+
+    They follow from the box that a plot is in: its own width changes when names of rows are
+    measured, and a legend that then gets more lines would be cut.
+    """
+    box = "containerSize()[0]"
+    fitting = f"max(1, floor(({box} - {NAME_PIXELS}) / {legend_pixels(labels)}))"
+    return f"isFinite({box}) ? {fitting} : 1"
+
+
 def _row(index: int, design: str = "") -> str:
     """Name a row: by its case, and for the axis by its design; a case's own row has none."""
     return f"{index}|{design}"
@@ -314,10 +359,10 @@ def _rows(runs: Runs, measure: Measure, **more: Any) -> list[Row]:  # noqa: ANN4
     ]
 
 
-def _used(rows: Sequence[Row], colours: Mapping[str, str]) -> dict[str, str]:
+def _used(rows: Sequence[Row], parts: Sequence[str]) -> Sequence[str]:
     """Leave out the parts that are zero in every run."""
     present = {row["part"] for row in rows if row["value"]}
-    return {part: colour for part, colour in colours.items() if part in present}
+    return [part for part in parts if part in present]
 
 
 def _extremes(runs: Runs, measure: Callable[[Run], float], say: Callable[[float], str]) -> str:
@@ -332,7 +377,7 @@ def _extremes(runs: Runs, measure: Callable[[Run], float], say: Callable[[float]
 def _cycles(runs: Runs) -> Plot | None:
     if not runs.timed:
         return None
-    colours = {"base": "neutral", "memory": "sky", "translation": "red", "kernel": "orange"}
+    parts = ("base", "memory", "translation", "kernel")
     rows = _rows(runs, measures.cycles)
     totals = {run.label: sum(measures.cycles(run).values()) for run in runs.all}
     for row in rows:
@@ -347,7 +392,7 @@ def _cycles(runs: Runs) -> Plot | None:
         f"measure === {json.dumps(options[1])} ? datum.value : "
         f"measure === {json.dumps(options[2])} ? datum.share : datum.relative"
     )
-    spec = _spec(runs, rows, colours, "", value=value, choices=[choice])
+    spec = _spec(runs, rows, parts, MEASURE, value=value, choices=[choice], totals=True)
     said = [
         f"{run.label} {count(totals[run.label])} cycles: {names(measures.costs(run))}"
         for run in _few(runs)
@@ -377,15 +422,12 @@ def _and_more(text: str, runs: Runs) -> str:
 
 
 def _tlb_misses(runs: Runs) -> Plot:
-    colours = {
-        "first-level data TLB": "sky",
-        "first-level instruction TLB": "neutral",
-        "second-level TLB (page walks)": "red",
-    }
+    parts = ("first-level data TLB", "first-level instruction TLB", "second-level TLB (page walks)")
     rows = [{**row, "TLB": row["part"]} for row in _rows(runs, measures.tlb_misses)]
-    used = _used(rows, colours) or colours
+    used = _used(rows, parts) or parts
     kept = [row for row in rows if row["part"] in used]
-    spec = _spec(runs, kept, used, "misses per thousand instructions", within="TLB")
+    unit = "misses per thousand instructions"
+    spec = _spec(runs, kept, used, unit, within="TLB", totals=True)
     said = _extremes(runs, lambda run: float(run.summary["l2_tlb_mpki"]), lambda v: f"{v:.2f}")
     data = _extremes(runs, lambda run: float(run.summary["l1d_tlb_mpki"]), lambda v: f"{v:.2f}")
     return Plot(
@@ -400,14 +442,9 @@ def _tlb_misses(runs: Runs) -> Plot:
 
 
 def _walks(runs: Runs) -> Plot | None:
-    colours = {
-        "first-level cache": "neutral",
-        "second level": "sky",
-        "last level": "orange",
-        "memory": "red",
-    }
+    parts = ("first-level cache", "second level", "last level", "memory")
     rows = _rows(runs, measures.walk_references)
-    used = _used(rows, colours)
+    used = _used(rows, parts)
     if not used:
         return None
 
@@ -420,19 +457,13 @@ def _walks(runs: Runs) -> Plot | None:
         f"Page-table entries read per thousand instructions: "
         f"{_extremes(runs, total, lambda value: f'{value:.2f}')}.",
         "Each entry is read from the caches like data; one that lies in memory costs most.",
-        _spec(runs, rows, used, "entries per thousand instructions"),
+        _spec(runs, rows, used, "entries per thousand instructions", totals=True),
         rows,
     )
 
 
 def _memory(runs: Runs) -> Plot:
-    colours = {
-        "4 KB pages": "neutral",
-        "2 MB pages": "blue",
-        "1 GB pages": "green",
-        "perforated pages": "orange",
-        "segment": "purple",
-    }
+    parts = ("4 KB pages", "2 MB pages", "1 GB pages", "perforated pages", "segment")
     rows = _rows(runs, measures.mapped)
     said = [
         f"{run.label} {percent(run.summary['huge_page_coverage'])} of "
@@ -444,22 +475,15 @@ def _memory(runs: Runs) -> Plot:
         "How the program's memory is mapped",
         "In pages larger than 4 KB or a segment: " + _and_more("; ".join(said), runs),
         "At the time when most of its memory was resident.",
-        _spec(runs, rows, _used(rows, colours) or colours, "MiB"),
+        _spec(runs, rows, _used(rows, parts) or parts, "MiB", totals=True),
         rows,
     )
 
 
 def _faults(runs: Runs) -> Plot | None:
-    colours = {
-        "zeroed 4 KB page": "neutral",
-        "zeroed 2 MB page": "blue",
-        "file": "sky",
-        "copy on write": "orange",
-        "segment": "purple",
-        "other": "yellow",
-    }
+    parts = ("zeroed 4 KB page", "zeroed 2 MB page", "file", "copy on write", "segment", "other")
     rows = _rows(runs, measures.faults)
-    used = _used(rows, colours)
+    used = _used(rows, parts)
     if not used:
         return None
     said = _extremes(runs, lambda run: float(run.summary["page_faults"]), count)
@@ -469,22 +493,22 @@ def _faults(runs: Runs) -> Plot | None:
         "Page faults",
         f"Page faults: {said}. Huge-page allocation failures: {failed}.",
         "By what the kernel did about them.",
-        _spec(runs, rows, used, "faults"),
+        _spec(runs, rows, used, "faults", totals=True),
         rows,
     )
 
 
 def _moved(runs: Runs) -> Plot | None:
-    colours = {
-        "compacted, program waits": "red",
-        "compacted in the background": "orange",
-        "region resized": "purple",
-        "pinned elsewhere, evacuated": "yellow",
-        "moved in use": "green",
-        "reclaimed": "sky",
-    }
+    parts = (
+        "compacted, program waits",
+        "compacted in the background",
+        "region resized",
+        "pinned elsewhere, evacuated",
+        "moved in use",
+        "reclaimed",
+    )
     rows = _rows(runs, measures.moved)
-    used = _used(rows, colours)
+    used = _used(rows, parts)
     if not used:
         return None
     moved = _extremes(runs, lambda run: float(run.summary["pages_moved"]), count)
@@ -494,18 +518,13 @@ def _moved(runs: Runs) -> Plot | None:
         "Pages that the kernel moved or reclaimed",
         f"Pages moved: {moved}; pages reclaimed: {gone}.",
         "4 KB pages, while the program ran.",
-        _spec(runs, rows, used, "pages of 4 KB"),
+        _spec(runs, rows, used, "pages of 4 KB", totals=True),
         rows,
     )
 
 
 def _contiguity(runs: Runs) -> Plot:
-    colours = {
-        "free": "green",
-        "could be freed by compaction": "sky",
-        "in use, movable": "neutral",
-        "polluted": "red",
-    }
+    parts = ("free", "could be freed by compaction", "in use, movable", "polluted")
     rows = [
         row
         for size in measures.BLOCKS
@@ -535,7 +554,7 @@ def _contiguity(runs: Runs) -> Plot:
         _spec(
             runs,
             rows,
-            colours,
+            parts,
             "percent of memory",
             within="when",
             choices=[choice],

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, prod, sqrt
 
+from contigua.experiments.statistics import mean_margin
 from contigua.reporting import measures
 from contigua.reporting.cases import Run, Runs, arrange
 from contigua.reporting.words import count, names, percent
@@ -55,6 +56,8 @@ def headlines(runs: Runs, *, brief: bool = False) -> list[str]:
         for case in cases[:TOLD]
         for line in _case(runs, case)[:each]
     ]
+    if len(cases) > TOLD and (ages := _histories(runs)):
+        found.append(f"Histories of memory: {names(ages)}.")
     if len(cases) > 1 and not cut:
         found += _over_cases(runs)
     sampled = [run.values["sample"] for run in runs.all if run.values.get("sample")]
@@ -66,12 +69,50 @@ def headlines(runs: Runs, *, brief: bool = False) -> list[str]:
             "Sampled: what follows ± is half of an interval that holds the value with a "
             f"probability of {percent(min(sample['confidence'] for sample in sampled))}."
         )
+    if several := max(len(run.seeds) for run in runs.all):
+        found.append(f"Means of {several} seeds; ± is half of a 95 % confidence interval.")
+    found += _goal([run for run in runs.all if (run.values.get("sample") or {}).get("goal")])
     executed = min(int(run.summary["instructions"]) for run in runs.all)
     if executed < SHORT:
         found.append(f"Too short for a verdict: only {count(executed)} instructions.")
     if cut:
         found.insert(0, f"{cut} of {len(runs.all)} runs were interrupted, and are incomplete.")
     return found
+
+
+def _histories(runs: Runs) -> list[str]:
+    """Return every history that ran, as it was typed."""
+    ages = dict.fromkeys(str(run.values["config"]["age"]) for run in runs.all)
+    return list(ages) if len(ages) > 1 else []
+
+
+def _goal(wanted: Sequence[Run]) -> list[str]:
+    """Say whether the error of cycles is as small as was wanted, and if not, what makes it so."""
+    if not wanted:
+        return []
+    # The one that needs most units, or of whose error nothing is known.
+    worst = max(
+        wanted,
+        key=lambda run: (
+            not (goal := run.values["sample"]["goal"])["reached"],
+            inf if goal["half_width"] is None else goal["half_width"] / goal["error"],
+        ),
+    )
+    goal = worst.values["sample"]["goal"]
+    aim, half = f"± {100 * goal['error']:g} %", goal["half_width"]
+    if goal["reached"]:
+        each = "" if len(wanted) == 1 else ", or less"
+        return [f"The goal of {aim} is reached: cycles have ± {100 * half:.1f} %{each}."]
+    if half is None:
+        return [f"The goal of {aim} is missed: too few units fit in. Simulate all of the program."]
+    missed = f"The goal of {aim} is missed: cycles of {worst.design} have ± {100 * half:.1f} %."
+    units = count(goal["units"])
+    if goal["distance"] is None:
+        return [f"{missed} {units} units would reach it: simulate all of the program."]
+    return [
+        f"{missed} {units} units would reach it: --sample-units 0 --sample-distance "
+        f"{goal['distance']}."
+    ]
 
 
 @dataclass(frozen=True)
@@ -96,6 +137,8 @@ class Difference:
     def of(run: Run, base: Run) -> Difference:
         """Compare two runs that have times."""
         change = (run.cycles or 0) / max(base.cycles or 0, 1) - 1
+        if run.seeds and base.seeds and run is not base:
+            return Difference(run, change, _seed_margin(run, base))
         samples = [one.values.get("sample") for one in (run, base)]
         # Designs meet the same SimPoints; of what these leave open nothing is known.
         sampled = [
@@ -131,6 +174,18 @@ class Difference:
         if self.is_none:
             return "as many"
         return f"{self.size} {'more' if self.change > 0 else 'fewer'}"
+
+
+def _seed_margin(run: Run, base: Run) -> float:
+    """Return half of the interval of a difference over seeds, each compared with its own."""
+    cycles = [
+        {one.values["config"]["seed"]: one.values["time"]["cycles"] for one in each.seeds}
+        for each in (run, base)
+    ]
+    shared = [seed for seed in cycles[0] if seed in cycles[1]]
+    changes = [cycles[0][seed] / max(cycles[1][seed], 1) - 1 for seed in shared]
+    margin = mean_margin(changes) if len(changes) > 1 else None
+    return inf if margin is None else margin
 
 
 def _case(runs: Runs, case: str) -> list[str]:

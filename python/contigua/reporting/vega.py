@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from contigua import files
 from contigua.errors import ContiguaError
+from contigua.reporting.plots import MEASURE
 
 if TYPE_CHECKING:
     from contigua.reporting.plots import Spec
@@ -60,6 +61,10 @@ def compiled(spec: Spec) -> dict[str, Any]:
         When Vega cannot run here.
     """
     vega: dict[str, Any] = _library().vegalite_to_vega(spec, vl_version=VERSION)
+    # Vega can name an axis by what is chosen, Vega-Lite cannot.
+    for axis in vega.get("axes", []):
+        if axis.get("title") == MEASURE:
+            axis["title"] = {"signal": MEASURE.removeprefix("@")}
     return vega
 
 

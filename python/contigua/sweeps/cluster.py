@@ -42,12 +42,12 @@ PIECE = 16 << 20
 #: Times that a point is tried again because a worker had not got its files.
 MOST_RETURNS = 20
 #: Seconds that a scheduler may take to answer, and after that its first worker to be there.
-PATIENCE, PATIENCE_WORKER = 5, 20
+CONNECT_TIMEOUT, WORKER_TIMEOUT = 5, 20
 #: Files that the client and its workers have open, at most.
 DESCRIPTORS = 48
 #: Seconds without any worker after which a sweep gives up: of those that are started here, which
 #: come back at once, and of a cluster's, which may have to be allocated.
-PATIENCE_HERE, PATIENCE_THERE = 60.0, 1800.0
+CONNECT_TIMEOUT_HERE, CONNECT_TIMEOUT_THERE = 60.0, 1800.0
 
 
 @contextlib.contextmanager
@@ -63,7 +63,9 @@ def outcomes_of(
         yield Here(tasks).outcomes()
         return
     with connect(scheduler, workers) as client:
-        runner = Runner(client, tasks, PATIENCE_HERE if scheduler is None else PATIENCE_THERE)
+        runner = Runner(
+            client, tasks, CONNECT_TIMEOUT_HERE if scheduler is None else CONNECT_TIMEOUT_THERE
+        )
         try:
             yield runner.outcomes()
         except BaseException:
@@ -182,7 +184,7 @@ def _check_host() -> None:
         raise OSError(f"they take {DESCRIPTORS} files: {error.strerror} (ulimit -n)") from error
     with socket.create_server(("127.0.0.1", 0)) as server:
         try:
-            socket.create_connection(server.getsockname(), timeout=PATIENCE).close()
+            socket.create_connection(server.getsockname(), timeout=CONNECT_TIMEOUT).close()
         except OSError as error:
             raise OSError(f"127.0.0.1 cannot be reached: {error.strerror}") from error
 
@@ -217,7 +219,7 @@ def _found(scheduler: str) -> Iterator[Client]:
             "DASK_DISTRIBUTED__COMM__TLS__CLIENT__KEY (docs/how-to/sweeps.md)"
         )
     try:
-        client = Client(scheduler, timeout=PATIENCE, set_as_default=False, security=security)
+        client = Client(scheduler, timeout=CONNECT_TIMEOUT, set_as_default=False, security=security)
     except (OSError, TimeoutError, ValueError, RuntimeError) as error:
         raise SweepError(
             f"no Dask scheduler answers at {scheduler}; start one with `dask scheduler`, "
@@ -237,7 +239,7 @@ def check(client: Client, scheduler: str) -> None:
         When that is not so.
     """
     try:
-        client.wait_for_workers(1, timeout=PATIENCE_WORKER)
+        client.wait_for_workers(1, timeout=WORKER_TIMEOUT)
     except TimeoutError as error:
         raise SweepError(
             f"the scheduler at {scheduler} has no workers; "
@@ -315,14 +317,14 @@ class Runner:
         Dask's client.
     tasks
         What to run.
-    patience
+    timeout
         Seconds without any worker after which it gives up.
     """
 
-    def __init__(self, client: Client, tasks: Iterable[Task], patience: float) -> None:
+    def __init__(self, client: Client, tasks: Iterable[Task], timeout: float) -> None:
         self.client = client
         self.waiting = iter(tasks)
-        self.patience = patience
+        self.timeout = timeout
         self.running: dict[Future, Sent] = {}
         self.ended: queue.SimpleQueue[Future] = queue.SimpleQueue()
         #: Tasks whose workers died.
@@ -408,9 +410,9 @@ class Runner:
             raise SweepError("the Dask scheduler is gone") from error
         if self.threads:
             self.seen = now
-        elif now > self.seen + self.patience:
+        elif now > self.seen + self.timeout:
             raise SweepError(
-                f"no worker is left, and none came for {self.patience:.0f} s; "
+                f"no worker is left, and none came for {self.timeout:.0f} s; "
                 "the same command carries on"
             )
 

@@ -381,7 +381,7 @@ def _sampling(where: str, value: bool | Mapping[str, Any]) -> Sampling | None:
     for key, number in value.items():
         if key not in defaults:
             raise SweepError(f"{where}: unknown key {nearest(key, defaults)}")
-        whole = key != "confidence"
+        whole = key not in ("confidence", "goal")
         if isinstance(number, bool) or not isinstance(number, int if whole else (int, float)):
             raise SweepError(f"{where}.{key}: write a {'whole ' * whole}number, not {number!r}")
     return dataclasses.replace(RECORDED, **value)

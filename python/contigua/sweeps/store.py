@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from contigua import __version__, columns
+from contigua import __version__, columns, schemas
 from contigua.errors import ContiguaError
 from contigua.files import FileError, open_log, write_whole, writing
 from contigua.reading import MOST_RESULTS, ReadError, read_bytes, read_text
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FORMAT = "contigua-sweep"
-VERSION = 1
+VERSION = schemas.SWEEP
 
 #: Columns of every table beside axes and figures, by what they hold.
 OWN: dict[str, columns.Kind] = {
@@ -90,14 +90,15 @@ class Record:
     def to_json(self) -> str:
         """Write the record with its checksum."""
         body = asdict(self)
-        return json.dumps({"format": VERSION, **body, "checksum": _checksum(body)}) + "\n"
+        return json.dumps({"schema": VERSION, **body, "checksum": _checksum(body)}) + "\n"
 
     @staticmethod
     def from_json(text: str) -> Record | None:
         """Read what :meth:`to_json` wrote; ``None`` when it is damaged."""
         try:
             body = json.loads(text)
-            checksum, version = body.pop("checksum"), body.pop("format")
+            # The version before called it so.
+            checksum, version = body.pop("checksum"), body.pop("format", None) or body.pop("schema")
             if version != VERSION or checksum != _checksum(body):
                 return None
             return Record(**body)
@@ -207,7 +208,7 @@ class Store:
 
     def write_plan(self, plan: Mapping[str, Any]) -> None:
         """Keep the plan: ``points`` is a list of ``{"point": ..., "axes": {...}}``."""
-        head = {"format": FORMAT, "format_version": VERSION, "version": __version__}
+        head = {"format": FORMAT, "schema": VERSION, "version": __version__}
         text = json.dumps(head | dict(plan), indent=1, default=str) + "\n"
         file = self.folder / "sweep.json"
         # The same plan stays as old as it is, and with it the table.

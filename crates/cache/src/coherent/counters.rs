@@ -6,7 +6,8 @@ use super::DramCounters;
 use crate::{LevelCounters, ServedBy};
 
 /// What coherence, prefetching and migration took.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, contigua_state::Plain)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CoherenceCounters {
     /// Writes to lines that the core had only to read.
     pub upgrades: u64,
@@ -36,6 +37,7 @@ pub struct CoherenceCounters {
 
 /// What the memory of a server did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MemoryCounters {
     /// L1 instruction caches, all cores together.
     pub l1i: LevelCounters,

@@ -30,7 +30,8 @@ pub struct DramConfig {
 }
 
 /// What DRAM did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, contigua_state::Plain)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DramCounters {
     /// Lines read.
     pub reads: u64,
@@ -52,10 +53,12 @@ const EPOCH_SHIFT: u32 = 8;
 const EPOCHS: usize = 256;
 const NO_ROW: u64 = u64::MAX;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, contigua_state::State)]
 struct Channel {
     /// By epoch modulo [`EPOCHS`]: which epoch, and 1/256 lines transferred in it.
+    #[state(fixed)]
     epochs: Box<[(u64, u32)]>,
+    #[state(fixed)]
     open_rows: Box<[u64]>,
 }
 
@@ -90,16 +93,23 @@ impl Channel {
     }
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, contigua_state::State)]
 pub(super) struct Dram {
+    #[state(fixed)]
     channels: Vec<Channel>,
+    #[state(skip)]
     banks: u64,
+    #[state(skip)]
     lines_of_row: u64,
     /// Cycles of an access to a bank with no row open.
+    #[state(skip)]
     latency: Cycles,
+    #[state(skip)]
     activate: Cycles,
+    #[state(skip)]
     precharge: Cycles,
     /// What a line takes of an epoch, and what an epoch has, in the same fixed-point unit.
+    #[state(skip)]
     line_cost: u32,
     counters: DramCounters,
 }

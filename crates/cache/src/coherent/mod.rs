@@ -14,6 +14,7 @@
 mod config;
 mod counters;
 mod dram;
+mod home;
 mod moving;
 mod network;
 mod payload;
@@ -23,9 +24,9 @@ mod queues;
 
 use std::fmt::Debug;
 
-use contigua_units::{Cycles, Frame, LINE_BYTES, Megahertz, PAGE_BYTES, PhysAddr};
+use contigua_units::{Bytes, Cycles, Frame, LINE_BYTES, Megahertz, PAGE_BYTES, PhysAddr};
 
-use crate::migration::{Alias, EntryId, Request, Service, Table};
+use crate::migration::{Alias, EntryId, Request, Table};
 use crate::{AccessKind, Error, HierarchyConfig, LevelCounters, ServedBy, Sets};
 pub use config::SharedConfig;
 pub use counters::{CoherenceCounters, MemoryCounters};
@@ -35,7 +36,7 @@ pub use network::Topology;
 pub use payload::Payload;
 pub use prefetch::PrefetchConfig;
 use prefetch::same_page;
-use private::{Left, Private, SecondLine, State, lines};
+use private::{Private, SecondLine, State, lines};
 pub use queues::Queues;
 use queues::{Step, Steps};
 
@@ -59,7 +60,7 @@ pub struct CoreRequest {
     pub instruction: u64,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, contigua_state::Plain)]
 struct Sharers {
     /// Cores that may have the line.
     cores: u64,
@@ -67,13 +68,13 @@ struct Sharers {
     exclusive: bool,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, contigua_state::Plain)]
 struct LastLine<D> {
     dirty: bool,
     data: D,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, contigua_state::State)]
 struct Slice<D> {
     lines: Sets<LastLine<D>>,
     directory: Sets<Sharers>,
@@ -95,21 +96,32 @@ struct Latencies {
 }
 
 /// All caches and the memory of a server.
-#[derive(Debug)]
+#[derive(Debug, contigua_state::State)]
 pub struct MemorySystem<D: Payload = ()> {
+    #[state(fixed)]
     cores: Vec<Private<D>>,
+    #[state(fixed)]
     slices: Vec<Slice<D>>,
+    #[state(skip)]
     network: Network,
     steps: Steps,
     /// Not here while another thread prices requests.
+    #[state(boxed)]
     queues: Option<Box<Queues>>,
+    #[state(skip)]
     memory: D::Memory,
     /// Pages that migrate.
     table: Table,
+    #[state(skip)]
     latency: Latencies,
+    #[state(skip)]
     inclusive: bool,
+    #[state(skip)]
     next_line: bool,
+    #[state(skip)]
     stride: bool,
+    #[state(skip)]
+    stream_lines: u8,
     fetches: ServedBy,
     data: ServedBy,
     walks: ServedBy,
@@ -166,6 +178,7 @@ impl<D: Payload> MemorySystem<D> {
             inclusive: shared.inclusive,
             next_line: config.prefetch.next_line,
             stride: config.prefetch.stride,
+            stream_lines: config.prefetch.stream_lines,
             fetches: ServedBy::default(),
             data: ServedBy::default(),
             walks: ServedBy::default(),
@@ -238,7 +251,8 @@ impl<D: Payload> MemorySystem<D> {
 
     /// The second half, after [`MemorySystem::hit`] has said no: what the miss takes.
     pub fn miss(&mut self, request: &CoreRequest, visit: impl FnOnce(&mut D)) -> Cycles {
-        self.serve(request, visit);
+        let follow = self.serve(request, visit);
+        self.prefetch_after(request, follow);
         self.price(request.time)
     }
 
@@ -246,8 +260,17 @@ impl<D: Payload> MemorySystem<D> {
     /// request's time does not matter.
     pub fn defer_miss(&mut self, request: &CoreRequest, steps: &mut Vec<u64>) {
         std::mem::swap(&mut self.steps.words, steps);
-        self.serve(request, |_| ());
+        let follow = self.serve(request, |_| ());
+        self.prefetch_after(request, follow);
         std::mem::swap(&mut self.steps.words, steps);
+    }
+
+    /// What the last level and the cores' second levels hold together.
+    #[must_use]
+    pub fn capacity(&self) -> Bytes {
+        let last: usize = self.slices.iter().map(|slice| slice.lines.capacity()).sum();
+        let second: usize = self.cores.iter().map(|core| core.l2.capacity()).sum();
+        Bytes::new((last + second) as u64 * LINE_BYTES)
     }
 
     /// The queues, for somebody else to price requests; until they are back, requests can only be
@@ -276,8 +299,38 @@ impl<D: Payload> MemorySystem<D> {
         answer
     }
 
+    /// Writes a whole line as the kernel of a core does that zeroes or copies a page. What caches
+    /// hold changes; counters and queues do not, as neither the accesses nor their time are the
+    /// program's.
+    pub fn write_for_kernel(&mut self, core: usize, address: PhysAddr, visit: impl FnOnce(&mut D)) {
+        let line = address.line();
+        let private = &mut self.cores[core];
+        if let Some(first) = private.l1d.lookup(line, line)
+            && first.state != State::Shared
+        {
+            first.state = State::Modified;
+            visit(&mut first.data);
+            return;
+        }
+        let levels = (private.l1d_counters, private.l2_counters);
+        let shared = (self.data, self.llc, self.coherence);
+        let request = CoreRequest {
+            core,
+            address,
+            kind: AccessKind::Write,
+            time: Cycles::ZERO,
+            instruction: 0,
+        };
+        self.serve(&request, visit);
+        self.steps.words.clear();
+        (self.data, self.llc, self.coherence) = shared;
+        let private = &mut self.cores[core];
+        (private.l1d_counters, private.l2_counters) = levels;
+    }
+
+    /// Serves a first-level miss; whether prefetchers follow it.
     #[inline(never)]
-    fn serve(&mut self, request: &CoreRequest, visit: impl FnOnce(&mut D)) {
+    fn serve(&mut self, request: &CoreRequest, visit: impl FnOnce(&mut D)) -> bool {
         let line = request.address.line();
         let write = request.kind == AccessKind::Write;
         let fetch = request.kind == AccessKind::Fetch;
@@ -345,16 +398,29 @@ impl<D: Payload> MemorySystem<D> {
                 Answer::Visited(cycles) => self.steps.push(Step::Answer { cycles, hidden }),
                 Answer::Keep(served, visit) => {
                     let cycles = served.cycles;
-                    self.fill_second(request.core, line, &served, 0);
+                    self.fill_second(request.core, line, &served, 0, had_it);
                     self.steps.push(Step::Answer { cycles, hidden });
                     self.fill_first(request, line, served.state, served.data, visit);
                 }
             }
         }
+        follow
+    }
+
+    /// What the prefetchers do after a first-level miss.
+    #[inline]
+    fn prefetch_after(&mut self, request: &CoreRequest, follow: bool) {
+        let line = request.address.line();
         if follow && self.next_line && same_page(line, line + 1) {
             self.prefetch(request.core, line + 1);
         }
-        if self.stride && !fetch && request.kind != AccessKind::Walk {
+        if self.stream_lines != 0 && request.kind != AccessKind::Walk {
+            let core = &mut self.cores[request.core];
+            for wanted in core.streams.missed(line, self.stream_lines) {
+                self.prefetch(request.core, wanted);
+            }
+        }
+        if self.stride && matches!(request.kind, AccessKind::Read | AccessKind::Write) {
             let ahead = self.cores[request.core]
                 .strides
                 .missed(request.instruction, line);
@@ -382,8 +448,16 @@ impl<D: Payload> MemorySystem<D> {
         }
     }
 
-    /// Enters a line into a second level, by a prefetch of that number if that is not 0.
-    fn fill_second(&mut self, core: usize, line: u64, served: &Served<D>, prefetch: u32) {
+    /// Enters a line into a second level, by a prefetch of that number if that is not 0. If the level
+    /// `had_it` before it was served, it may have it still.
+    fn fill_second(
+        &mut self,
+        core: usize,
+        line: u64,
+        served: &Served<D>,
+        prefetch: u32,
+        had_it: bool,
+    ) {
         let second = SecondLine {
             state: served.state,
             prefetched: prefetch != 0,
@@ -391,7 +465,7 @@ impl<D: Payload> MemorySystem<D> {
             data: served.data,
         };
         let private = &mut self.cores[core];
-        if let Some(present) = private.l2.lookup(line, line) {
+        if had_it && let Some(present) = private.l2.lookup(line, line) {
             *present = second;
             return;
         }
@@ -412,7 +486,7 @@ impl<D: Payload> MemorySystem<D> {
         if let Answer::Keep(served, _) = self.at_home(core, line, Request::Read, |_| ()) {
             self.coherence.prefetches += 1;
             let prefetch = self.steps.prefetch(served.cycles);
-            self.fill_second(core, line, &served, prefetch);
+            self.fill_second(core, line, &served, prefetch, false);
         }
     }
 
@@ -430,298 +504,6 @@ impl<D: Payload> MemorySystem<D> {
             return None;
         }
         self.table.find(frame_of(line))
-    }
-
-    /// Serves a private miss at the line's home. `visit` comes back unused when the requester may
-    /// keep the line, since its copy is what is to be visited then.
-    fn at_home<V: FnOnce(&mut D)>(
-        &mut self,
-        core: usize,
-        line: u64,
-        request: Request,
-        visit: V,
-    ) -> Answer<D, V> {
-        let slice = self.slice_of(line);
-        let distance = self.network.round_trip(core, slice).get();
-        // The configured latency is the mean over all slices.
-        let base = self.latency.llc.get() + distance;
-        let mut latency = base.saturating_sub(self.network.mean.get());
-        let mut backing = line;
-        let mut retain = true;
-        if let Some((entry, alias)) = self.migration(line) {
-            let (service, extra) = self.consult(entry, alias, line, request);
-            latency += extra;
-            retain = service.retain;
-            backing = self.line_at(entry, service.location, line);
-        }
-        if !retain {
-            self.coherence.uncached += 1;
-            let last = self.bring(backing);
-            let write = request == Request::Own;
-            last.dirty |= write;
-            visit(&mut last.data);
-            return Answer::Visited(latency as u32);
-        }
-        let mine = 1 << core;
-        let sharers = self.slices[slice].directory.lookup(line, line).copied();
-        let sharers = sharers.unwrap_or_default();
-        let others = sharers.cores & !mine;
-        let mut state = State::Modified;
-        let mut from_core = None;
-        if others != 0 && (request == Request::Own || sharers.exclusive) {
-            for other in cores(others) {
-                let hop = self.network.round_trip(other, slice).get();
-                let left = if request == Request::Own {
-                    let left = self.cores[other].remove(line);
-                    self.coherence.invalidations += u64::from(left.is_some());
-                    left
-                } else {
-                    self.cores[other].share(line)
-                };
-                if let Some(left) = left {
-                    if left.modified {
-                        latency += hop;
-                        self.coherence.cache_to_cache += 1;
-                        if request != Request::Own {
-                            self.put(backing, left.data, true);
-                        }
-                    }
-                    from_core = Some(left.data);
-                }
-            }
-        }
-        if request != Request::Own {
-            state = if others == 0 {
-                State::Exclusive
-            } else {
-                State::Shared
-            };
-        }
-        // A core that upgrades has the data.
-        let own_copy = if request == Request::Own && sharers.cores & mine != 0 {
-            self.cores[core]
-                .l2
-                .peek(line, line)
-                .map(|second| second.data)
-        } else {
-            None
-        };
-        let data = match own_copy.or(from_core) {
-            Some(data) => data,
-            None if self.inclusive => self.bring(backing).data,
-            None => self.read_past(backing),
-        };
-        let now = Sharers {
-            cores: if request == Request::Own {
-                mine
-            } else {
-                sharers.cores | mine
-            },
-            exclusive: state != State::Shared,
-        };
-        self.enter_sharers(slice, line, now);
-        let served = Served {
-            data,
-            state,
-            cycles: latency as u32,
-        };
-        Answer::Keep(served, visit)
-    }
-
-    /// What the migration table says of a request, and what that takes beyond the usual.
-    fn consult(
-        &mut self,
-        entry: EntryId,
-        alias: Alias,
-        line: u64,
-        request: Request,
-    ) -> (Service, u64) {
-        let service = self.table.serve(entry, alias, offset_of(line), request);
-        let mut extra = 0;
-        if service.location == Alias::Destination {
-            self.coherence.redirected += 1;
-        }
-        if service.location != alias {
-            // The home of the other line answers: one hop of the network more.
-            extra += self.network.mean.get() / 2;
-        }
-        if service.invalidate_opposite {
-            let opposite = self.line_at(entry, alias.opposite(), line);
-            if self.recall(opposite) {
-                self.coherence.alias_recalls += 1;
-                extra += self.network.mean.get();
-            }
-        }
-        (service, extra)
-    }
-
-    /// The line of a migration's page under one of its two addresses.
-    fn line_at(&self, entry: EntryId, alias: Alias, line: u64) -> u64 {
-        u64::from(self.table.frame(entry, alias).get()) * LINES_OF_PAGE + line % LINES_OF_PAGE
-    }
-
-    fn enter_sharers(&mut self, slice: usize, line: u64, sharers: Sharers) {
-        let directory = &mut self.slices[slice].directory;
-        if let Some(entry) = directory.lookup(line, line) {
-            *entry = sharers;
-            return;
-        }
-        if let Some((victim, lost)) = directory.insert(line, line, sharers) {
-            self.back_invalidate(victim, lost.cores);
-        }
-    }
-
-    /// A core does not have a line any more.
-    fn forget(&mut self, core: usize, line: u64) {
-        let slice = self.slice_of(line);
-        let directory = &mut self.slices[slice].directory;
-        if let Some(sharers) = directory.peek_mut(line, line) {
-            sharers.cores &= !(1 << core);
-            if sharers.cores == 0 {
-                directory.remove(line, line);
-            }
-        }
-    }
-
-    /// Takes a line away from cores because something below has no room for it.
-    fn back_invalidate(&mut self, line: u64, mask: u64) {
-        for core in cores(mask) {
-            if let Some(left) = self.cores[core].remove(line) {
-                self.coherence.back_invalidations += 1;
-                self.write_back(line, left);
-            }
-        }
-    }
-
-    /// Takes a line away from all cores, as it is named by them; whether any had it. What was
-    /// modified goes to where the line's data is.
-    fn recall(&mut self, line: u64) -> bool {
-        let slice = self.slice_of(line);
-        let Some(sharers) = self.slices[slice].directory.remove(line, line) else {
-            return false;
-        };
-        let mut found = false;
-        for core in cores(sharers.cores) {
-            if let Some(left) = self.cores[core].remove(line) {
-                found = true;
-                if left.modified {
-                    self.write_back(line, left);
-                }
-            }
-        }
-        found
-    }
-
-    /// Takes in a line that a private cache evicted.
-    fn write_back(&mut self, line: u64, left: Left<D>) {
-        let mut backing = line;
-        if let Some((entry, alias)) = self.migration(line) {
-            let offset = offset_of(line);
-            let service = self.table.serve(entry, alias, offset, Request::WriteBack);
-            backing = self.line_at(entry, service.location, line);
-        }
-        if left.modified {
-            self.put(backing, left.data, true);
-        } else if !self.inclusive && backing == line {
-            // The last level is where private caches put what they have no room for.
-            self.put(backing, left.data, false);
-        }
-    }
-
-    /// Puts a line into the last level.
-    fn put(&mut self, backing: u64, data: D, dirty: bool) {
-        let slice = self.slice_of(backing);
-        let lines = &mut self.slices[slice].lines;
-        if let Some(last) = lines.lookup(backing, backing) {
-            if dirty {
-                *last = LastLine { dirty, data };
-            }
-            return;
-        }
-        let evicted = lines.insert(backing, backing, LastLine { dirty, data });
-        self.evicted(evicted);
-    }
-
-    fn evicted(&mut self, evicted: Option<(u64, LastLine<D>)>) {
-        let Some((line, last)) = evicted else {
-            return;
-        };
-        let mut last = last;
-        if self.inclusive {
-            for named in self.names_of(line) {
-                let slice = self.slice_of(named);
-                let Some(sharers) = self.slices[slice].directory.remove(named, named) else {
-                    continue;
-                };
-                for core in cores(sharers.cores) {
-                    if let Some(left) = self.cores[core].remove(named) {
-                        self.coherence.back_invalidations += 1;
-                        if left.modified {
-                            last = LastLine {
-                                dirty: true,
-                                data: left.data,
-                            };
-                        }
-                    }
-                }
-            }
-        }
-        if last.dirty {
-            self.llc.write_backs += 1;
-            self.steps.push(Step::Write { line });
-            last.data.store(&mut self.memory, line);
-        }
-    }
-
-    /// How cores may name a line of the last level whose data they have: by its own address, or
-    /// by the other one of a migration that keeps the data here.
-    fn names_of(&self, backing: u64) -> impl Iterator<Item = u64> + use<D> {
-        let mut names = [Some(backing), None];
-        if let Some((entry, alias)) = self.migration(backing) {
-            let offset = offset_of(backing);
-            if self
-                .table
-                .serve(entry, alias, offset, Request::Read)
-                .location
-                == alias
-            {
-                names[1] = Some(self.line_at(entry, alias.opposite(), backing));
-            } else {
-                // Nobody's data is here: private copies belong to the other line.
-                names[0] = None;
-            }
-        }
-        names.into_iter().flatten()
-    }
-
-    /// The line of the last level, read from memory if it is not there.
-    fn bring(&mut self, backing: u64) -> &mut LastLine<D> {
-        let slice = self.slice_of(backing);
-        if self.slices[slice].lines.lookup(backing, backing).is_some() {
-            self.llc.hits += 1;
-        } else {
-            self.llc.misses += 1;
-            self.steps.push(Step::Read { line: backing });
-            let data = D::load(&self.memory, backing);
-            let last = LastLine { dirty: false, data };
-            let evicted = self.slices[slice].lines.insert(backing, backing, last);
-            self.evicted(evicted);
-        }
-        let lines = &mut self.slices[slice].lines;
-        let last = lines.peek_mut(backing, backing);
-        last.expect("the line was just entered")
-    }
-
-    /// A line's data for a private cache, from the last level or past it.
-    fn read_past(&mut self, backing: u64) -> D {
-        let slice = self.slice_of(backing);
-        if let Some(last) = self.slices[slice].lines.lookup(backing, backing) {
-            self.llc.hits += 1;
-            return last.data;
-        }
-        self.llc.misses += 1;
-        self.steps.push(Step::Read { line: backing });
-        D::load(&self.memory, backing)
     }
 
     /// The table of migrations.

@@ -3,11 +3,11 @@
 use contigua_units::{Bytes, LINE_BYTES};
 
 use super::payload::Payload;
-use super::prefetch::Strides;
+use super::prefetch::{Streams, Strides};
 use crate::{Error, HierarchyConfig, LevelConfig, LevelCounters, Sets};
 
 /// What a core may do with a line: M, E and S of MESI; a line that is not there is I.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, contigua_state::Plain)]
 pub(super) enum State {
     /// Others may have it, too.
     #[default]
@@ -19,7 +19,7 @@ pub(super) enum State {
 }
 
 /// A line of a first level.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, contigua_state::Plain)]
 pub(super) struct FirstLine<D> {
     pub(super) state: State,
     pub(super) data: D,
@@ -27,10 +27,10 @@ pub(super) struct FirstLine<D> {
 
 /// A line of the second level. Its state is that of the core, but that the L1 D cache may have
 /// modified a line that is exclusive here.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, contigua_state::Plain)]
 pub(super) struct SecondLine<D> {
     pub(super) state: State,
-    /// Came in before anybody asked for it, and nobody has yet.
+    /// A prefetched line that has not been used yet.
     pub(super) prefetched: bool,
     /// The number of the prefetch that brought it; 0 if it was asked for.
     pub(super) prefetch: u32,
@@ -45,12 +45,13 @@ pub(super) struct Left<D> {
 }
 
 /// The caches of one core.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, contigua_state::State)]
 pub(super) struct Private<D> {
     pub(super) l1i: Sets<FirstLine<D>>,
     pub(super) l1d: Sets<FirstLine<D>>,
     pub(super) l2: Sets<SecondLine<D>>,
     pub(super) strides: Strides,
+    pub(super) streams: Streams,
     pub(super) l1i_counters: LevelCounters,
     pub(super) l1d_counters: LevelCounters,
     pub(super) l2_counters: LevelCounters,
@@ -64,6 +65,7 @@ impl<D: Payload> Private<D> {
             l1d: Sets::new("cache.l1d", lines(&config.l1d), config.l1d.ways)?,
             l2: Sets::new("cache.l2", lines(&config.l2), config.l2.ways)?,
             strides: Strides::new(),
+            streams: Streams::new(),
             l1i_counters: LevelCounters::default(),
             l1d_counters: LevelCounters::default(),
             l2_counters: LevelCounters::default(),

@@ -75,10 +75,11 @@ impl Step {
 }
 
 /// DRAM, and the prefetches under way.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, contigua_state::State)]
 pub struct Queues {
     dram: Dram,
     /// By number of a prefetch modulo [`ARRIVALS`]: when its data is there.
+    #[state(fixed)]
     arrivals: Box<[u64]>,
 }
 
@@ -127,7 +128,7 @@ impl Queues {
 }
 
 /// The steps of a request that is being served, and how many prefetches there have been.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, contigua_state::Plain)]
 pub(super) struct Steps {
     pub(super) words: Vec<u64>,
     /// Lines read from memory.

@@ -35,6 +35,7 @@ impl Alias {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
+#[derive(contigua_state::Plain)]
 pub enum Mode {
     /// They may, each line under one of the two frames at a time (article, "Hardware Migration of
     /// Previously Unmovable Pages", step 4).
@@ -51,6 +52,7 @@ pub enum Mode {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
+#[derive(contigua_state::Plain)]
 pub enum SwitchOrder {
     /// Copy, then set the page tables, then wait for invalidations (the article, steps 1 to 5).
     #[default]
@@ -66,6 +68,7 @@ pub enum SwitchOrder {
     clippy::struct_excessive_bools,
     reason = "each is a rule of its own, and any of them may be missing"
 )]
+#[derive(contigua_state::Plain)]
 pub struct Rules {
     /// A request that reaches the LLC takes the line out of private caches that hold it under the
     /// other frame (article, step 4).
@@ -229,7 +232,7 @@ pub struct Retired {
 }
 
 /// Names a live entry of a table. Valid from [`Table::migrate`] to [`Table::retire`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, contigua_state::Plain)]
 pub struct EntryId(u8);
 
 impl EntryId {
@@ -242,7 +245,7 @@ impl EntryId {
 }
 
 /// How far an entry is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, contigua_state::Plain)]
 enum Progress {
     /// Requests are redirected; the copy has not been started.
     #[default]
@@ -256,7 +259,7 @@ enum Progress {
 }
 
 /// Source frame, destination frame, next line to copy, flags (article, "metadata table").
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, contigua_state::Plain)]
 struct Entry {
     source: Frame,
     destination: Frame,
@@ -272,13 +275,16 @@ struct Entry {
 /// not say how slices agree. Here, as in a machine that sends each request for line *i* to the slice
 /// of the source's line *i*, there is one point where requests for a line are put in order, and one
 /// table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, contigua_state::State)]
 pub struct Table {
     entries: [Entry; MAX_ENTRIES],
     /// Bit *i*: entry *i* is live. Entries that are not are all zero.
     live: u16,
+    #[state(skip)]
     capacity: u8,
+    #[state(skip)]
     lines: u8,
+    #[state(skip)]
     rules: Rules,
 }
 

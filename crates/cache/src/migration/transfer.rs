@@ -31,7 +31,7 @@ impl Agent {
 }
 
 /// A set of agents.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, contigua_state::Plain)]
 pub struct Agents(u128);
 
 impl Agents {
@@ -145,7 +145,7 @@ pub enum TransferEffect {
 }
 
 /// Where a migration stands, by what the operating system waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, contigua_state::Plain)]
 pub enum Phase {
     /// A free frame.
     Reserve,
@@ -178,7 +178,7 @@ pub struct UnexpectedEvent {
 }
 
 /// The operating system's half of one migration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, contigua_state::Plain)]
 pub struct Transfer {
     /// Agents that have not acknowledged R2.
     uninvalidated: Agents,

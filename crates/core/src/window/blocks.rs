@@ -6,20 +6,23 @@ use contigua_units::VirtAddr;
 use crate::WindowConfig;
 use crate::config::LatencyConfig;
 
-/// Which units execute an operation, as an index.
+/// What executes an operation, as an index.
 pub(super) mod unit {
+    // Ports of execution, in the order of `PortsConfig::execution`.
     pub(crate) const INTEGER: u8 = 0;
     pub(crate) const MULTIPLY: u8 = 1;
-    pub(crate) const DIVIDE: u8 = 2;
-    pub(crate) const FLOAT: u8 = 3;
-    pub(crate) const FLOAT_DIVIDE: u8 = 4;
-    pub(crate) const VECTOR: u8 = 5;
-    pub(crate) const LOAD: u8 = 6;
-    pub(crate) const STORE: u8 = 7;
-    pub(crate) const BRANCH: u8 = 8;
-    pub(crate) const COUNT: usize = 9;
+    pub(crate) const FLOAT: u8 = 2;
+    pub(crate) const VECTOR: u8 = 3;
+    pub(crate) const BRANCH: u8 = 4;
+    /// The first of the dividers.
+    pub(crate) const DIVIDE: u8 = 5;
+    pub(crate) const FLOAT_DIVIDE: u8 = 6;
     /// Needs none.
-    pub(crate) const NONE: u8 = 9;
+    pub(crate) const NONE: u8 = 7;
+
+    // Ports of memory, in the order of `PortsConfig::memory`.
+    pub(crate) const LOAD: usize = 0;
+    pub(crate) const STORE: usize = 1;
 }
 
 /// A register that is always ready, for places of a list that are not used.
@@ -30,7 +33,7 @@ const STACK_POINTER: RegisterSet = RegisterSet::general(4);
 
 /// What the window needs to know of an instruction, in half a cache line. Whole words only: fields
 /// that are copied in another width than they are read make the host wait.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, contigua_state::Plain)]
 pub(super) struct Operation {
     /// Registers beyond those that the lists have room for.
     more_sources: u64,
@@ -39,12 +42,12 @@ pub(super) struct Operation {
     addresses: Registers,
     results: Registers,
     /// Bits 0 to 15: the latency. Bits 16 to 19: the unit. Bit 20: loads. Bit 21: stores. Bit 22:
-    /// drains the window.
+    /// drains the window. Bit 23: is a repeated `movs` or `stos`.
     traits: u32,
 }
 
 /// Four registers, a byte each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, contigua_state::Plain)]
 struct Registers(u32);
 
 impl Registers {
@@ -80,6 +83,7 @@ impl Operation {
     const LOADS: u32 = 1 << 20;
     const STORES: u32 = 1 << 21;
     const DRAINS: u32 = 1 << 22;
+    const FAST_STRING: u32 = 1 << 23;
 
     /// An access that belongs to no block.
     pub(super) const DETACHED: Self = Self {
@@ -106,10 +110,20 @@ impl Operation {
         self.traits & Self::DRAINS != 0
     }
 
-    /// An index into units; none has that of [`unit::NONE`].
+    #[inline]
+    pub(super) fn is_fast_string(&self) -> bool {
+        self.traits & Self::FAST_STRING != 0
+    }
+
+    /// What executes it, of [`unit`].
     #[inline]
     pub(super) fn unit(&self) -> usize {
         (self.traits >> Self::UNIT_SHIFT & 15) as usize
+    }
+
+    fn execute_on(&mut self, unit: u8) {
+        self.traits &= !(15 << Self::UNIT_SHIFT);
+        self.traits |= u32::from(unit) << Self::UNIT_SHIFT;
     }
 
     #[inline]
@@ -167,7 +181,8 @@ impl Operation {
                 | u32::from(unit) << Self::UNIT_SHIFT
                 | flag(instruction.loads > 0, Self::LOADS)
                 | flag(instruction.stores > 0, Self::STORES)
-                | flag(drains, Self::DRAINS),
+                | flag(drains, Self::DRAINS)
+                | flag(instruction.class == Class::FastString, Self::FAST_STRING),
         }
     }
 }
@@ -222,12 +237,12 @@ fn executed_by(class: Class, latencies: &LatencyConfig) -> (u8, u32) {
         | Class::CallIndirect
         | Class::Return => (unit::BRANCH, latencies.integer),
         Class::Serializing => (unit::NONE, latencies.serializing),
-        Class::Other => (unit::INTEGER, latencies.other),
+        Class::FastString | Class::Other => (unit::INTEGER, latencies.other),
     }
 }
 
 /// How control leaves a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, contigua_state::Plain)]
 pub(super) enum Exit {
     /// Not by a branch, or by a jump to a fixed place: there is nothing to predict.
     Known,
@@ -252,19 +267,21 @@ impl Exit {
 }
 
 /// Where a block lies, and where its operations are.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, contigua_state::Plain)]
 pub(super) struct Block {
     pub(super) start: u64,
     /// Address of what follows the block in memory.
     pub(super) end: u64,
     pub(super) first: u32,
+    /// How many it executes: without a branch that is fused with what is before it.
     pub(super) count: u32,
     pub(super) exit: Exit,
 }
 
 /// Decoded code, shared by all cores of a server. Dense by block number.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, contigua_state::State)]
 pub struct Blocks {
+    #[state(skip)]
     latencies: LatencyConfig,
     places: Vec<Option<Block>>,
     /// Of all blocks, back to back.
@@ -296,6 +313,14 @@ impl Blocks {
         let instructions = code.iter().chain(unknown).take(lengths.len());
         self.operations
             .extend(instructions.map(|instruction| Operation::new(instruction, &self.latencies)));
+        // The branch is executed with the comparison: nothing is left of it but its prediction.
+        let is_fused = match code.get(lengths.len().wrapping_sub(2)..lengths.len()) {
+            Some([before, last]) => before.fuses && last.class == Class::BranchConditional,
+            _ => false,
+        };
+        if is_fused && let Some([before, _]) = self.operations.last_chunk_mut() {
+            before.execute_on(unit::BRANCH);
+        }
         let size: u64 = lengths.iter().map(|&length| u64::from(length)).sum();
         let last = lengths.len().checked_sub(1).and_then(|last| code.get(last));
         if self.places.len() <= block {
@@ -305,7 +330,7 @@ impl Blocks {
             start: address.get(),
             end: address.get().wrapping_add(size),
             first,
-            count: lengths.len() as u32,
+            count: lengths.len() as u32 - u32::from(is_fused),
             exit: last.map_or(Exit::Known, |last| Exit::of(last.class)),
         });
     }

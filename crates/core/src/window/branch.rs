@@ -10,20 +10,24 @@
 use crate::config::PredictorConfig;
 
 /// Predictor tables of one core.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, contigua_state::State)]
 pub(super) struct Predictor {
+    #[state(fixed)]
     directions: Box<[Counters]>,
     history: u64,
+    #[state(skip)]
     history_mask: u64,
+    #[state(fixed)]
     targets: Box<[u64]>,
     path: u64,
+    #[state(fixed)]
     returns: Box<[u64]>,
     /// Returns on the stack, and those that were lost because it is too small.
     depth: usize,
 }
 
 /// Two-bit counters: 0 and 1 say no, 2 and 3 say yes. Weakly no at first.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, contigua_state::Plain)]
 struct Counters {
     /// Taken? By address.
     local: u8,

@@ -5,7 +5,7 @@
 pub(super) const ENTRIES: usize = 512;
 
 /// A line or translation that was asked for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, contigua_state::Plain)]
 struct Flight {
     key: u64,
     start: u64,
@@ -14,8 +14,9 @@ struct Flight {
 
 /// Lines, or translations, on their way. Direct-mapped: one that shares the low bits of its number
 /// with a later one is forgotten.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, contigua_state::State)]
 pub(super) struct InFlight {
+    #[state(fixed)]
     entries: Box<[Flight]>,
 }
 
@@ -56,7 +57,7 @@ impl InFlight {
 }
 
 /// A store that has not reached the cache.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, contigua_state::Plain)]
 struct Store {
     word: u64,
     ready: u64,
@@ -65,8 +66,9 @@ struct Store {
 
 /// Words of 8 bytes that stores hold, for the loads that come after them. Direct-mapped as
 /// [`InFlight`] is.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, contigua_state::State)]
 pub(super) struct Stored {
+    #[state(fixed)]
     entries: Box<[Store]>,
 }
 

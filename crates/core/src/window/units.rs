@@ -1,5 +1,7 @@
 //! Execution units, and other things that a limited number of instructions use at a time.
 
+use crate::config::PORTS;
+
 /// How far beyond dispatch a start is still counted against a unit, in starts: a core's window is
 /// shorter unless it waits for several misses in a row, and then units are not what it waits for.
 pub(super) const HORIZON: u64 = (WORDS as u64 - 1) * u64::BITS as u64;
@@ -8,7 +10,7 @@ pub(super) const HORIZON: u64 = (WORDS as u64 - 1) * u64::BITS as u64;
 const WORDS: usize = 32;
 
 /// Starts of operations in 64 consecutive cycles (intervals, for a divider).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, contigua_state::Plain)]
 struct Word {
     /// Which cycles: their number divided by 64.
     number: u64,
@@ -28,18 +30,21 @@ impl Word {
     }
 }
 
-/// Units of one kind.
+/// Units of one kind, each of which starts an operation an interval: dividers.
 ///
 /// Instructions come in program order but start in the order in which their operands arrive, so
 /// that a time at which each unit becomes free would not do: a multiplication that waits for memory
 /// would hold up a later one that does not. Instead the starts of each cycle are counted, as
 /// zsim does (Sanchez and Kozyrakis, ISCA 2013, section 3.1).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, contigua_state::State)]
 pub(super) struct Units {
+    #[state(skip)]
     count: u8,
     /// Cycles between two starts of a unit. Time is cut into intervals of this length, in each of
     /// which a unit starts once.
+    #[state(skip)]
     interval: u64,
+    #[state(fixed)]
     words: Box<[Word; WORDS]>,
 }
 
@@ -111,9 +116,88 @@ impl Units {
     }
 }
 
+/// Cycles of which a word of taken ports tells.
+const CYCLES: u64 = (u64::BITS as usize / PORTS) as u64;
+/// Such words: one more than [`HORIZON`] needs, and a power of two.
+const PORT_WORDS: usize = 512;
+/// Kinds of operations that share ports, at most.
+const KINDS: usize = 5;
+
+/// Ports that are taken in consecutive cycles.
+#[derive(Clone, Copy, Debug, Default, contigua_state::Plain)]
+struct Taken {
+    /// Which cycles: their number divided by [`CYCLES`].
+    number: u64,
+    /// A bit for each port of the first cycle, then of the second, ...
+    ports: u64,
+}
+
+/// Ports that kinds of operations share. As for [`Units`], starts are counted by cycle.
+///
+/// Processors choose the port when an operation dispatches, by how many wait for each; here it is
+/// the first that is free when the operation starts.
+#[derive(Clone, Debug, contigua_state::State)]
+pub(super) struct SharedPorts {
+    /// Those of each kind, in every cycle of a word.
+    #[state(skip)]
+    masks: [u64; KINDS],
+    #[state(fixed)]
+    words: Box<[Taken; PORT_WORDS]>,
+}
+
+impl SharedPorts {
+    /// Ports of each kind, as bits.
+    pub(super) fn new(kinds: &[u16]) -> Self {
+        let mut masks = [0; KINDS];
+        for (mask, &kind) in masks.iter_mut().zip(kinds) {
+            for cycle in 0..CYCLES {
+                *mask |= u64::from(kind) << (cycle * PORTS as u64);
+            }
+        }
+        Self {
+            masks,
+            words: Box::new([Taken::default(); PORT_WORDS]),
+        }
+    }
+
+    /// Starts an operation of a kind at `ready` or as soon as one of its ports is free, and says
+    /// when that is. `dispatch`, which never decreases, is at most `ready`.
+    #[inline]
+    pub(super) fn start(&mut self, kind: usize, ready: u64, dispatch: u64) -> u64 {
+        if ready >= dispatch + HORIZON {
+            return ready;
+        }
+        let mask = self.masks[kind];
+        let mut number = ready / CYCLES;
+        // Not those of cycles before.
+        let mut wanted = mask << (ready % CYCLES * PORTS as u64);
+        loop {
+            let word = &mut self.words[number as usize % PORT_WORDS];
+            if word.number != number {
+                *word = Taken { number, ports: 0 };
+            }
+            let free = wanted & !word.ports;
+            if free != 0 {
+                let bit = free.trailing_zeros();
+                let found = number * CYCLES + u64::from(bit) / PORTS as u64;
+                if found < dispatch + HORIZON {
+                    word.ports |= 1 << bit;
+                }
+                return found;
+            }
+            number += 1;
+            wanted = mask;
+            if number * CYCLES >= dispatch + HORIZON {
+                return number * CYCLES;
+            }
+        }
+    }
+}
+
 /// Things that are held for long: line-fill buffers, page walkers.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, contigua_state::State)]
 pub(super) struct Holders {
+    #[state(fixed)]
     free: Box<[u64]>,
 }
 
@@ -153,9 +237,11 @@ impl Holders {
 }
 
 /// Instructions of which a limited number are in flight, in program order.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, contigua_state::State)]
 pub(super) struct Ring {
+    #[state(fixed)]
     times: Box<[u64]>,
+    #[state(skip)]
     capacity: u64,
     /// How many there have been.
     count: u64,
@@ -211,6 +297,30 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn shared_ports_agree_with_a_list_of_starts(
+            kinds in proptest::collection::vec(1..64_u16, 5),
+            requests in proptest::collection::vec((0..5_usize, 0..200_u64, 0..60_u64), 1..400)
+        ) {
+            let mut ports = SharedPorts::new(&kinds);
+            let mut taken: HashMap<u64, u16> = HashMap::new();
+            let mut dispatch = 0;
+            for (kind, step, wait) in requests {
+                dispatch += step.saturating_sub(190);
+                let mut at = dispatch + wait / 3;
+                let ready = at;
+                let port = loop {
+                    let free = kinds[kind] & !taken.get(&at).copied().unwrap_or(0);
+                    if free != 0 {
+                        break free & free.wrapping_neg();
+                    }
+                    at += 1;
+                };
+                *taken.entry(at).or_default() |= port;
+                prop_assert_eq!(ports.start(kind, ready, dispatch), at);
+            }
+        }
+
         #[test]
         fn units_agree_with_a_list_of_starts(
             count in 1..4_u32, interval in 1..5_u32,

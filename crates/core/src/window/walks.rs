@@ -7,7 +7,10 @@ use serde::Serialize;
 /// Cycles of page walks for one kind of access. The names are perf's (Intel's
 /// `DTLB_LOAD_MISSES.WALK_ACTIVE` and its like); here a walk begins with the look-up in the L2 TLB
 /// that misses.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign, contigua_state::Plain,
+)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WalkCycles {
     /// Cycles in which at least one walker works.
     pub walk_active: Cycles,
@@ -16,7 +19,10 @@ pub struct WalkCycles {
 }
 
 /// Cycles of page walks, by what they were for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign, contigua_state::Plain,
+)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WalkActivity {
     /// Loads.
     pub loads: WalkCycles,
@@ -59,7 +65,7 @@ pub(super) enum Purpose {
 /// Counts [`WalkCycles`] of walks that come in the order of the program, which is nearly that of
 /// their starts: of a walk that starts before an earlier one, only what lies behind all others is
 /// active time.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, contigua_state::Plain)]
 struct Meter {
     until: u64,
     cycles: WalkCycles,
@@ -76,7 +82,7 @@ impl Meter {
 }
 
 /// Meters of all kinds of access.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, contigua_state::Plain)]
 pub(super) struct Meters {
     loads: Meter,
     stores: Meter,

@@ -1,5 +1,5 @@
-//! Contiguitas' placement (papers 000, section 3, and 001): unmovable memory at low addresses,
-//! movable memory above, and a border that a thread moves when one side runs short.
+//! Contiguitas' placement (Contiguitas, section 3, and the article): unmovable memory at low
+//! addresses, movable memory above, and a border that a thread moves when one side runs short.
 
 use contigua_units::{Bytes, Order};
 

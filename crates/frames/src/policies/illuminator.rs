@@ -1,6 +1,6 @@
-//! Illuminator (Panwar and others, ASPLOS 2018), as paper 000, section 1 describes it: movable and
-//! unmovable memory never share a pageblock. A request whose own pageblocks are full takes over a
-//! pageblock that is entirely free, or fails until reclaim and compaction have made one.
+//! Illuminator (Panwar and others, ASPLOS 2018), as Contiguitas' section 1 describes it: movable
+//! and unmovable memory never share a pageblock. A request whose own pageblocks are full takes over
+//! a pageblock that is entirely free, or fails until reclaim and compaction have made one.
 
 use contigua_units::Order;
 

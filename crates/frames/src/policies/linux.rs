@@ -36,7 +36,7 @@ impl PlacementPolicy for Config {
         if candidate.order >= Order::HUGE_2M {
             return Verdict::Claim;
         }
-        // Below half a pageblock, only types that spoil are worth a pageblock of their own.
+        // Below half a pageblock, only types that pollute are worth a pageblock of their own.
         let half = Order::new(Order::HUGE_2M.get() / 2);
         let worth_it = candidate.order >= half || home != MigrateType::Movable;
         if !worth_it {

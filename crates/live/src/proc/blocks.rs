@@ -15,7 +15,7 @@ const FOLDER: &str = "sys/devices/system/memory";
 pub enum BlockState {
     /// The allocator has it.
     Online,
-    /// Nobody has it.
+    /// Free.
     Offline,
     /// The kernel is emptying it.
     GoingOffline,

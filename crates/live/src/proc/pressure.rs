@@ -9,10 +9,13 @@ use crate::Error;
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 pub struct Stall {
     /// Share of the last 10 s, in percent.
+    #[serde(rename = "avg10_percent")]
     pub avg10: f64,
     /// Share of the last minute, in percent.
+    #[serde(rename = "avg60_percent")]
     pub avg60: f64,
     /// Share of the last five minutes, in percent.
+    #[serde(rename = "avg300_percent")]
     pub avg300: f64,
     /// Since the machine started.
     #[serde(rename = "total_microseconds", serialize_with = "microseconds")]

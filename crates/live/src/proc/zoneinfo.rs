@@ -7,12 +7,16 @@ use crate::Error;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Watermarks {
     /// Below it, allocations reclaim by themselves.
+    #[serde(rename = "min_frames")]
     pub min: u64,
     /// Below it, kswapd wakes.
+    #[serde(rename = "low_frames")]
     pub low: u64,
     /// At it, kswapd sleeps again.
+    #[serde(rename = "high_frames")]
     pub high: u64,
     /// Added to all of them for a while after fragmentation (0 before kernel 6.0 printed it).
+    #[serde(rename = "boost_frames")]
     pub boost: u64,
 }
 
@@ -24,23 +28,31 @@ pub struct Zone {
     /// `DMA`, `DMA32`, `Normal`, `Movable`, `Device`.
     pub name: String,
     /// The first frame.
+    #[serde(rename = "start_frame")]
     pub start: u64,
     /// Frames from the first to the last, holes included.
+    #[serde(rename = "spanned_frames")]
     pub spanned: u64,
     /// Frames that exist.
+    #[serde(rename = "present_frames")]
     pub present: u64,
     /// Frames that the page allocator was given.
+    #[serde(rename = "managed_frames")]
     pub managed: u64,
     /// Frames that belong to a contiguous memory area (CMA).
+    #[serde(rename = "cma_frames")]
     pub cma: u64,
     /// Frames on the allocator's free lists.
+    #[serde(rename = "free_frames")]
     pub free: u64,
     /// Frames that are free on the lists of single CPUs, which no flag of theirs tells.
+    #[serde(rename = "per_cpu_free_frames")]
     pub per_cpu_free: u64,
     /// When the kernel acts.
     pub watermarks: Watermarks,
     /// Free frames of this zone that allocations meant for a higher zone leave alone, by the
     /// index of that zone in its node.
+    #[serde(rename = "protection_frames")]
     pub protection: Vec<u64>,
     /// Everything else with one number: `nr_zone_active_file`, `numa_hit`. A node's own
     /// statistics (`nr_anon_pages`) are with its first zone.

@@ -41,6 +41,7 @@ const BOOT_SHARE: f64 = 0.003;
 
 /// Everything that decides a server's life.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AgeConfig {
     /// Name of the design.
     pub design_name: String,
@@ -264,7 +265,7 @@ impl Server {
 
 impl Clock {
     /// Times that a request waits for the kernel's threads before it gives up.
-    const PATIENCE: usize = 3;
+    const MAX_OOM_RETRIES: usize = 3;
 
     /// Takes a block, waiting for the kernel's threads if need be.
     fn obtain(&mut self, request: &Request, memory: &mut Memory) -> Option<Frame> {
@@ -274,7 +275,7 @@ impl Clock {
             memory.background(self.now, &mut ());
         }
         if frame.is_none() && !request.atomic {
-            for _ in 0..Self::PATIENCE {
+            for _ in 0..Self::MAX_OOM_RETRIES {
                 memory.background(self.now, &mut ());
                 frame = memory.allocate_or_reclaim(request, &mut ());
                 if frame.is_some() {

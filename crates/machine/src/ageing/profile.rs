@@ -142,7 +142,7 @@ pub struct Pins {
     pub lifetime: Nanoseconds,
 }
 
-/// Classes of memory that the kernel's sources allocate (paper 000, section 2.5).
+/// Classes of memory that the kernel's sources allocate (Contiguitas, section 2.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]

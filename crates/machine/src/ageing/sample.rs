@@ -14,6 +14,7 @@ use super::Server;
 
 /// A server at one time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Sample {
     /// Time since it booted.
     pub seconds: f64,
@@ -22,6 +23,11 @@ pub struct Sample {
     /// Frames in use, by class.
     pub classes: BTreeMap<&'static str, u64>,
     /// Size of the unmovable region, where there is one.
+    #[serde(
+        rename = "unmovable_region_bytes",
+        serialize_with = "crate::report::optional_number"
+    )]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<u64>"))]
     pub unmovable_region: Option<Bytes>,
     /// Pressure on memory.
     pub pressure: RegionPressure,
@@ -31,6 +37,7 @@ pub struct Sample {
 
 /// Pressure on memory, by what tasks waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RegionPressure {
     /// Movable memory.
     pub movable: Averages,
@@ -42,6 +49,7 @@ pub struct RegionPressure {
 
 /// What happened, in memory and to those who use it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Events {
     /// In memory. Requests that failed at first and were met after waiting count as failures here.
     #[serde(flatten)]
@@ -52,6 +60,7 @@ pub struct Events {
 
 /// What happened to tenants and sources.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ServerCounters {
     /// Requests that were met only after waiting for the kernel's threads.
     pub waits: u64,
@@ -75,6 +84,7 @@ pub struct ServerCounters {
 
 /// The result of a server's life.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AgeReport<'a> {
     /// Version of the program that wrote the report.
     pub version: &'static str,

@@ -3,9 +3,10 @@
 use contigua_cache::AccessKind;
 use contigua_cache::coherent::CoreRequest;
 use contigua_core::CoreModel;
+use contigua_program::decode::Folding;
 use contigua_program::wire::{ADDRESS_MASK, INSTRUCTION_SHIFT, SIZE_SHIFT, STORE};
 use contigua_translation::{Access, Answer, Lookup, Request};
-use contigua_units::{Cycles, LINE_BYTES, PhysAddr, VirtAddr};
+use contigua_units::{Cycles, LINE_BYTES, PAGE_BYTES, PhysAddr, VirtAddr};
 
 use super::{Block, Engine};
 use crate::Error;
@@ -19,6 +20,8 @@ pub(super) trait Pace {
     const OUT_OF_ORDER: bool = false;
     /// The same, by outcomes that are priced later.
     const DEFERRED: bool = false;
+    /// Stalls add up.
+    const ADDS_UP: bool = false;
     /// The server's state goes on; time passes as it did in detail.
     const WARM: bool = false;
 }
@@ -48,7 +51,9 @@ impl Pace for Forward {
 impl Pace for Warm {
     const WARM: bool = true;
 }
-impl Pace for Additive {}
+impl Pace for Additive {
+    const ADDS_UP: bool = true;
+}
 impl Pace for OutOfOrder {
     const OUT_OF_ORDER: bool = true;
 }
@@ -87,7 +92,7 @@ impl Engine {
     ) -> Result<(), Error> {
         let last = (block.start + u64::from(block.bytes) - 1) / LINE_BYTES;
         let mut line = block.start / LINE_BYTES;
-        if line == self.lanes[self.current].fetch_line {
+        if line == self.contexts[self.current].fetch_line {
             line += 1;
         }
         while line <= last {
@@ -116,7 +121,7 @@ impl Engine {
             }
             line += 1;
         }
-        self.lanes[self.current].fetch_line = last;
+        self.contexts[self.current].fetch_line = last;
         Ok(())
     }
 
@@ -125,12 +130,23 @@ impl Engine {
         &mut self,
         word: u64,
     ) -> Result<(), Error> {
-        let address = word & ADDRESS_MASK;
+        let mut address = word & ADDRESS_MASK;
         let size = 1 << (word >> SIZE_SHIFT & 7);
         let store = word & STORE != 0;
         self.executed.stores += u64::from(store);
         self.executed.loads += u64::from(!store);
-        let instruction = (word >> INSTRUCTION_SHIFT) as usize & 511;
+        let mut instruction = (word >> INSTRUCTION_SHIFT) as usize & 511;
+        if self.fold.kind != Folding::Nothing {
+            match self.fold.left_of(word, instruction) {
+                Some(left) => {
+                    (address, instruction) = left;
+                    if P::ADDS_UP && self.fold.kind == Folding::FastString {
+                        self.core.instructions(1);
+                    }
+                }
+                None => return Ok(()),
+            }
+        }
         self.touch::<RELOCATES, P>(VirtAddr::new(address), store, instruction)?;
         if address % LINE_BYTES + size > LINE_BYTES {
             // The access touches a second line, perhaps of another page.
@@ -169,7 +185,7 @@ impl Engine {
         };
         let found = self.translate::<RELOCATES, P>(address, access, start, instruction)?;
         self.add_translation::<P>(&found);
-        let block = u64::from(self.lanes[self.current].block.0);
+        let block = u64::from(self.contexts[self.current].block.0);
         let pc = block << 9 | instruction as u64;
         let data = self.reach::<P>(found.physical, kind, start + found.latency, pc);
         if P::OUT_OF_ORDER {
@@ -277,11 +293,11 @@ impl Engine {
     /// Where the kernel has placed an address of the program.
     #[inline]
     fn place_of(&mut self, address: VirtAddr) -> VirtAddr {
-        let lane = &mut self.lanes[self.current];
-        if !lane.place.range.contains(address) {
-            lane.place = self.kernel.place_of(address);
+        let context = &mut self.contexts[self.current];
+        if !context.place.range.contains(address) {
+            context.place = self.kernel.place_of(address);
         }
-        lane.place.of(address)
+        context.place.of(address)
     }
 
     #[cold]
@@ -304,7 +320,7 @@ impl Engine {
             self.now()
         };
         if self.migrations.are_on() {
-            self.meet_migrating_page(&request, time);
+            self.stall_on_migrating_page(&request, time);
         }
         for _ in 0..Self::ATTEMPTS {
             let mut tables = self.kernel.tables();
@@ -347,13 +363,17 @@ impl Engine {
                         self.charge(latency + waited);
                     } else if !P::WARM {
                         self.core.translation(latency, true);
+                    } else if !self.windows.is_empty() {
+                        // As above: the kernel's time is counted throughout, not sampled.
+                        self.charge(latency);
                     }
                     let work = match host {
                         Some(physical) => self.kernel.host_fault(physical, &mut self.mmus),
                         None => self.kernel.fault(address, access, &mut self.mmus),
                     };
                     self.charge(work.map_err(|fault| fault.at(self.position))?);
-                    self.interrupt_victims();
+                    self.cache_written();
+                    self.interrupt_shootdown_targets();
                     if self.relocates {
                         // The access is tried again from its start: the segment may have grown
                         // over it, or the memory have left the region.
@@ -369,6 +389,38 @@ impl Engine {
             "a fault at {address} was handled {} times and came back",
             Self::ATTEMPTS
         );
+    }
+
+    /// The pages that the kernel has just zeroed or copied to are in the core's caches, as far as
+    /// they fit: `rep stos` and `rep movs` allocate. The last lines are those of the page that is
+    /// needed (`process_huge_page` in Linux's `mm/memory.c`, since 4.19).
+    pub(super) fn cache_written(&mut self) {
+        let mut written = std::mem::take(&mut self.kernel.written);
+        if let Some(memory) = &mut self.memory {
+            // Of a long call, the caches keep the end.
+            let all: u64 = written.iter().map(|pages| u64::from(pages.frames)).sum();
+            let mut passed = all.saturating_sub(2 * memory.capacity().get() / PAGE_BYTES);
+            for pages in &written {
+                for distance in (0..pages.frames).rev() {
+                    let below = pages.target.checked_sub(distance);
+                    let above = Some(pages.target + distance);
+                    let above = above.filter(|&i| distance > 0 && i < pages.frames);
+                    for number in below.into_iter().chain(above) {
+                        if passed > 0 {
+                            passed -= 1;
+                            continue;
+                        }
+                        let start = pages.frame.offset(number).address();
+                        for line in 0..PAGE_BYTES / LINE_BYTES {
+                            let address = start + line * LINE_BYTES;
+                            memory.write_for_kernel(self.current, address, |()| ());
+                        }
+                    }
+                }
+            }
+        }
+        written.clear();
+        self.kernel.written = written;
     }
 
     /// What the segment registers say, without the TLBs.

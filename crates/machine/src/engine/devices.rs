@@ -27,7 +27,7 @@ const RING: usize = 256;
 const OVERLAP: u64 = 8;
 
 /// The device, its queue and its translations.
-#[derive(Default)]
+#[derive(Default, contigua_state::Plain)]
 pub(crate) struct Devices {
     /// Frames of the queue, in turn; none before the first connection.
     buffers: Vec<Frame>,

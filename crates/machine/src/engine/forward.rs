@@ -1,8 +1,9 @@
 //! Going forward: the operating system's state goes on, and time with it; caches and cores do not.
 //!
-//! Of what the program executes, only the first access to each page counts: it faults where its page
-//! is not mapped. A live program tells no others ([`Mode::Forward`](contigua_program::plan::Mode));
-//! a recorded one tells all, and [`Passed`] finds the first ones again.
+//! Of what the program executes, only the first access to each page counts: it faults where its
+//! page is not mapped. A live program tells no others
+//! ([`Mode::Forward`](contigua_program::plan::Mode)); a recorded one tells all, and [`Passed`]
+//! finds the first ones again.
 
 use contigua_program::wire::{ADDRESS_MASK, SIZE_SHIFT, STORE};
 use contigua_translation::{Access, Answer, Request};
@@ -20,7 +21,9 @@ const PAGE_SHIFT: u32 = 3;
 
 /// Pages of the running process that were accessed lately, so that most accesses need no look-up.
 /// A word for each: generation, page number, and a bit for each kind of access.
+#[derive(contigua_state::State)]
 pub(super) struct Passed {
+    #[state(fixed)]
     pages: Box<[u64]>,
     /// Pages of an older generation are forgotten.
     generation: u64,
@@ -155,8 +158,8 @@ impl Engine {
         Ok(())
     }
 
-    /// The page tables are walked with a unit that remembers nothing: what is told of a program that
-    /// goes forward must not decide what the TLBs hold.
+    /// The page tables are walked with a unit that remembers nothing: what is told of a program
+    /// that goes forward must not decide what the TLBs hold.
     #[cold]
     fn map(&mut self, address: VirtAddr, access: Access) -> Result<(), Error> {
         for _ in 0..Self::ATTEMPTS {
@@ -186,7 +189,8 @@ impl Engine {
             };
             let work = work.map_err(|fault| fault.at(self.position))?;
             self.charge(work);
-            self.mmus.take_victims();
+            self.kernel.written.clear();
+            self.mmus.take_shootdown_targets();
             self.passed.forget();
             if self.relocates {
                 self.dispatch_everywhere();

@@ -1,10 +1,10 @@
 //! The event loop: what the program did, turned into what the hardware and the kernel do.
 //!
-//! A simulated core runs its guest threads in the order in which the stream has them, and is charged
-//! for a context switch where Linux would make one ([`Engine::switch_threads`]). TLB entries carry
-//! the process where the machine says so; else another process's turn flushes them. One core takes
-//! the stream as it comes; several are put into the order of their simulated times by the
-//! `schedule` module.
+//! A simulated core runs its guest threads in the order in which the stream has them, and is
+//! charged for a context switch where Linux would make one ([`Engine::switch_threads`]). TLB
+//! entries carry the process where the machine says so; else another process's turn flushes them.
+//! One core takes the stream as it comes; several are put into the order of their simulated times
+//! by the `schedule` module.
 //!
 //! The inner loop looks at raw words: one test tells an access from a block, and an access that
 //! hits the first-level structures touches three cache lines of the host. It is made once for each
@@ -13,13 +13,15 @@
 
 mod access;
 mod devices;
+mod embedded;
+mod fold;
 mod forward;
-mod inside;
 mod migration;
 mod outcomes;
 pub(crate) mod regions;
 mod sampling;
 mod schedule;
+mod threads;
 pub(crate) mod timeline;
 
 use std::sync::atomic::AtomicBool;
@@ -28,21 +30,22 @@ use contigua_cache::coherent::MemorySystem;
 use contigua_core::{Blocks, CoreModel, IssueWidth, ShadowedWindow};
 use contigua_paging::{Place, SpaceId};
 use contigua_program::code::CodeLog;
-use contigua_program::decode::{Instruction, decode_block};
+use contigua_program::decode::{Folding, Instruction, decode_block, folding};
 use contigua_program::sources::{Batch, Program};
-use contigua_program::syscall::Call;
+use contigua_program::syscall::Architecture;
 use contigua_program::wire::{self, ACCESS, BlockId, Event, ThreadId};
 use contigua_translation::{Access, Hardware};
 use contigua_units::{Cycles, VirtAddr, VirtRange};
-use xxhash_rust::xxh3::Xxh3Default;
 
 use crate::Error;
 use crate::config::{Detail, RegionConfig, RunConfig};
+use crate::digest::Digest;
 use crate::kernel::Kernel;
 use crate::processors::Mmus;
 use crate::report::{ClassifiedMisses, Executed};
 use access::{Additive, Deferred, Forward, OutOfOrder, Pace, Warm};
 use devices::Devices;
+use fold::Fold;
 use forward::Passed;
 use migration::Migrations;
 use outcomes::Outcomes;
@@ -52,16 +55,17 @@ use schedule::Schedule;
 use timeline::Timeline;
 
 /// What the inner loop needs of a block.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, contigua_state::Plain)]
 struct Block {
     start: u64,
     bytes: u32,
     /// 0 until the block is met for the first time.
-    instructions: u32,
+    instructions: u16,
+    folding: Folding,
 }
 
 /// Where a run is with respect to its region of interest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, contigua_state::Plain)]
 enum Phase {
     /// Only the operating system's state is kept: [`forward`].
     Skip,
@@ -76,7 +80,8 @@ enum Phase {
 }
 
 /// What a core is doing.
-struct Lane {
+#[derive(contigua_state::Plain)]
+struct CoreContext {
     /// The thread that it runs.
     thread: Option<ThreadId>,
     space: SpaceId,
@@ -94,7 +99,7 @@ struct Lane {
     is_vacant: bool,
 }
 
-impl Lane {
+impl CoreContext {
     const IDLE: Self = Self {
         thread: None,
         space: SpaceId(0),
@@ -136,38 +141,48 @@ enum End {
 }
 
 /// A simulated server that runs one stream of events.
+#[derive(contigua_state::State)]
 pub struct Engine {
+    #[state(skip)]
     pub(crate) config: RunConfig,
+    #[state(skip)]
     pub(crate) program: Program,
     pub(crate) kernel: Kernel,
     pub(crate) mmus: Mmus,
     /// Caches and memory, unless only translation is simulated.
+    #[state(fixed)]
     pub(crate) memory: Option<MemorySystem>,
     /// Keeps the time where stalls add up.
     pub(crate) core: IssueWidth,
     /// Cores that execute out of order.
+    #[state(fixed)]
     pub(crate) windows: Vec<ShadowedWindow>,
     /// What their blocks do.
     decoded: Blocks,
     /// What is not priced yet. Where a second thread prices, `windows`, `decoded` and the queues of
     /// `memory` are there until [`Engine::catch_up`].
     outcomes: Outcomes,
-    lanes: Vec<Lane>,
+    #[state(fixed)]
+    contexts: Vec<CoreContext>,
     /// The core that is running.
     current: usize,
     schedule: Schedule,
     pub(crate) migrations: Migrations,
     pub(crate) devices: Devices,
+    #[state(skip)]
     pub(crate) timeline: Option<Timeline>,
     pub(crate) executed: Executed,
     pub(crate) classified: ClassifiedMisses,
     /// The design places memory in primary regions: the program's addresses are not those that
     /// the hardware sees.
+    #[state(skip)]
     relocates: bool,
-    pub(crate) digest: Xxh3Default,
+    pub(crate) digest: Digest,
     /// Thread of the words that were digested last.
     digested: Option<ThreadId>,
     blocks: Vec<Block>,
+    /// What the accesses of the block that executes belong to.
+    fold: Fold,
     /// By thread: the block that it was executing when it left its core.
     left_in: Vec<BlockId>,
     phase: Phase,
@@ -178,8 +193,10 @@ pub struct Engine {
     /// Of the time of instructions that were passed over, the part of a cycle that has not passed,
     /// in units of 2^-[`RATE_SHIFT`](sampling::RATE_SHIFT).
     owed: u128,
+    #[state(fixed)]
     sampler: Option<Sampler>,
     /// Regions that the user names, which count exactly.
+    #[state(fixed)]
     pub(crate) regions: Option<Regions>,
     /// Instructions left in the phase.
     left: u64,
@@ -188,6 +205,7 @@ pub struct Engine {
     /// Where the kernel's threads run next.
     next_background: u64,
     /// Decoded instructions of the block that is learnt.
+    #[state(skip)]
     instructions: Vec<Instruction>,
 }
 
@@ -252,7 +270,7 @@ impl Engine {
             windows,
             decoded: Blocks::new(&machine.core),
             outcomes: Outcomes::new(&config),
-            lanes: (0..cores).map(|_| Lane::IDLE).collect(),
+            contexts: (0..cores).map(|_| CoreContext::IDLE).collect(),
             current: 0,
             schedule: Schedule::new(cores),
             migrations: Migrations::new(&config),
@@ -264,9 +282,10 @@ impl Engine {
             executed: Executed::default(),
             classified: ClassifiedMisses::default(),
             relocates: config.design.translation.primary().is_some(),
-            digest: Xxh3Default::new(),
+            digest: Digest::default(),
             digested: None,
             blocks: Vec::new(),
+            fold: Fold::default(),
             left_in: Vec::new(),
             phase: Phase::Skip,
             passed: Passed::new(),
@@ -297,7 +316,7 @@ impl Engine {
 
     /// Instructions of each core in the region of interest.
     pub(crate) fn instructions_by_core(&self) -> impl Iterator<Item = u64> + '_ {
-        self.lanes.iter().map(|lane| lane.instructions)
+        self.contexts.iter().map(|context| context.instructions)
     }
 
     /// Whether the region of interest is over, so that further events change nothing.
@@ -327,7 +346,7 @@ impl Engine {
             return Ok(());
         }
         within_limit("thread", batch.thread.0)?;
-        if self.lanes.len() > 1 {
+        if self.contexts.len() > 1 {
             return self.schedule(batch);
         }
         self.digest_thread(batch.thread);
@@ -432,12 +451,12 @@ impl Engine {
     fn digest_thread(&mut self, thread: ThreadId) {
         if self.digested != Some(thread) {
             self.digested = Some(thread);
-            self.digest.update(&thread.0.to_le_bytes());
+            self.digest.update(&[u64::from(thread.0)]);
         }
     }
 
     fn digest_words(&mut self, words: &[u64]) {
-        self.digest.update(bytemuck::cast_slice(words));
+        self.digest.update(words);
     }
 
     /// Time of the current core.
@@ -453,211 +472,6 @@ impl Engine {
     fn clock(&self) -> Cycles {
         let farthest = self.windows.iter().map(ShadowedWindow::cycles).max();
         farthest.unwrap_or_else(|| self.core.cycles() + self.passed_time)
-    }
-
-    /// The kernel works on the current core.
-    pub(crate) fn charge(&mut self, work: Cycles) {
-        if work == Cycles::ZERO {
-            return;
-        }
-        match self.windows.get_mut(self.current) {
-            Some(window) => window.kernel(work),
-            None => self.core.kernel(work),
-        }
-    }
-
-    /// Interrupts the cores whose translations were taken away on the current one.
-    pub(crate) fn interrupt_victims(&mut self) {
-        let victims = self.mmus.take_victims();
-        if victims == 0 {
-            return;
-        }
-        let costs = &self.config.machine.kernel;
-        let handler = costs.interrupt_handler_cycles;
-        let work = costs.interrupt_cycles
-            + costs.interrupt_target_cycles * u64::from(victims.count_ones());
-        self.kernel.counters.shootdowns += 1;
-        self.kernel.counters.interprocessor_interrupts += u64::from(victims.count_ones());
-        if let Some(timeline) = &mut self.timeline {
-            let now = self.windows[self.current].now();
-            timeline.span(self.current, "shootdown", now, work);
-        }
-        self.charge(work);
-        self.interrupt(victims, handler);
-    }
-
-    /// Cores lose time to interrupts.
-    pub(crate) fn interrupt(&mut self, victims: u64, handler: Cycles) {
-        for (core, window) in self.windows.iter_mut().enumerate() {
-            if victims >> core & 1 != 0 {
-                if let Some(timeline) = &mut self.timeline {
-                    timeline.span(core, "interrupt", window.now(), handler);
-                }
-                window.kernel(handler);
-            }
-        }
-    }
-
-    /// A core runs a thread; `words` are what it does next.
-    fn resume(&mut self, core: usize, thread: ThreadId, words: &[u64]) -> Result<(), Error> {
-        let was_running = self.current == core;
-        if was_running && self.lanes[core].thread == Some(thread) {
-            return Ok(());
-        }
-        self.current = core;
-        self.mmus.turn_to(core);
-        self.kernel
-            .run_thread(thread)
-            .map_err(|fault| fault.at(self.position))?;
-        self.passed.forget();
-        let before = self.lanes[core].thread;
-        if before == Some(thread) {
-            return Ok(());
-        }
-        self.catch_up();
-        if let Some(before) = before {
-            let index = before.0 as usize;
-            if index >= self.left_in.len() {
-                self.left_in.resize(index + 1, NO_BLOCK);
-            }
-            self.left_in[index] = self.lanes[core].block;
-            if self.phase != Phase::Skip || self.samples() {
-                if let Some(window) = self.windows.get_mut(core) {
-                    window.drain(&self.decoded);
-                }
-                self.switch_threads(core, words)?;
-            }
-        }
-        let lane = &mut self.lanes[core];
-        lane.thread = Some(thread);
-        lane.fetch_line = u64::MAX;
-        lane.block = NO_BLOCK;
-        self.dispatch();
-        // The thread goes on in the middle of a block.
-        let goes_on = words.first().is_some_and(|word| word & ACCESS != 0);
-        if goes_on && let Some(&block) = self.left_in.get(thread.0 as usize) {
-            self.lanes[core].block = block;
-            if let Some(window) = self.windows.get_mut(core)
-                && block != NO_BLOCK
-                && self.decoded.knows(block.0 as usize)
-            {
-                window.enter(&self.decoded, block.0 as usize, 0);
-            }
-        }
-        Ok(())
-    }
-
-    /// Charges the context switches of a core that goes on with another thread.
-    ///
-    /// How often the stream turns from a thread to another one says nothing of that: its threads
-    /// ran on several processors of the host. A thread leaves its core when it waits or ends, and is
-    /// preempted when its time slice is over. One that waited has left and come back.
-    fn switch_threads(&mut self, core: usize, words: &[u64]) -> Result<(), Error> {
-        let slice = self.config.machine.kernel.time_slice;
-        let end = self.lanes[core].switched + slice.at(self.config.machine.clock);
-        let event = match words.first() {
-            Some(&word) if word & ACCESS == 0 && !wire::is_block(word) => Some(
-                Event::decode(words)
-                    .map_err(contigua_program::Error::from)?
-                    .0,
-            ),
-            _ => None,
-        };
-        let call = event.as_ref().and_then(|event| self.call_of(event));
-        let switches = match (event, call) {
-            (_, Some(Call::Wait | Call::WaitForWord { .. })) => 2,
-            (Some(Event::ThreadStart { .. }), _) => 1,
-            _ => u64::from(self.lanes[core].is_vacant || self.now() >= end),
-        };
-        if switches > 0 {
-            self.executed.context_switches += switches;
-            self.enter_kernel(core);
-            self.charge(self.config.machine.kernel.context_switch_cycles * switches);
-            self.lanes[core].switched = self.now();
-            self.lanes[core].is_vacant = false;
-        }
-        Ok(())
-    }
-
-    /// Loads what the hardware keeps of the process that a core runs, which may have changed.
-    fn dispatch(&mut self) {
-        let space = self.kernel.space();
-        let registers = self.kernel.registers();
-        let lane = &mut self.lanes[self.current];
-        let same_space = lane.space == space;
-        lane.space = space;
-        lane.place = NOWHERE;
-        self.mmus
-            .dispatch(self.current, space, registers, same_space);
-    }
-
-    /// The same after a change of mappings, on every core that runs the process.
-    fn dispatch_everywhere(&mut self) {
-        self.dispatch();
-        if self.lanes.len() == 1 {
-            return;
-        }
-        let space = self.kernel.space();
-        let registers = self.kernel.registers();
-        for (core, lane) in self.lanes.iter_mut().enumerate() {
-            if core != self.current && lane.space == space && lane.thread.is_some() {
-                lane.place = NOWHERE;
-                self.mmus.dispatch(core, space, registers, true);
-            }
-        }
-    }
-
-    fn event(&mut self, thread: ThreadId, event: &Event) -> Result<(), Error> {
-        if let Event::ThreadStart { process }
-        | Event::ProcessStart { process }
-        | Event::ProcessEnd { process }
-        | Event::Fork { child: process }
-        | Event::ForkFailed { child: process } = *event
-        {
-            within_limit("process", process.0)?;
-        }
-        if let Event::Fork { child } | Event::ForkFailed { child } = *event
-            && self.kernel.is_running(child)
-        {
-            return Err(Error::OwnChild(child.0));
-        }
-        let counted = self.phase != Phase::Skip;
-        let call = self.call_of(event);
-        if counted {
-            if let Some(window) = self.windows.get_mut(self.current) {
-                window.drain(&self.decoded);
-            }
-            self.enter_kernel(self.current);
-            self.before_event(event, call.as_ref());
-        }
-        let work = self
-            .kernel
-            .event(thread, event, call.as_ref(), &mut self.mmus)
-            .map_err(|fault| fault.at(self.position))?;
-        self.charge(work);
-        if counted {
-            self.interrupt_victims();
-        } else {
-            self.mmus.take_victims();
-            self.passed.forget();
-        }
-        if let Some(call) = &call {
-            self.move_data(thread, call, counted)?;
-        }
-        let lane = &mut self.lanes[self.current];
-        lane.fetch_line = u64::MAX;
-        lane.block = NO_BLOCK;
-        lane.is_vacant |= matches!(event, Event::ThreadEnd | Event::ProcessEnd { .. });
-        self.dispatch_everywhere();
-        Ok(())
-    }
-
-    /// What a system call did.
-    fn call_of(&self, event: &Event) -> Option<Call> {
-        match event {
-            Event::Syscall(syscall) => Some(Call::of(self.program.architecture, syscall)),
-            _ => None,
-        }
     }
 
     /// Begins a block; `false` where the phase ends before it.
@@ -696,10 +510,18 @@ impl Engine {
         }
         self.executed.blocks += 1;
         self.executed.instructions += instructions;
-        self.lanes[self.current].block = id;
+        let iterates = block.folding == Folding::FastString && self.iterates(id, block);
+        if !iterates {
+            if block.folding != Folding::Nothing || self.fold.kind != Folding::Nothing {
+                self.fold = Fold::of(block.folding);
+            }
+            self.contexts[self.current].block = id;
+        }
         if P::DEFERRED {
-            self.lanes[self.current].instructions += instructions;
-            self.outcomes.enter(id, block.instructions);
+            self.contexts[self.current].instructions += instructions;
+            if !iterates {
+                self.outcomes.enter(id, block.instructions.into());
+            }
             self.price_portion();
         } else if P::OUT_OF_ORDER || P::WARM {
             if self.windows[self.current].now() >= self.migrations.due() {
@@ -707,13 +529,19 @@ impl Engine {
             }
             if P::WARM {
                 self.pass_time(instructions);
-                self.windows[self.current].pass(&self.decoded, id.0 as usize);
             } else {
-                self.lanes[self.current].instructions += instructions;
+                self.contexts[self.current].instructions += instructions;
+            }
+            if !iterates && P::WARM {
+                self.windows[self.current].pass(&self.decoded, id.0 as usize);
+            } else if !iterates {
                 self.windows[self.current].enter(&self.decoded, id.0 as usize, instructions);
             }
-        } else {
-            self.core.instructions(block.instructions);
+        } else if !iterates {
+            self.core.instructions(block.instructions.into());
+        }
+        if iterates {
+            return Ok(true);
         }
         self.fetch::<RELOCATES, P>(block)?;
         Ok(true)
@@ -729,7 +557,12 @@ impl Engine {
         let block = Block {
             start: described.address.get(),
             bytes: described.size().max(1),
-            instructions: described.instructions(),
+            instructions: u16::try_from(described.instructions()).unwrap_or(u16::MAX),
+            folding: if self.program.architecture == Architecture::X86_64 {
+                folding(described)
+            } else {
+                Folding::Nothing
+            },
         };
         let index = id.0 as usize;
         if index >= self.blocks.len() {
@@ -774,8 +607,8 @@ impl Engine {
         for window in &mut self.windows {
             window.reset();
         }
-        for lane in &mut self.lanes {
-            lane.instructions = 0;
+        for context in &mut self.contexts {
+            context.instructions = 0;
         }
         self.kernel.reset_counters();
         self.kernel.restart_clock();
@@ -789,11 +622,11 @@ impl Engine {
     /// Lets the kernel do what it does in the background, at this point of simulated time.
     /// Several cores have it done between their turns.
     pub fn background(&mut self) {
-        if self.lanes.len() > 1 {
+        if self.contexts.len() > 1 {
             return;
         }
         if self.phase != Phase::Skip || self.samples() {
-            self.kernel.note_course(self.region_instructions());
+            self.kernel.note_residency(self.region_instructions());
         }
         if self.position >= self.next_background {
             self.next_background = self.position + BACKGROUND_INTERVAL;
@@ -805,17 +638,17 @@ impl Engine {
     fn run_background(&mut self) {
         let now = self.clock();
         if self.kernel.may_move(now) {
-            self.hurry_migrations();
+            self.complete_pending_migrations();
         }
-        if self.lanes.len() > 1 && (self.phase != Phase::Skip || self.samples()) {
-            self.kernel.note_course(self.region_instructions());
+        if self.contexts.len() > 1 && (self.phase != Phase::Skip || self.samples()) {
+            self.kernel.note_residency(self.region_instructions());
         }
         let work: Cycles = self.kernel.background(now, &mut self.mmus);
         self.charge(work);
         if self.phase == Phase::Skip {
-            self.mmus.take_victims();
+            self.mmus.take_shootdown_targets();
         } else {
-            self.interrupt_victims();
+            self.interrupt_shootdown_targets();
         }
     }
 }
@@ -841,6 +674,3 @@ fn within_limit(what: &'static str, number: u32) -> Result<(), Error> {
         limit: LIMIT,
     })
 }
-
-/// Digests are of words as they lie in memory, and must not differ between hosts.
-const _: () = assert!(cfg!(target_endian = "little"));

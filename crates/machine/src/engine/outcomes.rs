@@ -62,7 +62,7 @@ const REFERENCES_MASK: u64 = (1 << 20) - 1;
 const LATENCY_MASK: u64 = (1 << REFERENCES_SHIFT) - 1;
 
 /// Outcomes that wait to be priced, and who prices them.
-#[derive(Default)]
+#[derive(Default, contigua_state::State)]
 pub(super) struct Outcomes {
     words: Vec<u64>,
     /// References of the walk under way that missed the first level.
@@ -72,12 +72,14 @@ pub(super) struct Outcomes {
     begun: bool,
     carried: Carried,
     /// The state may run ahead of time: nothing between two outcomes asks for it.
+    #[state(skip)]
     pub(super) may_defer: bool,
+    #[state(skip)]
     pricer: Option<Pricer>,
 }
 
 /// What goes on from one outcome to the next, beside the core.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, contigua_state::Plain)]
 struct Carried {
     /// When the access that has begun started.
     begun: Cycles,
@@ -201,8 +203,8 @@ impl Outcomes {
 }
 
 impl Engine {
-    /// Prices outcomes on a thread of its own from now on, if the run is of one core. Worth it where
-    /// the host has a core to spare.
+    /// Prices outcomes on a thread of its own from now on, if the run is of one core. Worth it
+    /// where the host has a core to spare.
     pub fn use_second_thread(&mut self) {
         if self.outcomes.may_defer && self.outcomes.pricer.is_none() {
             self.outcomes.pricer = Pricer::start();
@@ -260,7 +262,7 @@ impl Engine {
         let hit = memory.hit(core, physical, kind, |()| ()).is_some();
         let at = self.outcomes.write(word, latency, walked);
         if !hit {
-            let block = u64::from(self.lanes[core].block.0);
+            let block = u64::from(self.contexts[core].block.0);
             let request = CoreRequest {
                 core,
                 address: physical,
@@ -304,7 +306,7 @@ impl Engine {
     }
 
     /// Prices what is left, so that the core's clock is that of the state.
-    pub(super) fn catch_up(&mut self) {
+    pub(crate) fn catch_up(&mut self) {
         let outcomes = &mut self.outcomes;
         if let Some(pricer) = &mut outcomes.pricer
             && pricer.is_ahead

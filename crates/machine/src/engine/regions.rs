@@ -8,14 +8,15 @@ use contigua_cache::coherent::MemorySystem;
 use contigua_program::plan::{Mode, Plan, Window, Windows};
 use contigua_program::wire::Cue;
 use contigua_translation::Mmu;
-use contigua_units::Bytes;
 use serde_json::{Value, json};
 
 use super::{Engine, Phase};
 use crate::report::{RegionReport, TimeReport};
 
 /// Regions so far.
+#[derive(contigua_state::State)]
 pub(crate) struct Regions {
+    #[state(skip)]
     plan: Plan,
     /// The program's markers say that a region is under way.
     marked: bool,
@@ -107,8 +108,13 @@ impl Engine {
     pub(super) fn goes_forward(&mut self) {
         let by_counts = self.is_by_counts();
         let inside = !matches!(self.phase, Phase::Skip | Phase::Done);
-        if by_counts && inside && self.left < LONGEST_BLOCK {
+        if self.left >= LONGEST_BLOCK {
+            return;
+        }
+        if by_counts && inside {
             self.next_part(self.left + 1);
+        } else if self.samples() && self.phase == Phase::Measure {
+            self.next_segment(self.left + 1);
         }
     }
 
@@ -179,7 +185,8 @@ impl Engine {
                     .cycles
                     .extend(time.as_ref().map(|time| time.cycles.get()));
             }
-            let all = report.instructions;
+            let iterations = regions.sums.as_ref().map_or(0, string_iterations);
+            let all = report.instructions - iterations;
             regions.time = match (regions.time.take(), time) {
                 (Some(sum), Some(time)) => Some(add_time(&sum, &time, all)),
                 (sum, time) => sum.or(time),
@@ -226,8 +233,8 @@ impl Engine {
     pub(super) fn counts(&self) -> Value {
         json!({
             "executed": self.executed,
-            "tlb": crate::run::sum(self.mmus.units(), Mmu::counters),
-            "translation": crate::run::sum(self.mmus.units(), Mmu::translator_counters),
+            "tlb": self.mmus.sum(Mmu::counters),
+            "translation": self.mmus.sum(Mmu::translator_counters),
             "translation_scheme": self.scheme_counters(),
             "classified": self.config.classify_misses.then_some(self.classified),
             "cache": self.memory.as_ref().map(MemorySystem::counters),
@@ -277,6 +284,13 @@ pub(super) fn since(before: &Value, now: &Value) -> Value {
 }
 
 /// The time of two regions after another, of so many instructions.
+/// Iterations in what regions counted together, which are no instructions of their own.
+fn string_iterations(counts: &Value) -> u64 {
+    counts["executed"]["string_iterations"]
+        .as_u64()
+        .unwrap_or_default()
+}
+
 fn add_time(one: &TimeReport, other: &TimeReport, instructions: u64) -> TimeReport {
     let mut breakdown = one.breakdown;
     breakdown += other.breakdown;
@@ -330,11 +344,6 @@ pub(super) fn add(key: &str, sum: &mut Value, more: &Value) {
                 .into();
             }
         }
-        (Value::String(one), Value::String(other)) => {
-            if let (Ok(one), Ok(other)) = (one.parse::<Bytes>(), other.parse::<Bytes>()) {
-                *sum = json!(Bytes::new(one.get() + other.get()));
-            }
-        }
         (Value::Null, _) => *sum = more.clone(),
         _ => {}
     }
@@ -361,18 +370,18 @@ mod tests {
     #[test]
     fn counts_add_up_by_their_names() {
         let mut sum = json!({
-            "a": 1, "parts": [1, 2], "size": "4KiB", "share": 0.5, "name": "software",
+            "a": 1, "parts": [1, 2], "size_bytes": 4096, "share": 0.5, "name": "software",
             "max_cycles": 7, "min_cycles": 3, "none": null, "deep": {"b": 1},
         });
         let more = json!({
-            "a": 2, "parts": [10, 20, 30], "size": "8KiB", "share": 0.7, "name": "software",
+            "a": 2, "parts": [10, 20, 30], "size_bytes": 8192, "share": 0.7, "name": "software",
             "max_cycles": 5, "min_cycles": 2, "none": 4, "deep": {"b": 2, "c": 3},
         });
         add("", &mut sum, &more);
         assert_eq!(
             sum,
             json!({
-                "a": 3, "parts": [11, 22, 30], "size": "12KiB", "share": 0.5, "name": "software",
+                "a": 3, "parts": [11, 22, 30], "size_bytes": 12288, "share": 0.5, "name": "software",
                 "max_cycles": 7, "min_cycles": 2, "none": 4, "deep": {"b": 3, "c": 3},
             })
         );

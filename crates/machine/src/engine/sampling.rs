@@ -1,16 +1,18 @@
 //! Sampled runs: units of detail, and what they say of the whole region.
 //!
-//! What a unit counts in proportion to its instructions (cycles of the program, misses, walks) is an
-//! estimate for the region, with an interval; the operating system goes on between units as well, so
-//! what it counts, its cycles among that, is exact.
+//! What a unit counts in proportion to its instructions (cycles of the program, misses, walks) is
+//! an estimate for the region, with an interval; the operating system goes on between units as
+//! well, so what it counts, its cycles among that, is exact.
 //!
-//! Units are drawn at equal distances, or they are points that the user names, each with the share of
-//! the program that it stands for (`SimPoint`). Nothing is known of the error of the latter.
+//! Units are drawn at random, one from each stretch, or they are points that the user names, each
+//! with the share of the program that it stands for (`SimPoint`). Nothing is known of the error of
+//! the latter.
 
 use std::collections::BTreeMap;
 
 use contigua_core::{CycleBreakdown, ShadowedWindow};
 use contigua_program::plan::{Mode, Plan, Regions, Window, Windows};
+use contigua_translation::Mmu;
 use contigua_units::Cycles;
 use serde_json::Value;
 use statrs::distribution::{ContinuousCDF, StudentsT};
@@ -18,7 +20,7 @@ use statrs::distribution::{ContinuousCDF, StudentsT};
 use super::regions::{add, since};
 use super::{Engine, Phase};
 use crate::report::scale;
-use crate::report::{Estimate, SampleReport, TimeReport};
+use crate::report::{Estimate, GoalReport, SampleReport, TimeReport};
 
 /// Figures of a unit, in this order.
 const NAMES: [&str; COUNT] = [
@@ -65,19 +67,28 @@ pub(super) const UNKNOWN_RATE: u64 = 1 << RATE_SHIFT;
 /// are (the detailed warming of SMARTS, section 3.2, for which it takes 2,000 to 4,000).
 const LEAD: u64 = 4000;
 
+/// Instructions at the region's beginning that are simulated in detail, where they are told: a
+/// program may be over before its first unit.
+const BEGINNING: u64 = 10_000;
+
 /// Units so far.
+#[derive(contigua_state::State)]
 pub(crate) struct Sampler {
+    #[state(skip)]
     plan: Plan,
     /// The share of the program that each window stands for; `None` where units are drawn.
+    #[state(skip)]
     weights: Option<Vec<f64>>,
+    #[state(skip)]
     confidence: f64,
     /// Where the region began, once it has.
     region: Option<u64>,
-    /// Where each unit began in the region, without the offset, or which window it is; its figures.
+    /// Where each unit ends in the region, or which window it is; its figures.
     units: Vec<(u64, Figures)>,
     /// The same of the unit under way, with the figures when it began.
     open: Option<(u64, Figures)>,
-    /// All that each point counted, by the window, and what was counted when the one under way began.
+    /// All that each point counted, by the window, and what was counted when the one under way
+    /// began.
     counts: BTreeMap<u64, Value>,
     counts_before: Value,
     /// Instructions of all units, and their cycles without the kernel's.
@@ -119,26 +130,21 @@ impl Sampler {
         }
     }
 
-    /// Which unit begins at an instruction, with a block that ends before another one.
-    fn unit_at(&self, position: u64, end: u64) -> u64 {
+    /// Which unit a block is in that ends before an instruction.
+    fn unit_before(&self, end: u64) -> u64 {
         if let Some(windows) = self.windows() {
             return windows.next(end - 1).unwrap_or(usize::MAX) as u64;
         }
-        let Some(sampling) = &self.plan.sampling else {
-            return 0;
-        };
-        let begin = position.saturating_sub(self.plan.skip + sampling.offset);
-        // Where the unit's warming began says which unit it is.
-        let distance = sampling.distance_at(begin);
-        begin / distance * distance
+        let count = (end - 1).saturating_sub(self.plan.skip);
+        self.plan.sampling.map_or(0, |s| s.end_of_unit(count))
     }
 
     /// The units that count when the region has so many instructions, and how much.
     fn counted(&self, region: u64) -> (Vec<Figures>, Option<Vec<f64>>) {
         let Some(weights) = &self.weights else {
-            let distance = self.plan.sampling.map_or(1, |s| s.distance_at(region));
-            let even = |(begin, unit): &(u64, Figures)| (begin % distance == 0).then_some(*unit);
-            return (self.units.iter().filter_map(even).collect(), None);
+            let counts = |end| self.plan.sampling.is_none_or(|s| s.keeps(end, region));
+            let left = |(end, unit): &(u64, Figures)| counts(*end).then_some(*unit);
+            return (self.units.iter().filter_map(left).collect(), None);
         };
         // Threads that share a window can leave it and come back.
         let mut parts: BTreeMap<u64, Figures> = BTreeMap::new();
@@ -227,6 +233,10 @@ impl Engine {
         self.left = end.saturating_sub(self.position);
         self.phase = match segment.mode {
             Mode::Forward => Phase::Skip,
+            Mode::Warm if self.position == region && self.left > BEGINNING => {
+                self.left = BEGINNING;
+                Phase::Warmup
+            }
             Mode::Warm if self.left >= LEAD + instructions => {
                 self.left -= LEAD;
                 Phase::Warm
@@ -241,7 +251,7 @@ impl Engine {
             window.start_shadow();
         }
         if self.phase == Phase::Measure {
-            let unit = sampler.unit_at(self.position, self.position + instructions);
+            let unit = sampler.unit_before(self.position + instructions);
             let counts = sampler.weights.is_some().then(|| self.counts());
             let figures = self.figures();
             if let Some(sampler) = &mut self.sampler {
@@ -292,7 +302,7 @@ impl Engine {
             window.drain(&self.decoded);
             window.stop_shadow();
         }
-        self.lanes[self.current].fetch_line = u64::MAX;
+        self.contexts[self.current].fetch_line = u64::MAX;
         self.passed.forget();
     }
 
@@ -304,11 +314,8 @@ impl Engine {
             [] => Cycles::new(time.total().get() - time.tlb.get() - time.walk.get()),
             windows => windows.iter().map(ShadowedWindow::perfect).sum(),
         };
-        let tlb = crate::run::sum(self.mmus.units(), contigua_translation::Mmu::counters);
-        let translator = crate::run::sum(
-            self.mmus.units(),
-            contigua_translation::Mmu::translator_counters,
-        );
+        let tlb = self.mmus.sum(Mmu::counters);
+        let translator = self.mmus.sum(Mmu::translator_counters);
         [
             self.executed.instructions,
             time.issue.get(),
@@ -331,6 +338,13 @@ impl Engine {
         ]
     }
 
+    fn detailed_instructions(&self) -> u64 {
+        if self.windows.is_empty() {
+            return self.executed.instructions;
+        }
+        self.instructions_by_core().sum()
+    }
+
     /// What the units say of the region, and its time.
     pub(crate) fn sample(&self) -> Option<(SampleReport, TimeReport)> {
         let sampler = self.sampler.as_ref()?;
@@ -340,8 +354,10 @@ impl Engine {
         let watched = !sampler.units.is_empty();
         let (mut units, mut weights) = sampler.counted(region);
         if units.is_empty() {
-            // The program is shorter than a unit: all that was simulated is one.
-            units.push(now);
+            // The program was over before its first unit: all that was simulated in detail is one.
+            let mut all = now;
+            all[INSTRUCTIONS] = self.detailed_instructions();
+            units.push(all);
             weights = weights.map(|_| vec![1.0]);
         }
         let estimator = match &weights {
@@ -406,14 +422,15 @@ impl Engine {
             weights: weights.clone(),
             confidence: sampler.confidence,
             quantile: estimator.quantile,
+            stratum: estimator.quantile.map(|_| STRATUM as u64),
+            goal: self
+                .config
+                .goal
+                .map(|error| GoalReport::new(error, cycles, &units, region)),
             units: units.len() as u64,
             instructions: units.iter().map(|unit| unit[INSTRUCTIONS]).sum(),
             simulated_instructions: self.executed.instructions,
-            detailed_instructions: if self.windows.is_empty() {
-                self.executed.instructions
-            } else {
-                self.instructions_by_core().sum()
-            },
+            detailed_instructions: self.detailed_instructions(),
             estimates,
             by_unit: by_unit.collect(),
         };
@@ -430,10 +447,30 @@ impl Engine {
     }
 }
 
+/// Units of a stratum. Those of one are compared with one another only: units are drawn from all
+/// parts of the program, so what differs between its phases is no error. Fewer units would take
+/// what neighbours have in common for accuracy.
+const STRATUM: usize = 16;
+
+/// Units by the strata that they belong to; what is left at the end belongs to the last one.
+fn strata<T>(units: &[T]) -> impl Iterator<Item = &[T]> {
+    let count = (units.len() / STRATUM).max(1);
+    (0..count).map(move |stratum| {
+        let last = stratum + 1 == count;
+        let end = if last {
+            units.len()
+        } else {
+            (stratum + 1) * STRATUM
+        };
+        &units[stratum * STRATUM..end]
+    })
+}
+
 /// Ratios over units, with confidence intervals.
 struct Estimator<'a> {
     units: &'a [Figures],
-    /// How often each unit is in the region, for each of its instructions; empty where all are alike.
+    /// How often each unit is in the region, for each of its instructions; empty where all are
+    /// alike.
     scales: Vec<f64>,
     /// Standard errors in half an interval; `None` for a single unit, of which nothing is known.
     quantile: Option<f64>,
@@ -441,7 +478,7 @@ struct Estimator<'a> {
 
 impl<'a> Estimator<'a> {
     fn new(units: &'a [Figures], confidence: f64) -> Self {
-        let freedom = units.len() as f64 - 1.0;
+        let freedom = units.len().saturating_sub(strata(units).count()) as f64;
         let quantile = StudentsT::new(0.0, 1.0, freedom)
             .ok()
             .map(|distribution| distribution.inverse_cdf(0.5 + confidence / 2.0));
@@ -462,7 +499,8 @@ impl<'a> Estimator<'a> {
         }
     }
 
-    /// The sum of a figure over that of another one (Cochran, *Sampling Techniques*, chapter 6).
+    /// The sum of a figure over that of another one (Cochran, *Sampling Techniques*, chapter 6, and
+    /// 5A.12 on strata that are put together).
     fn ratio(&self, figure: impl Fn(&Figures) -> u64, of: impl Fn(&Figures) -> u64) -> Estimate {
         let count = self.units.len() as f64;
         let scales = self.scales.iter().copied().chain(std::iter::repeat(1.0));
@@ -474,13 +512,15 @@ impl<'a> Estimator<'a> {
             )
         });
         let value = if base > 0.0 { sum / base } else { 0.0 };
-        let squares: f64 = self
-            .units
-            .iter()
-            .map(|unit| (figure(unit) as f64 - value * of(unit) as f64).powi(2))
-            .sum();
         let half_width = self.quantile.map(|quantile| {
-            let error = (squares / (count - 1.0) / count).sqrt() / (base / count).max(1.0);
+            let residual = |unit: &Figures| figure(unit) as f64 - value * of(unit) as f64;
+            let squares = strata(self.units).map(|units| {
+                let mean = units.iter().map(residual).sum::<f64>() / units.len() as f64;
+                let square = |unit| (residual(unit) - mean).powi(2);
+                units.iter().map(square).sum::<f64>()
+            });
+            let freedom = count - strata(self.units).count() as f64;
+            let error = (squares.sum::<f64>() / freedom / count).sqrt() / (base / count).max(1.0);
             quantile * error
         });
         Estimate { value, half_width }
@@ -491,6 +531,39 @@ impl<'a> Estimator<'a> {
         let ratio = self.ratio(figure, |unit| unit[INSTRUCTIONS]);
         (ratio.value * region as f64).round() as u64
     }
+}
+
+impl GoalReport {
+    /// Half an interval shrinks with the root of the number of units (SMARTS, section 3.1).
+    fn new(error: f64, cycles: Estimate, units: &[Figures], region: u64) -> Self {
+        let half_width = cycles.half_width.map(|half| half / cycles.value.max(1.0));
+        let reached = half_width.is_some_and(|half| half <= error);
+        let wanted = half_width
+            .filter(|_| !reached)
+            .map(|half| (units.len() as f64 * (half / error).powi(2)).ceil() as u64)
+            // A tenth more: what is known of the variation comes from units, too.
+            .map(|units| units.saturating_add(units.div_ceil(10)));
+        let simulated: u64 = units.iter().map(|unit| unit[INSTRUCTIONS]).sum();
+        let length = simulated as f64 / units.len().max(1) as f64;
+        let distance = wanted.map(|wanted| region as f64 / wanted as f64);
+        Self {
+            error,
+            reached,
+            half_width,
+            units: wanted,
+            // With half of the program in units, all of it takes hardly longer.
+            distance: distance
+                .filter(|distance| *distance >= 2.0 * length)
+                .map(two_digits),
+        }
+    }
+}
+
+/// A number of two digits and zeros, not more than another one.
+fn two_digits(number: f64) -> u64 {
+    let number = number as u64;
+    let zeros = 10_u64.pow(number.checked_ilog10().unwrap_or(0).saturating_sub(1));
+    number / zeros * zeros
 }
 
 impl Estimate {
@@ -548,6 +621,24 @@ mod tests {
     }
 
     #[test]
+    fn what_differs_between_phases_is_no_error() {
+        // Two phases of 20 units each; each unit is one cycle off its phase's mean.
+        let mut cycles = [100; 20].to_vec();
+        cycles.extend([500; 20]);
+        for (number, cycles) in cycles.iter_mut().enumerate() {
+            *cycles += 2 * (number as u64 % 2);
+        }
+        let units = units(&cycles);
+        let estimate = Estimator::new(&units, 0.95).ratio(user, |_| 1);
+        assert!((estimate.value - 301.0).abs() < 1e-9);
+        // Strata of 16 and of 24; of the latter, four lie in the first phase.
+        let between: f64 = 4.0 * 20.0 / 24.0 * 400.0 * 400.0;
+        let half = 2.024_394 * ((between + 40.0) / 38.0 / 40.0_f64).sqrt();
+        let found = estimate.half_width.unwrap();
+        assert!((found - half).abs() < 1e-3, "{found} {half}");
+    }
+
+    #[test]
     fn points_count_by_their_weights() {
         // Cycles of 1000 instructions, and of 500.
         let mut units = units(&[1000, 3000]);
@@ -568,6 +659,30 @@ mod tests {
         let units = units(&[10]);
         let estimate = Estimator::new(&units, 0.95).ratio(user, |_| 1);
         assert_eq!(estimate.half_width, None);
+    }
+
+    #[test]
+    fn a_goal_that_is_missed_says_what_reaches_it() {
+        let units = units(&[10, 11, 12, 13, 14]);
+        let goal = |error, half_width| {
+            let cycles = Estimate {
+                value: 200.0,
+                half_width,
+            };
+            GoalReport::new(error, cycles, &units, 1_000_000)
+        };
+        let reached = goal(0.05, Some(10.0));
+        assert!(reached.reached && (reached.units, reached.distance) == (None, None));
+        // An interval twice as wide: four times as many units, and a tenth more.
+        let missed = goal(0.05, Some(20.0));
+        assert!(!missed.reached);
+        assert_eq!(missed.half_width, Some(0.1));
+        assert_eq!((missed.units, missed.distance), (Some(22), Some(45_000)));
+        // A hundred times: more than half of the program.
+        let far = goal(0.05, Some(1000.0));
+        assert_eq!((far.units, far.distance), (Some(55_000), None));
+        let unknown = goal(0.05, None);
+        assert!(!unknown.reached && unknown.units.is_none() && unknown.distance.is_none());
     }
 
     #[test]

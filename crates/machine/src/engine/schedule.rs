@@ -33,7 +33,7 @@ const WINDOW: usize = 256;
 const QUANTUM: u64 = 500;
 
 /// What a slice has to wait for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, contigua_state::Plain)]
 enum Order {
     /// For its core only.
     Free,
@@ -43,6 +43,7 @@ enum Order {
     Alone,
 }
 
+#[derive(contigua_state::Plain)]
 struct Slice {
     thread: ThreadId,
     core: usize,
@@ -59,6 +60,7 @@ impl Slice {
 }
 
 /// Slices that have not run to their end, and those between them.
+#[derive(contigua_state::State)]
 pub(super) struct Schedule {
     /// In the order of the stream; the last one may still grow.
     slices: VecDeque<Slice>,
@@ -67,6 +69,7 @@ pub(super) struct Schedule {
     /// The last slice takes no more words.
     closed: bool,
     /// By core: the numbers of its slices that have not run to their end.
+    #[state(fixed)]
     queues: Vec<VecDeque<u64>>,
     /// Slices that run alone and have not.
     alone: VecDeque<u64>,
@@ -77,6 +80,7 @@ pub(super) struct Schedule {
     /// When a thread was last made, and when one last ended.
     spawned: Cycles,
     ended: Cycles,
+    #[state(skip)]
     spare: Vec<Vec<u64>>,
 }
 
@@ -330,7 +334,7 @@ impl Engine {
 
     /// What an event means for the clocks of cores.
     pub(super) fn synchronise(&mut self, event: &Event, call: Option<&Call>) {
-        if self.windows.is_empty() || self.lanes.len() == 1 {
+        if self.windows.is_empty() || self.contexts.len() == 1 {
             return;
         }
         let core = self.current;

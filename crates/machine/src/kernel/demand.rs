@@ -28,7 +28,7 @@ const PIPE_BYTES: u64 = 2 * 232 + 768 + 1_024;
 const STACK_FRAMES: u32 = 4;
 
 /// The kernel's demand.
-#[derive(Default)]
+#[derive(Default, contigua_state::Plain)]
 pub(crate) struct Demand {
     prepared: bool,
     /// What the descriptors of each process stand for. Inherited ones are files.

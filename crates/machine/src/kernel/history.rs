@@ -10,34 +10,10 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::Error;
 use crate::ageing::{AgeConfig, Server, Snapshot, fresh_memory};
-use crate::config::{Age, RunConfig, parse_profile};
-
-/// The profiles that come with the package, by name.
-pub(crate) const PROFILES: [(&str, &str); 5] = [
-    (
-        "web",
-        include_str!("../../../../python/contigua/data/profiles/web.toml"),
-    ),
-    (
-        "cache",
-        include_str!("../../../../python/contigua/data/profiles/cache.toml"),
-    ),
-    (
-        "cache-b",
-        include_str!("../../../../python/contigua/data/profiles/cache-b.toml"),
-    ),
-    (
-        "ci",
-        include_str!("../../../../python/contigua/data/profiles/ci.toml"),
-    ),
-    (
-        "mixed",
-        include_str!("../../../../python/contigua/data/profiles/mixed.toml"),
-    ),
-];
+use crate::config::{Age, PROFILES, RunConfig, parse_profile};
 
 /// How long the servers of [`Age::Partial`] and [`Age::Full`] lived. Servers are heavily fragmented
-/// after an hour, and no more so later (paper 000, section 2.4).
+/// after an hour, and no more so later (Contiguitas, section 2.4).
 const LIFE: Nanoseconds = Nanoseconds::new(3_600_000_000_000);
 
 /// Memory in the state that a run begins with, and the age of the server.
@@ -65,7 +41,7 @@ pub(crate) fn memory(
             server.fill_with_files();
             Ok(server.into_memory())
         }
-        Age::Lived(profile, time) => Ok(lived(config, profile, *time, cancel)?.into_memory()),
+        Age::Lived(profile, time, _) => Ok(lived(config, profile, *time, cancel)?.into_memory()),
         Age::Snapshot(path) => from_file(config, path),
     }
 }

@@ -7,6 +7,7 @@
 use contigua_frames::Placement;
 use contigua_paging::{
     AddressSpace, Effects, Error as PagingError, MappingPolicy, Memory, SpaceId, TableShape, Vma,
+    Written,
 };
 use contigua_translation::HostTables;
 use contigua_units::{Bytes, Cycles, PageSize, PhysAddr, VirtAddr, VirtRange};
@@ -21,10 +22,13 @@ use crate::processors::Mmus;
 const MORE_MEMORY: f64 = 0.25;
 
 /// A host with one guest.
+#[derive(contigua_state::State)]
 pub(super) struct Host {
     memory: Memory,
     space: AddressSpace,
+    #[state(skip)]
     policy: Box<dyn MappingPolicy>,
+    #[state(skip)]
     has_bitmaps: bool,
 }
 
@@ -112,6 +116,7 @@ impl Host {
         address: PhysAddr,
         costs: &KernelCosts,
         mmu: &mut Mmus,
+        written: &mut Vec<Written>,
     ) -> Result<Cycles, PagingError> {
         let mut effects = Effects::default();
         let at = VirtAddr::new(address.get());
@@ -121,6 +126,7 @@ impl Host {
             // Entries that name the guest's addresses do not say whose memory they lead to.
             mmu.flush();
         }
+        written.append(&mut effects.written);
         Ok(costs.page_fault_cycles
             + costs.zero_4k_cycles * effects.zeroed_4k
             + costs.zero_2m_cycles * effects.zeroed_2m

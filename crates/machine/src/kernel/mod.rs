@@ -2,22 +2,22 @@
 
 mod advice;
 mod background;
-mod course;
+mod calls;
 pub(crate) mod demand;
 pub(crate) mod history;
 mod host;
 mod relocate;
+mod residency;
 
 use std::sync::atomic::AtomicBool;
 
 use contigua_contiguity::Contiguity;
 use contigua_frames::{Counters, FrameClass, Move};
 use contigua_paging::{
-    AddressSpace, Effects, FaultKind, Fragmentation, HugeAdvice, Leaf, MappingPolicy, Memory,
-    Place, Resident, Segment, SpaceId, TableShape, Vma, VmaKind,
+    AddressSpace, Effects, FaultKind, Fragmentation, Leaf, MappingPolicy, Memory, Place, Resident,
+    Segment, SpaceId, TableShape, Written,
 };
-use contigua_program::syscall::Call;
-use contigua_program::wire::{Event, ImageKind, ProcessId, ThreadId};
+use contigua_program::wire::{ProcessId, ThreadId};
 use contigua_translation::{Access, BackgroundPass, PrimaryRegion, Tables};
 use contigua_units::{
     Bytes, Cycles, Megahertz, Nanoseconds, Order, PAGE_BYTES, PageSize, PhysAddr, VirtAddr,
@@ -27,11 +27,11 @@ use contigua_units::{
 use crate::Error;
 use crate::config::{KernelCosts, RunConfig};
 use crate::processors::Mmus;
-use crate::report::{AdviceReport, KernelReport, MemoryCourse, MemoryReport, SyscallReport};
-use course::Course;
+use crate::report::{AdviceReport, KernelReport, MemoryReport, ResidencyReport, SyscallReport};
 use demand::Demand;
 use host::Host;
 pub(crate) use relocate::{Relocation, Target};
+use residency::ResidencyHistory;
 
 /// The least memory of a simulated server.
 const LEAST_MEMORY: Bytes = Bytes::new(16 << 20);
@@ -81,13 +81,13 @@ fn entry_work(costs: &KernelCosts, effects: &Effects) -> Cycles {
     costs.unmap_page_cycles * effects.unmapped
         + costs.free_page_cycles * (effects.freed + effects.freed_nodes)
         + costs.protect_page_cycles * effects.rewritten
-        + costs.fork_page_cycles * effects.inherited
+        + costs.fork_page_cycles * (effects.inherited + effects.around)
         + Cycles::new(populate) * effects.populated
 }
 
 /// Times that an operation that ran out of memory is tried again after the kernel's threads have
 /// made some.
-const PATIENCE: usize = 3;
+const MAX_OOM_RETRIES: usize = 3;
 
 /// The only way in which the kernel gives up.
 #[derive(Clone, Copy, Debug)]
@@ -106,16 +106,25 @@ impl OutOfMemory {
 }
 
 /// The operating system of a simulated server.
+#[derive(contigua_state::State)]
 pub(crate) struct Kernel {
     memory: Memory,
+    #[state(skip)]
     costs: KernelCosts,
+    #[state(skip)]
     policy: Box<dyn MappingPolicy>,
+    #[state(skip)]
     shape: TableShape,
+    #[state(skip)]
     primary: Option<PrimaryRegion>,
+    #[state(skip)]
     scenario: Option<Fragmentation>,
+    #[state(fixed)]
     host: Option<Host>,
+    #[state(skip)]
     pass: Option<(BackgroundPass, Cycles)>,
     next_pass: Cycles,
+    #[state(skip)]
     reports_mappings: bool,
     /// By space number; a number is used again after its process has ended.
     spaces: Vec<Option<AddressSpace>>,
@@ -125,8 +134,11 @@ pub(crate) struct Kernel {
     threads: Vec<ProcessId>,
     current: SpaceId,
     effects: Effects,
+    /// What faults wrote since the engine last asked. In virtual machines, what the host wrote.
+    pub(crate) written: Vec<Written>,
     moves: Vec<Move>,
     demand: Demand,
+    #[state(skip)]
     clock: Megahertz,
     /// Age of the server, for the kernel's threads.
     now: Nanoseconds,
@@ -141,7 +153,7 @@ pub(crate) struct Kernel {
     pub(crate) syscalls: SyscallReport,
     pub(crate) advice: AdviceReport,
     pub(crate) peak: MemoryReport,
-    course: Course,
+    residency: ResidencyHistory,
 }
 
 impl Kernel {
@@ -192,6 +204,7 @@ impl Kernel {
             current: SpaceId(0),
             effects: Effects::default(),
             moves,
+            written: Vec::new(),
             demand: Demand::default(),
             clock: machine.clock,
             now,
@@ -203,7 +216,7 @@ impl Kernel {
             syscalls: SyscallReport::default(),
             advice: AdviceReport::default(),
             peak: MemoryReport::default(),
-            course: Course::new(config.classify_misses),
+            residency: ResidencyHistory::new(config.classify_misses),
         };
         kernel.events_before = kernel.memory.counters();
         kernel.page_tables_before = kernel.memory.frames_of(FrameClass::PageTable);
@@ -276,7 +289,7 @@ impl Kernel {
             return Ok(Cycles::ZERO);
         };
         self.counters.faults_host += 1;
-        host.fault(physical, &self.costs, mmu)
+        host.fault(physical, &self.costs, mmu, &mut self.written)
             .map_err(|_| out_of_memory)
     }
 
@@ -320,7 +333,7 @@ impl Kernel {
         self.counters = KernelReport::default();
         self.syscalls = SyscallReport::default();
         self.advice = AdviceReport::default();
-        self.course.restart();
+        self.residency.restart();
         self.events_before = self.memory.counters();
         self.note_peak();
     }
@@ -411,191 +424,6 @@ impl Kernel {
         self.costs.invalidation_cycles + entry_work(&self.costs, &self.effects)
     }
 
-    /// Handles an event of a thread, which is `call` when it is a system call; the work that it
-    /// took.
-    pub(crate) fn event(
-        &mut self,
-        thread: ThreadId,
-        event: &Event,
-        call: Option<&Call>,
-        mmu: &mut Mmus,
-    ) -> Result<Cycles, OutOfMemory> {
-        match *event {
-            Event::ThreadStart { process } => {
-                self.threads[thread.0 as usize] = process;
-                self.run_thread(thread)?;
-            }
-            Event::ThreadEnd => Demand::thread_ended(&mut self.memory),
-            Event::ProcessStart { process } => {
-                let work = self.end_process(process, mmu);
-                self.run_thread(thread)?;
-                return Ok(work);
-            }
-            Event::ProcessEnd { process } => {
-                let living = self.processes.iter().flatten().count();
-                // The last one's memory stays for the report to look at.
-                if living > 1 {
-                    let work = self.end_process(process, mmu);
-                    self.current = self.space_of(ProcessId(0))?;
-                    return Ok(work);
-                }
-            }
-            Event::Fork { child } => {
-                self.demand.forked(self.threads[thread.0 as usize], child);
-                return self.fork(child, mmu);
-            }
-            Event::ForkFailed { child } => return Ok(self.end_process(child, mmu)),
-            Event::Image {
-                range,
-                writable,
-                kind,
-            } => {
-                let kind = match kind {
-                    ImageKind::File => VmaKind::File,
-                    ImageKind::Anonymous => VmaKind::Anonymous,
-                };
-                let vma = Vma {
-                    kind,
-                    writable,
-                    ..Vma::ANONYMOUS
-                };
-                return self.change(mmu, |space, memory, effects, _| {
-                    space.map(range, vma, memory, effects)
-                });
-            }
-            Event::Syscall(_) => {
-                let call = call.unwrap_or(&Call::Other);
-                self.count(call);
-                let process = self.threads[thread.0 as usize];
-                self.demand.call(call, process, &mut self.memory);
-                return Ok(self.call(*call, mmu)? + self.settle(mmu) + self.costs.syscall_cycles);
-            }
-            // Nothing that a kernel sees.
-            Event::Forward { .. } | Event::Fetch { .. } | Event::Cue(_) => {}
-        }
-        Ok(Cycles::ZERO)
-    }
-
-    fn count(&mut self, call: &Call) {
-        let counters = &mut self.syscalls;
-        counters.all += 1;
-        match *call {
-            Call::Map { .. }
-            | Call::Unmap { .. }
-            | Call::Remap { .. }
-            | Call::Break { .. }
-            | Call::Protect { .. }
-            | Call::Advise { .. } => counters.memory += 1,
-            Call::Receive { bytes, .. } => {
-                counters.receives += 1;
-                counters.bytes_received += bytes;
-            }
-            Call::Send { bytes, .. } => {
-                counters.sends += 1;
-                counters.bytes_sent += bytes;
-            }
-            Call::Open { .. } => counters.opens += 1,
-            Call::Wait | Call::WaitForWord { .. } => counters.waits += 1,
-            Call::Close { .. } | Call::WakeWord { .. } | Call::Spawn | Call::Exit | Call::Other => {
-            }
-        }
-    }
-
-    fn call(&mut self, call: Call, mmu: &mut Mmus) -> Result<Cycles, OutOfMemory> {
-        let work = self.change_mappings(call, mmu)?;
-        let finds_vmas = matches!(
-            call,
-            Call::Map { .. }
-                | Call::Unmap { .. }
-                | Call::Remap { .. }
-                | Call::Break { .. }
-                | Call::Protect { .. }
-                | Call::Advise { .. }
-        );
-        Ok(if finds_vmas {
-            work + self.costs.vma_cycles
-        } else {
-            work
-        })
-    }
-
-    fn change_mappings(&mut self, call: Call, mmu: &mut Mmus) -> Result<Cycles, OutOfMemory> {
-        match call {
-            Call::Map {
-                range,
-                writable,
-                anonymous,
-                shared,
-                huge,
-                populate,
-                ..
-            } => {
-                let vma = Vma {
-                    kind: if anonymous {
-                        VmaKind::Anonymous
-                    } else {
-                        VmaKind::File
-                    },
-                    writable,
-                    shared,
-                    huge: if huge {
-                        HugeAdvice::Huge
-                    } else {
-                        HugeAdvice::None
-                    },
-                };
-                self.change(mmu, |space, memory, effects, policy| {
-                    space.map(range, vma, memory, effects)?;
-                    if populate {
-                        space.populate(range, policy, memory, effects)?;
-                    }
-                    Ok(())
-                })
-            }
-            Call::Unmap { range } => self.change(mmu, |space, memory, effects, _| {
-                space.unmap(range, memory, effects)
-            }),
-            Call::Remap { from, to, keep } => {
-                // Half done, it must not begin again: this is the one change that is not repeated.
-                let mut work = self.settle(mmu);
-                let (done, cycles) =
-                    self.change_once(mmu, &mut |space: &mut AddressSpace, memory, effects, _| {
-                        space.remap(from, to, keep, memory, effects)
-                    });
-                work += cycles;
-                done.map(|()| work).map_err(|_| self.out_of_memory())
-            }
-            Call::Break { end } => self.change(mmu, |space, memory, effects, _| {
-                space.set_break(end, memory, effects)
-            }),
-            Call::Protect { range, writable } => self.change(mmu, |space, memory, effects, _| {
-                space.protect(range, writable, memory, effects)
-            }),
-            Call::Advise { range, advice } => self.advise(range, advice, mmu),
-            _ => Ok(Cycles::ZERO),
-        }
-    }
-
-    fn fork(&mut self, child: ProcessId, mmu: &mut Mmus) -> Result<Cycles, OutOfMemory> {
-        let ended = self.end_process(child, mmu);
-        let id = self.unused_space();
-        let mut copy = None;
-        let work = self.change(mmu, |space, memory, effects, _| {
-            copy = Some(space.fork(id, memory, effects)?);
-            Ok(())
-        })?;
-        if let Some(copy) = copy {
-            self.account(Resident::default(), copy.resident());
-            self.spaces[usize::from(id.0)] = Some(copy);
-        }
-        let index = child.0 as usize;
-        if index >= self.processes.len() {
-            self.processes.resize(index + 1, None);
-        }
-        self.processes[index] = Some(id);
-        Ok(ended + work)
-    }
-
     /// Resolves a page fault; the work that it took.
     pub(crate) fn fault(
         &mut self,
@@ -663,7 +491,7 @@ impl Kernel {
             attempts += 1;
             let before = self.memory.free_frames();
             work += self.run_threads(mmu);
-            if attempts > PATIENCE || self.memory.free_frames() == before && attempts > 1 {
+            if attempts > MAX_OOM_RETRIES || self.memory.free_frames() == before && attempts > 1 {
                 return Err(self.out_of_memory());
             }
         }
@@ -708,6 +536,9 @@ impl Kernel {
         self.counters.patches += effects.patches;
         self.counters.folds += effects.folds;
         self.counters.segment_updates += effects.segment_updates;
+        if self.host.is_none() {
+            self.written.extend_from_slice(&effects.written);
+        }
         let costs = &self.costs;
         let work = costs.zero_4k_cycles * effects.zeroed_4k
             + costs.zero_2m_cycles * effects.zeroed_2m
@@ -740,10 +571,10 @@ impl Kernel {
     }
 
     /// Notes what is resident after so many instructions of the region of interest.
-    pub(crate) fn note_course(&mut self, instructions: u64) {
+    pub(crate) fn note_residency(&mut self, instructions: u64) {
         let [all, huge] = self.resident_now();
         let spaces = &self.spaces;
-        self.course.note(instructions, all, huge, || {
+        self.residency.note(instructions, all, huge, || {
             spaces
                 .iter()
                 .flatten()
@@ -765,8 +596,8 @@ impl Kernel {
         space.table().leaf(space.place_of(address).of(address))
     }
 
-    pub(crate) fn course(&self) -> MemoryCourse {
-        self.course.report()
+    pub(crate) fn residency(&self) -> ResidencyReport {
+        self.residency.report()
     }
 
     fn note_peak(&mut self) {

@@ -10,7 +10,7 @@ use contigua_program::wire::ThreadId;
 use super::Kernel;
 
 /// What moves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, contigua_state::Plain)]
 pub(crate) enum Target {
     /// A page of a program.
     Page {
@@ -24,7 +24,7 @@ pub(crate) enum Target {
 }
 
 /// A page between two frames.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, contigua_state::Plain)]
 pub(crate) struct Relocation {
     pub(crate) target: Target,
     pub(crate) source: Frame,

@@ -85,7 +85,7 @@ pub struct Totals {
 
 /// A record, replayed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Course {
+pub struct Replayed {
     /// Which policy placed the simulated memory.
     pub placement: &'static str,
     /// The zone's name.
@@ -100,13 +100,13 @@ pub struct Course {
 /// that are in use at its beginning is only known when they are given back.
 ///
 /// # Errors
-/// [`Error::Format`] and [`Error::Read`] of the record; [`Error::Frames`] and [`Error::NoRoom`] when
-/// the policy cannot have this memory.
+/// [`Error::Format`] and [`Error::Read`] of the record; [`Error::Frames`] and [`Error::NoRoom`]
+/// when the policy cannot have this memory.
 pub fn replay<R: Read + Seek>(
     mut bytes: R,
     placement: &Placement,
     config: &Config,
-) -> Result<Course, Error> {
+) -> Result<Replayed, Error> {
     let mut firsts = Firsts::default();
     let begin = bytes.stream_position().map_err(Error::Read)?;
     let mut first = None;
@@ -129,7 +129,7 @@ pub fn replay<R: Read + Seek>(
             other => replay.event(&other)?,
         }
     }
-    Ok(Course {
+    Ok(Replayed {
         placement: placement.name(),
         zone: first.zone.name,
         managed: first.zone.managed,

@@ -197,7 +197,7 @@ fn placements() -> [Placement; 3] {
     ]
 }
 
-fn replayed(record: &[u8], placement: &Placement) -> Result<Course, Error> {
+fn replayed(record: &[u8], placement: &Placement) -> Result<Replayed, Error> {
     replay(Cursor::new(record), placement, &Config::default())
 }
 
@@ -209,8 +209,8 @@ proptest! {
     ) {
         let (record, free) = recorded(&used, &steps);
         for placement in placements() {
-            let course = replayed(&record, &placement).unwrap();
-            let mark = course.marks.last().unwrap();
+            let replayed = replayed(&record, &placement).unwrap();
+            let mark = replayed.marks.last().unwrap();
             let simulated = mark.simulated.contiguity;
             prop_assert_eq!(mark.kernel.contiguity.free_frames, free as u64);
             prop_assert_eq!(mark.unseen, 0);
@@ -250,8 +250,8 @@ proptest! {
 #[test]
 fn memory_begins_as_the_kernels() {
     let (record, _) = recorded(&[(7, true), (8, false), (600, true)], &[]);
-    let course = replayed(&record, &Placement::default()).unwrap();
-    let start = &course.marks[0];
+    let replayed = replayed(&record, &Placement::default()).unwrap();
+    let start = &replayed.marks[0];
     assert_eq!(start.name, "start");
     assert_eq!(start.kernel.unmovable, start.simulated.unmovable);
     assert_eq!(start.kernel.contiguity, start.simulated.contiguity);

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses some of it")]
 
+pub mod programs;
+
 use contigua_machine::Engine;
 use contigua_machine::config::{
     Age, DesignConfig, Detail, MachineConfig, RunConfig, parse_design, parse_machine,
@@ -57,6 +59,7 @@ pub fn config(design: DesignConfig, machine: MachineConfig) -> RunConfig {
         sampling: None,
         regions: None,
         confidence: 0.95,
+        goal: None,
     }
 }
 

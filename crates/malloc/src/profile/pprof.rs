@@ -155,7 +155,7 @@ struct Writer<'a> {
     mappings: &'a mut [Mapping],
     count: usize,
     /// Functions of ours that allocations go through.
-    allocators: [usize; 8],
+    allocators: [usize; 11],
     /// The mapping of this code if it is in a library of its own; else 0.
     own: u64,
     /// A hash table of the locations that were written; 0: a free slot.

@@ -33,7 +33,7 @@ struct Walk {
     depth: usize,
 }
 
-/// The addresses of the calls that led here, the innermost first; how many it were.
+/// The addresses of the calls that led here, the innermost first; returns their number.
 #[inline(never)]
 pub fn capture(frames: &mut [usize]) -> usize {
     let mut walk = Walk {

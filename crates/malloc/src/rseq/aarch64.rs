@@ -222,7 +222,7 @@ pub fn push_all(class: usize, items: &[usize]) -> usize {
     done
 }
 
-/// Take up to `out.len()` objects from the top of this CPU's stack; how many it were.
+/// Take up to `out.len()` objects from the top of this CPU's stack; returns the number taken.
 pub fn pop_all(class: usize, out: &mut [usize]) -> usize {
     let offset = hot().offset.load(Ordering::Relaxed);
     if offset == 0 || out.is_empty() {

@@ -22,7 +22,7 @@ static void busy(int tenths) {
         for (int i = 0; i < 2000; i++) {
             int at = next_random(&random) % 500;
             free(kept[at]);
-            kept[at] = malloc(next_random(&random) % (i % 50 ? 3000 : 700000));
+            kept[at] = malloc(1 + next_random(&random) % (i % 50 ? 3000 : 700000));
             memset(kept[at], 1, 1);
         }
     }

@@ -182,7 +182,7 @@ fn calling<T>(call: impl FnOnce() -> T) -> (T, c_int) {
 }
 
 fn figure(name: &CStr) -> i64 {
-    // SAFETY: the name ends in zero.
+    // SAFETY: the name is NUL-terminated.
     unsafe { c::contigua_malloc_figure(name.as_ptr()) }
 }
 

@@ -20,6 +20,9 @@ use crate::guard::state::State;
 use crate::guard::view::{Node, islands, nodes};
 use crate::guard::{Config, Guard, Machine, Place, Report, Survey};
 
+/// The version of the JSON of `guard status`; it grows when a key changes its meaning or goes.
+const STATUS_SCHEMA: u32 = 1;
+
 /// Keep unmovable memory apart: watch both regions and move the border between them.
 ///
 /// The movable region is the kernel's `ZONE_MOVABLE`; boot with movablecore=SIZE or kernelcore=SIZE,
@@ -355,6 +358,7 @@ fn status(place: &Where, json: bool) -> anyhow::Result<()> {
             })
             .collect();
         let whole = serde_json::json!({
+            "schema": STATUS_SCHEMA,
             "block_bytes": survey.block.get(),
             "nodes": nodes,
             "state": state,

@@ -35,6 +35,9 @@ pub struct Arguments {
     prometheus: bool,
 }
 
+/// The version of the JSON; it grows when a key changes its meaning or goes.
+const SCHEMA: u32 = 1;
+
 struct Process {
     number: u32,
     command: String,
@@ -134,14 +137,24 @@ fn write_text(out: &mut impl Write, processes: &[Process]) -> io::Result<()> {
 fn json(processes: &[Process]) -> Value {
     let processes = processes.iter().map(|process| {
         let figures = process.figures.iter();
-        let figures = figures.map(|figure| (figure.name.to_owned(), figure.value.into()));
+        let figures = figures.map(|figure| (key(figure), figure.value.into()));
         json!({
+            "schema": SCHEMA,
             "pid": process.number,
             "command": process.command,
-            "figures": figures.collect::<Map<String, Value>>(),
+            "statistics": figures.collect::<Map<String, Value>>(),
         })
     });
     Value::Array(processes.collect())
+}
+
+/// A figure's name, with its unit.
+fn key(figure: &Figure) -> String {
+    match figure.unit {
+        Unit::Bytes => format!("{}_bytes", figure.name),
+        Unit::Nanoseconds => "written_nanoseconds".to_owned(),
+        Unit::Count => figure.name.to_owned(),
+    }
 }
 
 fn prometheus(processes: &[Process]) -> String {
@@ -180,6 +193,30 @@ fn prometheus(processes: &[Process]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn json_has_a_version_and_units() {
+        let page = contigua_malloc::layout::Page {
+            figures: 32,
+            heap_used: 4096,
+            huge_intact: 2,
+            nanoseconds: 7,
+            ..contigua_malloc::layout::Page::default()
+        };
+        let process = Process {
+            number: 7,
+            command: "p".to_owned(),
+            figures: page.known().collect(),
+        };
+        let json = json(&[process]);
+        assert_eq!(json[0]["schema"], SCHEMA);
+        let statistics = &json[0]["statistics"];
+        assert_eq!(statistics["heap_used_bytes"], 4096);
+        assert_eq!(statistics["huge_intact"], 2);
+        assert_eq!(statistics["written_nanoseconds"], 7);
+        let all = statistics.as_object().unwrap();
+        assert_eq!(all.len(), contigua_malloc::layout::Page::NAMES.len());
+    }
 
     #[test]
     fn a_process_cannot_speak_to_the_terminal_by_its_name() {

@@ -7,13 +7,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use clap::{Args, Command, CommandFactory, ValueEnum};
+use clap::{Arg, Args, Command, CommandFactory, ValueEnum};
 use clap_complete::Shell;
 
 use crate::output::Output;
-
-/// Columns of the help that the page shows.
-const WIDTH: usize = 90;
 
 /// Write man pages, shell completions and the page of the documentation
 #[derive(Args)]
@@ -55,37 +52,68 @@ fn make(directory: &Path) -> io::Result<()> {
     fs::write(directory.join("contigua-node.md"), markdown(command))
 }
 
-/// The help of the command and of each of its subcommands, under headings. It is committed as
+/// A table of all commands, each with its arguments and options under it. It is committed as
 /// `docs/reference/contigua-node.md`; a test compares.
 fn markdown(command: Command) -> String {
     let mut text = String::from(
-        "# contigua-node\n\nWritten by `contigua-node manual`. The [operator's guide](../node.md) says \
-         what the figures mean.\n",
+        "# contigua-node\n\nWritten by `contigua-node manual`; the [operator's guide](../node.md) \
+         explains the values. Every command has `-h` and `--help`.\n\n\
+         | command, option | meaning |\n|---|---|\n",
     );
-    let mut command = command.term_width(WIDTH).disable_help_subcommand(true);
+    let mut command = command.disable_help_subcommand(true);
     command.build();
-    section(&mut text, &mut command, 2);
+    for inner in command.get_subcommands().filter(|c| !c.is_hide_set()) {
+        rows(&mut text, inner);
+    }
     text
 }
 
-fn section(text: &mut String, command: &mut Command, level: usize) {
-    let name = command
-        .get_bin_name()
-        .unwrap_or(command.get_name())
-        .to_owned();
-    let help = command.render_long_help().to_string();
-    let lines = help
-        .lines()
-        .map(str::trim_end)
-        .collect::<Vec<_>>()
-        .join("\n");
-    let marks = "#".repeat(level);
-    let _ = write!(
-        text,
-        "\n{marks} `{name}`\n\n```text\n{}\n```\n",
-        lines.trim()
-    );
-    for inner in command.get_subcommands_mut().filter(|c| !c.is_hide_set()) {
-        section(text, inner, (level + 1).min(4));
+/// The rows of a command and its subcommands.
+fn rows(text: &mut String, command: &Command) {
+    let name = command.get_bin_name().unwrap_or(command.get_name());
+    let about = command.get_long_about().or(command.get_about());
+    let about = about.map(ToString::to_string).unwrap_or_default();
+    let paragraphs = about.split("\n\n").map(|each| each.trim_end_matches('.'));
+    let about = cell(&paragraphs.collect::<Vec<_>>().join(". "));
+    let _ = writeln!(text, "| **{name}** | **{about}** |");
+    for argument in command.get_arguments().filter(|a| !a.is_hide_set()) {
+        if !["help", "version"].contains(&argument.get_id().as_str()) {
+            let shape = cell(&argument.to_string());
+            let _ = writeln!(text, "| `{shape}` | {} |", meaning(argument));
+        }
     }
+    for inner in command.get_subcommands().filter(|c| !c.is_hide_set()) {
+        rows(text, inner);
+    }
+}
+
+/// What an argument means, the values that it takes, and its default.
+fn meaning(argument: &Arg) -> String {
+    let help = argument.get_long_help().or(argument.get_help());
+    let mut text = help.map(ToString::to_string).unwrap_or_default();
+    if argument.get_action().takes_values() {
+        for value in argument.get_possible_values() {
+            let help = value.get_help().map(ToString::to_string);
+            let _ = write!(
+                text,
+                "; `{}`: {}",
+                value.get_name(),
+                help.unwrap_or_default()
+            );
+        }
+        let defaults = argument.get_default_values();
+        for default in defaults
+            .iter()
+            .filter(|_| !argument.is_hide_default_value_set())
+        {
+            let _ = write!(text, " (default: `{}`)", default.to_string_lossy());
+        }
+    }
+    cell(&text)
+}
+
+/// Text in one line that cannot break a table.
+fn cell(text: &str) -> String {
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    words.replace('|', "\\|")
 }

@@ -16,7 +16,7 @@ pub enum Place {
     Kernel,
     /// In `ZONE_MOVABLE`.
     Movable,
-    /// Offline: nobody has it.
+    /// Offline: not in use.
     Offline,
     /// The kernel is emptying it.
     Leaving,

@@ -1,4 +1,4 @@
-//! Confinement of unmovable memory on an unmodified kernel (papers 000 and 001).
+//! Confinement of unmovable memory on an unmodified kernel (Contiguitas and the article).
 //!
 //! The kernel itself keeps its own allocations and long-term pins out of `ZONE_MOVABLE`; so that
 //! zone is the movable region, and a split of memory at boot (`movablecore=`, `kernelcore=`) or

@@ -60,7 +60,7 @@ pub enum StateError {
 }
 
 impl State {
-    /// A machine that nobody has changed yet.
+    /// A machine before any change.
     #[must_use]
     pub fn new(boot: String) -> Self {
         Self {

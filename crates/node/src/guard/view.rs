@@ -1,14 +1,14 @@
 //! What the controller wants to know, from what the kernel says.
 //!
 //! *Available* memory of a region is what it could serve without swapping or failing: free frames
-//! beyond the kernel's protection of lower zones, frames on per-CPU lists, and page cache; anonymous
-//! memory as far as there is swap. Free memory alone is no signal, because a healthy server fills
-//! both regions with page cache.
+//! beyond the kernel's protection of lower zones, frames on per-CPU lists, and page cache;
+//! anonymous memory as far as there is swap. Free memory alone is no signal, because a healthy
+//! server fills both regions with page cache.
 //!
-//! *Pressure* is system-wide in stock Linux, while the controller of paper 001 wants one for each
-//! region. The kernel counts direct reclaim by the zone that an allocation was meant for
-//! (`allocstall_normal`, `allocstall_movable`), so PSI's share is divided in these proportions; time
-//! lost without any direct reclaim is mostly for refaults, which are movable memory's.
+//! *Pressure* is system-wide in stock Linux, while the controller of the Contiguitas article wants
+//! one for each region. The kernel counts direct reclaim by the zone that an allocation was meant
+//! for (`allocstall_normal`, `allocstall_movable`), so PSI's share is divided in these proportions;
+//! time lost without any direct reclaim is mostly for refaults, which are movable memory's.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -65,9 +65,9 @@ impl Node {
         }
     }
 
-    /// The movable region as the controller sees it. It asks for what is missing to the goal, in whole
-    /// blocks, rounded down; so the goal is a block beyond the trigger at least, or a region that is
-    /// short with a small reserve would never get one.
+    /// The movable region as the controller sees it. It asks for what is missing to the goal, in
+    /// whole blocks, rounded down; so the goal is a block beyond the trigger at least, or a region
+    /// that is short with a small reserve would never get one.
     #[must_use]
     pub fn movable_state(&self, pressure: f64, block: Bytes) -> RegionState {
         let mut state = self.state(&self.movable, pressure);
@@ -177,8 +177,8 @@ impl Attribution {
     }
 }
 
-/// The blocks of a node that are where they should not be, if as many were movable as are and all of
-/// them lay at the top: movable ones below the border, and kernel ones above it.
+/// The blocks of a node that are where they should not be, if as many were movable as are and all
+/// of them lay at the top: movable ones below the border, and kernel ones above it.
 #[must_use]
 pub fn islands(blocks: &[Block]) -> Vec<u64> {
     let takes_part = |place| matches!(place, Place::Kernel | Place::Movable);

@@ -5,7 +5,7 @@
 use super::PageHeap;
 use crate::bits::Bits;
 use crate::os::Os;
-use crate::slab::{Huge, State};
+use crate::slab::{Huge, SLAB_HUGE, State};
 use crate::{HUGE_PAGES, PAGE_BYTES};
 
 /// Free memory of one huge page that is on its way to the system. It must come back to
@@ -17,10 +17,22 @@ pub struct Leaving {
     address: usize,
     bits: Bits,
     whole: bool,
+    rank: Rank,
     gone: Bits,
 }
 
+/// Where a partly used huge page comes in the order in which such are given back: broken ones first, then
+/// those that are used least.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rank(bool, u32, usize);
+
 impl Leaving {
+    /// Its place in the order, to go on behind it if the system refuses.
+    #[must_use]
+    pub const fn rank(&self) -> Rank {
+        self.rank
+    }
+
     /// Gives each run of bytes to `release`, by address and length, which says whether it went.
     pub fn give(&mut self, mut release: impl FnMut(usize, usize) -> bool) {
         for (from, to) in self.bits.runs() {
@@ -33,12 +45,15 @@ impl Leaving {
 }
 
 impl<O: Os> PageHeap<O> {
-    /// Takes a whole free huge page out of the cache that is to be given back, of at most `most` heap
-    /// pages with memory. Those of regions and of a primary region are not among them.
+    /// Takes a whole free huge page that is to be given back, of at most `most` heap pages with memory.
     pub fn begin_whole(&mut self, most: u64) -> Option<Leaving> {
-        let huge = self.broken.oldest().or(self.intact.oldest())?;
+        let huge = self.next_whole()?;
         if u64::from(HUGE_PAGES - self.directory.released(huge)) > most {
             return None;
+        }
+        if self.directory.state(huge) == State::Region {
+            let bits = self.directory.record(huge).free_mapped();
+            return Some(self.begin(huge, bits));
         }
         self.uncache(huge);
         self.directory.set_state(huge, State::Leaving);
@@ -47,18 +62,21 @@ impl<O: Os> PageHeap<O> {
             address: self.directory.address(huge),
             bits: Bits::ALL,
             whole: true,
+            rank: self.rank(huge),
             gone: Bits::NONE,
         })
     }
 
     /// Takes up to `most` free heap pages of a partly used huge page that are to be given back: of one
-    /// that is broken already, else of the one that is used least.
-    pub fn begin_part(&mut self, most: u64) -> Option<Leaving> {
+    /// that is broken already, else of the one that is used least; behind `after` in this order.
+    pub fn begin_part(&mut self, most: u64, after: Option<Rank>) -> Option<Leaving> {
         if most == 0 || self.counts.mapped <= self.counts.used {
             return None;
         }
-        let order = |huge: &Huge| (!self.directory.is_broken(*huge), self.directory.used(*huge));
-        let huge = self.partly_used().min_by_key(order)?;
+        let huge = self
+            .partly_used()
+            .filter(|&huge| after.is_none_or(|after| self.rank(huge) > after))
+            .min_by_key(|&huge| self.rank(huge))?;
         let mut left = u32::try_from(most).unwrap_or(u32::MAX);
         let mut bits = Bits::NONE;
         for (from, to) in self.directory.record(huge).free_mapped().runs() {
@@ -69,16 +87,31 @@ impl<O: Os> PageHeap<O> {
             left -= to - from;
             bits = bits.or(Bits::range(from, to));
         }
+        Some(self.begin(huge, bits))
+    }
+
+    fn rank(&self, huge: Huge) -> Rank {
+        Rank(
+            !self.directory.is_broken(huge),
+            self.directory.used(huge),
+            huge.slab() * SLAB_HUGE + huge.place(),
+        )
+    }
+
+    /// Takes free pages with memory.
+    fn begin(&mut self, huge: Huge, bits: Bits) -> Leaving {
+        let rank = self.rank(huge);
         self.take_pages(huge, bits);
         self.measure(huge);
         self.counts.leaving += u64::from(bits.count());
-        Some(Leaving {
+        Leaving {
             huge,
             address: self.directory.address(huge),
             bits,
             whole: false,
+            rank,
             gone: Bits::NONE,
-        })
+        }
     }
 
     /// Notes what became of memory that was to be given back. How many heap pages went.
@@ -96,7 +129,13 @@ impl<O: Os> PageHeap<O> {
             self.counts.leaving -= u64::from(bits.count());
             self.give_pages(huge, bits);
             self.measure(huge);
-            self.note_part(huge, gone)
+            let nothing = self.directory.used(huge) == 0
+                && self.directory.record(huge).released.or(gone) == Bits::ALL;
+            if nothing {
+                self.note_whole(huge)
+            } else {
+                self.note_part(huge, gone)
+            }
         };
         self.note();
         released

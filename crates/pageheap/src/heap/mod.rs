@@ -1,5 +1,6 @@
 //! The heap: what its parts have in common, and what users call.
 
+mod arrive;
 mod leave;
 mod place;
 mod regions;
@@ -17,8 +18,9 @@ use crate::series::{Level, Series};
 use crate::slab::Directory;
 use crate::statistics::{Epoch, Released, Statistics};
 use crate::{Allocated, HUGE_BYTES, HUGE_PAGES, PAGE_BYTES, Span};
+pub use arrive::{Arrival, Needed, Supply};
 use core::ops::Range;
-pub use leave::Leaving;
+pub use leave::{Leaving, Rank};
 use regions::Regions;
 pub use release::Plan;
 
@@ -31,6 +33,8 @@ enum Refusal {
     Memory,
     /// The system has no addresses, or the heap no records for them.
     Addresses,
+    /// The caller has to get memory first.
+    Needs(Needed),
 }
 
 /// What came of [`PageHeap::try_allocate`].
@@ -41,6 +45,8 @@ pub struct Attempt {
     /// Heap pages that are to go back to the system: to get below the soft limit or, if nothing was
     /// allocated, to make room for another attempt; then 0 says that this would not help.
     pub excess: u64,
+    /// Whether a limit is what is in the way.
+    pub limited: bool,
 }
 
 /// The heap's sums, in heap pages unless stated otherwise.
@@ -50,6 +56,8 @@ struct Counts {
     used: u64,
     /// Free parts of huge pages that are on their way back to the system.
     leaving: u64,
+    /// What `mapped` will grow by when an arrival is over.
+    arriving: u64,
     mapped: u64,
     reserved: u64,
     /// Mapped, in whole free huge pages of the cache.
@@ -79,6 +87,7 @@ impl Counts {
     const ZERO: Self = Self {
         used: 0,
         leaving: 0,
+        arriving: 0,
         mapped: 0,
         reserved: 0,
         cached: 0,
@@ -106,7 +115,8 @@ impl Counts {
 /// It costs nothing until the first allocation, so that it can be a `static` behind a lock. All
 /// operations take constant time, but for: requests of more than half a huge page, which search the
 /// bitmaps of free huge pages (16 words for each gigabyte reserved); releases, which read a few
-/// kilobytes for each gigabyte and call the system; and what is said at [`validate`](Self::validate).
+/// kilobytes for each gigabyte and call the system; and what is said at
+/// [`validate`](Self::validate).
 pub struct PageHeap<O: Os> {
     os: O,
     config: Config,
@@ -128,6 +138,8 @@ pub struct PageHeap<O: Os> {
     debt: u64,
     /// The number of the huge page where the search for one to collapse goes on.
     collapse_cursor: usize,
+    /// Where the present request gets memory.
+    supply: Supply,
 }
 
 impl<O: Os> PageHeap<O> {
@@ -150,6 +162,7 @@ impl<O: Os> PageHeap<O> {
             last_periodic: 0,
             debt: 0,
             collapse_cursor: 0,
+            supply: Supply::Direct,
         }
     }
 
@@ -173,45 +186,72 @@ impl<O: Os> PageHeap<O> {
         }
         match self.attempt(pages, align_pages) {
             Ok(allocated) => Some(allocated),
-            Err(Refusal::Limit(_)) => {
-                self.counts.limit_failures += 1;
+            Err(refusal) => {
+                self.count_failure(matches!(refusal, Refusal::Limit(_)));
                 None
             }
-            Err(Refusal::Memory | Refusal::Addresses) => {
-                self.counts.system_failures += 1;
-                None
-            }
+        }
+    }
+
+    /// Counts a request that failed, because of a limit or not. [`allocate`](Self::allocate) does so itself.
+    pub fn count_failure(&mut self, limited: bool) {
+        if limited {
+            self.counts.limit_failures += 1;
+        } else {
+            self.counts.system_failures += 1;
         }
     }
 
     /// As [`allocate`](Self::allocate), but gives nothing back to the system and counts no failure: for
     /// callers who do the first in steps ([`Leaving`]), without the lock that the heap is behind, and
     /// then try again.
-    pub fn try_allocate(&mut self, pages: u32, align_pages: u32) -> Attempt {
+    ///
+    /// # Errors
+    /// What the caller has to get first, unless `supply` is [`Supply::Direct`].
+    pub fn try_allocate(
+        &mut self,
+        pages: u32,
+        align_pages: u32,
+        supply: Supply,
+    ) -> Result<Attempt, Needed> {
         let refused = Attempt {
             allocated: None,
             excess: 0,
+            limited: false,
         };
         if pages == 0 || !align_pages.is_power_of_two() || !self.ready && !self.prepare() {
-            return refused;
+            return Ok(refused);
         }
         let mapped = self.counts.mapped;
-        let attempt = match self.place(pages, align_pages) {
+        let placed = self.with(supply, |heap| heap.place(pages, align_pages));
+        let attempt = match placed {
             Ok(allocated) => Attempt {
                 allocated: Some(allocated),
-                excess: if self.counts.mapped > mapped {
+                // An arrival made the heap larger before.
+                excess: if self.counts.mapped > mapped || supply != Supply::Deferred {
                     self.excess()
                 } else {
                     0
                 },
+                ..refused
             },
+            Err(Refusal::Needs(needed)) => return Err(needed),
             Err(refusal) => Attempt {
                 excess: self.wanted(pages, refusal),
+                limited: matches!(refusal, Refusal::Limit(_)),
                 ..refused
             },
         };
         self.note();
-        attempt
+        Ok(attempt)
+    }
+
+    /// Does something with memory from elsewhere.
+    fn with<R>(&mut self, supply: Supply, act: impl FnOnce(&mut Self) -> R) -> R {
+        self.supply = supply;
+        let result = act(self);
+        self.supply = Supply::Direct;
+        result
     }
 
     fn attempt(&mut self, pages: u32, align_pages: u32) -> Result<Allocated, Refusal> {
@@ -273,16 +313,33 @@ impl<O: Os> PageHeap<O> {
 
     /// Makes a span longer without moving it, to `pages` heap pages. What it had stays as it is.
     ///
-    /// Nothing, and nothing changes, if what follows it is in use, the hard limit is in the way, the
-    /// system has no memory, or `pages` is not more than it has. A span of at most half a huge page
-    /// does not grow into a huge page that is free: it would be cheaper to move it.
+    /// Nothing, and nothing changes, if what follows it is in use, the hard limit is in the way,
+    /// the system has no memory, or `pages` is not more than it has. A span of at most half a huge
+    /// page does not grow into a huge page that is free: it would be cheaper to move it.
     pub fn grow_in_place(&mut self, span: Span, pages: u32) -> Option<Span> {
+        self.try_grow(span, pages, Supply::Direct).ok()?
+    }
+
+    /// The same, for callers who get memory themselves.
+    ///
+    /// # Errors
+    /// As [`try_allocate`](Self::try_allocate).
+    pub fn try_grow(
+        &mut self,
+        span: Span,
+        pages: u32,
+        supply: Supply,
+    ) -> Result<Option<Span>, Needed> {
         if pages <= span.pages || !self.is_allocated(span) {
-            return None;
+            return Ok(None);
         }
-        let grown = self.grow(span, pages);
-        self.note();
-        grown
+        match self.with(supply, |heap| heap.grow(span, pages)) {
+            Err(Refusal::Needs(needed)) => Err(needed),
+            grown => {
+                self.note();
+                Ok(grown.ok())
+            }
+        }
     }
 
     /// Makes a span shorter, to `pages` heap pages, by freeing its end. The span as it is, if
@@ -299,9 +356,10 @@ impl<O: Os> PageHeap<O> {
         if self.free(rest) { kept } else { span }
     }
 
-    /// Gives memory back at the configured rate, and half-life, as far as the adaptive policy lets it (paper 002,
-    /// section 4), and has broken huge pages made whole. To be called about once a second, by a
-    /// background thread or from slow paths. What the rate allows and nobody needs lapses.
+    /// Gives memory back at the configured rate, and half-life, as far as the adaptive policy lets
+    /// it (the adaptive subrelease paper, section 4), and has broken huge pages made whole. To be
+    /// called about once a second, by a background thread or from slow paths. What the rate allows
+    /// and nobody needs lapses.
     pub fn periodic(&mut self) -> Released {
         if !self.ready {
             return Released::default();
@@ -312,8 +370,8 @@ impl<O: Os> PageHeap<O> {
     }
 
     /// Gives back at least `bytes` of free memory, or all there is, whatever was used lately
-    /// (paper 002, section 4: the policy does not apply to what the user asks for). How many bytes
-    /// it were.
+    /// (Adaptive Subrelease, section 4: the policy does not apply to what the user asks for). How
+    /// many bytes it were.
     pub fn release(&mut self, bytes: usize) -> usize {
         let (whole, partial) = self.release_pages(bytes.div_ceil(PAGE_BYTES) as u64);
         self.note();
@@ -339,9 +397,9 @@ impl<O: Os> PageHeap<O> {
         done
     }
 
-    /// Sets both limits, in mapped bytes, and gives memory back to get below them if it can. Neither
-    /// waits for Δ, so that the adaptive policy never causes a request to fail (paper 002, section
-    /// 4).
+    /// Sets both limits, in mapped bytes, and gives memory back to get below them if it can.
+    /// Neither waits for Δ, so that the adaptive policy never causes a request to fail (Adaptive
+    /// Subrelease, section 4).
     pub fn set_limits(&mut self, soft: u64, hard: u64) {
         self.change_limits(soft, hard);
         self.keep_soft_limit();
@@ -446,7 +504,8 @@ impl<O: Os> PageHeap<O> {
         self.ready
     }
 
-    /// Makes the primary region's addresses the heap's. False if there is no memory for its records.
+    /// Makes the primary region's addresses the heap's. False if there is no memory for its
+    /// records.
     fn add_primary(&mut self) -> bool {
         let primary = self.primary_range();
         let bytes = primary.end - primary.start;

@@ -89,7 +89,7 @@ impl<O: Os> PageHeap<O> {
             Refusal::Limit(_) if self.counts.used + u64::from(pages) > limit => 0,
             Refusal::Limit(excess) => excess,
             Refusal::Memory => u64::from(pages),
-            Refusal::Addresses => 0,
+            Refusal::Addresses | Refusal::Needs(_) => 0,
         }
     }
 
@@ -114,17 +114,18 @@ impl<O: Os> PageHeap<O> {
     }
 
     /// Makes a span longer where it is.
-    pub(super) fn grow(&mut self, span: Span, pages: u32) -> Option<Span> {
+    pub(super) fn grow(&mut self, span: Span, pages: u32) -> Result<Span, Refusal> {
+        let elsewhere = Refusal::Addresses;
         let added = Span {
             address: span.end(),
             pages: pages - span.pages,
         };
-        added.address.checked_add(added.bytes())?;
+        let end = added.address.checked_add(added.bytes()).ok_or(elsewhere)?;
         let mut missing = 0;
         let mut fresh = None;
         let mut count = 0;
         for (address, bits) in pieces(added) {
-            let huge = self.directory.find(address)?;
+            let huge = self.directory.find(address).ok_or(elsewhere)?;
             let record = self.directory.record(huge);
             match self.directory.state(huge) {
                 State::Filler | State::Region if record.free().contains(bits) => {
@@ -140,10 +141,10 @@ impl<O: Os> PageHeap<O> {
                     fresh = fresh.or(Some(address));
                     count += 1;
                 }
-                _ => return None,
+                _ => return Err(elsewhere),
             }
         }
-        self.check_limit(missing).ok()?;
+        self.check_limit(missing)?;
         // Free huge pages need not be in one row: a region's may lie between them. Then it is not
         // worth it.
         if let Some(first) = fresh {
@@ -154,27 +155,28 @@ impl<O: Os> PageHeap<O> {
                 })
             });
             if !row {
-                return None;
+                return Err(elsewhere);
             }
         }
+        self.require(added.address & !(HUGE_BYTES - 1), end)?;
         for (address, _) in pieces(added) {
-            let huge = self.directory.find(address)?;
+            let huge = self.directory.find(address).ok_or(elsewhere)?;
             if self.directory.state(huge) == State::Region && !self.back_in_region(huge) {
-                return None;
+                return Err(Refusal::Memory);
             }
         }
         if let Some(first) = fresh {
-            self.take_at(first, count).ok()?;
+            self.take_at(first, count)?;
         }
         for (address, bits) in pieces(added) {
-            let huge = self.directory.find(address)?;
+            let huge = self.directory.find(address).ok_or(elsewhere)?;
             if self.directory.state(huge) == State::Large {
                 self.occupy(huge, bits, true);
             } else {
                 self.take_pages(huge, bits);
             }
         }
-        Some(Span { pages, ..span })
+        Ok(Span { pages, ..span })
     }
 
     /// A huge page of the filler with room, and the page where it is.

@@ -5,7 +5,7 @@
 //! would pay twice for its memory. In a region such requests follow each other without regard to
 //! the borders of huge pages.
 
-use super::{PageHeap, Refusal};
+use super::{PageHeap, Refusal, Supply};
 use crate::arena::{Block, Zeroed};
 use crate::os::Os;
 use crate::slab::{Huge, State};
@@ -69,6 +69,9 @@ pub(super) fn hugepages(first: Huge) -> impl Iterator<Item = Huge> {
 impl<O: Os> PageHeap<O> {
     /// Serves a request from a region. `Addresses` if it is better served elsewhere.
     pub(super) fn place_in_region(&mut self, pages: u32) -> Result<Allocated, Refusal> {
+        if matches!(self.supply, Supply::Known | Supply::Nowhere) {
+            return Err(Refusal::Memory);
+        }
         let found = self
             .regions
             .iter()
@@ -91,7 +94,9 @@ impl<O: Os> PageHeap<O> {
                 _ => self.directory.record(huge).released.and(bits).count(),
             };
         }
-        let mut answer = self.check_limit(u64::from(missing));
+        let mut answer = self
+            .check_limit(u64::from(missing))
+            .and_then(|()| self.require(span.address & !(HUGE_BYTES - 1), span.end()));
         for (address, _) in parts() {
             let huge = self.directory.find(address).ok_or(Refusal::Addresses)?;
             if answer.is_ok() && !self.back_in_region(huge) {

@@ -277,14 +277,7 @@ impl<O: Os> PageHeap<O> {
     pub fn release_whole_pages(&mut self, least: u64, most: u64) -> u64 {
         let mut done = 0;
         while done < least {
-            let releasable = |huge: &Huge| !self.is_pinned(self.directory.address(*huge));
-            let candidate = self
-                .broken
-                .oldest()
-                .or(self.intact.oldest())
-                .or_else(|| self.free_in_regions().find(releasable))
-                .or(self.primary.oldest().filter(releasable));
-            let Some(huge) = candidate else { break };
+            let Some(huge) = self.next_whole() else { break };
             if done + u64::from(HUGE_PAGES - self.directory.released(huge)) > most {
                 break;
             }
@@ -295,6 +288,16 @@ impl<O: Os> PageHeap<O> {
             done += released;
         }
         done
+    }
+
+    /// The whole free huge page that goes back next.
+    pub(super) fn next_whole(&self) -> Option<Huge> {
+        let releasable = |huge: &Huge| !self.is_pinned(self.directory.address(*huge));
+        self.broken
+            .oldest()
+            .or(self.intact.oldest())
+            .or_else(|| self.free_in_regions().find(releasable))
+            .or(self.primary.oldest().filter(releasable))
     }
 
     /// Reads how full each partly used huge page is.

@@ -1,6 +1,6 @@
 //! Whole huge pages: addresses from the system, the cache of free ones, runs of them.
 
-use super::{PageHeap, Refusal};
+use super::{PageHeap, Refusal, Supply};
 use crate::bits::Bits;
 use crate::lists::Queue;
 use crate::os::Os;
@@ -30,7 +30,7 @@ impl<O: Os> PageHeap<O> {
     /// Whether the hard limit lets mapped memory grow by `pages` heap pages.
     pub(super) fn check_limit(&self, pages: u64) -> Result<(), Refusal> {
         let limit = self.config.hard_limit / PAGE_BYTES as u64;
-        let after = self.counts.mapped + pages;
+        let after = self.counts.mapped + self.counts.arriving + pages;
         if pages > 0 && after > limit {
             Err(Refusal::Limit(after - limit))
         } else {
@@ -41,16 +41,24 @@ impl<O: Os> PageHeap<O> {
     /// Takes `count` free huge pages in a row, at a multiple of `align` bytes, backs them, and makes
     /// them `Large`. The address of the first.
     pub(super) fn take_run(&mut self, count: u32, align: usize) -> Result<usize, Refusal> {
-        let mut address = self.find_or_reserve(count, align)?;
-        if let Err(refusal) = self.take_at(address, count) {
+        let known = |heap: &Self| {
+            heap.find_run(count, align, ANYWHERE, Backing::Known)
+                .ok_or(Refusal::Memory)
+        };
+        let mut address = if matches!(self.supply, Supply::Known | Supply::Nowhere) {
+            known(self)?
+        } else {
+            self.find_or_reserve(count, align)?
+        };
+        match self.take_at(address, count) {
             // A limit on what is usable (strict overcommit, `RLIMIT_DATA`) counts addresses from when
             // they become so until they are given up, with or without memory. Below such a limit only
             // those can be had again that were.
-            address = self
-                .find_run(count, align, ANYWHERE, Backing::Known)
-                .filter(|_| refusal == Refusal::Memory)
-                .ok_or(refusal)?;
-            self.take_at(address, count)?;
+            Err(Refusal::Memory) if self.supply == Supply::Direct => {
+                address = known(self)?;
+                self.take_at(address, count)?;
+            }
+            taken => taken?,
         }
         Ok(address)
     }
@@ -63,7 +71,9 @@ impl<O: Os> PageHeap<O> {
             missing += u64::from(self.directory.released(huge));
         }
         self.check_limit(missing)?;
-        for at in hugepages() {
+        self.require(address, address + count as usize * HUGE_BYTES)?;
+        let direct = self.supply == Supply::Direct;
+        for at in hugepages().filter(|_| direct) {
             // Without contents, a broken huge page becomes whole by losing the rest of its memory.
             if let Some(huge) = self.directory.find(at)
                 && self.directory.is_broken(huge)

@@ -184,7 +184,7 @@ impl<O: Os> PageHeap<O> {
         let shape = match state {
             State::Foreign => true,
             State::Unbacked => used == 0 && record.released == Bits::ALL && !broken,
-            State::Cached | State::Leaving => used == 0 && released < HUGE_PAGES,
+            State::Cached | State::Leaving | State::Arriving => used == 0 && released < HUGE_PAGES,
             State::Filler => used > 0,
             State::Large => used == HUGE_PAGES,
             State::Region => released < HUGE_PAGES || !broken,

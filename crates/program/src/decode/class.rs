@@ -53,14 +53,16 @@ pub enum OperationClass {
     Syscall,
     /// Waits until everything before it is done: `cpuid`, fences.
     Serializing,
-    /// Everything else, such as string and state-saving instructions, which cores execute from
+    /// A repeated `movs` or `stos`, whose microcode copies or fills many bytes at a time.
+    FastString,
+    /// Everything else, such as other string and state-saving instructions, which cores execute from
     /// microcode, and bytes that could not be decoded.
     Other,
 }
 
 impl OperationClass {
     /// All classes, in order.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::Nop,
         Self::IntegerSimple,
         Self::IntegerMultiply,
@@ -82,6 +84,7 @@ impl OperationClass {
         Self::Return,
         Self::Syscall,
         Self::Serializing,
+        Self::FastString,
         Self::Other,
     ];
 
@@ -94,6 +97,9 @@ impl OperationClass {
     ) -> Self {
         if let Some(class) = Self::of_flow(instruction) {
             return class;
+        }
+        if is_fast_string(instruction) {
+            return Self::FastString;
         }
         if instruction.is_string_instruction() || instruction.is_privileged() {
             return Self::Other;
@@ -126,6 +132,24 @@ impl OperationClass {
             FlowControl::Return | FlowControl::XbeginXabortXend => Self::Other,
         })
     }
+}
+
+/// Both prefixes repeat these: they set no flags.
+pub(super) fn is_fast_string(instruction: &iced_x86::Instruction) -> bool {
+    let fills = matches!(
+        instruction.mnemonic(),
+        Mnemonic::Movsb
+            | Mnemonic::Movsw
+            | Mnemonic::Movsd
+            | Mnemonic::Movsq
+            | Mnemonic::Stosb
+            | Mnemonic::Stosw
+            | Mnemonic::Stosd
+            | Mnemonic::Stosq
+    );
+    fills
+        && instruction.is_string_instruction()
+        && (instruction.has_rep_prefix() || instruction.has_repne_prefix())
 }
 
 const fn is_syscall(mnemonic: Mnemonic) -> bool {

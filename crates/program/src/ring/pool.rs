@@ -15,7 +15,7 @@ use super::layout::{
 use crate::Error;
 use crate::code::{BlockCode, CodeLog};
 use crate::descriptors::anonymous_file;
-use crate::plan::{Mode, Plan};
+use crate::plan::{Mode, Plan, Segment};
 use crate::wire::{BlockId, Cue};
 
 /// Bytes before a description's instruction lengths: address, count, byte count.
@@ -32,8 +32,26 @@ pub struct Taken {
     pub begins: bool,
 }
 
+/// Instructions for which a program that is to go forward is told in full at first. Threads that run
+/// have taken instructions that they have not executed, so that those of the plan seem further on than
+/// they are; a unit must not be cut short for that.
+const LAG: u64 = 1 << 16;
 /// Instructions of a segment that does not end.
 const ENDLESS: u64 = u64::MAX / 2;
+
+/// The segment of a plan that an instruction belongs to when it is told, after so many others.
+fn told(plan: &Plan, count: u64) -> Segment {
+    let segment = plan.segment(count);
+    let before = (segment.mode == Mode::Forward)
+        .then(|| count.checked_sub(LAG))
+        .flatten()
+        .map(|count| plan.segment(count))
+        .filter(|before| before.mode != Mode::Forward);
+    before.map_or(segment, |before| Segment {
+        mode: before.mode,
+        end: segment.end.min(before.end.saturating_add(LAG)),
+    })
+}
 
 /// The shared memory of one run, mapped into this process.
 pub struct Ring {
@@ -298,8 +316,8 @@ impl Ring {
         let planned = &self.header().planned.0;
         let mut count = planned.load(Ordering::Relaxed);
         loop {
-            let segment = plan.segment(count);
-            let begins = count > 0 && plan.segment(count - 1) != segment;
+            let segment = told(plan, count);
+            let begins = count > 0 && told(plan, count - 1) != segment;
             let instructions = most.min(segment.end - count);
             let taken = Taken {
                 mode: segment.mode,
@@ -321,7 +339,7 @@ impl Ring {
         }
     }
 
-    /// Gives back what a thread took of the plan and did not execute.
+    /// Gives back what a thread took of the plan and did not execute: at its end, or before it waits.
     pub fn return_planned(&self, left: u64) {
         if left < ENDLESS / 2 {
             self.header().planned.0.fetch_sub(left, Ordering::Relaxed);

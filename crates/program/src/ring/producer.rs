@@ -12,7 +12,7 @@ use super::processes::RobustList;
 const WAKE_EVERY: u64 = 16;
 
 /// How long a producer sleeps at most before it looks again.
-const PATIENCE: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A chunk that one thread is filling.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ impl Producer {
             let seen = header.freed.0.load(Ordering::SeqCst);
             if header.free.0.load(Ordering::SeqCst) as u32 == 0 {
                 self.ring.announce();
-                wait(&header.freed.0, seen, PATIENCE);
+                wait(&header.freed.0, seen, POLL_INTERVAL);
             }
             header.sleeping_producers.fetch_sub(1, Ordering::SeqCst);
         }
@@ -140,6 +140,6 @@ impl Producer {
 /// Waits for the end of the process without using a processor.
 fn park() -> ! {
     loop {
-        std::thread::sleep(PATIENCE);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }

@@ -54,6 +54,20 @@ pub trait Source: Send {
     /// Whatever keeps the stream from going on; the source then stays at its end.
     fn next_batch(&mut self) -> Result<Option<Batch<'_>>, Error>;
 
+    /// A hash of all that the source yields, where it is stored so that it can seek.
+    fn identity(&self) -> Option<u64> {
+        None
+    }
+
+    /// Goes to where so many batches have been read.
+    ///
+    /// # Errors
+    /// [`Error::CannotSeek`] where there is no [`Source::identity`]; what keeps the stream from going
+    /// on.
+    fn seek(&mut self, _batches: u64) -> Result<(), Error> {
+        Err(Error::CannotSeek)
+    }
+
     /// Whether a program is running that waits for its readers.
     fn is_live(&self) -> bool {
         false

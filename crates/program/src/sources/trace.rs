@@ -36,4 +36,12 @@ impl Source for TraceSource {
     fn next_batch(&mut self) -> Result<Option<Batch<'_>>, Error> {
         self.reader.next_batch()
     }
+
+    fn identity(&self) -> Option<u64> {
+        Some(self.reader.identity())
+    }
+
+    fn seek(&mut self, batches: u64) -> Result<(), Error> {
+        self.reader.seek(batches)
+    }
 }

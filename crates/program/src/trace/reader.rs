@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 use zstd::bulk::Decompressor;
 
 use super::Summary;
@@ -28,8 +29,10 @@ pub struct TraceReader<F = File> {
     summary: Summary,
     decompressor: Decompressor<'static>,
     stored: Vec<u8>,
+    identity: u64,
     /// The index.
     frames: Vec<Frame>,
+    frames_offset: u64,
     /// The next frame, and where it begins.
     next: usize,
     offset: u64,
@@ -65,7 +68,9 @@ impl<F: Read + Seek> TraceReader<F> {
             summary: opened.summary,
             decompressor,
             stored: Vec::new(),
+            identity: opened.identity,
             frames: opened.frames,
+            frames_offset: opened.frames_offset,
             next: 0,
             offset: opened.frames_offset,
             code: StoredCode::default(),
@@ -83,6 +88,53 @@ impl<F: Read + Seek> TraceReader<F> {
     #[must_use]
     pub fn summary(&self) -> Summary {
         self.summary
+    }
+
+    /// A hash of the header and of the checksums of all frames: another trace has another one.
+    #[must_use]
+    pub fn identity(&self) -> u64 {
+        self.identity
+    }
+
+    /// Goes to where so many batches of the trace have been read, from wherever it is. Of the frames
+    /// before, only those with the program's code are read.
+    ///
+    /// # Errors
+    /// Those of [`TraceReader::next_batch`]; [`Error::Trace`] when the trace has fewer batches.
+    pub fn seek(&mut self, batches: u64) -> Result<(), Error> {
+        self.code = StoredCode::default();
+        self.decoder = Decoder::new();
+        self.next = 0;
+        self.offset = self.frames_offset;
+        self.find(batches).map_err(|failure| {
+            self.end();
+            failure.at(&self.path)
+        })
+    }
+
+    fn find(&mut self, batches: u64) -> Result<(), Failure> {
+        let mut left = batches;
+        while left > 0 {
+            let Some(&frame) = self.frames.get(self.next) else {
+                return Err(Failure::Trace(TraceProblem::Record {
+                    place: format!("batch {batches}"),
+                    detail: format!("the trace has {}", self.summary.batches),
+                }));
+            };
+            if frame.kind == FrameKind::Events && frame.counts.batches <= left {
+                left -= frame.counts.batches;
+                self.pass(frame);
+                continue;
+            }
+            self.load_frame(frame)?;
+            if frame.kind == FrameKind::Events {
+                for _ in 0..left {
+                    self.find_batch()?;
+                }
+                left = 0;
+            }
+        }
+        Ok(())
     }
 
     /// The next batch, or `None` after the last.
@@ -162,6 +214,7 @@ impl<F: Read + Seek> TraceReader<F> {
 /// What there is to know about a trace without its frames.
 struct Opened {
     program: Program,
+    identity: u64,
     summary: Summary,
     frames: Vec<Frame>,
     frames_offset: u64,
@@ -184,6 +237,7 @@ impl Opened {
         let trailer = Trailer::decode(&trailer, file_bytes)?;
         let frames = read_index(input, &trailer, frames_offset, trailer_offset)?;
         Ok(Self {
+            identity: xxh3_64_with_seed(&header, trailer.index_checksum),
             program,
             summary: trailer.summary,
             frames,

@@ -64,6 +64,7 @@ impl MappingPolicy for Policy {
 }
 
 /// The entries around the one that was read are contiguous, aligned and alike.
+#[derive(contigua_state::Plain)]
 struct Neighbours(u32);
 
 impl Rule for Neighbours {

@@ -67,6 +67,7 @@ impl MappingPolicy for Policy {
 /// The entry that was read has the mark. All entries of the group are the same but for their
 /// frames, and dirty together: the kernel maps them at once, and hardware may keep the state of
 /// one for all.
+#[derive(contigua_state::Plain)]
 struct Marked;
 
 impl Rule for Marked {

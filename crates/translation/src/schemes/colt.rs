@@ -81,6 +81,7 @@ impl MappingPolicy for Policy {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
+#[derive(contigua_state::Plain)]
 struct Counters {
     run_hits: u64,
     runs_entered: u64,
@@ -89,6 +90,7 @@ struct Counters {
 
 /// A run: which pages of the group, and the frame that the group's first page would have.
 #[derive(Clone, Copy, Debug, Default)]
+#[derive(contigua_state::Plain)]
 struct Run {
     pages: u8,
     writable: bool,
@@ -96,11 +98,13 @@ struct Run {
     origin: u32,
 }
 
+#[derive(contigua_state::State)]
 struct Colt {
     /// 2 MB and 1 GB pages; its walker.
     radix: Radix,
     /// 4 KB pages: runs of one or more, in sets that are chosen by group.
     runs: Sets<Run>,
+    #[state(skip)]
     run: u32,
     counters: Counters,
 }

@@ -1,9 +1,10 @@
-//! Direct segments (paper 004): BASE, LIMIT and OFFSET registers beside the first-level data TLB.
+//! Direct segments (the Direct Segments paper): BASE, LIMIT and OFFSET registers beside the
+//! first-level data TLB.
 //!
 //! The registers themselves are in [`Mmu`](crate::Mmu): what they map never gets here. Behind them
 //! is conventional hardware for everything else. In a virtual machine the registers can hold the
 //! guest's segment, the host's, or both composed; which, follows from whether guest, host or both
-//! use this scheme (paper 004, section 6).
+//! use this scheme (Direct Segments, section 6).
 
 use contigua_paging::{CollapseContext, Eligible, FaultContext, MappingPolicy};
 use contigua_units::{Bytes, PageSize};

@@ -2,6 +2,7 @@
 //! structures. They differ in when pages form a group, and in whether the kernel helps.
 
 use contigua_paging::{Leaf, SpaceId};
+use contigua_state::Plain;
 use contigua_units::{Frame, PageSize, VirtRange};
 
 use crate::radix::{Radix, allows, group_of, page};
@@ -11,15 +12,18 @@ use crate::{
 };
 
 /// When an aligned group of pages is one entry.
-pub(super) trait Rule: Send {
+pub(super) trait Rule: Plain + Send {
     /// Whether the group around an access, which was just translated to `leaf`, is one.
     fn joins(&self, request: &Request, leaf: Leaf, tables: &Tables<'_>) -> bool;
 }
 
 /// An L2 TLB that holds groups beside pages, in the array of the 4 KB pages.
+#[derive(contigua_state::State)]
 pub(super) struct Grouped<R> {
     radix: Radix,
+    #[state(skip)]
     group: u32,
+    #[state(skip)]
     rule: R,
     group_hits: u64,
     groups_entered: u64,

@@ -1,7 +1,7 @@
 //! Gap-tolerant sequential mapping (Du, Zhou, Childers, Mossé and Melhem, HPCA 2015), the rival
-//! that paper 003, section 6.5 compares with: a 2 MB page whose 64 KB parts are any 32 of the 64 in
-//! a 4 MB chunk, in order, so that parts with missing frames are stepped around. With fewer than
-//! 32 whole parts there is no superpage, and 4 KB pages serve.
+//! that Perforated Page, section 6.5 compares with: a 2 MB page whose 64 KB parts are any 32 of the
+//! 64 in a 4 MB chunk, in order, so that parts with missing frames are stepped around. With fewer
+//! than 32 whole parts there is no superpage, and 4 KB pages serve.
 //!
 //! What the mechanism costs in the page table is not modelled: a superpage here is translated like
 //! any page of 2 MB. Its TLB entries are counted with the map that says which parts are in use. The
@@ -73,6 +73,7 @@ impl MappingPolicy for Policy {
 const MAP_BITS: u64 = 2 * PARTS as u64;
 
 /// Conventional hardware, whose entries for 2 MB pages have maps.
+#[derive(contigua_state::State)]
 struct Gaps(Radix);
 
 impl Translator for Gaps {

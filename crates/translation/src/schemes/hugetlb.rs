@@ -1,6 +1,6 @@
-//! Huge pages that are set aside at boot (Linux's `hugetlbfs`), as paper 004 uses them for its
-//! baselines of 2 MB and 1 GB: the program's memory lies in a primary region, aligned to the size
-//! of page, as libhugetlbfs places it.
+//! Huge pages that are set aside at boot (Linux's `hugetlbfs`), as the Direct Segments paper uses
+//! them for its baselines of 2 MB and 1 GB: the program's memory lies in a primary region, aligned
+//! to the size of page, as libhugetlbfs places it.
 
 use contigua_paging::{CollapseContext, Eligible, FaultContext, MappingPolicy};
 use contigua_units::{Bytes, PageSize};

@@ -50,6 +50,7 @@ impl Scheme for Config {
 }
 
 /// Walks take no time and leave no trace.
+#[derive(contigua_state::State)]
 struct Perfect {
     radix: Radix,
 }

@@ -1,5 +1,5 @@
-//! Perforated pages (paper 003): the L2 TLB keeps 2 MB pages with holes, and the bitmaps that say
-//! where the holes are.
+//! Perforated pages (the Perforated Page paper): the L2 TLB keeps 2 MB pages with holes, and the
+//! bitmaps that say where the holes are.
 //!
 //! An access that the first level does not have finds, in the L2 TLB, a page of 4 KB; or a page of
 //! 2 MB; or a perforated page. Its filter says for most sub-pages that they are no holes; for the
@@ -35,8 +35,8 @@ pub struct Config {
     pub most_holes: u32,
     /// Huge pages begin with one sub-page, and the others are filled when they are touched.
     pub lazy: bool,
-    /// The guest's hole bitmaps are found through a register that holds their address in the
-    /// host's memory, without another walk (paper 003, section 4.4). Only in virtual machines.
+    /// The guest's hole bitmaps are found through a register that holds their address in the host's
+    /// memory, without another walk (Perforated Page, section 4.4). Only in virtual machines.
     pub bitmap_register: bool,
 }
 
@@ -103,6 +103,7 @@ impl MappingPolicy for Policy {
 
 /// What only this scheme does.
 #[derive(Clone, Copy, Debug, Default)]
+#[derive(contigua_state::Plain)]
 struct Counters {
     l2_hits_perforated: u64,
     l2_hits_bitmap: u64,
@@ -131,13 +132,16 @@ enum Mutant {
 }
 
 /// The hardware behind the first-level TLBs.
+#[derive(contigua_state::State)]
 struct Perforated {
     radix: Radix,
+    #[state(skip)]
     bitmap_register: bool,
     counters: Counters,
     /// First-level misses until the next look at what the L2 TLB holds.
     until_look: u64,
     #[cfg(test)]
+    #[state(skip)]
     mutant: Option<Mutant>,
 }
 

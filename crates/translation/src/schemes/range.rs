@@ -82,6 +82,7 @@ impl MappingPolicy for Policy {
 
 /// A range of pages, and the frame of the first one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(contigua_state::Plain)]
 struct Range {
     space: SpaceId,
     start: VirtAddr,
@@ -102,6 +103,7 @@ impl Range {
     }
 }
 
+#[derive(contigua_state::State)]
 struct RangeTlb {
     radix: Radix,
     /// Most recently used first.
@@ -109,6 +111,7 @@ struct RangeTlb {
     /// The range table: what is known of each space, by first address. It is filled when it is
     /// asked, and forgets what is invalidated, so what it says is always true.
     table: BTreeMap<(SpaceId, VirtAddr), Range>,
+    #[state(skip)]
     config: Config,
     hits: u64,
     fills: u64,

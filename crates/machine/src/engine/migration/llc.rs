@@ -58,7 +58,7 @@ impl Engine {
                     let entry_write = self.kernel.costs().page_table_entry_cycles;
                     self.charge(entry_write);
                     let holders = self.mmus.holders_of(relocation.target);
-                    let mut agents: Agents = (0..self.lanes.len())
+                    let mut agents: Agents = (0..self.contexts.len())
                         .filter(|core| holders >> core & 1 != 0)
                         .map(Agent::core)
                         .collect();

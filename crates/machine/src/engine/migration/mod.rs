@@ -1,7 +1,7 @@
 //! Pages that move while programs and devices use them: which, when, how, and who waits.
 //!
 //! The kernel starts migrations at a steady rate, from whatever core's turn it is then. In
-//! software a page is away from the first step to the last (paper 000, Figure 1), other cores are
+//! software a page is away from the first step to the last (Contiguitas, Figure 1), other cores are
 //! interrupted, and whoever touches the page waits. In the last level both of the page's frames
 //! stay valid; the steps and what they wait for are those of [`contigua_cache::migration`], and
 //! each core invalidates its own translation when it next enters the kernel, or at its timer tick.
@@ -18,6 +18,7 @@ use contigua_cache::migration::{EntryId, Transfer, TransferEvent};
 use contigua_paging::SpaceId;
 use contigua_program::syscall::Call;
 use contigua_program::wire::Event;
+use contigua_state::{Plain, Reader, Writer};
 use contigua_translation::Request;
 use contigua_units::{Cycles, Frame, Megahertz, Nanoseconds, PAGE_BYTES, VirtAddr};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -37,6 +38,7 @@ const RECENT: usize = 64;
 const LINES: u64 = 64;
 
 /// A page that the last level migrates.
+#[derive(contigua_state::Plain)]
 struct Moving {
     relocation: Relocation,
     transfer: Transfer,
@@ -48,7 +50,7 @@ struct Moving {
 }
 
 /// A page that software has taken away.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, contigua_state::Plain)]
 struct Away {
     space: SpaceId,
     page: VirtAddr,
@@ -58,17 +60,43 @@ struct Away {
 }
 
 /// A page of LATR: away, until every core has had its tick.
+#[derive(contigua_state::Plain)]
 struct Lazy {
     relocation: Relocation,
     began: Cycles,
     due: Cycles,
 }
 
+/// Random numbers.
+struct Draws(Xoshiro256PlusPlus);
+
+impl Draws {
+    fn next(&mut self) -> u64 {
+        self.0.next_u64()
+    }
+}
+
+impl Plain for Draws {
+    fn write(&self, out: &mut Writer<'_>) {
+        let text = serde_json::to_string(&self.0);
+        text.expect("the generator is four numbers").write(out);
+    }
+
+    fn read(input: &mut Reader<'_>) -> Result<Self, contigua_state::Error> {
+        let state = serde_json::from_str(&String::read(input)?);
+        state.map(Self).map_err(|_| contigua_state::Error::Value)
+    }
+}
+
 /// Migrations under way, and the rate of new ones.
+#[derive(contigua_state::State)]
 pub(crate) struct Migrations {
+    #[state(skip)]
     config: MigrationConfig,
+    #[state(skip)]
     clock: Megahertz,
     /// Cycles between two; 0 for none.
+    #[state(skip)]
     interval: u64,
     next: Cycles,
     /// When something is due at the latest.
@@ -80,7 +108,7 @@ pub(crate) struct Migrations {
     refused: VecDeque<Relocation>,
     recent: [(SpaceId, VirtAddr); RECENT],
     recent_at: usize,
-    random: Xoshiro256PlusPlus,
+    random: Draws,
     report: MigrationReport,
 }
 
@@ -107,7 +135,7 @@ impl Migrations {
             refused: VecDeque::new(),
             recent: [(SpaceId(0), VirtAddr::new(0)); RECENT],
             recent_at: 0,
-            random: Xoshiro256PlusPlus::seed_from_u64(config.seed),
+            random: Draws(Xoshiro256PlusPlus::seed_from_u64(config.seed)),
             report: MigrationReport::default(),
         }
     }
@@ -173,13 +201,13 @@ impl Migrations {
 
     /// A page that is in use.
     fn candidate(&mut self) -> (SpaceId, VirtAddr) {
-        self.recent[self.random.next_u64() as usize % RECENT]
+        self.recent[self.random.next() as usize % RECENT]
     }
 }
 
 impl Engine {
     /// A TLB missed: the page is in use. When it is away, the access waits for it.
-    pub(super) fn meet_migrating_page(&mut self, request: &Request, time: Cycles) {
+    pub(super) fn stall_on_migrating_page(&mut self, request: &Request, time: Cycles) {
         let migrations = &mut self.migrations;
         let page = request.address.align_down(PAGE_BYTES);
         migrations.recent[migrations.recent_at] = (request.space, page);
@@ -250,7 +278,7 @@ impl Engine {
     /// take turns, as far as there are any. Those of a batch are taken.
     fn find_page(&mut self, batch: &[Relocation]) -> Option<Relocation> {
         const ATTEMPTS: usize = 16;
-        let choice = self.migrations.random.next_u64();
+        let choice = self.migrations.random.next();
         if choice.is_multiple_of(2)
             && let Some(frame) = self.devices.buffer(choice >> 1)
             && !self.is_moving(frame)
@@ -308,7 +336,7 @@ impl Engine {
 
     /// Ends all migrations under way, because the kernel is about to change mappings.
     #[inline]
-    pub(super) fn hurry_migrations(&mut self) {
+    pub(super) fn complete_pending_migrations(&mut self) {
         let migrations = &self.migrations;
         if !(migrations.moving.is_empty()
             && migrations.lazy.is_empty()
@@ -372,7 +400,7 @@ impl Engine {
             .chain(refused)
             .any(|other| other.target == target);
         if meets || self.kernel.fault_may_move() {
-            self.hurry_migrations();
+            self.complete_pending_migrations();
         }
     }
 
@@ -381,7 +409,7 @@ impl Engine {
         self.synchronise(event, call);
         let changes = !call.is_some_and(Call::keeps_mappings);
         if changes || self.kernel.may_move_soon() {
-            self.hurry_migrations();
+            self.complete_pending_migrations();
         }
     }
 }

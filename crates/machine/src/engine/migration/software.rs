@@ -1,4 +1,4 @@
-//! Pages that software moves (paper 000, Figure 1): away from the first step to the last.
+//! Pages that software moves (Contiguitas, Figure 1): away from the first step to the last.
 
 use contigua_units::{Cycles, PAGE_BYTES, VirtRange};
 
@@ -7,16 +7,16 @@ use crate::config::SoftwareMigration;
 use crate::kernel::{Relocation, Target};
 
 impl Engine {
-    /// Figure 1 of paper 000, for a batch of pages: clear their entries, invalidate here, interrupt
-    /// the others and wait for them, copy, write the entries.
+    /// Figure 1 of Contiguitas, for a batch of pages: clear their entries, invalidate here,
+    /// interrupt the others and wait for them, copy, write the entries.
     pub(super) fn migrate_in_software(&mut self, software: &SoftwareMigration, now: Cycles) {
         let mut batch = Vec::new();
-        let mut victims = 0;
+        let mut mask = 0;
         for _ in 0..software.batch.max(1) {
             self.migrations.report.requested += 1;
             match self.find_page(&batch) {
                 Some(relocation) => {
-                    victims |= self.mmus.shootdown_targets(relocation.target);
+                    mask |= self.mmus.shootdown_targets(relocation.target);
                     batch.push(relocation);
                 }
                 None => self.migrations.report.without_page += 1,
@@ -25,11 +25,11 @@ impl Engine {
         if batch.is_empty() {
             return;
         }
-        victims &= !(1 << self.current);
+        mask &= !(1 << self.current);
         let costs = self.kernel.costs().clone();
         let pages = batch.len() as u64;
         let copy = self.migrations.copy_time();
-        let targets = u64::from(victims.count_ones());
+        let targets = u64::from(mask.count_ones());
         let clear = costs.page_table_entry_cycles * pages;
         let mut shootdown = costs.invalidation_cycles;
         if targets > 0 {
@@ -50,7 +50,7 @@ impl Engine {
             timeline.span(self.current, "software migration", now, work);
         }
         let handler = costs.interrupt_handler_cycles + costs.invalidation_cycles;
-        self.interrupt(victims, handler);
+        self.interrupt(mask, handler);
         self.charge(work);
     }
 
@@ -108,7 +108,7 @@ impl Engine {
     fn invalidate_everywhere(&mut self, target: Target) {
         if let Target::Page { space, page } = target {
             let range = VirtRange::with_length(page, PAGE_BYTES);
-            for core in 0..self.lanes.len() {
+            for core in 0..self.contexts.len() {
                 self.mmus.invalidate_on(core, space, range);
             }
         }

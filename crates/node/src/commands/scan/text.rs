@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use contigua_input::Printable;
 use contigua_live::WorstRange;
 use contigua_live::classify::Class;
-use contigua_live::report::{FrameReport, Report, SpoilerReport};
+use contigua_live::report::{FrameReport, PolluterReport, Report};
 use contigua_units::Order;
 
 use crate::text::{Table, between, count, duration, frames, percent, size, whole};
@@ -65,7 +65,7 @@ fn write_frames(out: &mut impl Write, seen: &FrameReport) -> io::Result<()> {
     section(out, "Memory by what it is", &table)?;
     write_unexplained(out, seen)?;
     write_contiguity(out, seen)?;
-    write_spoilers(out, seen)?;
+    write_polluters(out, seen)?;
     write_worst(out, seen)?;
     write_problems(out, seen)
 }
@@ -120,7 +120,7 @@ fn write_contiguity(out: &mut impl Write, seen: &FrameReport) -> io::Result<()> 
         let of = of.potential_share_of_memory;
         share(of.certain, of.possible)
     });
-    row("blocks spoiled by unmovable frames", &|of| {
+    row("blocks polluted by unmovable frames", &|of| {
         number(of.unmovable_blocks.possible, of.unmovable_blocks.certain)
     });
     section(
@@ -130,11 +130,11 @@ fn write_contiguity(out: &mut impl Write, seen: &FrameReport) -> io::Result<()> 
     )
 }
 
-fn write_spoilers(out: &mut impl Write, seen: &FrameReport) -> io::Result<()> {
+fn write_polluters(out: &mut impl Write, seen: &FrameReport) -> io::Result<()> {
     let mut table = Table::default();
     table.row(["", "frames", "2 MB blocks", "alone", "1 GB blocks", "alone"]);
     let optional = |number: Option<u64>| number.map_or_else(String::new, count);
-    let mut add = |name: &str, of: &SpoilerReport| {
+    let mut add = |name: &str, of: &PolluterReport| {
         table.row([
             name.to_owned(),
             count(of.frames),
@@ -144,14 +144,14 @@ fn write_spoilers(out: &mut impl Write, seen: &FrameReport) -> io::Result<()> {
             optional(of.alone_1g),
         ]);
     };
-    for of in &seen.spoilers {
+    for of in &seen.polluters {
         let class = Class::ALL.into_iter().find(|class| class.key() == of.owner);
         add(class.map_or(of.owner.as_str(), |class| class.name()), of);
     }
     for of in seen.cgroups.iter().take(SHOWN) {
         add(&format!("kernel memory of cgroup {}", of.owner), of);
     }
-    section(out, "What spoils blocks", &table)?;
+    section(out, "What pollutes blocks", &table)?;
     let Some(sites) = &seen.sites else {
         return Ok(());
     };
@@ -172,8 +172,8 @@ fn write_worst(out: &mut impl Write, seen: &FrameReport) -> io::Result<()> {
     }
     writeln!(
         out,
-        "\n1 GB ranges where the least spoils the most, of {} that are spoiled",
-        count(seen.spoiled_ranges)
+        "\n1 GB ranges where the least pollutes the most, of {} that are polluted",
+        count(seen.polluted_ranges)
     )?;
     for range in &seen.worst {
         writeln!(
@@ -188,22 +188,22 @@ fn write_worst(out: &mut impl Write, seen: &FrameReport) -> io::Result<()> {
     Ok(())
 }
 
-/// What spoils a range: `3 slab pages and 1 page table of /system.slice`.
+/// What pollutes a range: `3 slab pages and 1 page table of /system.slice`.
 fn in_words(range: &WorstRange, seen: &FrameReport) -> String {
     const NAMED: usize = 3;
-    let named = range.spoilers.iter().take(NAMED).map(|spoiler| {
-        let many = if spoiler.frames == 1 { "" } else { "s" };
-        let what = match spoiler.class {
+    let named = range.polluters.iter().take(NAMED).map(|polluter| {
+        let many = if polluter.frames == 1 { "" } else { "s" };
+        let what = match polluter.class {
             Class::PageTable => format!("page table{many}"),
             Class::Unexplained => format!("page{many} of the kernel or free on a CPU"),
             class => format!("{} page{many}", class.name()),
         };
-        let cgroup = seen.cgroup_paths.get(&spoiler.cgroup);
+        let cgroup = seen.cgroup_paths.get(&polluter.cgroup);
         let cgroup = cgroup.map_or_else(String::new, |path| format!(" of {path}"));
-        format!("{} {what}{cgroup}", count(spoiler.frames))
+        format!("{} {what}{cgroup}", count(polluter.frames))
     });
     let mut named: Vec<String> = named.collect();
-    let others: u64 = range.spoilers.iter().skip(NAMED).map(|of| of.frames).sum();
+    let others: u64 = range.polluters.iter().skip(NAMED).map(|of| of.frames).sum();
     if others > 0 {
         named.push(format!("{} others", count(others)));
     }

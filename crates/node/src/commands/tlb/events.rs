@@ -10,7 +10,7 @@
 //!
 //! A mask of 1 counts cycles in which at least one walk is under way; ARM's counters add up the
 //! walks under way in each cycle, so that two at a time count twice. Kernel and programs are both
-//! counted, as in paper 000's Figure 3.
+//! counted, as in Contiguitas' Figure 3.
 
 use contigua_live::proc::System;
 

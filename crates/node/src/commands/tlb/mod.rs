@@ -1,6 +1,6 @@
 //! `contigua-node tlb`: how much of its time a processor walks page tables.
 //!
-//! Paper 000, section 2.3 and figure 3: cycles of page walks as a share of all cycles, for
+//! Contiguitas, section 2.3 and figure 3: cycles of page walks as a share of all cycles, for
 //! instructions and for data.
 
 mod events;
@@ -20,6 +20,8 @@ use serde_json::json;
 use crate::text::{count, percent};
 use events::{Event, Measure, Processor};
 
+/// The version of the JSON; it grows when a key changes its meaning or goes.
+const SCHEMA: u32 = 1;
 /// Where the kernel lists what can count.
 const DEVICES: &str = "sys/bus/event_source/devices";
 
@@ -199,7 +201,7 @@ fn open_one(event: impl perf_event::events::Event, place: Place) -> io::Result<C
         Place::Process(pid) => builder.observe_pid(pid).any_cpu().inherit(true),
         Place::Processor(cpu) => builder.any_pid().one_cpu(cpu),
     };
-    // What the kernel walks for a program counts, too (paper 000 counts it).
+    // What the kernel walks for a program counts, too (Contiguitas counts it).
     builder.include_kernel().build()
 }
 
@@ -300,18 +302,20 @@ impl Figures {
     }
 
     fn json(&self) -> serde_json::Value {
-        let share = |walks: f64| match self.measure {
-            Measure::Cycles => json!(walks / self.cycles),
-            Measure::Walks => json!(null),
-        };
+        // What the processor does not count is null.
+        let of = |measure, value: f64| (self.measure == measure).then_some(value);
+        let (cycles, walks) = (Measure::Cycles, Measure::Walks);
         json!({
+            "schema": SCHEMA,
             "cycles": self.cycles,
             "instructions": self.instructions,
             "counts": match self.measure { Measure::Cycles => "cycles", Measure::Walks => "walks" },
-            "data_walks": self.data,
-            "instruction_walks": self.instruction,
-            "data_share_of_cycles": share(self.data),
-            "instruction_share_of_cycles": share(self.instruction),
+            "data_walks": of(walks, self.data),
+            "instruction_walks": of(walks, self.instruction),
+            "data_walk_active_cycles": of(cycles, self.data),
+            "instruction_walk_active_cycles": of(cycles, self.instruction),
+            "data_share_of_cycles": of(cycles, self.data / self.cycles),
+            "instruction_share_of_cycles": of(cycles, self.instruction / self.cycles),
         })
     }
 }
@@ -336,10 +340,17 @@ mod tests {
         };
         assert!(text(&figures).contains("for data: 14.0 %\n"));
         assert!(text(&figures).contains("for both: 20.0 %\n"));
-        assert_eq!(figures.json()["data_share_of_cycles"], 0.14);
+        let json = figures.json();
+        assert_eq!(json["schema"], SCHEMA);
+        assert_eq!(json["data_share_of_cycles"], 0.14);
+        assert_eq!(json["data_walk_active_cycles"], 140.0);
+        assert!(json["data_walks"].is_null());
         figures.measure = Measure::Walks;
         assert!(text(&figures).contains("for data: 280.00 per 1000 instructions"));
-        assert!(figures.json()["data_share_of_cycles"].is_null());
+        let json = figures.json();
+        assert!(json["data_share_of_cycles"].is_null());
+        assert!(json["data_walk_active_cycles"].is_null());
+        assert_eq!(json["data_walks"], 140.0);
     }
 
     #[test]

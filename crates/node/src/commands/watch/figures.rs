@@ -307,15 +307,18 @@ pub fn add_scan(report: Option<&Report>, metrics: &mut Metrics) {
         }
     }
     metrics.family(
-        "contigua_spoiled_blocks",
+        "contigua_polluted_blocks",
         Kind::Gauge,
-        "Blocks that a class of frames spoils.",
+        "Blocks that a class of frames pollutes.",
     );
-    for spoiler in &seen.spoilers {
-        let sizes = [("2MB", Some(spoiler.blocks_2m)), ("1GB", spoiler.blocks_1g)];
+    for polluter in &seen.polluters {
+        let sizes = [
+            ("2MB", Some(polluter.blocks_2m)),
+            ("1GB", polluter.blocks_1g),
+        ];
         for (size, blocks) in sizes {
             if let Some(blocks) = blocks {
-                metrics.figure(&[("class", &spoiler.owner), ("size", size)], blocks);
+                metrics.figure(&[("class", &polluter.owner), ("size", size)], blocks);
             }
         }
     }

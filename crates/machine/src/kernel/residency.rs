@@ -2,7 +2,7 @@
 
 use contigua_units::Bytes;
 
-use crate::report::MemoryCourse;
+use crate::report::ResidencyReport;
 
 /// Points that are kept at most, one in each stretch of equal length. When there are more, the
 /// stretches become twice as long.
@@ -11,8 +11,10 @@ const MOST_POINTS: usize = 64;
 const FIRST_DISTANCE: u64 = 10_000;
 
 /// Resident bytes over instructions.
-pub(super) struct Course {
+#[derive(contigua_state::State)]
+pub(super) struct ResidencyHistory {
     /// Whether what a primary region would hold is asked for.
+    #[state(skip)]
     classifies: bool,
     at: u64,
     /// Bytes times instructions.
@@ -24,7 +26,7 @@ pub(super) struct Course {
     points: Vec<[u64; 4]>,
 }
 
-impl Course {
+impl ResidencyHistory {
     pub(super) fn new(classifies: bool) -> Self {
         Self {
             classifies,
@@ -69,10 +71,10 @@ impl Course {
         }
     }
 
-    pub(super) fn report(&self) -> MemoryCourse {
+    pub(super) fn report(&self) -> ResidencyReport {
         let mean = |sum: u128| Bytes::new((sum / u128::from(self.at.max(1))) as u64);
         let column = |index: usize| self.points.iter().map(|point| point[index]).collect();
-        MemoryCourse {
+        ResidencyReport {
             mean_resident: mean(self.resident),
             mean_huge: mean(self.huge),
             mean_huge_page_coverage: self.huge as f64 / (self.resident as f64).max(1.0),
@@ -93,16 +95,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn means_are_over_all_instructions_and_points_over_all_of_the_course() {
-        let mut course = Course::new(true);
+    fn means_are_over_all_instructions_and_points_over_the_whole_run() {
+        let mut residency = ResidencyHistory::new(true);
         let last = 1_000_000 * FIRST_DISTANCE;
         let step = FIRST_DISTANCE * 999;
         let mut at = 0;
         while at < last {
             at += step;
-            course.note(at, if at <= last / 2 { 100 } else { 300 }, 50, || 10);
+            residency.note(at, if at <= last / 2 { 100 } else { 300 }, 50, || 10);
         }
-        let report = course.report();
+        let report = residency.report();
         assert!(
             (199..=201).contains(&report.mean_resident.get()),
             "{report:?}"
@@ -122,8 +124,8 @@ mod tests {
     }
 
     #[test]
-    fn a_course_of_nothing_is_empty() {
-        let report = Course::new(true).report();
-        assert_eq!(report, MemoryCourse::default());
+    fn a_history_of_nothing_is_empty() {
+        let report = ResidencyHistory::new(true).report();
+        assert_eq!(report, ResidencyReport::default());
     }
 }

@@ -48,7 +48,7 @@ impl Engine {
     pub(crate) fn background_at(&mut self, now: Cycles) {
         let work = self.kernel.background(now, &mut self.mmus);
         self.charge(work);
-        self.interrupt_victims();
+        self.interrupt_shootdown_targets();
     }
 
     /// Page walks that found a page, and cycles of those for data.

@@ -1,0 +1,50 @@
+//! What is asked of the allocator.
+
+use contigua_units::Order;
+
+use crate::groups::Group;
+use crate::record::FrameClass;
+
+/// Whom a request wakes when memory is short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wakes {
+    /// Background reclaim (`__GFP_KSWAPD_RECLAIM`).
+    Kswapd,
+    /// Nobody.
+    Nobody,
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    /// How much: at most order 10.
+    pub order: Order,
+    /// What for.
+    pub class: FrameClass,
+    /// The memory can be had back when it is short, although it does not move: kernel caches.
+    pub reclaimable: bool,
+    /// It will be in use for as long as the server runs.
+    pub long_lived: bool,
+    /// The requester cannot wait, and may use what is kept for such requests.
+    pub atomic: bool,
+    /// Whom it wakes when memory is short.
+    pub wakes: Wakes,
+    /// The group that the block is put in.
+    pub group: Option<Group>,
+}
+
+impl Request {
+    /// An ordinary request.
+    #[must_use]
+    pub const fn new(order: Order, class: FrameClass) -> Self {
+        Self {
+            order,
+            class,
+            reclaimable: false,
+            long_lived: false,
+            atomic: false,
+            wakes: Wakes::Kswapd,
+            group: None,
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! What is compared: translation, placement, memory management, migration, host.
+
+use contigua_cache::migration::{Mode, SwitchOrder};
+use contigua_translation::SchemeConfig;
+use contigua_units::Nanoseconds;
+use serde::{Deserialize, Serialize};
+
+/// What is compared: a file in `designs/`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct DesignConfig {
+    /// What design this is, for people.
+    pub description: String,
+    /// The translation scheme, both halves.
+    pub translation: SchemeConfig,
+    /// Where physical memory is taken from.
+    #[serde(default)]
+    pub placement: contigua_frames::Placement,
+    /// Settings of the kernel's memory management.
+    #[serde(default)]
+    pub memory: contigua_frames::Config,
+    /// How pages of a running program move.
+    #[serde(default)]
+    pub migration: MigrationConfig,
+    /// The host, when the kernel runs in a virtual machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<HostConfig>,
+}
+
+/// How pages move while programs run that use them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum MigrationConfig {
+    /// As every kernel does today: the page is away from its first step to its last.
+    Software(SoftwareMigration),
+    /// Contiguitas' hardware in the last-level cache.
+    Llc(LlcMigration),
+}
+
+impl Default for MigrationConfig {
+    fn default() -> Self {
+        Self::Software(SoftwareMigration::default())
+    }
+}
+
+/// Migration as every kernel does today (Contiguitas, Figure 1).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct SoftwareMigration {
+    /// How other cores forget the old translation.
+    pub shootdown: Shootdown,
+    /// Pages that share a shootdown.
+    pub batch: u32,
+    /// Copying a page that no cache holds (mechanisms B7: 2 microseconds).
+    pub copy: Nanoseconds,
+}
+
+impl Default for SoftwareMigration {
+    fn default() -> Self {
+        Self {
+            shootdown: Shootdown::Interrupt,
+            batch: 1,
+            copy: Nanoseconds::new(2_000),
+        }
+    }
+}
+
+/// How cores are made to forget a translation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum Shootdown {
+    /// They are interrupted, and waited for.
+    #[default]
+    Interrupt,
+    /// They do it at their next timer tick, and the page waits for that (LATR: Kumar et al.,
+    /// ASPLOS 2018).
+    Lazy,
+}
+
+/// Contiguitas' migration in the last-level cache (the Contiguitas article; Contiguitas, section
+/// 3.3).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct LlcMigration {
+    /// Whether private caches may keep lines of a page that migrates.
+    pub mode: Mode,
+    /// What comes first, the copy or the new page-table entry.
+    pub order: SwitchOrder,
+    /// Copying a page in the background (mechanisms B7: 4 microseconds).
+    pub copy: Nanoseconds,
+}
+
+impl Default for LlcMigration {
+    fn default() -> Self {
+        Self {
+            mode: Mode::Cacheable,
+            order: SwitchOrder::CopyThenSwitch,
+            copy: Nanoseconds::new(4_000),
+        }
+    }
+}
+
+/// The host of a virtual machine that has the server's memory.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct HostConfig {
+    /// How the host maps the virtual machine's memory. The hardware is that of the guest's scheme.
+    pub translation: SchemeConfig,
+    /// Where the host's memory is taken from.
+    #[serde(default)]
+    pub placement: contigua_frames::Placement,
+}

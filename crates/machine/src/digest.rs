@@ -1,0 +1,69 @@
+//! A hash of all events that a run was told.
+
+use contigua_state::Plain;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// Words that are hashed at a time.
+const WORDS: usize = 4096;
+
+/// XXH3 over portions of equal length, each seeded with the hash of those before it. So it is one
+/// number between two portions, which a checkpoint can keep, and how the stream was divided into
+/// batches does not matter.
+#[derive(Clone, Debug, Default, Plain)]
+pub(crate) struct Digest {
+    before: u64,
+    /// Words of the portion that is not full.
+    words: Vec<u64>,
+}
+
+impl Digest {
+    pub(crate) fn update(&mut self, mut words: &[u64]) {
+        while !words.is_empty() {
+            let fits = words.len().min(WORDS - self.words.len());
+            let (now, later) = words.split_at(fits);
+            self.words.extend_from_slice(now);
+            words = later;
+            if self.words.len() == WORDS {
+                self.before = self.digest();
+                self.words.clear();
+            }
+        }
+    }
+
+    /// The hash of all so far.
+    pub(crate) fn digest(&self) -> u64 {
+        xxh3_64_with_seed(bytemuck::cast_slice(&self.words), self.before)
+    }
+}
+
+/// Digests are of words as they lie in memory, and must not differ between hosts.
+const _: () = assert!(cfg!(target_endian = "little"));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of<'a>(parts: impl Iterator<Item = &'a [u64]>) -> u64 {
+        let mut digest = Digest::default();
+        parts.for_each(|part| digest.update(part));
+        digest.digest()
+    }
+
+    #[test]
+    fn how_words_are_divided_does_not_matter_and_each_of_them_does() {
+        let words: Vec<u64> = (0..3 * WORDS as u64 + 5).collect();
+        let whole = of([&words[..]].into_iter());
+        for length in [1, 7, WORDS - 1, WORDS, WORDS + 1, 2 * WORDS] {
+            assert_eq!(of(words.chunks(length)), whole, "{length}");
+        }
+        for changed in [0, WORDS - 1, WORDS, words.len() - 1] {
+            let mut other = words.clone();
+            other[changed] += 1;
+            assert_ne!(of([&other[..]].into_iter()), whole, "{changed}");
+        }
+        assert_ne!(
+            of([&words[..WORDS]].into_iter()),
+            of([&words[..0]].into_iter())
+        );
+    }
+}

@@ -1,0 +1,101 @@
+//! Accesses that the stream tells apart and a processor makes at once.
+//!
+//! QEMU splits a vector's access into words, and executes a repeated string instruction an element
+//! at a time, each time as a block. TLBs, caches and the core see what a processor does: a vector's
+//! access once in each line, and a repeated `movs` or `stos` as one instruction that loads and
+//! stores [`CHUNK`] bytes at a time. Counts of instructions, blocks, loads and stores stay those of
+//! the stream.
+
+use contigua_program::decode::Folding;
+use contigua_program::wire::{ADDRESS_MASK, BlockId, SIZE_SHIFT, STORE_SHIFT};
+use contigua_units::LINE_BYTES;
+
+use super::{Block, Engine, NO_BLOCK};
+
+/// Bytes of a load or store of fast-string microcode: a vector register of the cores since Haswell
+/// ("Enhanced REP MOVSB and STOSB operation" in Intel's optimization manual).
+const CHUNK: u64 = 32;
+const WORD_LOG2: u64 = 3;
+const WORD: u64 = 1 << WORD_LOG2;
+/// The last instruction of a block that a word of the stream can name.
+const LAST_INSTRUCTION: usize = 511;
+
+/// What the accesses of the block that executes belong to.
+#[derive(Clone, Copy, Default, contigua_state::Plain)]
+pub(super) struct Fold {
+    pub(super) kind: Folding,
+    /// Of wide accesses: the word of the stream that would be a part of the access before.
+    part: u64,
+    /// Of a repeated instruction: the place that it has in the block in which it began, ...
+    instruction: usize,
+    /// ... and one more than the chunks that it loaded from and stored to last.
+    chunks: [u64; 2],
+}
+
+impl Fold {
+    pub(super) fn of(kind: Folding) -> Self {
+        Self {
+            kind,
+            ..Self::default()
+        }
+    }
+
+    /// What of the access of a word of the stream is left to make, its address and the instruction
+    /// that makes it; `None` if it was made together with one before.
+    pub(super) fn left_of(&mut self, word: u64, instruction: usize) -> Option<(u64, usize)> {
+        let address = word & ADDRESS_MASK;
+        let size_log2 = word >> SIZE_SHIFT & 7;
+        match self.kind {
+            Folding::Nothing => Some((address, instruction)),
+            Folding::Parts => {
+                let is_part = word == self.part;
+                let next = address + WORD;
+                let goes_on = size_log2 == WORD_LOG2 && !next.is_multiple_of(LINE_BYTES);
+                self.part = if goes_on { word + WORD } else { 0 };
+                if !is_part {
+                    return Some((address, instruction));
+                }
+                let line_end = address.next_multiple_of(LINE_BYTES);
+                (line_end < next && line_end > address).then_some((line_end, instruction))
+            }
+            Folding::FastString => {
+                let last = (address + (1 << size_log2) - 1) / CHUNK + 1;
+                let before = &mut self.chunks[(word >> STORE_SHIFT & 1) as usize];
+                let is_part = *before == last && address / CHUNK + 1 == last;
+                *before = last;
+                (!is_part).then_some((address, self.instruction))
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// Whether a repeated instruction that is entered as a block goes on: what executed before is
+    /// the same, or the block that ends with it. Its accesses are those of that block's last
+    /// instruction.
+    pub(super) fn iterates(&mut self, id: BlockId, block: Block) -> bool {
+        let before = self.contexts[self.current].block;
+        if before == NO_BLOCK {
+            return false;
+        }
+        if before != id {
+            let Some(before) = self.blocks.get(before.0 as usize) else {
+                return false;
+            };
+            let end = |block: &Block| block.start + u64::from(block.bytes);
+            if end(before) != end(&block) || before.instructions == 0 {
+                return false;
+            }
+        }
+        let instructions = usize::from(self.blocks[before.0 as usize].instructions);
+        let instruction = (instructions - 1).min(LAST_INSTRUCTION);
+        if self.fold.kind != Folding::FastString || self.fold.instruction != instruction {
+            self.fold = Fold {
+                instruction,
+                ..Fold::of(Folding::FastString)
+            };
+        }
+        self.executed.string_iterations += 1;
+        true
+    }
+}

@@ -1,0 +1,226 @@
+//! Which threads run on the cores, and what they ask the kernel for.
+
+use contigua_core::CoreModel;
+use contigua_program::syscall::Call;
+use contigua_program::wire::{self, ACCESS, Event, ThreadId};
+use contigua_units::Cycles;
+
+use super::fold::Fold;
+use super::{Engine, NO_BLOCK, NOWHERE, Phase, within_limit};
+use crate::Error;
+
+impl Engine {
+    /// The kernel works on the current core.
+    pub(crate) fn charge(&mut self, work: Cycles) {
+        if work == Cycles::ZERO {
+            return;
+        }
+        match self.windows.get_mut(self.current) {
+            Some(window) => window.kernel(work),
+            None => self.core.kernel(work),
+        }
+    }
+
+    /// Interrupts the cores whose translations were taken away on the current one.
+    pub(crate) fn interrupt_shootdown_targets(&mut self) {
+        let targets = self.mmus.take_shootdown_targets();
+        if targets == 0 {
+            return;
+        }
+        let costs = &self.config.machine.kernel;
+        let handler = costs.interrupt_handler_cycles;
+        let work = costs.interrupt_cycles
+            + costs.interrupt_target_cycles * u64::from(targets.count_ones());
+        self.kernel.counters.shootdowns += 1;
+        self.kernel.counters.interprocessor_interrupts += u64::from(targets.count_ones());
+        if let Some(timeline) = &mut self.timeline {
+            let now = self.windows[self.current].now();
+            timeline.span(self.current, "shootdown", now, work);
+        }
+        self.charge(work);
+        self.interrupt(targets, handler);
+    }
+
+    /// Cores lose time to interrupts.
+    pub(crate) fn interrupt(&mut self, targets: u64, handler: Cycles) {
+        for (core, window) in self.windows.iter_mut().enumerate() {
+            if targets >> core & 1 != 0 {
+                if let Some(timeline) = &mut self.timeline {
+                    timeline.span(core, "interrupt", window.now(), handler);
+                }
+                window.kernel(handler);
+            }
+        }
+    }
+
+    /// A core runs a thread; `words` are what it does next.
+    pub(super) fn resume(
+        &mut self,
+        core: usize,
+        thread: ThreadId,
+        words: &[u64],
+    ) -> Result<(), Error> {
+        let was_running = self.current == core;
+        if was_running && self.contexts[core].thread == Some(thread) {
+            return Ok(());
+        }
+        self.current = core;
+        self.fold = Fold::default();
+        self.mmus.turn_to(core);
+        self.kernel
+            .run_thread(thread)
+            .map_err(|fault| fault.at(self.position))?;
+        self.passed.forget();
+        let before = self.contexts[core].thread;
+        if before == Some(thread) {
+            return Ok(());
+        }
+        self.catch_up();
+        if let Some(before) = before {
+            let index = before.0 as usize;
+            if index >= self.left_in.len() {
+                self.left_in.resize(index + 1, NO_BLOCK);
+            }
+            self.left_in[index] = self.contexts[core].block;
+            if self.phase != Phase::Skip || self.samples() {
+                if let Some(window) = self.windows.get_mut(core) {
+                    window.drain(&self.decoded);
+                }
+                self.switch_threads(core, words)?;
+            }
+        }
+        let context = &mut self.contexts[core];
+        context.thread = Some(thread);
+        context.fetch_line = u64::MAX;
+        context.block = NO_BLOCK;
+        self.dispatch();
+        // The thread goes on in the middle of a block.
+        let goes_on = words.first().is_some_and(|word| word & ACCESS != 0);
+        if goes_on && let Some(&block) = self.left_in.get(thread.0 as usize) {
+            self.contexts[core].block = block;
+            if let Some(window) = self.windows.get_mut(core)
+                && block != NO_BLOCK
+                && self.decoded.knows(block.0 as usize)
+            {
+                window.enter(&self.decoded, block.0 as usize, 0);
+            }
+        }
+        Ok(())
+    }
+
+    /// Charges the context switches of a core that goes on with another thread.
+    ///
+    /// How often the stream turns from a thread to another one says nothing of that: its threads
+    /// ran on several processors of the host. A thread leaves its core when it waits or ends, and
+    /// is preempted when its time slice is over. One that waited has left and come back.
+    fn switch_threads(&mut self, core: usize, words: &[u64]) -> Result<(), Error> {
+        let slice = self.config.machine.kernel.time_slice;
+        let end = self.contexts[core].switched + slice.at(self.config.machine.clock);
+        let event = match words.first() {
+            Some(&word) if word & ACCESS == 0 && !wire::is_block(word) => Some(
+                Event::decode(words)
+                    .map_err(contigua_program::Error::from)?
+                    .0,
+            ),
+            _ => None,
+        };
+        let call = event.as_ref().and_then(|event| self.call_of(event));
+        let switches = match (event, call) {
+            (_, Some(Call::Wait | Call::WaitForWord { .. })) => 2,
+            (Some(Event::ThreadStart { .. }), _) => 1,
+            _ => u64::from(self.contexts[core].is_vacant || self.now() >= end),
+        };
+        if switches > 0 {
+            self.executed.context_switches += switches;
+            self.enter_kernel(core);
+            self.charge(self.config.machine.kernel.context_switch_cycles * switches);
+            self.contexts[core].switched = self.now();
+            self.contexts[core].is_vacant = false;
+        }
+        Ok(())
+    }
+
+    /// Loads what the hardware keeps of the process that a core runs, which may have changed.
+    pub(super) fn dispatch(&mut self) {
+        let space = self.kernel.space();
+        let registers = self.kernel.registers();
+        let context = &mut self.contexts[self.current];
+        let same_space = context.space == space;
+        context.space = space;
+        context.place = NOWHERE;
+        self.mmus
+            .dispatch(self.current, space, registers, same_space);
+    }
+
+    /// The same after a change of mappings, on every core that runs the process.
+    pub(super) fn dispatch_everywhere(&mut self) {
+        self.dispatch();
+        if self.contexts.len() == 1 {
+            return;
+        }
+        let space = self.kernel.space();
+        let registers = self.kernel.registers();
+        for (core, context) in self.contexts.iter_mut().enumerate() {
+            if core != self.current && context.space == space && context.thread.is_some() {
+                context.place = NOWHERE;
+                self.mmus.dispatch(core, space, registers, true);
+            }
+        }
+    }
+
+    pub(super) fn event(&mut self, thread: ThreadId, event: &Event) -> Result<(), Error> {
+        if let Event::ThreadStart { process }
+        | Event::ProcessStart { process }
+        | Event::ProcessEnd { process }
+        | Event::Fork { child: process }
+        | Event::ForkFailed { child: process } = *event
+        {
+            within_limit("process", process.0)?;
+        }
+        if let Event::Fork { child } | Event::ForkFailed { child } = *event
+            && self.kernel.is_running(child)
+        {
+            return Err(Error::OwnChild(child.0));
+        }
+        let counted = self.phase != Phase::Skip;
+        let call = self.call_of(event);
+        if counted {
+            if let Some(window) = self.windows.get_mut(self.current) {
+                window.drain(&self.decoded);
+            }
+            self.enter_kernel(self.current);
+            self.before_event(event, call.as_ref());
+        }
+        let work = self
+            .kernel
+            .event(thread, event, call.as_ref(), &mut self.mmus)
+            .map_err(|fault| fault.at(self.position))?;
+        self.charge(work);
+        if counted {
+            self.cache_written();
+            self.interrupt_shootdown_targets();
+        } else {
+            self.kernel.written.clear();
+            self.mmus.take_shootdown_targets();
+            self.passed.forget();
+        }
+        if let Some(call) = &call {
+            self.move_data(thread, call, counted)?;
+        }
+        self.fold = Fold::default();
+        let context = &mut self.contexts[self.current];
+        context.fetch_line = u64::MAX;
+        context.block = NO_BLOCK;
+        context.is_vacant |= matches!(event, Event::ThreadEnd | Event::ProcessEnd { .. });
+        self.dispatch_everywhere();
+        Ok(())
+    }
+
+    /// What a system call did.
+    pub(super) fn call_of(&self, event: &Event) -> Option<Call> {
+        match event {
+            Event::Syscall(syscall) => Some(Call::of(self.program.architecture, syscall)),
+            _ => None,
+        }
+    }
+}

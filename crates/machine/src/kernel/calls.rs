@@ -1,0 +1,197 @@
+//! System calls, and what else happens to threads and processes.
+
+use contigua_paging::{AddressSpace, HugeAdvice, Resident, Vma, VmaKind};
+use contigua_program::syscall::Call;
+use contigua_program::wire::{Event, ImageKind, ProcessId, ThreadId};
+use contigua_units::Cycles;
+
+use super::demand::Demand;
+use super::{Kernel, OutOfMemory};
+use crate::processors::Mmus;
+
+impl Kernel {
+    /// Handles an event of a thread, which is `call` when it is a system call; the work that it
+    /// took.
+    pub(crate) fn event(
+        &mut self,
+        thread: ThreadId,
+        event: &Event,
+        call: Option<&Call>,
+        mmu: &mut Mmus,
+    ) -> Result<Cycles, OutOfMemory> {
+        match *event {
+            Event::ThreadStart { process } => {
+                self.threads[thread.0 as usize] = process;
+                self.run_thread(thread)?;
+            }
+            Event::ThreadEnd => Demand::thread_ended(&mut self.memory),
+            Event::ProcessStart { process } => {
+                let work = self.end_process(process, mmu);
+                self.run_thread(thread)?;
+                return Ok(work);
+            }
+            Event::ProcessEnd { process } => {
+                let living = self.processes.iter().flatten().count();
+                // The last one's memory stays for the report to look at.
+                if living > 1 {
+                    let work = self.end_process(process, mmu);
+                    self.current = self.space_of(ProcessId(0))?;
+                    return Ok(work);
+                }
+            }
+            Event::Fork { child } => {
+                self.demand.forked(self.threads[thread.0 as usize], child);
+                return self.fork(child, mmu);
+            }
+            Event::ForkFailed { child } => return Ok(self.end_process(child, mmu)),
+            Event::Image {
+                range,
+                writable,
+                kind,
+            } => {
+                let kind = match kind {
+                    ImageKind::File => VmaKind::File,
+                    ImageKind::Anonymous => VmaKind::Anonymous,
+                };
+                let vma = Vma {
+                    kind,
+                    writable,
+                    ..Vma::ANONYMOUS
+                };
+                return self.change(mmu, |space, memory, effects, _| {
+                    space.map(range, vma, memory, effects)
+                });
+            }
+            Event::Syscall(_) => {
+                let call = call.unwrap_or(&Call::Other);
+                self.count(call);
+                let process = self.threads[thread.0 as usize];
+                self.demand.call(call, process, &mut self.memory);
+                return Ok(self.call(*call, mmu)? + self.settle(mmu) + self.costs.syscall_cycles);
+            }
+            // Nothing that a kernel sees.
+            Event::Forward { .. } | Event::Fetch { .. } | Event::Cue(_) => {}
+        }
+        Ok(Cycles::ZERO)
+    }
+
+    fn count(&mut self, call: &Call) {
+        let counters = &mut self.syscalls;
+        counters.all += 1;
+        match *call {
+            Call::Map { .. }
+            | Call::Unmap { .. }
+            | Call::Remap { .. }
+            | Call::Break { .. }
+            | Call::Protect { .. }
+            | Call::Advise { .. } => counters.memory += 1,
+            Call::Receive { bytes, .. } => {
+                counters.receives += 1;
+                counters.bytes_received += bytes;
+            }
+            Call::Send { bytes, .. } => {
+                counters.sends += 1;
+                counters.bytes_sent += bytes;
+            }
+            Call::Open { .. } => counters.opens += 1,
+            Call::Wait | Call::WaitForWord { .. } => counters.waits += 1,
+            Call::Close { .. } | Call::WakeWord { .. } | Call::Spawn | Call::Exit | Call::Other => {
+            }
+        }
+    }
+
+    pub(super) fn call(&mut self, call: Call, mmu: &mut Mmus) -> Result<Cycles, OutOfMemory> {
+        let work = self.change_mappings(call, mmu)?;
+        let finds_vmas = matches!(
+            call,
+            Call::Map { .. }
+                | Call::Unmap { .. }
+                | Call::Remap { .. }
+                | Call::Break { .. }
+                | Call::Protect { .. }
+                | Call::Advise { .. }
+        );
+        Ok(if finds_vmas {
+            work + self.costs.vma_cycles
+        } else {
+            work
+        })
+    }
+
+    fn change_mappings(&mut self, call: Call, mmu: &mut Mmus) -> Result<Cycles, OutOfMemory> {
+        match call {
+            Call::Map {
+                range,
+                writable,
+                anonymous,
+                shared,
+                huge,
+                populate,
+                ..
+            } => {
+                let vma = Vma {
+                    kind: if anonymous {
+                        VmaKind::Anonymous
+                    } else {
+                        VmaKind::File
+                    },
+                    writable,
+                    shared,
+                    huge: if huge {
+                        HugeAdvice::Huge
+                    } else {
+                        HugeAdvice::None
+                    },
+                };
+                self.change(mmu, |space, memory, effects, policy| {
+                    space.map(range, vma, memory, effects)?;
+                    if populate {
+                        space.populate(range, policy, memory, effects)?;
+                    }
+                    Ok(())
+                })
+            }
+            Call::Unmap { range } => self.change(mmu, |space, memory, effects, _| {
+                space.unmap(range, memory, effects)
+            }),
+            Call::Remap { from, to, keep } => {
+                // Half done, it must not begin again: this is the one change that is not repeated.
+                let mut work = self.settle(mmu);
+                let (done, cycles) =
+                    self.change_once(mmu, &mut |space: &mut AddressSpace, memory, effects, _| {
+                        space.remap(from, to, keep, memory, effects)
+                    });
+                work += cycles;
+                done.map(|()| work).map_err(|_| self.out_of_memory())
+            }
+            Call::Break { end } => self.change(mmu, |space, memory, effects, _| {
+                space.set_break(end, memory, effects)
+            }),
+            Call::Protect { range, writable } => self.change(mmu, |space, memory, effects, _| {
+                space.protect(range, writable, memory, effects)
+            }),
+            Call::Advise { range, advice } => self.advise(range, advice, mmu),
+            _ => Ok(Cycles::ZERO),
+        }
+    }
+
+    fn fork(&mut self, child: ProcessId, mmu: &mut Mmus) -> Result<Cycles, OutOfMemory> {
+        let ended = self.end_process(child, mmu);
+        let id = self.unused_space();
+        let mut copy = None;
+        let work = self.change(mmu, |space, memory, effects, _| {
+            copy = Some(space.fork(id, memory, effects)?);
+            Ok(())
+        })?;
+        if let Some(copy) = copy {
+            self.account(Resident::default(), copy.resident());
+            self.spaces[usize::from(id.0)] = Some(copy);
+        }
+        let index = child.0 as usize;
+        if index >= self.processes.len() {
+            self.processes.resize(index + 1, None);
+        }
+        self.processes[index] = Some(id);
+        Ok(ended + work)
+    }
+}

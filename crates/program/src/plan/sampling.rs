@@ -1,0 +1,269 @@
+//! Stratified sampling: one unit of detail, at random, in each stretch of as many instructions, after
+//! some that warm caches and TLBs.
+//!
+//! Units at equal distances (Wunderlich et al., "SMARTS", ISCA 2003) would meet a program's own periods
+//! always at the same place, which no interval shows. Units end anywhere in their stretch, so that the
+//! program's first instructions are as likely in one as others. The length of a program is not known
+//! before its end, so the distance doubles as it goes on: [`Sampling::most`] bounds the time that units
+//! take.
+
+use serde::{Deserialize, Serialize};
+
+use super::segment::{LEAST_DETAIL, Mode, Segment};
+use super::windows::Invalid;
+
+/// Units of detail, and what lies between them. All in instructions but `most`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Sampling {
+    /// Among so many, at first, one unit ends.
+    pub distance: u64,
+    /// Those before each unit that warm caches and TLBs; as many as there are since the last one.
+    pub warm: u64,
+    /// Those of a unit, which count.
+    pub detail: u64,
+    /// Of where units are.
+    pub seed: u64,
+    /// The most units: when there are so many, the distance doubles, and of two neighbours only one, at
+    /// random, counts any more. 0: as many as there are.
+    pub most: u64,
+}
+
+impl Sampling {
+    /// Checks that units can be made.
+    ///
+    /// # Errors
+    /// [`Invalid`].
+    pub fn validate(&self) -> Result<(), Invalid> {
+        if self.detail < LEAST_DETAIL {
+            return Err(Invalid::Detail(self.detail));
+        }
+        if self.detail > self.distance {
+            return Err(Invalid::Distance {
+                unit: self.detail,
+                distance: self.distance,
+            });
+        }
+        Ok(())
+    }
+
+    /// The distance of units after `count` instructions of the region.
+    #[must_use]
+    pub fn distance_at(&self, count: u64) -> u64 {
+        let first = self.distance.saturating_mul(self.most);
+        if first == 0 || count < first {
+            return self.distance;
+        }
+        let doublings = (count / first).ilog2() + 1;
+        self.distance << doublings.min(self.distance.leading_zeros().saturating_sub(1))
+    }
+
+    /// The end of the unit that the instruction after `count` others of the region is in or before.
+    #[must_use]
+    pub fn end_of_unit(&self, count: u64) -> u64 {
+        let mut at = count;
+        while at < u64::MAX {
+            let distance = self.distance_at(at);
+            let begin = at / distance * distance;
+            let end = self.end_within(begin, distance);
+            if count < end {
+                return end;
+            }
+            // Where the distance has doubled, the unit may lie in the half that is over.
+            at = begin.saturating_add(distance);
+        }
+        u64::MAX
+    }
+
+    /// Whether a unit with such an end counts when the region has so many instructions.
+    #[must_use]
+    pub fn keeps(&self, end: u64, region: u64) -> bool {
+        let distance = self.distance_at(region);
+        self.end_within(end / distance * distance, distance) == end
+    }
+
+    /// The end of the unit that ends among `length` instructions behind `begin`. Halves are chosen first,
+    /// so that it is a unit of half of the distance, too.
+    fn end_within(&self, mut begin: u64, mut length: u64) -> u64 {
+        while length > self.distance || (length.is_multiple_of(2) && self.is_roomy(length / 2)) {
+            length /= 2;
+            if self.random(begin, length) & 1 != 0 {
+                begin = begin.saturating_add(length);
+            }
+        }
+        let places = u128::from(length - self.detail) + 1;
+        let place = (u128::from(self.random(begin, 0)) * places) >> 64;
+        begin.saturating_add(place as u64)
+    }
+
+    /// Whether units lie among so many instructions hardly differently than among more.
+    pub(super) const fn is_roomy(&self, length: u64) -> bool {
+        length / 8 >= self.detail
+    }
+
+    /// The output function of `SplitMix64` (Steele, Lea and Flood, OOPSLA 2014).
+    const fn random(&self, begin: u64, length: u64) -> u64 {
+        let place = (begin ^ length.rotate_left(32)).wrapping_mul(0xd1b5_4a32_d192_ed03);
+        let mut mixed = self
+            .seed
+            .wrapping_add(1)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            ^ place;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// The segment of the instruction after `count` others of the region, ending after so many.
+    pub(super) fn segment(&self, count: u64) -> Segment {
+        let end = self.end_of_unit(count);
+        let unit = end.saturating_sub(self.detail);
+        let warm = unit.saturating_sub(self.warm);
+        let (mode, end) = if count >= unit {
+            (Mode::Detail, end)
+        } else if count >= warm {
+            (Mode::Warm, unit)
+        } else {
+            (Mode::Forward, warm)
+        };
+        Segment { mode, end }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Plan;
+    use super::*;
+
+    const SAMPLING: Sampling = Sampling {
+        distance: 10_000,
+        warm: 3000,
+        detail: 1000,
+        seed: 500,
+        most: 4,
+    };
+
+    fn plan(sampling: Sampling) -> Plan {
+        Plan {
+            skip: 100,
+            sampling: Some(sampling),
+            regions: None,
+        }
+    }
+
+    /// Ends of units, of so many instructions of the region; each is checked to be warmed as it should.
+    fn units(sampling: Sampling, region: u64) -> Vec<u64> {
+        let plan = plan(sampling);
+        let (mut at, mut last, mut warmed, mut units) = (100, 100, 0, Vec::new());
+        while at < 100 + region {
+            let segment = plan.segment(at);
+            match segment.mode {
+                Mode::Forward => {}
+                Mode::Warm => warmed = segment.end - at,
+                Mode::Detail => {
+                    // The first one may have begun before the program.
+                    assert!(segment.end == at + sampling.detail || at == 100);
+                    assert_eq!(warmed, sampling.warm.min(at - last));
+                    units.push(segment.end - 100);
+                    (last, warmed) = (segment.end, 0);
+                }
+            }
+            at = segment.end;
+        }
+        units
+    }
+
+    #[test]
+    fn a_unit_lies_somewhere_in_each_stretch() {
+        for seed in 0..100 {
+            let sampling = Sampling {
+                seed,
+                most: 0,
+                ..SAMPLING
+            };
+            let mut units = units(sampling, 1_000_000);
+            units.truncate(100);
+            for (number, unit) in (0..).zip(units) {
+                assert_eq!(unit / 10_000, number);
+                assert!(unit % 10_000 <= 9000);
+            }
+        }
+    }
+
+    #[test]
+    fn units_are_anywhere_equally_often() {
+        // Of a thousand units, 63 in each sixteenth are expected, with a standard deviation of 8.
+        let sampling = Sampling {
+            distance: 160_000,
+            most: 0,
+            ..SAMPLING
+        };
+        let mut places = [0; 16];
+        for unit in units(sampling, 160_000_000) {
+            places[(unit % 160_000 / 10_000) as usize] += 1;
+        }
+        assert!(
+            places.iter().all(|count| (30..95).contains(count)),
+            "{places:?}"
+        );
+    }
+
+    #[test]
+    fn the_first_instruction_is_as_likely_in_a_unit_as_any_other() {
+        // 1000 of 19,000 places, for 3800 seeds: 200 are expected, with a standard deviation of 14.
+        let has = |count: u64| {
+            let seeds = (0..3800).map(|seed| Sampling {
+                distance: 20_000,
+                seed,
+                ..SAMPLING
+            });
+            seeds
+                .filter(|s| s.segment(count).mode == Mode::Detail)
+                .count()
+        };
+        for count in [0, 500, 12_345] {
+            assert!((140..260).contains(&has(count)), "{}", has(count));
+        }
+    }
+
+    #[test]
+    fn of_two_neighbours_one_is_kept_when_distances_double() {
+        for (seed, most) in (0..50).map(|seed| (seed, 1 + seed % 9)) {
+            let all = Sampling {
+                seed,
+                most: 0,
+                ..SAMPLING
+            };
+            let some = Sampling { most, ..all };
+            let (all, found) = (units(all, 1_000_000), units(some, 1_000_000));
+            assert!(found.iter().all(|unit| all.contains(unit)));
+            let kept: Vec<u64> = found
+                .into_iter()
+                .filter(|&u| some.keeps(u, 1_000_000))
+                .collect();
+            let distance = some.distance_at(1_000_000);
+            assert!(kept.len() as u64 <= most);
+            // One in each stretch, but for the last one.
+            let whole = 1_000_000 / distance;
+            let stretches: Vec<u64> = kept.iter().map(|unit| unit / distance).collect();
+            assert_eq!(stretches[..whole as usize], (0..whole).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn units_that_cannot_be_are_refused() {
+        assert_eq!(SAMPLING.validate(), Ok(()));
+        for wrong in [
+            Sampling {
+                detail: 0,
+                ..SAMPLING
+            },
+            Sampling {
+                detail: 10_001,
+                ..SAMPLING
+            },
+        ] {
+            assert!(wrong.validate().is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,359 @@
+"""Options of `contigua run` and `contigua record`, and what the engine is told of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from contigua.commands.parameters import (
+    CLOCK,
+    COUNT,
+    COUNTS,
+    DURATION,
+    ERROR,
+    LARGEST,
+    RATE,
+    with_options,
+)
+from contigua.regions import INTERVAL, Regions, regions_of
+from contigua.sampling import RECORDED, Sampling
+from contigua.table import FORMATS
+
+#: What is simulated, and what is shown.
+run_options = with_options(
+    click.option("--machine", default="skylake", show_default=True, help="Machine to simulate."),
+    click.option(
+        "--memory",
+        help="Simulated memory, such as 8G; by default a snapshot's, or the machine's.",
+    ),
+    click.option(
+        "--age",
+        default="fresh",
+        show_default=True,
+        help="Histories of memory, separated by commas: fresh; scattered:P with P % of frames "
+        "unmovable; partial, a random server of a fleet; full, one without free memory; "
+        "PROFILE:TIME such as web:2h; snapshot:FILE.",
+    ),
+    click.option(
+        "--designs",
+        "design_names",
+        default="linux-4k,linux-thp",
+        show_default=True,
+        help="Designs to compare, separated by commas; names or TOML files.",
+    ),
+    click.option(
+        "--detail",
+        type=click.Choice(["full", "additive", "translation"]),
+        default="full",
+        show_default=True,
+        help="full: caches, and an instruction window in which what is independent overlaps; "
+        "additive: caches, and stalls that add up, faster; translation: count translation "
+        "events, no time, fastest.",
+    ),
+    click.option(
+        "--cores",
+        type=click.IntRange(1, 64),
+        default=1,
+        show_default=True,
+        help="Cores that the program's threads run on, each with TLBs and caches of its own.",
+    ),
+    click.option(
+        "--migrations",
+        type=RATE,
+        default=0.0,
+        help="Migrate this many in-use pages per simulated second, using the design's "
+        "mechanism (kernel shootdown or last-level cache).",
+    ),
+    click.option(
+        "--timeline",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="Write what each core did when, for Perfetto (Chrome's trace format). With "
+        "several designs, FILE.json becomes FILE.DESIGN.json for each.",
+        metavar="FILE",
+    ),
+    click.option(
+        "--holes",
+        default="none",
+        show_default=True,
+        help="Holes in the program's memory, separated by commas: "
+        "SHARE:FRACTION:PATTERN:KIND such as 0.5:0.1:dispersed:remapped; PATTERN is clustered "
+        "or dispersed, KIND remapped or unallocated.",
+    ),
+    click.option(
+        "--classify-misses",
+        is_flag=True,
+        help="Count data TLB misses that a direct segment would avoid (in --json).",
+    ),
+    click.option(
+        "--seed",
+        type=click.IntRange(0, LARGEST),
+        default=1,
+        show_default=True,
+        help="Seed of everything random.",
+    ),
+    click.option(
+        "--skip",
+        type=COUNT,
+        default=0,
+        help="Instructions to fast-forward over first; only the operating system is simulated.",
+    ),
+    click.option(
+        "--warmup",
+        type=COUNT,
+        default=0,
+        help="Instructions to simulate without counting.",
+    ),
+    click.option(
+        "--instructions",
+        type=COUNT,
+        help="Instructions to count, then stop.",
+    ),
+    click.option(
+        "--for",
+        "seconds",
+        type=DURATION,
+        help="Stop the program after this time, such as 30s; without a unit in seconds.",
+    ),
+    click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write reports."),
+    click.option(
+        "--format",
+        "form",
+        type=click.Choice(FORMATS),
+        default="table",
+        show_default=True,
+        help="table: sentences and a table of what matters most; markdown: a table of "
+        "everything; csv: a line for each design; json: the reports. All but the table go to "
+        "standard output, and the program's own output to standard error.",
+    ),
+    click.option("--details", is_flag=True, help="Show every row of the table."),
+)
+
+
+def _unit_options(what: str, default: Sampling) -> list[Callable[..., Any]]:
+    """Make the options that say where units lie."""
+    return [
+        click.option("--sample", is_flag=True, help=what),
+        click.option(
+            "--sample-distance",
+            type=COUNT,
+            help="So many instructions have one unit among them, at a random place, at first; the "
+            f"distance doubles as the program goes on.  [default: {default.distance:,}]",
+        ),
+        click.option(
+            "--sample-warm",
+            type=COUNT,
+            help="Instructions that warm caches and TLBs before each unit or window; as many as "
+            "fit.  "
+            f"[default: {default.warm:,}]",
+        ),
+        click.option(
+            "--sample-detail",
+            type=COUNT,
+            help=f"Instructions of each unit that count.  [default: {default.detail:,}]",
+        ),
+        click.option(
+            "--sample-units",
+            "sample_most",
+            type=COUNT,
+            help="The most units: when there are so many, one of each two neighbours is dropped "
+            f"and the distance doubles; 0: keep all.  [default: {default.most:,}]",
+        ),
+    ]
+
+
+#: How a run is sampled.
+sample_options = with_options(
+    *_unit_options(
+        "Simulate units of the program in detail and fast-forward between them: for "
+        "programs of gigabytes. Each estimate gets a confidence interval.",
+        Sampling(),
+    ),
+    click.option(
+        "--sample-error",
+        "goal",
+        type=ERROR,
+        help="Sample for this error of cycles, such as 2%: half of their interval. The number "
+        "of units follows; where they vary more than was planned for, what would reach it is "
+        "said. Implies --sample.",
+    ),
+    click.option(
+        "--confidence",
+        type=click.FloatRange(0, 1, min_open=True, max_open=True),
+        help=f"Probability with which intervals hold.  [default: {Sampling.confidence}]",
+    ),
+)
+
+
+#: What a recording holds.
+record_options = with_options(
+    *_unit_options(
+        "Keep units of the program, what warms them, and what the operating system does "
+        "between them: a small part of a long program. Runs of the recording are sampled.",
+        RECORDED,
+    ),
+    click.option(
+        "--skip",
+        type=COUNT,
+        default=0,
+        help="Instructions of which only what the operating system does is kept.",
+    ),
+    click.option(
+        "--seed",
+        type=click.IntRange(0, LARGEST),
+        default=1,
+        show_default=True,
+        help="Decides where units lie.",
+    ),
+)
+
+
+#: Regions of the program.
+region_options = with_options(
+    click.option(
+        "--window",
+        "windows",
+        multiple=True,
+        metavar="BEGIN:END",
+        help="Simulate the program from one count of instructions to another, such as "
+        "1G:1.1G, and fast-forward elsewhere. Repeatable: counts add up.",
+    ),
+    click.option(
+        "--simpoints",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Estimate the whole program from these intervals, as SimPoint or `contigua "
+        "simpoints` writes them.",
+    ),
+    click.option(
+        "--weights",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Their weights.",
+    ),
+    click.option(
+        "--interval",
+        type=COUNT,
+        help=f"Instructions of each of their intervals.  [default: {INTERVAL:,}]",
+    ),
+    click.option(
+        "--region",
+        metavar="REGION",
+        help="markers: simulate what lies between the program's markers (contigua.h, or "
+        "Sniper's); function:NAME: calls of a function. The program fast-forwards elsewhere.",
+    ),
+    click.option(
+        "--keep-warm",
+        is_flag=True,
+        help="Keep caches and TLBs warm outside of --region, which is slower.",
+    ),
+)
+
+
+#: Saving a replay's servers, and going on from them.
+checkpoint_options = with_options(
+    click.option(
+        "--checkpoint",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        help="Save the simulated servers of a replay in folders of DIR, at --checkpoint-at.",
+    ),
+    click.option(
+        "--checkpoint-at",
+        type=COUNTS,
+        default=(),
+        help="Counts of instructions since the start of the recording, separated by commas.",
+    ),
+    click.option(
+        "--from",
+        "resume",
+        type=click.Path(path_type=Path),
+        metavar="DIR/N",
+        help="Go on from what --checkpoint DIR saved at N, with the same options. The reports "
+        "equal those of a run from the start.",
+    ),
+)
+
+
+#: The program's allocator.
+allocator_options = with_options(
+    click.option(
+        "--malloc",
+        default="libc",
+        show_default=True,
+        help="The program's allocator: libc, its C library's own; contigua; or a library's "
+        "path or name, such as libjemalloc.so.2.",
+    ),
+    click.option(
+        "--malloc-option",
+        "malloc_options",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Tell the allocator. For contigua RELEASE_RATE, INTERVAL (0: static), "
+        "CACHE_INTERVAL and others, see docs/malloc.md; for others an environment variable.",
+    ),
+    click.option(
+        "--malloc-clock",
+        type=CLOCK,
+        default=100,
+        show_default=True,
+        metavar="NS",
+        help="Nanoseconds that pass for contigua's allocator with each instruction, the same "
+        "in every run; system: the clock of this machine, on which simulation takes long.",
+    ),
+)
+
+
+def named_regions(options: dict[str, Any]) -> Regions | None:
+    """Take the options of :data:`region_options` out; ``None`` when no region is named."""
+    taken = {key: options.pop(key) for key in ("windows", "weights", "interval", "region")}
+    points, keep_warm = options.pop("simpoints"), options.pop("keep_warm")
+    # Windows are warmed as units are.
+    warm = None
+    if (taken["windows"] or points is not None) and not options["sample"]:
+        warm = options["sample_warm"]
+        options["sample_warm"] = None
+    return regions_of(points=points, warm=warm, keep_warm=keep_warm, **taken)
+
+
+def sampling_of(
+    options: dict[str, Any], default: Sampling, held: Sampling | None = None
+) -> Sampling | None:
+    """Take the options of sampling out; ``None`` when nothing is to be sampled.
+
+    What a recording holds of its program (``held``) goes before what is usual, or reaches a goal.
+    """
+    goal = options.pop("goal", None)
+    asked = options.pop("sample") or goal is not None
+    chosen = {
+        key.removeprefix("sample_"): value
+        for key in (
+            "sample_distance",
+            "sample_warm",
+            "sample_detail",
+            "sample_most",
+            "confidence",
+        )
+        if (value := options.pop(key, None)) is not None
+    }
+    if not asked and chosen:
+        name = next(iter(chosen))
+        option = {"confidence": name, "most": "sample-units"}.get(name, f"sample-{name}")
+        raise click.UsageError(f"--{option} is of sampled runs: add --sample")
+    if not asked:
+        return None
+    if goal is None:
+        return replace(held or default, **chosen)
+    fixed = {key: chosen[key] for key in ("confidence", "detail") if key in chosen}
+    return replace(held or Sampling.toward(goal, **fixed), goal=goal, **chosen)
+
+
+def design_list(names: str) -> list[str]:
+    """Split names at commas; one at least must be there."""
+    found = [name.strip() for name in names.split(",") if name.strip()]
+    if not found:
+        raise click.UsageError("give at least one design")
+    return found

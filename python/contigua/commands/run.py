@@ -1,0 +1,191 @@
+"""``contigua run`` and ``contigua record``: simulate a program's run, or keep what it does."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from contigua.commands.options import (
+    allocator_options,
+    checkpoint_options,
+    design_list,
+    named_regions,
+    record_options,
+    region_options,
+    run_options,
+    sample_options,
+    sampling_of,
+)
+from contigua.commands.parameters import DURATION
+from contigua.files import (
+    INTERRUPTED,
+    Outputs,
+    check_writable,
+    is_standard_output,
+    is_stream,
+    standard_output_to_error,
+    write_whole,
+)
+from contigua.printing import printable
+from contigua.progress import RunLine
+from contigua.results import Results
+from contigua.runner import OutputsError, RunOptions, run
+from contigua.sampling import RECORDED, Sampling, recorded
+from contigua.table import results_csv, results_markdown, results_table
+from contigua.terminal import show
+
+#: What follows the program is its own.
+PROGRAM = {"allow_interspersed_args": False}
+
+
+@click.command("run", context_settings=PROGRAM)
+@run_options
+@sample_options
+@region_options
+@click.option("--trace", type=click.Path(path_type=Path), help="Replay this trace instead.")
+@click.option(
+    "--trace-format",
+    type=click.Choice(["contigua", "champsim", "lackey"]),
+    default="contigua",
+    show_default=True,
+    help="Who wrote the trace.",
+)
+@click.option("--record", type=click.Path(path_type=Path), help="Also record the events here.")
+@checkpoint_options
+@allocator_options
+@click.argument("program", nargs=-1, type=click.UNPROCESSED)
+def run_command(
+    program: tuple[str, ...],
+    trace: Path | None,
+    design_names: str,
+    json_file: Path | None,
+    form: str,
+    details: bool,
+    malloc_clock: int,
+    **options: Any,  # noqa: ANN401 - passed on to RunOptions
+) -> None:
+    """Run PROGRAM with its arguments and show which design is fastest, and why.
+
+    Put -- before the program. Its input, output and exit status are its own; the table goes to
+    standard error. Counts may be written as 100M, 1.5G or 1e9 (k, M, G: 10^3, 10^6, 10^9).
+    """
+    if bool(program) == (trace is not None):
+        raise click.UsageError("give either a program after --, or --trace FILE")
+    names = design_list(design_names)
+    regions = named_regions(options)
+    replays_ours = trace is not None and options["trace_format"] == "contigua"
+    samples = options["sample"] or options["goal"] is not None
+    held = recorded(trace) if trace is not None and replays_ours and samples else None
+    sample = sampling_of(options, Sampling(), held)
+    files = [
+        file for file in (json_file, options["timeline"], options["record"]) if file is not None
+    ]
+    for file in files:
+        check_writable(file)
+    taken = any(map(is_standard_output, files))
+    if taken and form != "table":
+        raise click.UsageError(f"--format {form} takes standard output: write the other to a file")
+    if sum(map(is_standard_output, files)) > 1:
+        raise click.UsageError("only one output can go to standard output: write others to files")
+    progress = RunLine(_ends_after(options))
+    outputs = Outputs()
+    # The program's own output would be in the midst of ours.
+    with standard_output_to_error(form != "table" or is_standard_output(json_file)):
+        results = _results(
+            outputs,
+            list(program) or None,
+            trace=trace,
+            designs=names,
+            options=RunOptions(
+                **options, sample=sample, regions=regions, malloc_clock=malloc_clock or None
+            ),
+            progress=progress,
+        )
+    with outputs.each():
+        if form == "table":
+            # A program owns standard output; a trace has no output of its own.
+            _show(results, Console(stderr=taken or bool(program)), details=details)
+        else:
+            click.echo(_written(results, form), nl=False)
+    if json_file is not None:
+        with outputs.each():
+            write_whole(json_file, results.to_json())
+    sys.exit(outputs.status(results.exit_code))
+
+
+def _results(
+    outputs: Outputs,
+    program: list[str] | None,
+    progress: RunLine,
+    **options: Any,  # noqa: ANN401 - passed on
+) -> Results:
+    """Run, and note which of the engine's own outputs are not there."""
+    try:
+        results = run(program, progress=progress, **options)
+        progress.clear()
+        return results
+    except OutputsError as error:
+        progress.clear()
+        for why in error.failures:
+            outputs.lost(why)
+        return error.results
+
+
+@click.command("record", context_settings=PROGRAM)
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path), help="The trace to write."
+)
+@click.option(
+    "--for",
+    "seconds",
+    type=DURATION,
+    help="Stop the program after this time, such as 30s; without a unit in seconds.",
+)
+@record_options
+@allocator_options
+@click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
+def record_command(
+    program: tuple[str, ...],
+    output: Path,
+    malloc_clock: int,
+    **options: Any,  # noqa: ANN401 - passed on to RunOptions
+) -> None:
+    """Record what PROGRAM does, to be replayed with `contigua run --trace`."""
+    check_writable(output)
+    sample = sampling_of(options, RECORDED)
+    record = RunOptions(record=output, sample=sample, malloc_clock=malloc_clock or None, **options)
+    results = run(list(program), designs=[], options=record)
+    size = "" if is_stream(output) else f": {output.stat().st_size / 1e6:,.1f} MB"
+    how = ", interrupted" if results.exit_code == INTERRUPTED else ""
+    click.echo(f"{output}{size}{how}", err=True)
+    sys.exit(results.exit_code)
+
+
+def _show(results: Results, console: Console, *, details: bool) -> None:
+    """Print the verdict and the table."""
+    if not len(results):
+        return
+    # It needs what writes whole pages, which takes a while to import.
+    from contigua.reporting.sentences import verdict
+
+    for line in verdict(results):
+        # A file or pipe is as wide as it needs to be.
+        wide = not console.is_terminal
+        console.print(printable(line), markup=False, highlight=False, soft_wrap=wide)
+    show(console, results_table(results, details=details))
+
+
+def _written(results: Results, form: str) -> str:
+    if form == "json":
+        return results.to_json()
+    return results_csv(results) if form == "csv" else results_markdown(results)
+
+
+def _ends_after(options: dict[str, Any]) -> tuple[int | None, float | None]:
+    """Return after how many instructions and seconds a run ends at the latest, where known."""
+    counted = options["instructions"]
+    return counted and options["skip"] + options["warmup"] + counted, options["seconds"]

@@ -1,0 +1,1 @@
+"""Programs run natively and simulated, with 4 KB and 2 MB pages: predicted against measured."""

@@ -1,0 +1,130 @@
+"""Native CPU times of a program, with 4 KB and with 2 MB pages, in alternation."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from contigua.errors import ContiguaError
+from contigua.measuring.computer import Computer
+from contigua.measuring.probes import Measured
+
+#: ``linux/prctl.h``; children inherit it, also across ``execve``.
+PR_SET_THP_DISABLE = 41
+#: glibc's malloc asks for 2 MB pages: ``glibc.malloc.hugetlb``, glibc 2.35 and later.
+TUNABLES = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
+
+#: Pairs of runs at least and at most, and the spread of their ratio that is enough.
+PAIRS = (5, 40)
+ENOUGH = 0.01
+#: Seconds of a program's pairs, unless the fewest take longer.
+SECONDS = 8.0
+
+
+class ValidationError(ContiguaError):
+    """A program that cannot be run, or a computer that cannot run it with both sizes of page."""
+
+
+@dataclass(frozen=True)
+class Native:
+    """CPU times of a program, in seconds, and how much faster it is with 2 MB pages."""
+
+    small: Measured
+    huge: Measured
+    speedup: Measured
+
+
+def check(computer: Computer) -> None:
+    """Refuse a computer without transparent huge pages.
+
+    Raises
+    ------
+    ValidationError
+        When programs cannot get them.
+    """
+    if computer.thp not in ("always", "madvise"):
+        raise ValidationError(
+            "transparent huge pages are off: as root, echo madvise > "
+            "/sys/kernel/mm/transparent_hugepage/enabled"
+        )
+
+
+@contextmanager
+def _without_huge_pages(wanted: bool) -> Iterator[None]:
+    """Let programs that are started here have 4 KB pages only."""
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    if wanted and prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) != 0:
+        raise ValidationError(f"prctl(PR_SET_THP_DISABLE): {os.strerror(ctypes.get_errno())}")
+    try:
+        yield
+    finally:
+        if wanted:
+            prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0)
+
+
+def cpu_seconds(command: Sequence[str], *, huge: bool) -> float:
+    """Run a program; the CPU time that it and its children took.
+
+    Raises
+    ------
+    ValidationError
+        When it cannot be started, or fails.
+    """
+    environment = os.environ | dict([TUNABLES])
+    quiet = subprocess.DEVNULL
+    with _without_huge_pages(not huge):
+        try:
+            child = subprocess.Popen(
+                command, env=environment, stdin=quiet, stdout=quiet, stderr=quiet
+            )
+        except OSError as error:
+            raise ValidationError(f"{command[0]}: {error.strerror}") from error
+    try:
+        _, status, usage = os.wait4(child.pid, 0)
+    except KeyboardInterrupt:
+        child.kill()
+        raise
+    child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode:
+        code = child.returncode
+        how = f"died of signal {-code}" if code < 0 else f"exited with status {code}"
+        raise ValidationError(f"{command[0]}: {how} when run natively")
+    return usage.ru_utime + usage.ru_stime
+
+
+def measure(
+    command: Sequence[str],
+    progress: Callable[[float], None] | None = None,
+    seconds: float = SECONDS,
+) -> Native:
+    """Time a program in pairs, until the ratio's spread is small.
+
+    Raises
+    ------
+    ValidationError
+        When it cannot be run.
+    """
+    small: list[float] = []
+    huge: list[float] = []
+    began = time.monotonic()
+    fewest, most = PAIRS
+    # What is not in any cache yet is of no pair.
+    cpu_seconds(command, huge=True)
+    while len(small) < most:
+        # Whoever comes first may find another clock, or another cache.
+        order = (True, False) if len(small) % 2 else (False, True)
+        for wanted in order:
+            (huge if wanted else small).append(cpu_seconds(command, huge=wanted))
+        taken = time.monotonic() - began
+        if progress is not None:
+            progress(min(taken / seconds, 1.0))
+        ratio = Measured.of([a / b for a, b in zip(small, huge, strict=True)])
+        settled = ratio.spread / len(small) ** 0.5 < ENOUGH and taken > seconds / 4
+        if len(small) >= fewest and (settled or taken > seconds):
+            break
+    return Native(Measured.of(small), Measured.of(huge), ratio)

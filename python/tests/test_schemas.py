@@ -1,0 +1,148 @@
+"""Is JSON as its schema says, and does a report of the version before still load?"""
+
+import json
+import re
+
+import jsonschema
+import pytest
+
+import contigua
+from conftest import ROOT
+from contigua import schemas
+from contigua.experiments import Context, find
+from contigua.experiments.base import compute
+from contigua.regions import Regions
+from contigua.results import Results
+from contigua.sampling import Sampling
+from contigua.schemas import current, schema
+from contigua.sweeps import Record
+
+DATA = ROOT / "python" / "tests" / "data"
+QUANTITY = re.compile(r"[0-9.]+ ?([KMGT]i?B|B|ns|us|ms|s|[MG]Hz)")
+
+
+def check(name, document):
+    form = schema(name)
+    jsonschema.Draft202012Validator.check_schema(form)
+    jsonschema.Draft202012Validator(form).validate(document)
+
+
+def strict(form):
+    """The same schema, in which nothing that it does not name may be there."""
+    if isinstance(form, dict):
+        found = {key: strict(value) for key, value in form.items()}
+        if "properties" in form and "additionalProperties" not in form:
+            found["additionalProperties"] = False
+        return found
+    return [strict(value) for value in form] if isinstance(form, list) else form
+
+
+def texts(value, path=""):
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from texts(inner, f"{path}.{key}")
+    elif isinstance(value, list):
+        for inner in value:
+            yield from texts(inner, path)
+    elif isinstance(value, str):
+        yield path, value
+
+
+@pytest.fixture(scope="module")
+def reports():
+    """Reports with every optional part."""
+    common = {"memory": "256M", "seed": 7}
+    sampled = Sampling(distance=20_000, warm=10_000, detail=5_000)
+    runs = [
+        (contigua.RunOptions(**common, age="web:1min", migrations=10_000), "contiguitas-thp"),
+        (contigua.RunOptions(**common, detail="translation", classify_misses=True), "perforated"),
+        (contigua.RunOptions(**common, sample=sampled), "direct-segment"),
+        (
+            contigua.RunOptions(
+                **common, regions=Regions.windows([(10_000, 20_000), (40_000, 60_000)])
+            ),
+            "nested-thp",
+        ),
+    ]
+    return [
+        report.values
+        for options, design in runs
+        for report in contigua.run(["/bin/true"], designs=[design], options=options)
+    ]
+
+
+def test_reports_of_runs_are_as_their_schema_says(reports):
+    check("run", reports)
+    assert {report["schema"] for report in reports} == {2}
+    assert any(report.get("sample") for report in reports)
+    assert any(report.get("regions") for report in reports)
+    # Nothing is there that the schema does not know, but what is counted by name.
+    jsonschema.Draft202012Validator(strict(schema("run"))).validate(reports)
+    with pytest.raises(jsonschema.ValidationError, match="resident_4k_bytes"):
+        del reports[0]["memory"]["resident_4k_bytes"]
+        check("run", reports)
+
+
+def test_measured_values_are_numbers_with_the_unit_in_their_key(reports):
+    for report in reports:
+        told = [at for at, text in texts(report) if QUANTITY.fullmatch(text)]
+        assert [at for at in told if not at.startswith(".config.")] == []
+    assert reports[0]["unmovable_region_bytes"] >= 64 << 20
+
+
+def test_aged_servers_are_as_their_schema_says(cli):
+    done = cli("age", "--memory", "256M", "--hours", "1m", "--json", "-")
+    servers = json.loads(done.stdout)
+    check("age", servers)
+    assert servers[0]["schema"] == 2
+    told = [at for at, text in texts(servers[0]) if QUANTITY.fullmatch(text)]
+    assert [at for at in told if not at.startswith(".report.config.")] == []
+
+
+def test_experiments_and_sweeps_are_as_their_schemas_say(tmp_path):
+    result = compute(find("tlb-coverage"), "quick", Context(tmp_path, 1, lambda _: None))
+    check("experiment", json.loads(result.to_json()))
+    (tmp_path / "sweep.toml").write_text(
+        '[options]\nmemory = "128MiB"\ndetail = "translation"\n'
+        '[workloads.true]\ncommand = ["/bin/true"]\n'
+        '[[sweep]]\ndesigns = ["linux-4k"]\n'
+    )
+    contigua.sweep(tmp_path / "sweep.toml", tmp_path / "out", workers=0)
+    plan = json.loads((tmp_path / "out" / "sweep.json").read_text())
+    check("sweep", plan)
+    for point in (tmp_path / "out" / "points").rglob("*.json"):
+        assert json.loads(point.read_text())["schema"] == schemas.SWEEP
+
+
+def test_a_report_of_the_version_before_loads_and_says_the_same():
+    text = (DATA / "reports-before-schema.json").read_text()
+    results = Results.from_json(text)
+    assert results.to_json() == text
+    migrated, sampled = results
+    summary = migrated.summary()
+    assert summary["design"] == "contiguitas-thp" and summary["age"] == "web:1min"
+    assert summary["resident_4k_mib"] == pytest.approx(1080 / 1024)
+    assert summary["unmovable_region_mib"] == 64 and summary["perforated_mib"] == 0
+    assert summary["mean_resident_mib"] == pytest.approx(500423 / 2**20)
+    assert migrated.values["schema"] == 1 and migrated.values["residency"]["resident_bytes"]
+    assert sampled.summary()["sample_units"] > 0
+    check("run", [migrated.values, sampled.values])
+    assert "contiguitas-thp" in str(results)
+
+
+def test_a_report_of_today_is_left_alone(reports):
+    assert all(current(report) is report for report in reports)
+
+
+def test_a_sweeps_record_of_the_version_before_loads():
+    record = Record("a", "{}", seconds=1.0, host="here")
+    text = record.to_json()
+    assert Record.from_json(text) == record
+    assert Record.from_json(text.replace('"schema": 1', '"format": 1')) == record
+    assert Record.from_json(text.replace('"schema": 1', '"schema": 99')) is None
+
+
+@pytest.mark.parametrize("name", schemas.NAMES)
+def test_the_command_prints_each_schema(cli, name):
+    done = cli("schema", name)
+    assert done.returncode == 0 and json.loads(done.stdout) == schema(name)

@@ -1,0 +1,162 @@
+/*
+ * hashjoin: the equi-join of two relations in memory by one shared hash
+ * table, without partitioning (Blanas, Li and Patel, "Design and Evaluation
+ * of Main Memory Hash Join Algorithms for Multi-core CPUs", SIGMOD 2011,
+ * section 3.1).
+ *
+ * The build relation has distinct keys; its tuples are chained from an array
+ * of heads, with at most one tuple a head on average. Each tuple of the probe
+ * relation has the key of one of them: one look-up of a random head and of
+ * the chain behind it. The result goes through a buffer that the
+ * consumer reads when it is full.
+ *
+ * Validation compares count and sums of the result with what was drawn.
+ */
+#include "common.h"
+
+#include <pthread.h>
+
+#define BUFFER 1024 /* result tuples handed over at once */
+
+struct tuple {
+    uint64_t key, payload;
+};
+
+/* A row of the build relation, one cache line: most of it is of no concern to the join. */
+struct node {
+    struct node *next;
+    struct tuple tuple;
+    uint64_t others[5];
+};
+
+struct table {
+    struct node **head;
+    struct node *node; /* all tuples of the build relation */
+    uint64_t mask, rows;
+};
+
+/* A share of the probe relation and of the result. */
+struct share {
+    pthread_t thread;
+    const struct table *table;
+    struct tuple *probe;
+    uint64_t rows;
+    uint64_t matches, sum; /* result */
+};
+
+static struct node **head_of(const struct table *table, uint64_t key)
+{
+    return &table->head[mix64(key) & table->mask];
+}
+
+/* Key of a row of the build relation: distinct, since the factor is odd. */
+static uint64_t key_of(uint64_t row, uint64_t seed)
+{
+    return (row + seed) * UINT64_C(0x9e3779b97f4a7c15);
+}
+
+__attribute__((noinline)) static void build(struct table *table, uint64_t seed)
+{
+    for (uint64_t row = 0; row < table->rows; row++) {
+        uint64_t key = key_of(row, seed);
+        struct node **head = head_of(table, key);
+        table->node[row] = (struct node){*head, {key, row}, {row}};
+        *head = &table->node[row];
+    }
+}
+
+static uint64_t consume(const struct tuple *result, uint64_t count)
+{
+    uint64_t sum = 0;
+    for (uint64_t i = 0; i < count; i++)
+        sum += result[i].key ^ result[i].payload;
+    return sum;
+}
+
+__attribute__((noinline)) static void *probe(void *argument)
+{
+    struct share *share = argument;
+    const struct table *table = share->table;
+    struct tuple result[BUFFER];
+    uint64_t filled = 0;
+    for (uint64_t row = 0; row < share->rows; row++) {
+        struct tuple tuple = share->probe[row];
+        for (const struct node *node = *head_of(table, tuple.key); node != NULL;
+             node = node->next) {
+            if (node->tuple.key != tuple.key)
+                continue;
+            result[filled++] = (struct tuple){node->tuple.payload, tuple.payload};
+            if (filled == BUFFER) {
+                share->sum += consume(result, filled);
+                share->matches += filled;
+                filled = 0;
+            }
+        }
+    }
+    share->sum += consume(result, filled);
+    share->matches += filled;
+    return NULL;
+}
+
+/* The probe relation; returns what its join must add up to. */
+static uint64_t draw(struct tuple *relation, uint64_t rows, uint64_t build_rows, uint64_t seed)
+{
+    uint64_t random = mix64(seed), sum = 0;
+    for (uint64_t row = 0; row < rows; row++) {
+        uint64_t match = random_below(&random, build_rows);
+        relation[row] = (struct tuple){key_of(match, seed), row};
+        sum += match ^ row;
+    }
+    return sum;
+}
+
+int main(int argc, char **argv)
+{
+    uint64_t build_rows = 1000000, probe_rows = 4000000, seed = 1, threads = 1;
+    const struct option_spec options[] = {
+        {"build", OPTION_COUNT, &build_rows, 1, UINT32_MAX, "tuples of the build relation"},
+        {"probe", OPTION_COUNT, &probe_rows, 1, UINT32_MAX, "tuples of the probe relation"},
+        {"seed", OPTION_COUNT, &seed, 0, UINT64_MAX, "seed of keys and of their order"},
+        {"threads", OPTION_COUNT, &threads, 1, 1024, "threads that probe"},
+    };
+    PARSE_OPTIONS(argc, argv, "A hash join in memory.", options);
+
+    struct table table = {.mask = 1, .rows = build_rows};
+    while (table.mask < build_rows)
+        table.mask *= 2;
+    table.head = allocate_zeroed(table.mask, sizeof *table.head);
+    table.mask--;
+    table.node = allocate(build_rows, sizeof *table.node);
+    struct tuple *relation = allocate(probe_rows, sizeof *relation);
+    uint64_t expected = draw(relation, probe_rows, build_rows, seed);
+    build(&table, seed);
+
+    struct share *shares = allocate_zeroed(threads, sizeof *shares);
+    uint64_t first = 0;
+    for (uint64_t t = 0; t < threads; t++) {
+        uint64_t rows = probe_rows / threads + (t < probe_rows % threads);
+        shares[t] = (struct share){.table = &table, .probe = relation + first, .rows = rows};
+        first += rows;
+        if (threads == 1)
+            probe(&shares[t]);
+        else if ((errno = pthread_create(&shares[t].thread, NULL, probe, &shares[t])) != 0)
+            fail("cannot start thread %" PRIu64 ": %s", t, strerror(errno));
+    }
+    uint64_t matches = 0, sum = 0;
+    for (uint64_t t = 0; t < threads; t++) {
+        if (threads > 1)
+            pthread_join(shares[t].thread, NULL);
+        matches += shares[t].matches;
+        sum += shares[t].sum;
+    }
+    printf("hashjoin: %" PRIu64 " tuples joined with %" PRIu64 "\n", build_rows, probe_rows);
+    if (matches != probe_rows || sum != expected)
+        fail("validation failed: %" PRIu64 " matches with sum 0x%016" PRIx64 ", not %" PRIu64
+             " with 0x%016" PRIx64, matches, sum, probe_rows, expected);
+    printf("validation: passed, %" PRIu64 " matches, sum 0x%016" PRIx64 "\n", matches, sum);
+    free(shares);
+    free(relation);
+    free(table.node);
+    free(table.head);
+    return finish();
+}
