@@ -87,8 +87,7 @@ def table(rows: list[str]) -> list[str]:
     cells = [[float(cell.removesuffix(" %")) for cell in row.split(" | ")[1:5]] for row in rows]
     apart = max(max(abs(a - b), abs(c - d)) for a, b, c, d in cells)
     return [
-        f"Overheads and what a perfect TLB saves are at most {apart:.1f} points of cycles apart.",
-        "",
+        f"Overheads and what a perfect TLB saves are at most {apart:.1f} points of cycles apart. "
         f"{INSTRUCTIONS / 1e6:.0f} million instructions of each program, after its first "
         f"{USUAL_SKIP / 1e6:.0f} million (with 1 GB, after its data are initialised).",
         "",

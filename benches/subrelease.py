@@ -24,9 +24,8 @@ def table(found: dict[str, object]) -> str:
     """Return the experiment's first table as Markdown, with its notes; its page has the others."""
     notes, tables = found["notes"], found["tables"]
     assert isinstance(notes, list) and isinstance(tables, list)
-    parts = [*notes, f"Linux {platform.release()}, {os.cpu_count()} cores."]
-    parts.append("\n".join(documents.rows(by_allocator(tables[0]))))
-    return "\n\n".join(parts) + "\n"
+    said = " ".join([*notes, f"Linux {platform.release()}, {os.cpu_count()} cores."])
+    return "\n".join([said, "", *documents.rows(by_allocator(tables[0]))]) + "\n"
 
 
 def by_allocator(means: dict[str, Any]) -> dict[str, Any]:
