@@ -2,8 +2,9 @@
 
 An input is a pattern of files (``crates/malloc/tests/c/*``), ``crate:NAME`` (the sources of a crate
 and of all crates that it is built from, with the versions of what they use of others) or
-``python:MODULE`` (a module of the package and all that it imports of the package). Comments,
-docstrings and unit tests inside sources do not count: they decide no result.
+``python:MODULE`` (a module of the package and all that it imports of the package); ``!FILE`` takes
+a file out of what stands before it. Comments, docstrings and unit tests inside sources do not
+count: they decide no result.
 """
 
 from __future__ import annotations
@@ -61,6 +62,9 @@ def files_of(inputs: list[str]) -> set[Path]:
     found: set[Path] = set()
     for one in inputs:
         kind, _, name = one.partition(":")
+        if one.startswith("!"):
+            found.discard(ROOT / one[1:])
+            continue
         if kind == "crate":
             for crate in crate_closure(name):
                 found |= set(_crate_files(crate))
@@ -77,6 +81,11 @@ def _parts(inputs: list[str]) -> set[tuple[str, bytes]]:
     parts: set[tuple[str, bytes]] = set()
     for one in inputs:
         kind, _, name = one.partition(":")
+        if one.startswith("!"):
+            if not (ROOT / one[1:]).is_file():
+                raise ValueError(f"{one} names no file")
+            parts = {part for part in parts if part[0] != one[1:]}
+            continue
         if kind == "crate":
             parts |= _crate_parts(name)
         elif kind == "python":

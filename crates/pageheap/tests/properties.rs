@@ -572,6 +572,22 @@ fn does_a_broken_huge_page_become_whole_when_its_memory_is_back() {
 }
 
 #[test]
+fn is_a_huge_page_free_that_was_freed_while_the_system_made_it_whole() {
+    let world = World::new();
+    let (mut heap, kept) = sparse(&world, Config::DEFAULT, 1);
+    heap.release(MB);
+    let rest = heap.allocate(HUGE_PAGES - 1, 1).unwrap();
+    let address = heap.begin_collapse().unwrap();
+    for span in kept.into_iter().chain([rest.span]) {
+        assert!(heap.free(span));
+    }
+    assert!(heap.end_collapse(address));
+    assert_eq!(heap.validate(), Ok(()));
+    assert!(heap.release(usize::MAX) > 0);
+    assert_eq!(heap.validate(), Ok(()));
+}
+
+#[test]
 fn does_a_broken_huge_page_that_is_free_come_back_whole() {
     let world = World::new();
     let (mut heap, kept) = sparse(&world, Config::DEFAULT, 1);

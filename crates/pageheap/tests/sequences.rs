@@ -342,15 +342,21 @@ proptest! {
         let world = World::new();
         let mut model = Model::new(&world, Config { region_slack: 4 << 20, ..Config::DEFAULT });
         let mut leaving: Option<Leaving> = None;
+        let mut collapsing = None;
         for operation in operations.iter().chain([&Operation::Periodic]) {
             match *operation {
                 Operation::Release(bytes) if leaving.is_none() => {
+                    collapsing = collapsing.or_else(|| model.heap.begin_collapse());
                     let pages = (bytes / PAGE_BYTES) as u64;
                     let whole = (bytes % 2 == 0).then(|| model.heap.begin_whole(u64::MAX));
                     leaving = whole.flatten().or_else(|| model.heap.begin_part(pages, None));
                     prop_assert_eq!(model.heap.validate(), Ok(()));
                 }
                 Operation::Periodic => {
+                    if let Some(address) = collapsing.take() {
+                        model.heap.end_collapse(address);
+                        prop_assert_eq!(model.heap.validate(), Ok(()));
+                    }
                     if let Some(mut leaving) = leaving.take() {
                         let mut os = TestOs::new(&world);
                         leaving.give(|address, bytes| !refuses && os.release(address, bytes));

@@ -163,7 +163,15 @@ impl<O: Os> PageHeap<O> {
         self.directory.find(address).is_some_and(|huge| {
             let whole = self.directory.is_broken(huge) && self.directory.released(huge) == 0;
             if whole {
+                // It may have been freed meanwhile, and its queue depends on whether it is broken.
+                let is_free = self.directory.state(huge) == State::Cached;
+                if is_free {
+                    self.uncache(huge);
+                }
                 self.note_collapse(huge);
+                if is_free {
+                    self.cache(huge);
+                }
             }
             whole
         })
