@@ -1,4 +1,4 @@
-"""Measure how fast servers grow old, and write the table into docs/performance.md.
+"""Measure how fast servers age, and write the table into docs/performance.md.
 
 One hour of a busy 64 GB server under each placement, alone on its core, and the memory that takes.
 """

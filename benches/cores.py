@@ -163,8 +163,7 @@ def main() -> None:
     lines = [
         f"llvm-mca of LLVM {found.group(1) if found else 'unknown'}, `-mcpu=skylake-avx512`; "
         f"machine `skylake`. {len(near)} of {len(ratios)} loops agree within 10 %; geometric mean "
-        f"of the ratios {statistics.geometric_mean(ratios):.3f}.",
-        "",
+        f"of the ratios {statistics.geometric_mean(ratios):.3f}. "
         f"Within 10 % (IPC): {', '.join(near)}. The others:",
         "",
         "| loop | what | IPC, ours | IPC, llvm-mca | ratio |",

@@ -19,7 +19,8 @@ def lines(figures: dict[str, Any]) -> list[str]:
     # Where borders end up is on the experiment's page only.
     for table in (one for one in figures["tables"] if "held" not in one["heads"]):
         table = latencies(table) if "probes" in table["heads"] else table
-        written += [f"**{table['title']}**", "", *rows(table, names=2), ""]
+        heads = [table["title"], *table["heads"][1:]]
+        written += [*rows(table | {"heads": heads}, names=2), ""]
     inputs = figures["inputs"]
     return [
         *written,

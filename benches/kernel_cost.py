@@ -57,10 +57,10 @@ def both(unmovable: str, movable: str) -> str:
 
 
 def lines(costs: list[Cost]) -> list[str]:
-    """Return the tables as Markdown, of the stock kernel, of ours, and of ours with a border."""
+    """Return the table as Markdown, of the stock kernel, of ours, and of ours with a border."""
     sides = [
         table(
-            "an allocation and its free: unmovable / movable",
+            "allocation and free: unmovable / movable; operation",
             {f"{side}_{kind}": text for kind, text in KINDS.items()},
             lambda cost: cost.allocations,
             costs,
@@ -70,8 +70,7 @@ def lines(costs: list[Cost]) -> list[str]:
     return [
         *sides[0][:2],
         *(both(*pair) for pair in zip(*(side[2:] for side in sides), strict=True)),
-        "",
-        *table("operation", OPERATIONS, lambda cost: cost.operations, costs),
+        *table("", OPERATIONS, lambda cost: cost.operations, costs)[2:],
     ]
 
 

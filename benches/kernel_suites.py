@@ -62,8 +62,8 @@ def lines(found: dict[str, Comparison]) -> list[str]:
             ("said by the changed kernel only", one.complaints),
         ):
             if group:
-                notes += ["", f"{SUITES[name].name}, {what}: {', '.join(group)}."]
-    return [*rows({"heads": HEADS, "rows": table}), *notes]
+                notes.append(f"{SUITES[name].name}, {what}: {', '.join(group)}.")
+    return [*rows({"heads": HEADS, "rows": table}), "", *notes]
 
 
 def main() -> int:

@@ -200,10 +200,12 @@ def main() -> None:
     walls = relative(medians_of(samples, "wall"))
     lines = [
         "",
-        f"Medians of {options.rounds} rounds on {os.cpu_count()} CPUs, Linux {platform.release()},",
-        f"transparent huge pages `{huge_pages()}`.",
-        "",
-        "CPU seconds, of all threads and the kernel / peak resident memory, MB:",
+        *textwrap.wrap(
+            f"Medians of {options.rounds} rounds on {os.cpu_count()} CPUs, "
+            f"Linux {platform.release()}, transparent huge pages `{huge_pages()}`. CPU seconds, "
+            "of all threads and the kernel / peak resident memory, MB:",
+            118,
+        ),
         "",
         *table([(medians_of(samples, "seconds"), 3), (medians_of(samples, "megabytes"), 1)]),
         "",

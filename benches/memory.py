@@ -34,18 +34,16 @@ def main() -> None:
         for designs in (DESIGNS[:1], DESIGNS):
             peaks[size, len(designs)] = peak(size, designs)
             print(size, len(designs), f"{peaks[size, len(designs)]:.0f} MiB", flush=True)
+    replace("performance.md", "memory", [sentence(peaks)])
+
+
+def sentence(peaks: dict[tuple[int, int], float]) -> str:
+    """Return what is written: peaks in MiB by GiB of the server and number of designs."""
     each = (peaks[SIZES[-1], 1] - peaks[SIZES[0], 1]) / (SIZES[-1] - SIZES[0])
-    lines = [
-        f"{each:.1f} MiB for each simulated GiB of a design.",
-        "",
-        "| server | one design | four designs |",
-        "|---|--:|--:|",
-        *(
-            f"| {size} GiB | {peaks[size, 1]:,.0f} MiB | {peaks[size, len(DESIGNS)]:,.0f} MiB |"
-            for size in SIZES
-        ),
-    ]
-    replace("performance.md", "memory", lines)
+    sizes = "; ".join(
+        f"{size} GiB {peaks[size, 1]:,.0f} / {peaks[size, len(DESIGNS)]:,.0f} MiB" for size in SIZES
+    )
+    return f"{each:.1f} MiB for each simulated GiB of a design. One design / four designs: {sizes}."
 
 
 if __name__ == "__main__":

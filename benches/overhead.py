@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pages import replace
-from sampling import programs
+from whole_runs import PYTHON, SQL
 
 DESIGNS = ["linux-4k", "perfect-4k", "linux-thp", "perfect-thp"]
 INSTRUCTIONS = 50_000_000
@@ -25,20 +25,30 @@ SKIP = {"gups, 1 GB": 680_000_000}
 USUAL_SKIP = 100_000_000
 
 
-def more(folder: Path) -> dict[str, list[str]]:
-    """Commands to measure, by name."""
-    found = {name: command for name, command in programs(folder).items() if "apart" not in name}
-    own = Path(__file__).parents[1] / "workloads" / "bin"
-    found["random, 1 GB"] = [str(own / "random"), "--size", "1GiB", "--reads", "20000000"]
-    found["gups, 1 GB"] = [
-        str(own / "gups"),
-        "--size",
-        "1GiB",
-        "--updates",
-        "20000000",
-        "--no-verify",
-    ]
-    return found
+def programs(folder: Path) -> dict[str, list[str]]:
+    """Commands to measure, by name; their inputs go into a folder."""
+    (folder / "q.sql").write_text(SQL.replace("ROWS", "60000"))
+    (folder / "p.py").write_text(PYTHON.replace("TURNS", "300000"))
+    lines = (f"{number * 2_654_435_761 % 2**32}" for number in range(400_000))
+    (folder / "lines").write_text("\n".join(lines))
+
+    def own(name: str, *arguments: str) -> list[str]:
+        return [str(Path(__file__).parents[1] / "workloads" / "bin" / name), *arguments]
+
+    return {
+        "gups, 256 MB": own("gups", "--size", "256MiB", "--updates", "2000000"),
+        "bfs, 2^16 vertices": own("bfs", "--scale", "16", "--roots", "2"),
+        "random, 256 MB": own("random", "--size", "256MiB", "--reads", "5000000"),
+        "cg, 20,000 rows": own("cg", "--rows", "20000"),
+        "kv, 100,000 keys": own("kv", "--keys", "100000", "--operations", "300000"),
+        "stream, 96 MB": own("stream", "--iterations", "3"),
+        "waves, 20,000 entries": own("waves"),
+        "sort, 400,000 lines": ["sort", "-n", str(folder / "lines")],
+        "sqlite3": ["sqlite3", ":memory:", f".read {folder / 'q.sql'}"],
+        "python3": ["/usr/bin/python3", str(folder / "p.py")],
+        "random, 1 GB": own("random", "--size", "1GiB", "--reads", "20000000"),
+        "gups, 1 GB": own("gups", "--size", "1GiB", "--updates", "20000000", "--no-verify"),
+    }
 
 
 def run(name: str, program: list[str]) -> dict[str, dict[str, Any]]:
@@ -61,7 +71,7 @@ def main() -> None:
     """Measure, print, and write the table."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        for name, program in more(Path(folder)).items():
+        for name, program in programs(Path(folder)).items():
             times = run(name, program)
             cells, costs = [], {}
             for design in ("linux-4k", "linux-thp"):
@@ -87,8 +97,7 @@ def table(rows: list[str]) -> list[str]:
     cells = [[float(cell.removesuffix(" %")) for cell in row.split(" | ")[1:5]] for row in rows]
     apart = max(max(abs(a - b), abs(c - d)) for a, b, c, d in cells)
     return [
-        f"Overheads and what a perfect TLB saves are at most {apart:.1f} points of cycles apart.",
-        "",
+        f"Overheads and what a perfect TLB saves are at most {apart:.1f} points of cycles apart. "
         f"{INSTRUCTIONS / 1e6:.0f} million instructions of each program, after its first "
         f"{USUAL_SKIP / 1e6:.0f} million (with 1 GB, after its data are initialised).",
         "",

@@ -53,7 +53,7 @@ def measure(
 
 
 def table(found: dict[tuple[str, str], dict[str, list[int]]], seconds: list[int]) -> list[str]:
-    """Lines of a Markdown table: MB at the moments by activity, pattern and allocator.
+    """Lines of a Markdown table: MB at the moments by pattern and allocator.
 
     The first of the values is before the frees, the others follow them.
     """
@@ -61,18 +61,23 @@ def table(found: dict[tuple[str, str], dict[str, list[int]]], seconds: list[int]
     full = {name: [values[name][0] for values in found.values()] for name in names}
     said = ", ".join(f"{name} {min(of):,} to {max(of):,}" for name, of in full.items())
     moments = ", ".join(f"{second} s" for second in seconds)
-    rows = []
-    for number, ((activity, pattern), by_name) in enumerate(found.items()):
-        is_first = number == 0 or list(found)[number - 1][0] != activity
+    rows: dict[str, list[list[str]]] = {}
+    for (_, pattern), by_name in found.items():
         later = [[f"{value:,}" for value in by_name[name][1:]] for name in names]
         cells = [one[0] if len(set(one)) == 1 else " / ".join(one) for one in later]
-        rows.append([activity if is_first else "", pattern, *cells])
+        rows.setdefault(pattern, []).append(cells)
+    activities = "; ".join(dict.fromkeys(activity for activity, _ in found))
+    table = {
+        "heads": [f"after 0 s, {moments}: {activities}", *names],
+        "rows": [
+            [pattern, *("; ".join(cells) for cells in zip(*by_activity, strict=True))]
+            for pattern, by_activity in rows.items()
+        ],
+    }
     return [
         *textwrap.wrap(f"Full: {said} MB. One value: the same at all times.", 118),
         "",
-        *documents.rows(
-            {"heads": ["then", f"after 0 s, {moments}", *names], "rows": rows}, names=2
-        ),
+        *documents.rows(table),
     ]
 
 

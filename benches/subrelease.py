@@ -11,6 +11,9 @@ import os
 import platform
 import sys
 from pathlib import Path
+from typing import Any
+
+import documents
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs/design/page-heap.md"
@@ -21,12 +24,23 @@ def table(found: dict[str, object]) -> str:
     """Return the experiment's first table as Markdown, with its notes; its page has the others."""
     notes, tables = found["notes"], found["tables"]
     assert isinstance(notes, list) and isinstance(tables, list)
-    parts = [*notes, f"Linux {platform.release()}, {os.cpu_count()} cores."]
-    for one in tables[:1]:
-        rows = [one["heads"], ["---"] * len(one["heads"]), *one["rows"]]
-        lines = ["| " + " | ".join(row) + " |" for row in rows]
-        parts.append(one["title"] + ":\n\n" + "\n".join(lines))
-    return "\n\n".join(parts) + "\n"
+    said = " ".join([*notes, f"Linux {platform.release()}, {os.cpu_count()} cores."])
+    return "\n".join([said, "", *documents.rows(by_allocator(tables[0]))]) + "\n"
+
+
+def by_allocator(means: dict[str, Any]) -> dict[str, Any]:
+    """Put both orders of removal into the cells of one row for each allocator."""
+    rows: dict[str, list[list[str]]] = {}
+    for allocator, _, *values in means["rows"]:
+        rows.setdefault(allocator, []).append(values)
+    orders = " / ".join(dict.fromkeys(row[1] for row in means["rows"]))
+    return {
+        "heads": [f"means over the run, {orders}", *means["heads"][2:]],
+        "rows": [
+            [allocator, *(" / ".join(cells) for cells in zip(*values, strict=True))]
+            for allocator, values in rows.items()
+        ],
+    }
 
 
 def main() -> None:

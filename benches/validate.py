@@ -11,6 +11,7 @@ import json
 import shutil
 import subprocess
 import sys
+from itertools import zip_longest
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -49,14 +50,23 @@ def contigua(*arguments: str) -> int:
 
 
 def machine_table(values: dict[str, Any]) -> list[str]:
-    """Lines of the table of measurements."""
-    lines = ["| what | measured | spread | rounds |", "|---|--:|--:|--:|"]
+    """Lines of the table of measurements, two in a row."""
+    cells, repeats = [], set()
     for key, what in SHOWN.items():
         if (one := values["measured"].get(key)) is not None:
             shown = f"{one['value']:,.0f}" if one["value"] >= 20 else f"{one['value']:.2g}"
-            spread = f"{100 * one['spread']:.0f} %"
-            lines.append(f"| {what} | {shown} {one['unit']} | {spread} | {one['repeats']} |")
-    return lines
+            cells.append(f"{what} | {shown} {one['unit']} | {100 * one['spread']:.0f} %")
+            repeats.add(one["repeats"])
+    half = (len(cells) + 1) // 2
+    rounds = " to ".join(str(count) for count in sorted({min(repeats), max(repeats)}))
+    return [
+        f"| what, {rounds} rounds | measured | spread | what | measured | spread |",
+        "|---|--:|--:|---|--:|--:|",
+        *(
+            f"| {left} | {right} |"
+            for left, right in zip_longest(cells[:half], cells[half:], fillvalue="| |")
+        ),
+    ]
 
 
 def program_table(values: dict[str, Any]) -> list[str]:

@@ -191,8 +191,7 @@ def cores(folder: Path) -> list[str]:
         ratios.append(pair[1] / pair[0])
     return [
         f"Eight simulated cores, `gups` with eight threads: {speed:.0f} million guest instructions "
-        "a second in sum, the program itself included.",
-        "",
+        "a second in sum, the program itself included. "
         f"A migration table that is never used, {len(ratios)} replays in pairs: "
         f"{statistics.median(ratios):.3f} of the time without (from {min(ratios):.3f} to "
         f"{max(ratios):.3f}).",

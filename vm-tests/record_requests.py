@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Record what a kernel's page allocator is asked for while memory grows old.
+"""Record the requests to a kernel's page allocator while memory ages.
 
     vm-tests/record_requests.py [FILE [SCENARIO [KERNEL [MEMORY]]]]
 

@@ -213,6 +213,20 @@ def test_a_cache_that_others_fill_concludes_nothing():
     assert doubt == "the last-level cache, which others fill, answers as late as memory"
 
 
+def test_a_size_that_varies_is_as_the_kernel_says():
+    machine = known(caches={1: 32 << 10, 2: 1 << 20, 3: 16 << 20})
+    rounds = rounds_of(machine)
+    found = machine_of(machine, rounds, "skylake")
+    assert found.values["cache.llc.size"] == "24MiB"
+    rounds.times = {
+        name: [0.4 * times[0], times[0], 2 * times[0]] if name.startswith("llc-") else times
+        for name, times in rounds.times.items()
+    }
+    found = machine_of(machine, rounds, "skylake")
+    assert found.values["cache.llc.size"] == "16MiB"
+    assert found.notes["cache.llc.size"] == "as the kernel says; measured 24MiB"
+
+
 def test_without_huge_pages_the_base_has_their_values():
     machine = known(thp="never")
     assert not any("--huge" in probe.arguments for probe in wanted(machine).values())

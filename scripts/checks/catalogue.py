@@ -83,6 +83,7 @@ def _members(group: str, entry: dict[str, Any]) -> list[Check]:
         name = ".".join(("contigua", *file.relative_to(package).with_suffix("").parts))
         name = name.replace("-", "_")
         inputs = [*entry["inputs"], f"python:{name}"]
+        inputs += [f"python/contigua/data/machines/{one}.toml" for one in _machines(definition)]
         modules = _imports_module().imported(name, package)
         for module, more in entry["importing"].items():
             if module in modules:
@@ -101,6 +102,16 @@ def _members(group: str, entry: dict[str, Any]) -> list[Check]:
             )
         )
     return members
+
+
+def _machines(definition: Any) -> set[str]:
+    """Return the machines that an experiment's file names, and the one that runs take by default."""
+    if isinstance(definition, dict):
+        named = {definition["machine"]} if isinstance(definition.get("machine"), str) else set()
+        return named.union({"skylake"}, *map(_machines, definition.values()))
+    if isinstance(definition, list):
+        return {"skylake"}.union(*map(_machines, definition))
+    return set()
 
 
 def passed() -> dict[str, dict[str, Any]]:

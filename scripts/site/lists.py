@@ -33,7 +33,7 @@ INTRODUCTIONS = {
     "profile": (
         "A profile is what a server is used for: the demand for memory of its tenants and of its "
         "kernel. `--profile` takes a name from the list below, or the path of a TOML file of your "
-        "own. [Letting a server grow old](../design/server-ageing.md) explains the model and says "
+        "own. [Ageing a server](../design/server-ageing.md) explains the model and says "
         "what was fitted to what."
     ),
 }
@@ -53,7 +53,7 @@ $ contigua {kind}s schema > {kind}.schema.json
 
 
 def presets_page(collection: Collection) -> str:
-    """Return the page about one kind of file: what there is, then every key."""
+    """Return the page about a collection: its files, then every key."""
     kind = collection.kind
     parts = [
         f"# {kind.capitalize()}s",

@@ -102,7 +102,7 @@ def files_of_variants(listing: str) -> dict[str, str]:
 
 @dataclass
 class Reference:
-    """Writes the keys of one kind of file.
+    """Writes the keys of a collection's files.
 
     Attributes
     ----------

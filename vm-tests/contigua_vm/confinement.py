@@ -188,7 +188,7 @@ def borders(guest: Guest) -> list[dict[str, str]]:
 
 
 def stalled(guest: Guest) -> dict[str, int]:
-    """Return how long tasks waited for each kind of memory, in microseconds."""
+    """Return how long tasks waited for unmovable and for movable memory, in microseconds."""
     answer = guest.run("cat /sys/kernel/mm/contiguitas/pressure")
     if answer.code != 0:
         return {}

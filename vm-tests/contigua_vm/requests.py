@@ -1,4 +1,4 @@
-"""A record of everything that a kernel's page allocator is asked for, while memory grows old."""
+"""A record of all requests to a kernel's page allocator while memory ages."""
 
 from __future__ import annotations
 

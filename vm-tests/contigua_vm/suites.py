@@ -58,7 +58,7 @@ class Test:
 
 @dataclass(frozen=True)
 class Suite:
-    """Tests that share a kind of machine.
+    """Tests that share a machine's settings.
 
     Attributes
     ----------

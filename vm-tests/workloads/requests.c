@@ -43,7 +43,7 @@
 enum op { ALLOC = 1, FREE, FALLBACK, MOVED_FROM, MOVED_TO, TIME, BLOB, LOOKED, END };
 enum blob { KERNEL = 1, ZONES, TYPES, FLAGS, BLOCKS, LISTS, NAME };
 
-static const char *problem; /* why the record is not to be had */
+static const char *problem; /* why there is no record */
 static char problem_text[256];
 
 static int fail(const char *format, ...) {

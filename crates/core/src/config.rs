@@ -189,6 +189,9 @@ pub struct LatencyConfig {
     pub multiply: u32,
     /// Integer division.
     pub divide: u32,
+    /// Integer division of 128 bits by 64. Default: as `divide`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub divide_64: Option<u32>,
     /// Floating-point addition.
     pub float_add: u32,
     /// Floating-point multiplication.
@@ -235,6 +238,9 @@ const fn fast_string() -> u32 {
 pub struct DivideConfig {
     /// Integer division.
     pub integer: u32,
+    /// Integer division of 128 bits by 64. Default: as `integer`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub integer_64: Option<u32>,
     /// Floating-point division and square root.
     pub float: u32,
 }
@@ -287,6 +293,11 @@ impl CoreConfig {
             ("latency_cycles.integer", latency.integer, LONGEST),
             ("latency_cycles.multiply", latency.multiply, LONGEST),
             ("latency_cycles.divide", latency.divide, LONGEST),
+            (
+                "latency_cycles.divide_64",
+                latency.divide_64.unwrap_or(latency.divide),
+                LONGEST,
+            ),
             ("latency_cycles.float_add", latency.float_add, LONGEST),
             (
                 "latency_cycles.float_multiply",
@@ -314,6 +325,13 @@ impl CoreConfig {
             (
                 "divide_interval_cycles.integer",
                 self.divide_interval_cycles.integer,
+                LONGEST,
+            ),
+            (
+                "divide_interval_cycles.integer_64",
+                self.divide_interval_cycles
+                    .integer_64
+                    .unwrap_or(self.divide_interval_cycles.integer),
                 LONGEST,
             ),
             (

@@ -217,9 +217,10 @@ pub struct Window {
     ready: [u64; 64],
     ports: SharedPorts,
     memory_ports: SharedPorts,
-    /// Of integers, and of floating-point numbers.
+    /// Of integers, of floating-point numbers, and of 128 bits. That the first and the last are one
+    /// is not modelled.
     #[state(fixed)]
-    dividers: [Units; 2],
+    dividers: [Units; 3],
     miss_registers: Holders,
     page_walkers: Holders,
     lines: InFlight,
@@ -289,6 +290,7 @@ impl Window {
             dividers: [
                 Units::new(1, intervals.integer),
                 Units::new(1, intervals.float),
+                Units::new(1, intervals.integer_64.unwrap_or(intervals.integer)),
             ],
             miss_registers: Holders::new(config.miss_registers),
             page_walkers: Holders::new(config.page_walkers),

@@ -134,6 +134,7 @@ fn do_dependent_operations_take_their_latencies() {
             (Class::IntegerSimple, latency.integer),
             (Class::IntegerMultiply, latency.multiply),
             (Class::IntegerDivide, latency.divide),
+            (Class::IntegerDivide64, latency.divide_64.unwrap()),
             (Class::FloatAdd, latency.float_add),
             (Class::FloatMultiply, latency.float_multiply),
             (Class::FloatDivide, latency.float_divide),
@@ -272,6 +273,11 @@ fn do_dividers_start_once_an_interval() {
         for (class, interval, latency) in [
             (Class::IntegerDivide, interval.integer, latency.divide),
             (Class::FloatDivide, interval.float, latency.float_divide),
+            (
+                Class::IntegerDivide64,
+                interval.integer_64.unwrap(),
+                latency.divide_64.unwrap(),
+            ),
         ] {
             let cycles = 999 * u64::from(interval) + u64::from(latency);
             assert_eq!(time(&config, operation(class, &[0], &[1]), 1000), cycles);

@@ -184,6 +184,7 @@ impl<'a> Reference<'a> {
             "none" => return ready,
             "divide" => u64::from(intervals.integer),
             "float divide" => u64::from(intervals.float),
+            "divide 64" => u64::from(intervals.integer_64.unwrap_or(intervals.integer)),
             _ => 1,
         };
         let mut at = ready / interval;
@@ -371,6 +372,7 @@ impl<'a> Reference<'a> {
             Class::IntegerSimple => ("integer", latency.integer),
             Class::IntegerMultiply => ("multiply", latency.multiply),
             Class::IntegerDivide => ("divide", latency.divide),
+            Class::IntegerDivide64 => ("divide 64", latency.divide_64.unwrap_or(latency.divide)),
             Class::FloatAdd => ("float", latency.float_add),
             Class::FloatDivide => ("float divide", latency.float_divide),
             Class::VectorSimple => ("vector", latency.vector),
@@ -601,6 +603,7 @@ fn configs() -> impl Strategy<Value = CoreConfig> {
         latency.integer = latencies[0];
         latency.multiply = latencies[1];
         latency.divide = latencies[2];
+        latency.divide_64 = (latencies[2] > 2).then_some(latencies[12]);
         latency.float_add = latencies[3];
         latency.float_divide = latencies[4];
         latency.vector = latencies[5];
@@ -613,6 +616,7 @@ fn configs() -> impl Strategy<Value = CoreConfig> {
         config.taken_branch_cycles = latencies[15] / 4;
         config.divide_interval_cycles.integer = latencies[10];
         config.divide_interval_cycles.float = latencies[11];
+        config.divide_interval_cycles.integer_64 = (latencies[2] > 2).then_some(latencies[9]);
         config
     })
 }
@@ -623,6 +627,7 @@ fn instructions() -> impl Strategy<Value = Instruction> {
         6 => Just(Class::IntegerSimple),
         2 => Just(Class::IntegerMultiply),
         1 => Just(Class::IntegerDivide),
+        1 => Just(Class::IntegerDivide64),
         2 => Just(Class::FloatAdd),
         1 => Just(Class::FloatDivide),
         2 => Just(Class::VectorSimple),

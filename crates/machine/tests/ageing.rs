@@ -1,4 +1,4 @@
-//! Does a server grow old as servers do, and does confinement help it?
+//! Does a server age as real servers do, and does confinement help it?
 
 use contigua_machine::ageing::{AgeConfig, Sample, Server, Snapshot};
 use contigua_machine::config::{Age, parse_design, parse_profile};

@@ -166,7 +166,7 @@ fn a_page_in_software_is_away_the_longer_the_more_tlbs_there_are_and_in_hardware
         assert_eq!(migration.bytes_copied, migration.completed * 4096);
         assert_eq!(report.kernel.shootdowns, 0);
     }
-    // T_sw(N) = a + b N for N victims; the first point has none and no interrupt at all.
+    // T_sw(N) = a + b N for N shootdown targets; the first point has none and no interrupt at all.
     let points = &software_times[1..];
     let slope = (points[5].1 - points[0].1) / (points[5].0 - points[0].0);
     assert!((slope - 1000.0).abs() < 1.0, "{software_times:?}");
@@ -438,7 +438,7 @@ proptest! {
     }
 }
 
-/// Interrupts of other cores for one kind of call, after `before` ran on two cores.
+/// Interrupts of other cores by a call, after `before` ran on two cores.
 fn interrupts(before: &[Part], call: &[u64]) -> u64 {
     let mut parts = before.to_vec();
     let without = run(config(2, 0.0, software()), &parts).kernel;

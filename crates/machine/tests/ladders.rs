@@ -166,13 +166,15 @@ fn chase(lines: u64, rounds: u64) -> (f64, f64) {
     let beyond = |latency: u64| first + latency as f64 - cache.l1d.latency_cycles.get() as f64;
     let (data, dram) = (counted.data, counted.dram);
     let memory = cache.memory_latency.at(clock).get();
-    let rows = dram.row_conflicts as f64 * cache.dram.precharge.at(clock).get() as f64
-        - dram.row_hits as f64 * cache.dram.activate.at(clock).get() as f64;
+    let [precharge, activate] =
+        [cache.dram.precharge, cache.dram.activate].map(|part| part.at(clock).get() as f64);
+    let saved =
+        (dram.row_hits + dram.row_misses) as f64 * precharge + dram.row_hits as f64 * activate;
     let expected = data.l1 as f64 * first
         + data.l2 as f64 * beyond(cache.l2.latency_cycles.get())
         + data.llc as f64 * beyond(cache.llc.latency_cycles.get())
         + data.memory as f64 * beyond(memory)
-        + rows;
+        - saved;
     let loads = report.executed.loads as f64;
     (cycles(&report) / loads, expected / loads)
 }

@@ -18,7 +18,7 @@ fn find(weak: *const c_void, name: &CStr) -> *const c_void {
     if !weak.is_null() {
         return weak;
     }
-    // SAFETY: the names end in zero; a library that is not loaded is not loaded by this either,
+    // SAFETY: the names are NUL-terminated; a library that is not loaded is not loaded by this either,
     // and the handle, if any, keeps it loaded. Needed because the library is not linked.
     unsafe {
         let library = libc::dlopen(

@@ -2,7 +2,7 @@
 //! and its heap profile if it takes one.
 //!
 //! The handler takes no lock that the interrupted thread may hold: it tries each, and if one is
-//! not to be had it shows what the shared page last said and leaves the rest to the next slow
+//! taken it shows what the shared page last said and leaves the rest to the next slow
 //! path. A profile is always left to one, because it needs memory.
 
 use core::fmt::Write;

@@ -68,7 +68,7 @@ pub fn replace(path: &CStr, write: impl FnOnce(i32) -> Result<(), i32>) -> Resul
     let file = open(name, flags)?;
     let written = write(file);
     close(file);
-    // SAFETY: both names end in zero. Needed because files are the system's.
+    // SAFETY: both names are NUL-terminated. Needed because files are the system's.
     let done = written
         .and_then(|()| unsafe { result::<i32>(libc::rename(name.as_ptr(), path.as_ptr()).into()) });
     if done.is_err() {

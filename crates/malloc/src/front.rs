@@ -506,7 +506,7 @@ pub fn rest() {
     EMPTYING.store(false, Ordering::Release);
 }
 
-/// Count a miss of a cache that rests, and end the rest if the program is busy.
+/// Count a miss of a cache in backoff, and end the backoff if the program is busy.
 #[cold]
 fn count_rest() {
     if RESTING.fetch_sub(1, Ordering::Relaxed) != 1 {

@@ -154,7 +154,7 @@ mod sys {
 
     const PAGES: usize = 1 << 18;
 
-    /// A leaf. What the kernel zeroed is initialised by who asked for it.
+    /// A leaf. What the kernel zeroed is initialised by the caller.
     pub fn map(bytes: usize) -> Option<NonNull<u8>> {
         let (tag, span) = (size_of::<AtomicU16>(), size_of::<AtomicPtr<()>>());
         assert_eq!(bytes, PAGES * (tag + span));

@@ -167,10 +167,18 @@ fn are_implicit_operands_found() {
         general(&[RAX, RDX]).with(FLAGS),
         (0, 0),
     );
+    // div ecx
+    check(
+        &[0xf7, 0xf1],
+        Class::IntegerDivide,
+        general(&[RAX, RCX, RDX]),
+        general(&[RAX, RDX]).with(FLAGS),
+        (0, 0),
+    );
     // idiv rcx
     check(
         &[0x48, 0xf7, 0xf9],
-        Class::IntegerDivide,
+        Class::IntegerDivide64,
         general(&[RAX, RCX, RDX]),
         general(&[RAX, RDX]).with(FLAGS),
         (0, 0),

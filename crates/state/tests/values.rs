@@ -55,7 +55,7 @@ trait Part: State {}
 struct Counter(u64);
 impl Part for Counter {}
 
-/// A component with one of each kind of field.
+/// A component with a field of every type.
 #[derive(State)]
 struct Component {
     #[state(skip)]

@@ -291,10 +291,16 @@ def _last(machine: Machine, points: list[tuple[int, Measured]], low: float, high
     repeats = points[0][1].repeats
     spread = max(one.spread for size, one in points if size <= found)
     machine.check("cache.llc.size", Measured(found / KIB, spread, repeats), "KiB")
+    # Others fill it meanwhile.
+    unsure = spread > LOUD and reported is not None
+    size = reported if unsure else found
     fewest = 4 if machine.values["cache.shared.inclusive"] else 1
-    share = min(max(round(ways * found / whole), fewest), 4 * ways)
+    share = min(max(round(ways * size / whole), fewest), 4 * ways)
     machine.values["cache.llc.ways"] = share
     machine.values["cache.llc.size"] = _bytes(whole // ways * share)
+    if unsure:
+        machine.notes["cache.llc.size"] = f"as the kernel says; measured {_bytes(found)}"
+        return
     told = f"the kernel says {_bytes(reported)}" if reported else "the kernel does not say"
     machine.notes["cache.llc.size"] = f"what this computer has of it; {told}"
 

@@ -21,9 +21,10 @@ pub struct DramConfig {
     pub banks: u32,
     /// What a row holds.
     pub row: Bytes,
-    /// Opening a row (tRCD): what an access to an open row saves of `memory_latency`.
+    /// Opening a row (tRCD). `memory_latency` has it and `precharge`: it is measured by random
+    /// reads, which find another row open.
     pub activate: Nanoseconds,
-    /// Closing another row first (tRP): what it costs beyond `memory_latency`.
+    /// Closing another row first (tRP).
     pub precharge: Nanoseconds,
     /// Megabytes (10^6 bytes) that a channel transfers in a second.
     pub channel_megabytes_per_second: u32,
@@ -101,13 +102,13 @@ pub(super) struct Dram {
     banks: u64,
     #[state(skip)]
     lines_of_row: u64,
-    /// Cycles of an access to a bank with no row open.
+    /// Cycles of an access to a bank with another row open, with none, and with this one.
     #[state(skip)]
-    latency: Cycles,
+    other: Cycles,
     #[state(skip)]
-    activate: Cycles,
+    closed: Cycles,
     #[state(skip)]
-    precharge: Cycles,
+    open: Cycles,
     /// What a line takes of an epoch, and what an epoch has, in the same fixed-point unit.
     #[state(skip)]
     line_cost: u32,
@@ -123,6 +124,11 @@ impl Dram {
         // Cycles of a line on its channel, in 1/256: bytes / (MB/s) are microseconds.
         let cost = LINE_BYTES * u64::from(clock.get()) * 256
             / u64::from(config.channel_megabytes_per_second.max(1));
+        let less = |cycles: Cycles, part: Nanoseconds| {
+            Cycles::new(cycles.get().saturating_sub(part.at(clock).get()))
+        };
+        let latency = latency.at(clock);
+        let closed = less(latency, config.precharge);
         Self {
             channels: (0..channels)
                 .map(|_| Channel {
@@ -132,9 +138,9 @@ impl Dram {
                 .collect(),
             banks: u64::from(config.banks.max(1)),
             lines_of_row: (config.row.get() / LINE_BYTES).max(1),
-            latency: latency.at(clock),
-            activate: config.activate.at(clock),
-            precharge: config.precharge.at(clock),
+            other: latency,
+            closed,
+            open: less(closed, config.activate),
             line_cost: u32::try_from(cost).unwrap_or(CAPACITY).clamp(1, CAPACITY),
             counters: DramCounters::default(),
         }
@@ -145,13 +151,12 @@ impl Dram {
         self.counters.reads += 1;
         let (row, waited) = self.transfer(line, time);
         self.counters.queue_cycles += waited;
-        let latency = self.latency.get();
-        let latency = match row {
-            Row::Open => latency.saturating_sub(self.activate.get()),
-            Row::Closed => latency,
-            Row::Other => latency + self.precharge.get(),
-        };
-        Cycles::new(latency) + waited
+        waited
+            + match row {
+                Row::Open => self.open,
+                Row::Closed => self.closed,
+                Row::Other => self.other,
+            }
     }
 
     /// Writes a line: nobody waits for it, but it takes its turn on the channel.
@@ -217,15 +222,15 @@ mod tests {
     #[test]
     fn an_open_row_is_faster_and_another_one_slower_than_none() {
         let mut dram = dram(1);
-        assert_eq!(dram.read(0, Cycles::ZERO), Cycles::new(160));
-        assert_eq!(dram.read(1, Cycles::new(8)), Cycles::new(132));
+        assert_eq!(dram.read(0, Cycles::ZERO), Cycles::new(132));
+        assert_eq!(dram.read(1, Cycles::new(8)), Cycles::new(104));
         // The same bank: 16 rows of 128 lines on, where the row number's fold leaves the bank.
         let bank = |line: u64| {
             let row = line / 128;
             (row ^ (row / 16)) % 16
         };
         let other = (1..1000).map(|row| row * 128).find(|&line| bank(line) == 0);
-        assert_eq!(dram.read(other.unwrap(), Cycles::new(16)), Cycles::new(188));
+        assert_eq!(dram.read(other.unwrap(), Cycles::new(16)), Cycles::new(160));
         let counters = dram.counters();
         let rows = (
             counters.row_hits,

@@ -17,8 +17,9 @@ pub(super) mod unit {
     /// The first of the dividers.
     pub(crate) const DIVIDE: u8 = 5;
     pub(crate) const FLOAT_DIVIDE: u8 = 6;
+    pub(crate) const DIVIDE_64: u8 = 7;
     /// Needs none.
-    pub(crate) const NONE: u8 = 7;
+    pub(crate) const NONE: u8 = 8;
 
     // Ports of memory, in the order of `PortsConfig::memory`.
     pub(crate) const LOAD: usize = 0;
@@ -223,6 +224,10 @@ fn executed_by(class: Class, latencies: &LatencyConfig) -> (u8, u32) {
         Class::IntegerSimple => (unit::INTEGER, latencies.integer),
         Class::IntegerMultiply => (unit::MULTIPLY, latencies.multiply),
         Class::IntegerDivide => (unit::DIVIDE, latencies.divide),
+        Class::IntegerDivide64 => (
+            unit::DIVIDE_64,
+            latencies.divide_64.unwrap_or(latencies.divide),
+        ),
         Class::FloatAdd => (unit::FLOAT, latencies.float_add),
         Class::FloatMultiply => (unit::FLOAT, latencies.float_multiply),
         Class::FloatDivide => (unit::FLOAT_DIVIDE, latencies.float_divide),

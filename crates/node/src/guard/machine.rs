@@ -115,7 +115,7 @@ pub enum ChangeError {
     /// It took too long and cannot be interrupted; it may yet happen.
     #[error("it does not react to being interrupted; whoever does it is process {0}")]
     Stuck(u32),
-    /// Whoever asked for it is dead: only models say so.
+    /// The caller is dead: only models say so.
     #[error("killed")]
     Killed,
 }
@@ -180,7 +180,7 @@ pub enum MachineError {
         /// What is wrong and what to do.
         problem: String,
     },
-    /// Whoever asked is dead: only models say so.
+    /// The caller is dead: only models say so.
     #[error("killed")]
     Killed,
 }

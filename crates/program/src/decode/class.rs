@@ -6,7 +6,7 @@
 
 use std::sync::LazyLock;
 
-use iced_x86::{FlowControl, Mnemonic};
+use iced_x86::{Code, FlowControl, Mnemonic};
 
 /// Kinds of operations, as far as core models tell them apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -17,8 +17,10 @@ pub enum OperationClass {
     IntegerSimple,
     /// Integer multiplication.
     IntegerMultiply,
-    /// Integer division.
+    /// Integer division of up to 64 bits by up to 32.
     IntegerDivide,
+    /// Integer division of 128 bits by 64.
+    IntegerDivide64,
     /// Floating-point addition, subtraction, minimum and maximum, scalar or vector.
     FloatAdd,
     /// Floating-point multiplication, with or without an addition in the same operation.
@@ -62,11 +64,12 @@ pub enum OperationClass {
 
 impl OperationClass {
     /// All classes, in order.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::Nop,
         Self::IntegerSimple,
         Self::IntegerMultiply,
         Self::IntegerDivide,
+        Self::IntegerDivide64,
         Self::FloatAdd,
         Self::FloatMultiply,
         Self::FloatDivide,
@@ -110,6 +113,9 @@ impl OperationClass {
             return Self::Atomic;
         }
         match (KINDS[mnemonic as usize], loads, stores) {
+            (Kind::Always(Self::IntegerDivide), ..) if divides_128_bits(instruction) => {
+                Self::IntegerDivide64
+            }
             (Kind::Always(class), ..) => class,
             (Kind::Move, 1.., 0) => Self::Load,
             (Kind::Move, 0, 1..) => Self::Store,
@@ -150,6 +156,10 @@ pub(super) fn is_fast_string(instruction: &iced_x86::Instruction) -> bool {
     fills
         && instruction.is_string_instruction()
         && (instruction.has_rep_prefix() || instruction.has_repne_prefix())
+}
+
+fn divides_128_bits(instruction: &iced_x86::Instruction) -> bool {
+    matches!(instruction.code(), Code::Div_rm64 | Code::Idiv_rm64)
 }
 
 const fn is_syscall(mnemonic: Mnemonic) -> bool {
