@@ -3,11 +3,12 @@
 VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
+NODE := target/x86_64-unknown-linux-musl/release/contigua-node
 PYTHON_FOLDERS := python benches vm-tests scripts conftest.py
 SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock \
 	pyproject.toml $(shell find python/contigua -name '*.py' -o -name '*.toml')
 
-.PHONY: help demo wheel deb release release-twice test-install test-container compiler test test-rust test-python test-programs check checks test-long verify-checks \
+.PHONY: help demo wheel deb test-install test-container compiler test test-rust test-python test-programs check checks test-long verify-checks \
 	long-python hazards properties times mutants check-pprof test-vm vm-programs kernel kernel-programs \
 	test-kernel test-kernel-full soak check-protocol check-malloc \
 	check-malloc-aarch64 check-programs miri experiments bench bench-large bench-malloc bench-resident bench-latency \
@@ -43,14 +44,12 @@ help:
 	@echo 'make check-malloc-aarch64  run the malloc on aarch64, under QEMU'
 	@echo 'make install-malloc [PREFIX=/usr/local]  install libcontigua_malloc'
 	@echo 'make node   build contigua-node for any Linux, as one static file'
-	@echo 'make deb    build the Debian packages of contigua-node and the malloc into dist/ (amd64, arm64; minutes)'
+	@echo 'make deb    build Debian packages into dist/: contigua-node (amd64), the malloc (amd64, arm64)'
 	@echo 'make site   build the documentation into site/ (python3 -m http.server -d site shows it)'
 	@echo 'make outputs  run the commands of the documentation again whose output it shows'
 	@echo 'make wheel  build a wheel with its QEMU inside, into dist/ (minutes; needs Debian'\''s archive once)'
 	@echo 'make test-install  install wheel and packages on fresh Debians (root, mmdebstrap); writes docs/how-to/install.md'
 	@echo 'make test-container  what contigua-node takes in a container (root, podman); writes docs/how-to/install.md'
-	@echo 'make release  wheel, packages, archives, bill of materials and checksums into dist/ (a quarter of an hour)'
-	@echo 'make release-twice  build the release of the last commit twice, and compare'
 	@echo 'make first-time  install into an environment of its own, run, draw: what somebody new does'
 	@echo 'make lint   check formatting, lints and types'
 	@echo 'make fmt    format everything'
@@ -255,7 +254,7 @@ install-malloc:
 
 # Runs with the C library of this computer and newer ones: `scripts/bare --keep dist make wheel` is
 # Debian 12.
-wheel: compiler $(VENV)/tools
+wheel: compiler $(VENV)/installed
 	scripts/require cc gcc ninja ninja-build pkg-config pkg-config dpkg-source dpkg-dev readelf binutils \
 		/usr/share/keyrings/debian-archive-keyring.gpg debian-archive-keyring
 	pkg-config --exists glib-2.0 || scripts/require glib-2.0.pc libglib2.0-dev
@@ -268,17 +267,9 @@ test-install:
 	scripts/test-install dist
 
 # Root; what podman makes goes with it.
-test-container: $(VENV)/tools
-	scripts/require podman podman crun crun nsenter util-linux
-	scripts/require /usr/bin/catatonit catatonit
-	$(BIN)/python scripts/test-container "$$(scripts/binary node x86_64)" "$$(scripts/binary malloc x86_64)"
-
-release: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)
-release: wheel deb
-	scripts/release dist
-
-release-twice:
-	scripts/release-twice
+test-container: $(VENV)/tools $(NODE) malloc-library
+	scripts/require podman podman crun crun nsenter util-linux /usr/bin/catatonit catatonit
+	$(BIN)/python scripts/test-container $(dir $(NODE)) target/release
 
 first-time:
 	scripts/first-time
@@ -303,11 +294,18 @@ fmt: $(VENV)/tools
 setup: compiler $(VENV)/installed
 	scripts/qemu $(BIN)
 
-node: compiler
-	scripts/binary node x86_64
+node: $(NODE)
 
-deb: compiler
-	scripts/deb dist
+$(NODE): $(SOURCES)
+	scripts/require musl-gcc musl-tools
+	rustup target add x86_64-unknown-linux-musl
+	CC_x86_64_unknown_linux_musl=musl-gcc CARGO_PROFILE_RELEASE_STRIP=symbols \
+		CARGO_PROFILE_RELEASE_DEBUG=false \
+		cargo build --locked --release --target x86_64-unknown-linux-musl -p contigua-node
+	touch $@
+
+deb: compiler $(NODE)
+	scripts/deb $(NODE) dist
 
 site: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
