@@ -104,8 +104,8 @@ def _members(group: str, entry: dict[str, Any]) -> list[Check]:
     return members
 
 
-def _machines(definition: Any) -> set[str]:
-    """Return the machines that an experiment's file names, and the one that runs take by default."""
+def _machines(definition: object) -> set[str]:
+    """Return the machines that an experiment names, and the one that runs take by default."""
     if isinstance(definition, dict):
         named = {definition["machine"]} if isinstance(definition.get("machine"), str) else set()
         return named.union({"skylake"}, *map(_machines, definition.values()))
