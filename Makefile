@@ -3,16 +3,17 @@
 VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
+NODE := target/x86_64-unknown-linux-musl/release/contigua-node
 PYTHON_FOLDERS := python benches vm-tests scripts conftest.py
 SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock \
 	pyproject.toml $(shell find python/contigua -name '*.py' -o -name '*.toml')
 
-.PHONY: help demo wheel test-install compiler test test-rust test-python test-programs check checks test-long verify-checks \
+.PHONY: help demo wheel deb test-install test-container compiler test test-rust test-python test-programs check checks test-long verify-checks \
 	long-python hazards properties times mutants check-pprof test-vm vm-programs kernel kernel-programs \
 	test-kernel test-kernel-full soak check-protocol check-malloc \
 	check-malloc-aarch64 check-programs miri experiments bench bench-large bench-malloc bench-resident bench-latency \
 	bench-misuse install-malloc \
-	malloc-library node deb site reference outputs first-time lint fmt lock setup clean
+	malloc-library node site reference outputs first-time lint fmt lock setup clean
 
 help:
 	@echo 'make demo   set up, run Python and NumPy with 1 GiB on a full server under five designs, and show a page'
@@ -43,11 +44,12 @@ help:
 	@echo 'make check-malloc-aarch64  run the malloc on aarch64, under QEMU'
 	@echo 'make install-malloc [PREFIX=/usr/local]  install libcontigua_malloc'
 	@echo 'make node   build contigua-node for any Linux, as one static file'
-	@echo 'make deb    build its Debian package'
+	@echo 'make deb    build Debian packages into dist/: contigua-node (amd64), the malloc (amd64, arm64)'
 	@echo 'make site   build the documentation into site/ (python3 -m http.server -d site shows it)'
 	@echo 'make outputs  run the commands of the documentation again whose output it shows'
 	@echo 'make wheel  build a wheel with its QEMU inside, into dist/ (minutes; needs Debian'\''s archive once)'
-	@echo 'make test-install  install that wheel on fresh Debians (root, mmdebstrap); writes docs/how-to/install.md'
+	@echo 'make test-install  install wheel and packages on fresh Debians (root, mmdebstrap); writes docs/how-to/install.md'
+	@echo 'make test-container  what contigua-node takes in a container (root, podman); writes docs/how-to/install.md'
 	@echo 'make first-time  install into an environment of its own, run, draw: what somebody new does'
 	@echo 'make lint   check formatting, lints and types'
 	@echo 'make fmt    format everything'
@@ -230,7 +232,8 @@ check-programs: malloc-library
 	$(PYTHON) benches/programs $(PROGRAMS)
 
 check-malloc-aarch64:
-	scripts/require aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu
+	scripts/require aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu \
+		/usr/aarch64-linux-gnu/lib/crti.o libc6-dev-arm64-cross
 	scripts/require qemu-aarch64 qemu-user
 	scripts/require qemu-system-aarch64 qemu-system-arm
 	scripts/require cpio cpio
@@ -260,7 +263,13 @@ wheel: compiler $(VENV)/installed
 
 test-install:
 	test -e dist/contigua-*.whl || $(MAKE) wheel
-	scripts/test-install dist/contigua-*.whl
+	ls dist/*.deb >/dev/null 2>&1 || $(MAKE) deb
+	scripts/test-install dist
+
+# Root; what podman makes goes with it.
+test-container: $(VENV)/tools $(NODE) malloc-library
+	scripts/require podman podman crun crun nsenter util-linux /usr/bin/catatonit catatonit
+	$(BIN)/python scripts/test-container $(dir $(NODE)) target/release
 
 first-time:
 	scripts/first-time
@@ -285,8 +294,6 @@ fmt: $(VENV)/tools
 setup: compiler $(VENV)/installed
 	scripts/qemu $(BIN)
 
-NODE := target/x86_64-unknown-linux-musl/release/contigua-node
-
 node: $(NODE)
 
 $(NODE): $(SOURCES)
@@ -297,9 +304,8 @@ $(NODE): $(SOURCES)
 		cargo build --locked --release --target x86_64-unknown-linux-musl -p contigua-node
 	touch $@
 
-deb: $(NODE)
-	scripts/require dpkg-deb dpkg
-	scripts/build-deb $(NODE) $(VERSION) target
+deb: compiler $(NODE)
+	scripts/deb $(NODE) dist
 
 site: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict

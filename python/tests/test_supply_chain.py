@@ -40,7 +40,7 @@ def test_the_environment_is_installed_from_the_lock_file():
 
 
 @pytest.mark.parametrize(
-    "file", ["Makefile", "scripts/sanitize-malloc", "scripts/test-malloc-aarch64"]
+    "file", ["Makefile", "scripts/deb", "scripts/sanitize-malloc", "scripts/test-malloc-aarch64"]
 )
 def test_cargo_builds_what_the_lock_file_says(file):
     lines = BUILDS.findall((ROOT / file).read_text())
@@ -55,7 +55,7 @@ def test_licences_of_what_is_linked_are_in_the_packages():
     )
     assert made.returncode == 0, made.stderr
     assert "zstd-sys" in known and "Permission is hereby granted" in known
-    for place in ("pyproject.toml", "scripts/build-deb"):
+    for place in ("pyproject.toml", "scripts/deb"):
         assert "packaging/third-party-licences.txt" in (ROOT / place).read_text()
 
 
