@@ -33,7 +33,7 @@ help:
 	@echo 'make miri   the unit tests of the heap and the malloc under Miri (nightly; minutes)'
 	@echo 'make check-pprof  heap profiles as pprof reads them (needs Go)'
 	@echo 'make properties  property tests with many cases (minutes)'
-	@echo 'make experiments  repeat the published figures in small (twenty minutes); writes docs/reproduction.md'
+	@echo 'make experiments [EXPERIMENTS=NAME,...]  repeat the published figures in small (twenty minutes); writes docs/reproduction.md'
 	@echo 'make bench  measure speed (Criterion for parts, whole runs for the rest)'
 	@echo 'make bench-large  8 GB and 10^11 instructions on four designs (a quarter of an hour and 11 GB; writes docs/performance.md)'
 	@echo 'make bench-malloc  compare our malloc with four others (minutes; writes docs/malloc.md)'
@@ -189,7 +189,8 @@ check-protocol:
 experiments: setup malloc-library workloads/bin/gups vm-programs
 	scripts/require redis-server redis-server redis-benchmark redis-tools memcached memcached \
 		nginx nginx mariadbd mariadb-server sqlite3 sqlite3
-	$(BIN)/contigua experiment run all --quick --write docs/reproduction.md
+	$(BIN)/contigua experiment run all --quick $(if $(EXPERIMENTS),--only "$(EXPERIMENTS)" --keep) \
+		--write docs/reproduction.md
 
 bench: setup workloads/bin/gups
 	cargo bench --locked --workspace --exclude contigua-qemu-plugin --exclude contigua-py

@@ -102,6 +102,7 @@ def _renew(chosen: list[Check], every: bool) -> int:
     for command in dict.fromkeys(one.command for one in due):
         members = [one for one in due if one.command == command]
         names = ", ".join(one.name for one in members)
+        command = _only(command, members)
         print(f"== {names}: {command}", flush=True)
         before = {one.name: one.fingerprint(outputs=False) for one in members}
         start = time.monotonic()
@@ -133,6 +134,15 @@ def _renew(chosen: list[Check], every: bool) -> int:
         f"{len(chosen) - len(due)} were current"
     )
     return 1 if failed else 0
+
+
+def _only(command: str, members: list[Check]) -> str:
+    """Return the command that runs these members of a group."""
+    group = [one for one in checks() if one.command == command]
+    if len(members) == len(group):
+        return command
+    names = ",".join(one.name.partition("/")[2] for one in members)
+    return f"{command} {members[0].name.partition('/')[0].upper()}S={names}"
 
 
 def _refresh() -> None:

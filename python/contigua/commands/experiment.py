@@ -122,6 +122,11 @@ def show_command(name: str) -> None:
 @click.option("--only", multiple=True, metavar="NAME[,...]", help="With `all`: run only these.")
 @click.option("--again", is_flag=True, help="With `all`: also run what has finished.")
 @click.option(
+    "--keep",
+    is_flag=True,
+    help="With `all --only`: summarize the others by what the folder has, whatever made it.",
+)
+@click.option(
     "--write",
     type=click.Path(path_type=Path, dir_okay=False),
     help="With `all`: write outcomes to this Markdown file, and every figure to a .csv beside it.",
@@ -133,6 +138,7 @@ def run_command(
     output: Path | None,
     only: tuple[str, ...],
     again: bool,
+    keep: bool,
     write: Path | None,
 ) -> None:
     """Run experiment NAME, print its figures beside the paper's, and write a page.
@@ -143,11 +149,17 @@ def run_command(
     scale: Scale = "quick" if quick else "full"
     if name == ALL:
         _run_all(
-            scale, jobs, output or Path("contigua-results") / f"all-{scale}", only, again, write
+            scale,
+            jobs,
+            output or Path("contigua-results") / f"all-{scale}",
+            only,
+            again,
+            keep,
+            write,
         )
         return
-    if only or again or write:
-        raise click.UsageError("--only, --again and --write belong to `run all`.")
+    if only or again or keep or write:
+        raise click.UsageError("--only, --again, --keep and --write belong to `run all`.")
     definition = find(name)
     folder = output or Path("contigua-results") / name
     with FractionLine(name) as line:
@@ -169,6 +181,7 @@ def _run_all(
     folder: Path,
     only: tuple[str, ...],
     again: bool,
+    keep: bool,
     write: Path | None,
 ) -> None:
     """Run every experiment, print a summary and write the account."""
@@ -193,7 +206,7 @@ def _run_all(
         entry.definition.name: entry
         for entry in run_everything(chosen, scale, folder, jobs=jobs, again=again, told=show)
     }
-    entries = [ran.get(one.name) or kept(one, scale, folder) for one in definitions]
+    entries = [ran.get(one.name) or kept(one, scale, folder, whatever=keep) for one in definitions]
     outputs = Outputs()
     with outputs.each():
         _summary(entries, scale, Console(stderr=is_standard_output(write)))
