@@ -102,7 +102,14 @@ def _renew(chosen: list[Check], every: bool) -> int:
     for command in dict.fromkeys(one.command for one in due):
         members = [one for one in due if one.command == command]
         names = ", ".join(one.name for one in members)
-        command = _only(command, members)
+        group = [one for one in checks() if one.command == command]
+        # Those that are not run again stay current: what they found goes into the same outputs.
+        kept = {
+            one.name: one.fingerprint(outputs=False)
+            for one in group
+            if one.name not in {due.name for due in members} and _state(one) == "current"
+        }
+        command = _only(command, members, group)
         print(f"== {names}: {command}", flush=True)
         before = {one.name: one.fingerprint(outputs=False) for one in members}
         start = time.monotonic()
@@ -127,6 +134,9 @@ def _renew(chosen: list[Check], every: bool) -> int:
                 "passed": str(date.today()),
                 "seconds": took,
             }
+        for one in checks():
+            if kept.get(one.name) == one.fingerprint(outputs=False):
+                known[one.name]["inputs"] = one.fingerprint()
         existing = {one.name for one in checks()}
         write({name: one for name, one in known.items() if name in existing})
     print(
@@ -136,9 +146,8 @@ def _renew(chosen: list[Check], every: bool) -> int:
     return 1 if failed else 0
 
 
-def _only(command: str, members: list[Check]) -> str:
+def _only(command: str, members: list[Check], group: list[Check]) -> str:
     """Return the command that runs these members of a group."""
-    group = [one for one in checks() if one.command == command]
     if len(members) == len(group):
         return command
     names = ",".join(one.name.partition("/")[2] for one in members)
