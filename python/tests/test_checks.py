@@ -79,6 +79,47 @@ def test_an_input_that_changes_makes_its_checks_stale(tree, file, old, new, stal
         assert f"run: make test-long CHECKS={name}" in ran.stderr
 
 
+@pytest.mark.parametrize(
+    ("file", "stale", "current"),
+    [
+        ("python/contigua/data/machines/zen-4.toml", "python", "experiment/page-walks"),
+        ("python/contigua/data/machines/skylake.toml", "experiment/page-walks", "soak"),
+        ("crates/pageheap/src/heap/leave.rs", "experiment/subrelease-redis", "experiment/cross"),
+    ],
+)
+def test_an_experiment_depends_on_its_own_inputs_only(tree, file, stale, current):
+    path = tree / file
+    before = path.read_text()
+    path.write_text(
+        f"{before}\nconst MORE: u8 = 1;\n" if path.suffix == ".rs" else f"more=1\n{before}"
+    )
+    try:
+        assert verify(tree, current).returncode == 0
+        assert verify(tree, stale).returncode == 1
+    finally:
+        path.write_text(before)
+
+
+def test_stale_experiments_are_run_without_the_others(tree):
+    files = ("python/contigua/experiments/page_walks.py", "docs/reproduction.md")
+    catalogue, passed = tree / "checks" / "catalogue.toml", tree / "checks" / "passed.json"
+    before = {
+        path: path.read_text() for path in (*(tree / one for one in files), catalogue, passed)
+    }
+    command = "sh -c 'echo more >>docs/reproduction.md'"
+    catalogue.write_text(before[catalogue].replace("make experiments", command))
+    try:
+        subprocess.run([sys.executable, "-c", RECORD], cwd=tree, check=True)
+        (tree / files[0]).write_text(before[tree / files[0]] + "MORE = 1\n")
+        run = [sys.executable, "scripts/checks", "renew", "experiment"]
+        ran = subprocess.run(run, cwd=tree, capture_output=True, text=True)
+        assert f"== experiment/page-walks: {command} EXPERIMENTS=page-walks\n" in ran.stdout
+        assert verify(tree, "experiment").returncode == 0
+    finally:
+        for path, text in before.items():
+            path.write_text(text)
+
+
 def test_a_check_that_has_never_passed_is_not_current(tree):
     passed = tree / "checks" / "passed.json"
     before = passed.read_text()

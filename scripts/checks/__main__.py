@@ -107,7 +107,7 @@ def _renew(chosen: list[Check], every: bool) -> int:
         kept = {
             one.name: one.fingerprint(outputs=False)
             for one in group
-            if one.name not in {due.name for due in members} and _state(one) == "current"
+            if one.name not in {member.name for member in members} and _state(one) == "current"
         }
         command = _only(command, members, group)
         print(f"== {names}: {command}", flush=True)
