@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+from types import FrameType
 from typing import Any, TextIO
 
 import click
@@ -18,6 +19,8 @@ from contigua._engine import EngineError, NoSuchProgramError, NotExecutableError
 from contigua.errors import ContiguaError
 from contigua.files import FAILED, INTERRUPTED, ClosedPipeError, FileError, complain
 
+#: Where Python runs an import.
+IMPORTING = "<frozen importlib._bootstrap>"
 #: Exit statuses of shells for programs that are not there, or cannot be executed.
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 
@@ -26,6 +29,8 @@ def call(command: click.Command) -> int:
     """Run a command and return its exit status; every foreseeable error is one line."""
     open_streams()
     sys.unraisablehook = _repeat_interrupt
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, interrupt)
     status = _called(command)
     try:
         sys.stdout.flush()
@@ -78,12 +83,30 @@ def _repeat_interrupt(lost: sys.UnraisableHookArgs) -> None:
         sys.__unraisablehook__(lost)
         return
 
+    _send_again(signal.SIGINT)
+
+
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """Handle a signal that ends the command; one that arrives in an import waits for its end.
+
+    A module of C that was left half-initialized may abort when the process exits.
+    """
+    while frame is not None:
+        if frame.f_code.co_filename == IMPORTING:
+            _send_again(number)
+            return
+        frame = frame.f_back
+    raise KeyboardInterrupt
+
+
+def _send_again(number: int) -> None:
+    """Send a signal to the main thread soon."""
     main = threading.main_thread().ident or 0
 
     def send() -> None:
-        # Before this hook has ended, it would be the hook that is interrupted.
+        # At once, it would come where it came from: in the hook, in the import.
         time.sleep(0.02)
-        signal.pthread_kill(main, signal.SIGINT)
+        signal.pthread_kill(main, number)
 
     _thread.start_new_thread(send, ())
 

@@ -293,3 +293,26 @@ sys.exit(call(command))
     run = [sys.executable, "-c", program]
     output = subprocess.run(run, check=False, capture_output=True, text=True, timeout=30)
     assert (output.returncode, output.stderr.strip()) == (130, "contigua: interrupted")
+
+
+def test_an_interrupt_waits_for_the_end_of_an_import(tmp_path: Path):
+    # A module of C that is left half-initialized may abort at exit: matplotlib's does.
+    module = "import signal\nsignal.raise_signal(signal.SIGINT)\nprint('imported', flush=True)\n"
+    (tmp_path / "interrupting.py").write_text(module)
+    program = """
+import sys, time
+import click
+from contigua.entry import call
+@click.command()
+def command():
+    import interrupting
+    time.sleep(60)
+sys.exit(call(command))
+"""
+    run = [sys.executable, "-c", program]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    output = subprocess.run(
+        run, check=False, capture_output=True, text=True, timeout=30, env=environment
+    )
+    assert (output.returncode, output.stdout) == (130, "imported\n")
+    assert output.stderr.strip() == "contigua: interrupted"

@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from contigua.entry import interrupt
 from contigua.experiments import (
     EXPERIMENTS,
     Context,
@@ -201,7 +202,7 @@ def _run_all(
             click.echo(f"{one.name}: {told(entry)}{' (kept)' if entry.is_old else ''}", err=True)
 
     # Ended or interrupted, the experiment that runs must not outlive us.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, interrupt)
     ran = {
         entry.definition.name: entry
         for entry in run_everything(chosen, scale, folder, jobs=jobs, again=again, told=show)
