@@ -6,9 +6,14 @@
  * probability that falls with the temperature if it does not.
  *
  * Elements and places are two large arrays; the lists of an element's inputs
- * and outputs are small blocks of the heap. To judge a move, the program
- * reads the place of each neighbour of both elements: pointers to anywhere.
+ * and outputs grow by doubling, among the names that the netlist is read by.
+ * To judge a move, the program reads the place of each neighbour of both
+ * elements: pointers to anywhere.
  * One element of each pair is kept for the next move.
+ *
+ * canneal reads these pointers by a locked compare-and-exchange (AtomicPtr::Get
+ * with threads, atomic_load_acq_ptr in its atomic/atomic.h): such reads wait
+ * for each other, and fetch the line for writing. So do ours.
  *
  * An element's inputs are random others, their number uniform about a mean.
  * As in canneal, wires between both elements of a pair do not enter the
@@ -22,22 +27,42 @@ struct place {
     int32_t x, y;
 };
 
+struct list {
+    struct element **of;
+    uint64_t count, capacity;
+};
+
+/* Sizes as of canneal's C++: two vectors, a pointer, a string. */
 struct element {
+    struct list inputs, outputs;
     struct place *place;
-    struct element **inputs, **outputs;
-    uint32_t input_count, output_count;
     char name[32];
+};
+
+/* What canneal's map holds for each name; moves do not touch it. */
+struct named {
+    char links[32], name[32];
+    struct element *element;
 };
 
 struct netlist {
     struct element *element;
     struct place *place;
+    struct named **named;
     uint64_t elements, columns;
 };
 
-static void *block(uint64_t count)
+static void push(struct list *list, struct element *element)
 {
-    return count == 0 ? NULL : allocate(count, sizeof(struct element *));
+    if (list->count == list->capacity) {
+        list->capacity = list->capacity == 0 ? 1 : 2 * list->capacity;
+        struct element **of = allocate(list->capacity, sizeof *of);
+        if (list->count > 0)
+            memcpy(of, list->of, list->count * sizeof *of);
+        free(list->of);
+        list->of = of;
+    }
+    list->of[list->count++] = element;
 }
 
 /* Random other elements as inputs of each, which is one of their outputs. */
@@ -45,24 +70,16 @@ static void connect(struct netlist *netlist, uint64_t mean, uint64_t *random)
 {
     for (uint64_t i = 0; i < netlist->elements; i++) {
         struct element *element = &netlist->element[i];
-        element->input_count = (uint32_t)(1 + random_below(random, 2 * mean - 1));
-        element->inputs = block(element->input_count);
-        for (uint32_t k = 0; k < element->input_count; k++) {
+        netlist->named[i] = allocate(1, sizeof(struct named));
+        netlist->named[i]->element = element;
+        uint64_t inputs = 1 + random_below(random, 2 * mean - 1);
+        for (uint64_t k = 0; k < inputs; k++) {
             uint64_t other = i + 1 + random_below(random, netlist->elements - 1);
-            element->inputs[k] = &netlist->element[other % netlist->elements];
-            element->inputs[k]->output_count++;
+            struct element *input = &netlist->element[other % netlist->elements];
+            push(&element->inputs, input);
+            push(&input->outputs, element);
         }
     }
-    for (uint64_t i = 0; i < netlist->elements; i++) {
-        struct element *element = &netlist->element[i];
-        element->outputs = block(element->output_count);
-        element->output_count = 0;
-    }
-    for (uint64_t i = 0; i < netlist->elements; i++)
-        for (uint32_t k = 0; k < netlist->element[i].input_count; k++) {
-            struct element *input = netlist->element[i].inputs[k];
-            input->outputs[input->output_count++] = &netlist->element[i];
-        }
 }
 
 static struct netlist new_netlist(uint64_t elements, uint64_t mean, uint64_t *random)
@@ -71,6 +88,7 @@ static struct netlist new_netlist(uint64_t elements, uint64_t mean, uint64_t *ra
     netlist.columns = (uint64_t)ceil(sqrt((double)elements));
     netlist.element = allocate_zeroed(elements, sizeof *netlist.element);
     netlist.place = allocate(elements, sizeof *netlist.place);
+    netlist.named = allocate(elements, sizeof *netlist.named);
     for (uint64_t i = 0; i < elements; i++) {
         netlist.place[i].x = (int32_t)(i % netlist.columns);
         netlist.place[i].y = (int32_t)(i / netlist.columns);
@@ -94,17 +112,26 @@ static int64_t distance(const struct place *a, const struct place *b)
     return labs((long)a->x - b->x) + labs((long)a->y - b->y);
 }
 
-/* How much longer the element's wires get at `place`. */
-static int64_t change(const struct element *element, const struct place *place)
+/* The element's place, as another thread would have to read it. */
+static struct place *place_of(struct element *element)
 {
-    const struct place *old = element->place;
+    struct place *none = NULL;
+    __atomic_compare_exchange_n(&element->place, &none, NULL, false, __ATOMIC_SEQ_CST,
+                                __ATOMIC_SEQ_CST);
+    return none;
+}
+
+/* How much longer the element's wires get when it leaves `old` for `place`. */
+static int64_t change(const struct element *element, const struct place *old,
+                      const struct place *place)
+{
     int64_t sum = 0;
-    for (uint32_t i = 0; i < element->input_count; i++) {
-        const struct place *other = element->inputs[i]->place;
+    for (uint64_t i = 0; i < element->inputs.count; i++) {
+        const struct place *other = place_of(element->inputs.of[i]);
         sum += distance(other, place) - distance(other, old);
     }
-    for (uint32_t i = 0; i < element->output_count; i++) {
-        const struct place *other = element->outputs[i]->place;
+    for (uint64_t i = 0; i < element->outputs.count; i++) {
+        const struct place *other = place_of(element->outputs.of[i]);
         sum += distance(other, place) - distance(other, old);
     }
     return sum;
@@ -115,10 +142,10 @@ static int64_t change(const struct element *element, const struct place *place)
 static int64_t between(const struct element *a, const struct element *b)
 {
     int64_t wires = 0;
-    for (uint32_t i = 0; i < a->input_count; i++)
-        wires += a->inputs[i] == b;
-    for (uint32_t i = 0; i < a->output_count; i++)
-        wires += a->outputs[i] == b;
+    for (uint64_t i = 0; i < a->inputs.count; i++)
+        wires += a->inputs.of[i] == b;
+    for (uint64_t i = 0; i < a->outputs.count; i++)
+        wires += a->outputs.of[i] == b;
     return 2 * wires * distance(a->place, b->place);
 }
 
@@ -142,7 +169,8 @@ __attribute__((noinline)) static void anneal(struct netlist *netlist, struct mov
         kept = b;
         if (a == b)
             continue;
-        int64_t longer = change(a, b->place) + change(b, a->place);
+        struct place *place_of_a = place_of(a), *place_of_b = place_of(b);
+        int64_t longer = change(a, place_of_a, place_of_b) + change(b, place_of_b, place_of_a);
         if (longer >= 0 && random_real(random) >= exp(-(double)longer / temperature))
             continue;
         if (longer < 0)
@@ -150,9 +178,8 @@ __attribute__((noinline)) static void anneal(struct netlist *netlist, struct mov
         else
             moves->worse++;
         moves->length += longer + between(a, b);
-        struct place *place = a->place;
-        a->place = b->place;
-        b->place = place;
+        __atomic_store_n(&a->place, place_of_b, __ATOMIC_SEQ_CST);
+        __atomic_store_n(&b->place, place_of_a, __ATOMIC_SEQ_CST);
     }
 }
 
@@ -160,8 +187,8 @@ static int64_t length_of(const struct netlist *netlist)
 {
     int64_t length = 0;
     for (uint64_t i = 0; i < netlist->elements; i++)
-        for (uint32_t k = 0; k < netlist->element[i].input_count; k++)
-            length += distance(netlist->element[i].place, netlist->element[i].inputs[k]->place);
+        for (uint64_t k = 0; k < netlist->element[i].inputs.count; k++)
+            length += distance(netlist->element[i].place, netlist->element[i].inputs.of[k]->place);
     return length;
 }
 
@@ -208,9 +235,11 @@ int main(int argc, char **argv)
         printf("validation: passed, wires of %" PRId64 ", before %" PRId64 "\n", after, before);
     }
     for (uint64_t i = 0; i < elements; i++) {
-        free(netlist.element[i].inputs);
-        free(netlist.element[i].outputs);
+        free(netlist.element[i].inputs.of);
+        free(netlist.element[i].outputs.of);
+        free(netlist.named[i]);
     }
+    free(netlist.named);
     free(netlist.element);
     free(netlist.place);
     return finish();
