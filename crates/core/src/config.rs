@@ -29,6 +29,9 @@ pub struct CoreConfig {
     pub miss_registers: u32,
     /// Page walks at a time.
     pub page_walkers: u32,
+    /// Cycles from the end of a walk to the start of one that waited for its walker. Default: 0.
+    #[serde(default)]
+    pub page_walk_replay_cycles: u32,
     /// Instructions that the front end may be ahead of dispatch: entries of the decode queue.
     pub fetch_queue: u32,
     /// Cycles from the fetch of a taken branch to that of its target. Default: 1.
@@ -275,12 +278,18 @@ impl CoreConfig {
         self.ports.validate()?;
         let latency = &self.latency_cycles;
         let predictor = &self.branch_predictor;
-        if self.taken_branch_cycles > LONGEST {
-            return Err(Error::Range {
-                key: "taken_branch_cycles",
-                value: self.taken_branch_cycles,
-                most: LONGEST,
-            });
+        let from_zero = [
+            ("taken_branch_cycles", self.taken_branch_cycles),
+            ("page_walk_replay_cycles", self.page_walk_replay_cycles),
+        ];
+        for (key, value) in from_zero {
+            if value > LONGEST {
+                return Err(Error::Range {
+                    key,
+                    value,
+                    most: LONGEST,
+                });
+            }
         }
         let ranges = [
             ("retire_width", self.retire_width, WIDEST),

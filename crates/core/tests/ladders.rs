@@ -524,6 +524,20 @@ fn do_page_walkers_limit_walks() {
 }
 
 #[test]
+fn does_a_walk_that_waited_begin_after_the_replay() {
+    let done = |replay, walkers| {
+        let mut config = skylake();
+        config.page_walkers = walkers;
+        config.page_walk_replay_cycles = replay;
+        let answers: Vec<_> = (0..4).map(|n| walk(n * FRAME, 100)).collect();
+        loads(&config, load(&[0], 1), &answers).done()
+    };
+    assert_eq!(done(13, 1), done(0, 1) + 3 * 13);
+    assert_eq!(done(13, 2), done(0, 2) + 13);
+    assert_eq!(done(13, 4), done(0, 4), "none waited");
+}
+
+#[test]
 fn does_a_walk_delay_only_what_depends_on_it() {
     for config in presets() {
         let window = config.window as usize;

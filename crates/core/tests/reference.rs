@@ -228,13 +228,16 @@ impl<'a> Reference<'a> {
         vec![(unit, 0)]
     }
 
-    fn hold(holders: &mut [u64], ready: u64, length: u64) -> u64 {
+    fn hold(holders: &mut [u64], ready: u64, length: u64, handover: u32) -> u64 {
         let latest_free = holders.iter_mut().filter(|free| **free <= ready).max();
         let holder = match latest_free {
             Some(holder) => holder,
             None => holders.iter_mut().min().unwrap(),
         };
-        let start = ready.max(*holder);
+        let mut start = ready;
+        if *holder > ready {
+            start = *holder + u64::from(handover);
+        }
         *holder = start + length;
         start
     }
@@ -323,7 +326,8 @@ impl<'a> Reference<'a> {
         if !access.walked {
             return (start + access.translation, "tlb");
         }
-        let begin = Self::hold(&mut self.walkers, start, access.translation);
+        let replay = self.config.page_walk_replay_cycles;
+        let begin = Self::hold(&mut self.walkers, start, access.translation, replay);
         self.counters.page_walkers_full += u64::from(begin > start);
         let end = begin + access.translation;
         self.walks.insert(frame, (begin, end));
@@ -339,7 +343,7 @@ impl<'a> Reference<'a> {
         if access.data == 0 {
             return time;
         }
-        let begin = Self::hold(&mut self.registers, time, access.data);
+        let begin = Self::hold(&mut self.registers, time, access.data, 0);
         self.counters.miss_registers_full += u64::from(begin > time);
         self.lines.insert(line, (begin, begin + access.data));
         begin + access.data
@@ -352,7 +356,8 @@ impl<'a> Reference<'a> {
         if translation > 0 {
             self.fetch_walked = walked;
             if walked {
-                begin = Self::hold(&mut self.walkers, start, translation);
+                let replay = self.config.page_walk_replay_cycles;
+                begin = Self::hold(&mut self.walkers, start, translation, replay);
                 self.counters.page_walkers_full += u64::from(begin > start);
             }
         }
@@ -590,6 +595,7 @@ fn configs() -> impl Strategy<Value = CoreConfig> {
         config.store_buffer = sizes[4];
         config.miss_registers = sizes[5].min(4);
         config.page_walkers = sizes[6].min(3);
+        config.page_walk_replay_cycles = latencies[15] % 4;
         config.fetch_queue = sizes[7];
         config.mispredict_penalty_cycles = Cycles::new(penalty);
         config.ports.integer = ports[0].clone();

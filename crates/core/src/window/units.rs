@@ -199,20 +199,26 @@ impl SharedPorts {
 pub(super) struct Holders {
     #[state(fixed)]
     free: Box<[u64]>,
+    /// From the time that one is free until who waited for it has it.
+    #[state(skip)]
+    handover: u64,
 }
 
 impl Holders {
     /// All are free from time 0.
-    pub(super) fn new(count: u32) -> Self {
+    pub(super) fn new(count: u32, handover: u32) -> Self {
         Self {
             free: vec![0; count as usize].into(),
+            handover: handover.into(),
         }
     }
 
-    /// When one is free, from `ready` on.
+    /// When one is to be held, from `ready` on.
     pub(super) fn when(&self, ready: u64) -> u64 {
-        let first = self.free.iter().copied().min();
-        ready.max(first.unwrap_or(ready))
+        match self.free.iter().copied().min() {
+            Some(first) if first > ready => first + self.handover,
+            _ => ready,
+        }
     }
 
     /// Holds one for `length` cycles from `ready` on, or as soon as one is free, and says when
@@ -230,7 +236,11 @@ impl Holders {
             .filter(|free| !any_free || **free <= ready)
             .min_by_key(|free| key(**free))
             .expect("there is at least one");
-        let start = ready.max(*best);
+        let start = if *best > ready {
+            *best + self.handover
+        } else {
+            ready
+        };
         *best = start + length;
         start
     }
