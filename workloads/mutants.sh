@@ -59,16 +59,16 @@ mutant sparse 's/= page + 1;/= page;/' --size 4M --stride 7
 mutant waves 's/            \*entry = make(key, bytes, random);/& (*entry)->word[0]++;/' --entries 500
 mutant waves 's/^        present = left;/        present = left; if (wave == 1) entries[0]->key = 3;/' --entries 500
 # A match is lost; a result is handed over too early.
-mutant hashjoin 's/if (node->tuple.key != tuple.key)/if (node->tuple.key != tuple.key || row % 1000 == 7)/' --build 10000 --probe 20000
+mutant hashjoin 's/if (node == NULL)/if (node == NULL || row % 1000 == 7)/' --build 10000 --probe 20000
 mutant hashjoin 's/filled == BUFFER/filled + 1 == BUFFER/; s/consume(result, filled);$/consume(result, filled - (filled == BUFFER - 1));/' --build 10000 --probe 20000
 # A search takes the wrong child; a split loses a record; keys that do not ascend.
 mutant btree 's/node->key\[rank\] <= key/node->key[rank] < key/' --keys 10000 --lookups 20000
 mutant btree 's/right->count = leaf->count - kept;/right->count = leaf->count - kept - 1;/' --keys 10000 --lookups 0
 mutant btree 's/leaf->key\[at\] = key;/leaf->key[at] = record->number == 77 ? UINT64_MAX : key;/' --keys 10000 --lookups 0
 # A wire is measured wrongly; two elements get one place.
-mutant anneal 's/i < element->output_count; i++) {$/i + 1 < element->output_count; i++) {/' --elements 5000 --moves 50000
+mutant anneal 's/i < element->outputs.count; i++) {$/i + 1 < element->outputs.count; i++) {/' --elements 5000 --moves 50000
 mutant anneal 's/return 2 \* wires/return wires/' --elements 20 --moves 50000
-mutant anneal 's/        b->place = place;//' --elements 5000 --moves 50000
+mutant anneal 's/        __atomic_store_n(&b->place, .*//' --elements 5000 --moves 50000
 # An index is one too small; the search in the union ends one too early.
 mutant neutrons 's/now\[nuclide\]++;/now[nuclide] += nuclide != 7;/' --points 20 --lookups 20000
 mutant neutrons 's/grids->energy\[low + half\] <= energy/grids->energy[low + half] < energy - 0.01/' --points 20 --lookups 20000
