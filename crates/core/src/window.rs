@@ -34,6 +34,7 @@ mod branch;
 mod memory;
 mod units;
 mod walks;
+mod wrong_path;
 
 use contigua_units::{Cycles, PhysAddr};
 use serde::Serialize;
@@ -49,6 +50,7 @@ use branch::Predictor;
 use memory::{InFlight, Stored};
 use units::{Holders, Ring, SharedPorts, Units};
 use walks::{Meters, Purpose};
+use wrong_path::WrongPath;
 
 /// Loads of one instruction that take one place of the window. A gather has 16; a string
 /// instruction without stores has any number.
@@ -168,6 +170,18 @@ struct Open {
     done: u64,
     retired: bool,
     pending: Pending,
+    early: Early,
+}
+
+/// The same on a wrong path.
+#[derive(Clone, Copy, Debug, Default, contigua_state::Plain)]
+struct Early {
+    dispatch: u64,
+    sources: u64,
+    addresses: u64,
+    /// When the load begins that waits for its answer.
+    begins: u64,
+    loaded: u64,
 }
 
 /// One core with an instruction window.
@@ -215,6 +229,7 @@ pub struct Window {
     store_buffer: Ring,
 
     ready: [u64; 64],
+    wrong_path: WrongPath,
     ports: SharedPorts,
     memory_ports: SharedPorts,
     /// Of integers, of floating-point numbers, and of 128 bits. That the first and the last are one
@@ -273,6 +288,7 @@ impl Window {
                 done: 0,
                 retired: false,
                 pending: Pending::None,
+                early: Early::default(),
             },
             last_done: 0,
             front: 0,
@@ -285,6 +301,7 @@ impl Window {
             load_buffer: Ring::new(config.load_buffer),
             store_buffer: Ring::new(config.store_buffer),
             ready: [0; 64],
+            wrong_path: WrongPath::new(config.issue_width),
             ports: ports(&config.ports.execution()).ok_or(Error::ManyPorts)?,
             memory_ports: ports(&config.ports.memory()).ok_or(Error::ManyPorts)?,
             dividers: [
@@ -424,7 +441,9 @@ impl Window {
             let start = self.memory_ports.start(unit::LOAD, address, open.dispatch);
             open.pending = Pending::Load(start);
             open.loads += 1;
-            Cycles::new(start)
+            let early = open.early.addresses.max(open.early.dispatch);
+            open.early.begins = self.wrong_path.load(early, start);
+            Cycles::new(open.early.begins)
         }
     }
 
@@ -553,10 +572,41 @@ impl Window {
         let done = self.perform(operation, operands, dispatch);
         operation.write(&mut self.ready, done);
         self.last_done = done;
+        if self.wrong_path.is_active() {
+            self.execute_early(operation, dispatch, done);
+        }
         self.retire(done, &marks);
         if operation.drains() {
             self.front_end.barrier = self.retired;
         }
+    }
+
+    /// The same on a wrong path.
+    #[inline(never)]
+    fn execute_early(&mut self, operation: &Operation, dispatch: u64, done: u64) {
+        let dispatch = self
+            .wrong_path
+            .dispatch(dispatch, self.reorder_buffer.free());
+        let operands = operation.sources(self.wrong_path.ready()).max(dispatch);
+        self.write_early(operation, operands, done);
+    }
+
+    /// An operation has its operands on a wrong path then; on the right one it is done at `done`.
+    fn write_early(&mut self, operation: &Operation, operands: u64, done: u64) {
+        if operation.drains() {
+            self.wrong_path.end();
+        }
+        let early = operands + operation.latency().max(1);
+        operation.write(self.wrong_path.ready(), early.min(done));
+    }
+
+    /// The instruction that accesses memory took a place in the window on a wrong path, too.
+    #[inline(never)]
+    fn open_early(&mut self) {
+        let window = self.reorder_buffer.free().max(self.load_buffer.free());
+        let open = &mut self.open;
+        open.early.dispatch = self.wrong_path.dispatch(open.dispatch, window);
+        open.early.loaded = 0;
     }
 
     /// Takes a place in the window, not before `slot`.
@@ -656,7 +706,13 @@ impl Window {
             done: 0,
             retired: false,
             pending: Pending::None,
+            early: Early::default(),
         };
+        if self.wrong_path.is_active() {
+            self.open.early.sources = operation.sources(self.wrong_path.ready());
+            self.open.early.addresses = operation.addresses(self.wrong_path.ready());
+            self.open_early();
+        }
     }
 
     /// The same instruction takes a further place in the window.
@@ -676,6 +732,9 @@ impl Window {
         open.loads = 0;
         open.loaded = 0;
         open.retired = false;
+        if self.wrong_path.is_active() {
+            self.open_early();
+        }
     }
 
     /// An access that was not answered hits everywhere.
@@ -683,6 +742,8 @@ impl Window {
         match std::mem::replace(&mut self.open.pending, Pending::None) {
             Pending::None => {}
             Pending::Load(start) => {
+                let early = &mut self.open.early;
+                early.loaded = early.loaded.max(early.begins + self.load_latency);
                 self.loaded(start + self.load_latency, (start, start, false, start));
             }
             Pending::Store(start) => self.store(start, start, false, None),
@@ -702,6 +763,13 @@ impl Window {
         let done = self.open.done;
         self.open.operation.write(&mut self.ready, done);
         self.last_done = done;
+        if self.wrong_path.is_active() {
+            let Open {
+                operation, early, ..
+            } = self.open;
+            let operands = early.sources.max(early.loaded).max(early.dispatch);
+            self.write_early(&operation, operands, done);
+        }
         self.is_open = false;
     }
 
@@ -797,7 +865,9 @@ impl Window {
     fn load(&mut self, start: u64, address: PhysAddr, translation: u64, walked: bool, data: u64) {
         let line = address.line();
         let frame = line >> LINES_SHIFT;
-        let (translated, walked) = self.translate(Purpose::Load, start, frame, translation, walked);
+        let begins = self.open.early.begins;
+        let (early, walked) = self.translate(Purpose::Load, begins, frame, translation, walked);
+        let translated = early.max(start);
         self.counters.loads += 1;
         // Most loads begin when no store is on its way.
         let stored = if translated < self.committed {
@@ -805,13 +875,17 @@ impl Window {
         } else {
             None
         };
-        let (fetched, done) = if let Some(ready) = stored {
+        let (fetched, done, early) = if let Some(ready) = stored {
             self.counters.forwarded_loads += 1;
-            (translated, translated.max(ready) + self.forward_latency)
+            let done = |translated: u64| translated.max(ready) + self.forward_latency;
+            (translated, done(translated), done(early))
         } else {
-            let fetched = self.line(translated, line, data);
-            (fetched, fetched + self.load_latency)
+            let arrives = self.line(early, line, data);
+            let fetched = arrives.max(translated);
+            let done = |fetched| fetched + self.load_latency;
+            (fetched, done(fetched), done(arrives))
         };
+        self.open.early.loaded = self.open.early.loaded.max(early);
         self.loaded(done, (start, translated, walked, fetched));
     }
 
@@ -873,6 +947,8 @@ impl Window {
             self.counters.mispredictions += 1;
             self.front_end.redirected = self.last_done + self.mispredict_penalty;
             self.front_end.ready = self.front_end.ready.max(self.front_end.redirected);
+            self.wrong_path
+                .begin(self.front, self.last_done, &self.ready);
         }
     }
 
@@ -901,6 +977,7 @@ impl Window {
     fn resume(&mut self) {
         let now = self.retired;
         self.front_end.ready = self.front_end.ready.max(now);
+        self.wrong_path.end();
         if self.is_open && !self.open.retired {
             let open = &mut self.open;
             open.dispatch = open.dispatch.max(now);
@@ -908,6 +985,7 @@ impl Window {
             open.addresses = open.addresses.max(now);
             if let Pending::Load(start) | Pending::Store(start) = &mut open.pending {
                 *start = (*start).max(now);
+                open.early.begins = *start;
             }
         }
     }

@@ -630,8 +630,41 @@ fn does_a_misprediction_cost_its_penalty_after_the_branch_completes() {
         core.enter(after);
         let resolved = u64::from(config.latency_cycles.divide) + 1;
         let penalty = config.mispredict_penalty_cycles.get();
-        assert_eq!(core.load(0, hit(0)), resolved + penalty);
+        let latency = u64::from(config.latency_cycles.load);
+        core.load(0, hit(0));
+        assert_eq!(core.done(), resolved + penalty + latency);
         assert_eq!(core.window.counters().mispredictions, 1);
+    }
+}
+
+#[test]
+fn do_loads_behind_a_misprediction_begin_before_it_is_resolved() {
+    for config in presets() {
+        let latency = u64::from(config.latency_cycles.load);
+        let penalty = config.mispredict_penalty_cycles.get();
+        // The branch waits for a miss; behind it come loads from `address`.
+        let done = |address| {
+            let mut core = Core::new(&config);
+            let start = core.block(&[load(&[1], 0), operation(Class::Return, &[0], &[])]);
+            let after = core.block(&[load(&[address], 3), load(&[3], 4)]);
+            core.enter(start);
+            core.load(0, miss(0, 300));
+            core.enter(after);
+            let starts = [
+                core.load(0, miss(0x1_0000, 300)),
+                core.load(1, hit(0x2_0000)),
+            ];
+            (starts, core.done())
+        };
+        let resolved = 300 + latency + u64::from(config.latency_cycles.integer);
+        // Its miss is over when it comes on the right path.
+        let ([first, second], end) = done(2);
+        assert!(first <= 2 && second > resolved);
+        assert_eq!(end, resolved + penalty + 2 * latency);
+        // What the branch waits for as well is known a cycle before it is resolved.
+        let ([first, second], end) = done(0);
+        assert_eq!((first, second), (300 + latency, first + 300 + latency));
+        assert_eq!(end, second + latency);
     }
 }
 

@@ -96,6 +96,17 @@ fn run(config: &CoreConfig, code: &[Vec<Instruction>], steps: &[Step]) -> Outcom
     }
 }
 
+/// What is executed behind a mispredicted branch.
+struct WrongPath {
+    /// When the branch is resolved.
+    until: u64,
+    /// Dispatch and resolution of the latest mispredicted branch behind it.
+    next: Option<(u64, u64)>,
+    /// The latest dispatch, and how many there were in its cycle.
+    front: (u64, u32),
+    ready: HashMap<u32, u64>,
+}
+
 /// The same from lists of all that happened so far.
 struct Reference<'a> {
     config: &'a CoreConfig,
@@ -126,6 +137,7 @@ struct Reference<'a> {
     barrier: u64,
     clock: u64,
     last_done: u64,
+    wrong_path: Option<WrongPath>,
     parts: HashMap<&'static str, u64>,
     counters: CoreCounters,
     loads: Vec<u64>,
@@ -159,6 +171,7 @@ impl<'a> Reference<'a> {
             barrier: 0,
             clock: 0,
             last_done: 0,
+            wrong_path: None,
             parts: HashMap::new(),
             counters: CoreCounters::default(),
             loads: Vec::new(),
@@ -171,11 +184,60 @@ impl<'a> Reference<'a> {
         place.map_or(0, |place| list[place])
     }
 
-    fn registers_ready(&self, set: RegisterSet) -> u64 {
+    fn registers_ready(ready: &HashMap<u32, u64>, set: RegisterSet) -> u64 {
         let bits = (0..64).filter(|bit| set.0 >> bit & 1 != 0);
-        bits.map(|bit| self.ready.get(&bit).copied().unwrap_or(0))
+        bits.map(|bit| ready.get(&bit).copied().unwrap_or(0))
             .max()
             .unwrap_or(0)
+    }
+
+    /// A branch was mispredicted.
+    fn leave_path(&mut self) {
+        let dispatch = self.dispatches.last().copied().unwrap_or(0);
+        let resolved = self.last_done;
+        match &mut self.wrong_path {
+            Some(wrong_path) => wrong_path.next = Some((dispatch, resolved)),
+            None if resolved > dispatch + 24 => {
+                self.wrong_path = Some(WrongPath {
+                    until: resolved,
+                    next: None,
+                    front: (dispatch, 0),
+                    ready: self.ready.clone(),
+                });
+            }
+            None => {}
+        }
+    }
+
+    /// When the instruction that was just dispatched is on the wrong path, if it is.
+    fn dispatch_early(&mut self, accesses: bool) -> Option<u64> {
+        let config = self.config;
+        let mut window = Self::before(&self.retirements, config.window);
+        if accesses {
+            window = window.max(Self::before(&self.load_retirements, config.load_buffer));
+        }
+        let wrong_path = self.wrong_path.as_mut()?;
+        let (mut front, mut used) = wrong_path.front;
+        used += 1;
+        if used == config.issue_width {
+            (front, used) = (front + 1, 0);
+        }
+        let wait = |front: &mut u64, used: &mut u32, time: u64| {
+            if time > *front {
+                (*front, *used) = (time, 0);
+            }
+        };
+        wait(&mut front, &mut used, window);
+        if front >= wrong_path.until {
+            let (branch, resolved) = wrong_path.next.take().unwrap_or((0, 0));
+            wait(&mut front, &mut used, branch);
+            wrong_path.until = resolved;
+        }
+        wrong_path.front = (front, used);
+        if front >= wrong_path.until || front >= *self.dispatches.last().unwrap() {
+            self.wrong_path = None;
+        }
+        self.wrong_path.as_ref().map(|_| front)
     }
 
     fn start(&mut self, unit: &'static str, ready: u64) -> u64 {
@@ -403,17 +465,26 @@ impl<'a> Reference<'a> {
         }
         let drains = matches!(instruction.class, Class::Atomic | Class::Serializing);
         let (mut sources, mut addresses, mut done) = (0, 0, 0);
+        let (mut early_sources, mut early_addresses, mut early_loaded) = (0, 0, 0);
+        let mut early_dispatch = None;
         for (number, group) in groups.iter().enumerate() {
             let first = number == 0;
             let accesses = !group.is_empty();
             let loads = accesses && (first && instruction.loads > 0 || !group[0].store);
             let stores = accesses && (first && instruction.stores > 0 || group[0].store);
             let (dispatch, mut milestones) = self.dispatch(loads, stores);
+            if let Some(wrong_path) = &self.wrong_path
+                && first
+            {
+                early_sources = Self::registers_ready(&wrong_path.ready, instruction.reads);
+                early_addresses = Self::registers_ready(&wrong_path.ready, instruction.addresses);
+            }
+            early_dispatch = self.dispatch_early(accesses);
             if first {
                 let committed = self.commitments.last().copied().unwrap_or(0);
                 let drained = if drains { self.clock.max(committed) } else { 0 };
-                sources = self.registers_ready(instruction.reads).max(drained);
-                addresses = self.registers_ready(instruction.addresses).max(drained);
+                sources = Self::registers_ready(&self.ready, instruction.reads).max(drained);
+                addresses = Self::registers_ready(&self.ready, instruction.addresses).max(drained);
                 if drains {
                     milestones[3].0 = milestones[3].0.max(committed);
                 }
@@ -422,12 +493,25 @@ impl<'a> Reference<'a> {
                     self.front = self.front.max(begun);
                 }
             }
-            done = done.max(self.group(
+            let early = early_dispatch.map(|dispatch| early_addresses.max(dispatch));
+            let (group_done, loaded) = self.group(
                 instruction,
                 group,
-                (dispatch, sources, addresses),
+                (dispatch, sources, addresses, early),
                 milestones,
-            ));
+            );
+            done = done.max(group_done);
+            early_loaded = loaded;
+        }
+        let latency = u64::from(self.unit_and_latency(instruction.class).1).max(1);
+        if let Some(wrong_path) = &mut self.wrong_path {
+            let operands = early_sources.max(early_loaded).max(early_dispatch.unwrap());
+            for bit in (0..64).filter(|bit| instruction.writes.0 >> bit & 1 != 0) {
+                wrong_path.ready.insert(bit, done.min(operands + latency));
+            }
+        }
+        if drains {
+            self.wrong_path = None;
         }
         for bit in (0..64).filter(|bit| instruction.writes.0 >> bit & 1 != 0) {
             self.ready.insert(bit, done);
@@ -435,31 +519,43 @@ impl<'a> Reference<'a> {
         self.last_done = done;
     }
 
-    /// One place in the window: its loads, its operation, and its store. Says when it is done.
+    /// One place in the window: its loads, its operation, and its store. Says when it is done, and
+    /// when its loads are on a wrong path, where their addresses are known at `early`.
     fn group(
         &mut self,
         instruction: &Instruction,
         group: &[Access],
-        (dispatch, sources, addresses): (u64, u64, u64),
+        (dispatch, sources, addresses, early): (u64, u64, u64, Option<u64>),
         mut milestones: Milestones,
-    ) -> u64 {
+    ) -> (u64, u64) {
         let latency = self.config.latency_cycles.clone();
-        let mut loaded = 0;
+        let (mut loaded, mut early_loaded) = (0, 0);
         let mut slowest = Vec::new();
         for access in group.iter().filter(|access| !access.store) {
             self.counters.loads += 1;
             let start = self.start("load", addresses.max(dispatch));
-            self.loads.push(start);
-            let (translated, part) = self.translate(start, access);
+            let mut begins = start;
+            if let (Some(wrong_path), Some(early)) = (&self.wrong_path, early)
+                && early < wrong_path.until
+            {
+                begins = start.min(early);
+            }
+            self.loads.push(begins);
+            let (there, part) = self.translate(begins, access);
+            let translated = there.max(start);
             let stored = self.words.get(&(access.address >> 3)).copied();
             let mut fetched = translated;
             let done = match stored {
                 Some((data, committed)) if translated < committed => {
                     self.counters.forwarded_loads += 1;
-                    translated.max(data) + u64::from(latency.store_forward)
+                    let forward = u64::from(latency.store_forward);
+                    early_loaded = early_loaded.max(there.max(data) + forward);
+                    translated.max(data) + forward
                 }
                 _ => {
-                    fetched = self.line(translated, access);
+                    let arrives = self.line(there, access);
+                    early_loaded = early_loaded.max(arrives + u64::from(latency.load));
+                    fetched = arrives.max(translated);
                     fetched + u64::from(latency.load)
                 }
             };
@@ -503,7 +599,7 @@ impl<'a> Reference<'a> {
                 self.barrier = commit;
             }
         }
-        done
+        (done, early_loaded)
     }
 
     fn run(mut self, code: &[Vec<Instruction>], steps: &[Step]) -> Outcome {
@@ -519,6 +615,7 @@ impl<'a> Reference<'a> {
                         self.redirected =
                             self.last_done + self.config.mispredict_penalty_cycles.get();
                         self.front = self.front.max(self.redirected);
+                        self.leave_path();
                     }
                     let start = 0x1000 * *block as u64;
                     if self.ended.is_some_and(|end| end != start) {
@@ -556,6 +653,7 @@ impl<'a> Reference<'a> {
             }
             returned = false;
             self.ended = None;
+            self.wrong_path = None;
             self.front = self.front.max(self.clock);
         }
         let part = |name| Cycles::new(self.parts.get(name).copied().unwrap_or(0));
@@ -590,8 +688,8 @@ fn configs() -> impl Strategy<Value = CoreConfig> {
         let mut config = common::skylake();
         config.issue_width = sizes[0].min(4);
         config.retire_width = sizes[1].min(4);
-        config.window = 2 * sizes[2];
-        config.load_buffer = sizes[3];
+        config.window = 2 * sizes[2] * sizes[2];
+        config.load_buffer = 2 * sizes[3];
         config.store_buffer = sizes[4];
         config.miss_registers = sizes[5].min(4);
         config.page_walkers = sizes[6].min(3);
@@ -680,10 +778,12 @@ fn codes() -> impl Strategy<Value = Vec<Vec<Instruction>>> {
         Just(Some(Class::Jump)),
         Just(Some(Class::Return))
     ];
-    let block = (vec(instructions(), 0..12), end).prop_map(|(mut code, end)| {
-        code.extend(end.map(|class| common::operation(class, &[], &[])));
-        code
-    });
+    // Returns are mispredicted, and wait for a register.
+    let block =
+        (vec(instructions(), 0..12), end, 0..4_u32).prop_map(|(mut code, end, register)| {
+            code.extend(end.map(|class| common::operation(class, &[register], &[])));
+            code
+        });
     vec(block, 1..5)
 }
 
@@ -691,7 +791,7 @@ fn codes() -> impl Strategy<Value = Vec<Vec<Instruction>>> {
 /// tells stores apart by.
 fn access(store: bool) -> impl Strategy<Value = Access> {
     let translation = prop_oneof![4 => Just((0, false)), 1 => (1..20_u64, any::<bool>())];
-    let data = prop_oneof![2 => Just(0), 1 => 1..60_u64];
+    let data = prop_oneof![4 => Just(0), 1 => 1..60_u64, 1 => 60..400_u64];
     (0..40_u64, 0..3_u64, translation, data).prop_map(
         move |(place, frame, (translation, walked), data)| Access {
             store,
