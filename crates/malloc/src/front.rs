@@ -13,7 +13,7 @@ use crate::lock::{self, Guarded, Lock};
 use crate::pagemap::prefetch;
 use crate::rseq::{self, HOT};
 use crate::slab::{SLAB_BYTES, SLAB_SHIFT, Slab};
-use crate::{central, harden, heap, pages, profile, sanitizer, setup, sys, tls, transfer};
+use crate::{alarm, central, harden, heap, pages, profile, sanitizer, setup, sys, tls, transfer};
 
 /// CPUs that have a slab when slabs are not being drained.
 static CPUS: AtomicU32 = AtomicU32::new(0);
@@ -307,6 +307,9 @@ fn refill(class: usize) -> usize {
 #[cold]
 #[inline(never)]
 extern "C" fn overflow(class: usize, item: usize) {
+    if alarm::is_raised() {
+        return;
+    }
     setup::ensure();
     let place = place();
     if place.push(class, item) {

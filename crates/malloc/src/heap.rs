@@ -18,7 +18,7 @@ use crate::pagemap::{self, PAGE_BYTES, PAGE_SHIFT};
 use crate::profile::{self, Stack};
 use crate::rseq;
 use crate::span::Span;
-use crate::{front, harden, pages, sanitizer, setup, sys};
+use crate::{alarm, front, harden, pages, sanitizer, setup, sys};
 
 /// Largest size that any request may have (C11: differences of pointers must fit).
 const MAX_BYTES: usize = isize::MAX as usize;
@@ -55,7 +55,9 @@ pub fn allocate(size: usize) -> *mut u8 {
 /// Memory for `size` bytes at a multiple of `align`, that is not at hand; and whether it is zero.
 #[inline(never)]
 pub fn allocate_slowly(size: usize, align: usize) -> (*mut u8, bool) {
-    if harden::is_on() {
+    if alarm::is_raised() {
+        (alarm::allocate(size, align), true)
+    } else if harden::is_on() {
         harden::allocate(size, align)
     } else {
         allocate_plainly(size, align)
@@ -93,6 +95,9 @@ pub fn counted(class: usize) -> *mut u8 {
 /// The same if there was neither; null if there is no memory.
 #[inline(never)]
 pub fn missed(class: usize) -> *mut u8 {
+    if alarm::is_raised() {
+        return alarm::allocate(CLASSES[class].size as usize, 1);
+    }
     check_canary(class, front::missed(class))
 }
 
@@ -299,7 +304,7 @@ pub unsafe fn free(memory: *mut u8) {
 #[cold]
 #[inline(never)]
 extern "C" fn free_other(memory: *mut u8) {
-    if memory.is_null() {
+    if memory.is_null() || alarm::is_raised() {
         return;
     }
     sys::preserving_errno(|| {
@@ -355,6 +360,12 @@ pub fn plain_size(memory: *mut u8) -> (usize, bool) {
 /// # Safety
 /// Nobody uses `memory` any more unless the result is null.
 pub unsafe fn reallocate(memory: *mut u8, size: usize) -> *mut u8 {
+    if alarm::is_raised() {
+        let ours = pagemap::tag(memory as usize) != 0;
+        let old = ours.then(|| usable_size(memory));
+        // SAFETY: the caller's promise.
+        return unsafe { alarm::reallocate(memory, old, size) };
+    }
     let (old, large) = match find(memory, "realloc") {
         Found::Small(class) => {
             let address = memory as usize;

@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
 use common::{CACHES, compile, expect_success, library, library_directory, run, scratch};
@@ -237,6 +238,36 @@ fn does_each_mistake_end_the_process_and_name_the_pointer() {
                     && message.contains(pointer.trim()),
                 "{mistake}: {message}"
             );
+        }
+    }
+}
+
+#[test]
+fn does_a_fault_of_our_own_end_the_process_with_a_message() {
+    if !cfg!(debug_assertions) {
+        contigua_testing::skip("only a debug build looks for overflows");
+        return;
+    }
+    let directory = format!("-L{}", library_directory().display());
+    let program = compile("panic.c", &[&directory, "-lcontigua_malloc", "-rdynamic"]);
+    for backtrace in ["0", "1"] {
+        for level in ["1", "2"] {
+            for caches in CACHES {
+                let variables = [
+                    caches[0],
+                    ("CONTIGUA_MALLOC_HARDEN", level),
+                    ("RUST_BACKTRACE", backtrace),
+                ];
+                let output = run(&program, &[], &variables);
+                let message = String::from_utf8_lossy(&output.stderr);
+                assert!(
+                    output.status.signal() == Some(libc::SIGABRT)
+                        && message.contains("panicked at")
+                        && message.contains("overflow"),
+                    "{variables:?}: {}\n{message}",
+                    output.status
+                );
+            }
         }
     }
 }
