@@ -1,4 +1,6 @@
-//! Hardening level 2 (`CONTIGUA_MALLOC_HARDEN=2`): mistakes are noticed at the next free, and most writes after
+//! Hardening levels (`CONTIGUA_MALLOC_HARDEN`).
+//!
+//! Level 0: the canaries of free objects are not looked at. Level 1 is what `heap` does. Level 2: mistakes are noticed at the next free, and most writes after
 //! a free at the next allocation of the object.
 //!
 //! | object | words |
@@ -10,36 +12,57 @@
 //! program's last and the tail, twice. So an object has the size that was asked for, and a write of one byte behind it
 //! is noticed. Batches from the transfer caches are shuffled, so that the order of reuse is unpredictable.
 //!
+//! Level 3: a freed object first takes the place of an earlier one, at random, and that one may be reused. Behind each
+//! span and large object lies a guard page, an access to which is a `SIGSEGV`: a guard region of Linux 6.13, since a mapping for each
+//! would soon be more than a process may have. Older kernels have none.
+//!
 //! At level 1 nothing of this runs: both fast paths are left through tests that they make anyway
 //! (`rseq::Hot::fast`, `rseq::Hot::free`).
 
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
+use crate::classes::{CLASSES, COUNT};
 use crate::heap::canary_of;
+use crate::pagemap::PAGE_BYTES;
 use crate::rseq::{self, HOT};
-use crate::{heap, sys};
+use crate::{heap, sys, transfer};
 
 /// Bytes that each object is longer.
 const TAIL: usize = size_of::<usize>();
 /// Bytes of an object that are poisoned or filled at most: what longer ones cost more than they find. Our choice.
 const COVERED: usize = 64;
 
-static ON: AtomicBool = AtomicBool::new(false);
+/// Freed objects of a class that wait at level 3, at most; and their bytes, if the objects are large. Our choice.
+const DELAYED: usize = 64;
+const DELAYED_BYTES: usize = 1 << 20;
+
+static LEVEL: AtomicU8 = AtomicU8::new(1);
 static SEED: AtomicU64 = AtomicU64::new(0);
+static WAITING: [[AtomicUsize; DELAYED]; COUNT] =
+    [const { [const { AtomicUsize::new(0) }; DELAYED] }; COUNT];
 
 /// Whether level 2 is on.
 #[inline]
 pub fn is_on() -> bool {
-    ON.load(Ordering::Relaxed)
+    LEVEL.load(Ordering::Relaxed) >= 2
 }
 
-/// Turn it on. Before the first allocation only, and before caches of CPUs are set up.
-pub fn start() {
+/// Whether canaries are looked at.
+pub fn is_watchful() -> bool {
+    LEVEL.load(Ordering::Relaxed) >= 1
+}
+
+fn is_strict() -> bool {
+    LEVEL.load(Ordering::Relaxed) >= 3
+}
+
+/// Set the level. Before the first allocation only, and before caches of CPUs are set up.
+pub fn start(level: u8) {
     SEED.store(sys::random(sys::Purpose::Order), Ordering::Relaxed);
-    ON.store(true, Ordering::Relaxed);
+    LEVEL.store(level, Ordering::Relaxed);
 }
 
-/// Have every allocation and free leave its fast path, if level 2 is on.
+/// Have every allocation and free leave its fast path, from level 2 on.
 pub fn leave_fast_paths() {
     if is_on() {
         HOT.fast.store(0, Ordering::Relaxed);
@@ -161,17 +184,84 @@ pub fn check_size(memory: *mut u8, size: usize) {
     }
 }
 
-/// Put objects into an unpredictable order.
-pub fn shuffle(objects: &mut [usize]) {
+/// A number below `end`.
+fn random_below(end: usize) -> usize {
     // Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators" (2014), figure 17.
     const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mut random = SEED.fetch_add(STEP, Ordering::Relaxed);
+    random = (random ^ random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    random = (random ^ random >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (random ^ random >> 31) as usize % end
+}
+
+/// Put objects into an unpredictable order.
+pub fn shuffle(objects: &mut [usize]) {
     if !is_on() {
         return;
     }
     for last in (1..objects.len()).rev() {
-        let mut random = SEED.fetch_add(STEP, Ordering::Relaxed);
-        random = (random ^ random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        random = (random ^ random >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        objects.swap(last, (random ^ random >> 31) as usize % (last + 1));
+        objects.swap(last, random_below(last + 1));
+    }
+}
+
+/// Have a free object of `class` wait at level 3. The object that may be reused instead, or 0.
+pub fn delay(class: usize, object: usize) -> usize {
+    if !is_strict() {
+        return object;
+    }
+    let waiting = (DELAYED_BYTES / CLASSES[class].size as usize).clamp(1, DELAYED);
+    WAITING[class][random_below(waiting)].swap(object, Ordering::AcqRel)
+}
+
+/// Move what waits back into the transfer caches.
+pub fn end_delays() {
+    if !is_strict() {
+        return;
+    }
+    for (class, waiting) in WAITING.iter().enumerate() {
+        for place in waiting {
+            let object = place.swap(0, Ordering::AcqRel);
+            if object != 0 {
+                transfer::give(class, &[object]);
+            }
+        }
+    }
+}
+
+/// Write the canaries of what waits, as `front::write_canaries` does.
+pub fn write_canaries() {
+    for (class, waiting) in WAITING.iter().enumerate() {
+        for place in waiting {
+            let object = place.load(Ordering::Relaxed);
+            if object != 0 {
+                // SAFETY: the child has one thread; what waits is a free object.
+                unsafe { heap::set_free(object, CLASSES[class].size as usize) };
+            }
+        }
+    }
+}
+
+/// Pages that lie behind each run of pages.
+#[inline]
+pub fn guards() -> usize {
+    usize::from(is_strict())
+}
+
+/// Forbid, or allow again, accesses to the page behind a run that ends at `end`.
+pub fn guard(end: usize, forbid: bool) {
+    // The kernel's numbers, which not every C library's header has.
+    const MADV_GUARD_INSTALL: i32 = 102;
+    const MADV_GUARD_REMOVE: i32 = 103;
+    // Larger base pages reach into what follows.
+    if guards() > 0 && (end | PAGE_BYTES).is_multiple_of(sys::page_bytes()) {
+        let advice = if forbid {
+            MADV_GUARD_INSTALL
+        } else {
+            MADV_GUARD_REMOVE
+        };
+        sys::preserving_errno(|| {
+            // SAFETY: the page is the heap's, belongs to this run, and nobody's object lies in it.
+            unsafe { libc::madvise(end as *mut libc::c_void, PAGE_BYTES, advice) };
+        });
     }
 }

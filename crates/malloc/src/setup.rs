@@ -62,8 +62,8 @@ fn initialise() {
         pages::configure(settings.heap(), !settings.program_clock);
         background::configure(settings.background);
         telemetry::configure(settings.telemetry, settings.statistics_at_exit);
-        if settings.harden >= 2 {
-            harden::start();
+        if settings.harden != 1 {
+            harden::start(settings.harden);
         }
         front::start(possible_cpus(), settings.cache, settings.per_cpu);
         STATE.store(READY, Ordering::Release);

@@ -11,8 +11,8 @@ use common::{CACHES, compile, expect_success, library, library_directory, run, s
 
 fn works(name: &str, arguments: &[&str]) {
     let program = compile(name, &[]);
-    let hardened = [("CONTIGUA_MALLOC_HARDEN", "2")];
-    for variables in CACHES.into_iter().chain([hardened]) {
+    let hardened = ["0", "2", "3"].map(|level| [("CONTIGUA_MALLOC_HARDEN", level)]);
+    for variables in CACHES.into_iter().chain(hardened) {
         expect_success(&program, arguments, &variables);
     }
 }
@@ -288,7 +288,9 @@ fn which_of_forty_mistakes_go_unnoticed() {
             .collect()
     };
     let large = "write after free|all of 1 MB";
-    assert_eq!(unnoticed(&[("CONTIGUA_MALLOC_HARDEN", "2")]), [large]);
+    for level in ["2", "3"] {
+        assert_eq!(unnoticed(&[("CONTIGUA_MALLOC_HARDEN", level)]), [large]);
+    }
     for name in unnoticed(&[]) {
         let expected = ["overflow", "underflow", "sized delete"];
         assert!(
@@ -298,6 +300,52 @@ fn which_of_forty_mistakes_go_unnoticed() {
                 || name == "double free|in another thread",
             "{name}"
         );
+    }
+}
+
+#[test]
+fn are_writes_after_a_free_tolerated_at_level_0() {
+    let program = compile("levels.c", &[]);
+    for caches in CACHES {
+        let level = |level| [caches[0], ("CONTIGUA_MALLOC_HARDEN", level)];
+        expect_success(&program, &["write-after-free"], &level("0"));
+        let output = run(&program, &["write-after-free"], &level("1"));
+        assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{output:?}");
+    }
+}
+
+#[test]
+fn are_objects_reused_late_at_level_3() {
+    let program = compile("levels.c", &[]);
+    for caches in CACHES {
+        let level = |level| [caches[0], ("CONTIGUA_MALLOC_HARDEN", level)];
+        expect_success(&program, &["reused-late"], &level("3"));
+        assert!(
+            !run(&program, &["reused-late"], &level("2"))
+                .status
+                .success()
+        );
+        // What waits goes back before a request fails.
+        let limited = [caches[0], level("3")[1], ("CONTIGUA_MALLOC_LIMIT", "32MiB")];
+        let drained = compile("drained.c", &[]);
+        expect_success(&drained, &[], &limited);
+    }
+}
+
+#[test]
+fn do_guard_pages_lie_behind_spans_and_large_objects_at_level_3() {
+    let program = compile("levels.c", &[]);
+    if !run(&program, &["kernel"], &[]).status.success() {
+        contigua_testing::skip("no guard regions before Linux 6.13");
+        return;
+    }
+    for caches in CACHES {
+        let strict = [caches[0], ("CONTIGUA_MALLOC_HARDEN", "3")];
+        for place in ["behind-large", "behind-span"] {
+            let output = run(&program, &[place], &strict);
+            assert_eq!(output.status.signal(), Some(libc::SIGSEGV), "{output:?}");
+        }
+        expect_success(&program, &["reused-guards"], &strict);
     }
 }
 
