@@ -45,7 +45,7 @@ pub unsafe fn reallocate(memory: *mut u8, old: Option<usize>, size: usize) -> *m
     // SAFETY: what is from here has its size before it; both are long enough, and the new one is nobody
     // else's.
     unsafe {
-        let old = old.unwrap_or_else(|| memory.sub(HEADER).cast::<usize>().read());
+        let old = old.unwrap_or_else(|| ((memory as usize - HEADER) as *const usize).read());
         ptr::copy_nonoverlapping(memory, new, old.min(size));
     }
     new

@@ -47,6 +47,11 @@ pub fn is_on() -> bool {
     LEVEL.load(Ordering::Relaxed) >= 2
 }
 
+/// The level.
+pub fn level() -> u8 {
+    LEVEL.load(Ordering::Relaxed)
+}
+
 /// Whether canaries are looked at.
 pub fn is_watchful() -> bool {
     LEVEL.load(Ordering::Relaxed) >= 1

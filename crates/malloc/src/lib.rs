@@ -36,6 +36,7 @@ mod fork;
 mod front;
 mod harden;
 mod heap;
+mod info;
 pub mod layout;
 mod lock;
 mod near;

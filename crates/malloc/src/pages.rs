@@ -509,6 +509,16 @@ pub fn set_policy(rate: u64, interval: u64, cache_interval: u64) {
     heap.set_half_life(0);
 }
 
+/// Set the half-life of free memory in nanoseconds; 0: the rate alone decides.
+pub fn set_half_life(half_life: u64) {
+    HEAP.lock().set_half_life(half_life);
+}
+
+/// What the page heap was told.
+pub fn config() -> Config {
+    *HEAP.lock().config()
+}
+
 /// The page heap's figures.
 pub fn statistics() -> Statistics {
     HEAP.lock().statistics()

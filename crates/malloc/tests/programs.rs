@@ -104,6 +104,47 @@ fn does_the_control_interface_do_what_it_says() {
 }
 
 #[test]
+fn are_settings_known_by_name_and_malloc_info_an_xml_document() {
+    let directory = format!("-L{}", library_directory().display());
+    let program = compile("info.c", &[&directory, "-lcontigua_malloc"]);
+    for variables in CACHES {
+        let output = run(&program, &[], &variables);
+        assert!(output.status.success(), "{output:?}");
+        let text = String::from_utf8(output.stdout).expect("UTF-8");
+        // Each element is closed, in order, and on a line of its own but for its inner ones.
+        let mut open = Vec::new();
+        let (mut sizes, mut bytes) = (0, 0);
+        for line in text.lines() {
+            let element = line.trim().trim_matches(['<', '>']);
+            let number = |name: &str| -> u64 {
+                let value = element.split_once(&format!(" {name}=\"")).expect(line).1;
+                value.split_once('"').expect(line).0.parse().expect(line)
+            };
+            let name = element.split(' ').next().expect("a name");
+            if let Some(name) = name.strip_prefix('/') {
+                assert_eq!(open.pop(), Some(name), "{text}");
+            } else if !element.ends_with('/') {
+                open.push(name);
+            } else if name == "size" {
+                assert!(number("from") <= number("to"), "{line}");
+                assert_eq!(number("total"), number("count") * number("to"), "{line}");
+                (sizes, bytes) = (sizes + 1, bytes + number("total"));
+            }
+        }
+        // What threads cache counts as used.
+        let least = if variables[0].1 == "on" { 300 } else { 1 } * 1024;
+        assert!(open.is_empty() && sizes > 0 && bytes >= least, "{text}");
+        let elements = ["fast", "rest", "mmap", "current", "max", "mprotect"];
+        assert!(
+            elements
+                .iter()
+                .all(|kind| text.contains(&format!("type=\"{kind}\""))),
+            "{text}"
+        );
+    }
+}
+
+#[test]
 fn does_a_race_for_the_first_span_leave_nothing() {
     let directory = format!("-L{}", library_directory().display());
     let program = compile("races.c", &[&directory, "-lcontigua_malloc"]);
