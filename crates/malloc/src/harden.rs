@@ -12,20 +12,23 @@
 //! program's last and the tail, twice. So an object has the size that was asked for, and a write of one byte behind it
 //! is noticed. Batches from the transfer caches are shuffled, so that the order of reuse is unpredictable.
 //!
-//! Level 3: a freed object first takes the place of an earlier one, at random, and that one may be reused. Behind each
+//! Level 3: a freed object first takes the place of an earlier one, at random, and that one may be reused; a large one is
+//! inaccessible until then. Behind each
 //! span and large object lies a guard page, an access to which is a `SIGSEGV`: a guard region of Linux 6.13, since a mapping for each
 //! would soon be more than a process may have. Older kernels have none.
 //!
 //! At level 1 nothing of this runs: both fast paths are left through tests that they make anyway
 //! (`rseq::Hot::fast`, `rseq::Hot::free`).
 
+use core::mem;
 use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use crate::classes::{CLASSES, COUNT};
 use crate::heap::canary_of;
+use crate::lock::{Guarded, Lock};
 use crate::pagemap::PAGE_BYTES;
 use crate::rseq::{self, HOT};
-use crate::{heap, sys, transfer};
+use crate::{heap, pages, sys, transfer};
 
 /// Bytes that each object is longer.
 const TAIL: usize = size_of::<usize>();
@@ -40,6 +43,17 @@ static LEVEL: AtomicU8 = AtomicU8::new(1);
 static SEED: AtomicU64 = AtomicU64::new(0);
 static WAITING: [[AtomicUsize; DELAYED]; COUNT] =
     [const { [const { AtomicUsize::new(0) }; DELAYED] }; COUNT];
+
+/// Large objects that were freed and are inaccessible at level 3, at most, and the bytes of each. Our choice.
+const BURIED_COUNT: usize = 16;
+const BURIED_BYTES: usize = 32 << 20;
+/// Where they begin, and how many pages they have.
+static BURIED: Guarded<[(usize, usize); BURIED_COUNT]> = Guarded::new([(0, 0); BURIED_COUNT]);
+
+/// The lock of freed large objects, for the fork handlers.
+pub fn lock() -> &'static Lock {
+    &BURIED.lock
+}
 
 /// Whether level 2 is on.
 #[inline]
@@ -218,7 +232,7 @@ pub fn delay(class: usize, object: usize) -> usize {
     WAITING[class][random_below(waiting)].swap(object, Ordering::AcqRel)
 }
 
-/// Move what waits back into the transfer caches.
+/// Move what waits back into the transfer caches and the page heap.
 pub fn end_delays() {
     if !is_strict() {
         return;
@@ -230,6 +244,10 @@ pub fn end_delays() {
                 transfer::give(class, &[object]);
             }
         }
+    }
+    for place in 0..BURIED_COUNT {
+        let buried = mem::take(&mut BURIED.lock()[place]);
+        free_buried(buried);
     }
 }
 
@@ -254,19 +272,45 @@ pub fn guards() -> usize {
 
 /// Forbid, or allow again, accesses to the page behind a run that ends at `end`.
 pub fn guard(end: usize, forbid: bool) {
+    if guards() > 0 {
+        protect(end, PAGE_BYTES, forbid);
+    }
+}
+
+/// Forbid, or allow again, accesses to pages of the heap that nobody's object lies in. `false` if the kernel does not.
+/// Their contents are lost.
+fn protect(address: usize, bytes: usize, forbid: bool) -> bool {
     // The kernel's numbers, which not every C library's header has.
     const MADV_GUARD_INSTALL: i32 = 102;
     const MADV_GUARD_REMOVE: i32 = 103;
+    let advice = if forbid {
+        MADV_GUARD_INSTALL
+    } else {
+        MADV_GUARD_REMOVE
+    };
     // Larger base pages reach into what follows.
-    if guards() > 0 && (end | PAGE_BYTES).is_multiple_of(sys::page_bytes()) {
-        let advice = if forbid {
-            MADV_GUARD_INSTALL
-        } else {
-            MADV_GUARD_REMOVE
-        };
-        sys::preserving_errno(|| {
-            // SAFETY: the page is the heap's, belongs to this run, and nobody's object lies in it.
-            unsafe { libc::madvise(end as *mut libc::c_void, PAGE_BYTES, advice) };
-        });
+    (address | bytes).is_multiple_of(sys::page_bytes())
+        && sys::preserving_errno(|| {
+            // SAFETY: the pages are the heap's, and nobody's object lies in them.
+            unsafe { libc::madvise(address as *mut libc::c_void, bytes, advice) == 0 }
+        })
+}
+
+/// Free the `count` pages of a large object; at level 3, first in place of an earlier one.
+pub fn free_large(address: usize, count: usize) {
+    let bytes = count * PAGE_BYTES;
+    if !is_strict() || bytes > BURIED_BYTES || !protect(address, bytes, true) {
+        pages::free(address, count);
+        return;
+    }
+    let place = random_below(BURIED_COUNT);
+    let earlier = mem::replace(&mut BURIED.lock()[place], (address, count));
+    free_buried(earlier);
+}
+
+fn free_buried((address, count): (usize, usize)) {
+    if count > 0 {
+        protect(address, count * PAGE_BYTES, false);
+        pages::free(address, count);
     }
 }

@@ -335,7 +335,7 @@ extern "C" fn free_other(memory: *mut u8) {
             Span::recycle(span);
             LARGE_BYTES.fetch_sub(count * PAGE_BYTES, Ordering::Relaxed);
             LARGE_COUNT.fetch_sub(1, Ordering::Relaxed);
-            pages::free(address, count);
+            harden::free_large(address, count);
         }
     });
 }

@@ -16,7 +16,7 @@ use contigua_pageheap::HUGE_BYTES;
 use crate::classes::{CLASSES, MAX_BATCH, class_of};
 use crate::lock::Guarded;
 use crate::span::Span;
-use crate::{central, control, front, heap, pagemap, pages, setup, system, transfer};
+use crate::{central, front, heap, pagemap, pages, setup, system, transfer};
 
 /// Steps of a thread: Miri is some thousand times slower.
 const STEPS: usize = if cfg!(miri) { 10 } else { 3000 };
@@ -454,7 +454,7 @@ fn does_a_panic_under_the_lock_of_the_heap_end_the_process_with_its_message() {
             libc::alarm(20);
             libc::prctl(libc::PR_SET_DUMPABLE, 0);
         }
-        control::trim(0);
+        crate::control::trim(0);
         // What a caller could catch would go on with a damaged heap.
         let _ = std::panic::catch_unwind(|| {
             pages::supplied_through(
