@@ -17,6 +17,21 @@ size_t contigua_malloc_stats(char *buffer, size_t size);
 /* One figure by its name (the first column of the text), or -1. */
 int64_t contigua_malloc_figure(const char *name);
 
+/* A setting or a figure by its name. Returns 0, or -1 with errno ENOENT: there is none of this name.
+ *
+ *   limit, soft_limit       bytes that may be mapped, and above which memory goes back at once; 0: no limit
+ *   release_rate            bytes that may go back in a second
+ *   interval_milliseconds   how long huge pages are kept whole after use
+ *   decay_milliseconds      half-life of free memory; 0: the rate alone decides
+ *   harden                  hardening level (read only)
+ *   all figures             as contigua_malloc_stats names them (read only)
+ */
+int contigua_malloc_get(const char *name, uint64_t *value);
+
+/* Change a setting by its name. Returns 0, or -1 with errno: ENOENT, or EPERM if it can only be read. Rate and
+ * interval end decay, as in contigua_malloc_set_policy; it can be set again after them. */
+int contigua_malloc_set(const char *name, uint64_t value);
+
 /* Give at least `bytes` of free memory back to the system now, or all there is. Returns how much
  * it was. */
 size_t contigua_malloc_release(size_t bytes);

@@ -8,7 +8,7 @@ use core::fmt::Write;
 use core::ptr::null_mut;
 
 use crate::classes::{MAX_SMALL, class_of};
-use crate::{control, front, harden, heap, pagemap, pages, setup, sys, telemetry};
+use crate::{control, front, harden, heap, info, pagemap, pages, setup, sys, telemetry};
 
 #[inline(always)]
 fn or_no_memory(memory: *mut u8) -> *mut c_void {
@@ -293,6 +293,25 @@ pub extern "C" fn malloc_stats() {
     sys::write_all(2, line.as_bytes());
 }
 
+/// GNU `malloc_info`: an XML document.
+///
+/// # Safety
+/// `file` is open for writing.
+#[cfg_attr(feature = "interpose", unsafe(no_mangle))]
+pub unsafe extern "C" fn malloc_info(options: c_int, file: *mut libc::FILE) -> c_int {
+    // As glibc does, which returns the number itself.
+    if options != 0 {
+        return libc::EINVAL;
+    }
+    setup::ensure();
+    let mut text = sys::Line::<{ 16 << 10 }>::new();
+    let _ = info::write_xml(&mut text);
+    let text = text.as_bytes();
+    // SAFETY: the caller's promise. The file may allocate, and no lock of ours is held.
+    let written = unsafe { libc::fwrite(text.as_ptr().cast(), 1, text.len(), file) };
+    if written == text.len() { 0 } else { -1 }
+}
+
 struct Cursor {
     buffer: *mut u8,
     size: usize,
@@ -345,6 +364,44 @@ pub unsafe extern "C" fn contigua_malloc_figure(name: *const c_char) -> i64 {
         .iter()
         .find(|(known, _)| known.as_bytes() == name)
         .map_or(-1, |&(_, value)| value.cast_signed())
+}
+
+/// A setting or a figure by its name. 0, or -1 with `ENOENT`.
+///
+/// # Safety
+/// `name` is NUL-terminated, and `value` can be written to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn contigua_malloc_get(name: *const c_char, value: *mut u64) -> c_int {
+    // SAFETY: the caller's promise.
+    let name = unsafe { core::ffi::CStr::from_ptr(name) }.to_str();
+    match name.ok().and_then(control::get) {
+        Some(known) => {
+            // SAFETY: the caller's promise.
+            unsafe { value.write(known) };
+            0
+        }
+        None => failed(libc::ENOENT),
+    }
+}
+
+/// Change a setting by its name. 0, or -1 with `ENOENT` or `EPERM`.
+///
+/// # Safety
+/// `name` is NUL-terminated.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn contigua_malloc_set(name: *const c_char, value: u64) -> c_int {
+    // SAFETY: the caller's promise.
+    let name = unsafe { core::ffi::CStr::from_ptr(name) }.to_str();
+    match name.map(|name| control::set(name, value)) {
+        Ok(Ok(())) => 0,
+        Ok(Err(control::SetError::ReadOnly)) => failed(libc::EPERM),
+        Ok(Err(control::SetError::Unknown)) | Err(_) => failed(libc::ENOENT),
+    }
+}
+
+fn failed(number: c_int) -> c_int {
+    sys::set_errno(number);
+    -1
 }
 
 /// Give at least `bytes` back to the system now, or all that is free; how much it was.
@@ -401,6 +458,5 @@ pub unsafe extern "C" fn contigua_malloc_profile(path: *const c_char) -> c_int {
         Err(control::ProfileError::Busy) => libc::EBUSY,
         Err(control::ProfileError::System(number)) => number,
     };
-    sys::set_errno(number);
-    -1
+    failed(number)
 }

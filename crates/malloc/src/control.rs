@@ -1,6 +1,6 @@
 //! What a program can tell its allocator, whatever its language.
 
-use crate::{front, pages, profile, setup, sys};
+use crate::{front, harden, pages, profile, setup, sys, telemetry};
 
 pub use crate::profile::Error as ProfileError;
 
@@ -44,6 +44,67 @@ pub fn set_policy(rate: usize, interval_milliseconds: u64) {
     setup::ensure();
     let interval = interval_milliseconds.saturating_mul(1_000_000);
     pages::set_policy(rate as u64, interval, interval);
+}
+
+/// Why a setting was not changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetError {
+    /// There is none of this name.
+    Unknown,
+    /// It can only be read.
+    ReadOnly,
+}
+
+const MILLISECOND: u64 = 1_000_000;
+
+/// A setting or a figure by its name, as `contigua_malloc.h` lists them. 0 is no limit.
+#[must_use]
+pub fn get(name: &str) -> Option<u64> {
+    setup::ensure();
+    let limit = |bytes: u64| if bytes == u64::MAX { 0 } else { bytes };
+    let config = pages::config();
+    Some(match name {
+        "limit" => limit(config.hard_limit),
+        "soft_limit" => limit(config.soft_limit),
+        "release_rate" => config.release_rate,
+        "interval_milliseconds" => config.interval / MILLISECOND,
+        "decay_milliseconds" => config.half_life / MILLISECOND,
+        "harden" => harden::level().into(),
+        _ => {
+            let figures = telemetry::collect().figures();
+            figures.iter().find(|(known, _)| *known == name)?.1
+        }
+    })
+}
+
+/// Change a setting by its name.
+///
+/// # Errors
+/// If there is none of this name, or it can only be read.
+pub fn set(name: &str, value: u64) -> Result<(), SetError> {
+    setup::ensure();
+    let limit = |bytes: u64| if bytes == 0 { u64::MAX } else { bytes };
+    let nanoseconds = value.saturating_mul(MILLISECOND);
+    let config = pages::config();
+    sys::preserving_errno(|| match name {
+        "limit" => pages::set_limits(config.soft_limit, limit(value)),
+        "soft_limit" => pages::set_limits(limit(value), config.hard_limit),
+        "release_rate" => pages::set_policy(value, config.interval, config.cache_interval),
+        "interval_milliseconds" => {
+            pages::set_policy(config.release_rate, nanoseconds, nanoseconds);
+        }
+        "decay_milliseconds" => pages::set_half_life(nanoseconds),
+        _ => {}
+    });
+    match name {
+        "limit"
+        | "soft_limit"
+        | "release_rate"
+        | "interval_milliseconds"
+        | "decay_milliseconds" => Ok(()),
+        _ if get(name).is_some() => Err(SetError::ReadOnly),
+        _ => Err(SetError::Unknown),
+    }
 }
 
 /// Write the sampled heap profile to `path`, or without one where `CONTIGUA_MALLOC_PROFILE` says,

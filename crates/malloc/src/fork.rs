@@ -7,8 +7,8 @@
 use crate::classes::COUNT;
 use crate::lock::{self, Lock};
 use crate::{
-    background, central, dump, front, pages, primary, profile, span, system, telemetry, tls,
-    transfer,
+    background, central, dump, front, harden, pages, primary, profile, span, system, telemetry,
+    tls, transfer,
 };
 
 /// Visit every lock, outer ones first.
@@ -23,6 +23,7 @@ fn each_lock(mut visit: impl FnMut(&'static Lock)) {
     for class in 0..COUNT {
         visit(central::lock(class));
     }
+    visit(harden::lock());
     pages::locks().into_iter().for_each(&mut visit);
     visit(system::lock());
     visit(span::lock());

@@ -13,7 +13,7 @@ use crate::lock::{self, Guarded, Lock};
 use crate::pagemap::prefetch;
 use crate::rseq::{self, HOT};
 use crate::slab::{SLAB_BYTES, SLAB_SHIFT, Slab};
-use crate::{central, harden, heap, pages, profile, sanitizer, setup, sys, tls, transfer};
+use crate::{alarm, central, harden, heap, pages, profile, sanitizer, setup, sys, tls, transfer};
 
 /// CPUs that have a slab when slabs are not being drained.
 static CPUS: AtomicU32 = AtomicU32::new(0);
@@ -257,7 +257,7 @@ extern "C" fn free_slowly(class: usize, item: usize) {
     let (word, canary) = (item as *mut usize, heap::canary_of(item));
     // SAFETY: as in `free`.
     unsafe {
-        if word.read() == canary {
+        if word.read() == canary && harden::is_watchful() {
             heap::double(item);
         }
     }
@@ -266,7 +266,10 @@ extern "C" fn free_slowly(class: usize, item: usize) {
     }
     // SAFETY: as in `free`.
     unsafe { heap::set_free(item, CLASSES[class].size as usize) };
-    overflow(class, item);
+    let item = harden::delay(class, item);
+    if item != 0 {
+        overflow(class, item);
+    }
 }
 
 #[cold]
@@ -307,6 +310,9 @@ fn refill(class: usize) -> usize {
 #[cold]
 #[inline(never)]
 extern "C" fn overflow(class: usize, item: usize) {
+    if alarm::is_raised() {
+        return;
+    }
     setup::ensure();
     let place = place();
     if place.push(class, item) {
@@ -559,6 +565,7 @@ pub fn drain() {
     {
         drain_slab(slab);
     }
+    harden::end_delays();
     transfer::drain();
 }
 
@@ -612,6 +619,7 @@ pub fn cached(class: usize) -> Cached {
 /// ([`crate::primary`]), other threads of which went on: what they took from these caches meanwhile
 /// is in them here, without its canary.
 pub fn write_canaries() {
+    harden::write_canaries();
     for cpu in 0..CPUS.load(Ordering::Relaxed) {
         let slab = cpu_slab(cpu);
         for (class, known) in CLASSES.iter().enumerate().skip(1) {

@@ -1,4 +1,6 @@
-//! Hardening level 2 (`CONTIGUA_MALLOC_HARDEN=2`): mistakes are noticed at the next free, and most writes after
+//! Hardening levels (`CONTIGUA_MALLOC_HARDEN`).
+//!
+//! Level 0: the canaries of free objects are not looked at. Level 1 is what `heap` does. Level 2: mistakes are noticed at the next free, and most writes after
 //! a free at the next allocation of the object.
 //!
 //! | object | words |
@@ -10,36 +12,76 @@
 //! program's last and the tail, twice. So an object has the size that was asked for, and a write of one byte behind it
 //! is noticed. Batches from the transfer caches are shuffled, so that the order of reuse is unpredictable.
 //!
+//! Level 3: a freed object first takes the place of an earlier one, at random, and that one may be reused; a large one is
+//! inaccessible until then. Behind each
+//! span and large object lies a guard page, an access to which is a `SIGSEGV`: a guard region of Linux 6.13, since a mapping for each
+//! would soon be more than a process may have. Older kernels have none.
+//!
 //! At level 1 nothing of this runs: both fast paths are left through tests that they make anyway
 //! (`rseq::Hot::fast`, `rseq::Hot::free`).
 
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::mem;
+use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
+use crate::classes::{CLASSES, COUNT};
 use crate::heap::canary_of;
+use crate::lock::{Guarded, Lock};
+use crate::pagemap::PAGE_BYTES;
 use crate::rseq::{self, HOT};
-use crate::{heap, sys};
+use crate::{heap, pages, sys, transfer};
 
 /// Bytes that each object is longer.
 const TAIL: usize = size_of::<usize>();
 /// Bytes of an object that are poisoned or filled at most: what longer ones cost more than they find. Our choice.
 const COVERED: usize = 64;
 
-static ON: AtomicBool = AtomicBool::new(false);
+/// Freed objects of a class that wait at level 3, at most; and their bytes, if the objects are large. Our choice.
+const DELAYED: usize = 64;
+const DELAYED_BYTES: usize = 1 << 20;
+
+static LEVEL: AtomicU8 = AtomicU8::new(1);
 static SEED: AtomicU64 = AtomicU64::new(0);
+static WAITING: [[AtomicUsize; DELAYED]; COUNT] =
+    [const { [const { AtomicUsize::new(0) }; DELAYED] }; COUNT];
+
+/// Large objects that were freed and are inaccessible at level 3, at most, and the bytes of each. Our choice.
+const BURIED_COUNT: usize = 16;
+const BURIED_BYTES: usize = 32 << 20;
+/// Where they begin, and how many pages they have.
+static BURIED: Guarded<[(usize, usize); BURIED_COUNT]> = Guarded::new([(0, 0); BURIED_COUNT]);
+
+/// The lock of freed large objects, for the fork handlers.
+pub fn lock() -> &'static Lock {
+    &BURIED.lock
+}
 
 /// Whether level 2 is on.
 #[inline]
 pub fn is_on() -> bool {
-    ON.load(Ordering::Relaxed)
+    LEVEL.load(Ordering::Relaxed) >= 2
 }
 
-/// Turn it on. Before the first allocation only, and before caches of CPUs are set up.
-pub fn start() {
+/// The level.
+pub fn level() -> u8 {
+    LEVEL.load(Ordering::Relaxed)
+}
+
+/// Whether canaries are looked at.
+pub fn is_watchful() -> bool {
+    LEVEL.load(Ordering::Relaxed) >= 1
+}
+
+fn is_strict() -> bool {
+    LEVEL.load(Ordering::Relaxed) >= 3
+}
+
+/// Set the level. Before the first allocation only, and before caches of CPUs are set up.
+pub fn start(level: u8) {
     SEED.store(sys::random(sys::Purpose::Order), Ordering::Relaxed);
-    ON.store(true, Ordering::Relaxed);
+    LEVEL.store(level, Ordering::Relaxed);
 }
 
-/// Have every allocation and free leave its fast path, if level 2 is on.
+/// Have every allocation and free leave its fast path, from level 2 on.
 pub fn leave_fast_paths() {
     if is_on() {
         HOT.fast.store(0, Ordering::Relaxed);
@@ -161,17 +203,114 @@ pub fn check_size(memory: *mut u8, size: usize) {
     }
 }
 
-/// Put objects into an unpredictable order.
-pub fn shuffle(objects: &mut [usize]) {
+/// A number below `end`.
+fn random_below(end: usize) -> usize {
     // Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators" (2014), figure 17.
     const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mut random = SEED.fetch_add(STEP, Ordering::Relaxed);
+    random = (random ^ random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    random = (random ^ random >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (random ^ random >> 31) as usize % end
+}
+
+/// Put objects into an unpredictable order.
+pub fn shuffle(objects: &mut [usize]) {
     if !is_on() {
         return;
     }
     for last in (1..objects.len()).rev() {
-        let mut random = SEED.fetch_add(STEP, Ordering::Relaxed);
-        random = (random ^ random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        random = (random ^ random >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        objects.swap(last, (random ^ random >> 31) as usize % (last + 1));
+        objects.swap(last, random_below(last + 1));
+    }
+}
+
+/// Have a free object of `class` wait at level 3. The object that may be reused instead, or 0.
+pub fn delay(class: usize, object: usize) -> usize {
+    if !is_strict() {
+        return object;
+    }
+    let waiting = (DELAYED_BYTES / CLASSES[class].size as usize).clamp(1, DELAYED);
+    WAITING[class][random_below(waiting)].swap(object, Ordering::AcqRel)
+}
+
+/// Move what waits back into the transfer caches and the page heap.
+pub fn end_delays() {
+    if !is_strict() {
+        return;
+    }
+    for (class, waiting) in WAITING.iter().enumerate() {
+        for place in waiting {
+            let object = place.swap(0, Ordering::AcqRel);
+            if object != 0 {
+                transfer::give(class, &[object]);
+            }
+        }
+    }
+    for place in 0..BURIED_COUNT {
+        let buried = mem::take(&mut BURIED.lock()[place]);
+        free_buried(buried);
+    }
+}
+
+/// Write the canaries of what waits, as `front::write_canaries` does.
+pub fn write_canaries() {
+    for (class, waiting) in WAITING.iter().enumerate() {
+        for place in waiting {
+            let object = place.load(Ordering::Relaxed);
+            if object != 0 {
+                // SAFETY: the child has one thread; what waits is a free object.
+                unsafe { heap::set_free(object, CLASSES[class].size as usize) };
+            }
+        }
+    }
+}
+
+/// Pages that lie behind each run of pages.
+#[inline]
+pub fn guards() -> usize {
+    usize::from(is_strict())
+}
+
+/// Forbid, or allow again, accesses to the page behind a run that ends at `end`.
+pub fn guard(end: usize, forbid: bool) {
+    if guards() > 0 {
+        protect(end, PAGE_BYTES, forbid);
+    }
+}
+
+/// Forbid, or allow again, accesses to pages of the heap that nobody's object lies in. `false` if the kernel does not.
+/// Their contents are lost.
+fn protect(address: usize, bytes: usize, forbid: bool) -> bool {
+    // The kernel's numbers, which not every C library's header has.
+    const MADV_GUARD_INSTALL: i32 = 102;
+    const MADV_GUARD_REMOVE: i32 = 103;
+    let advice = if forbid {
+        MADV_GUARD_INSTALL
+    } else {
+        MADV_GUARD_REMOVE
+    };
+    // Larger base pages reach into what follows.
+    (address | bytes).is_multiple_of(sys::page_bytes())
+        && sys::preserving_errno(|| {
+            // SAFETY: the pages are the heap's, and nobody's object lies in them.
+            unsafe { libc::madvise(address as *mut libc::c_void, bytes, advice) == 0 }
+        })
+}
+
+/// Free the `count` pages of a large object; at level 3, first in place of an earlier one.
+pub fn free_large(address: usize, count: usize) {
+    let bytes = count * PAGE_BYTES;
+    if !is_strict() || bytes > BURIED_BYTES || !protect(address, bytes, true) {
+        pages::free(address, count);
+        return;
+    }
+    let place = random_below(BURIED_COUNT);
+    let earlier = mem::replace(&mut BURIED.lock()[place], (address, count));
+    free_buried(earlier);
+}
+
+fn free_buried((address, count): (usize, usize)) {
+    if count > 0 {
+        protect(address, count * PAGE_BYTES, false);
+        pages::free(address, count);
     }
 }

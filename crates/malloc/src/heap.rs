@@ -18,7 +18,7 @@ use crate::pagemap::{self, PAGE_BYTES, PAGE_SHIFT};
 use crate::profile::{self, Stack};
 use crate::rseq;
 use crate::span::Span;
-use crate::{front, harden, pages, sanitizer, setup, sys};
+use crate::{alarm, front, harden, pages, sanitizer, setup, sys};
 
 /// Largest size that any request may have (C11: differences of pointers must fit).
 const MAX_BYTES: usize = isize::MAX as usize;
@@ -55,7 +55,9 @@ pub fn allocate(size: usize) -> *mut u8 {
 /// Memory for `size` bytes at a multiple of `align`, that is not at hand; and whether it is zero.
 #[inline(never)]
 pub fn allocate_slowly(size: usize, align: usize) -> (*mut u8, bool) {
-    if harden::is_on() {
+    if alarm::is_raised() {
+        (alarm::allocate(size, align), true)
+    } else if harden::is_on() {
         harden::allocate(size, align)
     } else {
         allocate_plainly(size, align)
@@ -93,6 +95,9 @@ pub fn counted(class: usize) -> *mut u8 {
 /// The same if there was neither; null if there is no memory.
 #[inline(never)]
 pub fn missed(class: usize) -> *mut u8 {
+    if alarm::is_raised() {
+        return alarm::allocate(CLASSES[class].size as usize, 1);
+    }
     check_canary(class, front::missed(class))
 }
 
@@ -111,7 +116,10 @@ fn check_canary(class: usize, object: usize) -> *mut u8 {
         // to check and clear its canary.
         unsafe {
             if object.read() != canary_of(object as usize) {
-                corrupted(object as usize);
+                let object = corrupted(object as usize);
+                // Callers that end here need no frame for the call.
+                core::hint::assert_unchecked(!object.is_null());
+                return object;
             }
             object.write(0);
         }
@@ -243,7 +251,12 @@ fn freed(address: usize) -> ! {
 
 #[cold]
 #[inline(never)]
-extern "C" fn corrupted(address: usize) -> ! {
+extern "C" fn corrupted(address: usize) -> *mut u8 {
+    if !harden::is_watchful() {
+        // SAFETY: as in `check_canary`.
+        unsafe { (address as *mut usize).write(0) };
+        return address as *mut u8;
+    }
     sys::die(format_args!(
         "double free of {address:#x}, or a write to it after it was freed (found when it was to be \
          used again; CONTIGUA_MALLOC_PER_CPU=off finds a double free at once)"
@@ -299,7 +312,7 @@ pub unsafe fn free(memory: *mut u8) {
 #[cold]
 #[inline(never)]
 extern "C" fn free_other(memory: *mut u8) {
-    if memory.is_null() {
+    if memory.is_null() || alarm::is_raised() {
         return;
     }
     sys::preserving_errno(|| {
@@ -322,7 +335,7 @@ extern "C" fn free_other(memory: *mut u8) {
             Span::recycle(span);
             LARGE_BYTES.fetch_sub(count * PAGE_BYTES, Ordering::Relaxed);
             LARGE_COUNT.fetch_sub(1, Ordering::Relaxed);
-            pages::free(address, count);
+            harden::free_large(address, count);
         }
     });
 }
@@ -355,11 +368,19 @@ pub fn plain_size(memory: *mut u8) -> (usize, bool) {
 /// # Safety
 /// Nobody uses `memory` any more unless the result is null.
 pub unsafe fn reallocate(memory: *mut u8, size: usize) -> *mut u8 {
+    if alarm::is_raised() {
+        let ours = pagemap::tag(memory as usize) != 0;
+        let old = ours.then(|| usable_size(memory));
+        // SAFETY: the caller's promise.
+        return unsafe { alarm::reallocate(memory, old, size) };
+    }
     let (old, large) = match find(memory, "realloc") {
         Found::Small(class) => {
             let address = memory as usize;
             // SAFETY: an object begins here, of at least a word, that is about to be read anyway.
-            if unsafe { (address as *const usize).read() } == canary_of(address) {
+            if unsafe { (address as *const usize).read() } == canary_of(address)
+                && harden::is_watchful()
+            {
                 freed(address);
             }
             (CLASSES[class].size as usize, None)

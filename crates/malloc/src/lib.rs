@@ -15,7 +15,7 @@
 //! ignorant of C; `c_api`, `cxx` and [`ContiguaMalloc`] only translate.
 //!
 //! Nothing here uses Rust's heap: it is the heap. The standard library is linked for what a panic
-//! does (a bug: it ends the process) and not used.
+//! does (a bug: it ends the process, see `alarm`) and not used.
 //!
 //! `docs/malloc.md` has the guide and the measurements.
 
@@ -25,6 +25,7 @@
 
 extern crate std;
 
+mod alarm;
 mod background;
 mod central;
 mod classes;
@@ -35,6 +36,7 @@ mod fork;
 mod front;
 mod harden;
 mod heap;
+mod info;
 pub mod layout;
 mod lock;
 mod near;

@@ -147,10 +147,7 @@ impl<T> Guarded<T> {
     #[inline]
     pub fn lock(&self) -> Guard<'_, T> {
         let owned = self.lock.acquire();
-        Guard {
-            guarded: self,
-            owned,
-        }
+        Guard::new(self, owned)
     }
 }
 
@@ -158,10 +155,7 @@ impl<T> Guarded<T> {
     /// Lock the value, unless somebody has it and keeps it.
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
         // Lazily: a guard that is not given out must not be dropped.
-        self.lock.try_acquire().then(|| Guard {
-            guarded: self,
-            owned: true,
-        })
+        self.lock.try_acquire().then(|| Guard::new(self, true))
     }
 }
 
@@ -169,6 +163,20 @@ impl<T> Guarded<T> {
 pub struct Guard<'a, T> {
     guarded: &'a Guarded<T>,
     owned: bool,
+    /// Whether the thread panicked before: then that is no fault of what is locked.
+    panicked: bool,
+}
+
+impl<'a, T> Guard<'a, T> {
+    #[inline]
+    fn new(guarded: &'a Guarded<T>, owned: bool) -> Self {
+        tls::count_lock(1);
+        Self {
+            guarded,
+            owned,
+            panicked: std::thread::panicking(),
+        }
+    }
 }
 
 impl<T> Deref for Guard<'_, T> {
@@ -191,6 +199,11 @@ impl<T> DerefMut for Guard<'_, T> {
 impl<T> Drop for Guard<'_, T> {
     #[inline]
     fn drop(&mut self) {
+        // What is locked may be damaged, and nobody may go on with it.
+        if !self.panicked && std::thread::panicking() {
+            sys::end_of_panic();
+        }
+        tls::count_lock(-1);
         if self.owned {
             self.guarded.lock.release();
         }

@@ -14,7 +14,7 @@ use contigua_pageheap::{
 use crate::lock::{Guarded, Lock};
 use crate::pagemap::PAGE_BYTES;
 use crate::system::{self, System};
-use crate::{sanitizer, sys};
+use crate::{harden, sanitizer, sys};
 
 /// How often the page heap may give memory back.
 const PERIOD_NANOSECONDS: u64 = 1_000_000_000;
@@ -85,7 +85,8 @@ pub fn configure(config: Config, scattered: bool) {
 
 /// `count` pages at a multiple of `align` pages.
 pub fn allocate(count: usize, align: usize) -> Option<Pages> {
-    let (count, align) = (u32::try_from(count).ok()?, u32::try_from(align).ok()?);
+    let guarded = u32::try_from(count + harden::guards()).ok()?;
+    let (count, align) = (guarded, u32::try_from(align).ok()?);
     let tried = attempt(count, align);
     let found = match tried.allocated {
         Some(found) => found,
@@ -94,7 +95,9 @@ pub fn allocate(count: usize, align: usize) -> Option<Pages> {
     if tried.excess > 0 {
         keep_limit();
     }
-    sanitizer::allocated(found.span.address, || count as usize * PAGE_BYTES);
+    let bytes = (count as usize - harden::guards()) * PAGE_BYTES;
+    sanitizer::allocated(found.span.address, || bytes);
+    harden::guard(found.span.address + bytes, true);
     amortise();
     Some(Pages {
         address: found.span.address,
@@ -213,7 +216,8 @@ fn give_back(release: &impl Fn(usize, usize) -> bool, pages: u64) -> u64 {
 
 /// Give pages back.
 pub fn free(address: usize, count: usize) {
-    let pages = count as u32;
+    harden::guard(address + count * PAGE_BYTES, false);
+    let pages = (count + harden::guards()) as u32;
     sanitizer::freed(address, || count * PAGE_BYTES);
     let (freed, idling, surplus) = {
         let mut heap = HEAP.lock();
@@ -503,6 +507,16 @@ pub fn set_policy(rate: u64, interval: u64, cache_interval: u64) {
     let mut heap = HEAP.lock();
     heap.set_policy(rate, interval, cache_interval);
     heap.set_half_life(0);
+}
+
+/// Set the half-life of free memory in nanoseconds; 0: the rate alone decides.
+pub fn set_half_life(half_life: u64) {
+    HEAP.lock().set_half_life(half_life);
+}
+
+/// What the page heap was told.
+pub fn config() -> Config {
+    *HEAP.lock().config()
 }
 
 /// The page heap's figures.

@@ -10,7 +10,7 @@
 //! | `LIMIT` | mapped bytes that are never exceeded: allocation fails | none |
 //! | `SOFT_LIMIT` | mapped bytes above which memory is given back at once | none |
 //! | `PRIMARY` | bytes of reserved huge pages (`HugeTLB`) to reserve at the start and use first | none |
-//! | `HARDEN` | `1`, or `2`: mistakes are noticed at the next free | `1` |
+//! | `HARDEN` | `0`: free objects are not checked; `1`; `2`: mistakes are noticed at the next free; `3`: random reuse and guard pages, too | `1` |
 //! | `CACHE` | bytes that the cache of a CPU may hold | `2MiB` |
 //! | `PER_CPU` | `off`: caches belong to threads | `on` |
 //! | `TELEMETRY` | `off`: no shared page | `on` |
@@ -205,8 +205,10 @@ impl Settings {
             b"PRIMARY" => self.primary = bytes(value)?,
             b"HARDEN" => {
                 self.harden = match value {
+                    b"0" => 0,
                     b"1" => 1,
                     b"2" => 2,
+                    b"3" => 3,
                     _ => return None,
                 }
             }
@@ -407,7 +409,7 @@ mod tests {
             (b"LIMIT", b"1GiB", b"?"),
             (b"SOFT_LIMIT", b"1GiB", b"?"),
             (b"PRIMARY", b"1GiB", b"?"),
-            (b"HARDEN", b"2", b"3"),
+            (b"HARDEN", b"3", b"4"),
             (b"CACHE", b"1MiB", b"?"),
             (b"PER_CPU", b"off", b"?"),
             (b"TELEMETRY", b"off", b"?"),

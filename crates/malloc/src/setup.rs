@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::rseq::HOT;
 use crate::settings::Settings;
-use crate::{background, dump, fork, front, harden, pages, profile, sys, telemetry};
+use crate::{background, dump, fork, front, harden, pages, profile, sys, telemetry, tls};
 
 const FRESH: u32 = 0;
 const RUNNING: u32 = 1;
@@ -47,6 +47,8 @@ fn initialise() {
     #[cfg(all(not(test), feature = "interpose"))]
     core::hint::black_box((&raw const crate::CONSTRUCTOR, &raw const crate::DESTRUCTOR));
     sys::preserving_errno(|| {
+        // Who comes here again would wait for itself: as good as a lock.
+        tls::count_lock(1);
         HOT.key.store(
             sys::random(sys::Purpose::Canary) as usize | 1,
             Ordering::Relaxed,
@@ -60,11 +62,12 @@ fn initialise() {
         pages::configure(settings.heap(), !settings.program_clock);
         background::configure(settings.background);
         telemetry::configure(settings.telemetry, settings.statistics_at_exit);
-        if settings.harden >= 2 {
-            harden::start();
+        if settings.harden != 1 {
+            harden::start(settings.harden);
         }
         front::start(possible_cpus(), settings.cache, settings.per_cpu);
         STATE.store(READY, Ordering::Release);
+        tls::count_lock(-1);
         if let Some(rate) = settings.profile_rate() {
             profile::start(rate, settings.profile);
         }

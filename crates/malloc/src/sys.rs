@@ -393,6 +393,12 @@ pub fn die(arguments: fmt::Arguments<'_>) -> ! {
     unsafe { libc::abort() }
 }
 
+/// End the process after a panic of our own, which has told what happened.
+#[cold]
+pub fn end_of_panic() -> ! {
+    die(format_args!("this is a bug of the allocator"))
+}
+
 /// Address space backed by `HugeTLB` pages of `1 << log` bytes, if the kernel has enough of them.
 pub fn map_huge(bytes: usize, log: i32) -> Option<usize> {
     // SAFETY: as in `map`. `MAP_POPULATE` is not needed: such pages are reserved by the call.

@@ -439,3 +439,43 @@ fn a_span_takes_each_object_back_once() {
     // SAFETY: the metadata is given up.
     unsafe { Span::recycle(metadata) };
 }
+
+/// A message that needs memory of sizes that nobody has cached.
+#[cfg(not(miri))]
+#[test]
+fn does_a_panic_under_the_lock_of_the_heap_end_the_process_with_its_message() {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+    const CHILD: &str = "CONTIGUA_TEST_PANIC";
+    const NAME: &str = "does_a_panic_under_the_lock_of_the_heap_end_the_process_with_its_message";
+    if std::env::var_os(CHILD).is_some() {
+        // SAFETY: these calls end this process after a while, and keep its memory off the disk.
+        unsafe {
+            libc::alarm(20);
+            libc::prctl(libc::PR_SET_DUMPABLE, 0);
+        }
+        crate::control::trim(0);
+        // What a caller could catch would go on with a damaged heap.
+        let _ = std::panic::catch_unwind(|| {
+            pages::supplied_through(
+                |_, _| -> Result<(), _> { panic!("{:>9000}", "the end") },
+                |_, _| true,
+                |_, _| true,
+            );
+        });
+        return;
+    }
+    let output = Command::new(std::env::current_exe().expect("a test has a file"))
+        .args(["--exact", &std::format!("tests::{NAME}"), "--nocapture"])
+        .env(CHILD, "1")
+        .output()
+        .expect("a test starts");
+    let message = std::string::String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.signal() == Some(libc::SIGABRT)
+            && message.contains("panicked at")
+            && message.contains("the end"),
+        "{}\n{message}",
+        output.status
+    );
+}

@@ -1,7 +1,7 @@
-//! Three words for each thread, and who the thread is.
+//! Four words for each thread, and who the thread is.
 //!
 //! The first word holds the thread's cache where there are no restartable sequences; the others
-//! belong to the sampled profile. They are declared in assembly, in the initial-exec model:
+//! belong to the sampled profile, and to a panic of our own. They are declared in assembly, in the initial-exec model:
 //! `std::thread_local!` would compile to a call that, for a library loaded with `dlopen`, may
 //! allocate.
 
@@ -13,10 +13,10 @@ global_asm!(
     ".globl contigua_malloc_thread",
     ".hidden contigua_malloc_thread",
     ".type contigua_malloc_thread, %object",
-    ".size contigua_malloc_thread, 24",
+    ".size contigua_malloc_thread, 32",
     ".balign 8",
     "contigua_malloc_thread:",
-    ".zero 24",
+    ".zero 32",
     ".popsection",
 );
 
@@ -29,8 +29,10 @@ pub struct Thread {
     pub left: AtomicI64,
     /// Whether it began to count (bit 0), and is taking a sample (bit 1).
     pub sampling: AtomicUsize,
+    /// Locks of ours that it has.
+    locks: usize,
 }
-const _: () = assert!(size_of::<Thread>() == 24);
+const _: () = assert!(size_of::<Thread>() == 32);
 
 /// A number that no other living thread of the process has.
 #[inline(always)]
@@ -82,6 +84,20 @@ pub fn get() -> usize {
 pub fn set(value: usize) {
     // SAFETY: as in `get`.
     unsafe { (*thread()).cache = value }
+}
+
+/// Count a lock that the thread takes (1) or gives back (-1).
+#[inline(always)]
+pub fn count_lock(by: isize) {
+    // SAFETY: as in `get`. A signal handler leaves the count as it was.
+    unsafe { (*thread()).locks = (*thread()).locks.wrapping_add_signed(by) };
+}
+
+/// Whether the thread has a lock of ours.
+#[inline(always)]
+pub fn has_lock() -> bool {
+    // SAFETY: as in `get`.
+    unsafe { (*thread()).locks > 0 }
 }
 
 /// Take `bytes` off what the thread has left; whether it has overdrawn.

@@ -13,6 +13,7 @@ pub struct Thread {
 
 std::thread_local! {
     static WORD: Cell<usize> = const { Cell::new(0) };
+    static LOCKS: Cell<usize> = const { Cell::new(0) };
     static ANCHOR: u64 = const { 0 };
     static THREAD: Thread = const {
         Thread { left: AtomicI64::new(0), sampling: AtomicUsize::new(0) }
@@ -27,6 +28,16 @@ pub fn thread_pointer() -> usize {
 /// The calling thread's words. They live as long as the thread.
 pub fn thread() -> *const Thread {
     THREAD.with(|thread| &raw const *thread)
+}
+
+/// Count a lock that the thread takes (1) or gives back (-1).
+pub fn count_lock(by: isize) {
+    LOCKS.set(LOCKS.get().wrapping_add_signed(by));
+}
+
+/// Whether the thread has a lock of ours.
+pub fn has_lock() -> bool {
+    LOCKS.get() > 0
 }
 
 /// Take `bytes` off what the thread has left; whether it has overdrawn.

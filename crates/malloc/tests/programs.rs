@@ -4,16 +4,23 @@
 
 mod common;
 
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::Command;
 
 use common::{CACHES, compile, expect_success, library, library_directory, run, scratch};
 
 fn works(name: &str, arguments: &[&str]) {
     let program = compile(name, &[]);
-    let hardened = [("CONTIGUA_MALLOC_HARDEN", "2")];
-    for variables in CACHES.into_iter().chain([hardened]) {
+    let hardened = ["0", "2"].map(|level| [("CONTIGUA_MALLOC_HARDEN", level)]);
+    for variables in CACHES.into_iter().chain(hardened) {
         expect_success(&program, arguments, &variables);
     }
+    works_strictly(&program, arguments);
+}
+
+fn works_strictly(program: &Path, arguments: &[&str]) {
+    expect_success(program, arguments, &[("CONTIGUA_MALLOC_HARDEN", "3")]);
 }
 
 #[test]
@@ -45,7 +52,12 @@ fn do_contents_survive_with_tiny_caches_and_a_background_thread() {
 
 #[test]
 fn can_a_process_with_threads_fork() {
-    works("fork.c", &[]);
+    let program = compile("fork.c", &[]);
+    for variables in [CACHES[0], CACHES[1], [("CONTIGUA_MALLOC_HARDEN", "2")]] {
+        expect_success(&program, &[], &variables);
+    }
+    // Each child gives all spans back, with their guard pages: a tenth of a second.
+    works_strictly(&program, &["40"]);
 }
 
 #[test]
@@ -100,6 +112,47 @@ fn does_the_control_interface_do_what_it_says() {
     let directory = format!("-L{}", library_directory().display());
     let program = compile("control.c", &[&directory, "-lcontigua_malloc"]);
     expect_success(&program, &[], &[]);
+}
+
+#[test]
+fn are_settings_known_by_name_and_malloc_info_an_xml_document() {
+    let directory = format!("-L{}", library_directory().display());
+    let program = compile("info.c", &[&directory, "-lcontigua_malloc"]);
+    for variables in CACHES {
+        let output = run(&program, &[], &variables);
+        assert!(output.status.success(), "{output:?}");
+        let text = String::from_utf8(output.stdout).expect("UTF-8");
+        // Each element is closed, in order, and on a line of its own but for its inner ones.
+        let mut open = Vec::new();
+        let (mut sizes, mut bytes) = (0, 0);
+        for line in text.lines() {
+            let element = line.trim().trim_matches(['<', '>']);
+            let number = |name: &str| -> u64 {
+                let value = element.split_once(&format!(" {name}=\"")).expect(line).1;
+                value.split_once('"').expect(line).0.parse().expect(line)
+            };
+            let name = element.split(' ').next().expect("a name");
+            if let Some(name) = name.strip_prefix('/') {
+                assert_eq!(open.pop(), Some(name), "{text}");
+            } else if !element.ends_with('/') {
+                open.push(name);
+            } else if name == "size" {
+                assert!(number("from") <= number("to"), "{line}");
+                assert_eq!(number("total"), number("count") * number("to"), "{line}");
+                (sizes, bytes) = (sizes + 1, bytes + number("total"));
+            }
+        }
+        // What threads cache counts as used.
+        let least = if variables[0].1 == "on" { 300 } else { 1 } * 1024;
+        assert!(open.is_empty() && sizes > 0 && bytes >= least, "{text}");
+        let elements = ["fast", "rest", "mmap", "current", "max", "mprotect"];
+        assert!(
+            elements
+                .iter()
+                .all(|kind| text.contains(&format!("type=\"{kind}\""))),
+            "{text}"
+        );
+    }
 }
 
 #[test]
@@ -241,6 +294,42 @@ fn does_each_mistake_end_the_process_and_name_the_pointer() {
     }
 }
 
+#[test]
+fn does_a_fault_of_our_own_end_the_process_with_a_message() {
+    if !cfg!(debug_assertions) {
+        contigua_testing::skip("only a debug build looks for overflows");
+        return;
+    }
+    let directory = format!("-L{}", library_directory().display());
+    let program = compile("panic.c", &[&directory, "-lcontigua_malloc", "-rdynamic"]);
+    for backtrace in ["0", "1"] {
+        for level in ["1", "2"] {
+            for caches in CACHES {
+                let variables = [
+                    caches[0],
+                    ("CONTIGUA_MALLOC_HARDEN", level),
+                    ("RUST_BACKTRACE", backtrace),
+                ];
+                let output = run(&program, &[], &variables);
+                let message = String::from_utf8_lossy(&output.stderr);
+                assert!(
+                    output.status.signal() == Some(libc::SIGABRT)
+                        && message.contains("panicked at")
+                        && message.contains("overflow"),
+                    "{variables:?}: {}\n{message}",
+                    output.status
+                );
+            }
+        }
+    }
+}
+
+/// Whether the kernel has guard regions: Linux 6.13.
+fn has_guards() -> bool {
+    let program = compile("levels.c", &[]);
+    run(&program, &["kernel"], &[]).status.success()
+}
+
 /// Of the mistakes that `make bench-misuse` tables.
 #[test]
 fn which_of_forty_mistakes_go_unnoticed() {
@@ -258,6 +347,12 @@ fn which_of_forty_mistakes_go_unnoticed() {
     };
     let large = "write after free|all of 1 MB";
     assert_eq!(unnoticed(&[("CONTIGUA_MALLOC_HARDEN", "2")]), [large]);
+    let strict = unnoticed(&[("CONTIGUA_MALLOC_HARDEN", "3")]);
+    // Of an inaccessible object even a read is noticed, where the kernel has guard regions.
+    assert!(
+        strict.is_empty() || strict == [large] && !has_guards(),
+        "{strict:?}"
+    );
     for name in unnoticed(&[]) {
         let expected = ["overflow", "underflow", "sized delete"];
         assert!(
@@ -267,6 +362,52 @@ fn which_of_forty_mistakes_go_unnoticed() {
                 || name == "double free|in another thread",
             "{name}"
         );
+    }
+}
+
+#[test]
+fn are_writes_after_a_free_tolerated_at_level_0() {
+    let program = compile("levels.c", &[]);
+    for caches in CACHES {
+        let level = |level| [caches[0], ("CONTIGUA_MALLOC_HARDEN", level)];
+        expect_success(&program, &["write-after-free"], &level("0"));
+        let output = run(&program, &["write-after-free"], &level("1"));
+        assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{output:?}");
+    }
+}
+
+#[test]
+fn are_objects_reused_late_at_level_3() {
+    let program = compile("levels.c", &[]);
+    for caches in CACHES {
+        let level = |level| [caches[0], ("CONTIGUA_MALLOC_HARDEN", level)];
+        expect_success(&program, &["reused-late"], &level("3"));
+        assert!(
+            !run(&program, &["reused-late"], &level("2"))
+                .status
+                .success()
+        );
+        // What waits goes back before a request fails.
+        let limited = [caches[0], level("3")[1], ("CONTIGUA_MALLOC_LIMIT", "32MiB")];
+        let drained = compile("drained.c", &[]);
+        expect_success(&drained, &[], &limited);
+    }
+}
+
+#[test]
+fn do_guard_pages_lie_behind_spans_and_large_objects_at_level_3() {
+    let program = compile("levels.c", &[]);
+    if !has_guards() {
+        contigua_testing::skip("no guard regions before Linux 6.13");
+        return;
+    }
+    for caches in CACHES {
+        let strict = [caches[0], ("CONTIGUA_MALLOC_HARDEN", "3")];
+        for place in ["behind-large", "behind-span"] {
+            let output = run(&program, &[place], &strict);
+            assert_eq!(output.status.signal(), Some(libc::SIGSEGV), "{output:?}");
+        }
+        expect_success(&program, &["reused-guards"], &strict);
     }
 }
 

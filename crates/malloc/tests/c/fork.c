@@ -26,11 +26,12 @@ static void *child_thread(void *argument) {
     return argument;
 }
 
-int main(void) {
+int main(int count, char **arguments) {
     pthread_t threads[4];
+    int rounds = count > 1 ? atoi(arguments[1]) : 200;
     pthread_atfork(handler, handler, handler);
     for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, work, (void *)(uintptr_t)i);
-    for (int round = 0; round < 200; round++) {
+    for (int round = 0; round < rounds; round++) {
         void *before = malloc(100 + round * 10);
         stamp(before, 100 + round * 10, round);
         pid_t child = fork();

@@ -228,6 +228,15 @@ impl<O: Os> PageHeap<O> {
             let address = self.directory.address(huge);
             let cached = self.directory.state(huge) == State::Cached;
             holds("the cache holds cached huge pages", address, cached)?;
+            let home = if self.primary_range().contains(&address) {
+                &self.primary
+            } else if self.directory.is_broken(huge) {
+                &self.broken
+            } else {
+                &self.intact
+            };
+            let here = core::ptr::eq(queue, home);
+            holds("each queue holds huge pages of its kind", address, here)?;
             let record = self.directory.record(huge);
             holds("links go both ways", address, record.previous == last)?;
             count += 1;
@@ -235,5 +244,90 @@ impl<O: Os> PageHeap<O> {
         }
         holds("the cache ends with its oldest", 0, queue.oldest() == last)?;
         check("the length of the cache", 0, count, u64::from(queue.count))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::ptr::NonNull;
+    use std::vec;
+    use std::vec::Vec;
+
+    use super::*;
+    use crate::{Config, Metadata, Span};
+
+    #[repr(align(64))]
+    #[derive(Clone)]
+    struct Line(#[allow(dead_code, reason = "only its size counts")] [u8; 64]);
+
+    /// A system without memory but for records.
+    struct Nowhere(Vec<Vec<Line>>);
+
+    impl Os for Nowhere {
+        fn metadata(&mut self, bytes: usize) -> Option<Metadata> {
+            let mut lines = vec![Line([0; 64]); bytes.div_ceil(64)];
+            let start = NonNull::new(lines.as_mut_ptr())?.cast();
+            self.0.push(lines);
+            // SAFETY: zero, aligned, this long, and kept until the system is dropped.
+            Some(unsafe { Metadata::new(start, bytes) })
+        }
+
+        fn reserve(&mut self, _bytes: usize, align: usize) -> Option<usize> {
+            Some(align)
+        }
+
+        fn back(&mut self, _address: usize, _bytes: usize) -> bool {
+            true
+        }
+
+        fn release(&mut self, _address: usize, _bytes: usize) -> bool {
+            true
+        }
+
+        fn collapse(&mut self, _address: usize) -> bool {
+            true
+        }
+
+        fn now(&self) -> u64 {
+            0
+        }
+    }
+
+    /// A heap with one free huge page in the cache, and that.
+    fn with_cached() -> (PageHeap<Nowhere>, Huge) {
+        let mut heap = PageHeap::new(Nowhere(Vec::new()), Config::DEFAULT);
+        let Span { address, pages } = heap.allocate(HUGE_PAGES, 1).expect("memory").span;
+        assert!(heap.free(Span { address, pages }));
+        let huge = heap.directory.find(address).expect("the heap's");
+        assert_eq!(heap.directory.state(huge), State::Cached);
+        assert_eq!(heap.validate(), Ok(()));
+        (heap, huge)
+    }
+
+    fn rule(heap: &PageHeap<Nowhere>) -> &'static str {
+        heap.validate().expect_err("a fault was planted").rule
+    }
+
+    fn break_up(heap: &mut PageHeap<Nowhere>, huge: Huge) {
+        heap.directory.set_broken(huge, true);
+        heap.counts.broken_huge += 1;
+    }
+
+    #[test]
+    fn is_a_huge_page_noticed_that_broke_in_the_queue_of_intact_ones() {
+        let (mut heap, huge) = with_cached();
+        break_up(&mut heap, huge);
+        assert_eq!(rule(&heap), "each queue holds huge pages of its kind");
+    }
+
+    #[test]
+    fn is_a_huge_page_noticed_that_became_whole_in_the_queue_of_broken_ones() {
+        let (mut heap, huge) = with_cached();
+        heap.uncache(huge);
+        break_up(&mut heap, huge);
+        heap.cache(huge);
+        assert_eq!(heap.validate(), Ok(()));
+        heap.mend(huge);
+        assert_eq!(rule(&heap), "each queue holds huge pages of its kind");
     }
 }
