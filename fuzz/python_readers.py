@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Fuzz what Python reads: `fuzz/python_readers.py fleet_snapshot|results [INPUTS] [SEED]`.
 
-Inputs are the seeds of fuzz/seeds/TARGET, changed: values of their JSON replaced, moved, taken out, and
-now and then bytes of the file. Anything but the reader's own error is a failure, as is an input that takes
-longer than SECONDS or memory beyond MEBIBYTES; the input is kept in fuzz/artifacts/TARGET.
+Inputs are the seeds of fuzz/seeds/TARGET, changed: values of their JSON replaced, moved, taken out,
+and now and then bytes of the file. Anything but the reader's own error is a failure, as is an input
+that takes longer than SECONDS or memory beyond MEBIBYTES; the input is kept in
+fuzz/artifacts/TARGET.
 """
 
 import json

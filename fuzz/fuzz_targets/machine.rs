@@ -27,7 +27,14 @@ const SERVERS: u8 = 64;
 fn edited(text: &str, edits: &[u8]) -> String {
     let text: String = text
         .lines()
-        .map(|line| line.split(" # ").next().unwrap_or(line).trim_end().to_owned() + "\n")
+        .map(|line| {
+            line.split(" # ")
+                .next()
+                .unwrap_or(line)
+                .trim_end()
+                .to_owned()
+                + "\n"
+        })
         .filter(|line| !line.starts_with('#'))
         .collect();
     let is_number = |part: &str| part.starts_with(|c: char| c.is_ascii_digit());

@@ -77,7 +77,7 @@ class Request(NamedTuple):
         What for: ``"anonymous"``, ``"page_cache"``, ``"page_table"``, ``"slab"``,
         ``"network_buffer"``, ``"file_system"`` or ``"kernel_other"``.
     reclaimable
-        Whether the memory can be had back when it is short, although it does not move.
+        Whether the memory is reclaimable, although it does not move.
     long_lived
         Whether it will be in use for as long as the server runs.
     atomic

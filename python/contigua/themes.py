@@ -86,7 +86,7 @@ MEANINGS = {
     "green": Meaning(
         GREEN,
         "#1fb98a",
-        "contiguity that there is to be had, or that was made without a wait",
+        "contiguity that is available, or was made without a wait",
         ("could be freed by compaction", "segment", "moved in use"),
     ),
     "green-pale": Meaning("#8fd3bf", "#0d6b51", "resized regions", ("region resized",)),

@@ -3,7 +3,7 @@
 
 use contigua_cache::migration::{
     Agent, Agents, Alias, ClearError, EntryId, LINES_PER_PAGE, MAX_ENTRIES, Mode, Phase, Refusal,
-    Request, Rules, SwitchOrder, Table, Transfer, TransferEffect, TransferEvent,
+    Request, SwitchOrder, Table, Transfer, TransferEffect, TransferEvent,
 };
 use contigua_units::Frame;
 use proptest::prelude::*;
@@ -22,7 +22,7 @@ const ORDERS: [SwitchOrder; 2] = [SwitchOrder::CopyThenSwitch, SwitchOrder::Swit
 const MODES: [Mode; 2] = [Mode::Cacheable, Mode::Noncacheable];
 
 fn table() -> Table {
-    Table::new(MAX_ENTRIES, Rules::CORRECT)
+    Table::new(MAX_ENTRIES)
 }
 
 fn migrate(table: &mut Table, source: u32, destination: u32, order: SwitchOrder) -> EntryId {
@@ -47,11 +47,9 @@ fn lines_are_at_the_destination_below_the_pointer_and_at_the_source_from_it_on()
             } else {
                 Alias::Source
             };
-            for alias in [Alias::Source, Alias::Destination] {
-                for request in REQUESTS {
-                    let service = table.serve(entry, alias, line, request);
-                    assert_eq!(service.location, expected);
-                }
+            for request in REQUESTS {
+                let service = table.serve(entry, line, request);
+                assert_eq!(service.location, expected);
             }
         }
         assert_eq!(table.copy_step(entry).is_some(), pointer < LINES_PER_PAGE);
@@ -127,7 +125,7 @@ fn the_seventeenth_migration_is_refused_and_changes_nothing() {
 
 #[test]
 fn a_frame_takes_part_in_one_migration_at_a_time() {
-    let mut table = Table::new(1, Rules::CORRECT);
+    let mut table = Table::new(1);
     migrate(&mut table, 1, 2, SwitchOrder::CopyThenSwitch);
     let before = table;
     for (source, destination, busy) in [(1, 3, 1), (2, 3, 2), (3, 1, 1), (3, 2, 2)] {
@@ -165,7 +163,7 @@ fn an_entry_stays_until_all_lines_are_copied_and_it_was_cleared() {
     assert_eq!(table.retire(entry), Err(ClearError::NotCleared));
     assert!(table.clear(entry).is_ok());
     // Lines that are recalled now go where they belong.
-    let service = table.serve(entry, Alias::Source, 63, Request::WriteBack);
+    let service = table.serve(entry, 63, Request::WriteBack);
     assert_eq!(service.location, Alias::Destination);
     assert!(table.retire(entry).is_ok());
     assert!(table.is_empty());
@@ -182,11 +180,7 @@ fn a_frozen_copy_redirects_for_ever() {
     table.start_copy(entry);
     assert_eq!(table.copy_step(entry), None);
     assert!(table.clear(entry).is_err());
-    let at = |line| {
-        table
-            .serve(entry, Alias::Source, line, Request::Read)
-            .location
-    };
+    let at = |line| table.serve(entry, line, Request::Read).location;
     assert_eq!((at(9), at(10)), (Alias::Destination, Alias::Source));
     assert_eq!(table.validate(), Ok(()));
 }
@@ -203,7 +197,7 @@ fn private_caches_are_emptied_when_their_design_needs_it() {
             let cacheable = mode == Mode::Cacheable;
             assert_eq!(admission.recall_source_lines, !cacheable);
             for request in REQUESTS {
-                let service = table.serve(entry, Alias::Destination, 5, request);
+                let service = table.serve(entry, 5, request);
                 let keeps = matches!(request, Request::Read | Request::Own);
                 assert_eq!(service.retain, cacheable && keeps);
                 assert_eq!(
@@ -253,7 +247,7 @@ proptest! {
         commands in proptest::collection::vec(command(), 1..300)
     ) {
         const LINES: u8 = 5;
-        let mut table = Table::with_lines(capacity, LINES, Rules::CORRECT);
+        let mut table = Table::with_lines(capacity, LINES);
         // (entry, source, destination, lines copied)
         let mut list: Vec<(EntryId, Frame, Frame, u8)> = Vec::new();
         for command in commands {
@@ -336,7 +330,7 @@ proptest! {
         use TransferEvent as Event;
         let agent = |number: usize| if number < 127 { Agent::core(number) } else { Agent::IOMMU };
         let holders: Agents = numbers.iter().copied().map(agent).collect();
-        let mut transfer = Transfer::new(order, Rules::CORRECT);
+        let mut transfer = Transfer::new(order);
         let mut noise = noise.into_iter();
         // What is known to whoever watches from outside.
         let (mut switched, mut copied) = (false, false);
@@ -404,7 +398,7 @@ proptest! {
 
 #[test]
 fn acknowledgements_from_before_the_switch_do_not_count() {
-    let mut transfer = Transfer::new(SwitchOrder::SwitchThenCopy, Rules::CORRECT);
+    let mut transfer = Transfer::new(SwitchOrder::SwitchThenCopy);
     let core = Agent::core(3);
     let mut on = |event| transfer.on(event).unwrap();
     on(TransferEvent::DestinationReserved);
@@ -432,7 +426,7 @@ fn a_page_that_no_tlb_holds_needs_no_acknowledgement() {
         (SwitchOrder::CopyThenSwitch, TransferEffect::Clear),
         (SwitchOrder::SwitchThenCopy, TransferEffect::StartCopy),
     ] {
-        let mut transfer = Transfer::new(order, Rules::CORRECT);
+        let mut transfer = Transfer::new(order);
         let mut on = |event| transfer.on(event).unwrap();
         on(TransferEvent::DestinationReserved);
         on(TransferEvent::DestinationFlushed);
@@ -449,7 +443,7 @@ fn a_page_that_no_tlb_holds_needs_no_acknowledgement() {
 
 #[test]
 fn a_refusal_for_good_gives_the_destination_back() {
-    let mut transfer = Transfer::new(SwitchOrder::CopyThenSwitch, Rules::CORRECT);
+    let mut transfer = Transfer::new(SwitchOrder::CopyThenSwitch);
     let mut on = |event| transfer.on(event).unwrap();
     on(TransferEvent::DestinationReserved);
     on(TransferEvent::DestinationFlushed);
@@ -463,7 +457,7 @@ fn a_refusal_for_good_gives_the_destination_back() {
 
 #[test]
 fn an_event_out_of_turn_is_an_error_and_changes_nothing() {
-    let mut transfer = Transfer::new(SwitchOrder::CopyThenSwitch, Rules::CORRECT);
+    let mut transfer = Transfer::new(SwitchOrder::CopyThenSwitch);
     let script = [
         TransferEvent::DestinationReserved,
         TransferEvent::DestinationFlushed,

@@ -6,6 +6,7 @@
 
 mod at_hand;
 mod empty;
+mod marks;
 mod statistics;
 
 use contigua_contiguity::FrameKind;
@@ -13,7 +14,7 @@ use contigua_units::{Frame, Nanoseconds, Order};
 
 use crate::Error;
 use crate::block::{BLOCK_FRAMES, MigrateType, block_of, blocks_of};
-use crate::compaction::Compaction;
+use crate::compaction::scanners::Compaction;
 use crate::config::Config;
 use crate::controller::Controller;
 use crate::counters::Counters;

@@ -50,7 +50,7 @@ impl<S: Storage> Frames<S> {
     }
 
     /// Wakes background compaction for a request of an order that found no block (Linux wakes
-    /// `kcompactd` when a huge page cannot be had).
+    /// `kcompactd` when a huge-page allocation fails).
     pub fn want_compaction(&mut self, order: Order) {
         let region = self.region_for(crate::MigrateType::Movable);
         let wanted = &mut self.regions[region].wants_compaction;

@@ -2,8 +2,11 @@
 //! region, another one finds free frames for them from its end, until a block of the wanted order
 //! is free or the scanners meet.
 
+pub(crate) mod scanners;
+
 use contigua_units::{Frame, Nanoseconds, Order};
 
+use self::scanners::Compaction;
 use crate::allocator::Frames;
 use crate::block::{BLOCK_FRAMES, MigrateType, first_frame};
 use crate::moving::Moves;
@@ -11,48 +14,6 @@ use crate::pressure::Stall;
 use crate::reclaim::Context;
 use crate::record::Role;
 use crate::storage::Storage;
-
-/// Linux puts compaction off for up to `1 << 6` attempts after failures.
-const MOST_DEFER_SHIFT: u32 = 6;
-
-/// Where the scanners of a region are, and how compaction went lately.
-#[derive(Clone, Debug, Default)]
-#[cfg_attr(feature = "state", derive(contigua_state::Plain))]
-pub(crate) struct Compaction {
-    /// Pageblock from which the migration scanner goes on; `None` is the start.
-    migrate: Option<usize>,
-    /// Pageblock at which the free scanner goes on downwards; `None` is the end.
-    free: Option<usize>,
-    defer_shift: u32,
-    considered: u32,
-    failed_order: Option<Order>,
-}
-
-impl Compaction {
-    /// Whether to put an attempt off (Linux's `compaction_deferred`).
-    fn is_deferred(&mut self, order: Order) -> bool {
-        if self.failed_order.is_none_or(|failed| order < failed) {
-            return false;
-        }
-        let limit = 1 << self.defer_shift;
-        self.considered = (self.considered + 1).min(limit);
-        self.considered < limit
-    }
-
-    fn failed(&mut self, order: Order) {
-        self.considered = 0;
-        self.defer_shift = (self.defer_shift + 1).min(MOST_DEFER_SHIFT);
-        self.failed_order = Some(self.failed_order.map_or(order, |failed| failed.min(order)));
-    }
-
-    fn succeeded(&mut self, order: Order) {
-        self.considered = 0;
-        self.defer_shift = 0;
-        if self.failed_order.is_some_and(|failed| order >= failed) {
-            self.failed_order = None;
-        }
-    }
-}
 
 /// When a run of compaction is over, and what it may look at.
 #[derive(Clone, Copy)]

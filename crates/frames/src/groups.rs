@@ -6,11 +6,6 @@
 
 use crate::chain::Chain;
 
-/// Names a group: an index into the records that the caller supplied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[cfg_attr(feature = "state", derive(contigua_state::Plain))]
-pub struct Group(pub u16);
-
 /// What reclaim may do with a group's blocks when memory is short.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "state", derive(contigua_state::Plain))]

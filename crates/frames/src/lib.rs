@@ -46,12 +46,12 @@ pub use allocator::Frames;
 pub use block::{BLOCK_FRAMES, BlockRecord, MigrateType};
 pub use config::{Config, Costs, Defrag, Effort};
 pub use counters::Counters;
-pub use groups::{Evict, Group, GroupRecord};
+pub use groups::{Evict, GroupRecord};
 pub use lists::Discipline;
 pub use moving::{Move, Moves};
 pub use per_cpu::CpuRecord;
 pub use policies::{Placement, PlacementPolicy};
-pub use record::{FrameClass, FrameRecord, Owner};
+pub use record::{FrameClass, FrameRecord, Group, Owner};
 pub use request::{Request, Wakes};
 #[cfg(feature = "alloc")]
 pub use storage::Boxed;

@@ -4,11 +4,8 @@ use contigua_units::{Frame, Order};
 
 use crate::block::MigrateType;
 use crate::chain::Chain;
-use crate::ordered::Ordered;
+use crate::ordered::{ORDERS, Ordered};
 use crate::storage::PartsMut;
-
-/// Orders 0 to 10.
-pub(crate) const ORDERS: usize = Order::BUDDY_MAX.get() as usize + 1;
 
 /// Which of several free blocks of an order is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,8 @@
 
 use contigua_units::{Frame, Order};
 
-use crate::lists::ORDERS;
+/// Orders 0 to 10.
+pub(crate) const ORDERS: usize = Order::BUDDY_MAX.get() as usize + 1;
 
 const BITS: usize = u64::BITS as usize;
 /// Levels for 2^32 frames: 64^6 > 2^32.

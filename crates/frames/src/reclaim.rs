@@ -1,4 +1,4 @@
-//! Reclaim: freeing memory that can be had again, the oldest first.
+//! Reclaim: freeing reclaimable memory, the oldest first.
 //!
 //! The LRU lists are the groups that may be evicted, as Linux keeps one for each control group. A
 //! block that was used since it was last looked at is passed over once.
@@ -7,10 +7,11 @@ use contigua_units::{Frame, Nanoseconds, Order};
 
 use crate::allocator::Frames;
 use crate::block::MigrateType;
-use crate::groups::{Evict, Group};
+use crate::groups::Evict;
 use crate::moving::Moves;
 use crate::policies::PlacementPolicy;
 use crate::pressure::Stall;
+use crate::record::Group;
 use crate::request::Request;
 use crate::storage::Storage;
 

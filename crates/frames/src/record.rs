@@ -3,7 +3,10 @@
 use contigua_contiguity::FrameKind;
 use contigua_units::{Frame, Order, VirtPage};
 
-use crate::groups::Group;
+/// Names a group: an index into the records that the caller supplied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "state", derive(contigua_state::Plain))]
+pub struct Group(pub u16);
 
 /// What a frame is used for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -2,8 +2,7 @@
 
 use contigua_units::Order;
 
-use crate::groups::Group;
-use crate::record::FrameClass;
+use crate::record::{FrameClass, Group};
 
 /// Whom a request wakes when memory is short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +20,7 @@ pub struct Request {
     pub order: Order,
     /// What for.
     pub class: FrameClass,
-    /// The memory can be had back when it is short, although it does not move: kernel caches.
+    /// The memory does not move, but is reclaimed when memory is short: kernel caches.
     pub reclaimable: bool,
     /// It will be in use for as long as the server runs.
     pub long_lived: bool,

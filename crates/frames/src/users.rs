@@ -4,8 +4,8 @@ use contigua_units::{Frame, Order, VirtPage};
 
 use crate::Error;
 use crate::allocator::Frames;
-use crate::groups::{Evict, Group, GroupRecord};
-use crate::record::{FrameClass, FrameRecord, Owner};
+use crate::groups::{Evict, GroupRecord};
+use crate::record::{FrameClass, FrameRecord, Group, Owner};
 use crate::storage::Storage;
 
 impl<S: Storage> Frames<S> {

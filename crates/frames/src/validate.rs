@@ -7,7 +7,7 @@ use contigua_units::{Frame, Order};
 
 use crate::allocator::Frames;
 use crate::block::{BLOCK_FRAMES, BlockRecord, MigrateType, block_of, blocks_of};
-use crate::lists::ORDERS;
+use crate::ordered::ORDERS;
 use crate::record::{FrameClass, Role};
 use crate::storage::Storage;
 

@@ -1,11 +1,9 @@
 //! Watermarks (Linux, `mm/page_alloc.c`): how much free memory a region keeps, and when reclaim
 //! starts and ends. Linux's rule for a zone, applied to each region.
 
-use contigua_units::{Order, PAGE_BYTES};
+use contigua_units::PAGE_BYTES;
 
-use crate::allocator::Frames;
 use crate::block::BLOCK_FRAMES;
-use crate::storage::Storage;
 
 /// Marks of one region, in free frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,12 +12,12 @@ pub(crate) struct Watermarks {
     min: u64,
     low: u64,
     high: u64,
-    boost: u64,
+    pub(crate) boost: u64,
 }
 
 impl Watermarks {
     /// For a region of `frames` that keeps `min` of them.
-    fn new(frames: u64, min: u64, scale: u64) -> Self {
+    pub(crate) fn new(frames: u64, min: u64, scale: u64) -> Self {
         let step = (min / 4).max(frames * scale / 10_000);
         let step = if min == 0 { 0 } else { step };
         Self {
@@ -58,7 +56,7 @@ impl Watermarks {
 
     /// Lets reclaim free a pageblock more in a region of so many frames, because types are getting
     /// mixed (`boost_watermark`). Says whether it does.
-    fn add_boost(&mut self, frames: u64, factor: u64) -> bool {
+    pub(crate) fn add_boost(&mut self, frames: u64, factor: u64) -> bool {
         let block = u64::from(BLOCK_FRAMES);
         let most = self.high * factor / 10_000;
         if most == 0 || frames < 4 * block {
@@ -76,48 +74,9 @@ impl Watermarks {
 
 /// What Linux keeps free of so many frames (`calculate_min_free_kbytes`): the square root of 16
 /// times the memory in KB, from 128 KB to 256 MB.
-fn linux_min(frames: u64) -> u64 {
+pub(crate) fn linux_min(frames: u64) -> u64 {
     let kilobytes = frames * PAGE_BYTES / 1024;
     (kilobytes * 16).isqrt().clamp(128, 262_144) * 1024 / PAGE_BYTES
-}
-
-impl<S: Storage> Frames<S> {
-    /// Computes all marks for the regions as they are.
-    pub(crate) fn set_watermarks(&mut self) {
-        let all = u64::from(self.total);
-        let scale = u64::from(self.config.watermark_scale);
-        for region in &mut self.regions {
-            let boost = region.watermarks.boost;
-            let frames = region.frames();
-            let min = match self.config.min_free {
-                Some(all_keep) => all_keep.frames() * frames / all,
-                None => linux_min(frames),
-            };
-            region.watermarks = Watermarks::new(frames, min, scale);
-            region.watermarks.boost = boost;
-        }
-    }
-
-    /// Raises a region's marks after a fallback, and wakes reclaim if that is wanted, which would not
-    /// wake by itself.
-    pub(crate) fn boost(&mut self, region: usize) {
-        let factor = u64::from(self.config.watermark_boost);
-        let frames = self.regions[region].frames();
-        let is_boosted = self.regions[region].watermarks.add_boost(frames, factor);
-        if is_boosted && self.config.boosts_wake {
-            self.wake(region, Order::BASE);
-        }
-    }
-
-    /// Wakes background reclaim for a region.
-    #[cold]
-    pub(crate) fn wake(&mut self, region: usize, order: Order) {
-        let woken = &mut self.regions[region].woken;
-        if woken.is_none() {
-            self.counters.background_reclaims += 1;
-        }
-        *woken = Some(woken.map_or(order, |before| before.max(order)));
-    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 
-use contigua_contiguity::{Contiguity, FrameKind, Polluted, Polluters, Scan};
+use contigua_contiguity::{Contiguity, Polluted, Polluters, Scan};
 use contigua_units::Order;
 
 use crate::classify::Class;
@@ -159,7 +159,7 @@ impl Census {
         let polluters = self.polluters.finish();
         let mut classes: Vec<ClassShare> = Class::ALL
             .into_iter()
-            .filter(|&class| pollutes(class))
+            .filter(|&class| class.pollutes())
             .map(|class| ClassShare {
                 class,
                 frames: self.frames.of(class),
@@ -194,13 +194,6 @@ impl Census {
     }
 }
 
-/// Whether a frame of this class keeps its block from becoming contiguous, though it is memory.
-#[must_use]
-pub const fn pollutes(class: Class) -> bool {
-    matches!(class.kind(), FrameKind::Unmovable)
-        || matches!(class, Class::Reserved | Class::Offline | Class::Unread)
-}
-
 impl Sink for Census {
     fn take(&mut self, run: Run) -> io::Result<()> {
         self.frames.add(run.class, run.frames);
@@ -212,7 +205,7 @@ impl Sink for Census {
         }
         self.certain.push(run.class.kind(), run.frames);
         self.possible.push(run.class.best_kind(), run.frames);
-        let owner = pollutes(run.class).then_some(run.class as usize);
+        let owner = run.class.pollutes().then_some(run.class as usize);
         self.polluters.push(owner, run.frames);
         if run.cgroup != 0 && run.frames > 0 {
             self.charge(run);

@@ -231,6 +231,13 @@ impl Class {
         }
     }
 
+    /// Whether a frame of this class keeps its block from becoming contiguous, though it is memory.
+    #[must_use]
+    pub const fn pollutes(self) -> bool {
+        matches!(self.kind(), FrameKind::Unmovable)
+            || matches!(self, Self::Reserved | Self::Offline | Self::Unread)
+    }
+
     /// What can be done with the frame, at the best: what is unexplained is free.
     #[must_use]
     pub const fn best_kind(self) -> FrameKind {

@@ -7,7 +7,6 @@ use std::io;
 
 use contigua_units::Order;
 
-use crate::census::pollutes;
 use crate::classify::Class;
 use crate::scan::{Run, Sink};
 
@@ -82,7 +81,7 @@ impl Ranges {
             return;
         }
         self.polluted += 1;
-        // What the firmware has taken cannot be had, whoever else is there.
+        // What the firmware has taken is not available, whoever else is there.
         if open.holes > 0 {
             return;
         }
@@ -115,7 +114,7 @@ impl Open {
         match run.class {
             Class::Free => self.free += frames,
             Class::Hole => self.holes += frames,
-            class if pollutes(class) => {
+            class if class.pollutes() => {
                 self.pollute(run, frames);
                 let last = (at + frames - 1) >> Order::HUGE_2M.get();
                 let first = (at >> Order::HUGE_2M.get()).max(self.next_block);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use contigua_contiguity::FrameKind;
-use contigua_live::census::{Census, pollutes};
+use contigua_live::census::Census;
 use contigua_live::classify::{Class, bit, classify};
 use contigua_live::frames::{Area, PageFile, PageSource};
 use contigua_live::proc::FrameRange;
@@ -165,7 +165,7 @@ proptest! {
             prop_assert_eq!(summary.zones[0].of(class), expected);
             let share = summary.classes.iter().find(|share| share.class == class);
             let blocks = classes.chunks_exact(512).filter(|block| block.contains(&class));
-            let blocks = if pollutes(class) { blocks.count() } else { 0 };
+            let blocks = if class.pollutes() { blocks.count() } else { 0 };
             prop_assert_eq!(share.map_or(0, |share| share.polluted[0].1.blocks as usize), blocks);
         }
         for share in &summary.cgroups {

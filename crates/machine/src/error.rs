@@ -53,10 +53,10 @@ pub enum Error {
         /// Why.
         source: std::io::Error,
     },
-    /// Somebody wanted the end before the server was old enough.
-    #[error("interrupted while memory grew old")]
+    /// Cancelled before the server had aged.
+    #[error("interrupted during ageing")]
     Interrupted,
-    /// A profile whose figures make no sense.
+    /// A profile whose values make no sense.
     #[error("profile {profile}: {problem}")]
     Profile {
         /// Which profile.

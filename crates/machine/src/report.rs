@@ -464,7 +464,7 @@ pub struct AdviceReport {
     pub huge_pages_broken: u64,
     /// Huge pages that `MADV_COLLAPSE` made.
     pub collapsed: u64,
-    /// Huge pages that `MADV_COLLAPSE` could not make, because no block of 2 MB could be had.
+    /// Huge pages that `MADV_COLLAPSE` could not make, because no block of 2 MB could be allocated.
     pub collapses_failed: u64,
 }
 

@@ -46,7 +46,7 @@ fn a_report_in_words_has_its_sections() {
     let output = node(&["scan"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let report = text(&output.stdout);
-    assert!(report.contains("The kernel's own figures"), "{report}");
+    assert!(report.contains("The kernel's own statistics"), "{report}");
     if may_look() {
         for section in [
             "Memory by what it is",

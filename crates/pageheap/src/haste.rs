@@ -16,7 +16,7 @@ pub(crate) struct Haste {
     limit: u64,
     until: u64,
     /// Up to when nothing is given back early.
-    patient: u64,
+    not_before: u64,
 }
 
 impl Haste {
@@ -24,13 +24,13 @@ impl Haste {
         Self {
             limit: u64::MAX,
             until: 0,
-            patient: 0,
+            not_before: 0,
         }
     }
 
     /// Whether memory may go back early.
     pub(crate) const fn is_allowed(&self, now: u64) -> bool {
-        now >= self.patient
+        now >= self.not_before
     }
 
     /// Notes that no more than `mapped` heap pages are left early of what use within `interval` was at most.
@@ -46,7 +46,7 @@ impl Haste {
     pub(crate) fn demand(&mut self, used: u64, now: u64, interval: u64) {
         if used > self.limit {
             if now < self.until {
-                self.patient = now.saturating_add(interval.saturating_mul(MEMORY));
+                self.not_before = now.saturating_add(interval.saturating_mul(MEMORY));
             }
             self.limit = u64::MAX;
         }

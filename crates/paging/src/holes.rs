@@ -212,7 +212,7 @@ pub enum HoleKind {
 }
 
 /// A scenario of fragmentation, as Perforated Page, section 6 studies them: which frames of the
-/// memory behind each 2 MB page cannot be had.
+/// memory behind each 2 MB page is not available.
 #[derive(Clone, Copy, Debug, PartialEq, contigua_state::Plain)]
 pub struct Fragmentation {
     /// Share of the 2 MB pages that have holes, 0 to 1. Which ones follows from the seed; a larger

@@ -10,6 +10,9 @@
 //! another one has, its shadow entry points back into the chunk (mechanisms C1).
 
 mod faults;
+pub(crate) mod page;
+
+pub(crate) use page::Perforated;
 
 use contigua_frames::{Effort, FrameClass};
 use contigua_units::{Frame, PAGE_BYTES, PageSize, VirtAddr, VirtRange};
@@ -20,36 +23,6 @@ use crate::holes::{Holes, SUB_PAGES, sub_page};
 use crate::memory::Memory;
 use crate::space::{AddressSpace, free, free_node, free_page, obtain_huge, obtain_node, release};
 use crate::table::{Leaf, TableError};
-
-/// What the kernel knows of a perforated page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, contigua_state::Plain)]
-pub(crate) struct Perforated {
-    /// First frame of the chunk.
-    chunk: Frame,
-    /// Its own holes.
-    own: Holes,
-    /// Holes whose frame in the chunk waits for them: they are filled there.
-    reserved: Holes,
-    /// Holes whose frame in the chunk somebody else has, as the scenario says. The page holds it
-    /// on behalf of that somebody.
-    foreign: Holes,
-}
-
-impl Perforated {
-    /// A page without holes.
-    pub(crate) const fn whole(chunk: Frame) -> Self {
-        Self {
-            chunk,
-            own: Holes::NONE,
-            reserved: Holes::NONE,
-            foreign: Holes::NONE,
-        }
-    }
-
-    fn frame(&self, sub_page: u32) -> Frame {
-        self.chunk.offset(sub_page)
-    }
-}
 
 fn page_of(address: VirtAddr) -> VirtAddr {
     address.align_down(PageSize::Size2M.bytes())

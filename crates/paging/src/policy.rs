@@ -25,7 +25,7 @@ pub struct CollapseContext {
     pub present: u32,
 }
 
-/// What becomes of 2 MB of which some frames cannot be had.
+/// What becomes of 2 MB of which some frames cannot be allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HoleVerdict {
     /// 4 KB pages.

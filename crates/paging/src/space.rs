@@ -13,8 +13,8 @@ use crate::Error;
 use crate::effects::{Effects, Resident};
 use crate::holes::Fragmentation;
 use crate::memory::Memory;
-use crate::perforated::Perforated;
-use crate::primary::Primary;
+use crate::perforated::page::Perforated;
+use crate::primary::region::Primary;
 use crate::table::{Leaf, Levels, NodeFrames, PageTable, TableError};
 use crate::vma::{HugeAdvice, Vma};
 

@@ -64,7 +64,7 @@ impl Walk {
 /// Why an entry could not be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TableError {
-    /// A node was needed and no frame was to be had for it.
+    /// A node was needed and no frame could be allocated for it.
     #[error("no frame for a page-table node")]
     NoFrame,
     /// Something is mapped there already.

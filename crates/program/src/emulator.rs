@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::Error;
-use crate::launch::find_in_path;
+use crate::path::find_in_path;
 use crate::syscall::Architecture;
 
 /// Environment variable that names the emulator to use instead of those that are found.

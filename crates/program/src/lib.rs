@@ -25,6 +25,8 @@ pub mod emulator;
 #[cfg(feature = "sources")]
 pub mod launch;
 #[cfg(feature = "sources")]
+mod path;
+#[cfg(feature = "sources")]
 pub mod sources;
 #[cfg(feature = "sources")]
 pub mod symbols;

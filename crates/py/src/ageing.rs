@@ -1,4 +1,4 @@
-//! Servers that grow old, for Python.
+//! Ageing of servers, for Python.
 
 use std::path::PathBuf;
 
@@ -109,7 +109,7 @@ impl AgedServer {
     }
 }
 
-/// Lets a server grow old, under the design's placement or under a policy in Python.
+/// Ages a server, under the design's placement or under a policy in Python.
 #[pyfunction]
 #[pyo3(signature = (spec, progress=None, policy=None))]
 #[allow(clippy::needless_pass_by_value, reason = "PyO3 hands values over")]

@@ -465,7 +465,7 @@ impl Session {
 
 /// Every design's server, before anything runs, and how many batches of its recording it has had:
 /// none, or what the checkpoint says that it comes from. What cannot be built is said first. The
-/// observer is told of no instructions while memory grows old.
+/// observer is told of no instructions during ageing.
 fn servers(
     configs: &[RunConfig],
     programs: Vec<Program>,

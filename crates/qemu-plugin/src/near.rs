@@ -15,7 +15,7 @@ const BYTES: usize = 1 << 30;
 pub struct Room(*mut c_void);
 
 impl Room {
-    /// Keeps room where Linux would map next. Where it cannot be had, code is as far away as it is.
+    /// Keeps room where Linux would map next. Where there is none, code is as far away as it is.
     pub fn keep() -> Option<Self> {
         // SAFETY: a private mapping at an address of the kernel's choice, which nobody uses.
         let start = unsafe {

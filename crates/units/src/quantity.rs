@@ -55,7 +55,7 @@ pub enum ParseQuantityError {
     },
 }
 
-/// One kind of quantity: its units with their factors, and what error messages say.
+/// Units of a quantity with their factors, and what error messages say.
 struct Kind {
     units: &'static [(&'static str, u64)],
     known: &'static str,

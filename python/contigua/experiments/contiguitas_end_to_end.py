@@ -1,7 +1,7 @@
 """What contiguity is worth to programs (Contiguitas, ISCA 2023, section 5.1; article).
 
 A program arrives on a server that others have left: *partial*, one of a fleet taken at random, or
-*full*, one whose free memory files have taken. The server grew old under Linux' placement or under
+*full*, one whose free memory files have taken. The server aged under Linux' placement or under
 that of Contiguitas. Every program is recorded once, and all servers replay the same events.
 """
 
@@ -118,7 +118,7 @@ def figures(
         "The paper's services have tens of gigabytes on servers of 64 GB and lose up to a fifth of "
         "their cycles to page walks. Programs here have megabytes, on servers as much smaller: "
         "those that fit into the second-level TLB with 4 KB pages (6 MiB) cannot gain.",
-        "Pages of 1 GB are set aside before the server grows old; with Contiguitas they could be "
+        "Pages of 1 GB are set aside before the server ages; with Contiguitas they could be "
         "made later, since nothing in the movable region is in their way.",
     ]
 

@@ -93,7 +93,7 @@ def figures(
     ]
     heads = ["program", *(f"{design}, %" for design in inputs["designs"])]
     heads += ["linear model, %", "misses inside, %", "memory, MiB"]
-    title = "Share of cycles in page walks for data"
+    title = "Share of walk-active cycles for data"
     paper = Sheet(
         "The same in the paper (Tables 4 and 5), %",
         ["program", "4 KB", "2 MB", "1 GB", "linear model", "misses inside"],
@@ -114,7 +114,7 @@ def figures(
         page.heading("Figure 4")
         page.picture(
             bars_picture(list(shares), bars, title, "% of cycles"),
-            "Share of cycles in page walks for data: falls with page size, near 0 with a segment.",
+            "Share of walk-active cycles for data: falls with page size, near 0 with a segment.",
         )
         direct_segment.allocation_picture(page, plain)
 

@@ -97,10 +97,10 @@ def figures(found: dict[str, dict[str, Values]], inputs: dict[str, Any]) -> Outc
         page.heading("Figure 5")
         page.picture(
             lines_picture([("% of cycles in data walks", curves)], "gups", "table, MiB"),
-            "Share of cycles in page walks for data against the size of the table.",
+            "Share of walk-active cycles for data against the size of the table.",
         )
 
-    sheet = Sheet("Share of cycles in page walks for data, %", ["table", *inputs["designs"]], rows)
+    sheet = Sheet("Share of walk-active cycles for data, %", ["table", *inputs["designs"]], rows)
     return Outcome(values, illustrate, notes=notes, sheets=[sheet])
 
 

@@ -105,10 +105,10 @@ def figures(
                     f"Page walks for {kind}",
                     "% of cycles",
                 ),
-                f"Share of cycles in page walks for {kind}, for each program and size of page.",
+                f"Share of walk-active cycles for {kind}, for each program and size of page.",
             )
 
-    title = "Share of cycles in page walks"
+    title = "Share of walk-active cycles"
     return Outcome(
         values, illustrate, notes=notes, sheets=[Sheet(title, [*heads, "memory MB"], rows)]
     )

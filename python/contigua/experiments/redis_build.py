@@ -59,7 +59,7 @@ def redis_server() -> Path:
     Raises
     ------
     MissingProgramError
-        When none can be had; the message says why and what to do.
+        When there is none; the message says why and what to do.
     """
     there = find_redis()
     if there is not None:

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Topology;
 use crate::Error;
-use crate::migration::{MAX_ENTRIES, Rules, Table};
+use crate::migration::{MAX_ENTRIES, Table};
 
 /// How cores share the last level.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,9 +44,6 @@ impl SharedConfig {
         if self.inclusive && llc_ways < INCLUSIVE_WAYS {
             return Err(Error::InclusiveWays(llc_ways));
         }
-        Ok(Table::new(
-            usize::from(self.migration_entries),
-            Rules::CORRECT,
-        ))
+        Ok(Table::new(usize::from(self.migration_entries)))
     }
 }

@@ -111,7 +111,7 @@ impl<D: Payload> MemorySystem<D> {
         line: u64,
         request: Request,
     ) -> (Service, u64) {
-        let service = self.table.serve(entry, alias, offset_of(line), request);
+        let service = self.table.serve(entry, offset_of(line), request);
         let mut extra = 0;
         if service.location == Alias::Destination {
             self.coherence.redirected += 1;
@@ -190,9 +190,9 @@ impl<D: Payload> MemorySystem<D> {
     /// Takes in a line that a private cache evicted.
     pub(super) fn write_back(&mut self, line: u64, left: Left<D>) {
         let mut backing = line;
-        if let Some((entry, alias)) = self.migration(line) {
+        if let Some((entry, _)) = self.migration(line) {
             let offset = offset_of(line);
-            let service = self.table.serve(entry, alias, offset, Request::WriteBack);
+            let service = self.table.serve(entry, offset, Request::WriteBack);
             backing = self.line_at(entry, service.location, line);
         }
         if left.modified {
@@ -254,12 +254,7 @@ impl<D: Payload> MemorySystem<D> {
         let mut names = [Some(backing), None];
         if let Some((entry, alias)) = self.migration(backing) {
             let offset = offset_of(backing);
-            if self
-                .table
-                .serve(entry, alias, offset, Request::Read)
-                .location
-                == alias
-            {
+            if self.table.serve(entry, offset, Request::Read).location == alias {
                 names[1] = Some(self.line_at(entry, alias.opposite(), backing));
             } else {
                 // Nobody's data is here: private copies belong to the other line.

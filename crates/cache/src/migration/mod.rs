@@ -33,7 +33,7 @@ mod transfer;
 
 pub use protocol::{
     Admission, Alias, ClearError, Clearing, CopyStep, EntryId, LINES_PER_PAGE, MAX_ENTRIES, Mode,
-    Refusal, Request, Retired, Rules, Service, SwitchOrder, Table,
+    Refusal, Request, Retired, Service, SwitchOrder, Table,
 };
 pub use transfer::{
     Agent, Agents, Phase, Transfer, TransferEffect, TransferEvent, UnexpectedEvent,

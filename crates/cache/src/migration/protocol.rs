@@ -61,60 +61,6 @@ pub enum SwitchOrder {
     SwitchThenCopy,
 }
 
-/// Which rules of the protocol hold. Everything but [`Rules::CORRECT`] is for checkers, which have
-/// to find out what goes wrong without a rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is a rule of its own, and any of them may be missing"
-)]
-#[derive(contigua_state::Plain)]
-pub struct Rules {
-    /// A request that reaches the LLC takes the line out of private caches that hold it under the
-    /// other frame (article, step 4).
-    pub invalidate_opposite: bool,
-    /// Lines that private caches give back go to the frame that has the line, not to the frame
-    /// that they name (ours: the article redirects "appropriate traffic").
-    pub redirect_write_backs: bool,
-    /// Requests that name the destination go to the source before the line was copied (article: the
-    /// page may be accessed with either mapping during the copy).
-    pub redirect_destination: bool,
-    /// Copying a line first recalls it from private caches under both frames (article, step 2).
-    pub recall_at_copy: bool,
-    /// Clear waits for every core that could hold the source mapping (ours).
-    pub await_every_core: bool,
-    /// Clear waits for the IOMMU's TLB too (paper, section 2.1: the IOMMU's and the devices' TLBs
-    /// follow the same steps).
-    pub await_iotlb: bool,
-    /// Clear waits for requests with source addresses that are under way; in
-    /// [`SwitchOrder::SwitchThenCopy`] the copy does so already (ours).
-    pub await_requests: bool,
-    /// In [`SwitchOrder::CopyThenSwitch`], Clear recalls the source's lines from private caches
-    /// (ours).
-    pub recall_source_at_clear: bool,
-    /// In [`Mode::Noncacheable`], Migrate recalls the source's lines from private caches (ours).
-    pub recall_source_at_migrate: bool,
-    /// The destination's lines leave private caches before the migration begins (ours: a dirty line
-    /// of the frame's previous owner would be redirected onto the source).
-    pub flush_destination: bool,
-}
-
-impl Rules {
-    /// The protocol.
-    pub const CORRECT: Self = Self {
-        invalidate_opposite: true,
-        redirect_write_backs: true,
-        redirect_destination: true,
-        recall_at_copy: true,
-        await_every_core: true,
-        await_iotlb: true,
-        await_requests: true,
-        recall_source_at_clear: true,
-        recall_source_at_migrate: true,
-        flush_destination: true,
-    };
-}
-
 /// What reaches the LLC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Request {
@@ -122,7 +68,9 @@ pub enum Request {
     Read,
     /// A core wants to write: a store or an atomic operation that missed, or that hit a shared line.
     Own,
-    /// A private cache gives a dirty line back, by eviction or because it was recalled.
+    /// A private cache gives a dirty line back, by eviction or because it was recalled. It goes to the
+    /// frame that has the line, not to the one that it names (ours: the article redirects
+    /// "appropriate traffic").
     WriteBack,
     /// A device reads.
     DeviceRead,
@@ -136,7 +84,7 @@ pub struct Service {
     /// The frame that has the line, or receives it.
     pub location: Alias,
     /// First recall the line from every private cache, the requester's too, that holds it under the
-    /// other frame; dirty data is a [`Request::WriteBack`] of that frame.
+    /// other frame; dirty data is a [`Request::WriteBack`] of that frame (article, step 4).
     pub invalidate_opposite: bool,
     /// Whether the requester may keep the line. If not, a read gets the data only, and a write is
     /// performed at `location`.
@@ -188,8 +136,8 @@ pub enum ClearError {
 pub struct Admission {
     /// Its entry.
     pub entry: EntryId,
-    /// Recall the source's lines from private caches now ([`Mode::Noncacheable`]); only then may
-    /// the copy begin and the operating system be told.
+    /// Recall the source's lines from private caches now ([`Mode::Noncacheable`]; ours); only then
+    /// may the copy begin and the operating system be told.
     pub recall_source_lines: bool,
 }
 
@@ -204,7 +152,7 @@ pub struct CopyStep {
     /// The frame that it is copied to.
     pub destination: Frame,
     /// Before the copy, take the line out of private caches under the source frame; dirty data goes
-    /// to the source.
+    /// to the source (article, step 2).
     pub recall_source: bool,
     /// The same under the destination frame; dirty data goes to the source too, which has the line
     /// until it is copied.
@@ -217,7 +165,7 @@ pub struct CopyStep {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Clearing {
-    /// R4: recall the source's lines from private caches. Do it while the entry lives, so that
+    /// R4 (ours): recall the source's lines from private caches. Do it while the entry lives, so that
     /// dirty data goes to the destination as all write-backs do.
     pub recall_source_lines: bool,
 }
@@ -284,8 +232,6 @@ pub struct Table {
     capacity: u8,
     #[state(skip)]
     lines: u8,
-    #[state(skip)]
-    rules: Rules,
 }
 
 impl Table {
@@ -294,8 +240,8 @@ impl Table {
     /// # Panics
     /// If the capacity is 0 or above [`MAX_ENTRIES`].
     #[must_use]
-    pub const fn new(capacity: usize, rules: Rules) -> Self {
-        Self::with_lines(capacity, LINES_PER_PAGE, rules)
+    pub const fn new(capacity: usize) -> Self {
+        Self::with_lines(capacity, LINES_PER_PAGE)
     }
 
     /// An empty table for pages of `lines` lines: a model checker's pages have one or two.
@@ -303,7 +249,7 @@ impl Table {
     /// # Panics
     /// If the capacity is 0 or above [`MAX_ENTRIES`], or pages have no lines or more than 64.
     #[must_use]
-    pub const fn with_lines(capacity: usize, lines: u8, rules: Rules) -> Self {
+    pub const fn with_lines(capacity: usize, lines: u8) -> Self {
         assert!(capacity > 0 && capacity <= MAX_ENTRIES);
         assert!(lines > 0 && lines <= LINES_PER_PAGE);
         let free = Entry {
@@ -319,7 +265,6 @@ impl Table {
             live: 0,
             capacity: capacity as u8,
             lines,
-            rules,
         }
     }
 
@@ -423,27 +368,21 @@ impl Table {
         };
         Ok(Admission {
             entry: EntryId(slot as u8),
-            recall_source_lines: mode == Mode::Noncacheable && self.rules.recall_source_at_migrate,
+            recall_source_lines: mode == Mode::Noncacheable,
         })
     }
 
-    /// What to do for a request for line `line` of the page by the frame `alias`. The whole service
+    /// What to do for a request for line `line` of the page, by either frame. The whole service
     /// of a request, and a step of the copy, are atomic towards each other for one line.
     ///
     /// The destination has the lines below the pointer, the source the others, whichever frame the
-    /// request names: reads, writes, devices and write-backs alike.
+    /// request names: reads, writes, devices and write-backs alike (article: the page may be accessed
+    /// with either mapping during the copy).
     #[inline]
     #[must_use]
-    pub fn serve(&self, entry: EntryId, alias: Alias, line: u8, request: Request) -> Service {
+    pub fn serve(&self, entry: EntryId, line: u8, request: Request) -> Service {
         let entry = self.entry(entry);
-        let redirect = match (request, alias) {
-            (Request::WriteBack, _) => self.rules.redirect_write_backs,
-            (_, Alias::Destination) => self.rules.redirect_destination,
-            _ => true,
-        };
-        let location = if !redirect {
-            alias
-        } else if line < entry.pointer {
+        let location = if line < entry.pointer {
             Alias::Destination
         } else {
             Alias::Source
@@ -452,9 +391,7 @@ impl Table {
         let cacheable = entry.mode == Mode::Cacheable;
         Service {
             location,
-            invalidate_opposite: cacheable
-                && self.rules.invalidate_opposite
-                && request != Request::WriteBack,
+            invalidate_opposite: cacheable && request != Request::WriteBack,
             retain: cacheable && matches!(request, Request::Read | Request::Own),
         }
     }
@@ -471,14 +408,14 @@ impl Table {
     /// The next step of the copy, which the caller performs before it serves another request for
     /// that line. `None` when all lines are copied, or the copy was not started or was frozen.
     pub fn copy_step(&mut self, entry: EntryId) -> Option<CopyStep> {
-        let (lines, rules) = (self.lines, self.rules);
+        let lines = self.lines;
         let entry = self.entry_mut(entry);
         if entry.progress != Progress::Copying || entry.pointer == lines {
             return None;
         }
         let line = entry.pointer;
         entry.pointer += 1;
-        let recall = rules.recall_at_copy && entry.mode == Mode::Cacheable;
+        let recall = entry.mode == Mode::Cacheable;
         Some(CopyStep {
             line,
             source: entry.source,
@@ -508,7 +445,7 @@ impl Table {
     /// # Errors
     /// [`ClearError::NotCopied`]; nothing has changed.
     pub fn clear(&mut self, entry: EntryId) -> Result<Clearing, ClearError> {
-        let (lines, rules) = (self.lines, self.rules);
+        let lines = self.lines;
         let entry = self.entry_mut(entry);
         if entry.pointer < lines {
             return Err(ClearError::NotCopied {
@@ -518,8 +455,7 @@ impl Table {
         }
         entry.progress = Progress::Clearing;
         Ok(Clearing {
-            recall_source_lines: rules.recall_source_at_clear
-                && entry.order == SwitchOrder::CopyThenSwitch
+            recall_source_lines: entry.order == SwitchOrder::CopyThenSwitch
                 && entry.mode == Mode::Cacheable,
         })
     }

@@ -1,6 +1,6 @@
 //! The operating system's half: the steps of one migration, and who has acknowledged.
 
-use super::{Refusal, Rules, SwitchOrder};
+use super::{Refusal, SwitchOrder};
 
 /// Someone with a TLB of its own: a core, or the IOMMU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -111,10 +111,13 @@ pub enum TransferEvent {
     /// core that joins the address space in between may still have walked the old entry.
     PageTablesSet(Agents),
     /// R2: the agent's TLB has no source mapping, and no page walk of its that read the old entry
-    /// is still going to fill it. A core that sleeps and will flush when it wakes counts.
+    /// is still going to fill it. A core that sleeps and will flush when it wakes counts. Clear waits
+    /// for every core (ours) and for the IOMMU (paper, section 2.1: the IOMMU's and the devices' TLBs
+    /// follow the same steps).
     Invalidated(Agent),
     /// R3: requests with source addresses that the agent had sent when it invalidated (misses,
-    /// store buffer, posted writes) have been served.
+    /// store buffer, posted writes) have been served (ours). In [`SwitchOrder::SwitchThenCopy`] the
+    /// copy waits for it already.
     Drained(Agent),
     /// The hardware has retired the entry.
     Cleared,
@@ -124,6 +127,7 @@ pub enum TransferEvent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TransferEffect {
     /// Invalidate the destination's lines in private caches: [`TransferEvent::DestinationFlushed`].
+    /// A dirty line of the frame's previous owner would be redirected onto the source (ours).
     FlushDestination,
     /// Send Migrate, after a refusal not before an entry was retired: [`TransferEvent::Accepted`]
     /// or [`TransferEvent::Refused`].
@@ -186,19 +190,17 @@ pub struct Transfer {
     undrained: Agents,
     order: SwitchOrder,
     phase: Phase,
-    rules: Rules,
 }
 
 impl Transfer {
     /// A migration that waits for [`TransferEvent::DestinationReserved`].
     #[must_use]
-    pub const fn new(order: SwitchOrder, rules: Rules) -> Self {
+    pub const fn new(order: SwitchOrder) -> Self {
         Self {
             uninvalidated: Agents::NONE,
             undrained: Agents::NONE,
             order,
             phase: Phase::Reserve,
-            rules,
         }
     }
 
@@ -217,11 +219,7 @@ impl Transfer {
             (_, Event::Invalidated(agent)) => return Ok(self.acknowledge(agent, false)),
             (_, Event::Drained(agent)) => return Ok(self.acknowledge(agent, true)),
             (Phase::Reserve, Event::DestinationReserved) => {
-                if self.rules.flush_destination {
-                    self.go(Phase::Flush, TransferEffect::FlushDestination)
-                } else {
-                    self.go(Phase::Admit, TransferEffect::Migrate)
-                }
+                self.go(Phase::Flush, TransferEffect::FlushDestination)
             }
             (Phase::Flush, Event::DestinationFlushed)
             | (Phase::Admit, Event::Refused(Refusal::Full { .. })) => {
@@ -240,13 +238,8 @@ impl Transfer {
                 SwitchThenCopy => self.go(Phase::Clear, TransferEffect::Clear),
             },
             (Phase::Switch, Event::PageTablesSet(agents)) => {
-                let agents = self.awaited(agents);
                 self.uninvalidated = agents;
-                self.undrained = if self.rules.await_requests {
-                    agents
-                } else {
-                    Agents::NONE
-                };
+                self.undrained = agents;
                 if agents.is_empty() {
                     self.acknowledged()
                 } else {
@@ -297,19 +290,6 @@ impl Transfer {
     fn go(&mut self, phase: Phase, effect: TransferEffect) -> TransferEffect {
         self.phase = phase;
         effect
-    }
-
-    /// Those of `agents` that the rules wait for: all.
-    fn awaited(&self, mut agents: Agents) -> Agents {
-        if !self.rules.await_iotlb {
-            agents = agents.without(Agent::IOMMU);
-        }
-        if !self.rules.await_every_core
-            && let Some(core) = agents.iter().find(|&agent| agent != Agent::IOMMU)
-        {
-            agents = agents.without(core);
-        }
-        agents
     }
 
     fn acknowledge(&mut self, agent: Agent, drained: bool) -> Option<TransferEffect> {

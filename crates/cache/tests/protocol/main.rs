@@ -8,8 +8,8 @@ mod search;
 
 use std::time::Instant;
 
-use contigua_cache::migration::{Mode, Rules, SwitchOrder};
-use model::{Configuration, Holders, Model};
+use contigua_cache::migration::{Mode, SwitchOrder};
+use model::{Configuration, Holders, Model, Rules};
 use search::{Outcome, search, search_for_a_dead_end};
 
 /// 29 bytes each, and as much again while an array grows.
@@ -21,7 +21,7 @@ const ONE_CORE: Configuration = Configuration {
     device: false,
     order: SwitchOrder::CopyThenSwitch,
     mode: Mode::Cacheable,
-    rules: Rules::CORRECT,
+    rules: Rules::ALL,
     requests_travel: true,
     invalidation_stops_walks: true,
     drains_reported: true,

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::fmt;
 
 use contigua_cache::migration::{
-    Agent, Agents, Alias, EntryId, Mode, Request, Rules, Service, SwitchOrder, Table, Transfer,
+    Agent, Agents, Alias, EntryId, Mode, Request, Service, SwitchOrder, Table, Transfer,
     TransferEffect, TransferEvent,
 };
 use contigua_units::Frame;
@@ -18,6 +18,55 @@ use contigua_units::Frame;
 const MAX_CORES: usize = 3;
 const MAX_LINES: usize = 2;
 const ALIASES: [Alias; 2] = [Alias::Source, Alias::Destination];
+
+/// Rules of the protocol that the machine keeps. It breaks one by not doing what the protocol's code
+/// says, or by telling it what did not happen; the code itself has no switches.
+#[derive(Clone, Copy, Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a rule of its own, and any of them may be missing"
+)]
+pub struct Rules {
+    /// A request that reaches the LLC takes the line out of private caches that hold it under the
+    /// other frame.
+    pub invalidate_opposite: bool,
+    /// Lines that private caches give back go to the frame that has the line, not to the frame
+    /// that they name.
+    pub redirect_write_backs: bool,
+    /// Requests that name the destination go to the source before the line was copied.
+    pub redirect_destination: bool,
+    /// Copying a line first recalls it from private caches under both frames.
+    pub recall_at_copy: bool,
+    /// Clear waits for every core that could hold the source mapping.
+    pub await_every_core: bool,
+    /// Clear waits for the IOMMU's TLB too.
+    pub await_iotlb: bool,
+    /// Clear waits for requests with source addresses that are under way; in
+    /// [`SwitchOrder::SwitchThenCopy`] the copy does so already.
+    pub await_requests: bool,
+    /// In [`SwitchOrder::CopyThenSwitch`], Clear recalls the source's lines from private caches.
+    pub recall_source_at_clear: bool,
+    /// In [`Mode::Noncacheable`], Migrate recalls the source's lines from private caches.
+    pub recall_source_at_migrate: bool,
+    /// The destination's lines leave private caches before the migration begins.
+    pub flush_destination: bool,
+}
+
+impl Rules {
+    /// All of them.
+    pub const ALL: Self = Self {
+        invalidate_opposite: true,
+        redirect_write_backs: true,
+        redirect_destination: true,
+        recall_at_copy: true,
+        await_every_core: true,
+        await_iotlb: true,
+        await_requests: true,
+        recall_source_at_clear: true,
+        recall_source_at_migrate: true,
+        flush_destination: true,
+    };
+}
 
 /// What a run explores.
 #[derive(Clone, Copy, Debug)]
@@ -289,15 +338,14 @@ impl Model {
             cores,
             lines,
             order,
-            rules,
             ..
         } = self.configuration;
-        let mut transfer = Transfer::new(order, rules);
+        let mut transfer = Transfer::new(order);
         let effect = transfer
             .on(TransferEvent::DestinationReserved)
             .expect("a new transfer waits for this");
         let control = self.number(&Control {
-            table: Table::with_lines(1, lines, rules),
+            table: Table::with_lines(1, lines),
             transfer,
             entry: None,
             task: effect.map_or(Task::Nothing, Task::Effect),
@@ -485,7 +533,11 @@ impl Model {
                 if !walking || self.configuration.invalidation_stops_walks {
                     *translation = Translation::Absent;
                 }
-                self.report(&mut next, TransferEvent::Invalidated(self.agent(agent)))?;
+                let agent = self.agent(agent);
+                self.report(&mut next, TransferEvent::Invalidated(agent))?;
+                if !self.configuration.rules.await_requests {
+                    self.report(&mut next, TransferEvent::Drained(agent))?;
+                }
             }
             Action::Drain(agent) => {
                 self.report(&mut next, TransferEvent::Drained(self.agent(agent)))?;
@@ -640,7 +692,20 @@ impl Model {
             Alias::Destination => Self::DESTINATION,
         };
         match table.find(frame) {
-            Some((entry, alias)) => table.serve(entry, alias, line, request),
+            Some((entry, alias)) => {
+                let rules = self.configuration.rules;
+                let mut service = table.serve(entry, line, request);
+                service.invalidate_opposite &= rules.invalidate_opposite;
+                let redirect = match (request, alias) {
+                    (Request::WriteBack, _) => rules.redirect_write_backs,
+                    (_, Alias::Destination) => rules.redirect_destination,
+                    _ => true,
+                };
+                if !redirect {
+                    service.location = alias;
+                }
+                service
+            }
             None => Service {
                 location: alias,
                 invalidate_opposite: false,
@@ -663,12 +728,13 @@ impl Model {
             return Err(Violation::Copy);
         }
         control.copied |= bit;
+        let recall = self.configuration.rules.recall_at_copy;
         // Recall with the pointer where it was: the line is still at the source.
         for core in 0..self.configuration.cores {
-            if step.recall_source {
+            if step.recall_source && recall {
                 self.recall(state, core, Alias::Source, step.line);
             }
-            if step.recall_destination {
+            if step.recall_destination && recall {
                 self.recall(state, core, Alias::Destination, step.line);
             }
         }
@@ -685,11 +751,14 @@ impl Model {
     fn system(&mut self, state: &mut State) -> Result<(), Violation> {
         let mut control = *self.control(state);
         let cores = 0..self.configuration.cores;
+        let rules = self.configuration.rules;
         match control.task {
             Task::Effect(TransferEffect::FlushDestination) => {
-                for line in 0..self.configuration.lines {
-                    for core in cores.clone() {
-                        self.recall(state, core, Alias::Destination, line);
+                if rules.flush_destination {
+                    for line in 0..self.configuration.lines {
+                        for core in cores.clone() {
+                            self.recall(state, core, Alias::Destination, line);
+                        }
                     }
                 }
                 self.report(state, TransferEvent::DestinationFlushed)
@@ -701,14 +770,15 @@ impl Model {
                     .migrate(Self::SOURCE, Self::DESTINATION, mode, order)
                     .map_err(protocol)?;
                 control.entry = Some(admission.entry);
-                if admission.recall_source_lines {
+                let recall = admission.recall_source_lines && rules.recall_source_at_migrate;
+                if recall {
                     control.task = Task::RecallSource {
                         line: 0,
                         clear: false,
                     };
                 }
                 state.control = self.number(&control);
-                if admission.recall_source_lines {
+                if recall {
                     return Ok(());
                 }
                 self.report(state, TransferEvent::Accepted)
@@ -732,7 +802,7 @@ impl Model {
             }
             Task::Effect(TransferEffect::Clear) => {
                 let clearing = control.table.clear(live(&control)?).map_err(protocol)?;
-                if clearing.recall_source_lines {
+                if clearing.recall_source_lines && rules.recall_source_at_clear {
                     control.task = Task::RecallSource {
                         line: 0,
                         clear: true,
@@ -800,9 +870,24 @@ impl Model {
                 Holders::AfterSwitch => self.holders(state),
                 Holders::BeforeSwitch => control.holders,
             };
+            let agents = self.awaited(agents);
             self.report(state, TransferEvent::PageTablesSet(agents))?;
         }
         Ok(())
+    }
+
+    /// Those of `agents` that the rules wait for.
+    fn awaited(&self, mut agents: Agents) -> Agents {
+        let rules = self.configuration.rules;
+        if !rules.await_iotlb {
+            agents = agents.without(Agent::IOMMU);
+        }
+        if !rules.await_every_core
+            && let Some(core) = agents.iter().find(|&agent| agent != Agent::IOMMU)
+        {
+            agents = agents.without(core);
+        }
+        agents
     }
 
     /// Who holds the source mapping, is about to, or has sent requests by it.

@@ -12,7 +12,11 @@ use crate::lists::Discipline;
 /// The regions and their resizing.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "contiguitas"))]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(rename = "contiguitas")
+)]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields, default))]
 pub struct Config {
     /// The unmovable region at boot, below which it never shrinks. Our choice.

@@ -11,7 +11,11 @@ use crate::block::MigrateType;
 /// Nothing to set.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "illuminator"))]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(rename = "illuminator")
+)]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields, default))]
 pub struct Config {}
 
@@ -37,6 +41,10 @@ impl PlacementPolicy for Config {
         }
         // Unmovable and reclaimable memory are alike to a huge page.
         let mixes = (home == MigrateType::Movable) != (candidate.kind == MigrateType::Movable);
-        if mixes { Verdict::Refuse } else { Verdict::Borrow }
+        if mixes {
+            Verdict::Refuse
+        } else {
+            Verdict::Borrow
+        }
     }
 }

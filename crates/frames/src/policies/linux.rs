@@ -10,7 +10,11 @@ use crate::block::{BLOCK_FRAMES, MigrateType};
 /// Nothing to set.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "linux"))]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(rename = "linux")
+)]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields, default))]
 pub struct Config {}
 
@@ -41,7 +45,11 @@ impl PlacementPolicy for Config {
         let worth_it = candidate.order >= half || home != MigrateType::Movable;
         if !worth_it {
             let smaller = candidate.order > request.order;
-            return if smaller { Verdict::BorrowSmallest } else { Verdict::Borrow };
+            return if smaller {
+                Verdict::BorrowSmallest
+            } else {
+                Verdict::Borrow
+            };
         }
         // Frames that would be at home in the pageblock after it has changed its type.
         let alike = match (home, candidate.kind) {

@@ -65,7 +65,7 @@ pub struct AgeConfig {
     pub daily: bool,
 }
 
-/// A server that grows old.
+/// A server that ages.
 #[derive(Clone)]
 pub struct Server {
     config: AgeConfig,

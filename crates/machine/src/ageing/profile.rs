@@ -87,7 +87,7 @@ pub struct Source {
     /// network drivers do.
     #[serde(default)]
     pub atomic: bool,
-    /// The memory can be had back when it is short.
+    /// The memory is reclaimed when memory is short.
     #[serde(default)]
     pub reclaimable: bool,
     /// Share of memory that is never given back once it is held, allocated over `leak_time`.

@@ -93,7 +93,7 @@ pub struct Snapshot {
     border: Option<u32>,
     /// Age of the server.
     pub now: Nanoseconds,
-    /// Where it came from: the configuration of the server that grew old, as JSON.
+    /// Where it came from: the configuration of the server that aged, as JSON.
     pub origin: serde_json::Value,
     runs: Vec<Run>,
     types: Vec<MigrateType>,

@@ -20,7 +20,7 @@ const GENERATION_SHIFT: u32 = 40;
 const PAGE_SHIFT: u32 = 3;
 
 /// Pages of the running process that were accessed lately, so that most accesses need no look-up.
-/// A word for each: generation, page number, and a bit for each kind of access.
+/// A word for each: generation, page number, and a bit for each access type.
 #[derive(contigua_state::State)]
 pub(super) struct Passed {
     #[state(fixed)]

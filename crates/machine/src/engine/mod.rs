@@ -219,7 +219,7 @@ impl Engine {
         Self::prepare(config, program, &AtomicBool::new(false))
     }
 
-    /// The same, given up soon after `cancel` was set: memory may take a while to grow old.
+    /// The same, given up soon after `cancel` was set: ageing may take a while.
     ///
     /// # Errors
     /// Those of [`Engine::new`], and [`Error::Interrupted`].

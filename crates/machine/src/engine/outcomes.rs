@@ -506,7 +506,7 @@ struct Pricer {
 }
 
 impl Pricer {
-    /// `None` where no thread can be had.
+    /// `None` where no thread is free.
     fn start() -> Option<Self> {
         let (jobs, to_do) = sync_channel(AHEAD);
         let (done, cores) = channel();

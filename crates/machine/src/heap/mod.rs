@@ -3,7 +3,7 @@
 //!
 //! [`SimulatedServer`] is the operating system below a [`PageHeap`](contigua_pageheap::PageHeap). What
 //! the heap asks of it are the system calls that it makes on Linux, and the simulated kernel does
-//! them: a huge page that cannot be had is not there, and a collapse that fails says so. [`run`] lets
+//! them: a huge-page allocation that fails gives none, and a collapse that fails says so. [`run`] lets
 //! a program with a given demand live on it in virtual time, write what it allocates and read what
 //! it has, so that page faults and TLB misses follow from what the heap does.
 //!

@@ -85,7 +85,7 @@ pub struct HeapSummary {
     pub faults_4k: u64,
     /// Faults that mapped 2 MB.
     pub faults_2m: u64,
-    /// Huge pages that were wanted and could not be had.
+    /// Huge-page allocation failures.
     pub fallbacks: u64,
     /// Huge pages that releases broke.
     pub broken: u64,

@@ -2,7 +2,7 @@
 //! page cache for its files, objects for both, stacks for its threads.
 //!
 //! Sizes are those of Linux 6.1 on x86-64; `docs/reference/costs.md` lists them with what is
-//! simplified. Memory that cannot be had is not allocated: it is the kernel's, and the program goes
+//! simplified. An allocation that fails is left out: it is the kernel's, and the program goes
 //! on.
 
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! `contigua-node heap`: the figures of processes that run under our malloc.
+//! `contigua-node heap`: statistics of processes that run under our malloc.
 
 use std::fs;
 use std::io::{self, Write};
@@ -22,15 +22,15 @@ pub struct Arguments {
     #[arg(value_name = "PID", required_unless_present = "all")]
     processes: Vec<u32>,
 
-    /// All processes that show figures
+    /// All processes with statistics
     #[arg(long, conflicts_with = "processes")]
     all: bool,
 
-    /// Print figures as JSON
+    /// Print statistics as JSON
     #[arg(long, conflicts_with = "prometheus")]
     json: bool,
 
-    /// Print figures as Prometheus metrics
+    /// Print statistics as Prometheus metrics
     #[arg(long)]
     prometheus: bool,
 }
@@ -44,7 +44,7 @@ struct Process {
     figures: Vec<Figure>,
 }
 
-/// Shows figures.
+/// Shows statistics.
 ///
 /// # Errors
 /// When a process that was named shows none, or none does.
@@ -101,9 +101,11 @@ fn find_all() -> anyhow::Result<Vec<Process>> {
     }
     if processes.is_empty() {
         match denied {
-            0 => bail!("no process shows figures; start one with LD_PRELOAD=libcontigua_malloc.so"),
+            0 => {
+                bail!("no process has statistics; start one with LD_PRELOAD=libcontigua_malloc.so")
+            }
             _ => bail!(
-                "no process that we may look at shows figures; {denied} others take root or \
+                "no process that we may look at has statistics; {denied} others take root or \
                  CAP_SYS_PTRACE"
             ),
         }

@@ -1,5 +1,5 @@
 //! `contigua-node record`: how many frames have which words in `/proc/kpageflags`, and the kernel's
-//! own figures beside them.
+//! own statistics beside them.
 //!
 //! Tests of the rule that classifies frames read such files (`crates/live/tests/recorded`), and a
 //! report of a frame that it gets wrong should have one.
@@ -17,7 +17,7 @@ use contigua_units::PAGE_BYTES;
 /// Frames that are read at a time.
 const CHUNK: u64 = 32_768;
 
-/// Print how many frames have which flags, and the kernel's own figures (for a bug report)
+/// Print how many frames have which flags, and the kernel's own statistics (for a bug report)
 #[derive(Args)]
 pub struct Arguments {
     /// Directory with the proc and sys of the machine to look at

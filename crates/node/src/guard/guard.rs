@@ -97,7 +97,7 @@ pub enum Report {
         /// Why.
         why: String,
         /// How long it is left alone.
-        rest: Duration,
+        backoff: Duration,
     },
     /// A block is offline, or is just going there, and the next look will deal with it.
     Unsettled {
@@ -147,12 +147,16 @@ impl fmt::Display for Report {
             Self::Limited { blocks } => {
                 write!(f, "not now: {blocks} blocks were moved in the last minute")
             }
-            Self::GivenUp { intent, why, rest } => write!(
+            Self::GivenUp {
+                intent,
+                why,
+                backoff,
+            } => write!(
                 f,
                 "gave up on block {}, which stays in {}: {why}; it is left alone for {} s",
                 intent.block,
                 intent.from,
-                rest.as_secs()
+                backoff.as_secs()
             ),
             Self::Unsettled { intent, why } => write!(
                 f,
@@ -191,7 +195,7 @@ enum Outcome {
 
 /// A block that failed.
 #[derive(Clone, Copy, Debug)]
-struct Rest {
+struct Backoff {
     until: Duration,
     length: Duration,
 }
@@ -203,7 +207,7 @@ const FAILURES: usize = 3;
 /// What `HugeTLB` calls gigantic.
 const GIGANTIC: u64 = 1 << 30;
 /// Blocks that failed are left alone no longer than this.
-const LONGEST_REST: Duration = Duration::from_hours(1);
+const MAX_BACKOFF: Duration = Duration::from_hours(1);
 
 /// The guard of one machine.
 pub struct Guard<M> {
@@ -213,7 +217,7 @@ pub struct Guard<M> {
     state: State,
     controllers: BTreeMap<u32, Controller>,
     attribution: Attribution,
-    resting: BTreeMap<u64, Rest>,
+    backoffs: BTreeMap<u64, Backoff>,
     moved: VecDeque<Duration>,
 }
 
@@ -239,7 +243,7 @@ impl<M: Machine> Guard<M> {
             state,
             controllers: BTreeMap::new(),
             attribution: Attribution::default(),
-            resting: BTreeMap::new(),
+            backoffs: BTreeMap::new(),
             moved: VecDeque::new(),
         })
     }
@@ -369,12 +373,12 @@ impl<M: Machine> Guard<M> {
     ) -> Option<(u64, u64)> {
         let nodes = nodes(survey, &self.config);
         let node = nodes.iter().find(|each| each.number == node)?;
-        let is_resting = |number| {
-            self.resting
+        let backs_off = |number| {
+            self.backoffs
                 .get(&number)
-                .is_some_and(|rest| survey.at < rest.until)
+                .is_some_and(|backoff| survey.at < backoff.until)
         };
-        let all = candidates(node, from, is_resting);
+        let all = candidates(node, from, backs_off);
         let mut refusal = Refusal::NoBlock { region: from };
         for some in all.chunks(LOOKED_AT) {
             let census = self.machine.census(some);
@@ -414,11 +418,11 @@ impl<M: Machine> Guard<M> {
     /// Brings blocks online that somebody plugged in.
     fn bring_online(&mut self, survey: &Survey, reports: &mut Vec<Report>) -> Result<(), Error> {
         for block in &survey.blocks {
-            let is_resting = self
-                .resting
+            let backs_off = self
+                .backoffs
                 .get(&block.number)
-                .is_some_and(|rest| survey.at < rest.until);
-            if block.place != Place::Offline || is_resting {
+                .is_some_and(|backoff| survey.at < backoff.until);
+            if block.place != Place::Offline || backs_off {
                 continue;
             }
             let intent = Intent {
@@ -480,7 +484,7 @@ impl<M: Machine> Guard<M> {
         self.state.intent = None;
         self.save()?;
         self.machine.step(Step::AfterRecord)?;
-        self.resting.remove(&intent.block);
+        self.backoffs.remove(&intent.block);
         reports.push(Report::Moved { intent, used });
         Ok(Outcome::Done)
     }
@@ -500,18 +504,22 @@ impl<M: Machine> Guard<M> {
         why: &ChangeError,
         reports: &mut Vec<Report>,
     ) -> Result<Outcome, Error> {
-        let before = self.resting.get(&intent.block).map(|rest| 2 * rest.length);
+        let before = self
+            .backoffs
+            .get(&intent.block)
+            .map(|backoff| 2 * backoff.length);
         let length = before.unwrap_or(duration(self.config.retry_after));
-        let length = length.min(LONGEST_REST);
+        let length = length.min(MAX_BACKOFF);
         let until = now.saturating_add(length);
-        self.resting.insert(intent.block, Rest { until, length });
+        self.backoffs
+            .insert(intent.block, Backoff { until, length });
         self.state.intent = None;
         self.state.undone += 1;
         self.save()?;
         reports.push(Report::GivenUp {
             intent,
             why: why.to_string(),
-            rest: length,
+            backoff: length,
         });
         Ok(Outcome::GivenUp)
     }
@@ -594,7 +602,7 @@ impl<M: Machine> Guard<M> {
         Ok(reports)
     }
 
-    /// The blocks of the lowest aligned range that can be had; ranges are named by their first.
+    /// The blocks of the lowest aligned range that can be emptied; ranges are named by their first.
     fn gigantic_range(
         &mut self,
         survey: &Survey,

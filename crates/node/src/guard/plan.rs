@@ -45,7 +45,7 @@ pub enum Refusal {
         /// Bytes that the other region has beyond its high watermark.
         room: Bytes,
     },
-    /// No block of the region can be had: all hold frames that cannot move, or failed lately.
+    /// No block of the region can be moved: all hold frames that cannot move, or failed lately.
     NoBlock {
         /// Which region.
         region: Place,
@@ -95,22 +95,22 @@ impl fmt::Display for Refusal {
             ),
             Self::NoBlock { region } => write!(
                 f,
-                "no block of {region} can be had: they hold frames that cannot move, or failed \
+                "no block of {region} can be moved: they hold frames that cannot move, or failed \
                  lately"
             ),
         }
     }
 }
 
-/// Blocks of a node that could leave a place, the best first. `is_resting` says which failed
+/// Blocks of a node that could leave a place, the best first. `backs_off` says which failed
 /// lately.
 #[must_use]
-pub fn candidates(node: &Node, from: Place, is_resting: impl Fn(u64) -> bool) -> Vec<u64> {
+pub fn candidates(node: &Node, from: Place, backs_off: impl Fn(u64) -> bool) -> Vec<u64> {
     let wrong = islands(&node.blocks);
     let mut found: Vec<u64> = node
         .blocks
         .iter()
-        .filter(|block| block.place == from && !is_resting(block.number))
+        .filter(|block| block.place == from && !backs_off(block.number))
         .map(|block| block.number)
         .collect();
     if from == Place::Kernel {

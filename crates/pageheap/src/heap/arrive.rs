@@ -125,7 +125,7 @@ impl<O: Os> PageHeap<O> {
     }
 
     /// Begins to make huge pages usable that a request with `supply` lacked. Those that are free and have
-    /// memory are nobody else's until the end; those without can only be had through another arrival.
+    /// memory are nobody else's until the end; those without come only through another arrival.
     pub fn begin_arrival(&mut self, needed: Needed, supply: Supply) -> Arrival {
         let mut missing = 0;
         for i in 0..needed.count {

@@ -35,7 +35,7 @@ impl<O: Os> PageHeap<O> {
         }
         if pages > HUGE_PAGES / 2 && align_pages == 1 && self.wastes(pages) {
             match self.place_in_region(pages) {
-                // Other huge pages may be had without asking the system.
+                // Other huge pages may be free without asking the system.
                 Err(Refusal::Addresses | Refusal::Memory) => {}
                 answer => return answer,
             }

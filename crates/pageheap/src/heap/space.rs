@@ -53,7 +53,7 @@ impl<O: Os> PageHeap<O> {
         match self.take_at(address, count) {
             // A limit on what is usable (strict overcommit, `RLIMIT_DATA`) counts addresses from when
             // they become so until they are given up, with or without memory. Below such a limit only
-            // those can be had again that were.
+            // those that were usable can be so again.
             Err(Refusal::Memory) if self.supply == Supply::Direct => {
                 address = known(self)?;
                 self.take_at(address, count)?;

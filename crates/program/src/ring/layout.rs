@@ -2,8 +2,6 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use super::processes::Place;
-
 /// Version of this layout and of the wire format in it.
 pub const VERSION: u32 = 4;
 /// Words in a chunk: 16 KB, small enough that the chunks in flight stay in the host's L2 cache.
@@ -39,6 +37,16 @@ pub struct ChunkMeta {
     pub holder: AtomicU32,
     /// Index + 1 of the next chunk on the free list, 0 at its end.
     pub next_free: AtomicU32,
+}
+
+/// A place for a process.
+#[repr(C)]
+pub struct Place {
+    /// The futex: 0 when the place is free, else the owning thread, in numbers of its own PID
+    /// namespace, which only the kernel understands, or [`libc::FUTEX_OWNER_DIED`].
+    pub owner: AtomicU32,
+    /// The number of the process that has the place.
+    pub holder: AtomicU32,
 }
 
 /// All of the shared memory but the descriptions of code.

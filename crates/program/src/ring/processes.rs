@@ -14,16 +14,6 @@ use std::thread::{self, JoinHandle};
 use super::layout::MAX_PROCESSES;
 use super::pool::Ring;
 
-/// A place for a process.
-#[repr(C)]
-pub struct Place {
-    /// The futex: 0 when the place is free, else the owning thread, in numbers of its own PID
-    /// namespace, which only the kernel understands, or [`libc::FUTEX_OWNER_DIED`].
-    owner: AtomicU32,
-    /// The number of the process that has the place.
-    holder: AtomicU32,
-}
-
 /// What the kernel is told of the words that a thread owns (`struct robust_list_head`).
 #[repr(C)]
 pub struct RobustList {

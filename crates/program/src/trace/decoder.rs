@@ -2,9 +2,8 @@
 
 use super::bytes::{Damage, Input, unfold};
 use super::code::StoredCode;
-use super::encoder::Counts;
 use super::layout::{
-    ADDRESS_BYTES_MASK, EXPLICIT_SHAPE, MAX_BATCH_WORDS, RESERVED_ACCESS_BITS, count, kind,
+    ADDRESS_BYTES_MASK, Counts, EXPLICIT_SHAPE, MAX_BATCH_WORDS, RESERVED_ACCESS_BITS, count, kind,
 };
 use super::predictor::{NO_BLOCK, Predictor, moved};
 use crate::wire::{ACCESS, ADDRESS_MASK, Event, MAX_RECORD_WORDS, ThreadId, block_word};

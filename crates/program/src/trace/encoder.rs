@@ -1,7 +1,9 @@
 //! Words to the bytes of one EVENTS frame. See [`super::layout`] for what they mean.
 
 use super::bytes::{fold, put_number};
-use super::layout::{ADDRESS_BYTES_MASK, EXPLICIT_SHAPE, RESERVED_ACCESS_BITS, count, kind};
+use super::layout::{
+    ADDRESS_BYTES_MASK, Counts, EXPLICIT_SHAPE, RESERVED_ACCESS_BITS, count, kind,
+};
 use super::predictor::{Predictor, distance};
 use crate::wire::{
     ACCESS, BlockId, Event, MAX_RECORD_WORDS, Malformed, ThreadId, block_of, block_word, is_block,
@@ -34,16 +36,6 @@ impl Tail {
     fn filled(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
-}
-
-/// What one frame holds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    pub words: u64,
-    /// Also those of which nothing is told but how many they are.
-    pub instructions: u64,
-    pub accesses: u64,
-    pub batches: u64,
 }
 
 /// Collects batches until a frame is full.

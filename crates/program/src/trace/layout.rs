@@ -37,7 +37,6 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::Summary;
 use super::bytes::{Damage, Input, put_number};
-use super::encoder::Counts;
 use crate::TraceProblem;
 use crate::plan::Plan;
 use crate::sources::Program;
@@ -207,6 +206,16 @@ fn text(input: &mut Input<'_>) -> Option<String> {
 pub enum FrameKind {
     Code = 1,
     Events = 2,
+}
+
+/// What one frame holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub words: u64,
+    /// Also those of which nothing is told but how many they are.
+    pub instructions: u64,
+    pub accesses: u64,
+    pub batches: u64,
 }
 
 /// A frame's line in the index.

@@ -11,9 +11,8 @@ use super::Summary;
 use super::bytes::Damage;
 use super::code::StoredCode;
 use super::decoder::Decoder;
-use super::encoder::Counts;
 use super::layout::{
-    Frame, FrameKind, HEADER_START, Trailer, decode_header, header_length, is_intact,
+    Counts, Frame, FrameKind, HEADER_START, Trailer, decode_header, header_length, is_intact,
 };
 use crate::error::Failure;
 use crate::sources::{Batch, Program};

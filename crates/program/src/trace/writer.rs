@@ -10,10 +10,10 @@ use zstd::bulk::Compressor;
 use super::Summary;
 use super::bytes::Damage;
 use super::code::CodeEncoder;
-use super::encoder::{Counts, Encoder};
+use super::encoder::Encoder;
 use super::layout::{
-    CODE_FRAME_BYTES, FRAME_BATCHES, FRAME_WORDS, Frame, FrameKind, MAX_BATCH_WORDS, Trailer,
-    encode_header,
+    CODE_FRAME_BYTES, Counts, FRAME_BATCHES, FRAME_WORDS, Frame, FrameKind, MAX_BATCH_WORDS,
+    Trailer, encode_header,
 };
 use crate::sources::{Batch, Program};
 use crate::wire::{BlockId, ThreadId};

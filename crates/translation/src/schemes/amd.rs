@@ -14,7 +14,11 @@ use crate::{Error, Hardware, Request, Tables, Translator};
 
 /// How large groups are.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "amd-coalescing"))]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(rename = "amd-coalescing")
+)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Where huge pages are used; nowhere, unless said otherwise.

@@ -20,7 +20,11 @@ use crate::{
 
 /// How long runs may be.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "colt"))]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(rename = "colt")
+)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Where huge pages are used; nowhere, unless said otherwise.
@@ -80,8 +84,7 @@ impl MappingPolicy for Policy {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-#[derive(contigua_state::Plain)]
+#[derive(Clone, Copy, Debug, Default, contigua_state::Plain)]
 struct Counters {
     run_hits: u64,
     runs_entered: u64,
@@ -89,8 +92,7 @@ struct Counters {
 }
 
 /// A run: which pages of the group, and the frame that the group's first page would have.
-#[derive(Clone, Copy, Debug, Default)]
-#[derive(contigua_state::Plain)]
+#[derive(Clone, Copy, Debug, Default, contigua_state::Plain)]
 struct Run {
     pages: u8,
     writable: bool,

@@ -37,7 +37,11 @@ pub enum Source {
 
 /// How the operating system uses segments.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "direct-segment"))]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(rename = "direct-segment")
+)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// What goes into the primary region.

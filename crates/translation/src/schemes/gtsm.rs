@@ -24,7 +24,11 @@ const PARTS: u32 = SUB_PAGES / PART;
 
 /// Where huge pages are used.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "gtsm"))]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(rename = "gtsm")
+)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// As with transparent huge pages.
@@ -103,7 +107,11 @@ impl Translator for Gaps {
     }
 
     fn first_level_bits(&self, size: PageSize) -> u64 {
-        if size == PageSize::Size2M { MAP_BITS } else { 0 }
+        if size == PageSize::Size2M {
+            MAP_BITS
+        } else {
+            0
+        }
     }
 
     fn storage_bits(&self) -> u64 {

@@ -16,7 +16,11 @@ use crate::{
 
 /// Which pages the kernel uses.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "perfect"))]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(rename = "perfect")
+)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Transparent huge pages, as Linux has them; 4 KB pages only where it is left out.

@@ -26,7 +26,11 @@ use crate::{
 
 /// When pages are perforated.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "perforated"))]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(rename = "perforated")
+)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Where huge pages are used, and how the background pass makes them.
@@ -102,8 +106,7 @@ impl MappingPolicy for Policy {
 }
 
 /// What only this scheme does.
-#[derive(Clone, Copy, Debug, Default)]
-#[derive(contigua_state::Plain)]
+#[derive(Clone, Copy, Debug, Default, contigua_state::Plain)]
 struct Counters {
     l2_hits_perforated: u64,
     l2_hits_bitmap: u64,
@@ -165,7 +168,13 @@ impl Perforated {
     }
 
     /// The 4 KB page that a perforated page yields at an address that is no hole.
-    fn generated(&mut self, chunk: Chunk, address: VirtAddr, latency: Cycles, walked: bool) -> Translation {
+    fn generated(
+        &mut self,
+        chunk: Chunk,
+        address: VirtAddr,
+        latency: Cycles,
+        walked: bool,
+    ) -> Translation {
         self.counters.generated_4k += 1;
         page(chunk.leaf.piece(address), latency, walked)
     }
@@ -262,7 +271,11 @@ impl Perforated {
         if let Some(host) = &tables.host {
             let physical = leaf.physical(address.align_down(PageSize::Size2M.bytes()));
             let at = VirtAddr::new(physical.get());
-            if let Some(outer) = host.table.leaf(at).filter(|leaf| leaf.perforation.is_some()) {
+            if let Some(outer) = host
+                .table
+                .leaf(at)
+                .filter(|leaf| leaf.perforation.is_some())
+            {
                 bits |= host.holes.holes(outer.frame).chunk(sub_page(address));
                 self.counters.bitmap_references += 1;
                 let at = host.holes.address(outer.frame);
@@ -296,12 +309,9 @@ impl Perforated {
         let Some(leaf) = tables.table.leaf(address) else {
             return Ok(None);
         };
-        let is_hole = leaf.perforation.is_some_and(|_| {
-            tables
-                .holes
-                .holes(leaf.frame)
-                .has(sub_page(address))
-        });
+        let is_hole = leaf
+            .perforation
+            .is_some_and(|_| tables.holes.holes(leaf.frame).has(sub_page(address)));
         let mut guest = leaf.piece(address);
         if is_hole {
             let walk = tables.table.walk_hole(address, access == Access::Write);
@@ -328,9 +338,7 @@ impl Perforated {
             .host_piece(physical, tables, port, latency)?;
         Ok(Some(match piece {
             Some(host) => Leaf {
-                frame: host
-                    .physical(VirtAddr::new(physical.get()))
-                    .frame(),
+                frame: host.physical(VirtAddr::new(physical.get())).frame(),
                 ..guest
             },
             None => guest,
@@ -347,8 +355,8 @@ impl Perforated {
             (Some(filter), None) | (None, Some(filter)) => filter,
             (Some(guest), Some(host)) => guest.or(host),
         };
-        let both_huge = guest.size >= PageSize::Size2M
-            && host.is_none_or(|host| host.size >= PageSize::Size2M);
+        let both_huge =
+            guest.size >= PageSize::Size2M && host.is_none_or(|host| host.size >= PageSize::Size2M);
         let leaf = Found {
             guest: Leaf {
                 perforation: None,
@@ -410,10 +418,7 @@ impl Translator for Perforated {
             self.radix.l2.remove(address, space);
         }
         let mut latency = t2;
-        let walked = self
-            .radix
-            .walker
-            .walk(request, tables, port, &mut latency);
+        let walked = self.radix.walker.walk(request, tables, port, &mut latency);
         let found = match walked {
             Walked::Found(found) => found,
             Walked::Fault { host } => {
@@ -444,9 +449,7 @@ impl Translator for Perforated {
         self.radix.l2.insert(address, space, entry);
         let before = self.counters.hole_walks;
         let answer = self.through(chunk, request, tables, port, latency, true);
-        if self.counters.hole_walks == before
-            && matches!(answer, Translation::Page { .. })
-        {
+        if self.counters.hole_walks == before && matches!(answer, Translation::Page { .. }) {
             self.radix.walker.counters.found(PageSize::Size2M);
         }
         answer
@@ -564,7 +567,11 @@ impl Perforated {
             space,
             access,
         } = *request;
-        if tables.table.leaf(address).is_some_and(|leaf| leaf.perforation.is_some()) {
+        if tables
+            .table
+            .leaf(address)
+            .is_some_and(|leaf| leaf.perforation.is_some())
+        {
             match self.fetch_bitmap(request, tables, port, &mut latency) {
                 Ok(_) => {}
                 Err(HostFault(host)) => return self.fault(latency, Some(host)),
@@ -625,7 +632,10 @@ mod tests {
 
     fn hardware() -> Perforated {
         let l1 = L1Config {
-            pages_4k: Some(Geometry { entries: 1, ways: 1 }),
+            pages_4k: Some(Geometry {
+                entries: 1,
+                ways: 1,
+            }),
             pages_2m: None,
             pages_1g: None,
         };
@@ -654,9 +664,16 @@ mod tests {
         const BASE: u64 = 0x4000_0000;
         let at = |sub_page: u64| VirtAddr::new(BASE + sub_page * 4096);
         let layout = Layout::new(8192, 0, 1);
-        let frames = Frames::new(Boxed::new(layout), contigua_frames::Config::default(), Placement::default());
+        let frames = Frames::new(
+            Boxed::new(layout),
+            contigua_frames::Config::default(),
+            Placement::default(),
+        );
         let mut memory = Memory::from(frames.unwrap());
-        let shape = TableShape { levels: Levels::Four, has_shadows: true };
+        let shape = TableShape {
+            levels: Levels::Four,
+            has_shadows: true,
+        };
         let mut space = AddressSpace::with(SpaceId(0), shape, &mut memory).unwrap();
         space.set_fragmentation(Some(Fragmentation {
             share: 1.0,
@@ -668,25 +685,34 @@ mod tests {
         let mut effects = Effects::default();
         let policy = Config::default().policy();
         let all = VirtRange::with_length(at(0), 2 << 20);
-        space.map(all, Vma::ANONYMOUS, &mut memory, &mut effects).unwrap();
-        space.fault(at(0), true, &*policy, &mut memory, &mut effects).unwrap();
+        space
+            .map(all, Vma::ANONYMOUS, &mut memory, &mut effects)
+            .unwrap();
+        space
+            .fault(at(0), true, &*policy, &mut memory, &mut effects)
+            .unwrap();
         let mut mmu = hardware();
         mmu.mutant = mutant;
-        let translate = |mmu: &mut Perforated, space: &mut AddressSpace, memory: &Memory, address| {
-            let request = Request { address, space: SpaceId(0), access: Access::Read };
-            let mut tables = Tables {
-                table: space.table_mut(),
-                holes: &memory.holes,
-                segment: Segment::NONE,
-                host: None,
+        let translate =
+            |mmu: &mut Perforated, space: &mut AddressSpace, memory: &Memory, address| {
+                let request = Request {
+                    address,
+                    space: SpaceId(0),
+                    access: Access::Read,
+                };
+                let mut tables = Tables {
+                    table: space.table_mut(),
+                    holes: &memory.holes,
+                    segment: Segment::NONE,
+                    host: None,
+                };
+                let expected = tables.resolve(address).map(|leaf| leaf.frame);
+                let found = match mmu.translate(&request, &mut tables, &mut Free) {
+                    Translation::Page { leaf, .. } => Some(leaf.physical(address).frame()),
+                    Translation::Fault { .. } => None,
+                };
+                found == expected
             };
-            let expected = tables.resolve(address).map(|leaf| leaf.frame);
-            let found = match mmu.translate(&request, &mut tables, &mut Free) {
-                Translation::Page { leaf, .. } => Some(leaf.physical(address).frame()),
-                Translation::Fault { .. } => None,
-            };
-            found == expected
-        };
         assert!(translate(&mut mmu, &mut space, &memory, at(read)));
         effects.clear();
         let gone = VirtRange::with_length(at(punched), 4096);
@@ -694,7 +720,11 @@ mod tests {
         for &range in &effects.invalidations {
             mmu.invalidate(SpaceId(0), range);
         }
-        let request = Request { address: at(punched), space: SpaceId(0), access: Access::Read };
+        let request = Request {
+            address: at(punched),
+            space: SpaceId(0),
+            access: Access::Read,
+        };
         let mut tables = Tables {
             table: space.table_mut(),
             holes: &memory.holes,

@@ -23,7 +23,11 @@ use crate::{
 
 /// How many ranges the hardware keeps.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "range"))]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(rename = "range")
+)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Where huge pages are used.
@@ -81,8 +85,7 @@ impl MappingPolicy for Policy {
 }
 
 /// A range of pages, and the frame of the first one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[derive(contigua_state::Plain)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, contigua_state::Plain)]
 struct Range {
     space: SpaceId,
     start: VirtAddr,
@@ -197,9 +200,14 @@ impl RangeTlb {
         self.ranges.retain(|known| !overlaps(known));
         // Ranges of the table do not overlap: at most one begins before.
         let before = self.table.range(..(space, range.start)).next_back();
-        let first = before.filter(|(_, known)| overlaps(known)).map(|(&key, _)| key);
+        let first = before
+            .filter(|(_, known)| overlaps(known))
+            .map(|(&key, _)| key);
         let inside = self.table.range((space, range.start)..(space, range.end));
-        let keys: Vec<_> = first.into_iter().chain(inside.map(|(&key, _)| key)).collect();
+        let keys: Vec<_> = first
+            .into_iter()
+            .chain(inside.map(|(&key, _)| key))
+            .collect();
         for key in keys {
             self.table.remove(&key);
         }
@@ -231,7 +239,10 @@ impl Translator for RangeTlb {
                 if let Some(known) = self.lookup(request.address, request.space)
                     && known.writable != leaf.writable
                 {
-                    self.forget(request.space, VirtRange::page_around(request.address, PageSize::Size4K));
+                    self.forget(
+                        request.space,
+                        VirtRange::page_around(request.address, PageSize::Size4K),
+                    );
                 }
                 if self.lookup(request.address, request.space).is_none()
                     && let Some(range) = self.find(request, leaf, tables)

@@ -26,7 +26,11 @@ pub enum Enabled {
 
 /// The settings under `/sys/kernel/mm/transparent_hugepage`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "thp"))]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(rename = "thp")
+)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// `enabled`.
@@ -76,7 +80,10 @@ impl HugePages {
     pub(super) fn new(config: &Config) -> Self {
         Self {
             enabled: config.enabled,
-            least_present: PageSize::Size2M.frames().saturating_sub(config.max_ptes_none).max(1),
+            least_present: PageSize::Size2M
+                .frames()
+                .saturating_sub(config.max_ptes_none)
+                .max(1),
         }
     }
 
@@ -109,9 +116,19 @@ mod tests {
     use contigua_units::VirtAddr;
 
     fn verdict(enabled: Enabled, huge: HugeAdvice, fits: PageSize) -> PageSize {
-        let config = Config { enabled, ..Config::default() };
-        let vma = Vma { huge, ..Vma::ANONYMOUS };
-        config.policy().on_fault(&FaultContext { address: VirtAddr::new(0), vma, fits })
+        let config = Config {
+            enabled,
+            ..Config::default()
+        };
+        let vma = Vma {
+            huge,
+            ..Vma::ANONYMOUS
+        };
+        config.policy().on_fault(&FaultContext {
+            address: VirtAddr::new(0),
+            vma,
+            fits,
+        })
     }
 
     #[test]
@@ -123,18 +140,38 @@ mod tests {
         assert_eq!(verdict(Enabled::Madvise, None, FITS), PageSize::Size4K);
         assert_eq!(verdict(Enabled::Madvise, Huge, FITS), PageSize::Size2M);
         assert_eq!(verdict(Enabled::Never, Huge, FITS), PageSize::Size4K);
-        assert_eq!(verdict(Enabled::Always, None, PageSize::Size4K), PageSize::Size4K);
-        assert_eq!(verdict(Enabled::Always, None, PageSize::Size1G), PageSize::Size2M);
+        assert_eq!(
+            verdict(Enabled::Always, None, PageSize::Size4K),
+            PageSize::Size4K
+        );
+        assert_eq!(
+            verdict(Enabled::Always, None, PageSize::Size1G),
+            PageSize::Size2M
+        );
     }
 
     #[test]
     fn the_pass_collapses_from_the_threshold_on() {
-        for (max_ptes_none, present, expected) in
-            [(511, 1, true), (500, 11, false), (500, 12, true), (0, 511, false), (0, 512, true)]
-        {
-            let config = Config { max_ptes_none, ..Config::default() };
-            let context = CollapseContext { vma: Vma::ANONYMOUS, present };
-            assert_eq!(config.policy().collapse(&context), expected, "{max_ptes_none} {present}");
+        for (max_ptes_none, present, expected) in [
+            (511, 1, true),
+            (500, 11, false),
+            (500, 12, true),
+            (0, 511, false),
+            (0, 512, true),
+        ] {
+            let config = Config {
+                max_ptes_none,
+                ..Config::default()
+            };
+            let context = CollapseContext {
+                vma: Vma::ANONYMOUS,
+                present,
+            };
+            assert_eq!(
+                config.policy().collapse(&context),
+                expected,
+                "{max_ptes_none} {present}"
+            );
         }
     }
 }

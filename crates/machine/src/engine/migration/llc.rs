@@ -1,6 +1,6 @@
 //! Pages that the last level moves: what the protocol's two halves ask for, and when.
 
-use contigua_cache::migration::{Agent, Agents, Rules, Transfer, TransferEffect, TransferEvent};
+use contigua_cache::migration::{Agent, Agents, Transfer, TransferEffect, TransferEvent};
 use contigua_units::{Cycles, PAGE_BYTES, VirtRange};
 
 use super::{Engine, LINES, Moving, TICK};
@@ -24,7 +24,7 @@ impl Engine {
             self.migrations.refused.push_back(relocation);
             return;
         };
-        let mut transfer = Transfer::new(llc.order, Rules::CORRECT);
+        let mut transfer = Transfer::new(llc.order);
         let mut effect = None;
         for event in [
             TransferEvent::DestinationReserved,

@@ -350,5 +350,5 @@ fn write_kernel(out: &mut impl Write, report: &Report) -> io::Result<()> {
             format!("{} of {}", count(unmovable), count(total)),
         ]);
     }
-    section(out, "The kernel's own figures", &table)
+    section(out, "The kernel's own statistics", &table)
 }

@@ -39,7 +39,7 @@ pub struct Arguments {
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     seconds: u64,
 
-    /// Print figures as JSON
+    /// Print statistics as JSON
     #[arg(long)]
     json: bool,
 

@@ -1,4 +1,4 @@
-//! `contigua-node watch`: the same figures all the time, as Prometheus metrics.
+//! `contigua-node watch`: the same statistics all the time, as Prometheus metrics.
 //!
 //! What the kernel sums up itself is read when somebody asks. The scan of all frames, which costs
 //! a second of CPU time for 24 GB, happens seldom, on a thread of its own that sleeps after each
@@ -29,7 +29,7 @@ const FRESH: Duration = Duration::from_secs(1);
 /// Bytes that are scanned between two sleeps.
 const CHUNK_BYTES: u64 = 128 << 20;
 
-/// Serve the same figures as Prometheus metrics, cheaply
+/// Serve the same statistics as Prometheus metrics, cheaply
 #[derive(Args)]
 pub struct Arguments {
     /// Where to serve /metrics
@@ -77,7 +77,7 @@ type Last = Arc<Mutex<Option<Report>>>;
 /// Watches until it is killed.
 ///
 /// # Errors
-/// When the address or file cannot be had, or the machine says nothing.
+/// When the address or file is not available, or the machine says nothing.
 pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let system = System::at(&arguments.root);
     let last = Last::default();
