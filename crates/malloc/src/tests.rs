@@ -440,7 +440,7 @@ fn a_span_takes_each_object_back_once() {
     unsafe { Span::recycle(metadata) };
 }
 
-/// A message that needs memory of sizes that nobody has cached.
+/// A message that needs memory of sizes that no cache holds.
 #[cfg(not(miri))]
 #[test]
 fn does_a_panic_under_the_lock_of_the_heap_end_the_process_with_its_message() {

@@ -169,7 +169,7 @@ unsigned long contiguitas_move_blocks(struct zone *zone, enum side to, unsigned 
 			pfn += run * step;
 			border = to == UNMOVABLE ? pfn : pfn + pageblock_nr_pages;
 			gained += run;
-			/* Now and not at the end: the waiter has it at once. */
+			/* Now and not at the end: who asked has it at once. */
 			contiguitas_move_border(zone, border);
 			contiguitas_wake_waiters();
 			continue;
@@ -243,7 +243,7 @@ unsigned long contiguitas_send_back(struct zone *zone, unsigned long wanted)
 		.alloc_contig = true,
 	};
 	unsigned long first = ALIGN(zone->zone_start_pfn, pageblock_nr_pages);
-	unsigned long pfn = min(state->spilled_end, contiguitas_zone(zone)->border);
+	unsigned long pfn = min(state->guest_end, contiguitas_zone(zone)->border);
 	unsigned long free = free_pages_of(zone, MOVABLE), low = low_wmark_pages(zone);
 	unsigned long sent = 0;
 	unsigned int noreclaim;
@@ -288,11 +288,11 @@ unsigned long contiguitas_send_back(struct zone *zone, unsigned long wanted)
 		cond_resched();
 	}
 	memalloc_noreclaim_restore(noreclaim);
-	state->spilled_end = pfn;
+	state->guest_end = pfn;
 	if (pfn <= first) {
 		/* Once more from the border if there were any. */
-		state->spilled_end = ULONG_MAX;
-		state->has_spilled = sent;
+		state->guest_end = ULONG_MAX;
+		state->has_guests = sent;
 	}
 	state->sent_back += sent;
 	/* They lie on per-CPU lists, where nobody who waits for memory finds them. */

@@ -17,13 +17,13 @@ struct resizer_zone {
 	unsigned long asked[SIDES];	/* blocks, by tasks that wait */
 	unsigned long burst;		/* blocks, by which the unmovable region grew last */
 	unsigned long burst_end;	/* jiffies, until when it is the same burst */
-	bool is_last_resort;		/* a caller for movable memory would be killed */
+	bool is_last_resort;		/* who asked for movable memory would be killed */
 	unsigned long spill_floor;	/* pages that spilling leaves to unmovable requests */
 	unsigned long spilled;		/* how often movable requests could spill over */
 	unsigned long sent_back;	/* pages that had, and are back */
 	unsigned long returned;		/* rounds in which some went back for unmovable memory */
-	bool has_spilled;		/* there may be spilled pages */
-	unsigned long spilled_end;	/* above here there are none of them */
+	bool has_guests;		/* there may be more of them */
+	unsigned long guest_end;	/* above here there are none */
 	unsigned long straggler_start;	/* where there may be stragglers */
 	unsigned long straggler_end;
 	unsigned long moved[SIDES];	/* blocks that the side has gained */

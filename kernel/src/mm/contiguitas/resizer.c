@@ -46,7 +46,7 @@ static struct {
 	wait_queue_head_t wake;		/* the thread waits here */
 	wait_queue_head_t done;		/* tasks that asked wait here */
 	atomic_t asked;
-	unsigned long backoff_until[SIDES];	/* jiffies; for a side it can do nothing now */
+	unsigned long rests_until[SIDES];	/* jiffies; for a side it can do nothing now */
 	unsigned long rounds;
 	atomic_long_t waits;
 	atomic_long_t relieved;
@@ -54,13 +54,13 @@ static struct {
 } resizer = {
 	.wake = __WAIT_QUEUE_HEAD_INITIALIZER(resizer.wake),
 	.done = __WAIT_QUEUE_HEAD_INITIALIZER(resizer.done),
-	.backoff_until = { INITIAL_JIFFIES, INITIAL_JIFFIES },
+	.rests_until = { INITIAL_JIFFIES, INITIAL_JIFFIES },
 };
 
 /* Whether the thread has just tried to give a side something, in vain. */
-static bool backs_off(enum side side)
+static bool rests(enum side side)
 {
-	return time_before(jiffies, READ_ONCE(resizer.backoff_until[side]));
+	return time_before(jiffies, READ_ONCE(resizer.rests_until[side]));
 }
 
 static void wake_resizer(void)
@@ -73,7 +73,7 @@ bool __contiguitas_balanced(struct zone *zone, unsigned int order, unsigned long
 			    int highest_zoneidx)
 {
 	/* Reclaim gives movable memory. What the unmovable region needs is the border's to give. */
-	if (free_pages_of(zone, UNMOVABLE) < low_wmark_pages(zone) && !backs_off(UNMOVABLE))
+	if (free_pages_of(zone, UNMOVABLE) < low_wmark_pages(zone) && !rests(UNMOVABLE))
 		wake_resizer();
 	return zone_watermark_ok(zone, order, mark, highest_zoneidx, ALLOC_CMA);
 }
@@ -140,8 +140,8 @@ static bool may_wait(gfp_t gfp)
 	       !(current->flags & PF_MEMALLOC);
 }
 
-/* A waiter with a file system's locks may block migration. */
-static long max_wait(gfp_t gfp, long jiffies)
+/* Who holds a file system's locks may stand in migration's way. */
+static long patience(gfp_t gfp, long jiffies)
 {
 	return gfp & __GFP_FS ? jiffies : HZ / 50 + 1;
 }
@@ -152,9 +152,9 @@ static long max_wait(gfp_t gfp, long jiffies)
  */
 bool __contiguitas_relieve(struct zone *zone, gfp_t gfp, unsigned int order, int migratetype)
 {
-	long timeout = max_wait(gfp, HZ / 2);
+	long timeout = patience(gfp, HZ / 2);
 
-	if (migratetype == MIGRATE_MOVABLE || !may_wait(gfp) || backs_off(UNMOVABLE))
+	if (migratetype == MIGRATE_MOVABLE || !may_wait(gfp) || rests(UNMOVABLE))
 		return false;
 	if (!ask(zone, OWN_ZONE, UNMOVABLE, order, timeout) &&
 	    !ask(zone, ALL_ZONES, UNMOVABLE, order, timeout))
@@ -165,8 +165,8 @@ bool __contiguitas_relieve(struct zone *zone, gfp_t gfp, unsigned int order, int
 
 bool __contiguitas_spare(struct zone *zone, gfp_t gfp, unsigned int order, int migratetype)
 {
-	if (migratetype != MIGRATE_MOVABLE || !may_wait(gfp) || backs_off(MOVABLE) ||
-	    !ask(zone, ALL_ZONES, MOVABLE, order, max_wait(gfp, HZ / 2)))
+	if (migratetype != MIGRATE_MOVABLE || !may_wait(gfp) || rests(MOVABLE) ||
+	    !ask(zone, ALL_ZONES, MOVABLE, order, patience(gfp, HZ / 2)))
 		return false;
 	atomic_long_inc(&resizer.relieved);
 	return true;
@@ -179,7 +179,7 @@ bool __contiguitas_last_resort(struct zone *zone, gfp_t gfp, unsigned int order,
 
 	if (!may_wait(gfp) || order > PAGE_ALLOC_COSTLY_ORDER)
 		return false;
-	has_grown = ask(zone, LAST_RESORT, side, order, max_wait(gfp, HZ));
+	has_grown = ask(zone, LAST_RESORT, side, order, patience(gfp, HZ));
 	if (has_grown)
 		atomic_long_inc(&resizer.rescued);
 	return has_grown;
@@ -261,8 +261,8 @@ static void update_spills(struct zone *zone, bool is_wanted)
 	    (!spills || floor < state->spill_floor)) {
 		WRITE_ONCE(state->spill_floor, floor);
 		set_bit(CONTIGUITAS_SPILLS, &zone->flags);
-		state->has_spilled = true;
-		state->spilled_end = ULONG_MAX;
+		state->has_guests = true;
+		state->guest_end = ULONG_MAX;
 		/* A gain, if there is something above the reserve. */
 		state->spilled += free > min_wmark_pages(zone) + SWAP_CLUSTER_MAX;
 	} else if (spills && (free <= state->spill_floor ||
@@ -279,15 +279,15 @@ static void resize(struct zone *zone, bool periodic)
 	enum side to;
 
 	wanted = wanted_blocks(zone, periodic, &to);
-	if (wanted && to == UNMOVABLE && state->has_spilled) {
-		/* As good as blocks, to a waiter. */
+	if (wanted && to == UNMOVABLE && state->has_guests) {
+		/* As good as blocks, for who waits. */
 		while (wanted && contiguitas_send_back(zone, pageblock_nr_pages)) {
 			clear_bit(CONTIGUITAS_SPILLS, &zone->flags);
 			state->returned++;
 			contiguitas_wake_waiters();
 			wanted--;
 		}
-	} else if (periodic && state->has_spilled &&
+	} else if (periodic && state->has_guests &&
 		   !test_bit(CONTIGUITAS_SPILLS, &zone->flags)) {
 		unsigned long free = free_pages_of(zone, MOVABLE), high = high_wmark_pages(zone);
 
@@ -312,12 +312,12 @@ static bool is_short(void)
 	return false;
 }
 
-static bool any_spilled(void)
+static bool has_guests(void)
 {
 	struct zone *zone;
 
 	for_each_populated_zone(zone)
-		if (resizer_zone(zone)->has_spilled)
+		if (resizer_zone(zone)->has_guests)
 			return true;
 	return false;
 }
@@ -330,7 +330,7 @@ static bool any_spilled(void)
 static void run_round(bool periodic)
 {
 	unsigned long before[SIDES] = { moved_to(UNMOVABLE), moved_to(MOVABLE) };
-	unsigned long backoff_end = jiffies + HZ / 20 + 1;
+	unsigned long rest = jiffies + HZ / 20 + 1;
 	bool movable_asked = false;
 	struct zone *zone;
 
@@ -342,9 +342,9 @@ static void run_round(bool periodic)
 	}
 	/* Where nothing can be done now, it need not be tried all the time. */
 	if (is_short() && moved_to(UNMOVABLE) == before[UNMOVABLE])
-		WRITE_ONCE(resizer.backoff_until[UNMOVABLE], backoff_end);
+		WRITE_ONCE(resizer.rests_until[UNMOVABLE], rest);
 	if (movable_asked && moved_to(MOVABLE) == before[MOVABLE])
-		WRITE_ONCE(resizer.backoff_until[MOVABLE], backoff_end);
+		WRITE_ONCE(resizer.rests_until[MOVABLE], rest);
 }
 
 static int resizer_thread(void *unused)
@@ -354,7 +354,7 @@ static int resizer_thread(void *unused)
 
 	set_freezable();
 	while (!kthread_should_stop()) {
-		bool is_idle = contiguitas_is_calm() && !any_spilled();
+		bool is_idle = contiguitas_is_calm() && !has_guests();
 		long wait = is_idle ? MAX_SCHEDULE_TIMEOUT : max((long)(next - jiffies), 1L);
 		bool was_asked, periodic;
 
@@ -383,7 +383,7 @@ bool contiguitas_has_waiters(void)
 	return waitqueue_active(&resizer.done);
 }
 
-/* Waiters look again at what there is. */
+/* Who asked looks again at what there is. */
 void contiguitas_wake_waiters(void)
 {
 	wake_up_all(&resizer.done);
