@@ -4,12 +4,14 @@
 //! `make check-protocol` takes the larger machines and prints states and counter-examples.
 
 mod model;
+mod rules;
 mod search;
 
 use std::time::Instant;
 
 use contigua_cache::migration::{Mode, SwitchOrder};
-use model::{Configuration, Holders, Model, Rules};
+use model::{Configuration, Holders, Model};
+use rules::Rules;
 use search::{Outcome, search, search_for_a_dead_end};
 
 /// 29 bytes each, and as much again while an array grows.
