@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import cast
 
 from contigua._engine import EngineError
+from contigua.entry import interrupt
 from contigua.errors import ContiguaError
 from contigua.experiments import Context, Scale, find, run_experiment
 from contigua.experiments.base import ImpossibleError
@@ -29,7 +30,7 @@ IMPOSSIBLE = 3
 def main(name: str, scale: str, folder: str, parent: str, jobs: str | None = None) -> int:
     """Run an experiment for a parent process and return the exit status."""
     # Whoever ends us ends the programs under study, too: an interrupt cleans up behind itself.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, interrupt)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != int(parent):
         return 130

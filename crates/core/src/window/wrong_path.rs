@@ -12,6 +12,8 @@
 //! resolved begin then. What they bring counts; what they compute does not. Ports are not counted,
 //! and wrong paths bring nothing else.
 
+use super::blocks::Operation;
+
 /// Waits of a branch, in cycles, that matter: beyond a hit in a second-level cache.
 const SHORTEST: u64 = 24;
 
@@ -31,6 +33,18 @@ pub(super) struct WrongPath {
     next_until: u64,
     /// When each register is there.
     ready: [u64; 64],
+    open: Open,
+}
+
+/// The instruction that accesses memory.
+#[derive(Clone, Copy, Debug, Default, contigua_state::Plain)]
+struct Open {
+    dispatch: u64,
+    sources: u64,
+    addresses: u64,
+    /// When the load begins that waits for its answer.
+    begins: u64,
+    loaded: u64,
 }
 
 impl WrongPath {
@@ -44,18 +58,13 @@ impl WrongPath {
             next: 0,
             next_until: 0,
             ready: [0; 64],
+            open: Open::default(),
         }
     }
 
     #[inline]
     pub(super) fn is_active(&self) -> bool {
         self.active
-    }
-
-    /// When each register is there.
-    #[inline]
-    pub(super) fn ready(&mut self) -> &mut [u64; 64] {
-        &mut self.ready
     }
 
     /// A branch that was dispatched then is mispredicted, and resolved later.
@@ -77,9 +86,73 @@ impl WrongPath {
         self.active = false;
     }
 
+    /// An operation that does not access memory, and is done at `done` on the right path.
+    /// `dispatch` and `window` are those of [`dispatch`](Self::dispatch).
+    #[inline(never)]
+    pub(super) fn execute(&mut self, operation: &Operation, dispatch: u64, window: u64, done: u64) {
+        let dispatch = self.dispatch(dispatch, window);
+        let operands = operation.sources(&self.ready).max(dispatch);
+        self.write(operation, operands, done);
+    }
+
+    /// An instruction begins that accesses memory.
+    #[inline(never)]
+    pub(super) fn open(&mut self, operation: &Operation, dispatch: u64, window: u64) {
+        self.open.sources = operation.sources(&self.ready);
+        self.open.addresses = operation.addresses(&self.ready);
+        self.open_again(dispatch, window);
+    }
+
+    /// It takes a further place in the window.
+    pub(super) fn open_again(&mut self, dispatch: u64, window: u64) {
+        self.open.dispatch = self.dispatch(dispatch, window);
+        self.open.loaded = 0;
+    }
+
+    /// A load starts, at `start` on the right path. Returns when it begins.
+    #[inline(never)]
+    pub(super) fn load(&mut self, start: u64) -> u64 {
+        let address = self.open.addresses.max(self.open.dispatch);
+        self.open.begins = if self.active && address < self.until {
+            address.min(start)
+        } else {
+            start
+        };
+        self.open.begins
+    }
+
+    /// When the latest load begins.
+    #[inline]
+    pub(super) fn begins(&self) -> u64 {
+        self.open.begins
+    }
+
+    /// The latest load is done.
+    #[inline]
+    pub(super) fn loaded(&mut self, done: u64) {
+        self.open.loaded = self.open.loaded.max(done);
+    }
+
+    /// The instruction makes no further access, and is done at `done` on the right path.
+    #[inline(never)]
+    pub(super) fn close(&mut self, operation: &Operation, done: u64) {
+        let open = &self.open;
+        let operands = open.sources.max(open.loaded).max(open.dispatch);
+        self.write(operation, operands, done);
+    }
+
+    /// An operation has its operands then; on the right path it is done at `done`.
+    fn write(&mut self, operation: &Operation, operands: u64, done: u64) {
+        if operation.drains() {
+            self.end();
+        }
+        let early = operands + operation.latency().max(1);
+        operation.write(&mut self.ready, early.min(done));
+    }
+
     /// When an instruction, which on the right path dispatches at `dispatch`, does so on the wrong
     /// one, not before `window`, when its place in the window is free.
-    pub(super) fn dispatch(&mut self, dispatch: u64, window: u64) -> u64 {
+    fn dispatch(&mut self, dispatch: u64, window: u64) -> u64 {
         self.place = (self.place + 1).max(window * self.width);
         if self.place / self.width >= self.until {
             // The core went on behind the branch, up to the next one that is mispredicted.
@@ -89,16 +162,5 @@ impl WrongPath {
         let time = self.place / self.width;
         self.active = time < self.until && time < dispatch;
         if self.active { time } else { dispatch }
-    }
-
-    /// When a load begins whose address is known at `address` here and which begins at `start` on
-    /// the right path.
-    #[inline]
-    pub(super) fn load(&self, address: u64, start: u64) -> u64 {
-        if self.active && address < self.until {
-            address.min(start)
-        } else {
-            start
-        }
     }
 }
