@@ -179,6 +179,25 @@ static void loads(void)
         fail("validation failed: memory is zero");
 }
 
+/* Lines in order, which prefetchers know before they are loaded. */
+static void stream(void)
+{
+    char *memory = map_private();
+    uint64_t lines = size / LINE, at = 0, sum = 0;
+    memset(memory, 1, size);
+    printf("huge_kib %" PRIu64 "\n", huge_kib(memory));
+    for (uint64_t i = 0; i < repeats; i++) {
+        double began = now();
+        for (uint64_t n = 0; n < operations; n++) {
+            sum += *(const volatile uint64_t *)(memory + at * LINE);
+            at = at + 1 < lines ? at + 1 : 0;
+        }
+        report(began, operations);
+    }
+    if (sum == 0)
+        fail("validation failed: memory is zero");
+}
+
 /* A chain of additions: a cycle each. */
 static void cycle(void)
 {
@@ -359,6 +378,7 @@ static const struct {
 } measures[] = {
     {"chase", "dependent loads", chase},
     {"loads", "independent loads of random lines", loads},
+    {"stream", "lines in order", stream},
     {"cycle", "dependent additions", cycle},
     {"fault", "first touches of pages", fault},
     {"populate", "mmap with MAP_POPULATE, a page", populate},
@@ -391,7 +411,8 @@ int main(int argc, char **argv)
     bool named = argc > 1 && chosen < count;
     PARSE_OPTIONS(argc - named, argv + named,
                   "Times of this computer. The first argument is the measure: chase, loads,\n"
-                  "cycle, fault, populate, unmap, protect, fork, zero, copy, syscall, switch.",
+                  "stream, cycle, fault, populate, unmap, protect, fork, zero, copy, syscall,\n"
+                  "switch.",
                   options);
     if (!named)
         usage_error("name a measure; see --help");

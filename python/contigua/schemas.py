@@ -158,6 +158,7 @@ def current(report: dict[str, Any]) -> dict[str, Any]:
     machine["core"].setdefault("taken_branch_cycles", 0)
     machine["core"].setdefault("page_walk_replay_cycles", 0)
     machine["cache"]["prefetch"].setdefault("stream_lines", 0)
+    machine["cache"]["dram"].setdefault("loaded", [])
     region = report.pop("unmovable_region")
     report["unmovable_region_bytes"] = None if region is None else size_bytes(region)
     return {"schema": 1, **report}

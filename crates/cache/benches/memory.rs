@@ -42,6 +42,7 @@ fn skylake() -> MemorySystem {
             activate: Nanoseconds::new(14),
             precharge: Nanoseconds::new(14),
             channel_megabytes_per_second: 20_000,
+            loaded: Vec::new(),
         },
     };
     let table = config.shared.table(config.llc.ways);

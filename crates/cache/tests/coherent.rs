@@ -51,6 +51,7 @@ fn config(inclusive: bool, slices: u32, prefetch: bool) -> HierarchyConfig {
             activate: Nanoseconds::new(14),
             precharge: Nanoseconds::new(14),
             channel_megabytes_per_second: 20_000,
+            loaded: Vec::new(),
         },
     }
 }

@@ -153,6 +153,13 @@ fn caches(checks: &mut Checks, machine: &MachineConfig) {
     let speed = dram.channel_megabytes_per_second.into();
     let key = "cache.dram.channel_megabytes_per_second";
     checks.range(key, speed, 1, u32::MAX.into());
+    let mut least = 1;
+    for loaded in &dram.loaded {
+        let percent = loaded.percent.into();
+        checks.range("cache.dram.loaded.percent", percent, least, 100);
+        checks.time("cache.dram.loaded.latency", loaded.latency);
+        least = percent + 1;
+    }
 }
 
 fn kernel(checks: &mut Checks, machine: &MachineConfig) {
@@ -250,6 +257,8 @@ mod tests {
                 "cache.shared.hop_cycles",
             ),
             ("banks = 32", "banks = 4294967295", "cache.dram.banks"),
+            ("percent = 10", "percent = 101", "cache.dram.loaded.percent"),
+            ("percent = 10", "percent = 1", "cache.dram.loaded.percent"),
             ("row = \"8KiB\"", "row = \"8TiB\"", "cache.dram.row"),
             (
                 "syscall_cycles = 200",

@@ -5,6 +5,11 @@
 //! kept by *epochs* of time: a line is transferred in the first epoch, from its request's time on,
 //! that has room left. What order requests are handed over in does not matter then. Whether a row
 //! is open does depend on the order of arrival.
+//!
+//! A line waits little for a channel that is not full, yet reads of busy memory take longer: the
+//! controller orders them by rows, banks and directions, and refreshes. As the Mess simulator does
+//! (Esmaili-Dokht et al., MICRO 2024), that is taken from measurements: `loaded` says what reads
+//! take longer by the share of its bandwidth that the channel gave just before.
 
 use contigua_units::{Bytes, Cycles, LINE_BYTES, Megahertz, Nanoseconds};
 use serde::{Deserialize, Serialize};
@@ -28,6 +33,21 @@ pub struct DramConfig {
     pub precharge: Nanoseconds,
     /// Megabytes (10^6 bytes) that a channel transfers in a second.
     pub channel_megabytes_per_second: u32,
+    /// How much longer reads of busy memory take, in the order of their shares: linear between
+    /// two of them and below the first, and no longer beyond the last. Empty: as long as ever.
+    #[serde(default)]
+    pub loaded: Vec<Loaded>,
+}
+
+/// How much longer a read of busy memory takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Loaded {
+    /// Share of its bandwidth that memory gives, in percent.
+    pub percent: u8,
+    /// Beyond `memory_latency`.
+    pub latency: Nanoseconds,
 }
 
 /// What DRAM did.
@@ -44,7 +64,7 @@ pub struct DramCounters {
     pub row_misses: u64,
     /// Accesses for which another row had to be closed.
     pub row_conflicts: u64,
-    /// Cycles that reads waited for their channel, all together.
+    /// Cycles that reads waited for their channel or took longer because it was busy, all together.
     pub queue_cycles: Cycles,
 }
 
@@ -52,6 +72,10 @@ pub struct DramCounters {
 const EPOCH_SHIFT: u32 = 8;
 /// Epochs that are kept: requests older than that find free channels.
 const EPOCHS: usize = 256;
+/// Epochs whose lines say how busy a channel is, before that of a request.
+const RECENT: u64 = 4;
+/// Steps of a channel's bandwidth for which the latency is kept.
+const SHARES: u32 = 64;
 const NO_ROW: u64 = u64::MAX;
 
 #[derive(Clone, Debug, contigua_state::State)]
@@ -64,6 +88,17 @@ struct Channel {
 }
 
 impl Channel {
+    /// The share of its bandwidth that was given just before, in [`SHARES`].
+    fn share(&self, time: Cycles) -> usize {
+        let epoch = time.get() >> EPOCH_SHIFT;
+        let recent = epoch.saturating_sub(RECENT)..epoch;
+        let given = recent.map(|epoch| match self.epochs[epoch as usize % EPOCHS] {
+            (of, lines) if of == epoch => lines,
+            _ => 0,
+        });
+        (given.sum::<u32>() / (CAPACITY / SHARES) / RECENT as u32) as usize
+    }
+
     /// Takes the channel for a line, from the first epoch on that has room; how long the line
     /// waits. A line may begin in one epoch and end in the next.
     fn take(&mut self, time: Cycles, cost: u32) -> Cycles {
@@ -112,6 +147,9 @@ pub(super) struct Dram {
     /// What a line takes of an epoch, and what an epoch has, in the same fixed-point unit.
     #[state(skip)]
     line_cost: u32,
+    /// How much longer reads take, by [`Channel::share`]; empty if never.
+    #[state(skip)]
+    loaded: Box<[Cycles]>,
     counters: DramCounters,
 }
 
@@ -142,6 +180,7 @@ impl Dram {
             closed,
             open: less(closed, config.activate),
             line_cost: u32::try_from(cost).unwrap_or(CAPACITY).clamp(1, CAPACITY),
+            loaded: by_share(&config.loaded, clock),
             counters: DramCounters::default(),
         }
     }
@@ -149,9 +188,16 @@ impl Dram {
     /// Reads a line at a time; how long until it is at the core.
     pub(super) fn read(&mut self, line: u64, time: Cycles) -> Cycles {
         self.counters.reads += 1;
-        let (row, waited) = self.transfer(line, time);
-        self.counters.queue_cycles += waited;
+        let channel = self.channel_of(line);
+        let busy = if self.loaded.is_empty() {
+            Cycles::ZERO
+        } else {
+            self.loaded[self.channels[channel].share(time)]
+        };
+        let (row, waited) = self.transfer(line, channel, time);
+        self.counters.queue_cycles += waited + busy;
         waited
+            + busy
             + match row {
                 Row::Open => self.open,
                 Row::Closed => self.closed,
@@ -162,16 +208,19 @@ impl Dram {
     /// Writes a line: nobody waits for it, but it takes its turn on the channel.
     pub(super) fn write(&mut self, line: u64, time: Cycles) {
         self.counters.writes += 1;
-        self.transfer(line, time);
+        self.transfer(line, self.channel_of(line), time);
     }
 
-    fn transfer(&mut self, line: u64, time: Cycles) -> (Row, Cycles) {
+    /// Lines of a page lie on all channels; the fold keeps strides from meeting on one.
+    fn channel_of(&self, line: u64) -> usize {
+        ((line ^ line >> 7 ^ line >> 13) % self.channels.len() as u64) as usize
+    }
+
+    fn transfer(&mut self, line: u64, channel: usize, time: Cycles) -> (Row, Cycles) {
         let count = self.channels.len() as u64;
-        // Lines of a page lie on all channels; the fold keeps strides from meeting on one.
-        let channel_number = (line ^ line >> 7 ^ line >> 13) % count;
         let row_number = line / count / self.lines_of_row;
         let bank = (row_number ^ (row_number / self.banks)) % self.banks;
-        let channel = &mut self.channels[channel_number as usize];
+        let channel = &mut self.channels[channel];
         let open = &mut channel.open_rows[bank as usize];
         let row = match *open {
             NO_ROW => Row::Closed,
@@ -196,6 +245,30 @@ impl Dram {
     }
 }
 
+/// How much longer reads take, by the share of the bandwidth in [`SHARES`].
+fn by_share(loaded: &[Loaded], clock: Megahertz) -> Box<[Cycles]> {
+    if loaded.is_empty() {
+        return Box::default();
+    }
+    let at = |share: u32| {
+        let share = f64::from(share) / f64::from(SHARES);
+        let (mut below, mut latency) = (0.0, 0.0);
+        for point in loaded {
+            let above = f64::from(point.percent) / 100.0;
+            let longer = point.latency.at(clock).get() as f64;
+            if share < above {
+                let part = (share - below) / (above - below);
+                return latency + part * (longer - latency);
+            }
+            (below, latency) = (above, longer);
+        }
+        latency
+    };
+    (0..=SHARES)
+        .map(|share| Cycles::new(at(share) as u64))
+        .collect()
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Row {
     Open,
@@ -215,6 +288,7 @@ mod tests {
             activate: Nanoseconds::new(14),
             precharge: Nanoseconds::new(14),
             channel_megabytes_per_second: 16_000,
+            loaded: Vec::new(),
         };
         Dram::new(&config, Nanoseconds::new(80), Megahertz::new(2000))
     }
@@ -264,6 +338,31 @@ mod tests {
                 "{longest}"
             );
             assert!(longest <= cycles + slack, "{longest}");
+        }
+    }
+
+    #[test]
+    fn reads_of_busy_memory_take_longer_by_the_share_that_it_gives() {
+        let point = |percent, ns| Loaded {
+            percent,
+            latency: Nanoseconds::new(ns),
+        };
+        let loaded = by_share(&[point(25, 10), point(50, 50)], Megahertz::new(2000));
+        let cycles = [0, 8, 16, 24, 32, 64].map(|share| loaded[share].get());
+        assert_eq!(cycles, [0, 10, 20, 60, 100, 100]);
+
+        // A line takes 8 cycles: one in 16 is half of what a channel has, one in 32 a quarter.
+        for (every, longer) in [(16, 100), (32, 20), (1 << 20, 0)] {
+            let mut busy = dram(1);
+            let mut idle = dram(1);
+            busy.loaded = loaded.clone();
+            for line in 0..1000 {
+                let time = Cycles::new(line * every);
+                let took = [&mut busy, &mut idle].map(|dram| dram.read(line, time).get());
+                if line * every > 4096 {
+                    assert_eq!(took[0] - took[1], longer, "one in {every} cycles");
+                }
+            }
         }
     }
 

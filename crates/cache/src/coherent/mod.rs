@@ -30,7 +30,7 @@ use crate::migration::{Alias, EntryId, Request, Table};
 use crate::{AccessKind, Error, HierarchyConfig, LevelCounters, ServedBy, Sets};
 pub use config::SharedConfig;
 pub use counters::{CoherenceCounters, MemoryCounters};
-pub use dram::{DramConfig, DramCounters};
+pub use dram::{DramConfig, DramCounters, Loaded};
 use network::Network;
 pub use network::Topology;
 pub use payload::Payload;
