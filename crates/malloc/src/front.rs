@@ -12,8 +12,9 @@ use crate::classes::{CLASSES, COUNT, MAX_BATCH};
 use crate::lock::{self, Guarded, Lock};
 use crate::pagemap::prefetch;
 use crate::rseq::{self, HOT};
-use crate::slab::{SLAB_BYTES, SLAB_SHIFT, Slab};
-use crate::{alarm, central, harden, heap, pages, profile, sanitizer, setup, sys, tls, transfer};
+use crate::sizes::{SLAB_BYTES, SLAB_SHIFT};
+use crate::slab::Slab;
+use crate::{alarm, central, harden, heap, profile, sanitizer, setup, sys, tls, transfer, upkeep};
 
 /// CPUs that have a slab when slabs are not being drained.
 static CPUS: AtomicU32 = AtomicU32::new(0);
@@ -349,8 +350,8 @@ fn count_miss(place: Place) {
     if RESTING.load(Ordering::Relaxed) > 0 {
         count_rest();
     }
-    if misses.is_multiple_of(64) || pages::is_idling() {
-        pages::amortise();
+    if misses.is_multiple_of(64) || upkeep::is_idling() {
+        upkeep::amortise();
     }
 }
 

@@ -14,9 +14,10 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use contigua_pageheap::HUGE_BYTES;
 
 use crate::classes::{self, CLASSES, COUNT, MAX_SMALL, class_of, class_of_aligned};
-use crate::pagemap::{self, PAGE_BYTES, PAGE_SHIFT};
+use crate::pagemap;
 use crate::profile::{self, Stack};
 use crate::rseq;
+use crate::sizes::{PAGE_BYTES, PAGE_SHIFT};
 use crate::span::Span;
 use crate::{alarm, front, harden, pages, sanitizer, setup, sys};
 

@@ -403,7 +403,7 @@ fn is_a_page_known_to_the_thread_that_gets_its_address() {
         thread::scope(|scope| {
             for thread in 0..THREADS {
                 scope.spawn(move || {
-                    let address = base + (round << 31) + thread * pagemap::PAGE_BYTES;
+                    let address = base + (round << 31) + thread * crate::sizes::PAGE_BYTES;
                     let span = crate::span::Span::create(address, 1, 0).unwrap();
                     assert!(pagemap::enter_large(address, span));
                     let found = pagemap::span(address).unwrap();
