@@ -14,7 +14,7 @@ use crate::files::{self, FileName};
 use crate::lock::Guarded;
 use crate::settings::Dump;
 use crate::sys::{self, Line};
-use crate::{profile, telemetry};
+use crate::{clock, profile, telemetry};
 
 /// What is to be written at the next occasion.
 const TEXT: u8 = 1;
@@ -189,7 +189,7 @@ impl Output {
         }
         let _ = match telemetry::last() {
             Some(page) => {
-                let age = sys::coarse_nanoseconds().saturating_sub(page.nanoseconds);
+                let age = clock::coarse_nanoseconds().saturating_sub(page.nanoseconds);
                 let _ = writeln!(self, "as of {} ms ago; newer ones follow", age / 1_000_000);
                 telemetry::write_page(self, &page)
             }

@@ -14,7 +14,9 @@ use crate::pagemap::prefetch;
 use crate::rseq::{self, HOT};
 use crate::sizes::{SLAB_BYTES, SLAB_SHIFT};
 use crate::slab::Slab;
-use crate::{alarm, central, harden, heap, profile, sanitizer, setup, sys, tls, transfer, upkeep};
+use crate::{
+    alarm, central, clock, harden, heap, profile, sanitizer, setup, sys, tls, transfer, upkeep,
+};
 
 /// CPUs that have a slab when slabs are not being drained.
 static CPUS: AtomicU32 = AtomicU32::new(0);
@@ -493,7 +495,7 @@ pub fn rest() {
     if EMPTYING.swap(true, Ordering::Acquire) {
         return;
     }
-    RESTING_SINCE.store(sys::coarse_nanoseconds(), Ordering::Relaxed);
+    RESTING_SINCE.store(clock::coarse_nanoseconds(), Ordering::Relaxed);
     RESTING.store(REST, Ordering::Relaxed);
     transfer::halve();
     let place = place();
@@ -519,7 +521,7 @@ fn count_rest() {
     if RESTING.fetch_sub(1, Ordering::Relaxed) != 1 {
         return;
     }
-    let now = sys::coarse_nanoseconds();
+    let now = clock::coarse_nanoseconds();
     let since = RESTING_SINCE.swap(now, Ordering::Relaxed);
     if now.wrapping_sub(since) >= REST_NANOSECONDS {
         RESTING.store(REST, Ordering::Relaxed);

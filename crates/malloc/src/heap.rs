@@ -455,9 +455,7 @@ fn resize(span: NonNull<Span>, size: usize) -> bool {
         }
         wanted
     } else {
-        // In a build that shows that tests notice, a page of the object goes, too.
-        let short = usize::from(cfg!(contigua_fault = "short"));
-        pages::shrink(address, count, wanted - short) + short
+        pages::shrink(address, count, wanted)
     };
     LARGE_BYTES.fetch_add(
         now.wrapping_sub(count).wrapping_mul(PAGE_BYTES),

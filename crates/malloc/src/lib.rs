@@ -29,6 +29,7 @@ mod alarm;
 mod background;
 mod central;
 mod classes;
+mod clock;
 pub mod control;
 mod dump;
 mod files;

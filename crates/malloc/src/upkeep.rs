@@ -12,7 +12,7 @@ use contigua_pageheap::{Config, PageHeap};
 use crate::pages::{HEAP, RELEASING, give_back_for_limit, release_parts, release_whole};
 use crate::sizes::PAGE_BYTES;
 use crate::system::{self, System};
-use crate::{background, dump, front, sys, telemetry};
+use crate::{background, clock, dump, front, telemetry};
 
 /// How often the page heap may give memory back.
 const PERIOD_NANOSECONDS: u64 = 1_000_000_000;
@@ -104,7 +104,7 @@ pub fn is_idling() -> bool {
 
 /// Give memory back if a period has passed; whether it had.
 pub fn periodic() -> bool {
-    let now = sys::coarse_nanoseconds();
+    let now = clock::coarse_nanoseconds();
     let last = LAST_PERIOD.load(Ordering::Relaxed);
     let due = now.wrapping_sub(last) >= PERIOD_NANOSECONDS
         && LAST_PERIOD

@@ -20,6 +20,8 @@
 //! * [`machine`] is what it acts on: [`linux`], or in tests a model that fails, hangs and kills.
 
 pub mod config;
+#[cfg(feature = "fault-injection")]
+mod death;
 #[allow(clippy::module_inception)]
 mod guard;
 pub mod linux;
