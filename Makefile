@@ -312,7 +312,8 @@ deb: compiler $(NODE)
 site: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
-# The page that comes from the binary; a test of contigua-node says when it is out of date.
+# The page that comes from the binary, and the schemas of its JSON; tests of contigua-node say when they are out of
+# date.
 reference:
 	folder=$$(mktemp -d) && cargo run --locked --quiet -p contigua-node -- manual $$folder && \
 		cp $$folder/contigua-node.md docs/reference/ && rm -r $$folder
@@ -321,6 +322,7 @@ outputs: setup workloads/bin/gups
 	$(BIN)/python scripts/site/outputs.py
 
 # What programs load before the C library's allocator.
+	CONTIGUA_WRITE_SCHEMAS=1 cargo test --locked --quiet -p contigua-node schemas
 malloc-library:
 	cargo build --locked --quiet --release -p contigua-malloc
 

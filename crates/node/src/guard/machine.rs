@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 /// Where the memory of a block is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Place {
     /// In one of the kernel's zones.
