@@ -115,9 +115,9 @@ fn write_pending() {
     }
 }
 
-/// Write the figures; `false` if some have to follow. With `patience` this waits for locks.
-fn write(patience: bool) -> bool {
-    let output = if patience {
+/// Write the figures; `false` if some have to follow. With `may_wait` this waits for locks.
+fn write(may_wait: bool) -> bool {
+    let output = if may_wait {
         Some(OUTPUT.lock())
     } else {
         OUTPUT.try_lock()
@@ -128,7 +128,7 @@ fn write(patience: bool) -> bool {
     if !output.open() {
         return true;
     }
-    let whole = output.text(patience);
+    let whole = output.text(may_wait);
     output.close();
     whole
 }
@@ -177,10 +177,10 @@ impl Output {
         self.length = 0;
     }
 
-    fn text(&mut self, patience: bool) -> bool {
+    fn text(&mut self, may_wait: bool) -> bool {
         let process = sys::process();
         let _ = writeln!(self, "contigua-malloc: figures of process {process}");
-        if patience {
+        if may_wait {
             let _ = telemetry::write_text(self);
             return true;
         }

@@ -127,7 +127,7 @@ impl Place {
 
     /// Let the stack of `class` hold more if that is allowed; how much it may hold.
     fn grow(self, class: usize) -> usize {
-        if RESTING.load(Ordering::Relaxed) > 0 {
+        if BACKOFF_LEFT.load(Ordering::Relaxed) > 0 {
             return match self {
                 Place::Cpu(_, slab) | Place::Thread(slab) => slab.capacity(class),
                 Place::Nowhere => 0,
@@ -349,8 +349,8 @@ fn count_miss(place: Place) {
     // misses of other threads are not counted.
     let misses = counter.load(Ordering::Relaxed).wrapping_add(1);
     counter.store(misses, Ordering::Relaxed);
-    if RESTING.load(Ordering::Relaxed) > 0 {
-        count_rest();
+    if BACKOFF_LEFT.load(Ordering::Relaxed) > 0 {
+        count_backoff();
     }
     if misses.is_multiple_of(64) || upkeep::is_idling() {
         upkeep::amortise();
@@ -471,14 +471,14 @@ fn drain_slab(slab: Slab) {
     }
 }
 
-/// Misses after which caches that rest are looked at, and the nanoseconds that these take at least in a
+/// Misses after which caches in backoff are looked at, and the nanoseconds that these take at least in a
 /// program that is hardly busy: at 100,000 misses a second they cost 2 % of a CPU. Our choice.
-const REST: i32 = 5_000;
-const REST_NANOSECONDS: u64 = 50_000_000;
-/// What is left of these misses; caches rest as long as it is positive.
-static RESTING: AtomicI32 = AtomicI32::new(0);
+const BACKOFF_MISSES: i32 = 5_000;
+const BACKOFF_NANOSECONDS: u64 = 50_000_000;
+/// What is left of these misses; caches are in backoff as long as it is positive.
+static BACKOFF_LEFT: AtomicI32 = AtomicI32::new(0);
 /// When they began.
-static RESTING_SINCE: AtomicU64 = AtomicU64::new(0);
+static BACKOFF_SINCE: AtomicU64 = AtomicU64::new(0);
 /// Whether a thread empties its cache.
 static EMPTYING: AtomicBool = AtomicBool::new(false);
 
@@ -490,13 +490,13 @@ pub fn is_emptying() -> bool {
 /// Empty and close the cache of the calling thread's CPU, and half of the transfer caches, while much memory
 /// is free: a few objects in them keep whole pages, and a program that is hardly busy comes to slow
 /// paths, which give memory back. A busy one has its caches again within milliseconds.
-pub fn rest() {
+pub fn back_off() {
     // What goes back to spans may give pages up, which is a slow path.
     if EMPTYING.swap(true, Ordering::Acquire) {
         return;
     }
-    RESTING_SINCE.store(clock::coarse_nanoseconds(), Ordering::Relaxed);
-    RESTING.store(REST, Ordering::Relaxed);
+    BACKOFF_SINCE.store(clock::coarse_nanoseconds(), Ordering::Relaxed);
+    BACKOFF_LEFT.store(BACKOFF_MISSES, Ordering::Relaxed);
     transfer::halve();
     let place = place();
     if let Place::Cpu(_, slab) | Place::Thread(slab) = place {
@@ -517,20 +517,20 @@ pub fn rest() {
 
 /// Count a miss of a cache in backoff, and end the backoff if the program is busy.
 #[cold]
-fn count_rest() {
-    if RESTING.fetch_sub(1, Ordering::Relaxed) != 1 {
+fn count_backoff() {
+    if BACKOFF_LEFT.fetch_sub(1, Ordering::Relaxed) != 1 {
         return;
     }
     let now = clock::coarse_nanoseconds();
-    let since = RESTING_SINCE.swap(now, Ordering::Relaxed);
-    if now.wrapping_sub(since) >= REST_NANOSECONDS {
-        RESTING.store(REST, Ordering::Relaxed);
+    let since = BACKOFF_SINCE.swap(now, Ordering::Relaxed);
+    if now.wrapping_sub(since) >= BACKOFF_NANOSECONDS {
+        BACKOFF_LEFT.store(BACKOFF_MISSES, Ordering::Relaxed);
     }
 }
 
-/// End the rest: caches grow as they are needed.
-pub fn wake() {
-    RESTING.store(0, Ordering::Relaxed);
+/// End the backoff: caches grow as they are needed.
+pub fn end_backoff() {
+    BACKOFF_LEFT.store(0, Ordering::Relaxed);
 }
 
 /// The thread that is draining, by its thread pointer, or 0.

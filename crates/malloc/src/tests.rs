@@ -219,12 +219,12 @@ fn do_caches_that_rest_lose_nothing() {
     }
     let mut most = transfer::length(class) + 100;
     while most > 0 {
-        front::rest();
+        front::back_off();
         assert_eq!(outside(class).0, before, "an object got lost");
         most /= 2;
     }
     assert_eq!(transfer::length(class), 0);
-    front::wake();
+    front::end_backoff();
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //!
 //! Time passes in periods of a second. What a period finds free for too long is *owed*: this and
 //! the next slow paths give it back in steps, unless the background thread does it at once. Paths
-//! through here lead up: to the caches of CPUs, which rest while much memory is free, to the
+//! through here lead up: to the caches of CPUs, which are in backoff while much memory is free, to the
 //! background thread, the shared page and the dump (ARCHITECTURE.md, "Circles").
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -92,7 +92,7 @@ pub fn amortise() {
     }
     if is_idling() {
         // A program that is hardly busy would find all it needs in caches, and not come here again.
-        front::rest();
+        front::back_off();
     }
 }
 
@@ -161,7 +161,7 @@ fn release_periodically() {
     let idling = idling && !refused;
     IDLING.store(idling, Ordering::Relaxed);
     if !idling {
-        front::wake();
+        front::end_backoff();
     }
     collapse();
 }
