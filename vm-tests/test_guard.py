@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 from contextlib import contextmanager
 
 import pytest
 
 from contigua_vm import Guest, Initramfs
+from contigua_vm.programs import CHECKOUT, GUEST
 from contigua_vm.scatter import Scatter, scan, status
 
 #: The kernel has 1 GiB and a block of its highest zone, block 32; the rest is movable. Without that
@@ -81,8 +84,19 @@ def test_a_machine_without_a_split_is_told_what_to_do(linux, node, workloads):
         assert answer.text.count("\n") == 1
 
 
-def test_it_may_die_at_every_step(linux, node, workloads):
-    with guarded(linux, node, workloads) as guest:
+@pytest.fixture(scope="module")
+def mortal_node():
+    """A guard that dies where the environment says, which the shipped one cannot."""
+    target, flags = GUEST
+    folder = CHECKOUT / "target" / "mortal"
+    command = ["cargo", "build", "--quiet", "--locked", "--profile", "guest", "-p", "contigua-node"]
+    command += ["--features", "fault-injection", "--target", target, "--target-dir", str(folder)]
+    subprocess.run(command, cwd=CHECKOUT, check=True, env=os.environ | {"RUSTFLAGS": flags})
+    return folder / target / "guest" / "contigua-node"
+
+
+def test_it_may_die_at_every_step(linux, mortal_node, workloads):
+    with guarded(linux, mortal_node, workloads) as guest:
         before = layout(guest)
         for step in STEPS:
             died = guest.run(f"CONTIGUA_GUARD_FAULT={step} contigua-node guard {HURRY}")

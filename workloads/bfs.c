@@ -160,7 +160,8 @@ static struct tree validate(const struct edge *edge, uint64_t edges, const uint3
         /* Check 3: no input edge joins levels more than one apart. */
         if (level[u] > level[v] + 1 || level[v] > level[u] + 1)
             fail("validation failed: edge %" PRIu32 "-%" PRIu32 " joins levels %" PRIu32
-                 " and %" PRIu32, u, v, level[u], level[v]);
+                 " and %" PRIu32,
+                 u, v, level[u], level[v]);
         in_graph[u] |= parent[u] == v;
         in_graph[v] |= parent[v] == u;
     }
@@ -219,7 +220,8 @@ int main(int argc, char **argv)
         search(&g, root, parent, queue);
         struct tree tree = validate(edge, edges, parent, vertices, root, level, scratch);
         printf("root %" PRIu32 ": %" PRIu64 " vertices reached, depth %" PRIu32 ", %" PRIu64
-               " edges traversed\n", root, tree.vertices, tree.depth, tree.edges);
+               " edges traversed\n",
+               root, tree.vertices, tree.depth, tree.edges);
         traversed += tree.edges;
     }
     printf("validation: passed, %" PRIu64 " edges traversed\n", traversed);

@@ -23,7 +23,7 @@ struct record {
 };
 
 struct node {
-    uint32_t leaf, count; /* whether it is a leaf; children or records */
+    uint32_t leaf, count;     /* whether it is a leaf; children or records */
     uint64_t key[FANOUT - 1]; /* inner: smallest key below child i + 1; leaf: key of i */
     union {
         struct node *child[FANOUT];

@@ -31,8 +31,8 @@
 
 /* ---- failing ---------------------------------------------------------- */
 
-__attribute__((noreturn, format(printf, 2, 3)))
-static inline void quit(int status, const char *format, ...)
+__attribute__((noreturn, format(printf, 2, 3))) static inline void quit(int status,
+                                                                        const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
@@ -48,10 +48,10 @@ static inline void quit(int status, const char *format, ...)
 #define usage_error(...) quit(2, __VA_ARGS__)
 
 /* For the self-checking tests: stop with the condition that did not hold. */
-#define require(condition)                                                   \
-    do {                                                                     \
-        if (!(condition))                                                    \
-            fail("%s:%d: not true: %s", __FILE__, __LINE__, #condition);     \
+#define require(condition)                                               \
+    do {                                                                 \
+        if (!(condition))                                                \
+            fail("%s:%d: not true: %s", __FILE__, __LINE__, #condition); \
     } while (0)
 
 /* The last statement of main: output that could not be written is a failure. */
@@ -128,7 +128,7 @@ enum option_kind {
 struct option_spec {
     const char *name; /* without the dashes */
     enum option_kind kind;
-    void *value;              /* holds the default; replaced when given */
+    void *value;               /* holds the default; replaced when given */
     uint64_t minimum, maximum; /* inclusive, for every kind but flags */
     const char *help;
 };
@@ -155,7 +155,10 @@ static inline bool parse_count(const char *text, uint64_t *number)
 /* "4096", "64K", "64KiB", "2MiB", "1G": suffixes are powers of two. */
 static inline bool parse_size(const char *text, uint64_t *bytes)
 {
-    static const struct { const char *suffix, *longer; uint64_t unit; } units[] = {
+    static const struct {
+        const char *suffix, *longer;
+        uint64_t unit;
+    } units[] = {
         {"", "B", 1}, {"K", "KiB", KIB}, {"M", "MiB", MIB}, {"G", "GiB", GIB}, {"T", "TiB", TIB},
     };
     const char *end;
@@ -232,8 +235,7 @@ static inline void set_option(const struct option_spec *option, const char *text
 }
 
 static inline const struct option_spec *find_option(const char *name, size_t length,
-                                                    const struct option_spec *options,
-                                                    size_t count)
+                                                    const struct option_spec *options, size_t count)
 {
     for (size_t i = 0; i < count; i++)
         if (strlen(options[i].name) == length && strncmp(name, options[i].name, length) == 0)
@@ -277,7 +279,7 @@ static inline void parse_options(int argc, char **argv, const char *summary,
     }
 }
 
-#define PARSE_OPTIONS(argc, argv, summary, options) \
+#define PARSE_OPTIONS(argc, argv, summary, options)                                     \
     parse_options(argc, argv, summary, options, sizeof(options) / sizeof((options)[0]))
 
 #endif

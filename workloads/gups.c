@@ -21,7 +21,7 @@
 #include <stdatomic.h>
 #include <sys/mman.h>
 
-#define POLYNOMIAL UINT64_C(7) /* x^2 + x + 1; x^64 is the bit shifted out */
+#define POLYNOMIAL UINT64_C(7)                      /* x^2 + x + 1; x^64 is the bit shifted out */
 #define STREAM_PERIOD UINT64_C(1317624576693539401) /* (2^63 - 1) / 7; HPCC's PERIOD */
 #define HUGE_PAGE (2 * MIB)
 
@@ -125,8 +125,8 @@ static void verify(struct share all, uint64_t threads)
         errors += atomic_load_explicit(&all.table[i], memory_order_relaxed) != i;
     uint64_t allowed = threads == 1 ? 0 : words / 100;
     if (errors > allowed)
-        fail("validation failed: %" PRIu64 " of %" PRIu64 " words are wrong, %" PRIu64
-             " may be", errors, words, allowed);
+        fail("validation failed: %" PRIu64 " of %" PRIu64 " words are wrong, %" PRIu64 " may be",
+             errors, words, allowed);
     /* With several threads the exact number is a matter of luck: not printed. */
     printf("validation: passed, at most %" PRIu64 " wrong words\n", allowed);
 }

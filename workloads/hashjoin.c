@@ -173,7 +173,8 @@ int main(int argc, char **argv)
     printf("hashjoin: %" PRIu64 " tuples joined with %" PRIu64 "\n", build_rows, probe_rows);
     if (matches != expected.matches || sum != expected.sum)
         fail("validation failed: %" PRIu64 " matches with sum 0x%016" PRIx64 ", not %" PRIu64
-             " with 0x%016" PRIx64, matches, sum, expected.matches, expected.sum);
+             " with 0x%016" PRIx64,
+             matches, sum, expected.matches, expected.sum);
     printf("validation: passed, %" PRIu64 " matches, sum 0x%016" PRIx64 "\n", matches, sum);
     free(shares);
     free(relation);

@@ -139,7 +139,7 @@ static uint64_t draw_rank(const struct zipf *zipf, uint64_t *random)
     for (;;) {
         double y = zipf->first + (zipf->last - zipf->first) * random_real(random);
         double k = floor(zipf_inverse(zipf->exponent, y) + 0.5);
-        k = k < 1.0 ? 1.0 : k > (double)zipf->ranks ? (double)zipf->ranks : k;
+        k = k<1.0 ? 1.0 : k>(double) zipf->ranks ? (double)zipf->ranks : k;
         if (y >= zipf_integral(zipf->exponent, k + 0.5) - pow(k, -zipf->exponent))
             return (uint64_t)k - 1;
     }
@@ -288,7 +288,8 @@ static struct client run_all(const struct settings *settings, struct table *tabl
         client->settings = settings;
         client->table = table;
         client->number = t;
-        client->keys = settings->keys / settings->threads + (t < settings->keys % settings->threads);
+        client->keys =
+            settings->keys / settings->threads + (t < settings->keys % settings->threads);
         client->operations = settings->operations / settings->threads +
                              (t < settings->operations % settings->threads);
         if (settings->threads == 1)
@@ -316,8 +317,14 @@ static struct client run_all(const struct settings *settings, struct table *tabl
 
 int main(int argc, char **argv)
 {
-    struct settings s = {.keys = 200000, .operations = 1000000, .value_size = 329, .sets = 9,
-                         .deletes = 1, .seed = 1, .threads = 1, .exponent = 0.99};
+    struct settings s = {.keys = 200000,
+                         .operations = 1000000,
+                         .value_size = 329,
+                         .sets = 9,
+                         .deletes = 1,
+                         .seed = 1,
+                         .threads = 1,
+                         .exponent = 0.99};
     const struct option_spec options[] = {
         {"keys", OPTION_COUNT, &s.keys, 1, UINT32_MAX, "keys, all stored at the start"},
         {"operations", OPTION_COUNT, &s.operations, 0, UINT32_MAX, "requests after that"},

@@ -44,7 +44,10 @@ struct material {
 };
 
 /* Fuel, cladding, cold and hot water, vessel, reflectors, plates, nozzles, assembly ends. */
-static const struct { double probability; uint32_t nuclides; } reactor[] = {
+static const struct {
+    double probability;
+    uint32_t nuclides;
+} reactor[] = {
     {0.140, 321}, {0.052, 5},  {0.275, 4},  {0.134, 4},  {0.154, 27}, {0.064, 21},
     {0.066, 21},  {0.055, 21}, {0.008, 21}, {0.015, 21}, {0.025, 9},  {0.012, 9},
 };
@@ -155,9 +158,8 @@ static void add_nuclide(const struct grids *grids, uint32_t nuclide, uint64_t at
         sum[s] += concentration * (high->section[s] - part * (high->section[s] - low->section[s]));
 }
 
-__attribute__((noinline)) static void look_up(const struct grids *grids,
-                                              const struct material *material, double energy,
-                                              double *sum)
+__attribute__((noinline)) static void
+look_up(const struct grids *grids, const struct material *material, double energy, double *sum)
 {
     const uint32_t *row = grids->index + search_union(grids, energy) * NUCLIDES;
     memset(sum, 0, SECTIONS * sizeof *sum);

@@ -208,11 +208,13 @@ static void cycle(void)
 #if defined __x86_64__
             __asm__ volatile("add %1, %0\nadd %1, %0\nadd %1, %0\nadd %1, %0\n"
                              "add %1, %0\nadd %1, %0\nadd %1, %0\nadd %1, %0\n"
-                             : "+r"(a) : "r"(b));
+                             : "+r"(a)
+                             : "r"(b));
 #elif defined __aarch64__
             __asm__ volatile("add %0, %0, %1\nadd %0, %0, %1\nadd %0, %0, %1\nadd %0, %0, %1\n"
                              "add %0, %0, %1\nadd %0, %0, %1\nadd %0, %0, %1\nadd %0, %0, %1\n"
-                             : "+r"(a) : "r"(b));
+                             : "+r"(a)
+                             : "r"(b));
 #else
 #error "write a chain of eight additions for this processor"
 #endif

@@ -18,8 +18,8 @@ int main(int argc, char **argv)
     };
     PARSE_OPTIONS(argc, argv, "Touches of distant pages.", options);
     uint64_t pages = size / PAGE;
-    char *memory = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-                        -1, 0);
+    char *memory =
+        mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
         fail("cannot map %" PRIu64 " pages: %s", pages, strerror(errno));
     uint64_t touched = 0, sum = 0;

@@ -13,8 +13,10 @@ int main(void) {
             objects[i] = use(malloc(size), size);
         }
         for (int i = 0; i < OBJECTS; i++)
-            if (i % 10) free(objects[i]);
-            else left[kept++] = objects[i];
+            if (i % 10)
+                free(objects[i]);
+            else
+                left[kept++] = objects[i];
     }
     for (int i = 0; i < kept; i++) free(left[i]);
 }

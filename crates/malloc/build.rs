@@ -3,9 +3,8 @@
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    // Builds that are examined (`scripts/sanitize-malloc`), and faults that must be found in them.
+    // Builds that are examined (`scripts/sanitize-malloc`).
     println!("cargo:rustc-check-cfg=cfg(contigua_sanitizer, values(\"thread\", \"address\"))");
-    println!("cargo:rustc-check-cfg=cfg(contigua_fault, values(\"unlock\", \"twice\", \"short\"))");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,now");
 }

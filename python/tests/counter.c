@@ -84,10 +84,16 @@ static int repeated(const struct instruction *instruction)
     if (!repeats)
         return ONCE;
     switch (code[i] & 0xfe) {
-    case 0xa4: case 0xac: case 0xae: return LOAD;
-    case 0xa6: return TWO_LOADS;
-    case 0xaa: return STORE;
-    default: return ONCE;
+    case 0xa4:
+    case 0xac:
+    case 0xae:
+        return LOAD;
+    case 0xa6:
+        return TWO_LOADS;
+    case 0xaa:
+        return STORE;
+    default:
+        return ONCE;
     }
 }
 

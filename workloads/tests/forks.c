@@ -74,10 +74,10 @@ int main(int argc, char **argv)
     PARSE_OPTIONS(argc, argv, "A tree of forked processes that write shared pages.", options);
 
     page_size = (size_t)sysconf(_SC_PAGESIZE);
-    private_pages = mmap(NULL, PAGES * page_size, PROT_READ | PROT_WRITE,
-                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    shared_counter = mmap(NULL, page_size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
-                          -1, 0);
+    private_pages =
+        mmap(NULL, PAGES * page_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    shared_counter =
+        mmap(NULL, page_size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     require(private_pages != MAP_FAILED && shared_counter != MAP_FAILED);
     uint32_t processes = grow((uint32_t)depth);
     require(processes == (2u << depth) - 1);

@@ -198,8 +198,8 @@ static int step_madvise_free(void)
 static int step_madvise_huge(int advice)
 {
     size_t huge_pages = HUGE_PAGE / page;
-    unsigned char *memory = mmap(NULL, 3 * HUGE_PAGE, PROT_READ | PROT_WRITE,
-                                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    unsigned char *memory =
+        mmap(NULL, 3 * HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     require(memory != MAP_FAILED);
     unsigned char *aligned = memory + (-(uintptr_t)memory & (HUGE_PAGE - 1));
     mark(aligned, 0, 1);
@@ -224,7 +224,10 @@ static int step_madvise_nohugepage(void)
 
 int main(int argc, char **argv)
 {
-    static const struct { const char *name; int (*run)(void); } steps[] = {
+    static const struct {
+        const char *name;
+        int (*run)(void);
+    } steps[] = {
         {"mmap", step_mmap},
         {"munmap-hole", step_munmap_hole},
         {"mremap-grow", step_mremap_grow},

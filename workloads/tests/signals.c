@@ -63,8 +63,8 @@ static void count_alarms(void)
 static void survive_faults(void)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    unsigned char *memory = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE,
-                                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    unsigned char *memory =
+        mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     require(memory != MAP_FAILED);
     require(mprotect(memory + page, page, PROT_READ) == 0);
     install(SIGSEGV, 0, on_fault);

@@ -93,8 +93,10 @@ int main(int count, char **arguments) {
         }
         uint64_t draw = next_random(&random);
         size_t size = 16 + draw % 1008;
-        if (draw >> 32 & 15) size += 0;
-        else size = (draw >> 40 & 15) ? 1 + (draw >> 44) % 65536 : 1 + (draw >> 44) % (4 << 20);
+        if (draw >> 32 & 15)
+            size += 0;
+        else
+            size = (draw >> 40 & 15) ? 1 + (draw >> 44) % 65536 : 1 + (draw >> 44) % (4 << 20);
         char **slot = &ring[(draw >> 20) % RING];
         uint64_t start = now();
         free(*slot);
@@ -123,8 +125,8 @@ int main(int count, char **arguments) {
     pthread_join(thread, NULL);
     printf("%llu %llu", (unsigned long long)timed, (unsigned long long)left_out);
     for (int which = 0; which < 2; which++)
-        printf(" %.3f %.3f %.3f %.3f", percentile(which, 0.5), percentile(which, 0.99), percentile(which, 0.999),
-               most[which] / 1000.0);
+        printf(" %.3f %.3f %.3f %.3f", percentile(which, 0.5), percentile(which, 0.99),
+               percentile(which, 0.999), most[which] / 1000.0);
     printf("\n");
     return timed < 1000;
 }

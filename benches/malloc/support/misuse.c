@@ -69,8 +69,10 @@ static void *foreign(void) {
 }
 static void moved(size_t size) {
     char *p = get(size), *q = realloc(opaque(p), size * 8);
-    if (q != p) give(p);
-    else _exit(3);
+    if (q != p)
+        give(p);
+    else
+        _exit(3);
     give(q);
 }
 static void sized(size_t size, size_t said) {
@@ -99,46 +101,48 @@ static void aligned(void) {
 
 static char in_data[4096];
 static size_t size;
-#define CASES                                                                                         \
-    CASE("double free", "100 bytes, at once", twice(size = 100, 0))                                   \
-    CASE("double free", "16 bytes, at once", twice(size = 16, 0))                                     \
-    CASE("double free", "10 KB, at once", twice(size = 10240, 0))                                     \
-    CASE("double free", "1 MB, at once", twice(size = BIG, 0))                                        \
-    CASE("double free", "aligned_alloc", (size = 256, aligned()))                                     \
-    CASE("double free", "one other free between", twice(size = 100, 1))                               \
-    CASE("double free", "100 others between", twice(size = 100, 100))                                 \
-    CASE("double free", "1 MB, 10 others between", twice(size = BIG, 10))                             \
-    CASE("double free", "in another thread", (size = 100, in_thread()))                               \
-    CASE("double free", "after it was handed out again", (size = 100, reused()))                      \
-    CASE("invalid free", "a multiple of the size beyond", give((char *)get(size = 1500) + 5 * 1536))  \
-    CASE("invalid free", "wild pointer", give((void *)0x123456789abcdef0))                            \
-    CASE("invalid free", "small number", give((void *)16))                                            \
-    CASE("interior", "16 bytes into 100", give((char *)get(size = 100) + 16))                         \
-    CASE("interior", "1 byte into 100", give((char *)get(size = 100) + 1))                            \
-    CASE("interior", "the middle of 10 KB", give((char *)get(size = 10240) + 5120))                   \
-    CASE("interior", "4 KB into 1 MB", give((char *)get(size = BIG) + 4096))                          \
-    CASE("interior", "64 KB into 1 MB", give((char *)get(size = BIG) + 65536))                        \
-    CASE("foreign", "stack", give(on_stack + 16))                                                     \
-    CASE("foreign", "static", give(in_data + 16))                                                     \
-    CASE("foreign", "mmap", give(foreign()))                                                          \
-    CASE("realloc", "of a freed 100 bytes", (give(p = get(size = 100)), p = realloc(opaque(p), 150))) \
-    CASE("realloc", "of a freed 1 MB", (give(p = get(size = BIG)), p = realloc(opaque(p), 100)))      \
-    CASE("realloc", "16 bytes into 100", p = realloc(opaque((char *)get(size = 100) + 16), 150))      \
-    CASE("realloc", "old pointer freed, 100 bytes", moved(size = 100))                                \
-    CASE("realloc", "old pointer freed, 300 KB", moved(size = 300 << 10))                             \
-    CASE("sized delete", "100 bytes as 1,000", sized(size = 100, 1000))                               \
-    CASE("sized delete", "1 MB as 100 bytes", sized(size = BIG, 100))                                 \
-    CASE("overflow", "1 byte beyond 100", write_at(size = 100, 0, 0, 1))                              \
-    CASE("overflow", "1 byte beyond what is usable", write_at(size = 100, 1, 0, 1))                   \
-    CASE("overflow", "8 bytes beyond what is usable", write_at(size = 100, 1, 0, 8))                  \
-    CASE("overflow", "64 bytes beyond what is usable", write_at(size = 100, 1, 0, 64))                \
-    CASE("overflow", "1 byte beyond 4,096", write_at(size = 4096, 0, 0, 1))                           \
-    CASE("overflow", "1 byte beyond 1 MB", write_at(size = BIG, 0, 0, 1))                             \
-    CASE("underflow", "1 byte before 100", write_before(size = 100, 1))                               \
-    CASE("underflow", "16 bytes before 100", write_before(size = 100, 16))                            \
-    CASE("write after free", "the first 8 of 100 bytes", write_freed(size = 100, 0, 8, 0))            \
-    CASE("write after free", "8 bytes at 32 of 100", write_freed(size = 100, 32, 8, 0))               \
-    CASE("write after free", "all of 100, 100 others freed", write_freed(size = 100, 0, 100, 100))    \
+#define CASES                                                                                      \
+    CASE("double free", "100 bytes, at once", twice(size = 100, 0))                                \
+    CASE("double free", "16 bytes, at once", twice(size = 16, 0))                                  \
+    CASE("double free", "10 KB, at once", twice(size = 10240, 0))                                  \
+    CASE("double free", "1 MB, at once", twice(size = BIG, 0))                                     \
+    CASE("double free", "aligned_alloc", (size = 256, aligned()))                                  \
+    CASE("double free", "one other free between", twice(size = 100, 1))                            \
+    CASE("double free", "100 others between", twice(size = 100, 100))                              \
+    CASE("double free", "1 MB, 10 others between", twice(size = BIG, 10))                          \
+    CASE("double free", "in another thread", (size = 100, in_thread()))                            \
+    CASE("double free", "after it was handed out again", (size = 100, reused()))                   \
+    CASE("invalid free", "a multiple of the size beyond",                                          \
+         give((char *)get(size = 1500) + 5 * 1536))                                                \
+    CASE("invalid free", "wild pointer", give((void *)0x123456789abcdef0))                         \
+    CASE("invalid free", "small number", give((void *)16))                                         \
+    CASE("interior", "16 bytes into 100", give((char *)get(size = 100) + 16))                      \
+    CASE("interior", "1 byte into 100", give((char *)get(size = 100) + 1))                         \
+    CASE("interior", "the middle of 10 KB", give((char *)get(size = 10240) + 5120))                \
+    CASE("interior", "4 KB into 1 MB", give((char *)get(size = BIG) + 4096))                       \
+    CASE("interior", "64 KB into 1 MB", give((char *)get(size = BIG) + 65536))                     \
+    CASE("foreign", "stack", give(on_stack + 16))                                                  \
+    CASE("foreign", "static", give(in_data + 16))                                                  \
+    CASE("foreign", "mmap", give(foreign()))                                                       \
+    CASE("realloc", "of a freed 100 bytes",                                                        \
+         (give(p = get(size = 100)), p = realloc(opaque(p), 150)))                                 \
+    CASE("realloc", "of a freed 1 MB", (give(p = get(size = BIG)), p = realloc(opaque(p), 100)))   \
+    CASE("realloc", "16 bytes into 100", p = realloc(opaque((char *)get(size = 100) + 16), 150))   \
+    CASE("realloc", "old pointer freed, 100 bytes", moved(size = 100))                             \
+    CASE("realloc", "old pointer freed, 300 KB", moved(size = 300 << 10))                          \
+    CASE("sized delete", "100 bytes as 1,000", sized(size = 100, 1000))                            \
+    CASE("sized delete", "1 MB as 100 bytes", sized(size = BIG, 100))                              \
+    CASE("overflow", "1 byte beyond 100", write_at(size = 100, 0, 0, 1))                           \
+    CASE("overflow", "1 byte beyond what is usable", write_at(size = 100, 1, 0, 1))                \
+    CASE("overflow", "8 bytes beyond what is usable", write_at(size = 100, 1, 0, 8))               \
+    CASE("overflow", "64 bytes beyond what is usable", write_at(size = 100, 1, 0, 64))             \
+    CASE("overflow", "1 byte beyond 4,096", write_at(size = 4096, 0, 0, 1))                        \
+    CASE("overflow", "1 byte beyond 1 MB", write_at(size = BIG, 0, 0, 1))                          \
+    CASE("underflow", "1 byte before 100", write_before(size = 100, 1))                            \
+    CASE("underflow", "16 bytes before 100", write_before(size = 100, 16))                         \
+    CASE("write after free", "the first 8 of 100 bytes", write_freed(size = 100, 0, 8, 0))         \
+    CASE("write after free", "8 bytes at 32 of 100", write_freed(size = 100, 32, 8, 0))            \
+    CASE("write after free", "all of 100, 100 others freed", write_freed(size = 100, 0, 100, 100)) \
     CASE("write after free", "all of 1 MB", write_freed(size = BIG, 0, BIG, 0))
 
 int main(int count, char **arguments) {
@@ -147,9 +151,12 @@ int main(int count, char **arguments) {
     int number = 0, wanted = count > 1 ? atoi(arguments[1]) : -1;
     setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
     others(100);
-#define CASE(kind, name, act)                  \
-    if (wanted < 0) printf("%s|%s\n", kind, name); \
-    else if (number == wanted) { act; }        \
+#define CASE(kind, name, act)          \
+    if (wanted < 0)                    \
+        printf("%s|%s\n", kind, name); \
+    else if (number == wanted) {       \
+        act;                           \
+    }                                  \
     number++;
     CASES
     if (wanted < 0) return 0;

@@ -53,19 +53,24 @@ int main(int count, char **arguments) {
     if (all == MAP_FAILED) return 1;
     size_t objects = 0, kept = 0;
     for (size_t bytes = 0; bytes < total && objects < most; objects++) {
-        size_t size = is_large || (is_mixed && bytes / LARGE % 2) ? LARGE : any_size ? any() : small();
+        size_t size = is_large || (is_mixed && bytes / LARGE % 2) ? LARGE
+                      : any_size                                  ? any()
+                                                                  : small();
         all[objects] = memset(use(malloc(size), size), 1, size);
         bytes += size;
     }
     resident();
     uintptr_t page = 0;
     for (size_t i = 0; i < objects; i++) {
-        int keep = groups ? i / 64 % 8 == 0
-                 : randomly || any_size ? next_random(&random_state) % 10 == 0
-                 : one ? (uintptr_t)all[i] / PAGE != page : 0;
+        int keep = groups                 ? i / 64 % 8 == 0
+                   : randomly || any_size ? next_random(&random_state) % 10 == 0
+                   : one                  ? (uintptr_t)all[i] / PAGE != page
+                                          : 0;
         page = (uintptr_t)all[i] / PAGE;
-        if (keep) kept += *(unsigned char *)all[i];
-        else free(all[i]);
+        if (keep)
+            kept += *(unsigned char *)all[i];
+        else
+            free(all[i]);
     }
     munmap(all, most * sizeof *all);
     double begin = now();

@@ -57,8 +57,31 @@ impl serde::Serialize for Frames {
     }
 }
 
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for Frames {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Frames".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        let keys = Class::ALL.map(Class::key);
+        let count = serde_json::json!({ "type": "integer", "minimum": 0 });
+        let properties: serde_json::Map<_, _> = keys
+            .iter()
+            .map(|&key| (key.to_owned(), count.clone()))
+            .collect();
+        schemars::json_schema!({
+            "description": "Frames by class.",
+            "type": "object",
+            "properties": properties,
+            "required": keys,
+        })
+    }
+}
+
 /// A measure with what is unexplained taken for the kernel's, and for free.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Bounds<T> {
     /// Unexplained frames are the kernel's and do not move: free and potential contiguity are at
     /// least this.
@@ -69,6 +92,7 @@ pub struct Bounds<T> {
 
 /// What a cgroup's kernel memory pollutes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CgroupShare {
     /// Its inode number.
     pub inode: u64,

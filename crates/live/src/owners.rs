@@ -56,6 +56,7 @@ const ALLOCATORS: [&str; 30] = [
 
 /// What one site has allocated.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Site {
     /// The function that asked.
     pub function: String,
@@ -67,6 +68,7 @@ pub struct Site {
 
 /// All sites.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Sites {
     /// Those that pollute the most first.
     pub sites: Vec<Site>,

@@ -17,6 +17,7 @@ const POLLUTERS: usize = 32;
 
 /// Frames of one kind and owner in a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Polluter {
     /// What they are.
     pub class: Class,
@@ -28,6 +29,7 @@ pub struct Polluter {
 
 /// A range of 1 GB that something pollutes.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WorstRange {
     /// Its number: the address is this many gigabytes.
     pub gigabyte: u64,

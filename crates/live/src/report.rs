@@ -31,6 +31,7 @@ pub const WORST: usize = 20;
 
 /// What could not be learned, and what it takes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Missing {
     /// What is missing.
     pub what: &'static str,
@@ -42,6 +43,7 @@ pub struct Missing {
 
 /// Which machine, and when.
 #[derive(Clone, Debug, Default, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Machine {
     /// The name that it has for itself.
     pub host: String,
@@ -59,6 +61,7 @@ pub struct Machine {
 
 /// Transparent huge pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ThpSettings {
     /// `always`, `madvise` or `never`.
     pub enabled: Option<String>,
@@ -68,6 +71,7 @@ pub struct ThpSettings {
 
 /// A pool of `HugeTLB`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HugePool {
     /// Size of a page.
     pub page_bytes: u64,
@@ -81,6 +85,7 @@ pub struct HugePool {
 
 /// Measures at one size of block.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SizeReport {
     /// Size of a block.
     pub block_bytes: u64,
@@ -141,6 +146,7 @@ impl SizeReport {
 
 /// What a class or cgroup pollutes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PolluterReport {
     /// A class's key, or a cgroup's path.
     pub owner: String,
@@ -161,6 +167,7 @@ pub struct PolluterReport {
 
 /// Bounds on what unexplained frames are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Unexplained {
     /// Frames that the kernel says are free on the lists of CPUs, machine-wide.
     #[serde(rename = "per_cpu_free_frames")]
@@ -175,6 +182,7 @@ pub struct Unexplained {
 
 /// What looking at every frame told.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FrameReport {
     /// Frames by class.
     pub classes: Frames,
@@ -213,6 +221,7 @@ pub struct FrameReport {
 
 /// All that can be said about a machine's memory.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Report {
     /// [`SCHEMA`].
     pub schema: u32,

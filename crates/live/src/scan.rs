@@ -74,6 +74,7 @@ impl<S: Sink + ?Sized> Sink for &mut S {
 
 /// How often movable frames are mapped, which is what moving one costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Mappings {
     /// Frames without a mapping.
     pub none: u64,
@@ -87,6 +88,7 @@ pub struct Mappings {
 
 /// Something that could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Problem {
     /// In which file.
     pub file: &'static str,
@@ -100,6 +102,7 @@ pub struct Problem {
 
 /// What a scan learned beside the runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Outcome {
     /// How often movable frames are mapped; all 0 where nobody may know.
     pub mappings: Mappings,

@@ -26,7 +26,6 @@ pub use self::machine::{KernelCosts, MachineConfig, PageTableLevels};
 pub use self::regions::{Point, RegionConfig};
 pub use self::run::{CONFIDENCE, Detail, RunConfig};
 use crate::Error;
-use crate::ageing::Profile;
 
 /// Reads a machine from TOML. `path` is where the text came from, for messages.
 ///
@@ -57,73 +56,11 @@ pub fn parse_design(text: &str, path: &str) -> Result<DesignConfig, Error> {
     Ok(design)
 }
 
-/// Reads a profile from TOML. `path` is where the text came from, for messages.
+/// Reads a file from TOML. `path` is where the text came from, for messages.
 ///
 /// # Errors
-/// [`Error::Config`] with the place and the nearest known key, [`Error::Profile`].
-pub fn parse_profile(text: &str, path: &str) -> Result<Profile, Error> {
-    let profile: Profile = parse(text, path)?;
-    profile.check().map_err(|problem| Error::Profile {
-        profile: path.to_owned(),
-        problem,
-    })?;
-    Ok(profile)
-}
-
-/// The JSON schema of a machine, a design and a profile: what editors check and complete by, and
-/// what the reference is written from.
-#[cfg(feature = "schema")]
-pub mod schema {
-    use schemars::{Schema, schema_for};
-
-    /// Of [`MachineConfig`](super::MachineConfig).
-    #[must_use]
-    pub fn machine() -> Schema {
-        schema_for!(super::MachineConfig)
-    }
-
-    /// Of [`DesignConfig`](super::DesignConfig).
-    #[must_use]
-    pub fn design() -> Schema {
-        schema_for!(super::DesignConfig)
-    }
-
-    /// Of [`Profile`](super::Profile).
-    #[must_use]
-    pub fn profile() -> Schema {
-        schema_for!(super::Profile)
-    }
-
-    /// Of the reports of `contigua run`, an array of [`Report`](crate::Report).
-    #[must_use]
-    pub fn run_reports() -> Schema {
-        written::<Vec<crate::Report>>()
-    }
-
-    /// Of the reports of `contigua age`, an array of a server's report and samples.
-    #[must_use]
-    pub fn age_reports() -> Schema {
-        #[derive(schemars::JsonSchema)]
-        #[schemars(rename = "AgedServer")]
-        #[expect(dead_code, reason = "Python writes it")]
-        struct Aged {
-            /// The version of this JSON.
-            schema: u32,
-            /// What decided the server's life, and what came of it.
-            report: crate::ageing::AgeReport<'static>,
-            /// The server over time.
-            samples: Vec<crate::ageing::Sample>,
-        }
-        written::<Vec<Aged>>()
-    }
-
-    fn written<T: schemars::JsonSchema>() -> Schema {
-        let settings = schemars::generate::SchemaSettings::default().for_serialize();
-        settings.into_generator().into_root_schema_for::<T>()
-    }
-}
-
-fn parse<T: for<'de> Deserialize<'de>>(text: &str, path: &str) -> Result<T, Error> {
+/// [`Error::Config`] with the place and the nearest known key.
+pub(crate) fn parse<T: for<'de> Deserialize<'de>>(text: &str, path: &str) -> Result<T, Error> {
     toml::from_str(text).map_err(|error| Error::Config {
         path: PathBuf::from(path),
         hint: nearest_key(error.message()),

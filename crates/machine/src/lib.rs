@@ -22,6 +22,8 @@ mod recording;
 mod report;
 pub mod requests;
 mod run;
+#[cfg(feature = "schema")]
+pub mod schema;
 
 pub use checkpoint::{CheckpointProblem, Saves};
 pub use engine::Engine;

@@ -1,12 +1,13 @@
-//! What the hardware of a machine file may measure.
+//! What hardware and how much memory a simulated server may have.
 //!
 //! Structures are allocated as they are described. No hardware that exists reaches these limits, and
 //! all structures of one core at their limits still take less than 500 MB.
 
 use contigua_cache::{Geometry, LevelConfig};
 use contigua_translation::WalkCacheConfig;
-use contigua_units::{Bytes, Cycles, Nanoseconds};
+use contigua_units::{Bytes, Cycles, Nanoseconds, PAGE_BYTES};
 
+use crate::Error;
 use crate::config::MachineConfig;
 
 const MAX_CLOCK_MEGAHERTZ: u64 = 100_000;
@@ -26,6 +27,45 @@ const MAX_ROW_BYTES: u64 = 1 << 20;
 /// Of one latency: sums of 2^32 of them fit.
 const MAX_CYCLES: u64 = 1 << 30;
 const MAX_NANOSECONDS: u64 = 1_000_000_000;
+
+/// The least memory of a simulated server.
+const LEAST_MEMORY: Bytes = Bytes::new(16 << 20);
+/// The most: 16 bytes of metadata a frame are 16 GB of host memory then.
+const MOST_MEMORY: Bytes = Bytes::new(4 << 40);
+
+/// Bytes of the host's memory that a simulated frame takes.
+const FRAME_BYTES: u64 = 16;
+
+/// Checks that a simulated server can have that much memory, and this computer can simulate it.
+pub(crate) fn check_memory(memory: Bytes) -> Result<(), Error> {
+    if !(LEAST_MEMORY..=MOST_MEMORY).contains(&memory) {
+        return Err(Error::Memory {
+            memory,
+            least: LEAST_MEMORY,
+            most: MOST_MEMORY,
+        });
+    }
+    let needed = Bytes::new(memory.get() / PAGE_BYTES * FRAME_BYTES);
+    match available() {
+        // Where nobody knows, it is tried.
+        Some(available) if available < needed => Err(Error::HostMemory {
+            memory,
+            needed,
+            available,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Memory of this computer that programs can have without swapping.
+fn available() -> Option<Bytes> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(Bytes::new(kibibytes << 10))
+}
 
 /// Collects the first value that is out of range.
 struct Checks(Option<String>);

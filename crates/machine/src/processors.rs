@@ -13,13 +13,25 @@ use contigua_paging::{Segment, SpaceId};
 use contigua_translation::{Hardware, Mmu, SchemeConfig};
 use contigua_units::{VirtAddr, VirtRange};
 
-use crate::kernel::Target;
-
 /// All addresses of a process.
 const EVERYTHING: VirtRange = VirtRange {
     start: VirtAddr::new(0),
     end: VirtAddr::new(1 << 48),
 };
+
+/// What moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, contigua_state::Plain)]
+pub(crate) enum Target {
+    /// A page of a program.
+    Page {
+        /// Whose.
+        space: SpaceId,
+        /// Its address.
+        page: VirtAddr,
+    },
+    /// A buffer that the network device reads and writes.
+    Buffer,
+}
 
 /// Cores by what they know of a space; bit `n` is core `n`.
 #[derive(Clone, Copy, Default, contigua_state::Plain)]

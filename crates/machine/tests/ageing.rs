@@ -1,7 +1,7 @@
 //! Does a server age as real servers do, and does confinement help it?
 
-use contigua_machine::ageing::{AgeConfig, Sample, Server, Snapshot};
-use contigua_machine::config::{Age, parse_design, parse_profile};
+use contigua_machine::ageing::{AgeConfig, Sample, Server, Snapshot, parse_profile};
+use contigua_machine::config::{Age, parse_design};
 use contigua_units::{Bytes, Nanoseconds};
 
 const MIXED: &str = include_str!("../../../python/contigua/data/profiles/mixed.toml");

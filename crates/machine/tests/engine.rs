@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use common::programs::{BASE, Code, Step, designs, holes, server, step, words};
 use common::{engine, syscall};
-use contigua_machine::ageing::{AgeConfig, Server, Snapshot};
-use contigua_machine::config::{Age, DesignConfig, Detail, RunConfig, parse_design, parse_profile};
+use contigua_machine::ageing::{AgeConfig, Server, Snapshot, parse_profile};
+use contigua_machine::config::{Age, DesignConfig, Detail, RunConfig, parse_design};
 use contigua_machine::{Ended, Engine, Error, Progress, Report, simulate};
 use contigua_program::code::CodeLog;
 use contigua_program::plan::{self, Plan, Sampling};

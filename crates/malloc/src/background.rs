@@ -12,7 +12,7 @@ use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 use crate::settings::Background;
-use crate::{dump, front, pages, sys};
+use crate::{dump, front, pages, sys, upkeep};
 
 /// Free and mapped bytes from which on an idle thread is worth its stack. Our choice.
 const IDLE_BYTES: u64 = 32 << 20;
@@ -84,7 +84,7 @@ pub fn consider(constructing: bool) {
 pub fn after_fork() {
     STARTED.store(false, Ordering::Relaxed);
     ENDED.store(0, Ordering::Relaxed);
-    pages::set_amortised(true);
+    upkeep::set_amortised(true);
     watch_main_thread();
 }
 
@@ -117,15 +117,15 @@ fn start() -> bool {
 extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
     // SAFETY: names the calling thread with a NUL-terminated string.
     unsafe { libc::prctl(libc::PR_SET_NAME, c"contigua-malloc".as_ptr()) };
-    pages::set_amortised(false);
+    upkeep::set_amortised(false);
     let (mut seen, mut idle) = (0, 0);
     loop {
         sys::futex_wait_seconds(&ENDED, 0, 1);
         if ENDED.load(Ordering::Relaxed) != 0 {
-            pages::set_amortised(true);
+            upkeep::set_amortised(true);
             return null_mut();
         }
-        sys::preserving_errno(pages::periodic);
+        sys::preserving_errno(upkeep::periodic);
         dump::occasion();
         let misses = front::misses();
         idle = if misses == seen { idle + 1 } else { 0 };

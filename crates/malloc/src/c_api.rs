@@ -8,7 +8,7 @@ use core::fmt::Write;
 use core::ptr::null_mut;
 
 use crate::classes::{MAX_SMALL, class_of};
-use crate::{control, front, harden, heap, info, pagemap, pages, setup, sys, telemetry};
+use crate::{control, front, harden, heap, info, pagemap, setup, sys, telemetry, upkeep};
 
 #[inline(always)]
 fn or_no_memory(memory: *mut u8) -> *mut c_void {
@@ -434,7 +434,7 @@ pub extern "C" fn contigua_malloc_flush() {
 #[unsafe(no_mangle)]
 pub extern "C" fn contigua_malloc_periodic() -> c_int {
     setup::ensure();
-    c_int::from(sys::preserving_errno(pages::periodic_at_once))
+    c_int::from(sys::preserving_errno(upkeep::periodic_at_once))
 }
 
 /// 1 if an object of this allocator begins at `memory` or its page belongs to small objects.

@@ -8,9 +8,9 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::classes::{CLASSES, COUNT, MAX_BATCH};
 use crate::lock::{Guarded, Lock};
-use crate::pagemap::PAGE_BYTES;
+use crate::sizes::PAGE_BYTES;
 use crate::span::{Carved, NO_LIST, Span};
-use crate::{pagemap, pages, sys};
+use crate::{heap, pagemap, pages, sys};
 
 const LISTS: usize = 8;
 
@@ -147,7 +147,7 @@ impl Central {
     }
 
     /// Carve at least `wanted` objects, if the span that is being carved has as many. They are the
-    /// caller's, who has to [`open`](Carved::open) them.
+    /// caller's, who has to [`open`] them.
     fn carve(&mut self, class: usize, wanted: usize) -> Option<Carved> {
         let span = NonNull::new(self.fresh)?;
         // SAFETY: `fresh` is a living span of this class, and the lock is held.
@@ -221,7 +221,7 @@ pub fn take(class: usize, out: &mut [usize]) -> usize {
 /// out.
 fn finish(class: usize, carved: &Carved, out: &mut [usize]) -> usize {
     // Without the lock: it touches memory for the first time.
-    carved.open(class);
+    open(class, carved);
     let count = carved.count().min(out.len());
     for (slot, object) in out.iter_mut().zip(carved.objects()) {
         *slot = object;
@@ -241,6 +241,16 @@ fn finish(class: usize, carved: &Carved, out: &mut [usize]) -> usize {
         central.tell(class);
     }
     count
+}
+
+/// Give carved objects canaries, and their pages tags.
+fn open(class: usize, carved: &Carved) {
+    for object in carved.objects() {
+        // SAFETY: an object of at least a word begins here that nobody but the caller has. Needed
+        // because what is free has a canary.
+        unsafe { heap::set_free(object, carved.size) };
+    }
+    pagemap::open(carved.address, carved.pages.clone(), class);
 }
 
 fn new_span(class: usize) -> Option<NonNull<Span>> {

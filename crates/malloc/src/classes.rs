@@ -6,12 +6,11 @@
 //! All tables are constants: nothing has to be initialised before the first allocation.
 
 use crate::near::near;
-use crate::pagemap::PAGE_BYTES;
+pub use crate::sizes::COUNT;
+use crate::sizes::{HEADER_WORDS, PAGE_BYTES, SLAB_WORDS};
 
 /// Largest size that is served from a size class.
 pub const MAX_SMALL: usize = 256 << 10;
-/// Number of classes, including class 0, which stands for "no class".
-pub const COUNT: usize = 98;
 /// Most objects that move between two levels of caching at once.
 pub const MAX_BATCH: usize = 128;
 /// Most objects in a span.
@@ -111,7 +110,7 @@ const fn build() -> [Class; COUNT] {
         first_slot: 0,
         transfer_slots: 0,
     }; COUNT];
-    let mut next_slot = crate::slab::HEADER_WORDS;
+    let mut next_slot = HEADER_WORDS;
     let mut class = 1;
     while class < COUNT {
         let size = size_of_class(class);
@@ -131,7 +130,7 @@ const fn build() -> [Class; COUNT] {
         next_slot += slots;
         class += 1;
     }
-    assert!(next_slot <= crate::slab::SLAB_WORDS);
+    assert!(next_slot <= SLAB_WORDS);
     table
 }
 

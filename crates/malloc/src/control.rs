@@ -38,7 +38,7 @@ pub fn set_limits(soft: usize, hard: usize) {
 }
 
 /// Give back at most `rate` bytes a second periodically, and keep whole what was used within
-/// `interval` milliseconds (Δ of paper 002, section 4; 0: the rate alone decides). From then on nothing
+/// `interval` milliseconds (Δ of adaptive huge-page subrelease, ISMM 2021, section 4; 0: the rate alone decides). From then on nothing
 /// decays (`CONTIGUA_MALLOC_DECAY`).
 pub fn set_policy(rate: usize, interval_milliseconds: u64) {
     setup::ensure();

@@ -12,8 +12,9 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
 use crate::files::{self, FileName};
 use crate::lock::Guarded;
+use crate::settings::Dump;
 use crate::sys::{self, Line};
-use crate::{profile, telemetry};
+use crate::{clock, profile, telemetry};
 
 /// What is to be written at the next occasion.
 const TEXT: u8 = 1;
@@ -30,49 +31,6 @@ static OUTPUT: Guarded<Output> = Guarded::new(Output {
 /// The handler that was there before us, and whether it wants to know more than the number.
 static PREVIOUS: AtomicUsize = AtomicUsize::new(0);
 static PREVIOUS_ASKS: AtomicBool = AtomicBool::new(false);
-
-/// What the environment says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Dump {
-    signal: i32,
-    file: Option<FileName>,
-}
-
-/// Signals that people send; those that faults raise are not among them.
-const SIGNALS: [(&[u8], i32); 11] = [
-    (b"HUP", libc::SIGHUP),
-    (b"INT", libc::SIGINT),
-    (b"QUIT", libc::SIGQUIT),
-    (b"USR1", libc::SIGUSR1),
-    (b"USR2", libc::SIGUSR2),
-    (b"TERM", libc::SIGTERM),
-    (b"URG", libc::SIGURG),
-    (b"VTALRM", libc::SIGVTALRM),
-    (b"PROF", libc::SIGPROF),
-    (b"WINCH", libc::SIGWINCH),
-    (b"PWR", libc::SIGPWR),
-];
-
-impl Dump {
-    /// `SIGNAL` or `SIGNAL:FILE`; signals by name, with `SIG` or without, or as `RTMIN+n`.
-    pub fn parse(value: &[u8]) -> Option<Self> {
-        let colon = value.iter().position(|&byte| byte == b':');
-        let (name, file) = match colon {
-            Some(at) => (&value[..at], Some(FileName::new(&value[at + 1..])?)),
-            None => (value, None),
-        };
-        let name = name.strip_prefix(b"SIG").unwrap_or(name);
-        let signal = if let Some(number) = name.strip_prefix(b"RTMIN+") {
-            let number: i32 = core::str::from_utf8(number).ok()?.parse().ok()?;
-            libc::SIGRTMIN()
-                .checked_add(number)
-                .filter(|signal| (libc::SIGRTMIN()..=libc::SIGRTMAX()).contains(signal))?
-        } else {
-            SIGNALS.iter().find(|(known, _)| *known == name)?.1
-        };
-        Some(Self { signal, file })
-    }
-}
 
 /// Listen to the signal from now on. The program's own handler, if it sets one later, wins.
 pub fn start(dump: &Dump) {
@@ -157,9 +115,9 @@ fn write_pending() {
     }
 }
 
-/// Write the figures; `false` if some have to follow. With `patience` this waits for locks.
-fn write(patience: bool) -> bool {
-    let output = if patience {
+/// Write the figures; `false` if some have to follow. With `may_wait` this waits for locks.
+fn write(may_wait: bool) -> bool {
+    let output = if may_wait {
         Some(OUTPUT.lock())
     } else {
         OUTPUT.try_lock()
@@ -170,7 +128,7 @@ fn write(patience: bool) -> bool {
     if !output.open() {
         return true;
     }
-    let whole = output.text(patience);
+    let whole = output.text(may_wait);
     output.close();
     whole
 }
@@ -219,10 +177,10 @@ impl Output {
         self.length = 0;
     }
 
-    fn text(&mut self, patience: bool) -> bool {
+    fn text(&mut self, may_wait: bool) -> bool {
         let process = sys::process();
         let _ = writeln!(self, "contigua-malloc: figures of process {process}");
-        if patience {
+        if may_wait {
             let _ = telemetry::write_text(self);
             return true;
         }
@@ -231,7 +189,7 @@ impl Output {
         }
         let _ = match telemetry::last() {
             Some(page) => {
-                let age = sys::coarse_nanoseconds().saturating_sub(page.nanoseconds);
+                let age = clock::coarse_nanoseconds().saturating_sub(page.nanoseconds);
                 let _ = writeln!(self, "as of {} ms ago; newer ones follow", age / 1_000_000);
                 telemetry::write_page(self, &page)
             }
@@ -251,28 +209,5 @@ impl Write for Output {
             self.length += 1;
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn is_a_signal_known_by_its_names_and_a_fault_not() {
-        let signal = |value: &[u8]| Dump::parse(value).map(|dump| dump.signal);
-        assert_eq!(signal(b"SIGUSR1"), Some(libc::SIGUSR1));
-        assert_eq!(signal(b"QUIT:/tmp/a:b"), Some(libc::SIGQUIT));
-        assert_eq!(signal(b"RTMIN+3"), Some(libc::SIGRTMIN() + 3));
-        for wrong in [
-            &b"SEGV"[..],
-            b"KILL",
-            b"",
-            b"USR1:",
-            b"RTMIN+99",
-            b"RTMIN+-1",
-        ] {
-            assert_eq!(signal(wrong), None);
-        }
     }
 }

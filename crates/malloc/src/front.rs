@@ -6,14 +6,22 @@
 //! that keeps missing is allowed to hold more, within a budget for each CPU; when that is spent,
 //! other stacks of the CPU give some of theirs up.
 
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+mod backoff;
+mod threads;
+
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
+
+pub use backoff::{back_off, end_backoff, is_emptying};
+pub use threads::lock;
+use threads::{DEAD, thread_slab};
 
 use crate::classes::{CLASSES, COUNT, MAX_BATCH};
-use crate::lock::{self, Guarded, Lock};
+use crate::lock;
 use crate::pagemap::prefetch;
 use crate::rseq::{self, HOT};
-use crate::slab::{SLAB_BYTES, SLAB_SHIFT, Slab};
-use crate::{alarm, central, harden, heap, pages, profile, sanitizer, setup, sys, tls, transfer};
+use crate::sizes::{SLAB_BYTES, SLAB_SHIFT};
+use crate::slab::Slab;
+use crate::{alarm, central, harden, heap, profile, sanitizer, setup, sys, tls, transfer, upkeep};
 
 /// CPUs that have a slab when slabs are not being drained.
 static CPUS: AtomicU32 = AtomicU32::new(0);
@@ -22,9 +30,6 @@ static BUDGET: AtomicI32 = AtomicI32::new(2 << 20);
 static THREAD_BUDGET: AtomicI32 = AtomicI32::new(512 << 10);
 /// Misses of caches of threads.
 static MISSES: AtomicUsize = AtomicUsize::new(0);
-
-/// The thread's word after its cache was given up.
-const DEAD: usize = 1;
 
 /// Where the calling thread caches objects at the moment.
 #[derive(Clone, Copy)]
@@ -124,7 +129,7 @@ impl Place {
 
     /// Let the stack of `class` hold more if that is allowed; how much it may hold.
     fn grow(self, class: usize) -> usize {
-        if RESTING.load(Ordering::Relaxed) > 0 {
+        if backoff::is_on() {
             return match self {
                 Place::Cpu(_, slab) | Place::Thread(slab) => slab.capacity(class),
                 Place::Nowhere => 0,
@@ -346,11 +351,11 @@ fn count_miss(place: Place) {
     // misses of other threads are not counted.
     let misses = counter.load(Ordering::Relaxed).wrapping_add(1);
     counter.store(misses, Ordering::Relaxed);
-    if RESTING.load(Ordering::Relaxed) > 0 {
-        count_rest();
+    if backoff::is_on() {
+        backoff::count();
     }
-    if misses.is_multiple_of(64) || pages::is_idling() {
-        pages::amortise();
+    if misses.is_multiple_of(64) || upkeep::is_idling() {
+        upkeep::amortise();
     }
 }
 
@@ -364,87 +369,6 @@ pub fn misses() -> usize {
 /// The same of the cache of a CPU.
 pub fn misses_on(cpu: u32) -> usize {
     cpu_slab(cpu).misses().load(Ordering::Relaxed)
-}
-
-struct Slabs {
-    /// Unowned slabs, linked through their first slot.
-    recycled: usize,
-    key: Option<libc::pthread_key_t>,
-}
-
-static SLABS: Guarded<Slabs> = Guarded::new(Slabs {
-    recycled: 0,
-    key: None,
-});
-
-/// The lock of the slabs of threads, for the fork handlers.
-pub fn lock() -> &'static Lock {
-    &SLABS.lock
-}
-
-/// Where the link to the next recycled slab lies: behind all slots.
-const LINK: usize = SLAB_BYTES - 8;
-
-fn thread_slab() -> Option<Slab> {
-    let word = tls::get();
-    if word > DEAD {
-        // SAFETY: the word is 0, DEAD, or the address of the thread's slab.
-        return Some(unsafe { Slab::at(word) });
-    }
-    if word == DEAD || !setup::is_ready() {
-        return None;
-    }
-    new_thread_slab()
-}
-
-#[cold]
-fn new_thread_slab() -> Option<Slab> {
-    let (address, key) = {
-        let mut slabs = SLABS.lock();
-        let recycled = slabs.recycled;
-        if recycled != 0 {
-            // SAFETY: recycled slabs are mapped, and nobody else uses them.
-            slabs.recycled = unsafe { ((recycled + LINK) as *const usize).read() };
-        }
-        (recycled, slabs.key)
-    };
-    let address = if address == 0 {
-        sys::map(SLAB_BYTES)?.as_ptr() as usize
-    } else {
-        address
-    };
-    // Setting a key's value may allocate: the cache must be in place before.
-    tls::set(address);
-    let key = key.or_else(create_key);
-    if let Some(key) = key {
-        // SAFETY: the key exists.
-        unsafe { libc::pthread_setspecific(key, address as *const libc::c_void) };
-    }
-    // SAFETY: the slab is mapped and zero, or empty after its last thread.
-    Some(unsafe { Slab::at(address) })
-}
-
-fn create_key() -> Option<libc::pthread_key_t> {
-    let mut key = 0;
-    // SAFETY: the destructor is a function of this library, which is never unloaded.
-    if unsafe { libc::pthread_key_create(&raw mut key, Some(end_of_thread)) } != 0 {
-        return None;
-    }
-    let mut slabs = SLABS.lock();
-    // Two threads may both have made one; the first is kept, and the other is never used.
-    Some(*slabs.key.get_or_insert(key))
-}
-
-/// Hand what the thread cached over to all others.
-unsafe extern "C" fn end_of_thread(slab: *mut libc::c_void) {
-    let address = slab as usize;
-    tls::set(DEAD);
-    // SAFETY: the value of the key is the thread's slab.
-    drain_slab(unsafe { Slab::at(address) });
-    let mut slabs = SLABS.lock();
-    // SAFETY: the slab is mapped, and the thread does not use it any more.
-    unsafe { ((address + LINK) as *mut usize).write(slabs.recycled) };
-    slabs.recycled = address;
 }
 
 /// Empty a slab that nobody else uses.
@@ -466,68 +390,6 @@ fn drain_slab(slab: Slab) {
             transfer::give(class, &buffer[..count]);
         }
     }
-}
-
-/// Misses after which caches that rest are looked at, and the nanoseconds that these take at least in a
-/// program that is hardly busy: at 100,000 misses a second they cost 2 % of a CPU. Our choice.
-const REST: i32 = 5_000;
-const REST_NANOSECONDS: u64 = 50_000_000;
-/// What is left of these misses; caches rest as long as it is positive.
-static RESTING: AtomicI32 = AtomicI32::new(0);
-/// When they began.
-static RESTING_SINCE: AtomicU64 = AtomicU64::new(0);
-/// Whether a thread empties its cache.
-static EMPTYING: AtomicBool = AtomicBool::new(false);
-
-/// Whether a thread empties its cache.
-pub fn is_emptying() -> bool {
-    EMPTYING.load(Ordering::Relaxed)
-}
-
-/// Empty and close the cache of the calling thread's CPU, and half of the transfer caches, while much memory
-/// is free: a few objects in them keep whole pages, and a program that is hardly busy comes to slow
-/// paths, which give memory back. A busy one has its caches again within milliseconds.
-pub fn rest() {
-    // What goes back to spans may give pages up, which is a slow path.
-    if EMPTYING.swap(true, Ordering::Acquire) {
-        return;
-    }
-    RESTING_SINCE.store(sys::coarse_nanoseconds(), Ordering::Relaxed);
-    RESTING.store(REST, Ordering::Relaxed);
-    transfer::halve();
-    let place = place();
-    if let Place::Cpu(_, slab) | Place::Thread(slab) = place {
-        let mut buffer = [0; MAX_BATCH];
-        for class in 1..COUNT {
-            slab.close(class);
-            while slab.length(class) > 0 {
-                let count = place.pop_all(class, &mut buffer);
-                if count == 0 {
-                    break;
-                }
-                transfer::give(class, &buffer[..count]);
-            }
-        }
-    }
-    EMPTYING.store(false, Ordering::Release);
-}
-
-/// Count a miss of a cache in backoff, and end the backoff if the program is busy.
-#[cold]
-fn count_rest() {
-    if RESTING.fetch_sub(1, Ordering::Relaxed) != 1 {
-        return;
-    }
-    let now = sys::coarse_nanoseconds();
-    let since = RESTING_SINCE.swap(now, Ordering::Relaxed);
-    if now.wrapping_sub(since) >= REST_NANOSECONDS {
-        RESTING.store(REST, Ordering::Relaxed);
-    }
-}
-
-/// End the rest: caches grow as they are needed.
-pub fn wake() {
-    RESTING.store(0, Ordering::Relaxed);
 }
 
 /// The thread that is draining, by its thread pointer, or 0.
@@ -639,5 +501,5 @@ pub fn after_fork() {
     let cpus = CPUS.load(Ordering::Relaxed);
     HOT.cpus.store(cpus, Ordering::Relaxed);
     DRAINING.store(0, Ordering::Relaxed);
-    EMPTYING.store(false, Ordering::Relaxed);
+    backoff::after_fork();
 }

@@ -26,8 +26,8 @@ use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use crate::classes::{CLASSES, COUNT};
 use crate::heap::canary_of;
 use crate::lock::{Guarded, Lock};
-use crate::pagemap::PAGE_BYTES;
 use crate::rseq::{self, HOT};
+use crate::sizes::PAGE_BYTES;
 use crate::{heap, pages, sys, transfer};
 
 /// Bytes that each object is longer.

@@ -14,9 +14,10 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use contigua_pageheap::HUGE_BYTES;
 
 use crate::classes::{self, CLASSES, COUNT, MAX_SMALL, class_of, class_of_aligned};
-use crate::pagemap::{self, PAGE_BYTES, PAGE_SHIFT};
+use crate::pagemap;
 use crate::profile::{self, Stack};
 use crate::rseq;
+use crate::sizes::{PAGE_BYTES, PAGE_SHIFT};
 use crate::span::Span;
 use crate::{alarm, front, harden, pages, sanitizer, setup, sys};
 
@@ -454,9 +455,7 @@ fn resize(span: NonNull<Span>, size: usize) -> bool {
         }
         wanted
     } else {
-        // In a build that shows that tests notice, a page of the object goes, too.
-        let short = usize::from(cfg!(contigua_fault = "short"));
-        pages::shrink(address, count, wanted - short) + short
+        pages::shrink(address, count, wanted)
     };
     LARGE_BYTES.fetch_add(
         now.wrapping_sub(count).wrapping_mul(PAGE_BYTES),

@@ -29,6 +29,7 @@ mod alarm;
 mod background;
 mod central;
 mod classes;
+mod clock;
 pub mod control;
 mod dump;
 mod files;
@@ -48,6 +49,7 @@ mod rseq;
 mod sanitizer;
 mod settings;
 mod setup;
+mod sizes;
 mod slab;
 mod span;
 mod sync;
@@ -60,6 +62,7 @@ mod tests;
 #[cfg_attr(miri, path = "tls_model.rs")]
 mod tls;
 mod transfer;
+mod upkeep;
 
 #[allow(clippy::must_use_candidate, reason = "their callers are C")]
 pub mod c_api;

@@ -14,14 +14,6 @@ use core::sync::atomic::AtomicUsize;
 use crate::sync::{AtomicU32, Ordering, SPINS};
 use crate::{sys, tls};
 
-/// How what a holder did becomes visible to the next one. (Weaker in a build that shows that the
-/// race detectors notice.)
-const PUBLISH: Ordering = if cfg!(contigua_fault = "unlock") {
-    Ordering::Relaxed
-} else {
-    Ordering::Release
-};
-
 /// The thread that holds every lock for a fork, by its thread pointer; 0 if there is none.
 static FORKING: AtomicUsize = AtomicUsize::new(0);
 
@@ -100,7 +92,7 @@ impl Lock {
 
     #[inline]
     fn release(&self) {
-        if self.0.swap(0, PUBLISH) == 2 {
+        if self.0.swap(0, Ordering::Release) == 2 {
             sys::preserving_errno(|| sys::futex_wake(&self.0));
         }
     }

@@ -12,14 +12,10 @@ use core::ops::Range;
 use core::ptr::{NonNull, null_mut};
 
 use crate::near::near;
+use crate::sizes::{PAGE_BYTES, PAGE_SHIFT};
 use crate::span::Span;
 use crate::sync::{AtomicPtr, AtomicU16, Ordering};
 use crate::sys;
-
-/// Bytes in a page of the page heap.
-pub const PAGE_BYTES: usize = 8192;
-/// log2 of [`PAGE_BYTES`].
-pub const PAGE_SHIFT: u32 = 13;
 
 const ADDRESS_BITS: u32 = 48;
 const LEAF_BITS: u32 = 18;

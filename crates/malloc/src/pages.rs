@@ -1,29 +1,24 @@
-//! The page heap behind one lock, and the clock that makes it give memory back.
+//! The page heap behind one lock.
 //!
 //! System calls about memory take the kernel microseconds to milliseconds, during which no other thread
 //! waits for the heap's lock: the heap names a huge page under the lock, the calls are made without it, and the heap
 //! notes what came of them. One thread gives memory back at a time ([`RELEASING`]), and one gets some
 //! ([`GROWING`]). Only addresses are reserved under the lock, a gigabyte at a time.
 
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
 use contigua_pageheap::{
     Allocated, Attempt, Config, Needed, PageHeap, Rank, Span, Statistics, Supply,
 };
 
 use crate::lock::{Guarded, Lock};
-use crate::pagemap::PAGE_BYTES;
+use crate::sizes::PAGE_BYTES;
 use crate::system::{self, System};
-use crate::{harden, sanitizer, sys};
+use crate::{front, harden, sanitizer, sys, upkeep};
 
-/// How often the page heap may give memory back.
-const PERIOD_NANOSECONDS: u64 = 1_000_000_000;
-
-static HEAP: Guarded<PageHeap<System>> =
+pub static HEAP: Guarded<PageHeap<System>> =
     Guarded::new(PageHeap::new(System::new(), Config::DEFAULT));
 /// Held by who gives memory back, before the heap's lock. Memory on its way is unowned: a
 /// request that would fail waits for it, and so does a fork.
-static RELEASING: Guarded<()> = Guarded::new(());
+pub static RELEASING: Guarded<()> = Guarded::new(());
 
 /// Held by who makes memory usable, between the two. A request that needs memory waits for it, and then often
 /// finds room in what was got.
@@ -35,29 +30,6 @@ const ATTEMPTS: u32 = 4;
 
 /// Huge pages that the system may refuse to take (locked memory) before a release is over. Our choice.
 const REFUSALS: u32 = 1000;
-
-/// Heap pages of whole free huge pages that one slow path gives back of what decayed, 64 MB: a fraction of
-/// a millisecond. Our choice.
-const STEP: u64 = (64 << 20) / PAGE_BYTES as u64;
-/// The same of parts of huge pages, 4 MB: each may take a call of its own.
-const PART_STEP: u64 = (4 << 20) / PAGE_BYTES as u64;
-/// Heap pages of surplus from which on it is worth a slow path, 8 MB. Our choice.
-const SURPLUS: u64 = (8 << 20) / PAGE_BYTES as u64;
-/// Heap pages that decay from which on every miss of a cache looks whether a period has
-/// passed: a program that is done with its memory has few. Our choice: 8 MB.
-const IDLE: u64 = (8 << 20) / PAGE_BYTES as u64;
-
-/// Heap pages of whole free huge pages that a program which frees much at once keeps for the moment, 128 MB. Our
-/// choice.
-const KEPT: u64 = (128 << 20) / PAGE_BYTES as u64;
-
-/// Whether as much is free.
-static IDLING: AtomicBool = AtomicBool::new(false);
-/// Heap pages of whole free huge pages, and then of others, that the next slow paths are to give back.
-static OWED: AtomicU64 = AtomicU64::new(0);
-static OWED_PARTS: AtomicU64 = AtomicU64::new(0);
-static LAST_PERIOD: AtomicU64 = AtomicU64::new(0);
-static AMORTISED: AtomicBool = AtomicBool::new(true);
 
 /// Pages as the page heap gave them.
 pub struct Pages {
@@ -98,7 +70,7 @@ pub fn allocate(count: usize, align: usize) -> Option<Pages> {
     let bytes = (count as usize - harden::guards()) * PAGE_BYTES;
     sanitizer::allocated(found.span.address, || bytes);
     harden::guard(found.span.address + bytes, true);
-    amortise();
+    upkeep::amortise();
     Some(Pages {
         address: found.span.address,
         zeroed: found.zeroed,
@@ -157,7 +129,7 @@ fn make_room(count: u32, align: u32, mut excess: u64) -> Option<Allocated> {
     for drained in [false, true] {
         if drained {
             // What is cached may be all that there is.
-            crate::front::drain();
+            front::drain();
         }
         for _ in 0..ATTEMPTS {
             let tried = {
@@ -200,7 +172,7 @@ fn keep_limit() {
 }
 
 /// Give back `pages` heap pages, or all that are free; how many. The caller has [`RELEASING`].
-fn give_back_for_limit(pages: u64) -> u64 {
+pub fn give_back_for_limit(pages: u64) -> u64 {
     let done = give_back(&system::release, pages);
     if done > 0 {
         HEAP.lock().count_for_limit(done);
@@ -219,40 +191,17 @@ pub fn free(address: usize, count: usize) {
     harden::guard(address + count * PAGE_BYTES, false);
     let pages = (count + harden::guards()) as u32;
     sanitizer::freed(address, || count * PAGE_BYTES);
-    let (freed, idling, surplus) = {
+    let (freed, surplus) = {
         let mut heap = HEAP.lock();
         let freed = heap.free(Span { address, pages });
-        let idling = heap.is_decaying(IDLE);
-        (freed, idling, if idling { heap.surplus(KEPT) } else { 0 })
+        (freed, upkeep::surplus(&heap))
     };
-    if idling && !IDLING.load(Ordering::Relaxed) {
-        IDLING.store(true, Ordering::Relaxed);
-    }
     if !freed {
         sys::die(format_args!(
             "pages at {address:#x} were freed and not in use: memory is corrupted"
         ));
     }
-    if surplus < SURPLUS || !release_surplus(surplus.min(STEP.max(count as u64))) {
-        amortise();
-    }
-}
-
-/// Give back heap pages of which a program that shrinks has too many: it may be idle from now on, and come to
-/// no slow path. `false` if others do that.
-#[cold]
-fn release_surplus(pages: u64) -> bool {
-    if !AMORTISED.load(Ordering::Relaxed) || crate::front::is_emptying() {
-        return false;
-    }
-    let Some(_one) = RELEASING.try_lock() else {
-        return false;
-    };
-    let done = release_whole(&system::release, pages, u64::MAX);
-    if done > 0 {
-        HEAP.lock().note_early();
-    }
-    done > 0
+    upkeep::after_free(surplus, count as u64);
 }
 
 /// Make a run longer where it is.
@@ -279,53 +228,6 @@ pub fn shrink(address: usize, from: usize, to: usize) -> usize {
     now
 }
 
-/// Whether slow paths give memory back as time passes (a background thread may do it instead).
-pub fn set_amortised(yes: bool) {
-    AMORTISED.store(yes, Ordering::Relaxed);
-}
-
-/// Do what is due in a slow path: give memory back, tell what a signal asked for.
-pub fn amortise() {
-    crate::dump::occasion();
-    // Caches that are being emptied may give many pages up: that is one slow path.
-    if !AMORTISED.load(Ordering::Relaxed) || crate::front::is_emptying() {
-        return;
-    }
-    if periodic() {
-        crate::background::consider(false);
-    } else if is_owing() {
-        release_owed();
-    } else {
-        return;
-    }
-    if is_idling() {
-        // A program that is hardly busy would find all it needs in caches, and not come here again.
-        crate::front::rest();
-    }
-}
-
-/// Whether so much memory is free that misses of caches are an occasion to look at the time.
-#[inline]
-pub fn is_idling() -> bool {
-    IDLING.load(Ordering::Relaxed)
-}
-
-/// Give memory back if a period has passed; whether it had.
-pub fn periodic() -> bool {
-    let now = sys::coarse_nanoseconds();
-    let last = LAST_PERIOD.load(Ordering::Relaxed);
-    let due = now.wrapping_sub(last) >= PERIOD_NANOSECONDS
-        && LAST_PERIOD
-            .compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed)
-            .is_ok();
-    if due {
-        release_periodically();
-        system::collapse_early();
-        crate::telemetry::update();
-    }
-    due
-}
-
 /// Give back at least `bytes` now, or all that is free; how much it was.
 pub fn release(bytes: usize) -> usize {
     release_through(system::release, bytes)
@@ -337,106 +239,9 @@ pub fn release_through(release: impl Fn(usize, usize) -> bool, bytes: usize) -> 
     give_back(&release, bytes.div_ceil(PAGE_BYTES) as u64) as usize * PAGE_BYTES
 }
 
-fn release_periodically() {
-    // Somebody else is at it, and gives back what he was asked for.
-    let Some(_one) = RELEASING.try_lock() else {
-        return;
-    };
-    let excess = HEAP.lock().excess();
-    give_back_for_limit(excess);
-    let plan = HEAP.lock().begin_periodic();
-    let Some(plan) = plan else {
-        return;
-    };
-    // What decays may be much after a pause: the slow paths that follow do their part.
-    let stepwise = plan.decays && AMORTISED.load(Ordering::Relaxed);
-    let (step, part_step) = if stepwise {
-        (plan.whole.min(STEP), plan.partial.min(PART_STEP))
-    } else {
-        (plan.whole, plan.partial)
-    };
-    let whole = release_whole(&system::release, step, plan.whole_most);
-    let owed = remaining(plan.whole, step, whole);
-    // No huge page is broken while whole ones are to go.
-    let partial = if owed > 0 {
-        0
-    } else {
-        release_parts(&system::release, part_step)
-    };
-    let owed_parts = if owed > 0 {
-        plan.partial
-    } else {
-        remaining(plan.partial, part_step, partial)
-    };
-    OWED.store(owed, Ordering::Relaxed);
-    OWED_PARTS.store(owed_parts, Ordering::Relaxed);
-    let idling = {
-        let mut heap = HEAP.lock();
-        let _ = heap.end_periodic(&plan, whole, partial);
-        heap.is_decaying(IDLE) || plan.decays && heap.spare().1 >= IDLE
-    };
-    // What the system does not take (locked memory) is no reason to come back soon.
-    let refused = whole == 0 && step > 0 || partial == 0 && part_step > 0 && owed == 0;
-    let idling = idling && !refused;
-    IDLING.store(idling, Ordering::Relaxed);
-    if !idling {
-        crate::front::wake();
-    }
-    collapse();
-}
-
-/// What is left of `planned` heap pages after a step; nothing if the step did not give as many back.
-fn remaining(planned: u64, step: u64, done: u64) -> u64 {
-    if done < step {
-        0
-    } else {
-        planned.saturating_sub(done)
-    }
-}
-
-/// Whether something is left of what decayed in this period.
-fn is_owing() -> bool {
-    OWED.load(Ordering::Relaxed) + OWED_PARTS.load(Ordering::Relaxed) > 0
-}
-
-/// Give back the next step of it, unless it was needed meanwhile. `false` if somebody else gives back.
-#[cold]
-fn release_owed() -> bool {
-    let Some(_one) = RELEASING.try_lock() else {
-        return false;
-    };
-    let (spare, spare_parts) = HEAP.lock().spare();
-    let owed = OWED.load(Ordering::Relaxed);
-    if owed > 0 {
-        let step = owed.min(STEP);
-        let done = release_whole(&system::release, step, spare);
-        OWED.store(remaining(owed, step, done), Ordering::Relaxed);
-        return true;
-    }
-    let owed = OWED_PARTS.load(Ordering::Relaxed).min(spare_parts);
-    let step = owed.min(PART_STEP);
-    // Whole huge pages that became free meanwhile are first to go.
-    let mut done = release_whole(&system::release, step, spare);
-    if done < step && !HEAP.lock().is_decaying(1) {
-        done += release_parts(&system::release, step - done);
-    }
-    OWED_PARTS.store(remaining(owed, step, done), Ordering::Relaxed);
-    if done > 0 {
-        HEAP.lock().note_early();
-    }
-    true
-}
-
-/// Do the periodic work if it is due, to its end; whether it was.
-pub fn periodic_at_once() -> bool {
-    let due = periodic();
-    while is_owing() && release_owed() {}
-    due
-}
-
-/// Give back whole free huge pages until `least` heap pages are reached, but no more than `most`; how
-/// many it were.
-fn release_whole(release: &impl Fn(usize, usize) -> bool, least: u64, most: u64) -> u64 {
+/// Give back whole free huge pages until `least` heap pages are reached, but no more than `most`; returns
+/// the number given back.
+pub fn release_whole(release: &impl Fn(usize, usize) -> bool, least: u64, most: u64) -> u64 {
     let mut done = 0;
     while done < least {
         let leaving = HEAP.lock().begin_whole(most - done);
@@ -454,7 +259,7 @@ fn release_whole(release: &impl Fn(usize, usize) -> bool, least: u64, most: u64)
 }
 
 /// Give back `most` free heap pages of partly used huge pages, or all there are; returns the number given back.
-fn release_parts(release: &impl Fn(usize, usize) -> bool, most: u64) -> u64 {
+pub fn release_parts(release: &impl Fn(usize, usize) -> bool, most: u64) -> u64 {
     let mut done = 0;
     let mut refused: Option<Rank> = None;
     let mut refusals = 0;
@@ -473,21 +278,6 @@ fn release_parts(release: &impl Fn(usize, usize) -> bool, most: u64) -> u64 {
         done += step;
     }
     done
-}
-
-/// Have broken huge pages made whole whose memory is all there.
-fn collapse() {
-    let mut first = None;
-    for _ in 0..Config::DEFAULT.collapses {
-        let next = HEAP.lock().begin_collapse();
-        let Some(address) = next.filter(|&address| first != Some(address)) else {
-            break;
-        };
-        first = first.or(next);
-        if system::collapse(address) {
-            HEAP.lock().end_collapse(address);
-        }
-    }
 }
 
 /// Set the soft and the hard limit.

@@ -29,15 +29,12 @@ use crate::classes::{CLASSES, COUNT, Class};
 use crate::files::{self, FileName};
 use crate::lock::Guarded;
 use crate::near::near;
-use crate::pagemap::PAGE_BYTES;
 use crate::rseq::HOT;
+use crate::sizes::PAGE_BYTES;
 use crate::span::Span;
 use crate::{dump, front, harden, heap, sys, tls};
 pub use table::Stack;
 
-/// Mean bytes between samples unless the environment says otherwise: `TCMalloc`'s of old, and
-/// Go's.
-pub const DEFAULT_RATE: u64 = 512 << 10;
 /// Frames that a stack keeps.
 const DEPTH: usize = 64;
 /// In the thread's word: it has drawn its first distance.

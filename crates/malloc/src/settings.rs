@@ -24,13 +24,15 @@
 //! reported in one line and ignored. A program that runs with more rights than its caller
 //! (`AT_SECURE`) ignores all of them.
 
+mod dump;
+
 use core::ffi::{CStr, c_char};
 
 use contigua_pageheap::{Config, Primary};
 
-use crate::dump::Dump;
 use crate::files::FileName;
-use crate::{primary as region, profile, sys};
+use crate::{primary as region, sys};
+pub use dump::Dump;
 
 const PREFIX: &[u8] = b"CONTIGUA_MALLOC_";
 /// Free bytes in partly used huge pages from which on large objects lie close together in regions.
@@ -43,6 +45,8 @@ const HALF_LIFE: u64 = 250_000_000;
 /// How long free memory stays before it decays, in nanoseconds: programs whose demand swings
 /// within a second take no page faults for it. Our choice.
 const DECAY_PAUSE: u64 = 1_000_000_000;
+/// Mean bytes between samples of the heap profile: `TCMalloc`'s of old, and Go's.
+pub const DEFAULT_RATE: u64 = 512 << 10;
 /// Bytes that may lie between samples on average.
 const RATES: core::ops::RangeInclusive<u64> = 1..=1 << 40;
 /// Of the environment that is read from `/proc`, before the C library has it.
@@ -241,8 +245,7 @@ impl Settings {
 
     /// Mean bytes between samples, if a profile is wanted.
     pub fn profile_rate(&self) -> Option<u64> {
-        self.profile_rate
-            .or(self.profile.map(|_| profile::DEFAULT_RATE))
+        self.profile_rate.or(self.profile.map(|_| DEFAULT_RATE))
     }
 
     /// What the page heap is told.

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::rseq::HOT;
 use crate::settings::Settings;
-use crate::{background, dump, fork, front, harden, pages, profile, sys, telemetry, tls};
+use crate::{background, clock, dump, fork, front, harden, pages, profile, sys, telemetry, tls};
 
 const FRESH: u32 = 0;
 const RUNNING: u32 = 1;
@@ -54,7 +54,7 @@ fn initialise() {
             Ordering::Relaxed,
         );
         let settings = Settings::read();
-        if settings.program_clock && !sys::use_program_clock() {
+        if settings.program_clock && !clock::use_program_clock() {
             sys::message(format_args!(
                 "nobody answers CONTIGUA_MALLOC_CLOCK=program; using the system's clock"
             ));

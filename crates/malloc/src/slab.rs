@@ -18,17 +18,9 @@ use core::sync::atomic::{AtomicI32, AtomicU16, AtomicU32, AtomicU64, AtomicUsize
 
 use crate::classes::{CLASSES, COUNT};
 
-/// log2 of the bytes in a slab.
-pub const SLAB_SHIFT: u32 = 19;
-/// Bytes in a slab; most of them are never touched.
-pub const SLAB_BYTES: usize = 1 << SLAB_SHIFT;
 /// Objects that a stack may hold when it is used for the first time: what is handed over is
 /// touched, so a class that is hardly used should not begin with a batch. Our choice.
 const FIRST_STEP: u16 = 4;
-/// Words before the first stack: headers, and the count of misses, in whole cache lines.
-pub const HEADER_WORDS: usize = (COUNT + 1).next_multiple_of(8);
-/// Words in a slab.
-pub const SLAB_WORDS: usize = SLAB_BYTES / 8;
 
 /// A slab by its address.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -38,7 +30,7 @@ impl Slab {
     /// The slab at `address`.
     ///
     /// # Safety
-    /// [`SLAB_BYTES`] of zeroed or initialised slab memory lie there and stay mapped.
+    /// [`SLAB_BYTES`](crate::sizes::SLAB_BYTES) of zeroed or initialised slab memory lie there and stay mapped.
     pub const unsafe fn at(address: usize) -> Self {
         Self(address)
     }

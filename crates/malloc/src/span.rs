@@ -10,8 +10,8 @@ use core::ptr::{NonNull, null_mut};
 
 use crate::classes::{CLASSES, MAX_OBJECTS};
 use crate::lock::Guarded;
-use crate::pagemap::PAGE_BYTES;
-use crate::{heap, pagemap, sys};
+use crate::sizes::PAGE_BYTES;
+use crate::sys;
 
 /// A run of pages. A small-object span is followed in memory by its bitmap, one bit for each
 /// object, set as long as the object is in the span and carved.
@@ -215,11 +215,13 @@ impl Span {
 pub struct Carved {
     /// Their span.
     pub span: *mut Span,
-    address: usize,
-    size: usize,
+    /// Where the span begins.
+    pub address: usize,
+    /// Bytes in each.
+    pub size: usize,
     objects: Range<usize>,
-    /// Pages in which no object begins but these and earlier ones.
-    pages: Range<usize>,
+    /// Pages of the span in which no object begins but these and earlier ones.
+    pub pages: Range<usize>,
 }
 
 impl Carved {
@@ -234,16 +236,6 @@ impl Carved {
         self.objects
             .clone()
             .map(move |index| address + index * size)
-    }
-
-    /// Give them canaries, and their pages tags.
-    pub fn open(&self, class: usize) {
-        for object in self.objects() {
-            // SAFETY: an object of at least a word begins here that nobody but the caller has.
-            // Needed because what is free has a canary.
-            unsafe { heap::set_free(object, self.size) };
-        }
-        pagemap::open(self.address, self.pages.clone(), class);
     }
 }
 

@@ -7,7 +7,7 @@ use core::ffi::CStr;
 use core::fmt::{self, Write};
 use core::hash::Hasher;
 use core::ptr::{NonNull, null, null_mut};
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::AtomicU32;
 
 /// Zeroed private memory from the system, on base pages.
 pub fn map(bytes: usize) -> Option<NonNull<u8>> {
@@ -128,58 +128,13 @@ pub fn yield_now() {
     unsafe { libc::sched_yield() };
 }
 
-/// The clock that `contigua run` answers, `PROGRAM_CLOCK` of its crate `program`: it counts the
-/// instructions that the program has executed.
-const PROGRAM_CLOCK: i32 = 0x00c0_417a;
-/// Whether time is that clock's.
-static COUNTS_INSTRUCTIONS: AtomicBool = AtomicBool::new(false);
-
-/// Use the clock of the simulated program from now on, if there is one.
-pub fn use_program_clock() -> bool {
-    let there = program_nanoseconds().is_some();
-    COUNTS_INSTRUCTIONS.store(there, Ordering::Relaxed);
-    there
-}
-
-/// What that clock says. The call fails even where it is answered.
-fn program_nanoseconds() -> Option<u64> {
-    let mut time = libc::timespec {
-        tv_sec: -1,
-        tv_nsec: 0,
-    };
-    preserving_errno(|| {
-        // SAFETY: `time` is valid for the write. Needed because the C library's function may
-        // look at the clock's number itself.
-        unsafe { libc::syscall(libc::SYS_clock_gettime, PROGRAM_CLOCK, &raw mut time) };
-    });
-    // SAFETY: a live local. Volatile, because who writes it is not the kernel.
-    let time = unsafe { (&raw const time).read_volatile() };
-    (time.tv_sec >= 0).then(|| time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
-}
-
-/// Nanoseconds of the monotonic clock, cheap and coarse (a few milliseconds); of the program's own
-/// where [`use_program_clock`] found one.
-pub fn coarse_nanoseconds() -> u64 {
-    // Under Miri a look takes a millisecond: of the machine's time so much passes that periodic work would always
-    // be due.
-    if cfg!(miri) {
-        static NOW: AtomicU64 = AtomicU64::new(0);
-        return NOW.fetch_add(1_000_000, Ordering::Relaxed);
-    }
-    if COUNTS_INSTRUCTIONS.load(Ordering::Relaxed)
-        && let Some(now) = program_nanoseconds()
-    {
-        return now;
-    }
-    nanoseconds(libc::CLOCK_MONOTONIC_COARSE)
-}
-
 /// Nanoseconds since 1970.
 pub fn real_nanoseconds() -> u64 {
     nanoseconds(libc::CLOCK_REALTIME)
 }
 
-fn nanoseconds(clock: libc::clockid_t) -> u64 {
+/// What a clock of the system says.
+pub fn nanoseconds(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,

@@ -11,7 +11,7 @@ use contigua_pageheap::linux::Linux;
 use contigua_pageheap::{HUGE_BYTES, Metadata, Os, RESERVE_ALIGN};
 
 use crate::lock::Guarded;
-use crate::{primary, sys};
+use crate::{clock, primary, sys};
 
 /// Bytes that are backed with base pages at first.
 const EARLY_BYTES: usize = 8 << 20;
@@ -170,6 +170,6 @@ impl Os for System {
     }
 
     fn now(&self) -> u64 {
-        sys::coarse_nanoseconds()
+        clock::coarse_nanoseconds()
     }
 }

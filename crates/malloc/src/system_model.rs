@@ -87,6 +87,6 @@ impl Os for System {
     }
 
     fn now(&self) -> u64 {
-        crate::sys::coarse_nanoseconds()
+        crate::clock::coarse_nanoseconds()
     }
 }

@@ -9,7 +9,7 @@ use contigua_pageheap::Statistics;
 use crate::classes::{CLASSES, COUNT};
 use crate::layout::{MAGIC, Page, VERSION};
 use crate::lock::{Guarded, Lock};
-use crate::{front, heap, pages, setup, sys};
+use crate::{clock, front, heap, pages, setup, sys};
 
 const PAGE: usize = 4096;
 const WORDS: usize = size_of::<Page>() / 8;
@@ -33,7 +33,7 @@ pub fn configure(shared: bool, at_exit: bool) {
     MADE.store(made.unwrap_or(null_mut()), Ordering::Relaxed);
     WANTED.store(made.is_some(), Ordering::Relaxed);
     AT_EXIT.store(at_exit, Ordering::Relaxed);
-    STARTED.store(sys::coarse_nanoseconds(), Ordering::Relaxed);
+    STARTED.store(clock::coarse_nanoseconds(), Ordering::Relaxed);
 }
 
 /// The child of a fork has a copy of its parent's page, which says nothing until the child is old
@@ -45,7 +45,7 @@ pub fn after_fork() {
         unsafe { (*shared).store(0, Ordering::Relaxed) };
     }
     WRITING.store(false, Ordering::Relaxed);
-    STARTED.store(sys::coarse_nanoseconds(), Ordering::Relaxed);
+    STARTED.store(clock::coarse_nanoseconds(), Ordering::Relaxed);
 }
 
 /// What each class has.
@@ -78,7 +78,7 @@ fn figures(heap: &Statistics, classes: &Classes) -> Page {
         version: VERSION,
         figures: Page::NAMES.len() as u32,
         sequence: 0,
-        nanoseconds: sys::coarse_nanoseconds(),
+        nanoseconds: clock::coarse_nanoseconds(),
         small_in_use: all.in_use() as u64,
         large_in_use: large_in_use as u64,
         large_objects: large_objects as u64,
@@ -119,7 +119,7 @@ pub fn update() {
         return;
     }
     let mut shared = SHARED.load(Ordering::Relaxed);
-    let age = sys::coarse_nanoseconds().wrapping_sub(STARTED.load(Ordering::Relaxed));
+    let age = clock::coarse_nanoseconds().wrapping_sub(STARTED.load(Ordering::Relaxed));
     if shared.is_null() && age >= GRACE_NANOSECONDS {
         shared = MADE.load(Ordering::Relaxed);
         SHARED.store(shared, Ordering::Relaxed);

@@ -219,12 +219,12 @@ fn do_caches_that_rest_lose_nothing() {
     }
     let mut most = transfer::length(class) + 100;
     while most > 0 {
-        front::rest();
+        front::back_off();
         assert_eq!(outside(class).0, before, "an object got lost");
         most /= 2;
     }
     assert_eq!(transfer::length(class), 0);
-    front::wake();
+    front::end_backoff();
 }
 
 #[test]
@@ -403,7 +403,7 @@ fn is_a_page_known_to_the_thread_that_gets_its_address() {
         thread::scope(|scope| {
             for thread in 0..THREADS {
                 scope.spawn(move || {
-                    let address = base + (round << 31) + thread * pagemap::PAGE_BYTES;
+                    let address = base + (round << 31) + thread * crate::sizes::PAGE_BYTES;
                     let span = crate::span::Span::create(address, 1, 0).unwrap();
                     assert!(pagemap::enter_large(address, span));
                     let found = pagemap::span(address).unwrap();

@@ -19,6 +19,13 @@ mod lock;
     reason = "as in the library, whose spans are not here"
 )]
 mod pagemap;
+#[path = "../src/sizes.rs"]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    reason = "the sizes of slabs are not used here"
+)]
+mod sizes;
 
 /// What loom has instead of atomics, made so that zeroed memory is one of value 0 and that statics
 /// begin anew in each execution.
@@ -294,7 +301,7 @@ fn does_it_with_three_threads() {
 }
 
 fn enter_and_look(page: usize, number: usize) {
-    let address = LEAF + page * pagemap::PAGE_BYTES;
+    let address = LEAF + page * sizes::PAGE_BYTES;
     let span = Box::leak(Box::new(span::Span(loom::cell::UnsafeCell::new(0))));
     // SAFETY: nobody else knows it yet, which loom checks.
     span.0.with_mut(|value| unsafe { *value = number });
@@ -303,7 +310,7 @@ fn enter_and_look(page: usize, number: usize) {
 }
 
 fn look(page: usize, number: usize) {
-    let address = LEAF + page * pagemap::PAGE_BYTES;
+    let address = LEAF + page * sizes::PAGE_BYTES;
     assert_eq!(pagemap::tag(address), pagemap::LARGE);
     let found = pagemap::span(address).expect("it was entered");
     // SAFETY: spans live for ever here, and loom watches the access.

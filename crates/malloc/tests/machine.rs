@@ -53,7 +53,7 @@ impl Drop for Setting {
     }
 }
 
-/// More huge pages of a size in KB; `None`, and a word about it, if there are none to be had.
+/// More huge pages of a size in KB; `None`, and a message, if the kernel has none.
 fn huge_pages(kilobytes: u32, more: u64) -> Option<Setting> {
     let directory = format!("/sys/kernel/mm/hugepages/hugepages-{kilobytes}kB");
     let free = Path::new(&directory).join("free_hugepages");

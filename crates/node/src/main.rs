@@ -8,6 +8,8 @@ mod guard;
 mod http;
 mod metrics;
 mod output;
+#[cfg(test)]
+mod schemas;
 mod text;
 
 use std::io;

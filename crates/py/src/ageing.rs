@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use contigua_machine::ageing::{AgeConfig, AgeReport, Cell, Picture, Sample, Server, Snapshot};
+use contigua_machine::ageing::{
+    AgeConfig, AgeReport, Cell, Picture, Sample, Server, Snapshot, parse_profile,
+};
 use contigua_machine::config;
 use contigua_units::{Bytes, Nanoseconds};
 use pyo3::prelude::*;
@@ -40,7 +42,7 @@ pub struct AgeSpec {
 impl AgeSpec {
     fn config(&self) -> PyResult<AgeConfig> {
         let memory: Result<Bytes, _> = self.memory.parse();
-        let profile = config::parse_profile(&self.profile, &self.profile_name);
+        let profile = parse_profile(&self.profile, &self.profile_name);
         Ok(AgeConfig {
             design_name: self.design_name.clone(),
             design: config::parse_design(&self.design, &self.design_name).map_err(engine_error)?,
@@ -190,6 +192,6 @@ pub fn load_snapshot(path: PathBuf) -> PyResult<AgedServer> {
 /// Reads a profile and returns it as JSON with every default filled in.
 #[pyfunction]
 pub fn resolve_profile(text: &str, path: &str) -> PyResult<String> {
-    let profile = config::parse_profile(text, path).map_err(engine_error)?;
+    let profile = parse_profile(text, path).map_err(engine_error)?;
     serde_json::to_string(&profile).map_err(engine_error)
 }

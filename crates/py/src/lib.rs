@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use contigua_machine::ageing::Snapshot;
 use contigua_machine::config::{self, Age, Detail, Point, RegionConfig, RunConfig};
+use contigua_machine::schema as schemas;
 use contigua_program::emulator::Emulator;
 use contigua_program::launch::{self, Surroundings};
 use contigua_program::plan::{Plan, Sampling, Window};
@@ -431,11 +432,11 @@ fn resolve_run(spec: RunSpec) -> PyResult<String> {
 #[pyfunction]
 fn schema(kind: &str) -> PyResult<String> {
     let schema = match kind {
-        "design" => config::schema::design(),
-        "machine" => config::schema::machine(),
-        "profile" => config::schema::profile(),
-        "run" => config::schema::run_reports(),
-        "age" => config::schema::age_reports(),
+        "design" => schemas::design(),
+        "machine" => schemas::machine(),
+        "profile" => schemas::profile(),
+        "run" => schemas::run_reports(),
+        "age" => schemas::age_reports(),
         other => return Err(engine_error(format!("nothing is a {other:?}"))),
     };
     serde_json::to_string(&schema).map_err(engine_error)

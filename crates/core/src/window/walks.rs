@@ -4,7 +4,7 @@ use contigua_units::Cycles;
 use derive_more::AddAssign;
 use serde::Serialize;
 
-/// Cycles of page walks for one kind of access. The names are perf's (Intel's
+/// Cycles of page walks of one type of access. The names are perf's (Intel's
 /// `DTLB_LOAD_MISSES.WALK_ACTIVE` and its like); here a walk begins with the look-up in the L2 TLB
 /// that misses.
 #[derive(

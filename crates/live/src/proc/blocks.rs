@@ -11,6 +11,7 @@ const FOLDER: &str = "sys/devices/system/memory";
 
 /// Whether a block is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum BlockState {
     /// The allocator has it.
@@ -23,6 +24,7 @@ pub enum BlockState {
 
 /// A block of memory.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MemoryBlock {
     /// Its number: `memory12` is block 12, which begins at 12 times the size of blocks.
     pub number: u64,
@@ -37,6 +39,7 @@ pub struct MemoryBlock {
 
 /// The blocks of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MemoryBlocks {
     /// Frames of 4 KB in each.
     pub frames: u64,

@@ -5,6 +5,7 @@ use crate::Error;
 
 /// The free lists of a zone.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct BuddyZone {
     /// The memory node.
     pub node: u32,

@@ -7,6 +7,7 @@ use crate::Error;
 
 /// A half-open range of frames of 4 KB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FrameRange {
     /// The first frame.
     pub start: u64,

@@ -7,6 +7,7 @@ use crate::Error;
 
 /// The kernel's own account of memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct Meminfo {
     /// Names and values, those in kB as bytes, counts as they are, in the kernel's order.

@@ -5,6 +5,7 @@ use crate::Error;
 
 /// Numbers of a zone by migrate type.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TypedBlocks {
     /// The memory node.
     pub node: u32,
@@ -20,6 +21,7 @@ pub struct TypedBlocks {
 
 /// The machine's migrate types.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PageTypes {
     /// Frames of 4 KB in a pageblock.
     pub pageblock_frames: u64,

@@ -7,6 +7,7 @@ use crate::Error;
 
 /// How much time was lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Stall {
     /// Share of the last 10 s, in percent.
     #[serde(rename = "avg10_percent")]
@@ -28,6 +29,7 @@ fn microseconds<S: serde::Serializer>(time: &Duration, serializer: S) -> Result<
 
 /// Memory pressure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Pressure {
     /// While at least one task waited.
     pub some: Stall,

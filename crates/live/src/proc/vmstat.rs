@@ -5,6 +5,7 @@ use crate::Error;
 
 /// Counters by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct Counters {
     counters: Vec<(String, u64)>,

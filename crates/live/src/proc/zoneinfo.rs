@@ -5,6 +5,7 @@ use crate::Error;
 
 /// Free frames below which the kernel acts (its `Documentation/admin-guide/mm/concepts.rst`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Watermarks {
     /// Below it, allocations reclaim by themselves.
     #[serde(rename = "min_frames")]
@@ -22,6 +23,7 @@ pub struct Watermarks {
 
 /// A zone of a node. Counts are in frames of 4 KB.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Zone {
     /// The memory node.
     pub node: u32,

@@ -15,7 +15,9 @@ mod tenants;
 mod wheel;
 
 pub use picture::{Cell, Picture};
-pub use profile::{Bursts, Class, PageCache, Pins, Profile, Source, Tenants, Weighted};
+pub use profile::{
+    Bursts, Class, PageCache, Pins, Profile, Source, Tenants, Weighted, parse_profile,
+};
 pub use sample::{AgeReport, RegionPressure, Sample, ServerCounters};
 pub use snapshot::{Snapshot, SnapshotError};
 
@@ -133,7 +135,7 @@ impl Server {
     /// # Errors
     /// [`Error::Memory`], [`Error::Frames`], [`Error::Profile`].
     pub fn new(config: AgeConfig) -> Result<Self, Error> {
-        crate::kernel::check_memory(config.memory)?;
+        crate::limits::check_memory(config.memory)?;
         let problem = |problem: String| Error::Profile {
             profile: config.profile_name.clone(),
             problem,

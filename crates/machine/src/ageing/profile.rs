@@ -8,6 +8,22 @@ use contigua_frames::FrameClass;
 use contigua_units::Nanoseconds;
 use serde::{Deserialize, Serialize};
 
+use crate::Error;
+use crate::config::parse;
+
+/// Reads a profile from TOML. `path` is where the text came from, for messages.
+///
+/// # Errors
+/// [`Error::Config`] with the place and the nearest known key, [`Error::Profile`].
+pub fn parse_profile(text: &str, path: &str) -> Result<Profile, Error> {
+    let profile: Profile = parse(text, path)?;
+    profile.check().map_err(|problem| Error::Profile {
+        profile: path.to_owned(),
+        problem,
+    })?;
+    Ok(profile)
+}
+
 /// A profile.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

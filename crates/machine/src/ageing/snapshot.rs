@@ -336,7 +336,7 @@ impl Snapshot {
         config: &Config,
         path: &Path,
     ) -> Result<Memory, Error> {
-        crate::kernel::check_memory(self.memory())?;
+        crate::limits::check_memory(self.memory())?;
         let damaged = |problem: &str| {
             Error::Snapshot(SnapshotError::Format {
                 path: path.to_owned(),

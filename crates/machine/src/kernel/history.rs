@@ -9,8 +9,8 @@ use contigua_units::{Frame, Nanoseconds};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::Error;
-use crate::ageing::{AgeConfig, Server, Snapshot, fresh_memory};
-use crate::config::{Age, PROFILES, RunConfig, parse_profile};
+use crate::ageing::{AgeConfig, Server, Snapshot, fresh_memory, parse_profile};
+use crate::config::{Age, PROFILES, RunConfig};
 
 /// How long the servers of [`Age::Partial`] and [`Age::Full`] lived. Servers are heavily fragmented
 /// after an hour, and no more so later (Contiguitas, section 2.4).

@@ -26,51 +26,13 @@ use contigua_units::{
 
 use crate::Error;
 use crate::config::{KernelCosts, RunConfig};
+use crate::limits::check_memory;
 use crate::processors::Mmus;
 use crate::report::{AdviceReport, KernelReport, MemoryReport, ResidencyReport, SyscallReport};
 use demand::Demand;
 use host::Host;
-pub(crate) use relocate::{Relocation, Target};
+pub(crate) use relocate::Relocation;
 use residency::ResidencyHistory;
-
-/// The least memory of a simulated server.
-const LEAST_MEMORY: Bytes = Bytes::new(16 << 20);
-/// The most: 16 bytes of metadata a frame are 16 GB of host memory then.
-const MOST_MEMORY: Bytes = Bytes::new(4 << 40);
-
-/// Bytes of the host's memory that a simulated frame takes.
-const FRAME_BYTES: u64 = 16;
-
-/// Checks that a simulated server can have that much memory, and this computer can simulate it.
-pub(crate) fn check_memory(memory: Bytes) -> Result<(), Error> {
-    if !(LEAST_MEMORY..=MOST_MEMORY).contains(&memory) {
-        return Err(Error::Memory {
-            memory,
-            least: LEAST_MEMORY,
-            most: MOST_MEMORY,
-        });
-    }
-    let needed = Bytes::new(memory.get() / PAGE_BYTES * FRAME_BYTES);
-    match available() {
-        // Where nobody knows, it is tried.
-        Some(available) if available < needed => Err(Error::HostMemory {
-            memory,
-            needed,
-            available,
-        }),
-        _ => Ok(()),
-    }
-}
-
-/// Memory of this computer that programs can have without swapping.
-fn available() -> Option<Bytes> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kibibytes: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
-    Some(Bytes::new(kibibytes << 10))
-}
 
 /// Work for page-table entries and for the pages behind them.
 fn entry_work(costs: &KernelCosts, effects: &Effects) -> Cycles {

@@ -8,20 +8,7 @@ use contigua_units::{Frame, Order, PageSize, VirtAddr};
 use contigua_program::wire::ThreadId;
 
 use super::Kernel;
-
-/// What moves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, contigua_state::Plain)]
-pub(crate) enum Target {
-    /// A page of a program.
-    Page {
-        /// Whose.
-        space: SpaceId,
-        /// Its address.
-        page: VirtAddr,
-    },
-    /// A buffer that the network device reads and writes.
-    Buffer,
-}
+use crate::processors::Target;
 
 /// A page between two frames.
 #[derive(Clone, Copy, Debug, contigua_state::Plain)]

@@ -5,7 +5,6 @@ use contigua_live::classify::{Class, classify};
 use contigua_units::Order;
 
 use super::Error;
-use super::stream::kind;
 
 /// Orders 0 to 10.
 pub(super) const ORDERS: usize = Order::BUDDY_MAX.get() as usize + 1;
@@ -108,6 +107,18 @@ impl Parts {
             listed,
             at_hand,
         })
+    }
+}
+
+/// A migrate type by the kernel's number; on Debian's kernels 4 is CMA, which no guest has.
+pub(super) fn kind(number: u8) -> Result<MigrateType, Error> {
+    match number {
+        0 => Ok(MigrateType::Unmovable),
+        1 => Ok(MigrateType::Movable),
+        2 => Ok(MigrateType::Reclaimable),
+        3 => Ok(MigrateType::HighAtomic),
+        5 => Ok(MigrateType::Isolate),
+        _ => Err(Error::Format("it has a migrate type of no known kind")),
     }
 }
 

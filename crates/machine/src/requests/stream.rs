@@ -19,7 +19,7 @@ use contigua_frames::{BLOCK_FRAMES, MigrateType};
 use contigua_units::Order;
 
 use super::Error;
-use super::look::{Look, Parts};
+use super::look::{Look, Parts, kind};
 
 const MAGIC: &[u8; 8] = b"ctgreqs1";
 /// No guest has more memory: 64 GiB.
@@ -236,16 +236,4 @@ fn order(word: u64) -> Result<Order, Error> {
         ));
     }
     Ok(Order::new(order))
-}
-
-/// A migrate type by the kernel's number; on Debian's kernels 4 is CMA, which no guest has.
-pub(super) fn kind(number: u8) -> Result<MigrateType, Error> {
-    match number {
-        0 => Ok(MigrateType::Unmovable),
-        1 => Ok(MigrateType::Movable),
-        2 => Ok(MigrateType::Reclaimable),
-        3 => Ok(MigrateType::HighAtomic),
-        5 => Ok(MigrateType::Isolate),
-        _ => Err(Error::Format("it has a migrate type of no known kind")),
-    }
 }

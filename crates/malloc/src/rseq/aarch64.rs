@@ -5,7 +5,7 @@
 //! `brk #0x45e0`, as the C library registers it.
 
 use super::hot;
-use crate::slab::SLAB_SHIFT;
+use crate::sizes::SLAB_SHIFT;
 use core::arch::asm;
 use core::sync::atomic::Ordering;
 

@@ -1,7 +1,7 @@
 //! The sequences on x86-64, where the thread pointer is the base of segment FS.
 
 use super::hot;
-use crate::slab::SLAB_SHIFT;
+use crate::sizes::SLAB_SHIFT;
 use core::arch::asm;
 use core::sync::atomic::Ordering;
 

@@ -14,7 +14,8 @@
 static int run(char *line) {
     char *words[32];
     int count = 0, first = 0;
-    for (char *word = strtok(line, " \n"); word && count < 31; word = strtok(NULL, " \n")) words[count++] = word;
+    for (char *word = strtok(line, " \n"); word && count < 31; word = strtok(NULL, " \n"))
+        words[count++] = word;
     words[count] = NULL;
     pid_t child = fork();
     if (!child) {

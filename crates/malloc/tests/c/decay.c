@@ -6,7 +6,14 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
-enum { COUNT = 512, BYTES = 1 << 20, LARGE = 300 << 10, STEP = 64 << 20, SMALL = 8 << 10, KEPT = 200 << 20 };
+enum {
+    COUNT = 512,
+    BYTES = 1 << 20,
+    LARGE = 300 << 10,
+    STEP = 64 << 20,
+    SMALL = 8 << 10,
+    KEPT = 200 << 20
+};
 static size_t released;
 
 /* The library's calls come here, too. */

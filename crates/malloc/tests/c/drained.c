@@ -1,5 +1,5 @@
-/* Below a limit of 32 MiB, or of a little more that counts what is not the heap's, too, is all memory
- * to be had again that was freed, be it in caches? */
+/* Below a limit of 32 MiB, or of a little more that counts what is not the heap's, too, can all
+ * memory be allocated again that was freed, be it in caches? */
 #include "common.h"
 
 int main(int arguments, char **argument) {

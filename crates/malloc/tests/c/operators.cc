@@ -9,12 +9,12 @@
 #include <thread>
 #include <vector>
 
-#define CHECK(condition)                                                      \
-    do {                                                                      \
-        if (!(condition)) {                                                   \
+#define CHECK(condition)                                                         \
+    do {                                                                         \
+        if (!(condition)) {                                                      \
             std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-            std::exit(1);                                                     \
-        }                                                                     \
+            std::exit(1);                                                        \
+        }                                                                        \
     } while (0)
 
 struct alignas(128) Wide {

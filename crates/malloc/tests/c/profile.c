@@ -17,7 +17,8 @@ LIVE void *clean_keeper(void) { return opaque(calloc(3, 700)); }
 LIVE void *grower(void *memory, size_t size) { return opaque(realloc(memory, size)); }
 
 static void write_profile(const char *path) {
-    int (*writer)(const char *) = (int (*)(const char *))dlsym(RTLD_DEFAULT, "contigua_malloc_profile");
+    int (*writer)(const char *) =
+        (int (*)(const char *))dlsym(RTLD_DEFAULT, "contigua_malloc_profile");
     CHECK(writer && writer(path) == 0);
 }
 
@@ -53,7 +54,8 @@ static void exact(const char *path) {
     errno = 4711;
     write_profile(path);
     CHECK(errno == 4711);
-    int (*writer)(const char *) = (int (*)(const char *))dlsym(RTLD_DEFAULT, "contigua_malloc_profile");
+    int (*writer)(const char *) =
+        (int (*)(const char *))dlsym(RTLD_DEFAULT, "contigua_malloc_profile");
     CHECK(writer("/nonexistent/profile") == -1 && errno == ENOENT);
 }
 
@@ -70,7 +72,8 @@ static void sampled(const char *path) {
 /* Profiles while others allocate and fork. */
 static void *writer_thread(void *path) {
     for (int i = 0; i < 30; i++) {
-        int (*writer)(const char *) = (int (*)(const char *))dlsym(RTLD_DEFAULT, "contigua_malloc_profile");
+        int (*writer)(const char *) =
+            (int (*)(const char *))dlsym(RTLD_DEFAULT, "contigua_malloc_profile");
         CHECK(writer(path) == 0 || errno == EBUSY);
     }
     return NULL;
@@ -81,7 +84,8 @@ static void busy(const char *path) {
     char own[256];
     pthread_t threads[4];
     for (int i = 0; i < 4; i++)
-        CHECK(!pthread_create(&threads[i], NULL, i < 2 ? many : writer_thread, i < 2 ? (void *)&count : (void *)path));
+        CHECK(!pthread_create(&threads[i], NULL, i < 2 ? many : writer_thread,
+                              i < 2 ? (void *)&count : (void *)path));
     for (int i = 0; i < 10; i++) {
         pid_t child = fork();
         CHECK(child >= 0);
@@ -110,7 +114,8 @@ int main(int count, char **arguments) {
         CHECK(wait(&status) > 0 && status == 0);
     }
     if (!strcmp(arguments[1], "off")) {
-        int (*writer)(const char *) = (int (*)(const char *))dlsym(RTLD_DEFAULT, "contigua_malloc_profile");
+        int (*writer)(const char *) =
+            (int (*)(const char *))dlsym(RTLD_DEFAULT, "contigua_malloc_profile");
         CHECK(writer(arguments[2]) == -1 && errno == EINVAL && access(arguments[2], F_OK));
     }
     return 0;

@@ -12,16 +12,18 @@
 
 static void confine(void) {
     static const int allowed[] = {
-        SYS_mmap, SYS_munmap, SYS_mremap, SYS_madvise, SYS_mprotect, SYS_brk, SYS_futex,
-        SYS_write, SYS_getrandom, SYS_clock_nanosleep, SYS_nanosleep, SYS_clock_gettime, SYS_exit, SYS_exit_group,
+        SYS_mmap,      SYS_munmap,        SYS_mremap, SYS_madvise,    SYS_mprotect,
+        SYS_brk,       SYS_futex,         SYS_write,  SYS_getrandom,  SYS_clock_nanosleep,
+        SYS_nanosleep, SYS_clock_gettime, SYS_exit,   SYS_exit_group,
     };
     enum { COUNT = sizeof allowed / sizeof *allowed };
     struct sock_filter filter[2 * COUNT + 2];
     int length = 0;
-    filter[length++] = (struct sock_filter)BPF_STMT(
-        BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
+    filter[length++] =
+        (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
     for (int i = 0; i < COUNT; i++) {
-        filter[length++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, allowed[i], 0, 1);
+        filter[length++] =
+            (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, allowed[i], 0, 1);
         filter[length++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
     }
     filter[length++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);

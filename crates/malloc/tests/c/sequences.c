@@ -40,7 +40,8 @@ static void on_signal(int number, siginfo_t *info, void *context) {
 
 static void check(uint64_t *memory) {
     uint64_t size = memory[0];
-    CHECK(size >= 16 && size <= 4096 && memory[size / 8 - 1] == (size > 16 ? ~size : (uintptr_t)memory));
+    CHECK(size >= 16 && size <= 4096 &&
+          memory[size / 8 - 1] == (size > 16 ? ~size : (uintptr_t)memory));
 }
 
 static void *work(void *argument) {
@@ -76,7 +77,8 @@ int main(int count, char **arguments) {
     CHECK(count == 3);
     rounds = atol(arguments[1]);
     void (*flush)(void) = (void (*)(void))dlsym(RTLD_DEFAULT, "contigua_malloc_flush");
-    size_t (*stats)(char *, size_t) = (size_t(*)(char *, size_t))dlsym(RTLD_DEFAULT, "contigua_malloc_stats");
+    size_t (*stats)(char *, size_t) =
+        (size_t (*)(char *, size_t))dlsym(RTLD_DEFAULT, "contigua_malloc_stats");
     CHECK(flush && stats);
     char text[8192];
     stats(text, sizeof text);
@@ -87,7 +89,8 @@ int main(int count, char **arguments) {
     struct sigaction action = {.sa_sigaction = on_signal, .sa_flags = SA_RESTART | SA_SIGINFO};
     CHECK(!sigaction(SIGUSR1, &action, NULL));
     pthread_t threads[THREADS];
-    for (uintptr_t i = 0; i < THREADS; i++) CHECK(!pthread_create(&threads[i], NULL, work, (void *)i));
+    for (uintptr_t i = 0; i < THREADS; i++)
+        CHECK(!pthread_create(&threads[i], NULL, work, (void *)i));
     while (running) {
         struct timespec pause = {0, 1000000};
         nanosleep(&pause, NULL);
@@ -99,7 +102,8 @@ int main(int count, char **arguments) {
             check(shared[i]);
             free(shared[i]);
         }
-    printf("caches of %s, %ld signals, %ld in sequences\n", sequences ? "CPUs" : "threads", signals, hits);
+    printf("caches of %s, %ld signals, %ld in sequences\n", sequences ? "CPUs" : "threads", signals,
+           hits);
     if (sequences) CHECK(hits >= atol(arguments[2]));
     return 0;
 }

@@ -3,7 +3,9 @@
 #include "common.h"
 #include <sys/auxv.h>
 
-static uint64_t rotated(uint64_t word, int by) { return by ? word << by | word >> (64 - by) : word; }
+static uint64_t rotated(uint64_t word, int by) {
+    return by ? word << by | word >> (64 - by) : word;
+}
 
 int main(int count, char **arguments) {
     CHECK(count == 2);

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use contigua_units::{Bytes, Nanoseconds};
+use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::guard::config::OnlineNew;
@@ -328,6 +329,48 @@ fn read_state(machine: &mut Linux) -> anyhow::Result<State> {
     })
 }
 
+/// The JSON of `guard status`.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct Status {
+    /// The version of this JSON.
+    schema: u32,
+    /// Size of a memory block.
+    block_bytes: u64,
+    /// NUMA nodes.
+    nodes: Vec<NodeStatus>,
+    /// What the guard has done since boot.
+    state: State,
+}
+
+/// A NUMA node.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct NodeStatus {
+    /// Its number.
+    node: u32,
+    /// Memory of the kernel's zones.
+    kernel_bytes: u64,
+    /// What is free of it, or can be at once.
+    kernel_available_bytes: u64,
+    /// Their high watermarks.
+    kernel_high_bytes: u64,
+    /// Memory of the movable zone.
+    movable_bytes: u64,
+    /// What is free of it, or can be at once.
+    movable_available_bytes: u64,
+    /// Its high watermark.
+    movable_high_bytes: u64,
+    /// Numbers of the kernel's blocks.
+    kernel_blocks: Vec<u64>,
+    /// Numbers of movable blocks.
+    movable_blocks: Vec<u64>,
+    /// Numbers of blocks that are offline.
+    offline_blocks: Vec<u64>,
+    /// Numbers of blocks on the wrong side of the border.
+    islands: Vec<u64>,
+}
+
 fn status(place: &Where, json: bool) -> anyhow::Result<()> {
     let mut machine = machine(place);
     let survey = look(&mut machine)?;
@@ -335,34 +378,34 @@ fn status(place: &Where, json: bool) -> anyhow::Result<()> {
     let config = Config::default();
     let mut out = io::stdout().lock();
     if json {
-        let nodes: Vec<serde_json::Value> = nodes(&survey, &config)
+        let nodes: Vec<NodeStatus> = nodes(&survey, &config)
             .iter()
             .map(|node| {
                 let blocks = |place| -> Vec<u64> {
                     let blocks = node.blocks.iter().filter(|block| block.place == place);
                     blocks.map(|block| block.number).collect()
                 };
-                serde_json::json!({
-                    "node": node.number,
-                    "kernel_bytes": node.kernel.size.get(),
-                    "kernel_available_bytes": node.kernel.available.get(),
-                    "kernel_high_bytes": node.kernel.high.get(),
-                    "movable_bytes": node.movable.size.get(),
-                    "movable_available_bytes": node.movable.available.get(),
-                    "movable_high_bytes": node.movable.high.get(),
-                    "kernel_blocks": blocks(Place::Kernel),
-                    "movable_blocks": blocks(Place::Movable),
-                    "offline_blocks": blocks(Place::Offline),
-                    "islands": islands(&node.blocks),
-                })
+                NodeStatus {
+                    node: node.number,
+                    kernel_bytes: node.kernel.size.get(),
+                    kernel_available_bytes: node.kernel.available.get(),
+                    kernel_high_bytes: node.kernel.high.get(),
+                    movable_bytes: node.movable.size.get(),
+                    movable_available_bytes: node.movable.available.get(),
+                    movable_high_bytes: node.movable.high.get(),
+                    kernel_blocks: blocks(Place::Kernel),
+                    movable_blocks: blocks(Place::Movable),
+                    offline_blocks: blocks(Place::Offline),
+                    islands: islands(&node.blocks),
+                }
             })
             .collect();
-        let whole = serde_json::json!({
-            "schema": STATUS_SCHEMA,
-            "block_bytes": survey.block.get(),
-            "nodes": nodes,
-            "state": state,
-        });
+        let whole = serde_json::to_value(Status {
+            schema: STATUS_SCHEMA,
+            block_bytes: survey.block.get(),
+            nodes,
+            state,
+        })?;
         writeln!(out, "{whole:#}")?;
         return Ok(());
     }

@@ -1,5 +1,6 @@
 //! `contigua-node heap`: statistics of processes that run under our malloc.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
 
@@ -7,7 +8,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use contigua_input::Printable;
 use contigua_malloc::layout::{Error, Figure, Kind, Reader, Unit};
-use serde_json::{Map, Value, json};
+use serde::Serialize;
 
 use crate::metrics;
 use crate::output::complain;
@@ -38,6 +39,20 @@ pub struct Arguments {
 /// The version of the JSON; it grows when a key changes its meaning or goes.
 const SCHEMA: u32 = 1;
 
+/// A process in the JSON, which is an array of them.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct ProcessReport<'a> {
+    /// The version of this JSON.
+    schema: u32,
+    /// The process.
+    pid: u32,
+    /// Its name, which it may choose.
+    command: &'a str,
+    /// Statistics by name, with the unit at its end; the allocator of the process decides which.
+    statistics: BTreeMap<String, u64>,
+}
+
 struct Process {
     number: u32,
     command: String,
@@ -59,7 +74,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     };
     let mut out = io::BufWriter::new(io::stdout().lock());
     if arguments.json {
-        serde_json::to_writer_pretty(&mut out, &json(&processes)).map_err(io::Error::from)?;
+        serde_json::to_writer_pretty(&mut out, &json(&processes)?).map_err(io::Error::from)?;
         writeln!(out)?;
     } else if arguments.prometheus {
         out.write_all(prometheus(&processes).as_bytes())?;
@@ -136,18 +151,18 @@ fn write_text(out: &mut impl Write, processes: &[Process]) -> io::Result<()> {
     Ok(())
 }
 
-fn json(processes: &[Process]) -> Value {
-    let processes = processes.iter().map(|process| {
-        let figures = process.figures.iter();
-        let figures = figures.map(|figure| (key(figure), figure.value.into()));
-        json!({
-            "schema": SCHEMA,
-            "pid": process.number,
-            "command": process.command,
-            "statistics": figures.collect::<Map<String, Value>>(),
-        })
+fn json(processes: &[Process]) -> serde_json::Result<serde_json::Value> {
+    let processes = processes.iter().map(|process| ProcessReport {
+        schema: SCHEMA,
+        pid: process.number,
+        command: &process.command,
+        statistics: process
+            .figures
+            .iter()
+            .map(|figure| (key(figure), figure.value))
+            .collect(),
     });
-    Value::Array(processes.collect())
+    serde_json::to_value(processes.collect::<Vec<_>>())
 }
 
 /// A figure's name, with its unit.
@@ -210,7 +225,7 @@ mod tests {
             command: "p".to_owned(),
             figures: page.known().collect(),
         };
-        let json = json(&[process]);
+        let json = json(&[process]).unwrap();
         assert_eq!(json[0]["schema"], SCHEMA);
         let statistics = &json[0]["statistics"];
         assert_eq!(statistics["heap_used_bytes"], 4096);

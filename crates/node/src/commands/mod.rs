@@ -1,11 +1,11 @@
 //! One file each for the commands.
 
-mod guard;
-mod heap;
+pub(crate) mod guard;
+pub(crate) mod heap;
 mod manual;
 mod record;
 mod scan;
-mod tlb;
+pub(crate) mod tlb;
 mod watch;
 
 use std::process::ExitCode;

@@ -1,17 +1,15 @@
 //! The guard: looks, decides, and moves blocks so that it may die at any moment.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::fmt;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use contigua_frames::controller::{Controller, Decision, Inputs};
 use contigua_units::{Bytes, Nanoseconds};
 
 use super::config::{Config, OnlineNew};
-use super::machine::{
-    Block, ChangeError, Machine, MachineError, Occupancy, Place, Step, Survey, Target,
-};
-use super::plan::{Refusal, candidates, mib, permit, rank};
+use super::machine::{Block, ChangeError, Machine, MachineError, Place, Step, Survey, Target};
+use super::plan::{Refusal, candidates, permit, rank};
+use super::report::{Reason, Report};
 use super::state::{Intent, State, StateError};
 use super::view::{Attribution, nodes};
 
@@ -26,168 +24,9 @@ pub enum Error {
     State(#[from] StateError),
 }
 
-/// Why the border should move: the figures behind a decision.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Reason {
-    /// The node.
-    pub node: u32,
-    /// The region that needs memory.
-    pub short: Place,
-    /// What it has available.
-    pub available: Bytes,
-    /// Its low watermark and the reserve.
-    pub low: Bytes,
-    /// Its pressure in percent of time.
-    pub pressure: f64,
-    /// How much the controller wants to move.
-    pub amount: Bytes,
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let sign = if self.available < self.low {
-            "below"
-        } else {
-            "above"
-        };
-        write!(
-            f,
-            "node {}: {} available in {}, {sign} the {} of its low watermark and the reserve, and \
-             tasks waited {:.1} % of the time for it; it should grow by {}",
-            self.node,
-            mib(self.available),
-            self.short,
-            mib(self.low),
-            self.pressure,
-            mib(self.amount)
-        )
-    }
-}
-
-/// What the guard did, or did not, in a sentence with the figures.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Report {
-    /// The controller wants the border to move.
-    Wants(Reason),
-    /// A block was moved.
-    Moved {
-        /// Which, whence and whither.
-        intent: Intent,
-        /// Frames in it that were in use.
-        used: u64,
-    },
-    /// A block would be moved, if this were not a dry run.
-    Would {
-        /// Which, whence and whither.
-        intent: Intent,
-        /// Frames in it that are in use.
-        used: u64,
-    },
-    /// A move was refused.
-    Refused(Refusal),
-    /// The rate limit is reached.
-    Limited {
-        /// Blocks moved in the last minute.
-        blocks: u32,
-    },
-    /// A block did not move and is where it was.
-    GivenUp {
-        /// Which, whence and whither.
-        intent: Intent,
-        /// Why.
-        why: String,
-        /// How long it is left alone.
-        backoff: Duration,
-    },
-    /// A block is offline, or is just going there, and the next look will deal with it.
-    Unsettled {
-        /// Which, whence and whither.
-        intent: Intent,
-        /// Why.
-        why: String,
-    },
-    /// A 1 GB page was made.
-    Gigantic {
-        /// The node.
-        node: u32,
-        /// Such pages that it has now.
-        pages: u64,
-    },
-    /// No 1 GB page could be made of a range.
-    NotGigantic {
-        /// Its first block.
-        block: u64,
-        /// Why.
-        why: String,
-    },
-    /// A move that was under way when the guard died, or that failed half-way, was settled.
-    Recovered {
-        /// Which, whence and whither.
-        intent: Intent,
-        /// Where it is now; none if it was unplugged.
-        now: Option<Place>,
-    },
-}
-
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Wants(reason) => reason.fmt(f),
-            Self::Moved { intent, used } => write!(
-                f,
-                "moved block {} from {} to {}; {used} frames in it were in use",
-                intent.block, intent.from, intent.to
-            ),
-            Self::Would { intent, used } => write!(
-                f,
-                "dry run: would move block {} from {} to {}; {used} frames in it are in use",
-                intent.block, intent.from, intent.to
-            ),
-            Self::Refused(refusal) => write!(f, "refused: {refusal}"),
-            Self::Limited { blocks } => {
-                write!(f, "not now: {blocks} blocks were moved in the last minute")
-            }
-            Self::GivenUp {
-                intent,
-                why,
-                backoff,
-            } => write!(
-                f,
-                "gave up on block {}, which stays in {}: {why}; it is left alone for {} s",
-                intent.block,
-                intent.from,
-                backoff.as_secs()
-            ),
-            Self::Unsettled { intent, why } => write!(
-                f,
-                "block {} is between {} and {}: {why}; the next look deals with it",
-                intent.block, intent.from, intent.to
-            ),
-            Self::Gigantic { node, pages } => {
-                write!(f, "node {node} has {pages} HugeTLB pages of 1 GB now")
-            }
-            Self::NotGigantic { block, why } => write!(
-                f,
-                "the range from block {block} on does not become a page of 1 GB and goes back: {why}"
-            ),
-            Self::Recovered { intent, now } => {
-                write!(
-                    f,
-                    "settled an unfinished move of block {} from {} to {}: ",
-                    intent.block, intent.from, intent.to
-                )?;
-                match now {
-                    Some(place) => write!(f, "it is now in {place}"),
-                    None => f.write_str("it is no longer there"),
-                }
-            }
-        }
-    }
-}
-
 /// How a move ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
+pub(super) enum Outcome {
     Done,
     GivenUp,
     Unsettled,
@@ -204,24 +43,22 @@ struct Backoff {
 const LOOKED_AT: usize = 16;
 /// Blocks that may fail in one look at the machine.
 const FAILURES: usize = 3;
-/// What `HugeTLB` calls gigantic.
-const GIGANTIC: u64 = 1 << 30;
 /// Blocks that failed are left alone no longer than this.
 const MAX_BACKOFF: Duration = Duration::from_hours(1);
 
 /// The guard of one machine.
 pub struct Guard<M> {
-    machine: M,
-    config: Config,
+    pub(super) machine: M,
+    pub(super) config: Config,
     is_dry_run: bool,
-    state: State,
+    pub(super) state: State,
     controllers: BTreeMap<u32, Controller>,
     attribution: Attribution,
     backoffs: BTreeMap<u64, Backoff>,
     moved: VecDeque<Duration>,
 }
 
-const fn duration(time: Nanoseconds) -> Duration {
+pub(super) const fn duration(time: Nanoseconds) -> Duration {
     Duration::from_nanos(time.get())
 }
 
@@ -444,7 +281,7 @@ impl<M: Machine> Guard<M> {
     }
 
     /// Moves a block. Whatever happens, it ends in a zone, or the intent stays on record.
-    fn change(
+    pub(super) fn change(
         &mut self,
         intent: Intent,
         now: Duration,
@@ -570,126 +407,6 @@ impl<M: Machine> Guard<M> {
         self.save()?;
         reports.push(Report::Recovered { intent, now: place });
         Ok(())
-    }
-
-    /// Takes 1 GB `HugeTLB` pages out of the movable region, and stops where it can take no more.
-    ///
-    /// Stock Linux makes no such pages in `ZONE_MOVABLE`, because it could not move them again. So an
-    /// aligned range of movable blocks becomes the kernel's first, nearest to the border.
-    ///
-    /// # Errors
-    /// As [`Self::tick`].
-    pub fn take_gigantic(&mut self, pages: u64) -> Result<Vec<Report>, Error> {
-        let mut reports = Vec::new();
-        self.recover(&mut reports)?;
-        let mut failed = BTreeSet::new();
-        for _ in 0..pages {
-            while self.state.intent.is_none() {
-                let survey = self.machine.survey()?;
-                let range = match self.gigantic_range(&survey, &failed) {
-                    Ok(range) => range,
-                    Err(refusal) => {
-                        reports.push(Report::Refused(refusal));
-                        return Ok(reports);
-                    }
-                };
-                if self.make_gigantic(&range, &survey, &mut reports)? {
-                    break;
-                }
-                failed.insert(range[0].number);
-            }
-        }
-        Ok(reports)
-    }
-
-    /// The blocks of the lowest aligned range that can be emptied; ranges are named by their first.
-    fn gigantic_range(
-        &mut self,
-        survey: &Survey,
-        failed: &BTreeSet<u64>,
-    ) -> Result<Vec<Block>, Refusal> {
-        let count = (GIGANTIC / survey.block.get()).max(1);
-        let size = Bytes::new(survey.block.get() * count);
-        let mut refusal = Refusal::NoBlock {
-            region: Place::Movable,
-        };
-        for node in nodes(survey, &self.config) {
-            let first = node.blocks.iter().map(|block| block.number);
-            for start in first.filter(|start| start % count == 0 && !failed.contains(start)) {
-                let range: Vec<Block> = node
-                    .blocks
-                    .iter()
-                    .filter(|block| (start..start + count).contains(&block.number))
-                    .filter(|block| block.place == Place::Movable)
-                    .copied()
-                    .collect();
-                if range.len() as u64 != count {
-                    continue;
-                }
-                let numbers: Vec<u64> = range.iter().map(|block| block.number).collect();
-                let census = self.machine.census(&numbers);
-                if rank(&node, &numbers, &census).len() < range.len() {
-                    continue;
-                }
-                match permit(&node, &range[0], size, Occupancy::default(), node.reserve) {
-                    Ok(()) => return Ok(range),
-                    Err(why) => refusal = why,
-                }
-            }
-        }
-        Err(refusal)
-    }
-
-    /// Makes a page of 1 GB of a range, or leaves the range as it was; whether it did.
-    fn make_gigantic(
-        &mut self,
-        range: &[Block],
-        survey: &Survey,
-        reports: &mut Vec<Report>,
-    ) -> Result<bool, Error> {
-        let node = range[0].node;
-        let before = self.machine.gigantic_pages(node).unwrap_or(0);
-        let mut moved = Vec::new();
-        let mut problem = None;
-        for block in range {
-            let intent = Intent {
-                block: block.number,
-                from: Place::Movable,
-                to: Place::Kernel,
-            };
-            if self.change(intent, survey.at, 0, reports)? != Outcome::Done {
-                problem = Some(format!("block {} does not move", block.number));
-                break;
-            }
-            moved.push(intent);
-        }
-        if problem.is_none() {
-            let limit = duration(self.config.limit);
-            match self.machine.set_gigantic_pages(node, before + 1, limit) {
-                Ok(now) if now > before => {
-                    reports.push(Report::Gigantic { node, pages: now });
-                    return Ok(true);
-                }
-                Ok(_) => problem = Some("the kernel finds no free range".to_owned()),
-                Err(ChangeError::Killed) => return Err(MachineError::Killed.into()),
-                Err(error) => problem = Some(error.to_string()),
-            }
-        }
-        reports.push(Report::NotGigantic {
-            block: range[0].number,
-            why: problem.unwrap_or_default(),
-        });
-        for intent in moved.into_iter().rev() {
-            let back = Intent {
-                from: intent.to,
-                to: intent.from,
-                ..intent
-            };
-            if self.state.intent.is_none() {
-                self.change(back, survey.at, 0, reports)?;
-            }
-        }
-        Ok(false)
     }
 
     /// The way back: brings every block that was moved to where it was. What cannot be brought back

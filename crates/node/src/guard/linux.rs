@@ -29,9 +29,6 @@ use super::machine::{
 const GRACE: Duration = Duration::from_secs(5);
 /// Bytes of a state file: a few hundred for each block that moved.
 const MAX_STATE_BYTES: u64 = 64 << 20;
-/// The environment variable that names a [`Step`] at which to die, for tests: `after-offline`, or
-/// `during-store:2` for the second time.
-pub const FAULT: &str = "CONTIGUA_GUARD_FAULT";
 
 /// The running machine, or one that is laid out in a directory.
 pub struct Linux {
@@ -41,20 +38,14 @@ pub struct Linux {
     started: Instant,
     lock: Option<File>,
     stuck: Option<Child>,
-    fault: Option<(String, u32)>,
+    #[cfg(feature = "fault-injection")]
+    death: Option<super::death::Death>,
 }
 
 impl Linux {
     /// The machine whose `/proc` and `/sys` are in `root`, with its state file.
     #[must_use]
     pub fn new(root: &Path, store: &Path) -> Self {
-        let fault = std::env::var(FAULT).ok().map(|text| {
-            let (name, times) = text.split_once(':').unwrap_or((&text, "1"));
-            if !Step::ALL.iter().any(|step| step.name() == name) {
-                let _ = writeln!(io::stderr(), "{FAULT}: no step is called {name:?}");
-            }
-            (name.to_owned(), times.parse().unwrap_or(1))
-        });
         Self {
             system: System::at(root),
             root: root.to_owned(),
@@ -62,7 +53,8 @@ impl Linux {
             started: Instant::now(),
             lock: None,
             stuck: None,
-            fault,
+            #[cfg(feature = "fault-injection")]
+            death: super::death::Death::from_environment(),
         }
     }
 
@@ -325,15 +317,10 @@ impl Machine for Linux {
         boot.unwrap_or_default()
     }
 
+    #[cfg(feature = "fault-injection")]
     fn step(&mut self, step: Step) -> Result<(), MachineError> {
-        if let Some((name, times)) = &mut self.fault
-            && name == step.name()
-        {
-            *times -= 1;
-            if *times == 0 {
-                let _ = writeln!(io::stderr(), "dies {name}, as {FAULT} says");
-                std::process::abort();
-            }
+        if let Some(death) = &mut self.death {
+            death.reach(step);
         }
         Ok(())
     }

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 /// Where the memory of a block is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Place {
     /// In one of the kernel's zones.
@@ -139,33 +140,6 @@ pub enum Step {
     AfterRecord,
 }
 
-impl Step {
-    /// All of them, in order.
-    pub const ALL: [Self; 7] = [
-        Self::BeforeIntent,
-        Self::DuringStore,
-        Self::AfterIntent,
-        Self::DuringChange,
-        Self::AfterOffline,
-        Self::AfterOnline,
-        Self::AfterRecord,
-    ];
-
-    /// What `CONTIGUA_GUARD_FAULT` calls it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::BeforeIntent => "before-intent",
-            Self::DuringStore => "during-store",
-            Self::AfterIntent => "after-intent",
-            Self::DuringChange => "during-change",
-            Self::AfterOffline => "after-offline",
-            Self::AfterOnline => "after-online",
-            Self::AfterRecord => "after-record",
-        }
-    }
-}
-
 /// What cannot be read or written; [`Machine::survey`] and the state file.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineError {
@@ -231,9 +205,11 @@ pub trait Machine {
     /// What changes with each boot.
     fn boot(&mut self) -> String;
 
-    /// Passes a moment at which tests let the guard die.
+    /// Passes a moment at which models let the guard die.
     ///
     /// # Errors
     /// [`MachineError::Killed`], of models.
-    fn step(&mut self, step: Step) -> Result<(), MachineError>;
+    fn step(&mut self, _step: Step) -> Result<(), MachineError> {
+        Ok(())
+    }
 }

@@ -16,10 +16,13 @@
 //! * `contigua_frames::controller` decides how much to move: the simulator's own.
 //! * [`plan`] chooses blocks, and refuses what would leave a zone short; pure.
 //! * [`guard`] performs a move so that it can be killed at any moment: the intent is on disk
-//!   before the first block changes ([`state`]).
+//!   before the first block changes ([`state`]). `gigantic` makes pages of 1 GB of such moves.
 //! * [`machine`] is what it acts on: [`linux`], or in tests a model that fails, hangs and kills.
 
 pub mod config;
+#[cfg(feature = "fault-injection")]
+mod death;
+mod gigantic;
 #[allow(clippy::module_inception)]
 mod guard;
 pub mod linux;
@@ -27,9 +30,11 @@ pub mod machine;
 #[cfg(test)]
 mod model;
 pub mod plan;
+mod report;
 pub mod state;
 pub mod view;
 
 pub use config::Config;
-pub use guard::{Guard, Report};
+pub use guard::Guard;
 pub use machine::{Machine, Place, Survey};
+pub use report::Report;

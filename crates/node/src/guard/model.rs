@@ -9,10 +9,11 @@ use contigua_units::Bytes;
 use proptest::prelude::*;
 
 use super::config::{Config, OnlineNew};
-use super::guard::{Error, Guard, Report};
+use super::guard::{Error, Guard};
 use super::machine::{
     Block, ChangeError, Machine, MachineError, Occupancy, Place, Step, Survey, Target,
 };
+use super::report::Report;
 use super::state::State;
 
 /// Frames in a block of the model.

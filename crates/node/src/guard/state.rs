@@ -11,6 +11,7 @@ pub const VERSION: u32 = 1;
 
 /// A move that has begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Intent {
     /// Which block.
@@ -23,6 +24,7 @@ pub struct Intent {
 
 /// What the guard must not forget.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct State {
     /// The version of the format.

@@ -27,16 +27,16 @@
  * eight aligned bytes it and its command never lie on two pages. "memory": what is of interest stays
  * on its side.
  */
-#define CONTIGUA_MARKER(command)          \
-    __asm__ __volatile__("jmp 0f\n\t"     \
-                         ".p2align 3\n"   \
-                         "0:\n\t"         \
+#define CONTIGUA_MARKER(command)                         \
+    __asm__ __volatile__("jmp 0f\n\t"                    \
+                         ".p2align 3\n"                  \
+                         "0:\n\t"                        \
                          "movl $" #command ", %%eax\n\t" \
-                         "xchgw %%bx, %%bx\n\t" \
-                         "jmp 1f\n"       \
-                         "1:"             \
-                         :                \
-                         :                \
+                         "xchgw %%bx, %%bx\n\t"          \
+                         "jmp 1f\n"                      \
+                         "1:"                            \
+                         :                               \
+                         :                               \
                          : "rax", "memory")
 
 /* The region begins, unless it has begun. */

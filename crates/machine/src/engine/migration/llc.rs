@@ -5,7 +5,8 @@ use contigua_units::{Cycles, PAGE_BYTES, VirtRange};
 
 use super::{Engine, LINES, Moving, TICK};
 use crate::config::LlcMigration;
-use crate::kernel::{Relocation, Target};
+use crate::kernel::Relocation;
+use crate::processors::Target;
 
 impl Engine {
     /// Asks the last level to migrate a page. When its table is full, the page waits.

@@ -26,7 +26,8 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
 use super::Engine;
 use crate::config::{MigrationConfig, RunConfig, Shootdown};
-use crate::kernel::{Relocation, Target};
+use crate::kernel::Relocation;
+use crate::processors::Target;
 use crate::report::MigrationReport;
 use llc::expect;
 

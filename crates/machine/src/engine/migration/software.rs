@@ -4,7 +4,8 @@ use contigua_units::{Cycles, PAGE_BYTES, VirtRange};
 
 use super::{Away, Engine, LINES, Lazy, TICK};
 use crate::config::SoftwareMigration;
-use crate::kernel::{Relocation, Target};
+use crate::kernel::Relocation;
+use crate::processors::Target;
 
 impl Engine {
     /// Figure 1 of Contiguitas, for a batch of pages: clear their entries, invalidate here,

@@ -15,7 +15,9 @@
 use contigua_live::proc::System;
 
 /// What a counter counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
 pub enum Measure {
     /// Cycles with a walk.
     Cycles,

@@ -15,7 +15,7 @@ use clap::Args;
 use contigua_live::proc::System;
 use perf_event::events::{Hardware, Raw};
 use perf_event::{Builder, Counter};
-use serde_json::json;
+use serde::Serialize;
 
 use crate::text::{count, percent};
 use events::{Event, Measure, Processor};
@@ -86,7 +86,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     let mut out = io::stdout().lock();
     if arguments.json {
-        writeln!(out, "{:#}", figures.json())?;
+        writeln!(out, "{:#}", figures.json()?)?;
     } else {
         figures.write(&mut out)?;
     }
@@ -301,23 +301,48 @@ impl Figures {
         Ok(())
     }
 
-    fn json(&self) -> serde_json::Value {
-        // What the processor does not count is null.
+    fn json(&self) -> serde_json::Result<serde_json::Value> {
         let of = |measure, value: f64| (self.measure == measure).then_some(value);
         let (cycles, walks) = (Measure::Cycles, Measure::Walks);
-        json!({
-            "schema": SCHEMA,
-            "cycles": self.cycles,
-            "instructions": self.instructions,
-            "counts": match self.measure { Measure::Cycles => "cycles", Measure::Walks => "walks" },
-            "data_walks": of(walks, self.data),
-            "instruction_walks": of(walks, self.instruction),
-            "data_walk_active_cycles": of(cycles, self.data),
-            "instruction_walk_active_cycles": of(cycles, self.instruction),
-            "data_share_of_cycles": of(cycles, self.data / self.cycles),
-            "instruction_share_of_cycles": of(cycles, self.instruction / self.cycles),
+        serde_json::to_value(WalkReport {
+            schema: SCHEMA,
+            cycles: self.cycles,
+            instructions: self.instructions,
+            counts: self.measure,
+            data_walks: of(walks, self.data),
+            instruction_walks: of(walks, self.instruction),
+            data_walk_active_cycles: of(cycles, self.data),
+            instruction_walk_active_cycles: of(cycles, self.instruction),
+            data_share_of_cycles: of(cycles, self.data / self.cycles),
+            instruction_share_of_cycles: of(cycles, self.instruction / self.cycles),
         })
     }
+}
+
+/// The JSON. What the processor does not count is null.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct WalkReport {
+    /// The version of this JSON.
+    schema: u32,
+    /// Cycles in user mode and in the kernel.
+    cycles: f64,
+    /// Instructions.
+    instructions: f64,
+    /// What the processor counts of page walks.
+    counts: Measure,
+    /// Page walks for data.
+    data_walks: Option<f64>,
+    /// Page walks for instructions.
+    instruction_walks: Option<f64>,
+    /// Cycles in which a page walk for data is active.
+    data_walk_active_cycles: Option<f64>,
+    /// Cycles in which a page walk for instructions is active.
+    instruction_walk_active_cycles: Option<f64>,
+    /// Their share of all cycles, 0 to 1.
+    data_share_of_cycles: Option<f64>,
+    /// Their share of all cycles, 0 to 1.
+    instruction_share_of_cycles: Option<f64>,
 }
 
 #[cfg(test)]
@@ -340,14 +365,14 @@ mod tests {
         };
         assert!(text(&figures).contains("for data: 14.0 %\n"));
         assert!(text(&figures).contains("for both: 20.0 %\n"));
-        let json = figures.json();
+        let json = figures.json().unwrap();
         assert_eq!(json["schema"], SCHEMA);
         assert_eq!(json["data_share_of_cycles"], 0.14);
         assert_eq!(json["data_walk_active_cycles"], 140.0);
         assert!(json["data_walks"].is_null());
         figures.measure = Measure::Walks;
         assert!(text(&figures).contains("for data: 280.00 per 1000 instructions"));
-        let json = figures.json();
+        let json = figures.json().unwrap();
         assert!(json["data_share_of_cycles"].is_null());
         assert!(json["data_walk_active_cycles"].is_null());
         assert_eq!(json["data_walks"], 140.0);
