@@ -8,7 +8,7 @@ RUSTFMT = rustfmt --edition 2024 $(wildcard $(shell git ls-files --cached --othe
 SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock \
 	pyproject.toml $(shell find python/contigua -name '*.py' -o -name '*.toml')
 
-.PHONY: help demo wheel deb test-install test-container compiler test test-rust test-python test-programs check checks test-long verify-checks \
+.PHONY: help demo wheel deb archives release release-twice test-install test-container compiler test test-rust test-python test-programs check checks test-long verify-checks \
 	long-python hazards properties times mutants check-pprof test-vm vm-programs kernel kernel-programs \
 	test-kernel test-kernel-full soak check-protocol check-malloc \
 	check-malloc-aarch64 check-programs miri experiments bench bench-large bench-malloc bench-resident bench-latency \
@@ -45,11 +45,14 @@ help:
 	@echo 'make install-malloc [PREFIX=/usr/local]  install libcontigua_malloc'
 	@echo 'make node   build contigua-node for any Linux, as one static file'
 	@echo 'make deb    build the Debian packages of contigua-node and the malloc into dist/ (amd64, arm64; minutes)'
+	@echo 'make archives  build archives of contigua-node and the malloc into dist/ (x86-64, aarch64)'
 	@echo 'make site   build the documentation into site/ (python3 -m http.server -d site shows it)'
 	@echo 'make outputs  run the commands of the documentation again whose output it shows'
 	@echo 'make wheel  build a wheel with its QEMU inside, into dist/ (minutes; needs Debian'\''s archive once)'
 	@echo 'make test-install  install wheel and packages on fresh Debians (root, mmdebstrap); writes docs/how-to/install.md'
 	@echo 'make test-container  what contigua-node takes in a container (root, podman); writes docs/how-to/install.md'
+	@echo 'make release  wheel, packages, archives, bill of materials and checksums into dist/'
+	@echo 'make release-twice [TARGETS="wheel deb archives"]  build a release of the last commit here and elsewhere, and compare'
 	@echo 'make first-time  install into an environment of its own, run, draw: what somebody new does'
 	@echo 'make lint   check formatting, lints and types'
 	@echo 'make fmt    format everything'
@@ -254,7 +257,7 @@ install-malloc:
 		> $(DESTDIR)$(PREFIX)/lib/pkgconfig/contigua-malloc.pc
 
 # Times in what is built are the commit's.
-wheel deb: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)
+wheel deb archives release: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)
 
 # Runs with the C library of this computer and newer ones: `scripts/bare --keep dist make wheel` is
 # Debian 12.
@@ -274,6 +277,15 @@ test-install:
 test-container: $(VENV)/tools
 	scripts/require podman podman crun crun nsenter util-linux /usr/bin/catatonit catatonit
 	$(BIN)/python scripts/test-container "$$(scripts/binary node x86_64)" "$$(scripts/binary malloc x86_64)"
+
+archives: compiler
+	scripts/archives dist
+
+release: wheel deb archives
+	scripts/release dist
+
+release-twice:
+	scripts/release-twice $(TARGETS)
 
 first-time:
 	scripts/first-time
