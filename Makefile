@@ -271,6 +271,7 @@ wheel: compiler $(VENV)/tools
 test-install:
 	test -e dist/contigua-*.whl || $(MAKE) wheel
 	ls dist/*.deb >/dev/null 2>&1 || $(MAKE) deb
+	scripts/require podman podman crun crun
 	scripts/test-install dist
 
 # Root; what podman makes goes with it.
