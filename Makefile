@@ -8,7 +8,7 @@ RUSTFMT = rustfmt --edition 2024 $(wildcard $(shell git ls-files --cached --othe
 SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock \
 	pyproject.toml $(shell find python/contigua -name '*.py' -o -name '*.toml')
 
-.PHONY: help demo wheel deb archives release release-twice test-qemu test-install test-container compiler test test-rust test-python test-programs check checks test-long verify-checks \
+.PHONY: help demo wheel deb archives release release-twice test-install test-container compiler test test-rust test-python test-programs check checks test-long verify-checks \
 	long-python hazards properties times mutants check-pprof test-vm vm-programs kernel kernel-programs \
 	test-kernel test-kernel-full soak check-protocol check-malloc \
 	check-malloc-aarch64 check-programs miri experiments bench bench-large bench-malloc bench-resident bench-latency \
@@ -50,7 +50,6 @@ help:
 	@echo 'make outputs  run the commands of the documentation again whose output it shows'
 	@echo 'make wheel  build a wheel with its QEMU inside, into dist/ (minutes; needs Debian'\''s archive once)'
 	@echo 'make test-install  install wheel and packages on fresh Debians (root, mmdebstrap); writes docs/how-to/install.md'
-	@echo 'make test-qemu  equal counts on QEMU 7.2, 10.0 and 10.2, and their speed; writes docs/how-to/install.md'
 	@echo 'make test-container  what contigua-node takes in a container (root, podman); writes docs/how-to/install.md'
 	@echo 'make release  wheel, packages, archives, bill of materials and checksums into dist/'
 	@echo 'make release-twice [TARGETS="wheel deb archives"]  build a release of the last commit here and elsewhere, and compare'
@@ -274,13 +273,6 @@ test-install:
 	ls dist/*.deb >/dev/null 2>&1 || $(MAKE) deb
 	scripts/require podman podman crun crun
 	scripts/test-install dist
-
-test-qemu: setup
-	scripts/require dpkg-source dpkg-dev cc gcc ninja ninja-build pkg-config pkg-config \
-		/usr/share/keyrings/debian-archive-keyring.gpg debian-archive-keyring
-	pkg-config --exists glib-2.0 || scripts/require glib-2.0.pc libglib2.0-dev
-	$(MAKE) --quiet -C workloads
-	$(BIN)/python scripts/test-qemu
 
 # Root; what podman makes goes with it.
 test-container: $(VENV)/tools

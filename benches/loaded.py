@@ -38,12 +38,12 @@ PUBLISHED = [
 #: Cascade Lake's core and caches are the Silver 4110's but for these (Intel ARK; the latency is the
 #: measurement's).
 CHANGES = {
-    "description": '"as Xeon Silver 4110"',
-    "clock": '"2.1GHz"',
-    "size": '"11MiB"',
-    "slices": "8",
-    "memory_latency": '"82ns"',
-    "channel_megabytes_per_second": "19200",
+    r"description = .*": 'description = "as Xeon Silver 4110"',
+    r"clock = \S+": 'clock = "2.1GHz"',
+    r"llc = \{ size = [^,]+": 'llc = { size = "11MiB"',
+    r"slices = \d+": "slices = 8",
+    r"memory_latency = \S+": 'memory_latency = "82ns"',
+    r"channel_megabytes_per_second = \d+": "channel_megabytes_per_second = 19200",
 }
 GHZ = 2.1
 STEPS = 500
@@ -57,13 +57,9 @@ CLOSE = 0.05
 def machine() -> str:
     """Return the machine file."""
     text = (ROOT / "python/contigua/data/machines/cascade-lake.toml").read_text()
-    llc = re.compile(r"^(llc = \{ size = )\"[^\"]+\"", re.MULTILINE)
-    text = llc.sub(rf"\g<1>{CHANGES['size']}", text)
-    for key, value in CHANGES.items():
-        if key != "size":
-            text = re.sub(
-                rf"^{key} = (\"[^\"]*\"|\S+)", f"{key} = {value}", text, flags=re.MULTILINE
-            )
+    for line, other in CHANGES.items():
+        text, count = re.subn(f"^{line}", other, text, flags=re.MULTILINE)
+        assert count == 1, line
     return text
 
 
@@ -97,6 +93,8 @@ def measure(folder: Path, streams: int) -> tuple[float, float]:
         if abs(chase / stream - 1) < CLOSE:
             break
         lines = max(1, round(lines * chase / stream))
+    else:
+        sys.exit(f"{streams} streams never took as long as the pointers")
     steps = STEPS * (ROUNDS[1] - ROUNDS[0])
     return reads * 64 / (max(chase, stream) / GHZ), chase / steps / GHZ
 
