@@ -3,7 +3,6 @@
 VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
-NODE := target/x86_64-unknown-linux-musl/release/contigua-node
 # All files, because cargo fmt does not see those that macros declare.
 RUSTFMT = rustfmt --edition 2024 $(wildcard $(shell git ls-files --cached --others --exclude-standard '*.rs'))
 # C but for the kernel's, which Linux's own rules format, and that of virtual machines, an input of the kernel's check.
@@ -12,7 +11,7 @@ CLANG_FORMAT = $(BIN)/clang-format $(shell git ls-files --cached --others --excl
 SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock \
 	pyproject.toml $(shell find python/contigua -name '*.py' -o -name '*.toml')
 
-.PHONY: help demo wheel deb test-install test-container compiler test test-rust test-python test-programs check checks test-long verify-checks \
+.PHONY: help demo wheel deb archives release release-twice test-install test-container compiler test test-rust test-python test-programs check checks test-long verify-checks \
 	long-python hazards properties times mutants check-pprof test-vm vm-programs kernel kernel-programs \
 	test-kernel test-kernel-full soak check-protocol check-malloc \
 	check-malloc-aarch64 check-programs miri experiments bench bench-large bench-malloc bench-resident bench-latency \
@@ -48,12 +47,15 @@ help:
 	@echo 'make check-malloc-aarch64  run the malloc on aarch64, under QEMU'
 	@echo 'make install-malloc [PREFIX=/usr/local]  install libcontigua_malloc'
 	@echo 'make node   build contigua-node for any Linux, as one static file'
-	@echo 'make deb    build Debian packages into dist/: contigua-node (amd64), the malloc (amd64, arm64)'
+	@echo 'make deb    build the Debian packages of contigua-node and the malloc into dist/ (amd64, arm64; minutes)'
+	@echo 'make archives  build archives of contigua-node and the malloc into dist/ (x86-64, aarch64)'
 	@echo 'make site   build the documentation into site/ (python3 -m http.server -d site shows it)'
 	@echo 'make outputs  run the commands of the documentation again whose output it shows'
 	@echo 'make wheel  build a wheel with its QEMU inside, into dist/ (minutes; needs Debian'\''s archive once)'
 	@echo 'make test-install  install wheel and packages on fresh Debians (root, mmdebstrap); writes docs/how-to/install.md'
 	@echo 'make test-container  what contigua-node takes in a container (root, podman); writes docs/how-to/install.md'
+	@echo 'make release  wheel, packages, archives, bill of materials and checksums into dist/'
+	@echo 'make release-twice [TARGETS="wheel deb archives"]  build a release of the last commit here and elsewhere, and compare'
 	@echo 'make first-time  install into an environment of its own, run, draw: what somebody new does'
 	@echo 'make lint   check formatting, lints and types'
 	@echo 'make fmt    format everything'
@@ -257,9 +259,12 @@ install-malloc:
 		crates/malloc/contigua-malloc.pc.in \
 		> $(DESTDIR)$(PREFIX)/lib/pkgconfig/contigua-malloc.pc
 
+# Times in what is built are the commit's.
+wheel deb archives release: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)
+
 # Runs with the C library of this computer and newer ones: `scripts/bare --keep dist make wheel` is
 # Debian 12.
-wheel: compiler $(VENV)/installed
+wheel: compiler $(VENV)/tools
 	scripts/require cc gcc ninja ninja-build pkg-config pkg-config dpkg-source dpkg-dev readelf binutils \
 		/usr/share/keyrings/debian-archive-keyring.gpg debian-archive-keyring
 	pkg-config --exists glib-2.0 || scripts/require glib-2.0.pc libglib2.0-dev
@@ -269,12 +274,22 @@ wheel: compiler $(VENV)/installed
 test-install:
 	test -e dist/contigua-*.whl || $(MAKE) wheel
 	ls dist/*.deb >/dev/null 2>&1 || $(MAKE) deb
+	scripts/require podman podman crun crun
 	scripts/test-install dist
 
 # Root; what podman makes goes with it.
-test-container: $(VENV)/tools $(NODE) malloc-library
+test-container: $(VENV)/tools
 	scripts/require podman podman crun crun nsenter util-linux /usr/bin/catatonit catatonit
-	$(BIN)/python scripts/test-container $(dir $(NODE)) target/release
+	$(BIN)/python scripts/test-container "$$(scripts/binary node x86_64)" "$$(scripts/binary malloc x86_64)"
+
+archives: compiler
+	scripts/archives dist
+
+release: wheel deb archives
+	scripts/release dist
+
+release-twice:
+	scripts/release-twice $(TARGETS)
 
 first-time:
 	scripts/first-time
@@ -301,18 +316,11 @@ fmt: $(VENV)/tools
 setup: compiler $(VENV)/installed
 	scripts/qemu $(BIN)
 
-node: $(NODE)
+node: compiler
+	scripts/binary node x86_64
 
-$(NODE): $(SOURCES)
-	scripts/require musl-gcc musl-tools
-	rustup target add x86_64-unknown-linux-musl
-	CC_x86_64_unknown_linux_musl=musl-gcc CARGO_PROFILE_RELEASE_STRIP=symbols \
-		CARGO_PROFILE_RELEASE_DEBUG=false \
-		cargo build --locked --release --target x86_64-unknown-linux-musl -p contigua-node
-	touch $@
-
-deb: compiler $(NODE)
-	scripts/deb $(NODE) dist
+deb: compiler
+	scripts/deb dist
 
 site: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict

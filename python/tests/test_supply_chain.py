@@ -40,7 +40,8 @@ def test_the_environment_is_installed_from_the_lock_file():
 
 
 @pytest.mark.parametrize(
-    "file", ["Makefile", "scripts/deb", "scripts/sanitize-malloc", "scripts/test-malloc-aarch64"]
+    "file",
+    ["Makefile", "scripts/binary", "scripts/sanitize-malloc", "scripts/test-malloc-aarch64"],
 )
 def test_cargo_builds_what_the_lock_file_says(file):
     lines = BUILDS.findall((ROOT / file).read_text())

@@ -1,7 +1,7 @@
 //! Rules of the migration protocol, any of which a checked machine may break.
 
-/// Rules of the protocol that the machine keeps. It breaks one by not doing what the protocol's code
-/// says, or by telling it what did not happen; the code itself has no switches.
+/// Rules that the machine keeps. It breaks one by not doing what the protocol's code says, or by
+/// telling it what did not happen; the code itself has no switches.
 #[derive(Clone, Copy, Debug)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -23,11 +23,11 @@ pub struct Rules {
     /// Clear waits for the IOMMU's TLB too.
     pub await_iotlb: bool,
     /// Clear waits for requests with source addresses that are under way; in
-    /// [`contigua_cache::migration::SwitchOrder::SwitchThenCopy`] the copy does so already.
+    /// `SwitchOrder::SwitchThenCopy` the copy does so already.
     pub await_requests: bool,
-    /// In [`contigua_cache::migration::SwitchOrder::CopyThenSwitch`], Clear recalls the source's lines from private caches.
+    /// In `SwitchOrder::CopyThenSwitch`, Clear recalls the source's lines from private caches.
     pub recall_source_at_clear: bool,
-    /// In [`contigua_cache::migration::Mode::Noncacheable`], Migrate recalls the source's lines from private caches.
+    /// In `Mode::Noncacheable`, Migrate recalls the source's lines from private caches.
     pub recall_source_at_migrate: bool,
     /// The destination's lines leave private caches before the migration begins.
     pub flush_destination: bool,
