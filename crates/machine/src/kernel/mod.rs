@@ -182,6 +182,8 @@ impl Kernel {
         };
         kernel.events_before = kernel.memory.counters();
         kernel.page_tables_before = kernel.memory.frames_of(FrameClass::PageTable);
+        // What is set aside from the start counts where the program never has a page.
+        kernel.note_peak();
         Ok(kernel)
     }
 
