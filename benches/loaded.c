@@ -20,8 +20,7 @@
 static unsigned long lines, steps, rounds;
 static pthread_barrier_t barrier;
 
-static void *memory(size_t bytes)
-{
+static void *memory(size_t bytes) {
     void *start = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
     if (start == MAP_FAILED) {
@@ -29,13 +28,11 @@ static void *memory(size_t bytes)
         exit(1);
     }
     madvise(start, bytes, MADV_HUGEPAGE);
-    for (size_t at = 0; at < bytes; at += 4096)
-        ((volatile char *)start)[at] = 1;
+    for (size_t at = 0; at < bytes; at += 4096) ((volatile char *)start)[at] = 1;
     return start;
 }
 
-static void *stream(void *unused)
-{
+static void *stream(void *unused) {
     const uint64_t *data = memory(STREAMED);
     uint64_t words = STREAMED / sizeof(*data), at = 0, sum = 0;
 
@@ -44,8 +41,7 @@ static void *stream(void *unused)
     for (unsigned long round = 0; round < rounds; round++) {
         pthread_barrier_wait(&barrier);
         for (unsigned long line = 0; line < lines; line++) {
-            for (int word = 0; word < LINE / 8; word++)
-                sum += data[at + word];
+            for (int word = 0; word < LINE / 8; word++) sum += data[at + word];
             at = (at + LINE / 8) % words;
         }
         pthread_barrier_wait(&barrier);
@@ -54,16 +50,13 @@ static void *stream(void *unused)
 }
 
 /* Returns a line of a cycle through all lines, in an order without strides (Sattolo's). */
-static void **chain(void)
-{
+static void **chain(void) {
     char *chased = memory(CHASED);
     uint32_t count = CHASED / LINE, *order = malloc(count * sizeof(*order));
     uint64_t random = 1;
 
-    if (order == NULL)
-        exit(1);
-    for (uint32_t i = 0; i < count; i++)
-        order[i] = i;
+    if (order == NULL) exit(1);
+    for (uint32_t i = 0; i < count; i++) order[i] = i;
     for (uint32_t i = count - 1; i > 0; i--) {
         random = random * 6364136223846793005ULL + 1442695040888963407ULL;
         uint32_t j = (random >> 33) % i, one = order[i];
@@ -78,8 +71,7 @@ static void **chain(void)
     return (void **)chased;
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     if (argc != 5) {
         fprintf(stderr, "usage: loaded STREAMS LINES STEPS ROUNDS\n");
         return 2;
@@ -95,14 +87,12 @@ int main(int argc, char **argv)
     for (unsigned long i = 0; i < streams; i++) {
         pthread_t thread;
 
-        if (pthread_create(&thread, NULL, stream, NULL) != 0)
-            return 1;
+        if (pthread_create(&thread, NULL, stream, NULL) != 0) return 1;
     }
     pthread_barrier_wait(&barrier);
     for (unsigned long round = 0; round < rounds; round++) {
         pthread_barrier_wait(&barrier);
-        for (unsigned long step = 0; step < steps; step++)
-            at = *at;
+        for (unsigned long step = 0; step < steps; step++) at = *at;
         pthread_barrier_wait(&barrier);
     }
     printf("%d\n", at != NULL);
