@@ -12,6 +12,7 @@
 //! over.
 
 mod access;
+mod build;
 mod devices;
 mod embedded;
 mod fold;
@@ -24,8 +25,6 @@ mod schedule;
 mod threads;
 pub(crate) mod timeline;
 
-use std::sync::atomic::AtomicBool;
-
 use contigua_cache::coherent::MemorySystem;
 use contigua_core::{Blocks, CoreModel, IssueWidth, ShadowedWindow};
 use contigua_paging::{Place, SpaceId};
@@ -34,11 +33,11 @@ use contigua_program::decode::{Folding, Instruction, decode_block, folding};
 use contigua_program::sources::{Batch, Program};
 use contigua_program::syscall::Architecture;
 use contigua_program::wire::{self, ACCESS, BlockId, Event, ThreadId};
-use contigua_translation::{Access, Hardware};
+use contigua_translation::Access;
 use contigua_units::{Cycles, VirtAddr, VirtRange};
 
 use crate::Error;
-use crate::config::{Detail, RegionConfig, RunConfig};
+use crate::config::{Detail, RunConfig};
 use crate::digest::Digest;
 use crate::kernel::Kernel;
 use crate::processors::Mmus;
@@ -210,110 +209,6 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// A server as configured, before the first event of `program`.
-    ///
-    /// # Errors
-    /// [`Error::Memory`], [`Error::Component`], [`Error::Cores`], [`Error::NeedsFull`], and those
-    /// of the memory's history.
-    pub fn new(config: RunConfig, program: Program) -> Result<Self, Error> {
-        Self::prepare(config, program, &AtomicBool::new(false))
-    }
-
-    /// The same, given up soon after `cancel` was set: ageing may take a while.
-    ///
-    /// # Errors
-    /// Those of [`Engine::new`], and [`Error::Interrupted`].
-    pub fn prepare(
-        config: RunConfig,
-        program: Program,
-        cancel: &AtomicBool,
-    ) -> Result<Self, Error> {
-        config.check()?;
-        let component = |problem: String| Error::Component {
-            machine: config.machine_name.clone(),
-            problem,
-        };
-        let machine = &config.machine;
-        let cores = config.cores as usize;
-        let full = config.detail == Detail::Full;
-        let hardware = Hardware {
-            tlb: &machine.tlb,
-            walk_cache: &machine.walk_cache,
-            nested: config.design.host.as_ref().map(|_| &machine.nested),
-        };
-        let mmus = Mmus::new(&hardware, &config.design.translation, cores)
-            .map_err(|e| component(e.to_string()))?;
-        let memory = (config.detail != Detail::Translation)
-            .then(|| {
-                let table = machine.cache.shared.table(machine.cache.llc.ways)?;
-                MemorySystem::new(&machine.cache, machine.clock, cores, table)
-            })
-            .transpose()
-            .map_err(|e| component(e.to_string()))?;
-        let core = IssueWidth::new(&machine.core).map_err(|e| component(e.to_string()))?;
-        let windows = (0..if full { cores } else { 0 })
-            .map(|_| {
-                if config.estimates() {
-                    ShadowedWindow::on_demand(&machine.core)
-                } else {
-                    ShadowedWindow::new(&machine.core)
-                }
-            })
-            .collect::<Result<_, _>>()
-            .map_err(|e| component(e.to_string()))?;
-        let kernel = Kernel::new(&config, program.reports_mappings, cancel)?;
-        let mut engine = Self {
-            kernel,
-            mmus,
-            memory,
-            core,
-            windows,
-            decoded: Blocks::new(&machine.core),
-            outcomes: Outcomes::new(&config),
-            contexts: (0..cores).map(|_| CoreContext::IDLE).collect(),
-            current: 0,
-            schedule: Schedule::new(cores),
-            migrations: Migrations::new(&config),
-            devices: Devices::default(),
-            timeline: config
-                .timeline
-                .as_ref()
-                .map(|_| Timeline::new(machine.clock)),
-            executed: Executed::default(),
-            classified: ClassifiedMisses::default(),
-            relocates: config.design.translation.primary().is_some(),
-            digest: Digest::default(),
-            digested: None,
-            blocks: Vec::new(),
-            fold: Fold::default(),
-            left_in: Vec::new(),
-            phase: Phase::Skip,
-            passed: Passed::new(),
-            passed_time: Cycles::ZERO,
-            owed: 0,
-            sampler: config.estimates().then(|| {
-                let weights = config.regions.as_ref().map(RegionConfig::weights);
-                Sampler::new(config.plan(), weights, config.confidence)
-            }),
-            regions: (config.regions.is_some() && !config.estimates())
-                .then(|| Regions::new(config.plan())),
-            left: config.skip,
-            position: 0,
-            next_background: 0,
-            instructions: Vec::new(),
-            config,
-            program,
-        };
-        if engine.regions.is_some() {
-            engine.begin_regions();
-        } else if engine.sampler.is_none() {
-            engine.next_phase_when_over();
-        } else if engine.config.skip == 0 {
-            engine.begin_region();
-        }
-        Ok(engine)
-    }
-
     /// Instructions of each core in the region of interest.
     pub(crate) fn instructions_by_core(&self) -> impl Iterator<Item = u64> + '_ {
         self.contexts.iter().map(|context| context.instructions)

@@ -7,14 +7,12 @@
 //! is translated through the shadow of the page directory. The first level holds pages of 4 KB for
 //! all of it (mechanisms C2 and C3).
 
-use contigua_paging::holes::sub_page;
-use contigua_paging::{
-    CollapseContext, FaultContext, Filter, HoleVerdict, Holes, Leaf, MappingPolicy,
-};
-use contigua_units::{Cycles, Frame, PageSize, PhysAddr, VirtAddr};
-use serde::{Deserialize, Serialize};
+mod policy;
 
-use super::thp::{self, HugePages};
+use contigua_paging::holes::sub_page;
+use contigua_paging::{Filter, Leaf, MappingPolicy};
+use contigua_units::{Cycles, Frame, PageSize, PhysAddr, VirtAddr};
+
 use super::{BackgroundPass, Scheme};
 use crate::radix::{Radix, allows, page};
 use crate::tlb::{Entry, Kind};
@@ -23,37 +21,8 @@ use crate::{
     Access, Error, Hardware, MemoryPort, Request, SpaceId, Tables, Translation, Translator,
     TranslatorCounters, VirtRange,
 };
-
-/// When pages are perforated.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(
-    feature = "schema",
-    derive(schemars::JsonSchema),
-    schemars(rename = "perforated")
-)]
-#[serde(deny_unknown_fields, default)]
-pub struct Config {
-    /// Where huge pages are used, and how the background pass makes them.
-    pub huge: thp::Config,
-    /// Of 512 sub-pages, how many may be holes when a page is made.
-    pub most_holes: u32,
-    /// Huge pages begin with one sub-page, and the others are filled when they are touched.
-    pub lazy: bool,
-    /// The guest's hole bitmaps are found through a register that holds their address in the host's
-    /// memory, without another walk (Perforated Page, section 4.4). Only in virtual machines.
-    pub bitmap_register: bool,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            huge: thp::Config::default(),
-            most_holes: 511,
-            lazy: false,
-            bitmap_register: true,
-        }
-    }
-}
+pub use policy::Config;
+use policy::Policy;
 
 impl Scheme for Config {
     fn translator(&self, hardware: &Hardware<'_>) -> Result<Box<dyn Translator>, Error> {
@@ -61,11 +30,7 @@ impl Scheme for Config {
     }
 
     fn policy(&self) -> Box<dyn MappingPolicy> {
-        Box::new(Policy {
-            huge: HugePages::new(&self.huge),
-            most_holes: self.most_holes,
-            lazy: self.lazy,
-        })
+        Box::new(Policy::new(self))
     }
 
     fn background(&self) -> Option<BackgroundPass> {
@@ -74,34 +39,6 @@ impl Scheme for Config {
 
     fn has_shadows(&self) -> bool {
         true
-    }
-}
-
-struct Policy {
-    huge: HugePages,
-    most_holes: u32,
-    lazy: bool,
-}
-
-impl MappingPolicy for Policy {
-    fn on_fault(&self, context: &FaultContext) -> PageSize {
-        self.huge.on_fault(context)
-    }
-
-    fn collapse(&self, context: &CollapseContext) -> bool {
-        self.huge.collapse(context)
-    }
-
-    fn on_holes(&self, holes: &Holes) -> HoleVerdict {
-        if holes.count() <= self.most_holes {
-            HoleVerdict::Perforate
-        } else {
-            HoleVerdict::Split
-        }
-    }
-
-    fn is_lazy(&self) -> bool {
-        self.lazy
     }
 }
 

@@ -1,0 +1,132 @@
+//! An engine from a configuration: the parts of the simulated server, put together.
+
+use std::sync::atomic::AtomicBool;
+
+use contigua_cache::coherent::MemorySystem;
+use contigua_core::{Blocks, IssueWidth, ShadowedWindow};
+use contigua_program::sources::Program;
+use contigua_translation::Hardware;
+use contigua_units::Cycles;
+
+use super::devices::Devices;
+use super::fold::Fold;
+use super::forward::Passed;
+use super::migration::Migrations;
+use super::outcomes::Outcomes;
+use super::regions::Regions;
+use super::sampling::Sampler;
+use super::schedule::Schedule;
+use super::timeline::Timeline;
+use super::{CoreContext, Engine, Phase};
+use crate::Error;
+use crate::config::{Detail, RegionConfig, RunConfig};
+use crate::digest::Digest;
+use crate::kernel::Kernel;
+use crate::processors::Mmus;
+use crate::report::{ClassifiedMisses, Executed};
+
+impl Engine {
+    /// A server as configured, before the first event of `program`.
+    ///
+    /// # Errors
+    /// [`Error::Memory`], [`Error::Component`], [`Error::Cores`], [`Error::NeedsFull`], and those
+    /// of the memory's history.
+    pub fn new(config: RunConfig, program: Program) -> Result<Self, Error> {
+        Self::prepare(config, program, &AtomicBool::new(false))
+    }
+
+    /// The same, given up soon after `cancel` was set: ageing may take a while.
+    ///
+    /// # Errors
+    /// Those of [`Engine::new`], and [`Error::Interrupted`].
+    pub fn prepare(
+        config: RunConfig,
+        program: Program,
+        cancel: &AtomicBool,
+    ) -> Result<Self, Error> {
+        config.check()?;
+        let component = |problem: String| Error::Component {
+            machine: config.machine_name.clone(),
+            problem,
+        };
+        let machine = &config.machine;
+        let cores = config.cores as usize;
+        let full = config.detail == Detail::Full;
+        let hardware = Hardware {
+            tlb: &machine.tlb,
+            walk_cache: &machine.walk_cache,
+            nested: config.design.host.as_ref().map(|_| &machine.nested),
+        };
+        let mmus = Mmus::new(&hardware, &config.design.translation, cores)
+            .map_err(|e| component(e.to_string()))?;
+        let memory = (config.detail != Detail::Translation)
+            .then(|| {
+                let table = machine.cache.shared.table(machine.cache.llc.ways)?;
+                MemorySystem::new(&machine.cache, machine.clock, cores, table)
+            })
+            .transpose()
+            .map_err(|e| component(e.to_string()))?;
+        let core = IssueWidth::new(&machine.core).map_err(|e| component(e.to_string()))?;
+        let windows = (0..if full { cores } else { 0 })
+            .map(|_| {
+                if config.estimates() {
+                    ShadowedWindow::on_demand(&machine.core)
+                } else {
+                    ShadowedWindow::new(&machine.core)
+                }
+            })
+            .collect::<Result<_, _>>()
+            .map_err(|e| component(e.to_string()))?;
+        let kernel = Kernel::new(&config, program.reports_mappings, cancel)?;
+        let mut engine = Self {
+            kernel,
+            mmus,
+            memory,
+            core,
+            windows,
+            decoded: Blocks::new(&machine.core),
+            outcomes: Outcomes::new(&config),
+            contexts: (0..cores).map(|_| CoreContext::IDLE).collect(),
+            current: 0,
+            schedule: Schedule::new(cores),
+            migrations: Migrations::new(&config),
+            devices: Devices::default(),
+            timeline: config
+                .timeline
+                .as_ref()
+                .map(|_| Timeline::new(machine.clock)),
+            executed: Executed::default(),
+            classified: ClassifiedMisses::default(),
+            relocates: config.design.translation.primary().is_some(),
+            digest: Digest::default(),
+            digested: None,
+            blocks: Vec::new(),
+            fold: Fold::default(),
+            left_in: Vec::new(),
+            phase: Phase::Skip,
+            passed: Passed::new(),
+            passed_time: Cycles::ZERO,
+            owed: 0,
+            sampler: config.estimates().then(|| {
+                let weights = config.regions.as_ref().map(RegionConfig::weights);
+                Sampler::new(config.plan(), weights, config.confidence)
+            }),
+            regions: (config.regions.is_some() && !config.estimates())
+                .then(|| Regions::new(config.plan())),
+            left: config.skip,
+            position: 0,
+            next_background: 0,
+            instructions: Vec::new(),
+            config,
+            program,
+        };
+        if engine.regions.is_some() {
+            engine.begin_regions();
+        } else if engine.sampler.is_none() {
+            engine.next_phase_when_over();
+        } else if engine.config.skip == 0 {
+            engine.begin_region();
+        }
+        Ok(engine)
+    }
+}

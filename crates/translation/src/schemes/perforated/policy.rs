@@ -1,0 +1,77 @@
+//! When pages are perforated: the configuration, and the kernel's policy.
+
+use contigua_paging::{CollapseContext, FaultContext, HoleVerdict, Holes, MappingPolicy};
+use contigua_units::PageSize;
+use serde::{Deserialize, Serialize};
+
+use super::super::thp::{self, HugePages};
+
+/// When pages are perforated.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(rename = "perforated")
+)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Where huge pages are used, and how the background pass makes them.
+    pub huge: thp::Config,
+    /// Of 512 sub-pages, how many may be holes when a page is made.
+    pub most_holes: u32,
+    /// Huge pages begin with one sub-page, and the others are filled when they are touched.
+    pub lazy: bool,
+    /// The guest's hole bitmaps are found through a register that holds their address in the host's
+    /// memory, without another walk (Perforated Page, section 4.4). Only in virtual machines.
+    pub bitmap_register: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            huge: thp::Config::default(),
+            most_holes: 511,
+            lazy: false,
+            bitmap_register: true,
+        }
+    }
+}
+
+/// The kernel's side: which pages are made.
+pub(super) struct Policy {
+    huge: HugePages,
+    most_holes: u32,
+    lazy: bool,
+}
+
+impl Policy {
+    pub(super) fn new(config: &Config) -> Self {
+        Self {
+            huge: HugePages::new(&config.huge),
+            most_holes: config.most_holes,
+            lazy: config.lazy,
+        }
+    }
+}
+
+impl MappingPolicy for Policy {
+    fn on_fault(&self, context: &FaultContext) -> PageSize {
+        self.huge.on_fault(context)
+    }
+
+    fn collapse(&self, context: &CollapseContext) -> bool {
+        self.huge.collapse(context)
+    }
+
+    fn on_holes(&self, holes: &Holes) -> HoleVerdict {
+        if holes.count() <= self.most_holes {
+            HoleVerdict::Perforate
+        } else {
+            HoleVerdict::Split
+        }
+    }
+
+    fn is_lazy(&self) -> bool {
+        self.lazy
+    }
+}
