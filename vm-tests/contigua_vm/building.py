@@ -62,7 +62,7 @@ def built_kernel(
     Raises
     ------
     VmError
-        When the source cannot be had, does not match, or does not build.
+        When the source is not available, does not match, or does not build.
     """
     archive = source(version)
     configuration = _configuration(is_changed=is_changed, is_debug=is_debug)

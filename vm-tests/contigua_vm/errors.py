@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class VmError(Exception):
-    """A machine that cannot be had, or does not answer; the message says why and what to do."""
+    """A machine that is not available, or does not answer; the message says why and what to do."""
 
 
 class Unavailable(VmError):

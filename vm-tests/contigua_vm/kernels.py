@@ -75,7 +75,7 @@ def kernel(version: str = "6.1") -> Kernel:
     Raises
     ------
     VmError
-        When the version is not known, or its package cannot be had.
+        When the version is not known, or its package is not available.
     """
     if version not in SUITES | NEWER:
         known = ", ".join(SUITES | NEWER)
@@ -97,7 +97,7 @@ def source(version: str) -> Path:
     Raises
     ------
     VmError
-        When the version is not known, or its package cannot be had.
+        When the version is not known, or its package is not available.
     """
     if version not in SUITES | NEWER:
         known = ", ".join(SUITES | NEWER)
@@ -132,7 +132,7 @@ def _unpacked(version: str, work: Path, folder: Path, choose: Callable[[list[str
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         said = getattr(error, "stderr", None) or str(error)
         raise Unavailable(
-            f"Debian's kernel {version} cannot be had: {str(said).strip()}; virtual machines "
+            f"Debian's kernel {version} is not available: {str(said).strip()}; virtual machines "
             f"need {MIRROR} once, or what was unpacked of it at {folder}"
         ) from error
     return work / "root"

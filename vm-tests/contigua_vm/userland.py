@@ -68,7 +68,7 @@ def userland(version: str = "6.1", progress: Callable[[str], None] = lambda _: N
     Raises
     ------
     VmError
-        When a package cannot be had, or a command is missing or fails.
+        When a package is not available, or a command is missing or fails.
     """
     archive = source(version)
     parts = (archive.name, SUITE, PACKAGES, FILES, LINKS, FOLDERS, SELFTEST_SOURCES, ROOM_MIB)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What it costs to allocate pages and to give them back.
+ * The cost of allocating and freeing pages.
  *
- * Loading it prints, for each kind of request, a line "page_cost: pairs NAME COUNT LEAST MEDIAN":
+ * Loading it prints, for each request, a line "page_cost: pairs NAME COUNT LEAST MEDIAN":
  * the ticks of the time-stamp counter that so many pairs of allocation and free took, in the best and
  * in the median of some repeats. An interrupt costs the repeat in which it comes.
  */

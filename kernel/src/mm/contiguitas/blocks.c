@@ -169,7 +169,7 @@ unsigned long contiguitas_move_blocks(struct zone *zone, enum side to, unsigned 
 			pfn += run * step;
 			border = to == UNMOVABLE ? pfn : pfn + pageblock_nr_pages;
 			gained += run;
-			/* Now and not at the end: who asked has it at once. */
+			/* Now and not at the end: waiters get it at once. */
 			contiguitas_move_border(zone, border);
 			contiguitas_wake_waiters();
 			continue;

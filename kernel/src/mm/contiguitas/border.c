@@ -231,8 +231,8 @@ bool __contiguitas_movable_block(struct page *page)
 }
 
 /*
- * Movable pages in the unmovable region spoil nothing that is not spoiled, but only single pages
- * are found there. Kernel threads take none of its reserve: one of them moves the border.
+ * Movable pages in the unmovable region pollute no block that is not polluted, but only single
+ * pages are found there. Kernel threads take none of its reserve: one of them moves the border.
  */
 bool contiguitas_spills(struct zone *zone, unsigned int order)
 {

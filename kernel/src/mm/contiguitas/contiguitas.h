@@ -17,7 +17,7 @@ struct resizer_zone {
 	unsigned long asked[SIDES];	/* blocks, by tasks that wait */
 	unsigned long burst;		/* blocks, by which the unmovable region grew last */
 	unsigned long burst_end;	/* jiffies, until when it is the same burst */
-	bool is_last_resort;		/* who asked for movable memory would be killed */
+	bool is_last_resort;		/* a waiter for movable memory would be killed */
 	unsigned long spill_floor;	/* pages that spilling leaves to unmovable requests */
 	unsigned long spilled;		/* how often movable requests could spill over */
 	unsigned long sent_back;	/* pages that had, and are back */

@@ -46,7 +46,7 @@ static struct {
 	wait_queue_head_t wake;		/* the thread waits here */
 	wait_queue_head_t done;		/* tasks that asked wait here */
 	atomic_t asked;
-	unsigned long rests_until[SIDES];	/* jiffies; for a side it can do nothing now */
+	unsigned long backoff_until[SIDES];	/* jiffies; for a side it can do nothing now */
 	unsigned long rounds;
 	atomic_long_t waits;
 	atomic_long_t relieved;
@@ -54,13 +54,13 @@ static struct {
 } resizer = {
 	.wake = __WAIT_QUEUE_HEAD_INITIALIZER(resizer.wake),
 	.done = __WAIT_QUEUE_HEAD_INITIALIZER(resizer.done),
-	.rests_until = { INITIAL_JIFFIES, INITIAL_JIFFIES },
+	.backoff_until = { INITIAL_JIFFIES, INITIAL_JIFFIES },
 };
 
 /* Whether the thread has just tried to give a side something, in vain. */
-static bool rests(enum side side)
+static bool backs_off(enum side side)
 {
-	return time_before(jiffies, READ_ONCE(resizer.rests_until[side]));
+	return time_before(jiffies, READ_ONCE(resizer.backoff_until[side]));
 }
 
 static void wake_resizer(void)
@@ -73,7 +73,7 @@ bool __contiguitas_balanced(struct zone *zone, unsigned int order, unsigned long
 			    int highest_zoneidx)
 {
 	/* Reclaim gives movable memory. What the unmovable region needs is the border's to give. */
-	if (free_pages_of(zone, UNMOVABLE) < low_wmark_pages(zone) && !rests(UNMOVABLE))
+	if (free_pages_of(zone, UNMOVABLE) < low_wmark_pages(zone) && !backs_off(UNMOVABLE))
 		wake_resizer();
 	return zone_watermark_ok(zone, order, mark, highest_zoneidx, ALLOC_CMA);
 }
@@ -140,8 +140,8 @@ static bool may_wait(gfp_t gfp)
 	       !(current->flags & PF_MEMALLOC);
 }
 
-/* Who holds a file system's locks may stand in migration's way. */
-static long patience(gfp_t gfp, long jiffies)
+/* A task that holds a file system's locks may block migration. */
+static long wait_limit(gfp_t gfp, long jiffies)
 {
 	return gfp & __GFP_FS ? jiffies : HZ / 50 + 1;
 }
@@ -152,9 +152,9 @@ static long patience(gfp_t gfp, long jiffies)
  */
 bool __contiguitas_relieve(struct zone *zone, gfp_t gfp, unsigned int order, int migratetype)
 {
-	long timeout = patience(gfp, HZ / 2);
+	long timeout = wait_limit(gfp, HZ / 2);
 
-	if (migratetype == MIGRATE_MOVABLE || !may_wait(gfp) || rests(UNMOVABLE))
+	if (migratetype == MIGRATE_MOVABLE || !may_wait(gfp) || backs_off(UNMOVABLE))
 		return false;
 	if (!ask(zone, OWN_ZONE, UNMOVABLE, order, timeout) &&
 	    !ask(zone, ALL_ZONES, UNMOVABLE, order, timeout))
@@ -165,8 +165,8 @@ bool __contiguitas_relieve(struct zone *zone, gfp_t gfp, unsigned int order, int
 
 bool __contiguitas_spare(struct zone *zone, gfp_t gfp, unsigned int order, int migratetype)
 {
-	if (migratetype != MIGRATE_MOVABLE || !may_wait(gfp) || rests(MOVABLE) ||
-	    !ask(zone, ALL_ZONES, MOVABLE, order, patience(gfp, HZ / 2)))
+	if (migratetype != MIGRATE_MOVABLE || !may_wait(gfp) || backs_off(MOVABLE) ||
+	    !ask(zone, ALL_ZONES, MOVABLE, order, wait_limit(gfp, HZ / 2)))
 		return false;
 	atomic_long_inc(&resizer.relieved);
 	return true;
@@ -179,7 +179,7 @@ bool __contiguitas_last_resort(struct zone *zone, gfp_t gfp, unsigned int order,
 
 	if (!may_wait(gfp) || order > PAGE_ALLOC_COSTLY_ORDER)
 		return false;
-	has_grown = ask(zone, LAST_RESORT, side, order, patience(gfp, HZ));
+	has_grown = ask(zone, LAST_RESORT, side, order, wait_limit(gfp, HZ));
 	if (has_grown)
 		atomic_long_inc(&resizer.rescued);
 	return has_grown;
@@ -280,7 +280,7 @@ static void resize(struct zone *zone, bool periodic)
 
 	wanted = wanted_blocks(zone, periodic, &to);
 	if (wanted && to == UNMOVABLE && state->has_guests) {
-		/* As good as blocks, for who waits. */
+		/* As good as blocks, for the waiters. */
 		while (wanted && contiguitas_send_back(zone, pageblock_nr_pages)) {
 			clear_bit(CONTIGUITAS_SPILLS, &zone->flags);
 			state->returned++;
@@ -330,7 +330,7 @@ static bool has_guests(void)
 static void run_round(bool periodic)
 {
 	unsigned long before[SIDES] = { moved_to(UNMOVABLE), moved_to(MOVABLE) };
-	unsigned long rest = jiffies + HZ / 20 + 1;
+	unsigned long backoff = jiffies + HZ / 20 + 1;
 	bool movable_asked = false;
 	struct zone *zone;
 
@@ -342,9 +342,9 @@ static void run_round(bool periodic)
 	}
 	/* Where nothing can be done now, it need not be tried all the time. */
 	if (is_short() && moved_to(UNMOVABLE) == before[UNMOVABLE])
-		WRITE_ONCE(resizer.rests_until[UNMOVABLE], rest);
+		WRITE_ONCE(resizer.backoff_until[UNMOVABLE], backoff);
 	if (movable_asked && moved_to(MOVABLE) == before[MOVABLE])
-		WRITE_ONCE(resizer.rests_until[MOVABLE], rest);
+		WRITE_ONCE(resizer.backoff_until[MOVABLE], backoff);
 }
 
 static int resizer_thread(void *unused)
@@ -383,7 +383,7 @@ bool contiguitas_has_waiters(void)
 	return waitqueue_active(&resizer.done);
 }
 
-/* Who asked looks again at what there is. */
+/* The waiters look again at what there is. */
 void contiguitas_wake_waiters(void)
 {
 	wake_up_all(&resizer.done);
