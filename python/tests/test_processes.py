@@ -1,5 +1,6 @@
 """Does a run own exactly the processes that it started, and do they end with it?"""
 
+import ctypes
 import os
 import signal
 import struct
@@ -316,3 +317,38 @@ sys.exit(call(command))
     )
     assert (output.returncode, output.stdout) == (130, "imported\n")
     assert output.stderr.strip() == "contigua: interrupted"
+
+
+def refuse_unshare() -> None:
+    """Let `unshare` fail with EPERM for this process, as Docker's default filter does."""
+    no_new_privileges, seccomp, mode_filter = 38, 22, 2
+    load, if_equal, answer = 0x20, 0x15, 0x06
+    instructions = b"".join(
+        struct.pack("HBBI", *one)
+        for one in (
+            (load, 0, 0, 0),
+            (if_equal, 0, 1, 272),
+            (answer, 0, 0, 0x0005_0001),
+            (answer, 0, 0, 0x7FFF_0000),
+        )
+    )
+    program = ctypes.create_string_buffer(instructions, len(instructions))
+    filter_ = struct.pack("HxxxxxxQ", 4, ctypes.addressof(program))
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(no_new_privileges, 1, 0, 0, 0) or libc.prctl(seccomp, mode_filter, filter_):
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+def test_a_run_needs_no_unshare():
+    refused = subprocess.run(
+        ["unshare", "--user", "true"], preexec_fn=refuse_unshare, capture_output=True, text=True
+    )
+    assert "Operation not permitted" in refused.stderr
+    run = subprocess.run(
+        [*RUN, "--", "sh", "-c", "sh -c true; exit 7"],
+        preexec_fn=refuse_unshare,
+        capture_output=True,
+        text=True,
+        timeout=GRACE,
+    )
+    assert run.returncode == 7, run.stderr
