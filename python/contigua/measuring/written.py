@@ -79,7 +79,9 @@ def _nested(flat: dict[str, Any]) -> dict[str, Any]:
 def _value(value: Any) -> str:  # noqa: ANN401 - what a machine file has
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{key} = {_value(one)}" for key, one in value.items()) + " }"
-    # TOML's strings, numbers, booleans and arrays of them are JSON's.
+    if isinstance(value, list):
+        return "[" + ", ".join(_value(one) for one in value) + "]"
+    # TOML's strings, numbers and booleans are JSON's.
     return json.dumps(value, ensure_ascii=False)
 
 

@@ -20,6 +20,7 @@ pub struct Stall {
     pub avg300: f64,
     /// Since the machine started.
     #[serde(rename = "total_microseconds", serialize_with = "microseconds")]
+    #[cfg_attr(feature = "schema", schemars(with = "u64"))]
     pub total: Duration,
 }
 
