@@ -68,9 +68,9 @@ def main() -> None:
     lines = [
         f"The recording has {megabytes:.0f} MB. Recording and a first point take "
         f"{recorded / 60:.1f} minutes, another point {one:.0f} s, {points} points on {WORKERS} "
-        f"workers {many:.0f} s: {many / limit:.2f} of the limit, which is twice {points} points' "
-        f"time divided by {WORKERS}. {os.cpu_count()} processors, Linux {platform.release()}, "
-        f"load average {os.getloadavg()[2]:.0f}.",
+        f"workers {many:.0f} s; twice {points} points' time divided by {WORKERS} would be "
+        f"{limit:.0f} s. {os.cpu_count()} processors, Linux {platform.release()}, load average "
+        f"{os.getloadavg()[2]:.0f}.",
     ]
     print(*lines, sep="\n", flush=True)
     if not sys.argv[1:]:

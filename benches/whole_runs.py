@@ -2,7 +2,7 @@
 
 Million guest instructions a second (MIPS), in wall time of the whole command. The machine is often
 shared, so each figure is the median of several runs, and figures that are compared were taken in
-turn. With the argument `paces` only going forward and warming are measured.
+turn. With the argument `paces` only fast-forwarding and warming are measured.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def main() -> None:
 
 
 def paces() -> list[str]:
-    """Measure going forward and warming, each on all of a program; return the table."""
+    """Measure fast-forwarding and warming, each on all of a program; return the table."""
     whole = ["--sample", "--sample-distance", ALL]
     # Seed 0 begins the first unit with the program, any other one late in the first distance.
     kinds = {
@@ -159,7 +159,7 @@ def paces() -> list[str]:
             row.append(f"{best['warm'] / best['four']:.2f}")
             rows.append(row)
             print(*row, flush=True)
-    header = ["program", "going forward over", "warming", "QEMU alone", "going forward"]
+    header = ["program", "fast-forward over", "warming", "QEMU alone", "fast-forward"]
     header += ["warming, one design", "warming, four designs", "time of four / time of one"]
     return [
         f"Median of {RUNS} runs, full detail; load average {os.getloadavg()[2]:.0f}.",
@@ -212,7 +212,7 @@ def write(rows: list[list[str]], several: list[str]) -> None:
         "program",
         "instructions",
         "only counting",
-        "going forward",
+        "fast-forward",
         "recording",
         "translation, one design",
     ]

@@ -26,6 +26,7 @@ from contigua.cli import cli as root
 from contigua.commands import shell
 from contigua.commands.run import _ends_after
 from contigua.experiments import EXPERIMENTS, find
+from contigua.presets import designs, machines, profiles
 from contigua.progress import RunLine
 from contigua.terminal import Table
 
@@ -183,6 +184,14 @@ def test_no_color_means_none():
     arguments = ("designs", "show", "linux-thp")
     assert COLOUR.search(on_terminal(*arguments)[0])
     assert not COLOUR.search(on_terminal(*arguments, NO_COLOR="1")[0])
+
+
+@pytest.mark.parametrize(
+    "collection", [designs, machines, profiles], ids=lambda collection: collection.kind
+)
+def test_a_preset_that_is_shown_to_a_file_is_the_preset(cli, collection):
+    for preset in collection:
+        assert cli(f"{collection.kind}s", "show", preset.name).stdout == preset.text
 
 
 def test_a_table_is_split_by_columns_and_loses_nothing():

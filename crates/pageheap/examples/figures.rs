@@ -8,7 +8,7 @@ const SECOND: u64 = 1_000_000_000;
 const MB: u64 = 1 << 20;
 
 fn main() {
-    println!("Figure 5: square wave, 500 to 1000 MB used, nothing given back, window 1 min");
+    println!("Figure 4: square wave, 500 to 1000 MB used, nothing given back, window 1 min");
     println!("{:>10} {:>10} {:>10}", "period s", "average", "realized");
     for period in [10, 30, 60, 120, 300, 600, 3600, 36_000] {
         let config = Config {

@@ -44,10 +44,13 @@ def _preset_commands(collection: Collection, **more: str) -> click.Group:
         if resolved:
             click.echo(json.dumps(collection.resolve(name), indent=2))
             return
-        text = collection.get(name).text
+        text = printable(collection.get(name).text, "\n\t")
         console = Console()
-        text = printable(text, "\n\t")
-        console.print(Syntax(text, "toml") if console.is_terminal else text, markup=False)
+        if console.is_terminal:
+            console.print(Syntax(text, "toml"))
+        else:
+            # A file to start from: no line may wrap.
+            click.echo(text, nl=not text.endswith("\n"))
 
     @group.command("diff", help=f"Show the only things that differ between two {kind}s.")
     @click.argument("first")
