@@ -162,12 +162,17 @@ def paces() -> list[str]:
     header = ["program", "fast-forward over", "warming", "QEMU alone", "fast-forward"]
     header += ["warming, one design", "warming, four designs", "time of four / time of one"]
     return [
-        f"Median of {RUNS} runs, full detail; load average {os.getloadavg()[2]:.0f}.",
+        f"{taken().capitalize()}, full detail; load average {os.getloadavg()[2]:.0f}.",
         "",
         "| " + " | ".join(header) + " |",
         "|" + "---|" * len(header),
         *("| " + " | ".join(row) + " |" for row in rows),
     ]
+
+
+def taken() -> str:
+    """Say how many runs a value is of."""
+    return "one run each" if RUNS == 1 else f"medians of {RUNS} runs"
 
 
 def cores(folder: Path) -> list[str]:
@@ -220,7 +225,7 @@ def write(rows: list[list[str]], several: list[str]) -> None:
     header += ["additive: time of four / time of one"]
     lines = [
         f"{os.cpu_count()} processors, {models[0]}, Linux {platform.release()}, "
-        f"{qemu.stdout.splitlines()[0]}; median of {RUNS} runs.",
+        f"{qemu.stdout.splitlines()[0]}; {taken()}.",
         "",
         "| " + " | ".join(header) + " |",
         "|" + "---|" * len(header),
