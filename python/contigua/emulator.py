@@ -344,7 +344,7 @@ def _check(program: Path) -> None:
 
 
 def _install(program: Path, source: Source, cache: Path, libraries: tuple[Path, ...] = ()) -> Path:
-    """Move what was built to its place, whole or not at all, beside what is there of the version."""
+    """Move what was built to its place, whole or not at all, beside others of its version."""
     place = cache / source.upstream
     with tempfile.TemporaryDirectory(dir=cache, prefix="new-") as folder:
         new = Path(folder) / "new"

@@ -229,7 +229,9 @@ def system(tmp_path_factory, build):
             char *command[] = {argv[4], "--status", "8", NULL};
             pid_t pid;
             int status;
-            if (posix_spawn(&pid, argv[4], NULL, NULL, command, environ) || waitpid(pid, &status, 0) != pid)
+            if (posix_spawn(&pid, argv[4], NULL, NULL, command, environ))
+                return 1;
+            if (waitpid(pid, &status, 0) != pid)
                 return 1;
             return WEXITSTATUS(status) + 1;
         }
