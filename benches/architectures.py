@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,6 +37,7 @@ WORKLOADS = ROOT / "workloads"
 LIBRARIES = Path("/usr/aarch64-linux-gnu")
 MACHINE = "neoverse-v2"
 DESIGNS = ["linux-4k", "linux-thp"]
+Report = dict[str, Any]
 #: A quarter of a minute each, or less.
 COMMANDS = [
     "gups --size 64M --updates 2000000",
@@ -58,7 +59,7 @@ def build() -> None:
         subprocess.run(["make", "--quiet", "-C", WORKLOADS, *more], check=True)
 
 
-def run(folder: Path, command: str, root: Path | None) -> list[dict[str, Any]]:
+def run(folder: Path, command: str, root: Path | None) -> list[Report]:
     """Run a workload of a folder, and return the report of each design."""
     name, *arguments = command.split()
     options = RunOptions(machine=MACHINE, detail="translation", root=root)
@@ -69,7 +70,7 @@ def run(folder: Path, command: str, root: Path | None) -> list[dict[str, Any]]:
     return [report.values for report in results]
 
 
-def walks(report: dict[str, Any]) -> int:
+def walks(report: Report) -> int:
     """Count the page walks of data and code."""
     kinds = (report["tlb"][f"{kind}_misses"] for kind in ("load", "store", "fetch"))
     return sum(kind[f"walk_completed_{size}"] for kind in kinds for size in ("4k", "2m", "1g"))
@@ -83,10 +84,10 @@ def row(command: str) -> str:
     ]
     small, huge = zip(*both, strict=True)
 
-    def pair(value: Callable[[dict[str, Any]], float], form: str, reports: Any = small) -> str:
+    def pair(value: Callable[[Report], float], form: str, reports: Iterable[Report] = small) -> str:
         return " / ".join(format(value(report), form) for report in reports)
 
-    def per_instruction(report: dict[str, Any], count: float, of: int = 1000) -> float:
+    def per_instruction(report: Report, count: float, of: int = 1000) -> float:
         return of * count / report["executed"]["instructions"]
 
     cells = [
@@ -105,8 +106,9 @@ def compare() -> None:
     """Compare all workloads, print and write."""
     build()
     table = [
-        "| workload | instructions, M | data TLB look-ups in 100 instructions | L1 misses, thousand "
-        "| page walks, thousand | in 1,000 instructions | with huge pages, thousand |",
+        "| workload | instructions, M | data TLB look-ups in 100 instructions "
+        "| L1 misses, thousand | page walks, thousand | in 1,000 instructions "
+        "| with huge pages, thousand |",
         "|---|--:|--:|--:|--:|--:|--:|",
     ]
     for command in COMMANDS:
@@ -204,7 +206,8 @@ def debian_row(name: str, program: Program, root: Path, report: Path) -> str:
 def debian(root: Path) -> None:
     """Run the programs of a root, print and write."""
     table = [
-        "| program | does | instructions | processes | threads | page walks in 1,000 instructions |",
+        "| program | does | instructions | processes | threads "
+        "| page walks in 1,000 instructions |",
         "|---|---|--:|--:|--:|--:|",
     ]
     with tempfile.TemporaryDirectory() as name:

@@ -30,8 +30,8 @@ use crate::code::BlockCode;
 /// Bytes of an instruction.
 const LENGTH: usize = 4;
 
-/// The flags N, Z, C and V. Models treat the bit of x86-64's stack pointer, which it has, in a way of
-/// its own where it is part of an address; this never is.
+/// The flags N, Z, C and V. They have the bit of x86-64's stack pointer, which models treat as a stack
+/// pointer where it is part of an address; flags never are.
 pub const NZCV: RegisterSet = RegisterSet(1 << 4);
 
 /// The stack pointer.
