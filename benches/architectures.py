@@ -43,7 +43,7 @@ COMMANDS = [
     "gups --size 64M --updates 2000000",
     "random --size 64M --reads 1000000",
     "bfs --scale 15 --roots 4",
-    "cg --rows 30000 --outer 2",
+    "cg --rows 20000 --inner 10",
     "kv --keys 100000 --operations 200000",
     "stream --size 32M --iterations 2",
     "hashjoin --build 500000 --probe 250000",

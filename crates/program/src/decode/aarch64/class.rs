@@ -7,7 +7,7 @@ use super::OperationClass as Class;
 
 /// `dc zva`, but for its register: zeroes a block of memory.
 const ZERO_BLOCK: u32 = 0xd50b_7420;
-/// `mrs` from NZCV and from TPIDR_EL0, where a thread's variables are, but for the register; `msr` to
+/// `mrs` from NZCV and from `TPIDR_EL0`, where a thread's variables are, but for the register; `msr` to
 /// NZCV.
 pub(super) const READ_FLAGS: u32 = 0xd53b_4200;
 const READ_THREAD: u32 = 0xd53b_d040;
@@ -96,8 +96,8 @@ fn atomic(name: &str, word: u32) -> (Class, bool, bool) {
 fn system(name: &str, word: u32) -> (Class, bool, bool) {
     let class = match (name, word & BUT_REGISTER) {
         (_, ZERO_BLOCK) => return (Class::Store, false, true),
-        (_, READ_FLAGS | READ_THREAD | WRITE_FLAGS) => Class::IntegerSimple,
-        ("cfinv" | "rmif" | "setf8" | "setf16", _) => Class::IntegerSimple,
+        (_, READ_FLAGS | READ_THREAD | WRITE_FLAGS)
+        | ("cfinv" | "rmif" | "setf8" | "setf16", _) => Class::IntegerSimple,
         // Of the hints, those that sign and check return addresses (`paciasp`), too.
         ("hint" | "clrex", _) => Class::Nop,
         ("dmb" | "dsb" | "isb" | "sb", _) => Class::Serializing,
@@ -111,6 +111,11 @@ fn compute(group: Group, name: &str, word: u32) -> Option<Class> {
     /// Registers are of 64 bits.
     const WIDE: u32 = 1 << 31;
     Some(match group {
+        // axflag, xaflag
+        Group::AARCH64_MISC if name.ends_with("flag") => Class::IntegerSimple,
+        Group::DP_2SRC if name.ends_with("div") && word & WIDE != 0 => Class::IntegerDivide64,
+        Group::DP_2SRC if name.ends_with("div") => Class::IntegerDivide,
+        Group::DP_2SRC if name.starts_with("crc32") => Class::IntegerMultiply,
         Group::ADDSUB_CARRY
         | Group::ADDSUB_EXT
         | Group::ADDSUB_IMM
@@ -121,15 +126,12 @@ fn compute(group: Group, name: &str, word: u32) -> Option<Class> {
         | Group::CONDSEL
         | Group::CSSC
         | Group::DP_1SRC
+        | Group::DP_2SRC
         | Group::EXTRACT
         | Group::LOG_IMM
         | Group::LOG_SHIFT
         | Group::MOVEWIDE
         | Group::PCRELADDR => Class::IntegerSimple,
-        Group::DP_2SRC if name.ends_with("div") && word & WIDE != 0 => Class::IntegerDivide64,
-        Group::DP_2SRC if name.ends_with("div") => Class::IntegerDivide,
-        Group::DP_2SRC if name.starts_with("crc32") => Class::IntegerMultiply,
-        Group::DP_2SRC => Class::IntegerSimple,
         Group::DP_3SRC => Class::IntegerMultiply,
         Group::BRANCH_IMM if name == "bl" => Class::Call,
         Group::BRANCH_IMM => Class::Jump,
@@ -144,7 +146,6 @@ fn compute(group: Group, name: &str, word: u32) -> Option<Class> {
         Group::CRYPTOSHA2 | Group::CRYPTOSHA3 | Group::CRYPTOSM3 | Group::CRYPTOSM4 => {
             Class::VectorMultiply
         }
-        Group::AARCH64_MISC if name.ends_with("flag") => Class::IntegerSimple,
         Group::AARCH64_MISC if !name.ends_with("mmla") && name != "usdot" => Class::Other,
         group if is_vector(group) => vector(name),
         _ => return None,

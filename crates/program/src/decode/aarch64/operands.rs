@@ -226,10 +226,9 @@ fn operand_of(kind: Kind, name: &str, word: u32) -> Operand {
         Kind::Fd | Kind::Sd | Kind::Vd | Kind::Ed | Kind::VdD1 | Kind::Ft => vector(field(word, 0)),
         Kind::Fn | Kind::Sn | Kind::Vn | Kind::En | Kind::VnD1 => vector(field(word, 5)),
         Kind::Fa | Kind::Va | Kind::Ft2 => vector(field(word, 10)),
-        Kind::Fm | Kind::Sm | Kind::Vm | Kind::Em => vector(field(word, 16)),
         // Of halves, the fifth bit is part of the element's index.
         Kind::Em16 if word >> 22 & 2 == 0 => vector(field(word, 16) & 15),
-        Kind::Em16 => vector(field(word, 16)),
+        Kind::Fm | Kind::Sm | Kind::Vm | Kind::Em | Kind::Em16 => vector(field(word, 16)),
         Kind::LVn => row(field(word, 5), (word >> 13 & 3) + 1),
         Kind::LVt => row(field(word, 0), structures(word)),
         Kind::LEt | Kind::LVt_AL => row(field(word, 0), digit(name)),
