@@ -247,6 +247,8 @@ def system(tmp_path_factory, build):
 
 @pytest.mark.parametrize("name", ["threads", "forks", "signals", "memory"])
 def test_processes_threads_and_signals_are_followed(name):
+    if name == "memory" and "-B" in _engine.emulator_options("aarch64"):
+        pytest.skip("QEMU 10 has no room for the heap of brk: C libraries take mmap's")
     options = replace(TRANSLATION, root=LIBRARIES)
     results = contigua.run([str(BIN / "tests" / name)], designs=["linux-4k"], options=options)
     assert results.exit_code == 0
