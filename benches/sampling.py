@@ -23,9 +23,28 @@ def lines(figures: dict[str, Any]) -> list[str]:
             f"| {figure['label']} | {sign} {figure['paper']:g} {unit} "
             f"| {figure['ours']:.2f} {unit} |"
         )
-    for table in figures["tables"]:
-        written += ["", f"**{table['title']}**", "", *rows(table)]
+    first, *others = figures["tables"]
+    written += ["", f"**{first['title']}**", "", *rows(first)]
+    for table in others:
+        written += ["", f"**{table['title']}**: {summary(table)}"]
     return [*written, "", *figures["notes"]]
+
+
+def summary(table: dict[str, Any]) -> str:
+    """Return the worst program and the sums of a table."""
+    heads = table["heads"]
+    errors = [heads.index(head) for head in heads if head.endswith("largest error")]
+    inside = [at for at, head in enumerate(heads) if head == "inside"]
+    found = []
+    for what, error, within in zip(("cycles", "speed-ups"), errors, inside, strict=True):
+        worst = max(table["rows"], key=lambda row: float(row[error].rstrip(" %")))
+        cases = [[int(part) for part in row[within].split(" of ")] for row in table["rows"]]
+        held, of = map(sum, zip(*cases, strict=True))
+        found.append(
+            f"{what} are off by {worst[error]} at most ({worst[0]}), inside their interval in "
+            f"{held} of {of} cases"
+        )
+    return "; ".join(found) + "."
 
 
 if __name__ == "__main__":
