@@ -100,7 +100,11 @@ def test_counts_agree_with_an_independent_plugin(command, root, counter, cli, tm
     assert ran.returncode == 0, ran.stderr
     ours = json.loads(report.read_text())[0]
     theirs = counter(*command, root=root)
-    assert {name: ours["executed"][name] for name in theirs} == theirs
+    # QEMU 10 maps a program below what plugins have mapped, and its loader cuts off what is not
+    # aligned to 64 KB: some instructions more or fewer.
+    most = 100 if root and "-B" in _engine.emulator_options("aarch64") else 0
+    for name, count in theirs.items():
+        assert abs(ours["executed"][name] - count) <= most, (name, ours["executed"], theirs)
     assert ours["kernel"]["unexplained_accesses"] == 0
 
 
@@ -194,7 +198,8 @@ def test_memory_that_is_zeroed_at_once_is_touched(build):
     assert 16 * 2**20 // 64 <= more["stores"] <= 16 * 2**20 // 64 + 100
     assert abs(more["instructions"] - 4 * more["stores"]) < 1000
     faults = [values["kernel"]["faults_anonymous_4k"] for values in found.values()]
-    assert faults[1] - faults[0] == 16 * 2**20 // 4096
+    # A page more or less, by where the C library puts what lies beside the memory.
+    assert abs(faults[1] - faults[0] - 16 * 2**20 // 4096) <= 2
 
 
 def test_programs_find_a_processor_whose_accesses_are_seen_or_their_users_choice(cli):
