@@ -46,8 +46,8 @@ def table(
 ) -> list[str]:
     """Lines of a Markdown table: how many mistakes of a kind were noticed, by allocator.
 
-    `cases` are kinds and what of them; `outcomes` what became of each, by allocator. Of `ours` the lines name what
-    was not noticed.
+    `cases` are kinds and what of them; `outcomes` what became of each, by allocator. Of `ours`
+    the lines name what was not noticed.
     """
     kinds = list(dict.fromkeys(kind for kind, _ in cases))
 
