@@ -20,22 +20,14 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from documents import replace
+from documents import replace, rows
+from whole_runs import ALL, SQL
 
 from contigua.emulator import VARIABLE
 
 ROOT = Path(__file__).parents[1]
 WORKLOADS = ROOT / "workloads" / "bin"
 SQLITE = "sqlite3_step@/usr/lib/x86_64-linux-gnu/libsqlite3.so.0"
-SQL = """
-create table t(a integer primary key, b text, c int);
-with recursive n(x) as (select 1 union all select x + 1 from n where x < 20000)
-insert into t select x, hex(x * 7919), (x * 48271) % 2147483647 from n;
-create index i on t(c);
-select count(*), sum(c) from t where b like '%7%';
-"""
-#: More instructions than any program has.
-ALL = "1000000000000000"
 
 
 class Program(NamedTuple):
@@ -50,7 +42,7 @@ PROGRAMS = [
     Program("kv", "run_client", [str(WORKLOADS / "kv"), "--keys", "5000", "--operations", "50000"]),
     Program("stream", "validate", [str(WORKLOADS / "stream"), "--size", "256K"]),
     Program("cg", "multiply", [str(WORKLOADS / "cg"), "--rows", "500", "--outer", "8"]),
-    Program("sqlite3", SQLITE, ["sqlite3", ":memory:", SQL]),
+    Program("sqlite3", SQLITE, ["sqlite3", ":memory:", SQL.replace("ROWS", "20000")]),
 ]
 #: What is timed: many instructions, few accesses of memory.
 TIMED = [str(WORKLOADS / "bfs"), "--scale", "15"]
@@ -92,18 +84,16 @@ def main() -> int:
     parser.add_argument("--print", action="store_true", help="write nothing, print the table")
     options = parser.parse_args()
     emulators = {version(path): path for path in options.emulators}
-    rows: dict[str, list[str]] = {}
+    table: dict[str, list[str]] = {name: [name] for name in emulators}
     differ = False
     for program in PROGRAMS:
         region = ["--region", f"function:{program.function}"]
-        kinds = ("instructions", "loads", "stores")
-        counts = {
-            name: [contigua(path, region, program.command)[0][kind] for kind in kinds]
-            for name, path in emulators.items()
-        }
-        for name, found in counts.items():
-            rows.setdefault(name, []).append(" / ".join(f"{count:,}" for count in found))
-        differ |= len({tuple(found) for found in counts.values()}) > 1
+        counts = []
+        for name, path in emulators.items():
+            executed, _ = contigua(path, region, program.command)
+            counts.append([executed[kind] for kind in ("instructions", "loads", "stores")])
+            table[name].append(" / ".join(f"{count:,}" for count in counts[-1]))
+        differ |= any(found != counts[0] for found in counts)
     seconds: dict[tuple[str, str], list[float]] = {}
     lengths: dict[str, int] = {}
     for round_number in range(options.rounds):
@@ -113,16 +103,14 @@ def main() -> int:
                 executed, took = contigua(path, chosen, TIMED)
                 lengths[name] = executed["instructions"]
                 seconds.setdefault((name, pace), []).append(took)
-    for name, row in rows.items():
+    for name, row in table.items():
         for pace in PACES:
             row.append(f"{lengths[name] / statistics.median(seconds[name, pace]) / 1e6:.0f}")
     heads = ["QEMU", *(one.name for one in PROGRAMS), *(f"{pace}, MIPS" for pace in PACES)]
     lines = [
         f"Instructions / loads / stores; speed: bfs, medians of {options.rounds} runs in turn.",
         "",
-        "| " + " | ".join(heads) + " |",
-        "|---" + "|--:" * (len(heads) - 1) + "|",
-        *("| " + " | ".join([name, *row]) + " |" for name, row in rows.items()),
+        *rows({"heads": heads, "rows": list(table.values())}),
     ]
     print("\n".join(lines))
     if not options.print:

@@ -2,7 +2,8 @@
 
 Million guest instructions a second (MIPS), in wall time of the whole command. The machine is often
 shared, so each figure is the median of several runs, and figures that are compared were taken in
-turn. With the argument `paces` only fast-forwarding and warming are measured.
+turn. With the argument `paces` only fast-forwarding and warming are measured, with `sizes` only
+what four designs take beside one by the size of a table.
 """
 
 from __future__ import annotations
@@ -170,6 +171,23 @@ def paces() -> list[str]:
     ]
 
 
+def sizes() -> list[str]:
+    """Measure what four designs take beside one, by the size of the table of gups."""
+    found = []
+    for mebibytes, updates in ((1, 8_000_000), (16, 6_000_000), (256, 4_000_000)):
+        program = [str(ROOT / "workloads" / "bin" / "gups"), "--size", f"{mebibytes}MiB"]
+        program += ["--updates", str(updates), "--no-verify"]
+        ratios = []
+        for _ in range(RUNS):
+            pair = [
+                contigua(program, "--detail", "additive", "--designs", designs)[0]
+                for designs in ("linux-4k", FOUR_DESIGNS)
+            ]
+            ratios.append(pair[1] / pair[0])
+        found.append(f"{statistics.median(ratios):.2f} with {mebibytes} MiB")
+    return [f"gups, additive, time of four designs / time of one: {', '.join(found)} ({taken()})."]
+
+
 def taken() -> str:
     """Say how many runs a value is of."""
     return "one run each" if RUNS == 1 else f"medians of {RUNS} runs"
@@ -237,6 +255,10 @@ def write(rows: list[list[str]], several: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] != ["paces"]:
+    only = sys.argv[1:]
+    if not only:
         main()
-    replace("performance.md", "paces", paces())
+    if only in ([], ["paces"]):
+        replace("performance.md", "paces", paces())
+    if only in ([], ["sizes"]):
+        replace("performance.md", "sizes", sizes())
