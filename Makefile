@@ -89,14 +89,18 @@ test-programs:
 		sqlite3 sqlite3 redis-server redis-server redis-benchmark redis-tools \
 		memcached memcached nginx nginx chromium chromium setpriv util-linux git git \
 		qemu-x86_64 qemu-user qemu-system-x86_64 qemu-system-x86 busybox busybox-static systemd-analyze systemd \
-		zsh zsh fish fish
+		zsh zsh fish fish $(CROSS)
+
+# What builds and runs programs of aarch64.
+CROSS = aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu /usr/aarch64-linux-gnu/lib/crti.o libc6-dev-arm64-cross \
+	qemu-aarch64 qemu-user
 
 test-rust: $(VENV)/tools compiler
 	$(NEXTEST) --locked $(RUST)
 	cargo test --quiet --locked --doc $(RUST)
 
 # Guests wait for their clocks more than they compute, so they are not run side by side.
-test-python: setup malloc-library workloads/bin/gups
+test-python: setup malloc-library workloads/bin/gups workloads/bin/aarch64/gups
 	cargo build --quiet --locked -p contigua-node
 	$(BIN)/pytest -n $(JOBS) --dist worksteal --doctest-modules -m 'not long'
 	$(BIN)/pytest vm-tests -m short
@@ -120,7 +124,7 @@ test-long: setup
 verify-checks:
 	$(PYTHON) scripts/checks verify
 
-long-python: setup malloc-library workloads/bin/gups test-programs
+long-python: setup malloc-library workloads/bin/gups workloads/bin/aarch64/gups test-programs
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -m long python/tests --ignore python/tests/test_harness.py
 
 # Root, namespaces, a quarter of an hour.
@@ -239,9 +243,7 @@ check-programs: malloc-library
 	$(PYTHON) benches/programs $(PROGRAMS)
 
 check-malloc-aarch64:
-	scripts/require aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu \
-		/usr/aarch64-linux-gnu/lib/crti.o libc6-dev-arm64-cross
-	scripts/require qemu-aarch64 qemu-user
+	scripts/require $(CROSS)
 	scripts/require qemu-system-aarch64 qemu-system-arm
 	scripts/require cpio cpio
 	scripts/test-malloc-aarch64
@@ -360,6 +362,10 @@ $(VENV)/installed: $(VENV)/tools $(SOURCES)
 workloads/bin/gups: $(wildcard workloads/*.c workloads/*.h workloads/tests/*.c workloads/Makefile)
 	scripts/require cc gcc
 	$(MAKE) --quiet -C workloads
+
+workloads/bin/aarch64/gups: workloads/bin/gups
+	scripts/require $(CROSS)
+	$(MAKE) --quiet -C workloads CC=aarch64-linux-gnu-gcc BIN=bin/aarch64
 
 clean:
 	rm -rf $(VENV) target workloads/bin

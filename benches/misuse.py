@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+from collections.abc import Collection
 from pathlib import Path
 
 import documents
@@ -22,7 +23,7 @@ ENDS = {0: "-", 3: "n/a"}
 
 
 def outcome(program: Path, number: int, environment: dict[str, str]) -> str:
-    """Return what became of a mistake: noticed, a fault, a hang, nothing."""
+    """Return what became of a mistake: noticed, a fault without a word, a hang, nothing."""
     try:
         done = subprocess.run(
             [program, str(number)],
@@ -34,16 +35,19 @@ def outcome(program: Path, number: int, environment: dict[str, str]) -> str:
     except subprocess.TimeoutExpired:
         return "hangs"
     if done.returncode in (-signal.SIGSEGV, -signal.SIGBUS):
-        return "fault"
+        return "yes" if done.stderr else "fault"
     if done.returncode in ENDS:
         return "yes" if done.returncode == 0 and done.stderr else ENDS[done.returncode]
     return "yes"
 
 
-def table(cases: list[list[str]], outcomes: dict[str, list[str]]) -> list[str]:
+def table(
+    cases: list[list[str]], outcomes: dict[str, list[str]], ours: Collection[str]
+) -> list[str]:
     """Lines of a Markdown table: how many mistakes of a kind were noticed, by allocator.
 
-    `cases` are kinds and what of them; `outcomes` what became of each, by allocator.
+    `cases` are kinds and what of them; `outcomes` what became of each, by allocator. Of `ours`
+    the lines name what was not noticed.
     """
     kinds = list(dict.fromkeys(kind for kind, _ in cases))
 
@@ -59,7 +63,7 @@ def table(cases: list[list[str]], outcomes: dict[str, list[str]]) -> list[str]:
     lines = [
         "Mistakes at which the process ends or complains, + those at which it ends with SIGSEGV."
     ]
-    for name in list(outcomes)[:2]:
+    for name in ours:
         missed = []
         for kind in kinds:
             own = [
@@ -67,10 +71,10 @@ def table(cases: list[list[str]], outcomes: dict[str, list[str]]) -> list[str]:
                 for (of, what), one in zip(cases, outcomes[name], strict=True)
                 if of == kind
             ]
-            those = [what for what, one in own if one != "yes"]
+            those = [what for what, one in own if one not in ("yes", "fault")]
             if those:
                 missed.append(f"{kind} ({'all' if len(those) == len(own) else '; '.join(those)})")
-        lines.append(f"Not noticed, {name}: {', '.join(missed)}.")
+        lines.append(f"Not noticed, {name}: {', '.join(missed) or 'none'}.")
     wrapped = textwrap.wrap(" ".join(lines), 118)
     return [
         *wrapped,
@@ -89,9 +93,14 @@ def main() -> None:
     options = parser.parse_args()
     peers = {**malloc.ALLOCATORS, "mimalloc 3": options.mimalloc3, "Scudo": options.scudo}
     del peers["contigua"]
+    settings = {
+        "contigua": {},
+        "level 2": {"CONTIGUA_MALLOC_HARDEN": "2"},
+        "level 3": {"CONTIGUA_MALLOC_HARDEN": "3"},
+        "guarded": {"CONTIGUA_MALLOC_GUARDED": "1"},
+    }
     runs = {
-        "contigua": {"LD_PRELOAD": str(options.library)},
-        "level 2": {"LD_PRELOAD": str(options.library), "CONTIGUA_MALLOC_HARDEN": "2"},
+        name: {"LD_PRELOAD": str(options.library), **setting} for name, setting in settings.items()
     }
     for name, library in peers.items():
         if library is None:
@@ -112,7 +121,7 @@ def main() -> None:
             for name, one in zip(runs, found, strict=True):
                 outcomes[name].append(one)
             print(kind, what, *found, file=sys.stderr, flush=True)
-    lines = table(cases, outcomes)
+    lines = table(cases, outcomes, settings)
     if options.print:
         print("\n".join(lines))
     else:

@@ -3,7 +3,8 @@
 #![no_main]
 
 use contigua_program::code::BlockCode;
-use contigua_program::decode::decode_block;
+use contigua_program::decode::{decode_block, folding};
+use contigua_program::syscall::Architecture;
 use contigua_units::VirtAddr;
 use libfuzzer_sys::fuzz_target;
 
@@ -14,14 +15,15 @@ fuzz_target!(|input: &[u8]| {
     };
     let (lengths, bytes) = rest.split_at(usize::from(count).min(rest.len()));
     let address = VirtAddr::new(0x40_0000);
+    let code = BlockCode {
+        address,
+        lengths,
+        bytes,
+    };
     let mut out = Vec::new();
-    decode_block(
-        BlockCode {
-            address,
-            lengths,
-            bytes,
-        },
-        &mut out,
-    );
-    assert_eq!(out.len(), lengths.len());
+    for architecture in Architecture::ALL {
+        decode_block(architecture, code, &mut out);
+        assert_eq!(out.len(), lengths.len());
+        let _ = folding(architecture, code);
+    }
 });

@@ -27,6 +27,7 @@ OPTIONS = (
     "CACHE_INTERVAL",
     "DECAY",
     "DUMP",
+    "GUARDED",
     "HARDEN",
     "INTERVAL",
     "LIMIT",

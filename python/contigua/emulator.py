@@ -31,15 +31,16 @@ MIRROR = "http://deb.debian.org/debian"
 KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 #: Debian 13, whose QEMU is 10.0.
 SUITE = "trixie"
+#: Architectures whose programs can be run.
+ARCHITECTURES = ("x86_64", "aarch64")
 #: The emulator for x86-64 programs, as QEMU's build calls it.
 PROGRAM = "qemu-x86_64"
 #: QEMU's build system, in a version that QEMU 10.0 and 10.2 accept.
 MESON = (
     "meson==1.9.0 --hash=sha256:45e51ddc41e37d961582d06e78c48e0f9039011587f3495c4d6b0781dad92357\n"
 )
-#: Of QEMU's configure script.
+#: Of QEMU's configure script, beside what is to be emulated.
 OPTIONS = (
-    "--target-list=x86_64-linux-user",
     "--enable-plugins",
     "--without-default-features",
     "--disable-system",
@@ -65,7 +66,7 @@ PORTABLE_OPTIONS = (
 LIBRARIES = {"gmodule-2.0": "libglib2.0-dev", "glib-2.0": "libglib2.0-dev"}
 #: What QEMU asks pkg-config for.
 MODULES = ("glib-2.0", "gmodule-no-export-2.0")
-#: Names the QEMU that programs run with; the engine reads it, too.
+#: Names the QEMU that x86-64 programs run with; the engine reads it, too.
 VARIABLE = "CONTIGUA_QEMU"
 #: Has the QEMU of a wheel, in a folder of its version; other installations have none.
 CARRIED = Path(__file__).parent / "carried"
@@ -147,6 +148,7 @@ def build(
     package_version: str | None = None,
     progress: Callable[[str, float], None] = lambda *_: None,
     portable: Path | None = None,
+    architecture: str = ARCHITECTURES[0],
 ) -> Path:
     """Build QEMU's user mode with plugins, and return the program in the cache.
 
@@ -160,6 +162,8 @@ def build(
         Told each step, and how much of it is done (0 to 1).
     portable
         A folder to build a portable one in, rather than in the cache.
+    architecture
+        One of :data:`ARCHITECTURES`: of the programs that it is to run.
 
     Raises
     ------
@@ -179,11 +183,13 @@ def build(
             source = _fetch(steps, suite, package_version)
             progress(f"configuring QEMU {source.upstream}", 0.0)
             libraries = _fetch_libraries(steps) if portable else ()
-            folder = _configure(steps, source, is_portable=portable is not None)
+            options = [_target(architecture), *OPTIONS]
+            folder = _configure(steps, source, options, is_portable=portable is not None)
             label = f"building QEMU {source.upstream}"
             progress(label, 0.0)
-            steps.run(["ninja", "-C", str(folder), PROGRAM], lambda done: progress(label, done))
-        program = folder / PROGRAM
+            name = f"qemu-{architecture}"
+            steps.run(["ninja", "-C", str(folder), name], lambda done: progress(label, done))
+        program = folder / name
         _check(program)
         return _install(program, source, cache, libraries)
 
@@ -306,7 +312,12 @@ def _fetch(steps: _Steps, suite: str, package_version: str | None) -> Source:
     )
 
 
-def _configure(steps: _Steps, source: Source, *, is_portable: bool) -> Path:
+def _target(architecture: str) -> str:
+    """Return the option of QEMU's configure script for programs of an architecture."""
+    return f"--target-list={architecture}-linux-user"
+
+
+def _configure(steps: _Steps, source: Source, options: list[str], *, is_portable: bool) -> Path:
     environment = steps.work / "venv"
     python = environment / "bin" / "python"
     steps.run([sys.executable, "-m", "venv", str(environment)])
@@ -316,7 +327,7 @@ def _configure(steps: _Steps, source: Source, *, is_portable: bool) -> Path:
     steps.run([str(python), *install, str(requirements)])
     folder = source.folder / "build"
     folder.mkdir(exist_ok=True)
-    configure = [str(source.folder / "configure"), *OPTIONS, f"--python={python}"]
+    configure = [str(source.folder / "configure"), *options, f"--python={python}"]
     settings = []
     if is_portable:
         settings = [f"PKG_CONFIG_PATH={_static_libraries(steps)}"]
@@ -333,16 +344,21 @@ def _check(program: Path) -> None:
 
 
 def _install(program: Path, source: Source, cache: Path, libraries: tuple[Path, ...] = ()) -> Path:
-    """Move what was built to its place, whole or not at all."""
+    """Move what was built to its place, whole or not at all, beside others of its version."""
     place = cache / source.upstream
     with tempfile.TemporaryDirectory(dir=cache, prefix="new-") as folder:
         new = Path(folder) / "new"
         new.mkdir()
-        shutil.copy(program, new / PROGRAM)
+        for other in place.glob("qemu-*"):
+            if other.name != program.name:
+                shutil.copy(other, new / other.name)
+                note = place / _note(other.name)
+                shutil.copy(note, new / note.name)
+        shutil.copy(program, new / program.name)
         for licence in ("COPYING", "COPYING.LIB", "LICENSE"):
             shutil.copy(source.folder / licence, new / licence)
         shutil.copytree(source.folder / "debian" / "patches", new / "patches")
-        (new / "SOURCE").write_text(_provenance(source, libraries))
+        (new / _note(program.name)).write_text(_provenance(program.name, source, libraries))
         if libraries:
             for package in set(LIBRARIES.values()):
                 shutil.copy(f"/usr/share/doc/{package}/copyright", new / f"{package}.copyright")
@@ -350,15 +366,21 @@ def _install(program: Path, source: Source, cache: Path, libraries: tuple[Path, 
             for path in (*source.files, *libraries):
                 shutil.copy(path, new / SOURCES / path.name)
         # Where that fails, the program is larger, but as good.
-        _fails(["strip", str(new / PROGRAM)])
+        _fails(["strip", str(new / program.name)])
         if place.exists():
             place.rename(Path(folder) / "old")
         new.rename(place)
-    return place / PROGRAM
+    return place / program.name
 
 
-def _provenance(source: Source, libraries: tuple[Path, ...]) -> str:
-    options = [*OPTIONS]
+def _note(program: str) -> str:
+    """Name the file that says where an emulator comes from."""
+    return "SOURCE" if program == PROGRAM else f"SOURCE.{program}"
+
+
+def _provenance(program: str, source: Source, libraries: tuple[Path, ...]) -> str:
+    architecture = program.removeprefix("qemu-")
+    options = [_target(architecture), *OPTIONS]
     linked = ""
     if libraries:
         options += PORTABLE_OPTIONS
@@ -369,7 +391,7 @@ def _provenance(source: Source, libraries: tuple[Path, ...]) -> str:
             "All these files are published beside the wheel that carries this program.\n"
         )
     return (
-        f"QEMU {source.upstream}, user mode for x86-64 programs, with plugins.\n"
+        f"QEMU {source.upstream}, user mode for {architecture} programs, with plugins.\n"
         "Licence: GPL-2.0-only and others compatible with it; see COPYING and LICENSE.\n\n"
         f"Source: Debian's package qemu {source.version}, {MIRROR}/pool/main/q/qemu/\n"
         "Files and their SHA-256, as the archive's signed lists have them:\n"

@@ -66,6 +66,11 @@ class RunOptions:
         Cores of the simulated server, 1 to 64. Threads share them in simulated time.
     migrations
         Pages in use that are moved in a simulated second, by the mechanism that the design has.
+    root
+        Folder with the files of another system, such as unpacked packages of Debian's arm64:
+        without a slash, the program's name is looked for in the directories of ``PATH`` within it,
+        and an absolute path within it first. The program sees its files first, and then this
+        computer's. The program's architecture decides which QEMU runs it.
     malloc
         The program's allocator: ``"libc"``, its C library's own; ``"contigua"``; or another
         library, by its path or by a name that the linker knows. Traces have theirs inside.
@@ -108,6 +113,7 @@ class RunOptions:
     classify_misses: bool = False
     cores: int = 1
     migrations: float = 0.0
+    root: Path | None = None
     malloc: str = "libc"
     malloc_options: tuple[str, ...] = ()
     malloc_clock: int | None = 100
@@ -307,6 +313,7 @@ def run(
         record_plan=None if specs else options.plan(),
         seconds=options.seconds,
         preload=before.library,
+        root=options.root,
         environment=list(before.environment),
         clock=before.clock,
         progress=progress,

@@ -96,8 +96,11 @@ def block_vectors(
     trace: Path | None = None,
     interval: int = INTERVAL,
     seconds: float | None = None,
+    root: Path | None = None,
 ) -> Vectors:
     """Run a program, or read its trace, and count which blocks each interval executes.
+
+    ``root`` has the program's files, as :class:`~contigua.RunOptions` says.
 
     Raises
     ------
@@ -115,6 +118,7 @@ def block_vectors(
         command=None if command is None else list(command),
         trace=trace,
         seconds=seconds,
+        root=root,
     )
     if instructions < interval:
         raise SimPointError(

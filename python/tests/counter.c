@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <string.h>
 
 typedef uint64_t plugin_id;
 struct block;
@@ -34,6 +35,7 @@ unsigned qemu_plugin_mem_size_shift(uint32_t);
 size_t qemu_plugin_insn_data(const struct instruction *, void *, size_t); /* as of version 3 */
 
 static uint64_t instructions, loads, stores;
+static bool is_aarch64;
 
 static void on_instruction(unsigned vcpu, void *data)
 {
@@ -97,13 +99,39 @@ static int repeated(const struct instruction *instruction)
     }
 }
 
+/* dc zva of aarch64, which QEMU tells nobody of, zeroes 64 bytes: a store. */
+static void on_zeroing(unsigned vcpu, void *data)
+{
+    (void)vcpu;
+    (void)data;
+    stores++;
+}
+
+static int zeroes(const struct instruction *instruction)
+{
+    uint32_t code = 0;
+    if (!is_aarch64)
+        return 0;
+    if (qemu_plugin_version == 1) {
+        const void *(*data)(const struct instruction *);
+        void *function = dlsym(RTLD_DEFAULT, "qemu_plugin_insn_data");
+        memcpy(&data, &function, sizeof data);
+        memcpy(&code, data(instruction), sizeof code);
+    } else {
+        qemu_plugin_insn_data(instruction, &code, sizeof code);
+    }
+    return (code & 0xffffffe0) == 0xd50b7420;
+}
+
 static void on_translate(plugin_id id, struct block *block)
 {
     (void)id;
     for (size_t i = 0; i < qemu_plugin_tb_n_insns(block); i++) {
         struct instruction *instruction = qemu_plugin_tb_get_insn(block, i);
         qemu_plugin_register_vcpu_insn_exec_cb(instruction, on_instruction, 0, NULL);
-        int begin = repeated(instruction);
+        if (zeroes(instruction))
+            qemu_plugin_register_vcpu_insn_exec_cb(instruction, on_zeroing, 0, NULL);
+        int begin = is_aarch64 ? ONCE : repeated(instruction);
         if (begin == ONCE)
             qemu_plugin_register_vcpu_mem_cb(instruction, on_memory, 0, 3, NULL);
         else
@@ -121,9 +149,14 @@ static void on_exit_(plugin_id id, void *data)
             (unsigned long long)stores);
 }
 
-int qemu_plugin_install(plugin_id id, const void *info, int argc, char **argv)
+/* Begins with the name of what is emulated. */
+struct information {
+    const char *target;
+};
+
+int qemu_plugin_install(plugin_id id, const struct information *info, int argc, char **argv)
 {
-    (void)info;
+    is_aarch64 = strcmp(info->target, "aarch64") == 0;
     (void)argc;
     (void)argv;
     qemu_plugin_register_vcpu_tb_trans_cb(id, on_translate);

@@ -193,6 +193,26 @@ def test_what_was_built_lies_beside_its_licence_and_its_source(tmp_path):
     assert [path.name for path in cache.iterdir()] == ["10.0.13"]
 
 
+def test_emulators_of_both_architectures_lie_beside_each_other(tmp_path):
+    source = tmp_path / "qemu-10.0.13"
+    for name in ("COPYING", "COPYING.LIB", "LICENSE", "debian/patches/series"):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_text(name)
+    (source / "VERSION").write_text("10.0.13\n")
+    package = emulator.Source("1:10.0.13", source, ())
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    names = [f"qemu-{architecture}" for architecture in emulator.ARCHITECTURES]
+    for name in [*names, names[0]]:
+        program = script(tmp_path / "build" / name, name)
+        installed = emulator._install(program, package, cache)
+        assert installed.name == name
+    for name, note in zip(names, ("SOURCE", "SOURCE.qemu-aarch64"), strict=True):
+        assert name in (installed.parent / name).read_text()
+        architecture = name.removeprefix("qemu-")
+        assert f"--target-list={architecture}-linux-user" in (installed.parent / note).read_text()
+
+
 def test_beside_a_portable_build_is_the_source_of_all_of_it(monkeypatch, tmp_path):
     source = tmp_path / "qemu-10.0.13"
     for name in ("COPYING", "COPYING.LIB", "LICENSE", "debian/patches/series"):

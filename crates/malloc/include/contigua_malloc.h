@@ -24,6 +24,7 @@ int64_t contigua_malloc_figure(const char *name);
  *   interval_milliseconds   how long huge pages are kept whole after use
  *   decay_milliseconds      half-life of free memory; 0: the rate alone decides
  *   harden                  hardening level (read only)
+ *   guarded                 mean number of allocations from one that is guarded to the next; 0: none is (read only)
  *   all figures             as contigua_malloc_stats names them (read only)
  */
 int contigua_malloc_get(const char *name, uint64_t *value);

@@ -8,7 +8,7 @@ use core::fmt::Write;
 use core::ptr::null_mut;
 
 use crate::classes::{MAX_SMALL, class_of};
-use crate::{control, front, harden, heap, info, pagemap, setup, sys, telemetry, upkeep};
+use crate::{control, front, harden, heap, info, setup, sys, telemetry, upkeep};
 
 #[inline(always)]
 fn or_no_memory(memory: *mut u8) -> *mut c_void {
@@ -42,25 +42,24 @@ extern "C" fn malloc_slowly(size: usize) -> *mut c_void {
     or_no_memory(heap::allocate(size))
 }
 
-/// What is not at hand: while a profile counts, everything.
+/// What is not at hand: while allocations are counted, everything.
 #[cold]
 #[inline(never)]
 extern "C" fn malloc_counted(size: usize) -> *mut c_void {
     if harden::is_on() {
         return malloc_slowly(size);
     }
-    let class = class_of(size);
-    let memory = heap::counted(class);
+    let memory = heap::counted(class_of(size));
     if memory.is_null() {
-        return malloc_missed(class);
+        return malloc_missed(size);
     }
     memory.cast()
 }
 
 #[cold]
 #[inline(never)]
-extern "C" fn malloc_missed(class: usize) -> *mut c_void {
-    or_no_memory(heap::missed(class))
+extern "C" fn malloc_missed(size: usize) -> *mut c_void {
+    or_no_memory(heap::missed(class_of(size), size, 1))
 }
 
 /// C `calloc`.
@@ -440,7 +439,7 @@ pub extern "C" fn contigua_malloc_periodic() -> c_int {
 /// 1 if an object of this allocator begins at `memory` or its page belongs to small objects.
 #[unsafe(no_mangle)]
 pub extern "C" fn contigua_malloc_owns(memory: *const c_void) -> c_int {
-    c_int::from(pagemap::tag(memory as usize) != 0)
+    c_int::from(heap::is_ours(memory as usize))
 }
 
 /// Write the heap profile to `path`, or for null where the environment says. 0, or -1 with `errno`:

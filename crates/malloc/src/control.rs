@@ -1,6 +1,9 @@
 //! What a program can tell its allocator, whatever its language.
 
-use crate::{front, harden, pages, profile, setup, sys, telemetry};
+use contigua_pageheap::Config;
+
+use crate::layout::Page;
+use crate::{front, guarded, harden, pages, profile, setup, sys, telemetry};
 
 pub use crate::profile::Error as ProfileError;
 
@@ -33,8 +36,7 @@ pub fn trim(keep: usize) -> usize {
 /// Never map more than `hard` bytes, and give memory back at once above `soft`. 0: no limit.
 pub fn set_limits(soft: usize, hard: usize) {
     setup::ensure();
-    let limit = |bytes: usize| if bytes == 0 { u64::MAX } else { bytes as u64 };
-    sys::preserving_errno(|| pages::set_limits(limit(soft), limit(hard)));
+    sys::preserving_errno(|| pages::set_limits(wanted(soft as u64), wanted(hard as u64)));
 }
 
 /// Give back at most `rate` bytes a second periodically, and keep whole what was used within
@@ -55,26 +57,92 @@ pub enum SetError {
     ReadOnly,
 }
 
-const MILLISECOND: u64 = 1_000_000;
+/// A setting that programs know by its name.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// Its name.
+    pub name: &'static str,
+    get: fn(&Config) -> u64,
+    set: Option<fn(&Config, u64)>,
+}
 
-/// A setting or a figure by its name, as `contigua_malloc.h` lists them. 0 is no limit.
+impl Setting {
+    /// Whether it can only be read.
+    #[must_use]
+    pub const fn is_read_only(&self) -> bool {
+        self.set.is_none()
+    }
+}
+
+const MILLISECOND: u64 = 1_000_000;
+const NONE: u64 = u64::MAX;
+
+/// A limit as programs see it: 0 is none.
+fn shown(limit: u64) -> u64 {
+    if limit == NONE { 0 } else { limit }
+}
+
+/// A limit as programs set it.
+fn wanted(limit: u64) -> u64 {
+    if limit == 0 { NONE } else { limit }
+}
+
+/// All settings that programs know by their names, as `contigua_malloc.h` lists them.
+pub const SETTINGS: [Setting; 7] = [
+    Setting {
+        name: "limit",
+        get: |config| shown(config.hard_limit),
+        set: Some(|config, bytes| pages::set_limits(config.soft_limit, wanted(bytes))),
+    },
+    Setting {
+        name: "soft_limit",
+        get: |config| shown(config.soft_limit),
+        set: Some(|config, bytes| pages::set_limits(wanted(bytes), config.hard_limit)),
+    },
+    Setting {
+        name: "release_rate",
+        get: |config| config.release_rate,
+        set: Some(|config, rate| pages::set_policy(rate, config.interval, config.cache_interval)),
+    },
+    Setting {
+        name: "interval_milliseconds",
+        get: |config| config.interval / MILLISECOND,
+        set: Some(|config, time| {
+            let interval = time.saturating_mul(MILLISECOND);
+            pages::set_policy(config.release_rate, interval, interval);
+        }),
+    },
+    Setting {
+        name: "decay_milliseconds",
+        get: |config| config.half_life / MILLISECOND,
+        set: Some(|_, time| pages::set_half_life(time.saturating_mul(MILLISECOND))),
+    },
+    Setting {
+        name: "harden",
+        get: |_| harden::level().into(),
+        set: None,
+    },
+    Setting {
+        name: "guarded",
+        get: |_| guarded::every(),
+        set: None,
+    },
+];
+
+fn setting(name: &str) -> Option<&'static Setting> {
+    SETTINGS.iter().find(|setting| setting.name == name)
+}
+
+/// A setting or a figure by its name ([`SETTINGS`], [`Page::NAMES`]). A limit of 0 is none.
 #[must_use]
 pub fn get(name: &str) -> Option<u64> {
     setup::ensure();
-    let limit = |bytes: u64| if bytes == u64::MAX { 0 } else { bytes };
-    let config = pages::config();
-    Some(match name {
-        "limit" => limit(config.hard_limit),
-        "soft_limit" => limit(config.soft_limit),
-        "release_rate" => config.release_rate,
-        "interval_milliseconds" => config.interval / MILLISECOND,
-        "decay_milliseconds" => config.half_life / MILLISECOND,
-        "harden" => harden::level().into(),
-        _ => {
-            let figures = telemetry::collect().figures();
-            figures.iter().find(|(known, _)| *known == name)?.1
-        }
-    })
+    if let Some(setting) = setting(name) {
+        return Some((setting.get)(&pages::config()));
+    }
+    let figures = telemetry::collect().figures();
+    let found = figures.iter().find(|(known, _)| *known == name)?;
+    Some(found.1)
 }
 
 /// Change a setting by its name.
@@ -83,27 +151,13 @@ pub fn get(name: &str) -> Option<u64> {
 /// If there is none of this name, or it can only be read.
 pub fn set(name: &str, value: u64) -> Result<(), SetError> {
     setup::ensure();
-    let limit = |bytes: u64| if bytes == 0 { u64::MAX } else { bytes };
-    let nanoseconds = value.saturating_mul(MILLISECOND);
-    let config = pages::config();
-    sys::preserving_errno(|| match name {
-        "limit" => pages::set_limits(config.soft_limit, limit(value)),
-        "soft_limit" => pages::set_limits(limit(value), config.hard_limit),
-        "release_rate" => pages::set_policy(value, config.interval, config.cache_interval),
-        "interval_milliseconds" => {
-            pages::set_policy(config.release_rate, nanoseconds, nanoseconds);
+    match setting(name).map(|setting| setting.set) {
+        Some(Some(set)) => {
+            sys::preserving_errno(|| set(&pages::config(), value));
+            Ok(())
         }
-        "decay_milliseconds" => pages::set_half_life(nanoseconds),
-        _ => {}
-    });
-    match name {
-        "limit"
-        | "soft_limit"
-        | "release_rate"
-        | "interval_milliseconds"
-        | "decay_milliseconds" => Ok(()),
-        _ if get(name).is_some() => Err(SetError::ReadOnly),
-        _ => Err(SetError::Unknown),
+        None if !Page::NAMES.contains(&name) => Err(SetError::Unknown),
+        _ => Err(SetError::ReadOnly),
     }
 }
 

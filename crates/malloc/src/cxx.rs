@@ -112,18 +112,17 @@ extern "C-unwind" fn new_counted(size: usize, throws: bool) -> *mut c_void {
     if harden::is_on() {
         return new_slowly(size, throws);
     }
-    let class = class_of(size);
-    let memory = heap::counted(class);
+    let memory = heap::counted(class_of(size));
     if memory.is_null() {
-        return new_missed(class, size, throws);
+        return new_missed(size, throws);
     }
     memory.cast()
 }
 
 #[cold]
 #[inline(never)]
-extern "C-unwind" fn new_missed(class: usize, size: usize, throws: bool) -> *mut c_void {
-    let memory = heap::missed(class);
+extern "C-unwind" fn new_missed(size: usize, throws: bool) -> *mut c_void {
+    let memory = heap::missed(class_of(size), size, 1);
     if memory.is_null() {
         return new_failed(size, 1, throws);
     }

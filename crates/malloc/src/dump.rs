@@ -6,13 +6,12 @@
 //! path. A profile is always left to one, because it needs memory.
 
 use core::fmt::Write;
-use core::mem::MaybeUninit;
-use core::ptr::null_mut;
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU8, Ordering};
 
 use crate::files::{self, FileName};
 use crate::lock::Guarded;
 use crate::settings::Dump;
+use crate::signals::Former;
 use crate::sys::{self, Line};
 use crate::{clock, profile, telemetry};
 
@@ -28,9 +27,7 @@ static OUTPUT: Guarded<Output> = Guarded::new(Output {
     bytes: [0; 512],
     length: 0,
 });
-/// The handler that was there before us, and whether it wants to know more than the number.
-static PREVIOUS: AtomicUsize = AtomicUsize::new(0);
-static PREVIOUS_ASKS: AtomicBool = AtomicBool::new(false);
+static FORMER: Former = Former::new();
 
 /// Listen to the signal from now on. The program's own handler, if it sets one later, wins.
 pub fn start(dump: &Dump) {
@@ -38,28 +35,11 @@ pub fn start(dump: &Dump) {
         let mut output = OUTPUT.lock();
         (output.name, output.owner) = (dump.file, sys::process());
     }
-    // SAFETY: both structures are initialised before they are used; the handler has the type that
-    // `SA_SIGINFO` asks for and outlives the process's interest, as the library is never unloaded.
-    // Needed because signals are the system's.
-    unsafe {
-        let mut action = MaybeUninit::<libc::sigaction>::zeroed().assume_init();
-        let mut previous = MaybeUninit::<libc::sigaction>::zeroed().assume_init();
-        action.sa_sigaction = handle as *const () as usize;
-        action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
-        libc::sigfillset(&raw mut action.sa_mask);
-        libc::sigaction(dump.signal, null_mut(), &raw mut previous);
-        if previous.sa_sigaction != libc::SIG_DFL && previous.sa_sigaction != libc::SIG_IGN {
-            let asks = previous.sa_flags & libc::SA_SIGINFO != 0;
-            PREVIOUS_ASKS.store(asks, Ordering::Relaxed);
-            PREVIOUS.store(previous.sa_sigaction, Ordering::Relaxed);
-        }
-        if libc::sigaction(dump.signal, &raw const action, null_mut()) != 0 {
-            sys::message(format_args!(
-                "CONTIGUA_MALLOC_DUMP: no handler for signal {}: error {}",
-                dump.signal,
-                sys::errno()
-            ));
-        }
+    if let Err(number) = FORMER.replace(dump.signal, handle, libc::SA_RESTART, true) {
+        sys::message(format_args!(
+            "CONTIGUA_MALLOC_DUMP: no handler for signal {}: error {number}",
+            dump.signal
+        ));
     }
 }
 
@@ -82,18 +62,7 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
             PENDING.fetch_or(PROFILE, Ordering::Relaxed);
         }
     });
-    let previous = PREVIOUS.load(Ordering::Relaxed);
-    if previous != 0 {
-        // SAFETY: the address of a handler that somebody set with the flag that is kept beside it.
-        unsafe {
-            if PREVIOUS_ASKS.load(Ordering::Relaxed) {
-                type Handler = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
-                core::mem::transmute::<usize, Handler>(previous)(signal, info, context);
-            } else {
-                core::mem::transmute::<usize, extern "C" fn(i32)>(previous)(signal);
-            }
-        }
-    }
+    FORMER.call(signal, info, context);
 }
 
 /// Write what a handler left to others. Called in slow paths, under no lock.

@@ -7,8 +7,8 @@
 use crate::classes::COUNT;
 use crate::lock::{self, Lock};
 use crate::{
-    background, central, dump, front, harden, pages, primary, profile, span, system, telemetry,
-    tls, transfer,
+    background, central, dump, front, guarded, harden, pages, primary, profile, span, system,
+    telemetry, tls, transfer,
 };
 
 /// Visit every lock, outer ones first.
@@ -24,6 +24,7 @@ fn each_lock(mut visit: impl FnMut(&'static Lock)) {
         visit(central::lock(class));
     }
     visit(harden::lock());
+    visit(guarded::lock());
     pages::locks().into_iter().for_each(&mut visit);
     visit(system::lock());
     visit(span::lock());

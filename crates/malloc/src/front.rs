@@ -21,7 +21,7 @@ use crate::pagemap::prefetch;
 use crate::rseq::{self, HOT};
 use crate::sizes::{SLAB_BYTES, SLAB_SHIFT};
 use crate::slab::Slab;
-use crate::{alarm, central, harden, heap, profile, sanitizer, setup, sys, tls, transfer, upkeep};
+use crate::{alarm, central, harden, heap, sampler, sanitizer, setup, sys, tls, transfer, upkeep};
 
 /// CPUs that have a slab when slabs are not being drained.
 static CPUS: AtomicU32 = AtomicU32::new(0);
@@ -188,53 +188,17 @@ pub fn at_hand(class: usize) -> usize {
     }
 }
 
-/// The same while a profile counts allocations, and this one, which is not at hand. 0 otherwise, and
-/// if it is one to sample or the stack is empty: [`missed`] goes on.
+/// The same while allocations are counted, and this one, which is not at hand. 0 otherwise, and
+/// if it is one to sample or the stack is empty.
 #[inline(always)]
 pub fn counted(class: usize) -> usize {
-    if !profile::is_on() || profile::small(class) {
+    if !sampler::is_on() || sampler::small(class) {
         return 0;
     }
     match rseq::area() {
         0 => 0,
         area => rseq::pop(area, class),
     }
-}
-
-/// An object of `class`; 0 if there is no memory.
-#[inline(always)]
-pub fn allocate(class: usize) -> usize {
-    match at_hand(class) {
-        0 => match counted(class) {
-            0 => missed(class),
-            item => item,
-        },
-        item => item,
-    }
-}
-
-/// An object of `class` that is neither at hand nor [`counted`]; 0 if there is no memory.
-#[inline(never)]
-pub fn missed(class: usize) -> usize {
-    if profile::is_due() {
-        let sampled = sampled(class);
-        if sampled != 0 {
-            return sampled;
-        }
-    }
-    refill(class)
-}
-
-/// An object that is a sample; 0 if the thread may take none now.
-#[cold]
-#[inline(never)]
-fn sampled(class: usize) -> usize {
-    let object = profile::sample_small(class);
-    if object != 0 {
-        // SAFETY: a free object begins here. Needed because what is free has a canary.
-        unsafe { (object as *mut usize).write(heap::canary_of(object)) };
-    }
-    object
 }
 
 /// Take an object of `class` back, and write its canary.
@@ -277,9 +241,10 @@ extern "C" fn free_slowly(class: usize, item: usize) {
     }
 }
 
+/// An object of `class` that is not at hand; 0 if there is no memory.
 #[cold]
 #[inline(never)]
-fn refill(class: usize) -> usize {
+pub fn refill(class: usize) -> usize {
     setup::ensure();
     let place = place();
     if let Some(item) = place.pop(class) {

@@ -28,7 +28,7 @@ use crate::heap::canary_of;
 use crate::lock::{Guarded, Lock};
 use crate::rseq::{self, HOT};
 use crate::sizes::PAGE_BYTES;
-use crate::{heap, pages, sys, transfer};
+use crate::{guarded, heap, pages, sys, transfer};
 
 /// Bytes that each object is longer.
 const TAIL: usize = size_of::<usize>();
@@ -96,11 +96,9 @@ fn fill() -> u8 {
 /// Memory for `size` bytes at a multiple of `align`, and whether it is zero.
 #[inline(never)]
 pub fn allocate(size: usize, align: usize) -> (*mut u8, bool) {
-    let Some(longer) = size.max(1).checked_add(TAIL) else {
-        return (core::ptr::null_mut(), false);
-    };
-    let (memory, zeroed) = heap::allocate_plainly(longer, align);
-    if !memory.is_null() {
+    let tail = TAIL + usize::from(size == 0);
+    let (memory, zeroed) = heap::allocate_plainly(size, tail, align);
+    if !memory.is_null() && !guarded::contains(memory as usize) {
         let (bytes, small) = heap::plain_size(memory);
         let address = memory as usize;
         if small && !is_poisoned(address, bytes) {

@@ -17,9 +17,10 @@ use crate::classes::{self, CLASSES, COUNT, MAX_SMALL, class_of, class_of_aligned
 use crate::pagemap;
 use crate::profile::{self, Stack};
 use crate::rseq;
+use crate::sampler::{self, Owner};
 use crate::sizes::{PAGE_BYTES, PAGE_SHIFT};
 use crate::span::Span;
-use crate::{alarm, front, harden, pages, sanitizer, setup, sys};
+use crate::{alarm, front, guarded, harden, pages, sanitizer, setup, sys};
 
 /// Largest size that any request may have (C11: differences of pointers must fit).
 const MAX_BYTES: usize = isize::MAX as usize;
@@ -61,15 +62,18 @@ pub fn allocate_slowly(size: usize, align: usize) -> (*mut u8, bool) {
     } else if harden::is_on() {
         harden::allocate(size, align)
     } else {
-        allocate_plainly(size, align)
+        allocate_plainly(size, 0, align)
     }
 }
 
-/// The same without hardening.
-pub fn allocate_plainly(size: usize, align: usize) -> (*mut u8, bool) {
-    match class_of_aligned(size, align) {
-        Some(class) => (allocate_small(class), false),
-        None => allocate_large(size, align.div_ceil(PAGE_BYTES)),
+/// The same without hardening, which wants `tail` bytes more where the object is not guarded.
+pub fn allocate_plainly(size: usize, tail: usize, align: usize) -> (*mut u8, bool) {
+    let Some(bytes) = size.checked_add(tail) else {
+        return (null_mut(), false);
+    };
+    match class_of_aligned(bytes, align) {
+        Some(class) => (allocate_small(class, size, align), false),
+        None => allocate_large(bytes, align.div_ceil(PAGE_BYTES)),
     }
 }
 
@@ -87,24 +91,55 @@ pub fn at_hand(class: usize) -> *mut u8 {
     check_canary(class, front::at_hand(class))
 }
 
-/// The same, of an allocation that a profile counts.
+/// The same, of an allocation that is counted.
 #[inline(always)]
 pub fn counted(class: usize) -> *mut u8 {
     check_canary(class, front::counted(class))
 }
 
-/// The same if there was neither; null if there is no memory.
+/// The same for `size` bytes at a multiple of `align`, if there was neither; null if there is no memory.
 #[inline(never)]
-pub fn missed(class: usize) -> *mut u8 {
+pub fn missed(class: usize, size: usize, align: usize) -> *mut u8 {
     if alarm::is_raised() {
         return alarm::allocate(CLASSES[class].size as usize, 1);
     }
-    check_canary(class, front::missed(class))
+    if sampler::is_due() {
+        let memory = sampled(class, size, align);
+        if !memory.is_null() {
+            return memory;
+        }
+    }
+    check_canary(class, front::refill(class))
+}
+
+/// An allocation as a sample; null if it is none, or there is no room for it.
+#[cold]
+#[inline(never)]
+fn sampled(class: usize, size: usize, align: usize) -> *mut u8 {
+    let bytes = CLASSES[class].size as usize;
+    sys::preserving_errno(|| {
+        let taken = sampler::of_small(bytes, |owner| match owner {
+            Owner::Profile => (profile::stack(bytes), null_mut()),
+            Owner::Guard => (None, guarded::allocate(size, align)),
+        });
+        match taken {
+            Some((None, memory)) => memory,
+            Some((stack, _)) => map_large(bytes.div_ceil(PAGE_BYTES), 1, stack).0,
+            None => null_mut(),
+        }
+    })
 }
 
 #[inline(always)]
-fn allocate_small(class: usize) -> *mut u8 {
-    check_canary(class, front::allocate(class))
+fn allocate_small(class: usize, size: usize, align: usize) -> *mut u8 {
+    let mut memory = at_hand(class);
+    if memory.is_null() {
+        memory = counted(class);
+    }
+    if memory.is_null() {
+        memory = missed(class, size, align);
+    }
+    memory
 }
 
 /// Check and clear the canary of an object of `class` (0: there is none) that is about to be handed out.
@@ -206,10 +241,11 @@ pub fn map_large(
 enum Found {
     Small(usize),
     Large(NonNull<Span>),
+    Guarded(usize),
 }
 
 /// What `memory` was given as; ends the process if it never was.
-fn find(memory: *mut u8, doing: &str) -> Found {
+fn find(memory: *mut u8, doing: &'static str) -> Found {
     let address = memory as usize;
     let tag = pagemap::tag(address);
     let class = usize::from(tag & 0xff);
@@ -223,8 +259,15 @@ fn find(memory: *mut u8, doing: &str) -> Found {
         && let Some(span) = pagemap::span(address)
     {
         return Found::Large(span);
+    } else if guarded::contains(address) {
+        return Found::Guarded(guarded::size_of(address, doing));
     }
     invalid(address, doing)
+}
+
+/// Whether the memory at `address` is this allocator's.
+pub fn is_ours(address: usize) -> bool {
+    pagemap::tag(address) != 0 || guarded::contains(address)
 }
 
 #[cold]
@@ -317,6 +360,10 @@ extern "C" fn free_other(memory: *mut u8) {
         return;
     }
     sys::preserving_errno(|| {
+        if guarded::contains(memory as usize) {
+            guarded::free(memory as usize);
+            return;
+        }
         let Found::Large(span) = find(memory, "free") else {
             return;
         };
@@ -347,7 +394,7 @@ pub fn usable_size(memory: *mut u8) -> usize {
         return 0;
     }
     let bytes = plain_size(memory).0;
-    if harden::is_on() {
+    if harden::is_on() && !guarded::contains(memory as usize) {
         harden::check(memory as usize, bytes)
     } else {
         bytes
@@ -360,6 +407,7 @@ pub fn plain_size(memory: *mut u8) -> (usize, bool) {
         Found::Small(class) => (CLASSES[class].size as usize, true),
         // SAFETY: an allocated object keeps its span alive.
         Found::Large(span) => unsafe { ((*span.as_ptr()).pages as usize * PAGE_BYTES, false) },
+        Found::Guarded(size) => (size, false),
     }
 }
 
@@ -370,8 +418,7 @@ pub fn plain_size(memory: *mut u8) -> (usize, bool) {
 /// Nobody uses `memory` any more unless the result is null.
 pub unsafe fn reallocate(memory: *mut u8, size: usize) -> *mut u8 {
     if alarm::is_raised() {
-        let ours = pagemap::tag(memory as usize) != 0;
-        let old = ours.then(|| usable_size(memory));
+        let old = is_ours(memory as usize).then(|| usable_size(memory));
         // SAFETY: the caller's promise.
         return unsafe { alarm::reallocate(memory, old, size) };
     }
@@ -391,6 +438,11 @@ pub unsafe fn reallocate(memory: *mut u8, size: usize) -> *mut u8 {
             unsafe { (*span.as_ptr()).pages as usize * PAGE_BYTES },
             Some(span),
         ),
+        // Its new place has its own bounds.
+        Found::Guarded(old) => {
+            // SAFETY: the caller's promise; the object has so many bytes.
+            return unsafe { relocate(memory, old, size, size) };
+        }
     };
     if harden::is_on() {
         // SAFETY: the caller's promise.
@@ -416,6 +468,15 @@ pub unsafe fn reallocate(memory: *mut u8, size: usize) -> *mut u8 {
     } else {
         size
     };
+    // SAFETY: the caller's promise; the object has so many bytes.
+    unsafe { relocate(memory, old, size, generous) }
+}
+
+/// Move an object of `old` bytes to where there are `size` for it, better `generous`.
+///
+/// # Safety
+/// As [`reallocate`]; the object has `old` bytes.
+unsafe fn relocate(memory: *mut u8, old: usize, size: usize, generous: usize) -> *mut u8 {
     let mut new = allocate(generous);
     if new.is_null() && generous > size {
         new = allocate(size);

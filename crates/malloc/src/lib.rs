@@ -35,20 +35,25 @@ mod dump;
 mod files;
 mod fork;
 mod front;
+mod guarded;
 mod harden;
 mod heap;
 mod info;
 pub mod layout;
 mod lock;
+mod maps;
+mod math;
 mod near;
 mod pagemap;
 mod pages;
 mod primary;
 mod profile;
 mod rseq;
+mod sampler;
 mod sanitizer;
 mod settings;
 mod setup;
+mod signals;
 mod sizes;
 mod slab;
 mod span;
@@ -62,6 +67,7 @@ mod tests;
 #[cfg_attr(miri, path = "tls_model.rs")]
 mod tls;
 mod transfer;
+mod unwind;
 mod upkeep;
 
 #[allow(clippy::must_use_candidate, reason = "their callers are C")]
@@ -141,6 +147,7 @@ unsafe impl GlobalAlloc for ContiguaMalloc {
 static CONSTRUCTOR: extern "C" fn() = {
     extern "C" fn construct() {
         setup::ensure();
+        setup::begin_samples();
         background::consider(true);
     }
     construct

@@ -1,51 +1,33 @@
 //! The sampled heap profile: which call stacks have the memory, and which allocated how much.
 //!
-//! Samples are taken at points of a Poisson process over allocated bytes, one in `rate` bytes on
-//! average: each thread draws an exponentially distributed distance and counts it down. Such
-//! distances have no memory, so threads may count apart from each other. An allocation of `s`
-//! bytes is hit with probability `1 - exp(-s / rate)`, and a hit stands for the inverse of that
-//! many allocations, which makes every sum unbiased.
+//! `sampler` says which allocations are samples. One of `s` bytes is hit with probability `1 - exp(-s / rate)`, and
+//! a hit stands for the inverse of that many allocations, which makes every sum unbiased.
 //!
-//! **What it costs.** A process without a profile pays nothing: the fast path of an allocation
-//! is left through a test that it makes anyway (`rseq::Hot::fast`), and only then somebody asks
-//! whether allocations are counted. A sampled small object gets pages of its own, as if it were
-//! large. So the free of an object that is not sampled asks nothing either, and the free of one
-//! that is finds its stack at the span of its pages.
+//! A sampled small object gets pages of its own, as if it were large. So the free of an object that
+//! is not sampled asks nothing, and the free of one that is finds its stack at the span of its pages.
 //!
 //! Stacks are in a table that only grows (`table`), so that nobody needs a lock, a fork finds it
 //! whole, and a profile can be written (`pprof`) while others allocate.
 
-mod math;
 mod pprof;
 mod stream;
 mod table;
-mod unwind;
 
 use core::ffi::CStr;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
-use crate::classes::{CLASSES, COUNT, Class};
 use crate::files::{self, FileName};
 use crate::lock::Guarded;
-use crate::near::near;
-use crate::rseq::HOT;
-use crate::sizes::PAGE_BYTES;
 use crate::span::Span;
-use crate::{dump, front, harden, heap, sys, tls};
+use crate::{dump, harden, heap, sampler, sys, unwind};
 pub use table::Stack;
 
 /// Frames that a stack keeps.
 const DEPTH: usize = 64;
-/// In the thread's word: it has drawn its first distance.
-const STARTED: usize = 1;
-/// In the thread's word: it is taking a sample; what that allocates is not sampled.
-const BUSY: usize = 2;
 
 /// Mean bytes between samples; 0: no profile.
 static RATE: AtomicU64 = AtomicU64::new(0);
-/// State of the generator of random numbers.
-static SEED: AtomicU64 = AtomicU64::new(0);
 /// Where the environment wants profiles, and the process that it said so to.
 static FILE: Guarded<Option<FileName>> = Guarded::new(None);
 static OWNER: AtomicI32 = AtomicI32::new(0);
@@ -84,27 +66,21 @@ pub fn lock() -> &'static crate::lock::Lock {
     &FILE.lock
 }
 
-/// Whether allocations are counted.
-#[inline(always)]
-pub fn is_on() -> bool {
-    near!(RATE: AtomicU64).load(Ordering::Relaxed) != 0
+/// Mean bytes between samples; 0: the process takes none for a profile.
+pub fn rate() -> u64 {
+    RATE.load(Ordering::Relaxed)
 }
 
-/// Begin to count, once the allocator works.
+/// Whether the process takes samples for a profile.
+pub fn is_on() -> bool {
+    rate() != 0
+}
+
+/// Keep the samples from now on.
 pub fn start(rate: u64, file: Option<FileName>) {
-    SEED.store(sys::random(sys::Purpose::Samples), Ordering::Relaxed);
     *FILE.lock() = file;
     OWNER.store(sys::process(), Ordering::Relaxed);
-    // The unwinder resolves its symbols and initialises itself now, not inside of an allocation
-    // that somebody makes under who knows which lock.
-    let thread = tls::thread();
-    // SAFETY: the thread's own words.
-    let sampling = unsafe { &(*thread).sampling };
-    sampling.store(BUSY, Ordering::Relaxed);
-    unwind::capture(&mut [0; DEPTH]);
-    sampling.store(0, Ordering::Relaxed);
     RATE.store(rate, Ordering::Relaxed);
-    HOT.fast.store(0, Ordering::Relaxed);
 }
 
 /// In the child of a fork: nobody is writing.
@@ -112,39 +88,10 @@ pub fn after_fork() {
     WRITING.store(false, Ordering::Relaxed);
 }
 
-/// A distance to the next sample, in bytes.
-fn draw(rate: u64) -> i64 {
-    // Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators" (2014), figure 17.
-    const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
-    let mut random = SEED.fetch_add(STEP, Ordering::Relaxed).wrapping_add(STEP);
-    random = (random ^ random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    random = (random ^ random >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    random ^= random >> 31;
-    let uniform = ((random >> 11) + 1) as f64 / (1u64 << 53) as f64;
-    (-math::ln(uniform) * rate as f64) as i64
-}
-
-/// Count a small object of `class` that is about to be allocated; whether it may be one to sample.
-#[inline(always)]
-pub fn small(class: usize) -> bool {
-    debug_assert!(class < COUNT);
-    let classes = near!(CLASSES: [Class; COUNT]);
-    // SAFETY: callers pass a class. Needed because the check would be a tenth of what counting
-    // costs.
-    let size = unsafe { classes.get_unchecked(class) }.size;
-    tls::spend(size as usize)
-}
-
-/// Whether the thread has to take a sample.
-pub fn is_due() -> bool {
-    // SAFETY: the thread's own words.
-    is_on() && unsafe { &(*tls::thread()).left }.load(Ordering::Relaxed) < 0
-}
-
 /// Functions that allocations go through, from outside to inside: the frames that a profile does not
 /// show. None is `#[inline]`: such a function has an address in each part of the program that calls
 /// it. What may be inlined into its callers whole has no frame.
-fn allocators() -> [usize; 11] {
+fn allocators() -> [usize; 8] {
     type Address = *const ();
     [
         heap::reallocate as Address,
@@ -155,63 +102,28 @@ fn allocators() -> [usize; 11] {
         harden::allocate as Address,
         harden::reallocate as Address,
         heap::missed as Address,
-        front::missed as Address,
-        sample_small as Address,
-        sample as Address,
     ]
     .map(|function| function as usize)
 }
 
-/// Allocate a small object of `class` that `small` found, if it is one to sample; else 0.
+/// The calling stack, of an allocation of `bytes` that is a sample; `None` if there is no room for it.
 #[inline(never)]
-pub fn sample_small(class: usize) -> usize {
-    let bytes = CLASSES[class].size as usize;
-    sys::preserving_errno(|| {
-        sample(bytes).map_or(0, |stack| {
-            let count = bytes.div_ceil(PAGE_BYTES);
-            heap::map_large(count, 1, Some(stack)).0 as usize
-        })
-    })
+pub fn stack(bytes: usize) -> Option<&'static Stack> {
+    let mut frames = [0; DEPTH];
+    let depth = unwind::capture(&mut frames);
+    let stack = table::find(&frames[..depth], bytes);
+    dump::occasion();
+    stack
 }
 
 /// Count a large object of `bytes` that is about to be allocated; its stack if it is one to
 /// sample.
 pub fn large(bytes: usize) -> Option<&'static Stack> {
-    if is_on() && tls::spend(bytes) {
-        sample(bytes)
+    if sampler::large(bytes) {
+        sampler::of_large(bytes, || stack(bytes)).flatten()
     } else {
         None
     }
-}
-
-/// The calling stack, if the thread may take a sample and its distance is over.
-#[cold]
-#[inline(never)]
-fn sample(bytes: usize) -> Option<&'static Stack> {
-    // SAFETY: the thread's own words.
-    let thread = unsafe { &*tls::thread() };
-    let sampling = thread.sampling.load(Ordering::Relaxed);
-    if sampling & BUSY != 0 {
-        return None;
-    }
-    let rate = RATE.load(Ordering::Relaxed);
-    if sampling & STARTED == 0 {
-        thread.sampling.store(STARTED, Ordering::Relaxed);
-        let left = thread.left.load(Ordering::Relaxed);
-        let left = left.saturating_add(draw(rate));
-        thread.left.store(left, Ordering::Relaxed);
-        if left >= 0 {
-            return None;
-        }
-    }
-    thread.sampling.store(STARTED | BUSY, Ordering::Relaxed);
-    let mut frames = [0; DEPTH];
-    let depth = unwind::capture(&mut frames);
-    let stack = table::find(&frames[..depth], bytes);
-    thread.left.store(draw(rate), Ordering::Relaxed);
-    dump::occasion();
-    thread.sampling.store(STARTED, Ordering::Relaxed);
-    stack
 }
 
 /// A sampled object has been allocated at `span`, which nobody else knows yet.
@@ -272,8 +184,7 @@ pub fn write(path: Option<&CStr>) -> Result<(), Error> {
     if WRITING.swap(true, Ordering::Acquire) {
         return Err(Error::Busy);
     }
-    let rate = RATE.load(Ordering::Relaxed);
-    let result = sys::preserving_errno(|| files::replace(path, |file| pprof::write(file, rate)));
+    let result = sys::preserving_errno(|| files::replace(path, |file| pprof::write(file, rate())));
     WRITING.store(false, Ordering::Release);
     result.map_err(Error::System)
 }

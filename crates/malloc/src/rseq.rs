@@ -26,7 +26,7 @@ pub struct Hot {
     pub offset: AtomicIsize,
     /// What the canaries of free objects are made with.
     pub key: AtomicUsize,
-    /// `offset` as allocation's fast path sees it: 0 while allocations are counted for a profile,
+    /// `offset` as allocation's fast path sees it: 0 while allocations are counted for samples,
     /// so that each of them leaves that path, which need not ask.
     pub fast: AtomicIsize,
     /// `offset` as free's fast path sees it: 0 at hardening level 2.
@@ -62,7 +62,7 @@ pub fn free_area() -> isize {
     hot().free.load(Ordering::Relaxed)
 }
 
-/// The same as allocation's fast path sees it: 0 while allocations are counted for a profile, too.
+/// The same as allocation's fast path sees it: 0 while allocations are counted for samples, too.
 #[inline(always)]
 pub fn fast_area() -> isize {
     hot().fast.load(Ordering::Relaxed)

@@ -11,6 +11,7 @@
 //! | `SOFT_LIMIT` | mapped bytes above which memory is given back at once | none |
 //! | `PRIMARY` | bytes of reserved huge pages (`HugeTLB`) to reserve at the start and use first | none |
 //! | `HARDEN` | `0`: free objects are not checked; `1`; `2`: mistakes are noticed at the next free; `3`: random reuse and guard pages, too | `1` |
+//! | `GUARDED` | mean number of allocations from one that is guarded to the next; 0: none is | 0 |
 //! | `CACHE` | bytes that the cache of a CPU may hold | `2MiB` |
 //! | `PER_CPU` | `off`: caches belong to threads | `on` |
 //! | `TELEMETRY` | `off`: no shared page | `on` |
@@ -49,6 +50,8 @@ const DECAY_PAUSE: u64 = 1_000_000_000;
 pub const DEFAULT_RATE: u64 = 512 << 10;
 /// Bytes that may lie between samples on average.
 const RATES: core::ops::RangeInclusive<u64> = 1..=1 << 40;
+/// Allocations that may lie between guarded ones on average.
+const GUARDS: core::ops::RangeInclusive<u64> = 0..=1 << 30;
 /// Of the environment that is read from `/proc`, before the C library has it.
 const EARLY_BYTES: usize = 256 << 10;
 
@@ -89,6 +92,8 @@ pub struct Settings {
     /// See the module.
     pub harden: u8,
     /// See the module.
+    pub guarded: u64,
+    /// See the module.
     pub cache: Option<i32>,
     /// See the module.
     pub per_cpu: bool,
@@ -116,6 +121,7 @@ impl Settings {
         soft_limit: u64::MAX,
         primary: 0,
         harden: 1,
+        guarded: 0,
         cache: None,
         per_cpu: true,
         telemetry: true,
@@ -215,6 +221,9 @@ impl Settings {
                     b"3" => 3,
                     _ => return None,
                 }
+            }
+            b"GUARDED" => {
+                self.guarded = count(value).filter(|every| GUARDS.contains(every))?;
             }
             b"CACHE" => self.cache = Some(i32::try_from(bytes(value)?).ok()?),
             b"PER_CPU" => self.per_cpu = switch(value)?,
@@ -327,6 +336,12 @@ fn number(value: &[u8]) -> Option<(u64, &[u8])> {
     Some((number, &value[digits..]))
 }
 
+fn count(value: &[u8]) -> Option<u64> {
+    number(value)
+        .filter(|(_, unit)| unit.is_empty())
+        .map(|(number, _)| number)
+}
+
 fn bytes(value: &[u8]) -> Option<u64> {
     let (number, unit) = number(value)?;
     let shift = match unit {
@@ -403,7 +418,7 @@ mod tests {
 
     #[test]
     fn does_each_variable_change_its_setting_and_only_known_ones_pass() {
-        let entries: [(&[u8], &[u8], &[u8]); 17] = [
+        let entries: [(&[u8], &[u8], &[u8]); 18] = [
             (b"DECAY", b"5s", b"?"),
             (b"RELEASE_RATE", b"2MiB", b"?"),
             (b"INTERVAL", b"10s", b"?"),
@@ -413,6 +428,7 @@ mod tests {
             (b"SOFT_LIMIT", b"1GiB", b"?"),
             (b"PRIMARY", b"1GiB", b"?"),
             (b"HARDEN", b"3", b"4"),
+            (b"GUARDED", b"1000", b"1KiB"),
             (b"CACHE", b"1MiB", b"?"),
             (b"PER_CPU", b"off", b"?"),
             (b"TELEMETRY", b"off", b"?"),

@@ -5,11 +5,14 @@
 //! Nothing in the first part allocates. The second part may (the C library's registration of fork
 //! handlers does), and by then the allocator works.
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::rseq::HOT;
 use crate::settings::Settings;
-use crate::{background, clock, dump, fork, front, harden, pages, profile, sys, telemetry, tls};
+use crate::{
+    background, clock, dump, fork, front, guarded, harden, pages, profile, sampler, sys, telemetry,
+    tls,
+};
 
 const FRESH: u32 = 0;
 const RUNNING: u32 = 1;
@@ -71,6 +74,11 @@ fn initialise() {
         if let Some(rate) = settings.profile_rate() {
             profile::start(rate, settings.profile);
         }
+        GUARDED.store(settings.guarded, Ordering::Relaxed);
+        // The first allocations of a statically linked program come before the C library is ready for the unwinder.
+        if !(HAS_CONSTRUCTOR && sys::is_static()) {
+            begin_samples();
+        }
         if let Some(dump) = &settings.dump {
             dump::start(dump);
         }
@@ -78,6 +86,25 @@ fn initialise() {
         fork::register();
         background::watch_main_thread();
     });
+}
+
+/// Whether the library's constructor runs.
+const HAS_CONSTRUCTOR: bool = cfg!(all(not(test), feature = "interpose"));
+/// Allocations between guarded ones, as the environment wants it.
+static GUARDED: AtomicU64 = AtomicU64::new(0);
+static SAMPLES_BEGUN: AtomicBool = AtomicBool::new(false);
+
+/// Take samples from now on, if the environment wants some. After initialisation.
+pub fn begin_samples() {
+    if SAMPLES_BEGUN.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let rate = profile::rate();
+    let guarded = GUARDED.load(Ordering::Relaxed);
+    let guarded = (guarded > 0 && guarded::start(guarded)).then_some(guarded);
+    if rate > 0 || guarded.is_some() {
+        sampler::start(rate, guarded);
+    }
 }
 
 /// One more than the largest number that a CPU of this machine can have.

@@ -43,6 +43,42 @@ pub fn unmap(address: *mut u8, bytes: usize) {
     unsafe { libc::munmap(address.cast(), bytes) };
 }
 
+/// Addresses without memory.
+pub fn reserve(bytes: usize) -> Option<usize> {
+    map_inaccessible(0, bytes)
+}
+
+/// Take away what lies in a part of what [`reserve`] gave: accesses to it are faults.
+pub fn close(address: usize, bytes: usize) {
+    map_inaccessible(address, bytes);
+}
+
+/// A mapping that may not be accessed, anywhere (0) or at `address`.
+fn map_inaccessible(address: usize, bytes: usize) -> Option<usize> {
+    let place = if address == 0 { 0 } else { libc::MAP_FIXED };
+    let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a mapping at a place of the kernel's choice touches no memory of ours; callers pass what they reserved.
+    let found = unsafe {
+        libc::mmap(
+            address as *mut _,
+            bytes,
+            libc::PROT_NONE,
+            kind | place,
+            -1,
+            0,
+        )
+    };
+    (found != libc::MAP_FAILED).then_some(found as usize)
+}
+
+/// Have zeroed memory in a part of what [`reserve`] gave; whether there is some.
+pub fn open(address: usize, bytes: usize) -> bool {
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+    // SAFETY: callers pass addresses that they reserved. (Not `mprotect`: who forbids itself calls allows `mmap`.)
+    unsafe { libc::mmap(address as *mut _, bytes, access, kind, -1, 0) != libc::MAP_FAILED }
+}
+
 /// Whether the system's overcommit policy would let a program have `bytes` more. Reservations do
 /// not ask, so that a request which no machine can serve would succeed and end in the
 /// out-of-memory killer.
@@ -230,6 +266,12 @@ pub fn read_file<'a>(path: &CStr, buffer: &'a mut [u8]) -> &'a [u8] {
 pub fn page_bytes() -> usize {
     // SAFETY: no arguments but a number.
     (unsafe { libc::getauxval(libc::AT_PAGESZ) } as usize).max(4096)
+}
+
+/// Whether no dynamic linker started the program.
+pub fn is_static() -> bool {
+    // SAFETY: no arguments but a number.
+    unsafe { libc::getauxval(libc::AT_BASE) == 0 }
 }
 
 /// The soft limit of the sizes of files (`RLIMIT_FSIZE`), in bytes.

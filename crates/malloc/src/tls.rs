@@ -1,7 +1,7 @@
 //! Four words for each thread, and who the thread is.
 //!
 //! The first word holds the thread's cache where there are no restartable sequences; the others
-//! belong to the sampled profile, and to a panic of our own. They are declared in assembly, in the initial-exec model:
+//! belong to samples, and to a panic of our own. They are declared in assembly, in the initial-exec model:
 //! `std::thread_local!` would compile to a call that, for a library loaded with `dlopen`, may
 //! allocate.
 
@@ -25,7 +25,7 @@ global_asm!(
 pub struct Thread {
     /// Its cache, where there are no restartable sequences.
     cache: usize,
-    /// Bytes that it may still allocate before the next sample; see `profile`.
+    /// What its allocations may still be charged before the next sample; see `sampler`.
     pub left: AtomicI64,
     /// Whether it began to count (bit 0), and is taking a sample (bit 1).
     pub sampling: AtomicUsize,
@@ -100,9 +100,9 @@ pub fn has_lock() -> bool {
     unsafe { (*thread()).locks > 0 }
 }
 
-/// Take `bytes` off what the thread has left; whether it has overdrawn.
+/// Take a charge off what the thread has left; whether it has overdrawn.
 #[inline(always)]
-pub fn spend(bytes: usize) -> bool {
+pub fn spend(charge: usize) -> bool {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: changes the thread's own second word (`Thread::left`) in one instruction. Needed
     // because on the path of a profiled allocation three instructions are half of what the
@@ -110,10 +110,10 @@ pub fn spend(bytes: usize) -> bool {
     unsafe {
         asm!(
             "mov rcx, qword ptr [rip + contigua_malloc_thread@GOTTPOFF]",
-            "sub qword ptr fs:[rcx + {left}], {bytes}",
+            "sub qword ptr fs:[rcx + {left}], {charge}",
             "js {over}",
             left = const core::mem::offset_of!(Thread, left),
-            bytes = in(reg) bytes,
+            charge = in(reg) charge,
             over = label { return true },
             out("rcx") _,
             options(nostack)
@@ -127,7 +127,7 @@ pub fn spend(bytes: usize) -> bool {
         let left = unsafe { &(*thread()).left };
         let now = left
             .load(Ordering::Relaxed)
-            .wrapping_sub(bytes.cast_signed() as i64);
+            .wrapping_sub(charge.cast_signed() as i64);
         left.store(now, Ordering::Relaxed);
         now < 0
     }

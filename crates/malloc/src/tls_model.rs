@@ -3,9 +3,9 @@
 use core::cell::Cell;
 use core::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 
-/// What the sampled profile has of each thread.
+/// What the sampler has of each thread.
 pub struct Thread {
-    /// Bytes that it may still allocate before the next sample.
+    /// What its allocations may still be charged before the next sample.
     pub left: AtomicI64,
     /// Whether it began to count, and is taking a sample.
     pub sampling: AtomicUsize,
@@ -40,10 +40,10 @@ pub fn has_lock() -> bool {
     LOCKS.get() > 0
 }
 
-/// Take `bytes` off what the thread has left; whether it has overdrawn.
-pub fn spend(bytes: usize) -> bool {
-    let bytes = bytes.cast_signed() as i64;
-    THREAD.with(|thread| thread.left.fetch_sub(bytes, Ordering::Relaxed) < bytes)
+/// Take a charge off what the thread has left; whether it has overdrawn.
+pub fn spend(charge: usize) -> bool {
+    let charge = charge.cast_signed() as i64;
+    THREAD.with(|thread| thread.left.fetch_sub(charge, Ordering::Relaxed) < charge)
 }
 
 /// The thread's word, 0 at first.

@@ -13,11 +13,14 @@ use common::{CACHES, compile, expect_success, library, library_directory, run, s
 fn works(name: &str, arguments: &[&str]) {
     let program = compile(name, &[]);
     let hardened = ["0", "2"].map(|level| [("CONTIGUA_MALLOC_HARDEN", level)]);
-    for variables in CACHES.into_iter().chain(hardened) {
+    for variables in CACHES.into_iter().chain(hardened).chain([GUARDED]) {
         expect_success(&program, arguments, &variables);
     }
     works_strictly(&program, arguments);
 }
+
+/// Every allocation is guarded that finds room.
+const GUARDED: [(&str, &str); 1] = [("CONTIGUA_MALLOC_GUARDED", "1")];
 
 fn works_strictly(program: &Path, arguments: &[&str]) {
     expect_success(program, arguments, &[("CONTIGUA_MALLOC_HARDEN", "3")]);
@@ -53,11 +56,13 @@ fn do_contents_survive_with_tiny_caches_and_a_background_thread() {
 #[test]
 fn can_a_process_with_threads_fork() {
     let program = compile("fork.c", &[]);
-    for variables in [CACHES[0], CACHES[1], [("CONTIGUA_MALLOC_HARDEN", "2")]] {
+    let hardened = [("CONTIGUA_MALLOC_HARDEN", "2")];
+    for variables in [CACHES[0], CACHES[1], hardened] {
         expect_success(&program, &[], &variables);
     }
-    // Each child gives all spans back, with their guard pages: a tenth of a second.
+    // Each child gives all spans back, with their guard pages, or makes thousands of mappings: a tenth of a second.
     works_strictly(&program, &["40"]);
+    expect_success(&program, &["40"], &GUARDED);
 }
 
 #[test]
@@ -186,12 +191,13 @@ fn do_statically_linked_programs_work() {
     let library = library_directory().join("libcontigua_malloc.a");
     let library = library.to_str().expect("UTF-8");
     let program = compile("static.c", &["-static", library]);
-    for per_cpu in ["on", "off"] {
+    let samples = [("CONTIGUA_MALLOC_PROFILE_RATE", "1"), GUARDED[0]];
+    for variable in CACHES.map(|[caches]| caches).into_iter().chain(samples) {
         let output = Command::new(&program)
-            .env("CONTIGUA_MALLOC_PER_CPU", per_cpu)
+            .envs([variable])
             .output()
             .expect("the program starts");
-        assert!(output.status.success(), "{output:?}");
+        assert!(output.status.success(), "{variable:?}: {output:?}");
     }
 }
 
@@ -551,4 +557,12 @@ fn is_a_wrong_setting_reported_and_ignored() {
     assert!(output.status.success());
     let message = String::from_utf8_lossy(&output.stderr);
     assert!(message.contains("CONTIGUA_MALLOC_LIMIT=much is not understood"));
+    for guarded in ["often", "-1", "1KiB", "2000000000"] {
+        let output = run(&program, &[], &[("CONTIGUA_MALLOC_GUARDED", guarded)]);
+        assert!(output.status.success());
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(message.lines().count(), 1, "{message}");
+        let expected = format!("CONTIGUA_MALLOC_GUARDED={guarded} is not understood");
+        assert!(message.contains(&expected), "{message}");
+    }
 }

@@ -12,8 +12,15 @@ use crate::Error;
 use crate::path::find_in_path;
 use crate::syscall::Architecture;
 
-/// Environment variable that names the emulator to use instead of those that are found.
-pub const QEMU_VARIABLE: &str = "CONTIGUA_QEMU";
+/// Environment variable that names the emulator to use for programs of an architecture instead of
+/// those that are found.
+#[must_use]
+pub const fn variable_of(architecture: Architecture) -> &'static str {
+    match architecture {
+        Architecture::X86_64 => "CONTIGUA_QEMU",
+        Architecture::Aarch64 => "CONTIGUA_QEMU_AARCH64",
+    }
+}
 
 /// Where QEMU puts the program's address 0 since version 10.0: at 16 TiB.
 ///
@@ -31,20 +38,22 @@ pub struct Emulator {
 }
 
 impl Emulator {
-    /// Finds the emulator for programs of an architecture: the one that [`QEMU_VARIABLE`] names,
+    /// Finds the emulator for programs of an architecture: the one that [`variable_of`] names,
     /// else the newest that `contigua setup qemu` has built, else the one in `PATH`.
     ///
     /// # Errors
     /// [`Error::NoQemu`].
     pub fn find(architecture: Architecture) -> Result<Self, Error> {
         let name = OsString::from(format!("qemu-{}", architecture.name()));
+        let none = |reason| Error::NoQemu {
+            architecture,
+            reason,
+        };
         let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-        if let Some(chosen) = variable(QEMU_VARIABLE) {
+        let chooser = variable_of(architecture);
+        if let Some(chosen) = variable(chooser) {
             return Self::of(&chosen).map_err(|reason| {
-                Error::NoQemu(format!(
-                    "{QEMU_VARIABLE}={}: {reason}",
-                    chosen.to_string_lossy()
-                ))
+                none(format!("{chooser}={}: {reason}", chosen.to_string_lossy()))
             });
         }
         let cache = variable("XDG_CACHE_HOME").map(PathBuf::from).or_else(|| {
@@ -61,8 +70,7 @@ impl Emulator {
         {
             return Ok(found);
         }
-        Self::of(&name)
-            .map_err(|reason| Error::NoQemu(format!("{}: {reason}", name.to_string_lossy())))
+        Self::of(&name).map_err(|reason| none(format!("{}: {reason}", name.to_string_lossy())))
     }
 
     /// Asks a QEMU what it is.

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::syscall::Architecture;
 use crate::wire::{BlockId, Malformed};
 
 /// Why a stream of events could not be produced or read.
@@ -38,7 +39,7 @@ pub enum Error {
     },
     /// The program is for an architecture that the front end does not run.
     #[error(
-        "{}: a program for {found}, and this front end runs x86_64 programs; \
+        "{}: a program for {found}, and this front end runs x86_64 and aarch64 programs; \
          record it where it runs and replay the trace",
         path.display()
     )]
@@ -62,12 +63,47 @@ pub enum Error {
         .0.display()
     )]
     Static(PathBuf),
+    /// A dynamic program of another system, whose loader and libraries are not here.
+    #[error(
+        "{}: its loader {} is not here; give --root DIR, a folder with the files of a system for \
+         {}, or link it statically",
+        path.display(), loader.display(), architecture.name()
+    )]
+    NoLoader {
+        /// The program.
+        path: PathBuf,
+        /// The loader that it names.
+        loader: PathBuf,
+        /// The program's architecture.
+        architecture: Architecture,
+    },
+    /// The files of another system were to be used, and cannot.
+    #[error("{}: no folder to run programs from: {problem}", path.display())]
+    Root {
+        /// The folder.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// Regions were to be found by what the code of a program says of them, which is not known for
+    /// its architecture.
+    #[error(
+        "markers and calls of functions are found in x86_64 programs, and this one is for {}: name \
+         the region by counts of instructions (--window, --skip, --instructions)",
+        .0.name()
+    )]
+    NoCues(Architecture),
     /// There is no QEMU whose user mode loads plugins.
     #[error(
-        "no QEMU that loads plugins ({0}); run `contigua setup qemu` to build one, or set \
-         CONTIGUA_QEMU to the path of one"
+        "no QEMU that loads plugins ({reason}); {}",
+        how_to_get_qemu(*architecture)
     )]
-    NoQemu(String),
+    NoQemu {
+        /// Of the program that was to run.
+        architecture: Architecture,
+        /// What was tried, and what is wrong with it.
+        reason: String,
+    },
     /// QEMU could not be started, or ended before the program began.
     #[error("QEMU could not run the program: {0}")]
     Qemu(String),
@@ -110,6 +146,16 @@ pub enum Error {
         /// What is wrong and what to do.
         problem: crate::TraceProblem,
     },
+}
+
+fn how_to_get_qemu(architecture: Architecture) -> String {
+    let (argument, variable) = match architecture {
+        Architecture::X86_64 => ("", "CONTIGUA_QEMU"),
+        Architecture::Aarch64 => (" --architecture aarch64", "CONTIGUA_QEMU_AARCH64"),
+    };
+    format!(
+        "run `contigua setup qemu{argument}` to build one, or set {variable} to the path of one"
+    )
 }
 
 /// What is wrong with a trace.

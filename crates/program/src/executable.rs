@@ -10,6 +10,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use crate::root::Root;
 use crate::syscall::Architecture;
 
 /// Interpreters of interpreters are followed this far, as in Linux (`BINPRM_MAX_RECURSION`).
@@ -20,8 +21,10 @@ const HEAD_BYTES: usize = 256;
 /// An ELF program and what comes before the user's own arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Executable {
-    /// The ELF file to load.
+    /// The ELF file to load, where the host has it.
     pub program: PathBuf,
+    /// What it is built for.
+    pub architecture: Architecture,
     /// Arguments after argument 0 and before the user's: interpreter options and script paths.
     /// Empty for an ELF program.
     pub interpreter_arguments: Vec<OsString>,
@@ -47,27 +50,38 @@ pub enum NotExecutable {
     TooDeep,
 }
 
-/// Finds the ELF program that runs when `path` is executed.
+/// Finds the ELF program that runs when a program on `root` executes `path`. It has to be for one of
+/// the architectures.
 ///
 /// # Errors
 /// [`NotExecutable`], with what was found instead.
-pub fn resolve(path: &Path, architecture: Architecture) -> Result<Executable, NotExecutable> {
-    let mut program = path.to_owned();
+pub fn resolve(
+    path: &Path,
+    architectures: &[Architecture],
+    root: &Root,
+) -> Result<Executable, NotExecutable> {
+    // As programs name it.
+    let mut name = path.to_owned();
     let mut before = Vec::new();
     for _ in 0..=MAX_INTERPRETERS {
+        let program = root.file(&name);
         let head = read_head(&program)?;
         if let Some(line) = head.strip_prefix(b"#!") {
             let (interpreter, option) =
                 interpreter_line(line).ok_or(NotExecutable::UnknownFormat)?;
-            before.insert(0, program.into_os_string());
+            before.insert(0, name.into_os_string());
             if let Some(option) = option {
                 before.insert(0, option);
             }
-            program = interpreter;
+            name = interpreter;
         } else {
-            check_elf(&head, architecture)?;
+            let architecture = architecture_of(&head)?;
+            if !architectures.contains(&architecture) {
+                return Err(NotExecutable::Foreign(architecture.name().to_owned()));
+            }
             return Ok(Executable {
                 program,
+                architecture,
                 interpreter_arguments: before,
             });
         }
@@ -79,7 +93,14 @@ pub fn resolve(path: &Path, architecture: Architecture) -> Result<Executable, No
 /// that cannot be found out.
 #[must_use]
 pub fn is_dynamic(program: &Path) -> bool {
-    has_loader(program).unwrap_or(true)
+    !matches!(find_loader(program), Ok(None))
+}
+
+/// The dynamic loader that a 64-bit ELF program names, if it can be read.
+#[must_use]
+pub fn loader(program: &Path) -> Option<PathBuf> {
+    let path = find_loader(program).ok()??;
+    Some(PathBuf::from(OsString::from_vec(path)))
 }
 
 /// Whether a file is a shared library that a program of this architecture can load: ELF of type
@@ -89,27 +110,39 @@ pub fn is_library(path: &Path, architecture: Architecture) -> bool {
     const SHARED: [u8; 2] = 3_u16.to_le_bytes();
     let mut head = [0; HEAD_BYTES];
     let read = contigua_input::open(path).and_then(|file| file.read_exact_at(&mut head, 0));
-    read.is_ok() && head[16..18] == SHARED && check_elf(&head, architecture).is_ok()
+    read.is_ok()
+        && head[16..18] == SHARED
+        && architecture_of(&head).is_ok_and(|found| found == architecture)
 }
 
 /// Looks for the program header that names a loader (`PT_INTERP`, ELF-64 specification).
-fn has_loader(program: &Path) -> std::io::Result<bool> {
+fn find_loader(program: &Path) -> std::io::Result<Option<Vec<u8>>> {
     const HEADER_BYTES: usize = 64;
     const ENTRY_BYTES: usize = 56;
     const LOADER: [u8; 4] = 3_u32.to_le_bytes();
+    /// Linux takes no longer path (`PATH_MAX`).
+    const LONGEST: u64 = 4096;
     let file = contigua_input::open(program)?;
     let mut header = [0; HEADER_BYTES];
     file.read_exact_at(&mut header, 0)?;
-    let field = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| header[at + i]));
-    let (offset, count) = (field(32), u16::from_le_bytes([header[56], header[57]]));
+    let field = |from: &[u8], at: usize| u64::from_le_bytes(std::array::from_fn(|i| from[at + i]));
+    let (offset, count) = (
+        field(&header, 32),
+        u16::from_le_bytes([header[56], header[57]]),
+    );
     for index in 0..u64::from(count) {
-        let mut kind = [0; 4];
-        file.read_exact_at(&mut kind, offset.saturating_add(index * ENTRY_BYTES as u64))?;
-        if kind == LOADER {
-            return Ok(true);
+        let mut entry = [0; ENTRY_BYTES];
+        let at = offset.saturating_add(index * ENTRY_BYTES as u64);
+        file.read_exact_at(&mut entry, at)?;
+        if entry[..4] == LOADER {
+            let mut path = vec![0; field(&entry, 32).min(LONGEST) as usize];
+            file.read_exact_at(&mut path, field(&entry, 8))?;
+            let end = path.iter().position(|&byte| byte == 0);
+            path.truncate(end.unwrap_or(path.len()));
+            return Ok(Some(path));
         }
     }
-    Ok(false)
+    Ok(None)
 }
 
 fn read_head(path: &Path) -> Result<Vec<u8>, NotExecutable> {
@@ -138,21 +171,19 @@ fn interpreter_line(line: &[u8]) -> Option<(PathBuf, Option<OsString>)> {
     Some((OsStr::from_bytes(interpreter).into(), option))
 }
 
-fn check_elf(head: &[u8], architecture: Architecture) -> Result<(), NotExecutable> {
+fn architecture_of(head: &[u8]) -> Result<Architecture, NotExecutable> {
     const CLASS_64: u8 = 2;
     const LITTLE_ENDIAN: u8 = 1;
     if head.len() < 20 || &head[..4] != b"\x7fELF" {
         return Err(NotExecutable::UnknownFormat);
     }
     let machine = u16::from_le_bytes([head[18], head[19]]);
-    if head[4] == CLASS_64 && head[5] == LITTLE_ENDIAN && machine == architecture.elf_machine() {
-        return Ok(());
-    }
     let known = Architecture::ALL
         .into_iter()
         .find(|a| a.elf_machine() == machine);
     let name = match (known, head[4], machine) {
-        (Some(known), CLASS_64, _) => known.name().to_owned(),
+        (Some(known), CLASS_64, _) if head[5] == LITTLE_ENDIAN => return Ok(known),
+        (Some(known), CLASS_64, _) => format!("{} (big-endian)", known.name()),
         (_, 1, 3) => "i386 (32-bit)".to_owned(),
         (_, 1, 40) => "arm (32-bit)".to_owned(),
         (_, _, 243) => "riscv".to_owned(),
@@ -189,7 +220,7 @@ mod tests {
         let pipe = folder.path().join("pipe");
         let made = std::process::Command::new("mkfifo").arg(&pipe).status();
         assert!(made.unwrap().success());
-        let error = resolve(&pipe, Architecture::X86_64).unwrap_err();
+        let error = resolve_x86(&pipe).unwrap_err();
         assert_eq!(error.to_string(), "a pipe; a regular file is needed");
         assert!(!is_library(&pipe, Architecture::X86_64));
         assert!(is_dynamic(&pipe));
@@ -214,6 +245,10 @@ mod tests {
         path
     }
 
+    fn resolve_x86(path: &Path) -> Result<Executable, NotExecutable> {
+        resolve(path, &[Architecture::X86_64], &Root::HOST)
+    }
+
     fn elf(machine: u16) -> Vec<u8> {
         let mut head = b"\x7fELF\x02\x01\x01".to_vec();
         head.resize(18, 0);
@@ -224,7 +259,7 @@ mod tests {
     #[test]
     fn an_elf_program_is_run_as_it_is() {
         let path = file_with(&elf(62), 0o755);
-        let found = resolve(&path, Architecture::X86_64).unwrap();
+        let found = resolve_x86(&path).unwrap();
         assert_eq!(found.program, path.to_path_buf());
         assert!(found.interpreter_arguments.is_empty());
     }
@@ -234,7 +269,7 @@ mod tests {
         let interpreter = file_with(&elf(62), 0o755);
         let line = format!("#! {} -a  -b \nrest", interpreter.display());
         let script = file_with(line.as_bytes(), 0o755);
-        let found = resolve(&script, Architecture::X86_64).unwrap();
+        let found = resolve_x86(&script).unwrap();
         assert_eq!(found.program, interpreter.to_path_buf());
         assert_eq!(
             found.interpreter_arguments,
@@ -246,32 +281,85 @@ mod tests {
     fn what_cannot_run_says_why() {
         let text = file_with(b"hello", 0o755);
         assert!(matches!(
-            resolve(&text, Architecture::X86_64),
+            resolve_x86(&text),
             Err(NotExecutable::UnknownFormat)
         ));
         let closed = file_with(&elf(62), 0o644);
         assert!(matches!(
-            resolve(&closed, Architecture::X86_64),
+            resolve_x86(&closed),
             Err(NotExecutable::NotPermitted)
         ));
         let arm = file_with(&elf(183), 0o755);
-        let Err(NotExecutable::Foreign(name)) = resolve(&arm, Architecture::X86_64) else {
+        let Err(NotExecutable::Foreign(name)) = resolve_x86(&arm) else {
             panic!("a foreign program was accepted");
         };
         assert_eq!(name, "aarch64");
         assert!(matches!(
-            resolve(Path::new("/nonexistent"), Architecture::X86_64),
+            resolve_x86(Path::new("/nonexistent")),
             Err(NotExecutable::Unreadable(_))
         ));
+    }
+
+    #[test]
+    fn a_program_says_what_it_is_built_for() {
+        for architecture in Architecture::ALL {
+            let path = file_with(&elf(architecture.elf_machine()), 0o755);
+            let found = resolve(&path, &Architecture::ALL, &Root::HOST).unwrap();
+            assert_eq!(found.architecture, architecture);
+        }
+        let mut big_endian = elf(183);
+        big_endian[5] = 2;
+        let path = file_with(&big_endian, 0o755);
+        let Err(NotExecutable::Foreign(name)) = resolve(&path, &Architecture::ALL, &Root::HOST)
+        else {
+            panic!("a big-endian program was accepted");
+        };
+        assert_eq!(name, "aarch64 (big-endian)");
+    }
+
+    #[test]
+    fn a_program_names_its_loader() {
+        let path = b"/lib/ld-linux-aarch64.so.1\0";
+        let mut head = vec![0; 64 + 56];
+        (head[32], head[56], head[64]) = (64, 1, 3);
+        (head[72], head[96]) = (120, path.len() as u8);
+        head.extend_from_slice(path);
+        let file = file_with(&head, 0o755);
+        assert_eq!(
+            loader(&file),
+            Some(PathBuf::from("/lib/ld-linux-aarch64.so.1"))
+        );
+        head[64] = 1;
+        assert_eq!(loader(&file_with(&head, 0o755)), None);
+    }
+
+    #[test]
+    fn programs_of_another_system_are_named_as_they_name_each_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = Root::new(folder.path().to_owned());
+        std::fs::create_dir_all(folder.path().join("usr/bin")).unwrap();
+        let install = |name: &str, content: &[u8]| {
+            let path = folder.path().join("usr/bin").join(name);
+            std::fs::write(&path, content).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+            path
+        };
+        let interpreter = install("awk", &elf(183));
+        install("no-such-script", b"#!/usr/bin/awk -f\n");
+        let script = Path::new("/usr/bin/no-such-script");
+        let found = resolve(script, &Architecture::ALL, &root).unwrap();
+        assert_eq!(found.program, interpreter);
+        assert_eq!(
+            found.interpreter_arguments,
+            ["-f".as_ref(), script.as_os_str()]
+        );
+        assert!(resolve(script, &Architecture::ALL, &Root::HOST).is_err());
     }
 
     #[test]
     fn a_script_that_interprets_itself_is_refused() {
         let script = file_with(b"", 0o755);
         std::fs::write(&script, format!("#!{}\n", script.display())).unwrap();
-        assert!(matches!(
-            resolve(&script, Architecture::X86_64),
-            Err(NotExecutable::TooDeep)
-        ));
+        assert!(matches!(resolve_x86(&script), Err(NotExecutable::TooDeep)));
     }
 }

@@ -11,8 +11,9 @@ use crate::Error;
 use crate::descriptors::Handles;
 use crate::emulator::Emulator;
 use crate::executable::{self, Executable, NotExecutable};
-use crate::path::find_in_path;
+use crate::path::find_on;
 use crate::plan::Plan;
+use crate::root::Root;
 use crate::syscall::Architecture;
 
 /// Environment variable by which QEMU's user chooses the processor that programs find.
@@ -27,18 +28,25 @@ pub const PROCESSOR_VARIABLE: &str = "QEMU_CPU";
 /// more than on any processor. Without the claim, libraries copy with vectors.
 const PROCESSOR_X86_64: &str = "max,erms=off,fsrm=off";
 
+/// The processor of aarch64 programs unless their user chooses another: the newest of QEMU 7.2 without
+/// SVE, which zeroes 64 bytes with `dc zva` (`target/arm/cpu64.c`).
+///
+/// QEMU performs vector loads and stores of SVE by itself, and tells plugins of none of them. Its own
+/// choice, `max`, has SVE, and zeroes 512 bytes at once, as no processor does.
+const PROCESSOR_AARCH64: &str = "neoverse-n1";
+
 /// The processor that programs find, as QEMU's `-cpu` takes it: the user's choice, else one that
-/// suits the core models, else (`None`) what QEMU takes by itself.
+/// suits the core models.
 #[must_use]
-pub fn processor(architecture: Architecture) -> Option<String> {
+pub fn processor(architecture: Architecture) -> String {
     processor_unless(std::env::var_os(PROCESSOR_VARIABLE), architecture)
 }
 
-fn processor_unless(chosen: Option<OsString>, architecture: Architecture) -> Option<String> {
+fn processor_unless(chosen: Option<OsString>, architecture: Architecture) -> String {
     match (chosen.filter(|name| !name.is_empty()), architecture) {
-        (Some(chosen), _) => Some(chosen.to_string_lossy().into_owned()),
-        (None, Architecture::X86_64) => Some(PROCESSOR_X86_64.to_owned()),
-        (None, Architecture::Aarch64) => None,
+        (Some(chosen), _) => chosen.to_string_lossy().into_owned(),
+        (None, Architecture::X86_64) => PROCESSOR_X86_64.to_owned(),
+        (None, Architecture::Aarch64) => PROCESSOR_AARCH64.to_owned(),
     }
 }
 
@@ -48,6 +56,8 @@ pub struct Surroundings {
     /// A library that the program's loader loads before all others (`LD_PRELOAD`): the program's,
     /// and not the emulator's, which would be observed by nobody.
     pub preload: Option<PathBuf>,
+    /// Whose files the program sees.
+    pub root: Root,
     /// Environment variables.
     pub variables: Vec<(OsString, OsString)>,
     /// Nanoseconds for each instruction on the clock [`PROGRAM_CLOCK`](crate::syscall::PROGRAM_CLOCK); nobody answers without.
@@ -60,23 +70,33 @@ pub struct Surroundings {
 #[derive(Clone, Debug)]
 pub struct Launch {
     emulator: Emulator,
-    processor: Option<String>,
+    processor: String,
     executable: Executable,
     command: Vec<OsString>,
     surroundings: Surroundings,
 }
 
 impl Launch {
-    /// Finds the program and the emulator for a command line.
+    /// Finds the program of a command line on `surroundings.root`, and the emulator for it.
     ///
     /// # Errors
-    /// [`Error::NoSuchProgram`], [`Error::NotExecutable`], [`Error::ForeignArchitecture`],
-    /// [`Error::Preload`], [`Error::Static`] or [`Error::NoQemu`].
-    pub fn prepare(
-        command: &[OsString],
-        architecture: Architecture,
-        surroundings: Surroundings,
-    ) -> Result<Self, Error> {
+    /// [`Error::Root`], [`Error::NoSuchProgram`], [`Error::NotExecutable`],
+    /// [`Error::ForeignArchitecture`], [`Error::NoLoader`], [`Error::Preload`], [`Error::Static`] or
+    /// [`Error::NoQemu`].
+    pub fn prepare(command: &[OsString], mut surroundings: Surroundings) -> Result<Self, Error> {
+        surroundings.root = usable(surroundings.root)?;
+        let root = &surroundings.root;
+        let name = command.first().map(PathBuf::from).unwrap_or_default();
+        let path = find_on(root, name.as_os_str()).ok_or(Error::NoSuchProgram(name))?;
+        let found = executable::resolve(&path, &Architecture::ALL, root);
+        let executable = found.map_err(|error| match error {
+            NotExecutable::Foreign(found) => Error::ForeignArchitecture { path, found },
+            error => Error::NotExecutable {
+                path,
+                reason: error.to_string(),
+            },
+        })?;
+        let architecture = executable.architecture;
         if let Some(library) = &surroundings.preload {
             let separates = |byte: &u8| matches!(byte, b',' | b':' | b' ');
             if library.as_os_str().as_bytes().iter().any(separates)
@@ -85,17 +105,17 @@ impl Launch {
                 return Err(Error::Preload(library.clone()));
             }
         }
-        let name = command.first().map(PathBuf::from).unwrap_or_default();
-        let path = find_in_path(name.as_os_str()).ok_or(Error::NoSuchProgram(name))?;
-        let executable = executable::resolve(&path, architecture).map_err(|error| match error {
-            NotExecutable::Foreign(found) => Error::ForeignArchitecture { path, found },
-            error => Error::NotExecutable {
-                path,
-                reason: error.to_string(),
-            },
-        })?;
         if surroundings.preload.is_some() && !executable::is_dynamic(&executable.program) {
             return Err(Error::Static(executable.program));
+        }
+        if let Some(loader) = executable::loader(&executable.program)
+            && !root.file(&loader).exists()
+        {
+            return Err(Error::NoLoader {
+                path: executable.program,
+                loader,
+                architecture,
+            });
         }
         Ok(Self {
             emulator: Emulator::find(architecture)?,
@@ -138,10 +158,15 @@ impl Launch {
         if let Some(base) = self.emulator.base {
             option.push(format!("base={base}"));
         }
-        if let Some(processor) = &self.processor {
-            command.arg("-cpu").arg(processor);
-            // For the programs that this one starts.
-            option.push(format!("processor={}", processor.replace(',', ",,")));
+        // Also for the programs that this one starts.
+        command.arg("-cpu").arg(&self.processor);
+        option.push(format!("processor={}", self.processor.replace(',', ",,")));
+        if let Some(folder) = self.surroundings.root.folder() {
+            command.arg("-L").arg(folder);
+            option.push(format!(
+                "root={}",
+                folder.to_string_lossy().replace(',', ",,")
+            ));
         }
         for (name, value) in &self.surroundings.variables {
             command.env(name, value);
@@ -175,6 +200,12 @@ impl Launch {
         command.spawn().map_err(Error::file(&self.emulator.path))
     }
 
+    /// What the program is built for.
+    #[must_use]
+    pub fn architecture(&self) -> Architecture {
+        self.executable.architecture
+    }
+
     /// The ELF file that runs.
     #[must_use]
     pub fn program(&self) -> &Path {
@@ -196,6 +227,26 @@ impl Launch {
     }
 }
 
+/// A folder by a path that means the same in every process.
+fn usable(root: Root) -> Result<Root, Error> {
+    let Some(folder) = root.folder() else {
+        return Ok(root);
+    };
+    let problem = |problem: String| Error::Root {
+        path: folder.to_owned(),
+        problem,
+    };
+    let whole = folder.canonicalize();
+    let whole = whole.map_err(|error| problem(error.to_string()))?;
+    if !whole.is_dir() {
+        return Err(problem("not a folder".to_owned()));
+    }
+    if whole.to_str().is_none() {
+        return Err(problem("its path is not UTF-8".to_owned()));
+    }
+    Ok(Root::new(whole))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -207,12 +258,12 @@ mod tests {
         };
         for architecture in Architecture::ALL {
             let chosen = processor(Some("max"), architecture);
-            assert_eq!(chosen.as_deref(), Some("max"));
+            assert_eq!(chosen, "max");
         }
         for none in [None, Some("")] {
             let own = processor(none, Architecture::X86_64);
-            assert_eq!(own.as_deref(), Some("max,erms=off,fsrm=off"));
-            assert_eq!(processor(none, Architecture::Aarch64), None);
+            assert_eq!(own, "max,erms=off,fsrm=off");
+            assert_eq!(processor(none, Architecture::Aarch64), "neoverse-n1");
         }
     }
 
@@ -221,7 +272,7 @@ mod tests {
             preload: preload.map(PathBuf::from),
             ..Surroundings::default()
         };
-        Launch::prepare(command, Architecture::X86_64, surroundings)
+        Launch::prepare(command, surroundings)
     }
 
     #[test]
@@ -231,6 +282,50 @@ mod tests {
             let error = prepare(&command, Some(library)).unwrap_err().to_string();
             assert!(error.starts_with(library), "{error}");
         }
+    }
+
+    #[test]
+    fn a_root_that_cannot_be_used_is_named() {
+        let command = [OsString::from("sh")];
+        for (folder, problem) in [
+            ("/no/such/folder", "No such file"),
+            ("/bin/sh", "not a folder"),
+        ] {
+            let surroundings = Surroundings {
+                root: Root::new(PathBuf::from(folder)),
+                ..Surroundings::default()
+            };
+            let error = Launch::prepare(&command, surroundings).unwrap_err();
+            let error = error.to_string();
+            assert!(
+                error.starts_with(folder) && error.contains(problem),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_program_without_its_loader_is_refused() {
+        use std::os::unix::fs::PermissionsExt;
+
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("program");
+        let loader = b"/lib/ld-of-another-system.so.1\0";
+        let mut head = b"\x7fELF\x02\x01\x01".to_vec();
+        head.resize(64 + 56, 0);
+        (head[18], head[32], head[56], head[64]) = (183, 64, 1, 3);
+        (head[72], head[96]) = (120, loader.len() as u8);
+        head.extend_from_slice(loader);
+        std::fs::write(&path, head).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let error = prepare(&[path.into_os_string()], None)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("ld-of-another-system.so.1 is not here; give --root DIR")
+                && error.contains("for aarch64"),
+            "{error}"
+        );
     }
 
     #[test]

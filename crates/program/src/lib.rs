@@ -15,6 +15,7 @@ pub mod executable;
 pub mod lifeline;
 pub mod plan;
 pub mod ring;
+pub mod root;
 pub mod syscall;
 pub mod wire;
 

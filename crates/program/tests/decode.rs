@@ -4,6 +4,7 @@ use contigua_program::code::BlockCode;
 use contigua_program::decode::{
     Folding, Instruction, OperationClass as Class, RegisterSet, decode_block, folding,
 };
+use contigua_program::syscall::Architecture;
 use contigua_units::VirtAddr;
 use proptest::prelude::*;
 
@@ -33,7 +34,7 @@ fn decode(bytes: &[u8]) -> Instruction {
         lengths: &[bytes.len() as u8],
         bytes,
     };
-    decode_block(code, &mut out);
+    decode_block(Architecture::X86_64, code, &mut out);
     assert_eq!(out.len(), 1);
     out[0]
 }
@@ -412,11 +413,14 @@ fn are_repeated_copies_and_fills_fast_strings() {
         &[0xf2, 0x0f, 0x10, 0x00], // movsd xmm0, [rax], the other instruction of that name
     ];
     let fold = |bytes: &[u8]| {
-        folding(BlockCode {
-            address: VirtAddr::new(0x1000),
-            lengths: &[bytes.len() as u8],
-            bytes,
-        })
+        folding(
+            Architecture::X86_64,
+            BlockCode {
+                address: VirtAddr::new(0x1000),
+                lengths: &[bytes.len() as u8],
+                bytes,
+            },
+        )
     };
     for &bytes in fast {
         assert_eq!(decode(bytes).class, Class::FastString, "{bytes:x?}");
@@ -431,11 +435,14 @@ fn are_repeated_copies_and_fills_fast_strings() {
 #[test]
 fn does_code_with_wide_accesses_have_parts() {
     let fold = |lengths: &[u8], bytes: &[u8]| {
-        folding(BlockCode {
-            address: VirtAddr::new(0x1000),
-            lengths,
-            bytes,
-        })
+        folding(
+            Architecture::X86_64,
+            BlockCode {
+                address: VirtAddr::new(0x1000),
+                lengths,
+                bytes,
+            },
+        )
     };
     // movdqu xmm0, [rbx]; vmovdqu [rbx + 64], ymm1
     assert_eq!(fold(&[4], &[0xf3, 0x0f, 0x6f, 0x03]), Folding::Parts);
@@ -471,7 +478,7 @@ fn what_is_no_instruction_is_unknown() {
         lengths: &[3, 4],
         bytes: &[],
     };
-    decode_block(foreign, &mut out);
+    decode_block(Architecture::X86_64, foreign, &mut out);
     assert_eq!(out, [Instruction::UNKNOWN; 2]);
 }
 
@@ -483,7 +490,7 @@ fn are_the_instructions_of_a_block_kept_in_order() {
         lengths: &[1, 3, 1, 2],
         bytes: &[0x53, 0x48, 0x01, 0xd8, 0x06, 0x74, 0x10],
     };
-    decode_block(code, &mut out);
+    decode_block(Architecture::X86_64, code, &mut out);
     let classes: Vec<_> = out.iter().map(|instruction| instruction.class).collect();
     let expected = [
         Class::Store,
@@ -504,8 +511,8 @@ proptest! {
         let mut out = Vec::new();
         let address = VirtAddr::new(address);
         let code = BlockCode { address, lengths: &lengths, bytes: &bytes };
-        decode_block(code, &mut out);
-        let _ = folding(code);
+        decode_block(Architecture::X86_64, code, &mut out);
+        let _ = folding(Architecture::X86_64, code);
         prop_assert_eq!(out.len(), lengths.len());
     }
 }

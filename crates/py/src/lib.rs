@@ -20,6 +20,7 @@ use contigua_machine::schema as schemas;
 use contigua_program::emulator::Emulator;
 use contigua_program::launch::{self, Surroundings};
 use contigua_program::plan::{Plan, Sampling, Window};
+use contigua_program::root::Root;
 use contigua_program::sources::Source;
 use contigua_program::sources::trace::TraceSource;
 use contigua_program::syscall::Architecture;
@@ -57,9 +58,9 @@ fn program_error(error: contigua_program::Error) -> PyErr {
     use contigua_program::Error;
     match error {
         Error::NoSuchProgram(_) => NoSuchProgramError::new_err(error.to_string()),
-        Error::NotExecutable { .. } | Error::ForeignArchitecture { .. } => {
-            NotExecutableError::new_err(error.to_string())
-        }
+        Error::NotExecutable { .. }
+        | Error::ForeignArchitecture { .. }
+        | Error::NoLoader { .. } => NotExecutableError::new_err(error.to_string()),
         other => engine_error(other),
     }
 }
@@ -238,7 +239,7 @@ impl RunSpec {
     clippy::too_many_arguments,
     reason = "PyO3 hands values over; in Python these are keywords"
 )]
-#[pyo3(signature = (runs, *, command=None, trace=None, trace_format="contigua", record=None, record_plan=None, seconds=None, preload=None, environment=None, clock=None, progress=None))]
+#[pyo3(signature = (runs, *, command=None, trace=None, trace_format="contigua", record=None, record_plan=None, seconds=None, preload=None, root=None, environment=None, clock=None, progress=None))]
 fn run(
     py: Python<'_>,
     runs: Vec<RunSpec>,
@@ -249,6 +250,7 @@ fn run(
     record_plan: Option<PlanTuple>,
     seconds: Option<f64>,
     preload: Option<PathBuf>,
+    root: Option<PathBuf>,
     environment: Option<Vec<(OsString, OsString)>>,
     clock: Option<u32>,
     progress: Option<Py<PyAny>>,
@@ -264,6 +266,7 @@ fn run(
     }
     let surroundings = Surroundings {
         preload,
+        root: root.map_or(Root::HOST, Root::new),
         variables: environment.unwrap_or_default(),
         clock,
         plan: Plan::default(),
@@ -347,7 +350,7 @@ fn trace_plan(trace: PathBuf) -> PyResult<PlanTuple> {
 /// machine: where each row begins (64 bits), numbers of blocks (32 bits), and the instructions that
 /// were executed in each (64 bits); then all instructions, and the program's exit status.
 #[pyfunction]
-#[pyo3(signature = (interval, *, command=None, trace=None, trace_format="contigua", seconds=None))]
+#[pyo3(signature = (interval, *, command=None, trace=None, trace_format="contigua", seconds=None, root=None))]
 fn block_vectors<'py>(
     py: Python<'py>,
     interval: u64,
@@ -355,9 +358,14 @@ fn block_vectors<'py>(
     trace: Option<PathBuf>,
     trace_format: &str,
     seconds: Option<f64>,
+    root: Option<PathBuf>,
 ) -> PyResult<([Bound<'py, PyBytes>; 3], u64, i32)> {
+    let surroundings = Surroundings {
+        root: root.map_or(Root::HOST, Root::new),
+        ..Surroundings::default()
+    };
     let input = match (command, trace) {
-        (Some(command), None) => Input::Live(command, Surroundings::default()),
+        (Some(command), None) => Input::Live(command, surroundings),
         (None, Some(trace)) => Input::Trace(trace, parse_format(trace_format)?),
         _ => return Err(engine_error("give either a command or a trace")),
     };
@@ -442,21 +450,33 @@ fn schema(kind: &str) -> PyResult<String> {
     serde_json::to_string(&schema).map_err(engine_error)
 }
 
-/// The QEMU that runs programs.
+fn parse_architecture(name: &str) -> PyResult<Architecture> {
+    let found = Architecture::ALL
+        .into_iter()
+        .find(|known| known.name() == name);
+    found.ok_or_else(|| {
+        let known = Architecture::ALL.map(Architecture::name).join(", ");
+        engine_error(format!("unknown architecture {name:?}: known are {known}"))
+    })
+}
+
+/// The QEMU that runs programs of an architecture.
 #[pyfunction]
-fn emulator() -> PyResult<String> {
-    let found = Emulator::find(Architecture::X86_64).map_err(engine_error)?;
+#[pyo3(signature = (architecture="x86_64"))]
+fn emulator(architecture: &str) -> PyResult<String> {
+    let found = Emulator::find(parse_architecture(architecture)?).map_err(engine_error)?;
     Ok(found.path.to_string_lossy().into_owned())
 }
 
 /// Options of QEMU that decide what programs do: the processor that they find, and their addresses.
 #[pyfunction]
-fn emulator_options() -> Vec<String> {
-    let processor = launch::processor(Architecture::X86_64);
-    let processor = processor.map_or_else(Vec::new, |name| vec!["-cpu".to_owned(), name]);
-    let found = Emulator::find(Architecture::X86_64);
+#[pyo3(signature = (architecture="x86_64"))]
+fn emulator_options(architecture: &str) -> PyResult<Vec<String>> {
+    let architecture = parse_architecture(architecture)?;
+    let processor = vec!["-cpu".to_owned(), launch::processor(architecture)];
+    let found = Emulator::find(architecture);
     let addresses = found.map_or_else(|_| Vec::new(), |emulator| emulator.options());
-    [processor, addresses].concat()
+    Ok([processor, addresses].concat())
 }
 
 /// The native half of the `contigua` package.

@@ -280,7 +280,7 @@ impl Session {
         }
         let mut setup = LiveSetup::new(command, surroundings.clone()).map_err(program_error)?;
         let plan = self.plan(&setup).map_err(engine_error)?;
-        setup.set_plan(plan);
+        setup.set_plan(plan).map_err(engine_error)?;
         let mut sources = Vec::new();
         for _ in &self.configs {
             sources.push(setup.source().map_err(engine_error)?);

@@ -167,6 +167,11 @@ pub extern "C" fn tell_asking(
     tell::<Asking>(index, info, address, template);
 }
 
+/// A store that QEMU tells nobody of.
+pub fn tell_store(index: c_uint, address: u64, size_log2: u32, template: *mut c_void) {
+    tell_one(index, address, size_log2, 1, template);
+}
+
 /// An access of 16 bytes is told as the two that QEMU 7.2 makes of it, so that counts and traces
 /// do not depend on the version.
 #[inline(never)]

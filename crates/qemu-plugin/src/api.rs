@@ -42,6 +42,8 @@ pub struct Info {
 
 /// The callback reads no guest registers.
 pub const NO_REGISTERS: c_int = 0;
+/// The callback reads guest registers, which QEMU 7.2 does not heed.
+pub const READ_REGISTERS: c_int = 1;
 /// Both loads and stores.
 pub const READ_WRITE: c_int = 3;
 
@@ -166,6 +168,62 @@ impl Reader {
     }
 }
 
+/// `GArray` and `GByteArray`, as far as the library lets others see.
+#[repr(C)]
+struct Array {
+    data: *const u8,
+    length: c_uint,
+}
+
+/// `qemu_plugin_reg_descriptor`.
+#[repr(C)]
+struct Register {
+    handle: usize,
+    name: *const c_char,
+    feature: *const c_char,
+}
+
+/// Names and handles of the guest's registers; none before QEMU 9. Only in a vCPU's callbacks.
+pub fn registers() -> Vec<(String, usize)> {
+    type Get = unsafe extern "C" fn() -> *const Array;
+    let Some(get) = symbol(c"qemu_plugin_get_registers") else {
+        return Vec::new();
+    };
+    // SAFETY: the function has this type in QEMU's interface. It returns a valid array of descriptors,
+    // whose names live as long as QEMU; the array is never freed: a process asks once.
+    unsafe {
+        let found = std::mem::transmute::<*mut c_void, Get>(get)();
+        let Array { data, length } = &*found;
+        let registers = std::slice::from_raw_parts(data.cast::<Register>(), *length as usize);
+        let named = registers.iter().filter(|register| !register.name.is_null());
+        let name = |register: &Register| CStr::from_ptr(register.name).to_string_lossy().into();
+        named.map(|each| (name(each), each.handle)).collect()
+    }
+}
+
+/// A register of 64 bits, by its handle. Only in a vCPU's callbacks that were registered with
+/// [`READ_REGISTERS`].
+pub fn read_register(handle: usize) -> Option<u64> {
+    type Read = unsafe extern "C" fn(usize, *mut Array) -> c_int;
+    type New = unsafe extern "C" fn() -> *mut Array;
+    type Free = unsafe extern "C" fn(*mut Array, c_int) -> *mut u8;
+    let (read, new, free) = (
+        symbol(c"qemu_plugin_read_register")?,
+        symbol(c"g_byte_array_new")?,
+        symbol(c"g_byte_array_free")?,
+    );
+    // SAFETY: the functions have these types in QEMU's interface and in the library's. The array is
+    // this function's own, and freed after its bytes were copied.
+    unsafe {
+        let array = std::mem::transmute::<*mut c_void, New>(new)();
+        std::mem::transmute::<*mut c_void, Read>(read)(handle, array);
+        let Array { data, length } = &*array;
+        let value = (*length == 8).then(|| data.cast::<u64>().read_unaligned());
+        std::mem::transmute::<*mut c_void, Free>(free)(array, 1);
+        value
+    }
+}
+
 unsafe extern "C" {
     pub fn qemu_plugin_register_vcpu_init_cb(id: PluginId, callback: VcpuCallback);
     pub fn qemu_plugin_register_vcpu_exit_cb(id: PluginId, callback: VcpuCallback);
@@ -176,6 +234,12 @@ unsafe extern "C" {
 
     pub fn qemu_plugin_register_vcpu_tb_exec_cb(
         block: *mut Block,
+        callback: ExecuteCallback,
+        flags: c_int,
+        data: *mut c_void,
+    );
+    pub fn qemu_plugin_register_vcpu_insn_exec_cb(
+        instruction: *mut Instruction,
         callback: ExecuteCallback,
         flags: c_int,
         data: *mut c_void,

@@ -13,7 +13,7 @@ use contigua_units::{PAGE_BYTES, VirtAddr};
 use iced_x86::{Decoder, DecoderError, DecoderOptions};
 
 use crate::api::{self, Block, PluginId};
-use crate::{access, clock, guest, image, plugin, regions, strings, vcpu};
+use crate::{access, clock, guest, image, plugin, regions, strings, vcpu, zeroing};
 
 /// Blocks that were described, by address and contents: QEMU forgets and retranslates code, and
 /// the same code must keep its number.
@@ -32,6 +32,7 @@ pub extern "C" fn on_translate(_: PluginId, block: *mut Block) {
         let count = api::qemu_plugin_tb_n_insns(block);
         let mut lengths = Vec::with_capacity(count);
         let mut bytes = Vec::with_capacity(count * 4);
+        let mut zeroes = None;
         for i in 0..count {
             let instruction = api::qemu_plugin_tb_get_insn(block, i);
             let address = api::qemu_plugin_insn_vaddr(instruction);
@@ -47,6 +48,9 @@ pub extern "C" fn on_translate(_: PluginId, block: *mut Block) {
                 guest::set_base(host_address.wrapping_sub(address));
             }
             let code = &bytes[before..];
+            if plugin().plan.tells_accesses() {
+                zeroes = zeroing::observe(instruction, i, code, zeroes);
+            }
             match strings::begin(code) {
                 None if !plugin().plan.tells_accesses() => {}
                 None => access::observe(instruction, i, regions::transfer_callback(code)),

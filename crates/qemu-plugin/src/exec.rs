@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use contigua_program::executable::{self, NotExecutable};
 use contigua_program::lifeline;
 use contigua_program::plan::Plan;
+use contigua_program::root::Root;
 
 use crate::{PROCESS, guest, keeper, plugin, vcpu};
 
@@ -27,20 +28,24 @@ const AT_EMPTY_PATH: u64 = 0x1000;
 pub struct PluginArguments {
     /// What QEMU is called.
     emulator: CString,
-    /// QEMU's options for the processor and for where programs are, as they were given.
+    /// QEMU's options for the processor, for where programs are and for whose files they see, as they
+    /// were given.
     options: Vec<CString>,
+    /// Whose files programs see.
+    root: Root,
     /// The `-plugin` option's settings that are the same for all processes.
     settings: String,
 }
 
 impl PluginArguments {
     /// With a clock of so many nanoseconds for each instruction, by a plan, on a processor, with
-    /// address 0 at a base.
+    /// address 0 at a base and the files of a root.
     pub fn new(
         clock: Option<u64>,
         plan: &Plan,
         processor: Option<&str>,
         base: Option<&str>,
+        root: Option<&str>,
     ) -> Self {
         // Writing to a string cannot fail.
         let mut settings = String::new();
@@ -50,14 +55,16 @@ impl PluginArguments {
         if *plan != Plan::default() {
             let _ = write!(settings, ",plan={plan}");
         }
-        if let Some(processor) = processor {
-            // A comma would end an option's value; QEMU reads a double one as one.
-            let _ = write!(settings, ",processor={}", processor.replace(',', ",,"));
+        // A comma would end an option's value; QEMU reads a double one as one.
+        for (key, value) in [("processor", processor), ("root", root)] {
+            if let Some(value) = value {
+                let _ = write!(settings, ",{key}={}", value.replace(',', ",,"));
+            }
         }
         if let Some(base) = base {
             let _ = write!(settings, ",base={base}");
         }
-        let given = [(c"-cpu", processor), (c"-B", base)];
+        let given = [(c"-cpu", processor), (c"-B", base), (c"-L", root)];
         let given = given.into_iter().filter_map(|(option, value)| {
             let value = CString::new(value?).ok()?;
             Some([option.to_owned(), value])
@@ -67,6 +74,7 @@ impl PluginArguments {
         Self {
             emulator: CString::new(emulator.into_os_string().into_vec()).unwrap_or_default(),
             options: given.flatten().collect(),
+            root: root.map_or(Root::HOST, |folder| Root::new(folder.into())),
             settings,
         }
     }
@@ -111,7 +119,13 @@ fn follow_path(index: u32, mut path: CString, argv: u64, envp: u64) {
         path = own_program().unwrap_or(path);
     }
     let file = Path::new(OsStr::from_bytes(path.as_bytes()));
-    let found = match executable::resolve(file, plugin().architecture) {
+    let PluginArguments {
+        emulator,
+        options,
+        root,
+        settings,
+    } = &plugin().arguments;
+    let found = match executable::resolve(file, &[plugin().architecture], root) {
         Ok(found) => found,
         Err(NotExecutable::Foreign(_) | NotExecutable::UnknownFormat) => return leave_lifeline(),
         Err(_) => return,
@@ -125,11 +139,6 @@ fn follow_path(index: u32, mut path: CString, argv: u64, envp: u64) {
         return;
     };
     let process = PROCESS.load(Ordering::Relaxed);
-    let PluginArguments {
-        emulator,
-        options,
-        settings,
-    } = &plugin().arguments;
     let handles = keeper::take().unwrap_or_else(|error| {
         crate::fail(&format!(
             "{}: cannot be observed, /proc/self/task: {error}",

@@ -7,7 +7,7 @@
 //!
 //! Arguments: `plugin=N,ring=N,lifeline=N`: descriptors of [`Handles`](contigua_program::descriptors::Handles);
 //! `process=N`: which process of the run this is; `clock=N`, nanoseconds for each instruction on the clock that the program may ask;
-//! `plan=PLAN`, a [`Plan`] in which everything is told where it is missing; `processor=NAME` and `base=N`, QEMU's `-cpu` and `-B` for programs that are started later.
+//! `plan=PLAN`, a [`Plan`] in which everything is told where it is missing; `processor=NAME`, `base=N` and `root=DIR`, QEMU's `-cpu`, `-B` and `-L` for programs that are started later.
 
 mod access;
 mod api;
@@ -23,6 +23,7 @@ mod strings;
 mod syscalls;
 mod touched;
 mod vcpu;
+mod zeroing;
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::os::fd::BorrowedFd;
@@ -145,6 +146,7 @@ fn install(id: PluginId, target: &str, arguments: &[String]) -> Result<(), Strin
         touched::reserve()?;
     }
     PROCESS.store(process, Ordering::Relaxed);
+    zeroing::choose_block(value("processor").ok());
     let plugin = Plugin {
         producer,
         architecture,
@@ -153,6 +155,7 @@ fn install(id: PluginId, target: &str, arguments: &[String]) -> Result<(), Strin
             &plan,
             value("processor").ok(),
             value("base").ok(),
+            value("root").ok(),
         ),
         plan,
     };

@@ -12,7 +12,7 @@ use contigua_program::syscall::{Call, Known, wakes};
 use contigua_program::wire::{Event, ProcessId, Syscall};
 
 use crate::api::PluginId;
-use crate::{PROCESS, clock, exec, keeper, plugin, touched, vcpu};
+use crate::{PROCESS, clock, exec, keeper, plugin, touched, vcpu, zeroing};
 
 /// Flags of `clone` (`include/uapi/linux/sched.h`).
 const CLONE_VM: u64 = 0x100;
@@ -59,6 +59,7 @@ pub extern "C" fn on_enter(
     if !vcpu::leave_guest(index) {
         return;
     }
+    zeroing::check_place(index, number, &[a0, a1, a2, a3, a4, a5]);
     let mut current = Current {
         vcpu: index,
         arguments: [a0, a1, a2, a3, a4, a5],

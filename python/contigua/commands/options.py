@@ -278,6 +278,19 @@ checkpoint_options = with_options(
 )
 
 
+#: Where the program's files are.
+root_option = with_options(
+    click.option(
+        "--root",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        help="Files of another system, such as unpacked packages of Debian's arm64. PROGRAM is "
+        "looked for in PATH's directories within DIR, or within DIR by an absolute path; it sees "
+        "DIR's files first, and then this computer's.",
+    ),
+)
+
+
 #: The program's allocator.
 allocator_options = with_options(
     click.option(

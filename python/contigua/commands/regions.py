@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from contigua.commands.options import root_option
 from contigua.commands.parameters import COUNT, DURATION
 from contigua.files import INTERRUPTED, Outputs, check_writable, write_whole
 from contigua.regions import INTERVAL
@@ -61,6 +62,7 @@ POINTS, WEIGHTS, VECTORS = ".simpoints", ".weights", ".bb"
     type=DURATION,
     help="Stop the program after this time, such as 30s; without a unit in seconds.",
 )
+@root_option
 @click.argument("program", nargs=-1, type=click.UNPROCESSED)
 def simpoints_command(
     program: tuple[str, ...],
@@ -71,6 +73,7 @@ def simpoints_command(
     seed: int,
     trace: Path | None,
     seconds: float | None,
+    root: Path | None,
 ) -> None:
     """Choose a few intervals that stand for all of PROGRAM, as SimPoint does.
 
@@ -80,12 +83,16 @@ def simpoints_command(
     """
     if bool(program) == (trace is not None):
         raise click.UsageError("give either a program after --, or --trace FILE")
+    if trace is not None and root is not None:
+        raise click.UsageError("--root is of programs: a trace needs no files")
     endings = (POINTS, WEIGHTS, VECTORS)[: 3 if vectors else 2]
     written = {ending: Path(f"{prefix}{ending}") for ending in endings}
     for file in written.values():
         check_writable(file)
     check_library()
-    found = block_vectors(list(program) or None, trace=trace, interval=interval, seconds=seconds)
+    found = block_vectors(
+        list(program) or None, trace=trace, interval=interval, seconds=seconds, root=root
+    )
     if found.exit_code == INTERRUPTED:
         sys.exit(INTERRUPTED)
     points = choose(found, most, seed)

@@ -16,6 +16,7 @@ from contigua.commands.options import (
     named_regions,
     record_options,
     region_options,
+    root_option,
     run_options,
     sample_options,
     sampling_of,
@@ -56,6 +57,7 @@ PROGRAM = {"allow_interspersed_args": False}
 )
 @click.option("--record", type=click.Path(path_type=Path), help="Also record the events here.")
 @checkpoint_options
+@root_option
 @allocator_options
 @click.argument("program", nargs=-1, type=click.UNPROCESSED)
 def run_command(
@@ -75,6 +77,8 @@ def run_command(
     """
     if bool(program) == (trace is not None):
         raise click.UsageError("give either a program after --, or --trace FILE")
+    if trace is not None and options["root"] is not None:
+        raise click.UsageError("--root is of programs: a trace needs no files")
     names = design_list(design_names)
     regions = named_regions(options)
     replays_ours = trace is not None and options["trace_format"] == "contigua"
@@ -146,6 +150,7 @@ def _results(
     help="Stop the program after this time, such as 30s; without a unit in seconds.",
 )
 @record_options
+@root_option
 @allocator_options
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
 def record_command(

@@ -87,7 +87,10 @@ def man_page(root: click.Group, version: str) -> str:
         "If set, no colors.",
         ".TP",
         ".B CONTIGUA_QEMU",
-        "The QEMU that runs programs.",
+        "The QEMU that runs x86-64 programs.",
+        ".TP",
+        ".B CONTIGUA_QEMU_AARCH64",
+        "The QEMU that runs aarch64 programs.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -1,10 +1,10 @@
 //! Accesses that the stream tells apart and a processor makes at once.
 //!
-//! QEMU splits a vector's access into words, and executes a repeated string instruction an element
-//! at a time, each time as a block. TLBs, caches and the core see what a processor does: a vector's
-//! access once in each line, and a repeated `movs` or `stos` as one instruction that loads and
-//! stores [`CHUNK`] bytes at a time. Counts of instructions, blocks, loads and stores stay those of
-//! the stream.
+//! QEMU splits a vector's access into words, one of several registers of aarch64 into registers or
+//! elements, and executes a repeated string instruction an element at a time, each time as a block.
+//! TLBs, caches and the core see what a processor does: such an access once in each line, and a
+//! repeated `movs` or `stos` as one instruction that loads and stores [`CHUNK`] bytes at a time.
+//! Counts of instructions, blocks, loads and stores stay those of the stream.
 
 use contigua_program::decode::Folding;
 use contigua_program::wire::{ADDRESS_MASK, BlockId, SIZE_SHIFT, STORE_SHIFT};
@@ -15,8 +15,8 @@ use super::{Block, Engine, NO_BLOCK};
 /// Bytes of a load or store of fast-string microcode: a vector register of the cores since Haswell
 /// ("Enhanced REP MOVSB and STOSB operation" in Intel's optimization manual).
 const CHUNK: u64 = 32;
+/// log2 of the bytes of a word.
 const WORD_LOG2: u64 = 3;
-const WORD: u64 = 1 << WORD_LOG2;
 /// The last instruction of a block that a word of the stream can name.
 const LAST_INSTRUCTION: usize = 511;
 
@@ -24,7 +24,7 @@ const LAST_INSTRUCTION: usize = 511;
 #[derive(Clone, Copy, Default, contigua_state::Plain)]
 pub(super) struct Fold {
     pub(super) kind: Folding,
-    /// Of wide accesses: the word of the stream that would be a part of the access before.
+    /// Of accesses that come in parts: the word of the stream that would be a part of the access before.
     part: u64,
     /// Of a repeated instruction: the place that it has in the block in which it began, ...
     instruction: usize,
@@ -47,11 +47,13 @@ impl Fold {
         let size_log2 = word >> SIZE_SHIFT & 7;
         match self.kind {
             Folding::Nothing => Some((address, instruction)),
-            Folding::Parts => {
+            Folding::Parts | Folding::Elements => {
                 let is_part = word == self.part;
-                let next = address + WORD;
-                let goes_on = size_log2 == WORD_LOG2 && !next.is_multiple_of(LINE_BYTES);
-                self.part = if goes_on { word + WORD } else { 0 };
+                let size = 1 << size_log2;
+                let next = address + size;
+                let has_parts = size_log2 == WORD_LOG2 || self.kind == Folding::Elements;
+                let goes_on = has_parts && !next.is_multiple_of(LINE_BYTES);
+                self.part = if goes_on { word + size } else { 0 };
                 if !is_part {
                     return Some((address, instruction));
                 }

@@ -31,7 +31,6 @@ use contigua_paging::{Place, SpaceId};
 use contigua_program::code::CodeLog;
 use contigua_program::decode::{Folding, Instruction, decode_block, folding};
 use contigua_program::sources::{Batch, Program};
-use contigua_program::syscall::Architecture;
 use contigua_program::wire::{self, ACCESS, BlockId, Event, ThreadId};
 use contigua_translation::Access;
 use contigua_units::{Cycles, VirtAddr, VirtRange};
@@ -453,11 +452,7 @@ impl Engine {
             start: described.address.get(),
             bytes: described.size().max(1),
             instructions: u16::try_from(described.instructions()).unwrap_or(u16::MAX),
-            folding: if self.program.architecture == Architecture::X86_64 {
-                folding(described)
-            } else {
-                Folding::Nothing
-            },
+            folding: folding(self.program.architecture, described),
         };
         let index = id.0 as usize;
         if index >= self.blocks.len() {
@@ -465,7 +460,7 @@ impl Engine {
         }
         self.blocks[index] = block;
         if !self.windows.is_empty() {
-            decode_block(described, &mut self.instructions);
+            decode_block(self.program.architecture, described, &mut self.instructions);
             self.decoded.learn(
                 index,
                 described.address,

@@ -11,9 +11,9 @@ use core::ptr::NonNull;
 
 use super::stream::{Buffer, Stream};
 use super::table::{self, Stack};
-use super::{math, unwind};
-use crate::files;
+use crate::maps::MapsLine;
 use crate::sys::{self, Line};
+use crate::{files, math, unwind};
 
 /// Bytes of `/proc/self/maps` that are looked at.
 const MAPS_BYTES: usize = 8 << 20;
@@ -155,7 +155,7 @@ struct Writer<'a> {
     mappings: &'a mut [Mapping],
     count: usize,
     /// Functions of ours that allocations go through.
-    allocators: [usize; 11],
+    allocators: [usize; 8],
     /// The mapping of this code if it is in a library of its own; else 0.
     own: u64,
     /// A hash table of the locations that were written; 0: a free slot.
@@ -386,40 +386,6 @@ impl Writer<'_> {
     }
 }
 
-/// What a line of `/proc/PID/maps` says.
-struct MapsLine<'a> {
-    begin: usize,
-    end: usize,
-    executable: bool,
-    offset: u64,
-    name: &'a [u8],
-}
-
-impl<'a> MapsLine<'a> {
-    fn parse(line: &'a [u8]) -> Option<Self> {
-        let mut rest = line;
-        let mut word = || {
-            let length = rest.iter().position(|&byte| byte == b' ');
-            let (word, behind) = rest.split_at(length.unwrap_or(rest.len()));
-            rest = behind.trim_ascii_start();
-            word
-        };
-        let (range, access, offset, _device, _inode) = (word(), word(), word(), word(), word());
-        let dash = range.iter().position(|&byte| byte == b'-')?;
-        Some(Self {
-            begin: hexadecimal(&range[..dash])? as usize,
-            end: hexadecimal(&range[dash + 1..])? as usize,
-            executable: *access.get(2)? == b'x',
-            offset: hexadecimal(offset)?,
-            name: rest,
-        })
-    }
-}
-
-fn hexadecimal(digits: &[u8]) -> Option<u64> {
-    u64::from_str_radix(core::str::from_utf8(digits).ok()?, 16).ok()
-}
-
 /// A little-endian number of `N` bytes at `offset`.
 fn at<const N: usize>(bytes: &[u8], offset: usize) -> Option<u64> {
     let mut value = [0; 8];
@@ -492,21 +458,6 @@ fn note(mut notes: &[u8]) -> Option<&[u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn is_a_line_of_maps_understood() {
-        let line = b"7f00-7fa0 r-xp 0001f000 08:01 123    /usr/lib/a b.so (deleted)";
-        let line = MapsLine::parse(line).expect("a mapping");
-        assert_eq!(
-            (line.begin, line.end, line.offset),
-            (0x7f00, 0x7fa0, 0x1f000)
-        );
-        assert!(line.executable);
-        assert_eq!(line.name, b"/usr/lib/a b.so (deleted)");
-        let anonymous = MapsLine::parse(b"1-2 rw-p 00000000 00:00 0 ").expect("a mapping");
-        assert!(!anonymous.executable && anonymous.name.is_empty());
-        assert!(MapsLine::parse(b"").is_none());
-    }
 
     #[test]
     fn is_a_build_id_found_behind_other_notes_and_in_no_damaged_ones() {

@@ -95,6 +95,16 @@ pub fn expect_success(program: &Path, arguments: &[&str], variables: &[(&str, &s
     );
 }
 
+/// The function at an address of an ELF file, by its symbols.
+pub fn function(elf: &object::File<'_>, address: u64) -> Option<String> {
+    use object::{Object, ObjectSymbol};
+    let symbol = elf
+        .symbols()
+        .filter(|symbol| symbol.is_definition() && symbol.address() <= address)
+        .max_by_key(ObjectSymbol::address)?;
+    symbol.name().ok().map(str::to_owned)
+}
+
 /// Settings with which a program must work alike.
 pub const CACHES: [[(&str, &str); 1]; 2] = [
     [("CONTIGUA_MALLOC_PER_CPU", "on")],

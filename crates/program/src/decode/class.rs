@@ -1,12 +1,4 @@
 //! Which unit of a core executes an instruction.
-//!
-//! x86 has some 1,900 mnemonics and a core a dozen kinds of units, so the classes follow from the
-//! regular way in which mnemonics are named, and only what is irregular is listed. The rules run
-//! once for every mnemonic there is; after that an instruction costs one look-up.
-
-use std::sync::LazyLock;
-
-use iced_x86::{Code, FlowControl, Mnemonic};
 
 /// Kinds of operations, as far as core models tell them apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -19,7 +11,7 @@ pub enum OperationClass {
     IntegerMultiply,
     /// Integer division of up to 64 bits by up to 32.
     IntegerDivide,
-    /// Integer division of 128 bits by 64.
+    /// Integer division of 128 bits by 64, on aarch64 of 64 bits by 64.
     IntegerDivide64,
     /// Floating-point addition, subtraction, minimum and maximum, scalar or vector.
     FloatAdd,
@@ -37,7 +29,8 @@ pub enum OperationClass {
     Load,
     /// Only stores: a move to memory, `push`.
     Store,
-    /// A read-modify-write that no other core may come between: `lock`, `xchg` with memory.
+    /// A read-modify-write that no other core may come between, and that orders what is around it:
+    /// `lock`, `xchg` with memory; on aarch64 `casa`, `ldaddal` and their like.
     Atomic,
     /// A branch that may not be taken.
     BranchConditional,
@@ -53,7 +46,7 @@ pub enum OperationClass {
     Return,
     /// An entry into the kernel.
     Syscall,
-    /// Waits until everything before it is done: `cpuid`, fences.
+    /// Waits until everything before it is done: `cpuid`, fences, barriers.
     Serializing,
     /// A repeated `movs` or `stos`, whose microcode copies or fills many bytes at a time.
     FastString,
@@ -90,198 +83,4 @@ impl OperationClass {
         Self::FastString,
         Self::Other,
     ];
-
-    /// The class of an instruction that makes these numbers of accesses.
-    pub(super) fn of(
-        instruction: &iced_x86::Instruction,
-        vectors: bool,
-        loads: u8,
-        stores: u8,
-    ) -> Self {
-        if let Some(class) = Self::of_flow(instruction) {
-            return class;
-        }
-        if is_fast_string(instruction) {
-            return Self::FastString;
-        }
-        if instruction.is_string_instruction() || instruction.is_privileged() {
-            return Self::Other;
-        }
-        let mnemonic = instruction.mnemonic();
-        let exchange = mnemonic == Mnemonic::Xchg && stores > 0;
-        if instruction.has_lock_prefix() || exchange {
-            return Self::Atomic;
-        }
-        match (KINDS[mnemonic as usize], loads, stores) {
-            (Kind::Always(Self::IntegerDivide), ..) if divides_128_bits(instruction) => {
-                Self::IntegerDivide64
-            }
-            (Kind::Always(class), ..) => class,
-            (Kind::Move, 1.., 0) => Self::Load,
-            (Kind::Move, 0, 1..) => Self::Store,
-            _ if vectors => Self::VectorSimple,
-            _ => Self::IntegerSimple,
-        }
-    }
-
-    fn of_flow(instruction: &iced_x86::Instruction) -> Option<Self> {
-        Some(match instruction.flow_control() {
-            FlowControl::Next | FlowControl::Exception => return None,
-            FlowControl::UnconditionalBranch => Self::Jump,
-            FlowControl::IndirectBranch => Self::JumpIndirect,
-            FlowControl::ConditionalBranch => Self::BranchConditional,
-            FlowControl::Return if instruction.mnemonic() == Mnemonic::Ret => Self::Return,
-            FlowControl::Call if is_syscall(instruction.mnemonic()) => Self::Syscall,
-            FlowControl::Call => Self::Call,
-            FlowControl::IndirectCall => Self::CallIndirect,
-            FlowControl::Interrupt => Self::Syscall,
-            FlowControl::Return | FlowControl::XbeginXabortXend => Self::Other,
-        })
-    }
-}
-
-/// Both prefixes repeat these: they set no flags.
-pub(super) fn is_fast_string(instruction: &iced_x86::Instruction) -> bool {
-    let fills = matches!(
-        instruction.mnemonic(),
-        Mnemonic::Movsb
-            | Mnemonic::Movsw
-            | Mnemonic::Movsd
-            | Mnemonic::Movsq
-            | Mnemonic::Stosb
-            | Mnemonic::Stosw
-            | Mnemonic::Stosd
-            | Mnemonic::Stosq
-    );
-    fills
-        && instruction.is_string_instruction()
-        && (instruction.has_rep_prefix() || instruction.has_repne_prefix())
-}
-
-fn divides_128_bits(instruction: &iced_x86::Instruction) -> bool {
-    matches!(instruction.code(), Code::Div_rm64 | Code::Idiv_rm64)
-}
-
-const fn is_syscall(mnemonic: Mnemonic) -> bool {
-    matches!(mnemonic, Mnemonic::Syscall | Mnemonic::Sysenter)
-}
-
-/// What a mnemonic says about the class.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    /// All there is to know.
-    Always(OperationClass),
-    /// A plain copy: the operands decide.
-    Move,
-    /// Simple work: the registers decide.
-    Simple,
-}
-
-/// By mnemonic.
-static KINDS: LazyLock<Vec<Kind>> = LazyLock::new(|| {
-    Mnemonic::values()
-        .map(|mnemonic| kind_of(&format!("{mnemonic:?}")))
-        .collect()
-});
-
-fn kind_of(name: &str) -> Kind {
-    let irregular = match name {
-        "Nop" | "Fnop" | "Wait" | "Pause" | "Endbr64" | "Endbr32" => Some(OperationClass::Nop),
-        "Mul" | "Imul" | "Mulx" => Some(OperationClass::IntegerMultiply),
-        "Div" | "Idiv" => Some(OperationClass::IntegerDivide),
-        "Cpuid" | "Serialize" | "Lfence" | "Mfence" | "Sfence" => Some(OperationClass::Serializing),
-        "Vzeroupper" => Some(OperationClass::VectorSimple),
-        "Enter" | "Pushf" | "Pushfd" | "Pushfq" | "Popf" | "Popfd" | "Popfq" | "Emms" => {
-            Some(OperationClass::Other)
-        }
-        _ => None,
-    };
-    if let Some(class) = irregular {
-        return Kind::Always(class);
-    }
-    if starts_with_any(name, &["Prefetch"]) {
-        return Kind::Always(OperationClass::Nop);
-    }
-    let microcoded = [
-        "Xsave", "Xrstor", "Fxsave", "Fxrstor", "Fnsave", "Frstor", "Fldenv", "Fnstenv", "Rdtsc",
-        "Rdrand", "Rdseed", "Rdpid", "Rdpmc", "Xgetbv", "Ldmxcsr", "Stmxcsr", "Clflush", "Clwb",
-        "Ud",
-    ];
-    if starts_with_any(name, &microcoded) {
-        return Kind::Always(OperationClass::Other);
-    }
-    x87(name).or_else(|| vector(name)).unwrap_or_else(|| {
-        let copies = matches!(name, "Push" | "Pop" | "Lddqu");
-        if copies || name.starts_with("Mov") && !name.starts_with("Movmsk") {
-            Kind::Move
-        } else {
-            Kind::Simple
-        }
-    })
-}
-
-fn starts_with_any(name: &str, starts: &[&str]) -> bool {
-    starts.iter().any(|start| name.starts_with(start))
-}
-
-/// Mnemonics of the x87 unit begin with an F, and no others do.
-fn x87(name: &str) -> Option<Kind> {
-    let operation = name.strip_prefix('F')?;
-    let class = if matches!(operation, "ld" | "ild" | "st" | "stp" | "ist" | "istp") {
-        return Some(Kind::Move);
-    } else if starts_with_any(operation, &["add", "iadd", "sub", "isub"]) {
-        OperationClass::FloatAdd
-    } else if starts_with_any(operation, &["mul", "imul"]) {
-        OperationClass::FloatMultiply
-    } else if starts_with_any(operation, &["div", "idiv", "sqrt"]) {
-        OperationClass::FloatDivide
-    } else {
-        OperationClass::FloatOther
-    };
-    Some(Kind::Always(class))
-}
-
-/// SSE, AVX and AVX-512. The last two letters give the type: P or S for packed or scalar, then
-/// the precision.
-fn vector(name: &str) -> Option<Kind> {
-    let operation = name.strip_prefix('V').map_or_else(
-        || name.to_owned(),
-        |rest| rest[..1].to_uppercase() + &rest[1..],
-    );
-    let float = ["ps", "pd", "ss", "sd", "ph", "sh", "bf16"]
-        .iter()
-        .any(|kind| operation.ends_with(kind));
-    let class = if starts_with_any(&operation, &["Broadcast", "Pbroadcast", "Kmov", "Lddqu"])
-        || name.starts_with("Vmov") && !name.starts_with("Vmovmsk")
-    {
-        return Some(Kind::Move);
-    } else if starts_with_any(
-        &operation,
-        &["Cvt", "Ucomi", "Comi", "Rcp", "Rsqrt", "Round"],
-    ) {
-        OperationClass::FloatOther
-    } else if float && starts_with_any(&operation, &["Add", "Sub", "Hadd", "Hsub", "Min", "Max"]) {
-        OperationClass::FloatAdd
-    } else if float
-        && starts_with_any(
-            &operation,
-            &["Mul", "Fmadd", "Fmsub", "Fnmadd", "Fnmsub", "Dp"],
-        )
-    {
-        OperationClass::FloatMultiply
-    } else if float && starts_with_any(&operation, &["Div", "Sqrt"]) {
-        OperationClass::FloatDivide
-    } else if float
-        && starts_with_any(
-            &operation,
-            &["Cmp", "Rndscale", "Reduce", "Scalef", "Get", "Range"],
-        )
-    {
-        OperationClass::FloatOther
-    } else if starts_with_any(&operation, &["Pmul", "Pmadd", "Pclmul", "Pdp", "Psadbw"]) {
-        OperationClass::VectorMultiply
-    } else {
-        return None;
-    };
-    Some(Kind::Always(class))
 }

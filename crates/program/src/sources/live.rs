@@ -16,7 +16,7 @@ use crate::code::CodeLog;
 use crate::descriptors::Handles;
 use crate::launch::{Launch, Surroundings};
 use crate::lifeline::Lifeline;
-use crate::plan::{Function, Plan};
+use crate::plan::{Function, Plan, Regions};
 use crate::ring::{Owner, Ring, RingReader};
 use crate::symbols;
 use crate::syscall::Architecture;
@@ -54,12 +54,11 @@ impl LiveSetup {
     /// # Errors
     /// Those of [`Launch::prepare`] and [`Ring::create`].
     pub fn new(command: &[OsString], surroundings: Surroundings) -> Result<Self, Error> {
-        let architecture = Architecture::X86_64;
         let plan = held_by(&surroundings.plan);
-        let launch = Launch::prepare(command, architecture, surroundings)?;
+        let launch = Launch::prepare(command, surroundings)?;
         let program = Program {
             command: launch.command(),
-            architecture,
+            architecture: launch.architecture(),
             reports_mappings: true,
             plan,
         };
@@ -71,17 +70,33 @@ impl LiveSetup {
     }
 
     /// What is told of the program's instructions.
-    pub fn set_plan(&mut self, plan: Plan) {
+    ///
+    /// # Errors
+    /// [`Error::NoCues`] where regions are to be found by what the code says of them.
+    pub fn set_plan(&mut self, plan: Plan) -> Result<(), Error> {
+        if matches!(plan.regions, Some(Regions::Cued { .. })) {
+            self.check_cues()?;
+        }
         self.program.plan = held_by(&plan);
         self.launch.set_plan(plan);
+        Ok(())
+    }
+
+    /// Whether the code of the program is searched for what begins and ends regions.
+    fn check_cues(&self) -> Result<(), Error> {
+        match self.program.architecture {
+            Architecture::X86_64 => Ok(()),
+            other @ Architecture::Aarch64 => Err(Error::NoCues(other)),
+        }
     }
 
     /// Finds a function: `NAME` of the program, or `NAME@FILE` of another file, which the program
     /// loads or executes.
     ///
     /// # Errors
-    /// Those of [`symbols::find`].
+    /// Those of [`symbols::find`], and [`Error::NoCues`].
     pub fn function(&self, text: &str) -> Result<Function, Error> {
+        self.check_cues()?;
         let (name, file) = symbols::split(text);
         let file = file.as_deref().unwrap_or(self.launch.program());
         symbols::find(file, name)
