@@ -51,12 +51,8 @@ def verify(tree, *names):
         ("crates/malloc/tests/c/stress.c", "", "int more;\n", {"sanitizers"}),
         ("kernel/src/mm/contiguitas/border.c", "", "int more;\n", {"kernel"}),
         ("vm-tests/test_guard.py", "", "MORE = 1\n", {"guests"}),
-        (
-            "crates/cache/src/migration/mod.rs",
-            "",
-            "const MORE: u8 = 1;\n",
-            {"experiment"},
-        ),
+        ("crates/machine/tests/values.json", "", "\n", {"experiment"}),
+        ("crates/cache/src/migration/mod.rs", "", "const MORE: u8 = 1;\n", {"python"}),
         ("python/contigua/experiments/subrelease_sweep.py", "", "MORE = 1\n", {"experiment"}),
         ("docs/reproduction.md", "", "more\n", {"experiment"}),
         ("crates/frames/src/lib.rs", "", "// A comment.\n", set()),
@@ -85,6 +81,8 @@ def test_an_input_that_changes_makes_its_checks_stale(tree, file, old, new, stal
         ("python/contigua/data/machines/zen-4.toml", "python", "experiment/page-walks"),
         ("python/contigua/data/machines/skylake.toml", "experiment/page-walks", "soak"),
         ("crates/pageheap/src/heap/leave.rs", "experiment/subrelease-redis", "experiment/cross"),
+        ("crates/qemu-plugin/src/blocks.rs", "experiment/page-walks", "experiment/tlb-coverage"),
+        ("crates/cache/src/sets.rs", "python", "experiment/page-walks"),
     ],
 )
 def test_an_experiment_depends_on_its_own_inputs_only(tree, file, stale, current):

@@ -352,3 +352,9 @@ def test_a_run_needs_no_unshare():
         timeout=GRACE,
     )
     assert run.returncode == 7, run.stderr
+
+
+def test_a_guest_is_what_the_kernel_ends_first_when_memory_runs_out():
+    command = [*RUN, "--", "sh", "-c", "cat /proc/self/oom_score_adj"]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert run.stdout.splitlines()[0] == "1000"

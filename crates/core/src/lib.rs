@@ -24,7 +24,7 @@ use serde::Serialize;
 pub use config::{
     CoreConfig, DivideConfig, LatencyConfig, Ports, PortsConfig, PredictorConfig, WindowConfig,
 };
-pub use shadow::ShadowedWindow;
+pub use shadow::{ShadowMiss, ShadowedWindow};
 pub use window::{Blocks, CoreCounters, WalkActivity, WalkCycles, Window};
 
 /// Why a core cannot be built as described.

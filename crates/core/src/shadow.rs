@@ -3,8 +3,9 @@
 //! Misses overlap each other and the program's own work, so neither the cycles in which a walker
 //! works nor those in which the oldest instruction waits for a walk are what translation costs. A
 //! *shadow* tells: the same [`Window`], which executes the same instructions with the same latencies
-//! of caches and memory, and whose translations take no time. What walks do to caches, and what a
-//! faster core would do to queues in front of memory, it does not see.
+//! of caches, and whose translations take no time. Memory answers it at its own times where the
+//! caller prices them apart ([`ShadowMiss`]), else as it answers the core. What walks do to caches it
+//! does not see.
 //!
 //! A shadow takes as long to simulate as the core itself, so it runs for some instructions at a time,
 //! and begins as a copy of the core. In sampled runs it runs in each unit. In others, [`Stretches`]
@@ -32,6 +33,10 @@ pub struct ShadowedWindow {
     window: Window,
     /// The core with a perfect TLB, while it runs.
     shadow: Option<Box<Window>>,
+    /// Shadows so far.
+    count: u64,
+    /// When the shadow's access under way began.
+    accessed: Cycles,
     /// The shadow's clock when it began, and the cycles of those before it.
     begun: Cycles,
     before: Cycles,
@@ -39,17 +44,30 @@ pub struct ShadowedWindow {
     stretches: Option<Stretches>,
 }
 
+/// A request to memory of a shadow.
+#[derive(Clone, Copy, Debug)]
+pub struct ShadowMiss {
+    /// Which of the core's shadows it is; each begins as the core was.
+    pub number: u64,
+    /// When the request leaves.
+    pub time: Cycles,
+}
+
 impl State for ShadowedWindow {
     fn save(&self, out: &mut Writer<'_>) {
         let Self {
             window,
             shadow,
+            count,
+            accessed,
             begun,
             before,
             stretches,
         } = self;
         window.save(out);
         save_option(shadow.as_deref(), out);
+        count.save(out);
+        accessed.save(out);
         begun.save(out);
         before.save(out);
         stretches.save(out);
@@ -59,6 +77,8 @@ impl State for ShadowedWindow {
         let Self {
             window,
             shadow,
+            count,
+            accessed,
             begun,
             before,
             stretches,
@@ -70,6 +90,8 @@ impl State for ShadowedWindow {
             running.load(input)?;
             *shadow = Some(running);
         }
+        count.load(input)?;
+        accessed.load(input)?;
         begun.load(input)?;
         before.load(input)?;
         stretches.load(input)
@@ -97,6 +119,8 @@ impl ShadowedWindow {
         Ok(Self {
             window: Window::new(config)?,
             shadow: None,
+            count: 0,
+            accessed: Cycles::ZERO,
             begun: Cycles::ZERO,
             before: Cycles::ZERO,
             stretches: None,
@@ -107,6 +131,7 @@ impl ShadowedWindow {
     pub fn start_shadow(&mut self) {
         self.stop_shadow();
         self.begun = self.window.now();
+        self.count += 1;
         self.shadow = Some(Box::new(self.window.clone()));
     }
 
@@ -180,9 +205,16 @@ impl ShadowedWindow {
         self.window.pass(blocks, block);
     }
 
-    /// [`Window::fetch`].
-    pub fn fetch(&mut self, translation: Cycles, walked: bool, data: Cycles) {
+    /// [`Window::fetch`], with the shadow's data latency where it is known apart.
+    pub fn fetch(
+        &mut self,
+        translation: Cycles,
+        walked: bool,
+        data: Cycles,
+        shadow_data: Option<Cycles>,
+    ) {
         self.window.fetch(translation, walked, data);
+        let data = shadow_data.unwrap_or(data);
         if let Some(shadow) = &mut self.shadow
             && data > Cycles::ZERO
         {
@@ -194,11 +226,34 @@ impl ShadowedWindow {
     #[inline]
     pub fn access(&mut self, blocks: &Blocks, index: usize, store: bool) -> Cycles {
         if let Some(shadow) = &mut self.shadow {
+            let accessed = &mut self.accessed;
             out_of_line(shadow, |shadow| {
-                let _ = shadow.access(blocks, index, store);
+                *accessed = shadow.access(blocks, index, store);
             });
         }
         self.window.access(blocks, index, store)
+    }
+
+    /// The miss of the shadow's access under way.
+    #[must_use]
+    #[inline]
+    pub fn shadow_miss(&self) -> Option<ShadowMiss> {
+        let shadow = self.shadow.as_ref()?;
+        Some(ShadowMiss {
+            number: self.count,
+            time: shadow.miss_leaves(self.accessed),
+        })
+    }
+
+    /// The same of a fetch.
+    #[must_use]
+    #[inline]
+    pub fn shadow_fetch_miss(&self) -> Option<ShadowMiss> {
+        let shadow = self.shadow.as_ref()?;
+        Some(ShadowMiss {
+            number: self.count,
+            time: shadow.now(),
+        })
     }
 
     /// [`Window::miss_leaves`].
@@ -207,10 +262,18 @@ impl ShadowedWindow {
         self.window.miss_leaves(time)
     }
 
-    /// [`Window::answer`].
+    /// [`Window::answer`], with the shadow's data latency where it is known apart.
     #[inline]
-    pub fn answer(&mut self, address: PhysAddr, translation: Cycles, walked: bool, data: Cycles) {
+    pub fn answer(
+        &mut self,
+        address: PhysAddr,
+        translation: Cycles,
+        walked: bool,
+        data: Cycles,
+        shadow_data: Option<Cycles>,
+    ) {
         if let Some(shadow) = &mut self.shadow {
+            let data = shadow_data.unwrap_or(data);
             out_of_line(shadow, |shadow| {
                 shadow.answer(address, Cycles::ZERO, false, data);
             });

@@ -40,7 +40,13 @@ fn run(chained: bool, loads: u64, latency: impl Fn(u64) -> (u64, u64)) -> Run {
         perfect.access(&blocks, 0, false);
         let address = PhysAddr::new(number << 12);
         let walked = translation > 10;
-        window.answer(address, Cycles::new(translation), walked, Cycles::new(data));
+        window.answer(
+            address,
+            Cycles::new(translation),
+            walked,
+            Cycles::new(data),
+            None,
+        );
         perfect.answer(address, Cycles::ZERO, false, Cycles::new(data));
     }
     window.drain(&blocks);
@@ -112,6 +118,7 @@ fn kernel_work_and_idleness_are_not_saved() {
             Cycles::new(60),
             true,
             Cycles::new(200),
+            None,
         );
         window.drain(&blocks);
         window.kernel(Cycles::new(500));

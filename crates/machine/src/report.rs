@@ -336,7 +336,7 @@ pub struct SampleReport {
     pub detailed_instructions: u64,
     /// Figures of the region.
     pub estimates: BTreeMap<&'static str, Estimate>,
-    /// Figures of each unit: counts, and cycles by what they were spent on.
+    /// Figures of each unit: counts, and cycles of the program by what they were spent on.
     pub by_unit: BTreeMap<&'static str, Vec<u64>>,
 }
 

@@ -16,5 +16,5 @@ fn every_piece_of_code_in_the_guide_is_cut_from_the_file_that_it_names() {
         assert!(whole.contains(code), "not in {file}:\n{code}");
         pieces += 1;
     }
-    assert_eq!(pieces, 2);
+    assert!(pieces > 0);
 }

@@ -4,7 +4,11 @@
 //! first and leaves *steps* behind; [`Queues::price`] goes through the steps at the time of the
 //! request and says how long it takes. That may happen later, and on another thread, as long as
 //! requests are priced in the order in which they were made.
+//!
+//! A core with a perfect TLB would load memory more, so its *shadow* prices the same steps at its
+//! own times, with queues of its own that begin as a copy.
 
+use contigua_state::{Plain as _, Reader, State, Writer, save_option};
 use contigua_units::{Cycles, Megahertz};
 
 use super::dram::{Dram, DramCounters};
@@ -74,25 +78,87 @@ impl Step {
     }
 }
 
-/// DRAM, and the prefetches under way.
+/// DRAM and the prefetches under way, as one core's times make them.
 #[derive(Clone, Debug, contigua_state::State)]
-pub struct Queues {
+struct Timed {
     dram: Dram,
     /// By number of a prefetch modulo [`ARRIVALS`]: when its data is there.
     #[state(fixed)]
     arrivals: Box<[u64]>,
 }
 
+/// DRAM, and the prefetches under way.
+#[derive(Clone, Debug)]
+pub struct Queues {
+    real: Timed,
+    /// Those of the core's shadow, and which of its shadows that is.
+    shadow: Option<Box<Timed>>,
+    shadow_number: u64,
+}
+
+impl State for Queues {
+    fn save(&self, out: &mut Writer<'_>) {
+        self.real.save(out);
+        save_option(self.shadow.as_deref(), out);
+        self.shadow_number.save(out);
+    }
+
+    fn load(&mut self, input: &mut Reader<'_>) -> Result<(), contigua_state::Error> {
+        self.real.load(input)?;
+        self.shadow = None;
+        if bool::read(input)? {
+            let mut shadow = Box::new(self.real.clone());
+            shadow.load(input)?;
+            self.shadow = Some(shadow);
+        }
+        self.shadow_number.load(input)
+    }
+}
+
 impl Queues {
     pub(super) fn new(config: &HierarchyConfig, clock: Megahertz) -> Self {
         Self {
-            dram: Dram::new(&config.dram, config.memory_latency, clock),
-            arrivals: vec![0; ARRIVALS].into(),
+            real: Timed {
+                dram: Dram::new(&config.dram, config.memory_latency, clock),
+                arrivals: vec![0; ARRIVALS].into(),
+            },
+            shadow: None,
+            shadow_number: 0,
         }
     }
 
     /// How long a request at `time` takes that left these steps behind; 0 if it waits for no answer.
     pub fn price(&mut self, steps: &[u64], time: Cycles) -> Cycles {
+        self.real.price(steps, time)
+    }
+
+    /// [`price`](Self::price) for the shadow that has this number. It begins with the queues as they
+    /// are at its first request.
+    pub fn price_shadow(&mut self, number: u64, steps: &[u64], time: Cycles) -> Cycles {
+        let shadow = match &mut self.shadow {
+            Some(shadow) => {
+                if self.shadow_number != number {
+                    (**shadow).clone_from(&self.real);
+                }
+                shadow
+            }
+            empty => empty.insert(Box::new(self.real.clone())),
+        };
+        self.shadow_number = number;
+        shadow.price(steps, time)
+    }
+
+    pub(super) fn counters(&self) -> DramCounters {
+        self.real.dram.counters()
+    }
+
+    pub(super) fn reset_counters(&mut self) {
+        self.real.dram.reset_counters();
+    }
+}
+
+impl Timed {
+    fn price(&mut self, steps: &[u64], time: Cycles) -> Cycles {
         let mut answer = Cycles::ZERO;
         let mut wait = 0;
         for &word in steps {
@@ -116,14 +182,6 @@ impl Queues {
             }
         }
         answer
-    }
-
-    pub(super) fn counters(&self) -> DramCounters {
-        self.dram.counters()
-    }
-
-    pub(super) fn reset_counters(&mut self) {
-        self.dram.reset_counters();
     }
 }
 

@@ -114,7 +114,7 @@ impl Engine {
             let data = self.reach::<P>(found.physical, AccessKind::Fetch, time, 0);
             if P::OUT_OF_ORDER {
                 if data > Cycles::ZERO || found.latency > Cycles::ZERO {
-                    self.windows[self.current].fetch(found.latency, found.walked, data);
+                    self.windows[self.current].fetch(found.latency, found.walked, data, None);
                 }
             } else if !P::WARM {
                 self.core.fetch(data);
@@ -189,7 +189,8 @@ impl Engine {
         let pc = block << 9 | instruction as u64;
         let data = self.reach::<P>(found.physical, kind, start + found.latency, pc);
         if P::OUT_OF_ORDER {
-            self.windows[self.current].answer(found.physical, found.latency, found.walked, data);
+            let window = &mut self.windows[self.current];
+            window.answer(found.physical, found.latency, found.walked, data, None);
         } else if !P::WARM {
             self.core.data(data, store);
         }

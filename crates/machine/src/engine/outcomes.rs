@@ -25,7 +25,7 @@ use std::thread::JoinHandle;
 
 use contigua_cache::AccessKind;
 use contigua_cache::coherent::{CoreRequest, MemorySystem, Queues};
-use contigua_core::{Blocks, ShadowedWindow};
+use contigua_core::{Blocks, ShadowMiss, ShadowedWindow};
 use contigua_program::wire::BlockId;
 use contigua_translation::{Access, MemoryPort};
 use contigua_units::{Cycles, PhysAddr};
@@ -400,17 +400,18 @@ fn price(
                 } else {
                     carried.begun
                 };
-                let (mut latency, mut walked, mut data) = (Cycles::ZERO, false, Cycles::ZERO);
+                let (mut latency, mut walked) = (Cycles::ZERO, false);
+                let (mut data, mut shadow_data) = (Cycles::ZERO, None);
                 if word & TRANSLATED != 0 {
                     (latency, walked) =
                         price_translation(&mut rest, start, queues, &mut carried.walks[0]);
                 }
                 if word & MISSED != 0 {
                     let time = window.miss_leaves(start + latency);
-                    data = price_data(&mut rest, time, queues);
+                    (data, shadow_data) = price_data(&mut rest, time, window.shadow_miss(), queues);
                 }
                 let physical = PhysAddr::new(word & ADDRESS_MASK);
-                window.answer(physical, latency, walked, data);
+                window.answer(physical, latency, walked, data, shadow_data);
             }
             BLOCK => {
                 let instructions = word << 2 >> (COUNT_SHIFT + 2);
@@ -422,15 +423,17 @@ fn price(
                 } else {
                     carried.begun
                 };
-                let (mut latency, mut walked, mut data) = (Cycles::ZERO, false, Cycles::ZERO);
+                let (mut latency, mut walked) = (Cycles::ZERO, false);
+                let (mut data, mut shadow_data) = (Cycles::ZERO, None);
                 if word & TRANSLATED != 0 {
                     (latency, walked) =
                         price_translation(&mut rest, time, queues, &mut carried.walks[1]);
                 }
                 if word & MISSED != 0 {
-                    data = price_data(&mut rest, time + latency, queues);
+                    let shadow = window.shadow_fetch_miss();
+                    (data, shadow_data) = price_data(&mut rest, time + latency, shadow, queues);
                 }
-                window.fetch(latency, walked, data);
+                window.fetch(latency, walked, data, shadow_data);
             }
             _ => {
                 let instruction = (word >> INSTRUCTION_SHIFT & INSTRUCTION_MASK) as usize;
@@ -473,11 +476,19 @@ fn price_references(rest: &mut &[u64], count: u64, start: Cycles, queues: &mut Q
     waited
 }
 
-fn price_data(rest: &mut &[u64], time: Cycles, queues: &mut Queues) -> Cycles {
-    let steps = rest[0] as usize;
-    let latency = queues.price(&rest[1..=steps], time);
-    *rest = &rest[1 + steps..];
-    latency
+/// What data takes, and what it takes for the core's shadow.
+fn price_data(
+    rest: &mut &[u64],
+    time: Cycles,
+    shadow: Option<ShadowMiss>,
+    queues: &mut Queues,
+) -> (Cycles, Option<Cycles>) {
+    let count = rest[0] as usize;
+    let steps = &rest[1..=count];
+    let shadow = shadow.map(|miss| queues.price_shadow(miss.number, steps, miss.time));
+    let latency = queues.price(steps, time);
+    *rest = &rest[1 + count..];
+    (latency, shadow)
 }
 
 /// What prices outcomes.

@@ -52,7 +52,7 @@ const KERNEL: usize = 8;
 const DATA_MISSES: usize = 9;
 const CODE_MISSES: usize = 10;
 const WALKS: std::ops::Range<usize> = 11..14;
-/// Cycles that a core with a perfect TLB would have taken, the kernel's among them.
+/// Cycles that a core with a perfect TLB would have taken; those of a unit without the kernel's.
 const PERFECT: usize = 15;
 const WALK_ACTIVE: usize = 16;
 const WALK_PENDING: usize = 17;
@@ -99,6 +99,14 @@ pub(crate) struct Sampler {
 /// Cycles of the program: without the kernel's.
 fn user(figures: &Figures) -> u64 {
     PARTS.map(|part| figures[part]).sum::<u64>() - figures[KERNEL]
+}
+
+/// What a unit counts of the program. The kernel's cycles are counted exactly over the whole
+/// region, and those of a context switch at a unit's border belong to neither side.
+fn without_kernel(mut unit: Figures) -> Figures {
+    unit[PERFECT] = unit[PERFECT].saturating_sub(unit[KERNEL]);
+    unit[KERNEL] = 0;
+    unit
 }
 
 impl Sampler {
@@ -277,6 +285,7 @@ impl Engine {
             for (value, before) in unit.iter_mut().zip(before) {
                 *value -= before;
             }
+            let unit = without_kernel(unit);
             sampler.seen[0] += unit[INSTRUCTIONS];
             sampler.seen[1] += user(&unit);
             let [instructions, cycles] = sampler.seen.map(u128::from);
@@ -357,7 +366,7 @@ impl Engine {
             // The program was over before its first unit: all that was simulated in detail is one.
             let mut all = now;
             all[INSTRUCTIONS] = self.detailed_instructions();
-            units.push(all);
+            units.push(without_kernel(all));
             weights = weights.map(|_| vec![1.0]);
         }
         let estimator = match &weights {
@@ -389,8 +398,7 @@ impl Engine {
                 .times(1e3)
         };
         let overhead = watched.then(|| {
-            let perfect = |unit: &Figures| unit[PERFECT].saturating_sub(unit[KERNEL]);
-            let kept = estimator.ratio(perfect, user);
+            let kept = estimator.ratio(|unit| unit[PERFECT], user);
             Estimate {
                 value: (1.0 - kept.value).max(0.0),
                 ..kept
@@ -412,10 +420,13 @@ impl Engine {
             ),
         ]);
         estimates.extend(overhead.map(|overhead| ("translation_overhead", overhead)));
-        let by_unit = NAMES.iter().enumerate().map(|(index, &name)| {
-            let column = units.iter().map(|unit| unit[index]);
-            (name, column.collect())
-        });
+        let columns = NAMES.iter().enumerate();
+        let by_unit = columns
+            .filter(|(index, _)| *index != KERNEL)
+            .map(|(index, &name)| {
+                let column = units.iter().map(|unit| unit[index]);
+                (name, column.collect())
+            });
         let total = breakdown.total();
         let report = SampleReport {
             sampling: sampler.plan.sampling,

@@ -6,7 +6,6 @@ mod calls;
 pub(crate) mod demand;
 pub(crate) mod history;
 mod host;
-mod peak;
 mod relocate;
 mod residency;
 
