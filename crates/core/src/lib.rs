@@ -25,7 +25,7 @@ pub use config::{
     CoreConfig, DivideConfig, LatencyConfig, Ports, PortsConfig, PredictorConfig, WindowConfig,
 };
 pub use shadow::{ShadowMiss, ShadowedWindow};
-pub use window::{Blocks, CoreCounters, WalkActivity, WalkCycles, Window};
+pub use window::{Blocks, CoreCounters, Exit, WalkActivity, WalkCycles, Window};
 
 /// Why a core cannot be built as described.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

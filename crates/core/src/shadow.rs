@@ -14,7 +14,9 @@
 use contigua_state::{Plain, Reader, State, Writer, save_option};
 use contigua_units::{Cycles, PhysAddr};
 
-use crate::{Blocks, CoreCounters, CycleBreakdown, Error, WalkActivity, Window, WindowConfig};
+use crate::{
+    Blocks, CoreCounters, CycleBreakdown, Error, Exit, WalkActivity, Window, WindowConfig,
+};
 
 /// Instructions at the beginning of a stretch that do not count: the copy waits for what the core
 /// waited for, until its window has been filled anew.
@@ -197,12 +199,10 @@ impl ShadowedWindow {
     }
 
     /// [`Window::pass`]. No shadow runs.
-    ///
-    /// # Panics
-    /// When the block was not learned.
-    pub fn pass(&mut self, blocks: &Blocks, block: usize) {
+    #[inline]
+    pub fn pass(&mut self, start: u64, end: u64, exit: Exit) {
         debug_assert!(self.shadow.is_none(), "a shadow has no time to pass over");
-        self.window.pass(blocks, block);
+        self.window.pass(start, end, exit);
     }
 
     /// [`Window::fetch`], with the shadow's data latency where it is known apart.
@@ -298,6 +298,7 @@ impl ShadowedWindow {
     }
 
     /// [`Window::wait_until`]. The shadow waits as long.
+    #[inline]
     pub fn wait_until(&mut self, time: Cycles) {
         let before = self.window.now();
         self.window.wait_until(time);

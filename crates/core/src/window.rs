@@ -43,11 +43,11 @@ use serde::Serialize;
 use crate::config::masks;
 use crate::{CycleBreakdown, Error, Ports, WindowConfig};
 
-pub use blocks::Blocks;
+pub use blocks::{Blocks, Exit};
 pub use walks::{WalkActivity, WalkCycles};
 
 use accesses::Open;
-use blocks::{Exit, Operation, unit};
+use blocks::{Operation, unit};
 use branch::Predictor;
 use memory::{InFlight, Stored};
 use units::{Holders, Ring, SharedPorts, Units};
@@ -291,20 +291,16 @@ impl Window {
         };
     }
 
-    /// The program executes a block, and only the branch predictor learns from it. The window is
-    /// drained before the first of such blocks; [`wait_until`](Self::wait_until) lets time pass.
-    ///
-    /// # Panics
-    /// When the block was not learned.
-    pub fn pass(&mut self, blocks: &Blocks, block: usize) {
-        let next = blocks.get(block);
-        self.train(next.start);
+    /// The program executes a block from `start` to `end`, and only the branch predictor learns from
+    /// it. The window is drained before the first of such blocks; [`wait_until`](Self::wait_until)
+    /// lets time pass.
+    #[inline]
+    pub fn pass(&mut self, start: u64, end: u64, exit: Exit) {
+        self.train(start);
         self.current = Current {
-            first: next.first,
-            count: next.count,
-            next: next.count,
-            end: next.end,
-            exit: next.exit,
+            end,
+            exit,
+            ..NO_BLOCK
         };
     }
 
@@ -359,6 +355,7 @@ impl Window {
 
     /// The core has nothing to do until `time`, on the clock of [`now`](Self::now). Has no effect
     /// when that is past.
+    #[inline]
     pub fn wait_until(&mut self, time: Cycles) {
         let idle = time.get().saturating_sub(self.retired);
         self.retired += idle;
@@ -524,15 +521,19 @@ impl Window {
 
     /// The current block goes on to `target`: the predictor learns, and says whether it was right
     /// where it had to predict.
+    #[inline]
     fn train(&mut self, target: u64) -> Option<bool> {
         let after = self.current.end;
+        // Most often, and in the host's code a branch of its own.
+        if self.current.exit == Exit::Conditional {
+            return Some(self.predictor.direction(after, target != after));
+        }
         match self.current.exit {
-            Exit::Known => None,
+            Exit::Known | Exit::Conditional => None,
             Exit::Call => {
                 self.predictor.call(after);
                 None
             }
-            Exit::Conditional => Some(self.predictor.direction(after, target != after)),
             Exit::Indirect => Some(self.predictor.target(after, target)),
             Exit::IndirectCall => {
                 self.predictor.call(after);

@@ -179,6 +179,12 @@ impl Mmu {
         }
     }
 
+    /// Looks an instruction up whose page was fetched from just before: a hit that changes nothing.
+    #[inline]
+    pub fn fetch_again(&mut self) {
+        self.counters.instruction.lookups += 1;
+    }
+
     /// Looks the address of a load up.
     ///
     /// Hardware compares the registers and probes the TLB at once. What a segment maps is in no

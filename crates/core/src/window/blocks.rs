@@ -247,14 +247,20 @@ fn executed_by(class: Class, latencies: &LatencyConfig) -> (u8, u32) {
 }
 
 /// How control leaves a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, contigua_state::Plain)]
-pub(super) enum Exit {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, contigua_state::Plain)]
+pub enum Exit {
     /// Not by a branch, or by a jump to a fixed place: there is nothing to predict.
+    #[default]
     Known,
+    /// By a conditional branch.
     Conditional,
+    /// By a call of a fixed place.
     Call,
+    /// By a jump to a place in a register or in memory.
     Indirect,
+    /// By such a call.
     IndirectCall,
+    /// By a return.
     Return,
 }
 
@@ -338,6 +344,15 @@ impl Blocks {
             count: lengths.len() as u32 - u32::from(is_fused),
             exit: last.map_or(Exit::Known, |last| Exit::of(last.class)),
         });
+    }
+
+    /// How control leaves a block.
+    ///
+    /// # Panics
+    /// When the block was not learned.
+    #[must_use]
+    pub fn exit(&self, block: usize) -> Exit {
+        self.get(block).exit
     }
 
     /// Whether the block was learned.

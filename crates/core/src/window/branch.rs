@@ -26,34 +26,39 @@ pub(super) struct Predictor {
     depth: usize,
 }
 
-/// Two-bit counters: 0 and 1 say no, 2 and 3 say yes. Weakly no at first.
+/// Two-bit counters in a byte, so that a table is not most of what a host's cache holds: 0 and 1 say
+/// no, 2 and 3 say yes. Weakly no at first.
 #[derive(Clone, Copy, Debug, contigua_state::Plain)]
-struct Counters {
-    /// Taken? By address.
-    local: u8,
-    /// Taken? By address and history.
-    global: u8,
-    /// Is `global` right where the two differ? By address.
-    choice: u8,
-}
+struct Counters(u8);
 
-fn train(counter: &mut u8, yes: bool) {
-    *counter = if yes {
-        (*counter + 1).min(3)
-    } else {
-        counter.saturating_sub(1)
-    };
+impl Counters {
+    /// Where the counter is that says: taken? By address.
+    const LOCAL: u32 = 0;
+    /// Taken? By address and history.
+    const GLOBAL: u32 = 2;
+    /// Is the global one right where the two differ? By address.
+    const CHOICE: u32 = 4;
+    const WEAKLY_NO: Self = Self(1 << Self::LOCAL | 1 << Self::GLOBAL | 1 << Self::CHOICE);
+
+    #[inline]
+    const fn says(self, counter: u32) -> bool {
+        self.0 >> counter & 2 != 0
+    }
+
+    /// Teaches a counter, if `it_learns`. Arithmetic: hosts predict no better than this does.
+    #[inline]
+    fn train(&mut self, counter: u32, yes: bool, it_learns: bool) {
+        let value = self.0 >> counter & 3;
+        let up = u8::from(yes & (value < 3) & it_learns);
+        let down = u8::from(!yes & (value > 0) & it_learns);
+        self.0 = self.0 + (up << counter) - (down << counter);
+    }
 }
 
 impl Predictor {
     pub(super) fn new(config: &PredictorConfig) -> Self {
-        let undecided = Counters {
-            local: 1,
-            global: 1,
-            choice: 1,
-        };
         Self {
-            directions: vec![undecided; config.direction_entries as usize].into(),
+            directions: vec![Counters::WEAKLY_NO; config.direction_entries as usize].into(),
             history: 0,
             history_mask: (1 << config.history_bits) - 1,
             targets: vec![0; config.target_entries as usize].into(),
@@ -64,19 +69,22 @@ impl Predictor {
     }
 
     /// A conditional branch of this address went this way. Says whether that was predicted.
+    #[inline]
     pub(super) fn direction(&mut self, address: u64, taken: bool) -> bool {
         let mask = self.directions.len() - 1;
         let by_address = address as usize & mask;
         let by_history = (address ^ self.history) as usize & mask;
-        let local = self.directions[by_address].local > 1;
-        let global = self.directions[by_history].global > 1;
-        let choice = &mut self.directions[by_address].choice;
-        let predicted = if *choice > 1 { global } else { local };
-        if local != global {
-            train(choice, global == taken);
-        }
-        train(&mut self.directions[by_address].local, taken);
-        train(&mut self.directions[by_history].global, taken);
+        let local = self.directions[by_address].says(Counters::LOCAL);
+        let global = self.directions[by_history].says(Counters::GLOBAL);
+        let at_address = &mut self.directions[by_address];
+        let predicted = if at_address.says(Counters::CHOICE) {
+            global
+        } else {
+            local
+        };
+        at_address.train(Counters::CHOICE, global == taken, local != global);
+        at_address.train(Counters::LOCAL, taken, true);
+        self.directions[by_history].train(Counters::GLOBAL, taken, true);
         self.history = (self.history << 1 | u64::from(taken)) & self.history_mask;
         predicted == taken
     }

@@ -95,20 +95,27 @@ impl Engine {
         if line == self.contexts[self.current].fetch_line {
             line += 1;
         }
+        let mut found = Translated::at_once(PhysAddr::new(0));
+        let mut is_known = false;
         while line <= last {
             let address = VirtAddr::new(line * LINE_BYTES);
-            if P::DEFERRED {
-                let found = self.translate::<RELOCATES, P>(address, Access::Execute, NOT_YET, 0)?;
-                self.defer_fetch(found.physical, found.latency, found.walked);
-                line += 1;
-                continue;
-            }
             let time = if P::OUT_OF_ORDER {
                 self.windows[self.current].now()
             } else {
-                Cycles::ZERO
+                NOT_YET
             };
-            let found = self.translate::<RELOCATES, P>(address, Access::Execute, time, 0)?;
+            if is_known && !address.get().is_multiple_of(PAGE_BYTES) {
+                self.mmus.current().fetch_again();
+                found = Translated::at_once(found.physical + LINE_BYTES);
+            } else {
+                found = self.translate::<RELOCATES, P>(address, Access::Execute, time, 0)?;
+                is_known = true;
+            }
+            line += 1;
+            if P::DEFERRED {
+                self.defer_fetch(found.physical, found.latency, found.walked);
+                continue;
+            }
             self.add_translation::<P>(&found);
             let time = time + found.latency;
             let data = self.reach::<P>(found.physical, AccessKind::Fetch, time, 0);
@@ -119,7 +126,6 @@ impl Engine {
             } else if !P::WARM {
                 self.core.fetch(data);
             }
-            line += 1;
         }
         self.contexts[self.current].fetch_line = last;
         Ok(())

@@ -26,7 +26,7 @@ mod threads;
 pub(crate) mod timeline;
 
 use contigua_cache::coherent::MemorySystem;
-use contigua_core::{Blocks, CoreModel, IssueWidth, ShadowedWindow};
+use contigua_core::{Blocks, CoreModel, Exit, IssueWidth, ShadowedWindow};
 use contigua_paging::{Place, SpaceId};
 use contigua_program::code::CodeLog;
 use contigua_program::decode::{Folding, Instruction, decode_block, folding};
@@ -60,6 +60,8 @@ struct Block {
     /// 0 until the block is met for the first time.
     instructions: u16,
     folding: Folding,
+    /// How it ends, where cores execute out of order.
+    exit: Exit,
 }
 
 /// Where a run is with respect to its region of interest.
@@ -427,7 +429,8 @@ impl Engine {
                 self.contexts[self.current].instructions += instructions;
             }
             if !iterates && P::WARM {
-                self.windows[self.current].pass(&self.decoded, id.0 as usize);
+                let end = block.start + u64::from(block.bytes);
+                self.windows[self.current].pass(block.start, end, block.exit);
             } else if !iterates {
                 self.windows[self.current].enter(&self.decoded, id.0 as usize, instructions);
             }
@@ -448,17 +451,17 @@ impl Engine {
             .and_then(|code| code.block(id))
             .filter(|c| c.instructions() > 0)
             .ok_or(unknown)?;
-        let block = Block {
+        let mut block = Block {
             start: described.address.get(),
             bytes: described.size().max(1),
             instructions: u16::try_from(described.instructions()).unwrap_or(u16::MAX),
             folding: folding(self.program.architecture, described),
+            exit: Exit::Known,
         };
         let index = id.0 as usize;
         if index >= self.blocks.len() {
             self.blocks.resize(index + index / 2 + 64, Block::default());
         }
-        self.blocks[index] = block;
         if !self.windows.is_empty() {
             decode_block(self.program.architecture, described, &mut self.instructions);
             self.decoded.learn(
@@ -467,7 +470,9 @@ impl Engine {
                 described.lengths,
                 &self.instructions,
             );
+            block.exit = self.decoded.exit(index);
         }
+        self.blocks[index] = block;
         Ok(block)
     }
 
