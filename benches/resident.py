@@ -16,6 +16,7 @@ from pathlib import Path
 
 import documents
 import malloc
+import peers
 
 PATTERNS = {
     "large": "1 MB objects, all freed",
@@ -90,10 +91,9 @@ def main() -> None:
     parser.add_argument("--activities", nargs="+", choices=ACTIVITIES, default=list(ACTIVITIES))
     parser.add_argument("--allocators", nargs="+", help="some of them only")
     parser.add_argument("--library", type=Path, help="our library")
-    parser.add_argument("--mimalloc3", type=Path, help="a libmimalloc.so of version 3")
     parser.add_argument("--print", action="store_true", help="write nothing, print the table")
     options = parser.parse_args()
-    allocators = {**malloc.ALLOCATORS, "mimalloc 3": options.mimalloc3}
+    allocators = {**malloc.ALLOCATORS, **peers.built()}
     allocators["contigua"] = options.library or allocators["contigua"]
     allocators = {
         name: library
