@@ -142,9 +142,9 @@ def lines(samples: Samples) -> list[str]:
     about = (
         f"{programs} programs, {len(samples)} rows; {len(rounds)} rounds on {os.cpu_count()} CPUs, "
         f"Linux {platform.release()}, transparent huge pages `{malloc.huge_pages()}`. Ours: "
-        "medians of CPU seconds of all threads, processes and the kernel / peak resident MB of the largest "
-        "process. Others: medians of ratios of the same round, ours = 1 (above 1: ours takes less), "
-        f"in brackets: 95 % of {DRAWS:,} draws of rounds."
+        "medians of CPU seconds of all threads, processes and the kernel / peak resident MB of the "
+        "largest process. Others: medians of ratios of the same round, ours = 1 (above 1: ours "
+        f"takes less), in brackets: 95 % of {DRAWS:,} draws of rounds."
     )
     verdict = "More than 5 % behind the best: " + (", ".join(slow) if slow else "none") + "."
     return [
