@@ -29,6 +29,7 @@ PATTERNS = {
 }
 ACTIVITIES = {"busy": "20,000 requests a second", "idle": "no call"}
 SECONDS = [1, 5, 30]
+SHOWN = ["contigua", "glibc", "jemalloc", "mimalloc 3"]
 
 
 def start(program: Path, library: Path | None, arguments: list[str]) -> subprocess.Popen[str]:
@@ -89,7 +90,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, nargs="+", default=SECONDS)
     parser.add_argument("--patterns", nargs="+", choices=PATTERNS, default=list(PATTERNS))
     parser.add_argument("--activities", nargs="+", choices=ACTIVITIES, default=list(ACTIVITIES))
-    parser.add_argument("--allocators", nargs="+", help="some of them only")
+    parser.add_argument("--allocators", nargs="+", default=SHOWN, help="each needs 2.3 GB")
     parser.add_argument("--library", type=Path, help="our library")
     parser.add_argument("--print", action="store_true", help="write nothing, print the table")
     options = parser.parse_args()
@@ -99,7 +100,7 @@ def main() -> None:
         name: library
         for name, library in allocators.items()
         if (name == "glibc" or (library is not None and library.exists()))
-        and (options.allocators is None or name in options.allocators)
+        and name in options.allocators
     }
     lines = [
         f"Resident MB after {options.megabytes} MB were allocated (full) and freed, "
