@@ -10,9 +10,11 @@ use crate::lock::{Guarded, Lock};
 use crate::sys;
 
 /// Bytes of a chunk, which begins at a multiple of them.
-const CHUNK_BYTES: usize = 256 << 10;
+const CHUNK_BYTES: usize = 64 << 10;
 /// Bytes of addresses that chunks are cut from.
 const AREA_BYTES: usize = 2 << 20;
+/// Bytes of a mapping for what stays.
+const PERMANENT_BYTES: usize = 256 << 10;
 /// Sizes of blocks at most.
 pub const KINDS: usize = 8;
 
@@ -69,13 +71,13 @@ pub fn lock() -> &'static Lock {
 /// Memory that is never returned, zeroed and aligned to 64 bytes.
 pub fn permanent(bytes: usize) -> Option<NonNull<u8>> {
     let bytes = bytes.next_multiple_of(64);
-    if bytes > CHUNK_BYTES / 4 {
+    if bytes > PERMANENT_BYTES / 4 {
         return sys::map(bytes);
     }
-    supplied(CHUNK_BYTES, |pool, fresh| {
+    supplied(PERMANENT_BYTES, |pool, fresh| {
         if pool.end - pool.next < bytes {
             pool.next = fresh.take()?;
-            pool.end = pool.next + CHUNK_BYTES;
+            pool.end = pool.next + PERMANENT_BYTES;
         }
         pool.next += bytes;
         NonNull::new((pool.next - bytes) as *mut u8)
