@@ -222,7 +222,7 @@ FOREIGN = z3 z3 ruby ruby lua5.4 lua5.4 php php-cli gawk gawk xmllint libxml2-ut
 	gnuplot gnuplot-nox dot graphviz cppcheck cppcheck clang clang jq jq node nodejs tclsh tcl \
 	redis-server redis-server redis-cli redis-tools sqlite3 sqlite3 groff groff zstd zstd xz xz-utils git git
 bench-malloc:
-	scripts/require cc gcc
+	scripts/require cc gcc g++ g++
 	for package in libjemalloc2 libmimalloc2.0 libtcmalloc-minimal4; do \
 		dpkg -s $$package >/dev/null 2>&1 || apt-get install -y $$package || exit 1; done
 	cargo build --locked --release -p contigua-malloc
@@ -231,12 +231,13 @@ bench-malloc:
 	$(PYTHON) benches/foreign.py
 
 bench-resident:
-	scripts/require cc gcc
+	scripts/require cc gcc g++ g++
 	cargo build --locked --release -p contigua-malloc
 	$(PYTHON) benches/resident.py
 
+SCUDO = /usr/lib/llvm-14/lib/clang/14.0.6/lib/linux/libclang_rt.scudo_standalone-x86_64.so
 bench-latency bench-misuse: bench-%:
-	scripts/require cc gcc
+	scripts/require cc gcc g++ g++ $(SCUDO) libclang-rt-14-dev
 	for package in libjemalloc2 libmimalloc2.0 libtcmalloc-minimal4; do \
 		dpkg -s $$package >/dev/null 2>&1 || apt-get install -y $$package || exit 1; done
 	cargo build --locked --release -p contigua-malloc

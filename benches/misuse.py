@@ -91,7 +91,7 @@ def main() -> None:
     parser.add_argument("--scudo", type=Path, default=Path(SCUDO), help="LLVM's Scudo")
     parser.add_argument("--print", action="store_true", help="write nothing, print the table")
     options = parser.parse_args()
-    others = {**malloc.ALLOCATORS, **peers.built(), "Scudo": options.scudo}
+    others = {**malloc.ALLOCATORS, **peers.built(hardened=True), "Scudo": options.scudo}
     del others["contigua"]
     settings = {
         "contigua": {},

@@ -28,6 +28,8 @@ COMMANDS: dict[str, list[str | Path]] = {
         *(SNMALLOC / "snmalloc" / "override" / "new.cc", "-latomic"),
     ],
 }
+# The same with the projects' own checks, as they name them.
+HARDENED = {"mimalloc 3": "-DMI_SECURE=4", "snmalloc": "-DSNMALLOC_CHECK_CLIENT"}
 
 
 def sources() -> None:
@@ -46,19 +48,23 @@ def sources() -> None:
         subprocess.run(command, cwd=crate, check=True, stdout=subprocess.DEVNULL)
 
 
-def built() -> dict[str, Path]:
+def built(hardened: bool = False) -> dict[str, Path]:
     """Build what is missing; libraries to preload, by name."""
-    libraries = {name: FOLDER / f"lib{name.replace(' ', '')}.so" for name in COMMANDS}
-    if not all(library.exists() for library in libraries.values()):
+    ending, said = ("-hardened", ", hardened") if hardened else ("", "")
+    libraries = {name: FOLDER / f"lib{name.replace(' ', '')}{ending}.so" for name in COMMANDS}
+    for name, library in libraries.items():
+        if library.exists():
+            continue
         FOLDER.mkdir(parents=True, exist_ok=True)
-        print("building mimalloc 3 and snmalloc", file=sys.stderr)
+        print(f"building {name}{said}", file=sys.stderr)
         sources()
-        for name, library in libraries.items():
-            part = library.with_suffix(".part")
-            subprocess.run([*COMMANDS[name], "-o", part], check=True)
-            part.rename(library)
-    return libraries
+        part = library.with_suffix(".part")
+        more = [HARDENED[name]] if hardened else []
+        subprocess.run([*COMMANDS[name], *more, "-o", part], check=True)
+        part.rename(library)
+    return {f"{name}{said}": library for name, library in libraries.items()}
 
 
 if __name__ == "__main__":
-    print("\n".join(f"{name}: {library}" for name, library in built().items()))
+    for name, library in {**built(), **built(hardened=True)}.items():
+        print(f"{name}: {library}")
