@@ -39,10 +39,10 @@ help:
 	@echo 'make experiments [EXPERIMENTS=NAME,...]  repeat the published figures in small (twenty minutes); writes docs/reproduction.md'
 	@echo 'make bench  measure speed (Criterion for parts, whole runs for the rest)'
 	@echo 'make bench-large  8 GB and 10^11 instructions on four designs (a quarter of an hour and 11 GB; writes docs/performance.md)'
-	@echo 'make bench-malloc  compare our malloc with four others (minutes; writes docs/malloc.md)'
-	@echo 'make bench-latency [MIMALLOC3=FILE]  malloc and free while another thread frees gigabytes (minutes; writes docs/malloc.md)'
-	@echo 'make bench-misuse [MIMALLOC3=FILE]  mistakes that allocators notice (a minute; writes docs/malloc.md)'
-	@echo 'make bench-resident [MIMALLOC3=FILE]  what stays resident after frees (ten minutes; writes docs/malloc.md)'
+	@echo 'make bench-malloc  compare our malloc with six others, on our programs and others (an hour; writes docs/malloc.md)'
+	@echo 'make bench-latency  malloc and free while another thread frees gigabytes (minutes; writes docs/malloc.md)'
+	@echo 'make bench-misuse  mistakes that allocators notice (a minute; writes docs/malloc.md)'
+	@echo 'make bench-resident  what stays resident after frees (ten minutes; writes docs/malloc.md)'
 	@echo 'make check-programs [PROGRAMS="redis node"]  run real programs under our malloc (an hour)'
 	@echo 'make check-malloc-aarch64  run the malloc on aarch64, under QEMU'
 	@echo 'make install-malloc [PREFIX=/usr/local]  install libcontigua_malloc'
@@ -218,25 +218,30 @@ bench-large: setup
 	$(MAKE) -C workloads
 	$(BIN)/python benches/large.py
 
+FOREIGN = z3 z3 ruby ruby lua5.4 lua5.4 php php-cli gawk gawk xmllint libxml2-utils xsltproc xsltproc \
+	gnuplot gnuplot-nox dot graphviz cppcheck cppcheck clang clang jq jq node nodejs tclsh tcl \
+	redis-server redis-server redis-cli redis-tools sqlite3 sqlite3 groff groff zstd zstd xz xz-utils git git
 bench-malloc:
-	scripts/require cc gcc
+	scripts/require cc gcc g++ g++
 	for package in libjemalloc2 libmimalloc2.0 libtcmalloc-minimal4; do \
 		dpkg -s $$package >/dev/null 2>&1 || apt-get install -y $$package || exit 1; done
 	cargo build --locked --release -p contigua-malloc
 	$(PYTHON) benches/malloc.py
+	scripts/require $(FOREIGN)
+	$(PYTHON) benches/foreign.py
 
-# Mimalloc 3 is in no Debian 12: MIMALLOC3=/path/to/libmimalloc.so.3 adds it.
 bench-resident:
-	scripts/require cc gcc
+	scripts/require cc gcc g++ g++
 	cargo build --locked --release -p contigua-malloc
-	$(PYTHON) benches/resident.py $(if $(MIMALLOC3),--mimalloc3 $(MIMALLOC3))
+	$(PYTHON) benches/resident.py
 
+SCUDO = /usr/lib/llvm-14/lib/clang/14.0.6/lib/linux/libclang_rt.scudo_standalone-x86_64.so
 bench-latency bench-misuse: bench-%:
-	scripts/require cc gcc
+	scripts/require cc gcc g++ g++ $(SCUDO) libclang-rt-14-dev
 	for package in libjemalloc2 libmimalloc2.0 libtcmalloc-minimal4; do \
 		dpkg -s $$package >/dev/null 2>&1 || apt-get install -y $$package || exit 1; done
 	cargo build --locked --release -p contigua-malloc
-	$(PYTHON) benches/$*.py $(if $(MIMALLOC3),--mimalloc3 $(MIMALLOC3))
+	$(PYTHON) benches/$*.py
 
 # Installs what it needs. A program that passed with this build is not run again unless it is named.
 check-programs: malloc-library

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import documents
 import malloc
+import peers
 
 HEADS = ["call", "allocator", "p50, us", "p99", "p99.9", "maximum", "worst maximum"]
 
@@ -27,10 +28,9 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=2048)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--library", type=Path, help="our library")
-    parser.add_argument("--mimalloc3", type=Path, help="a libmimalloc.so of version 3")
     parser.add_argument("--print", action="store_true", help="write nothing, print the table")
     options = parser.parse_args()
-    allocators = {**malloc.ALLOCATORS, "mimalloc 3": options.mimalloc3}
+    allocators = {**malloc.ALLOCATORS, **peers.built()}
     allocators["contigua"] = options.library or allocators["contigua"]
     allocators = {
         name: library

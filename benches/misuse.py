@@ -17,6 +17,7 @@ from pathlib import Path
 
 import documents
 import malloc
+import peers
 
 SCUDO = "/usr/lib/llvm-14/lib/clang/14.0.6/lib/linux/libclang_rt.scudo_standalone-x86_64.so"
 ENDS = {0: "-", 3: "n/a"}
@@ -87,12 +88,11 @@ def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--library", type=Path, default=malloc.ALLOCATORS["contigua"])
-    parser.add_argument("--mimalloc3", type=Path, help="a libmimalloc.so of version 3")
     parser.add_argument("--scudo", type=Path, default=Path(SCUDO), help="LLVM's Scudo")
     parser.add_argument("--print", action="store_true", help="write nothing, print the table")
     options = parser.parse_args()
-    peers = {**malloc.ALLOCATORS, "mimalloc 3": options.mimalloc3, "Scudo": options.scudo}
-    del peers["contigua"]
+    others = {**malloc.ALLOCATORS, **peers.built(hardened=True), "Scudo": options.scudo}
+    del others["contigua"]
     settings = {
         "contigua": {},
         "level 2": {"CONTIGUA_MALLOC_HARDEN": "2"},
@@ -102,7 +102,7 @@ def main() -> None:
     runs = {
         name: {"LD_PRELOAD": str(options.library), **setting} for name, setting in settings.items()
     }
-    for name, library in peers.items():
+    for name, library in others.items():
         if library is None:
             runs[name] = {}
         elif library.exists():

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import documents
 import malloc
+import peers
 
 PATTERNS = {
     "large": "1 MB objects, all freed",
@@ -28,6 +29,7 @@ PATTERNS = {
 }
 ACTIVITIES = {"busy": "20,000 requests a second", "idle": "no call"}
 SECONDS = [1, 5, 30]
+SHOWN = ["contigua", "glibc", "jemalloc", "mimalloc 3"]
 
 
 def start(program: Path, library: Path | None, arguments: list[str]) -> subprocess.Popen[str]:
@@ -88,18 +90,17 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, nargs="+", default=SECONDS)
     parser.add_argument("--patterns", nargs="+", choices=PATTERNS, default=list(PATTERNS))
     parser.add_argument("--activities", nargs="+", choices=ACTIVITIES, default=list(ACTIVITIES))
-    parser.add_argument("--allocators", nargs="+", help="some of them only")
+    parser.add_argument("--allocators", nargs="+", default=SHOWN, help="each needs 2.3 GB")
     parser.add_argument("--library", type=Path, help="our library")
-    parser.add_argument("--mimalloc3", type=Path, help="a libmimalloc.so of version 3")
     parser.add_argument("--print", action="store_true", help="write nothing, print the table")
     options = parser.parse_args()
-    allocators = {**malloc.ALLOCATORS, "mimalloc 3": options.mimalloc3}
+    allocators = {**malloc.ALLOCATORS, **peers.built()}
     allocators["contigua"] = options.library or allocators["contigua"]
     allocators = {
         name: library
         for name, library in allocators.items()
         if (name == "glibc" or (library is not None and library.exists()))
-        and (options.allocators is None or name in options.allocators)
+        and name in options.allocators
     }
     lines = [
         f"Resident MB after {options.megabytes} MB were allocated (full) and freed, "

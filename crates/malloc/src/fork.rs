@@ -7,7 +7,7 @@
 use crate::classes::COUNT;
 use crate::lock::{self, Lock};
 use crate::{
-    background, central, dump, front, guarded, harden, pages, primary, profile, span, system,
+    background, central, dump, front, guarded, harden, metadata, pages, primary, profile, system,
     telemetry, tls, transfer,
 };
 
@@ -27,7 +27,7 @@ fn each_lock(mut visit: impl FnMut(&'static Lock)) {
     visit(guarded::lock());
     pages::locks().into_iter().for_each(&mut visit);
     visit(system::lock());
-    visit(span::lock());
+    visit(metadata::lock());
 }
 
 unsafe extern "C" fn prepare() {

@@ -43,6 +43,7 @@ pub mod layout;
 mod lock;
 mod maps;
 mod math;
+mod metadata;
 mod near;
 mod pagemap;
 mod pages;

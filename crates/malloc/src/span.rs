@@ -1,17 +1,15 @@
-//! Metadata of spans, and the memory that all metadata comes from.
+//! Metadata of spans.
 //!
 //! A span is a run of pages with equal objects, or one large object. Its metadata lies apart from
 //! it, so that a stray write into an object does not corrupt the allocator, and so that a page
-//! that is given back to the system is not touched again. Metadata is recycled by the number of
-//! bitmap words behind it and never returned.
+//! that is given back to the system is not touched again.
 
 use core::ops::Range;
 use core::ptr::{NonNull, null_mut};
 
 use crate::classes::{CLASSES, MAX_OBJECTS};
-use crate::lock::Guarded;
+use crate::metadata;
 use crate::sizes::PAGE_BYTES;
-use crate::sys;
 
 /// A run of pages. A small-object span is followed in memory by its bitmap, one bit for each
 /// object, set as long as the object is in the span and carved.
@@ -41,70 +39,21 @@ pub struct Span {
     pub carved: u16,
 }
 
-/// Log2 of the bitmap words of the kinds of metadata.
-const KINDS: usize = MAX_OBJECTS.ilog2() as usize - 6 + 1;
-const CHUNK_BYTES: usize = 256 << 10;
-
-struct Pool {
-    recycled: [*mut Span; KINDS],
-    next: usize,
-    end: usize,
-}
-
-static POOL: Guarded<Pool> = Guarded::new(Pool {
-    recycled: [null_mut(); KINDS],
-    next: 0,
-    end: 0,
-});
-
-/// The pool's lock, for the fork handlers.
-pub fn lock() -> &'static crate::lock::Lock {
-    &POOL.lock
-}
-
-fn kind_of(class: usize) -> usize {
-    let objects = usize::from(CLASSES[class].objects);
+/// Log2 of the bitmap words of a class's metadata.
+const fn kind_of(class: usize) -> usize {
+    let objects = CLASSES[class].objects as usize;
     objects.div_ceil(64).next_power_of_two().ilog2() as usize
 }
 
-impl Pool {
-    fn carve(&mut self, bytes: usize) -> Option<usize> {
-        if self.end - self.next < bytes {
-            let chunk = sys::map(CHUNK_BYTES)?;
-            self.next = chunk.as_ptr() as usize;
-            self.end = self.next + CHUNK_BYTES;
-        }
-        let address = self.next;
-        self.next += bytes;
-        Some(address)
-    }
-}
-
-/// Memory that is never returned, aligned to 64 bytes.
-pub fn metadata(bytes: usize) -> Option<NonNull<u8>> {
-    let bytes = bytes.next_multiple_of(64);
-    if bytes > CHUNK_BYTES / 4 {
-        return sys::map(bytes);
-    }
-    NonNull::new(POOL.lock().carve(bytes)? as *mut u8)
-}
+const _: () =
+    assert!((MAX_OBJECTS.div_ceil(64).next_power_of_two().ilog2() as usize) < metadata::KINDS);
 
 impl Span {
     /// Metadata for a span of `class` (0: a large object) with all its objects in it, none carved.
     pub fn create(address: usize, pages: u32, class: usize) -> Option<NonNull<Span>> {
         let kind = kind_of(class);
-        let span = {
-            let mut pool = POOL.lock();
-            let recycled = pool.recycled[kind];
-            if recycled.is_null() {
-                let bytes = (size_of::<Span>() + (8 << kind)).next_multiple_of(16);
-                pool.carve(bytes)? as *mut Span
-            } else {
-                // SAFETY: recycled metadata is ours and linked through `next`.
-                pool.recycled[kind] = unsafe { (*recycled).next };
-                recycled
-            }
-        };
+        let bytes = (size_of::<Span>() + (8 << kind)).next_multiple_of(16);
+        let span = metadata::take(kind, bytes)?.cast::<Span>().as_ptr();
         let objects = CLASSES[class].objects;
         // SAFETY: the pool gave memory for a span and `1 << kind` words that nobody else uses.
         // Needed because metadata lies outside of Rust's heap.
@@ -129,13 +78,8 @@ impl Span {
     /// # Safety
     /// The span came from [`Span::create`] and is not used again.
     pub unsafe fn recycle(span: NonNull<Span>) {
-        let mut pool = POOL.lock();
         // SAFETY: the caller gives the span up.
-        unsafe {
-            let kind = kind_of(usize::from((*span.as_ptr()).class));
-            (*span.as_ptr()).next = pool.recycled[kind];
-            pool.recycled[kind] = span.as_ptr();
-        }
+        unsafe { metadata::give(span.cast()) };
     }
 
     fn bitmap(&mut self) -> &mut [u64] {

@@ -36,6 +36,15 @@ pub fn map(bytes: usize) -> Option<NonNull<u8>> {
     NonNull::new(address.cast())
 }
 
+/// Give memory that [`map`] gave back to the system; it stays mapped and is zero from now on.
+pub fn discard(address: usize, bytes: usize) {
+    // Miri has no advice.
+    if bytes > 0 && !cfg!(miri) {
+        // SAFETY: callers pass memory of theirs whose contents nobody needs.
+        unsafe { libc::madvise(address as *mut libc::c_void, bytes, libc::MADV_DONTNEED) };
+    }
+}
+
 /// Give memory from [`map`] back.
 pub fn unmap(address: *mut u8, bytes: usize) {
     // SAFETY: callers pass what `map` gave them and nobody else knows. Needed because memory goes

@@ -5,6 +5,7 @@
 //! What threads hand over carries a plain word that says who owns it. No lock of the tests orders
 //! these words: only the allocator's own hand-over does.
 
+use core::ptr::NonNull;
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError, mpsc};
@@ -16,7 +17,7 @@ use contigua_pageheap::HUGE_BYTES;
 use crate::classes::{CLASSES, MAX_BATCH, class_of};
 use crate::lock::Guarded;
 use crate::span::Span;
-use crate::{central, front, heap, pagemap, pages, setup, system, transfer};
+use crate::{central, front, heap, pagemap, pages, setup, sys, system, transfer};
 
 /// Steps of a thread: Miri is some thousand times slower.
 const STEPS: usize = if cfg!(miri) { 10 } else { 3000 };
@@ -262,7 +263,8 @@ fn does_nobody_wait_for_memory_that_goes_back() {
                 given.borrow_mut().push(bytes);
                 system::release(address, bytes)
             },
-            32 << 20,
+            // All: other tests leave huge pages free, too, which go first.
+            usize::MAX / 2,
         );
         for memory in small.into_iter().skip(1).step_by(2) {
             // SAFETY: as above.
@@ -438,6 +440,37 @@ fn a_span_takes_each_object_back_once() {
     assert!(span.put(address + size), "it was handed out again");
     // SAFETY: the metadata is given up.
     unsafe { Span::recycle(metadata) };
+}
+
+#[cfg(not(miri))]
+#[test]
+fn does_the_metadata_of_many_spans_go_back() {
+    setup::ensure();
+    let mut all: Vec<usize> = (0..200_000)
+        .map(|_| Span::create(0x4000_0000, 1, 0).expect("memory").as_ptr() as usize)
+        .collect();
+    for &span in &all {
+        // SAFETY: created above, known to nobody.
+        unsafe { Span::recycle(NonNull::new(span as *mut Span).expect("a span")) };
+    }
+    for span in &mut all {
+        *span &= !(sys::page_bytes() - 1);
+    }
+    all.sort_unstable();
+    all.dedup();
+    let is_resident = |page: &&usize| {
+        let mut found = 0;
+        // SAFETY: asks about one page, for which one byte is written.
+        let failed = unsafe { libc::mincore(**page as *mut libc::c_void, 1, &raw mut found) };
+        failed == 0 && found & 1 != 0
+    };
+    // Other tests have metadata in some of the chunks.
+    let resident = all.iter().filter(is_resident).count();
+    assert!(
+        resident < all.len() / 2,
+        "{resident} of {} pages",
+        all.len()
+    );
 }
 
 /// A message that needs memory of sizes that no cache holds.

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use crate::central;
 use crate::classes::{CLASSES, COUNT, MAX_BATCH};
 use crate::lock::{Guarded, Lock};
-use crate::span;
+use crate::metadata;
 
 struct Transfer {
     slots: *mut usize,
@@ -51,7 +51,7 @@ impl Transfer {
     fn slots(&mut self, class: usize) -> &mut [usize] {
         let capacity = usize::from(CLASSES[class].transfer_slots);
         if self.slots.is_null() {
-            match span::metadata(capacity * 8) {
+            match metadata::permanent(capacity * 8) {
                 Some(memory) => self.slots = memory.as_ptr().cast(),
                 None => return &mut [],
             }

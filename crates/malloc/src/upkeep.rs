@@ -26,9 +26,9 @@ const SURPLUS: u64 = (8 << 20) / PAGE_BYTES as u64;
 /// Heap pages that decay from which on every miss of a cache looks whether a period has
 /// passed: a program that is done with its memory has few. Our choice: 8 MB.
 const IDLE: u64 = (8 << 20) / PAGE_BYTES as u64;
-/// Heap pages of whole free huge pages that a program which frees much at once keeps for the moment, 128 MB. Our
+/// Heap pages of whole free huge pages that a program which frees much at once keeps for the moment, 64 MB. Our
 /// choice.
-const KEPT: u64 = (128 << 20) / PAGE_BYTES as u64;
+const KEPT: u64 = (64 << 20) / PAGE_BYTES as u64;
 
 /// Whether as much is free.
 static IDLING: AtomicBool = AtomicBool::new(false);

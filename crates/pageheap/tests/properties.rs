@@ -234,6 +234,24 @@ fn does_a_heap_that_grows_break_no_huge_page_early() {
 }
 
 #[test]
+fn are_free_parts_of_huge_pages_no_reason_to_keep_whole_ones() {
+    let world = World::new();
+    let huge = u64::from(HUGE_PAGES);
+    let mut heap = PageHeap::new(TestOs::new(&world), hasty());
+    let large = heap.allocate(90 * HUGE_PAGES, 1).unwrap().span;
+    let small: Vec<_> = (0..10 * HUGE_PAGES)
+        .map(|_| heap.allocate(1, 1).unwrap().span)
+        .collect();
+    // One page of each huge page stays.
+    for span in small.chunks(HUGE_PAGES as usize).flat_map(|of| &of[1..]) {
+        assert!(heap.free(*span));
+    }
+    assert!(heap.free(large));
+    assert_eq!(heap.statistics().mapped, 100 * HUGE_BYTES as u64);
+    assert_eq!(heap.surplus(0), 90 * huge - 10);
+}
+
+#[test]
 fn is_what_a_heap_has_too_much_of_known_at_once_until_demand_comes_back() {
     let world = World::new();
     let huge = u64::from(HUGE_PAGES);

@@ -5,7 +5,7 @@ use core::ptr::null_mut;
 use core::slice;
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
-use crate::span;
+use crate::metadata;
 
 const LISTS: usize = 4096;
 /// Stacks that are kept at most: 35 MB of the deepest ones. What allocates from others is not
@@ -42,7 +42,7 @@ impl Stack {
 
     fn create(frames: &[usize], size: usize, hash: u64) -> Option<*mut Stack> {
         let bytes = size_of::<Stack>() + size_of_val(frames);
-        let stack = span::metadata(bytes)?.as_ptr() as usize as *mut Stack;
+        let stack = metadata::permanent(bytes)?.as_ptr() as usize as *mut Stack;
         // SAFETY: fresh memory for a stack and its frames, aligned to 64 bytes.
         unsafe {
             stack.write(Stack {

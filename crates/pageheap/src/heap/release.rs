@@ -158,11 +158,11 @@ impl<O: Os> PageHeap<O> {
         }
     }
 
-    /// Heap pages of whole free huge pages that may go at once: as many as are above the rest of the heap
+    /// Heap pages of whole free huge pages that may go at once: as many as are above what is used
     /// and `kept` heap pages, unless demand came back for such memory lately.
     pub fn surplus(&self, kept: u64) -> u64 {
         let free = self.counts.cached;
-        let least = kept.max(self.counts.mapped - free);
+        let least = kept.max(self.counts.used);
         if free <= least || !self.is_decaying(1) {
             return 0;
         }
