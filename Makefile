@@ -111,7 +111,7 @@ test-guests: python-tests
 	$(BIN)/pytest vm-tests -m short
 
 rust-tests: compiler
-	cargo test --quiet --locked --no-run $(RUST)
+	cargo test --locked --no-run $(RUST)
 
 # target/debug/contigua-node, with the features that its crates have in tests: they are compiled once.
 node-debug: compiler
@@ -317,7 +317,7 @@ lint-rust: export CARGO_PROFILE_RELEASE_LTO = off
 lint-rust: export CARGO_PROFILE_RELEASE_OPT_LEVEL = 0
 lint-rust:
 	$(RUSTFMT) --check
-	cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
+	cargo clippy --locked --workspace --all-targets -- -D warnings
 
 lint-rest: $(VENV)/tools
 	$(BIN)/ruff format --check
