@@ -16,7 +16,7 @@ SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Carg
 	test-kernel test-kernel-full soak check-protocol check-malloc \
 	check-malloc-aarch64 check-programs miri experiments bench bench-large bench-malloc bench-resident bench-latency \
 	bench-misuse install-malloc \
-	malloc-library node site reference outputs first-time lint fmt lock setup clean
+	malloc-library node site reference outputs first-time lint lint-rust lint-rest fmt lock setup clean
 
 help:
 	@echo 'make demo   set up, run Python and NumPy with 1 GiB on a full server under five designs, and show a page'
@@ -35,7 +35,7 @@ help:
 	@echo 'make check-malloc  the malloc under thread and address sanitizers (nightly; minutes)'
 	@echo 'make miri   the unit tests of the heap and the malloc under Miri (nightly; minutes)'
 	@echo 'make check-pprof  heap profiles as pprof reads them (needs Go)'
-	@echo 'make properties  property tests with many cases (minutes)'
+	@echo 'make properties  property tests with ten times as many cases, random ones (minutes)'
 	@echo 'make experiments [EXPERIMENTS=NAME,...]  repeat the published figures in small (twenty minutes); writes docs/reproduction.md'
 	@echo 'make bench  measure speed (Criterion for parts, whole runs for the rest)'
 	@echo 'make bench-large  8 GB and 10^11 instructions on four designs (a quarter of an hour and 11 GB; writes docs/performance.md)'
@@ -73,9 +73,11 @@ NEXTEST := $(BIN)/cargo-nextest nextest run --test-threads $(JOBS)
 # The Python module and the plugin are for other programs to load; Python's tests cover them.
 RUST := --workspace --exclude contigua-qemu-plugin --exclude contigua-py
 
+# All that compiles first: while one processor links the Python module, the other compiles tests.
 test: test-programs
 	mkdir -p target && : >$(SKIPS)
-	$(MAKE) test-rust
+	$(MAKE) -j2 rust-tests python-tests
+	$(MAKE) -j2 test-rust test-guests
 	$(MAKE) test-python
 	scripts/skips $(SKIPS)
 
@@ -95,16 +97,28 @@ test-programs:
 CROSS = aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu /usr/aarch64-linux-gnu/lib/crti.o libc6-dev-arm64-cross \
 	qemu-aarch64 qemu-user
 
-test-rust: $(VENV)/tools compiler
+# The same cases each time, so that what passed passes again; `make properties` draws others.
+test-rust check: export PROPTEST_RNG_SEED = 1
+test-rust: $(VENV)/tools rust-tests
 	$(NEXTEST) --locked $(RUST)
 	cargo test --quiet --locked --doc $(RUST)
 
-# Guests wait for their clocks more than they compute, so they are not run side by side.
-test-python: setup malloc-library workloads/bin/gups workloads/bin/aarch64/gups
-	cargo build --quiet --locked -p contigua-node
+test-python: python-tests node-debug
 	$(BIN)/pytest -n $(JOBS) --dist worksteal --doctest-modules -m 'not long'
+
+# Their clocks count instructions, so it does not matter to guests what else runs.
+test-guests: python-tests
 	$(BIN)/pytest vm-tests -m short
 
+rust-tests: compiler
+	cargo test --locked --no-run $(RUST)
+
+# target/debug/contigua-node, with the features that its crates have in tests: they are compiled once.
+node-debug: compiler
+	cargo test --quiet --locked --no-run $(RUST) --test cli
+
+# What Python's tests run beside contigua-node.
+python-tests: setup malloc-library workloads/bin/gups workloads/bin/aarch64/gups
 
 BASE ?= HEAD
 check: $(VENV)/tools compiler
@@ -124,12 +138,11 @@ test-long: setup
 verify-checks:
 	$(PYTHON) scripts/checks verify
 
-long-python: setup malloc-library workloads/bin/gups workloads/bin/aarch64/gups test-programs
+long-python: python-tests test-programs
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -m long python/tests --ignore python/tests/test_harness.py
 
 # Root, namespaces, a quarter of an hour.
-hazards: setup
-	cargo build --quiet --locked -p contigua-node
+hazards: setup node-debug
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -m long python/tests/test_harness.py
 
 properties: $(VENV)/tools
@@ -301,9 +314,17 @@ release-twice:
 first-time:
 	scripts/first-time
 
-lint: $(VENV)/tools compiler
+lint: compiler
+	$(MAKE) -j2 lint-rust lint-rest
+
+# The plugin that the Python module carries is compiled to be there, not to be run.
+lint-rust: export CARGO_PROFILE_RELEASE_LTO = off
+lint-rust: export CARGO_PROFILE_RELEASE_OPT_LEVEL = 0
+lint-rust:
 	$(RUSTFMT) --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
+
+lint-rest: $(VENV)/tools
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy

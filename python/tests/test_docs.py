@@ -31,6 +31,8 @@ PAGES = [
     *sorted((ROOT / "docs" / "how-to").glob("*.md")),
 ]
 RUN = [page for page in PAGES if "<!-- run -->" in page.read_text()]
+#: Those whose commands take more than ten seconds.
+LONG = {"tutorial", "large-programs"}
 
 
 @pytest.fixture(scope="module")
@@ -53,10 +55,7 @@ def test_every_command_is_run_or_says_why_not(page):
 
 @pytest.mark.parametrize(
     "page",
-    [
-        pytest.param(page, marks=[pytest.mark.long] if page.stem == "tutorial" else [])
-        for page in RUN
-    ],
+    [pytest.param(page, marks=[pytest.mark.long] if page.stem in LONG else []) for page in RUN],
     ids=lambda page: page.stem,
 )
 def test_commands_work_and_print_what_is_shown(page):

@@ -225,8 +225,8 @@ def test_an_experiments_file_says_everything(name):
 APART = {"guard-vm", "contiguitas-kernel", "kernel-fidelity"}
 
 
-#: Those that run programs for ten seconds and more.
-LONG = {"cross", "migration-apps", "subrelease-redis"}
+#: Those that take ten seconds and more.
+LONG = {"cross", "heap-on-server", "migration-apps", "perforated-random", "subrelease-redis"}
 
 
 @pytest.mark.parametrize(
