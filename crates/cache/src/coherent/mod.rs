@@ -252,9 +252,24 @@ impl<D: Payload> MemorySystem<D> {
 
     /// The second half, after [`MemorySystem::hit`] has said no: what the miss takes.
     pub fn miss(&mut self, request: &CoreRequest, visit: impl FnOnce(&mut D)) -> Cycles {
+        self.miss_beside_shadow(request, None, visit).0
+    }
+
+    /// [`miss`](Self::miss), and what it takes for the core's shadow, of which the number and the time of
+    /// its request are given: see [`Queues::price_shadow`].
+    pub fn miss_beside_shadow(
+        &mut self,
+        request: &CoreRequest,
+        shadow: Option<(u64, Cycles)>,
+        visit: impl FnOnce(&mut D),
+    ) -> (Cycles, Option<Cycles>) {
         let follow = self.serve(request, visit);
         self.prefetch_after(request, follow);
-        self.price(request.time)
+        let queues = self.queues.as_mut();
+        let queues = queues.expect("the queues are back before a request is priced");
+        let shadow =
+            shadow.map(|(number, time)| queues.price_shadow(number, &self.steps.words, time));
+        (self.price(request.time), shadow)
     }
 
     /// [`miss`](Self::miss), to be priced later: what [`Queues::price`] needs goes behind `steps`. The

@@ -118,10 +118,10 @@ impl Engine {
             }
             self.add_translation::<P>(&found);
             let time = time + found.latency;
-            let data = self.reach::<P>(found.physical, AccessKind::Fetch, time, 0);
+            let (data, shadow) = self.reach::<P>(found.physical, AccessKind::Fetch, time, 0);
             if P::OUT_OF_ORDER {
-                if data > Cycles::ZERO || found.latency > Cycles::ZERO {
-                    self.windows[self.current].fetch(found.latency, found.walked, data, None);
+                if data > Cycles::ZERO || found.latency > Cycles::ZERO || shadow.is_some() {
+                    self.windows[self.current].fetch(found.latency, found.walked, data, shadow);
                 }
             } else if !P::WARM {
                 self.core.fetch(data);
@@ -193,10 +193,10 @@ impl Engine {
         self.add_translation::<P>(&found);
         let block = u64::from(self.contexts[self.current].block.0);
         let pc = block << 9 | instruction as u64;
-        let data = self.reach::<P>(found.physical, kind, start + found.latency, pc);
+        let (data, shadow) = self.reach::<P>(found.physical, kind, start + found.latency, pc);
         if P::OUT_OF_ORDER {
             let window = &mut self.windows[self.current];
-            window.answer(found.physical, found.latency, found.walked, data, None);
+            window.answer(found.physical, found.latency, found.walked, data, shadow);
         } else if !P::WARM {
             self.core.data(data, store);
         }
@@ -204,7 +204,8 @@ impl Engine {
     }
 
     /// Sends a request of the current core to its caches, if there are any. Where instructions have
-    /// no times of their own, it leaves now.
+    /// no times of their own, it leaves now. Returns what it takes, and what it takes for the core's
+    /// shadow where that is known apart.
     #[inline]
     fn reach<P: Pace>(
         &mut self,
@@ -212,12 +213,12 @@ impl Engine {
         kind: AccessKind,
         time: Cycles,
         instruction: u64,
-    ) -> Cycles {
+    ) -> (Cycles, Option<Cycles>) {
         let Some(memory) = &mut self.memory else {
-            return Cycles::ZERO;
+            return (Cycles::ZERO, None);
         };
         if let Some(latency) = memory.hit(self.current, physical, kind, |()| ()) {
-            return latency;
+            return (latency, None);
         }
         self.reach_past_first_level::<P>(physical, kind, time, instruction)
     }
@@ -228,14 +229,20 @@ impl Engine {
         kind: AccessKind,
         time: Cycles,
         instruction: u64,
-    ) -> Cycles {
-        let time = match kind {
-            _ if !P::OUT_OF_ORDER => self.now(),
-            AccessKind::Read | AccessKind::Write => self.windows[self.current].miss_leaves(time),
-            AccessKind::Fetch | AccessKind::Walk => time,
+    ) -> (Cycles, Option<Cycles>) {
+        let (time, shadow) = match (kind, self.windows.get(self.current)) {
+            (AccessKind::Read | AccessKind::Write, Some(window)) if P::OUT_OF_ORDER => {
+                (window.miss_leaves(time), window.shadow_miss())
+            }
+            (AccessKind::Fetch, Some(window)) if P::OUT_OF_ORDER => {
+                (time, window.shadow_fetch_miss())
+            }
+            _ => (self.now(), None),
         };
+        // The shadows of several cores would have to share their memory.
+        let shadow = shadow.filter(|_| self.windows.len() == 1);
         let Some(memory) = &mut self.memory else {
-            return Cycles::ZERO;
+            return (Cycles::ZERO, None);
         };
         let request = CoreRequest {
             core: self.current,
@@ -244,7 +251,11 @@ impl Engine {
             time,
             instruction,
         };
-        memory.miss(&request, |()| ())
+        memory.miss_beside_shadow(
+            &request,
+            shadow.map(|miss| (miss.number, miss.time)),
+            |()| (),
+        )
     }
 
     #[inline]
