@@ -755,3 +755,36 @@ fn a_process_that_forks_itself_is_an_error() {
         assert!(matches!(ended, Err(Error::OwnChild(0))), "{ended:?}");
     }
 }
+
+#[test]
+fn a_line_that_was_prefetched_before_the_region_does_not_wait_for_the_time_before_it() {
+    for detail in [Detail::Additive, Detail::Full] {
+        let mut config = config(512 << 20, detail);
+        config.warmup = 4 * 20_001;
+        let mut engine = engine(config);
+        let mut read = |offset| {
+            let words = [
+                words(&Step::Block(0)),
+                words(&Step::Access(offset, false, 3)),
+            ]
+            .concat();
+            let thread = ThreadId(0);
+            let code = &Code;
+            engine
+                .consume(Batch {
+                    thread,
+                    words: &words,
+                    code,
+                })
+                .unwrap();
+        };
+        // The kernel zeroes more pages than caches hold.
+        (0..20_000).for_each(|page| read(4096 * page));
+        read(4096 + 640);
+        // Behind the warm-up; the prefetcher has asked for the line.
+        read(4096 + 704);
+        engine.finish().unwrap();
+        let data = engine.report().time.unwrap().breakdown.data;
+        assert!((1..2000).contains(&data.get()), "{detail:?}: {data}");
+    }
+}

@@ -106,6 +106,7 @@ impl Engine {
             phase: Phase::Skip,
             passed: Passed::new(),
             passed_time: Cycles::ZERO,
+            time_before: Cycles::ZERO,
             owed: 0,
             sampler: config.estimates().then(|| {
                 let weights = config.regions.as_ref().map(RegionConfig::weights);

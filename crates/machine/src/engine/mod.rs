@@ -190,6 +190,8 @@ pub struct Engine {
     passed: Passed,
     /// Time in which the core whose stalls add up passed over instructions.
     passed_time: Cycles,
+    /// Where stalls add up: the time when counters began anew.
+    time_before: Cycles,
     /// Of the time of instructions that were passed over, the part of a cycle that has not passed,
     /// in units of 2^-[`RATE_SHIFT`](sampling::RATE_SHIFT).
     owed: u128,
@@ -360,7 +362,7 @@ impl Engine {
     pub(crate) fn now(&self) -> Cycles {
         match self.windows.get(self.current) {
             Some(window) => window.now(),
-            None => self.core.cycles() + self.passed_time,
+            None => self.time_before + self.core.cycles() + self.passed_time,
         }
     }
 
@@ -497,6 +499,10 @@ impl Engine {
         self.executed = Executed::default();
         self.classified = ClassifiedMisses::default();
         self.mmus.reset_counters();
+        if self.windows.is_empty() {
+            // Memory and time slices go on.
+            self.time_before = self.now();
+        }
         self.core.reset();
         self.passed_time = Cycles::ZERO;
         for window in &mut self.windows {
