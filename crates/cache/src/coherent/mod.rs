@@ -265,10 +265,7 @@ impl<D: Payload> MemorySystem<D> {
     ) -> (Cycles, Option<Cycles>) {
         let follow = self.serve(request, visit);
         self.prefetch_after(request, follow);
-        let queues = self.queues.as_mut();
-        let queues = queues.expect("the queues are back before a request is priced");
-        let shadow =
-            shadow.map(|(number, time)| queues.price_shadow(number, &self.steps.words, time));
+        let shadow = shadow.map(|(number, time)| self.price_shadow(number, time));
         (self.price(request.time), shadow)
     }
 
@@ -303,6 +300,14 @@ impl<D: Payload> MemorySystem<D> {
     /// They are back.
     pub fn return_queues(&mut self, queues: Box<Queues>) {
         self.queues = Some(queues);
+    }
+
+    /// Prices what the last request leaves behind for the core's shadow.
+    fn price_shadow(&mut self, number: u64, time: Cycles) -> Cycles {
+        let queues = self.queues.as_mut();
+        queues
+            .expect("the queues are back before a request is priced")
+            .price_shadow(number, &self.steps.words, time)
     }
 
     /// Prices what the last request left behind.

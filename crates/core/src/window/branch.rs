@@ -49,8 +49,9 @@ impl Counters {
     #[inline]
     fn train(&mut self, counter: u32, yes: bool, it_learns: bool) {
         let value = self.0 >> counter & 3;
-        let up = u8::from(yes & (value < 3) & it_learns);
-        let down = u8::from(!yes & (value > 0) & it_learns);
+        let learns = u8::from(it_learns);
+        let up = learns & u8::from(yes) & u8::from(value < 3);
+        let down = learns & u8::from(!yes) & u8::from(value > 0);
         self.0 = self.0 + (up << counter) - (down << counter);
     }
 }
