@@ -36,7 +36,7 @@ SHOWN = {
     "walk_cache.start_cycles": "a walk, beside its references",
     "walk in memory, 4k pages": "a walk over a large footprint, 4 KB pages",
     "walk in memory, 2m pages": "a walk over a large footprint, 2 MB pages",
-    "misses at a time": "misses of independent loads at a time",
+    "core.miss_registers": "misses of independent loads at a time",
     "kernel.page_fault_cycles": "page fault",
     "kernel.zero_2m_cycles": "zeroing 2 MB",
     "kernel.unmap_page_cycles": "munmap, a page",

@@ -213,18 +213,34 @@ def test_a_cache_that_others_fill_concludes_nothing():
     assert doubt == "the last-level cache, which others fill, answers as late as memory"
 
 
-def test_a_size_that_varies_is_as_the_kernel_says():
+def test_the_last_levels_size_is_the_middle_of_what_rounds_find():
     machine = known(caches={1: 32 << 10, 2: 1 << 20, 3: 16 << 20})
     rounds = rounds_of(machine)
     found = machine_of(machine, rounds, "skylake")
     assert found.values["cache.llc.size"] == "24MiB"
+    # Others have filled it in one round, in which no size but the smallest is below the middle.
     rounds.times = {
-        name: [0.4 * times[0], times[0], 2 * times[0]] if name.startswith("llc-") else times
+        name: [3 * times[0], *times[1:]] if name.startswith("llc-") else times
         for name, times in rounds.times.items()
     }
     found = machine_of(machine, rounds, "skylake")
-    assert found.values["cache.llc.size"] == "16MiB"
-    assert found.notes["cache.llc.size"] == "as the kernel says; measured 24MiB"
+    assert found.values["cache.llc.size"] == "24MiB"
+    assert found.notes["cache.llc.size"] == "what this computer has of it; the kernel says 16MiB"
+
+
+def test_memory_answers_single_lines_as_late_as_measured():
+    machine = known()
+    rounds = rounds_of(machine)
+    before = machine_of(machine, rounds, "skylake")
+    rounds.times["random-2m"] = [ns + 30 for ns in rounds.times["random-2m"]]
+    found = machine_of(machine, rounds, "skylake")
+    latencies = [machine.measured["cache.memory_latency"].value for machine in (before, found)]
+    assert latencies[1] == pytest.approx(latencies[0] + 30)
+    # Misses overlap as before, and each takes longer.
+    assert found.values["core.miss_registers"] >= before.values["core.miss_registers"]
+    rounds.times["loads"] = [ns / 1000 for ns in rounds.times["loads"]]
+    most = machine_of(machine, rounds, "skylake").values["core.miss_registers"]
+    assert most == machines.resolve("skylake")["core"]["miss_registers"]
 
 
 def test_without_huge_pages_the_base_has_their_values():
@@ -276,7 +292,7 @@ def pretended(monkeypatch):
 
     def rounds(*_):
         made = rounds_of(known())
-        for name in ("memory", "loads"):
+        for name in ("memory", "random-2m", "loads"):
             made.times[name] = [
                 value * by for value, by in zip(made.times[name], loud["factor"], strict=True)
             ]

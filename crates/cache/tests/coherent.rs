@@ -43,6 +43,7 @@ fn config(inclusive: bool, slices: u32, prefetch: bool) -> HierarchyConfig {
             next_line: prefetch,
             stride: prefetch,
             stream_lines: if prefetch { 20 } else { 0 },
+            next_page: prefetch,
         },
         dram: DramConfig {
             channels: 2,
@@ -174,6 +175,25 @@ impl Server {
         self.expected.insert((page, line), value);
     }
 
+    /// A walk ahead of the program changes no data, and nothing counts it.
+    fn walk_ahead(&mut self, core: usize, page: usize, line: u64) {
+        let before = self.memory.counters();
+        let address = self.address(core, page, line);
+        self.memory.walk_ahead(core, address);
+        assert_eq!(self.memory.counters(), before);
+    }
+
+    /// Reads a page to its end, behind which another one comes.
+    fn stream(&mut self, core: usize, page: usize, next: usize) {
+        for line in LINES - 8..LINES {
+            self.access(core, page, line, AccessKind::Read);
+            if self.memory.page_wanted().is_some() {
+                let (here, there) = (self.address(core, page, line), self.address(core, next, 0));
+                self.memory.join_pages(core, here, Some(there));
+            }
+        }
+    }
+
     fn device(&mut self, page: usize, line: u64, write: bool) {
         let address = self.address(self.cores, page, line);
         self.time += 7;
@@ -264,6 +284,8 @@ impl Server {
             72..77 => self.device(page, line, false),
             77..80 => self.device(page, line, true),
             80..82 => self.write_for_kernel(core, page, line),
+            82..84 => self.walk_ahead(core, page, line),
+            84..88 => self.stream(core, page, choice % self.pages.len()),
             number => {
                 let order = if number % 2 == 0 {
                     SwitchOrder::CopyThenSwitch
@@ -306,6 +328,7 @@ fn run(inclusive: bool, prefetch: bool, mode: Mode, cores: usize, steps: usize, 
         assert_eq!(coherence.alias_recalls > 0, mode == Mode::Cacheable);
         assert_eq!(coherence.prefetches > 0, prefetch);
         assert_eq!(coherence.prefetches_used > 0, prefetch);
+        assert_eq!(coherence.pages_ahead > 0, prefetch);
     }
 }
 

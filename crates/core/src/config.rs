@@ -21,6 +21,13 @@ pub struct CoreConfig {
     pub retire_width: u32,
     /// Instructions between dispatch and retirement: entries of the reorder buffer.
     pub window: u32,
+    /// Instructions between dispatch and retirement whose results are in general registers: the register
+    /// file without the registers that programs see. Default: as many as `window`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub general_registers: Option<u32>,
+    /// The same for vector registers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vector_registers: Option<u32>,
     /// Loads between dispatch and retirement.
     pub load_buffer: u32,
     /// Stores between dispatch and the end of their cache access, which follows retirement.
@@ -37,6 +44,9 @@ pub struct CoreConfig {
     /// Cycles from the fetch of a taken branch to that of its target. Default: 1.
     #[serde(default = "taken_branch")]
     pub taken_branch_cycles: u32,
+    /// The same for calls, returns and indirect jumps. Default: as `taken_branch_cycles`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub taken_indirect_cycles: Option<u32>,
     /// From the completion of a mispredicted branch to the dispatch of the instruction after it.
     pub mispredict_penalty_cycles: Cycles,
     /// Execution units.
@@ -280,6 +290,10 @@ impl CoreConfig {
         let predictor = &self.branch_predictor;
         let from_zero = [
             ("taken_branch_cycles", self.taken_branch_cycles),
+            (
+                "taken_indirect_cycles",
+                self.taken_indirect_cycles.unwrap_or_default(),
+            ),
             ("page_walk_replay_cycles", self.page_walk_replay_cycles),
         ];
         for (key, value) in from_zero {
@@ -294,6 +308,16 @@ impl CoreConfig {
         let ranges = [
             ("retire_width", self.retire_width, WIDEST),
             ("window", self.window, LARGEST),
+            (
+                "general_registers",
+                self.general_registers.unwrap_or(self.window),
+                LARGEST,
+            ),
+            (
+                "vector_registers",
+                self.vector_registers.unwrap_or(self.window),
+                LARGEST,
+            ),
             ("load_buffer", self.load_buffer, LARGEST),
             ("store_buffer", self.store_buffer, LARGEST),
             ("miss_registers", self.miss_registers, LARGEST),

@@ -69,7 +69,7 @@ pub struct CoreCounters {
     pub branches: u64,
     /// Predictions that were wrong.
     pub mispredictions: u64,
-    /// Dispatches that waited for a place in the window.
+    /// Dispatches that waited for a place in the window, or for a register.
     pub window_full: u64,
     /// Dispatches that waited for a place in the load buffer.
     pub load_buffer_full: u64,
@@ -151,8 +151,10 @@ pub struct Window {
     retire_width: u32,
     #[state(skip)]
     mispredict_penalty: u64,
+    /// From the fetch of a taken branch to that of its target: of direct jumps and conditional branches,
+    /// of others.
     #[state(skip)]
-    taken_branch: u64,
+    taken_branch: [u64; 2],
     #[state(skip)]
     load_latency: u64,
     #[state(skip)]
@@ -177,6 +179,9 @@ pub struct Window {
     reorder_buffer: Ring,
     /// Dispatches.
     fetch_queue: Ring,
+    /// Retirements of instructions that write general registers, and of those that write vector registers.
+    general_registers: Ring,
+    vector_registers: Ring,
     /// Retirements of loads.
     load_buffer: Ring,
     /// Commitments of stores.
@@ -223,7 +228,13 @@ impl Window {
             issue_width: config.issue_width,
             retire_width: config.retire_width,
             mispredict_penalty: config.mispredict_penalty_cycles.get(),
-            taken_branch: config.taken_branch_cycles.into(),
+            taken_branch: [
+                config.taken_branch_cycles,
+                config
+                    .taken_indirect_cycles
+                    .unwrap_or(config.taken_branch_cycles),
+            ]
+            .map(u64::from),
             load_latency: config.latency_cycles.load.into(),
             forward_latency: config.latency_cycles.store_forward.into(),
             fast_string: config.latency_cycles.fast_string.into(),
@@ -238,6 +249,8 @@ impl Window {
             predictor: Predictor::new(&config.branch_predictor),
             reorder_buffer: Ring::new(config.window),
             fetch_queue: Ring::new(config.fetch_queue),
+            general_registers: Ring::new(config.general_registers.unwrap_or(config.window)),
+            vector_registers: Ring::new(config.vector_registers.unwrap_or(config.window)),
             load_buffer: Ring::new(config.load_buffer),
             store_buffer: Ring::new(config.store_buffer),
             ready: [0; 64],
@@ -266,8 +279,8 @@ impl Window {
     }
 
     /// The program enters a block: what is left of the block before executes, then the branch
-    /// between them is predicted. Taken branches are fetched one in `taken_branch_cycles`, up to
-    /// `fetch_queue` instructions ahead of dispatch. A misprediction holds up the front end until
+    /// between them is predicted. Taken branches are fetched one in `taken_branch_cycles`
+    /// (`taken_indirect_cycles`), up to `fetch_queue` instructions ahead of dispatch. A misprediction holds up the front end until
     /// `mispredict_penalty_cycles` after the branch completes.
     ///
     /// # Panics
@@ -276,10 +289,12 @@ impl Window {
         self.finish(blocks);
         let next = blocks.get(block);
         let is_taken = self.current.end != NO_BLOCK.end && next.start != self.current.end;
+        let exit = self.current.exit;
         self.predict(next.start);
         if is_taken {
             let start = self.front_end.taken.max(self.fetch_queue.free());
-            self.front_end.taken = (start + self.taken_branch).max(self.front_end.redirected);
+            let taken = self.taken_branch[usize::from(exit.is_indirect())];
+            self.front_end.taken = (start + taken).max(self.front_end.redirected);
             self.front_end.ready = self.front_end.ready.max(self.front_end.taken);
         }
         self.current = Current {
@@ -426,7 +441,8 @@ impl Window {
     #[inline]
     fn execute(&mut self, operation: &Operation) {
         let mut marks = Marks::default();
-        let dispatch = self.dispatch(0);
+        let window = self.window_free(operation);
+        let dispatch = self.dispatch(window, 0);
         marks.dispatch = dispatch;
         let mut operands = operation.sources(&self.ready).max(dispatch);
         if operation.drains() {
@@ -437,19 +453,26 @@ impl Window {
         operation.write(&mut self.ready, done);
         self.last_done = done;
         if self.wrong_path.is_active() {
-            let window = self.reorder_buffer.free();
             self.wrong_path.execute(operation, dispatch, window, done);
         }
-        self.retire(done, &marks);
+        self.retire(operation, done, &marks);
         if operation.drains() {
             self.front_end.barrier = self.retired;
         }
     }
 
-    /// Takes a place in the window, not before `slot`.
+    /// When there is a place in the window for an operation, and registers for its results.
     #[inline]
-    fn dispatch(&mut self, slot: u64) -> u64 {
-        let window = self.reorder_buffer.free();
+    fn window_free(&self, operation: &Operation) -> u64 {
+        let mask = |needed: u64| needed.wrapping_neg();
+        let general = self.general_registers.free() & mask(operation.general_results());
+        let vector = self.vector_registers.free() & mask(operation.vector_results());
+        self.reorder_buffer.free().max(general).max(vector)
+    }
+
+    /// Takes a place in the window, which is free from `window` on, not before `slot`.
+    #[inline]
+    fn dispatch(&mut self, window: u64, slot: u64) -> u64 {
         let others = self.front_end.ready.max(self.front_end.barrier).max(slot);
         let earliest = window.max(others);
         // What follows is arithmetic: branches on what a program does, the host predicts badly.
@@ -471,17 +494,17 @@ impl Window {
 
     /// Retires an instruction that is done then.
     #[inline]
-    fn retire(&mut self, done: u64, marks: &Marks) {
+    fn retire(&mut self, operation: &Operation, done: u64, marks: &Marks) {
         if done > self.retired + 1 {
             self.breakdown
                 .attribute(self.retired, done - 1, &self.front_end, marks);
         }
-        self.leave(done);
+        self.leave(operation, done);
     }
 
     /// An instruction that is done then leaves the window.
     #[inline]
-    fn leave(&mut self, done: u64) {
+    fn leave(&mut self, operation: &Operation, done: u64) {
         let later = done > self.retired;
         let full = self.retired_used == self.retire_width;
         let next_cycle = later | full;
@@ -489,6 +512,9 @@ impl Window {
         self.retired_used = if next_cycle { 1 } else { self.retired_used + 1 };
         self.breakdown.issue += Cycles::new(u64::from(next_cycle));
         self.reorder_buffer.push(self.retired);
+        let (general, vector) = (operation.general_results(), operation.vector_results());
+        self.general_registers.push_some(general, self.retired);
+        self.vector_registers.push_some(vector, self.retired);
     }
 
     /// When what executes an operation takes it.

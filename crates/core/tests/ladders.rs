@@ -4,7 +4,7 @@ mod common;
 
 use common::{load, operation, presets, skylake, store};
 use contigua_core::{Blocks, CoreConfig, Error, Ports, Window};
-use contigua_program::decode::{Instruction, OperationClass as Class};
+use contigua_program::decode::{Instruction, OperationClass as Class, RegisterSet};
 use contigua_units::{Cycles, PhysAddr, VirtAddr};
 
 const LINE: u64 = 64;
@@ -253,6 +253,25 @@ fn do_taken_branches_limit_the_front_end() {
         let expected = if cycles == 0 { 500 } else { 999 * between + 1 };
         assert_eq!(core.done(), expected, "{cycles}");
     }
+    // Indirect branches take times of their own.
+    config.taken_branch_cycles = 1;
+    config.taken_indirect_cycles = Some(3);
+    for (class, cycles) in [(Class::Jump, 1), (Class::JumpIndirect, 3), (Class::Call, 3)] {
+        let mut core = Core::new(&config);
+        let one = core.block(&[operation(class, &[], &[])]);
+        let other = core.block(&[operation(class, &[], &[])]);
+        let round = |core: &mut Core, count| {
+            for _ in 0..count {
+                core.enter(one);
+                core.enter(other);
+            }
+            core.done()
+        };
+        // Predictions are learned first.
+        let before = round(&mut core, 500);
+        core.enter(one);
+        assert_eq!(round(&mut core, 1000) - before, 2000 * cycles, "{class:?}");
+    }
     // Blocks that follow each other in memory are not branches.
     config.taken_branch_cycles = 5;
     let mut core = Core::new(&config);
@@ -390,6 +409,61 @@ fn do_loads_overlap_within_the_window_and_not_beyond() {
         assert_eq!(run(window - 1), dispatched);
         assert_eq!(run(window), miss_latency);
     }
+}
+
+/// A load that waits, and others like `other` behind it: when they are done.
+fn behind_a_miss(config: &CoreConfig, other: Instruction, count: usize) -> (u64, u64) {
+    let mut core = Core::new(config);
+    let mut code = vec![load(&[0], 1)];
+    code.resize(count, other);
+    code.push(load(&[0], 2));
+    let block = core.block(&code);
+    core.enter(block);
+    core.load(0, miss(0, 200));
+    let start = core.load(count, miss(LINE, 200));
+    core.done();
+    (start, core.window.counters().window_full)
+}
+
+#[test]
+fn do_registers_limit_the_window() {
+    let mut config = skylake();
+    config.load_buffer = config.window;
+    let latency = 200 + u64::from(config.latency_cycles.load);
+    let general = operation(Class::IntegerSimple, &[], &[3]);
+    let vector = Instruction {
+        writes: RegisterSet::vector(0),
+        ..operation(Class::VectorSimple, &[], &[])
+    };
+    let copy = Instruction {
+        copies: true,
+        ..general
+    };
+    let store_flags = Instruction {
+        writes: RegisterSet::FLAGS,
+        ..general
+    };
+    for (registers, other, counts) in [
+        (50, general, true),
+        (50, copy, false),
+        (50, store_flags, false),
+        (50, vector, false),
+    ] {
+        config.general_registers = Some(registers);
+        // Loads need one each.
+        let most = registers as usize;
+        let (start, full) = behind_a_miss(&config, other, most - 1);
+        assert!(start < latency && full == 0, "{other:?}");
+        let (start, full) = behind_a_miss(&config, other, most);
+        assert_eq!((start == latency, full == 1), (counts, counts), "{other:?}");
+    }
+    config.general_registers = None;
+    config.vector_registers = Some(60);
+    // Of the first load and 61 others, the last waits.
+    let (start, full) = behind_a_miss(&config, vector, 61);
+    assert!(start < latency && full == 0);
+    let (start, full) = behind_a_miss(&config, vector, 62);
+    assert_eq!((start, full), (latency, 1));
 }
 
 #[test]

@@ -112,6 +112,9 @@ struct Reference<'a> {
     config: &'a CoreConfig,
     dispatches: Vec<u64>,
     retirements: Vec<u64>,
+    /// Of instructions that need a general register, a vector register.
+    general_retirements: Vec<u64>,
+    vector_retirements: Vec<u64>,
     load_retirements: Vec<u64>,
     commitments: Vec<u64>,
     /// Port and cycle (for dividers: interval) of each start.
@@ -152,6 +155,8 @@ impl<'a> Reference<'a> {
             config,
             dispatches: Vec::new(),
             retirements: Vec::new(),
+            general_retirements: Vec::new(),
+            vector_retirements: Vec::new(),
             load_retirements: Vec::new(),
             commitments: Vec::new(),
             starts: Vec::new(),
@@ -209,10 +214,26 @@ impl<'a> Reference<'a> {
         }
     }
 
-    /// When the instruction that was just dispatched is on the wrong path, if it is.
-    fn dispatch_early(&mut self, accesses: bool) -> Option<u64> {
+    /// When there is a place in the window for an instruction, and registers for its results.
+    fn window(&self, instruction: &Instruction) -> u64 {
         let config = self.config;
-        let mut window = Self::before(&self.retirements, config.window);
+        let mut free = Self::before(&self.retirements, config.window);
+        let (general, vector) = registers(instruction);
+        if general {
+            let count = config.general_registers.unwrap_or(config.window);
+            free = free.max(Self::before(&self.general_retirements, count));
+        }
+        if vector {
+            let count = config.vector_registers.unwrap_or(config.window);
+            free = free.max(Self::before(&self.vector_retirements, count));
+        }
+        free
+    }
+
+    /// When the instruction that was just dispatched is on the wrong path, if it is.
+    fn dispatch_early(&mut self, instruction: &Instruction, accesses: bool) -> Option<u64> {
+        let config = self.config;
+        let mut window = self.window(instruction);
         if accesses {
             window = window.max(Self::before(&self.load_retirements, config.load_buffer));
         }
@@ -318,9 +339,14 @@ impl<'a> Reference<'a> {
         Some(flight.1)
     }
 
-    fn dispatch(&mut self, loads: bool, stores: bool) -> (u64, Milestones) {
+    fn dispatch(
+        &mut self,
+        instruction: &Instruction,
+        loads: bool,
+        stores: bool,
+    ) -> (u64, Milestones) {
         let config = self.config;
-        let window = Self::before(&self.retirements, config.window);
+        let window = self.window(instruction);
         let load = if loads {
             Self::before(&self.load_retirements, config.load_buffer)
         } else {
@@ -472,14 +498,14 @@ impl<'a> Reference<'a> {
             let accesses = !group.is_empty();
             let loads = accesses && (first && instruction.loads > 0 || !group[0].store);
             let stores = accesses && (first && instruction.stores > 0 || group[0].store);
-            let (dispatch, mut milestones) = self.dispatch(loads, stores);
+            let (dispatch, mut milestones) = self.dispatch(instruction, loads, stores);
             if let Some(wrong_path) = &self.wrong_path
                 && first
             {
                 early_sources = Self::registers_ready(&wrong_path.ready, instruction.reads);
                 early_addresses = Self::registers_ready(&wrong_path.ready, instruction.addresses);
             }
-            early_dispatch = self.dispatch_early(accesses);
+            early_dispatch = self.dispatch_early(instruction, accesses);
             if first {
                 let committed = self.commitments.last().copied().unwrap_or(0);
                 let drained = if drains { self.clock.max(committed) } else { 0 };
@@ -582,6 +608,9 @@ impl<'a> Reference<'a> {
         }
         milestones.extend(slowest);
         let retired = self.retire(done, &milestones);
+        let (general, vector) = registers(instruction);
+        self.general_retirements.extend(general.then_some(retired));
+        self.vector_retirements.extend(vector.then_some(retired));
         let loads = group.iter().filter(|access| !access.store);
         self.load_retirements.extend(loads.map(|_| retired));
         let drains = matches!(instruction.class, Class::Atomic | Class::Serializing);
@@ -604,6 +633,7 @@ impl<'a> Reference<'a> {
 
     fn run(mut self, code: &[Vec<Instruction>], steps: &[Step]) -> Outcome {
         let mut returned = false;
+        let config = self.config;
         let mut operations_before = 0;
         for step in steps {
             match step {
@@ -620,8 +650,10 @@ impl<'a> Reference<'a> {
                     let start = 0x1000 * *block as u64;
                     if self.ended.is_some_and(|end| end != start) {
                         let ahead = Self::before(&self.dispatches, self.config.fetch_queue);
-                        let cycles = u64::from(self.config.taken_branch_cycles);
-                        self.taken = (self.taken.max(ahead) + cycles).max(self.redirected);
+                        let indirect = config.taken_indirect_cycles.filter(|_| returned);
+                        let cycles = indirect.unwrap_or(config.taken_branch_cycles);
+                        let next = self.taken.max(ahead) + u64::from(cycles);
+                        self.taken = next.max(self.redirected);
                         self.front = self.front.max(self.taken);
                     }
                     self.ended = Some(start + 4 * code[*block].len() as u64);
@@ -679,6 +711,17 @@ impl<'a> Reference<'a> {
     }
 }
 
+/// Whether an instruction needs a general register, a vector register for its results.
+fn registers(instruction: &Instruction) -> (bool, bool) {
+    let of = |bits: std::ops::Range<u32>| {
+        !instruction.copies
+            && bits
+                .into_iter()
+                .any(|bit| instruction.writes.0 >> bit & 1 != 0)
+    };
+    (of(0..16), of(17..57))
+}
+
 /// Small resources, so that programs of some hundred instructions run out of all of them.
 fn configs() -> impl Strategy<Value = CoreConfig> {
     let sizes = vec(1..8_u32, 8);
@@ -718,6 +761,9 @@ fn configs() -> impl Strategy<Value = CoreConfig> {
         latency.other = latencies[13];
         latency.fast_string = latencies[14];
         config.taken_branch_cycles = latencies[15] / 4;
+        config.taken_indirect_cycles = (latencies[15] > 5).then_some(latencies[14] / 3);
+        config.general_registers = (latencies[13] > 3).then_some(latencies[13]);
+        config.vector_registers = (latencies[12] > 3).then_some(latencies[12]);
         config.divide_interval_cycles.integer = latencies[10];
         config.divide_interval_cycles.float = latencies[11];
         config.divide_interval_cycles.integer_64 = (latencies[2] > 2).then_some(latencies[9]);
@@ -725,7 +771,8 @@ fn configs() -> impl Strategy<Value = CoreConfig> {
     })
 }
 
-/// Instructions on six registers, of which the first two serve as addresses as well.
+/// Instructions on six general registers, of which the first two serve as addresses as well, and on as many
+/// vector registers.
 fn instructions() -> impl Strategy<Value = Instruction> {
     let classes = prop_oneof![
         6 => Just(Class::IntegerSimple),
@@ -755,18 +802,25 @@ fn instructions() -> impl Strategy<Value = Instruction> {
             };
             // Not the stack pointer, which is renamed apart.
             let set = |bits: u64| RegisterSet(bits & !(1 << 4));
+            let is_vector = matches!(
+                class,
+                Class::FloatAdd | Class::FloatDivide | Class::VectorSimple
+            );
+            // The first vector register.
+            let shift = if is_vector { 25 } else { 0 };
             Instruction {
                 class,
-                reads: set(reads | addresses),
+                reads: set(reads << shift | addresses),
                 addresses: if loads + stores > 0 {
                     set(addresses)
                 } else {
                     RegisterSet::EMPTY
                 },
-                writes: set(writes),
+                writes: set(writes << shift),
                 loads,
                 stores,
                 fuses: false,
+                copies: class == Class::IntegerSimple && accesses == 3,
             }
         },
     )

@@ -37,3 +37,16 @@ impl MemoryPort for WalkPort<'_> {
         latency
     }
 }
+
+/// A page walker's way to memory ahead of the program. It takes no time.
+pub(crate) struct PortAhead<'a> {
+    pub(crate) memory: &'a mut MemorySystem,
+    pub(crate) core: usize,
+}
+
+impl MemoryPort for PortAhead<'_> {
+    fn reference(&mut self, address: PhysAddr) -> Cycles {
+        self.memory.walk_ahead(self.core, address);
+        Cycles::ZERO
+    }
+}

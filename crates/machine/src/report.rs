@@ -394,6 +394,9 @@ pub struct KernelReport {
     pub faults_segment: u64,
     /// Faults of a virtual machine on memory that its host had not mapped.
     pub faults_host: u64,
+    /// Cycles that these took, which a virtual machine that has its memory already does not have.
+    #[serde(default)]
+    pub host_fault_cycles: Cycles,
     /// Perforated pages made.
     pub perforations: u64,
     /// Holes made in pages that were mapped.

@@ -13,6 +13,7 @@ use contigua_program::wire::{Access, BlockId, Event, ProcessId, ThreadId, block_
 use contigua_units::{Bytes, VirtAddr};
 
 const HUGE: &str = include_str!("../../../python/contigua/data/designs/linux-thp.toml");
+const SMALL: &str = include_str!("../../../python/contigua/data/designs/linux-4k.toml");
 const BASE: u64 = 0x4000_0000;
 
 /// What the loops do; each is a block that ends in the branch back to its start.
@@ -82,13 +83,23 @@ fn machine(prefetch: bool) -> MachineConfig {
     machine
 }
 
-/// Runs loops, the first part of them to warm up.
+/// Runs loops on 2 MB pages, the first part of them to warm up.
 fn run(
     machine: MachineConfig,
     warm: u64,
     loops: impl Iterator<Item = (u32, Vec<Access>)>,
 ) -> Report {
-    let mut design = common::design(HUGE);
+    run_on(HUGE, machine, warm, loops)
+}
+
+/// The same on other pages.
+fn run_on(
+    scheme: &str,
+    machine: MachineConfig,
+    warm: u64,
+    loops: impl Iterator<Item = (u32, Vec<Access>)>,
+) -> Report {
+    let mut design = common::design(scheme);
     design.migration = MigrationConfig::default();
     let mut engine = common::engine(RunConfig {
         detail: Detail::Full,
@@ -261,6 +272,37 @@ fn does_a_stream_with_prefetchers_run_ahead_of_one_without() {
         / f64::from(machine.clock.get());
     let read = counters(&with).dram.reads as f64 * 64.0;
     assert!(read / cycles(&with) <= bytes_a_cycle);
+}
+
+#[test]
+fn does_a_stream_go_on_in_the_next_page_before_the_program_does() {
+    let stream = |next_page| {
+        let mut machine = streaming(true);
+        machine.cache.prefetch.next_page = next_page;
+        let lines = 1 << 18;
+        let loops = (0..2 * lines).map(|line| (INDEPENDENT, vec![access(line % lines, false, 0)]));
+        let report = run_on(SMALL, machine, 3 * lines, loops);
+        (
+            cycles(&report),
+            report.tlb.load_misses,
+            counters(&report).coherence.pages_ahead,
+        )
+    };
+    let (with, translated, ahead) = stream(true);
+    let (without, walked, none) = stream(false);
+    // Half of the pages of 64 MB are warm-up's.
+    let pages = 1 << 12;
+    assert_eq!(
+        (walked.stlb_hit, walked.walk_completed_4k, none),
+        (0, pages, 0)
+    );
+    // Nothing comes before the first page.
+    assert_eq!(
+        (translated.stlb_hit, translated.walk_completed_4k),
+        (pages - 1, 1)
+    );
+    assert!(ahead.abs_diff(pages) < 4, "{ahead}");
+    assert!(with * 1.15 < without, "{with} {without}");
 }
 
 #[test]

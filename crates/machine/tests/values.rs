@@ -1,7 +1,7 @@
 //! Do fixed runs have the values that they had?
 //!
-//! Runs of every design and machine, of several cores with pages that migrate, of units, of servers
-//! that age and of a heap on a server. Each run's numbers, without their names, are in `values.json`
+//! Runs of every design and machine, of several cores with pages that migrate, of units, behind a
+//! warm-up, of servers that age and of a heap on a server. Each run's numbers, without their names, are in `values.json`
 //! as a count and a digest. A commit that is to change no result leaves that file alone; one that
 //! changes results writes it anew (`CONTIGUA_WRITE_VALUES=1`) and says why: experiments run again
 //! when it changes (`checks/catalogue.toml`).
@@ -281,6 +281,9 @@ fn all_runs() -> BTreeMap<String, String> {
         most: 0,
     });
     now.insert("sampled".to_owned(), ran(sampled, 2));
+    let mut warmed = config(thp, common::machine(MEMORY), Detail::Additive);
+    warmed.warmup = 10_000;
+    now.insert("warmed additive".to_owned(), ran(warmed, 2));
     for name in [
         "linux-thp",
         "illuminator-thp",

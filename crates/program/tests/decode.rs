@@ -50,6 +50,7 @@ fn check(bytes: &[u8], class: Class, reads: RegisterSet, writes: RegisterSet, me
         loads: memory.0,
         stores: memory.1,
         fuses: decoded.fuses,
+        copies: decoded.copies,
     };
     assert_eq!(decoded, expected);
 }

@@ -197,6 +197,7 @@ fn are_classes_registers_and_accesses_told_apart() {
             loads,
             stores,
             fuses: decoded.fuses,
+            copies: decoded.copies,
         };
         assert_eq!(decoded, expected, "{text}");
     }

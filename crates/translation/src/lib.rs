@@ -23,7 +23,7 @@ pub use walker::NestedConfig;
 use contigua_paging::{HoleBitmaps, Leaf, PageTable, Segment, SpaceId};
 use contigua_state::State;
 use contigua_units::{Cycles, PhysAddr, VirtAddr, VirtRange};
-use derive_more::AddAssign;
+use derive_more::{AddAssign, SubAssign};
 use serde::Serialize;
 
 /// The structures that the machine gives a translation scheme.
@@ -186,7 +186,16 @@ pub trait MemoryPort {
 
 /// What a translator did.
 #[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign, contigua_state::Plain,
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    Serialize,
+    AddAssign,
+    SubAssign,
+    contigua_state::Plain,
 )]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TranslatorCounters {

@@ -125,6 +125,8 @@ pub struct Mmu {
     counters: MmuCounters,
     /// Cycles of walks: for data, for fetches.
     walks: [Cycles; 2],
+    /// What the translator counted for translations ahead.
+    ahead: TranslatorCounters,
 }
 
 impl Mmu {
@@ -143,6 +145,7 @@ impl Mmu {
             translator,
             counters: MmuCounters::default(),
             walks: [Cycles::ZERO; 2],
+            ahead: TranslatorCounters::default(),
         })
     }
 
@@ -285,6 +288,27 @@ impl Mmu {
         }
     }
 
+    /// Translates an address that a prefetcher expects, if that needs no fault. What lies behind the L1 TLBs
+    /// remembers it; nothing is counted.
+    pub fn ahead(
+        &mut self,
+        request: &Request,
+        tables: &mut Tables<'_>,
+        port: &mut dyn MemoryPort,
+    ) -> Option<PhysAddr> {
+        if let Some(physical) = self.registers.translate(request.address) {
+            return Some(physical);
+        }
+        let before = self.translator.counters();
+        let found = self.translator.translate(request, tables, port);
+        self.ahead += self.translator.counters();
+        self.ahead -= before;
+        match found {
+            Translation::Page { leaf, .. } => Some(leaf.physical(request.address)),
+            Translation::Fault { .. } => None,
+        }
+    }
+
     /// Forgets everything about a range of a space's addresses.
     pub fn invalidate(&mut self, space: SpaceId, range: VirtRange) {
         self.data.invalidate(space, range);
@@ -302,11 +326,13 @@ impl Mmu {
     #[must_use]
     pub fn translator_counters(&self) -> TranslatorCounters {
         let [data, instruction] = self.walks;
+        let mut counters = self.translator.counters();
+        counters -= self.ahead;
         TranslatorCounters {
             walk_cycles: data + instruction,
             data_walk_cycles: data,
             instruction_walk_cycles: instruction,
-            ..self.translator.counters()
+            ..counters
         }
     }
 
@@ -338,6 +364,7 @@ impl Mmu {
     pub fn reset_counters(&mut self) {
         self.counters = MmuCounters::default();
         self.walks = [Cycles::ZERO; 2];
+        self.ahead = TranslatorCounters::default();
         self.translator.reset_counters();
     }
 }

@@ -11,7 +11,7 @@ use contigua_translation::{
     Access, Answer, Hardware, HostTables, L1Config, L2Config, Lookup, MemoryPort, Mmu,
     NestedConfig, Request, SchemeConfig, Tables, TlbConfig, WalkCacheConfig,
 };
-use contigua_units::{Bytes, Cycles, PageSize, PhysAddr, VirtAddr, VirtRange};
+use contigua_units::{Bytes, Cycles, PAGE_BYTES, PageSize, PhysAddr, VirtAddr, VirtRange};
 use proptest::prelude::*;
 
 const BASE: u64 = 0x4000_0000;
@@ -123,6 +123,23 @@ fn registers(space: &AddressSpace, host: Option<&Host>) -> Segment {
     }
 }
 
+/// A translation ahead says what the tables say, and is not counted.
+fn ahead(mmu: &mut Mmu, address: VirtAddr, space: SpaceId, tables: &mut Tables<'_>) {
+    let request = Request {
+        address,
+        space,
+        access: Access::Read,
+    };
+    let before = (mmu.counters(), mmu.translator_counters());
+    let found = mmu.ahead(&request, tables, &mut Free);
+    let expected = tables.resolve(address).map(|leaf| leaf.physical(address));
+    assert!(
+        found.is_none() || found == expected,
+        "{address}: {found:?}, not {expected:?}"
+    );
+    assert_eq!((mmu.counters(), mmu.translator_counters()), before);
+}
+
 impl Server {
     fn new(case: &Case) -> Self {
         let levels = if case.five_levels {
@@ -232,6 +249,7 @@ impl Server {
                     }
                 }),
             };
+            ahead(mmu, place + PAGE_BYTES, id, &mut tables);
             let answer = match lookup {
                 Lookup::Hit(physical) => Ok(physical),
                 Lookup::Miss => {

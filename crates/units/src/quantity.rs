@@ -4,7 +4,7 @@
 //! sizes are binary, and a machine with 7.45 GB of memory would be a silent mistake.
 
 use core::fmt;
-use core::ops::{Add, AddAssign, Mul};
+use core::ops::{Add, AddAssign, Mul, SubAssign};
 use core::str::FromStr;
 
 /// A number of bytes. Written `"64MiB"`; `K`, `M`, `G`, `T` with or without `iB` or `B` are
@@ -232,6 +232,13 @@ impl AddAssign for Cycles {
     #[inline]
     fn add_assign(&mut self, other: Self) {
         self.0 += other.0;
+    }
+}
+
+impl SubAssign for Cycles {
+    #[inline]
+    fn sub_assign(&mut self, other: Self) {
+        self.0 -= other.0;
     }
 }
 

@@ -72,7 +72,7 @@ FOLDER = Path("contigua-results/validate")
 )
 @click.option(
     "--memory",
-    default="2G",
+    default="16G",
     show_default=True,
     help="Simulated memory. What does not fit in it cannot be simulated.",
 )

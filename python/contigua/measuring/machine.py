@@ -227,12 +227,11 @@ def _caches(machine: Machine, rounds: Rounds, resolved: dict[str, Any]) -> None:
     _size(machine, "cache.l1d", points, l1.value, l2.value, machine.computer.caches.get(1))
     sizes = _llc_sizes(machine.computer.caches.get(2, MIB), 1 << 40)
     names = {size: f"llc-{size // KIB}k" for size in sizes if f"llc-{size // KIB}k" in rounds.times}
-    points = [(size, rounds.value(name, "cycle", of=_cycles)) for size, name in names.items()]
     if (second := machine.computer.caches.get(2)) is not None:
         ways = _ways(second, resolved["cache"]["l2"]["ways"])
         machine.values |= {"cache.l2.size": _bytes(second), "cache.l2.ways": ways}
         machine.notes["cache.l2.size"] = "as the kernel says"
-    _last(machine, points, llc.value, memory.value * clock_ghz(machine))
+    _last(machine, rounds, names)
 
 
 def clock_ghz(machine: Machine) -> float:
@@ -279,28 +278,30 @@ def _size(
     machine.values[f"{key}.ways"] = _ways(size, machine.values[f"{key}.ways"])
 
 
-def _last(machine: Machine, points: list[tuple[int, Measured]], low: float, high: float) -> None:
-    """Set the last level's size: its ways are those that this computer has of it."""
+def _last(machine: Machine, rounds: Rounds, names: dict[int, str]) -> None:
+    """Set the last level's size: its ways are those that this computer has of it.
+
+    Others fill it now and then, so that each round has its own knee.
+    """
     reported = machine.computer.caches.get(3)
-    found = knee([(size, one.value) for size, one in points], low, high)
     whole = size_bytes(machine.values["cache.llc.size"])
     ways = machine.values["cache.llc.ways"]
-    if found is None:
+    levels = zip(rounds.times["llc"], rounds.times["memory"], strict=True)
+    found = [
+        knee([(size, rounds.times[name][turn]) for size, name in names.items()], low, high)
+        for turn, (low, high) in enumerate(levels)
+    ]
+    sizes = [size / KIB for size in found if size is not None]
+    if 2 * len(sizes) <= len(found):
         machine.notes["cache.llc.size"] = f"{machine.base}'s; no knee was found"
         return
-    repeats = points[0][1].repeats
-    spread = max(one.spread for size, one in points if size <= found)
-    machine.check("cache.llc.size", Measured(found / KIB, spread, repeats), "KiB")
-    # Others fill it meanwhile.
-    unsure = spread > LOUD and reported is not None
-    size = reported if unsure else found
+    measured = Measured.of(sizes)
+    machine.check("cache.llc.size", measured, "KiB")
     fewest = 4 if machine.values["cache.shared.inclusive"] else 1
-    share = min(max(round(ways * size / whole), fewest), 4 * ways)
+    share = round(ways * measured.value * KIB / whole)
+    share = min(max(share, fewest), 4 * ways)
     machine.values["cache.llc.ways"] = share
     machine.values["cache.llc.size"] = _bytes(whole // ways * share)
-    if unsure:
-        machine.notes["cache.llc.size"] = f"as the kernel says; measured {_bytes(found)}"
-        return
     told = f"the kernel says {_bytes(reported)}" if reported else "the kernel does not say"
     machine.notes["cache.llc.size"] = f"what this computer has of it; {told}"
 
@@ -333,8 +334,13 @@ def _translation(machine: Machine, rounds: Rounds, resolved: dict[str, Any]) -> 
         # Sixteen lines of a page share its walk.
         cost = rounds.value(*walks, of=lambda one, all_, cycle: (one - all_) * 16 / 15 / cycle)
         machine.check(f"walk in memory, {size} pages", cost, "cycles")
-    overlap = rounds.value("memory", "loads", of=lambda one, all_: one / all_)
-    machine.check("misses at a time", overlap, "")
+    if rounds.huge.get("loads", 0) >= HUGE_PAGE // KIB:
+        # Walkers and what lies behind the caches may allow fewer than the core has registers for.
+        most = machine.values["core.miss_registers"]
+        overlap = rounds.value("random-2m", "loads", of=lambda one, all_: one / all_)
+        machine.put(
+            "core.miss_registers", overlap, "", lambda value: min(max(round(value), 1), most)
+        )
     many, few = pages_apart(rounds, 1), pages_apart(rounds, 4)
     l1_reach = first or base["l1d"]["4k"]["entries"]
     if l1_reach < 128:
@@ -344,6 +350,19 @@ def _translation(machine: Machine, rounds: Rounds, resolved: dict[str, Any]) -> 
     # Those of 4 KB pages do not: the guest's memory is in pieces.
     apart = "walk-2m" if machine.host_page == "4k" else f"pages-{last}"
     _start(machine, rounds, apart, f"dense-{last}")
+    if machine.host_page is not None:
+        _random_reads(machine, rounds, f"dense-{last}")
+
+
+def _random_reads(machine: Machine, rounds: Rounds, dense: str) -> None:
+    """Set the latency of memory: of single lines, which find another row open.
+
+    Lines of one page share a row. Pages of 2 MB need no walks, or those that ``walk-2m`` has.
+    """
+    walks = ("walk-2m", dense) if machine.host_page == "4k" else (dense, dense)
+    names = "random-2m", *walks
+    latency = rounds.value(*names, of=lambda line, apart, near: line - (apart - near))
+    machine.put("cache.memory_latency", latency, "ns", lambda ns: f"{round(ns)}ns")
 
 
 def _start(machine: Machine, rounds: Rounds, walks: str, dense: str) -> None:

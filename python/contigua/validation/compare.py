@@ -247,10 +247,6 @@ def _seconds(report: dict[str, Any], machine: str | Preset) -> float:
 
     A virtual machine that has run for a while has its memory already.
     """
-    resolved = machines.resolve(machine)
-    costs = resolved["kernel"]
-    host = report["config"]["design"].get("host")
-    zeroed = "zero_2m_cycles" if host and "thp" in host["translation"] else "zero_4k_cycles"
-    given = report["kernel"]["faults_host"] * (costs["page_fault_cycles"] + costs[zeroed])
-    megahertz = float(str(resolved["clock"]).removesuffix("MHz"))
-    return float((report["time"]["busy_cycles"] - given) / megahertz / 1e6)
+    cycles = report["time"]["busy_cycles"] - report["kernel"]["host_fault_cycles"]
+    megahertz = float(str(machines.resolve(machine)["clock"]).removesuffix("MHz"))
+    return float(cycles / megahertz / 1e6)

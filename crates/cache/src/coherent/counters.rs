@@ -21,6 +21,9 @@ pub struct CoherenceCounters {
     pub prefetches: u64,
     /// Of those, lines that were used.
     pub prefetches_used: u64,
+    /// Pages that were translated ahead, so that prefetches go on in them.
+    #[serde(default)]
+    pub pages_ahead: u64,
     /// Lines that devices read.
     pub device_reads: u64,
     /// Lines that devices wrote.

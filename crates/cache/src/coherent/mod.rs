@@ -123,6 +123,10 @@ pub struct MemorySystem<D: Payload = ()> {
     stride: bool,
     #[state(skip)]
     stream_lines: u8,
+    #[state(skip)]
+    next_page: bool,
+    /// The direction in which a sequence of misses left its page with the last miss: 1, -1, or 0 for none.
+    page_wanted: i64,
     fetches: ServedBy,
     data: ServedBy,
     walks: ServedBy,
@@ -180,6 +184,8 @@ impl<D: Payload> MemorySystem<D> {
             next_line: config.prefetch.next_line,
             stride: config.prefetch.stride,
             stream_lines: config.prefetch.stream_lines,
+            next_page: config.prefetch.next_page,
+            page_wanted: 0,
             fetches: ServedBy::default(),
             data: ServedBy::default(),
             walks: ServedBy::default(),
@@ -323,30 +329,60 @@ impl<D: Payload> MemorySystem<D> {
     /// Writes a whole line as the kernel of a core does that zeroes or copies a page. What caches
     /// hold changes; counters and queues do not, as neither the accesses nor their time are the
     /// program's.
-    pub fn write_for_kernel(&mut self, core: usize, address: PhysAddr, visit: impl FnOnce(&mut D)) {
-        let line = address.line();
+    pub fn write_for_kernel(&mut self, core: usize, address: PhysAddr, visit: impl FnMut(&mut D)) {
+        self.aside(core, address, AccessKind::Write, visit);
+    }
+
+    /// An access that is not the program's: what caches hold changes; counters and queues do not.
+    fn aside(
+        &mut self,
+        core: usize,
+        address: PhysAddr,
+        kind: AccessKind,
+        mut visit: impl FnMut(&mut D),
+    ) {
         let private = &mut self.cores[core];
-        if let Some(first) = private.l1d.lookup(line, line)
-            && first.state != State::Shared
-        {
-            first.state = State::Modified;
-            visit(&mut first.data);
-            return;
-        }
         let levels = (private.l1d_counters, private.l2_counters);
-        let shared = (self.data, self.llc, self.coherence);
-        let request = CoreRequest {
-            core,
-            address,
-            kind: AccessKind::Write,
-            time: Cycles::ZERO,
-            instruction: 0,
-        };
-        self.serve(&request, visit);
-        self.steps.words.clear();
-        (self.data, self.llc, self.coherence) = shared;
+        let shared = (self.data, self.walks, self.llc, self.coherence);
+        if self.hit(core, address, kind, &mut visit).is_none() {
+            let request = CoreRequest {
+                core,
+                address,
+                kind,
+                time: Cycles::ZERO,
+                instruction: 0,
+            };
+            self.serve(&request, visit);
+            self.steps.words.clear();
+        }
+        (self.data, self.walks, self.llc, self.coherence) = shared;
         let private = &mut self.cores[core];
         (private.l1d_counters, private.l2_counters) = levels;
+    }
+
+    /// Whether the data that were asked for last are part of a sequence that goes on behind its page, and
+    /// nobody has said where: 1 upwards, -1 downwards. Asked after each miss; the answer is taken.
+    #[inline]
+    pub fn page_wanted(&mut self) -> Option<i64> {
+        if self.page_wanted == 0 {
+            return None;
+        }
+        Some(std::mem::take(&mut self.page_wanted))
+    }
+
+    /// The sequence of misses of a core that goes through the page of `address` goes on in that of `next`,
+    /// or not at all.
+    pub fn join_pages(&mut self, core: usize, address: PhysAddr, next: Option<PhysAddr>) {
+        let page = |address: PhysAddr| address.line() / LINES_OF_PAGE;
+        self.coherence.pages_ahead += u64::from(next.is_some());
+        let streams = &mut self.cores[core].streams;
+        streams.join(page(address), next.map(page));
+    }
+
+    /// A page walk ahead of the program reads an entry. It changes what caches hold, but takes no time and
+    /// is not counted.
+    pub fn walk_ahead(&mut self, core: usize, address: PhysAddr) {
+        self.aside(core, address, AccessKind::Walk, |_| ());
     }
 
     /// Serves a first-level miss; whether prefetchers follow it.
@@ -436,8 +472,12 @@ impl<D: Payload> MemorySystem<D> {
             self.prefetch(request.core, line + 1);
         }
         if self.stream_lines != 0 && request.kind != AccessKind::Walk {
-            let core = &mut self.cores[request.core];
-            for wanted in core.streams.missed(line, self.stream_lines) {
+            let streams = &mut self.cores[request.core].streams;
+            let ahead = streams.missed(line, self.stream_lines);
+            if ahead.asks && self.next_page && request.kind != AccessKind::Fetch {
+                self.page_wanted = ahead.direction();
+            }
+            for wanted in ahead.lines() {
                 self.prefetch(request.core, wanted);
             }
         }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// Prefetchers into the second level. They stay within a 4 KB page, as physical addresses beyond
-/// it say nothing about the program's.
+/// it say nothing about the program's; only the stream prefetcher may have the next page's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -17,6 +17,10 @@ pub struct PrefetchConfig {
     /// none.
     #[serde(default)]
     pub stream_lines: u8,
+    /// A sequence that comes to the end of its page goes on in the next one of the program, which the
+    /// core translates ahead.
+    #[serde(default)]
+    pub next_page: bool,
 }
 
 /// Lines that a stride prefetcher runs ahead.
@@ -103,6 +107,26 @@ struct Stream {
     head: i64,
     /// 1 upwards, -1 downwards, 0 if there is no sequence.
     direction: i64,
+    /// Where the sequence goes on behind the page; [`UNKNOWN`] or [`NOWHERE`].
+    next: u64,
+}
+
+/// Nobody has said yet where a sequence goes on.
+const UNKNOWN: u64 = u64::MAX;
+/// It does not.
+const NOWHERE: u64 = u64::MAX - 1;
+
+impl Stream {
+    /// No sequence yet.
+    const fn new(page: u64, place: i64) -> Self {
+        Self {
+            page,
+            last: place,
+            head: 0,
+            direction: 0,
+            next: UNKNOWN,
+        }
+    }
 }
 
 /// The stream prefetcher of a core: a direct-mapped table by page.
@@ -113,50 +137,141 @@ pub(super) struct Streams {
 
 impl Streams {
     pub(super) fn new() -> Self {
-        let none = Stream {
-            page: u64::MAX,
-            ..Stream::default()
-        };
         Self {
-            streams: [none; STREAMS],
+            streams: [Stream::new(u64::MAX, 0); STREAMS],
         }
     }
 
     /// A line missed the first level; the lines to prefetch for it: once three misses make a
     /// sequence, the next two that were not, up to `distance` ahead.
     #[inline]
-    pub(super) fn missed(&mut self, line: u64, distance: u8) -> impl Iterator<Item = u64> + use<> {
+    pub(super) fn missed(&mut self, line: u64, distance: u8) -> Ahead {
         const LAST: i64 = LINES_OF_PAGE.cast_signed() - 1;
         let (page, place) = (line / LINES_OF_PAGE, (line % LINES_OF_PAGE).cast_signed());
-        let stream = &mut self.streams[(page.wrapping_mul(GOLDEN_RATIO) >> 32) as usize % STREAMS];
+        let stream = self.of(page);
         if stream.page != page {
-            *stream = Stream {
-                page,
-                last: place,
-                ..Stream::default()
-            };
+            *stream = Stream::new(page, place);
         }
         let step = place - stream.last;
         let is_near = (1..=STREAM_STEP).contains(&step.abs());
         let direction = if is_near { step.signum() } else { 0 };
         let goes_on = is_near && direction == stream.direction;
         let (mut from, mut count) = (place, 0);
+        let mut behind = 0;
         if goes_on {
             // Past what was prefetched, unless the program is past that.
             from = (stream.head * direction).max(place * direction) * direction;
-            let end = (place + direction * i64::from(distance)).clamp(0, LAST);
+            let wanted = place + direction * i64::from(distance);
+            let end = wanted.clamp(0, LAST);
             count = ((end - from) * direction).clamp(0, STREAM_PREFETCHES);
+            behind = (wanted - end).abs();
         }
         if step != 0 {
+            let next = if goes_on { stream.next } else { UNKNOWN };
             *stream = Stream {
                 page,
                 last: place,
                 head: from + count * direction,
                 direction,
+                next,
             };
         }
-        let first = page * LINES_OF_PAGE;
-        (1..=count).map(move |nth| first + (from + nth * direction).cast_unsigned())
+        let mut ahead = Ahead {
+            first: page * LINES_OF_PAGE,
+            from,
+            count,
+            direction,
+            ..Ahead::default()
+        };
+        if behind > 0 {
+            let next = stream.next;
+            ahead.asks = next == UNKNOWN;
+            if next < NOWHERE {
+                self.go_behind(next, behind, &mut ahead);
+            }
+        }
+        ahead
+    }
+
+    /// What is left of the prefetches for a miss goes into the page in which the sequence goes on, `behind`
+    /// lines deep.
+    fn go_behind(&mut self, page: u64, behind: i64, ahead: &mut Ahead) {
+        let next = self.of(page);
+        let before = edge(ahead.direction);
+        if next.page != page || next.direction != ahead.direction {
+            return;
+        }
+        let done = (next.head - before) * ahead.direction;
+        ahead.first_behind = page * LINES_OF_PAGE;
+        ahead.from_behind = next.head;
+        ahead.count_behind = (behind - done).clamp(0, STREAM_PREFETCHES - ahead.count);
+        next.head += ahead.count_behind * ahead.direction;
+    }
+
+    /// The sequence in a page goes on in another one, if there is one.
+    pub(super) fn join(&mut self, page: u64, next: Option<u64>) {
+        let stream = self.of(page);
+        if stream.page != page {
+            return;
+        }
+        stream.next = next.unwrap_or(NOWHERE);
+        let direction = stream.direction;
+        let Some(next) = next else {
+            return;
+        };
+        let before = edge(direction);
+        let following = self.of(next);
+        if following.page != next || following.direction != direction {
+            *following = Stream {
+                head: before,
+                direction,
+                ..Stream::new(next, before)
+            };
+        }
+    }
+
+    #[inline]
+    fn of(&mut self, page: u64) -> &mut Stream {
+        &mut self.streams[(page.wrapping_mul(GOLDEN_RATIO) >> 32) as usize % STREAMS]
+    }
+}
+
+/// The place before the first line of a page, in a direction.
+const fn edge(direction: i64) -> i64 {
+    if direction > 0 {
+        -1
+    } else {
+        LINES_OF_PAGE.cast_signed()
+    }
+}
+
+/// Lines to prefetch: `count` from behind `from` of a page, and then as many of the next one.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Ahead {
+    first: u64,
+    from: i64,
+    count: i64,
+    first_behind: u64,
+    from_behind: i64,
+    count_behind: i64,
+    direction: i64,
+    /// The sequence comes to the end of its page, and where it goes on is not known.
+    pub(super) asks: bool,
+}
+
+impl Ahead {
+    /// 1 upwards, -1 downwards.
+    pub(super) fn direction(&self) -> i64 {
+        self.direction
+    }
+
+    pub(super) fn lines(self) -> impl Iterator<Item = u64> {
+        let place = move |first: u64, from: i64, nth: i64| {
+            first.wrapping_add_signed(from + nth * self.direction)
+        };
+        let here = (1..=self.count).map(move |nth| place(self.first, self.from, nth));
+        let behind = 1..=self.count_behind;
+        here.chain(behind.map(move |nth| place(self.first_behind, self.from_behind, nth)))
     }
 }
 
@@ -191,7 +306,7 @@ mod tests {
     #[test]
     fn a_sequence_of_three_misses_is_followed_two_lines_a_miss_up_to_a_distance() {
         let mut streams = Streams::new();
-        let mut missed = |line| streams.missed(line, 6).collect::<Vec<_>>();
+        let mut missed = |line| streams.missed(line, 6).lines().collect::<Vec<_>>();
         assert!(missed(64).is_empty());
         assert!(missed(65).is_empty());
         assert_eq!(missed(66), [67, 68]);
@@ -215,19 +330,68 @@ mod tests {
         assert!(missed(65).is_empty());
     }
 
+    #[test]
+    fn a_sequence_goes_on_in_the_page_that_it_is_joined_with() {
+        let mut streams = Streams::new();
+        let mut asked = Vec::new();
+        // Up through page 1, which goes on in page 9, and down through that into page 4.
+        let mut fetched = Vec::new();
+        let up = (64..128).chain(9 * 64..10 * 64);
+        for line in up.chain((9 * 64..10 * 64).rev()) {
+            let ahead = streams.missed(line, 6);
+            if ahead.asks {
+                asked.push((line, ahead.direction()));
+                let next = if ahead.direction() > 0 {
+                    (line < 128).then_some(9)
+                } else {
+                    Some(4)
+                };
+                streams.join(line / 64, next);
+            }
+            fetched.extend(ahead.lines());
+        }
+        // Within six lines of an edge for the first time.
+        assert_eq!(asked, [(122, 1), (9 * 64 + 58, 1), (9 * 64 + 5, -1)]);
+        let of = |page: u64| fetched.iter().filter(|&&line| line / 64 == page).count();
+        // Of page 1, all behind the first three misses; of page 9, all, and once more on the way down.
+        assert_eq!((of(1), of(9), of(4)), (61, 64 + 61, 6));
+        assert!(fetched.ends_with(&[4 * 64 + 58]));
+        // A page that is joined with none is asked for once.
+        let mut streams = Streams::new();
+        let asks = (0..64).filter(|&line| {
+            let ahead = streams.missed(line, 20);
+            if ahead.asks {
+                streams.join(0, None);
+            }
+            ahead.asks
+        });
+        assert_eq!(asks.count(), 1);
+    }
+
     proptest! {
         #[test]
-        fn streams_stay_in_their_page_and_within_the_distance(
+        fn streams_stay_in_their_page_and_the_one_behind_it_within_the_distance(
             distance in 0..64_u8,
             misses in proptest::collection::vec((0..3_u64, 0..64_u64, 0..6_u64), 1..200)
         ) {
             let mut streams = Streams::new();
+            // Page n goes on in page 10 n + 10 in both directions.
+            let joined = |page: u64| 10 * page + 10;
             for (page, place, length) in misses {
                 for line in (page * 64 + place)..(page * 64 + place + length) {
-                    for wanted in streams.missed(line, distance) {
-                        prop_assert!(same_page(line, wanted), "{} for {}", wanted, line);
-                        prop_assert!(wanted.abs_diff(line) <= distance.into());
-                        prop_assert!(wanted != line);
+                    let ahead = streams.missed(line, distance);
+                    for wanted in ahead.lines() {
+                        let reach = if same_page(line, wanted) {
+                            wanted.abs_diff(line)
+                        } else {
+                            prop_assert_eq!(wanted / 64, joined(line / 64));
+                            let (from, to) = (line % 64, wanted % 64);
+                            if ahead.direction() > 0 { 64 - from + to } else { from + 64 - to }
+                        };
+                        prop_assert!((1..=distance.into()).contains(&reach), "{} for {}", wanted, line);
+                    }
+                    if ahead.asks {
+                        streams.join(line / 64, Some(joined(line / 64)));
                     }
                 }
             }

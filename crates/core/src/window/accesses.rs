@@ -139,30 +139,30 @@ impl Window {
         }
     }
 
-    /// Takes a place in the window, and in the buffers that it needs. Returns when it dispatches, and
+    /// Takes a place in the window, which is free from `window` on, and in the buffers that it needs. Returns when it dispatches, and
     /// when its place in the store buffer is free.
     #[inline]
-    fn dispatch_access(&mut self, loads: bool, stores: bool) -> (u64, u64) {
+    fn dispatch_access(&mut self, window: u64, loads: bool, stores: bool) -> (u64, u64) {
         // All ones where a buffer is needed.
         let mask = |needed: bool| u64::from(needed).wrapping_neg();
         let load_slot = self.load_buffer.free() & mask(loads);
         let store_slot = self.store_buffer.free() & mask(stores);
-        let others = self
-            .reorder_buffer
-            .free()
+        let others = window
             .max(self.front_end.ready)
             .max(self.front_end.barrier)
             .max(self.front);
         self.counters.load_buffer_full += u64::from(load_slot > others.max(store_slot));
         self.counters.store_buffer_full += u64::from(store_slot > others.max(load_slot));
-        (self.dispatch(load_slot.max(store_slot)), store_slot)
+        (self.dispatch(window, load_slot.max(store_slot)), store_slot)
     }
 
     /// An instruction begins that accesses memory.
     #[inline]
     fn open(&mut self, index: usize, operation: &Operation, store: bool) {
-        let (dispatch, store_slot) =
-            self.dispatch_access(operation.loads() || !store, operation.stores() || store);
+        let window = self.window_free(operation);
+        let loads = operation.loads() || !store;
+        let stores = operation.stores() || store;
+        let (dispatch, store_slot) = self.dispatch_access(window, loads, stores);
         let (drained, stores) = if operation.drains() {
             (self.retired.max(self.committed), self.committed)
         } else {
@@ -193,7 +193,7 @@ impl Window {
             pending: Pending::None,
         };
         if self.wrong_path.is_active() {
-            let window = self.reorder_buffer.free().max(self.load_buffer.free());
+            let window = window.max(self.load_buffer.free());
             self.wrong_path.open(operation, dispatch, window);
         }
     }
@@ -204,7 +204,8 @@ impl Window {
             self.complete();
         }
         self.front_end.ready = self.front_end.ready.max(self.open.delivers);
-        let (dispatch, stores) = self.dispatch_access(!store, store);
+        let window = self.window_free(&self.open.operation);
+        let (dispatch, stores) = self.dispatch_access(window, !store, store);
         let open = &mut self.open;
         open.marks = Marks {
             stores,
@@ -216,7 +217,7 @@ impl Window {
         open.loaded = 0;
         open.retired = false;
         if self.wrong_path.is_active() {
-            let window = self.reorder_buffer.free().max(self.load_buffer.free());
+            let window = window.max(self.load_buffer.free());
             self.wrong_path.open_again(dispatch, window);
         }
     }
@@ -279,7 +280,8 @@ impl Window {
             self.breakdown
                 .attribute(self.retired, done - 1, &self.front_end, &self.open.marks);
         }
-        self.leave(done);
+        let operation = self.open.operation;
+        self.leave(&operation, done);
         for _ in 0..self.open.loads {
             self.load_buffer.push(self.retired);
         }

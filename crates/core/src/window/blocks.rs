@@ -43,7 +43,8 @@ pub(super) struct Operation {
     addresses: Registers,
     results: Registers,
     /// Bits 0 to 15: the latency. Bits 16 to 19: the unit. Bit 20: loads. Bit 21: stores. Bit 22:
-    /// drains the window. Bit 23: is a repeated `movs` or `stos`.
+    /// drains the window. Bit 23: is a repeated `movs` or `stos`. Bit 24: needs a general register for its
+    /// result. Bit 25: a vector register.
     traits: u32,
 }
 
@@ -85,6 +86,8 @@ impl Operation {
     const STORES: u32 = 1 << 21;
     const DRAINS: u32 = 1 << 22;
     const FAST_STRING: u32 = 1 << 23;
+    const GENERAL_SHIFT: u32 = 24;
+    const VECTOR_SHIFT: u32 = 25;
 
     /// An access that belongs to no block.
     pub(super) const DETACHED: Self = Self {
@@ -114,6 +117,18 @@ impl Operation {
     #[inline]
     pub(super) fn is_fast_string(&self) -> bool {
         self.traits & Self::FAST_STRING != 0
+    }
+
+    /// 1 if its result needs a general register that was renamed, else 0.
+    #[inline]
+    pub(super) fn general_results(&self) -> u64 {
+        u64::from(self.traits >> Self::GENERAL_SHIFT & 1)
+    }
+
+    /// The same for a vector register.
+    #[inline]
+    pub(super) fn vector_results(&self) -> u64 {
+        u64::from(self.traits >> Self::VECTOR_SHIFT & 1)
     }
 
     /// What executes it, of [`unit`].
@@ -171,7 +186,11 @@ impl Operation {
         let (sources, more_sources) = list(instruction.reads.0, 4, ALWAYS_READY);
         // Wider than any instruction of x86-64: base, index and segment.
         let (addresses, _) = list(instruction.addresses.0, 4, ALWAYS_READY);
-        let (results, more_results) = list(results(instruction).0, 3, NEVER_READ);
+        let results = results(instruction);
+        let needs = |has: bool| has && !instruction.copies;
+        let general = needs(results.has_general());
+        let vector = needs(results.has_vectors());
+        let (results, more_results) = list(results.0, 3, NEVER_READ);
         Self {
             more_sources,
             more_results,
@@ -183,7 +202,9 @@ impl Operation {
                 | flag(instruction.loads > 0, Self::LOADS)
                 | flag(instruction.stores > 0, Self::STORES)
                 | flag(drains, Self::DRAINS)
-                | flag(instruction.class == Class::FastString, Self::FAST_STRING),
+                | flag(instruction.class == Class::FastString, Self::FAST_STRING)
+                | u32::from(general) << Self::GENERAL_SHIFT
+                | u32::from(vector) << Self::VECTOR_SHIFT,
         }
     }
 }
@@ -265,6 +286,12 @@ pub enum Exit {
 }
 
 impl Exit {
+    /// Whether it is a call, a return or an indirect jump.
+    #[inline]
+    pub(super) fn is_indirect(self) -> bool {
+        !matches!(self, Self::Known | Self::Conditional)
+    }
+
     fn of(class: Class) -> Self {
         match class {
             Class::BranchConditional => Self::Conditional,

@@ -282,6 +282,16 @@ impl Ring {
         self.count += 1;
     }
 
+    /// `more` of them, 0 or 1, which leave their places at `time`.
+    #[inline]
+    pub(super) fn push_some(&mut self, more: u64, time: u64) {
+        // The place of the next one may not be written before that comes: it may be that of the oldest.
+        let place = self.count as usize & (self.times.len() - 1);
+        let keep = more.wrapping_sub(1);
+        self.times[place] = self.times[place] & keep | time & !keep;
+        self.count += more;
+    }
+
     /// How many there have been.
     pub(super) fn count(&self) -> u64 {
         self.count

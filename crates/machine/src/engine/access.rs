@@ -1,7 +1,7 @@
 //! Accesses: from a word of the stream to what translation, caches and the core make of it.
 
 use contigua_cache::AccessKind;
-use contigua_cache::coherent::CoreRequest;
+use contigua_cache::coherent::{CoreRequest, MemorySystem};
 use contigua_core::CoreModel;
 use contigua_program::decode::Folding;
 use contigua_program::wire::{ADDRESS_MASK, INSTRUCTION_SHIFT, SIZE_SHIFT, STORE};
@@ -10,7 +10,7 @@ use contigua_units::{Cycles, LINE_BYTES, PAGE_BYTES, PhysAddr, VirtAddr};
 
 use super::{Block, Engine};
 use crate::Error;
-use crate::port::WalkPort;
+use crate::port::{PortAhead, WalkPort};
 
 /// How a core takes what it executes; the inner loop is made for each.
 pub(super) trait Pace {
@@ -118,7 +118,8 @@ impl Engine {
             }
             self.add_translation::<P>(&found);
             let time = time + found.latency;
-            let (data, shadow) = self.reach::<P>(found.physical, AccessKind::Fetch, time, 0);
+            let (data, shadow) =
+                self.reach::<P>(address, found.physical, AccessKind::Fetch, time, 0);
             if P::OUT_OF_ORDER {
                 if data > Cycles::ZERO || found.latency > Cycles::ZERO || shadow.is_some() {
                     self.windows[self.current].fetch(found.latency, found.walked, data, shadow);
@@ -181,7 +182,10 @@ impl Engine {
                 latency,
                 walked,
             } = found;
-            self.defer_access(physical, latency, walked, store, instruction);
+            let missed = self.defer_access(physical, latency, walked, store, instruction);
+            if missed {
+                self.prefetch_page(address, physical);
+            }
             return Ok(());
         }
         let start = if P::OUT_OF_ORDER {
@@ -193,7 +197,8 @@ impl Engine {
         self.add_translation::<P>(&found);
         let block = u64::from(self.contexts[self.current].block.0);
         let pc = block << 9 | instruction as u64;
-        let (data, shadow) = self.reach::<P>(found.physical, kind, start + found.latency, pc);
+        let (data, shadow) =
+            self.reach::<P>(address, found.physical, kind, start + found.latency, pc);
         if P::OUT_OF_ORDER {
             let window = &mut self.windows[self.current];
             window.answer(found.physical, found.latency, found.walked, data, shadow);
@@ -209,6 +214,7 @@ impl Engine {
     #[inline]
     fn reach<P: Pace>(
         &mut self,
+        address: VirtAddr,
         physical: PhysAddr,
         kind: AccessKind,
         time: Cycles,
@@ -220,11 +226,12 @@ impl Engine {
         if let Some(latency) = memory.hit(self.current, physical, kind, |()| ()) {
             return (latency, None);
         }
-        self.reach_past_first_level::<P>(physical, kind, time, instruction)
+        self.reach_past_first_level::<P>(address, physical, kind, time, instruction)
     }
 
     fn reach_past_first_level<P: Pace>(
         &mut self,
+        address: VirtAddr,
         physical: PhysAddr,
         kind: AccessKind,
         time: Cycles,
@@ -251,11 +258,46 @@ impl Engine {
             time,
             instruction,
         };
-        memory.miss_beside_shadow(
+        let latencies = memory.miss_beside_shadow(
             &request,
             shadow.map(|miss| (miss.number, miss.time)),
             |()| (),
-        )
+        );
+        self.prefetch_page(address, physical);
+        latencies
+    }
+
+    /// Tells the prefetcher where a sequence of misses goes on that came to the end of its page with the
+    /// access just made, if it did.
+    #[inline]
+    fn prefetch_page(&mut self, address: VirtAddr, physical: PhysAddr) {
+        let wanted = self.memory.as_mut().and_then(MemorySystem::page_wanted);
+        if let Some(direction) = wanted {
+            self.translate_ahead(address, physical, direction);
+        }
+    }
+
+    #[cold]
+    fn translate_ahead(&mut self, address: VirtAddr, physical: PhysAddr, direction: i64) {
+        let page = address.get() & !(PAGE_BYTES - 1);
+        let mut next = VirtAddr::new(page.wrapping_add_signed(direction * PAGE_BYTES as i64));
+        if self.relocates {
+            next = self.kernel.place_of(next).of(next);
+        }
+        let request = Request {
+            address: next,
+            space: self.kernel.space(),
+            access: Access::Read,
+        };
+        let Some(memory) = &mut self.memory else {
+            return;
+        };
+        let core = self.current;
+        let mut port = PortAhead { memory, core };
+        let mut tables = self.kernel.tables();
+        let mmu = self.mmus.current();
+        let found = mmu.ahead(&request, &mut tables, &mut port);
+        memory.join_pages(core, physical, found);
     }
 
     #[inline]

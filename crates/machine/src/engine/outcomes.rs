@@ -236,7 +236,7 @@ impl Engine {
         }
     }
 
-    /// An access was made, whose translation is known.
+    /// An access was made, whose translation is known. Returns whether the first level missed.
     #[inline]
     pub(super) fn defer_access(
         &mut self,
@@ -245,9 +245,9 @@ impl Engine {
         walked: bool,
         store: bool,
         instruction: usize,
-    ) {
+    ) -> bool {
         let Some(memory) = &mut self.memory else {
-            return;
+            return false;
         };
         let core = self.current;
         let (kind, flag) = if store {
@@ -272,6 +272,7 @@ impl Engine {
             };
             self.outcomes.write_miss(at, memory, &request);
         }
+        !hit
     }
 
     /// A walk has met a fault: what comes next needs to know the time. Returns what the walk took

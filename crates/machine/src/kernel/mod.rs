@@ -252,9 +252,12 @@ impl Kernel {
         let Some(host) = &mut self.host else {
             return Ok(Cycles::ZERO);
         };
+        let work = host
+            .fault(physical, &self.costs, mmu, &mut self.written)
+            .map_err(|_| out_of_memory)?;
         self.counters.faults_host += 1;
-        host.fault(physical, &self.costs, mmu, &mut self.written)
-            .map_err(|_| out_of_memory)
+        self.counters.host_fault_cycles += work;
+        Ok(work)
     }
 
     /// The space that the core runs in. Batches begin with their thread's start, so there is one.

@@ -86,6 +86,7 @@ pub(super) fn decode(bytes: &[u8]) -> Instruction {
         loads: loads.into(),
         stores: stores.into(),
         fuses: fuses(definition, word),
+        copies: false,
     }
 }
 

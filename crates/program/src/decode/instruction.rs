@@ -72,6 +72,12 @@ impl RegisterSet {
         self.0 & other.0 != 0
     }
 
+    /// Whether the set has any of the general registers.
+    #[must_use]
+    pub const fn has_general(self) -> bool {
+        self.0 & 0xffff != 0
+    }
+
     /// Whether the set has any of the vector or mask registers.
     #[must_use]
     pub const fn has_vectors(self) -> bool {
@@ -106,6 +112,9 @@ pub struct Instruction {
     /// 248966, "Macro-fusion"; AMD's cores fuse the same and some more; Arm, Neoverse V2 software
     /// optimization guide, "Instruction fusion").
     pub fuses: bool,
+    /// Whether it copies a whole register to another of its kind, which cores do by renaming (Intel
+    /// 248966, "Move Elimination"; AMD 57647, "Zero-Cycle Moves"). On aarch64 never set.
+    pub copies: bool,
 }
 
 impl Instruction {
@@ -118,6 +127,7 @@ impl Instruction {
         loads: 0,
         stores: 0,
         fuses: false,
+        copies: false,
     };
 }
 

@@ -104,6 +104,7 @@ fn analyse(decoded: &iced_x86::Instruction, info: &InstructionInfo) -> Instructi
         loads,
         stores,
         fuses: stores == 0 && fuses(decoded),
+        copies: loads == 0 && stores == 0 && copies(decoded),
     }
 }
 
@@ -123,6 +124,27 @@ fn fuses(decoded: &iced_x86::Instruction) -> bool {
     let last = decoded.op_kind(decoded.op_count().saturating_sub(1));
     let is_immediate = !matches!(last, OpKind::Register | OpKind::Memory);
     sets_flags && !(is_immediate && decoded.is_ip_rel_memory_operand())
+}
+
+/// Moves between whole registers of one kind. A move of 32 bits clears the others.
+fn copies(decoded: &iced_x86::Instruction) -> bool {
+    let (to, from) = (decoded.op0_register(), decoded.op1_register());
+    match decoded.mnemonic() {
+        Mnemonic::Mov => to.is_gpr64() && from.is_gpr64() || to.is_gpr32() && from.is_gpr32(),
+        Mnemonic::Movaps
+        | Mnemonic::Movapd
+        | Mnemonic::Movups
+        | Mnemonic::Movupd
+        | Mnemonic::Movdqa
+        | Mnemonic::Movdqu
+        | Mnemonic::Vmovaps
+        | Mnemonic::Vmovapd
+        | Mnemonic::Vmovups
+        | Mnemonic::Vmovupd
+        | Mnemonic::Vmovdqa
+        | Mnemonic::Vmovdqu => to.is_vector_register() && from.is_vector_register(),
+        _ => false,
+    }
 }
 
 /// The segment register, if it adds anything to an address: in 64-bit mode only FS and GS do.
