@@ -34,6 +34,7 @@ fn skylake() -> MemorySystem {
             next_line: false,
             stride: false,
             stream_lines: 0,
+            next_page: false,
         },
         dram: DramConfig {
             channels: 1,

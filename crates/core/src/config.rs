@@ -232,6 +232,33 @@ pub struct LatencyConfig {
     pub fast_string: u32,
 }
 
+impl LatencyConfig {
+    /// All of them, by key.
+    fn all(&self) -> [(&'static str, u32); 16] {
+        [
+            ("latency_cycles.integer", self.integer),
+            ("latency_cycles.multiply", self.multiply),
+            ("latency_cycles.divide", self.divide),
+            (
+                "latency_cycles.divide_64",
+                self.divide_64.unwrap_or(self.divide),
+            ),
+            ("latency_cycles.float_add", self.float_add),
+            ("latency_cycles.float_multiply", self.float_multiply),
+            ("latency_cycles.float_divide", self.float_divide),
+            ("latency_cycles.float_other", self.float_other),
+            ("latency_cycles.vector", self.vector),
+            ("latency_cycles.vector_multiply", self.vector_multiply),
+            ("latency_cycles.load", self.load),
+            ("latency_cycles.store_forward", self.store_forward),
+            ("latency_cycles.atomic", self.atomic),
+            ("latency_cycles.serializing", self.serializing),
+            ("latency_cycles.other", self.other),
+            ("latency_cycles.fast_string", self.fast_string),
+        ]
+    }
+}
+
 /// Agner Fog, "The microarchitecture of Intel, AMD and VIA CPUs": a jump a cycle where loops are small,
 /// one in two cycles elsewhere on Intel's cores.
 const fn taken_branch() -> u32 {
@@ -323,38 +350,6 @@ impl CoreConfig {
             ("miss_registers", self.miss_registers, LARGEST),
             ("page_walkers", self.page_walkers, LARGEST),
             ("fetch_queue", self.fetch_queue, LARGEST),
-            ("latency_cycles.integer", latency.integer, LONGEST),
-            ("latency_cycles.multiply", latency.multiply, LONGEST),
-            ("latency_cycles.divide", latency.divide, LONGEST),
-            (
-                "latency_cycles.divide_64",
-                latency.divide_64.unwrap_or(latency.divide),
-                LONGEST,
-            ),
-            ("latency_cycles.float_add", latency.float_add, LONGEST),
-            (
-                "latency_cycles.float_multiply",
-                latency.float_multiply,
-                LONGEST,
-            ),
-            ("latency_cycles.float_divide", latency.float_divide, LONGEST),
-            ("latency_cycles.float_other", latency.float_other, LONGEST),
-            ("latency_cycles.vector", latency.vector, LONGEST),
-            (
-                "latency_cycles.vector_multiply",
-                latency.vector_multiply,
-                LONGEST,
-            ),
-            ("latency_cycles.load", latency.load, LONGEST),
-            (
-                "latency_cycles.store_forward",
-                latency.store_forward,
-                LONGEST,
-            ),
-            ("latency_cycles.atomic", latency.atomic, LONGEST),
-            ("latency_cycles.serializing", latency.serializing, LONGEST),
-            ("latency_cycles.other", latency.other, LONGEST),
-            ("latency_cycles.fast_string", latency.fast_string, LONGEST),
             (
                 "divide_interval_cycles.integer",
                 self.divide_interval_cycles.integer,
@@ -374,7 +369,8 @@ impl CoreConfig {
             ),
             ("branch_predictor.history_bits", predictor.history_bits, 32),
         ];
-        for (key, value, most) in ranges {
+        let latencies = latency.all().map(|(key, value)| (key, value, LONGEST));
+        for (key, value, most) in ranges.into_iter().chain(latencies) {
             if !(1..=most).contains(&value) {
                 return Err(Error::Range { key, value, most });
             }

@@ -118,13 +118,7 @@ pub struct MemorySystem<D: Payload = ()> {
     #[state(skip)]
     inclusive: bool,
     #[state(skip)]
-    next_line: bool,
-    #[state(skip)]
-    stride: bool,
-    #[state(skip)]
-    stream_lines: u8,
-    #[state(skip)]
-    next_page: bool,
+    prefetchers: PrefetchConfig,
     /// The direction in which a sequence of misses left its page with the last miss: 1, -1, or 0 for none.
     page_wanted: i64,
     fetches: ServedBy,
@@ -181,10 +175,7 @@ impl<D: Payload> MemorySystem<D> {
                 llc: config.llc.latency_cycles,
             },
             inclusive: shared.inclusive,
-            next_line: config.prefetch.next_line,
-            stride: config.prefetch.stride,
-            stream_lines: config.prefetch.stream_lines,
-            next_page: config.prefetch.next_page,
+            prefetchers: config.prefetch.clone(),
             page_wanted: 0,
             fetches: ServedBy::default(),
             data: ServedBy::default(),
@@ -468,20 +459,20 @@ impl<D: Payload> MemorySystem<D> {
     #[inline]
     fn prefetch_after(&mut self, request: &CoreRequest, follow: bool) {
         let line = request.address.line();
-        if follow && self.next_line && same_page(line, line + 1) {
+        if follow && self.prefetchers.next_line && same_page(line, line + 1) {
             self.prefetch(request.core, line + 1);
         }
-        if self.stream_lines != 0 && request.kind != AccessKind::Walk {
+        if self.prefetchers.stream_lines != 0 && request.kind != AccessKind::Walk {
             let streams = &mut self.cores[request.core].streams;
-            let ahead = streams.missed(line, self.stream_lines);
-            if ahead.asks && self.next_page && request.kind != AccessKind::Fetch {
+            let ahead = streams.missed(line, self.prefetchers.stream_lines);
+            if ahead.asks && self.prefetchers.next_page && request.kind != AccessKind::Fetch {
                 self.page_wanted = ahead.direction();
             }
             for wanted in ahead.lines() {
                 self.prefetch(request.core, wanted);
             }
         }
-        if self.stride && matches!(request.kind, AccessKind::Read | AccessKind::Write) {
+        if self.prefetchers.stride && matches!(request.kind, AccessKind::Read | AccessKind::Write) {
             let ahead = self.cores[request.core]
                 .strides
                 .missed(request.instruction, line);
