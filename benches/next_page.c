@@ -28,7 +28,8 @@ int main(int count, char **arguments) {
     size_t bytes = strtoul(arguments[1], NULL, 10) << 20, pages = bytes / PAGE;
     int advice = strcmp(arguments[2], "huge") == 0 ? MADV_HUGEPAGE : MADV_NOHUGEPAGE;
     unsigned long rounds = strtoul(arguments[4], NULL, 10);
-    char *all = mmap(NULL, bytes + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *all =
+        mmap(NULL, bytes + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     uint32_t *order = malloc(pages * sizeof(*order));
     double best = 1e18;
     uint64_t sum = 0, random = 1;
