@@ -95,6 +95,14 @@ fn does_an_idle_process_give_memory_back() {
 }
 
 #[test]
+fn has_a_heap_huge_pages_from_its_second_one_on() {
+    let program = compile("outgrown.c", &[]);
+    for variables in CACHES {
+        expect_success(&program, &[], &variables);
+    }
+}
+
+#[test]
 fn is_our_own_limit_enomem() {
     let program = compile("limits.c", &[]);
     let variables = [("CONTIGUA_MALLOC_LIMIT", "300MiB")];
