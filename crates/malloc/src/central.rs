@@ -8,9 +8,9 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::classes::{CLASSES, COUNT, MAX_BATCH};
 use crate::lock::{Guarded, Lock};
-use crate::sizes::PAGE_BYTES;
+use crate::sizes::PAGE_SHIFT;
 use crate::span::{Carved, NO_LIST, Span};
-use crate::{heap, pagemap, pages, sys};
+use crate::{harden, heap, pagemap, pages, sys};
 
 const LISTS: usize = 8;
 
@@ -111,21 +111,19 @@ impl Central {
         }
     }
 
-    /// File a span, if it is one, where its occupancy says.
+    /// File a span where its occupancy says.
     ///
     /// # Safety
     /// As `file`.
     unsafe fn settle(&mut self, span: *mut Span, class: usize) {
-        if !span.is_null() {
-            // SAFETY: the caller's promise.
-            unsafe {
-                let list = if (*span).is_bare() {
-                    NO_LIST
-                } else {
-                    list_for((*span).free, class)
-                };
-                self.file(span, list);
-            }
+        // SAFETY: the caller's promise.
+        unsafe {
+            let list = if (*span).is_bare() {
+                NO_LIST
+            } else {
+                list_for((*span).free, class)
+            };
+            self.file(span, list);
         }
     }
 
@@ -230,11 +228,7 @@ fn finish(class: usize, carved: &Carved, out: &mut [usize]) -> usize {
         let mut central = CENTRAL[class].central.lock();
         // SAFETY: the objects are out, which keeps their span alive, and the lock is held.
         unsafe {
-            for object in carved.objects().skip(count) {
-                if !(*carved.span).put(object) {
-                    invalid(object);
-                }
-            }
+            (*carved.span).put_rest(carved, count);
             central.settle(carved.span, class);
         }
         central.free += carved.count() - count;
@@ -245,10 +239,14 @@ fn finish(class: usize, carved: &Carved, out: &mut [usize]) -> usize {
 
 /// Give carved objects canaries, and their pages tags.
 fn open(class: usize, carved: &Carved) {
+    let poisoned = harden::is_on();
     for object in carved.objects() {
         // SAFETY: an object of at least a word begins here that nobody but the caller has. Needed
         // because what is free has a canary.
-        unsafe { heap::set_free(object, carved.size) };
+        unsafe { heap::write_canary(object) };
+        if poisoned {
+            harden::poison(object, carved.size);
+        }
     }
     pagemap::open(carved.address, carved.pages.clone(), class);
 }
@@ -270,63 +268,59 @@ fn new_span(class: usize) -> Option<NonNull<Span>> {
 
 /// Put objects back into their spans; spans that become empty go back to the page heap.
 pub fn give(class: usize, objects: &[usize]) {
-    let mut empty = [null_mut::<Span>(); MAX_BATCH];
     for part in objects.chunks(MAX_BATCH) {
-        let mut count = 0;
+        // The metadata of objects that were freed in no order is cold: ask for all of it at once.
+        let mut page = 0;
+        for &object in part {
+            if object >> PAGE_SHIFT != page
+                && let Some(span) = pagemap::span(object)
+            {
+                page = object >> PAGE_SHIFT;
+                pagemap::prefetch(span.as_ptr() as usize);
+            }
+        }
+        let mut empty = null_mut::<Span>();
         {
-            // The metadata of objects that were freed in no order is cold: ask for all of it at once.
-            for &object in part {
-                if let Some(span) = pagemap::span(object) {
-                    pagemap::prefetch(span.as_ptr() as usize);
-                }
-            }
             let mut central = CENTRAL[class].central.lock();
-            let (mut span, mut begin, mut end) = (null_mut::<Span>(), 0, 0);
-            for &object in part {
-                // Neighbours in a batch often are neighbours in memory.
-                if object < begin || object >= end {
-                    // SAFETY: as below.
-                    unsafe { central.settle(span, class) };
-                    let Some(found) = pagemap::span(object) else {
-                        invalid(object);
-                    };
-                    span = found.as_ptr();
-                    // SAFETY: an object that is out keeps its span alive, and the lock is held.
-                    unsafe {
-                        if usize::from((*span).class) != class {
-                            invalid(object);
-                        }
-                        begin = (*span).address;
-                        end = begin + (*span).pages as usize * PAGE_BYTES;
-                    }
-                }
-                // SAFETY: as above.
+            let mut rest = part;
+            while let Some(&object) = rest.first() {
+                let Some(span) = pagemap::span(object) else {
+                    invalid(object);
+                };
+                let span = span.as_ptr();
+                // SAFETY: an object that is out keeps its span alive, and the lock is held.
                 unsafe {
-                    if !(*span).put(object) {
+                    if usize::from((*span).class) != class {
                         invalid(object);
                     }
-                    central.free += 1;
-                    if (*span).free == CLASSES[class].objects {
-                        central.file(span, NO_LIST);
-                        if central.fresh == span {
-                            central.fresh = null_mut();
-                        }
-                        central.spans -= 1;
-                        central.free -= usize::from((*span).free);
-                        empty[count] = span;
-                        count += 1;
-                        (span, begin, end) = (null_mut(), 0, 0);
+                    let count = match (*span).put(rest) {
+                        Ok(0) => invalid(object),
+                        Ok(count) => count,
+                        Err(object) => invalid(object),
+                    };
+                    rest = &rest[count..];
+                    central.free += count;
+                    if (*span).free < CLASSES[class].objects {
+                        central.settle(span, class);
+                        continue;
                     }
+                    central.file(span, NO_LIST);
+                    if central.fresh == span {
+                        central.fresh = null_mut();
+                    }
+                    central.spans -= 1;
+                    central.free -= usize::from((*span).free);
+                    (*span).next = empty;
+                    empty = span;
                 }
             }
-            // SAFETY: as above.
-            unsafe { central.settle(span, class) };
             central.tell(class);
         }
-        empty[..count]
-            .iter()
-            .filter_map(|&span| NonNull::new(span))
-            .for_each(give_up);
+        while let Some(span) = NonNull::new(empty) {
+            // SAFETY: nobody else knows a span that is in no list and none of whose objects are out.
+            empty = unsafe { (*span.as_ptr()).next };
+            give_up(span);
+        }
     }
 }
 

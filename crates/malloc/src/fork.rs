@@ -7,7 +7,7 @@
 use crate::classes::COUNT;
 use crate::lock::{self, Lock};
 use crate::{
-    background, central, dump, front, guarded, harden, metadata, pages, primary, profile, system,
+    background, central, dump, front, guarded, harden, metadata, pages, primary, profile,
     telemetry, tls, transfer,
 };
 
@@ -26,7 +26,6 @@ fn each_lock(mut visit: impl FnMut(&'static Lock)) {
     visit(harden::lock());
     visit(guarded::lock());
     pages::locks().into_iter().for_each(&mut visit);
-    visit(system::lock());
     visit(metadata::lock());
 }
 

@@ -212,8 +212,8 @@ pub unsafe fn free(class: usize, item: usize) {
         free_slowly(class, item);
         return;
     }
-    // SAFETY: the caller's promise; objects are aligned and not smaller than a word.
-    unsafe { (item as *mut usize).write(heap::canary_of(item)) };
+    // SAFETY: the caller's promise.
+    unsafe { heap::write_canary(item) };
     if !rseq::push(area, class, item) {
         overflow(class, item);
     }
@@ -260,15 +260,12 @@ pub fn refill(class: usize) -> usize {
         if count == 0 {
             return 0;
         }
+        let objects = &mut buffer[..count];
+        objects.iter().copied().for_each(prefetch);
         // The highest address first, so that the lowest comes out first.
-        let mut ordered = [0; MAX_BATCH];
-        let ordered = &mut ordered[..count];
-        for (slot, &item) in ordered.iter_mut().rev().zip(&buffer) {
-            *slot = item;
-            prefetch(item);
-        }
-        harden::shuffle(ordered);
-        let (last, others) = (ordered[count - 1], &ordered[..count - 1]);
+        objects.reverse();
+        harden::shuffle(objects);
+        let (last, others) = (objects[count - 1], &objects[..count - 1]);
         let pushed = place.push_all(class, others);
         if pushed < others.len() {
             transfer::give(class, &others[pushed..]);

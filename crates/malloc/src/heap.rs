@@ -320,13 +320,23 @@ pub unsafe fn free_sized(memory: *mut u8, size: usize) {
     unsafe { free(memory) };
 }
 
+/// Write the canary of a small object.
+///
+/// # Safety
+/// The caller owns the object.
+#[inline(always)]
+pub unsafe fn write_canary(address: usize) {
+    // SAFETY: objects are aligned and not smaller than a word.
+    unsafe { (address as *mut usize).write(canary_of(address)) };
+}
+
 /// Write what a free small object of `bytes` has in it.
 ///
 /// # Safety
 /// The caller owns the object.
 pub unsafe fn set_free(address: usize, bytes: usize) {
-    // SAFETY: objects are aligned and not smaller than a word.
-    unsafe { (address as *mut usize).write(canary_of(address)) };
+    // SAFETY: the caller's promise.
+    unsafe { write_canary(address) };
     if harden::is_on() {
         harden::poison(address, bytes);
     }

@@ -70,7 +70,8 @@ impl Lock {
         if is_forking() {
             return false;
         }
-        // Held for tens of nanoseconds as a rule; longer means that the holder was preempted.
+        // Held for microseconds at most, as long as a batch of cold spans takes; longer means that the
+        // holder was preempted.
         for _ in 0..SPINS {
             if self.0.load(Ordering::Relaxed) == 0
                 && self

@@ -136,22 +136,56 @@ impl Span {
         self.free == objects - self.carved
     }
 
-    /// Put an object back. `false` if none begins at this address, or it is in the span already.
-    pub fn put(&mut self, object: usize) -> bool {
+    /// Put objects back, from the first on as long as they lie in the span; how many did.
+    ///
+    /// # Errors
+    /// The first at which no carved object begins, or which is in the span already. Those before it
+    /// are lost.
+    pub fn put(&mut self, objects: &[usize]) -> Result<usize, usize> {
         let class = &CLASSES[usize::from(self.class)];
-        let offset = object.wrapping_sub(self.address);
-        let index = class.index_of(offset);
-        if !class.begins_at(offset) || index >= usize::from(self.carved) {
-            return false;
+        let (address, carved) = (self.address, usize::from(self.carved));
+        let bytes = self.pages as usize * PAGE_BYTES;
+        let bitmap = self.bitmap();
+        // The word at hand stays in a register: neighbours in a batch often are neighbours in memory,
+        // and each would wait until the store of the one before can be read.
+        let (mut at, mut word) = (0, bitmap[0]);
+        let mut count = 0;
+        for &object in objects {
+            let offset = object.wrapping_sub(address);
+            if offset >= bytes {
+                break;
+            }
+            let index = class.index_of(offset);
+            if !class.begins_at(offset) || index >= carved {
+                return Err(object);
+            }
+            if index / 64 != at {
+                bitmap[at] = word;
+                at = index / 64;
+                word = bitmap[at];
+            }
+            let bit = 1 << (index % 64);
+            if word & bit != 0 {
+                return Err(object);
+            }
+            word |= bit;
+            count += 1;
         }
-        let word = &mut self.bitmap()[index / 64];
-        let bit = 1 << (index % 64);
-        if *word & bit != 0 {
-            return false;
+        bitmap[at] = word;
+        self.free += count as u16;
+        Ok(count)
+    }
+
+    /// Put those of just carved objects back that are not the first `count`.
+    pub fn put_rest(&mut self, carved: &Carved, count: usize) {
+        let (mut index, end) = (carved.objects.start + count, carved.objects.end);
+        self.free += (end - index) as u16;
+        let bitmap = self.bitmap();
+        while index < end {
+            let next = end.min((index / 64 + 1) * 64);
+            bitmap[index / 64] |= (u64::MAX >> (64 - (next - index))) << (index % 64);
+            index = next;
         }
-        *word |= bit;
-        self.free += 1;
-        true
     }
 }
 

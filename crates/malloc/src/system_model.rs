@@ -6,17 +6,8 @@ use std::alloc::{Layout, alloc_zeroed};
 use contigua_pageheap::{METADATA_ALIGN, Metadata, Os};
 use core::ptr::NonNull;
 
-use crate::lock::{Guarded, Lock};
-
 /// No more than this at once: Miri keeps records of all of it.
 const MOST_BYTES: usize = 16 << 20;
-
-static EARLY: Guarded<()> = Guarded::new(());
-
-/// The lock, for the fork handlers.
-pub fn lock() -> &'static Lock {
-    &EARLY.lock
-}
 
 /// Nothing is small here.
 pub fn collapse_early() {}

@@ -14,8 +14,9 @@ use std::vec::Vec;
 
 use contigua_pageheap::HUGE_BYTES;
 
-use crate::classes::{CLASSES, MAX_BATCH, class_of};
+use crate::classes::{CLASSES, MAX_BATCH, MAX_OBJECTS, class_of};
 use crate::lock::Guarded;
+use crate::sizes::PAGE_BYTES;
 use crate::span::Span;
 use crate::{central, front, heap, pagemap, pages, setup, sys, system, transfer};
 
@@ -428,16 +429,55 @@ fn a_span_takes_each_object_back_once() {
     let metadata = metadata.expect("there is memory");
     // SAFETY: nobody else knows the metadata.
     let span = unsafe { &mut *metadata.as_ptr() };
-    let carved = span.carve(3).objects().count();
-    assert!(carved >= 3);
-    assert!(span.put(address + size), "it was handed out");
-    assert!(!span.put(address + size), "it is there already");
-    assert!(!span.put(address + size + 8), "no object begins there");
-    assert!(!span.put(address + carved * size), "it was not carved");
-    assert!(!span.put(address.wrapping_sub(size)));
+    let carved = span.carve(3);
+    let (count, all) = (carved.count(), carved.objects().collect::<Vec<_>>());
+    assert!(count > 64, "in more than one word of the bitmap");
+    let second = address + size;
+    assert_eq!(span.put(&[second]), Ok(1), "it was handed out");
+    assert_eq!(span.put(&[second]), Err(second), "it is there already");
+    assert_eq!(
+        span.put(&[second + 8]),
+        Err(second + 8),
+        "none begins there"
+    );
+    for outside in [
+        address - size,
+        address + usize::from(CLASSES[class].pages) * PAGE_BYTES,
+    ] {
+        assert_eq!(span.put(&[address, outside]), Ok(1));
+        assert_eq!(span.put(&[address]), Err(address));
+        assert_eq!(span.put(&[outside]), Ok(0));
+        let mut taken = [0; 1];
+        assert_eq!((span.take(&mut taken), taken[0]), (1, address));
+    }
     let mut taken = [0; 2];
-    assert_eq!((span.take(&mut taken), taken[0]), (1, address + size));
-    assert!(span.put(address + size), "it was handed out again");
+    assert_eq!((span.take(&mut taken), taken[0]), (1, second));
+    let (mut from_last, first) = (all.clone(), [second, address]);
+    from_last.retain(|object| !first.contains(object));
+    from_last.reverse();
+    assert_eq!(span.put(&from_last), Ok(count - 2));
+    assert_eq!(span.put(&first), Ok(2), "in any order");
+    assert_eq!(span.free, CLASSES[class].objects);
+    let mut taken = [0; MAX_OBJECTS];
+    assert_eq!(span.take(&mut taken), count);
+    assert_eq!(taken[..count], all);
+    span.put_rest(&carved, 3);
+    assert_eq!(span.put(&all[..3]), Ok(3));
+    assert_eq!(span.free, CLASSES[class].objects);
+    // SAFETY: the metadata is given up.
+    unsafe { Span::recycle(metadata) };
+}
+
+#[test]
+fn a_span_takes_back_what_was_carved_only() {
+    let class = class_of(1152);
+    let (address, pages) = (0x4000_0000, u32::from(CLASSES[class].pages));
+    let metadata = Span::create(address, pages, class).expect("there is memory");
+    // SAFETY: nobody else knows the metadata.
+    let span = unsafe { &mut *metadata.as_ptr() };
+    let next = address + span.carve(3).count() * CLASSES[class].size as usize;
+    assert!(next < address + usize::from(CLASSES[class].pages) * PAGE_BYTES);
+    assert_eq!(span.put(&[address, next]), Err(next));
     // SAFETY: the metadata is given up.
     unsafe { Span::recycle(metadata) };
 }

@@ -23,8 +23,8 @@ const STEP: u64 = (64 << 20) / PAGE_BYTES as u64;
 const PART_STEP: u64 = (4 << 20) / PAGE_BYTES as u64;
 /// Heap pages of surplus from which on it is worth a slow path, 8 MB. Our choice.
 const SURPLUS: u64 = (8 << 20) / PAGE_BYTES as u64;
-/// Heap pages that decay from which on every miss of a cache looks whether a period has
-/// passed: a program that is done with its memory has few. Our choice: 8 MB.
+/// Free heap pages, in whole huge pages or in others, from which on every miss of a cache looks whether a
+/// period has passed: a program that is done with its memory has few. Our choice: 8 MB.
 const IDLE: u64 = (8 << 20) / PAGE_BYTES as u64;
 /// Heap pages of whole free huge pages that a program which frees much at once keeps for the moment, 64 MB. Our
 /// choice.
@@ -38,9 +38,9 @@ static OWED_PARTS: AtomicU64 = AtomicU64::new(0);
 static LAST_PERIOD: AtomicU64 = AtomicU64::new(0);
 static AMORTISED: AtomicBool = AtomicBool::new(true);
 
-/// Heap pages of surplus, if memory decays.
+/// Heap pages of surplus, if much is free that may decay.
 pub fn surplus(heap: &PageHeap<System>) -> Option<u64> {
-    heap.is_decaying(IDLE).then(|| heap.surplus(KEPT))
+    heap.may_decay(IDLE).then(|| heap.surplus(KEPT))
 }
 
 /// Do what is due after a free of `count` heap pages that left this [`surplus`].

@@ -95,6 +95,14 @@ fn does_an_idle_process_give_memory_back() {
 }
 
 #[test]
+fn has_a_heap_huge_pages_from_its_second_one_on() {
+    let program = compile("outgrown.c", &[]);
+    for variables in CACHES {
+        expect_success(&program, &[], &variables);
+    }
+}
+
+#[test]
 fn is_our_own_limit_enomem() {
     let program = compile("limits.c", &[]);
     let variables = [("CONTIGUA_MALLOC_LIMIT", "300MiB")];
@@ -461,6 +469,8 @@ fn does_free_memory_go_back_within_seconds_or_at_the_rate_that_is_set() {
             expect_success(&program, &[way], &variables);
         }
     }
+    // Misses of several CPUs are not counted together.
+    expect_success(&program, &["misses"], &CACHES[1]);
     for fixed in [
         ("CONTIGUA_MALLOC_RELEASE_RATE", "0"),
         ("CONTIGUA_MALLOC_DECAY", "0"),

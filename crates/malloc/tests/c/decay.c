@@ -1,6 +1,7 @@
 /* "default": does memory that nobody needs any more go back within seconds, while the program does little,
  * and no more of it at once than a slow path may take? "parts": also where a little of each huge page stays in
- * use? "idle": does most of it go at once, before the program goes idle? "fixed": does it stay if it is to? */
+ * use? "misses": does each miss of a cache do its part then? "idle": does most of it go at once, before the
+ * program goes idle? "fixed": does it stay if it is to? */
 #include "common.h"
 #include "contigua_malloc.h"
 #include <sys/mman.h>
@@ -41,8 +42,28 @@ static int parts(void) {
     return 1;
 }
 
+static long misses(void) { return (long)contigua_malloc_figure("misses"); }
+
+/* Every 64th miss looks at the time anyway; those between must suffice. Their objects come from spans that are
+ * half in use, so that the page heap is not asked. */
+static int by_misses(void) {
+    enum { OBJECT = 512, IN_SPAN = 16, OBJECTS = (128 << 20) / OBJECT };
+    static void *all[OBJECTS];
+    for (int i = 0; i < OBJECTS; i++) CHECK(all[i] = memset(malloc(OBJECT), 1, OBJECT));
+    for (int i = 0; i < OBJECTS; i++)
+        if (i / IN_SPAN % 4 || i % 2) free(all[i]);
+    while (misses() % 64 != 1) CHECK(malloc(OBJECT));
+    long before = mapped();
+    usleep(2500000);
+    while (misses() % 64 && mapped() > before - (64 << 20)) CHECK(malloc(OBJECT));
+    if (mapped() <= before - (64 << 20)) return 0;
+    fprintf(stderr, "%ld bytes of %ld are still mapped\n", mapped(), before);
+    return 1;
+}
+
 int main(int count, char **arguments) {
     CHECK(count == 2);
+    if (!strcmp(arguments[1], "misses")) return by_misses();
     if (!strcmp(arguments[1], "parts")) return parts();
     static void *all[COUNT];
     for (int i = 0; i < COUNT; i++) {

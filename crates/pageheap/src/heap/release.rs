@@ -188,8 +188,14 @@ impl<O: Os> PageHeap<O> {
     /// Whether at least `pages` heap pages in whole free huge pages decay, or soon will. Not asked of heaps
     /// with a primary region that stays.
     pub fn is_decaying(&self, pages: u64) -> bool {
+        self.counts.cached + self.counts.region_whole >= pages && self.may_decay(pages)
+    }
+
+    /// Whether at least `pages` heap pages are free, in whole huge pages or in others, and decay unless they are
+    /// needed.
+    pub fn may_decay(&self, pages: u64) -> bool {
         self.config.half_life > 0
-            && self.counts.cached + self.counts.region_whole >= pages
+            && self.counts.mapped - self.counts.used >= pages
             && self.config.primary.is_none_or(|primary| primary.releasable)
     }
 
