@@ -153,15 +153,11 @@ def current(report: dict[str, Any]) -> dict[str, Any]:
     for part, keys in UNITLESS.items():
         for key in filter(report[part].__contains__, keys):
             report[part][f"{key}_bytes"] = report[part].pop(key)
-    # What machines and counters did not have.
-    report["kernel"].setdefault("host_fault_cycles", 0)
-    if report["cache"] is not None:
-        report["cache"]["coherence"].setdefault("pages_ahead", 0)
+    # What machines did not have.
     machine = report["config"]["machine"]
     machine["core"].setdefault("taken_branch_cycles", 0)
     machine["core"].setdefault("page_walk_replay_cycles", 0)
     machine["cache"]["prefetch"].setdefault("stream_lines", 0)
-    machine["cache"]["prefetch"].setdefault("next_page", False)
     machine["cache"]["dram"].setdefault("loaded", [])
     region = report.pop("unmovable_region")
     report["unmovable_region_bytes"] = None if region is None else size_bytes(region)
