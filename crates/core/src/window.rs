@@ -465,9 +465,10 @@ impl Window {
     #[inline]
     fn window_free(&self, operation: &Operation) -> u64 {
         let mask = |needed: u64| needed.wrapping_neg();
-        let general = self.general_registers.free() & mask(operation.general_results());
-        let vector = self.vector_registers.free() & mask(operation.vector_results());
-        self.reorder_buffer.free().max(general).max(vector)
+        let (general, vector) = operation.registers();
+        let general = self.general_registers.free() & mask(general);
+        let vector = self.vector_registers.free() & mask(vector);
+        self.reorder_buffer.free().max(general.max(vector))
     }
 
     /// Takes a place in the window, which is free from `window` on, not before `slot`.
@@ -499,12 +500,12 @@ impl Window {
             self.breakdown
                 .attribute(self.retired, done - 1, &self.front_end, marks);
         }
-        self.leave(operation, done);
+        self.leave(done, operation.registers());
     }
 
-    /// An instruction that is done then leaves the window.
+    /// An instruction that is done then, and has so many registers, leaves the window.
     #[inline]
-    fn leave(&mut self, operation: &Operation, done: u64) {
+    fn leave(&mut self, done: u64, (general, vector): (u64, u64)) {
         let later = done > self.retired;
         let full = self.retired_used == self.retire_width;
         let next_cycle = later | full;
@@ -512,7 +513,6 @@ impl Window {
         self.retired_used = if next_cycle { 1 } else { self.retired_used + 1 };
         self.breakdown.issue += Cycles::new(u64::from(next_cycle));
         self.reorder_buffer.push(self.retired);
-        let (general, vector) = (operation.general_results(), operation.vector_results());
         self.general_registers.push_some(general, self.retired);
         self.vector_registers.push_some(vector, self.retired);
     }

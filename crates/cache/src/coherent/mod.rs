@@ -464,12 +464,13 @@ impl<D: Payload> MemorySystem<D> {
         }
         if self.prefetchers.stream_lines != 0 && request.kind != AccessKind::Walk {
             let streams = &mut self.cores[request.core].streams;
-            let ahead = streams.missed(line, self.prefetchers.stream_lines);
-            if ahead.asks && self.prefetchers.next_page && request.kind != AccessKind::Fetch {
-                self.page_wanted = ahead.direction();
-            }
-            for wanted in ahead.lines() {
-                self.prefetch(request.core, wanted);
+            if let Some(ahead) = streams.missed(line, self.prefetchers.stream_lines) {
+                if ahead.asks && self.prefetchers.next_page && request.kind != AccessKind::Fetch {
+                    self.page_wanted = ahead.direction();
+                }
+                for wanted in ahead.lines() {
+                    self.prefetch(request.core, wanted);
+                }
             }
         }
         if self.prefetchers.stride && matches!(request.kind, AccessKind::Read | AccessKind::Write) {

@@ -142,55 +142,56 @@ impl Streams {
         }
     }
 
-    /// A line missed the first level; the lines to prefetch for it: once three misses make a
+    /// A line missed the first level; the lines to prefetch for it, if any: once three misses make a
     /// sequence, the next two that were not, up to `distance` ahead.
     #[inline]
-    pub(super) fn missed(&mut self, line: u64, distance: u8) -> Ahead {
-        const LAST: i64 = LINES_OF_PAGE.cast_signed() - 1;
+    pub(super) fn missed(&mut self, line: u64, distance: u8) -> Option<Ahead> {
         let (page, place) = (line / LINES_OF_PAGE, (line % LINES_OF_PAGE).cast_signed());
         let stream = self.of(page);
         if stream.page != page {
             *stream = Stream::new(page, place);
+            return None;
         }
         let step = place - stream.last;
         let is_near = (1..=STREAM_STEP).contains(&step.abs());
-        let direction = if is_near { step.signum() } else { 0 };
-        let goes_on = is_near && direction == stream.direction;
-        let (mut from, mut count) = (place, 0);
-        let mut behind = 0;
-        if goes_on {
-            // Past what was prefetched, unless the program is past that.
-            from = (stream.head * direction).max(place * direction) * direction;
-            let wanted = place + direction * i64::from(distance);
-            let end = wanted.clamp(0, LAST);
-            count = ((end - from) * direction).clamp(0, STREAM_PREFETCHES);
-            behind = (wanted - end).abs();
+        if is_near && step.signum() == stream.direction {
+            return self.goes_on(page, place, distance);
         }
         if step != 0 {
-            let next = if goes_on { stream.next } else { UNKNOWN };
             *stream = Stream {
-                page,
-                last: place,
-                head: from + count * direction,
-                direction,
-                next,
+                head: place,
+                direction: if is_near { step.signum() } else { 0 },
+                ..Stream::new(page, place)
             };
         }
+        None
+    }
+
+    /// A miss at `place` is part of a sequence.
+    fn goes_on(&mut self, page: u64, place: i64, distance: u8) -> Option<Ahead> {
+        const LAST: i64 = LINES_OF_PAGE.cast_signed() - 1;
+        let stream = self.of(page);
+        let direction = stream.direction;
+        // Past what was prefetched, unless the program is past that.
+        let from = (stream.head * direction).max(place * direction) * direction;
+        let wanted = place + direction * i64::from(distance);
+        let end = wanted.clamp(0, LAST);
+        let count = ((end - from) * direction).clamp(0, STREAM_PREFETCHES);
+        stream.last = place;
+        stream.head = from + count * direction;
+        let next = stream.next;
         let mut ahead = Ahead {
             first: page * LINES_OF_PAGE,
             from,
             count,
             direction,
+            asks: wanted != end && next == UNKNOWN,
             ..Ahead::default()
         };
-        if behind > 0 {
-            let next = stream.next;
-            ahead.asks = next == UNKNOWN;
-            if next < NOWHERE {
-                self.go_behind(next, behind, &mut ahead);
-            }
+        if wanted != end && next < NOWHERE {
+            self.go_behind(next, (wanted - end).abs(), &mut ahead);
         }
-        ahead
+        (ahead.asks || ahead.count + ahead.count_behind > 0).then_some(ahead)
     }
 
     /// What is left of the prefetches for a miss goes into the page in which the sequence goes on, `behind`
@@ -306,7 +307,7 @@ mod tests {
     #[test]
     fn a_sequence_of_three_misses_is_followed_two_lines_a_miss_up_to_a_distance() {
         let mut streams = Streams::new();
-        let mut missed = |line| streams.missed(line, 6).lines().collect::<Vec<_>>();
+        let mut missed = |line| lines_for(&mut streams, line, 6);
         assert!(missed(64).is_empty());
         assert!(missed(65).is_empty());
         assert_eq!(missed(66), [67, 68]);
@@ -330,6 +331,11 @@ mod tests {
         assert!(missed(65).is_empty());
     }
 
+    fn lines_for(streams: &mut Streams, line: u64, distance: u8) -> Vec<u64> {
+        let ahead = streams.missed(line, distance).into_iter();
+        ahead.flat_map(Ahead::lines).collect()
+    }
+
     #[test]
     fn a_sequence_goes_on_in_the_page_that_it_is_joined_with() {
         let mut streams = Streams::new();
@@ -338,7 +344,7 @@ mod tests {
         let mut fetched = Vec::new();
         let up = (64..128).chain(9 * 64..10 * 64);
         for line in up.chain((9 * 64..10 * 64).rev()) {
-            let ahead = streams.missed(line, 6);
+            let ahead = streams.missed(line, 6).unwrap_or_default();
             if ahead.asks {
                 asked.push((line, ahead.direction()));
                 let next = if ahead.direction() > 0 {
@@ -359,7 +365,7 @@ mod tests {
         // A page that is joined with none is asked for once.
         let mut streams = Streams::new();
         let asks = (0..64).filter(|&line| {
-            let ahead = streams.missed(line, 20);
+            let ahead = streams.missed(line, 20).unwrap_or_default();
             if ahead.asks {
                 streams.join(0, None);
             }
@@ -379,7 +385,7 @@ mod tests {
             let joined = |page: u64| 10 * page + 10;
             for (page, place, length) in misses {
                 for line in (page * 64 + place)..(page * 64 + place + length) {
-                    let ahead = streams.missed(line, distance);
+                    let ahead = streams.missed(line, distance).unwrap_or_default();
                     for wanted in ahead.lines() {
                         let reach = if same_page(line, wanted) {
                             wanted.abs_diff(line)

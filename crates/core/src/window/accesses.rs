@@ -280,8 +280,7 @@ impl Window {
             self.breakdown
                 .attribute(self.retired, done - 1, &self.front_end, &self.open.marks);
         }
-        let operation = self.open.operation;
-        self.leave(&operation, done);
+        self.leave(done, self.open.operation.registers());
         for _ in 0..self.open.loads {
             self.load_buffer.push(self.retired);
         }

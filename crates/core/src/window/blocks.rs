@@ -119,16 +119,11 @@ impl Operation {
         self.traits & Self::FAST_STRING != 0
     }
 
-    /// 1 if its result needs a general register that was renamed, else 0.
+    /// How many general and vector registers its results need, of each 0 or 1.
     #[inline]
-    pub(super) fn general_results(&self) -> u64 {
-        u64::from(self.traits >> Self::GENERAL_SHIFT & 1)
-    }
-
-    /// The same for a vector register.
-    #[inline]
-    pub(super) fn vector_results(&self) -> u64 {
-        u64::from(self.traits >> Self::VECTOR_SHIFT & 1)
+    pub(super) fn registers(&self) -> (u64, u64) {
+        let bit = |shift: u32| u64::from(self.traits >> shift & 1);
+        (bit(Self::GENERAL_SHIFT), bit(Self::VECTOR_SHIFT))
     }
 
     /// What executes it, of [`unit`].

@@ -260,7 +260,8 @@ pub(super) struct Ring {
 impl Ring {
     pub(super) fn new(capacity: u32) -> Self {
         Self {
-            times: vec![0; capacity.next_power_of_two() as usize].into(),
+            // A place more than the ring holds, for `push_some`.
+            times: vec![0; (capacity + 1).next_power_of_two() as usize].into(),
             capacity: capacity.into(),
             count: 0,
         }
@@ -285,10 +286,9 @@ impl Ring {
     /// `more` of them, 0 or 1, which leave their places at `time`.
     #[inline]
     pub(super) fn push_some(&mut self, more: u64, time: u64) {
-        // The place of the next one may not be written before that comes: it may be that of the oldest.
+        // Without a branch: the place of the next one is nobody's.
         let place = self.count as usize & (self.times.len() - 1);
-        let keep = more.wrapping_sub(1);
-        self.times[place] = self.times[place] & keep | time & !keep;
+        self.times[place] = time;
         self.count += more;
     }
 
