@@ -320,32 +320,47 @@ impl<D: Payload> MemorySystem<D> {
     /// Writes a whole line as the kernel of a core does that zeroes or copies a page. What caches
     /// hold changes; counters and queues do not, as neither the accesses nor their time are the
     /// program's.
-    pub fn write_for_kernel(&mut self, core: usize, address: PhysAddr, visit: impl FnMut(&mut D)) {
-        self.aside(core, address, AccessKind::Write, visit);
+    pub fn write_for_kernel(&mut self, core: usize, address: PhysAddr, visit: impl FnOnce(&mut D)) {
+        let line = address.line();
+        if let Some(first) = self.cores[core].l1d.lookup(line, line)
+            && first.state != State::Shared
+        {
+            first.state = State::Modified;
+            visit(&mut first.data);
+            return;
+        }
+        self.serve_aside(core, address, AccessKind::Write, visit);
     }
 
-    /// An access that is not the program's: what caches hold changes; counters and queues do not.
-    fn aside(
+    /// A page walk ahead of the program reads an entry. It changes what caches hold, but takes no time and
+    /// is not counted.
+    pub fn walk_ahead(&mut self, core: usize, address: PhysAddr) {
+        let line = address.line();
+        if self.cores[core].l1d.lookup(line, line).is_none() {
+            self.serve_aside(core, address, AccessKind::Walk, |_| ());
+        }
+    }
+
+    /// A first-level miss that is not the program's: what caches hold changes; counters and queues do not.
+    fn serve_aside(
         &mut self,
         core: usize,
         address: PhysAddr,
         kind: AccessKind,
-        mut visit: impl FnMut(&mut D),
+        visit: impl FnOnce(&mut D),
     ) {
-        let private = &mut self.cores[core];
+        let private = &self.cores[core];
         let levels = (private.l1d_counters, private.l2_counters);
         let shared = (self.data, self.walks, self.llc, self.coherence);
-        if self.hit(core, address, kind, &mut visit).is_none() {
-            let request = CoreRequest {
-                core,
-                address,
-                kind,
-                time: Cycles::ZERO,
-                instruction: 0,
-            };
-            self.serve(&request, visit);
-            self.steps.words.clear();
-        }
+        let request = CoreRequest {
+            core,
+            address,
+            kind,
+            time: Cycles::ZERO,
+            instruction: 0,
+        };
+        self.serve(&request, visit);
+        self.steps.words.clear();
         (self.data, self.walks, self.llc, self.coherence) = shared;
         let private = &mut self.cores[core];
         (private.l1d_counters, private.l2_counters) = levels;
@@ -368,12 +383,6 @@ impl<D: Payload> MemorySystem<D> {
         self.coherence.pages_ahead += u64::from(next.is_some());
         let streams = &mut self.cores[core].streams;
         streams.join(page(address), next.map(page));
-    }
-
-    /// A page walk ahead of the program reads an entry. It changes what caches hold, but takes no time and
-    /// is not counted.
-    pub fn walk_ahead(&mut self, core: usize, address: PhysAddr) {
-        self.aside(core, address, AccessKind::Walk, |_| ());
     }
 
     /// Serves a first-level miss; whether prefetchers follow it.
