@@ -280,7 +280,8 @@ impl Engine {
     #[cold]
     fn translate_ahead(&mut self, address: VirtAddr, physical: PhysAddr, direction: i64) {
         let page = address.get() & !(PAGE_BYTES - 1);
-        let mut next = VirtAddr::new(page.wrapping_add_signed(direction * PAGE_BYTES.cast_signed()));
+        let mut next =
+            VirtAddr::new(page.wrapping_add_signed(direction * PAGE_BYTES.cast_signed()));
         if self.relocates {
             next = self.kernel.place_of(next).of(next);
         }
