@@ -327,22 +327,29 @@ def test_a_verdict_says_what_became_of_a_goal(runs):
     assert "cycles of linux-4k have ± 4.0 %" in said(missed, near)
 
 
-def test_every_detail_counts_the_same(command, tmp_path):
-    """Times differ; the kernel, which has nothing to do in the background here, does not."""
-    options = RunOptions(memory="256MiB", detail="translation", record=tmp_path / "gups.trace")
+@pytest.mark.parametrize("machine", ["sandy-bridge", "skylake"])
+def test_every_detail_counts_the_same(command, tmp_path, machine):
+    """Times differ; the kernel, which has nothing to do in the background here, does not.
+
+    Without caches nothing is translated ahead of the program, as Skylake does.
+    """
+    trace = tmp_path / "gups.trace"
+    options = RunOptions(machine, memory="256MiB", detail="translation", record=trace)
     first = contigua.run(command, designs=["linux-4k"], options=options)[0].values
     additive, full = (
         contigua.run(
-            trace=tmp_path / "gups.trace",
+            trace=trace,
             designs=["linux-4k"],
-            options=RunOptions(memory="256MiB", detail=detail),
+            options=RunOptions(machine, memory="256MiB", detail=detail),
         )[0].values
         for detail in ("additive", "full")
     )
     for part in ("tlb", "translation", "kernel", "memory", "frames", "contiguity_after"):
         for report in (first, additive, full):
             drop_times(report[part])
-        assert first[part] == additive[part] == full[part], part
+        assert additive[part] == full[part], part
+        if machine == "sandy-bridge" or part not in ("tlb", "translation"):
+            assert first[part] == full[part], part
     for part in ("l1i", "l1d", "l2", "llc", "fetches", "data", "walks"):
         assert additive["cache"][part] == full["cache"][part], part
 
