@@ -443,13 +443,14 @@ fn do_registers_limit_the_window() {
         writes: RegisterSet::FLAGS,
         ..general
     };
-    for (registers, other, counts) in [
-        (50, general, true),
-        (50, copy, false),
-        (50, store_flags, false),
-        (50, vector, false),
+    let registers = 50;
+    config.general_registers = Some(registers);
+    for (other, counts) in [
+        (general, true),
+        (copy, false),
+        (store_flags, false),
+        (vector, false),
     ] {
-        config.general_registers = Some(registers);
         // Loads need one each.
         let most = registers as usize;
         let (start, full) = behind_a_miss(&config, other, most - 1);

@@ -502,6 +502,23 @@ fn are_the_instructions_of_a_block_kept_in_order() {
     assert_eq!(classes, expected);
 }
 
+#[test]
+fn is_a_copy_of_a_whole_register_told_apart() {
+    let cases: [(&[u8], bool); 8] = [
+        (&[0x48, 0x89, 0xd8], true),              // mov rax, rbx
+        (&[0x89, 0xd8], true),                    // mov eax, ebx
+        (&[0x66, 0x89, 0xd8], false),             // mov ax, bx
+        (&[0x48, 0x8b, 0x03], false),             // mov rax, [rbx]
+        (&[0x48, 0x89, 0x03], false),             // mov [rbx], rax
+        (&[0xb8, 0x01, 0x00, 0x00, 0x00], false), // mov eax, 1
+        (&[0x0f, 0x28, 0xc1], true),              // movaps xmm0, xmm1
+        (&[0x0f, 0x28, 0x03], false),             // movaps xmm0, [rbx]
+    ];
+    for (bytes, copies) in cases {
+        assert_eq!(decode(bytes).copies, copies, "{bytes:x?}");
+    }
+}
+
 proptest! {
     #[test]
     fn arbitrary_bytes_never_panic(

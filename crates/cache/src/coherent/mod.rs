@@ -366,8 +366,8 @@ impl<D: Payload> MemorySystem<D> {
         (private.l1d_counters, private.l2_counters) = levels;
     }
 
-    /// Whether the data that were asked for last are part of a sequence that goes on behind its page, and
-    /// nobody has said where: 1 upwards, -1 downwards. Asked after each miss; the answer is taken.
+    /// Whether the last data miss belongs to a sequence that leaves its page for one that is not known: 1
+    /// upwards, -1 downwards. To be called after each miss; clears the answer.
     #[inline]
     pub fn page_wanted(&mut self) -> Option<i64> {
         if self.page_wanted == 0 {

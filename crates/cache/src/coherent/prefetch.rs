@@ -111,9 +111,9 @@ struct Stream {
     next: u64,
 }
 
-/// Nobody has said yet where a sequence goes on.
+/// The page behind a sequence's is not known yet.
 const UNKNOWN: u64 = u64::MAX;
-/// It does not.
+/// There is none: it is not mapped.
 const NOWHERE: u64 = u64::MAX - 1;
 
 impl Stream {
