@@ -44,13 +44,16 @@ pub struct CoreConfig {
     /// Cycles from the fetch of a taken branch to that of its target. Default: 1.
     #[serde(default = "taken_branch")]
     pub taken_branch_cycles: u32,
-    /// The same for calls, returns and indirect jumps. Default: as `taken_branch_cycles`.
+    /// The same for calls and returns. Default: as `taken_branch_cycles`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub taken_indirect_cycles: Option<u32>,
+    pub call_cycles: Option<u32>,
     /// From the completion of a mispredicted branch to the dispatch of the instruction after it.
     pub mispredict_penalty_cycles: Cycles,
     /// Execution units.
     pub ports: PortsConfig,
+    /// Places of a cycle's dispatch that instructions take.
+    #[serde(default)]
+    pub slots: SlotsConfig,
     /// Times from issue to result.
     pub latency_cycles: LatencyConfig,
     /// Times between two operations that a divider starts.
@@ -80,12 +83,26 @@ pub enum Ports {
 pub struct PortsConfig {
     /// Simple integer operations, and what cores execute from microcode.
     pub integer: Ports,
+    /// Shifts, rotations and tests of one bit. Default: as `integer`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shift: Option<Ports>,
+    /// What depends on flags: `setcc`, `cmovcc`, `adc`, `sbb`. Default: as `integer`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub select: Option<Ports>,
     /// Integer multiplications.
     pub multiply: Ports,
-    /// Floating-point operations but divisions.
+    /// Floating-point multiplications; all floating-point operations but divisions if there is no
+    /// `float_add`.
     pub float: Ports,
+    /// Floating-point operations but multiplications and divisions. Default: as `float`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub float_add: Option<Ports>,
     /// Vector operations on integers.
     pub vector: Ports,
+    /// From vector to general registers or flags, or back, conversions between their numbers included.
+    /// Default: as `vector`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transfer: Option<Ports>,
     /// Loads.
     pub load: Ports,
     /// Stores.
@@ -96,6 +113,8 @@ pub struct PortsConfig {
 
 /// Ports of a core, at most: those of execution and those of memory each.
 pub(crate) const PORTS: usize = 16;
+/// Kinds of operations that share ports, at most.
+pub(crate) const KINDS: usize = 9;
 
 impl Ports {
     /// How many there are.
@@ -129,20 +148,38 @@ impl Ports {
 }
 
 impl PortsConfig {
-    /// Those of execution: integer, multiply, float, vector, branch.
-    pub(crate) fn execution(&self) -> [&Ports; 5] {
+    /// Those of execution: integer, multiply, float, vector, branch, shift, select, `float_add`, transfer.
+    /// `None`: a kind that has no ports of its own.
+    pub(crate) fn execution(&self) -> [Option<&Ports>; KINDS] {
         [
-            &self.integer,
-            &self.multiply,
-            &self.float,
-            &self.vector,
-            &self.branch,
+            Some(&self.integer),
+            Some(&self.multiply),
+            Some(&self.float),
+            Some(&self.vector),
+            Some(&self.branch),
+            self.shift.as_ref(),
+            self.select.as_ref(),
+            self.float_add.as_ref(),
+            self.transfer.as_ref(),
         ]
     }
 
+    /// The ports of execution of each kind as bits, in the order of [`execution`](Self::execution).
+    pub(crate) fn execution_masks(&self) -> Option<Vec<u16>> {
+        // The kind whose ports one uses that has none of its own.
+        const INSTEAD: [usize; KINDS] = [0, 1, 2, 3, 4, 0, 0, 2, 3];
+        let mut masks = masks(&self.execution())?;
+        for (kind, instead) in INSTEAD.into_iter().enumerate() {
+            if masks[kind] == 0 {
+                masks[kind] = masks[instead];
+            }
+        }
+        Some(masks)
+    }
+
     /// Those of memory: load, store.
-    pub(crate) fn memory(&self) -> [&Ports; 2] {
-        [&self.load, &self.store]
+    pub(crate) fn memory(&self) -> [Option<&Ports>; 2] {
+        [Some(&self.load), Some(&self.store)]
     }
 
     fn validate(&self) -> Result<(), Error> {
@@ -153,9 +190,17 @@ impl PortsConfig {
         self.load.validate("ports.load")?;
         self.store.validate("ports.store")?;
         self.branch.validate("ports.branch")?;
-        for kinds in [&self.execution()[..], &self.memory()] {
-            masks(kinds).ok_or(Error::ManyPorts)?;
+        let more = [
+            ("ports.shift", &self.shift),
+            ("ports.select", &self.select),
+            ("ports.float_add", &self.float_add),
+            ("ports.transfer", &self.transfer),
+        ];
+        for (key, ports) in more {
+            ports.as_ref().map_or(Ok(()), |ports| ports.validate(key))?;
         }
+        masks(&self.execution()).ok_or(Error::ManyPorts)?;
+        masks(&self.memory()).ok_or(Error::ManyPorts)?;
         Ok(())
     }
 }
@@ -164,17 +209,18 @@ impl PortsConfig {
 ///
 /// An operation takes the first that is free, so that ports come first which few kinds use; those
 /// with small numbers come first among equals.
-pub(crate) fn masks(kinds: &[&Ports]) -> Option<Vec<u16>> {
+pub(crate) fn masks(kinds: &[Option<&Ports>]) -> Option<Vec<u16>> {
     // By number, and behind these those that one kind has to itself: the kinds that use it.
     let mut ports: Vec<Vec<usize>> = vec![Vec::new(); PORTS];
     for (kind, of_kind) in kinds.iter().enumerate() {
         match of_kind {
-            Ports::Numbers(numbers) => {
+            Some(Ports::Numbers(numbers)) => {
                 for &number in numbers {
                     ports[usize::from(number)].push(kind);
                 }
             }
-            Ports::Own(count) => ports.extend((0..*count).map(|_| vec![kind])),
+            Some(Ports::Own(count)) => ports.extend((0..*count).map(|_| vec![kind])),
+            None => {}
         }
     }
     ports.retain(|users| !users.is_empty());
@@ -211,12 +257,18 @@ pub struct LatencyConfig {
     pub float_multiply: u32,
     /// Floating-point division and square root.
     pub float_divide: u32,
-    /// Conversion, comparison and other floating-point operations.
+    /// Conversion of precision, comparison and other floating-point operations.
     pub float_other: u32,
+    /// Conversion between general registers and floating-point numbers. Default: as `float_other`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub convert: Option<u32>,
     /// Simple vector operations.
     pub vector: u32,
     /// Vector integer multiplication.
     pub vector_multiply: u32,
+    /// From vector to general registers or flags, or back. Default: as `vector`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transfer: Option<u32>,
     /// A load that hits in the L1 data cache, to its use.
     pub load: u32,
     /// A load that takes its data from the store buffer, to its use.
@@ -234,7 +286,7 @@ pub struct LatencyConfig {
 
 impl LatencyConfig {
     /// All of them, by key.
-    fn all(&self) -> [(&'static str, u32); 16] {
+    fn all(&self) -> [(&'static str, u32); 18] {
         [
             ("latency_cycles.integer", self.integer),
             ("latency_cycles.multiply", self.multiply),
@@ -247,8 +299,16 @@ impl LatencyConfig {
             ("latency_cycles.float_multiply", self.float_multiply),
             ("latency_cycles.float_divide", self.float_divide),
             ("latency_cycles.float_other", self.float_other),
+            (
+                "latency_cycles.convert",
+                self.convert.unwrap_or(self.float_other),
+            ),
             ("latency_cycles.vector", self.vector),
             ("latency_cycles.vector_multiply", self.vector_multiply),
+            (
+                "latency_cycles.transfer",
+                self.transfer.unwrap_or(self.vector),
+            ),
             ("latency_cycles.load", self.load),
             ("latency_cycles.store_forward", self.store_forward),
             ("latency_cycles.atomic", self.atomic),
@@ -269,6 +329,33 @@ const fn taken_branch() -> u32 {
 /// `movs`; Software Optimization Guide 25112, revision 3.06, table 6.)
 const fn fast_string() -> u32 {
     35
+}
+
+/// How many of the `issue_width` instructions of a cycle one counts as when it dispatches:
+/// micro-operations, fused ones as one. All others count as one. Default: 1.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, default)]
+pub struct SlotsConfig {
+    /// Conversion between general registers and floating-point numbers.
+    pub convert: u32,
+    /// An operation whose operand and result are the same place in memory.
+    pub read_modify_write: u32,
+    /// A call.
+    pub call: u32,
+    /// A shift or rotation by `cl`.
+    pub variable_shift: u32,
+}
+
+impl Default for SlotsConfig {
+    fn default() -> Self {
+        Self {
+            convert: 1,
+            read_modify_write: 1,
+            call: 1,
+            variable_shift: 1,
+        }
+    }
 }
 
 /// Cycles between two operations that a divider starts.
@@ -309,6 +396,7 @@ impl CoreConfig {
         const WIDEST: u32 = 64;
         const LARGEST: u32 = 1 << 16;
         const LONGEST: u32 = 10_000;
+        const MOST_SLOTS: u32 = 4;
         if !(1..=WIDEST).contains(&self.issue_width) {
             return Err(Error::IssueWidth(self.issue_width));
         }
@@ -317,10 +405,7 @@ impl CoreConfig {
         let predictor = &self.branch_predictor;
         let from_zero = [
             ("taken_branch_cycles", self.taken_branch_cycles),
-            (
-                "taken_indirect_cycles",
-                self.taken_indirect_cycles.unwrap_or_default(),
-            ),
+            ("call_cycles", self.call_cycles.unwrap_or_default()),
             ("page_walk_replay_cycles", self.page_walk_replay_cycles),
         ];
         for (key, value) in from_zero {
@@ -368,6 +453,18 @@ impl CoreConfig {
                 LONGEST,
             ),
             ("branch_predictor.history_bits", predictor.history_bits, 32),
+            ("slots.convert", self.slots.convert, MOST_SLOTS),
+            (
+                "slots.read_modify_write",
+                self.slots.read_modify_write,
+                MOST_SLOTS,
+            ),
+            ("slots.call", self.slots.call, MOST_SLOTS),
+            (
+                "slots.variable_shift",
+                self.slots.variable_shift,
+                MOST_SLOTS,
+            ),
         ];
         let latencies = latency.all().map(|(key, value)| (key, value, LONGEST));
         for (key, value, most) in ranges.into_iter().chain(latencies) {

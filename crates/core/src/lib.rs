@@ -22,7 +22,8 @@ use derive_more::AddAssign;
 use serde::Serialize;
 
 pub use config::{
-    CoreConfig, DivideConfig, LatencyConfig, Ports, PortsConfig, PredictorConfig, WindowConfig,
+    CoreConfig, DivideConfig, LatencyConfig, Ports, PortsConfig, PredictorConfig, SlotsConfig,
+    WindowConfig,
 };
 pub use shadow::{ShadowMiss, ShadowedWindow};
 pub use window::{Blocks, CoreCounters, Exit, WalkActivity, WalkCycles, Window};

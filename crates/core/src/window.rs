@@ -41,7 +41,7 @@ use contigua_units::Cycles;
 use serde::Serialize;
 
 use crate::config::masks;
-use crate::{CycleBreakdown, Error, Ports, WindowConfig};
+use crate::{CycleBreakdown, Error, WindowConfig};
 
 pub use blocks::{Blocks, Exit};
 pub use walks::{WalkActivity, WalkCycles};
@@ -151,8 +151,8 @@ pub struct Window {
     retire_width: u32,
     #[state(skip)]
     mispredict_penalty: u64,
-    /// From the fetch of a taken branch to that of its target: of direct jumps and conditional branches,
-    /// of others.
+    /// From the fetch of a taken branch to that of its target: of jumps and conditional branches, of calls and
+    /// returns.
     #[state(skip)]
     taken_branch: [u64; 2],
     #[state(skip)]
@@ -222,7 +222,7 @@ impl Window {
     /// [`Error::IssueWidth`], [`Error::Range`] and [`Error::PowerOfTwo`].
     pub fn new(config: &WindowConfig) -> Result<Self, Error> {
         config.validate()?;
-        let ports = |kinds: &[&Ports]| masks(kinds).map(|masks| SharedPorts::new(&masks));
+        let shared = |masks: Option<Vec<u16>>| masks.map(|masks| SharedPorts::new(&masks));
         let intervals = &config.divide_interval_cycles;
         Ok(Self {
             issue_width: config.issue_width,
@@ -230,9 +230,7 @@ impl Window {
             mispredict_penalty: config.mispredict_penalty_cycles.get(),
             taken_branch: [
                 config.taken_branch_cycles,
-                config
-                    .taken_indirect_cycles
-                    .unwrap_or(config.taken_branch_cycles),
+                config.call_cycles.unwrap_or(config.taken_branch_cycles),
             ]
             .map(u64::from),
             load_latency: config.latency_cycles.load.into(),
@@ -255,8 +253,8 @@ impl Window {
             store_buffer: Ring::new(config.store_buffer),
             ready: [0; 64],
             wrong_path: WrongPath::new(config.issue_width),
-            ports: ports(&config.ports.execution()).ok_or(Error::ManyPorts)?,
-            memory_ports: ports(&config.ports.memory()).ok_or(Error::ManyPorts)?,
+            ports: shared(config.ports.execution_masks()).ok_or(Error::ManyPorts)?,
+            memory_ports: shared(masks(&config.ports.memory())).ok_or(Error::ManyPorts)?,
             dividers: [
                 Units::new(1, intervals.integer),
                 Units::new(1, intervals.float),
@@ -280,8 +278,8 @@ impl Window {
 
     /// The program enters a block: what is left of the block before executes, then the branch
     /// between them is predicted. Taken branches are fetched one in `taken_branch_cycles`
-    /// (`taken_indirect_cycles`), up to `fetch_queue` instructions ahead of dispatch. A misprediction holds up the front end until
-    /// `mispredict_penalty_cycles` after the branch completes.
+    /// (`call_cycles`), up to `fetch_queue` instructions ahead of dispatch. A misprediction holds up the
+    /// front end until `mispredict_penalty_cycles` after the branch completes.
     ///
     /// # Panics
     /// When the block was not learned.
@@ -293,7 +291,7 @@ impl Window {
         self.predict(next.start);
         if is_taken {
             let start = self.front_end.taken.max(self.fetch_queue.free());
-            let taken = self.taken_branch[usize::from(exit.is_indirect())];
+            let taken = self.taken_branch[usize::from(exit.is_call_or_return())];
             self.front_end.taken = (start + taken).max(self.front_end.redirected);
             self.front_end.ready = self.front_end.ready.max(self.front_end.taken);
         }
@@ -442,7 +440,7 @@ impl Window {
     fn execute(&mut self, operation: &Operation) {
         let mut marks = Marks::default();
         let window = self.window_free(operation);
-        let dispatch = self.dispatch(window, 0);
+        let dispatch = self.dispatch(window, 0, operation.slots());
         marks.dispatch = dispatch;
         let mut operands = operation.sources(&self.ready).max(dispatch);
         if operation.drains() {
@@ -471,17 +469,22 @@ impl Window {
         self.reorder_buffer.free().max(general.max(vector))
     }
 
-    /// Takes a place in the window, which is free from `window` on, not before `slot`.
+    /// Takes a place in the window, which is free from `window` on, not before `slot`, and so many of the
+    /// cycle's places.
     #[inline]
-    fn dispatch(&mut self, window: u64, slot: u64) -> u64 {
+    fn dispatch(&mut self, window: u64, slot: u64, slots: u32) -> u64 {
         let others = self.front_end.ready.max(self.front_end.barrier).max(slot);
         let earliest = window.max(others);
         // What follows is arithmetic: branches on what a program does, the host predicts badly.
         let waits = earliest > self.front;
-        let full = self.front_used == self.issue_width;
+        let full = self.front_used + slots > self.issue_width;
         self.counters.window_full += u64::from(waits && window > others);
         self.front = earliest.max(self.front + u64::from(full));
-        self.front_used = if waits | full { 1 } else { self.front_used + 1 };
+        self.front_used = if waits | full {
+            slots
+        } else {
+            self.front_used + slots
+        };
         self.fetch_queue.push(self.front);
         self.front
     }

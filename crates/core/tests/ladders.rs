@@ -139,6 +139,10 @@ fn do_dependent_operations_take_their_latencies() {
             (Class::FloatMultiply, latency.float_multiply),
             (Class::FloatDivide, latency.float_divide),
             (Class::FloatOther, latency.float_other),
+            (Class::FloatConvert, latency.convert.unwrap()),
+            (Class::VectorTransfer, latency.transfer.unwrap()),
+            (Class::IntegerShift, latency.integer),
+            (Class::IntegerSelect, latency.integer),
             (Class::VectorSimple, latency.vector),
             (Class::VectorMultiply, latency.vector_multiply),
             (Class::Other, latency.other),
@@ -156,6 +160,7 @@ fn do_independent_operations_run_as_wide_as_ports_and_issue_allow() {
     for config in presets() {
         let ports = &config.ports;
         let latency = &config.latency_cycles;
+        let own = |ports: &Option<Ports>| ports.as_ref().unwrap().count();
         let streams = [
             (Class::IntegerSimple, ports.integer.count(), latency.integer),
             (
@@ -163,7 +168,23 @@ fn do_independent_operations_run_as_wide_as_ports_and_issue_allow() {
                 ports.multiply.count(),
                 latency.multiply,
             ),
-            (Class::FloatAdd, ports.float.count(), latency.float_add),
+            (
+                Class::FloatAdd,
+                ports.float_add.as_ref().unwrap_or(&ports.float).count(),
+                latency.float_add,
+            ),
+            (
+                Class::FloatMultiply,
+                ports.float.count(),
+                latency.float_multiply,
+            ),
+            (Class::IntegerShift, own(&ports.shift), latency.integer),
+            (Class::IntegerSelect, own(&ports.select), latency.integer),
+            (
+                Class::VectorTransfer,
+                own(&ports.transfer),
+                latency.transfer.unwrap(),
+            ),
             (Class::VectorSimple, ports.vector.count(), latency.vector),
             (Class::Nop, config.issue_width, 1),
         ];
@@ -174,6 +195,28 @@ fn do_independent_operations_run_as_wide_as_ports_and_issue_allow() {
             assert_eq!(time(&config, stream, 9999), cycles, "{class:?}");
         }
     }
+}
+
+#[test]
+fn do_instructions_of_several_slots_limit_dispatch() {
+    let mut config = skylake();
+    (config.issue_width, config.retire_width) = (4, 4);
+    // More ports than four a cycle need.
+    config.ports.shift = Some(Ports::Numbers((0..4).collect()));
+    config.ports.transfer = config.ports.shift.clone();
+    config.latency_cycles.convert = Some(1);
+    for (slots, cycles) in [(1, 300), (2, 600), (3, 1200), (4, 1200)] {
+        config.slots.variable_shift = slots;
+        config.slots.convert = slots;
+        for class in [Class::IntegerShiftVariable, Class::FloatConvert] {
+            let code = operation(class, &[0], &[1]);
+            assert_eq!(time(&config, code, 1200), cycles, "{class:?}, {slots}");
+        }
+    }
+    // Narrower than an instruction: it takes all of a cycle.
+    config.issue_width = 1;
+    let code = operation(Class::IntegerShiftVariable, &[0], &[1]);
+    assert_eq!(time(&config, code, 1200), 1200);
 }
 
 #[test]
@@ -253,10 +296,10 @@ fn do_taken_branches_limit_the_front_end() {
         let expected = if cycles == 0 { 500 } else { 999 * between + 1 };
         assert_eq!(core.done(), expected, "{cycles}");
     }
-    // Indirect branches take times of their own.
+    // Calls have a time of their own.
     config.taken_branch_cycles = 1;
-    config.taken_indirect_cycles = Some(3);
-    for (class, cycles) in [(Class::Jump, 1), (Class::JumpIndirect, 3), (Class::Call, 3)] {
+    config.call_cycles = Some(3);
+    for (class, cycles) in [(Class::Jump, 1), (Class::JumpIndirect, 1), (Class::Call, 3)] {
         let mut core = Core::new(&config);
         let one = core.block(&[operation(class, &[], &[])]);
         let other = core.block(&[operation(class, &[], &[])]);

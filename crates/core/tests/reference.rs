@@ -40,11 +40,20 @@ struct Outcome {
     counters: CoreCounters,
 }
 
+/// Where a block begins.
+fn place(block: usize) -> u64 {
+    0x1_0000 + 0x1000 * block as u64
+}
+
 fn run(config: &CoreConfig, code: &[Vec<Instruction>], steps: &[Step]) -> Outcome {
     let mut blocks = Blocks::new(config);
     for (number, code) in code.iter().enumerate() {
-        let address = VirtAddr::new(0x1_0000 + 0x1000 * number as u64);
-        blocks.learn(number, address, &vec![4; code.len()], code);
+        blocks.learn(
+            number,
+            VirtAddr::new(place(number)),
+            &vec![4; code.len()],
+            code,
+        );
     }
     let mut window = Window::new(config).unwrap();
     let mut loads = Vec::new();
@@ -111,6 +120,8 @@ struct WrongPath {
 struct Reference<'a> {
     config: &'a CoreConfig,
     dispatches: Vec<u64>,
+    /// How many places of its cycle each took.
+    slots: Vec<u32>,
     retirements: Vec<u64>,
     /// Of instructions that need a general register, a vector register.
     general_retirements: Vec<u64>,
@@ -154,6 +165,7 @@ impl<'a> Reference<'a> {
         Self {
             config,
             dispatches: Vec::new(),
+            slots: Vec::new(),
             retirements: Vec::new(),
             general_retirements: Vec::new(),
             vector_retirements: Vec::new(),
@@ -286,21 +298,34 @@ impl<'a> Reference<'a> {
     fn ports(&self, unit: &'static str) -> Vec<(&'static str, u8)> {
         let ports = &self.config.ports;
         let execution = [
-            ("integer", &ports.integer),
-            ("multiply", &ports.multiply),
-            ("float", &ports.float),
-            ("vector", &ports.vector),
-            ("branch", &ports.branch),
+            ("integer", Some(&ports.integer)),
+            ("multiply", Some(&ports.multiply)),
+            ("float", Some(&ports.float)),
+            ("vector", Some(&ports.vector)),
+            ("branch", Some(&ports.branch)),
+            ("shift", ports.shift.as_ref()),
+            ("select", ports.select.as_ref()),
+            ("float add", ports.float_add.as_ref()),
+            ("transfer", ports.transfer.as_ref()),
         ];
-        let memory = [("load", &ports.load), ("store", &ports.store)];
+        let memory = [("load", Some(&ports.load)), ("store", Some(&ports.store))];
+        let unit = match unit {
+            "shift" if ports.shift.is_none() => "integer",
+            "select" if ports.select.is_none() => "integer",
+            "float add" if ports.float_add.is_none() => "float",
+            "transfer" if ports.transfer.is_none() => "vector",
+            unit => unit,
+        };
         let numbers = |ports: &Ports| match ports {
             Ports::Numbers(numbers) => numbers.clone(),
             Ports::Own(_) => unreachable!("ports have numbers here"),
         };
         for (group, kinds) in [("execution", &execution[..]), ("memory", &memory)] {
-            if let Some((_, own)) = kinds.iter().find(|(kind, _)| *kind == unit) {
+            if let Some((_, Some(own))) = kinds.iter().find(|(kind, _)| *kind == unit) {
                 let users = |port: u8| {
-                    let of_kinds = kinds.iter().map(|(_, ports)| numbers(ports));
+                    let of_kinds = kinds
+                        .iter()
+                        .filter_map(|(_, ports)| Some(numbers((*ports)?)));
                     of_kinds.filter(|ports| ports.contains(&port)).count()
                 };
                 let mut own = numbers(own);
@@ -342,8 +367,8 @@ impl<'a> Reference<'a> {
     fn dispatch(
         &mut self,
         instruction: &Instruction,
-        loads: bool,
-        stores: bool,
+        (loads, stores): (bool, bool),
+        slots: u32,
     ) -> (u64, Milestones) {
         let config = self.config;
         let window = self.window(instruction);
@@ -363,11 +388,18 @@ impl<'a> Reference<'a> {
         self.counters.load_buffer_full += u64::from(load > front.max(window).max(store));
         self.counters.store_buffer_full += u64::from(store > front.max(window).max(load));
         let mut time = front.max(window).max(load).max(store);
-        let in_cycle = self.dispatches.iter().filter(|&&at| at == time).count();
-        if in_cycle as u32 == config.issue_width {
+        let slots = slots.min(config.issue_width);
+        let at_time = self
+            .dispatches
+            .iter()
+            .zip(&self.slots)
+            .filter(|(at, _)| **at == time);
+        let in_cycle: u32 = at_time.map(|(_, slots)| slots).sum();
+        if in_cycle + slots > config.issue_width {
             time += 1;
         }
         self.dispatches.push(time);
+        self.slots.push(slots);
         let translation = if self.fetch_walked { "walk" } else { "tlb" };
         let milestones = vec![
             (self.redirected, "branch"),
@@ -459,17 +491,37 @@ impl<'a> Reference<'a> {
         self.fetched = (self.dispatches.len(), self.front);
     }
 
+    fn slots_of(&self, instruction: &Instruction) -> u32 {
+        let slots = &self.config.slots;
+        let modifies = instruction.loads > 0 && instruction.stores > 0;
+        match instruction.class {
+            Class::FloatConvert => slots.convert,
+            Class::IntegerShiftVariable => slots.variable_shift,
+            Class::IntegerSimple | Class::IntegerShift | Class::IntegerSelect if modifies => {
+                slots.read_modify_write
+            }
+            Class::Call => slots.call,
+            _ => 1,
+        }
+    }
+
     fn unit_and_latency(&self, class: Class) -> (&'static str, u32) {
         let latency = &self.config.latency_cycles;
         match class {
             Class::IntegerSimple => ("integer", latency.integer),
+            Class::IntegerShift | Class::IntegerShiftVariable => ("shift", latency.integer),
+            Class::IntegerSelect => ("select", latency.integer),
             Class::IntegerMultiply => ("multiply", latency.multiply),
             Class::IntegerDivide => ("divide", latency.divide),
             Class::IntegerDivide64 => ("divide 64", latency.divide_64.unwrap_or(latency.divide)),
-            Class::FloatAdd => ("float", latency.float_add),
+            Class::FloatAdd => ("float add", latency.float_add),
+            Class::FloatMultiply => ("float", latency.float_multiply),
+            Class::FloatOther => ("float add", latency.float_other),
+            Class::FloatConvert => ("transfer", latency.convert.unwrap_or(latency.float_other)),
             Class::FloatDivide => ("float divide", latency.float_divide),
             Class::VectorSimple => ("vector", latency.vector),
-            Class::Return | Class::Jump => ("branch", latency.integer),
+            Class::VectorTransfer => ("transfer", latency.transfer.unwrap_or(latency.vector)),
+            Class::Call | Class::Return | Class::Jump => ("branch", latency.integer),
             Class::Load | Class::Store => ("none", 0),
             Class::Atomic => ("none", latency.atomic),
             Class::Serializing => ("none", latency.serializing),
@@ -498,7 +550,8 @@ impl<'a> Reference<'a> {
             let accesses = !group.is_empty();
             let loads = accesses && (first && instruction.loads > 0 || !group[0].store);
             let stores = accesses && (first && instruction.stores > 0 || group[0].store);
-            let (dispatch, mut milestones) = self.dispatch(instruction, loads, stores);
+            let slots = if first { self.slots_of(instruction) } else { 1 };
+            let (dispatch, mut milestones) = self.dispatch(instruction, (loads, stores), slots);
             if let Some(wrong_path) = &self.wrong_path
                 && first
             {
@@ -647,11 +700,11 @@ impl<'a> Reference<'a> {
                         self.front = self.front.max(self.redirected);
                         self.leave_path();
                     }
-                    let start = 0x1000 * *block as u64;
+                    let start = place(*block);
                     if self.ended.is_some_and(|end| end != start) {
                         let ahead = Self::before(&self.dispatches, self.config.fetch_queue);
-                        let indirect = config.taken_indirect_cycles.filter(|_| returned);
-                        let cycles = indirect.unwrap_or(config.taken_branch_cycles);
+                        let call = config.call_cycles.filter(|_| returned);
+                        let cycles = call.unwrap_or(config.taken_branch_cycles);
                         let next = self.taken.max(ahead) + u64::from(cycles);
                         self.taken = next.max(self.redirected);
                         self.front = self.front.max(self.taken);
@@ -726,7 +779,7 @@ fn registers(instruction: &Instruction) -> (bool, bool) {
 fn configs() -> impl Strategy<Value = CoreConfig> {
     let sizes = vec(1..8_u32, 8);
     let ports = || subsequence((0..6).collect::<Vec<u8>>(), 1..4).prop_shuffle();
-    let ports = vec(ports().prop_map(Ports::Numbers), 7);
+    let ports = vec(ports().prop_map(Ports::Numbers), 11);
     (sizes, ports, vec(1..12_u32, 16), 0..20_u64).prop_map(|(sizes, ports, latencies, penalty)| {
         let mut config = common::skylake();
         config.issue_width = sizes[0].min(4);
@@ -746,12 +799,27 @@ fn configs() -> impl Strategy<Value = CoreConfig> {
         config.ports.load = ports[4].clone();
         config.ports.store = ports[5].clone();
         config.ports.branch = ports[6].clone();
+        // Each kind has ports of its own in some configurations, and none in others.
+        let own =
+            |bit: u32, place: usize| (latencies[13] >> bit & 1 == 1).then(|| ports[place].clone());
+        config.ports.shift = own(0, 7);
+        config.ports.select = own(1, 8);
+        config.ports.float_add = own(2, 9);
+        config.ports.transfer = own(3, 10);
+        config.slots.convert = sizes[0] % 4 + 1;
+        config.slots.read_modify_write = sizes[1] % 4 + 1;
+        config.slots.variable_shift = sizes[2] % 4 + 1;
+        config.slots.call = sizes[3] % 4 + 1;
         let latency = &mut config.latency_cycles;
         latency.integer = latencies[0];
         latency.multiply = latencies[1];
         latency.divide = latencies[2];
         latency.divide_64 = (latencies[2] > 2).then_some(latencies[12]);
         latency.float_add = latencies[3];
+        latency.float_multiply = latencies[11];
+        latency.float_other = latencies[10];
+        latency.convert = (latencies[3] > 3).then_some(latencies[14]);
+        latency.transfer = (latencies[4] > 3).then_some(latencies[15]);
         latency.float_divide = latencies[4];
         latency.vector = latencies[5];
         latency.load = latencies[6];
@@ -761,7 +829,7 @@ fn configs() -> impl Strategy<Value = CoreConfig> {
         latency.other = latencies[13];
         latency.fast_string = latencies[14];
         config.taken_branch_cycles = latencies[15] / 4;
-        config.taken_indirect_cycles = (latencies[15] > 5).then_some(latencies[14] / 3);
+        config.call_cycles = (latencies[15] > 5).then_some(latencies[14] / 3);
         config.general_registers = (latencies[13] > 3).then_some(latencies[13]);
         config.vector_registers = (latencies[12] > 3).then_some(latencies[12]);
         config.divide_interval_cycles.integer = latencies[10];
@@ -776,10 +844,17 @@ fn configs() -> impl Strategy<Value = CoreConfig> {
 fn instructions() -> impl Strategy<Value = Instruction> {
     let classes = prop_oneof![
         6 => Just(Class::IntegerSimple),
+        2 => Just(Class::IntegerShift),
+        1 => Just(Class::IntegerShiftVariable),
+        2 => Just(Class::IntegerSelect),
         2 => Just(Class::IntegerMultiply),
         1 => Just(Class::IntegerDivide),
         1 => Just(Class::IntegerDivide64),
         2 => Just(Class::FloatAdd),
+        1 => Just(Class::FloatMultiply),
+        1 => Just(Class::FloatOther),
+        1 => Just(Class::FloatConvert),
+        1 => Just(Class::VectorTransfer),
         1 => Just(Class::FloatDivide),
         2 => Just(Class::VectorSimple),
         6 => Just(Class::Load),
@@ -798,13 +873,18 @@ fn instructions() -> impl Strategy<Value = Instruction> {
                 Class::Store => (0, 1),
                 Class::Atomic => (1, 1),
                 Class::Serializing | Class::Nop => (0, 0),
-                _ => (u8::from(accesses == 1), u8::from(accesses == 2)),
+                // Both in one operation: read, modify, write.
+                _ => (u8::from(accesses % 2 == 1), u8::from(accesses >= 2)),
             };
             // Not the stack pointer, which is renamed apart.
             let set = |bits: u64| RegisterSet(bits & !(1 << 4));
             let is_vector = matches!(
                 class,
-                Class::FloatAdd | Class::FloatDivide | Class::VectorSimple
+                Class::FloatAdd
+                    | Class::FloatMultiply
+                    | Class::FloatOther
+                    | Class::FloatDivide
+                    | Class::VectorSimple
             );
             // The first vector register.
             let shift = if is_vector { 25 } else { 0 };
@@ -820,7 +900,7 @@ fn instructions() -> impl Strategy<Value = Instruction> {
                 loads,
                 stores,
                 fuses: false,
-                copies: class == Class::IntegerSimple && accesses == 3,
+                copies: class == Class::IntegerSimple && loads + stores == 0 && writes % 2 == 1,
             }
         },
     )

@@ -242,7 +242,7 @@ fn are_flags_a_register() {
     );
     check(
         &[0x48, 0x11, 0xd8],
-        Class::IntegerSimple,
+        Class::IntegerSelect,
         general(&[RAX, RBX]).with(FLAGS),
         general(&[RAX]).with(FLAGS),
         (0, 0),
@@ -250,7 +250,7 @@ fn are_flags_a_register() {
     // cmove rax, rbx may leave rax as it is
     check(
         &[0x48, 0x0f, 0x44, 0xc3],
-        Class::IntegerSimple,
+        Class::IntegerSelect,
         general(&[RAX, RBX]).with(FLAGS),
         general(&[RAX]),
         (0, 0),
@@ -369,8 +369,24 @@ fn does_each_unit_get_its_operations() {
         (&[0xc4, 0xe2, 0xf5, 0xb8, 0xc2], Class::FloatMultiply), // vfmadd231pd
         (&[0xf2, 0x0f, 0x5e, 0xc1], Class::FloatDivide), // divsd xmm0, xmm1
         (&[0x0f, 0x51, 0xc1], Class::FloatDivide), // sqrtps xmm0, xmm1
-        (&[0xf2, 0x48, 0x0f, 0x2a, 0xc0], Class::FloatOther), // cvtsi2sd xmm0, rax
-        (&[0x66, 0x0f, 0x2e, 0xc1], Class::FloatOther), // ucomisd xmm0, xmm1
+        (&[0xf2, 0x48, 0x0f, 0x2a, 0xc0], Class::FloatConvert), // cvtsi2sd xmm0, rax
+        (&[0xf2, 0x0f, 0x2c, 0x00], Class::FloatConvert), // cvttsd2si eax, [rax]
+        (&[0xf3, 0x0f, 0x5a, 0xc1], Class::FloatOther), // cvtss2sd xmm0, xmm1
+        (&[0x66, 0x0f, 0x2e, 0xc1], Class::VectorTransfer), // ucomisd xmm0, xmm1
+        (&[0x66, 0x48, 0x0f, 0x6e, 0xc0], Class::VectorTransfer), // movq xmm0, rax
+        (&[0x66, 0x0f, 0x6e, 0x00], Class::Load), // movd xmm0, [rax]
+        (&[0x66, 0x0f, 0xd7, 0xc1], Class::VectorTransfer), // pmovmskb eax, xmm1
+        (&[0xc5, 0xfd, 0xd7, 0xc1], Class::VectorTransfer), // vpmovmskb eax, ymm1
+        (&[0x66, 0x0f, 0x38, 0x17, 0xc1], Class::VectorTransfer), // ptest xmm0, xmm1
+        (&[0x48, 0xc1, 0xe8, 0x03], Class::IntegerShift), // shr rax, 3
+        (&[0x48, 0xd1, 0xe8], Class::IntegerShift), // shr rax, 1
+        (&[0xd3, 0xe0], Class::IntegerShiftVariable), // shl eax, cl
+        (&[0x48, 0x0f, 0xa5, 0xd8], Class::IntegerShiftVariable), // shld rax, rbx, cl
+        (&[0xc4, 0xe2, 0xf1, 0xf7, 0xc3], Class::IntegerShift), // shlx rax, rbx, rcx
+        (&[0x48, 0x0f, 0xa3, 0xd8], Class::IntegerShift), // bt rax, rbx
+        (&[0x0f, 0x94, 0xc0], Class::IntegerSelect), // sete al
+        (&[0x48, 0x0f, 0x44, 0xc3], Class::IntegerSelect), // cmove rax, rbx
+        (&[0x48, 0x11, 0xd8], Class::IntegerSelect), // adc rax, rbx
         (&[0xf2, 0x0f, 0xc2, 0xc1, 0], Class::FloatOther), // cmpeqsd xmm0, xmm1
         (&[0xa7], Class::Other),                 // cmpsd, the string instruction
         (&[0xd8, 0xc1], Class::FloatAdd),        // fadd st, st(1)
@@ -382,7 +398,7 @@ fn does_each_unit_get_its_operations() {
         (&[0xc5, 0xfe, 0x7f, 0x00], Class::Store), // vmovdqu [rax], ymm0
         (&[0xf2, 0x0f, 0x10, 0x00], Class::Load), // movsd xmm0, [rax]
         (&[0x0f, 0xb6, 0x00], Class::Load),      // movzx eax, byte [rax]
-        (&[0x0f, 0x50, 0xc0], Class::VectorSimple), // movmskps eax, xmm0
+        (&[0x0f, 0x50, 0xc0], Class::VectorTransfer), // movmskps eax, xmm0
         (&[0x48, 0x87, 0x07], Class::Atomic),    // xchg [rdi], rax
         (&[0x48, 0x93], Class::IntegerSimple),   // xchg rbx, rax
         (&[0xf3, 0x48, 0x0f, 0xb8, 0xc3], Class::IntegerSimple), // popcnt rax, rbx

@@ -142,7 +142,12 @@ impl Window {
     /// Takes a place in the window, which is free from `window` on, and in the buffers that it needs. Returns when it dispatches, and
     /// when its place in the store buffer is free.
     #[inline]
-    fn dispatch_access(&mut self, window: u64, loads: bool, stores: bool) -> (u64, u64) {
+    fn dispatch_access(
+        &mut self,
+        window: u64,
+        (loads, stores): (bool, bool),
+        slots: u32,
+    ) -> (u64, u64) {
         // All ones where a buffer is needed.
         let mask = |needed: bool| u64::from(needed).wrapping_neg();
         let load_slot = self.load_buffer.free() & mask(loads);
@@ -153,7 +158,8 @@ impl Window {
             .max(self.front);
         self.counters.load_buffer_full += u64::from(load_slot > others.max(store_slot));
         self.counters.store_buffer_full += u64::from(store_slot > others.max(load_slot));
-        (self.dispatch(window, load_slot.max(store_slot)), store_slot)
+        let dispatch = self.dispatch(window, load_slot.max(store_slot), slots);
+        (dispatch, store_slot)
     }
 
     /// An instruction begins that accesses memory.
@@ -162,7 +168,8 @@ impl Window {
         let window = self.window_free(operation);
         let loads = operation.loads() || !store;
         let stores = operation.stores() || store;
-        let (dispatch, store_slot) = self.dispatch_access(window, loads, stores);
+        let (dispatch, store_slot) =
+            self.dispatch_access(window, (loads, stores), operation.slots());
         let (drained, stores) = if operation.drains() {
             (self.retired.max(self.committed), self.committed)
         } else {
@@ -205,7 +212,7 @@ impl Window {
         }
         self.front_end.ready = self.front_end.ready.max(self.open.delivers);
         let window = self.window_free(&self.open.operation);
-        let (dispatch, stores) = self.dispatch_access(window, !store, store);
+        let (dispatch, stores) = self.dispatch_access(window, (!store, store), 1);
         let open = &mut self.open;
         open.marks = Marks {
             stores,

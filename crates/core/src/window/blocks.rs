@@ -4,7 +4,7 @@ use contigua_program::decode::{Instruction, OperationClass as Class, RegisterSet
 use contigua_units::VirtAddr;
 
 use crate::WindowConfig;
-use crate::config::LatencyConfig;
+use crate::config::{LatencyConfig, SlotsConfig};
 
 /// What executes an operation, as an index.
 pub(super) mod unit {
@@ -14,12 +14,16 @@ pub(super) mod unit {
     pub(crate) const FLOAT: u8 = 2;
     pub(crate) const VECTOR: u8 = 3;
     pub(crate) const BRANCH: u8 = 4;
+    pub(crate) const SHIFT: u8 = 5;
+    pub(crate) const SELECT: u8 = 6;
+    pub(crate) const FLOAT_ADD: u8 = 7;
+    pub(crate) const TRANSFER: u8 = 8;
     /// The first of the dividers.
-    pub(crate) const DIVIDE: u8 = 5;
-    pub(crate) const FLOAT_DIVIDE: u8 = 6;
-    pub(crate) const DIVIDE_64: u8 = 7;
+    pub(crate) const DIVIDE: u8 = 9;
+    pub(crate) const FLOAT_DIVIDE: u8 = 10;
+    pub(crate) const DIVIDE_64: u8 = 11;
     /// Needs none.
-    pub(crate) const NONE: u8 = 8;
+    pub(crate) const NONE: u8 = 12;
 
     // Ports of memory, in the order of `PortsConfig::memory`.
     pub(crate) const LOAD: usize = 0;
@@ -44,7 +48,7 @@ pub(super) struct Operation {
     results: Registers,
     /// Bits 0 to 15: the latency. Bits 16 to 19: the unit. Bit 20: loads. Bit 21: stores. Bit 22:
     /// drains the window. Bit 23: is a repeated `movs` or `stos`. Bit 24: needs a general register for its
-    /// result. Bit 25: a vector register.
+    /// result. Bit 25: a vector register. Bits 26 and 27: the places that it takes when it dispatches, but one.
     traits: u32,
 }
 
@@ -88,6 +92,7 @@ impl Operation {
     const FAST_STRING: u32 = 1 << 23;
     const GENERAL_SHIFT: u32 = 24;
     const VECTOR_SHIFT: u32 = 25;
+    const SLOTS_SHIFT: u32 = 26;
 
     /// An access that belongs to no block.
     pub(super) const DETACHED: Self = Self {
@@ -124,6 +129,12 @@ impl Operation {
     pub(super) fn registers(&self) -> (u64, u64) {
         let bit = |shift: u32| u64::from(self.traits >> shift & 1);
         (bit(Self::GENERAL_SHIFT), bit(Self::VECTOR_SHIFT))
+    }
+
+    /// The places of a cycle's dispatch that it takes, 1 to 4.
+    #[inline]
+    pub(super) fn slots(&self) -> u32 {
+        (self.traits >> Self::SLOTS_SHIFT & 3) + 1
     }
 
     /// What executes it, of [`unit`].
@@ -167,12 +178,13 @@ impl Operation {
         }
     }
 
-    fn new(instruction: &Instruction, latencies: &LatencyConfig) -> Self {
+    fn new(instruction: &Instruction, costs: &Costs) -> Self {
         let (unit, latency) = if *instruction == Instruction::UNKNOWN {
             (unit::NONE, 1)
         } else {
-            executed_by(instruction.class, latencies)
+            executed_by(instruction.class, &costs.latencies)
         };
+        let slots = costs.slots(instruction);
         let flag = |set: bool, bit: u32| if set { bit } else { 0 };
         let drains = matches!(
             instruction.class,
@@ -199,7 +211,8 @@ impl Operation {
                 | flag(drains, Self::DRAINS)
                 | flag(instruction.class == Class::FastString, Self::FAST_STRING)
                 | u32::from(general) << Self::GENERAL_SHIFT
-                | u32::from(vector) << Self::VECTOR_SHIFT,
+                | u32::from(vector) << Self::VECTOR_SHIFT
+                | (slots - 1) << Self::SLOTS_SHIFT,
         }
     }
 }
@@ -238,18 +251,28 @@ fn executed_by(class: Class, latencies: &LatencyConfig) -> (u8, u32) {
         Class::Nop | Class::Syscall => (unit::NONE, 1),
         Class::Load | Class::Store => (unit::NONE, 0),
         Class::IntegerSimple => (unit::INTEGER, latencies.integer),
+        Class::IntegerShift | Class::IntegerShiftVariable => (unit::SHIFT, latencies.integer),
+        Class::IntegerSelect => (unit::SELECT, latencies.integer),
         Class::IntegerMultiply => (unit::MULTIPLY, latencies.multiply),
         Class::IntegerDivide => (unit::DIVIDE, latencies.divide),
         Class::IntegerDivide64 => (
             unit::DIVIDE_64,
             latencies.divide_64.unwrap_or(latencies.divide),
         ),
-        Class::FloatAdd => (unit::FLOAT, latencies.float_add),
+        Class::FloatAdd => (unit::FLOAT_ADD, latencies.float_add),
         Class::FloatMultiply => (unit::FLOAT, latencies.float_multiply),
         Class::FloatDivide => (unit::FLOAT_DIVIDE, latencies.float_divide),
-        Class::FloatOther => (unit::FLOAT, latencies.float_other),
+        Class::FloatOther => (unit::FLOAT_ADD, latencies.float_other),
+        Class::FloatConvert => (
+            unit::TRANSFER,
+            latencies.convert.unwrap_or(latencies.float_other),
+        ),
         Class::VectorSimple => (unit::VECTOR, latencies.vector),
         Class::VectorMultiply => (unit::VECTOR, latencies.vector_multiply),
+        Class::VectorTransfer => (
+            unit::TRANSFER,
+            latencies.transfer.unwrap_or(latencies.vector),
+        ),
         Class::Atomic => (unit::NONE, latencies.atomic),
         Class::BranchConditional
         | Class::Jump
@@ -259,6 +282,32 @@ fn executed_by(class: Class, latencies: &LatencyConfig) -> (u8, u32) {
         | Class::Return => (unit::BRANCH, latencies.integer),
         Class::Serializing => (unit::NONE, latencies.serializing),
         Class::FastString | Class::Other => (unit::INTEGER, latencies.other),
+    }
+}
+
+/// What instructions cost that do not differ by what is in flight.
+#[derive(Clone, Debug)]
+struct Costs {
+    latencies: LatencyConfig,
+    slots: SlotsConfig,
+    issue_width: u32,
+}
+
+impl Costs {
+    /// The places of a cycle's dispatch that an instruction takes.
+    fn slots(&self, instruction: &Instruction) -> u32 {
+        let wanted = match instruction.class {
+            Class::FloatConvert => self.slots.convert,
+            Class::Call | Class::CallIndirect => self.slots.call,
+            Class::IntegerShiftVariable => self.slots.variable_shift,
+            Class::IntegerSimple | Class::IntegerShift | Class::IntegerSelect
+                if instruction.loads > 0 && instruction.stores > 0 =>
+            {
+                self.slots.read_modify_write
+            }
+            _ => 1,
+        };
+        wanted.min(self.issue_width)
     }
 }
 
@@ -281,10 +330,9 @@ pub enum Exit {
 }
 
 impl Exit {
-    /// Whether it is a call, a return or an indirect jump.
     #[inline]
-    pub(super) fn is_indirect(self) -> bool {
-        !matches!(self, Self::Known | Self::Conditional)
+    pub(super) fn is_call_or_return(self) -> bool {
+        matches!(self, Self::Call | Self::IndirectCall | Self::Return)
     }
 
     fn of(class: Class) -> Self {
@@ -315,18 +363,22 @@ pub(super) struct Block {
 #[derive(Clone, Debug, contigua_state::State)]
 pub struct Blocks {
     #[state(skip)]
-    latencies: LatencyConfig,
+    costs: Costs,
     places: Vec<Option<Block>>,
     /// Of all blocks, back to back.
     pub(super) operations: Vec<Operation>,
 }
 
 impl Blocks {
-    /// No blocks yet. Latencies are those of `config`.
+    /// No blocks yet. Latencies and places are those of `config`.
     #[must_use]
     pub fn new(config: &WindowConfig) -> Self {
         Self {
-            latencies: config.latency_cycles.clone(),
+            costs: Costs {
+                latencies: config.latency_cycles.clone(),
+                slots: config.slots.clone(),
+                issue_width: config.issue_width,
+            },
             places: Vec::new(),
             operations: Vec::new(),
         }
@@ -345,7 +397,7 @@ impl Blocks {
         let unknown = std::iter::repeat(&Instruction::UNKNOWN);
         let instructions = code.iter().chain(unknown).take(lengths.len());
         self.operations
-            .extend(instructions.map(|instruction| Operation::new(instruction, &self.latencies)));
+            .extend(instructions.map(|instruction| Operation::new(instruction, &self.costs)));
         // The branch is executed with the comparison: nothing is left of it but its prediction.
         let is_fused = match code.get(lengths.len().wrapping_sub(2)..lengths.len()) {
             Some([before, last]) => before.fuses && last.class == Class::BranchConditional,

@@ -1,6 +1,6 @@
 //! Execution units, and other things that a limited number of instructions use at a time.
 
-use crate::config::PORTS;
+use crate::config::{KINDS, PORTS};
 
 /// How far beyond dispatch a start is still counted against a unit, in starts: a core's window is
 /// shorter unless it waits for several misses in a row, and then units are not what it waits for.
@@ -120,8 +120,6 @@ impl Units {
 const CYCLES: u64 = (u64::BITS as usize / PORTS) as u64;
 /// Such words: one more than [`HORIZON`] needs, and a power of two.
 const PORT_WORDS: usize = 512;
-/// Kinds of operations that share ports, at most.
-const KINDS: usize = 5;
 
 /// Ports that are taken in consecutive cycles.
 #[derive(Clone, Copy, Debug, Default, contigua_state::Plain)]

@@ -5,8 +5,15 @@
 pub enum OperationClass {
     /// Does nothing: `nop`, hints, prefetches.
     Nop,
-    /// Integer addition, logic, shifts, comparison, bit counts, moves between general registers.
+    /// Integer addition, logic, comparison, bit counts, moves between general registers; on aarch64 shifts
+    /// and selections, too.
     IntegerSimple,
+    /// Shifts and rotations by a constant, tests of one bit.
+    IntegerShift,
+    /// Shifts and rotations by a register, without BMI2: flags stay where it is 0.
+    IntegerShiftVariable,
+    /// What depends on flags and is no branch: `setcc`, `cmovcc`, `adc`, `sbb`.
+    IntegerSelect,
     /// Integer multiplication.
     IntegerMultiply,
     /// Integer division of up to 64 bits by up to 32.
@@ -19,12 +26,16 @@ pub enum OperationClass {
     FloatMultiply,
     /// Floating-point division and square root.
     FloatDivide,
-    /// Other floating-point work: conversion, comparison, rounding, x87 functions.
+    /// Other floating-point work: conversion of precision, comparison, rounding, x87 functions.
     FloatOther,
+    /// Conversion between a general register, or an integer in memory, and a floating-point number.
+    FloatConvert,
     /// Vector logic, shuffles, integer addition, moves between vector or mask registers.
     VectorSimple,
     /// Vector integer multiplication.
     VectorMultiply,
+    /// From vector to general registers or flags, or back: `movd`, `pmovmskb`, `pextr`, `comisd`, `ptest`.
+    VectorTransfer,
     /// Only loads: a move from memory to a register, `pop`.
     Load,
     /// Only stores: a move to memory, `push`.
@@ -57,9 +68,12 @@ pub enum OperationClass {
 
 impl OperationClass {
     /// All classes, in order.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 29] = [
         Self::Nop,
         Self::IntegerSimple,
+        Self::IntegerShift,
+        Self::IntegerShiftVariable,
+        Self::IntegerSelect,
         Self::IntegerMultiply,
         Self::IntegerDivide,
         Self::IntegerDivide64,
@@ -67,8 +81,10 @@ impl OperationClass {
         Self::FloatMultiply,
         Self::FloatDivide,
         Self::FloatOther,
+        Self::FloatConvert,
         Self::VectorSimple,
         Self::VectorMultiply,
+        Self::VectorTransfer,
         Self::Load,
         Self::Store,
         Self::Atomic,

@@ -6,7 +6,7 @@
 
 use std::sync::LazyLock;
 
-use iced_x86::{Code, FlowControl, Mnemonic};
+use iced_x86::{Code, FlowControl, Mnemonic, OpKind, Register};
 
 use crate::decode::class::OperationClass;
 
@@ -35,9 +35,15 @@ pub(super) fn of(
         (Kind::Always(OperationClass::IntegerDivide), ..) if divides_128_bits(instruction) => {
             OperationClass::IntegerDivide64
         }
+        (Kind::Always(OperationClass::IntegerShift), ..) if shifts_by_register(instruction) => {
+            OperationClass::IntegerShiftVariable
+        }
         (Kind::Always(class), ..) => class,
         (Kind::Move, 1.., 0) => OperationClass::Load,
         (Kind::Move, 0, 1..) => OperationClass::Store,
+        (Kind::Move, ..) if vectors && has_general_register(instruction) => {
+            OperationClass::VectorTransfer
+        }
         _ if vectors => OperationClass::VectorSimple,
         _ => OperationClass::IntegerSimple,
     }
@@ -80,6 +86,19 @@ fn divides_128_bits(instruction: &iced_x86::Instruction) -> bool {
     matches!(instruction.code(), Code::Div_rm64 | Code::Idiv_rm64)
 }
 
+/// By `cl`, that is: `shlx` and its like have a destination of their own.
+fn shifts_by_register(instruction: &iced_x86::Instruction) -> bool {
+    let last = instruction.op_count().saturating_sub(1);
+    instruction.op_kind(last) == OpKind::Register && instruction.op_register(last) == Register::CL
+}
+
+fn has_general_register(instruction: &iced_x86::Instruction) -> bool {
+    (0..instruction.op_count()).any(|operand| {
+        instruction.op_kind(operand) == OpKind::Register
+            && instruction.op_register(operand).is_gpr()
+    })
+}
+
 const fn is_syscall(mnemonic: Mnemonic) -> bool {
     matches!(mnemonic, Mnemonic::Syscall | Mnemonic::Sysenter)
 }
@@ -106,6 +125,16 @@ fn kind_of(name: &str) -> Kind {
     let irregular = match name {
         "Nop" | "Fnop" | "Wait" | "Pause" | "Endbr64" | "Endbr32" => Some(OperationClass::Nop),
         "Mul" | "Imul" | "Mulx" => Some(OperationClass::IntegerMultiply),
+        "Shl" | "Shr" | "Sal" | "Sar" | "Rol" | "Ror" | "Rcl" | "Rcr" | "Shld" | "Shrd"
+        | "Shlx" | "Shrx" | "Sarx" | "Rorx" | "Bt" | "Bts" | "Btr" | "Btc" => {
+            Some(OperationClass::IntegerShift)
+        }
+        "Adc" | "Sbb" | "Adcx" | "Adox" => Some(OperationClass::IntegerSelect),
+        "Cvtsi2sd" | "Cvtsi2ss" | "Cvtsd2si" | "Cvtss2si" | "Cvttsd2si" | "Cvttss2si"
+        | "Vcvtsi2sd" | "Vcvtsi2ss" | "Vcvtsd2si" | "Vcvtss2si" | "Vcvttsd2si" | "Vcvttss2si" => {
+            Some(OperationClass::FloatConvert)
+        }
+        "Ptest" | "Vptest" | "Vtestps" | "Vtestpd" => Some(OperationClass::VectorTransfer),
         "Div" | "Idiv" => Some(OperationClass::IntegerDivide),
         "Cpuid" | "Serialize" | "Lfence" | "Mfence" | "Sfence" => Some(OperationClass::Serializing),
         "Vzeroupper" => Some(OperationClass::VectorSimple),
@@ -116,6 +145,10 @@ fn kind_of(name: &str) -> Kind {
     };
     if let Some(class) = irregular {
         return Kind::Always(class);
+    }
+    // Flags that `setssbsy` sets are none.
+    if starts_with_any(name, &["Set", "Cmov"]) && name != "Setssbsy" {
+        return Kind::Always(OperationClass::IntegerSelect);
     }
     if starts_with_any(name, &["Prefetch"]) {
         return Kind::Always(OperationClass::Nop);
@@ -175,8 +208,20 @@ fn vector(name: &str) -> Option<Kind> {
         return Some(Kind::Move);
     } else if starts_with_any(
         &operation,
-        &["Cvt", "Ucomi", "Comi", "Rcp", "Rsqrt", "Round"],
+        &[
+            "Ucomi",
+            "Comi",
+            "Movmsk",
+            "Pmovmsk",
+            "Pextr",
+            "Pinsr",
+            "Extractps",
+            "Kortest",
+            "Ktest",
+        ],
     ) {
+        OperationClass::VectorTransfer
+    } else if starts_with_any(&operation, &["Cvt", "Rcp", "Rsqrt", "Round"]) {
         OperationClass::FloatOther
     } else if float && starts_with_any(&operation, &["Add", "Sub", "Hadd", "Hsub", "Min", "Max"]) {
         OperationClass::FloatAdd
