@@ -6,17 +6,13 @@ writes the section in docs/validation.md. A minute.
 
 from __future__ import annotations
 
-import json
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from documents import replace
+from own_machine import gigahertz, simulated_cycles
 
-ROOT = Path(__file__).resolve().parent.parent
-MACHINE = ROOT / "contigua-results" / "validate" / "own.toml"
 MEGABYTES = 64
 ROUNDS = 15
 #: What the longer of two simulated runs has more is what counts.
@@ -30,27 +26,15 @@ def simulated(program: Path, folder: Path, size: str, order: str) -> float:
     thp = 'enabled = "madvise"\n' if size == "huge" else ""
     scheme = f"[translation.{SCHEMES[size]}]\n{thp}[host.translation.base]\n"
     design.write_text(f'description = "{size} pages"\n{scheme}')
-    cycles = []
-    for rounds in SIMULATED:
-        report = folder / "report.json"
-        command = [sys.executable, "-m", "contigua.cli", "run", "--machine", str(MACHINE)]
-        command += ["--designs", str(design), "--memory", "4G", "--age", "partial"]
-        command += ["--json", str(report), "--", str(program), str(MEGABYTES), size, order]
-        done = subprocess.run([*command, str(rounds)], capture_output=True, text=True)
-        if done.returncode:
-            sys.exit(done.stderr)
-        values: dict[str, Any] = json.loads(report.read_text())[0]
-        cycles.append(values["time"]["busy_cycles"])
+    command = [str(program), str(MEGABYTES), size, order]
+    cycles = simulated_cycles(command, SIMULATED, str(design))
     pages = (SIMULATED[1] - SIMULATED[0]) * MEGABYTES * 256
-    return float(cycles[1] - cycles[0]) / pages
+    return cycles / pages
 
 
 def main() -> None:
     """Measure, print and write."""
-    if not MACHINE.exists():
-        sys.exit(f"{MACHINE} is not there: run benches/validate.py")
-    clock = next(line for line in MACHINE.read_text().splitlines() if line.startswith("clock"))
-    gigahertz = float(clock.split('"')[1].removesuffix("MHz")) / 1000
+    clock = gigahertz()
     rows = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -62,7 +46,7 @@ def main() -> None:
             for order in ("order", "any"):
                 command = [str(program), str(MEGABYTES), size, order, str(ROUNDS)]
                 ns = float(subprocess.check_output(command, text=True).split()[0])
-                cells += [f"{ns:.0f}", f"{simulated(program, folder, size, order) / gigahertz:.0f}"]
+                cells += [f"{ns:.0f}", f"{simulated(program, folder, size, order) / clock:.0f}"]
             rows.append(f"| {words} | {' | '.join(cells)} |")
             print(rows[-1], flush=True)
     head = [

@@ -1,0 +1,64 @@
+"""What taken and mispredicted branches cost, measured on this computer and simulated.
+
+The machine file is the one that benches/validate.py has measured. Writes the section in
+docs/validation.md. A minute.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from pathlib import Path
+
+from documents import replace
+from own_machine import gigahertz, simulated_cycles
+
+ROUNDS = 40
+#: What the longer of two simulated runs has more is what counts.
+SIMULATED = (2, 6)
+STEPS = 100_000
+#: Addresses that differ in a higher bit are far.
+NEAR, FAR = "36", "37"
+#: How many of 256 random bits are set: the branch is predicted, or mispredicted every other time.
+NEVER, ALWAYS, HALF = "0", "256", "128"
+
+
+def main() -> None:
+    """Measure, print and write."""
+    clock = gigahertz()
+    with tempfile.TemporaryDirectory() as name:
+        program = Path(name) / "branches"
+        source = Path(__file__).with_suffix(".c")
+        subprocess.run(["cc", "-O2", "-Wall", "-o", program, source], check=True)
+
+        def measured(kind: str, number: str) -> float:
+            command = [str(program), kind, number, str(ROUNDS)]
+            return float(subprocess.check_output(command, text=True)) * clock
+
+        def simulated(kind: str, number: str) -> float:
+            command = [str(program), kind, number]
+            cycles = simulated_cycles(command, SIMULATED, "linux-4k")
+            return cycles / (SIMULATED[1] - SIMULATED[0]) / STEPS
+
+        lines = []
+        for what, kind, number in (
+            ("a jump through a register, and back by another one", "jump", NEAR),
+            ("the same between addresses that differ in bit 37", "jump", FAR),
+            ("a call through a register, and its return", "call", NEAR),
+            ("the same between addresses that differ in bit 37", "call", FAR),
+        ):
+            # The loop's own branch takes a cycle.
+            cells = [f"{of(kind, number) - 1:.1f}" for of in (measured, simulated)]
+            lines.append(f"| {what} | {' | '.join(cells)} |")
+        cells = []
+        for of in (measured, simulated):
+            even = (of("random", NEVER) + of("random", ALWAYS)) / 2
+            cells.append(f"{2 * (of('random', HALF) - even):.1f}")
+        lines.append(f"| a branch on random bits, a misprediction | {' | '.join(cells)} |")
+    print("\n".join(lines))
+    head = ["| cycles of | measured | simulated |", "|---|--:|--:|"]
+    replace("branches", "validation.md", [*head, *lines])
+
+
+if __name__ == "__main__":
+    main()
