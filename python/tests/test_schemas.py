@@ -129,6 +129,12 @@ def test_a_report_of_the_version_before_loads_and_says_the_same():
     reports = [migrated.values, sampled.values]
     for report in reports:
         # What came later.
+        report["config"]["machine"]["core"]["slots"] = {
+            "convert": 1,
+            "read_modify_write": 1,
+            "call": 1,
+            "variable_shift": 1,
+        }
         report["config"]["machine"]["cache"]["prefetch"]["next_page"] = False
         report["cache"]["coherence"]["pages_ahead"] = 0
         report["kernel"]["host_fault_cycles"] = 0
