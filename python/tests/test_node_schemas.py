@@ -93,7 +93,9 @@ def test_the_guards_status_and_state_are_as_their_schemas_say(machine):
     reason="libcontigua_malloc.so is not built (cargo build --release -p contigua-malloc)",
 )
 def test_the_heap_of_a_process_is_as_its_schema_says():
-    program = "import sys, time; time.sleep(1); x = bytes(1 << 28); print(flush=True); sys.stdin.read()"
+    program = (
+        "import sys, time; time.sleep(1); x = bytes(1 << 28); print(flush=True); sys.stdin.read()"
+    )
     with subprocess.Popen(
         [sys.executable, "-c", program],
         env=os.environ | {"LD_PRELOAD": str(LIBRARY), "PYTHONMALLOC": "malloc"},
