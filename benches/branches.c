@@ -20,15 +20,13 @@
 
 static unsigned char bits[STEPS * 40];
 
-static double now(void)
-{
+static double now(void) {
     struct timespec t;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
     return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
 }
 
-static unsigned char *map(uint64_t address)
-{
+static unsigned char *map(uint64_t address) {
     void *memory = mmap((void *)address, 8192, PROT_READ | PROT_WRITE | PROT_EXEC,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
     if (memory != (void *)address) {
@@ -38,14 +36,12 @@ static unsigned char *map(uint64_t address)
     return memory;
 }
 
-static void *put(unsigned char *at, const char *code, size_t size)
-{
+static void *put(unsigned char *at, const char *code, size_t size) {
     return (unsigned char *)memcpy(at, code, size) + size;
 }
 
 /* A loop whose every step goes to `there` and back, by calls or by jumps through registers. */
-static void (*loop(uint64_t there, int calls))(long)
-{
+static void (*loop(uint64_t there, int calls))(long) {
     unsigned char *begin = map(BASE), *at = begin, *other = map(there) + 0x340;
     at = put(at, "\x48\x89\xf9", 3); /* mov %rdi, %rcx */
     at = put(at, "\x49\xb8", 2);     /* movabs $other, %r8 */
@@ -64,8 +60,7 @@ static void (*loop(uint64_t there, int calls))(long)
     return (void (*)(long))(uintptr_t)begin;
 }
 
-static void branch(long from)
-{
+static void branch(long from) {
     long i = from, sum = 0;
 #if defined __x86_64__
     __asm__ volatile("1: movzbl (%2,%0),%%eax\n"
@@ -83,8 +78,7 @@ static void branch(long from)
 #endif
 }
 
-int main(int count, char **words)
-{
+int main(int count, char **words) {
     if (count != 4) {
         fprintf(stderr, "usage: branches jump|call|random BITS ROUNDS\n");
         return 2;
