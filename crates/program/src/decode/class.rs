@@ -8,9 +8,9 @@ pub enum OperationClass {
     /// Integer addition, logic, comparison, bit counts, moves between general registers; on aarch64 shifts
     /// and selections, too.
     IntegerSimple,
-    /// Shifts and rotations by a constant, tests of one bit.
+    /// Shifts and rotations by a constant, those of BMI2 by a register, tests of one bit.
     IntegerShift,
-    /// Shifts and rotations by a register, without BMI2: flags stay where it is 0.
+    /// Shifts and rotations by `cl`, which leave the flags as they are where it is 0.
     IntegerShiftVariable,
     /// What depends on flags and is no branch: `setcc`, `cmovcc`, `adc`, `sbb`.
     IntegerSelect,

@@ -146,7 +146,7 @@ fn kind_of(name: &str) -> Kind {
     if let Some(class) = irregular {
         return Kind::Always(class);
     }
-    // Flags that `setssbsy` sets are none.
+    // `setssbsy` belongs to shadow stacks.
     if starts_with_any(name, &["Set", "Cmov"]) && name != "Setssbsy" {
         return Kind::Always(OperationClass::IntegerSelect);
     }

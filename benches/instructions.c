@@ -1,11 +1,13 @@
 /*
- * branches: what taken and mispredicted branches cost, for benches/branches.py.
+ * instructions: what branches and operations cost, for benches/instructions.py.
  *
- *     branches jump|call BITS ROUNDS
- *     branches random SHARE ROUNDS
+ *     instructions jump|call BIT ROUNDS
+ *     instructions random SHARE ROUNDS
+ *     instructions NAME 0 ROUNDS
  *
- * The first two go to code whose address differs in bit BITS, and back. The last one branches on random
- * bits, of which SHARE in 256 are set. Prints nanoseconds of the fastest round for one of its steps.
+ * Jumps and calls go to code whose address differs in bit BIT, and back. `random` branches on random bits,
+ * of which SHARE in 256 are set. Every other NAME is a loop of `loops`. Prints nanoseconds of the fastest
+ * round for one of its steps.
  */
 #define _GNU_SOURCE
 #include <stdint.h>
@@ -62,7 +64,6 @@ static void (*loop(uint64_t there, int calls))(long) {
 
 static void branch(long from) {
     long i = from, sum = 0;
-#if defined __x86_64__
     __asm__ volatile("1: movzbl (%2,%0),%%eax\n"
                      "test %%eax,%%eax\n"
                      "jz 2f\n"
@@ -73,14 +74,38 @@ static void branch(long from) {
                      : "+r"(i), "+r"(sum)
                      : "r"(bits), "r"(from + STEPS)
                      : "rax", "cc");
-#else
-#error "for x86-64"
-#endif
 }
+
+/* A loop of four steps a turn, so that its `dec` and branch hardly count. */
+#define LOOP(name, code)                                                            \
+    static void name(long steps) {                                                  \
+        steps /= 4;                                                                 \
+        __asm__ volatile("1:" code code code code "dec %0\njnz 1b"                  \
+                         : "+r"(steps)                                              \
+                         :                                                          \
+                         : "rax", "rbx", "rcx", "rdx", "r8", "xmm0", "xmm1", "cc"); \
+    }
+
+LOOP(shifts, "shr $3,%%rbx\nshr $3,%%rcx\nshr $3,%%rdx\nshr $3,%%r8\n")
+LOOP(selects, "sete %%bl\nsete %%cl\nsete %%dl\nsete %%r8b\n")
+LOOP(both, "shr $3,%%rbx\nsete %%cl\nshr $3,%%rdx\nsete %%r8b\n")
+LOOP(transfers, "movq %%xmm0,%%rbx\nmovq %%xmm0,%%rcx\nmovq %%xmm0,%%rdx\nmovq %%xmm0,%%r8\n")
+LOOP(compares,
+     "comisd %%xmm0,%%xmm1\ncomisd %%xmm0,%%xmm1\ncomisd %%xmm0,%%xmm1\ncomisd %%xmm0,%%xmm1\n")
+LOOP(there, "movq %%rax,%%xmm1\nmovq %%xmm1,%%rax\n")
+LOOP(converts, "cvtsi2sd %%rax,%%xmm1\ncvttsd2si %%xmm1,%%rax\n")
+
+static const struct {
+    const char *name;
+    void (*run)(long);
+} loops[] = {
+    {"shifts", shifts},     {"selects", selects}, {"both", both},         {"transfers", transfers},
+    {"compares", compares}, {"there", there},     {"converts", converts},
+};
 
 int main(int count, char **words) {
     if (count != 4) {
-        fprintf(stderr, "usage: branches jump|call|random BITS ROUNDS\n");
+        fprintf(stderr, "usage: instructions NAME NUMBER ROUNDS\n");
         return 2;
     }
     long number = atol(words[2]), rounds = atol(words[3]);
@@ -92,8 +117,14 @@ int main(int count, char **words) {
             x ^= x << 13, x ^= x >> 7, x ^= x << 17;
             bits[i] = (x >> 20 & 255) < (uint64_t)number;
         }
-    } else {
+    } else if (strcmp(words[1], "call") == 0 || strcmp(words[1], "jump") == 0) {
         go = loop(BASE ^ UINT64_C(1) << number, strcmp(words[1], "call") == 0);
+    }
+    for (size_t i = 0; i < sizeof loops / sizeof *loops; i++)
+        if (strcmp(words[1], loops[i].name) == 0) go = loops[i].run;
+    if (!random && go == NULL) {
+        fprintf(stderr, "instructions: no loop is called '%s'\n", words[1]);
+        return 2;
     }
     double best = 1e18;
     for (long round = 0; round < rounds; round++) {

@@ -1,4 +1,4 @@
-"""What taken and mispredicted branches cost, measured on this computer and simulated.
+"""What branches and operations cost, measured on this computer and simulated.
 
 The machine file is the one that benches/validate.py has measured. Writes the section in
 docs/validation.md. A minute.
@@ -21,13 +21,23 @@ STEPS = 100_000
 NEAR, FAR = "36", "37"
 #: How many of 256 random bits are set: the branch is predicted, or mispredicted every other time.
 NEVER, ALWAYS, HALF = "0", "256", "128"
+#: What the steps of loops hold.
+OPERATIONS = {
+    "four shifts by a constant": "shifts",
+    "four `sete`": "selects",
+    "two of each": "both",
+    "four `movq` from vector to general registers": "transfers",
+    "four `comisd`": "compares",
+    "`movq` to a vector register and back, dependent": "there",
+    "`cvtsi2sd` and `cvttsd2si`, dependent": "converts",
+}
 
 
 def main() -> None:
     """Measure, print and write."""
     clock = gigahertz()
     with tempfile.TemporaryDirectory() as name:
-        program = Path(name) / "branches"
+        program = Path(name) / "instructions"
         source = Path(__file__).with_suffix(".c")
         subprocess.run(["cc", "-O2", "-Wall", "-o", program, source], check=True)
 
@@ -55,9 +65,12 @@ def main() -> None:
             even = (of("random", NEVER) + of("random", ALWAYS)) / 2
             cells.append(f"{2 * (of('random', HALF) - even):.1f}")
         lines.append(f"| a branch on random bits, a misprediction | {' | '.join(cells)} |")
+        for what, kind in OPERATIONS.items():
+            cells = [f"{of(kind, '0'):.1f}" for of in (measured, simulated)]
+            lines.append(f"| {what} | {' | '.join(cells)} |")
     print("\n".join(lines))
     head = ["| cycles of | measured | simulated |", "|---|--:|--:|"]
-    replace("branches", "validation.md", [*head, *lines])
+    replace("instructions", "validation.md", [*head, *lines])
 
 
 if __name__ == "__main__":
