@@ -91,7 +91,7 @@ test-programs:
 		sqlite3 sqlite3 redis-server redis-server redis-benchmark redis-tools \
 		memcached memcached nginx nginx chromium chromium setpriv util-linux git git \
 		qemu-x86_64 qemu-user qemu-system-x86_64 qemu-system-x86 busybox busybox-static systemd-analyze systemd \
-		zsh zsh fish fish $(CROSS)
+		zsh zsh fish fish xz xz-utils $(CROSS)
 
 # What builds and runs programs of aarch64.
 CROSS = aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu /usr/aarch64-linux-gnu/lib/crti.o libc6-dev-arm64-cross \
