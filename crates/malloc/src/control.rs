@@ -162,7 +162,7 @@ pub fn set(name: &str, value: u64) -> Result<(), SetError> {
 }
 
 /// Write the sampled heap profile to `path`, or without one where `CONTIGUA_MALLOC_PROFILE` says,
-/// for `go tool pprof`.
+/// for `contigua-node heap --profile`.
 ///
 /// # Errors
 /// If the process takes no samples (the environment says whether, when it starts), if another
