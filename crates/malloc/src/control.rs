@@ -1,8 +1,8 @@
 //! What a program can tell its allocator, whatever its language.
 
 use contigua_pageheap::Config;
+use contigua_telemetry::Page;
 
-use crate::layout::Page;
 use crate::{front, guarded, harden, pages, profile, setup, sys, telemetry};
 
 pub use crate::profile::Error as ProfileError;

@@ -39,7 +39,6 @@ mod guarded;
 mod harden;
 mod heap;
 mod info;
-pub mod layout;
 mod lock;
 mod maps;
 mod math;

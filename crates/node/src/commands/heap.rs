@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use clap::Args;
 use contigua_input::Printable;
-use contigua_malloc::layout::{Error, Figure, Kind, Reader, Unit};
+use contigua_telemetry::{Error, Figure, Kind, Reader, Unit};
 use serde::Serialize;
 
 use crate::heap::{Profile, encode};
@@ -238,12 +238,12 @@ mod tests {
 
     #[test]
     fn json_has_a_version_and_units() {
-        let page = contigua_malloc::layout::Page {
+        let page = contigua_telemetry::Page {
             figures: 32,
             heap_used: 4096,
             huge_intact: 2,
             nanoseconds: 7,
-            ..contigua_malloc::layout::Page::default()
+            ..contigua_telemetry::Page::default()
         };
         let process = Process {
             number: 7,
@@ -257,7 +257,7 @@ mod tests {
         assert_eq!(statistics["huge_intact"], 2);
         assert_eq!(statistics["written_nanoseconds"], 7);
         let all = statistics.as_object().unwrap();
-        assert_eq!(all.len(), contigua_malloc::layout::Page::NAMES.len());
+        assert_eq!(all.len(), contigua_telemetry::Page::NAMES.len());
     }
 
     #[test]
