@@ -231,6 +231,14 @@ fn without_signal<T>(signal: i32, body: impl FnOnce() -> T) -> T {
     }
 }
 
+/// The program's path, as much as fits; nothing if the kernel does not tell.
+pub fn program(buffer: &mut [u8]) -> &[u8] {
+    let path = c"/proc/self/exe".as_ptr();
+    // SAFETY: the path is NUL-terminated; pointer and length belong to one slice.
+    let length = unsafe { libc::readlink(path, buffer.as_mut_ptr().cast(), buffer.len()) };
+    &buffer[..usize::try_from(length).unwrap_or(0)]
+}
+
 /// Read what lies at `offset`, as much as there is and fits.
 pub fn read_at(file: i32, offset: u64, buffer: &mut [u8]) -> usize {
     let mut length = 0;

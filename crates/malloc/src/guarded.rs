@@ -8,6 +8,7 @@
 //!
 //! The pool is no memory of the heap: `free` and `realloc` come here where they find no object of theirs.
 
+mod module;
 mod report;
 mod slot;
 

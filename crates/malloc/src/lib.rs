@@ -40,7 +40,6 @@ mod harden;
 mod heap;
 mod info;
 mod lock;
-mod maps;
 mod math;
 mod metadata;
 mod near;
@@ -69,6 +68,8 @@ mod tls;
 mod transfer;
 mod unwind;
 mod upkeep;
+#[cfg_attr(miri, allow(unused_macros, reason = "Miri has no symbols"))]
+mod weak;
 
 #[allow(clippy::must_use_candidate, reason = "their callers are C")]
 pub mod c_api;
