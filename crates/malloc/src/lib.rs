@@ -47,6 +47,7 @@ mod pagemap;
 mod pages;
 mod primary;
 mod profile;
+mod random;
 mod rseq;
 mod sampler;
 mod sanitizer;
