@@ -5,6 +5,7 @@
 
 mod commands;
 mod guard;
+mod heap;
 mod http;
 mod metrics;
 mod output;
