@@ -5,7 +5,6 @@
 
 mod commands;
 mod guard;
-mod heap;
 mod http;
 mod metrics;
 mod output;

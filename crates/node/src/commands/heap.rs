@@ -1,5 +1,7 @@
 //! `contigua-node heap`: statistics of processes that run under our malloc, and their heap profiles.
 
+mod profile;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
@@ -11,10 +13,10 @@ use contigua_input::Printable;
 use contigua_telemetry::{Error, Figure, Kind, Reader, Unit};
 use serde::Serialize;
 
-use crate::heap::{Profile, encode};
+use crate::metrics;
 use crate::output::{Output, complain, print};
 use crate::text::{Table, count, duration, size};
-use crate::{heap, metrics};
+use profile::{Profile, encode};
 
 /// Show the heap of processes that run under `libcontigua_malloc`
 ///
@@ -102,7 +104,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
 fn show_profile(path: &Path, pprof: Option<&Path>) -> anyhow::Result<()> {
     let profile = Profile::read(path).with_context(|| path.display().to_string())?;
     let Some(pprof) = pprof else {
-        return print(|out| heap::write(out, &profile));
+        return print(|out| profile::write(out, &profile));
     };
     let output = Output::create(pprof)?;
     let written = output.file()?.write_all(&encode(&profile));

@@ -187,8 +187,8 @@ fn samples(writer: &mut Writer, profile: &Profile) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::SMALL;
     use super::*;
-    use crate::heap::tests::SMALL;
 
     /// A field of a message: its number, and a number or bytes.
     #[derive(Debug, PartialEq)]

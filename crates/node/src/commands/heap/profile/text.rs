@@ -57,8 +57,8 @@ pub fn write(out: &mut dyn Write, profile: &Profile) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::SMALL;
     use super::*;
-    use crate::heap::tests::SMALL;
 
     #[test]
     fn is_what_has_the_most_memory_first() {
