@@ -2,10 +2,10 @@
 
     check-programs [--again] [--modes NAME,NAME] [PROGRAM...]
 
-Each program runs under glibc first, then with libcontigua_malloc.so preloaded, with caches of CPUs
-and of threads, servers with a background thread, too, and with huge pages for everybody. What is
-found is kept in target/check-programs, so that an interrupted run goes on where it stopped, and
-goes into the table of docs/malloc.md.
+Each program runs under glibc first, then with libcontigua_malloc.so preloaded, with caches of CPUs,
+at hardening level 2, with caches of threads, servers with a background thread, too, and with huge
+pages for everybody. What is found is kept in target/check-programs, so that an interrupted run goes
+on where it stopped, and goes into the table of docs/malloc.md.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def cell(column: object) -> str:
     return ", ".join(parts) or "same"
 
 
-COLUMNS = ("per CPU", "per thread", "background on", "background idle", "THP always")
+COLUMNS = ("per CPU", "level 2", "per thread", "background on", "background idle", "THP always")
 
 
 def listed(rows: list[tuple[str, str, list[str]]]) -> list[str]:

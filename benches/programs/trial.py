@@ -49,6 +49,7 @@ GLIBC = Mode("glibc", {})
 MODES = [
     GLIBC,
     Mode("per CPU", PRELOAD),
+    Mode("level 2", PRELOAD | {"CONTIGUA_MALLOC_HARDEN": "2"}),
     Mode("per thread", PRELOAD | {"CONTIGUA_MALLOC_PER_CPU": "off"}),
     Mode("background on", PRELOAD | {"CONTIGUA_MALLOC_BACKGROUND": "on"}),
     Mode("background idle", PRELOAD | {"CONTIGUA_MALLOC_BACKGROUND": "idle"}),

@@ -109,6 +109,31 @@ def test_the_heap_of_a_process_is_as_its_schema_says():
             process.kill()
 
 
+@pytest.mark.skipif(
+    LIBRARY is None,
+    reason="libcontigua_malloc.so is not built (cargo build --release -p contigua-malloc)",
+)
+def test_a_heap_profile_is_shown_and_written_for_pprof(tmp_path):
+    profile, encoded = tmp_path / "heap", tmp_path / "heap.pb"
+    subprocess.run(
+        [sys.executable, "-c", "x = bytes(1 << 28)"],
+        env=os.environ
+        | {"LD_PRELOAD": str(LIBRARY), "PYTHONMALLOC": "malloc"}
+        | {"CONTIGUA_MALLOC_PROFILE": str(profile)},
+        check=True,
+    )
+    command = [NODE, "heap", "--profile", str(profile)]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    # What allocated the most is first; the allocator's own functions are hidden.
+    first = shown.split("\n\n")[1].splitlines()
+    assert "allocated in 1 objects" in first[0]
+    assert any("Py" in line for line in first[1:])
+    assert "malloc" not in first[1]
+    subprocess.run([*command, "--pprof", str(encoded)], check=True)
+    assert b"inuse_space" in encoded.read_bytes()
+    assert b"/libcontigua_malloc.so" in encoded.read_bytes()
+
+
 def test_page_walks_are_null_where_the_processor_does_not_count_them():
     document = {
         "schema": 1,

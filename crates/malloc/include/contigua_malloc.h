@@ -57,7 +57,7 @@ int contigua_malloc_periodic(void);
  * object larger than 256 KB only its beginning counts. */
 int contigua_malloc_owns(const void *memory);
 
-/* Write the sampled heap profile to a file, for `go tool pprof`; for NULL to the file that
+/* Write the sampled heap profile to a file, for `contigua-node heap --profile`; for NULL to the file that
  * CONTIGUA_MALLOC_PROFILE names. Returns 0, or -1 with errno: EINVAL if the process takes no samples
  * (or NULL, and no file is named), EBUSY if another thread is writing one, or why the file could not
  * be written. */

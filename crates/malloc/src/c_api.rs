@@ -349,7 +349,7 @@ pub unsafe extern "C" fn contigua_malloc_stats(buffer: *mut c_char, size: usize)
     cursor.length
 }
 
-/// One figure by its name in `layout::Page`; `-1` if there is none of this name.
+/// One figure by its name in `contigua_telemetry::Page`; `-1` if there is none of this name.
 ///
 /// # Safety
 /// `name` is NUL-terminated.

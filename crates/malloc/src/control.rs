@@ -1,8 +1,8 @@
 //! What a program can tell its allocator, whatever its language.
 
 use contigua_pageheap::Config;
+use contigua_telemetry::Page;
 
-use crate::layout::Page;
 use crate::{front, guarded, harden, pages, profile, setup, sys, telemetry};
 
 pub use crate::profile::Error as ProfileError;
@@ -162,7 +162,7 @@ pub fn set(name: &str, value: u64) -> Result<(), SetError> {
 }
 
 /// Write the sampled heap profile to `path`, or without one where `CONTIGUA_MALLOC_PROFILE` says,
-/// for `go tool pprof`.
+/// for `contigua-node heap --profile`.
 ///
 /// # Errors
 /// If the process takes no samples (the environment says whether, when it starts), if another

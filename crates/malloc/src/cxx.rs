@@ -9,6 +9,7 @@ use core::ffi::{CStr, c_void};
 use core::ptr::null_mut;
 
 use crate::classes::{MAX_SMALL, class_of};
+use crate::weak::weak;
 use crate::{harden, heap, sys};
 
 type Handler = extern "C-unwind" fn();
@@ -30,32 +31,6 @@ fn find(weak: *const c_void, name: &CStr) -> *const c_void {
         }
         libc::dlsym(library, name.as_ptr())
     }
-}
-
-macro_rules! weak {
-    ($name:literal) => {{
-        let address: *const c_void;
-        // SAFETY: reads the symbol's address from the global offset table, null if no library
-        // defines it. Needed because weak imports are not in the stable language.
-        unsafe {
-            #[cfg(target_arch = "x86_64")]
-            core::arch::asm!(
-                concat!(".weak ", $name),
-                concat!("mov {}, qword ptr [rip + ", $name, "@GOTPCREL]"),
-                out(reg) address,
-                options(nostack, preserves_flags, readonly)
-            );
-            #[cfg(target_arch = "aarch64")]
-            core::arch::asm!(
-                concat!(".weak ", $name),
-                concat!("adrp {0}, :got:", $name),
-                concat!("ldr {0}, [{0}, :got_lo12:", $name, "]"),
-                out(reg) address,
-                options(nostack, preserves_flags, readonly)
-            );
-        }
-        address
-    }};
 }
 
 #[cold]

@@ -8,7 +8,7 @@
 use core::fmt::Write;
 use core::sync::atomic::{AtomicU8, Ordering};
 
-use crate::files::{self, FileName};
+use crate::files::{self, FileName, Writer};
 use crate::lock::Guarded;
 use crate::settings::Dump;
 use crate::signals::Former;
@@ -23,9 +23,7 @@ static OUTPUT: Guarded<Output> = Guarded::new(Output {
     name: None,
     owner: 0,
     line: Line::new(),
-    file: 2,
-    bytes: [0; 512],
-    length: 0,
+    out: Writer::new(2),
 });
 static FORMER: Former = Former::new();
 
@@ -94,89 +92,64 @@ fn write(may_wait: bool) -> bool {
     let Some(mut output) = output else {
         return false;
     };
-    if !output.open() {
+    let Some(file) = output.open() else {
         return true;
+    };
+    output.out.begin(file);
+    let whole = text(&mut output.out, may_wait);
+    let _ = output.out.finish();
+    if file != 2 {
+        files::close(file);
     }
-    let whole = output.text(may_wait);
-    output.close();
     whole
 }
 
-/// A file, and text for it in pieces: a handler's stack has no room for all of it.
+/// Where to write, and room for it that a handler's stack has not.
 struct Output {
     name: Option<FileName>,
     /// The process that the environment spoke to.
     owner: i32,
     line: Line<{ FileName::EXPANDED }>,
-    file: i32,
-    bytes: [u8; 512],
-    length: usize,
+    out: Writer,
 }
 
 impl Output {
-    fn open(&mut self) -> bool {
-        self.file = 2;
-        if let Some(name) = self.name {
-            self.line.clear();
-            let opened = name
-                .expand(&mut self.line, self.owner == sys::process())
-                .map_or(Err(libc::ENAMETOOLONG), files::append);
-            match opened {
-                Ok(file) => self.file = file,
-                Err(number) => {
-                    sys::message(format_args!(
-                        "CONTIGUA_MALLOC_DUMP: the file cannot be opened: error {number}"
-                    ));
-                    return false;
-                }
-            }
-        }
-        true
-    }
-
-    fn close(&mut self) {
-        self.flush();
-        if self.file != 2 {
-            files::close(self.file);
-        }
-    }
-
-    fn flush(&mut self) {
-        let _ = files::write(self.file, &self.bytes[..self.length]);
-        self.length = 0;
-    }
-
-    fn text(&mut self, may_wait: bool) -> bool {
-        let process = sys::process();
-        let _ = writeln!(self, "contigua-malloc: figures of process {process}");
-        if may_wait {
-            let _ = telemetry::write_text(self);
-            return true;
-        }
-        if telemetry::try_write_text(self).is_some() {
-            return true;
-        }
-        let _ = match telemetry::last() {
-            Some(page) => {
-                let age = clock::coarse_nanoseconds().saturating_sub(page.nanoseconds);
-                let _ = writeln!(self, "as of {} ms ago; newer ones follow", age / 1_000_000);
-                telemetry::write_page(self, &page)
-            }
-            None => writeln!(self, "they follow: the allocator is at work"),
+    /// The file to write to; none, and a message, if it cannot be opened.
+    fn open(&mut self) -> Option<i32> {
+        let Some(name) = self.name else {
+            return Some(2);
         };
-        false
+        self.line.clear();
+        let opened = name
+            .expand(&mut self.line, self.owner == sys::process())
+            .map_or(Err(libc::ENAMETOOLONG), files::append);
+        opened
+            .inspect_err(|number| {
+                sys::message(format_args!(
+                    "CONTIGUA_MALLOC_DUMP: the file cannot be opened: error {number}"
+                ));
+            })
+            .ok()
     }
 }
 
-impl Write for Output {
-    fn write_str(&mut self, text: &str) -> core::fmt::Result {
-        for &byte in text.as_bytes() {
-            if self.length == self.bytes.len() {
-                self.flush();
-            }
-            self.bytes[self.length] = byte;
-            self.length += 1;
-        }
-        Ok(())
+fn text(out: &mut Writer, may_wait: bool) -> bool {
+    let process = sys::process();
+    let _ = writeln!(out, "contigua-malloc: figures of process {process}");
+    if may_wait {
+        let _ = telemetry::write_text(out);
+        return true;
     }
+    if telemetry::try_write_text(out).is_some() {
+        return true;
+    }
+    let _ = match telemetry::last() {
+        Some(page) => {
+            let age = clock::coarse_nanoseconds().saturating_sub(page.nanoseconds);
+            let _ = writeln!(out, "as of {} ms ago; newer ones follow", age / 1_000_000);
+            telemetry::write_page(out, &page)
+        }
+        None => writeln!(out, "they follow: the allocator is at work"),
+    };
+    false
 }

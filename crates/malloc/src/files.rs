@@ -124,6 +124,78 @@ pub fn write(file: i32, mut bytes: &[u8]) -> Result<(), i32> {
     Ok(())
 }
 
+/// Text for a file, in pieces: there is no memory for all of it.
+pub struct Writer {
+    file: i32,
+    bytes: [u8; 1024],
+    length: usize,
+    error: Option<i32>,
+}
+
+impl Writer {
+    /// Begin to write to an open file.
+    pub const fn new(file: i32) -> Self {
+        Self {
+            file,
+            bytes: [0; 1024],
+            length: 0,
+            error: None,
+        }
+    }
+
+    /// Begin anew.
+    pub fn begin(&mut self, file: i32) {
+        (self.file, self.length, self.error) = (file, 0, None);
+    }
+
+    fn flush(&mut self) {
+        if self.error.is_none() {
+            self.error = write(self.file, &self.bytes[..self.length]).err();
+        }
+        self.length = 0;
+    }
+
+    /// Write bytes.
+    pub fn put(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            if self.length == self.bytes.len() {
+                self.flush();
+            }
+            self.bytes[self.length] = byte;
+            self.length += 1;
+        }
+    }
+
+    /// Write the rest; the system's error number if something was not written.
+    pub fn finish(&mut self) -> Result<(), i32> {
+        self.flush();
+        self.error.map_or(Ok(()), Err)
+    }
+}
+
+impl Write for Writer {
+    fn write_str(&mut self, text: &str) -> core::fmt::Result {
+        self.put(text.as_bytes());
+        Ok(())
+    }
+}
+
+/// Write all that is in a file; the system's error number if it cannot be opened.
+pub fn copy(path: &CStr, out: &mut Writer) -> Result<(), i32> {
+    let file = open_to_read(path)?;
+    let (mut piece, mut offset) = ([0; 1024], 0);
+    loop {
+        let length = read_at(file, offset, &mut piece);
+        out.put(&piece[..length]);
+        offset += length as u64;
+        if length == 0 {
+            break;
+        }
+    }
+    close(file);
+    Ok(())
+}
+
 fn write_some(file: i32, bytes: &[u8]) -> Result<usize, i32> {
     // SAFETY: pointer and length belong to one slice.
     result(unsafe { libc::syscall(libc::SYS_write, file, bytes.as_ptr(), bytes.len()) })
@@ -157,6 +229,14 @@ fn without_signal<T>(signal: i32, body: impl FnOnce() -> T) -> T {
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const old, null_mut());
         answer
     }
+}
+
+/// The program's path, as much as fits; nothing if the kernel does not tell.
+pub fn program(buffer: &mut [u8]) -> &[u8] {
+    let path = c"/proc/self/exe".as_ptr();
+    // SAFETY: the path is NUL-terminated; pointer and length belong to one slice.
+    let length = unsafe { libc::readlink(path, buffer.as_mut_ptr().cast(), buffer.len()) };
+    &buffer[..usize::try_from(length).unwrap_or(0)]
 }
 
 /// Read what lies at `offset`, as much as there is and fits.

@@ -8,6 +8,7 @@
 //!
 //! The pool is no memory of the heap: `free` and `realloc` come here where they find no object of theirs.
 
+mod module;
 mod report;
 mod slot;
 
@@ -108,7 +109,7 @@ pub fn allocate(size: usize, align: usize) -> *mut u8 {
     let Some(index) = QUEUE.lock().take() else {
         return null_mut();
     };
-    let is_last = sampler::random().is_multiple_of(2);
+    let is_last = sampler::RANDOM.next().is_multiple_of(2);
     let bytes = room.next_multiple_of(page);
     let first = begin_of(index) + if is_last { MOST - bytes } else { 0 };
     if !sys::open(first, bytes) {

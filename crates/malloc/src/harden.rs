@@ -21,11 +21,12 @@
 //! (`rseq::Hot::fast`, `rseq::Hot::free`).
 
 use core::mem;
-use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use crate::classes::{CLASSES, COUNT};
 use crate::heap::canary_of;
 use crate::lock::{Guarded, Lock};
+use crate::random::Random;
 use crate::rseq::{self, HOT};
 use crate::sizes::PAGE_BYTES;
 use crate::{guarded, heap, pages, sys, transfer};
@@ -40,7 +41,7 @@ const DELAYED: usize = 64;
 const DELAYED_BYTES: usize = 1 << 20;
 
 static LEVEL: AtomicU8 = AtomicU8::new(1);
-static SEED: AtomicU64 = AtomicU64::new(0);
+static RANDOM: Random = Random::new();
 static WAITING: [[AtomicUsize; DELAYED]; COUNT] =
     [const { [const { AtomicUsize::new(0) }; DELAYED] }; COUNT];
 
@@ -77,7 +78,7 @@ fn is_strict() -> bool {
 
 /// Set the level. Before the first allocation only, and before caches of CPUs are set up.
 pub fn start(level: u8) {
-    SEED.store(sys::random(sys::Purpose::Order), Ordering::Relaxed);
+    RANDOM.seed(sys::random(sys::Purpose::Order));
     LEVEL.store(level, Ordering::Relaxed);
 }
 
@@ -201,23 +202,13 @@ pub fn check_size(memory: *mut u8, size: usize) {
     }
 }
 
-/// A number below `end`.
-fn random_below(end: usize) -> usize {
-    // Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators" (2014), figure 17.
-    const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
-    let mut random = SEED.fetch_add(STEP, Ordering::Relaxed);
-    random = (random ^ random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    random = (random ^ random >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    (random ^ random >> 31) as usize % end
-}
-
 /// Put objects into an unpredictable order.
 pub fn shuffle(objects: &mut [usize]) {
     if !is_on() {
         return;
     }
     for last in (1..objects.len()).rev() {
-        objects.swap(last, random_below(last + 1));
+        objects.swap(last, RANDOM.below(last + 1));
     }
 }
 
@@ -227,7 +218,7 @@ pub fn delay(class: usize, object: usize) -> usize {
         return object;
     }
     let waiting = (DELAYED_BYTES / CLASSES[class].size as usize).clamp(1, DELAYED);
-    WAITING[class][random_below(waiting)].swap(object, Ordering::AcqRel)
+    WAITING[class][RANDOM.below(waiting)].swap(object, Ordering::AcqRel)
 }
 
 /// Move what waits back into the transfer caches and the page heap.
@@ -301,7 +292,7 @@ pub fn free_large(address: usize, count: usize) {
         pages::free(address, count);
         return;
     }
-    let place = random_below(BURIED_COUNT);
+    let place = RANDOM.below(BURIED_COUNT);
     let earlier = mem::replace(&mut BURIED.lock()[place], (address, count));
     free_buried(earlier);
 }

@@ -57,6 +57,7 @@ pub fn allocate(size: usize) -> *mut u8 {
 /// Memory for `size` bytes at a multiple of `align`, that is not at hand; and whether it is zero.
 #[inline(never)]
 pub fn allocate_slowly(size: usize, align: usize) -> (*mut u8, bool) {
+    setup::ensure();
     if alarm::is_raised() {
         (alarm::allocate(size, align), true)
     } else if harden::is_on() {
@@ -102,6 +103,10 @@ pub fn counted(class: usize) -> *mut u8 {
 pub fn missed(class: usize, size: usize, align: usize) -> *mut u8 {
     if alarm::is_raised() {
         return alarm::allocate(CLASSES[class].size as usize, 1);
+    }
+    if !setup::is_ready() {
+        // Nobody knew the hardening level before.
+        return allocate_slowly(size, align).0;
     }
     if sampler::is_due() {
         let memory = sampled(class, size, align);

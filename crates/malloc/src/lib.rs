@@ -39,9 +39,7 @@ mod guarded;
 mod harden;
 mod heap;
 mod info;
-pub mod layout;
 mod lock;
-mod maps;
 mod math;
 mod metadata;
 mod near;
@@ -49,6 +47,7 @@ mod pagemap;
 mod pages;
 mod primary;
 mod profile;
+mod random;
 mod rseq;
 mod sampler;
 mod sanitizer;
@@ -70,6 +69,8 @@ mod tls;
 mod transfer;
 mod unwind;
 mod upkeep;
+#[cfg_attr(miri, allow(unused_macros, reason = "Miri has no symbols"))]
+mod weak;
 
 #[allow(clippy::must_use_candidate, reason = "their callers are C")]
 pub mod c_api;

@@ -7,11 +7,10 @@
 //! is not sampled asks nothing, and the free of one that is finds its stack at the span of its pages.
 //!
 //! Stacks are in a table that only grows (`table`), so that nobody needs a lock, a fork finds it
-//! whole, and a profile can be written (`pprof`) while others allocate.
+//! whole, and a profile can be written (`text`) while others allocate.
 
-mod pprof;
-mod stream;
 mod table;
+mod text;
 
 use core::ffi::CStr;
 use core::ptr::NonNull;
@@ -89,7 +88,7 @@ pub fn after_fork() {
 }
 
 /// Functions that allocations go through, from outside to inside: the frames that a profile does not
-/// show. None is `#[inline]`: such a function has an address in each part of the program that calls
+/// have where this library has no file of its own, by which readers hide its frames. None is `#[inline]`: such a function has an address in each part of the program that calls
 /// it. What may be inlined into its callers whole has no frame.
 fn allocators() -> [usize; 8] {
     type Address = *const ();
@@ -110,7 +109,7 @@ fn allocators() -> [usize; 8] {
 #[inline(never)]
 pub fn stack(bytes: usize) -> Option<&'static Stack> {
     let mut frames = [0; DEPTH];
-    let depth = unwind::capture(&mut frames);
+    let depth = unwind::capture(&mut frames, &allocators());
     let stack = table::find(&frames[..depth], bytes);
     dump::occasion();
     stack
@@ -184,7 +183,7 @@ pub fn write(path: Option<&CStr>) -> Result<(), Error> {
     if WRITING.swap(true, Ordering::Acquire) {
         return Err(Error::Busy);
     }
-    let result = sys::preserving_errno(|| files::replace(path, |file| pprof::write(file, rate())));
+    let result = sys::preserving_errno(|| files::replace(path, |file| text::write(file, rate())));
     WRITING.store(false, Ordering::Release);
     result.map_err(Error::System)
 }

@@ -12,6 +12,8 @@
 use core::sync::atomic::{AtomicIsize, AtomicU32, AtomicUsize, Ordering};
 
 use crate::near::near;
+#[cfg(not(miri))]
+use crate::weak::weak;
 
 /// What each operation reads, on one cache line.
 #[repr(C, align(64))]
@@ -68,6 +70,24 @@ pub fn fast_area() -> isize {
     hot().fast.load(Ordering::Relaxed)
 }
 
+/// Where the C library says that the areas are; 0 if it registers none, and under Miri.
+pub fn find() -> isize {
+    #[cfg(miri)]
+    return 0;
+    #[cfg(not(miri))]
+    {
+        let (offset, size) = (weak!("__rseq_offset"), weak!("__rseq_size"));
+        // SAFETY: numbers of the C library's.
+        unsafe {
+            if offset.is_null() || size.is_null() || *size.cast::<u32>() < 16 {
+                0
+            } else {
+                *offset.cast::<isize>()
+            }
+        }
+    }
+}
+
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[path = "rseq/x86_64.rs"]
 mod sequences;
@@ -80,7 +100,7 @@ mod sequences;
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 compile_error!("contigua-malloc runs on x86-64 and aarch64");
 
-pub use sequences::{cpu, find, open};
+pub use sequences::{cpu, open};
 #[cfg(not(contigua_sanitizer = "thread"))]
 pub use sequences::{pop, pop_all, push, push_all};
 

@@ -13,6 +13,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use crate::classes::{CLASSES, COUNT};
 use crate::near::near;
+use crate::random::Random;
 use crate::rseq::HOT;
 use crate::{math, sys, tls, unwind};
 
@@ -33,8 +34,8 @@ static RATE: AtomicU64 = AtomicU64::new(0);
 static SHARE: AtomicU64 = AtomicU64::new(0);
 /// What an object of each class is charged.
 static CHARGES: [AtomicU64; COUNT] = [const { AtomicU64::new(0) }; COUNT];
-/// State of the generator of random numbers.
-static SEED: AtomicU64 = AtomicU64::new(0);
+/// Where distances come from.
+pub static RANDOM: Random = Random::new();
 
 /// Whose sample an allocation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +49,7 @@ pub enum Owner {
 /// Begin to count, once the allocator works: for a profile with so many bytes between samples (0: none), for a guard
 /// with so many allocations between them.
 pub fn start(rate: u64, guarded: Option<u64>) {
-    SEED.store(sys::random(sys::Purpose::Samples), Ordering::Relaxed);
+    RANDOM.seed(sys::random(sys::Purpose::Samples));
     let share = guarded.map_or(0, share_of_one_in);
     RATE.store(rate, Ordering::Relaxed);
     SHARE.store(share, Ordering::Relaxed);
@@ -60,7 +61,7 @@ pub fn start(rate: u64, guarded: Option<u64>) {
     }
     // The unwinder resolves its symbols and initialises itself now, not inside of an allocation
     // that somebody makes under who knows which lock.
-    unsampled(|| unwind::capture(&mut [0; 8]));
+    unsampled(|| unwind::capture(&mut [0; 8], &[]));
     ON.store(true, Ordering::Relaxed);
     HOT.fast.store(0, Ordering::Relaxed);
 }
@@ -97,19 +98,9 @@ fn owner_of(left: i64, for_bytes: u64, share: u64) -> Owner {
     }
 }
 
-/// A random number.
-pub fn random() -> u64 {
-    // Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators" (2014), figure 17.
-    const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
-    let mut random = SEED.fetch_add(STEP, Ordering::Relaxed).wrapping_add(STEP);
-    random = (random ^ random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    random = (random ^ random >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    random ^ random >> 31
-}
-
 /// A distance to the next sample.
 fn draw() -> i64 {
-    let uniform = ((random() >> 11) + 1) as f64 / (1u64 << 53) as f64;
+    let uniform = ((RANDOM.next() >> 11) + 1) as f64 / (1u64 << 53) as f64;
     (-math::ln(uniform) * MEAN as f64) as i64
 }
 

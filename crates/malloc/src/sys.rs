@@ -3,37 +3,34 @@
 //! Nothing here allocates. Calls that may change `errno` on the way to success are wrapped by
 //! [`preserving_errno`], because `free` must not change it (POSIX.1-2024).
 
-use core::ffi::CStr;
+use core::ffi::{CStr, c_int, c_void};
 use core::fmt::{self, Write};
 use core::hash::Hasher;
-use core::ptr::{NonNull, null, null_mut};
+use core::ptr::{NonNull, null};
 use core::sync::atomic::AtomicU32;
+
+const READ_WRITE: c_int = libc::PROT_READ | libc::PROT_WRITE;
+
+/// A private mapping of no file, zeroed: at a place of the kernel's choice (0), or at `address` with `MAP_FIXED`, which
+/// callers pass for addresses that they reserved.
+fn mmap(address: usize, bytes: usize, access: c_int, flags: c_int) -> Option<usize> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags;
+    // SAFETY: touches no memory of ours, or what the caller reserved. Needed because memory comes from system calls.
+    let found = unsafe { libc::mmap(address as *mut c_void, bytes, access, flags, -1, 0) };
+    (found != libc::MAP_FAILED).then_some(found as usize)
+}
 
 /// Zeroed private memory from the system, on base pages.
 pub fn map(bytes: usize) -> Option<NonNull<u8>> {
     // A flag that Miri does not know.
     let no_reserve = if cfg!(miri) { 0 } else { libc::MAP_NORESERVE };
-    // SAFETY: an anonymous mapping at an address of the kernel's choice touches no memory of ours.
-    // Needed because memory comes from system calls.
-    let address = unsafe {
-        libc::mmap(
-            null_mut(),
-            bytes,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | no_reserve,
-            -1,
-            0,
-        )
-    };
-    if address == libc::MAP_FAILED {
-        return None;
-    }
+    let address = mmap(0, bytes, READ_WRITE, no_reserve)? as *mut u8;
     // Metadata is touched sparsely; huge pages would make all of it resident. (Miri has no advice.)
     if !cfg!(miri) {
         // SAFETY: the range was just mapped and is ours; advice does not change contents.
-        unsafe { libc::madvise(address, bytes, libc::MADV_NOHUGEPAGE) };
+        unsafe { libc::madvise(address.cast(), bytes, libc::MADV_NOHUGEPAGE) };
     }
-    NonNull::new(address.cast())
+    NonNull::new(address)
 }
 
 /// Give memory that [`map`] gave back to the system; it stays mapped and is zero from now on.
@@ -54,71 +51,41 @@ pub fn unmap(address: *mut u8, bytes: usize) {
 
 /// Addresses without memory.
 pub fn reserve(bytes: usize) -> Option<usize> {
-    map_inaccessible(0, bytes)
+    mmap(0, bytes, libc::PROT_NONE, libc::MAP_NORESERVE)
 }
 
 /// Take away what lies in a part of what [`reserve`] gave: accesses to it are faults.
 pub fn close(address: usize, bytes: usize) {
-    map_inaccessible(address, bytes);
+    let flags = libc::MAP_NORESERVE | libc::MAP_FIXED;
+    mmap(address, bytes, libc::PROT_NONE, flags);
 }
 
-/// A mapping that may not be accessed, anywhere (0) or at `address`.
-fn map_inaccessible(address: usize, bytes: usize) -> Option<usize> {
-    let place = if address == 0 { 0 } else { libc::MAP_FIXED };
-    let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a mapping at a place of the kernel's choice touches no memory of ours; callers pass what they reserved.
-    let found = unsafe {
-        libc::mmap(
-            address as *mut _,
-            bytes,
-            libc::PROT_NONE,
-            kind | place,
-            -1,
-            0,
-        )
-    };
-    (found != libc::MAP_FAILED).then_some(found as usize)
-}
-
-/// Have zeroed memory in a part of what [`reserve`] gave; whether there is some.
+/// Have zeroed memory in a part of what [`reserve`] gave; whether there is some. (Not `mprotect`: who forbids itself
+/// calls allows `mmap`.)
 pub fn open(address: usize, bytes: usize) -> bool {
-    let access = libc::PROT_READ | libc::PROT_WRITE;
-    let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-    // SAFETY: callers pass addresses that they reserved. (Not `mprotect`: who forbids itself calls allows `mmap`.)
-    unsafe { libc::mmap(address as *mut _, bytes, access, kind, -1, 0) != libc::MAP_FAILED }
+    mmap(address, bytes, READ_WRITE, libc::MAP_FIXED).is_some()
 }
 
 /// Whether the system's overcommit policy would let a program have `bytes` more. Reservations do
 /// not ask, so that a request which no machine can serve would succeed and end in the
 /// out-of-memory killer.
 pub fn would_commit(bytes: usize) -> bool {
-    // SAFETY: as in `map`; the mapping is never used and goes away at once.
-    unsafe {
-        let address = libc::mmap(
-            null_mut(),
-            bytes,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-            -1,
-            0,
-        );
-        address != libc::MAP_FAILED && libc::munmap(address, bytes) == 0
-    }
+    let address = mmap(0, bytes, READ_WRITE, 0);
+    address
+        // SAFETY: the mapping is ours, and was never used.
+        .is_some_and(|address| unsafe { libc::munmap(address as *mut c_void, bytes) == 0 })
+}
+
+/// A futex call, for blocking without the C library's locks, which may allocate.
+fn futex(word: &AtomicU32, operation: c_int, value: u32, time: *const libc::timespec) {
+    let operation = operation | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: the word outlives the call; the kernel only reads it. The time is null or valid.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, value, time) };
 }
 
 /// Sleep while `word` is `value`, or until woken.
 pub fn futex_wait(word: &AtomicU32, value: u32) {
-    // SAFETY: the word outlives the call; the kernel only reads it. Needed for blocking without
-    // the C library's locks, which may allocate.
-    unsafe {
-        libc::syscall(
-            libc::SYS_futex,
-            word.as_ptr(),
-            libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
-            value,
-            null::<libc::timespec>(),
-        );
-    }
+    futex(word, libc::FUTEX_WAIT, value, null());
 }
 
 /// The same for at most so many seconds.
@@ -127,29 +94,12 @@ pub fn futex_wait_seconds(word: &AtomicU32, value: u32, seconds: u32) {
         tv_sec: seconds.into(),
         tv_nsec: 0,
     };
-    // SAFETY: as in `futex_wait`; the time is valid.
-    unsafe {
-        libc::syscall(
-            libc::SYS_futex,
-            word.as_ptr(),
-            libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
-            value,
-            &raw const time,
-        );
-    }
+    futex(word, libc::FUTEX_WAIT, value, &raw const time);
 }
 
 /// Wake one thread that sleeps on `word`.
 pub fn futex_wake(word: &AtomicU32) {
-    // SAFETY: the kernel uses the address only as a key. Needed as `futex_wait` is.
-    unsafe {
-        libc::syscall(
-            libc::SYS_futex,
-            word.as_ptr(),
-            libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
-            1,
-        );
-    }
+    futex(word, libc::FUTEX_WAKE, 1, null());
 }
 
 const MEMBARRIER_PRIVATE_EXPEDITED_RSEQ: i32 = 1 << 7;
@@ -407,19 +357,7 @@ pub fn end_of_panic() -> ! {
 
 /// Address space backed by `HugeTLB` pages of `1 << log` bytes, if the kernel has enough of them.
 pub fn map_huge(bytes: usize, log: i32) -> Option<usize> {
-    // SAFETY: as in `map`. `MAP_POPULATE` is not needed: such pages are reserved by the call.
-    let address = unsafe {
-        libc::mmap(
-            null_mut(),
-            bytes,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE
-                | libc::MAP_ANONYMOUS
-                | libc::MAP_HUGETLB
-                | log << libc::MAP_HUGE_SHIFT,
-            -1,
-            0,
-        )
-    };
-    (address != libc::MAP_FAILED).then_some(address as usize)
+    // `MAP_POPULATE` is not needed: such pages are reserved by the call.
+    let flags = libc::MAP_HUGETLB | log << libc::MAP_HUGE_SHIFT;
+    mmap(0, bytes, READ_WRITE, flags)
 }

@@ -5,9 +5,9 @@ use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering, fence};
 
 use contigua_pageheap::Statistics;
+use contigua_telemetry::{MAGIC, Page, VERSION};
 
 use crate::classes::{CLASSES, COUNT};
-use crate::layout::{MAGIC, Page, VERSION};
 use crate::lock::{Guarded, Lock};
 use crate::{clock, front, heap, pages, setup, sys};
 

@@ -21,24 +21,29 @@ unsafe extern "C" {
         argument: *mut c_void,
     ) -> c_int;
     fn _Unwind_GetIPInfo(context: Context, before: *mut c_int) -> usize;
-    fn _Unwind_FindEnclosingFunction(address: *mut c_void) -> *mut c_void;
+    fn _Unwind_GetRegionStart(context: Context) -> usize;
 }
 
 const GO_ON: c_int = 0;
 const STOP: c_int = 5; // _URC_END_OF_STACK
+/// Frames of this allocator that a stack begins with at most.
+const OWN_FRAMES: usize = 16;
 
-struct Walk {
-    frames: *mut usize,
-    room: usize,
+struct Walk<'a> {
+    frames: &'a mut [usize],
+    without: &'a [usize],
+    seen: usize,
     depth: usize,
 }
 
-/// The addresses of the calls that led here, the innermost first; returns their number.
+/// The addresses of the calls that led here, the innermost first, from the caller of the last of the functions `without`
+/// on; returns their number.
 #[inline(never)]
-pub fn capture(frames: &mut [usize]) -> usize {
+pub fn capture(frames: &mut [usize], without: &[usize]) -> usize {
     let mut walk = Walk {
-        frames: frames.as_mut_ptr(),
-        room: frames.len(),
+        frames,
+        without,
+        seen: 0,
         depth: 0,
     };
     // SAFETY: `step` gets the walk back, which outlives the call. Needed because the language has
@@ -47,28 +52,27 @@ pub fn capture(frames: &mut [usize]) -> usize {
     walk.depth
 }
 
-/// Where the function begins that has an instruction at `address`; 0 if nobody knows.
-pub fn function_of(address: usize) -> usize {
-    // SAFETY: the unwinder looks the address up and does not use it.
-    unsafe { _Unwind_FindEnclosingFunction(address as *mut c_void) as usize }
-}
-
 extern "C" fn step(context: Context, walk: *mut c_void) -> c_int {
-    // SAFETY: the unwinder passes its own context and what `capture` gave it; the write is below
-    // `room`.
-    unsafe {
-        let walk = &mut *walk.cast::<Walk>();
-        let mut before = 0;
-        let address = _Unwind_GetIPInfo(context, &raw mut before);
-        if address == 0 || walk.depth == walk.room {
-            return STOP;
-        }
-        // A return address lies behind its call, perhaps in the next function.
-        walk.frames
-            .add(walk.depth)
-            .write(address - usize::from(before == 0));
-        walk.depth += 1;
+    let mut before = 0;
+    // SAFETY: the unwinder passes its own context and what `capture` gave it.
+    let (walk, address, function) = unsafe {
+        (
+            &mut *walk.cast::<Walk<'_>>(),
+            _Unwind_GetIPInfo(context, &raw mut before),
+            _Unwind_GetRegionStart(context),
+        )
+    };
+    if address == 0 || walk.depth == walk.frames.len() {
+        return STOP;
     }
+    walk.seen += 1;
+    if walk.seen <= OWN_FRAMES && walk.without.contains(&function) {
+        walk.depth = 0;
+        return GO_ON;
+    }
+    // A return address lies behind its call, perhaps in the next function.
+    walk.frames[walk.depth] = address - usize::from(before == 0);
+    walk.depth += 1;
     GO_ON
 }
 
@@ -80,15 +84,16 @@ mod tests {
     #[cfg_attr(miri, ignore = "the unwinder is no Rust")]
     fn is_the_caller_on_the_stack() {
         let mut frames = [0; 8];
-        let depth = capture(&mut frames);
+        let depth = capture(&mut frames, &[]);
         assert!(depth > 2);
         let own = capture as *const () as usize;
         assert!(
             (own..own + 4096).contains(&frames[0]),
             "the innermost first"
         );
-        assert_eq!(function_of(frames[0]), own);
-        assert_eq!(function_of(8), 0);
-        assert_eq!(capture(&mut frames[..1]), 1);
+        let inner = frames;
+        assert_eq!(capture(&mut frames[..1], &[]), 1);
+        assert!(capture(&mut frames, &[own]) > 1);
+        assert_eq!(frames[1], inner[2], "without its own frame");
     }
 }

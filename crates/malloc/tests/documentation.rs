@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use contigua_malloc::control::SETTINGS;
-use contigua_malloc::layout::Page;
+use contigua_telemetry::Page;
 
 fn read(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);

@@ -23,7 +23,7 @@ fn dumps(text: &str) -> Vec<Vec<(&str, u64)>> {
 fn is_one_signal_one_text_and_one_profile() {
     let program = compile("dump.c", &[]);
     let directory = tempfile::tempdir().expect("a directory");
-    let profile = directory.path().join("heap.pb.gz");
+    let profile = directory.path().join("heap.txt");
     let profile = profile.to_str().expect("UTF-8");
     for caches in CACHES {
         let variables = [caches[0], ("CONTIGUA_MALLOC_DUMP", "USR2")];
@@ -59,7 +59,7 @@ fn do_signals_amid_allocations_hang_nobody() {
         let directory = tempfile::tempdir().expect("a directory");
         let file = directory.path().join("figures");
         let dump = format!("SIGUSR2:{}", file.display());
-        let profile = directory.path().join("%p.pb.gz");
+        let profile = directory.path().join("%p.txt");
         let variables = [
             caches[0],
             ("CONTIGUA_MALLOC_DUMP", dump.as_str()),

@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 
 use common::{compile, library};
-use contigua_malloc::layout::{Error, Kind, Reader, Unit, VERSION};
+use contigua_telemetry::{Error, Kind, Reader, Unit, VERSION};
 
 /// A process with known figures, that does as it is told.
 struct Process {

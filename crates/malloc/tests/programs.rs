@@ -253,10 +253,19 @@ fn may_a_constructor_allocate_before_us() {
     let library_early = compile("early.c", &["-shared", "-fPIC"]);
     let program = compile("alignment.c", &[]);
     // Of two preloaded libraries the second one's constructor runs first.
-    let both = format!("{} {}", library().display(), library_early.display());
-    expect_success(&program, &[], &[("LD_PRELOAD", &both)]);
-    let both = format!("{} {}", library_early.display(), library().display());
-    expect_success(&program, &[], &[("LD_PRELOAD", &both)]);
+    for (first, second) in [
+        (library(), &library_early),
+        (library_early.clone(), &library()),
+    ] {
+        let both = format!("{} {}", first.display(), second.display());
+        for level in ["0", "1", "2", "3"] {
+            let variables = [
+                ("LD_PRELOAD", both.as_str()),
+                ("CONTIGUA_MALLOC_HARDEN", level),
+            ];
+            expect_success(&program, &[], &variables);
+        }
+    }
 }
 
 #[test]

@@ -181,7 +181,7 @@ def sample(pid: int, seconds: float) -> Sample:
     )
 
 
-#: The figures of the allocator's shared page, in order (``crates/malloc/src/layout.rs``).
+#: The figures of the allocator's shared page, in order (``crates/telemetry/src/lib.rs``).
 HEAP_FIGURES = (
     "nanoseconds",
     "small_in_use",

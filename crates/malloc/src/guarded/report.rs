@@ -5,9 +5,8 @@ use core::ffi::c_void;
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
+use super::module::Module;
 use super::slot::{COUNT, SLOTS, Slot, State, Trace, index_of};
-use crate::lock::Guarded;
-use crate::maps::MapsLine;
 use crate::sys::{self, Line};
 use crate::{files, tls};
 
@@ -25,11 +24,6 @@ static REPORTER: AtomicUsize = AtomicUsize::new(0);
 /// There was a report.
 const DONE: usize = 1;
 
-static MODULES: Guarded<Modules> = Guarded::new(Modules {
-    known: [const { Module::NONE }; Modules::MOST],
-    count: 0,
-    chunk: [0; Modules::CHUNK],
-});
 /// Where the report is made.
 static HERE: Trace = Trace::new();
 
@@ -162,9 +156,8 @@ fn history(slot: Option<&Slot>) {
     let Some(slot) = slot else {
         return;
     };
-    let mut modules = MODULES.lock();
     for (what, trace) in [("allocated", &slot.allocated), ("freed", &slot.freed)] {
-        modules.write(what, trace, 0);
+        stack(what, trace, 0);
     }
 }
 
@@ -176,160 +169,37 @@ fn here(instruction: usize) {
         // The unwinder does not pass the handler.
         HERE.keep(&[instruction]);
     }
-    MODULES.lock().write("noticed", &HERE, instruction);
+    stack("noticed", &HERE, instruction);
 }
 
-/// What an executable mapping is called.
-#[derive(Clone, Copy)]
-struct Module {
-    begin: usize,
-    end: usize,
-    /// What addresses in its file are relative to.
-    base: usize,
-    name: [u8; Module::NAME],
-    length: usize,
-}
-
-impl Module {
-    const NAME: usize = 200;
-    const NONE: Self = Self {
-        begin: 0,
-        end: 0,
-        base: 0,
-        name: [0; Self::NAME],
-        length: 0,
-    };
-
-    fn name(&self) -> &[u8] {
-        &self.name[..self.length]
+/// Write a stack without the frames of this library, or of what lies above `instruction`.
+fn stack(what: &str, trace: &Trace, instruction: usize) {
+    if trace.frames().next().is_none() {
+        return;
     }
-
-    fn is_own(&self) -> bool {
-        let file = self.name().rsplit(|&byte| byte == b'/').next();
-        file.is_some_and(|file| file.starts_with(b"libcontigua_malloc."))
-    }
-}
-
-struct Modules {
-    known: [Module; Modules::MOST],
-    count: usize,
-    /// A piece of `/proc/self/maps`.
-    chunk: [u8; Modules::CHUNK],
-}
-
-impl Modules {
-    const MOST: usize = 32;
-    const CHUNK: usize = 8192;
-
-    fn find(&self, address: usize) -> Option<&Module> {
-        self.known[..self.count]
-            .iter()
-            .find(|module| (module.begin..module.end).contains(&address))
-    }
-
-    /// Write a stack without the frames of this library, or of what lies above `instruction`.
-    fn write(&mut self, what: &str, trace: &Trace, instruction: usize) {
-        if trace.frames().next().is_none() {
-            return;
-        }
-        self.learn(trace);
-        let mut line = Line::<320>::new();
-        let _ = writeln!(line, "{what} by thread {:#x}:", trace.thread());
-        sys::write_all(2, line.as_bytes());
-        let is_own = |&frame: &usize| self.find(frame).is_some_and(Module::is_own);
-        let first = trace
-            .frames()
-            .position(|frame| frame == instruction)
-            .unwrap_or_else(|| trace.frames().take_while(is_own).count());
-        for (number, frame) in trace.frames().skip(first).enumerate() {
-            line.clear();
-            let _ = write!(line, "  #{number} {frame:#x}");
-            if let Some(module) = self.find(frame) {
-                line.push(b' ');
-                module.name().iter().for_each(|&byte| line.push(byte));
-                let _ = write!(line, "+{:#x}", frame.wrapping_sub(module.base));
-            }
-            line.push(b'\n');
-            sys::write_all(2, line.as_bytes());
-        }
-    }
-
-    /// Find the modules of a stack's frames.
-    fn learn(&mut self, trace: &Trace) {
-        let Ok(file) = files::open_to_read(c"/proc/self/maps") else {
-            return;
-        };
-        let mut first = Module::NONE;
-        let (mut held, mut offset) = (0, 0);
-        loop {
-            let read = files::read_at(file, offset, &mut self.chunk[held..]);
-            offset += read as u64;
-            let filled = held + read;
-            let mut begin = 0;
-            while let Some(length) = self.chunk[begin..filled]
-                .iter()
-                .position(|&byte| byte == b'\n')
-            {
-                let line = begin..begin + length;
-                begin = line.end + 1;
-                if let Some(module) = Self::line(&self.chunk[line], &mut first, trace) {
-                    self.keep(module);
-                }
-            }
-            // A line that is too long for a name is none.
-            held = if begin == 0 && filled == Self::CHUNK {
-                0
-            } else {
-                filled - begin
+    let mut line = Line::<320>::new();
+    let _ = writeln!(line, "{what} by thread {:#x}:", trace.thread());
+    sys::write_all(2, line.as_bytes());
+    let is_own = |&frame: &usize| Module::of(frame).is_some_and(|module| module.is_own());
+    let first = trace
+        .frames()
+        .position(|frame| frame == instruction)
+        .unwrap_or_else(|| trace.frames().take_while(is_own).count());
+    let mut program = [0; 200];
+    let program = files::program(&mut program);
+    for (number, frame) in trace.frames().skip(first).enumerate() {
+        line.clear();
+        let _ = write!(line, "  #{number} {frame:#x}");
+        if let Some(module) = Module::of(frame) {
+            let name = match module.name() {
+                b"" => program,
+                name => name,
             };
-            self.chunk.copy_within(begin..begin + held, 0);
-            if read == 0 {
-                break;
-            }
+            line.push(b' ');
+            name.iter().take(200).for_each(|&byte| line.push(byte));
+            let _ = write!(line, "+{:#x}", frame.wrapping_sub(module.base));
         }
-        files::close(file);
-    }
-
-    /// The module that a line describes, if it has a frame. `first` is where the last file begins.
-    fn line(line: &[u8], first: &mut Module, trace: &Trace) -> Option<Module> {
-        let line = MapsLine::parse(line)?;
-        let mut module = Module {
-            begin: line.begin,
-            end: line.end,
-            ..Module::NONE
-        };
-        module.length = line.name.len().min(Module::NAME);
-        module.name[..module.length].copy_from_slice(&line.name[..module.length]);
-        if line.offset == 0 {
-            module.base = if line.readable { line.begin } else { 0 };
-            *first = module;
-        } else if first.name() == module.name() {
-            module.base = first.base;
-        }
-        let range = line.begin..line.end;
-        if !line.executable || !trace.frames().any(|frame| range.contains(&frame)) {
-            return None;
-        }
-        if module.base != 0 && is_fixed(module.base) {
-            module.base = 0;
-        }
-        Some(module)
-    }
-
-    fn keep(&mut self, module: Module) {
-        if self.count < Self::MOST && self.find(module.begin).is_none() {
-            self.known[self.count] = module;
-            self.count += 1;
-        }
-    }
-}
-
-/// Whether the file that is mapped at `base` is a program that lies where its file says: addresses are relative to 0.
-fn is_fixed(base: usize) -> bool {
-    const EXECUTABLE: u16 = 2; // ET_EXEC
-    // SAFETY: a readable mapping of a page at least begins here.
-    unsafe {
-        (base as *const [u8; 4]).read() == *b"\x7fELF"
-            && ((base + 16) as *const u16).read() == EXECUTABLE
+        line.push(b'\n');
+        sys::write_all(2, line.as_bytes());
     }
 }

@@ -70,7 +70,7 @@ impl Trace {
     #[inline(never)]
     pub fn take(&self) {
         let mut frames = [0; FRAMES];
-        let depth = unwind::capture(&mut frames);
+        let depth = unwind::capture(&mut frames, &[]);
         self.thread.store(tls::thread_pointer(), Ordering::Relaxed);
         self.keep(&frames[..depth]);
     }

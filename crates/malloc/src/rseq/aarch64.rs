@@ -56,32 +56,6 @@ fn area(offset: isize) -> *const u32 {
     (crate::tls::thread_pointer() as *const u32).wrapping_byte_offset(offset)
 }
 
-/// Where the C library says that the areas are; 0 if it registers none.
-pub fn find() -> isize {
-    let offset: *const isize;
-    let size: *const u32;
-    // SAFETY: reads the addresses of two weak symbols from the global offset table: null if no
-    // loaded library defines them. Needed because weak imports are not in the stable language.
-    unsafe {
-        asm!(
-            ".weak __rseq_offset",
-            ".weak __rseq_size",
-            "adrp {0}, :got:__rseq_offset",
-            "ldr {0}, [{0}, :got_lo12:__rseq_offset]",
-            "adrp {1}, :got:__rseq_size",
-            "ldr {1}, [{1}, :got_lo12:__rseq_size]",
-            out(reg) offset,
-            out(reg) size,
-            options(nostack, preserves_flags, readonly)
-        );
-        if offset.is_null() || size.is_null() || *size < 16 {
-            0
-        } else {
-            *offset
-        }
-    }
-}
-
 /// The CPU that the thread runs on by its area, or a very large number if none is registered.
 pub fn cpu() -> u32 {
     let offset = hot().offset.load(Ordering::Relaxed);

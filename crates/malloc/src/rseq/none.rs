@@ -1,9 +1,5 @@
 //! No sequences, where there is no kernel that restarts them (Miri): caches belong to threads.
 
-/// No area.
-pub fn find() -> isize {
-    0
-}
 /// No CPU.
 pub fn cpu() -> u32 {
     u32::MAX

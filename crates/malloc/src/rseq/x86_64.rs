@@ -5,30 +5,6 @@ use crate::sizes::SLAB_SHIFT;
 use core::arch::asm;
 use core::sync::atomic::Ordering;
 
-/// Where the C library says that the areas are; 0 if it registers none.
-pub fn find() -> isize {
-    let offset: *const isize;
-    let size: *const u32;
-    // SAFETY: reads the addresses of two weak symbols from the global offset table: null if no
-    // loaded library defines them. Needed because weak imports are not in the stable language.
-    unsafe {
-        asm!(
-            ".weak __rseq_offset",
-            ".weak __rseq_size",
-            "mov {0}, qword ptr [rip + __rseq_offset@GOTPCREL]",
-            "mov {1}, qword ptr [rip + __rseq_size@GOTPCREL]",
-            out(reg) offset,
-            out(reg) size,
-            options(nostack, preserves_flags, readonly)
-        );
-        if offset.is_null() || size.is_null() || *size < 16 {
-            0
-        } else {
-            *offset
-        }
-    }
-}
-
 /// The CPU that the thread runs on by its area, or a very large number if none is registered.
 pub fn cpu() -> u32 {
     let hot = hot();

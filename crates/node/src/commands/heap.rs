@@ -1,26 +1,31 @@
-//! `contigua-node heap`: statistics of processes that run under our malloc.
+//! `contigua-node heap`: statistics of processes that run under our malloc, and their heap profiles.
+
+mod profile;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::Args;
 use contigua_input::Printable;
-use contigua_malloc::layout::{Error, Figure, Kind, Reader, Unit};
+use contigua_telemetry::{Error, Figure, Kind, Reader, Unit};
 use serde::Serialize;
 
 use crate::metrics;
-use crate::output::complain;
+use crate::output::{Output, complain, print};
 use crate::text::{Table, count, duration, size};
+use profile::{Profile, encode};
 
 /// Show the heap of processes that run under `libcontigua_malloc`
 ///
-/// Processes of other users take root, or `CAP_SYS_PTRACE`.
+/// Processes of other users take root, or `CAP_SYS_PTRACE`. Names of functions are read from the files that the process
+/// had mapped.
 #[derive(Args)]
 pub struct Arguments {
     /// The processes
-    #[arg(value_name = "PID", required_unless_present = "all")]
+    #[arg(value_name = "PID", required_unless_present_any = ["all", "profile"])]
     processes: Vec<u32>,
 
     /// All processes with statistics
@@ -34,6 +39,14 @@ pub struct Arguments {
     /// Print statistics as Prometheus metrics
     #[arg(long)]
     prometheus: bool,
+
+    /// Show a heap profile that the library wrote (`CONTIGUA_MALLOC_PROFILE`)
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["processes", "all", "json", "prometheus"])]
+    profile: Option<PathBuf>,
+
+    /// Write it for `pprof`, instead
+    #[arg(long, value_name = "FILE", requires = "profile", conflicts_with_all = ["processes", "all"])]
+    pprof: Option<PathBuf>,
 }
 
 /// The version of the JSON; it grows when a key changes its meaning or goes.
@@ -64,6 +77,9 @@ struct Process {
 /// # Errors
 /// When a process that was named shows none, or none does.
 pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    if let Some(path) = &arguments.profile {
+        return show_profile(path, arguments.pprof.as_deref());
+    }
     let processes = if arguments.all {
         find_all()?
     } else {
@@ -83,6 +99,17 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     out.flush()?;
     Ok(())
+}
+
+fn show_profile(path: &Path, pprof: Option<&Path>) -> anyhow::Result<()> {
+    let profile = Profile::read(path).with_context(|| path.display().to_string())?;
+    let Some(pprof) = pprof else {
+        return print(|out| profile::write(out, &profile));
+    };
+    let output = Output::create(pprof)?;
+    let written = output.file()?.write_all(&encode(&profile));
+    written.with_context(|| output.name())?;
+    output.keep()
 }
 
 fn read(number: u32) -> Result<Process, Error> {
@@ -213,12 +240,12 @@ mod tests {
 
     #[test]
     fn json_has_a_version_and_units() {
-        let page = contigua_malloc::layout::Page {
+        let page = contigua_telemetry::Page {
             figures: 32,
             heap_used: 4096,
             huge_intact: 2,
             nanoseconds: 7,
-            ..contigua_malloc::layout::Page::default()
+            ..contigua_telemetry::Page::default()
         };
         let process = Process {
             number: 7,
@@ -232,7 +259,7 @@ mod tests {
         assert_eq!(statistics["huge_intact"], 2);
         assert_eq!(statistics["written_nanoseconds"], 7);
         let all = statistics.as_object().unwrap();
-        assert_eq!(all.len(), contigua_malloc::layout::Page::NAMES.len());
+        assert_eq!(all.len(), contigua_telemetry::Page::NAMES.len());
     }
 
     #[test]

@@ -5,18 +5,25 @@
 //! `/proc/PID/map_files`) at the mapping's beginning and copies [`Page`]. It is consistent if
 //! `sequence` is even and the same before and after; it is written at most once a second.
 //!
-//! [`Reader`] does that, in any process and without the feature `interpose`:
+//! [`Reader`] does that (feature `reader`):
 //!
 //! ```no_run
-//! let page = contigua_malloc::layout::Reader::of_process(1234)?.read()?;
+//! let page = contigua_telemetry::Reader::of_process(1234)?.read()?;
 //! for figure in page.known() {
 //!     println!("{} {} {:?}: {}", figure.name, figure.value, figure.unit, figure.help);
 //! }
-//! # Ok::<(), contigua_malloc::layout::Error>(())
+//! # Ok::<(), contigua_telemetry::Error>(())
 //! ```
 
+#![no_std]
+
+#[cfg(feature = "reader")]
+extern crate std;
+
+#[cfg(feature = "reader")]
 mod reader;
 
+#[cfg(feature = "reader")]
 pub use reader::{Error, Reader};
 
 /// What the mapping is called in `/proc/PID/maps` (the kernel puts `/memfd:` before it and
@@ -89,6 +96,7 @@ macro_rules! page {
                 [$((stringify!($name), self.$name)),*]
             }
 
+            #[cfg(feature = "reader")]
             fn values_mut(&mut self) -> [&mut u64; Self::NAMES.len()] {
                 [$(&mut self.$name),*]
             }
