@@ -15,7 +15,7 @@ SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Carg
 	long-python hazards properties times mutants check-pprof test-vm vm-programs kernel kernel-programs \
 	test-kernel test-kernel-full soak check-protocol check-malloc \
 	check-malloc-aarch64 check-programs miri experiments bench bench-large bench-malloc bench-resident bench-latency \
-	bench-misuse install-malloc \
+	bench-misuse bench-endurance install-malloc \
 	malloc-library node site reference outputs first-time lint lint-rust lint-rest fmt lock setup clean
 
 help:
@@ -43,6 +43,7 @@ help:
 	@echo 'make bench-latency  malloc and free while another thread frees gigabytes (minutes; writes docs/malloc.md)'
 	@echo 'make bench-misuse  mistakes that allocators notice (a minute; writes docs/malloc.md)'
 	@echo 'make bench-resident  what stays resident after frees (ten minutes; writes docs/malloc.md)'
+	@echo 'make bench-endurance  the malloc for long, with many threads and processes, in little memory (40 minutes, root; writes docs/malloc.md)'
 	@echo 'make check-programs [PROGRAMS="redis node"]  run real programs under our malloc (an hour)'
 	@echo 'make check-malloc-aarch64  run the malloc on aarch64, under QEMU'
 	@echo 'make install-malloc [PREFIX=/usr/local]  install libcontigua_malloc'
@@ -247,6 +248,13 @@ bench-resident:
 	scripts/require cc gcc g++ g++
 	cargo build --locked --release -p contigua-malloc
 	$(PYTHON) benches/resident.py
+
+# Root: a cgroup.
+bench-endurance:
+	scripts/require cc gcc redis-server redis-server redis-benchmark redis-tools memcached memcached node nodejs
+	dpkg -s libjemalloc2 >/dev/null 2>&1 || apt-get install -y libjemalloc2
+	cargo build --locked --release -p contigua-malloc
+	$(PYTHON) benches/endurance.py
 
 SCUDO = /usr/lib/llvm-14/lib/clang/14.0.6/lib/linux/libclang_rt.scudo_standalone-x86_64.so
 bench-latency bench-misuse: bench-%:
