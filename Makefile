@@ -105,7 +105,7 @@ test-rust: $(VENV)/tools rust-tests
 	cargo test --quiet --locked --doc $(RUST)
 
 test-python: python-tests node-debug
-	$(BIN)/pytest -n $(JOBS) --dist worksteal --doctest-modules -m 'not long'
+	$(BIN)/pytest -n $(JOBS) --dist worksteal --doctest-modules -m 'not long' --durations 12
 
 # Their clocks count instructions, so it does not matter to guests what else runs.
 test-guests: python-tests

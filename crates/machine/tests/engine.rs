@@ -368,7 +368,7 @@ fn forget_times(value: &mut serde_json::Value) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(contigua_testing::cases(40)))]
+    #![proptest_config(ProptestConfig::with_cases(contigua_testing::cases(16)))]
 
     /// One state, several clocks: what TLBs, walk caches and caches hold does not depend on how time
     /// is simulated, nor on whether it is.
@@ -450,7 +450,7 @@ fn ahead_and_not(config: &RunConfig, run: impl Fn(&mut Engine)) -> [serde_json::
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(contigua_testing::cases(40)))]
+    #![proptest_config(ProptestConfig::with_cases(contigua_testing::cases(16)))]
 
     /// Outcomes that are priced behind the state take as long as those that are priced at once.
     #[test]
