@@ -120,6 +120,7 @@ node-debug: compiler
 
 # What Python's tests run beside contigua-node.
 python-tests: setup malloc-library workloads/bin/gups workloads/bin/aarch64/gups
+	scripts/qemu $(BIN) aarch64
 
 BASE ?= HEAD
 check: $(VENV)/tools compiler

@@ -25,7 +25,7 @@
 #define ZEROED (1 * MIB) /* what zeroing and copying go over: within an L2 */
 
 static uint64_t size = 1 * MIB, step = LINE, operations = 200000, repeats = 5, seed = 1;
-static uint64_t together = 1;
+static uint64_t together = 1, taken = 128;
 static bool huge, file;
 
 static double now(void)
@@ -223,6 +223,24 @@ static void cycle(void)
     }
 }
 
+/* A branch on each byte, of which --taken of 256 are set, in no order that could be predicted. */
+static void branches(void)
+{
+    char *memory = map_private();
+    uint64_t state = seed, at = 0;
+    for (uint64_t i = 0; i < size; i++)
+        memory[i] = random_below(&state, 256) < taken;
+    for (uint64_t i = 0; i < repeats; i++) {
+        double began = now();
+        for (uint64_t n = 0; n < operations; n++) {
+            if (memory[at])
+                __asm__ volatile("" : "+r"(state)); /* what is not done ahead of the branch */
+            at = at + 1 < size ? at + 1 : 0;
+        }
+        report(began, operations);
+    }
+}
+
 /* First touches; a huge page each with --huge. */
 static void fault(void)
 {
@@ -382,6 +400,7 @@ static const struct {
     {"loads", "independent loads of random lines", loads},
     {"stream", "lines in order", stream},
     {"cycle", "dependent additions", cycle},
+    {"branches", "branches on random bytes", branches},
     {"fault", "first touches of pages", fault},
     {"populate", "mmap with MAP_POPULATE, a page", populate},
     {"unmap", "munmap, a page", unmapping},
@@ -402,6 +421,7 @@ int main(int argc, char **argv)
         {"repeats", OPTION_COUNT, &repeats, 1, 1000000, "repetitions"},
         {"seed", OPTION_COUNT, &seed, 0, UINT64_MAX, "which order"},
         {"huge", OPTION_FLAG, &huge, 0, 0, "ask for 2 MiB pages"},
+        {"taken", OPTION_COUNT, &taken, 0, 256, "branches: of 256, how many are taken"},
         {"file", OPTION_FLAG, &file, 0, 0, "unmap: pages of a file, which stay"},
         {"together", OPTION_COUNT, &together, 1, PAGE / LINE, "chase: lines of a page in a row"},
     };
@@ -413,8 +433,8 @@ int main(int argc, char **argv)
     bool named = argc > 1 && chosen < count;
     PARSE_OPTIONS(argc - named, argv + named,
                   "Times of this computer. The first argument is the measure: chase, loads,\n"
-                  "stream, cycle, fault, populate, unmap, protect, fork, zero, copy, syscall,\n"
-                  "switch.",
+                  "stream, cycle, branches, fault, populate, unmap, protect, fork, zero, copy,\n"
+                  "syscall, switch.",
                   options);
     if (!named)
         usage_error("name a measure; see --help");

@@ -120,6 +120,7 @@ def test_spreads_are_half_of_what_lies_between_quartiles():
 #: A processor of our own: cycles of 0.25 ns; 64 entries, then 1536; caches of 32 KiB, 1 MiB and
 #: 24 MiB with 4, 14 and 50 cycles, and memory of 100 ns.
 CYCLE = 0.25
+MISPREDICT = 18
 TLB_HIT, WALK = 9, 40
 
 
@@ -143,6 +144,9 @@ def answer(line, *, huge=True, splintered=False, coalesces=False):
         return 2048.0
     if words[0] == "fault" and step == 2 << 20:
         return 600.0
+    if words[0] == "branches":
+        # Five cycles each; every other random one is mispredicted, four cycles after its dispatch.
+        return (5 + (MISPREDICT + 4 + 1) / 2 * (option["--taken"] == "128")) * CYCLE
     if words[0] != "chase":
         return fixed[words[0]]
     lines = total // step
@@ -175,6 +179,7 @@ def known(**other):
 def test_a_known_processor_is_found_out():
     found = machine_of(known(), rounds_of(known()), "sandy-bridge")
     assert found.values["clock"] == "4000MHz"
+    assert found.values["core.mispredict_penalty_cycles"] == MISPREDICT
     assert found.values["cache.l1d.size"] == "32KiB"
     assert found.values["cache.l2.latency_cycles"] == 14
     assert found.values["cache.llc.latency_cycles"] in (50, 51)

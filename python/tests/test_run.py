@@ -18,6 +18,8 @@ from contigua import EngineError, RunOptions, _engine
 
 ROOT = Path(__file__).parents[2]
 TRANSLATION = RunOptions(detail="translation")
+#: What QEMU itself gets, and programs do not (crates/program/src/allocator.rs).
+QEMU_ALLOCATOR = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_MAX_": "0"}
 #: The operator's command, if somebody built it.
 NODES = [ROOT / "target" / profile / "contigua-node" for profile in ("debug", "release")]
 NODE = next((path for path in NODES if path.exists()), None)
@@ -33,13 +35,14 @@ def counter(tmp_path_factory):
     def count(*command: str) -> dict[str, int]:
         # The same processor and layout of addresses as under contigua.
         emulator = ["setarch", "-R", _engine.emulator(), *_engine.emulator_options()]
+        emulator += [part for name in QEMU_ALLOCATOR for part in ("-U", name)]
         ran = subprocess.run(
             [*emulator, "-plugin", plugin, *command],
             capture_output=True,
             text=True,
             check=True,
             # Python's own view of it, as the other side gets it; libraries set more behind it.
-            env=dict(os.environ),
+            env=dict(os.environ) | QEMU_ALLOCATOR,
         )
         found = re.findall(r"counter: (\w+) (\d+)", ran.stderr)
         return {name: int(value) for name, value in found}
@@ -78,6 +81,13 @@ def test_programs_find_a_processor_that_copies_with_vectors_or_their_users_choic
     command = ["run", "--detail", "translation", "--", *start, guest("processor")]
     assert cli(*command, env={"QEMU_CPU": ""}).stdout == "processor: erms 0, fsrm 0\n"
     assert cli(*command, env={"QEMU_CPU": "max"}).stdout.startswith("processor: erms 1")
+
+
+@pytest.mark.parametrize("start", [(), ("env",)], ids=["at once", "by another"])
+def test_programs_do_not_get_the_settings_of_qemus_allocator_but_their_own(start, cli):
+    command = ["run", "--detail", "translation", "--", *start, "env"]
+    said = cli(*command, env={"MALLOC_ARENA_MAX": "3"}).stdout
+    assert re.findall("^MALLOC_.*", said, re.MULTILINE) == ["MALLOC_ARENA_MAX=3"]
 
 
 def test_designs_see_the_same_execution(guest):

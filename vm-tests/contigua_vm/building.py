@@ -126,7 +126,7 @@ def _build(
     _check(configuration, (objects / ".config").read_text())
     progress(f"building Linux {version}, minutes")
     _run([*make, f"-j{os.cpu_count() or 1}", "bzImage", "modules"], objects)
-    release = _run([*make, "kernelrelease"], objects).strip()
+    release = _run([*make, "-s", "--no-print-directory", "kernelrelease"], objects).strip()
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="building-") as name:
         new = Path(name) / "kernel"
         new.mkdir()

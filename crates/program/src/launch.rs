@@ -2,12 +2,13 @@
 
 use std::ffi::OsString;
 use std::os::fd::RawFd;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
 use crate::Error;
+use crate::allocator;
 use crate::descriptors::Handles;
 use crate::emulator::Emulator;
 use crate::executable::{self, Executable, NotExecutable};
@@ -138,6 +139,13 @@ impl Launch {
         Some(value)
     }
 
+    /// A variable's value for the program.
+    fn variable(&self, name: &str) -> Option<OsString> {
+        let mut given = self.surroundings.variables.iter().rev();
+        let given = given.find(|(one, _)| one == name);
+        given.map_or_else(|| std::env::var_os(name), |(_, value)| Some(value.clone()))
+    }
+
     /// Starts the program as process `process` of the run.
     ///
     /// Address-space randomisation is off, so that two runs of a deterministic program access the
@@ -170,6 +178,10 @@ impl Launch {
         }
         for (name, value) in &self.surroundings.variables {
             command.env(name, value);
+        }
+        for setting in allocator::settings(|name| self.variable(name).map(OsString::into_vec)) {
+            command.env(setting.name, setting.value);
+            command.args(setting.option.map(OsString::from_vec));
         }
         if let Some(libraries) = self.preload() {
             let mut setting = OsString::from("LD_PRELOAD=");

@@ -7,6 +7,7 @@
 //! The QEMU plugin links this crate without its default feature and so gets the wire format and
 //! the writing end of the [`ring`] only.
 
+pub mod allocator;
 pub mod code;
 pub mod cues;
 pub mod descriptors;

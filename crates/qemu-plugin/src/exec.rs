@@ -12,6 +12,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicI32, Ordering};
 
+use contigua_program::allocator;
 use contigua_program::executable::{self, NotExecutable};
 use contigua_program::lifeline;
 use contigua_program::plan::Plan;
@@ -135,6 +136,7 @@ fn follow_path(index: u32, mut path: CString, argv: u64, envp: u64) {
         return;
     };
     let preload = take_preload(&mut environment);
+    let allocator = set_allocator(&mut environment);
     let Ok(program) = CString::new(found.program.into_os_string().into_vec()) else {
         return;
     };
@@ -170,6 +172,7 @@ fn follow_path(index: u32, mut path: CString, argv: u64, envp: u64) {
     let command: Vec<CString> = std::iter::once(emulator.clone())
         .chain(options.iter().cloned())
         .chain(preload.into_iter().flat_map(|set| [c"-E".to_owned(), set]))
+        .chain(allocator)
         .chain(fixed)
         .chain(before)
         .chain(arguments.into_iter().skip(1))
@@ -230,6 +233,31 @@ fn take_preload(environment: &mut Vec<CString>) -> Option<CString> {
     };
     let at = environment.iter().position(is_meant)?;
     Some(environment.remove(at))
+}
+
+/// Sets QEMU's own allocator up, and returns QEMU's options that leave the program what it has.
+fn set_allocator(environment: &mut Vec<CString>) -> Vec<CString> {
+    let settings = allocator::settings(|name| {
+        let value = |entry: &CString| {
+            let rest = entry.to_bytes().strip_prefix(name.as_bytes())?;
+            rest.strip_prefix(b"=").map(<[u8]>::to_vec)
+        };
+        // Of several, programs find the first.
+        let own = environment.iter().find_map(value);
+        environment.retain(|entry| value(entry).is_none());
+        own
+    });
+    let mut options = Vec::new();
+    for setting in settings {
+        environment.extend(CString::new(format!("{}={}", setting.name, setting.value)));
+        options.extend(
+            setting
+                .option
+                .into_iter()
+                .filter_map(|part| CString::new(part).ok()),
+        );
+    }
+    options
 }
 
 fn pointers(strings: &[CString]) -> Vec<*const c_char> {

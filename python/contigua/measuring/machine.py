@@ -29,6 +29,8 @@ BATCH = 2048
 #: Pages whose lines are chased to find first-level TLBs, and second-level ones.
 L1_PAGES = (16, 24, 32, 40, 48, 56, 64, 72, 80, 96, 128, 160)
 L2_PAGES = (512, 768, 1024, 1280, 1536, 1792, 2048, 2560, 3072, 3584, 4096, 6144)
+#: More branches than predictors learn by heart, each time others.
+BRANCHES = "--size 4M --operations 200000 --repeats 5"
 #: KiB that are chased to find the first-level cache.
 L1_KIB = (16, 24, 32, 40, 48, 64, 80, 96, 128, 160)
 
@@ -65,6 +67,9 @@ def probes(computer: Computer) -> dict[str, Probe]:
     short, long = "--operations 100000 --repeats 3", "--operations 60000 --repeats 3"
     found = {
         "cycle": "cycle --operations 200000 --repeats 3",
+        "never": f"branches --taken 0 {BRANCHES}",
+        "always": f"branches --taken 256 {BRANCHES}",
+        "either": f"branches --taken 128 {BRANCHES}",
         "syscall": "syscall --operations 20000 --repeats 3",
         "switch": "switch --operations 2000 --repeats 3",
         "zero": "zero --operations 5000 --repeats 3",
@@ -202,6 +207,7 @@ def machine_of(computer: Computer, rounds: Rounds, base: str) -> Machine:
     machine.values["description"] = f"{computer.name}, measured; the rest is {base}"
     clock = rounds.value("cycle", of=lambda ns: 1000 / ns)
     machine.put("clock", clock, "MHz", lambda mhz: f"{round(mhz)}MHz")
+    _branches(machine, rounds)
     _caches(machine, rounds, resolved)
     _translation(machine, rounds, resolved)
     _kernel(machine, rounds)
@@ -210,6 +216,17 @@ def machine_of(computer: Computer, rounds: Rounds, base: str) -> Machine:
 
 def _cycles(ns: float, cycle: float) -> float:
     return ns / cycle
+
+
+def _branches(machine: Machine, rounds: Rounds) -> None:
+    """Set the penalty: every other random branch is mispredicted, which waits for a load."""
+
+    def penalty(either: float, never: float, always: float, load: float, cycle: float) -> float:
+        return (2 * (either - (never + always) / 2) - load) / cycle - 1
+
+    measured = rounds.value("either", "never", "always", "l1-16k", "cycle", of=penalty)
+    put = machine.put
+    put("core.mispredict_penalty_cycles", measured, "cycles", lambda value: max(round(value), 1))
 
 
 def _caches(machine: Machine, rounds: Rounds, resolved: dict[str, Any]) -> None:
