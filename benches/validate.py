@@ -37,6 +37,7 @@ SHOWN = {
     "walk in memory, 4k pages": "a walk over a large footprint, 4 KB pages",
     "walk in memory, 2m pages": "a walk over a large footprint, 2 MB pages",
     "core.miss_registers": "misses of independent loads at a time",
+    "core.mispredict_penalty_cycles": "a misprediction, behind its branch",
     "kernel.page_fault_cycles": "page fault",
     "kernel.zero_2m_cycles": "zeroing 2 MB",
     "kernel.unmap_page_cycles": "munmap, a page",

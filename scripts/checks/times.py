@@ -41,6 +41,9 @@ class Target:
     through: tuple[str, ...] = ()
 
 
+#: It has no QEMU that loads plugins; both are built.
+DEBIAN_13 = ("scripts/bare", "--suite", "trixie")
+
 TARGETS = {
     "check": Target(["make", "check"], "built tree, one line of crates/cache changed", 3),
     "test": Target(["make", "test"], "built tree", 8),
@@ -51,6 +54,11 @@ TARGETS = {
     "ci-fresh": Target(
         ["bash", ".ci/run"], "fresh clone, bare Debian 12, no caches", 20, ("scripts/bare",)
     ),
+    "demo-fresh": Target(
+        ["make", "demo"], "fresh clone, bare Debian 12, no caches", 10, ("scripts/bare",)
+    ),
+    "demo-13": Target(["make", "demo"], "fresh clone, bare Debian 13, no caches", 20, DEBIAN_13),
+    "test-13": Target(["make", "test"], "fresh clone, bare Debian 13, no caches", 30, DEBIAN_13),
 }
 
 
