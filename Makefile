@@ -57,7 +57,7 @@ help:
 	@echo 'make test-install  install wheel and packages on fresh Debians (root, mmdebstrap); writes docs/how-to/install.md'
 	@echo 'make test-container  what contigua-node takes in a container (root, podman); writes docs/how-to/install.md'
 	@echo 'make release  wheel, packages, archives, bill of materials and checksums into dist/'
-	@echo 'make release-twice [TARGETS="wheel deb archives"]  build a release of the last commit here and elsewhere, and compare'
+	@echo 'make release-twice [TARGETS="wheel wheel-aarch64 deb archives"]  build a release of the last commit here and elsewhere, and compare'
 	@echo 'make first-time  install into an environment of its own, run, draw: what somebody new does'
 	@echo 'make lint   check formatting, lints and types'
 	@echo 'make fmt    format everything'
@@ -313,7 +313,8 @@ wheel-aarch64: setup
 	$(BIN)/python scripts/wheel $(BIN) dist aarch64
 
 test-install:
-	test -e dist/contigua-*.whl || $(MAKE) wheel
+	test -e dist/contigua-*_x86_64.whl || $(MAKE) wheel
+	test -e dist/contigua-*_aarch64.whl || $(MAKE) wheel-aarch64
 	ls dist/*.deb >/dev/null 2>&1 || $(MAKE) deb
 	scripts/require podman podman crun crun
 	scripts/test-install dist
@@ -326,7 +327,7 @@ test-container: $(VENV)/tools
 archives: compiler
 	scripts/archives dist
 
-release: wheel deb archives
+release: wheel wheel-aarch64 deb archives
 	scripts/release dist
 
 release-twice:
