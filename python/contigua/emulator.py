@@ -150,13 +150,15 @@ def missing_packages(host: str = platform.machine()) -> list[str]:
     missing = [package for command, package in COMMANDS.items() if shutil.which(command) is None]
     if not Path("/usr/include/stdio.h").exists():
         missing.append("libc6-dev")
-    if shutil.which("pkg-config") is None or _fails(["pkg-config", "--exists", "glib-2.0"]):
+    tools = _tools(host)
+    # Another processor's has a file of its own; `_static_libraries` asks for it.
+    if not tools and _fails(["pkg-config", "--exists", "glib-2.0"]):
         missing.append("libglib2.0-dev")
     if not KEYS.exists():
         missing.append("debian-archive-keyring")
     if _fails([sys.executable, "-c", "import ensurepip"]):
         missing.append("python3-venv")
-    if (tools := _tools(host)) and shutil.which(f"{tools}gcc") is None:
+    if tools and shutil.which(f"{tools}gcc") is None:
         missing.append(f"gcc-{tools.removesuffix('-')}")
     return missing
 

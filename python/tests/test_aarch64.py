@@ -34,10 +34,15 @@ pytestmark = [
 
 
 def emulators():
-    """Return the emulators of this computer: the host's, and those that were built."""
+    """Return the emulators of this computer that load plugins: the host's, and built ones."""
     host = shutil.which("qemu-aarch64")
     built = sorted(emulator.cache_folder().glob("[0-9]*/qemu-aarch64"))
-    return [Path(path) for path in [host, *built] if path]
+    return [
+        Path(path)
+        for path in [host, *built]
+        if path
+        and "\n-plugin" in subprocess.run([path, "--help"], capture_output=True, text=True).stdout
+    ]
 
 
 @pytest.fixture(scope="session")

@@ -68,9 +68,11 @@ def test_counts_agree_with_an_independent_plugin(command, counter, cli, tmp_path
     assert ran.returncode == 0, ran.stderr
     ours = json.loads(report.read_text())[0]["executed"]
     theirs = counter(*command)
-    assert ours["instructions"] == theirs["instructions"]
-    assert ours["loads"] == theirs["loads"]
-    assert ours["stores"] == theirs["stores"]
+    # QEMU 10 maps a program below what plugins have mapped: routines for memory and strings take
+    # some instructions more or fewer where what they work on lies otherwise.
+    most = 100 if "-B" in _engine.emulator_options() else 0
+    for name in ("instructions", "loads", "stores"):
+        assert abs(ours[name] - theirs[name]) <= most, (name, ours, theirs)
 
 
 @pytest.mark.parametrize("start", [(), ("env", "-i")], ids=["at once", "by another, without"])
