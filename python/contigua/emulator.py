@@ -360,7 +360,9 @@ def _configure(
     configure = [str(source.folder / "configure"), *options, f"--python={python}"]
     settings = []
     if is_portable:
-        settings = [f"PKG_CONFIG_PATH={_static_libraries(steps, tools)}", "PKG_CONFIG=pkg-config"]
+        # For another processor nothing else: this one's libraries would be found.
+        where = "PKG_CONFIG_LIBDIR" if tools else "PKG_CONFIG_PATH"
+        settings = [f"{where}={_static_libraries(steps, tools)}", "PKG_CONFIG=pkg-config"]
         configure += PORTABLE_OPTIONS
     if tools:
         configure.append(f"--cross-prefix={tools}")
