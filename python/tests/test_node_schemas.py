@@ -18,6 +18,10 @@ LIBRARY = find_library("libcontigua_malloc.so")
 pytestmark = pytest.mark.skipif(
     NODE is None, reason="contigua-node is not built (cargo build -p contigua-node)"
 )
+needs_library = pytest.mark.skipif(
+    LIBRARY is None,
+    reason="libcontigua_malloc.so is not built (cargo build --release -p contigua-malloc)",
+)
 
 
 def check(name, document):
@@ -88,10 +92,7 @@ def test_the_guards_status_and_state_are_as_their_schemas_say(machine):
     assert status["state"] == state
 
 
-@pytest.mark.skipif(
-    LIBRARY is None,
-    reason="libcontigua_malloc.so is not built (cargo build --release -p contigua-malloc)",
-)
+@needs_library
 def test_the_heap_of_a_process_is_as_its_schema_says():
     program = (
         "import sys, time; time.sleep(1); x = bytes(1 << 28); print(flush=True); sys.stdin.read()"
@@ -109,10 +110,7 @@ def test_the_heap_of_a_process_is_as_its_schema_says():
             process.kill()
 
 
-@pytest.mark.skipif(
-    LIBRARY is None,
-    reason="libcontigua_malloc.so is not built (cargo build --release -p contigua-malloc)",
-)
+@needs_library
 def test_a_heap_profile_is_shown_and_written_for_pprof(tmp_path):
     profile, encoded = tmp_path / "heap", tmp_path / "heap.pb"
     subprocess.run(

@@ -7,7 +7,6 @@
  *
  * Ends with 0 if all objects held what was written into them. */
 #include "../bench.h"
-#include <fcntl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -51,17 +50,6 @@ static void *churn(void *number) {
         nanosleep(&pause, NULL);
     }
     return NULL;
-}
-
-/* Without the C library's files, which allocate. */
-static void resident(void) {
-    char text[128] = {0};
-    int file = open("/proc/self/statm", O_RDONLY);
-    if (file < 0 || read(file, text, sizeof text - 1) <= 0) abort();
-    close(file);
-    long pages = strtol(strchr(text, ' '), NULL, 10);
-    int length = snprintf(text, sizeof text, " %ld", pages * sysconf(_SC_PAGESIZE) >> 20);
-    if (write(1, text, length) != length) abort();
 }
 
 static void *clock_of(void *minutes) {

@@ -6,7 +6,6 @@
  * requests of up to 1 KB a second (busy). Writes what is resident in MB before the frees, after them,
  * and after each of SECONDS. */
 #include "../bench.h"
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
@@ -18,17 +17,6 @@ static double now(void) {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return time.tv_sec + time.tv_nsec * 1e-9;
-}
-
-/* Without the C library's files, which allocate. */
-static void resident(void) {
-    char text[128] = {0};
-    int file = open("/proc/self/statm", O_RDONLY);
-    if (file < 0 || read(file, text, sizeof text - 1) <= 0) abort();
-    close(file);
-    long pages = strtol(strchr(text, ' '), NULL, 10);
-    int length = snprintf(text, sizeof text, " %ld", pages * sysconf(_SC_PAGESIZE) >> 20);
-    if (write(1, text, length) != length) abort();
 }
 
 static size_t small(void) { return 100 + next_random(&random_state) % 901; }

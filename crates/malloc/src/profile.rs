@@ -88,8 +88,8 @@ pub fn after_fork() {
 }
 
 /// Functions that allocations go through, from outside to inside: the frames that a profile does not
-/// have where this library has no file of its own, by which readers hide its frames. None is `#[inline]`: such a function has an address in each part of the program that calls
-/// it. What may be inlined into its callers whole has no frame.
+/// have where this library has no file of its own, by which readers hide its frames. None is
+/// `#[inline]`: such a function has an address in each part of the program that calls it. What may be inlined into its callers whole has no frame.
 fn allocators() -> [usize; 8] {
     type Address = *const ();
     [
