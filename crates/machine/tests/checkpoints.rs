@@ -217,7 +217,7 @@ fn some_batches(parts: u64) -> Vec<(ThreadId, Vec<u64>)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(contigua_testing::cases(40)))]
+    #![proptest_config(ProptestConfig::with_cases(contigua_testing::cases(16)))]
 
     #[test]
     fn going_on_from_a_checkpoint_equals_not_having_stopped(
