@@ -47,6 +47,10 @@ pub struct CoreConfig {
     /// The same for calls and returns. Default: as `taken_branch_cycles`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_cycles: Option<u32>,
+    /// What indirect jumps and calls take beyond that if their target's address differs in bit 37 or a higher one.
+    /// Default: 0.
+    #[serde(default)]
+    pub far_branch_cycles: u32,
     /// From the completion of a mispredicted branch to the dispatch of the instruction after it.
     pub mispredict_penalty_cycles: Cycles,
     /// Execution units.
@@ -406,6 +410,7 @@ impl CoreConfig {
         let from_zero = [
             ("taken_branch_cycles", self.taken_branch_cycles),
             ("call_cycles", self.call_cycles.unwrap_or_default()),
+            ("far_branch_cycles", self.far_branch_cycles),
             ("page_walk_replay_cycles", self.page_walk_replay_cycles),
         ];
         for (key, value) in from_zero {

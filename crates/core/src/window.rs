@@ -87,6 +87,10 @@ pub struct CoreCounters {
     pub forwarded_loads: u64,
 }
 
+/// Targets of branches are far if this bit of their address or a higher one differs: on Zen 4 those take longer
+/// (`benches/instructions.py`).
+const FAR_BIT: u32 = 37;
+
 /// The block that executes.
 #[derive(Clone, Copy, Debug, contigua_state::Plain)]
 struct Current {
@@ -155,6 +159,8 @@ pub struct Window {
     /// returns.
     #[state(skip)]
     taken_branch: [u64; 2],
+    #[state(skip)]
+    far_branch: u64,
     #[state(skip)]
     load_latency: u64,
     #[state(skip)]
@@ -233,6 +239,7 @@ impl Window {
                 config.call_cycles.unwrap_or(config.taken_branch_cycles),
             ]
             .map(u64::from),
+            far_branch: config.far_branch_cycles.into(),
             load_latency: config.latency_cycles.load.into(),
             forward_latency: config.latency_cycles.store_forward.into(),
             fast_string: config.latency_cycles.fast_string.into(),
@@ -278,7 +285,7 @@ impl Window {
 
     /// The program enters a block: what is left of the block before executes, then the branch
     /// between them is predicted. Taken branches are fetched one in `taken_branch_cycles`
-    /// (`call_cycles`), up to `fetch_queue` instructions ahead of dispatch. A misprediction holds up the
+    /// (`call_cycles`, and `far_branch_cycles` more), up to `fetch_queue` instructions ahead of dispatch. A misprediction holds up the
     /// front end until `mispredict_penalty_cycles` after the branch completes.
     ///
     /// # Panics
@@ -291,7 +298,10 @@ impl Window {
         self.predict(next.start);
         if is_taken {
             let start = self.front_end.taken.max(self.fetch_queue.free());
-            let taken = self.taken_branch[usize::from(exit.is_call_or_return())];
+            let mut taken = self.taken_branch[usize::from(exit.is_call_or_return())];
+            if exit.is_indirect() && (self.current.end ^ next.start) >> FAR_BIT != 0 {
+                taken += self.far_branch;
+            }
             self.front_end.taken = (start + taken).max(self.front_end.redirected);
             self.front_end.ready = self.front_end.ready.max(self.front_end.taken);
         }

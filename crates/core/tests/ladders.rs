@@ -315,6 +315,28 @@ fn do_taken_branches_limit_the_front_end() {
         core.enter(one);
         assert_eq!(round(&mut core, 1000) - before, 2000 * cycles, "{class:?}");
     }
+    // Far targets take longer where branches say where they go only when they execute.
+    config.far_branch_cycles = 4;
+    for (class, there, cycles) in [
+        (Class::JumpIndirect, 1 << 37, 5),
+        (Class::JumpIndirect, 1 << 36, 1),
+        (Class::CallIndirect, 1 << 46, 7),
+        (Class::Jump, 1 << 46, 1),
+    ] {
+        let mut core = Core::new(&config);
+        let one = core.block_at(0x1000, &[operation(class, &[], &[])]);
+        let other = core.block_at(0x1000 + there, &[operation(class, &[], &[])]);
+        let round = |core: &mut Core, count| {
+            for _ in 0..count {
+                core.enter(one);
+                core.enter(other);
+            }
+            core.done()
+        };
+        let before = round(&mut core, 500);
+        core.enter(one);
+        assert_eq!(round(&mut core, 1000) - before, 2000 * cycles, "{class:?} {there:#x}");
+    }
     // Blocks that follow each other in memory are not branches.
     config.taken_branch_cycles = 5;
     let mut core = Core::new(&config);

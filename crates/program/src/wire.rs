@@ -67,6 +67,7 @@ mod tag {
     pub const FORWARD: u8 = 10;
     pub const FETCH: u8 = 11;
     pub const CUE: u8 = 12;
+    pub const PROGRAM_CODE: u8 = 13;
 }
 
 /// The highest 16 bits of every block word: `word >> 48 == BLOCK_HEAD`.
@@ -193,6 +194,11 @@ pub enum Event {
         /// What lies there.
         kind: ImageKind,
     },
+    /// Where the code of the program's own file lies, rather than that of its libraries.
+    ProgramCode {
+        /// The addresses.
+        range: VirtRange,
+    },
     /// A system call has returned.
     Syscall(Syscall),
     /// The thread went forward: it has executed instructions of which nothing is told but the first
@@ -302,6 +308,11 @@ impl Event {
                     &[range.start.get(), range.end.get()],
                 )
             }
+            Self::ProgramCode { range } => Encoded::new(
+                tag::PROGRAM_CODE,
+                0,
+                &[range.start.get(), range.end.get()],
+            ),
             Self::Syscall(Syscall {
                 number,
                 arguments,
@@ -352,6 +363,12 @@ impl Event {
                     0 => ImageKind::File,
                     1 => ImageKind::Anonymous,
                     _ => return Err(malformed),
+                },
+            },
+            (tag::PROGRAM_CODE, &[start, end]) => Self::ProgramCode {
+                range: VirtRange {
+                    start: VirtAddr::new(start),
+                    end: VirtAddr::new(end),
                 },
             },
             (tag::SYSCALL, &[ref arguments @ .., result]) if arguments.len() == 6 => {
@@ -456,6 +473,12 @@ mod tests {
                     kind: [ImageKind::File, ImageKind::Anonymous][kind],
                 }
             ),
+            (any::<u64>(), any::<u64>()).prop_map(|(start, end)| Event::ProgramCode {
+                range: VirtRange {
+                    start: VirtAddr::new(start),
+                    end: VirtAddr::new(end)
+                },
+            }),
             (any::<u16>(), any::<[u64; 6]>(), any::<i64>()).prop_map(
                 |(number, arguments, result)| Event::Syscall(Syscall {
                     number,

@@ -262,4 +262,7 @@ unsafe extern "C" {
 
     pub fn qemu_plugin_mem_size_shift(info: MemoryInfo) -> c_uint;
     pub fn qemu_plugin_mem_is_store(info: MemoryInfo) -> bool;
+
+    pub fn qemu_plugin_start_code() -> u64;
+    pub fn qemu_plugin_end_code() -> u64;
 }

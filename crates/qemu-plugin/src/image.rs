@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use contigua_program::wire::{ADDRESS_MASK, Event, ImageKind, ProcessId};
 use contigua_units::{PAGE_BYTES, VirtAddr, VirtRange};
 
-use crate::api::Reader;
+use crate::api::{self, Reader};
 use crate::{PROCESS, guest, vcpu};
 
 /// One line of `/proc/self/maps`.
@@ -51,6 +51,7 @@ pub fn report_once() {
     }
     let process = ProcessId(PROCESS.load(Ordering::Relaxed));
     vcpu::append_event(MAIN, &Event::ProcessStart { process });
+    vcpu::append_event(MAIN, &program_code());
     let before = BEFORE
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -85,6 +86,16 @@ pub fn report_once() {
         };
         vcpu::append_event(MAIN, &event);
     }
+}
+
+fn program_code() -> Event {
+    // SAFETY: QEMU loads the program before it translates a block.
+    let (start, end) = unsafe { (api::qemu_plugin_start_code(), api::qemu_plugin_end_code()) };
+    let range = VirtRange {
+        start: VirtAddr::new(start),
+        end: VirtAddr::new(end),
+    };
+    Event::ProgramCode { range }
 }
 
 /// What of a mapping is the guest's: the kernel merges the guest's with QEMU's where they adjoin.

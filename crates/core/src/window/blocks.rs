@@ -335,6 +335,11 @@ impl Exit {
         matches!(self, Self::Call | Self::IndirectCall | Self::Return)
     }
 
+    #[inline]
+    pub(super) fn is_indirect(self) -> bool {
+        matches!(self, Self::Indirect | Self::IndirectCall)
+    }
+
     fn of(class: Class) -> Self {
         match class {
             Class::BranchConditional => Self::Conditional,

@@ -56,12 +56,26 @@ use timeline::Timeline;
 #[derive(Clone, Copy, Default, contigua_state::Plain)]
 struct Block {
     start: u64,
-    bytes: u32,
+    /// What of `start` differs where Linux puts the block, in units of 4 GB.
+    moved: u16,
+    bytes: u16,
     /// 0 until the block is met for the first time.
     instructions: u16,
     folding: Folding,
     /// How it ends, where cores execute out of order.
     exit: Exit,
+}
+
+/// Linux puts a program 40 TB from its libraries (`ELF_ET_DYN_BASE`), QEMU 7.2 beside them. Only branches, which some
+/// processors predict by how far away their targets are, take notice.
+const PROGRAM_MOVED: u16 = 1 << 14;
+
+impl Block {
+    /// Where it would begin under Linux.
+    #[inline]
+    fn place(&self) -> u64 {
+        self.start ^ u64::from(self.moved) << 32
+    }
 }
 
 /// Where a run is with respect to its region of interest.
@@ -431,8 +445,9 @@ impl Engine {
                 self.contexts[self.current].instructions += instructions;
             }
             if !iterates && P::WARM {
-                let end = block.start + u64::from(block.bytes);
-                self.windows[self.current].pass(block.start, end, block.exit);
+                let start = block.place();
+                let end = start + u64::from(block.bytes);
+                self.windows[self.current].pass(start, end, block.exit);
             } else if !iterates {
                 self.windows[self.current].enter(&self.decoded, id.0 as usize, instructions);
             }
@@ -455,7 +470,8 @@ impl Engine {
             .ok_or(unknown)?;
         let mut block = Block {
             start: described.address.get(),
-            bytes: described.size().max(1),
+            moved: 0,
+            bytes: u16::try_from(described.size().max(1)).unwrap_or(u16::MAX),
             instructions: u16::try_from(described.instructions()).unwrap_or(u16::MAX),
             folding: folding(self.program.architecture, described),
             exit: Exit::Known,
@@ -466,9 +482,12 @@ impl Engine {
         }
         if !self.windows.is_empty() {
             decode_block(self.program.architecture, described, &mut self.instructions);
+            if self.kernel.is_program_code(described.address) {
+                block.moved = PROGRAM_MOVED;
+            }
             self.decoded.learn(
                 index,
-                described.address,
+                VirtAddr::new(block.place()),
                 described.lengths,
                 &self.instructions,
             );

@@ -62,6 +62,9 @@ impl Kernel {
                     space.map(range, vma, memory, effects)
                 });
             }
+            Event::ProgramCode { range } => {
+                self.program_code[usize::from(self.current.0)] = range;
+            }
             Event::Syscall(_) => {
                 let call = call.unwrap_or(&Call::Other);
                 self.count(call);
@@ -185,6 +188,7 @@ impl Kernel {
         })?;
         if let Some(copy) = copy {
             self.account(Resident::default(), copy.resident());
+            self.program_code[usize::from(id.0)] = self.program_code[usize::from(self.current.0)];
             self.spaces[usize::from(id.0)] = Some(copy);
         }
         let index = child.0 as usize;

@@ -67,6 +67,11 @@ impl OutOfMemory {
     }
 }
 
+const NOWHERE: VirtRange = VirtRange {
+    start: VirtAddr::new(0),
+    end: VirtAddr::new(0),
+};
+
 /// The operating system of a simulated server.
 #[derive(contigua_state::State)]
 pub(crate) struct Kernel {
@@ -90,6 +95,8 @@ pub(crate) struct Kernel {
     reports_mappings: bool,
     /// By space number; a number is used again after its process has ended.
     spaces: Vec<Option<AddressSpace>>,
+    /// The code of each space's program, as far as that is known.
+    program_code: Vec<VirtRange>,
     /// Space of each process.
     processes: Vec<Option<SpaceId>>,
     /// Process of each thread.
@@ -161,6 +168,7 @@ impl Kernel {
             pass,
             reports_mappings,
             spaces: Vec::new(),
+            program_code: Vec::new(),
             processes: Vec::new(),
             threads: Vec::new(),
             current: SpaceId(0),
@@ -197,6 +205,12 @@ impl Kernel {
     #[inline]
     pub(crate) fn space(&self) -> SpaceId {
         self.current
+    }
+
+    /// Whether the running program's own file has the code at an address, rather than a library.
+    pub(crate) fn is_program_code(&self, address: VirtAddr) -> bool {
+        let code = self.program_code[usize::from(self.current.0)];
+        code.start <= address && address < code.end
     }
 
     /// The tables that the core walks.
@@ -369,6 +383,7 @@ impl Kernel {
         let free = self.spaces.iter().position(Option::is_none);
         let index = free.unwrap_or_else(|| {
             self.spaces.push(None);
+            self.program_code.push(NOWHERE);
             self.spaces.len() - 1
         });
         SpaceId(u16::try_from(index).expect("the ring allows 4096 processes at a time"))
@@ -381,6 +396,7 @@ impl Kernel {
             return Cycles::ZERO;
         };
         mmu.end(id);
+        self.program_code[usize::from(id.0)] = NOWHERE;
         let Some(space) = self.spaces[usize::from(id.0)].take() else {
             return Cycles::ZERO;
         };
