@@ -31,6 +31,7 @@ fn skylake() -> MemorySystem {
             migration_entries: 16,
         },
         prefetch: PrefetchConfig {
+            next_line_adapts: false,
             next_line: false,
             stride: false,
             stream_lines: 0,

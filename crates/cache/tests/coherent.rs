@@ -41,6 +41,7 @@ fn config(inclusive: bool, slices: u32, prefetch: bool) -> HierarchyConfig {
         },
         prefetch: PrefetchConfig {
             next_line: prefetch,
+            next_line_adapts: inclusive,
             stride: prefetch,
             stream_lines: if prefetch { 20 } else { 0 },
             next_page: prefetch,

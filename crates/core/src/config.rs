@@ -49,8 +49,8 @@ pub struct CoreConfig {
     pub call_cycles: Option<u32>,
     /// What indirect jumps and calls take beyond that if their target's address differs in bit 37 or a higher one.
     /// Default: 0.
-    #[serde(default)]
-    pub far_branch_cycles: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub far_branch_cycles: Option<u32>,
     /// Bytes of code that a cycle can fetch, aligned: a power of two. A taken branch ends the cycle. Default: all up to
     /// the next taken branch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -414,7 +414,10 @@ impl CoreConfig {
         let from_zero = [
             ("taken_branch_cycles", self.taken_branch_cycles),
             ("call_cycles", self.call_cycles.unwrap_or_default()),
-            ("far_branch_cycles", self.far_branch_cycles),
+            (
+                "far_branch_cycles",
+                self.far_branch_cycles.unwrap_or_default(),
+            ),
             ("page_walk_replay_cycles", self.page_walk_replay_cycles),
         ];
         for (key, value) in from_zero {

@@ -245,7 +245,7 @@ impl Window {
                 config.call_cycles.unwrap_or(config.taken_branch_cycles),
             ]
             .map(u64::from),
-            far_branch: config.far_branch_cycles.into(),
+            far_branch: config.far_branch_cycles.unwrap_or_default().into(),
             fetch_bits: config.fetch_bytes.map_or(63, u32::ilog2),
             load_latency: config.latency_cycles.load.into(),
             forward_latency: config.latency_cycles.store_forward.into(),

@@ -316,7 +316,7 @@ fn do_taken_branches_limit_the_front_end() {
         assert_eq!(round(&mut core, 1000) - before, 2000 * cycles, "{class:?}");
     }
     // Far targets take longer where branches say where they go only when they execute.
-    config.far_branch_cycles = 4;
+    config.far_branch_cycles = Some(4);
     for (class, there, cycles) in [
         (Class::JumpIndirect, 1 << 37, 5),
         (Class::JumpIndirect, 1 << 36, 1),

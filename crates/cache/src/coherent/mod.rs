@@ -468,8 +468,15 @@ impl<D: Payload> MemorySystem<D> {
     #[inline]
     fn prefetch_after(&mut self, request: &CoreRequest, follow: bool) {
         let line = request.address.line();
-        if follow && self.prefetchers.next_line && same_page(line, line + 1) {
-            self.prefetch(request.core, line + 1);
+        if self.prefetchers.next_line {
+            let next_lines = &mut self.cores[request.core].next_lines;
+            let adapts = self.prefetchers.next_line_adapts;
+            if adapts {
+                next_lines.missed(line);
+            }
+            if follow && same_page(line, line + 1) && (!adapts || next_lines.want(line + 1)) {
+                self.prefetch(request.core, line + 1);
+            }
         }
         if self.prefetchers.stream_lines != 0 && request.kind != AccessKind::Walk {
             let streams = &mut self.cores[request.core].streams;

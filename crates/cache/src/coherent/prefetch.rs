@@ -11,6 +11,9 @@ pub struct PrefetchConfig {
     /// The line after one that missed the second level, and after one that was prefetched and then
     /// used.
     pub next_line: bool,
+    /// These only while the program uses a quarter of them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub next_line_adapts: bool,
     /// Lines at the stride in which an instruction has missed the first level.
     pub stride: bool,
     /// Lines that follow a sequence of first-level misses in one page, up to so many ahead; 0 for
@@ -94,6 +97,55 @@ impl Strides {
         (1..=ahead)
             .map(move |distance| line.wrapping_add_signed(distance * stride))
             .filter(move |&wanted| same_page(line, wanted))
+    }
+}
+
+/// The lines that the next-line prefetcher would fetch, whether it does or not, and how many of them the
+/// program came to (Pugsley et al., "Sandbox Prefetching", HPCA 2014).
+#[derive(Clone, Debug, contigua_state::Plain)]
+pub(super) struct NextLines {
+    /// Each by its lowest bits; [`UNKNOWN`] once it was used.
+    wanted: [u64; NEXT_LINES],
+    counted: u32,
+    used: u32,
+    are_worth_it: bool,
+}
+
+/// Lines after which they are judged anew. Ours.
+const NEXT_LINES: usize = 64;
+/// How many of these have to be used. Ours.
+const NEXT_LINES_USED: u32 = 16;
+
+impl NextLines {
+    pub(super) fn new() -> Self {
+        Self {
+            wanted: [UNKNOWN; NEXT_LINES],
+            counted: 0,
+            used: 0,
+            are_worth_it: true,
+        }
+    }
+
+    /// A line missed the first level.
+    #[inline]
+    pub(super) fn missed(&mut self, line: u64) {
+        let wanted = &mut self.wanted[line as usize % NEXT_LINES];
+        if *wanted == line {
+            *wanted = UNKNOWN;
+            self.used += 1;
+        }
+    }
+
+    /// A line would be fetched. Says whether it is worth it.
+    #[inline]
+    pub(super) fn want(&mut self, line: u64) -> bool {
+        self.wanted[line as usize % NEXT_LINES] = line;
+        self.counted += 1;
+        if self.counted == NEXT_LINES as u32 {
+            self.are_worth_it = self.used >= NEXT_LINES_USED;
+            (self.counted, self.used) = (0, 0);
+        }
+        self.are_worth_it
     }
 }
 
@@ -302,6 +354,26 @@ mod tests {
             missed(line);
         }
         assert_eq!(missed(58), [61]);
+    }
+
+    #[test]
+    fn next_lines_are_worth_it_while_a_quarter_of_them_is_used() {
+        // Pairs of lines, whose second one is used, at distances that others are not used at.
+        for (pairs, expected) in [(0, false), (14, false), (18, true), (64, true)] {
+            let mut next = NextLines::new();
+            let mut worth = true;
+            for round in 0..3 {
+                for n in 0..64 {
+                    let line = (round * 64 + n) * 65;
+                    next.missed(line);
+                    worth = next.want(line + 1);
+                    if n < pairs {
+                        next.missed(line + 1);
+                    }
+                }
+            }
+            assert_eq!(worth, expected, "{pairs}");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use contigua_units::{Bytes, LINE_BYTES};
 
 use super::payload::Payload;
-use super::prefetch::{Streams, Strides};
+use super::prefetch::{NextLines, Streams, Strides};
 use crate::{Error, HierarchyConfig, LevelConfig, LevelCounters, Sets};
 
 /// What a core may do with a line: M, E and S of MESI; a line that is not there is I.
@@ -52,6 +52,7 @@ pub(super) struct Private<D> {
     pub(super) l2: Sets<SecondLine<D>>,
     pub(super) strides: Strides,
     pub(super) streams: Streams,
+    pub(super) next_lines: NextLines,
     pub(super) l1i_counters: LevelCounters,
     pub(super) l1d_counters: LevelCounters,
     pub(super) l2_counters: LevelCounters,
@@ -66,6 +67,7 @@ impl<D: Payload> Private<D> {
             l2: Sets::new("cache.l2", lines(&config.l2), config.l2.ways)?,
             strides: Strides::new(),
             streams: Streams::new(),
+            next_lines: NextLines::new(),
             l1i_counters: LevelCounters::default(),
             l1d_counters: LevelCounters::default(),
             l2_counters: LevelCounters::default(),
