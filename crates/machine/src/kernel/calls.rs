@@ -63,7 +63,9 @@ impl Kernel {
                 });
             }
             Event::ProgramCode { range } => {
-                self.program_code[usize::from(self.current.0)] = range;
+                if let Some(code) = self.program_code.get_mut(usize::from(self.current.0)) {
+                    *code = range;
+                }
             }
             Event::Syscall(_) => {
                 let call = call.unwrap_or(&Call::Other);

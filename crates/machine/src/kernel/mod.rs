@@ -209,8 +209,8 @@ impl Kernel {
 
     /// Whether the running program's own file has the code at an address, rather than a library.
     pub(crate) fn is_program_code(&self, address: VirtAddr) -> bool {
-        let code = self.program_code[usize::from(self.current.0)];
-        code.start <= address && address < code.end
+        let code = self.program_code.get(usize::from(self.current.0));
+        code.is_some_and(|code| code.start <= address && address < code.end)
     }
 
     /// The tables that the core walks.
