@@ -31,7 +31,7 @@ use core::ffi::{CStr, c_char};
 
 use contigua_pageheap::{Config, Primary};
 
-use crate::files::FileName;
+use crate::files::{self, FileName};
 use crate::{primary as region, sys};
 pub use dump::Dump;
 
@@ -172,7 +172,7 @@ impl Settings {
         {
             // SAFETY: freshly mapped, this long, ours.
             let buffer = unsafe { core::slice::from_raw_parts_mut(memory.as_ptr(), EARLY_BYTES) };
-            for entry in sys::read_file(c"/proc/self/environ", buffer).split(|&byte| byte == 0) {
+            for entry in files::read(c"/proc/self/environ", buffer).split(|&byte| byte == 0) {
                 self.entry(entry);
             }
         }
