@@ -266,20 +266,10 @@ pub extern "C" fn mallinfo2() -> Mallinfo2 {
 #[cfg_attr(feature = "interpose", unsafe(no_mangle))]
 #[allow(clippy::cast_possible_wrap, reason = "the interface wraps")]
 pub extern "C" fn mallinfo() -> Mallinfo {
-    let wide = mallinfo2();
+    // SAFETY: the structure has ten fields of this type, one behind the other, and nothing else.
+    let wide = unsafe { core::mem::transmute::<Mallinfo2, [usize; 10]>(mallinfo2()) };
     Mallinfo {
-        fields: [
-            wide.arena as c_int,
-            wide.ordblks as c_int,
-            wide.smblks as c_int,
-            wide.hblks as c_int,
-            wide.hblkhd as c_int,
-            wide.usmblks as c_int,
-            wide.fsmblks as c_int,
-            wide.uordblks as c_int,
-            wide.fordblks as c_int,
-            wide.keepcost as c_int,
-        ],
+        fields: wide.map(|value| value as c_int),
     }
 }
 
@@ -336,14 +326,10 @@ pub unsafe extern "C" fn contigua_malloc_stats(buffer: *mut c_char, size: usize)
 /// `name` is NUL-terminated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn contigua_malloc_figure(name: *const c_char) -> i64 {
-    setup::ensure();
     // SAFETY: the caller's promise.
-    let name = unsafe { core::ffi::CStr::from_ptr(name) }.to_bytes();
-    telemetry::collect()
-        .figures()
-        .iter()
-        .find(|(known, _)| known.as_bytes() == name)
-        .map_or(-1, |&(_, value)| value.cast_signed())
+    let name = unsafe { core::ffi::CStr::from_ptr(name) }.to_str();
+    let value = name.ok().and_then(control::figure);
+    value.map_or(-1, u64::cast_signed)
 }
 
 /// A setting or a figure by its name. 0, or -1 with `ENOENT`.

@@ -7,6 +7,7 @@
 //! other stacks of the CPU give some of theirs up.
 
 mod backoff;
+mod sparse;
 mod threads;
 
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
@@ -14,6 +15,7 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 use contigua_percpu::{self as percpu, SLAB_BYTES, SLAB_SHIFT, Slab};
 
 pub use backoff::{back_off, end_backoff, is_emptying};
+pub use sparse::begin_round;
 pub use threads::lock;
 use threads::{DEAD, thread_slab};
 
@@ -156,7 +158,10 @@ impl Place {
         if slab.begin(class) == 0 {
             return 0;
         }
-        if slab.may_grow(class) && !slab.grow(class, budget) {
+        let held = slab.held(class).load(Ordering::Relaxed);
+        if held > 0 {
+            slab.held(class).store(held - 1, Ordering::Relaxed);
+        } else if slab.may_grow(class) && !slab.grow(class, budget) {
             for _ in 0..4 {
                 let Some(victim) = slab.shrink_next(class) else {
                     break;
@@ -305,6 +310,18 @@ extern "C" fn overflow(class: usize, item: usize) {
     });
 }
 
+/// Empty the stack of `class` through `give`.
+fn empty(place: Place, slab: Slab, class: usize, give: impl Fn(usize, &[usize])) {
+    let mut buffer = [0; MAX_BATCH];
+    while slab.length(class) > 0 {
+        let count = place.pop_all(class, &mut buffer);
+        if count == 0 {
+            break;
+        }
+        give(class, &buffer[..count]);
+    }
+}
+
 /// Programs that never reach the page heap must give memory back, too.
 fn count_miss(place: Place) {
     let counter = match place {
@@ -317,6 +334,9 @@ fn count_miss(place: Place) {
     counter.store(misses, Ordering::Relaxed);
     if backoff::is_on() {
         backoff::count();
+    }
+    if let Place::Cpu(_, slab) | Place::Thread(slab) = place {
+        sparse::look(place, slab);
     }
     if misses.is_multiple_of(64) || upkeep::is_idling() {
         upkeep::amortise();

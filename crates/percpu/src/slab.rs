@@ -8,6 +8,7 @@
 //! | 0..16 | `current` | first free slot; the stack's top lies below it |
 //! | 16..32 | `begin` | first slot of the class; 0 as long as the class was never used here |
 //! | 32..48 | `end` | behind the last slot that may be used now |
+//! | 48..64 | `held` | misses before the stack may grow again |
 //!
 //! Only who owns the slab changes `current` (for a CPU: a restartable sequence on it). `end` is a
 //! policy that anybody may change between `begin` and `begin + slots`. The word of class 0 keeps
@@ -27,9 +28,9 @@ pub const SLAB_BYTES: usize = 1 << SLAB_SHIFT;
 /// Words in a slab.
 pub const SLAB_WORDS: usize = SLAB_BYTES / 8;
 
-/// Words of a slab before the first stack: headers of so many classes, and the count of misses, in whole cache lines.
+/// Words of a slab before the first stack: headers of so many classes, and two counts, in whole cache lines.
 pub const fn header_words(classes: usize) -> usize {
-    (classes + 1).next_multiple_of(8)
+    (classes + 2).next_multiple_of(8)
 }
 
 /// What is known of a class's stack.
@@ -84,6 +85,11 @@ impl Slab {
         self.field(class, 4)
     }
 
+    /// Misses of `class` before its stack may grow again, for those who close it.
+    pub fn held(self, class: usize) -> &'static AtomicU16 {
+        self.field(class, 6)
+    }
+
     /// Objects of `class` that are in the slab.
     pub fn length(self, class: usize) -> usize {
         usize::from(
@@ -136,6 +142,12 @@ impl Slab {
     /// Whether the stack of `class` may hold more.
     pub fn may_grow(self, class: usize) -> bool {
         self.capacity(class) < usize::from(self.stacks[class].slots)
+    }
+
+    /// How many classes the slab's users looked at; for them alone. Two threads at once may count as one.
+    pub fn seen(self) -> &'static AtomicUsize {
+        // SAFETY: as in `misses`; the word behind that.
+        unsafe { &*((self.address + self.stacks.len() * 8 + 8) as *const AtomicUsize) }
     }
 
     /// Let `class` hold twice as much, but at least [`FIRST_STEP`] and at most a batch more, within
