@@ -335,7 +335,9 @@ fn count_miss(place: Place) {
     if backoff::is_on() {
         backoff::count();
     }
-    if let Place::Cpu(_, slab) | Place::Thread(slab) = place {
+    if let Place::Cpu(_, slab) | Place::Thread(slab) = place
+        && sparse::left(slab) > 0
+    {
         sparse::look(place, slab);
     }
     if misses.is_multiple_of(64) || upkeep::is_idling() {

@@ -150,7 +150,7 @@ impl Slab {
         unsafe { &*((self.address + self.stacks.len() * 8 + 8) as *const AtomicUsize) }
     }
 
-    /// Let `class` hold twice as much, but at least [`FIRST_STEP`] and at most a batch more, within
+    /// Let `class` hold twice as much, but at least four objects and at most a batch more, within
     /// `budget` bytes for all classes together. `false` if it may not.
     pub fn grow(self, class: usize, budget: i32) -> bool {
         let known = &self.stacks[class];

@@ -12,8 +12,8 @@ use super::{Place, backoff, empty};
 use crate::classes::COUNT;
 use crate::{central, transfer};
 
-/// Misses for which a cache holds nothing of a class with sparse spans. If all classes had such spans and were busy,
-/// these would cost half a percent of a CPU. Our choice.
+/// Misses for which a cache holds nothing of a class with sparse spans: in a few seconds each of some thousand objects
+/// goes through them once. Our choice.
 const HELD: u16 = 256;
 
 /// How many classes each cache is to have looked at.
@@ -24,13 +24,21 @@ pub fn begin_round() {
     DUE.fetch_add(COUNT - 1, Ordering::Relaxed);
 }
 
+/// Classes that this cache has to look at. Earlier rounds are not made up for.
+#[inline]
+pub fn left(slab: Slab) -> usize {
+    let left = DUE
+        .load(Ordering::Relaxed)
+        .wrapping_sub(slab.seen().load(Ordering::Relaxed));
+    left.min(COUNT - 1)
+}
+
 /// Look at the classes that this cache has to look at, up to the first that is sparse: it is a slow path of the
 /// program's.
+#[cold]
+#[inline(never)]
 pub fn look(place: Place, slab: Slab) {
-    let due = DUE.load(Ordering::Relaxed);
-    let seen = slab.seen().load(Ordering::Relaxed);
-    // Earlier rounds are not made up for.
-    let left = due.wrapping_sub(seen).min(COUNT - 1);
+    let (due, left) = (DUE.load(Ordering::Relaxed), left(slab));
     for left in (0..left).rev() {
         let class = 1 + left;
         slab.seen().store(due.wrapping_sub(left), Ordering::Relaxed);
