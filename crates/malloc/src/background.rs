@@ -7,7 +7,6 @@
 //! be the last; nor would anybody take a signal then, since this thread blocks all. So it ends when
 //! the main thread does, and from then on slow paths give memory back.
 
-use core::mem::MaybeUninit;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
@@ -74,7 +73,7 @@ pub fn consider(constructing: bool) {
     {
         return;
     }
-    if !STARTED.swap(true, Ordering::AcqRel) && !start() {
+    if !STARTED.swap(true, Ordering::AcqRel) && !sys::spawn(run, STACK_BYTES) {
         // No second try: the process has no room for a thread, and slow paths do the work.
         MODE.store(Background::Off as u8, Ordering::Relaxed);
     }
@@ -88,35 +87,8 @@ pub fn after_fork() {
     watch_main_thread();
 }
 
-fn start() -> bool {
-    // SAFETY: all structures are initialised before they are used and outlive their use; the
-    // thread's function lives as long as the library, which is never unloaded. Needed because a
-    // thread of the standard library would run its hooks and keep handles.
-    unsafe {
-        let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
-        if libc::pthread_attr_init(attributes.as_mut_ptr()) != 0 {
-            return false;
-        }
-        libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), STACK_BYTES);
-        libc::pthread_attr_setdetachstate(attributes.as_mut_ptr(), libc::PTHREAD_CREATE_DETACHED);
-        // The program's signals are for the program's threads.
-        let mut all = MaybeUninit::<libc::sigset_t>::uninit();
-        let mut old = MaybeUninit::<libc::sigset_t>::uninit();
-        libc::sigfillset(all.as_mut_ptr());
-        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), old.as_mut_ptr());
-        // A number to some C libraries, a pointer to others.
-        let mut thread = MaybeUninit::<libc::pthread_t>::uninit();
-        let started =
-            libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), run, null_mut()) == 0;
-        libc::pthread_sigmask(libc::SIG_SETMASK, old.as_ptr(), null_mut());
-        libc::pthread_attr_destroy(attributes.as_mut_ptr());
-        started
-    }
-}
-
 extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
-    // SAFETY: names the calling thread with a NUL-terminated string.
-    unsafe { libc::prctl(libc::PR_SET_NAME, c"contigua-malloc".as_ptr()) };
+    sys::name_thread(c"contigua-malloc");
     upkeep::set_amortised(false);
     let (mut seen, mut idle) = (0, 0);
     loop {

@@ -4,7 +4,6 @@
 //! code that names them calls them, as fuzzing does.
 
 use core::ffi::{c_char, c_int, c_void};
-use core::fmt::Write;
 use core::ptr::null_mut;
 
 use crate::classes::{MAX_SMALL, class_of};
@@ -267,29 +266,17 @@ pub extern "C" fn mallinfo2() -> Mallinfo2 {
 #[cfg_attr(feature = "interpose", unsafe(no_mangle))]
 #[allow(clippy::cast_possible_wrap, reason = "the interface wraps")]
 pub extern "C" fn mallinfo() -> Mallinfo {
-    let wide = mallinfo2();
+    // SAFETY: the structure has ten fields of this type, one behind the other, and nothing else.
+    let wide = unsafe { core::mem::transmute::<Mallinfo2, [usize; 10]>(mallinfo2()) };
     Mallinfo {
-        fields: [
-            wide.arena as c_int,
-            wide.ordblks as c_int,
-            wide.smblks as c_int,
-            wide.hblks as c_int,
-            wide.hblkhd as c_int,
-            wide.usmblks as c_int,
-            wide.fsmblks as c_int,
-            wide.uordblks as c_int,
-            wide.fordblks as c_int,
-            wide.keepcost as c_int,
-        ],
+        fields: wide.map(|value| value as c_int),
     }
 }
 
 /// GNU `malloc_stats`: the figures, on standard error.
 #[cfg_attr(feature = "interpose", unsafe(no_mangle))]
 pub extern "C" fn malloc_stats() {
-    let mut line = sys::Line::<{ 16 << 10 }>::new();
-    let _ = telemetry::write_text(&mut line);
-    sys::write_all(2, line.as_bytes());
+    telemetry::write_to_standard_error();
 }
 
 /// GNU `malloc_info`: an XML document.
@@ -311,42 +298,26 @@ pub unsafe extern "C" fn malloc_info(options: c_int, file: *mut libc::FILE) -> c
     if written == text.len() { 0 } else { -1 }
 }
 
-struct Cursor {
-    buffer: *mut u8,
-    size: usize,
-    length: usize,
-}
-
-impl Write for Cursor {
-    fn write_str(&mut self, text: &str) -> core::fmt::Result {
-        for &byte in text.as_bytes() {
-            if self.length + 1 < self.size {
-                // SAFETY: within the caller's buffer.
-                unsafe { self.buffer.add(self.length).write(byte) };
-            }
-            self.length += 1;
-        }
-        Ok(())
-    }
-}
-
 /// The figures as text, cut off and ended by 0 as `snprintf` does; the length of the whole text.
 ///
 /// # Safety
 /// `buffer` can be written to for `size` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn contigua_malloc_stats(buffer: *mut c_char, size: usize) -> usize {
-    let mut cursor = Cursor {
-        buffer: buffer.cast(),
-        size,
-        length: 0,
-    };
-    let _ = telemetry::write_text(&mut cursor);
+    let mut text = sys::Line::<{ 16 << 10 }>::new();
+    let _ = telemetry::write_text(&mut text);
+    let text = text.as_bytes();
     if size > 0 {
-        // SAFETY: within the caller's buffer.
-        unsafe { cursor.buffer.add(cursor.length.min(size - 1)).write(0) };
+        let part = text.len().min(size - 1);
+        // SAFETY: within the caller's buffer, which is not ours.
+        unsafe {
+            buffer
+                .cast::<u8>()
+                .copy_from_nonoverlapping(text.as_ptr(), part);
+            buffer.add(part).write(0);
+        }
     }
-    cursor.length
+    text.len()
 }
 
 /// One figure by its name in `contigua_telemetry::Page`; `-1` if there is none of this name.
@@ -355,14 +326,10 @@ pub unsafe extern "C" fn contigua_malloc_stats(buffer: *mut c_char, size: usize)
 /// `name` is NUL-terminated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn contigua_malloc_figure(name: *const c_char) -> i64 {
-    setup::ensure();
     // SAFETY: the caller's promise.
-    let name = unsafe { core::ffi::CStr::from_ptr(name) }.to_bytes();
-    telemetry::collect()
-        .figures()
-        .iter()
-        .find(|(known, _)| known.as_bytes() == name)
-        .map_or(-1, |&(_, value)| value.cast_signed())
+    let name = unsafe { core::ffi::CStr::from_ptr(name) }.to_str();
+    let value = name.ok().and_then(control::figure);
+    value.map_or(-1, u64::cast_signed)
 }
 
 /// A setting or a figure by its name. 0, or -1 with `ENOENT`.

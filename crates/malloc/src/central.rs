@@ -13,6 +13,8 @@ use crate::span::{Carved, NO_LIST, Span};
 use crate::{harden, heap, pagemap, pages, sys};
 
 const LISTS: usize = 8;
+/// Bytes of a class that are free in spans from which on these may be sparse. Our choice.
+const SPARSE_BYTES: usize = 256 << 10;
 
 struct Central {
     /// Spans with objects to give.
@@ -63,6 +65,13 @@ pub fn occupancy(class: usize) -> Occupancy {
         spans: CENTRAL[class].spans.load(Ordering::Relaxed),
         free: CENTRAL[class].free.load(Ordering::Relaxed),
     }
+}
+
+/// Whether much of the memory of a class lies free in its spans.
+pub fn is_sparse(class: usize) -> bool {
+    let Occupancy { spans, free } = occupancy(class);
+    let known = &CLASSES[class];
+    free * known.size as usize >= SPARSE_BYTES && free * 4 >= spans * usize::from(known.objects)
 }
 
 /// The list for a span with `free` of its class's objects in it; the last one is for empty spans.

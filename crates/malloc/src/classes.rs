@@ -5,9 +5,11 @@
 //! is more, and every multiple of a power of two up to a page has a class that keeps it aligned.
 //! All tables are constants: nothing has to be initialised before the first allocation.
 
+use contigua_percpu::{SLAB_WORDS, Stack, header_words};
+
 use crate::near::near;
 pub use crate::sizes::COUNT;
-use crate::sizes::{HEADER_WORDS, PAGE_BYTES, SLAB_WORDS};
+use crate::sizes::PAGE_BYTES;
 
 /// Largest size that is served from a size class.
 pub const MAX_SMALL: usize = 256 << 10;
@@ -36,10 +38,6 @@ pub struct Class {
     pub pages: u16,
     /// Objects that move between two levels at once.
     pub batch: u16,
-    /// Most objects of the class that one front-end cache holds.
-    pub slots: u16,
-    /// Index of the first slot in a front-end cache, in words.
-    pub first_slot: u16,
     /// Most objects of the class in its transfer cache.
     pub transfer_slots: u16,
 }
@@ -106,31 +104,23 @@ const fn build() -> [Class; COUNT] {
         objects: 0,
         pages: 0,
         batch: 0,
-        slots: 0,
-        first_slot: 0,
         transfer_slots: 0,
     }; COUNT];
-    let mut next_slot = HEADER_WORDS;
     let mut class = 1;
     while class < COUNT {
         let size = size_of_class(class);
         let pages = pages_of_span(size);
         let batch = clamp((32 << 10) / size, 1, MAX_BATCH);
-        let slots = clamp((256 << 10) / size, 4, 2048);
         table[class] = Class {
             magic: (u64::MAX / size as u64) + 1,
             size: size as u32,
             objects: (pages * PAGE_BYTES / size) as u16,
             pages: pages as u16,
             batch: batch as u16,
-            slots: slots as u16,
-            first_slot: next_slot as u16,
             transfer_slots: clamp((128 << 10) / size, 2 * batch, 2048) as u16,
         };
-        next_slot += slots;
         class += 1;
     }
-    assert!(next_slot <= SLAB_WORDS);
     table
 }
 
@@ -151,6 +141,31 @@ const fn build_small() -> [u8; TABLE_BYTES / 8 + 1] {
 /// All classes.
 pub static CLASSES: [Class; COUNT] = TABLE;
 const TABLE: [Class; COUNT] = build();
+/// Their stacks in a front-end cache.
+pub static STACKS: [Stack; COUNT] = {
+    let none = Stack {
+        size: 0,
+        slots: 0,
+        first_slot: 0,
+        batch: 0,
+    };
+    let mut stacks = [none; COUNT];
+    let (mut class, mut next_slot) = (1, header_words(COUNT));
+    while class < COUNT {
+        let Class { size, batch, .. } = TABLE[class];
+        let slots = clamp((256 << 10) / size as usize, 4, 2048);
+        stacks[class] = Stack {
+            size,
+            slots: slots as u16,
+            first_slot: next_slot as u16,
+            batch,
+        };
+        next_slot += slots;
+        class += 1;
+    }
+    assert!(next_slot <= SLAB_WORDS);
+    stacks
+};
 /// What [`Class::begins_at`] multiplies by, where a free finds it with one load.
 static MAGIC: [u64; 256] = {
     let mut table = [0; 256];

@@ -137,9 +137,16 @@ fn setting(name: &str) -> Option<&'static Setting> {
 #[must_use]
 pub fn get(name: &str) -> Option<u64> {
     setup::ensure();
-    if let Some(setting) = setting(name) {
-        return Some((setting.get)(&pages::config()));
+    match setting(name) {
+        Some(setting) => Some((setting.get)(&pages::config())),
+        None => figure(name),
     }
+}
+
+/// A figure by its name ([`Page::NAMES`]).
+#[must_use]
+pub fn figure(name: &str) -> Option<u64> {
+    setup::ensure();
     let figures = telemetry::collect().figures();
     let found = figures.iter().find(|(known, _)| *known == name)?;
     Some(found.1)

@@ -8,8 +8,9 @@
 use core::ffi::{CStr, c_void};
 use core::ptr::null_mut;
 
+use contigua_syscalls::weak;
+
 use crate::classes::{MAX_SMALL, class_of};
-use crate::weak::weak;
 use crate::{harden, heap, sys};
 
 type Handler = extern "C-unwind" fn();

@@ -7,20 +7,22 @@
 //! other stacks of the CPU give some of theirs up.
 
 mod backoff;
+mod sparse;
 mod threads;
 
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
+use contigua_percpu::{self as percpu, SLAB_BYTES, SLAB_SHIFT, Slab};
+
 pub use backoff::{back_off, end_backoff, is_emptying};
+pub use sparse::begin_round;
 pub use threads::lock;
 use threads::{DEAD, thread_slab};
 
-use crate::classes::{CLASSES, COUNT, MAX_BATCH};
+use crate::classes::{CLASSES, COUNT, MAX_BATCH, STACKS};
 use crate::lock;
 use crate::pagemap::prefetch;
 use crate::rseq::{self, HOT};
-use crate::sizes::{SLAB_BYTES, SLAB_SHIFT};
-use crate::slab::Slab;
 use crate::{alarm, central, harden, heap, sampler, sanitizer, setup, sys, tls, transfer, upkeep};
 
 /// CPUs that have a slab when slabs are not being drained.
@@ -45,20 +47,22 @@ pub fn start(cpus: u32, budget: Option<i32>, per_cpu: bool) {
         BUDGET.store(budget, Ordering::Relaxed);
         THREAD_BUDGET.store((budget / 4).max(64 << 10), Ordering::Relaxed);
     }
-    let offset = if per_cpu { rseq::find() } else { 0 };
+    let offset = if per_cpu { percpu::find() } else { 0 };
     if offset == 0 {
         return;
     }
     let Some(base) = sys::map(cpus as usize * SLAB_BYTES) else {
         return;
     };
-    HOT.base.store(base.as_ptr() as usize, Ordering::Relaxed);
+    HOT.slabs
+        .base
+        .store(base.as_ptr() as usize, Ordering::Relaxed);
     CPUS.store(cpus, Ordering::Relaxed);
-    HOT.offset.store(offset, Ordering::Release);
+    HOT.slabs.offset.store(offset, Ordering::Release);
     HOT.fast.store(offset, Ordering::Release);
     HOT.free.store(offset, Ordering::Release);
     harden::leave_fast_paths();
-    HOT.cpus.store(cpus, Ordering::Release);
+    HOT.slabs.cpus.store(cpus, Ordering::Release);
 }
 
 /// Whether caches belong to CPUs.
@@ -67,10 +71,10 @@ pub fn is_per_cpu() -> bool {
 }
 
 fn cpu_slab(cpu: u32) -> Slab {
-    let base = HOT.base.load(Ordering::Relaxed);
+    let base = HOT.slabs.base.load(Ordering::Relaxed);
     // SAFETY: callers pass a CPU below `CPUS`, whose slabs `start` mapped. Needed because slabs
     // come from the system.
-    unsafe { Slab::at(base + ((cpu as usize) << SLAB_SHIFT)) }
+    unsafe { Slab::at(base + ((cpu as usize) << SLAB_SHIFT), &STACKS) }
 }
 
 fn place() -> Place {
@@ -78,7 +82,7 @@ fn place() -> Place {
     if cpus != 0 {
         let cpu = rseq::cpu();
         if cpu < cpus {
-            return if HOT.cpus.load(Ordering::Relaxed) == 0 {
+            return if HOT.slabs.cpus.load(Ordering::Relaxed) == 0 {
                 Place::Nowhere
             } else {
                 Place::Cpu(cpu, cpu_slab(cpu))
@@ -138,14 +142,14 @@ impl Place {
         let (slab, budget) = match self {
             Place::Cpu(cpu, slab) => {
                 if slab.begin(class) == 0 {
-                    rseq::open(cpu, class, Slab::empty_header(class));
+                    rseq::open(cpu, class, slab.empty_header(class));
                 }
                 (slab, BUDGET.load(Ordering::Relaxed))
             }
             Place::Thread(slab) => {
                 if slab.begin(class) == 0 {
                     slab.header(class)
-                        .store(Slab::empty_header(class), Ordering::Relaxed);
+                        .store(slab.empty_header(class), Ordering::Relaxed);
                 }
                 (slab, THREAD_BUDGET.load(Ordering::Relaxed))
             }
@@ -154,7 +158,10 @@ impl Place {
         if slab.begin(class) == 0 {
             return 0;
         }
-        if slab.capacity(class) < usize::from(CLASSES[class].slots) && !slab.grow(class, budget) {
+        let held = slab.held(class).load(Ordering::Relaxed);
+        if held > 0 {
+            slab.held(class).store(held - 1, Ordering::Relaxed);
+        } else if slab.may_grow(class) && !slab.grow(class, budget) {
             for _ in 0..4 {
                 let Some(victim) = slab.shrink_next(class) else {
                     break;
@@ -303,6 +310,18 @@ extern "C" fn overflow(class: usize, item: usize) {
     });
 }
 
+/// Empty the stack of `class` through `give`.
+fn empty(place: Place, slab: Slab, class: usize, give: impl Fn(usize, &[usize])) {
+    let mut buffer = [0; MAX_BATCH];
+    while slab.length(class) > 0 {
+        let count = place.pop_all(class, &mut buffer);
+        if count == 0 {
+            break;
+        }
+        give(class, &buffer[..count]);
+    }
+}
+
 /// Programs that never reach the page heap must give memory back, too.
 fn count_miss(place: Place) {
     let counter = match place {
@@ -315,6 +334,11 @@ fn count_miss(place: Place) {
     counter.store(misses, Ordering::Relaxed);
     if backoff::is_on() {
         backoff::count();
+    }
+    if let Place::Cpu(_, slab) | Place::Thread(slab) = place
+        && sparse::left(slab) > 0
+    {
+        sparse::look(place, slab);
     }
     if misses.is_multiple_of(64) || upkeep::is_idling() {
         upkeep::amortise();
@@ -374,13 +398,13 @@ pub fn drain() {
     } else {
         let cpus = CPUS.load(Ordering::Relaxed);
         if cpus != 0 {
-            HOT.cpus.store(0, Ordering::SeqCst);
-            if sys::fence_rseq() {
+            HOT.slabs.cpus.store(0, Ordering::SeqCst);
+            if percpu::fence() {
                 for cpu in 0..cpus {
                     drain_slab(cpu_slab(cpu));
                 }
             }
-            HOT.cpus.store(cpus, Ordering::SeqCst);
+            HOT.slabs.cpus.store(cpus, Ordering::SeqCst);
         }
         DRAINING.store(0, Ordering::Release);
     }
@@ -461,7 +485,7 @@ pub fn write_canaries() {
 /// In the child of a fork: nobody is draining, and the slabs are whole.
 pub fn after_fork() {
     let cpus = CPUS.load(Ordering::Relaxed);
-    HOT.cpus.store(cpus, Ordering::Relaxed);
+    HOT.slabs.cpus.store(cpus, Ordering::Relaxed);
     DRAINING.store(0, Ordering::Relaxed);
     backoff::after_fork();
 }

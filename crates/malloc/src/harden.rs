@@ -23,11 +23,12 @@
 use core::mem;
 use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
+use contigua_syscalls::random::Random;
+
 use crate::classes::{CLASSES, COUNT};
 use crate::heap::canary_of;
 use crate::lock::{Guarded, Lock};
-use crate::random::Random;
-use crate::rseq::{self, HOT};
+use crate::rseq::{HOT, pattern};
 use crate::sizes::PAGE_BYTES;
 use crate::{guarded, heap, pages, sys, transfer};
 
@@ -78,7 +79,7 @@ fn is_strict() -> bool {
 
 /// Set the level. Before the first allocation only, and before caches of CPUs are set up.
 pub fn start(level: u8) {
-    RANDOM.seed(sys::random(sys::Purpose::Order));
+    RANDOM.seed(sys::random(sys::Purpose::Order, 0));
     LEVEL.store(level, Ordering::Relaxed);
 }
 
@@ -88,10 +89,6 @@ pub fn leave_fast_paths() {
         HOT.fast.store(0, Ordering::Relaxed);
         HOT.free.store(0, Ordering::Relaxed);
     }
-}
-
-fn fill() -> u8 {
-    (rseq::hot().key.load(Ordering::Relaxed) >> 8) as u8
 }
 
 /// Memory for `size` bytes at a multiple of `align`, and whether it is zero.
@@ -118,7 +115,7 @@ pub fn seal(address: usize, size: usize, bytes: usize) {
     let tail = address + bytes - TAIL;
     // SAFETY: callers own the object, which has so many bytes.
     unsafe {
-        ((address + size) as *mut u8).write_bytes(fill(), slack.min(COVERED));
+        ((address + size) as *mut u8).write_bytes(pattern(), slack.min(COVERED));
         (tail as *mut usize).write(canary_of(tail) ^ (slack | slack << 32));
     }
 }
@@ -134,7 +131,7 @@ pub fn check(address: usize, bytes: usize) -> usize {
         if word >> 32 == slack && slack <= bytes - TAIL {
             let behind = (tail - slack) as *const u8;
             let filled = core::slice::from_raw_parts(behind, slack.min(COVERED));
-            if filled.iter().all(|&byte| byte == fill()) {
+            if filled.iter().all(|&byte| byte == pattern()) {
                 return bytes - TAIL - slack;
             }
         }

@@ -292,14 +292,6 @@ pub fn double(address: usize) -> ! {
 
 #[cold]
 #[inline(never)]
-fn freed(address: usize) -> ! {
-    sys::die(format_args!(
-        "realloc of {address:#x}, which was freed before"
-    ))
-}
-
-#[cold]
-#[inline(never)]
 extern "C" fn corrupted(address: usize) -> *mut u8 {
     if !harden::is_watchful() {
         // SAFETY: as in `check_canary`.
@@ -444,7 +436,9 @@ pub unsafe fn reallocate(memory: *mut u8, size: usize) -> *mut u8 {
             if unsafe { (address as *const usize).read() } == canary_of(address)
                 && harden::is_watchful()
             {
-                freed(address);
+                sys::die(format_args!(
+                    "realloc of {address:#x}, which was freed before"
+                ));
             }
             (CLASSES[class].size as usize, None)
         }

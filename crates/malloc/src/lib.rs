@@ -5,8 +5,8 @@
 //! allocation, from the program down:
 //!
 //! 1. `heap` turns a size into a class (`classes`) or a number of pages.
-//! 2. `front` takes an object from the stack (`slab`) of the CPU it runs on, through a restartable
-//!    sequence (`rseq`), or of its thread where the kernel or the C library has none.
+//! 2. `front` takes an object from the stack of the CPU it runs on, through a restartable sequence
+//!    (`contigua_percpu`), or of its thread where the kernel or the C library has none.
 //! 3. A miss moves a batch from the `transfer` cache of the class,
 //! 4. which takes from spans in the `central` cache (`span` has the bitmaps),
 //! 5. which get pages from the page heap (`pages`), as large objects do directly.
@@ -32,7 +32,6 @@ mod classes;
 mod clock;
 pub mod control;
 mod dump;
-mod files;
 mod fork;
 mod front;
 mod guarded;
@@ -47,18 +46,14 @@ mod pagemap;
 mod pages;
 mod primary;
 mod profile;
-mod random;
 mod rseq;
 mod sampler;
 mod sanitizer;
 mod settings;
 mod setup;
-mod signals;
 mod sizes;
-mod slab;
 mod span;
 mod sync;
-mod sys;
 #[cfg_attr(miri, path = "system_model.rs")]
 mod system;
 mod telemetry;
@@ -69,8 +64,6 @@ mod tls;
 mod transfer;
 mod unwind;
 mod upkeep;
-#[cfg_attr(miri, allow(unused_macros, reason = "Miri has no symbols"))]
-mod weak;
 
 #[allow(clippy::must_use_candidate, reason = "their callers are C")]
 pub mod c_api;
@@ -80,6 +73,8 @@ mod cxx;
 mod deepbind;
 
 use core::alloc::{GlobalAlloc, Layout};
+
+use contigua_syscalls::{self as sys, files, signals};
 
 /// The allocator as a Rust global allocator.
 ///

@@ -142,9 +142,7 @@ impl<T> Guarded<T> {
         let owned = self.lock.acquire();
         Guard::new(self, owned)
     }
-}
 
-impl<T> Guarded<T> {
     /// Lock the value, unless somebody has it and keeps it.
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
         // Lazily: a guard that is not given out must not be dropped.

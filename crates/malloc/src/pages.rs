@@ -48,7 +48,7 @@ pub fn locks() -> [&'static Lock; 3] {
 /// Its addresses are unpredictable if `scattered`, and the kernel was not told otherwise.
 pub fn configure(config: Config, scattered: bool) {
     let system = if scattered && !sys::is_layout_fixed() {
-        System::scattered(sys::random(sys::Purpose::Layout))
+        System::scattered(sys::random(sys::Purpose::Layout, 0))
     } else {
         System::new()
     };

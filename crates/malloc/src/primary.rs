@@ -104,7 +104,7 @@ fn populate(address: usize, page: usize) -> bool {
     // SAFETY: the range is of the region, and populating changes no contents.
     unsafe {
         libc::madvise(address as *mut libc::c_void, page, MADV_POPULATE_WRITE) == 0
-            || errno() == libc::EINVAL
+            || sys::errno() == libc::EINVAL
     }
 }
 
@@ -124,17 +124,12 @@ fn replace(address: usize, page: usize) -> bool {
 
 /// Zeroed ordinary memory at an address.
 fn map_at(address: usize, bytes: usize) -> bool {
-    // SAFETY: callers pass pages of the region whose contents nobody needs. Needed because the
-    // heap's addresses must stay the same.
-    unsafe {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
-        let usable = libc::PROT_READ | libc::PROT_WRITE;
-        let mapped = libc::mmap(address as *mut libc::c_void, bytes, usable, flags, -1, 0);
-        mapped != libc::MAP_FAILED && {
-            libc::madvise(mapped, bytes, libc::MADV_HUGEPAGE);
-            true
-        }
+    let done = sys::open(address, bytes);
+    if done {
+        // SAFETY: the pages were just mapped. Advice changes no contents.
+        unsafe { libc::madvise(address as *mut libc::c_void, bytes, libc::MADV_HUGEPAGE) };
     }
+    done
 }
 
 /// Before a fork, with every lock held.
@@ -194,42 +189,34 @@ pub fn in_parent() {
     close(0);
 }
 
-/// Send 2 MB. False if nobody listens any more.
+/// Send 2 MB that the heap uses. False if nobody listens any more.
 fn send(descriptor: i32, address: usize) -> bool {
-    let mut done = 0;
-    while done < HUGE_BYTES {
-        let from = (address + done) as *const libc::c_void;
-        // SAFETY: the heap uses these 2 MB. Not `write`, because the signal of a broken connection
-        // would be the program's.
-        let sent = unsafe { libc::send(descriptor, from, HUGE_BYTES - done, libc::MSG_NOSIGNAL) };
-        if sent >= 0 {
-            done += sent as usize;
-        } else if errno() != libc::EINTR {
-            return false;
-        }
-    }
-    true
+    // SAFETY: the heap uses these 2 MB. Not `write`, because the signal of a broken connection would be the program's.
+    each_part(address, |from, bytes| unsafe {
+        libc::send(descriptor, from, bytes, libc::MSG_NOSIGNAL)
+    })
 }
 
 /// Receive 2 MB. False if the parent has ended, or could not connect.
 fn receive(descriptor: i32, address: usize) -> bool {
+    // SAFETY: the caller mapped these 2 MB for this.
+    each_part(address, |to, bytes| unsafe {
+        libc::recv(descriptor, to, bytes, 0)
+    })
+}
+
+/// Have `transfer` pass on the 2 MB at an address, in parts of which it says how long they were. False if it fails.
+fn each_part(address: usize, transfer: impl Fn(*mut libc::c_void, usize) -> isize) -> bool {
     let mut done = 0;
     while done < HUGE_BYTES {
-        let to = (address + done) as *mut libc::c_void;
-        // SAFETY: the caller mapped these 2 MB for this.
-        let received = unsafe { libc::recv(descriptor, to, HUGE_BYTES - done, 0) };
-        if received > 0 {
-            done += received as usize;
-        } else if received == 0 || errno() != libc::EINTR {
+        let part = transfer((address + done) as *mut libc::c_void, HUGE_BYTES - done);
+        if part > 0 {
+            done += part as usize;
+        } else if part == 0 || sys::errno() != libc::EINTR {
             return false;
         }
     }
     true
-}
-
-fn errno() -> i32 {
-    // SAFETY: the C library keeps a valid `errno` for each thread.
-    unsafe { *libc::__errno_location() }
 }
 
 /// In the child: all of the region becomes ordinary memory. Whether any was.
@@ -261,18 +248,16 @@ pub fn in_child() -> bool {
 /// Receive what is used of the page at an address into ordinary memory and put that in its place.
 fn copy(descriptor: i32, address: usize, states: &[AtomicU8]) -> bool {
     let bytes = states.len() * HUGE_BYTES;
-    let usable = libc::PROT_READ | libc::PROT_WRITE;
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let Some(start) = sys::map(bytes + HUGE_BYTES) else {
+        return false;
+    };
+    let start = start.as_ptr() as usize;
     // SAFETY: a new mapping at an address of the kernel's choice, which then moves to where the page
     // is; what alignment left over of it goes. Needed because a huge page moves whole only between
     // such addresses, and because the heap's must stay the same.
     unsafe {
-        let start = libc::mmap(null_mut(), bytes + HUGE_BYTES, usable, flags, -1, 0);
-        if start == libc::MAP_FAILED {
-            return false;
-        }
-        let to = (start as usize).next_multiple_of(HUGE_BYTES);
-        let before = to - start as usize;
+        let to = start.next_multiple_of(HUGE_BYTES);
+        let before = to - start;
         let fresh = to as *mut libc::c_void;
         libc::madvise(fresh, bytes, libc::MADV_HUGEPAGE);
         if !used(states).all(|offset| receive(descriptor, to + offset)) {
@@ -284,7 +269,7 @@ fn copy(descriptor: i32, address: usize, states: &[AtomicU8]) -> bool {
             return false;
         }
         if before > 0 {
-            libc::munmap(start, before);
+            libc::munmap(start as *mut libc::c_void, before);
         }
         libc::munmap(fresh.byte_add(bytes), HUGE_BYTES - before);
     }

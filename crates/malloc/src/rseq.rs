@@ -1,46 +1,30 @@
-//! Per-CPU stacks of objects through restartable sequences.
-//!
-//! The kernel promises that a thread which is preempted, migrated or hit by a signal inside a
-//! registered sequence of instructions continues at an abort handler, so a sequence that ends in
-//! one store is atomic on its CPU without a locked instruction. The C library registers the area
-//! that kernel and thread share (since glibc 2.35, `__rseq_offset` and `__rseq_size`); this
-//! library never registers one itself.
-//!
-//! Each sequence reads `cpus` and `base` anew: while `cpus` is 0, no sequence passes, and after a
-//! fence (`sys::fence_rseq`) whoever set it owns all slabs.
+//! The caches of CPUs (`contigua_percpu`), what the fast paths read beside them, and what a sanitizer
+//! must be told of them.
 
-use core::sync::atomic::{AtomicIsize, AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
+
+use contigua_percpu::{self as percpu, Slabs};
 
 use crate::near::near;
-#[cfg(not(miri))]
-use crate::weak::weak;
+use crate::sanitizer::{acquire, release};
 
 /// What each operation reads, on one cache line.
 #[repr(C, align(64))]
 pub struct Hot {
-    /// Where the slab of CPU 0 lies.
-    pub base: AtomicUsize,
-    /// CPUs that have a slab; 0 before initialisation, and while the slabs are being drained.
-    pub cpus: AtomicU32,
-    /// Not used.
-    pub reserved: AtomicU32,
-    /// Where a thread's shared area lies from its thread pointer; 0 if there is none.
-    pub offset: AtomicIsize,
+    /// Where the caches are.
+    pub slabs: Slabs,
     /// What the canaries of free objects are made with.
     pub key: AtomicUsize,
-    /// `offset` as allocation's fast path sees it: 0 while allocations are counted for samples,
+    /// `slabs.offset` as allocation's fast path sees it: 0 while allocations are counted for samples,
     /// so that each of them leaves that path, which need not ask.
     pub fast: AtomicIsize,
-    /// `offset` as free's fast path sees it: 0 at hardening level 2.
+    /// The same as free's fast path sees it: 0 at hardening level 2.
     pub free: AtomicIsize,
 }
 
 /// The process's.
 pub static HOT: Hot = Hot {
-    base: AtomicUsize::new(0),
-    cpus: AtomicU32::new(0),
-    reserved: AtomicU32::new(0),
-    offset: AtomicIsize::new(0),
+    slabs: Slabs::new(),
     key: AtomicUsize::new(0),
     fast: AtomicIsize::new(0),
     free: AtomicIsize::new(0),
@@ -55,7 +39,7 @@ pub fn hot() -> &'static Hot {
 /// Where a thread's shared area lies from its thread pointer; 0 if there is none.
 #[inline(always)]
 pub fn area() -> isize {
-    hot().offset.load(Ordering::Relaxed)
+    hot().slabs.offset.load(Ordering::Relaxed)
 }
 
 /// The same as free's fast path sees it: 0 at hardening level 2, too.
@@ -70,70 +54,54 @@ pub fn fast_area() -> isize {
     hot().fast.load(Ordering::Relaxed)
 }
 
-/// Where the C library says that the areas are; 0 if it registers none, and under Miri.
-pub fn find() -> isize {
-    #[cfg(miri)]
-    return 0;
-    #[cfg(not(miri))]
-    {
-        let (offset, size) = (weak!("__rseq_offset"), weak!("__rseq_size"));
-        // SAFETY: numbers of the C library's.
-        unsafe {
-            if offset.is_null() || size.is_null() || *size.cast::<u32>() < 16 {
-                0
-            } else {
-                *offset.cast::<isize>()
-            }
-        }
-    }
+/// What lies around an object: unpredictable, but never what programs write most: text, small numbers, or all ones.
+pub fn pattern() -> u8 {
+    (HOT.key.load(Ordering::Relaxed) >> 16) as u8 & 0x7e | 0x80
 }
 
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-#[path = "rseq/x86_64.rs"]
-mod sequences;
-#[cfg(all(target_arch = "aarch64", not(miri)))]
-#[path = "rseq/aarch64.rs"]
-mod sequences;
-#[cfg(miri)]
-#[path = "rseq/none.rs"]
-mod sequences;
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-compile_error!("contigua-malloc runs on x86-64 and aarch64");
+// ThreadSanitizer sees neither the accesses of a sequence nor that the kernel orders what runs on one CPU. Each object
+// carries its own order: who takes it sees what who put it there did, and nothing else.
 
-pub use sequences::{cpu, open};
-#[cfg(not(contigua_sanitizer = "thread"))]
-pub use sequences::{pop, pop_all, push, push_all};
+/// Take the object on top of this CPU's stack; 0 if there is none.
+#[inline(always)]
+pub fn pop(area: isize, class: usize) -> usize {
+    // SAFETY: `HOT` has the slabs that `front::start` mapped, with stacks of all classes; callers pass its area.
+    let item = unsafe { percpu::pop(&hot().slabs, area, class) };
+    acquire(item);
+    item
+}
 
-#[cfg(contigua_sanitizer = "thread")]
-pub use annotated::{pop, pop_all, push, push_all};
+/// Put an object on top of this CPU's stack; `false` if that is full, or the object is one of the two on its top.
+#[inline(always)]
+pub fn push(area: isize, class: usize, item: usize) -> bool {
+    release(item);
+    // SAFETY: as in `pop`.
+    unsafe { percpu::push(&hot().slabs, area, class, item) }
+}
 
-/// The sequences for ThreadSanitizer, which sees neither their accesses nor that the kernel orders
-/// what runs on one CPU. Each object carries its own order: who takes it sees what who put it there
-/// did, and nothing else.
-#[cfg(contigua_sanitizer = "thread")]
-mod annotated {
-    use super::sequences;
-    use crate::sanitizer::{acquire, release};
+/// Put as many of `items` on this CPU's stack as there is room for; returns the number put.
+pub fn push_all(class: usize, items: &[usize]) -> usize {
+    items.iter().copied().for_each(release);
+    // SAFETY: as in `pop`.
+    unsafe { percpu::push_all(&hot().slabs, class, items) }
+}
 
-    pub fn pop(area: isize, class: usize) -> usize {
-        let item = sequences::pop(area, class);
-        acquire(item);
-        item
-    }
+/// Take up to `out.len()` objects from the top of this CPU's stack; returns the number taken.
+pub fn pop_all(class: usize, out: &mut [usize]) -> usize {
+    // SAFETY: as in `pop`.
+    let count = unsafe { percpu::pop_all(&hot().slabs, class, out) };
+    out[..count].iter().copied().for_each(acquire);
+    count
+}
 
-    pub fn push(area: isize, class: usize, item: usize) -> bool {
-        release(item);
-        sequences::push(area, class, item)
-    }
+/// The CPU that the thread runs on, or a very large number if the C library does not tell.
+pub fn cpu() -> u32 {
+    // SAFETY: as in `pop`.
+    unsafe { percpu::cpu(&hot().slabs) }
+}
 
-    pub fn push_all(class: usize, items: &[usize]) -> usize {
-        items.iter().copied().for_each(release);
-        sequences::push_all(class, items)
-    }
-
-    pub fn pop_all(class: usize, out: &mut [usize]) -> usize {
-        let count = sequences::pop_all(class, out);
-        out[..count].iter().copied().for_each(acquire);
-        count
-    }
+/// Write the header of a class of `cpu`'s slab if it is still 0 and the thread runs there.
+pub fn open(cpu: u32, class: usize, header: u64) {
+    // SAFETY: as in `pop`.
+    unsafe { percpu::open(&hot().slabs, cpu, class, header) }
 }

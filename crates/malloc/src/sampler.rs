@@ -11,9 +11,10 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
+use contigua_syscalls::random::Random;
+
 use crate::classes::{CLASSES, COUNT};
 use crate::near::near;
-use crate::random::Random;
 use crate::rseq::HOT;
 use crate::{math, sys, tls, unwind};
 
@@ -49,7 +50,7 @@ pub enum Owner {
 /// Begin to count, once the allocator works: for a profile with so many bytes between samples (0: none), for a guard
 /// with so many allocations between them.
 pub fn start(rate: u64, guarded: Option<u64>) {
-    RANDOM.seed(sys::random(sys::Purpose::Samples));
+    RANDOM.seed(sys::random(sys::Purpose::Samples, 0));
     let share = guarded.map_or(0, share_of_one_in);
     RATE.store(rate, Ordering::Relaxed);
     SHARE.store(share, Ordering::Relaxed);

@@ -29,10 +29,13 @@ pub fn acquire(_address: usize) {
 }
 
 /// What happened before becomes visible to who acquires this address.
-#[cfg(contigua_sanitizer = "thread")]
-pub fn release(address: usize) {
+#[inline(always)]
+pub fn release(_address: usize) {
+    #[cfg(contigua_sanitizer = "thread")]
     // SAFETY: the address is a name here.
-    unsafe { __tsan_release(address as *mut core::ffi::c_void) };
+    unsafe {
+        __tsan_release(_address as *mut core::ffi::c_void);
+    }
 }
 
 /// The memory may be used. (A closure, so that nothing is computed in other builds.)

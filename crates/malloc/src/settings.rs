@@ -31,7 +31,7 @@ use core::ffi::{CStr, c_char};
 
 use contigua_pageheap::{Config, Primary};
 
-use crate::files::FileName;
+use crate::files::{self, FileName};
 use crate::{primary as region, sys};
 pub use dump::Dump;
 
@@ -172,7 +172,7 @@ impl Settings {
         {
             // SAFETY: freshly mapped, this long, ours.
             let buffer = unsafe { core::slice::from_raw_parts_mut(memory.as_ptr(), EARLY_BYTES) };
-            for entry in sys::read_file(c"/proc/self/environ", buffer).split(|&byte| byte == 0) {
+            for entry in files::read(c"/proc/self/environ", buffer).split(|&byte| byte == 0) {
                 self.entry(entry);
             }
         }
@@ -215,10 +215,7 @@ impl Settings {
             b"PRIMARY" => self.primary = bytes(value)?,
             b"HARDEN" => {
                 self.harden = match value {
-                    b"0" => 0,
-                    b"1" => 1,
-                    b"2" => 2,
-                    b"3" => 3,
+                    [level @ b'0'..=b'3'] => level - b'0',
                     _ => return None,
                 }
             }
@@ -226,27 +223,15 @@ impl Settings {
                 self.guarded = count(value).filter(|every| GUARDS.contains(every))?;
             }
             b"CACHE" => self.cache = Some(i32::try_from(bytes(value)?).ok()?),
-            b"PER_CPU" => self.per_cpu = switch(value)?,
-            b"TELEMETRY" => self.telemetry = switch(value)?,
+            b"PER_CPU" => self.per_cpu = either(value, b"off", b"on")?,
+            b"TELEMETRY" => self.telemetry = either(value, b"off", b"on")?,
             b"DUMP" => self.dump = Some(Dump::parse(value)?),
             b"PROFILE" => self.profile = Some(FileName::new(value)?),
             b"PROFILE_RATE" => {
                 self.profile_rate = Some(bytes(value).filter(|rate| RATES.contains(rate))?);
             }
-            b"CLOCK" => {
-                self.program_clock = match value {
-                    b"program" => true,
-                    b"system" => false,
-                    _ => return None,
-                }
-            }
-            b"STATISTICS" => {
-                self.statistics_at_exit = match value {
-                    b"exit" => true,
-                    b"off" => false,
-                    _ => return None,
-                }
-            }
+            b"CLOCK" => self.program_clock = either(value, b"system", b"program")?,
+            b"STATISTICS" => self.statistics_at_exit = either(value, b"off", b"exit")?,
             _ => return None,
         }
         Some(())
@@ -311,12 +296,9 @@ fn primary(bytes: usize) -> Option<Primary> {
     None
 }
 
-fn switch(value: &[u8]) -> Option<bool> {
-    match value {
-        b"on" => Some(true),
-        b"off" => Some(false),
-        _ => None,
-    }
+/// Whether it is the second of two words; `None` if it is neither.
+fn either(value: &[u8], no: &[u8], yes: &[u8]) -> Option<bool> {
+    (value == no || value == yes).then_some(value == yes)
 }
 
 fn number(value: &[u8]) -> Option<(u64, &[u8])> {

@@ -53,7 +53,7 @@ fn initialise() {
         // Who comes here again would wait for itself: as good as a lock.
         tls::count_lock(1);
         HOT.key.store(
-            sys::random(sys::Purpose::Canary) as usize | 1,
+            sys::random(sys::Purpose::Canary, 0) as usize | 1,
             Ordering::Relaxed,
         );
         let settings = Settings::read();
@@ -68,7 +68,7 @@ fn initialise() {
         if settings.harden != 1 {
             harden::start(settings.harden);
         }
-        front::start(possible_cpus(), settings.cache, settings.per_cpu);
+        front::start(sys::possible_cpus(), settings.cache, settings.per_cpu);
         STATE.store(READY, Ordering::Release);
         tls::count_lock(-1);
         if let Some(rate) = settings.profile_rate() {
@@ -105,22 +105,4 @@ pub fn begin_samples() {
     if rate > 0 || guarded.is_some() {
         sampler::start(rate, guarded);
     }
-}
-
-/// One more than the largest number that a CPU of this machine can have.
-fn possible_cpus() -> u32 {
-    let mut buffer = [0u8; 128];
-    let text = sys::read_file(c"/sys/devices/system/cpu/possible", &mut buffer);
-    let mut last = None;
-    let mut number = None;
-    for &byte in text {
-        if byte.is_ascii_digit() {
-            number = Some(number.unwrap_or(0) * 10 + u32::from(byte - b'0'));
-        } else {
-            last = number.take().or(last);
-        }
-    }
-    // Without the file, as in some sandboxes, a thread on a CPU above the guess uses a cache of
-    // its own.
-    number.or(last).map_or(64, |last| last + 1).min(4096)
 }

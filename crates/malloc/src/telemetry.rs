@@ -1,48 +1,56 @@
 //! Figures: collecting them, the shared page, and the text of `contigua_malloc_stats`.
 
 use core::fmt::Write;
-use core::ptr::null_mut;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering, fence};
+use core::ptr::{NonNull, null_mut};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 use contigua_pageheap::Statistics;
-use contigua_telemetry::{MAGIC, Page, VERSION};
+use contigua_telemetry::{MAGIC, Page, Shared, VERSION};
 
 use crate::classes::{CLASSES, COUNT};
 use crate::lock::{Guarded, Lock};
 use crate::{clock, front, heap, pages, setup, sys};
 
 const PAGE: usize = 4096;
-const WORDS: usize = size_of::<Page>() / 8;
-const SEQUENCE: usize = core::mem::offset_of!(Page, sequence) / 8;
+const _: () = assert!(size_of::<Page>() <= PAGE);
 /// A process shows its figures once it has lived this long: short-lived ones are spared the work.
 const GRACE_NANOSECONDS: u64 = 500_000_000;
 
-static WANTED: AtomicBool = AtomicBool::new(false);
 #[cfg_attr(test, allow(dead_code, reason = "tests have no destructor"))]
 static AT_EXIT: AtomicBool = AtomicBool::new(false);
-/// The page, made before the program can forbid itself the calls that it takes (seccomp).
+/// The page, made before the program can forbid itself the calls that it takes (seccomp); null if it is not wanted.
 static MADE: AtomicPtr<AtomicU64> = AtomicPtr::new(null_mut());
-/// The same once it has figures.
-static SHARED: AtomicPtr<AtomicU64> = AtomicPtr::new(null_mut());
+/// Whether it has figures.
+static SHOWN: AtomicBool = AtomicBool::new(false);
 static WRITING: AtomicBool = AtomicBool::new(false);
 static STARTED: AtomicU64 = AtomicU64::new(0);
 
 /// Remember what the environment says.
 pub fn configure(shared: bool, at_exit: bool) {
-    let made = if shared { share() } else { None };
-    MADE.store(made.unwrap_or(null_mut()), Ordering::Relaxed);
-    WANTED.store(made.is_some(), Ordering::Relaxed);
+    let made = if shared {
+        sys::map_named(c"contigua-malloc", PAGE)
+    } else {
+        None
+    };
+    MADE.store(
+        made.map_or(null_mut(), |page| page.cast().as_ptr()),
+        Ordering::Relaxed,
+    );
     AT_EXIT.store(at_exit, Ordering::Relaxed);
     STARTED.store(clock::coarse_nanoseconds(), Ordering::Relaxed);
+}
+
+/// The page, if it is wanted.
+fn made() -> Option<Shared> {
+    // SAFETY: a page that `configure` mapped for this.
+    NonNull::new(MADE.load(Ordering::Relaxed)).map(|page| unsafe { Shared::at(page.as_ptr()) })
 }
 
 /// The child of a fork has a copy of its parent's page, which says nothing until the child is old
 /// enough to have figures of its own.
 pub fn after_fork() {
-    let shared = SHARED.swap(null_mut(), Ordering::Relaxed);
-    if !shared.is_null() {
-        // SAFETY: `share` mapped a page of words; the first is the magic number.
-        unsafe { (*shared).store(0, Ordering::Relaxed) };
+    if SHOWN.swap(false, Ordering::Relaxed) {
+        made().inspect(|shared| shared.clear());
     }
     WRITING.store(false, Ordering::Relaxed);
     STARTED.store(clock::coarse_nanoseconds(), Ordering::Relaxed);
@@ -115,101 +123,25 @@ fn figures(heap: &Statistics, classes: &Classes) -> Page {
 
 /// Write the shared page, if the process has lived long enough to have one.
 pub fn update() {
-    if !WANTED.load(Ordering::Relaxed) || WRITING.swap(true, Ordering::Acquire) {
+    let Some(shared) = made() else {
+        return;
+    };
+    if WRITING.swap(true, Ordering::Acquire) {
         return;
     }
-    let mut shared = SHARED.load(Ordering::Relaxed);
     let age = clock::coarse_nanoseconds().wrapping_sub(STARTED.load(Ordering::Relaxed));
-    if shared.is_null() && age >= GRACE_NANOSECONDS {
-        shared = MADE.load(Ordering::Relaxed);
-        SHARED.store(shared, Ordering::Relaxed);
-    }
-    if !shared.is_null() {
-        publish(shared, &collect());
+    if SHOWN.load(Ordering::Relaxed) || age >= GRACE_NANOSECONDS {
+        SHOWN.store(true, Ordering::Relaxed);
+        shared.write(&collect());
     }
     WRITING.store(false, Ordering::Release);
 }
 
-/// An anonymous file of one page, mapped; its descriptor is closed, the mapping stays. The file only
-/// gives the mapping its name: the mapping is private, so that a child gets a copy, by the same name
-/// and without a call.
-///
-/// The kernel holds such a file to `RLIMIT_FSIZE` too, and a file that would be longer ends the
-/// process (`SIGXFSZ`). A process that may not write a page does without.
-fn share() -> Option<*mut AtomicU64> {
-    if sys::file_limit() < PAGE as u64 {
-        return None;
-    }
-    // SAFETY: the name is NUL-terminated; the mapping is new, and of a file that has this length.
-    // Needed because sharing memory takes system calls.
-    unsafe {
-        let file = libc::memfd_create(c"contigua-malloc".as_ptr(), libc::MFD_CLOEXEC);
-        if file < 0 {
-            return None;
-        }
-        let page = if libc::ftruncate(file, PAGE.cast_signed() as libc::off_t) == 0 {
-            libc::mmap(
-                null_mut(),
-                PAGE,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE,
-                file,
-                0,
-            )
-        } else {
-            libc::MAP_FAILED
-        };
-        libc::close(file);
-        if page == libc::MAP_FAILED {
-            return None;
-        }
-        Some(page.cast())
-    }
-}
-
-fn publish(shared: *mut AtomicU64, page: &Page) {
-    const { assert!(size_of::<Page>() <= PAGE) };
-    // SAFETY: `share` mapped a page of words, which are only accessed as atomics; `Page` is made
-    // of words without padding.
-    let (words, source) = unsafe {
-        (
-            core::slice::from_raw_parts(shared, WORDS),
-            core::slice::from_raw_parts((&raw const *page).cast::<u64>(), WORDS),
-        )
-    };
-    let sequence = words[SEQUENCE].load(Ordering::Relaxed);
-    words[SEQUENCE].store(sequence | 1, Ordering::Relaxed);
-    fence(Ordering::Release);
-    for (index, (word, value)) in words.iter().zip(source).enumerate() {
-        if index != SEQUENCE {
-            word.store(*value, Ordering::Relaxed);
-        }
-    }
-    words[SEQUENCE].store((sequence | 1) + 1, Ordering::Release);
-}
-
 /// What the shared page says; `None` if there is none, or it is being written.
 pub fn last() -> Option<Page> {
-    let shared = SHARED.load(Ordering::Relaxed);
-    if shared.is_null() {
-        return None;
-    }
-    let mut page = Page::default();
-    // SAFETY: `share` mapped a page of words, which are only accessed as atomics; `Page` is made
-    // of words without padding, any of which is valid.
-    let (words, copy) = unsafe {
-        (
-            core::slice::from_raw_parts(shared, WORDS),
-            core::slice::from_raw_parts_mut((&raw mut page).cast::<u64>(), WORDS),
-        )
-    };
-    let before = words[SEQUENCE].load(Ordering::Acquire);
-    for (copy, word) in copy.iter_mut().zip(words) {
-        *copy = word.load(Ordering::Relaxed);
-    }
-    fence(Ordering::Acquire);
-    let after = words[SEQUENCE].load(Ordering::Relaxed);
-    (before == after && before.is_multiple_of(2)).then_some(page)
+    made()
+        .filter(|_| SHOWN.load(Ordering::Relaxed))
+        .and_then(Shared::read)
 }
 
 /// The figures as text: one a line, then the classes that have spans.
@@ -262,12 +194,17 @@ fn write_classes(out: &mut dyn Write, classes: &Classes) -> core::fmt::Result {
     Ok(())
 }
 
+/// The figures as text, on standard error.
+pub fn write_to_standard_error() {
+    let mut line = sys::Line::<{ 16 << 10 }>::new();
+    let _ = write_text(&mut line);
+    sys::write_all(2, line.as_bytes());
+}
+
 /// At the end of the process.
 #[cfg(not(test))]
 pub fn at_exit() {
     if AT_EXIT.load(Ordering::Relaxed) {
-        let mut line = sys::Line::<{ 16 << 10 }>::new();
-        let _ = write_text(&mut line);
-        sys::write_all(2, line.as_bytes());
+        write_to_standard_error();
     }
 }

@@ -229,6 +229,43 @@ fn do_caches_that_rest_lose_nothing() {
     front::end_backoff();
 }
 
+/// One object in ten of a class is left, and then objects come and go.
+#[test]
+#[cfg(not(miri))]
+fn do_objects_move_together_when_few_are_left() {
+    const SIZE: usize = 176;
+    setup::ensure();
+    let mut random = 7;
+    let mut all: Vec<usize> = (0..30_000).map(|_| heap::allocate(SIZE) as usize).collect();
+    for at in (1..all.len()).rev() {
+        all.swap(at, next(&mut random) % (at + 1));
+    }
+    // SAFETY: allocated above; freed once.
+    let free = |object: usize| unsafe { heap::free(object as *mut u8) };
+    all.drain(3000..).for_each(free);
+    front::drain();
+    let spans = || central::occupancy(class_of(SIZE)).spans;
+    let before = spans();
+    for step in 0..300_000 {
+        if step % 1000 == 0 {
+            front::begin_round();
+            // More than a cache holds of this size: misses, at which caches look.
+            let misses: Vec<usize> = (0..10).map(|_| heap::allocate(200_000) as usize).collect();
+            misses.into_iter().for_each(free);
+        }
+        let at = next(&mut random) % all.len();
+        free(all[at]);
+        all[at] = heap::allocate(SIZE) as usize;
+        // Objects are not always as many.
+        if step % 3 == 0 {
+            all.extend((0..8).map(|_| heap::allocate(SIZE) as usize));
+            all.drain(..8).for_each(free);
+        }
+    }
+    assert!(spans() * 2 < before, "{} of {before} spans", spans());
+    all.into_iter().for_each(free);
+}
+
 #[test]
 fn are_figures_counted_without_the_locks_of_classes() {
     setup::ensure();

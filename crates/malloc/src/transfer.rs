@@ -77,13 +77,15 @@ pub fn take(class: usize, out: &mut [usize]) -> usize {
     central::take(class, out)
 }
 
-/// Return a batch to the transfer cache, or to the spans if that is full.
+/// Return a batch to the transfer cache, or to the spans if that is full. A single object goes to sparse spans: the
+/// next one will come out of a fuller one.
 pub fn give(class: usize, objects: &[usize]) {
     {
         let mut cache = TRANSFER[class].cache.lock();
         let length = cache.length;
         let slots = cache.slots(class);
-        if length + objects.len() <= slots.len() {
+        let direct = objects.len() == 1 && central::is_sparse(class);
+        if !direct && length + objects.len() <= slots.len() {
             slots[length..length + objects.len()].copy_from_slice(objects);
             cache.set_length(class, length + objects.len());
             return;
@@ -103,7 +105,7 @@ pub fn halve() {
 }
 
 /// Move what `class` has above `most` objects back.
-fn shrink(class: usize, most: usize) {
+pub fn shrink(class: usize, most: usize) {
     let mut buffer = [0; MAX_BATCH];
     loop {
         let count = {

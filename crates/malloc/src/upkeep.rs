@@ -111,6 +111,7 @@ pub fn periodic() -> bool {
             .compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed)
             .is_ok();
     if due {
+        front::begin_round();
         release_periodically();
         system::collapse_early();
         telemetry::update();

@@ -17,11 +17,13 @@
 
 #![no_std]
 
-#[cfg(feature = "reader")]
+#[cfg(any(feature = "reader", test))]
 extern crate std;
 
 #[cfg(feature = "reader")]
 mod reader;
+
+use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 #[cfg(feature = "reader")]
 pub use reader::{Error, Reader};
@@ -29,6 +31,9 @@ pub use reader::{Error, Reader};
 /// What the mapping is called in `/proc/PID/maps` (the kernel puts `/memfd:` before it and
 /// ` (deleted)` behind it).
 pub const NAME: &str = "contigua-malloc";
+/// Words of [`Page`].
+const WORDS: usize = size_of::<Page>() / 8;
+const SEQUENCE: usize = core::mem::offset_of!(Page, sequence) / 8;
 /// The first word of the page: `CONTIGUA` in ASCII.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"CONTIGUA");
 /// The layout's version; fields are only ever added at the end.
@@ -181,4 +186,89 @@ page! {
     system_failures: Count Counter,
     /// In the allocator's own records, as far as the page heap counts them.
     metadata: Bytes Gauge,
+}
+
+/// The page in the memory of the process that it is about: one thread writes at a time, and anybody
+/// may read, without a lock (a sequence lock).
+#[derive(Clone, Copy, Debug)]
+pub struct Shared(&'static [AtomicU64; WORDS]);
+
+impl Shared {
+    /// The page at `address`.
+    ///
+    /// # Safety
+    /// As many bytes as [`Page`] has lie there, aligned to words, stay mapped, and are not accessed
+    /// but as atomics.
+    #[must_use]
+    pub const unsafe fn at(address: *const AtomicU64) -> Self {
+        // SAFETY: the caller's promise.
+        Self(unsafe { &*address.cast::<[AtomicU64; WORDS]>() })
+    }
+
+    /// Write all of it.
+    pub fn write(self, page: &Page) {
+        // SAFETY: `Page` is made of words without padding.
+        let source = unsafe { &*(&raw const *page).cast::<[u64; WORDS]>() };
+        let sequence = self.0[SEQUENCE].load(Ordering::Relaxed) | 1;
+        self.0[SEQUENCE].store(sequence, Ordering::Relaxed);
+        fence(Ordering::Release);
+        for (index, (word, value)) in self.0.iter().zip(source).enumerate() {
+            if index != SEQUENCE {
+                word.store(*value, Ordering::Relaxed);
+            }
+        }
+        self.0[SEQUENCE].store(sequence + 1, Ordering::Release);
+    }
+
+    /// Have it say nothing, until it is written again.
+    pub fn clear(self) {
+        self.0[0].store(0, Ordering::Relaxed);
+    }
+
+    /// What it says; `None` while it is being written.
+    #[must_use]
+    pub fn read(self) -> Option<Page> {
+        let mut page = Page::default();
+        // SAFETY: `Page` is made of words without padding, any of which is valid.
+        let copy = unsafe { &mut *(&raw mut page).cast::<[u64; WORDS]>() };
+        let before = self.0[SEQUENCE].load(Ordering::Acquire);
+        for (copy, word) in copy.iter_mut().zip(self.0) {
+            *copy = word.load(Ordering::Relaxed);
+        }
+        fence(Ordering::Acquire);
+        let after = self.0[SEQUENCE].load(Ordering::Relaxed);
+        (before == after && before.is_multiple_of(2)).then_some(page)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_what_is_read_what_was_written_and_whole() {
+        static WORDS_HERE: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
+        // SAFETY: a static of this size that nobody else uses.
+        let shared = unsafe { Shared::at(WORDS_HERE.as_ptr()) };
+        let page = |value| Page {
+            magic: MAGIC,
+            nanoseconds: value,
+            metadata: value,
+            ..Page::default()
+        };
+        shared.write(&page(1));
+        std::thread::scope(|scope| {
+            scope.spawn(|| (2..20_000).for_each(|value| shared.write(&page(value))));
+            for _ in 0..20_000 {
+                if let Some(read) = shared.read() {
+                    assert_eq!(read.nanoseconds, read.metadata);
+                }
+            }
+        });
+        assert_eq!(shared.read().map(|read| read.metadata), Some(19_999));
+        WORDS_HERE[SEQUENCE].store(7, Ordering::Relaxed);
+        assert_eq!(shared.read(), None);
+        shared.clear();
+        assert_eq!(WORDS_HERE[0].load(Ordering::Relaxed), 0);
+    }
 }

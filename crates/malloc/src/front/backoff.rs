@@ -3,8 +3,8 @@
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
-use super::{Place, place};
-use crate::classes::{COUNT, MAX_BATCH};
+use super::{Place, empty, place};
+use crate::classes::COUNT;
 use crate::{clock, transfer};
 
 /// Misses after which caches in backoff are looked at, and the nanoseconds that these take at least in a
@@ -27,28 +27,28 @@ pub fn is_emptying() -> bool {
 /// is free: a few objects in them keep whole pages, and a program that is hardly busy comes to slow
 /// paths, which give memory back. A busy one has its caches again within milliseconds.
 pub fn back_off() {
-    // What goes back to spans may give pages up, which is a slow path.
-    if EMPTYING.swap(true, Ordering::Acquire) {
-        return;
+    emptying(close_all);
+}
+
+/// Empty caches, unless another thread is at it: what goes back to spans may give pages up, which is a slow path.
+pub fn emptying(body: impl FnOnce()) {
+    if !EMPTYING.swap(true, Ordering::Acquire) {
+        body();
+        EMPTYING.store(false, Ordering::Release);
     }
+}
+
+fn close_all() {
     BACKOFF_SINCE.store(clock::coarse_nanoseconds(), Ordering::Relaxed);
     BACKOFF_LEFT.store(BACKOFF_MISSES, Ordering::Relaxed);
     transfer::halve();
     let place = place();
     if let Place::Cpu(_, slab) | Place::Thread(slab) = place {
-        let mut buffer = [0; MAX_BATCH];
         for class in 1..COUNT {
             slab.close(class);
-            while slab.length(class) > 0 {
-                let count = place.pop_all(class, &mut buffer);
-                if count == 0 {
-                    break;
-                }
-                transfer::give(class, &buffer[..count]);
-            }
+            empty(place, slab, class, transfer::give);
         }
     }
-    EMPTYING.store(false, Ordering::Release);
 }
 
 /// Count a miss of a cache in backoff, and end the backoff if the program is busy.

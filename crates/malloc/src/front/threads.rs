@@ -1,10 +1,11 @@
 //! Caches of threads, where there are none of CPUs: a slab for each thread that allocates, handed on
 //! when it ends.
 
+use contigua_percpu::{SLAB_BYTES, Slab};
+
 use super::drain_slab;
+use crate::classes::STACKS;
 use crate::lock::{Guarded, Lock};
-use crate::sizes::SLAB_BYTES;
-use crate::slab::Slab;
 use crate::{setup, sys, tls};
 
 /// The thread's word after its cache was given up.
@@ -34,7 +35,7 @@ pub fn thread_slab() -> Option<Slab> {
     let word = tls::get();
     if word > DEAD {
         // SAFETY: the word is 0, DEAD, or the address of the thread's slab.
-        return Some(unsafe { Slab::at(word) });
+        return Some(unsafe { Slab::at(word, &STACKS) });
     }
     if word == DEAD || !setup::is_ready() {
         return None;
@@ -66,7 +67,7 @@ fn new_thread_slab() -> Option<Slab> {
         unsafe { libc::pthread_setspecific(key, address as *const libc::c_void) };
     }
     // SAFETY: the slab is mapped and zero, or empty after its last thread.
-    Some(unsafe { Slab::at(address) })
+    Some(unsafe { Slab::at(address, &STACKS) })
 }
 
 fn create_key() -> Option<libc::pthread_key_t> {
@@ -85,7 +86,7 @@ unsafe extern "C" fn end_of_thread(slab: *mut libc::c_void) {
     let address = slab as usize;
     tls::set(DEAD);
     // SAFETY: the value of the key is the thread's slab.
-    drain_slab(unsafe { Slab::at(address) });
+    drain_slab(unsafe { Slab::at(address, &STACKS) });
     let mut slabs = SLABS.lock();
     // SAFETY: the slab is mapped, and the thread does not use it any more.
     unsafe { ((address + LINK) as *mut usize).write(slabs.recycled) };

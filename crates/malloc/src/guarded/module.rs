@@ -3,7 +3,7 @@
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::mem::MaybeUninit;
 
-use crate::weak::weak;
+use contigua_syscalls::weak;
 
 /// What the dynamic linker knows of a program or a library.
 #[derive(Clone, Copy)]

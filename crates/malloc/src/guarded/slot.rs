@@ -3,7 +3,7 @@
 use core::ops::Range;
 use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
-use crate::rseq::HOT;
+use crate::rseq::pattern;
 use crate::{sys, tls, unwind};
 
 /// Slots: long-lived objects keep theirs, and a freed one waits for as many others. Our choice.
@@ -118,11 +118,6 @@ pub static SLOTS: [Slot; COUNT] = [const {
         freed: Trace::new(),
     }
 }; COUNT];
-
-/// What lies around an object: unpredictable, but never what programs write most: text, small numbers, or all ones.
-fn pattern() -> u8 {
-    (HOT.key.load(Ordering::Relaxed) >> 16) as u8 & 0x7e | 0x80
-}
 
 impl Slot {
     /// What the slot is.

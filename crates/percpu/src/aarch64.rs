@@ -4,10 +4,10 @@
 //! be its effect as on x86-64. The signature before an abort handler is the instruction
 //! `brk #0x45e0`, as the C library registers it.
 
-use super::hot;
-use crate::sizes::SLAB_SHIFT;
 use core::arch::asm;
 use core::sync::atomic::Ordering;
+
+use crate::{SLAB_SHIFT, Slabs};
 
 /// The descriptor of the sequence from label 3 to 4, and its abort handler, which starts it again
 /// at 2; then label 2, which tells the kernel, and 3.
@@ -53,12 +53,20 @@ macro_rules! slab {
 /// The area of the calling thread, which lies `offset` behind its thread pointer.
 #[inline(always)]
 fn area(offset: isize) -> *const u32 {
-    (crate::tls::thread_pointer() as *const u32).wrapping_byte_offset(offset)
+    let pointer: *const u32;
+    // SAFETY: reads the thread register.
+    unsafe {
+        asm!("mrs {}, tpidr_el0", out(reg) pointer, options(nostack, preserves_flags, nomem));
+    }
+    pointer.wrapping_byte_offset(offset)
 }
 
 /// The CPU that the thread runs on by its area, or a very large number if none is registered.
-pub fn cpu() -> u32 {
-    let offset = hot().offset.load(Ordering::Relaxed);
+///
+/// # Safety
+/// That of the [crate](crate#safety).
+pub unsafe fn cpu(slabs: &Slabs) -> u32 {
+    let offset = slabs.offset.load(Ordering::Relaxed);
     if offset == 0 {
         return u32::MAX;
     }
@@ -67,8 +75,11 @@ pub fn cpu() -> u32 {
 }
 
 /// Take the object on top of this CPU's stack; 0 if there is none.
+///
+/// # Safety
+/// That of the [crate](crate#safety).
 #[inline(always)]
-pub fn pop(offset: isize, class: usize) -> usize {
+pub unsafe fn pop(slabs: &Slabs, offset: isize, class: usize) -> usize {
     let item: usize;
     // SAFETY: reads and writes only the thread's own area and, between labels 3 and 4, the slab of
     // the CPU it runs on, whose stacks nobody else touches while the sequence lasts; an interrupted
@@ -95,7 +106,7 @@ pub fn pop(offset: isize, class: usize) -> usize {
             begin = out(reg) _,
             area = in(reg) area(offset),
             class = in(reg) class,
-            hot = in(reg) hot(),
+            hot = in(reg) slabs,
             shift = const SLAB_SHIFT,
             options(nostack)
         );
@@ -105,8 +116,11 @@ pub fn pop(offset: isize, class: usize) -> usize {
 
 /// Put an object on top of this CPU's stack; `false` if the stack is full, or if the object is one
 /// of the two on its top.
+///
+/// # Safety
+/// That of the [crate](crate#safety).
 #[inline(always)]
-pub fn push(offset: isize, class: usize, item: usize) -> bool {
+pub unsafe fn push(slabs: &Slabs, offset: isize, class: usize, item: usize) -> bool {
     let done: u32;
     // SAFETY: as in `pop`. The slot above the top belongs to nobody before `current` counts it, so
     // a sequence that is interrupted behind the first store has changed nothing. What lies below
@@ -140,7 +154,7 @@ pub fn push(offset: isize, class: usize, item: usize) -> bool {
             area = in(reg) area(offset),
             class = in(reg) class,
             item = in(reg) item,
-            hot = in(reg) hot(),
+            hot = in(reg) slabs,
             shift = const SLAB_SHIFT,
             options(nostack)
         );
@@ -150,8 +164,11 @@ pub fn push(offset: isize, class: usize, item: usize) -> bool {
 
 /// Put as many of `items` as there is room for on this CPU's stack, the last one on top; how many
 /// it were.
-pub fn push_all(class: usize, items: &[usize]) -> usize {
-    let offset = hot().offset.load(Ordering::Relaxed);
+///
+/// # Safety
+/// That of the [crate](crate#safety).
+pub unsafe fn push_all(slabs: &Slabs, class: usize, items: &[usize]) -> usize {
+    let offset = slabs.offset.load(Ordering::Relaxed);
     if offset == 0 || items.is_empty() {
         return 0;
     }
@@ -188,7 +205,7 @@ pub fn push_all(class: usize, items: &[usize]) -> usize {
             class = in(reg) class,
             items = in(reg) items.as_ptr(),
             count = in(reg) items.len(),
-            hot = in(reg) hot(),
+            hot = in(reg) slabs,
             shift = const SLAB_SHIFT,
             options(nostack)
         );
@@ -197,8 +214,11 @@ pub fn push_all(class: usize, items: &[usize]) -> usize {
 }
 
 /// Take up to `out.len()` objects from the top of this CPU's stack; returns the number taken.
-pub fn pop_all(class: usize, out: &mut [usize]) -> usize {
-    let offset = hot().offset.load(Ordering::Relaxed);
+///
+/// # Safety
+/// That of the [crate](crate#safety).
+pub unsafe fn pop_all(slabs: &Slabs, class: usize, out: &mut [usize]) -> usize {
+    let offset = slabs.offset.load(Ordering::Relaxed);
     if offset == 0 || out.is_empty() {
         return 0;
     }
@@ -235,7 +255,7 @@ pub fn pop_all(class: usize, out: &mut [usize]) -> usize {
             class = in(reg) class,
             out = in(reg) out.as_mut_ptr(),
             count = in(reg) out.len(),
-            hot = in(reg) hot(),
+            hot = in(reg) slabs,
             shift = const SLAB_SHIFT,
             options(nostack)
         );
@@ -244,8 +264,11 @@ pub fn pop_all(class: usize, out: &mut [usize]) -> usize {
 }
 
 /// Write the header of a class of `cpu`'s slab if it is still 0 and the thread runs there.
-pub fn open(cpu: u32, class: usize, header: u64) {
-    let offset = hot().offset.load(Ordering::Relaxed);
+///
+/// # Safety
+/// That of the [crate](crate#safety).
+pub unsafe fn open(slabs: &Slabs, cpu: u32, class: usize, header: u64) {
+    let offset = slabs.offset.load(Ordering::Relaxed);
     if offset == 0 {
         return;
     }
@@ -268,7 +291,7 @@ pub fn open(cpu: u32, class: usize, header: u64) {
             class = in(reg) class,
             cpu = in(reg) cpu,
             header = in(reg) header,
-            hot = in(reg) hot(),
+            hot = in(reg) slabs,
             shift = const SLAB_SHIFT,
             options(nostack)
         );

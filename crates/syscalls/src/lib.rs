@@ -1,12 +1,31 @@
-//! What the allocator asks of the system: memory, futexes, fences, and a last message.
+//! What a malloc asks of Linux: memory, futexes, threads, files, signals, random numbers, and a last message.
 //!
-//! Nothing here allocates. Calls that may change `errno` on the way to success are wrapped by
+//! Nothing here allocates or needs the standard library, and nothing knows of a heap. Calls that may change `errno` on the way to success are wrapped by
 //! [`preserving_errno`], because `free` must not change it (POSIX.1-2024).
+
+#![no_std]
+#![allow(
+    clippy::must_use_candidate,
+    reason = "most are called for their effect"
+)]
+#![allow(
+    clippy::new_without_default,
+    reason = "for statics, which no trait can make"
+)]
+
+#[cfg(test)]
+extern crate std;
+
+pub mod files;
+pub mod random;
+pub mod signals;
+mod weak;
 
 use core::ffi::{CStr, c_int, c_void};
 use core::fmt::{self, Write};
 use core::hash::Hasher;
-use core::ptr::{NonNull, null};
+use core::mem::MaybeUninit;
+use core::ptr::{NonNull, null, null_mut};
 use core::sync::atomic::AtomicU32;
 
 const READ_WRITE: c_int = libc::PROT_READ | libc::PROT_WRITE;
@@ -60,10 +79,41 @@ pub fn close(address: usize, bytes: usize) {
     mmap(address, bytes, libc::PROT_NONE, flags);
 }
 
-/// Have zeroed memory in a part of what [`reserve`] gave; whether there is some. (Not `mprotect`: who forbids itself
+/// Have zeroed memory at addresses of the caller's, in place of what is there; whether there is some. (Not `mprotect`: who forbids itself
 /// calls allows `mmap`.)
 pub fn open(address: usize, bytes: usize) -> bool {
-    mmap(address, bytes, READ_WRITE, libc::MAP_FIXED).is_some()
+    let flags = libc::MAP_NORESERVE | libc::MAP_FIXED;
+    mmap(address, bytes, READ_WRITE, flags).is_some()
+}
+
+/// Zeroed private memory under a name that `/proc/PID/maps` shows: of an anonymous file, whose descriptor is closed. A
+/// child of a fork gets a copy, by the same name.
+///
+/// The kernel holds such a file to `RLIMIT_FSIZE`, too, and one that would be longer ends the process (`SIGXFSZ`): then
+/// there is none.
+pub fn map_named(name: &CStr, bytes: usize) -> Option<NonNull<u8>> {
+    if file_limit() < bytes as u64 {
+        return None;
+    }
+    // SAFETY: the name is NUL-terminated; the mapping is new, and of a file that has this length. Needed because memory
+    // comes from system calls.
+    let found = unsafe {
+        let file = libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC);
+        if file < 0 {
+            return None;
+        }
+        let found = if libc::ftruncate(file, bytes.cast_signed() as libc::off_t) == 0 {
+            libc::mmap(null_mut(), bytes, READ_WRITE, libc::MAP_PRIVATE, file, 0)
+        } else {
+            libc::MAP_FAILED
+        };
+        libc::close(file);
+        found
+    };
+    if found == libc::MAP_FAILED {
+        return None;
+    }
+    NonNull::new(found.cast())
 }
 
 /// Whether the system's overcommit policy would let a program have `bytes` more. Reservations do
@@ -102,19 +152,36 @@ pub fn futex_wake(word: &AtomicU32) {
     futex(word, libc::FUTEX_WAKE, 1, null());
 }
 
-const MEMBARRIER_PRIVATE_EXPEDITED_RSEQ: i32 = 1 << 7;
-const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED_RSEQ: i32 = 1 << 8;
+/// Start a detached thread with a stack of so many bytes, which gets no signals: those are for the program's threads.
+/// `false` if there is no room for one. (A thread of the standard library would run its hooks and keep handles.)
+pub fn spawn(run: extern "C" fn(*mut c_void) -> *mut c_void, stack_bytes: usize) -> bool {
+    // SAFETY: all structures are initialised before they are used and outlive their use. Needed because threads are
+    // the C library's.
+    unsafe {
+        let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
+        if libc::pthread_attr_init(attributes.as_mut_ptr()) != 0 {
+            return false;
+        }
+        libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), stack_bytes);
+        libc::pthread_attr_setdetachstate(attributes.as_mut_ptr(), libc::PTHREAD_CREATE_DETACHED);
+        let mut all = MaybeUninit::<libc::sigset_t>::uninit();
+        let mut old = MaybeUninit::<libc::sigset_t>::uninit();
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), old.as_mut_ptr());
+        // A number to some C libraries, a pointer to others.
+        let mut thread = MaybeUninit::<libc::pthread_t>::uninit();
+        let started =
+            libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), run, null_mut()) == 0;
+        libc::pthread_sigmask(libc::SIG_SETMASK, old.as_ptr(), null_mut());
+        libc::pthread_attr_destroy(attributes.as_mut_ptr());
+        started
+    }
+}
 
-/// Abort the restartable sequences that any thread of the process is in. `false` if the kernel
-/// cannot.
-pub fn fence_rseq() -> bool {
-    let call = |command: i32| {
-        // SAFETY: membarrier touches no memory of the caller's.
-        unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
-    };
-    call(MEMBARRIER_PRIVATE_EXPEDITED_RSEQ)
-        || (call(MEMBARRIER_REGISTER_PRIVATE_EXPEDITED_RSEQ)
-            && call(MEMBARRIER_PRIVATE_EXPEDITED_RSEQ))
+/// Name the calling thread.
+pub fn name_thread(name: &CStr) {
+    // SAFETY: the name is NUL-terminated.
+    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
 }
 
 /// Let another thread run.
@@ -151,15 +218,15 @@ pub enum Purpose {
     /// The order of reuse.
     Order,
     /// Names of temporary files.
-    Names(u64),
+    Names,
 }
 
-/// An unpredictable number, different in each process.
+/// An unpredictable number, different in each process; of the same purpose, one for each `number`.
 ///
 /// The kernel's 16 random bytes are also the C library's stack and pointer guards, and a canary can
 /// be read from any freed object. So they are the key of a pseudorandom function (`SipHash-2-4`), which
 /// does not tell its key. `getrandom` would be a system call on the way of every program's start.
-pub fn random(purpose: Purpose) -> u64 {
+pub fn random(purpose: Purpose, number: u64) -> u64 {
     let key: [u64; 2] = if cfg!(miri) {
         [1, 2]
     } else {
@@ -175,16 +242,8 @@ pub fn random(purpose: Purpose) -> u64 {
     };
     #[allow(deprecated, reason = "the only one without an allocator")]
     let mut hasher = core::hash::SipHasher::new_with_keys(key[0], key[1]);
-    match purpose {
-        Purpose::Canary => hasher.write_u64(0),
-        Purpose::Layout => hasher.write_u64(1),
-        Purpose::Samples => hasher.write_u64(2),
-        Purpose::Names(number) => {
-            hasher.write_u64(3);
-            hasher.write_u64(number);
-        }
-        Purpose::Order => hasher.write_u64(4),
-    }
+    hasher.write_u64(purpose as u64);
+    hasher.write_u64(number);
     hasher.finish()
 }
 
@@ -199,32 +258,28 @@ pub fn is_layout_fixed() -> bool {
     personality >= 0 && personality & libc::ADDR_NO_RANDOMIZE != 0
 }
 
-/// The beginning of a file, as much as fits; nothing if it cannot be read.
-pub fn read_file<'a>(path: &CStr, buffer: &'a mut [u8]) -> &'a [u8] {
-    let mut length = 0;
-    // SAFETY: the path is NUL-terminated; reads stay within the rest of the buffer. Needed because the
-    // standard library's files may allocate.
-    unsafe {
-        let descriptor = libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
-        if descriptor >= 0 {
-            while length < buffer.len() {
-                let rest = &mut buffer[length..];
-                let count = libc::read(descriptor, rest.as_mut_ptr().cast(), rest.len());
-                if count <= 0 {
-                    break;
-                }
-                length += count as usize;
-            }
-            libc::close(descriptor);
-        }
-    }
-    &buffer[..length]
-}
-
 /// Bytes in a base page of the running kernel.
 pub fn page_bytes() -> usize {
     // SAFETY: no arguments but a number.
     (unsafe { libc::getauxval(libc::AT_PAGESZ) } as usize).max(4096)
+}
+
+/// One more than the largest number that a CPU of this machine can have.
+pub fn possible_cpus() -> u32 {
+    let mut buffer = [0u8; 128];
+    let text = files::read(c"/sys/devices/system/cpu/possible", &mut buffer);
+    let mut last = None;
+    let mut number = None;
+    for &byte in text {
+        if byte.is_ascii_digit() {
+            number = Some(number.unwrap_or(0) * 10 + u32::from(byte - b'0'));
+        } else {
+            last = number.take().or(last);
+        }
+    }
+    // Without the file, as in some sandboxes, a thread on a CPU above the guess uses a cache of
+    // its own.
+    number.or(last).map_or(64, |last| last + 1).min(4096)
 }
 
 /// Whether no dynamic linker started the program.
@@ -257,12 +312,14 @@ pub fn process() -> i32 {
 }
 
 /// `errno`.
+#[inline]
 pub fn errno() -> i32 {
     // SAFETY: the C library keeps a valid `errno` for each thread.
     unsafe { *libc::__errno_location() }
 }
 
 /// Set `errno`.
+#[inline]
 pub fn set_errno(value: i32) {
     // SAFETY: the C library keeps a valid `errno` for each thread.
     unsafe { *libc::__errno_location() = value };
@@ -334,7 +391,7 @@ pub fn write_all(descriptor: i32, mut bytes: &[u8]) {
     }
 }
 
-/// One line on standard error, in one system call.
+/// One line on standard error in the malloc's name, in one system call.
 pub fn message(arguments: fmt::Arguments<'_>) {
     let mut line = Line::<256>::new();
     let _ = writeln!(line, "contigua-malloc: {arguments}");

@@ -1,4 +1,4 @@
-//! Files, for the allocator's own use: system calls that are no cancellation points (a thread must
+//! Files: system calls that are no cancellation points (a thread must
 //! not end inside of `malloc`) and do not allocate; and names with the process's number in them.
 
 use core::ffi::CStr;
@@ -7,7 +7,7 @@ use core::mem::MaybeUninit;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use crate::sys::{self, Line, Purpose};
+use crate::{self as sys, Line, Purpose};
 
 fn result<T: TryFrom<i64>>(value: i64) -> Result<T, i32> {
     let value = if value < 0 {
@@ -34,18 +34,15 @@ fn open(path: &CStr, flags: i32) -> Result<i32, i32> {
     result(value)
 }
 
-/// Open a file to read; the system's error number if that fails.
-pub fn open_to_read(path: &CStr) -> Result<i32, i32> {
-    open(path, libc::O_RDONLY)
-}
-
 /// Have `write` write a file, which takes its name when it is whole, in place of the one that had it.
-/// Only its owner may read it: it says what a program does. The system's error number if that fails,
-/// and then there is nothing new.
+/// Only its owner may read it: it says what a program does.
 ///
 /// The name may lie where others may write, too. What it names must be a regular file or nothing
 /// (else: `EEXIST`), so that no link leads elsewhere and no pipe blocks, and until the file is whole
 /// it has a name that nobody can guess.
+///
+/// # Errors
+/// The system's number; then there is nothing new.
 pub fn replace(path: &CStr, write: impl FnOnce(i32) -> Result<(), i32>) -> Result<(), i32> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     if !is_free_or_regular(path)? {
@@ -58,7 +55,7 @@ pub fn replace(path: &CStr, write: impl FnOnce(i32) -> Result<(), i32>) -> Resul
         .map_or(0, |at| at + 1);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     let number = u64::from(sys::process().cast_unsigned()) << 32 | u64::from(count);
-    let random = sys::random(Purpose::Names(number));
+    let random = sys::random(Purpose::Names, number);
     let mut line = Line::<{ FileName::EXPANDED + 64 }>::new();
     bytes[..folder].iter().for_each(|&byte| line.push(byte));
     write!(line, ".contigua-malloc.{random:016x}\0").map_err(|_| libc::ENAMETOOLONG)?;
@@ -94,6 +91,9 @@ fn is_free_or_regular(path: &CStr) -> Result<bool, i32> {
 
 /// Make a file, or open it to write behind its end. Neither follows a link nor waits for the reader of
 /// a pipe.
+///
+/// # Errors
+/// The system's number.
 pub fn append(path: &CStr) -> Result<i32, i32> {
     let safe = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
     open(path, libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | safe)
@@ -105,7 +105,10 @@ pub fn close(file: i32) {
     unsafe { libc::syscall(libc::SYS_close, file) };
 }
 
-/// Write all of `bytes`. A file that would be longer than `RLIMIT_FSIZE` allows is an error (`EFBIG`),
+/// Write all of `bytes`.
+///
+/// # Errors
+/// The system's number. A file that would be longer than `RLIMIT_FSIZE` allows is an error, too (`EFBIG`),
 /// and not the end of the process.
 pub fn write(file: i32, mut bytes: &[u8]) -> Result<(), i32> {
     while !bytes.is_empty() {
@@ -166,7 +169,10 @@ impl Writer {
         }
     }
 
-    /// Write the rest; the system's error number if something was not written.
+    /// Write the rest.
+    ///
+    /// # Errors
+    /// The system's number if something was not written.
     pub fn finish(&mut self) -> Result<(), i32> {
         self.flush();
         self.error.map_or(Ok(()), Err)
@@ -180,9 +186,12 @@ impl Write for Writer {
     }
 }
 
-/// Write all that is in a file; the system's error number if it cannot be opened.
+/// Write all that is in a file.
+///
+/// # Errors
+/// The system's number if it cannot be opened.
 pub fn copy(path: &CStr, out: &mut Writer) -> Result<(), i32> {
-    let file = open_to_read(path)?;
+    let file = open(path, libc::O_RDONLY)?;
     let (mut piece, mut offset) = ([0; 1024], 0);
     loop {
         let length = read_at(file, offset, &mut piece);
@@ -240,7 +249,7 @@ pub fn program(buffer: &mut [u8]) -> &[u8] {
 }
 
 /// Read what lies at `offset`, as much as there is and fits.
-pub fn read_at(file: i32, offset: u64, buffer: &mut [u8]) -> usize {
+fn read_at(file: i32, offset: u64, buffer: &mut [u8]) -> usize {
     let mut length = 0;
     while length < buffer.len() {
         let rest = &mut buffer[length..];
@@ -261,6 +270,16 @@ pub fn read_at(file: i32, offset: u64, buffer: &mut [u8]) -> usize {
         }
     }
     length
+}
+
+/// The beginning of a file, as much as fits; nothing if it cannot be read.
+pub fn read<'a>(path: &CStr, buffer: &'a mut [u8]) -> &'a [u8] {
+    let Ok(file) = open(path, libc::O_RDONLY) else {
+        return &[];
+    };
+    let length = read_at(file, 0, buffer);
+    close(file);
+    &buffer[..length]
 }
 
 /// A file's name from the environment, in which `%p` stands for the process's number.

@@ -1,4 +1,4 @@
-//! The memory layout of a front-end cache: for each class a stack of object addresses.
+//! The memory layout of a slab: for each class a stack of words, the addresses of objects.
 //!
 //! A slab belongs to one CPU or to one thread. It begins with one header word per class, of four
 //! 16-bit fields, all indices of words in the slab:
@@ -8,6 +8,7 @@
 //! | 0..16 | `current` | first free slot; the stack's top lies below it |
 //! | 16..32 | `begin` | first slot of the class; 0 as long as the class was never used here |
 //! | 32..48 | `end` | behind the last slot that may be used now |
+//! | 48..64 | `held` | misses before the stack may grow again |
 //!
 //! Only who owns the slab changes `current` (for a CPU: a restartable sequence on it). `end` is a
 //! policy that anybody may change between `begin` and `begin + slots`. The word of class 0 keeps
@@ -16,30 +17,57 @@
 
 use core::sync::atomic::{AtomicI32, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use crate::classes::{CLASSES, COUNT};
-
 /// Objects that a stack may hold when it is used for the first time: what is handed over is
 /// touched, so a class that is hardly used should not begin with a batch. Our choice.
 const FIRST_STEP: u16 = 4;
 
+/// log2 of the bytes in a slab.
+pub const SLAB_SHIFT: u32 = 19;
+/// Bytes in a slab; most of them are never touched.
+pub const SLAB_BYTES: usize = 1 << SLAB_SHIFT;
+/// Words in a slab.
+pub const SLAB_WORDS: usize = SLAB_BYTES / 8;
+
+/// Words of a slab before the first stack: headers of so many classes, and two counts, in whole cache lines.
+pub const fn header_words(classes: usize) -> usize {
+    (classes + 2).next_multiple_of(8)
+}
+
+/// What is known of a class's stack.
+#[derive(Clone, Copy, Debug)]
+pub struct Stack {
+    /// Bytes in an object.
+    pub size: u32,
+    /// Most objects in the stack.
+    pub slots: u16,
+    /// Index of its first slot, in words.
+    pub first_slot: u16,
+    /// Objects that move between the stack and others at once.
+    pub batch: u16,
+}
+
 /// A slab by its address.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Slab(usize);
+#[derive(Clone, Copy, Debug)]
+pub struct Slab {
+    address: usize,
+    stacks: &'static [Stack],
+}
 
 impl Slab {
-    /// The slab at `address`.
+    /// The slab at `address`, with a stack for each class but class 0.
     ///
     /// # Safety
-    /// [`SLAB_BYTES`](crate::sizes::SLAB_BYTES) of zeroed or initialised slab memory lie there and stay mapped.
-    pub const unsafe fn at(address: usize) -> Self {
-        Self(address)
+    /// [`SLAB_BYTES`] of zeroed or initialised slab memory lie there and stay mapped; the stacks lie in them,
+    /// behind [`header_words`] and apart from each other; and all methods are called with classes that have one.
+    pub const unsafe fn at(address: usize, stacks: &'static [Stack]) -> Self {
+        Self { address, stacks }
     }
 
     fn field(self, class: usize, offset: usize) -> &'static AtomicU16 {
-        debug_assert!(class < COUNT && offset < 8);
-        // SAFETY: `at` promised a mapped slab, and headers are its first `COUNT` words; all access
+        debug_assert!(class < self.stacks.len() && offset < 8);
+        // SAFETY: `at` promised a mapped slab, and headers are its first words; all access
         // to headers is atomic. Needed because slabs come from the system.
-        unsafe { &*((self.0 + class * 8 + offset) as *const AtomicU16) }
+        unsafe { &*((self.address + class * 8 + offset) as *const AtomicU16) }
     }
 
     /// First free slot of `class`.
@@ -55,6 +83,11 @@ impl Slab {
     /// Behind the last slot of `class` that may be used now.
     pub fn end(self, class: usize) -> &'static AtomicU16 {
         self.field(class, 4)
+    }
+
+    /// Misses of `class` before its stack may grow again, for those who close it.
+    pub fn held(self, class: usize) -> &'static AtomicU16 {
+        self.field(class, 6)
     }
 
     /// Objects of `class` that are in the slab.
@@ -76,40 +109,51 @@ impl Slab {
     }
 
     /// The header of an empty stack without capacity.
-    pub fn empty_header(class: usize) -> u64 {
-        let first = u64::from(CLASSES[class].first_slot);
+    pub fn empty_header(self, class: usize) -> u64 {
+        let first = u64::from(self.stacks[class].first_slot);
         first | first << 16 | first << 32
     }
 
     /// The whole header of `class`.
     pub fn header(self, class: usize) -> &'static AtomicU64 {
-        debug_assert!(class < COUNT);
+        debug_assert!(class < self.stacks.len());
         // SAFETY: as in `field`; headers are words.
-        unsafe { &*((self.0 + class * 8) as *const AtomicU64) }
+        unsafe { &*((self.address + class * 8) as *const AtomicU64) }
     }
 
     /// Bytes that capacities may still grow by. Starts at 0 and counts down; see `grow`.
     fn used(self) -> &'static AtomicI32 {
         // SAFETY: as in `field`; class 0 has no stack.
-        unsafe { &*(self.0 as *const AtomicI32) }
+        unsafe { &*(self.address as *const AtomicI32) }
     }
 
     fn hand(self) -> &'static AtomicU32 {
         // SAFETY: as in `used`.
-        unsafe { &*((self.0 + 4) as *const AtomicU32) }
+        unsafe { &*((self.address + 4) as *const AtomicU32) }
     }
 
     /// How often a stack had to be refilled or emptied. Increments by two threads at once may count as
     /// one.
     pub fn misses(self) -> &'static AtomicUsize {
         // SAFETY: as in `field`; the word behind the headers.
-        unsafe { &*((self.0 + COUNT * 8) as *const AtomicUsize) }
+        unsafe { &*((self.address + self.stacks.len() * 8) as *const AtomicUsize) }
     }
 
-    /// Let `class` hold twice as much, but at least [`FIRST_STEP`] and at most a batch more, within
+    /// Whether the stack of `class` may hold more.
+    pub fn may_grow(self, class: usize) -> bool {
+        self.capacity(class) < usize::from(self.stacks[class].slots)
+    }
+
+    /// How many classes the slab's users looked at; for them alone. Two threads at once may count as one.
+    pub fn seen(self) -> &'static AtomicUsize {
+        // SAFETY: as in `misses`; the word behind that.
+        unsafe { &*((self.address + self.stacks.len() * 8 + 8) as *const AtomicUsize) }
+    }
+
+    /// Let `class` hold twice as much, but at least four objects and at most a batch more, within
     /// `budget` bytes for all classes together. `false` if it may not.
     pub fn grow(self, class: usize, budget: i32) -> bool {
-        let known = &CLASSES[class];
+        let known = &self.stacks[class];
         let end = self.end(class).load(Ordering::Relaxed);
         let most = known.first_slot + known.slots;
         if end >= most {
@@ -143,7 +187,7 @@ impl Slab {
                 .compare_exchange(end, begin, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok();
         if closed {
-            let bytes = i32::from(end - begin) * CLASSES[class].size.cast_signed();
+            let bytes = i32::from(end - begin) * self.stacks[class].size.cast_signed();
             self.used().fetch_sub(bytes, Ordering::Relaxed);
         }
     }
@@ -152,8 +196,9 @@ impl Slab {
     /// It may then hold more objects than its capacity; the caller moves those away.
     pub fn shrink_next(self, except: usize) -> Option<usize> {
         for _ in 0..16 {
-            let class = 1 + self.hand().fetch_add(1, Ordering::Relaxed) as usize % (COUNT - 1);
-            let known = &CLASSES[class];
+            let class =
+                1 + self.hand().fetch_add(1, Ordering::Relaxed) as usize % (self.stacks.len() - 1);
+            let known = &self.stacks[class];
             let capacity = self.capacity(class) as u16;
             if class == except || capacity == 0 {
                 continue;
@@ -176,7 +221,7 @@ impl Slab {
     }
 
     fn slot(self, index: u16) -> *mut usize {
-        (self.0 + usize::from(index) * 8) as *mut usize
+        (self.address + usize::from(index) * 8) as *mut usize
     }
 
     /// An object of the stack, the lowest first.

@@ -1,14 +1,16 @@
 //! The sequences on x86-64, where the thread pointer is the base of segment FS.
 
-use super::hot;
-use crate::sizes::SLAB_SHIFT;
 use core::arch::asm;
 use core::sync::atomic::Ordering;
 
+use crate::{SLAB_SHIFT, Slabs};
+
 /// The CPU that the thread runs on by its area, or a very large number if none is registered.
-pub fn cpu() -> u32 {
-    let hot = hot();
-    let offset = hot.offset.load(Ordering::Relaxed);
+///
+/// # Safety
+/// That of the [crate](crate#safety).
+pub unsafe fn cpu(slabs: &Slabs) -> u32 {
+    let offset = slabs.offset.load(Ordering::Relaxed);
     if offset == 0 {
         return u32::MAX;
     }
@@ -26,9 +28,11 @@ pub fn cpu() -> u32 {
 }
 
 /// Take the object on top of this CPU's stack; 0 if there is none.
+///
+/// # Safety
+/// That of the [crate](crate#safety).
 #[inline(always)]
-pub fn pop(area: isize, class: usize) -> usize {
-    let hot = hot();
+pub unsafe fn pop(slabs: &Slabs, area: isize, class: usize) -> usize {
     let item: usize;
     // SAFETY: reads and writes only the thread's own area and, between labels 3 and 4, the
     // slab of the CPU it runs on, whose stacks nobody else touches while the sequence lasts;
@@ -69,7 +73,7 @@ pub fn pop(area: isize, class: usize) -> usize {
             current = out(reg) _,
             offset = in(reg) area,
             class = in(reg) class,
-            hot = in(reg) hot,
+            hot = in(reg) slabs,
             shift = const SLAB_SHIFT,
             options(nostack)
         );
@@ -78,9 +82,11 @@ pub fn pop(area: isize, class: usize) -> usize {
 }
 
 /// Put an object on top of this CPU's stack; `false` if it is full.
+///
+/// # Safety
+/// That of the [crate](crate#safety).
 #[inline(always)]
-pub fn push(area: isize, class: usize, item: usize) -> bool {
-    let hot = hot();
+pub unsafe fn push(slabs: &Slabs, area: isize, class: usize, item: usize) -> bool {
     // SAFETY: as in `pop`. The slot above the top belongs to nobody before `current` counts
     // it, so a sequence that is interrupted behind the first store has changed nothing.
     unsafe {
@@ -121,7 +127,7 @@ pub fn push(area: isize, class: usize, item: usize) -> bool {
             full = label { return false },
             class = in(reg) class,
             item = in(reg) item,
-            hot = in(reg) hot,
+            hot = in(reg) slabs,
             shift = const SLAB_SHIFT,
             options(nostack)
         );
@@ -131,9 +137,11 @@ pub fn push(area: isize, class: usize, item: usize) -> bool {
 
 /// Put as many of `items` as there is room for on this CPU's stack, the last one on top; how
 /// many it were.
-pub fn push_all(class: usize, items: &[usize]) -> usize {
-    let hot = hot();
-    let offset = hot.offset.load(Ordering::Relaxed);
+///
+/// # Safety
+/// That of the [crate](crate#safety).
+pub unsafe fn push_all(slabs: &Slabs, class: usize, items: &[usize]) -> usize {
+    let offset = slabs.offset.load(Ordering::Relaxed);
     if offset == 0 || items.is_empty() {
         return 0;
     }
@@ -186,7 +194,7 @@ pub fn push_all(class: usize, items: &[usize]) -> usize {
             class = in(reg) class,
             items = in(reg) items.as_ptr(),
             count = in(reg) items.len(),
-            hot = in(reg) hot,
+            hot = in(reg) slabs,
             shift = const SLAB_SHIFT,
             options(nostack)
         );
@@ -195,9 +203,11 @@ pub fn push_all(class: usize, items: &[usize]) -> usize {
 }
 
 /// Take up to `out.len()` objects from the top of this CPU's stack; returns the number taken.
-pub fn pop_all(class: usize, out: &mut [usize]) -> usize {
-    let hot = hot();
-    let offset = hot.offset.load(Ordering::Relaxed);
+///
+/// # Safety
+/// That of the [crate](crate#safety).
+pub unsafe fn pop_all(slabs: &Slabs, class: usize, out: &mut [usize]) -> usize {
+    let offset = slabs.offset.load(Ordering::Relaxed);
     if offset == 0 || out.is_empty() {
         return 0;
     }
@@ -251,7 +261,7 @@ pub fn pop_all(class: usize, out: &mut [usize]) -> usize {
             class = in(reg) class,
             out = in(reg) out.as_mut_ptr(),
             count = in(reg) out.len(),
-            hot = in(reg) hot,
+            hot = in(reg) slabs,
             shift = const SLAB_SHIFT,
             options(nostack)
         );
@@ -260,9 +270,11 @@ pub fn pop_all(class: usize, out: &mut [usize]) -> usize {
 }
 
 /// Write the header of a class of `cpu`'s slab if it is still 0 and the thread runs there.
-pub fn open(cpu: u32, class: usize, header: u64) {
-    let hot = hot();
-    let offset = hot.offset.load(Ordering::Relaxed);
+///
+/// # Safety
+/// That of the [crate](crate#safety).
+pub unsafe fn open(slabs: &Slabs, cpu: u32, class: usize, header: u64) {
+    let offset = slabs.offset.load(Ordering::Relaxed);
     if offset == 0 {
         return;
     }
@@ -300,7 +312,7 @@ pub fn open(cpu: u32, class: usize, header: u64) {
             class = in(reg) class,
             cpu = in(reg) cpu,
             header = in(reg) header,
-            hot = in(reg) hot,
+            hot = in(reg) slabs,
             shift = const SLAB_SHIFT,
             options(nostack)
         );

@@ -5,7 +5,7 @@ use core::mem::MaybeUninit;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use crate::sys;
+use crate::errno;
 
 /// A handler that wants to know more than the signal's number.
 pub type Handler = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
@@ -29,9 +29,12 @@ impl Former {
     }
 
     /// Have `handler` called on `signal` from now on, with these flags more than it has to have. It blocks all other
-    /// signals if `alone`, else what the former handler blocked. Once only. The system's error number if it fails.
+    /// signals if `alone`, else what the former handler blocked. Once only.
     ///
     /// A handler that the program sets later wins.
+    ///
+    /// # Errors
+    /// The system's number.
     pub fn replace(
         &self,
         signal: i32,
@@ -44,7 +47,7 @@ impl Former {
         unsafe {
             let former = self.action.get().cast::<libc::sigaction>();
             if libc::sigaction(signal, core::ptr::null(), former) != 0 {
-                return Err(sys::errno());
+                return Err(errno());
             }
             self.known.store(true, Ordering::Release);
             let mut action = *former;
@@ -56,7 +59,7 @@ impl Former {
                 action.sa_flags |= (*former).sa_flags & libc::SA_NODEFER;
             }
             if libc::sigaction(signal, &raw const action, null_mut()) != 0 {
-                return Err(sys::errno());
+                return Err(errno());
             }
         }
         Ok(())

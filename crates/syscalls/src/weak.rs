@@ -1,6 +1,7 @@
 //! Symbols that a library may define which is not there: weak imports are not in the stable language.
 
 /// The address of a symbol, null if no loaded library defines it.
+#[macro_export]
 macro_rules! weak {
     ($name:literal) => {{
         let address: *const core::ffi::c_void;
@@ -25,5 +26,3 @@ macro_rules! weak {
         address
     }};
 }
-
-pub(crate) use weak;

@@ -1,6 +1,6 @@
 //! Are the restartable sequences right wherever the kernel interrupts them?
 //!
-//! The instructions of `src/rseq/x86_64.rs`, as they stand in the source, run on a model of two
+//! The instructions of `src/x86_64.rs`, as they stand in the source, run on a model of two
 //! CPUs whose kernel may preempt a thread before any instruction, move it to the other CPU and send
 //! it to the abort handler, while a third party drains the stacks as `front::drain` does and changes
 //! their capacities. All interleavings are visited. In each, every object has exactly one place.
@@ -68,9 +68,9 @@ struct Program {
 
 /// The lines of the assembly of a function of the source.
 fn assembly(function: &str) -> (Vec<String>, Vec<String>) {
-    let source = include_str!("../src/rseq/x86_64.rs");
+    let source = include_str!("../src/x86_64.rs");
     let start = source
-        .find(&format!("pub fn {function}("))
+        .find(&format!("fn {function}("))
         .unwrap_or_else(|| panic!("no function {function}"));
     let block = source[start..].split_once("asm!(").expect("assembly").1;
     let (mut lines, mut operands) = (Vec::new(), Vec::new());
