@@ -2,10 +2,12 @@
  * instructions: what branches and operations cost, for benches/instructions.py.
  *
  *     instructions jump|call BIT ROUNDS
+ *     instructions blocks OFFSET ROUNDS
  *     instructions random SHARE ROUNDS
  *     instructions NAME 0 ROUNDS
  *
- * Jumps and calls go to code whose address differs in bit BIT, and back. `random` branches on random bits,
+ * Jumps and calls go to code whose address differs in bit BIT, and back. Blocks of 11 bytes begin OFFSET
+ * bytes behind the beginning of a line of 64 and end in a jump to the next one. `random` branches on random bits,
  * of which SHARE in 256 are set. Every other NAME is a loop of `loops`. Prints nanoseconds of the fastest
  * round for one of its steps.
  */
@@ -59,6 +61,30 @@ static void (*loop(uint64_t there, int calls))(long) {
     at = put(at, "\x75\xeb", 2);       /* jnz begin + 64 */
     put(at, "\xc3", 1);
     put(other, calls ? "\xc3" : "\x41\xff\xe1", calls ? 1 : 3); /* ret, or jmp *%r9 */
+    return (void (*)(long))(uintptr_t)begin;
+}
+
+/* A loop of sixteen blocks: two additions and a jump. */
+static void (*chain(long offset))(long) {
+    enum { BLOCKS = 16, APART = 128 };
+    unsigned char *begin = map(BASE), *at = begin;
+    at = put(at, "\x48\x89\xf9\xe9", 4); /* mov %rdi, %rcx; jmp to the first block */
+    int there = (int)(APART + offset - 8);
+    at = put(at, (const char *)&there, 4);
+    for (int block = 1; block <= BLOCKS; block++) {
+        at = begin + block * APART + offset;
+        at = put(at, "\x83\xc0\x01\x83\xc2\x01", 6); /* add $1, %eax; add $1, %edx */
+        int last = block == BLOCKS, size = last ? 0 : 5;
+        there = APART - 6 - size;
+        if (!last) {
+            at = put(at, "\xe9", 1);
+            put(at, (const char *)&there, 4);
+        }
+    }
+    at = put(at, "\x48\x83\xe9\x10\x0f\x8f", 6); /* sub $16, %rcx; jg to the first block */
+    there = (int)(begin + APART + offset - (at + 4));
+    at = put(at, (const char *)&there, 4);
+    put(at, "\xc3", 1);
     return (void (*)(long))(uintptr_t)begin;
 }
 
@@ -119,6 +145,8 @@ int main(int count, char **words) {
         }
     } else if (strcmp(words[1], "call") == 0 || strcmp(words[1], "jump") == 0) {
         go = loop(BASE ^ UINT64_C(1) << number, strcmp(words[1], "call") == 0);
+    } else if (strcmp(words[1], "blocks") == 0) {
+        go = chain(number);
     }
     for (size_t i = 0; i < sizeof loops / sizeof *loops; i++)
         if (strcmp(words[1], loops[i].name) == 0) go = loops[i].run;

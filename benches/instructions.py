@@ -19,6 +19,8 @@ SIMULATED = (2, 6)
 STEPS = 100_000
 #: Addresses that differ in a higher bit are far.
 NEAR, FAR = "36", "37"
+#: Where blocks of eleven bytes begin in a line of code, or reach into the next one.
+WITHIN, ACROSS = "32", "58"
 #: How many of 256 random bits are set: the branch is predicted, or mispredicted every other time.
 NEVER, ALWAYS, HALF = "0", "256", "128"
 #: What the steps of loops hold.
@@ -59,6 +61,12 @@ def main() -> None:
         ):
             # The loop's own branch takes a cycle.
             cells = [f"{of(kind, number) - 1:.1f}" for of in (measured, simulated)]
+            lines.append(f"| {what} | {' | '.join(cells)} |")
+        for what, number in (
+            ("a block of two additions and a jump within 64 bytes", WITHIN),
+            ("the same across the border of two lines", ACROSS),
+        ):
+            cells = [f"{of('blocks', number):.1f}" for of in (measured, simulated)]
             lines.append(f"| {what} | {' | '.join(cells)} |")
         cells = []
         for of in (measured, simulated):
