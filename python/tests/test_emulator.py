@@ -135,28 +135,33 @@ def test_a_qemu_without_plugins_is_refused_with_the_command_that_builds_one(cli,
     )
 
 
-def test_the_wheels_qemu_comes_after_a_choice_and_a_newer_build(monkeypatch, tmp_path):
+@pytest.mark.parametrize("architecture", emulator.ARCHITECTURES)
+def test_the_wheels_qemu_comes_after_a_choice_and_a_newer_build(
+    architecture, monkeypatch, tmp_path
+):
     monkeypatch.setattr(emulator, "CARRIED", tmp_path / "carried")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv(emulator.VARIABLE, "")
+    for one in emulator.VARIABLES.values():
+        monkeypatch.setenv(one, "")
+    program, variable = f"qemu-{architecture}", emulator.VARIABLES[architecture]
 
     def used():
         emulator.use_carried()
-        return os.environ[emulator.VARIABLE]
+        return os.environ[variable]
 
     assert used() == ""
-    carried = script(tmp_path / "carried" / "10.2.2" / emulator.PROGRAM, "")
-    script(emulator.cache_folder() / "9.2.4" / emulator.PROGRAM, "")
-    script(emulator.cache_folder() / "build-x" / emulator.PROGRAM, "")
+    carried = script(tmp_path / "carried" / "10.2.2" / program, "")
+    script(emulator.cache_folder() / "9.2.4" / program, "")
+    script(emulator.cache_folder() / "build-x" / program, "")
     assert used() == str(carried)
-    monkeypatch.setenv(emulator.VARIABLE, "/opt/qemu")
+    monkeypatch.setenv(variable, "/opt/qemu")
     assert used() == "/opt/qemu"
-    monkeypatch.setenv(emulator.VARIABLE, "")
-    built = script(emulator.cache_folder() / "10.10.0" / emulator.PROGRAM, "")
+    monkeypatch.setenv(variable, "")
+    built = script(emulator.cache_folder() / "10.10.0" / program, "")
     assert used() == ""
     built.chmod(0o644)
     assert used() == str(carried)
-    monkeypatch.setenv(emulator.VARIABLE, "")
+    monkeypatch.setenv(variable, "")
     carried.chmod(0o644)
     assert used() == ""
 
