@@ -207,7 +207,7 @@ def build(
             source = _fetch(steps, suite, package_version)
             progress(f"configuring QEMU {source.upstream}", 0.0)
             libraries = _fetch_libraries(steps) if portable else ()
-            options = [_target(architecture), *OPTIONS]
+            options = _options(architecture, _tools(host))
             folder = _configure(steps, source, options, _tools(host), portable is not None)
             label = f"building QEMU {source.upstream}"
             progress(label, 0.0)
@@ -341,9 +341,10 @@ def _fetch(steps: _Steps, suite: str, package_version: str | None) -> Source:
     )
 
 
-def _target(architecture: str) -> str:
-    """Return the option of QEMU's configure script for programs of an architecture."""
-    return f"--target-list={architecture}-linux-user"
+def _options(architecture: str, tools: str) -> list[str]:
+    """Return what QEMU's configure script is told for programs of an architecture."""
+    cross = [f"--cross-prefix={tools}"] if tools else []
+    return [f"--target-list={architecture}-linux-user", *cross, *OPTIONS]
 
 
 def _configure(
@@ -365,8 +366,6 @@ def _configure(
         where = "PKG_CONFIG_LIBDIR" if tools else "PKG_CONFIG_PATH"
         settings = [f"{where}={_static_libraries(steps, tools)}", "PKG_CONFIG=pkg-config"]
         configure += PORTABLE_OPTIONS
-    if tools:
-        configure.append(f"--cross-prefix={tools}")
     # It configures the folder that it is in.
     steps.run(["env", "-C", str(folder), *settings, *configure])
     return folder
@@ -399,7 +398,7 @@ def _install(
         for licence in ("COPYING", "COPYING.LIB", "LICENSE"):
             shutil.copy(source.folder / licence, new / licence)
         shutil.copytree(source.folder / "debian" / "patches", new / "patches")
-        (new / _note(program.name)).write_text(_provenance(program.name, source, libraries))
+        (new / _note(program.name)).write_text(_provenance(program.name, source, libraries, tools))
         if libraries:
             for package in set(LIBRARIES.values()):
                 shutil.copy(f"/usr/share/doc/{package}/copyright", new / f"{package}.copyright")
@@ -419,9 +418,9 @@ def _note(program: str) -> str:
     return "SOURCE" if program == PROGRAM else f"SOURCE.{program}"
 
 
-def _provenance(program: str, source: Source, libraries: tuple[Path, ...]) -> str:
+def _provenance(program: str, source: Source, libraries: tuple[Path, ...], tools: str) -> str:
     architecture = program.removeprefix("qemu-")
-    options = [_target(architecture), *OPTIONS]
+    options = _options(architecture, tools)
     linked = ""
     if libraries:
         options += PORTABLE_OPTIONS

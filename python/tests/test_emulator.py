@@ -231,13 +231,27 @@ def test_beside_a_portable_build_is_the_source_of_all_of_it(monkeypatch, tmp_pat
     program = script(tmp_path / "build" / emulator.PROGRAM, "10.0.13")
     package = emulator.Source("1:10.0.13", source, (described,))
     (tmp_path / "to").mkdir()
-    installed = emulator._install(program, package, tmp_path / "to", (library,))
+    tools = "aarch64-linux-gnu-"
+    installed = emulator._install(program, package, tmp_path / "to", (library,), tools)
     sources = installed.parent / emulator.SOURCES
     assert {path.name for path in sources.iterdir()} == {described.name, library.name}
     assert (installed.parent / "libc6.copyright").exists()
     note = (installed.parent / "SOURCE").read_text()
     assert hashlib.sha256(b"glib").hexdigest() in note
     assert "export-dynamic-symbol=g_byte_array_new" in note
+    assert f" --cross-prefix={tools} " in note
+
+
+@pytest.mark.parametrize(
+    ("tools", "package"), [("", "some-package"), ("aarch64-linux-gnu-", "some-package:arm64")]
+)
+def test_a_library_that_is_not_there_to_be_linked_in_is_named(
+    tools, package, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(emulator, "LIBRARIES", {"no-such-library": "some-package"})
+    said = rf"libno-such-library\.a is missing; as root, run: apt-get install {package}$"
+    with pytest.raises(emulator.EmulatorError, match=said):
+        emulator._static_libraries(emulator._Steps(tmp_path, tmp_path / "log", 0), tools)
 
 
 def test_a_step_that_fails_shows_the_end_of_what_it_said(tmp_path):
