@@ -51,6 +51,10 @@ pub struct CoreConfig {
     /// Default: 0.
     #[serde(default)]
     pub far_branch_cycles: u32,
+    /// Bytes of code that a cycle can fetch, aligned: a power of two. A taken branch ends the cycle. Default: all up to
+    /// the next taken branch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fetch_bytes: Option<u32>,
     /// From the completion of a mispredicted branch to the dispatch of the instruction after it.
     pub mispredict_penalty_cycles: Cycles,
     /// Execution units.
@@ -484,6 +488,7 @@ impl CoreConfig {
             ),
             ("branch_predictor.target_entries", predictor.target_entries),
             ("branch_predictor.return_stack", predictor.return_stack),
+            ("fetch_bytes", self.fetch_bytes.unwrap_or(1)),
         ];
         for (key, value) in powers {
             if !value.is_power_of_two() || value > 1 << 20 {

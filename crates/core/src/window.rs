@@ -99,6 +99,8 @@ struct Current {
     count: u32,
     /// The next one to execute.
     next: u32,
+    /// Fetches beyond the first that it takes, with the blocks before it since the last taken branch.
+    more_fetches: u32,
     /// Address of what follows in memory.
     end: u64,
     exit: Exit,
@@ -108,6 +110,7 @@ const NO_BLOCK: Current = Current {
     first: 0,
     count: 0,
     next: 0,
+    more_fetches: 0,
     end: 0,
     exit: Exit::Known,
 };
@@ -161,6 +164,9 @@ pub struct Window {
     taken_branch: [u64; 2],
     #[state(skip)]
     far_branch: u64,
+    /// Bits of an address within what a cycle fetches.
+    #[state(skip)]
+    fetch_bits: u32,
     #[state(skip)]
     load_latency: u64,
     #[state(skip)]
@@ -240,6 +246,7 @@ impl Window {
             ]
             .map(u64::from),
             far_branch: config.far_branch_cycles.into(),
+            fetch_bits: config.fetch_bytes.map_or(63, u32::ilog2),
             load_latency: config.latency_cycles.load.into(),
             forward_latency: config.latency_cycles.store_forward.into(),
             fast_string: config.latency_cycles.fast_string.into(),
@@ -285,7 +292,7 @@ impl Window {
 
     /// The program enters a block: what is left of the block before executes, then the branch
     /// between them is predicted. Taken branches are fetched one in `taken_branch_cycles`
-    /// (`call_cycles`, and `far_branch_cycles` more), up to `fetch_queue` instructions ahead of dispatch. A misprediction holds up the
+    /// (`call_cycles`, and `far_branch_cycles` more), code before them in units of `fetch_bytes` a cycle, up to `fetch_queue` instructions ahead of dispatch. A misprediction holds up the
     /// front end until `mispredict_penalty_cycles` after the branch completes.
     ///
     /// # Panics
@@ -299,13 +306,23 @@ impl Window {
         if is_taken {
             let start = self.front_end.taken.max(self.fetch_queue.free());
             let mut taken = self.taken_branch[usize::from(exit.is_call_or_return())];
+            taken += u64::from(self.current.more_fetches);
             if exit.is_indirect() && (self.current.end ^ next.start) >> FAR_BIT != 0 {
                 taken += self.far_branch;
             }
             self.front_end.taken = (start + taken).max(self.front_end.redirected);
             self.front_end.ready = self.front_end.ready.max(self.front_end.taken);
         }
+        let follows = next.start == self.current.end;
+        let (before, from) = if follows {
+            (self.current.more_fetches, next.start.wrapping_sub(1))
+        } else {
+            (0, next.start)
+        };
+        let [from, last] =
+            [from, next.end.wrapping_sub(1)].map(|address| address >> self.fetch_bits);
         self.current = Current {
+            more_fetches: before.saturating_add(last.saturating_sub(from) as u32),
             first: next.first,
             count: next.count,
             next: 0,

@@ -323,19 +323,37 @@ fn do_taken_branches_limit_the_front_end() {
         (Class::CallIndirect, 1 << 46, 7),
         (Class::Jump, 1 << 46, 1),
     ] {
-        let mut core = Core::new(&config);
-        let one = core.block_at(0x1000, &[operation(class, &[], &[])]);
-        let other = core.block_at(0x1000 + there, &[operation(class, &[], &[])]);
-        let round = |core: &mut Core, count| {
+        let rounds = |count| {
+            let mut core = Core::new(&config);
+            let one = core.block_at(0x1000, &[operation(class, &[], &[])]);
+            let other = core.block_at(0x2040 + there, &[operation(class, &[], &[])]);
             for _ in 0..count {
                 core.enter(one);
                 core.enter(other);
             }
             core.done()
         };
-        let before = round(&mut core, 500);
-        core.enter(one);
-        assert_eq!(round(&mut core, 1000) - before, 2000 * cycles, "{class:?} {there:#x}");
+        let passed = rounds(2000) - rounds(1000);
+        assert_eq!(passed, 2000 * cycles, "{class:?} {there:#x}");
+    }
+    // A branch waits until the code before it is fetched.
+    config.fetch_bytes = Some(64);
+    for (offset, cycles) in [(0, 1), (56, 1), (60, 2), (64, 1)] {
+        let rounds = |count| {
+            let mut core = Core::new(&config);
+            let [nop, jump] = [Class::Nop, Class::Jump].map(|class| operation(class, &[], &[]));
+            let one = core.block_at(0x1000 + offset, &[nop]);
+            let more = core.block_at(0x1004 + offset, &[jump]);
+            let other = core.block_at(0x2000, &[jump]);
+            for _ in 0..count {
+                core.enter(one);
+                core.enter(more);
+                core.enter(other);
+            }
+            core.done()
+        };
+        let passed = rounds(2000) - rounds(1000);
+        assert_eq!(passed, 1000 * (cycles + 1), "{offset}");
     }
     // Blocks that follow each other in memory are not branches.
     config.taken_branch_cycles = 5;

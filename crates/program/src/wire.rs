@@ -308,11 +308,9 @@ impl Event {
                     &[range.start.get(), range.end.get()],
                 )
             }
-            Self::ProgramCode { range } => Encoded::new(
-                tag::PROGRAM_CODE,
-                0,
-                &[range.start.get(), range.end.get()],
-            ),
+            Self::ProgramCode { range } => {
+                Encoded::new(tag::PROGRAM_CODE, 0, &[range.start.get(), range.end.get()])
+            }
             Self::Syscall(Syscall {
                 number,
                 arguments,
