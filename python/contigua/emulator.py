@@ -58,9 +58,11 @@ COMMANDS = {
     "ninja": "ninja-build",
     "pkg-config": "pkg-config",
 }
-#: Of a portable build: glib's function that the plugin asks for must be found in the program.
+#: glib's functions that the plugin asks for, which must be found in a portable build.
+EXPORTED = ("g_byte_array_new", "g_byte_array_free")
 PORTABLE_OPTIONS = (
-    "--extra-ldflags=-Wl,-u,g_byte_array_new -Wl,--export-dynamic-symbol=g_byte_array_new",
+    "--extra-ldflags="
+    + " ".join(f"-Wl,-u,{name} -Wl,--export-dynamic-symbol={name}" for name in EXPORTED),
 )
 #: Libraries that a portable build is linked with, in the linker's order, and their packages. QEMU's
 #: user mode uses no regular expressions, for which glib needs another library; zlib has the

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -240,6 +241,14 @@ def test_beside_a_portable_build_is_the_source_of_all_of_it(monkeypatch, tmp_pat
     assert hashlib.sha256(b"glib").hexdigest() in note
     assert "export-dynamic-symbol=g_byte_array_new" in note
     assert f" --cross-prefix={tools} " in note
+
+
+def test_a_portable_build_has_the_functions_of_glib_that_the_plugin_asks_for():
+    plugin = Path(__file__).parents[2] / "crates/qemu-plugin/src"
+    asked = re.findall(r'symbol\(c"(g_\w+)"\)', "".join(map(Path.read_text, plugin.glob("*.rs"))))
+    assert set(asked) == set(emulator.EXPORTED)
+    for name in asked:
+        assert f"--export-dynamic-symbol={name}" in emulator.PORTABLE_OPTIONS[0]
 
 
 @pytest.mark.parametrize(
