@@ -11,7 +11,7 @@ CLANG_FORMAT = $(BIN)/clang-format $(shell git ls-files --cached --others --excl
 SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock \
 	pyproject.toml $(shell find python/contigua -name '*.py' -o -name '*.toml')
 
-.PHONY: help demo wheel deb archives release release-twice test-install test-container compiler test test-rust test-python test-programs check checks test-long verify-checks \
+.PHONY: help demo wheel wheel-aarch64 deb archives release release-twice test-install test-container compiler test test-rust test-python test-programs check checks test-long verify-checks \
 	long-python hazards properties times mutants check-pprof test-vm vm-programs kernel kernel-programs \
 	test-kernel test-kernel-full soak check-protocol check-malloc \
 	check-malloc-aarch64 check-programs miri experiments bench bench-large bench-malloc bench-resident bench-latency \
@@ -53,10 +53,11 @@ help:
 	@echo 'make site   build the documentation into site/ (python3 -m http.server -d site shows it)'
 	@echo 'make outputs  run the commands of the documentation again whose output it shows'
 	@echo 'make wheel  build a wheel with its QEMU inside, into dist/ (minutes; needs Debian'\''s archive once)'
+	@echo 'make wheel-aarch64  build one for aarch64 computers here, into dist/ (minutes; root)'
 	@echo 'make test-install  install wheel and packages on fresh Debians (root, mmdebstrap); writes docs/how-to/install.md'
 	@echo 'make test-container  what contigua-node takes in a container (root, podman); writes docs/how-to/install.md'
 	@echo 'make release  wheel, packages, archives, bill of materials and checksums into dist/'
-	@echo 'make release-twice [TARGETS="wheel deb archives"]  build a release of the last commit here and elsewhere, and compare'
+	@echo 'make release-twice [TARGETS="wheel wheel-aarch64 deb archives"]  build a release of the last commit here and elsewhere, and compare'
 	@echo 'make first-time  install into an environment of its own, run, draw: what somebody new does'
 	@echo 'make lint   check formatting, lints and types'
 	@echo 'make fmt    format everything'
@@ -289,7 +290,7 @@ install-malloc:
 		> $(DESTDIR)$(PREFIX)/lib/pkgconfig/contigua-malloc.pc
 
 # Times in what is built are the commit's.
-wheel deb archives release: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)
+wheel wheel-aarch64 deb archives release: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)
 
 # Runs with the C library of this computer and newer ones: `scripts/bare --keep dist make wheel` is
 # Debian 12.
@@ -297,11 +298,23 @@ wheel: compiler $(VENV)/tools
 	scripts/require cc gcc ninja ninja-build pkg-config pkg-config dpkg-source dpkg-dev readelf binutils \
 		/usr/share/keyrings/debian-archive-keyring.gpg debian-archive-keyring
 	pkg-config --exists glib-2.0 || scripts/require glib-2.0.pc libglib2.0-dev
-	rm -f dist/contigua-*.whl
+	rm -f dist/contigua-*_x86_64.whl
 	$(BIN)/python scripts/wheel $(BIN) dist
 
+# The same for aarch64 computers: `scripts/bare --keep dist make wheel-aarch64`. Root, or packages of arm64.
+wheel-aarch64: setup
+	scripts/require ninja ninja-build pkg-config pkg-config dpkg-source dpkg-dev \
+		/usr/share/keyrings/debian-archive-keyring.gpg debian-archive-keyring \
+		aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu /usr/aarch64-linux-gnu/lib/crti.o libc6-dev-arm64-cross
+	dpkg --print-foreign-architectures | grep -qx arm64 || dpkg --add-architecture arm64
+	scripts/require /usr/lib/aarch64-linux-gnu/libglib-2.0.a libglib2.0-dev:arm64
+	rustup --quiet target add aarch64-unknown-linux-gnu
+	rm -f dist/contigua-*_aarch64.whl
+	$(BIN)/python scripts/wheel $(BIN) dist aarch64
+
 test-install:
-	test -e dist/contigua-*.whl || $(MAKE) wheel
+	test -e dist/contigua-*_x86_64.whl || $(MAKE) wheel
+	test -e dist/contigua-*_aarch64.whl || $(MAKE) wheel-aarch64
 	ls dist/*.deb >/dev/null 2>&1 || $(MAKE) deb
 	scripts/require podman podman crun crun
 	scripts/test-install dist
@@ -314,7 +327,7 @@ test-container: $(VENV)/tools
 archives: compiler
 	scripts/archives dist
 
-release: wheel deb archives
+release: wheel wheel-aarch64 deb archives
 	scripts/release dist
 
 release-twice:

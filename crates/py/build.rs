@@ -24,7 +24,8 @@ fn main() {
     ] {
         println!("cargo:rerun-if-changed={}", workspace.join(input).display());
     }
-    let status = Command::new(variable("CARGO"))
+    let mut command = Command::new(variable("CARGO"));
+    command
         .current_dir(workspace)
         .args([
             "build",
@@ -37,13 +38,18 @@ fn main() {
         .arg(&target)
         // Flags meant for this library, such as a linter's, are not meant for the plugin.
         .env_remove("RUSTC_WORKSPACE_WRAPPER")
-        .env_remove("CARGO_ENCODED_RUSTFLAGS")
-        .status()
-        .expect("cargo can be started");
+        .env_remove("CARGO_ENCODED_RUSTFLAGS");
+    let mut built = target;
+    let triple = variable("TARGET");
+    if triple != variable("HOST") {
+        command.arg("--target").arg(&triple);
+        built.push(&triple);
+    }
+    let status = command.status().expect("cargo can be started");
     assert!(
         status.success(),
         "the QEMU plugin could not be built; its errors are above"
     );
-    let plugin = target.join("release/libcontigua_qemu_plugin.so");
+    let plugin = built.join("release/libcontigua_qemu_plugin.so");
     println!("cargo:rustc-env=CONTIGUA_PLUGIN={}", plugin.display());
 }

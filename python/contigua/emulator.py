@@ -14,6 +14,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import platform
 import re
 import shlex
 import shutil
@@ -33,7 +34,7 @@ KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 SUITE = "trixie"
 #: Architectures whose programs can be run.
 ARCHITECTURES = ("x86_64", "aarch64")
-#: The emulator for x86-64 programs, as QEMU's build calls it.
+#: The emulator for x86-64 programs, as QEMU's build calls it; others are called alike.
 PROGRAM = "qemu-x86_64"
 #: QEMU's build system, in a version that QEMU 10.0 and 10.2 accept.
 MESON = (
@@ -57,18 +58,23 @@ COMMANDS = {
     "ninja": "ninja-build",
     "pkg-config": "pkg-config",
 }
-#: Of a portable build: glib's function that the plugin asks for must be found in the program.
+#: glib's functions that the plugin asks for, which must be found in a portable build.
+EXPORTED = ("g_byte_array_new", "g_byte_array_free")
 PORTABLE_OPTIONS = (
-    "--extra-ldflags=-Wl,-u,g_byte_array_new -Wl,--export-dynamic-symbol=g_byte_array_new",
+    "--extra-ldflags="
+    + " ".join(f"-Wl,-u,{name} -Wl,--export-dynamic-symbol={name}" for name in EXPORTED),
 )
 #: Libraries that a portable build is linked with, in the linker's order, and their packages. QEMU's
-#: user mode uses no regular expressions, for which glib needs another library.
-LIBRARIES = {"gmodule-2.0": "libglib2.0-dev", "glib-2.0": "libglib2.0-dev"}
+#: user mode uses no regular expressions, for which glib needs another library; zlib has the
+#: checksums of aarch64.
+LIBRARIES = {"gmodule-2.0": "libglib2.0-dev", "glib-2.0": "libglib2.0-dev", "z": "zlib1g-dev"}
+#: Debian's names of architectures, by those of their compilers.
+DEBIAN = {"aarch64-linux-gnu": "arm64", "x86_64-linux-gnu": "amd64"}
 #: What QEMU asks pkg-config for.
-MODULES = ("glib-2.0", "gmodule-no-export-2.0")
-#: Names the QEMU that x86-64 programs run with; the engine reads it, too.
-VARIABLE = "CONTIGUA_QEMU"
-#: Has the QEMU of a wheel, in a folder of its version; other installations have none.
+MODULES = ("glib-2.0", "gmodule-no-export-2.0", "zlib")
+#: Names the QEMU that an architecture's programs run with; the engine reads it, too.
+VARIABLES = {"x86_64": "CONTIGUA_QEMU", "aarch64": "CONTIGUA_QEMU_AARCH64"}
+#: Has the QEMUs of a wheel, in a folder of their version; other installations have none.
 CARRIED = Path(__file__).parent / "carried"
 #: Beside a portable build: the source of all of it.
 SOURCES = "sources"
@@ -102,25 +108,33 @@ def cache_folder() -> Path:
     return Path(base) / "contigua" / "qemu"
 
 
-def portable_folder() -> Path:
-    """Return the folder of the user's cache that has QEMUs for wheels; runs do not look there."""
-    return cache_folder().with_name("carried")
+def portable_folder(host: str = platform.machine()) -> Path:
+    """Return the folder of the user's cache that has QEMUs for wheels; runs do not look there.
+
+    Parameters
+    ----------
+    host
+        The processor that they are to run on.
+    """
+    name = "carried" if host == platform.machine() else f"carried-{host}"
+    return cache_folder().with_name(name)
 
 
 def use_carried() -> None:
-    """Let programs run with the wheel's QEMU, unless the user chose one or built a newer one."""
-    if os.environ.get(VARIABLE):
-        return
-    carried = _builds(CARRIED)
-    if carried and max(carried) > max(_builds(cache_folder()), default=()):
-        os.environ[VARIABLE] = str(carried[max(carried)])
+    """Let programs run with the wheel's QEMUs, unless the user chose one or built a newer one."""
+    for architecture, variable in VARIABLES.items():
+        if os.environ.get(variable):
+            continue
+        carried = _builds(CARRIED, architecture)
+        if carried and max(carried) > max(_builds(cache_folder(), architecture), default=()):
+            os.environ[variable] = str(carried[max(carried)])
 
 
-def _builds(folder: Path) -> dict[tuple[int, ...], Path]:
+def _builds(folder: Path, architecture: str) -> dict[tuple[int, ...], Path]:
     """Return the QEMUs of a folder that may be started, by their versions."""
     found = {}
     try:
-        for program in folder.glob(f"*/{PROGRAM}"):
+        for program in folder.glob(f"*/qemu-{architecture}"):
             numbers = program.parent.name.split(".")
             if all(number.isdecimal() for number in numbers) and os.access(program, os.X_OK):
                 found[tuple(map(int, numbers))] = program
@@ -129,17 +143,26 @@ def _builds(folder: Path) -> dict[tuple[int, ...], Path]:
     return found
 
 
-def missing_packages() -> list[str]:
-    """Return Debian's packages without which nothing can be built here."""
+def _tools(host: str) -> str:
+    """Return what the names of a host's compiler and its tools begin with."""
+    return "" if host == platform.machine() else f"{host}-linux-gnu-"
+
+
+def missing_packages(host: str = platform.machine()) -> list[str]:
+    """Return Debian's packages without which nothing can be built here for a host."""
     missing = [package for command, package in COMMANDS.items() if shutil.which(command) is None]
     if not Path("/usr/include/stdio.h").exists():
         missing.append("libc6-dev")
-    if shutil.which("pkg-config") is None or _fails(["pkg-config", "--exists", "glib-2.0"]):
+    tools = _tools(host)
+    # Another processor's has a file of its own; `_static_libraries` asks for it.
+    if not tools and _fails(["pkg-config", "--exists", "glib-2.0"]):
         missing.append("libglib2.0-dev")
     if not KEYS.exists():
         missing.append("debian-archive-keyring")
     if _fails([sys.executable, "-c", "import ensurepip"]):
         missing.append("python3-venv")
+    if tools and shutil.which(f"{tools}gcc") is None:
+        missing.append(f"gcc-{tools.removesuffix('-')}")
     return missing
 
 
@@ -149,6 +172,7 @@ def build(
     progress: Callable[[str, float], None] = lambda *_: None,
     portable: Path | None = None,
     architecture: str = ARCHITECTURES[0],
+    host: str = platform.machine(),
 ) -> Path:
     """Build QEMU's user mode with plugins, and return the program in the cache.
 
@@ -164,13 +188,15 @@ def build(
         A folder to build a portable one in, rather than in the cache.
     architecture
         One of :data:`ARCHITECTURES`: of the programs that it is to run.
+    host
+        The processor that it is to run on; another one takes a cross compiler.
 
     Raises
     ------
     EmulatorError
         When something is missing, cannot be fetched, or does not build.
     """
-    if missing := missing_packages():
+    if missing := missing_packages(host):
         packages = " ".join(missing)
         raise EmulatorError(f"building QEMU takes more; as root, run: apt-get install {packages}")
     cache = portable or cache_folder()
@@ -183,15 +209,15 @@ def build(
             source = _fetch(steps, suite, package_version)
             progress(f"configuring QEMU {source.upstream}", 0.0)
             libraries = _fetch_libraries(steps) if portable else ()
-            options = [_target(architecture), *OPTIONS]
-            folder = _configure(steps, source, options, is_portable=portable is not None)
+            options = _options(architecture, _tools(host))
+            folder = _configure(steps, source, options, _tools(host), portable is not None)
             label = f"building QEMU {source.upstream}"
             progress(label, 0.0)
             name = f"qemu-{architecture}"
             steps.run(["ninja", "-C", str(folder), name], lambda done: progress(label, done))
         program = folder / name
         _check(program)
-        return _install(program, source, cache, libraries)
+        return _install(program, source, cache, libraries, _tools(host))
 
 
 @contextmanager
@@ -274,13 +300,18 @@ def _fetch_libraries(steps: _Steps) -> tuple[Path, ...]:
     return tuple(sorted(path for path in steps.work.glob("*_*.*") if "qemu" not in path.name))
 
 
-def _static_libraries(steps: _Steps) -> Path:
-    """Make a folder in which pkg-config finds glib as static libraries."""
+def _static_libraries(steps: _Steps, tools: str) -> Path:
+    """Make a folder in which pkg-config finds static libraries only."""
+    compiler = f"{tools}gcc" if tools else "cc"
+    triplet = tools.removesuffix("-")
+    ask = ["env", f"PKG_CONFIG_LIBDIR=/usr/lib/{triplet}/pkgconfig"] if tools else []
+    ask.append("pkg-config")
     folder = steps.work / "static"
     folder.mkdir()
     for library, package in LIBRARIES.items():
-        archive = Path(_said(["cc", f"-print-file-name=lib{library}.a"]))
+        archive = Path(_said([compiler, f"-print-file-name=lib{library}.a"]))
         if not archive.is_absolute():
+            package += f":{DEBIAN[triplet]}" if tools else ""
             raise EmulatorError(
                 f"lib{library}.a is missing; as root, run: apt-get install {package}"
             )
@@ -289,8 +320,8 @@ def _static_libraries(steps: _Steps) -> Path:
     for module in MODULES:
         (folder / f"{module}.pc").write_text(
             f"Name: {module}\nDescription: static\n"
-            f"Version: {_said(['pkg-config', '--modversion', module])}\n"
-            f"Cflags: {_said(['pkg-config', '--cflags', module])}\n"
+            f"Version: {_said([*ask, '--modversion', module])}\n"
+            f"Cflags: {_said([*ask, '--cflags', module])}\n"
             f"Libs: -L{folder} {linked} -lm -pthread\n"
         )
     return folder
@@ -312,12 +343,15 @@ def _fetch(steps: _Steps, suite: str, package_version: str | None) -> Source:
     )
 
 
-def _target(architecture: str) -> str:
-    """Return the option of QEMU's configure script for programs of an architecture."""
-    return f"--target-list={architecture}-linux-user"
+def _options(architecture: str, tools: str) -> list[str]:
+    """Return what QEMU's configure script is told for programs of an architecture."""
+    cross = [f"--cross-prefix={tools}"] if tools else []
+    return [f"--target-list={architecture}-linux-user", *cross, *OPTIONS]
 
 
-def _configure(steps: _Steps, source: Source, options: list[str], *, is_portable: bool) -> Path:
+def _configure(
+    steps: _Steps, source: Source, options: list[str], tools: str, is_portable: bool
+) -> Path:
     environment = steps.work / "venv"
     python = environment / "bin" / "python"
     steps.run([sys.executable, "-m", "venv", str(environment)])
@@ -330,7 +364,9 @@ def _configure(steps: _Steps, source: Source, options: list[str], *, is_portable
     configure = [str(source.folder / "configure"), *options, f"--python={python}"]
     settings = []
     if is_portable:
-        settings = [f"PKG_CONFIG_PATH={_static_libraries(steps)}"]
+        # For another processor nothing else: this one's libraries would be found.
+        where = "PKG_CONFIG_LIBDIR" if tools else "PKG_CONFIG_PATH"
+        settings = [f"{where}={_static_libraries(steps, tools)}", "PKG_CONFIG=pkg-config"]
         configure += PORTABLE_OPTIONS
     # It configures the folder that it is in.
     steps.run(["env", "-C", str(folder), *settings, *configure])
@@ -338,12 +374,18 @@ def _configure(steps: _Steps, source: Source, options: list[str], *, is_portable
 
 
 def _check(program: Path) -> None:
-    ran = subprocess.run([program, "--help"], capture_output=True, text=True, check=False)
-    if not any(line.startswith("-plugin") for line in ran.stdout.splitlines()):
+    # It may be for another processor, and not start here.
+    if "qemu_plugin_register_vcpu_init_cb" not in _said(["readelf", "-sW", str(program)]):
         raise EmulatorError("the QEMU that was built loads no plugins; build another version")
 
 
-def _install(program: Path, source: Source, cache: Path, libraries: tuple[Path, ...] = ()) -> Path:
+def _install(
+    program: Path,
+    source: Source,
+    cache: Path,
+    libraries: tuple[Path, ...] = (),
+    tools: str = "",
+) -> Path:
     """Move what was built to its place, whole or not at all, beside others of its version."""
     place = cache / source.upstream
     with tempfile.TemporaryDirectory(dir=cache, prefix="new-") as folder:
@@ -358,7 +400,7 @@ def _install(program: Path, source: Source, cache: Path, libraries: tuple[Path, 
         for licence in ("COPYING", "COPYING.LIB", "LICENSE"):
             shutil.copy(source.folder / licence, new / licence)
         shutil.copytree(source.folder / "debian" / "patches", new / "patches")
-        (new / _note(program.name)).write_text(_provenance(program.name, source, libraries))
+        (new / _note(program.name)).write_text(_provenance(program.name, source, libraries, tools))
         if libraries:
             for package in set(LIBRARIES.values()):
                 shutil.copy(f"/usr/share/doc/{package}/copyright", new / f"{package}.copyright")
@@ -366,7 +408,7 @@ def _install(program: Path, source: Source, cache: Path, libraries: tuple[Path, 
             for path in (*source.files, *libraries):
                 shutil.copy(path, new / SOURCES / path.name)
         # Where that fails, the program is larger, but as good.
-        _fails(["strip", str(new / program.name)])
+        _fails([f"{tools}strip", str(new / program.name)])
         if place.exists():
             place.rename(Path(folder) / "old")
         new.rename(place)
@@ -378,15 +420,15 @@ def _note(program: str) -> str:
     return "SOURCE" if program == PROGRAM else f"SOURCE.{program}"
 
 
-def _provenance(program: str, source: Source, libraries: tuple[Path, ...]) -> str:
+def _provenance(program: str, source: Source, libraries: tuple[Path, ...], tools: str) -> str:
     architecture = program.removeprefix("qemu-")
-    options = [_target(architecture), *OPTIONS]
+    options = _options(architecture, tools)
     linked = ""
     if libraries:
         options += PORTABLE_OPTIONS
         linked = (
-            "\nLinked with glib (LGPL-2.1-or-later), whose terms are in *.copyright. Its source, "
-            "Debian's\npackage:\n"
+            "\nLinked with glib (LGPL-2.1-or-later) and zlib (Zlib), whose terms are in "
+            "*.copyright. Their\nsource, Debian's packages:\n"
             f"{_hashes(libraries)}\n"
             "All these files are published beside the wheel that carries this program.\n"
         )

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -135,28 +136,33 @@ def test_a_qemu_without_plugins_is_refused_with_the_command_that_builds_one(cli,
     )
 
 
-def test_the_wheels_qemu_comes_after_a_choice_and_a_newer_build(monkeypatch, tmp_path):
+@pytest.mark.parametrize("architecture", emulator.ARCHITECTURES)
+def test_the_wheels_qemu_comes_after_a_choice_and_a_newer_build(
+    architecture, monkeypatch, tmp_path
+):
     monkeypatch.setattr(emulator, "CARRIED", tmp_path / "carried")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv(emulator.VARIABLE, "")
+    for one in emulator.VARIABLES.values():
+        monkeypatch.setenv(one, "")
+    program, variable = f"qemu-{architecture}", emulator.VARIABLES[architecture]
 
     def used():
         emulator.use_carried()
-        return os.environ[emulator.VARIABLE]
+        return os.environ[variable]
 
     assert used() == ""
-    carried = script(tmp_path / "carried" / "10.2.2" / emulator.PROGRAM, "")
-    script(emulator.cache_folder() / "9.2.4" / emulator.PROGRAM, "")
-    script(emulator.cache_folder() / "build-x" / emulator.PROGRAM, "")
+    carried = script(tmp_path / "carried" / "10.2.2" / program, "")
+    script(emulator.cache_folder() / "9.2.4" / program, "")
+    script(emulator.cache_folder() / "build-x" / program, "")
     assert used() == str(carried)
-    monkeypatch.setenv(emulator.VARIABLE, "/opt/qemu")
+    monkeypatch.setenv(variable, "/opt/qemu")
     assert used() == "/opt/qemu"
-    monkeypatch.setenv(emulator.VARIABLE, "")
-    built = script(emulator.cache_folder() / "10.10.0" / emulator.PROGRAM, "")
+    monkeypatch.setenv(variable, "")
+    built = script(emulator.cache_folder() / "10.10.0" / program, "")
     assert used() == ""
     built.chmod(0o644)
     assert used() == str(carried)
-    monkeypatch.setenv(emulator.VARIABLE, "")
+    monkeypatch.setenv(variable, "")
     carried.chmod(0o644)
     assert used() == ""
 
@@ -226,13 +232,35 @@ def test_beside_a_portable_build_is_the_source_of_all_of_it(monkeypatch, tmp_pat
     program = script(tmp_path / "build" / emulator.PROGRAM, "10.0.13")
     package = emulator.Source("1:10.0.13", source, (described,))
     (tmp_path / "to").mkdir()
-    installed = emulator._install(program, package, tmp_path / "to", (library,))
+    tools = "aarch64-linux-gnu-"
+    installed = emulator._install(program, package, tmp_path / "to", (library,), tools)
     sources = installed.parent / emulator.SOURCES
     assert {path.name for path in sources.iterdir()} == {described.name, library.name}
     assert (installed.parent / "libc6.copyright").exists()
     note = (installed.parent / "SOURCE").read_text()
     assert hashlib.sha256(b"glib").hexdigest() in note
     assert "export-dynamic-symbol=g_byte_array_new" in note
+    assert f" --cross-prefix={tools} " in note
+
+
+def test_a_portable_build_has_the_functions_of_glib_that_the_plugin_asks_for():
+    plugin = Path(__file__).parents[2] / "crates/qemu-plugin/src"
+    asked = re.findall(r'symbol\(c"(g_\w+)"\)', "".join(map(Path.read_text, plugin.glob("*.rs"))))
+    assert set(asked) == set(emulator.EXPORTED)
+    for name in asked:
+        assert f"--export-dynamic-symbol={name}" in emulator.PORTABLE_OPTIONS[0]
+
+
+@pytest.mark.parametrize(
+    ("tools", "package"), [("", "some-package"), ("aarch64-linux-gnu-", "some-package:arm64")]
+)
+def test_a_library_that_is_not_there_to_be_linked_in_is_named(
+    tools, package, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(emulator, "LIBRARIES", {"no-such-library": "some-package"})
+    said = rf"libno-such-library\.a is missing; as root, run: apt-get install {package}$"
+    with pytest.raises(emulator.EmulatorError, match=said):
+        emulator._static_libraries(emulator._Steps(tmp_path, tmp_path / "log", 0), tools)
 
 
 def test_a_step_that_fails_shows_the_end_of_what_it_said(tmp_path):

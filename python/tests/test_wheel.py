@@ -92,3 +92,31 @@ def test_a_qemu_that_needs_other_libraries_is_refused(wheel, tmp_path):
         subprocess.run(build, input=b"int main(void) { return 0; }", check=True)
     with pytest.raises(SystemExit, match=r"program is not portable, it needs libother\.so$"):
         wheel.glibc_of(program)
+
+
+def test_a_wheel_for_another_processor_says_so(wheel, qemu, tmp_path):
+    bare = plain(tmp_path, "manylinux_2_34_aarch64")
+    (tmp_path / "one").mkdir()
+    made = wheel.add(bare, qemu, tmp_path / "one")
+    assert made.name.startswith("contigua-1.0-cp311-abi3-manylinux_2_")
+    assert made.name.endswith("_aarch64.whl")
+    with pytest.raises(SystemExit, match="for neither x86-64 nor aarch64 Linux"):
+        wheel.add(plain(tmp_path, "musllinux_1_2_riscv64"), qemu, tmp_path / "one")
+
+
+def test_a_carried_qemu_is_built_once_for_the_hosts_programs(wheel, monkeypatch, tmp_path):
+    built = []
+
+    def build(portable, architecture, host):
+        program = portable / "10.2.2" / f"qemu-{architecture}"
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.write_text("")
+        built.append((architecture, host))
+        return program
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(emulator, "build", build)
+    folders = [wheel.carried("aarch64") for _ in range(2)]
+    assert built == [("aarch64", "aarch64")]
+    assert {folder.name for folder in folders} == {"10.2.2"}
+    assert emulator.portable_folder("aarch64") in folders[0].parents

@@ -224,6 +224,22 @@ pub fn read_register(handle: usize) -> Option<u64> {
     }
 }
 
+/// Where the code of the program's file begins and ends; `None` for QEMU 10.0, which leaves these functions
+/// out of its user mode (`linux-user/meson.build` asks for `CONFIG_TCG_PLUGINS`, which nothing sets).
+/// Only once the program is loaded.
+pub fn program_code() -> Option<(u64, u64)> {
+    type Get = unsafe extern "C" fn() -> u64;
+    let (start, end) = (
+        symbol(c"qemu_plugin_start_code")?,
+        symbol(c"qemu_plugin_end_code")?,
+    );
+    // SAFETY: the functions have this type in QEMU's interface.
+    unsafe {
+        let get = |function| std::mem::transmute::<*mut c_void, Get>(function)();
+        Some((get(start), get(end)))
+    }
+}
+
 unsafe extern "C" {
     pub fn qemu_plugin_register_vcpu_init_cb(id: PluginId, callback: VcpuCallback);
     pub fn qemu_plugin_register_vcpu_exit_cb(id: PluginId, callback: VcpuCallback);
@@ -262,7 +278,4 @@ unsafe extern "C" {
 
     pub fn qemu_plugin_mem_size_shift(info: MemoryInfo) -> c_uint;
     pub fn qemu_plugin_mem_is_store(info: MemoryInfo) -> bool;
-
-    pub fn qemu_plugin_start_code() -> u64;
-    pub fn qemu_plugin_end_code() -> u64;
 }

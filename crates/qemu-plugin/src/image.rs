@@ -21,13 +21,8 @@ struct Mapping {
     start: u64,
     end: u64,
     writable: bool,
-    kind: Kind,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Kind {
-    File,
-    Anonymous,
+    /// Of the file; 0 where there is none.
+    inode: u64,
 }
 
 /// The first block is translated by the main thread, which is vCPU 0.
@@ -51,7 +46,6 @@ pub fn report_once() {
     }
     let process = ProcessId(PROCESS.load(Ordering::Relaxed));
     vcpu::append_event(MAIN, &Event::ProcessStart { process });
-    vcpu::append_event(MAIN, &program_code());
     let before = BEFORE
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -66,18 +60,17 @@ pub fn report_once() {
         let limit = limit.unwrap_or(u64::MAX);
         new.filter(|mapping| mapping.end <= limit).collect()
     };
+    if let Some(range) = program_code(&loaded) {
+        vcpu::append_event(MAIN, &Event::ProgramCode { range });
+    }
     for mapping in loaded {
-        let base = guest::base();
-        let range = VirtRange {
-            start: VirtAddr::new(mapping.start.wrapping_sub(base)),
-            end: VirtAddr::new(mapping.end.wrapping_sub(base)),
-        };
+        let range = guest_range(mapping.start, mapping.end);
         if range.is_empty() || range.end.get() > ADDRESS_MASK {
             continue;
         }
-        let kind = match mapping.kind {
-            Kind::File => ImageKind::File,
-            Kind::Anonymous => ImageKind::Anonymous,
+        let kind = match mapping.inode {
+            0 => ImageKind::Anonymous,
+            _ => ImageKind::File,
         };
         let event = Event::Image {
             range,
@@ -88,14 +81,25 @@ pub fn report_once() {
     }
 }
 
-fn program_code() -> Event {
-    // SAFETY: QEMU loads the program before it translates a block.
-    let (start, end) = unsafe { (api::qemu_plugin_start_code(), api::qemu_plugin_end_code()) };
-    let range = VirtRange {
-        start: VirtAddr::new(start),
-        end: VirtAddr::new(end),
-    };
-    Event::ProgramCode { range }
+/// Where QEMU says, else what is mapped of the lowest file: the loader of a dynamic program lies above it.
+fn program_code(loaded: &[Mapping]) -> Option<VirtRange> {
+    if let Some((start, end)) = api::program_code() {
+        return Some(VirtRange {
+            start: VirtAddr::new(start),
+            end: VirtAddr::new(end),
+        });
+    }
+    let first = loaded.iter().find(|mapping| mapping.inode != 0)?;
+    let last = loaded.iter().rfind(|one| one.inode == first.inode)?;
+    Some(guest_range(first.start, last.end))
+}
+
+fn guest_range(start: u64, end: u64) -> VirtRange {
+    let base = guest::base();
+    VirtRange {
+        start: VirtAddr::new(start.wrapping_sub(base)),
+        end: VirtAddr::new(end.wrapping_sub(base)),
+    }
 }
 
 /// What of a mapping is the guest's: the kernel merges the guest's with QEMU's where they adjoin.
@@ -138,10 +142,6 @@ fn parse(line: &str) -> Option<Mapping> {
         start: u64::from_str_radix(start, 16).ok()?,
         end: u64::from_str_radix(end, 16).ok()?,
         writable: permissions[1] == b'w',
-        kind: if inode == "0" {
-            Kind::Anonymous
-        } else {
-            Kind::File
-        },
+        inode: inode.parse().ok()?,
     })
 }
