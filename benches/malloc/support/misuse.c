@@ -51,10 +51,18 @@ static void write_at(size_t size, int usable, ptrdiff_t offset, size_t count) {
     memset((char *)opaque(middle) + end + offset, 'o', count);
     for (int i = 0; i < MANY; i++) give(all[i]);
 }
+/* The object that lies closest behind another one: the first of a page or a span has no object before it. */
 static void write_before(size_t size, size_t count) {
-    char *all[MANY];
+    char *all[MANY], *wanted = NULL;
+    size_t closest = SIZE_MAX;
     for (int i = 0; i < MANY; i++) all[i] = get(size);
-    memset((char *)opaque(all[MANY / 2]) - count, 'u', count);
+    for (int i = 0; i < MANY; i++)
+        for (int j = 0; j < MANY; j++)
+            if (all[j] > all[i] && (size_t)(all[j] - all[i]) < closest) {
+                closest = (size_t)(all[j] - all[i]);
+                wanted = all[j];
+            }
+    memset((char *)opaque(wanted) - count, 'u', count);
     for (int i = 0; i < MANY; i++) give(all[i]);
 }
 static void write_freed(size_t size, size_t offset, size_t count, int between) {

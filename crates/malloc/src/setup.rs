@@ -52,10 +52,10 @@ fn initialise() {
     sys::preserving_errno(|| {
         // Who comes here again would wait for itself: as good as a lock.
         tls::count_lock(1);
-        HOT.key.store(
-            sys::random(sys::Purpose::Canary, 0) as usize | 1,
-            Ordering::Relaxed,
-        );
+        let key = sys::random(sys::Purpose::Canary, 0) as usize;
+        // The last byte of a word that lies before an object is neither text, nor a small number, nor all ones.
+        let key = key & !(1 << 56) | 1 << 63 | 1;
+        HOT.key.store(key, Ordering::Relaxed);
         let settings = Settings::read();
         if settings.program_clock && !clock::use_program_clock() {
             sys::message(format_args!(
