@@ -53,7 +53,7 @@ help:
 	@echo 'make site   build the documentation into site/ (python3 -m http.server -d site shows it)'
 	@echo 'make outputs  run the commands of the documentation again whose output it shows'
 	@echo 'make wheel  build a wheel with its QEMU inside, into dist/ (minutes; needs Debian'\''s archive once)'
-	@echo 'make wheel-aarch64  build one for aarch64 computers here, into dist/ (minutes; root)'
+	@echo 'make wheel-aarch64  build one for aarch64 computers here, into dist/ (minutes; root; in scripts/bare)'
 	@echo 'make test-install  install wheel and packages on fresh Debians (root, mmdebstrap); writes docs/how-to/install.md'
 	@echo 'make test-container  what contigua-node takes in a container (root, podman); writes docs/how-to/install.md'
 	@echo 'make release  wheel, packages, archives, bill of materials and checksums into dist/'
@@ -301,7 +301,8 @@ wheel: compiler $(VENV)/tools
 	rm -f dist/contigua-*_x86_64.whl
 	$(BIN)/python scripts/wheel $(BIN) dist
 
-# The same for aarch64 computers: `scripts/bare --keep dist make wheel-aarch64`. Root, or packages of arm64.
+# The same for aarch64 computers, as root: `scripts/bare --keep dist make wheel-aarch64`. Elsewhere it leaves libraries
+# of arm64, which QEMU mixes with those of `-L`: programs of aarch64 then hang.
 wheel-aarch64: setup
 	scripts/require ninja ninja-build pkg-config pkg-config dpkg-source dpkg-dev \
 		/usr/share/keyrings/debian-archive-keyring.gpg debian-archive-keyring \
