@@ -1,7 +1,10 @@
 """Does a run own exactly the processes that it started, and do they end with it?"""
 
 import ctypes
+import errno
+import inspect
 import os
+import shutil
 import signal
 import struct
 import subprocess
@@ -319,16 +322,19 @@ sys.exit(call(command))
     assert output.stderr.strip() == "contigua: interrupted"
 
 
-def refuse_unshare() -> None:
-    """Let `unshare` fail with EPERM for this process, as Docker's default filter does."""
+UNSHARE, SET_ROBUST_LIST = 272, 273
+
+
+def refuse(call: int, error: int) -> None:
+    """Let a system call fail for this process and all that it starts."""
     no_new_privileges, seccomp, mode_filter = 38, 22, 2
     load, if_equal, answer = 0x20, 0x15, 0x06
     instructions = b"".join(
         struct.pack("HBBI", *one)
         for one in (
             (load, 0, 0, 0),
-            (if_equal, 0, 1, 272),
-            (answer, 0, 0, 0x0005_0001),
+            (if_equal, 0, 1, call),
+            (answer, 0, 0, 0x0005_0000 | error),
             (answer, 0, 0, 0x7FFF_0000),
         )
     )
@@ -337,6 +343,11 @@ def refuse_unshare() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(no_new_privileges, 1, 0, 0, 0) or libc.prctl(seccomp, mode_filter, filter_):
         raise OSError(ctypes.get_errno(), "prctl")
+
+
+def refuse_unshare() -> None:
+    """As Docker's default filter does."""
+    refuse(UNSHARE, errno.EPERM)
 
 
 def test_a_run_needs_no_unshare():
@@ -352,6 +363,56 @@ def test_a_run_needs_no_unshare():
         timeout=GRACE,
     )
     assert run.returncode == 7, run.stderr
+
+
+def no_robust_futexes(error: int) -> str:
+    return (
+        f"set_robust_list: {os.strerror(error)} (os error {error}): contigua needs robust futexes "
+        "to know when a process has ended; under QEMU's user mode, which has none, run it in a "
+        "virtual machine; where a seccomp filter refuses the call, allow it\n"
+    )
+
+
+def refused_run(folder: Path, **options: object) -> str:
+    """What a run says that ends with an error and leaves nothing."""
+    folder.mkdir()
+    run = subprocess.run(
+        [*RUN, "--", "echo", "it runs"],
+        capture_output=True,
+        text=True,
+        timeout=GRACE,
+        **options,  # type: ignore[call-overload]
+    )
+    assert run.stdout == ""
+    assert run.returncode == 1, run.stderr
+    assert not list(folder.iterdir())
+    return run.stderr
+
+
+@pytest.mark.parametrize("error", [errno.ENOSYS, errno.EPERM])
+def test_a_run_without_robust_futexes_says_so(error, tmp_path):
+    folder = tmp_path / "temporary"
+    said = refused_run(
+        folder,
+        preexec_fn=lambda: refuse(SET_ROBUST_LIST, error),
+        env=os.environ | {"TMPDIR": str(folder)},
+    )
+    assert said == f"contigua: {no_robust_futexes(error)}"
+
+
+def test_a_program_without_robust_futexes_says_so(tmp_path):
+    qemu = os.environ.get("CONTIGUA_QEMU") or shutil.which("qemu-x86_64")
+    refusing = tmp_path / "qemu-x86_64"
+    refusing.write_text(
+        f"#!{sys.executable}\nimport ctypes, os, struct, sys\n{inspect.getsource(refuse)}\n"
+        f"refuse({SET_ROBUST_LIST}, {errno.ENOSYS})\nos.execv({qemu!r}, sys.argv)\n"
+    )
+    refusing.chmod(0o755)
+    folder = tmp_path / "temporary"
+    environment = {"TMPDIR": str(folder), "CONTIGUA_QEMU": str(refusing)}
+    said = refused_run(folder, env=os.environ | environment)
+    assert said.startswith(f"contigua plugin: {no_robust_futexes(errno.ENOSYS)}")
+    assert "contigua: QEMU could not run the program: it ended with exit status: 1" in said
 
 
 def test_a_guest_is_what_the_kernel_ends_first_when_memory_runs_out():

@@ -115,6 +115,16 @@ pub enum Error {
         /// What the operating system said.
         source: io::Error,
     },
+    /// The kernel does not tell when a thread has ended.
+    #[error(
+        "set_robust_list: {0}: contigua needs robust futexes to know when a process has ended; \
+         under QEMU's user mode, which has none, run it in a virtual machine; where a seccomp \
+         filter refuses the call, allow it"
+    )]
+    NoRobustFutexes(io::Error),
+    /// There is no place for another process.
+    #[error("the program has too many processes at a time")]
+    TooManyProcesses,
     /// The ring already serves as many readers as it can.
     #[error("an event ring serves at most {limit} readers")]
     TooManyReaders {

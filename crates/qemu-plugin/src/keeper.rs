@@ -19,6 +19,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::time::Duration;
 
+use contigua_program::Error;
 use contigua_program::descriptors::{Handles, above_standard};
 use contigua_program::lifeline;
 use contigua_program::ring::RobustList;
@@ -44,6 +45,7 @@ const STARTING: u32 = 0;
 const READY: u32 = 1;
 const TOO_MANY_PROCESSES: u32 = 2;
 const UNBOUND: u32 = 3;
+const UNWATCHED: u32 = 4;
 
 /// Which file the ring is, by which the keeper's table is recognised.
 static RING_FILE: OnceLock<FileId> = OnceLock::new();
@@ -90,17 +92,18 @@ pub fn start(handles: Option<Handles<RawFd>>) -> Result<(), String> {
             unsafe { libc::close(*handle) };
         }
     }
+    let error = io::Error::from_raw_os_error(ERROR.load(Ordering::Relaxed));
     match state {
         READY => Ok(()),
-        TOO_MANY_PROCESSES => Err("the program has too many processes at a time".to_owned()),
+        TOO_MANY_PROCESSES => Err(Error::TooManyProcesses.to_string()),
+        UNWATCHED => Err(Error::NoRobustFutexes(error).to_string()),
         _ => Err(format!(
-            "cannot bind the process to its run, which takes unshare or close_range: {}",
-            io::Error::from_raw_os_error(ERROR.load(Ordering::Relaxed))
+            "cannot bind the process to its run, which takes unshare or close_range: {error}"
         )),
     }
 }
 
-/// Why the state is [`UNBOUND`].
+/// Why the state is [`UNBOUND`] or [`UNWATCHED`].
 static ERROR: AtomicI32 = AtomicI32::new(0);
 
 fn in_order<T>(handles: &Handles<T>) -> [&T; 3] {
@@ -161,7 +164,7 @@ extern "C" fn keep(_: *mut c_void) -> *mut c_void {
 /// Takes a table of its own, without what the guest has open, and a place in the ring.
 fn begin(lifeline: Option<BorrowedFd<'_>>) -> u32 {
     if let Err(error) = take_own_table() {
-        return unbound(&error);
+        return failed(UNBOUND, &error);
     }
     let mut kept = in_order(&KEPT).map(|kept| kept.load(Ordering::Relaxed));
     kept.sort_unstable();
@@ -172,12 +175,15 @@ fn begin(lifeline: Option<BorrowedFd<'_>>) -> u32 {
     }
     close_range(first, RawFd::MAX);
     if let Some(Err(error)) = lifeline.map(lifeline::bind) {
-        return unbound(&error);
+        return failed(UNBOUND, &error);
     }
     // SAFETY: the list is static, the ring is mapped as long as the process lives, and this thread
     // runs nothing that takes mutexes.
-    let joined = unsafe { plugin().producer.join(LIST.0.get()) };
-    if joined { READY } else { TOO_MANY_PROCESSES }
+    match unsafe { plugin().producer.join(LIST.0.get()) } {
+        Ok(()) => READY,
+        Err(Error::NoRobustFutexes(error)) => failed(UNWATCHED, &error),
+        Err(_) => TOO_MANY_PROCESSES,
+    }
 }
 
 /// Gives this thread a table of descriptors of its own.
@@ -198,9 +204,9 @@ fn take_own_table() -> io::Result<()> {
     }
 }
 
-fn unbound(error: &io::Error) -> u32 {
+fn failed(state: u32, error: &io::Error) -> u32 {
     ERROR.store(error.raw_os_error().unwrap_or(0), Ordering::Relaxed);
-    UNBOUND
+    state
 }
 
 /// Closes the descriptors from `first` to the one before `end`.

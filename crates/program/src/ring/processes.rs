@@ -13,6 +13,7 @@ use std::thread::{self, JoinHandle};
 
 use super::layout::MAX_PROCESSES;
 use super::pool::Ring;
+use crate::error::Error;
 
 /// What the kernel is told of the words that a thread owns (`struct robust_list_head`).
 #[repr(C)]
@@ -38,7 +39,7 @@ impl RobustList {
     }
 
     /// Asks the kernel to mark `futex` when the calling thread ends, if it owns it then.
-    fn watch(&mut self, futex: &AtomicU32) {
+    fn watch(&mut self, futex: &AtomicU32) -> Result<(), Error> {
         let head = (&raw const *self).cast::<c_void>();
         self.first = (&raw const self.entry).cast();
         self.entry = head;
@@ -47,7 +48,10 @@ impl RobustList {
         let size = std::mem::offset_of!(Self, entry);
         // SAFETY: the list is well-formed, and lives as long as the thread by the contract of
         // `Ring::join`.
-        unsafe { libc::syscall(libc::SYS_set_robust_list, head, size) };
+        match unsafe { libc::syscall(libc::SYS_set_robust_list, head, size) } {
+            0 => Ok(()),
+            _ => Err(Error::NoRobustFutexes(io::Error::last_os_error())),
+        }
     }
 }
 
@@ -69,30 +73,37 @@ impl Owner {
     /// Makes this process the owner of a ring.
     ///
     /// # Errors
-    /// When there can be no other thread.
-    pub fn new(ring: Arc<Ring>) -> io::Result<Self> {
+    /// [`Error::Qemu`] when there can be no other thread, [`Error::NoRobustFutexes`].
+    pub fn new(ring: Arc<Ring>) -> Result<Self, Error> {
         let (end, until_end) = mpsc::channel();
         let (begun, until_begun) = mpsc::channel();
         // A thread of its own: the kernel marks what a thread owned, and the one that calls this
         // may end before its process.
-        let thread = thread::Builder::new().spawn(move || {
+        let run = move || {
             let owner = &ring.header().owner;
             // Read by the kernel after the thread has run.
             let list = Box::leak(Box::new(RobustList::new()));
-            list.watch(owner);
+            let watched = list.watch(owner);
+            if watched.is_err() {
+                let _ = begun.send(watched);
+                return;
+            }
             // SAFETY: plain system call.
             let thread = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
             owner.store(thread, Ordering::Release);
             // Neither fails while the other side lives.
-            let _ = begun.send(());
+            let _ = begun.send(Ok(()));
             let _ = until_end.recv();
             owner.store(libc::FUTEX_OWNER_DIED, Ordering::Release);
-        })?;
-        let _ = until_begun.recv();
-        Ok(Self {
+        };
+        let thread = thread::Builder::new()
+            .spawn(run)
+            .map_err(|error| Error::Qemu(format!("a thread beside it: {error}")))?;
+        let owner = Self {
             end: Some(end),
             thread: Some(thread),
-        })
+        };
+        until_begun.recv().unwrap_or(Ok(())).map(|()| owner)
     }
 }
 
@@ -115,13 +126,15 @@ impl Ring {
     }
 
     /// Makes the calling thread the one by whose end the kernel tells that this process has ended.
-    /// Returns the process's number as a holder of chunks, which is not 0; `None` when too many
-    /// processes live. Allocates nothing.
+    /// Returns the process's number as a holder of chunks, which is not 0. Allocates nothing.
+    ///
+    /// # Errors
+    /// [`Error::TooManyProcesses`], [`Error::NoRobustFutexes`].
     ///
     /// # Safety
     /// `list` and the ring's mapping must outlive the thread, and the thread must use no robust
     /// mutexes of the C library's.
-    pub unsafe fn join(&self, list: *mut RobustList) -> Option<u32> {
+    pub unsafe fn join(&self, list: *mut RobustList) -> Result<u32, Error> {
         let header = self.header();
         // SAFETY: plain system call.
         let thread = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
@@ -130,7 +143,7 @@ impl Ring {
                 continue;
             }
             // SAFETY: exclusive by this function's contract.
-            unsafe { (*list).watch(&place.owner) };
+            unsafe { (*list).watch(&place.owner) }?;
             let taken =
                 place
                     .owner
@@ -138,10 +151,10 @@ impl Ring {
             if taken.is_ok() {
                 let holder = 1 + header.next_holder.fetch_add(1, Ordering::Relaxed);
                 place.holder.store(holder, Ordering::Release);
-                return Some(holder);
+                return Ok(holder);
             }
         }
-        None
+        Err(Error::TooManyProcesses)
     }
 
     /// Frees what processes held that have ended, and says whether any is left.

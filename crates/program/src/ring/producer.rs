@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::layout::{CHUNK_WORDS, CHUNKS, ORDER_CHUNK_BITS};
 use super::pool::{Ring, wait};
 use super::processes::RobustList;
+use crate::error::Error;
 
 /// Readers are woken when this many chunks have piled up, not for each: a wake-up costs more than
 /// filling a chunk takes. Sleeping readers look for themselves every millisecond.
@@ -45,16 +46,18 @@ impl Producer {
     }
 
     /// Makes the calling thread the one by whose end it is known that this process has ended: to
-    /// be called before anything else, also in a forked child. Says whether there was room for
-    /// the process.
+    /// be called before anything else, also in a forked child.
+    ///
+    /// # Errors
+    /// Those of [`Ring::join`].
     ///
     /// # Safety
     /// As for [`Ring::join`].
-    pub unsafe fn join(&self, list: *mut RobustList) -> bool {
+    pub unsafe fn join(&self, list: *mut RobustList) -> Result<(), Error> {
         // SAFETY: by this function's contract.
-        let holder = unsafe { self.ring.join(list) };
-        self.holder.store(holder.unwrap_or(0), Ordering::Relaxed);
-        holder.is_some()
+        let holder = unsafe { self.ring.join(list) }?;
+        self.holder.store(holder, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Takes a free chunk, waiting until there is one, and says where its words go.

@@ -225,7 +225,7 @@ mod tests {
         std::thread::scope(|scope| {
             let process = scope.spawn(|| {
                 // SAFETY: the list is never freed, and the producer outlives the scope.
-                assert!(unsafe { producer.join(Box::leak(Box::new(RobustList::new()))) });
+                unsafe { producer.join(Box::leak(Box::new(RobustList::new()))) }.unwrap();
                 for _ in 0..CHUNKS {
                     let _lost = producer.acquire();
                 }

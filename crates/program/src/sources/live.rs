@@ -116,7 +116,7 @@ impl LiveSetup {
     /// Starts the program with the QEMU plugin in the file `plugin`.
     ///
     /// # Errors
-    /// Those of [`Launch::start`], and [`Error::Qemu`].
+    /// Those of [`Launch::start`] and [`Owner::new`], and [`Error::Qemu`].
     pub fn start(self, plugin: &File) -> Result<LiveProgram, Error> {
         let process = self.ring.new_process();
         let failed = |error: io::Error| Error::Qemu(format!("a pipe to it: {error}"));
@@ -126,8 +126,7 @@ impl LiveSetup {
             ring: self.ring.descriptor().as_raw_fd(),
             lifeline: guest_end.as_raw_fd(),
         };
-        let owner = Owner::new(self.ring.clone())
-            .map_err(|error| Error::Qemu(format!("a thread beside it: {error}")))?;
+        let owner = Owner::new(self.ring.clone())?;
         let child = self.launch.start(&handles, process)?;
         Ok(LiveProgram {
             ring: self.ring,
