@@ -106,6 +106,13 @@ mod tests {
     use std::os::fd::AsFd;
     use std::os::unix::process::{CommandExt, ExitStatusExt};
     use std::process::{Child, Command, ExitStatus};
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+
+    /// Waits for the other tests of this process: what a test forks holds what all have open.
+    fn alone() -> MutexGuard<'static, ()> {
+        static ALONE: Mutex<()> = Mutex::new(());
+        ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
     /// A process that is stopped, bound to the lifeline and to nothing else.
     fn stopped(guest: &OwnedFd) -> Child {
@@ -131,6 +138,7 @@ mod tests {
 
     #[test]
     fn a_stopped_process_ends_when_its_lifeline_is_cut() {
+        let _alone = alone();
         let (own, guest) = Lifeline::new().unwrap();
         let mut child = stopped(&guest);
         drop(guest);
@@ -142,6 +150,7 @@ mod tests {
 
     #[test]
     fn a_stopped_process_ends_when_its_owner_is_gone() {
+        let _alone = alone();
         let (own, guest) = Lifeline::new().unwrap();
         let mut child = stopped(&guest);
         drop(guest);
@@ -151,6 +160,7 @@ mod tests {
 
     #[test]
     fn a_fork_of_the_owner_does_not_hold_the_lifeline() {
+        let _alone = alone();
         let (own, guest) = Lifeline::new().unwrap();
         let mut child = stopped(&guest);
         // SAFETY: the copy only makes system calls.
@@ -175,6 +185,7 @@ mod tests {
 
     #[test]
     fn an_end_opened_too_late_tells_that_it_was_cut() {
+        let _alone = alone();
         let (own, guest) = Lifeline::new().unwrap();
         let path = format!("/proc/self/fd/{}", guest.as_raw_fd());
         own.cut();

@@ -199,6 +199,26 @@ def knee(points: list[tuple[int, float]], low: float, high: float) -> int | None
     return None
 
 
+def crossing(points: list[tuple[int, float]], low: float, high: float) -> float | None:
+    """Return the size at which the latency passes the middle of two levels.
+
+    Examples
+    --------
+    >>> crossing([(32, 1.0), (48, 2.0), (64, 4.0)], 1.0, 5.0)
+    56.0
+    >>> crossing([(32, 1.0), (48, 1.1)], 1.0, 4.0) is None
+    True
+    """
+    middle = (low + high) / 2
+    if high <= low:
+        return None
+    for (size, before), (next_size, after) in pairwise(points):
+        if after > middle:
+            share = max(middle - before, 0) / (after - min(before, middle))
+            return size + share * (next_size - size)
+    return None
+
+
 def machine_of(computer: Computer, rounds: Rounds, base: str) -> Machine:
     """Say what was measured in the words of a machine file."""
     resolved = machines.resolve(base)
@@ -305,7 +325,7 @@ def _last(machine: Machine, rounds: Rounds, names: dict[int, str]) -> None:
     ways = machine.values["cache.llc.ways"]
     levels = zip(rounds.times["llc"], rounds.times["memory"], strict=True)
     found = [
-        knee([(size, rounds.times[name][turn]) for size, name in names.items()], low, high)
+        crossing([(size, rounds.times[name][turn]) for size, name in names.items()], low, high)
         for turn, (low, high) in enumerate(levels)
     ]
     sizes = [size / KIB for size in found if size is not None]
