@@ -9,7 +9,8 @@
 //! A line waits little for a channel that is not full, yet reads of busy memory take longer: the
 //! controller orders them by rows, banks and directions, and refreshes. As the Mess simulator does
 //! (Esmaili-Dokht et al., MICRO 2024), that is taken from measurements: `loaded` says what reads
-//! take longer by the share of its bandwidth that the channel gave just before.
+//! take longer by the share of its bandwidth that the channel gave just before, or, if that is
+//! more, in the *era* before: a core that runs ahead of others has not met their requests.
 
 use contigua_units::{Bytes, Cycles, LINE_BYTES, Megahertz, Nanoseconds};
 use serde::{Deserialize, Serialize};
@@ -74,6 +75,10 @@ const EPOCH_SHIFT: u32 = 8;
 const EPOCHS: usize = 256;
 /// Epochs whose lines say how busy a channel is, before that of a request.
 const RECENT: u64 = 4;
+/// log2 of the cycles of an era: cores that woke each other are up to about as far apart.
+const ERA_SHIFT: u32 = 17;
+/// Eras that are kept.
+const ERAS: usize = 4;
 /// Steps of a channel's bandwidth for which the latency is kept.
 const SHARES: u32 = 64;
 const NO_ROW: u64 = u64::MAX;
@@ -83,6 +88,8 @@ struct Channel {
     /// By epoch modulo [`EPOCHS`]: which epoch, and 1/256 lines transferred in it.
     #[state(fixed)]
     epochs: Box<[(u64, u32)]>,
+    /// By era modulo [`ERAS`]: which era, and 1/256 cycles that its lines took.
+    eras: [(u64, u64); ERAS],
     #[state(fixed)]
     open_rows: Box<[u64]>,
 }
@@ -96,7 +103,24 @@ impl Channel {
             (of, lines) if of == epoch => lines,
             _ => 0,
         });
-        (given.sum::<u32>() / (CAPACITY / SHARES) / RECENT as u32) as usize
+        let recent = given.sum::<u32>() / (CAPACITY / SHARES) / RECENT as u32;
+        let before = (time.get() >> ERA_SHIFT).wrapping_sub(1);
+        let era = match self.eras[before as usize % ERAS] {
+            (of, lines) if of == before => lines * u64::from(SHARES) >> (8 + ERA_SHIFT),
+            _ => 0,
+        };
+        u64::from(recent).max(era).min(SHARES.into()) as usize
+    }
+
+    /// A line is wanted that takes the channel this long, in 1/256 cycles.
+    fn count(&mut self, time: Cycles, cost: u32) {
+        let era = time.get() >> ERA_SHIFT;
+        let (of, lines) = &mut self.eras[era as usize % ERAS];
+        // A request from eras ago has nothing to add to what is kept since.
+        if *of == u64::MAX || *of < era {
+            (*of, *lines) = (era, 0);
+        }
+        *lines += u64::from(cost) * u64::from(*of == era);
     }
 
     /// Takes the channel for a line, from the first epoch on that has room; how long the line
@@ -171,6 +195,7 @@ impl Dram {
             channels: (0..channels)
                 .map(|_| Channel {
                     epochs: vec![(u64::MAX, 0); EPOCHS].into(),
+                    eras: [(u64::MAX, 0); ERAS],
                     open_rows: vec![NO_ROW; config.banks.max(1) as usize].into(),
                 })
                 .collect(),
@@ -233,6 +258,7 @@ impl Dram {
             Row::Closed => self.counters.row_misses += 1,
             Row::Other => self.counters.row_conflicts += 1,
         }
+        channel.count(time, self.line_cost);
         (row, channel.take(time, self.line_cost))
     }
 
@@ -363,6 +389,29 @@ mod tests {
                     assert_eq!(took[0] - took[1], longer, "one in {every} cycles");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_core_ahead_of_others_reads_memory_that_is_as_busy_as_before() {
+        let mut dram = dram(1);
+        dram.loaded = by_share(
+            &[Loaded {
+                percent: 50,
+                latency: Nanoseconds::new(50),
+            }],
+            Megahertz::new(2000),
+        );
+        let era = 1 << ERA_SHIFT;
+        for time in (0..era).step_by(16) {
+            dram.read(time, Cycles::new(time));
+        }
+        // Once around all eras that are kept, what is known is of another one.
+        for (ahead, longer) in [(era / 2, 100), (ERAS as u64 * era + era / 2, 0)] {
+            let before = dram.counters().queue_cycles;
+            dram.read(1 << 20, Cycles::new(era + ahead));
+            let waited = dram.counters().queue_cycles.get() - before.get();
+            assert_eq!(waited, longer);
         }
     }
 
