@@ -222,14 +222,14 @@ def test_the_last_levels_size_is_the_middle_of_what_rounds_find():
     machine = known(caches={1: 32 << 10, 2: 1 << 20, 3: 16 << 20})
     rounds = rounds_of(machine)
     found = machine_of(machine, rounds, "skylake")
-    assert found.values["cache.llc.size"] == "28MiB"
+    assert found.values["cache.llc.size"] == "28688KiB"  # 28 MiB, in multiples of 176 KiB
     # Others have filled it in one round, in which no size but the smallest is below the middle.
     rounds.times = {
         name: [3 * times[0], *times[1:]] if name.startswith("llc-") else times
         for name, times in rounds.times.items()
     }
     found = machine_of(machine, rounds, "skylake")
-    assert found.values["cache.llc.size"] == "28MiB"
+    assert found.values["cache.llc.size"] == "28688KiB"  # 28 MiB, in multiples of 176 KiB
     assert found.notes["cache.llc.size"] == "what this computer has of it; the kernel says 16MiB"
 
 

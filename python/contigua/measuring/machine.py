@@ -316,7 +316,7 @@ def _size(
 
 
 def _last(machine: Machine, rounds: Rounds, names: dict[int, str]) -> None:
-    """Set the last level's size: its ways are those that this computer has of it.
+    """Set the last level's size, by sets: with fewer ways, more lines would meet in a set.
 
     Others fill it now and then, so that each round has its own knee.
     """
@@ -334,11 +334,10 @@ def _last(machine: Machine, rounds: Rounds, names: dict[int, str]) -> None:
         return
     measured = Measured.of(sizes)
     machine.check("cache.llc.size", measured, "KiB")
-    fewest = 4 if machine.values["cache.shared.inclusive"] else 1
-    share = round(ways * measured.value * KIB / whole)
-    share = min(max(share, fewest), 4 * ways)
-    machine.values["cache.llc.ways"] = share
-    machine.values["cache.llc.size"] = _bytes(whole // ways * share)
+    # Whole kilobytes, and as many sets in each slice.
+    unit = ways * machine.values["cache.shared.slices"] * KIB
+    units = min(max(round(measured.value * KIB / unit), 1), 4 * whole // unit)
+    machine.values["cache.llc.size"] = _bytes(units * unit)
     told = f"the kernel says {_bytes(reported)}" if reported else "the kernel does not say"
     machine.notes["cache.llc.size"] = f"what this computer has of it; {told}"
 
