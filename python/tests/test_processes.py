@@ -4,7 +4,6 @@ import ctypes
 import errno
 import inspect
 import os
-import shutil
 import signal
 import struct
 import subprocess
@@ -15,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from conftest import takes_namespaces
+
+from contigua import _engine
 
 CONTIGUA = [sys.executable, "-m", "contigua.cli"]
 RUN = [*CONTIGUA, "run", "--designs", "linux-4k", "--detail", "translation", "--memory", "256MiB"]
@@ -406,7 +407,7 @@ def test_a_run_without_robust_futexes_says_so(error, tmp_path):
 
 
 def test_a_program_without_robust_futexes_says_so(tmp_path):
-    qemu = os.environ.get("CONTIGUA_QEMU") or shutil.which("qemu-x86_64")
+    qemu = _engine.emulator()
     refusing = tmp_path / "qemu-x86_64"
     refusing.write_text(
         f"#!{sys.executable}\nimport ctypes, os, struct, sys\n{inspect.getsource(refuse)}\n"
