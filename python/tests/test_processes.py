@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from conftest import takes_namespaces
-
 from contigua import _engine
 
 CONTIGUA = [sys.executable, "-m", "contigua.cli"]
