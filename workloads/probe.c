@@ -8,7 +8,9 @@
  * each --step bytes of --size, so that each load waits for the one before
  * and no prefetcher knows the next. With a step of a page or more the line
  * within the page differs from page to page, so that lines do not compete
- * for the same sets of a cache.
+ * for the same sets of a cache. A cache that others use, too, keeps more of
+ * what is used more often: --parallel follows eight such chases at once, and
+ * reports a load of each as one operation.
  */
 #include "common.h"
 
@@ -22,11 +24,12 @@
 #define PAGE (4 * KIB)
 #define HUGE_PAGE (2 * MIB)
 #define LINE UINT64_C(64)
+#define CHAINS 8
 #define ZEROED (1 * MIB) /* what zeroing and copying go over: within an L2 */
 
 static uint64_t size = 1 * MIB, step = LINE, operations = 200000, repeats = 5, seed = 1;
 static uint64_t together = 1, taken = 128;
-static bool huge, file;
+static bool huge, file, parallel;
 
 static double now(void)
 {
@@ -143,6 +146,17 @@ static void **follow(void **at, uint64_t hops)
     return at;
 }
 
+/* Follows pointers from as many places of the cycle, equally far apart, as there are chains. */
+static void follow_all(void ***at, uint64_t hops)
+{
+    for (uint64_t i = 0; i < hops; i++) {
+#pragma GCC unroll 8
+        for (int chain = 0; chain < CHAINS; chain++)
+            at[chain] = *at[chain];
+    }
+    __asm__ volatile("" : : "r"(at) : "memory");
+}
+
 static void chase(void)
 {
     uint64_t count = size / step;
@@ -154,11 +168,26 @@ static void chase(void)
         *(volatile char *)(memory + at) = 1;
     void **at = link_places(memory, count);
     printf("huge_kib %" PRIu64 "\n", huge_kib(memory));
-    at = follow(at, count < 4 * operations ? 2 * count : operations);
+    uint64_t warming = count < 4 * operations ? 2 * count : operations;
+    if (!parallel) {
+        at = follow(at, warming);
+        for (uint64_t i = 0; i < repeats; i++) {
+            double began = now();
+            at = follow(at, operations);
+            report(began, operations);
+        }
+        return;
+    }
+    void **places[CHAINS];
+    for (int chain = 0; chain < CHAINS; chain++) {
+        places[chain] = at;
+        at = follow(at, count / CHAINS);
+    }
+    follow_all(places, warming / CHAINS);
     for (uint64_t i = 0; i < repeats; i++) {
         double began = now();
-        at = follow(at, operations);
-        report(began, operations);
+        follow_all(places, operations / CHAINS);
+        report(began, operations / CHAINS);
     }
 }
 
@@ -423,6 +452,7 @@ int main(int argc, char **argv)
         {"huge", OPTION_FLAG, &huge, 0, 0, "ask for 2 MiB pages"},
         {"taken", OPTION_COUNT, &taken, 0, 256, "branches: of 256, how many are taken"},
         {"file", OPTION_FLAG, &file, 0, 0, "unmap: pages of a file, which stay"},
+        {"parallel", OPTION_FLAG, &parallel, 0, 0, "chase: eight at once"},
         {"together", OPTION_COUNT, &together, 1, PAGE / LINE, "chase: lines of a page in a row"},
     };
     size_t count = sizeof measures / sizeof measures[0], chosen = 0;

@@ -65,6 +65,8 @@ def probes(computer: Computer) -> dict[str, Probe]:
     # MADV_HUGEPAGE is an error without transparent huge pages.
     huge = "--huge" if computer.thp in ("always", "madvise") else ""
     short, long = "--operations 100000 --repeats 3", "--operations 60000 --repeats 3"
+    # As often as programs: what others keep of the last level depends on that.
+    abreast = f"chase --parallel --together 16 {huge} --operations 240000 --repeats 3"
     found = {
         "cycle": "cycle --operations 200000 --repeats 3",
         "never": f"branches --taken 0 {BRANCHES}",
@@ -88,6 +90,8 @@ def probes(computer: Computer) -> dict[str, Probe]:
         "llc": f"chase --size {3 * l2} --together 16 {huge} {short}",
         "memory": f"chase --size {memory} --together 16 {huge} {long}",
         "memory-4k": f"chase --size {memory} --together 16 {long}",
+        "abreast-llc": f"{abreast} --size {3 * l2}",
+        "abreast-memory": f"{abreast} --size {memory}",
         "random-4k": f"chase --size {memory} {long}",
         "random-2m": f"chase --size {memory} {huge} {long}",
         "loads": f"loads --size {memory} {huge} --operations 100000 --repeats 3",
@@ -101,7 +105,7 @@ def probes(computer: Computer) -> dict[str, Probe]:
     for kib in L1_KIB:
         found[f"l1-{kib}k"] = f"chase --size {kib}K {short}"
     for size in _llc_sizes(l2, memory):
-        found[f"llc-{size // KIB}k"] = f"chase --size {size} --together 16 {huge} {long}"
+        found[f"llc-{size // KIB}k"] = f"{abreast} --size {size}"
     for pages in (*L1_PAGES, *L2_PAGES):
         found[f"pages-{pages}"] = f"chase --size {4 * pages}K --step 4K {short}"
         if pages % 64 == 0:
@@ -323,7 +327,7 @@ def _last(machine: Machine, rounds: Rounds, names: dict[int, str]) -> None:
     reported = machine.computer.caches.get(3)
     whole = size_bytes(machine.values["cache.llc.size"])
     ways = machine.values["cache.llc.ways"]
-    levels = zip(rounds.times["llc"], rounds.times["memory"], strict=True)
+    levels = zip(rounds.times["abreast-llc"], rounds.times["abreast-memory"], strict=True)
     found = [
         crossing([(size, rounds.times[name][turn]) for size, name in names.items()], low, high)
         for turn, (low, high) in enumerate(levels)
