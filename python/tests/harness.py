@@ -139,6 +139,12 @@ class Hazard:
         return self.name
 
 
+#: What a process of ``multiprocessing`` says whose parent ended while it started.
+ORPHANED = re.compile(
+    r"Traceback \(most recent call last\):\n(?:  .*\n)*?.*in spawn_main\n(?:  .*\n)*EOFError: .*"
+)
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What came of a command.
@@ -170,8 +176,12 @@ class Outcome:
         ended = -self.status if self.status < 0 else self.status - 128
         if self.status == PANIC or (ended in CRASHES and ended != sent):
             found.append(f"crashed: status {self.status}")
-        # Python shows one when it is interrupted before a command has begun.
-        if sent != signal.SIGINT and re.search(r"Traceback \(most|panicked at", self.said):
+        # Python shows one when it is interrupted before a command has begun, and in a process that
+        # it starts when its parent is killed before it has said what to do.
+        said = self.said
+        if sent == signal.SIGKILL:
+            said = ORPHANED.sub("", said)
+        if sent != signal.SIGINT and re.search(r"Traceback \(most|panicked at", said):
             found.append("shows where it failed instead of what")
         if self.status == 0:
             found += [

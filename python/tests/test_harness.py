@@ -159,6 +159,28 @@ def test_every_command_at_every_moment_of_a_signal(name, number, recorded, tmp_p
 
 # The harness itself: does it see what it looks for?
 
+SPAWNED = """Traceback (most recent call last):
+  File "<string>", line 1, in <module>
+  File "spawn.py", line 122, in spawn_main
+    exitcode = _main(fd, parent_sentinel)
+{}: Ran out of input
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "error", "is_fault"),
+    [
+        (signal.SIGKILL, "EOFError", False),
+        (signal.SIGKILL, "KeyError", True),
+        (signal.SIGTERM, "EOFError", True),
+    ],
+)
+def test_what_a_starting_process_says_whose_parent_was_killed_is_no_fault(number, error, is_fault):
+    hazard = Hazard("signal", number=number, moment=0.5)
+    outcome = harness.Outcome(hazard, -number, SPAWNED.format(error), {})
+    assert bool(outcome.faults()) == is_fault
+
+
 BAD = {
     "damaged": "echo '{' > x.json; exit 1",
     "absent": "exit 0",
