@@ -2,7 +2,8 @@
 
 `benches/malloc/support/latency.c` runs under each allocator in turn, round after round. A value is
 the median over rounds, the maximum too: a preempted thread that holds a lock makes single calls
-last a time slice under every allocator.
+last a time slice under every allocator. "between" is what the timing thread does between its calls:
+it calls nothing, so its longest times are those of the scheduler and the hypervisor.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def main() -> None:
                 found[name].append([float(value) for value in done.stdout.split()])
                 print(round_number, name, done.stdout.strip(), file=sys.stderr, flush=True)
     rows = []
-    for call, first in (("malloc", 2), ("free", 6)):
+    for call, first in (("malloc", 2), ("free", 6), ("between", 10)):
         for name, samples in found.items():
             columns = list(zip(*samples, strict=True))[first : first + 4]
             values = [statistics.median(column) for column in columns] + [max(columns[3])]

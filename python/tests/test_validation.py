@@ -14,6 +14,7 @@ from contigua.experiments.running import WORKLOADS, Program
 from contigua.measuring import Computer, Measured
 from contigua.validation import native as native_module
 from contigua.validation.compare import (
+    LOUD,
     Comparison,
     compare,
     designs,
@@ -21,7 +22,14 @@ from contigua.validation.compare import (
     stored,
     summary,
 )
-from contigua.validation.native import Native, ValidationError, check, cpu_seconds, measure
+from contigua.validation.native import (
+    Native,
+    ValidationError,
+    check,
+    compared,
+    cpu_seconds,
+    measure,
+)
 from contigua.validation.plot import scatter
 from contigua.validation.programs import QUICK, WHOLE
 
@@ -119,7 +127,18 @@ def test_the_kernel_gives_huge_pages_to_one_side_only(tmp_path):
     assert "THP_enabled:\t1" in open("/proc/self/status").read()  # noqa: PTH123, SIM115
 
 
-def test_pairs_go_on_until_the_ratio_is_known(monkeypatch):
+def test_runs_that_others_lengthen_do_not_count():
+    quiet = compared([2.0] * 8, [1.0] * 8)
+    loud = compared(
+        [2.0, 3.1, 2.0, 3.3, 2.0, 2.0, 2.0, 3.0], [1.7, 1.0, 1.0, 1.0, 1.0, 1.8, 1.0, 1.9]
+    )
+    assert [loud.small.value, loud.huge.value] == [quiet.small.value, quiet.huge.value]
+    assert loud.speedup == quiet.speedup
+    # Where most runs are longer than the fastest, nobody knows which of them were disturbed.
+    assert compared([2.0, 3.0, 3.1, 3.2], [1.0] * 4).speedup.spread > LOUD
+
+
+def test_pairs_go_on_until_the_speedup_is_known(monkeypatch):
     times = iter([9.0] + [2.0, 1.0, 1.0, 2.0] * 100)
     monkeypatch.setattr(native_module, "cpu_seconds", lambda *_, **__: next(times))
     found = measure(("x",), seconds=0.0)

@@ -105,7 +105,7 @@ def probes(computer: Computer) -> dict[str, Probe]:
     for kib in L1_KIB:
         found[f"l1-{kib}k"] = f"chase --size {kib}K {short}"
     for size in _llc_sizes(l2, memory):
-        found[f"llc-{size // KIB}k"] = f"{abreast} --size {size}"
+        found[f"abreast-{size // KIB}k"] = f"{abreast} --size {size}"
     for pages in (*L1_PAGES, *L2_PAGES):
         found[f"pages-{pages}"] = f"chase --size {4 * pages}K --step 4K {short}"
         if pages % 64 == 0:
@@ -184,6 +184,13 @@ class Machine:
         self.units[key] = unit
 
 
+def _passing(
+    points: list[tuple[int, float]], middle: float
+) -> tuple[tuple[int, float], tuple[int, float]] | None:
+    """Return the points between which the latency passes the middle of two levels."""
+    return next((both for both in pairwise(points) if both[1][1] > middle), None)
+
+
 def knee(points: list[tuple[int, float]], low: float, high: float) -> int | None:
     """Return the largest size before the latency passes the middle of two levels.
 
@@ -194,13 +201,8 @@ def knee(points: list[tuple[int, float]], low: float, high: float) -> int | None
     >>> knee([(32, 1.0), (48, 1.1)], 1.0, 4.0) is None
     True
     """
-    middle = (low + high) / 2
-    if high <= low:
-        return None
-    for (size, _), (_, after) in pairwise(points):
-        if after > middle:
-            return size
-    return None
+    found = _passing(points, (low + high) / 2) if high > low else None
+    return found and found[0][0]
 
 
 def crossing(points: list[tuple[int, float]], low: float, high: float) -> float | None:
@@ -214,13 +216,12 @@ def crossing(points: list[tuple[int, float]], low: float, high: float) -> float 
     True
     """
     middle = (low + high) / 2
-    if high <= low:
+    found = _passing(points, middle) if high > low else None
+    if found is None:
         return None
-    for (size, before), (next_size, after) in pairwise(points):
-        if after > middle:
-            share = max(middle - before, 0) / (after - min(before, middle))
-            return size + share * (next_size - size)
-    return None
+    (size, before), (next_size, after) = found
+    share = max(middle - before, 0) / (after - min(before, middle))
+    return size + share * (next_size - size)
 
 
 def machine_of(computer: Computer, rounds: Rounds, base: str) -> Machine:
@@ -267,7 +268,8 @@ def _caches(machine: Machine, rounds: Rounds, resolved: dict[str, Any]) -> None:
     points = [(kib * KIB, rounds.value(f"l1-{kib}k", "cycle", of=_cycles)) for kib in L1_KIB]
     _size(machine, "cache.l1d", points, l1.value, l2.value, machine.computer.caches.get(1))
     sizes = _llc_sizes(machine.computer.caches.get(2, MIB), 1 << 40)
-    names = {size: f"llc-{size // KIB}k" for size in sizes if f"llc-{size // KIB}k" in rounds.times}
+    names = {size: f"abreast-{size // KIB}k" for size in sizes}
+    names = {size: name for size, name in names.items() if name in rounds.times}
     if (second := machine.computer.caches.get(2)) is not None:
         ways = _ways(second, resolved["cache"]["l2"]["ways"])
         machine.values |= {"cache.l2.size": _bytes(second), "cache.l2.ways": ways}
@@ -322,7 +324,7 @@ def _size(
 def _last(machine: Machine, rounds: Rounds, names: dict[int, str]) -> None:
     """Set the last level's size, by sets: with fewer ways, more lines would meet in a set.
 
-    Others fill it now and then, so that each round has its own knee.
+    What others leave of it changes from round to round, so each round says its own size.
     """
     reported = machine.computer.caches.get(3)
     whole = size_bytes(machine.values["cache.llc.size"])

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from statistics import quantiles
 
 from contigua.errors import ContiguaError
 from contigua.measuring.computer import Computer
@@ -19,7 +20,7 @@ PR_SET_THP_DISABLE = 41
 #: glibc's malloc asks for 2 MB pages: ``glibc.malloc.hugetlb``, glibc 2.35 and later.
 TUNABLES = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
 
-#: Pairs of runs at least and at most, and the spread of their ratio that is enough.
+#: Pairs of runs at least and at most, and the spread of the speed-up that is enough.
 PAIRS = (5, 40)
 ENOUGH = 0.01
 #: Seconds of a program's pairs, unless the fewest take longer.
@@ -97,12 +98,29 @@ def cpu_seconds(command: Sequence[str], *, huge: bool) -> float:
     return usage.ru_utime + usage.ru_stime
 
 
+def undisturbed(seconds: Sequence[float]) -> Measured:
+    """Return the lower quartile: others on the core or in its caches only lengthen runs.
+
+    The spread is half the distance from the fastest run to the median.
+    """
+    low, middle, _ = quantiles(seconds, n=4, method="inclusive")
+    return Measured(low, (middle - min(seconds)) / 2 / low, len(seconds))
+
+
+def compared(small: Sequence[float], huge: Sequence[float]) -> Native:
+    """Sum up the seconds of as many runs of both kinds, two of each at least."""
+    times = undisturbed(small), undisturbed(huge)
+    spread = times[0].spread + times[1].spread
+    speedup = Measured(times[0].value / times[1].value, spread, len(small))
+    return Native(*times, speedup)
+
+
 def measure(
     command: Sequence[str],
     progress: Callable[[float], None] | None = None,
     seconds: float = SECONDS,
 ) -> Native:
-    """Time a program in pairs, until the ratio's spread is small.
+    """Time a program in pairs, until the spread of the speed-up is small.
 
     Raises
     ------
@@ -123,8 +141,10 @@ def measure(
         taken = time.monotonic() - began
         if progress is not None:
             progress(min(taken / seconds, 1.0))
-        ratio = Measured.of([a / b for a, b in zip(small, huge, strict=True)])
-        settled = ratio.spread / len(small) ** 0.5 < ENOUGH and taken > seconds / 4
-        if len(small) >= fewest and (settled or taken > seconds):
+        if len(small) < fewest:
+            continue
+        found = compared(small, huge)
+        settled = found.speedup.spread / len(small) ** 0.5 < ENOUGH and taken > seconds / 4
+        if settled or taken > seconds:
             break
-    return Native(Measured.of(small), Measured.of(huge), ratio)
+    return compared(small, huge)
