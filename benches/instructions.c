@@ -4,11 +4,12 @@
  *     instructions jump|call BIT ROUNDS
  *     instructions blocks OFFSET ROUNDS
  *     instructions random SHARE ROUNDS
+ *     instructions reads KIB ROUNDS
  *     instructions NAME 0 ROUNDS
  *
  * Jumps and calls go to code whose address differs in bit BIT, and back. Blocks of 11 bytes begin OFFSET
  * bytes behind the beginning of a line of 64 and end in a jump to the next one. `random` branches on random bits,
- * of which SHARE in 256 are set. Every other NAME is a loop of `loops`. Prints nanoseconds of the fastest
+ * of which SHARE in 256 are set. `reads` adds up random words of KIB kilobytes, a power of two. Every other NAME is a loop of `loops`. Prints nanoseconds of the fastest
  * round for one of its steps, and the share of rounds that took half as much again.
  */
 #define _GNU_SOURCE
@@ -148,6 +149,16 @@ static double draws(long steps) {
 
 static void draw(long steps) { __asm__ volatile("" : : "x"(draws(steps))); }
 
+static uint32_t numbers[1 << 20];
+static uint32_t mask;
+
+static void reads(long steps) {
+    uint32_t sum = 0;
+    for (long i = 0; i < steps; i++)
+        sum += numbers[(uint32_t)((uint64_t)i * UINT64_C(0x9e3779b97f4a7c15) >> 33) & mask];
+    __asm__ volatile("" : : "r"(sum));
+}
+
 static const struct {
     const char *name;
     void (*run)(long);
@@ -176,6 +187,10 @@ int main(int count, char **words) {
         go = loop(BASE ^ UINT64_C(1) << number, strcmp(words[1], "call") == 0);
     } else if (strcmp(words[1], "blocks") == 0) {
         go = chain(number);
+    } else if (strcmp(words[1], "reads") == 0) {
+        memset(numbers, 1, sizeof numbers);
+        mask = (uint32_t)(number << 8) - 1;
+        go = reads;
     }
     for (size_t i = 0; i < sizeof loops / sizeof *loops; i++)
         if (strcmp(words[1], loops[i].name) == 0) go = loops[i].run;

@@ -25,6 +25,8 @@ NEAR, FAR = "36", "37"
 WITHIN, ACROSS = "32", "58"
 #: How many of 256 random bits are set: the branch is predicted, or mispredicted every other time.
 NEVER, ALWAYS, HALF = "0", "256", "128"
+#: Kilobytes that are read at random: within the first-level cache, and the second.
+READ = (8, 64, 256)
 #: What the steps of loops hold.
 OPERATIONS = {
     "four shifts by a constant": "shifts",
@@ -82,6 +84,9 @@ def main() -> None:
         for what, kind in OPERATIONS.items():
             cells = [f"{of(kind, '0'):.1f}" for of in (measured, simulated)]
             lines.append(f"| {what} | {' | '.join(cells)} |")
+        for kilobytes in READ:
+            cells = [f"{of('reads', str(kilobytes)):.1f}" for of in (measured, simulated)]
+            lines.append(f"| a read at random of {kilobytes} KB | {' | '.join(cells)} |")
         command = [str(program), "wide", "0", str(MANY_ROUNDS)]
         slow = float(subprocess.check_output(command, text=True).split()[1])
     print("\n".join(lines))

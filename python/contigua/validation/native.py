@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import hypot
 from statistics import quantiles
 
 from contigua.errors import ContiguaError
@@ -110,7 +111,7 @@ def undisturbed(seconds: Sequence[float]) -> Measured:
 def compared(small: Sequence[float], huge: Sequence[float]) -> Native:
     """Sum up the seconds of as many runs of both kinds, two of each at least."""
     times = undisturbed(small), undisturbed(huge)
-    spread = times[0].spread + times[1].spread
+    spread = hypot(times[0].spread, times[1].spread)
     speedup = Measured(times[0].value / times[1].value, spread, len(small))
     return Native(*times, speedup)
 
