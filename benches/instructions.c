@@ -9,8 +9,9 @@
  *
  * Jumps and calls go to code whose address differs in bit BIT, and back. Blocks of 11 bytes begin OFFSET
  * bytes behind the beginning of a line of 64 and end in a jump to the next one. `random` branches on random bits,
- * of which SHARE in 256 are set. `reads` adds up random words of KIB kilobytes, a power of two. Every other NAME is a loop of `loops`. Prints nanoseconds of the fastest
- * round for one of its steps, and the share of rounds that took half as much again.
+ * of which SHARE in 256 are set. `reads` adds up random words of KIB kilobytes, a power of two. Every other NAME is a
+ * loop of `loops`. Prints nanoseconds of the fastest round for one of its steps, and the share of rounds that took half
+ * as long again.
  */
 #define _GNU_SOURCE
 #include <stdint.h>

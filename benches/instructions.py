@@ -25,7 +25,7 @@ NEAR, FAR = "36", "37"
 WITHIN, ACROSS = "32", "58"
 #: How many of 256 random bits are set: the branch is predicted, or mispredicted every other time.
 NEVER, ALWAYS, HALF = "0", "256", "128"
-#: Kilobytes that are read at random: within the first-level cache, and the second.
+#: Kilobytes that are read at random: they fit into the first level, or into the second.
 READ = (8, 64, 256)
 #: What the steps of loops hold.
 OPERATIONS = {
@@ -86,14 +86,14 @@ def main() -> None:
             lines.append(f"| {what} | {' | '.join(cells)} |")
         for kilobytes in READ:
             cells = [f"{of('reads', str(kilobytes)):.1f}" for of in (measured, simulated)]
-            lines.append(f"| a read at random of {kilobytes} KB | {' | '.join(cells)} |")
+            lines.append(f"| a random read of {kilobytes} KB | {' | '.join(cells)} |")
         command = [str(program), "wide", "0", str(MANY_ROUNDS)]
         slow = float(subprocess.check_output(command, text=True).split()[1])
     print("\n".join(lines))
     head = ["| cycles of | measured | simulated |", "|---|--:|--:|"]
     said = (
         f"Measured: the fastest of {ROUNDS} rounds. Of {MANY_ROUNDS:,} rounds of eight additions, "
-        f"{100 * slow:.0f} % took half as much again."
+        f"{100 * slow:.0f} % took half as long again."
     )
     replace("instructions", "validation.md", [*head, *lines, "", said])
 

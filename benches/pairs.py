@@ -2,7 +2,7 @@
 
 ``benches/pairs.py COMMIT`` builds that commit's engine below ``target/pairs`` (minutes, once),
 records four programs with each engine and replays the recordings in turns, once a round with each.
-Writes the section in docs/performance.md. Half an hour (``CONTIGUA_BENCH_RUNS=7``: 20 minutes).
+Writes the section in docs/performance.md. Fifty minutes (``CONTIGUA_BENCH_RUNS=7``: half an hour).
 """
 
 from __future__ import annotations

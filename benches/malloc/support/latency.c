@@ -7,7 +7,7 @@
  * 1 KB, one in 16 up to 64 KB, one in 256 up to 4 MB. It also times what it does between them, which calls nothing:
  * how long others take the CPU, or a hypervisor the whole computer. Times in which the kernel ran something else on
  * this CPU are not counted, as far as is known: those above 20 us after which the thread had more involuntary switches
- * than 64 calls before. Writes the number of rounds timed and of those left out, then for malloc, free and between
+ * than 64 calls before. Writes the number of turns timed and of those left out, then for malloc, free and between
  * them the microseconds of p50, p99, p99.9 and the maximum. */
 #define _GNU_SOURCE
 #include "../bench.h"
@@ -110,6 +110,7 @@ int main(int count, char **arguments) {
         if (!*slot) abort();
         **slot = 1;
         uint64_t took[TIMES] = {end - middle, middle - start, ended ? start - ended : 0};
+        int known = ended ? TIMES : TIMES - 1;
         int slow = took[0] > 20000 || took[1] > 20000 || took[2] > 20000, preempted = 0;
         ended = end;
         if (slow || i % LOOK == 0) {
@@ -123,7 +124,7 @@ int main(int count, char **arguments) {
             left_out++;
             continue;
         }
-        for (int which = 0; which < TIMES; which++) {
+        for (int which = 0; which < known; which++) {
             counts[which][bucket(took[which])]++;
             if (took[which] > most[which]) most[which] = took[which];
         }

@@ -268,8 +268,7 @@ def _caches(machine: Machine, rounds: Rounds, resolved: dict[str, Any]) -> None:
     points = [(kib * KIB, rounds.value(f"l1-{kib}k", "cycle", of=_cycles)) for kib in L1_KIB]
     _size(machine, "cache.l1d", points, l1.value, l2.value, machine.computer.caches.get(1))
     sizes = _llc_sizes(machine.computer.caches.get(2, MIB), 1 << 40)
-    names = {size: f"abreast-{size // KIB}k" for size in sizes}
-    names = {size: name for size, name in names.items() if name in rounds.times}
+    names = {size: name for size in sizes if (name := f"abreast-{size // KIB}k") in rounds.times}
     if (second := machine.computer.caches.get(2)) is not None:
         ways = _ways(second, resolved["cache"]["l2"]["ways"])
         machine.values |= {"cache.l2.size": _bytes(second), "cache.l2.ways": ways}

@@ -209,7 +209,8 @@ def _native(
     program: Program, name: str, kept: Path, progress: Callable[[float], None] | None
 ) -> Native:
     """Time a program in its folder, unless it was timed before: times are of no machine file."""
-    key = hashlib.sha256("\0".join((program.name, *program.command)).encode()).hexdigest()[:16]
+    parts = ("lower quartile", program.name, *program.command)
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
     file = kept / f"native-{key}.json"
     try:
         values = parse_json(read_bytes(file, MOST))

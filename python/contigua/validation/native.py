@@ -134,7 +134,7 @@ def measure(
     fewest, most = PAIRS
     # What is not in any cache yet is of no pair.
     cpu_seconds(command, huge=True)
-    while len(small) < most:
+    while True:
         # Whoever comes first may find another clock, or another cache.
         order = (True, False) if len(small) % 2 else (False, True)
         for wanted in order:
@@ -146,6 +146,5 @@ def measure(
             continue
         found = compared(small, huge)
         settled = found.speedup.spread / len(small) ** 0.5 < ENOUGH and taken > seconds / 4
-        if settled or taken > seconds:
-            break
-    return compared(small, huge)
+        if settled or taken > seconds or len(small) == most:
+            return found
