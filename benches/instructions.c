@@ -126,6 +126,7 @@ LOOP(apart,
      "pxor %%xmm0,%%xmm0\ncvtsi2sd %%rax,%%xmm0\npxor %%xmm1,%%xmm1\ncvtsi2sd %%rax,%%xmm1\n")
 LOOP(wide, "add $1,%%rax\nadd $1,%%rbx\nadd $1,%%rcx\nadd $1,%%rdx\n"
            "add $2,%%rax\nadd $2,%%rbx\nadd $2,%%rcx\nadd $2,%%rdx\n")
+LOOP(copies, "add $1,%%rax\nmov %%rax,%%rbx\nmov %%rbx,%%rcx\nmov %%rcx,%%rax\n")
 LOOP(multiplies, "imul %%r8,%%rax\nimul %%r8,%%rbx\nimul %%r8,%%rcx\nimul %%r8,%%rdx\n"
                  "shr $3,%%rax\nshr $3,%%rbx\nshr $3,%%rcx\nshr $3,%%rdx\n")
 
@@ -167,7 +168,7 @@ static const struct {
     {"shifts", shifts},         {"selects", selects},   {"both", both},
     {"transfers", transfers},   {"compares", compares}, {"there", there},
     {"converts", converts},     {"apart", apart},       {"wide", wide},
-    {"multiplies", multiplies}, {"draw", draw},
+    {"copies", copies},         {"multiplies", multiplies}, {"draw", draw},
 };
 
 int main(int count, char **words) {

@@ -38,6 +38,7 @@ OPERATIONS = {
     "`cvtsi2sd` and `cvttsd2si`, dependent": "converts",
     "two `cvtsi2sd`": "apart",
     "eight additions": "wide",
+    "an addition and three copies of registers, dependent": "copies",
     "four multiplications, and shifts of their results": "multiplies",
     "a bit of an edge of `bfs`": "draw",
 }

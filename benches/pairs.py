@@ -74,6 +74,8 @@ def main() -> None:
         sys.exit("usage: benches/pairs.py COMMIT")
     base = output("git", "rev-parse", "--short", "--verify", f"{sys.argv[1]}^{{commit}}")
     pythons = [built(base), Path(sys.executable)]
+    # The earlier engine was installed with its modules compiled; this tree's must be kept, too.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     rows = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -18,6 +18,8 @@
     print(swept.summary())
 """
 
+from typing import TYPE_CHECKING
+
 from contigua._engine import VERSION as __version__
 from contigua._engine import EngineError
 from contigua.ageing import AgedServer, AgeOptions, MemoryMap, age
@@ -27,7 +29,9 @@ from contigua.errors import ContiguaError
 from contigua.presets import Preset, PresetError, designs, machines, profiles
 from contigua.results import Report, Results
 from contigua.runner import RunOptions, run
-from contigua.sweeps import QueryError, Sweep, SweepError, query, read_results, sweep
+
+if TYPE_CHECKING:
+    from contigua.sweeps import QueryError, Sweep, SweepError, query, read_results, sweep
 
 __all__ = [
     "Age",
@@ -62,3 +66,12 @@ __all__ = [
 
 use_carried()
 del use_carried
+
+
+def __getattr__(name: str) -> object:
+    # Sweeps take a third of the time of all imports, and few commands need them.
+    if name in ("QueryError", "Sweep", "SweepError", "query", "read_results", "sweep"):
+        from contigua import sweeps
+
+        return getattr(sweeps, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

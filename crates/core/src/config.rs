@@ -34,6 +34,12 @@ pub struct CoreConfig {
     pub store_buffer: u32,
     /// Lines that the L1 data cache waits for at a time: line-fill buffers.
     pub miss_registers: u32,
+    /// Cycles between two lines that reach the L1 data cache. Default: 1.
+    #[serde(default = "one")]
+    pub fill_cycles: u32,
+    /// Whether copies of whole registers are made by renaming: they need no port and take no time. Default: no.
+    #[serde(default)]
+    pub eliminates_copies: bool,
     /// Page walks at a time.
     pub page_walkers: u32,
     /// Cycles from the end of a walk to the start of one that waited for its walker. Default: 0.
@@ -41,8 +47,9 @@ pub struct CoreConfig {
     pub page_walk_replay_cycles: u32,
     /// Instructions that the front end may be ahead of dispatch: entries of the decode queue.
     pub fetch_queue: u32,
-    /// Cycles from the fetch of a taken branch to that of its target. Default: 1.
-    #[serde(default = "taken_branch")]
+    /// Cycles from the fetch of a taken branch to that of its target. Default: 1, as for small loops (Agner Fog, "The
+    /// microarchitecture of Intel, AMD and VIA CPUs"; elsewhere one in two cycles on Intel's cores).
+    #[serde(default = "one")]
     pub taken_branch_cycles: u32,
     /// The same for calls and returns. Default: as `taken_branch_cycles`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -327,9 +334,7 @@ impl LatencyConfig {
     }
 }
 
-/// Agner Fog, "The microarchitecture of Intel, AMD and VIA CPUs": a jump a cycle where loops are small,
-/// one in two cycles elsewhere on Intel's cores.
-const fn taken_branch() -> u32 {
+const fn one() -> u32 {
     1
 }
 
@@ -445,6 +450,7 @@ impl CoreConfig {
             ("load_buffer", self.load_buffer, LARGEST),
             ("store_buffer", self.store_buffer, LARGEST),
             ("miss_registers", self.miss_registers, LARGEST),
+            ("fill_cycles", self.fill_cycles, LONGEST),
             ("page_walkers", self.page_walkers, LARGEST),
             ("fetch_queue", self.fetch_queue, LARGEST),
             (

@@ -208,6 +208,8 @@ pub struct Window {
     #[state(fixed)]
     dividers: [Units; 3],
     miss_registers: Holders,
+    /// Lines that reach the L1 data cache.
+    fills: Units,
     page_walkers: Holders,
     lines: InFlight,
     walks: InFlight,
@@ -275,6 +277,7 @@ impl Window {
                 Units::new(1, intervals.integer_64.unwrap_or(intervals.integer)),
             ],
             miss_registers: Holders::new(config.miss_registers, 0),
+            fills: Units::new(1, config.fill_cycles),
             page_walkers: Holders::new(config.page_walkers, config.page_walk_replay_cycles),
             lines: InFlight::new(),
             walks: InFlight::new(),

@@ -436,10 +436,43 @@ fn do_independent_misses_share_the_miss_registers() {
     for config in presets() {
         let registers = u64::from(config.miss_registers);
         let latency = u64::from(config.latency_cycles.load);
-        let mut core = loads(&config, load(&[0], 1), &lines(registers * 20, 200));
-        let last_start = (registers - 1) / u64::from(config.ports.load.count());
-        assert_eq!(core.done(), 20 * 200 + last_start + latency);
-        assert_eq!(core.window.counters().miss_registers_full, registers * 19);
+        let mut core = loads(&config, load(&[0], 1), &lines(registers * 5, 200));
+        // They start together, and reach the cache one a cycle.
+        assert_eq!(core.done(), 5 * 200 + (registers - 1) + latency);
+        assert_eq!(core.window.counters().miss_registers_full, registers * 4);
+    }
+}
+
+#[test]
+fn do_lines_reach_the_first_level_one_in_an_interval() {
+    for cycles in [1, 2, 3] {
+        let mut config = skylake();
+        config.fill_cycles = cycles;
+        let latency = u64::from(config.latency_cycles.load);
+        let mut core = loads(&config, load(&[0], 1), &lines(10, 60));
+        assert_eq!(core.done(), 60 + 9 * u64::from(cycles) + latency);
+        // Hits do not wait for them.
+        let mut core = loads(&config, load(&[0], 1), &vec![hit(0); 10]);
+        let ports = u64::from(config.ports.load.count());
+        assert_eq!(core.done(), 10_u64.div_ceil(ports) - 1 + latency);
+    }
+}
+
+#[test]
+fn are_copies_of_registers_free_where_they_are_eliminated() {
+    let mut config = skylake();
+    let add = operation(Class::IntegerSimple, &[3], &[3]);
+    let copy = Instruction {
+        copies: true,
+        ..add
+    };
+    for (eliminates, cycles) in [(true, 20), (false, 80)] {
+        config.eliminates_copies = eliminates;
+        let mut core = Core::new(&config);
+        let block = core.block(&[add, copy, copy, copy].repeat(20));
+        core.enter(block);
+        // The last copies retire in the cycle of the last addition, or are it.
+        assert_eq!(core.done(), cycles);
     }
 }
 

@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use contigua_core::{Blocks, CoreConfig, CoreCounters, CycleBreakdown, Ports, Window};
 use contigua_program::decode::{Instruction, OperationClass as Class, RegisterSet};
@@ -132,6 +132,8 @@ struct Reference<'a> {
     starts: Vec<((&'static str, u8), u64)>,
     /// When the holder of each miss register and walker is done.
     registers: Vec<u64>,
+    /// Intervals in which a line reached the first level.
+    fills: HashSet<u64>,
     walkers: Vec<u64>,
     lines: HashMap<u64, (u64, u64)>,
     walks: HashMap<u64, (u64, u64)>,
@@ -173,6 +175,7 @@ impl<'a> Reference<'a> {
             commitments: Vec::new(),
             starts: Vec::new(),
             registers: vec![0; config.miss_registers as usize],
+            fills: HashSet::new(),
             walkers: vec![0; config.page_walkers as usize],
             lines: HashMap::new(),
             walks: HashMap::new(),
@@ -465,8 +468,17 @@ impl<'a> Reference<'a> {
         }
         let begin = Self::hold(&mut self.registers, time, access.data, 0);
         self.counters.miss_registers_full += u64::from(begin > time);
-        self.lines.insert(line, (begin, begin + access.data));
-        begin + access.data
+        let mut arrives = begin + access.data;
+        if self.wrong_path.is_none() {
+            let interval = u64::from(self.config.fill_cycles);
+            let mut at = arrives / interval;
+            while !self.fills.insert(at) {
+                at += 1;
+            }
+            arrives = arrives.max(at * interval);
+        }
+        self.lines.insert(line, (begin, arrives));
+        arrives
     }
 
     fn fetch(&mut self, translation: u64, walked: bool, data: u64) {
@@ -505,9 +517,12 @@ impl<'a> Reference<'a> {
         }
     }
 
-    fn unit_and_latency(&self, class: Class) -> (&'static str, u32) {
+    fn unit_and_latency(&self, instruction: &Instruction) -> (&'static str, u32) {
         let latency = &self.config.latency_cycles;
-        match class {
+        if instruction.copies && self.config.eliminates_copies {
+            return ("none", 0);
+        }
+        match instruction.class {
             Class::IntegerSimple => ("integer", latency.integer),
             Class::IntegerShift | Class::IntegerShiftVariable => ("shift", latency.integer),
             Class::IntegerSelect => ("select", latency.integer),
@@ -582,7 +597,7 @@ impl<'a> Reference<'a> {
             done = done.max(group_done);
             early_loaded = loaded;
         }
-        let latency = u64::from(self.unit_and_latency(instruction.class).1).max(1);
+        let latency = u64::from(self.unit_and_latency(instruction).1).max(1);
         if let Some(wrong_path) = &mut self.wrong_path {
             let operands = early_sources.max(early_loaded).max(early_dispatch.unwrap());
             for bit in (0..64).filter(|bit| instruction.writes.0 >> bit & 1 != 0) {
@@ -649,7 +664,7 @@ impl<'a> Reference<'a> {
             let (translated, part) = self.translate(start, store);
             (start, translated, part)
         });
-        let (unit, latency) = self.unit_and_latency(instruction.class);
+        let (unit, latency) = self.unit_and_latency(instruction);
         let operands = sources.max(loaded).max(dispatch);
         let executed = (self.start(unit, operands) + u64::from(latency)).max(dispatch + 1);
         let mut done = executed;
@@ -788,6 +803,8 @@ fn configs() -> impl Strategy<Value = CoreConfig> {
         config.load_buffer = 2 * sizes[3];
         config.store_buffer = sizes[4];
         config.miss_registers = sizes[5].min(4);
+        config.fill_cycles = latencies[14];
+        config.eliminates_copies = latencies[13] % 2 == 1;
         config.page_walkers = sizes[6].min(3);
         config.page_walk_replay_cycles = latencies[15] % 4;
         config.fetch_queue = sizes[7];

@@ -106,7 +106,7 @@ impl Channel {
         let recent = given.sum::<u32>() / (CAPACITY / SHARES) / RECENT as u32;
         let before = (time.get() >> ERA_SHIFT).wrapping_sub(1);
         let era = match self.eras[before as usize % ERAS] {
-            (of, lines) if of == before => lines * u64::from(SHARES) >> (8 + ERA_SHIFT),
+            (of, lines) if of == before => (lines * u64::from(SHARES)) >> (8 + ERA_SHIFT),
             _ => 0,
         };
         u64::from(recent).max(era).min(SHARES.into()) as usize

@@ -332,8 +332,13 @@ impl Window {
         }
         let begin = self.miss_registers.hold(time, latency);
         self.counters.miss_registers_full += u64::from(begin > time);
-        self.lines.insert(line, begin, begin + latency);
-        begin + latency
+        let mut arrives = begin + latency;
+        // A wrong path's accesses come earlier than what was dispatched last.
+        if !self.wrong_path.is_active() {
+            arrives = self.fills.start(arrives, self.front);
+        }
+        self.lines.insert(line, begin, arrives);
+        arrives
     }
 
     #[inline]

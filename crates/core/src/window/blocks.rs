@@ -181,6 +181,8 @@ impl Operation {
     fn new(instruction: &Instruction, costs: &Costs) -> Self {
         let (unit, latency) = if *instruction == Instruction::UNKNOWN {
             (unit::NONE, 1)
+        } else if instruction.copies && costs.eliminates_copies {
+            (unit::NONE, 0)
         } else {
             executed_by(instruction.class, &costs.latencies)
         };
@@ -290,6 +292,7 @@ fn executed_by(class: Class, latencies: &LatencyConfig) -> (u8, u32) {
 struct Costs {
     latencies: LatencyConfig,
     slots: SlotsConfig,
+    eliminates_copies: bool,
     issue_width: u32,
 }
 
@@ -382,6 +385,7 @@ impl Blocks {
             costs: Costs {
                 latencies: config.latency_cycles.clone(),
                 slots: config.slots.clone(),
+                eliminates_copies: config.eliminates_copies,
                 issue_width: config.issue_width,
             },
             places: Vec::new(),

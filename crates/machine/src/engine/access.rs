@@ -137,30 +137,62 @@ impl Engine {
         &mut self,
         word: u64,
     ) -> Result<(), Error> {
-        let mut address = word & ADDRESS_MASK;
-        let size = 1 << (word >> SIZE_SHIFT & 7);
+        let address = word & ADDRESS_MASK;
         let store = word & STORE != 0;
         self.executed.stores += u64::from(store);
         self.executed.loads += u64::from(!store);
-        let mut instruction = (word >> INSTRUCTION_SHIFT) as usize & 511;
-        if self.fold.kind != Folding::Nothing {
-            match self.fold.left_of(word, instruction) {
-                Some(left) => {
-                    (address, instruction) = left;
-                    if P::ADDS_UP && self.fold.kind == Folding::FastString {
-                        self.core.instructions(1);
-                    }
-                }
-                None => return Ok(()),
-            }
+        let instruction = (word >> INSTRUCTION_SHIFT) as usize & 511;
+        if self.fold.kind == Folding::Nothing {
+            self.touch_lines::<RELOCATES, P>(word, address, instruction)
+        } else {
+            self.fold_access::<RELOCATES, P>(word, instruction)
         }
+    }
+
+    /// An access of a block whose accesses belong together.
+    #[inline(never)]
+    fn fold_access<const RELOCATES: bool, P: Pace>(
+        &mut self,
+        word: u64,
+        instruction: usize,
+    ) -> Result<(), Error> {
+        let Some((address, instruction)) = self.fold.left_of(word, instruction) else {
+            return Ok(());
+        };
+        if P::ADDS_UP && self.fold.kind == Folding::FastString {
+            self.core.instructions(1);
+        }
+        self.touch_lines::<RELOCATES, P>(word, address, instruction)
+    }
+
+    /// An access to an address, of the size and kind that a word of the stream has.
+    #[inline]
+    fn touch_lines<const RELOCATES: bool, P: Pace>(
+        &mut self,
+        word: u64,
+        address: u64,
+        instruction: usize,
+    ) -> Result<(), Error> {
+        let size = 1 << (word >> SIZE_SHIFT & 7);
+        let store = word & STORE != 0;
         self.touch::<RELOCATES, P>(VirtAddr::new(address), store, instruction)?;
         if address % LINE_BYTES + size > LINE_BYTES {
             // The access touches a second line, perhaps of another page.
             let next = VirtAddr::new(address + size - 1).align_down(LINE_BYTES);
-            self.touch::<RELOCATES, P>(next, store, instruction)?;
+            self.touch_again::<RELOCATES, P>(next, store, instruction)?;
         }
         Ok(())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn touch_again<const RELOCATES: bool, P: Pace>(
+        &mut self,
+        address: VirtAddr,
+        store: bool,
+        instruction: usize,
+    ) -> Result<(), Error> {
+        self.touch::<RELOCATES, P>(address, store, instruction)
     }
 
     #[inline]
@@ -195,10 +227,8 @@ impl Engine {
         };
         let found = self.translate::<RELOCATES, P>(address, access, start, instruction)?;
         self.add_translation::<P>(&found);
-        let block = u64::from(self.contexts[self.current].block.0);
-        let pc = block << 9 | instruction as u64;
-        let (data, shadow) =
-            self.reach::<P>(address, found.physical, kind, start + found.latency, pc);
+        let time = start + found.latency;
+        let (data, shadow) = self.reach::<P>(address, found.physical, kind, time, instruction);
         if P::OUT_OF_ORDER {
             let window = &mut self.windows[self.current];
             window.answer(found.physical, found.latency, found.walked, data, shadow);
@@ -218,7 +248,7 @@ impl Engine {
         physical: PhysAddr,
         kind: AccessKind,
         time: Cycles,
-        instruction: u64,
+        instruction: usize,
     ) -> (Cycles, Option<Cycles>) {
         let Some(memory) = &mut self.memory else {
             return (Cycles::ZERO, None);
@@ -235,8 +265,13 @@ impl Engine {
         physical: PhysAddr,
         kind: AccessKind,
         time: Cycles,
-        instruction: u64,
+        instruction: usize,
     ) -> (Cycles, Option<Cycles>) {
+        let block = u64::from(self.contexts[self.current].block.0);
+        let instruction = match kind {
+            AccessKind::Fetch | AccessKind::Walk => 0,
+            AccessKind::Read | AccessKind::Write => block << 9 | instruction as u64,
+        };
         let (time, shadow) = match (kind, self.windows.get(self.current)) {
             (AccessKind::Read | AccessKind::Write, Some(window)) if P::OUT_OF_ORDER => {
                 (window.miss_leaves(time), window.shadow_miss())
@@ -377,8 +412,10 @@ impl Engine {
         };
         let time = if P::OUT_OF_ORDER || P::DEFERRED {
             time
-        } else {
+        } else if self.memory.is_some() {
             self.now()
+        } else {
+            NOT_YET
         };
         if self.migrations.are_on() {
             self.stall_on_migrating_page(&request, time);
