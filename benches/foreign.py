@@ -3,6 +3,9 @@
 Each round runs each program under each allocator, beginning with another one, so that what else
 the machine does meets all of them alike. A ratio is that of two runs of one round; its interval
 comes from drawing rounds again (bootstrap).
+
+``--why`` runs those that the table has as more than 5 % behind, under ours and the best of the
+others only, and writes where they differ: in the program's own time, the kernel's, or page faults.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import argparse
 import os
 import platform
 import random
+import re
 import statistics
 import subprocess
 import sys
@@ -27,9 +31,14 @@ THREADS = (2, 16)
 OURS = malloc.OURS
 # Without a library to preload, Debian's redis-server would use jemalloc, which it is linked with.
 GLIBC = malloc.DEBIAN / "libc.so.6"
+#: What the table compares.
+WHAT = ("seconds", "megabytes")
 DRAWS = 1000
 STARTS = 200
-Samples = dict[str, dict[str, list[tuple[float, float]]]]
+#: Libraries by name.
+Allocators = dict[str, Path | None]
+#: By row of the table and allocator, of each round.
+Samples = dict[str, dict[str, list[malloc.Sample]]]
 
 
 def runs(names: list[str] | None) -> dict[str, str]:
@@ -47,43 +56,45 @@ def runs(names: list[str] | None) -> dict[str, str]:
 
 
 def measure(
-    folder: Path, rows: dict[str, str], allocators: dict[str, Path | None], rounds: int
+    folder: Path, rows: dict[str, str], allocators: dict[str, Allocators], rounds: int
 ) -> Samples:
-    """CPU seconds and peak MB of each round, by row and allocator."""
+    """Run all rounds."""
     launcher = folder / "launcher"
     support = malloc.SOURCES / "support" / "run.c"
     subprocess.run(["cc", "-O2", "-w", "-o", launcher, support], check=True)
     directory = ["git", "-C", str(malloc.ROOT), "rev-parse", "--path-format=absolute"]
     repository = subprocess.check_output([*directory, "--git-common-dir"], text=True).strip()
     write_inputs(folder, peers.MIMALLOC, Path(repository))
-    samples: Samples = {row: {name: [] for name in allocators} for row in rows}
+    samples: Samples = {row: {name: [] for name in allocators[row]} for row in rows}
     os.chdir(folder)
     for number in range(rounds):
         for row, command in rows.items():
-            names = list(allocators)
+            names = list(allocators[row])
             shift = number % len(names)
             names = names[shift:] + names[:shift]
             for name in names if number % 2 else reversed(names):
-                library = allocators[name] or GLIBC
+                library = allocators[row][name] or GLIBC
                 shell = ["sh", "-ec", f"exec 2>/dev/null; {command}"]
                 environment = {"PYTHONMALLOC": "malloc", "LC_ALL": "C"}
                 sample = malloc.run(launcher, shell, library, environment)
-                samples[row][name].append((sample.seconds, sample.megabytes))
-            said = ", ".join(f"{name} {samples[row][name][-1][0]:.2f}" for name in allocators)
+                samples[row][name].append(sample)
+            latest = samples[row].items()
+            said = ", ".join(f"{name} {of[-1].seconds:.2f}" for name, of in latest)
             print(f"round {number + 1}: {row}: {said}", file=sys.stderr, flush=True)
     return samples
 
 
 def ratio(
-    by_name: dict[str, list[tuple[float, float]]], name: str, what: int, rounds: list[int]
+    by_name: dict[str, list[malloc.Sample]], name: str, what: str, rounds: list[int]
 ) -> float:
     """Return the median over rounds of a peer's value, ours being 1."""
     return statistics.median(
-        by_name[name][number][what] / by_name[OURS][number][what] for number in rounds
+        getattr(by_name[name][number], what) / getattr(by_name[OURS][number], what)
+        for number in rounds
     )
 
 
-def mean(samples: Samples, name: str, what: int) -> tuple[float, float, float]:
+def mean(samples: Samples, name: str, what: str) -> tuple[float, float, float]:
     """Return the geometric mean of the ratios over programs, and where 95 % of the draws lie."""
     count = len(next(iter(samples.values()))[OURS])
 
@@ -102,8 +113,8 @@ def behind(samples: Samples, others: list[str]) -> list[str]:
     rounds = list(range(len(next(iter(samples.values()))[OURS])))
     found = []
     for row, by_name in samples.items():
-        best = min(others, key=lambda name: ratio(by_name, name, 0, rounds))
-        share = 1 / ratio(by_name, best, 0, rounds) - 1
+        best = min(others, key=lambda name: ratio(by_name, name, "seconds", rounds))
+        share = 1 / ratio(by_name, best, "seconds", rounds) - 1
         if share > 0.05:
             found.append(f"{row} ({share * 100:.0f} % behind {best})")
     return found
@@ -117,10 +128,10 @@ def lines(samples: Samples) -> list[str]:
     rows = []
     for row, by_name in samples.items():
         seconds, megabytes = (
-            statistics.median(sample[what] for sample in by_name[OURS]) for what in (0, 1)
+            statistics.median(getattr(sample, what) for sample in by_name[OURS]) for what in WHAT
         )
         cells = [
-            " / ".join(f"{ratio(by_name, name, what, rounds):.2f}" for what in (0, 1))
+            " / ".join(f"{ratio(by_name, name, what, rounds):.2f}" for what in WHAT)
             for name in others
         ]
         rows.append([row, f"{seconds:.2f} / {megabytes:,.0f}", *cells])
@@ -134,7 +145,7 @@ def lines(samples: Samples) -> list[str]:
     ):
         cells = []
         for name in others:
-            (time, low, high), (memory, _, _) = (mean(kept, name, what) for what in (0, 1))
+            (time, low, high), (memory, _, _) = (mean(kept, name, what) for what in WHAT)
             cells.append(f"{time:.3f} ({low:.3f} to {high:.3f}) / {memory:.2f}")
         rows.append([f"**{said}**", "1 / 1", *cells])
     slow = behind(samples, others)
@@ -156,6 +167,38 @@ def lines(samples: Samples) -> list[str]:
     ]
 
 
+def known_behind(document: str) -> dict[str, str]:
+    """Return the rows that the document says are behind, and the best of the others for each."""
+    text = document.partition("<!-- foreign:begin -->")[2].partition("<!-- foreign:end -->")[0]
+    verdict = " ".join(text.partition("behind the best:")[2].split())
+    return dict(re.findall(r"(?:^|, ) ?(\D[^()]*) \(\d+ % behind ([^)]*)\)", verdict))
+
+
+def reasons(samples: Samples) -> list[str]:
+    """Lines that say where rows differ."""
+    rows = []
+    for row, by_name in samples.items():
+        best = next(name for name in by_name if name != OURS)
+
+        def pair(what: str, form: str, by_name: dict[str, list[malloc.Sample]] = by_name) -> str:
+            medians = (
+                statistics.median(getattr(sample, what) for sample in of) for of in by_name.values()
+            )
+            return " / ".join(format(median, form) for median in medians)
+
+        cells = [pair("user", ".3f"), pair("system", ".3f"), pair("faults", ",.0f")]
+        rows.append([f"{row}, {best}", *cells, pair("megabytes", ",.0f")])
+    heads = [
+        "program, and the best",
+        "its own time, s",
+        "the kernel's, s",
+        "page faults",
+        "peak MB",
+    ]
+    about = f"Medians of {len(samples[row][best])} rounds, ours / the best of the others."
+    return [about, "", *documents.rows({"heads": heads, "rows": rows})]
+
+
 def starts(folder: Path, allocators: dict[str, Path | None], rounds: int) -> str:
     """Return what the start of a program costs."""
     loop = f"i=0; while [ $i -lt {STARTS} ]; do /bin/true; i=$((i+1)); done"
@@ -175,16 +218,27 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", help="programs whose names contain one of these")
     parser.add_argument("--library", type=Path, default=malloc.ALLOCATORS[OURS])
     parser.add_argument("--print", action="store_true", help="write nothing, print the table")
+    parser.add_argument("--why", action="store_true", help="see above")
     options = parser.parse_args()
     allocators = {**malloc.ALLOCATORS, OURS: options.library.resolve(), **peers.built()}
-    with tempfile.TemporaryDirectory() as folder:
-        samples = measure(Path(folder), runs(options.only), allocators, options.rounds)
-        start = starts(Path(folder), allocators, options.rounds)
-    text = [*lines(samples), *textwrap.wrap(start, 118)]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if options.why:
+            section = "foreign-why"
+            best = known_behind(malloc.DOCUMENT.read_text())
+            chosen = {row: {name: allocators[name] for name in (OURS, best[row])} for row in best}
+            rows = {row: command for row, command in runs(None).items() if row in best}
+            text = reasons(measure(folder, rows, chosen, options.rounds))
+        else:
+            section = "foreign"
+            rows = runs(options.only)
+            samples = measure(folder, rows, dict.fromkeys(rows, allocators), options.rounds)
+            start = starts(folder, allocators, options.rounds)
+            text = [*lines(samples), *textwrap.wrap(start, 118)]
     if options.print:
         print("\n".join(text))
     else:
-        documents.replace("foreign", "malloc.md", text)
+        documents.replace(section, "malloc.md", text)
 
 
 if __name__ == "__main__":

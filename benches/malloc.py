@@ -40,8 +40,16 @@ class Sample:
     """What one run took."""
 
     wall: float
-    seconds: float
+    #: Of the program's own, of the kernel.
+    user: float
+    system: float
     megabytes: float
+    faults: int
+
+    @property
+    def seconds(self) -> float:
+        """Of CPU time."""
+        return self.user + self.system
 
 
 def run(
@@ -52,8 +60,8 @@ def run(
     done = subprocess.run(line, env={**os.environ, **environment}, capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"{' '.join(command)} under {library or 'glibc'} failed\n{done.stderr}")
-    wall, seconds, kilobytes = done.stdout.split()
-    return Sample(float(wall), float(seconds), float(kilobytes) / 1024)
+    wall, user, system, kilobytes, faults = done.stdout.split()
+    return Sample(float(wall), float(user), float(system), float(kilobytes) / 1024, int(faults))
 
 
 def commands(directory: Path) -> dict[str, list[str]]:
