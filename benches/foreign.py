@@ -4,8 +4,9 @@ Each round runs each program under each allocator, beginning with another one, s
 the machine does meets all of them alike. A ratio is that of two runs of one round; its interval
 comes from drawing rounds again (bootstrap).
 
-``--why`` runs those that the table has as more than 5 % behind, under ours and the best of the
-others only, and writes where they differ: in the program's own time, the kernel's, or page faults.
+``--why`` runs those that the table has as more than 5 % behind, under ours, ours without canaries
+(level 0) and the best of the others only, and writes where they differ: in the program's own time,
+the kernel's, or page faults.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from foreign_inputs import PROGRAMS, write_inputs
 
 THREADS = (2, 16)
 OURS = malloc.OURS
+#: The same library.
+LEVEL_0 = "level 0"
 # Without a library to preload, Debian's redis-server would use jemalloc, which it is linked with.
 GLIBC = malloc.DEBIAN / "libc.so.6"
 #: What the table compares.
@@ -76,6 +79,8 @@ def measure(
                 library = allocators[row][name] or GLIBC
                 shell = ["sh", "-ec", f"exec 2>/dev/null; {command}"]
                 environment = {"PYTHONMALLOC": "malloc", "LC_ALL": "C"}
+                if name == LEVEL_0:
+                    environment["CONTIGUA_MALLOC_HARDEN"] = "0"
                 sample = malloc.run(launcher, shell, library, environment)
                 samples[row][name].append(sample)
             latest = samples[row].items()
@@ -178,7 +183,7 @@ def reasons(samples: Samples) -> list[str]:
     """Lines that say where rows differ."""
     rows = []
     for row, by_name in samples.items():
-        best = next(name for name in by_name if name != OURS)
+        *_, best = by_name
 
         def pair(what: str, form: str, by_name: dict[str, list[malloc.Sample]] = by_name) -> str:
             medians = (
@@ -195,7 +200,10 @@ def reasons(samples: Samples) -> list[str]:
         "page faults",
         "peak MB",
     ]
-    about = f"Medians of {len(samples[row][best])} rounds, ours / the best of the others."
+    about = (
+        f"Medians of {len(samples[row][best])} rounds: ours / ours at level 0 / the best of the "
+        "others."
+    )
     return [about, "", *documents.rows({"heads": heads, "rows": rows})]
 
 
@@ -226,7 +234,11 @@ def main() -> None:
         if options.why:
             section = "foreign-why"
             best = known_behind(malloc.DOCUMENT.read_text())
-            chosen = {row: {name: allocators[name] for name in (OURS, best[row])} for row in best}
+            allocators[LEVEL_0] = allocators[OURS]
+            chosen = {
+                row: {name: allocators[name] for name in (OURS, LEVEL_0, peer)}
+                for row, peer in best.items()
+            }
             rows = {row: command for row, command in runs(None).items() if row in best}
             text = reasons(measure(folder, rows, chosen, options.rounds))
         else:
