@@ -165,10 +165,10 @@ static const struct {
     const char *name;
     void (*run)(long);
 } loops[] = {
-    {"shifts", shifts},         {"selects", selects},   {"both", both},
-    {"transfers", transfers},   {"compares", compares}, {"there", there},
-    {"converts", converts},     {"apart", apart},       {"wide", wide},
-    {"copies", copies},         {"multiplies", multiplies}, {"draw", draw},
+    {"shifts", shifts},       {"selects", selects},       {"both", both},
+    {"transfers", transfers}, {"compares", compares},     {"there", there},
+    {"converts", converts},   {"apart", apart},           {"wide", wide},
+    {"copies", copies},       {"multiplies", multiplies}, {"draw", draw},
 };
 
 int main(int count, char **words) {

@@ -45,7 +45,7 @@ int main(int count, char **arguments) {
     printf("%.6f %.6f %.6f %ld %ld\n",
            (double)(end.tv_sec - start.tv_sec) + (end.tv_nsec - start.tv_nsec) * 1e-9,
            (double)usage.ru_utime.tv_sec + usage.ru_utime.tv_usec * 1e-6,
-           (double)usage.ru_stime.tv_sec + usage.ru_stime.tv_usec * 1e-6,
-           usage.ru_maxrss, usage.ru_minflt);
+           (double)usage.ru_stime.tv_sec + usage.ru_stime.tv_usec * 1e-6, usage.ru_maxrss,
+           usage.ru_minflt);
     return 0;
 }
