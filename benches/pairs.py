@@ -1,8 +1,9 @@
 """The engine's speed beside that of an earlier commit: replays of the same programs in turns.
 
-``benches/pairs.py COMMIT`` builds that commit's engine below ``target/pairs`` (minutes, once),
+``benches/pairs.py COMMIT [LEVEL...]`` builds that commit's engine below ``target/pairs`` (minutes, once),
 records four programs with each engine and replays the recordings in turns, once a round with each.
-Writes the section in docs/performance.md. Fifty minutes (``CONTIGUA_BENCH_RUNS=7``: half an hour).
+Writes the section in docs/performance.md. Fifty minutes (``CONTIGUA_BENCH_RUNS=7``: half an hour;
+``translation`` alone: ten minutes).
 """
 
 from __future__ import annotations
@@ -70,8 +71,9 @@ def interval(ratios: list[float]) -> tuple[float, float]:
 
 def main() -> None:
     """Build, measure, print and write."""
-    if len(sys.argv) != 2:
-        sys.exit("usage: benches/pairs.py COMMIT")
+    levels = tuple(sys.argv[2:]) or LEVELS
+    if len(sys.argv) < 2 or not set(levels) <= set(LEVELS):
+        sys.exit(f"usage: benches/pairs.py COMMIT [{' '.join(LEVELS)}]")
     base = output("git", "rev-parse", "--short", "--verify", f"{sys.argv[1]}^{{commit}}")
     pythons = [built(base), Path(sys.executable)]
     # The earlier engine was installed with its modules compiled; this tree's must be kept, too.
@@ -84,7 +86,7 @@ def main() -> None:
             for python, trace in zip(pythons, traces, strict=True):
                 timed(command(python, "record", "-o", str(trace), "--", *program))
             cells = []
-            for level in LEVELS:
+            for level in levels:
                 options = ["--designs", "linux-4k", "--detail", level]
                 both = [
                     command(python, "run", *options, "--trace", str(trace))
@@ -110,8 +112,8 @@ def main() -> None:
             f"Time of a replay over that of {base} ({date}), median of {ROUNDS} pairs with its "
             "95 % interval.",
             "",
-            "| program | " + " | ".join(f"`--detail {level}`" for level in LEVELS) + " |",
-            "|---" * (1 + len(LEVELS)) + "|",
+            "| program | " + " | ".join(f"`--detail {level}`" for level in levels) + " |",
+            "|---" * (1 + len(levels)) + "|",
             *rows,
         ],
     )
