@@ -1,9 +1,9 @@
 """The engine's speed beside that of an earlier commit: replays of the same programs in turns.
 
-``benches/pairs.py COMMIT [LEVEL...]`` builds that commit's engine below ``target/pairs`` (minutes, once),
-records four programs with each engine and replays the recordings in turns, once a round with each.
-Writes the section in docs/performance.md. Fifty minutes (``CONTIGUA_BENCH_RUNS=7``: half an hour;
-``translation`` alone: ten minutes).
+``benches/pairs.py COMMIT [LEVEL...]`` builds that commit's engine below ``target/pairs`` (minutes,
+once), records four programs with each engine and replays the recordings in turns, once a round with
+each. Writes the section in docs/performance.md. Fifty minutes (``CONTIGUA_BENCH_RUNS=7``: half an
+hour; ``translation`` alone: ten minutes).
 """
 
 from __future__ import annotations
