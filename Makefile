@@ -243,8 +243,9 @@ bench-malloc:
 		dpkg -s $$package >/dev/null 2>&1 || apt-get install -y $$package || exit 1; done
 	cargo build --locked --release -p contigua-malloc
 	$(PYTHON) benches/malloc.py
-	scripts/require $(FOREIGN)
+	scripts/require perf linux-perf $(FOREIGN)
 	$(PYTHON) benches/foreign.py
+	$(PYTHON) benches/foreign.py --why
 
 bench-resident:
 	scripts/require cc gcc g++ g++

@@ -6,7 +6,7 @@ comes from drawing rounds again (bootstrap).
 
 ``--why`` runs those that the table has as more than 5 % behind, under ours, ours without canaries
 (level 0) and the best of the others only, and writes where they differ: in the program's own time,
-the kernel's, or page faults.
+the kernel's, page faults, or the share of samples that perf finds in the allocator.
 """
 
 from __future__ import annotations
@@ -58,6 +58,12 @@ def runs(names: list[str] | None) -> dict[str, str]:
     return found
 
 
+def settings(name: str) -> dict[str, str]:
+    """Return the environment of programs under an allocator."""
+    common = {"PYTHONMALLOC": "malloc", "LC_ALL": "C"}
+    return common | ({"CONTIGUA_MALLOC_HARDEN": "0"} if name == LEVEL_0 else {})
+
+
 def measure(
     folder: Path, rows: dict[str, str], allocators: dict[str, Allocators], rounds: int
 ) -> Samples:
@@ -78,10 +84,7 @@ def measure(
             for name in names if number % 2 else reversed(names):
                 library = allocators[row][name] or GLIBC
                 shell = ["sh", "-ec", f"exec 2>/dev/null; {command}"]
-                environment = {"PYTHONMALLOC": "malloc", "LC_ALL": "C"}
-                if name == LEVEL_0:
-                    environment["CONTIGUA_MALLOC_HARDEN"] = "0"
-                sample = malloc.run(launcher, shell, library, environment)
+                sample = malloc.run(launcher, shell, library, settings(name))
                 samples[row][name].append(sample)
             latest = samples[row].items()
             said = ", ".join(f"{name} {of[-1].seconds:.2f}" for name, of in latest)
@@ -176,10 +179,26 @@ def known_behind(document: str) -> dict[str, str]:
     """Return the rows that the document says are behind, and the best of the others for each."""
     text = document.partition("<!-- foreign:begin -->")[2].partition("<!-- foreign:end -->")[0]
     verdict = " ".join(text.partition("behind the best:")[2].split())
-    return dict(re.findall(r"(?:^|, ) ?(\D[^()]*) \(\d+ % behind ([^)]*)\)", verdict))
+    return dict(re.findall(r"(?:, )?([^()]+) \(\d+ % behind ([^)]+)\)", verdict))
 
 
-def reasons(samples: Samples) -> list[str]:
+def shares(command: str, allocators: Allocators) -> list[float]:
+    """Return the percentage of a program's samples that are in each allocator."""
+    found = []
+    for name, library in allocators.items():
+        line = ["perf", "record", "-q", "-e", "cpu-clock", "-F", "4000", "-o", "perf.data"]
+        environment = settings(name) | {"LD_PRELOAD": str(library or GLIBC)}
+        preload = ["env", *(f"{variable}={value}" for variable, value in environment.items())]
+        shell = ["sh", "-c", f"exec >/dev/null 2>&1; {command}"]
+        subprocess.run([*line, *preload, *shell], check=True)
+        report = ["perf", "report", "-i", "perf.data", "--stdio", "-s", "dso"]
+        told = subprocess.run(report, check=True, capture_output=True, text=True).stdout
+        share = re.search(rf"([\d.]+)% +{re.escape((library or GLIBC).name)}", told)
+        found.append(float(share[1]) if share else 0.0)
+    return found
+
+
+def reasons(samples: Samples, found: dict[str, list[float]]) -> list[str]:
     """Lines that say where rows differ."""
     rows = []
     for row, by_name in samples.items():
@@ -192,13 +211,15 @@ def reasons(samples: Samples) -> list[str]:
             return " / ".join(format(median, form) for median in medians)
 
         cells = [pair("user", ".3f"), pair("system", ".3f"), pair("faults", ",.0f")]
-        rows.append([f"{row}, {best}", *cells, pair("megabytes", ",.0f")])
+        inside = " / ".join(f"{share:.0f} %" for share in found[row])
+        rows.append([f"{row}, {best}", *cells, pair("megabytes", ",.0f"), inside])
     heads = [
         "program, and the best",
         "its own time, s",
         "the kernel's, s",
         "page faults",
         "peak MB",
+        "samples in the allocator",
     ]
     about = (
         f"Medians of {len(samples[row][best])} rounds: ours / ours at level 0 / the best of the "
@@ -226,7 +247,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", help="programs whose names contain one of these")
     parser.add_argument("--library", type=Path, default=malloc.ALLOCATORS[OURS])
     parser.add_argument("--print", action="store_true", help="write nothing, print the table")
-    parser.add_argument("--why", action="store_true", help="see above")
+    parser.add_argument("--why", action="store_true", help="see where those behind differ")
     options = parser.parse_args()
     allocators = {**malloc.ALLOCATORS, OURS: options.library.resolve(), **peers.built()}
     with tempfile.TemporaryDirectory() as name:
@@ -239,8 +260,9 @@ def main() -> None:
                 row: {name: allocators[name] for name in (OURS, LEVEL_0, peer)}
                 for row, peer in best.items()
             }
-            rows = {row: command for row, command in runs(None).items() if row in best}
-            text = reasons(measure(folder, rows, chosen, options.rounds))
+            rows = {row: line for row, line in runs(options.only).items() if row in best}
+            samples = measure(folder, rows, chosen, options.rounds)
+            text = reasons(samples, {row: shares(rows[row], chosen[row]) for row in rows})
         else:
             section = "foreign"
             rows = runs(options.only)

@@ -69,8 +69,8 @@ del use_carried
 
 
 def __getattr__(name: str) -> object:
-    # Sweeps take a third of the time of all imports, and few commands need them.
-    if name in ("QueryError", "Sweep", "SweepError", "query", "read_results", "sweep"):
+    # What is not here yet is a sweep's: they import much, and few commands need them.
+    if name in __all__:
         from contigua import sweeps
 
         return getattr(sweeps, name)

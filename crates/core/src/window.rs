@@ -14,7 +14,7 @@
 //!   instructions of the program have precedence.
 //! - **Access**: a load starts on a load port when its address is known; then translation, then
 //!   data. A miss holds a miss register for as long as the latency beyond the first level, a page
-//!   walk holds a walker. A load of a line that is on its way waits for it; a load from a frame
+//!   walk holds a walker. Lines reach the first level one in `fill_cycles`. A load of a line that is on its way waits for it; a load from a frame
 //!   whose translation is being walked waits for that. A load of a word that is in the store buffer
 //!   gets it from there.
 //! - A repeated `movs` or `stos` keeps everything behind its first place in the window from

@@ -30,7 +30,8 @@ impl Word {
     }
 }
 
-/// Units of one kind, each of which starts an operation an interval: dividers.
+/// Units of one kind, each of which starts an operation an interval: dividers, and the way of lines into the L1 data
+/// cache.
 ///
 /// Instructions come in program order but start in the order in which their operands arrive, so
 /// that a time at which each unit becomes free would not do: a multiplication that waits for memory
