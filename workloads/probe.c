@@ -14,6 +14,7 @@
  */
 #include "common.h"
 
+#include <fcntl.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -25,6 +26,7 @@
 #define HUGE_PAGE (2 * MIB)
 #define LINE UINT64_C(64)
 #define CHAINS 8
+#define FRAME_BITS ((UINT64_C(1) << 55) - 1) /* of an entry: admin-guide/mm/pagemap.rst */
 #define ZEROED (1 * MIB) /* what zeroing and copying go over: within an L2 */
 
 static uint64_t size = 1 * MIB, step = LINE, operations = 200000, repeats = 5, seed = 1;
@@ -102,6 +104,12 @@ static void **place(char *memory, uint64_t i)
             offset += mix64(i) % (step / PAGE) * PAGE;
     }
     return (void **)(memory + i * step + offset);
+}
+
+static int by_number(const void *one, const void *other)
+{
+    uint64_t a = *(const uint64_t *)one, b = *(const uint64_t *)other;
+    return (a > b) - (a < b);
 }
 
 static void shuffle(uint64_t *order, uint64_t count, uint64_t *state)
@@ -270,6 +278,28 @@ static void branches(void)
     }
 }
 
+/* The 2 MiB blocks of physical memory that hold its pages; 0 where frames are not shown: to root. */
+static void frames(void)
+{
+    char *memory = map_private();
+    uint64_t count = size / PAGE, *block = allocate(count, 8), blocks = 0;
+    for (uint64_t i = 0; i < count; i++)
+        *(volatile char *)(memory + i * PAGE) = 1;
+    int pagemap = open("/proc/self/pagemap", O_RDONLY);
+    off_t first = (off_t)((uintptr_t)memory / PAGE * 8);
+    for (uint64_t i = 0; i < count; i++) {
+        if (pagemap < 0 || pread(pagemap, &block[i], 8, first + (off_t)i * 8) != 8)
+            fail("/proc/self/pagemap: %s", strerror(errno));
+        block[i] = (block[i] & FRAME_BITS) / (HUGE_PAGE / PAGE);
+    }
+    close(pagemap);
+    qsort(block, count, 8, by_number);
+    for (uint64_t i = 0; i < count; i++)
+        blocks += block[i] != 0 && (i == 0 || block[i] != block[i - 1]);
+    free(block);
+    printf("blocks %" PRIu64 "\n", blocks);
+}
+
 /* First touches; a huge page each with --huge. */
 static void fault(void)
 {
@@ -430,6 +460,7 @@ static const struct {
     {"stream", "lines in order", stream},
     {"cycle", "dependent additions", cycle},
     {"branches", "branches on random bytes", branches},
+    {"frames", "2 MiB blocks of physical memory that hold the pages", frames},
     {"fault", "first touches of pages", fault},
     {"populate", "mmap with MAP_POPULATE, a page", populate},
     {"unmap", "munmap, a page", unmapping},
@@ -463,8 +494,8 @@ int main(int argc, char **argv)
     bool named = argc > 1 && chosen < count;
     PARSE_OPTIONS(argc - named, argv + named,
                   "Times of this computer. The first argument is the measure: chase, loads,\n"
-                  "stream, cycle, branches, fault, populate, unmap, protect, fork, zero, copy,\n"
-                  "syscall, switch.",
+                  "stream, cycle, branches, frames, fault, populate, unmap, protect, fork, zero,\n"
+                  "copy, syscall, switch.",
                   options);
     if (!named)
         usage_error("name a measure; see --help");

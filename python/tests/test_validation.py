@@ -47,7 +47,7 @@ def native(small, huge, spread=0.01):
 def comparison(small, huge, spread=0.01, **other):
     """One program that takes 2 s with 4 KB pages and 1 s with 2 MB pages, as it is predicted."""
     values = {"small": small, "huge": huge, "speedup": small / huge}
-    made = Comparison("p", ("p",), 100, native(2.0, 1.0, spread), values, (0.5, 0.1))
+    made = Comparison("p", ("p",), 100, native(2.0, 1.0, spread), values, (0.5, 0.1), "fresh")
     return replace(made, **other)
 
 
@@ -161,6 +161,40 @@ def test_a_program_that_fails_natively_says_how(program, why):
 def test_a_computer_without_huge_pages_is_refused():
     with pytest.raises(ValidationError, match="transparent huge pages are off: as root, echo"):
         check(replace(Computer.this(), thp="never"))
+
+
+def test_thesimulated_memory_is_in_pieces_where_this_computers_is():
+    one = native(2.0, 1.0)
+    ages = {count: replace(one, blocks=count).age for count in (12, 1536, 1537, 6144, None)}
+    assert ages == {12: "fresh", 1536: "fresh", 1537: "partial", 6144: "partial", None: "partial"}
+
+
+def test_pages_lie_in_blocks_or_are_not_shown(tmp_path, monkeypatch):
+    for text, found in (("blocks 7", 7), ("blocks 0", None)):
+        probe = tmp_path / "probe"
+        probe.write_text(f"#!/bin/sh\necho {text}\n")
+        probe.chmod(0o755)
+        monkeypatch.setattr(native_module, "PROBE", probe)
+        assert native_module.blocks() == found
+    monkeypatch.setattr(native_module, "PROBE", tmp_path / "none")
+    assert native_module.blocks() is None
+
+
+@pytest.mark.parametrize(("count", "age"), [(12, "fresh"), (6000, "partial")])
+def test_a_comparison_has_the_age_of_its_native_runs(tmp_path, monkeypatch, count, age):
+    seen = []
+
+    def simulated(program, folder, pair, options):
+        seen.append(options.age)
+        return 1, {"small": 2.0, "huge": 1.0, "speedup": 2.0}, (0.1, 0.0)
+
+    monkeypatch.setattr("contigua.validation.compare.measure", lambda *_: native(2.0, 1.0))
+    monkeypatch.setattr("contigua.validation.compare.blocks", lambda: count)
+    monkeypatch.setattr("contigua.validation.compare.simulated", simulated)
+    measured = replace(OPTIONS, age="measured")
+    found = compare(GUPS, measured, designs(None, "madvise"), tmp_path / "gups.json")
+    assert (found.age, seen) == (age, [age])
+    assert stored(tmp_path / "gups.json") == found
 
 
 def test_a_comparison_runs_both_sides_once(tmp_path, monkeypatch):

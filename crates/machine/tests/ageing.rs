@@ -1,8 +1,11 @@
 //! Does a server age as real servers do, and does confinement help it?
 
+use std::collections::BTreeSet;
+
+use contigua_frames::{FrameClass, Request};
 use contigua_machine::ageing::{AgeConfig, Sample, Server, Snapshot, parse_profile};
 use contigua_machine::config::{Age, parse_design};
-use contigua_units::{Bytes, Nanoseconds};
+use contigua_units::{Bytes, Nanoseconds, Order};
 
 const MIXED: &str = include_str!("../../../python/contigua/data/profiles/mixed.toml");
 const CI: &str = include_str!("../../../python/contigua/data/profiles/ci.toml");
@@ -124,6 +127,28 @@ fn a_server_that_was_filled_with_files_has_no_huge_block_under_linux() {
     assert!(contiguity.free_frames < free);
     let huge = contiguity.blocks_2m.free;
     assert!(huge <= contiguity.blocks_2m.total / 100, "{huge} blocks");
+}
+
+/// Blocks of 2 MB that hold the 24 MB of a program, whose pages come one by one.
+fn blocks_of_a_program(server: Server) -> usize {
+    let (mut memory, _) = server.into_memory();
+    let request = Request::new(Order::BASE, FrameClass::Anonymous);
+    let frames = (0..6144).map(|_| memory.allocate(&request).unwrap().get());
+    frames
+        .map(|frame| frame >> 9)
+        .collect::<BTreeSet<_>>()
+        .len()
+}
+
+/// `contigua validate` decides by this number which server a real computer is like (`PIECES` in
+/// `python/contigua/validation/native.py`).
+#[test]
+fn pages_of_a_program_lie_in_few_blocks_of_a_fresh_server_and_in_thousands_of_an_old_one() {
+    assert_eq!(blocks_of_a_program(server(LINUX, MIXED, 16, 1)), 12);
+    let mut old = aged(LINUX, MIXED, 16, 60);
+    old.dismiss_tenants();
+    let blocks = blocks_of_a_program(old);
+    assert!((2_600..=3_600).contains(&blocks), "{blocks}");
 }
 
 #[test]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from contigua.runner import RunOptions
 from contigua.terminal import Table
 from contigua.validation.compare import (
     LOUD,
+    MEASURED_AGE,
     SCHEMA,
     TARGETS,
     Comparison,
@@ -65,10 +67,11 @@ FOLDER = Path("contigua-results/validate")
 )
 @click.option(
     "--age",
-    default="partial",
-    show_default=True,
-    help="History of the simulated memory, as for `contigua run`: pages of a computer that has run "
-    "for a while are in pieces, and so are the entries that map them.",
+    default=MEASURED_AGE,
+    metavar="AGE",
+    help="History of the simulated memory, as for `contigua run`. On a computer whose free memory "
+    "is in pieces, walks read entries from more lines.  [default: fresh or partial, by where the "
+    "kernel puts pages at that time, which root may see; else partial]",
 )
 @click.option(
     "--memory",
@@ -179,6 +182,17 @@ def _stored(
     return found, {name: "not run yet" for name, one in there.items() if one is None}
 
 
+def _show_ages(console: Console, found: list[Comparison]) -> None:
+    """Print which histories were simulated, and why."""
+    ages = Counter(one.age for one in found)
+    told = ", ".join(f"{age} for {count}" for age, count in sorted(ages.items()))
+    counts = [one.native.blocks for one in found if one.native.blocks is not None]
+    if counts:
+        least, most = min(counts), max(counts)
+        told += f"; natively 24 MB of 4 KB pages lay in {least:,} to {most:,} blocks of 2 MB"
+    console.print(f"Simulated memory: {told}.", highlight=False, soft_wrap=True)
+
+
 def _show(console: Console, found: list[Comparison], machine: str, backing: str | None) -> None:
     """Print a row for each program, and what they add up to."""
     if not console.is_terminal:
@@ -214,6 +228,7 @@ def _show(console: Console, found: list[Comparison], machine: str, backing: str 
             ]
         table.add_row(one.name, *cells)
     console.print(table)
+    _show_ages(console, found)
     total = summary(found)
     if total is None:
         console.print(

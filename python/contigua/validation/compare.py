@@ -6,7 +6,7 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,7 +21,7 @@ from contigua.presets import Preset, machines
 from contigua.reading import ReadError, parse_json, read_bytes
 from contigua.results import Report
 from contigua.runner import RunOptions
-from contigua.validation.native import TUNABLES, Native, ValidationError, measure
+from contigua.validation.native import TUNABLES, Native, ValidationError, blocks, measure
 
 #: Of the JSON; another number where a key changes its meaning or goes.
 SCHEMA = 1
@@ -32,6 +32,8 @@ MOST = 1 << 20
 TARGETS = {"speedup_median": 0.05, "speedup_worst": 0.15, "time": 0.25}
 #: Speed-ups measured with a larger spread conclude nothing.
 LOUD = 0.05
+#: The history that follows from where the kernel puts pages.
+MEASURED_AGE = "measured"
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,8 @@ class Comparison:
         The same, simulated: ``small``, ``huge`` and ``speedup``.
     overhead
         Translation overhead with 4 KB and with 2 MB pages, simulated, as shares of cycles.
+    age
+        History of the simulated memory.
     """
 
     name: str
@@ -60,6 +64,7 @@ class Comparison:
     native: Native
     predicted: dict[str, float]
     overhead: tuple[float, float]
+    age: str
 
     @property
     def concludes(self) -> bool:
@@ -84,14 +89,16 @@ class Comparison:
         TypeError, KeyError, ValueError
             When it is something else.
         """
-        native = {key: Measured(**values["native"][key]) for key in ("small", "huge", "speedup")}
         return Comparison(
             name=str(values["name"]),
             command=tuple(map(str, values["command"])),
             instructions=int(values["instructions"]),
-            native=Native(**native),
-            predicted={key: float(values["predicted"][key]) for key in native},
+            native=Native.from_json(values["native"]),
+            predicted={
+                key: float(values["predicted"][key]) for key in ("small", "huge", "speedup")
+            },
             overhead=(float(values["overhead"][0]), float(values["overhead"][1])),
+            age=str(values["age"]),
         )
 
 
@@ -199,8 +206,9 @@ def compare(
         if program.prepare is not None:
             program.prepare(folder)
         native = _native(program, name, file.parent, progress)
-        made = _simulated(program, folder, pair, options)
-    found = Comparison(program.name, program.command, made[0], native, *made[1:])
+        age = native.age if options.age == MEASURED_AGE else str(options.age)
+        made = simulated(program, folder, pair, replace(options, age=age))
+    found = Comparison(program.name, program.command, made[0], native, *made[1:], age)
     write_whole(file, json.dumps({"schema": SCHEMA, **found.as_json()}, indent=2) + "\n")
     return found
 
@@ -209,22 +217,23 @@ def _native(
     program: Program, name: str, kept: Path, progress: Callable[[float], None] | None
 ) -> Native:
     """Time a program in its folder, unless it was timed before: times are of no machine file."""
-    parts = ("lower quartile", program.name, *program.command)
+    parts = ("lower quartile, blocks", program.name, *program.command)
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
     file = kept / f"native-{key}.json"
     try:
         values = parse_json(read_bytes(file, MOST))
-        found = Native(**{size: Measured(**values[size]) for size in ("small", "huge", "speedup")})
+        found = Native.from_json(values)
         if found.speedup.spread <= LOUD:
             return found
     except (ReadError, TypeError, KeyError, ValueError):
         pass
     found = measure([word.replace("{folder}", name) for word in program.command], progress)
+    found = replace(found, blocks=blocks())
     write_whole(file, json.dumps(asdict(found), indent=2) + "\n")
     return found
 
 
-def _simulated(
+def simulated(
     program: Program, folder: Path, pair: tuple[Design, Design], options: RunOptions
 ) -> tuple[int, dict[str, float], tuple[float, float]]:
     """Instructions, seconds and speed-up, and translation overheads."""

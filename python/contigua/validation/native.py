@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import hypot
-from statistics import quantiles
+from statistics import median_low, quantiles
+from typing import Any
 
 from contigua.errors import ContiguaError
 from contigua.measuring.computer import Computer
-from contigua.measuring.probes import Measured
+from contigua.measuring.probes import PROBE, Measured
 
 #: ``linux/prctl.h``; children inherit it, also across ``execve``.
 PR_SET_THP_DISABLE = 41
@@ -27,6 +28,14 @@ ENOUGH = 0.01
 #: Seconds of a program's pairs, unless the fewest take longer.
 SECONDS = 8.0
 
+#: Memory in 4 KB pages whose places are looked at, as large as the programs of the default set, and
+#: how often: each processor's list of free pages has others.
+PLACED = 24 << 20
+LOOKS = 5
+#: Pages of a block of 2 MB, below which memory is in pieces: the middle between the simulated
+#: servers of ``fresh`` (512) and ``partial`` (2), counted in blocks.
+PIECES = 4
+
 
 class ValidationError(ContiguaError):
     """A program that cannot be run, or a computer that cannot run it with both sizes of page."""
@@ -34,11 +43,40 @@ class ValidationError(ContiguaError):
 
 @dataclass(frozen=True)
 class Native:
-    """CPU times of a program, in seconds, and how much faster it is with 2 MB pages."""
+    """CPU times of a program, in seconds, and how much faster it is with 2 MB pages.
+
+    Attributes
+    ----------
+    small, huge, speedup
+        With 4 KB pages, with 2 MB pages, and their ratio.
+    blocks
+        In how many blocks of 2 MB the kernel puts 24 MB of 4 KB pages at that time; ``None`` where
+        it does not say, because only root may know.
+    """
 
     small: Measured
     huge: Measured
     speedup: Measured
+    blocks: int | None = None
+
+    @property
+    def age(self) -> str:
+        """The simulated server whose free memory is most like this computer's."""
+        in_pieces = self.blocks is None or self.blocks * PIECES > PLACED // 4096
+        return "partial" if in_pieces else "fresh"
+
+    @staticmethod
+    def from_json(values: dict[str, Any]) -> Native:
+        """Read what ``asdict`` made.
+
+        Raises
+        ------
+        TypeError, KeyError, ValueError
+            When it is something else.
+        """
+        small, huge, speedup = (Measured(**values[key]) for key in ("small", "huge", "speedup"))
+        count = values["blocks"]
+        return Native(small, huge, speedup, None if count is None else int(count))
 
 
 def check(computer: Computer) -> None:
@@ -97,6 +135,20 @@ def cpu_seconds(command: Sequence[str], *, huge: bool) -> float:
         how = f"died of signal {-code}" if code < 0 else f"exited with status {code}"
         raise ValidationError(f"{command[0]}: {how} when run natively")
     return usage.ru_utime + usage.ru_stime
+
+
+def blocks() -> int | None:
+    """Count the blocks of 2 MB that hold a process's 4 KB pages; ``None`` if that is not shown."""
+    found = []
+    for _ in range(LOOKS):
+        try:
+            text = subprocess.check_output(
+                [PROBE, "frames", "--size", str(PLACED)], stderr=subprocess.DEVNULL, text=True
+            )
+        except (OSError, subprocess.CalledProcessError):
+            return None
+        found.append(int(text.split()[1]))
+    return median_low(found) or None
 
 
 def undisturbed(seconds: Sequence[float]) -> Measured:
