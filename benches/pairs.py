@@ -2,8 +2,8 @@
 
 ``benches/pairs.py COMMIT [LEVEL...]`` builds that commit's engine below ``target/pairs`` (minutes,
 once), records four programs with each engine and replays the recordings in turns, once a round with
-each. Writes the section in docs/performance.md. Fifty minutes (``CONTIGUA_BENCH_RUNS=7``: half an
-hour; ``translation`` alone: ten minutes).
+each. Writes a table for each level in docs/performance.md. Fifty minutes
+(``CONTIGUA_BENCH_RUNS=7``: half an hour; ``translation`` alone: ten minutes).
 """
 
 from __future__ import annotations
@@ -78,14 +78,13 @@ def main() -> None:
     pythons = [built(base), Path(sys.executable)]
     # The earlier engine was installed with its modules compiled; this tree's must be kept, too.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    rows = []
+    found: dict[str, list[str]] = {level: [] for level in levels}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for label, program in programs(folder).items():
             traces = [folder / f"{turn}.trace" for turn in range(2)]
             for python, trace in zip(pythons, traces, strict=True):
                 timed(command(python, "record", "-o", str(trace), "--", *program))
-            cells = []
             for level in levels:
                 options = ["--designs", "linux-4k", "--detail", level]
                 both = [
@@ -99,24 +98,16 @@ def main() -> None:
                     seconds = {which: timed(both[which]) for which in order}
                     ratios.append(seconds[1] / seconds[0])
                 low, high = interval(ratios)
-                cells.append(f"{statistics.median(ratios):.3f} ({low:.3f} to {high:.3f})")
-            rows.append(f"| {label} | {' | '.join(cells)} |")
-            print(rows[-1], flush=True)
+                ratio = f"{statistics.median(ratios):.3f} ({low:.3f} to {high:.3f})"
+                found[level].append(f"| {label} | {ratio} |")
+                print(level, found[level][-1], flush=True)
             for trace in traces:
                 trace.unlink()
     date = output("git", "show", "-s", "--format=%cs", base)
-    replace(
-        "pairs",
-        "performance.md",
-        [
-            f"Time of a replay over that of {base} ({date}), median of {ROUNDS} pairs with its "
-            "95 % interval.",
-            "",
-            "| program | " + " | ".join(f"`--detail {level}`" for level in levels) + " |",
-            "|---" * (1 + len(levels)) + "|",
-            *rows,
-        ],
-    )
+    for level, rows in found.items():
+        title = f"`--detail {level}`: time over that of {base} ({date})"
+        head = f"| program | {title}, median of {ROUNDS} pairs with its 95 % interval |"
+        replace(f"pairs-{level}", "performance.md", [head, "|---|---|", *rows])
 
 
 if __name__ == "__main__":

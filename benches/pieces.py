@@ -1,8 +1,9 @@
 """What free memory in pieces costs a program with 4 KB pages: on this computer and simulated.
 
-The program chases pointers through pages of 24 MB. It runs as memory is, while another program
-holds half of most memory, a random half of its pages, and after that one's end. Writes the table in
-docs/validation.md. Three minutes, as root; the machine file is that of benches/validate.py.
+The program chases pointers through pages of 24 MB. It runs as memory is; while another program
+holds three quarters of memory, which takes up the pieces; while that one holds a random half of
+these pages only; and after its end. Writes the table in docs/validation.md. Two minutes, as root;
+the machine file is that of benches/validate.py.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from contigua.validation.programs import WHOLE
 MACHINE = Path(__file__).parents[1] / "contigua-results" / "validate" / "own.toml"
 (PROGRAM,) = (one for one in WHOLE if one.name == "probe, pages of 24 MB")
 ROUNDS = 20
-#: Takes its argument of bytes, gives back a random half of the pages, and keeps the rest.
+#: Takes so many bytes, gives back this share of the pages, at random, and keeps the rest.
 HOLDER = """
 import mmap, random, sys
 PAGE = mmap.PAGESIZE
@@ -38,7 +39,7 @@ pages = list(range(len(memory) // PAGE))
 for page in pages:
     memory[page * PAGE] = 1
 random.Random(1).shuffle(pages)
-for page in pages[: len(pages) // 2]:
+for page in pages[: int(len(pages) * float(sys.argv[2]))]:
     memory.madvise(mmap.MADV_DONTNEED, page * PAGE, PAGE)
 print("held", flush=True)
 sys.stdin.read()
@@ -46,9 +47,9 @@ sys.stdin.read()
 
 
 @contextmanager
-def pieces(size: int) -> Iterator[None]:
-    """Leave free memory in pieces while this lasts."""
-    command = [sys.executable, "-c", HOLDER, str(size)]
+def held(size: int, back: float) -> Iterator[None]:
+    """Take memory, give a share of it back in pieces, and hold the rest while this lasts."""
+    command = [sys.executable, "-c", HOLDER, str(size), str(back)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdin is not None and holder.stdout is not None
         if holder.stdout.readline() != b"held\n":
@@ -91,8 +92,10 @@ def main() -> None:
         sys.exit(f"{MACHINE} is not there: run benches/validate.py first")
     rows = [measured("as it was")]
     size = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * 3 // 4
-    with pieces(size):
-        rows.append(measured("another program holds a random half of the pages of three quarters"))
+    with held(size, 0):
+        rows.append(measured("another program holds three quarters"))
+    with held(size, 0.5):
+        rows.append(measured("another one holds a random half of these pages"))
     rows.append(measured("after its end"))
     with tempfile.TemporaryDirectory() as folder:
         rows += [predicted(age, Path(folder)) for age in ("fresh", "partial")]

@@ -32,9 +32,9 @@ SECONDS = 8.0
 #: how often: each processor's list of free pages has others.
 PLACED = 24 << 20
 LOOKS = 5
-#: Pages of a block of 2 MB, below which memory is in pieces: the middle between the simulated
-#: servers of ``fresh`` (512) and ``partial`` (2), counted in blocks.
-PIECES = 4
+#: Pages in a block of 2 MB, below which the server is ``partial`` (2 pages) rather than ``fresh``
+#: (512): a chase takes a time in the middle of both servers' there (``benches/pieces.py``).
+PIECES = 6
 
 
 class ValidationError(ContiguaError):
