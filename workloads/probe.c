@@ -27,7 +27,7 @@
 #define LINE UINT64_C(64)
 #define CHAINS 8
 #define FRAME_BITS ((UINT64_C(1) << 55) - 1) /* of an entry: admin-guide/mm/pagemap.rst */
-#define ZEROED (1 * MIB) /* what zeroing and copying go over: within an L2 */
+#define ZEROED (1 * MIB)                     /* what zeroing and copying go over: within an L2 */
 
 static uint64_t size = 1 * MIB, step = LINE, operations = 200000, repeats = 5, seed = 1;
 static uint64_t together = 1, taken = 128;
