@@ -163,7 +163,7 @@ def test_a_computer_without_huge_pages_is_refused():
         check(replace(Computer.this(), thp="never"))
 
 
-def test_thesimulated_memory_is_in_pieces_where_this_computers_is():
+def test_the_simulated_memory_is_in_pieces_where_this_computers_is():
     one = native(2.0, 1.0)
     ages = {count: replace(one, blocks=count).age for count in (12, 1024, 1025, 6144, None)}
     assert ages == {12: "fresh", 1024: "fresh", 1025: "partial", 6144: "partial", None: "partial"}

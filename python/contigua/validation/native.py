@@ -28,8 +28,8 @@ ENOUGH = 0.01
 #: Seconds of a program's pairs, unless the fewest take longer.
 SECONDS = 8.0
 
-#: Memory in 4 KB pages whose places are looked at, as large as the programs of the default set, and
-#: how often: each processor's list of free pages has others.
+#: Memory in 4 KB pages whose places are looked at, as much as the chase below has, and how often:
+#: each processor's list of free pages has others.
 PLACED = 24 << 20
 LOOKS = 5
 #: Pages in a block of 2 MB, below which the server is ``partial`` (2 pages) rather than ``fresh``
