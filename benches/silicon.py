@@ -98,7 +98,7 @@ PROGRAMS = [
         {"GUPS, paper": "-O2", "GUPS, again": "-O2"},
     ),
     Program(
-        ("hashjoin", "--build", "26214400", "--probe", "12500000"),
+        ("hashjoin", "--heads", "33554432", "--rows", "16777216"),
         "probe",
         "30M",
         "6G",

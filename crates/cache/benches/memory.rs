@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use contigua_cache::coherent::{
-    CoreRequest, DramConfig, MemorySystem, PrefetchConfig, SharedConfig, Topology,
+    CoreRequest, DramConfig, Insertion, MemorySystem, PrefetchConfig, SharedConfig, Topology,
 };
 use contigua_cache::{AccessKind, HierarchyConfig, LevelConfig};
 use contigua_units::{Bytes, Cycles, Megahertz, Nanoseconds, PhysAddr};
@@ -24,6 +24,7 @@ fn skylake() -> MemorySystem {
         shared: SharedConfig {
             slices: 1,
             inclusive: false,
+            insertion: Insertion::default(),
             directory_entries: 32768,
             directory_ways: 4,
             topology: Topology::Mesh,

@@ -77,13 +77,18 @@ impl<V: Copy + Default> Sets<V> {
 
     /// The set that `number` (a line or page number) belongs to.
     #[inline]
-    fn first_way(&self, number: u64) -> usize {
-        let set = if self.mask != 0 || self.count == 1 {
+    pub fn set_of(&self, number: u64) -> u64 {
+        if self.mask != 0 || self.count == 1 {
             number & self.mask
         } else {
             number % self.count
-        };
-        set as usize * self.ways
+        }
+    }
+
+    /// Where that set begins.
+    #[inline]
+    fn first_way(&self, number: u64) -> usize {
+        self.set_of(number) as usize * self.ways
     }
 
     /// The value of `key` if it was the last one used in the set of `number`.
@@ -143,6 +148,33 @@ impl<V: Copy + Default> Sets<V> {
         // Moved one by one: faster than two calls for so few.
         let mut evicted = (key, value);
         for (key, value) in keys.iter_mut().zip(values) {
+            evicted.0 = core::mem::replace(key, evicted.0);
+            evicted.1 = core::mem::replace(value, evicted.1);
+        }
+        (evicted.0 != EMPTY).then_some(evicted)
+    }
+
+    /// Enters a key that is not present with so many entries behind it, or as the last one of a set that
+    /// is not full, and returns the entry that had to go.
+    pub fn insert_behind(
+        &mut self,
+        number: u64,
+        key: u64,
+        value: V,
+        behind: usize,
+    ) -> Option<(u64, V)> {
+        debug_assert_ne!(key, EMPTY);
+        let first = self.first_way(number);
+        let keys = &mut self.keys[first..first + self.ways];
+        debug_assert!(!keys.contains(&key), "a key is entered once");
+        let place = self.ways.saturating_sub(behind + 1);
+        let place = keys[..place]
+            .iter()
+            .position(|&k| k == EMPTY)
+            .unwrap_or(place);
+        let values = &mut self.values[first + place..first + self.ways];
+        let mut evicted = (key, value);
+        for (key, value) in keys[place..].iter_mut().zip(values) {
             evicted.0 = core::mem::replace(key, evicted.0);
             evicted.1 = core::mem::replace(value, evicted.1);
         }
@@ -261,11 +293,21 @@ mod tests {
             set.push((key, value));
             (set.len() > ways).then(|| set.remove(0))
         }
+
+        fn insert_behind(&mut self, key: u64, value: u32, behind: usize) -> Option<(u64, u32)> {
+            let ways = self.ways;
+            let set = self.set(key);
+            let evicted = (set.len() == ways).then(|| set.remove(0));
+            // Without the one that went, a full set has room for one entry less behind.
+            let behind = (behind + set.len() + 1).saturating_sub(ways);
+            set.insert(behind.min(set.len()), (key, value));
+            evicted
+        }
     }
 
     #[derive(Clone, Debug)]
     enum Operation {
-        Use(u64, u32),
+        Use(u64, u32, Option<usize>),
         Remove(u64),
         RemoveMultiples(u64),
         Clear,
@@ -273,7 +315,8 @@ mod tests {
 
     fn operation() -> impl Strategy<Value = Operation> {
         prop_oneof![
-            40 => (0..60u64, any::<u32>()).prop_map(|(k, v)| Operation::Use(k, v)),
+            40 => (0..60u64, any::<u32>(), proptest::option::of(0..6usize))
+                .prop_map(|(k, v, behind)| Operation::Use(k, v, behind)),
             4 => (0..60u64).prop_map(Operation::Remove),
             1 => (2..9u64).prop_map(Operation::RemoveMultiples),
             1 => Just(Operation::Clear),
@@ -290,7 +333,7 @@ mod tests {
             let mut naive = Naive { ways, sets: vec![Vec::new(); sets] };
             for operation in operations {
                 match operation {
-                    Operation::Use(key, value) => {
+                    Operation::Use(key, value, behind) => {
                         let expected = naive.lookup(key);
                         let recent = array.most_recent(key, key).copied();
                         let found = array.lookup(key, key).copied();
@@ -298,7 +341,14 @@ mod tests {
                         prop_assert!(recent.is_none() || recent == expected);
                         prop_assert_eq!(array.most_recent(key, key).is_some(), expected.is_some());
                         if expected.is_none() {
-                            prop_assert_eq!(array.insert(key, key, value), naive.insert(key, value));
+                            let (evicted, expected) = match behind {
+                                None => (array.insert(key, key, value), naive.insert(key, value)),
+                                Some(behind) => (
+                                    array.insert_behind(key, key, value, behind),
+                                    naive.insert_behind(key, value, behind),
+                                ),
+                            };
+                            prop_assert_eq!(evicted, expected);
                         }
                     }
                     Operation::Remove(key) => {
@@ -317,8 +367,9 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(array.validate(), Ok(()));
-                let contents: usize = naive.sets.iter().map(Vec::len).sum();
-                prop_assert_eq!(array.iter().count(), contents);
+                let contents = naive.sets.iter().flat_map(|set| set.iter().rev().copied());
+                let found = array.iter().map(|(key, value)| (key, *value));
+                prop_assert!(found.eq(contents));
             }
         }
     }

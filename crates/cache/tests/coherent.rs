@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use contigua_cache::coherent::{
-    CoreRequest, DramConfig, MemorySystem, PrefetchConfig, SharedConfig, Topology,
+    CoreRequest, DramConfig, Insertion, MemorySystem, PrefetchConfig, SharedConfig, Topology,
 };
 use contigua_cache::migration::{Alias, EntryId, Mode, SwitchOrder, Table};
 use contigua_cache::{AccessKind, HierarchyConfig, LevelConfig};
@@ -33,6 +33,11 @@ fn config(inclusive: bool, slices: u32, prefetch: bool) -> HierarchyConfig {
         shared: SharedConfig {
             slices,
             inclusive,
+            insertion: if inclusive {
+                Insertion::Adaptive
+            } else {
+                Insertion::Recent
+            },
             directory_entries: 48,
             directory_ways: 4,
             topology: Topology::Mesh,

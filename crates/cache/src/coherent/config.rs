@@ -3,7 +3,7 @@
 use contigua_units::Cycles;
 use serde::{Deserialize, Serialize};
 
-use super::Topology;
+use super::{Insertion, Topology};
 use crate::Error;
 use crate::migration::{MAX_ENTRIES, Table};
 
@@ -17,6 +17,9 @@ pub struct SharedConfig {
     /// Whether the last level has every line that a core has. Otherwise it takes what private
     /// caches evict, and memory is read past it.
     pub inclusive: bool,
+    /// Where a line enters its set that an inclusive last level reads from memory.
+    #[serde(default, skip_serializing_if = "Insertion::is_recent")]
+    pub insertion: Insertion,
     /// Lines of private caches that a slice's directory keeps track of.
     pub directory_entries: u32,
     /// Entries of a set of the directory.

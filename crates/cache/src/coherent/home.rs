@@ -1,5 +1,6 @@
 //! The home of a line: a slice of the last level, with the directory of who has it.
 
+use super::insertion::Duel;
 use super::payload::Payload;
 use super::private::{Left, State};
 use super::queues::Step;
@@ -274,7 +275,12 @@ impl<D: Payload> MemorySystem<D> {
             self.steps.push(Step::Read { line: backing });
             let data = D::load(&self.memory, backing);
             let last = LastLine { dirty: false, data };
-            let evicted = self.slices[slice].lines.insert(backing, backing, last);
+            let lines = &mut self.slices[slice].lines;
+            let evicted = if self.duel.enters_late(lines.set_of(backing)) {
+                lines.insert_behind(backing, backing, last, Duel::BEHIND)
+            } else {
+                lines.insert(backing, backing, last)
+            };
             self.evicted(evicted);
         }
         let lines = &mut self.slices[slice].lines;

@@ -15,6 +15,7 @@ mod config;
 mod counters;
 mod dram;
 mod home;
+mod insertion;
 mod moving;
 mod network;
 mod payload;
@@ -32,6 +33,8 @@ use crate::{AccessKind, Error, HierarchyConfig, LevelCounters, ServedBy, Sets};
 pub use config::SharedConfig;
 pub use counters::{CoherenceCounters, MemoryCounters};
 pub use dram::{DramConfig, DramCounters, Loaded};
+use insertion::Duel;
+pub use insertion::Insertion;
 use network::Network;
 pub use network::Topology;
 pub use payload::Payload;
@@ -103,6 +106,7 @@ pub struct MemorySystem<D: Payload = ()> {
     cores: Vec<Private<D>>,
     #[state(fixed)]
     slices: Vec<Slice<D>>,
+    duel: Duel,
     #[state(skip)]
     network: Network,
     steps: Steps,
@@ -163,6 +167,7 @@ impl<D: Payload> MemorySystem<D> {
                 .map(|_| Private::new(config))
                 .collect::<Result<_, _>>()?,
             slices: (0..slices).map(|_| slice()).collect::<Result<_, _>>()?,
+            duel: Duel::new(shared.insertion),
             network: Network::new(shared.topology, cores, slices as usize, shared.hop_cycles),
             steps: Steps::default(),
             queues: Some(Box::new(Queues::new(config, clock))),
