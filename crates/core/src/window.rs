@@ -33,6 +33,7 @@ mod accesses;
 mod blocks;
 mod branch;
 mod memory;
+mod timeline;
 mod units;
 mod walks;
 mod wrong_path;
@@ -50,7 +51,7 @@ use accesses::Open;
 use blocks::{Operation, unit};
 use branch::Predictor;
 use memory::{InFlight, Stored};
-use units::{Holders, Ring, SharedPorts, Units};
+use units::{Holders, Ring, SharedPorts, Units, Walkers};
 use walks::{Meters, Purpose};
 use wrong_path::WrongPath;
 
@@ -210,7 +211,7 @@ pub struct Window {
     miss_registers: Holders,
     /// Lines that reach the L1 data cache.
     fills: Units,
-    page_walkers: Holders,
+    page_walkers: Walkers,
     lines: InFlight,
     walks: InFlight,
     meters: Meters,
@@ -276,9 +277,9 @@ impl Window {
                 Units::new(1, intervals.float),
                 Units::new(1, intervals.integer_64.unwrap_or(intervals.integer)),
             ],
-            miss_registers: Holders::new(config.miss_registers, 0),
+            miss_registers: Holders::new(config.miss_registers),
             fills: Units::new(1, config.fill_cycles),
-            page_walkers: Holders::new(config.page_walkers, config.page_walk_replay_cycles),
+            page_walkers: Walkers::new(config.page_walkers, config.page_walk_replay_cycles),
             lines: InFlight::new(),
             walks: InFlight::new(),
             meters: Meters::default(),

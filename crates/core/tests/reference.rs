@@ -30,6 +30,45 @@ enum Step {
     Reset,
 }
 
+/// A page walker: its latest eight busy times, of which those with a pause of at most `handover` between
+/// them are one, and the end of the one before these.
+#[derive(Clone, Default)]
+struct Walker {
+    past: u64,
+    busy: Vec<(u64, u64)>,
+}
+
+impl Walker {
+    fn start(&self, ready: u64, length: u64, handover: u64) -> u64 {
+        let mut start = ready;
+        if ready < self.past {
+            start = self.past + handover;
+        }
+        for &(begin, end) in &self.busy {
+            if begin < start + length && start < end {
+                start = end + handover;
+            }
+        }
+        start
+    }
+
+    fn walk(&mut self, begin: u64, end: u64, handover: u64) {
+        self.busy.push((begin, end));
+        self.busy.sort_unstable();
+        let mut merged: Vec<(u64, u64)> = Vec::new();
+        for &(begin, end) in &self.busy {
+            match merged.last_mut() {
+                Some(last) if begin <= last.1 + handover => last.1 = end,
+                _ => merged.push((begin, end)),
+            }
+        }
+        if merged.len() > 8 {
+            self.past = merged.remove(0).1;
+        }
+        self.busy = merged;
+    }
+}
+
 /// What both models tell.
 #[derive(Debug, PartialEq)]
 struct Outcome {
@@ -134,7 +173,7 @@ struct Reference<'a> {
     registers: Vec<u64>,
     /// Intervals in which a line reached the first level.
     fills: HashSet<u64>,
-    walkers: Vec<u64>,
+    walkers: Vec<Walker>,
     lines: HashMap<u64, (u64, u64)>,
     walks: HashMap<u64, (u64, u64)>,
     /// Data and commitment of the last store to each word.
@@ -176,7 +215,7 @@ impl<'a> Reference<'a> {
             starts: Vec::new(),
             registers: vec![0; config.miss_registers as usize],
             fills: HashSet::new(),
-            walkers: vec![0; config.page_walkers as usize],
+            walkers: vec![Walker::default(); config.page_walkers as usize],
             lines: HashMap::new(),
             walks: HashMap::new(),
             words: HashMap::new(),
@@ -339,17 +378,24 @@ impl<'a> Reference<'a> {
         vec![(unit, 0)]
     }
 
-    fn hold(holders: &mut [u64], ready: u64, length: u64, handover: u32) -> u64 {
+    fn hold(holders: &mut [u64], ready: u64, length: u64) -> u64 {
         let latest_free = holders.iter_mut().filter(|free| **free <= ready).max();
         let holder = match latest_free {
             Some(holder) => holder,
             None => holders.iter_mut().min().unwrap(),
         };
-        let mut start = ready;
-        if *holder > ready {
-            start = *holder + u64::from(handover);
-        }
+        let start = ready.max(*holder);
         *holder = start + length;
+        start
+    }
+
+    fn walk(&mut self, ready: u64, length: u64) -> u64 {
+        let handover = u64::from(self.config.page_walk_replay_cycles);
+        let walkers = self.walkers.iter_mut();
+        let starts = walkers.map(|walker| (walker.start(ready, length, handover), walker));
+        let (start, walker) = starts.min_by_key(|(start, _)| *start).unwrap();
+        walker.walk(start, start + length, handover);
+        self.counters.page_walkers_full += u64::from(start > ready);
         start
     }
 
@@ -449,9 +495,7 @@ impl<'a> Reference<'a> {
         if !access.walked {
             return (start + access.translation, "tlb");
         }
-        let replay = self.config.page_walk_replay_cycles;
-        let begin = Self::hold(&mut self.walkers, start, access.translation, replay);
-        self.counters.page_walkers_full += u64::from(begin > start);
+        let begin = self.walk(start, access.translation);
         let end = begin + access.translation;
         self.walks.insert(frame, (begin, end));
         (end, "walk")
@@ -466,7 +510,7 @@ impl<'a> Reference<'a> {
         if access.data == 0 {
             return time;
         }
-        let begin = Self::hold(&mut self.registers, time, access.data, 0);
+        let begin = Self::hold(&mut self.registers, time, access.data);
         self.counters.miss_registers_full += u64::from(begin > time);
         let mut arrives = begin + access.data;
         if self.wrong_path.is_none() {
@@ -488,9 +532,7 @@ impl<'a> Reference<'a> {
         if translation > 0 {
             self.fetch_walked = walked;
             if walked {
-                let replay = self.config.page_walk_replay_cycles;
-                begin = Self::hold(&mut self.walkers, start, translation, replay);
-                self.counters.page_walkers_full += u64::from(begin > start);
+                begin = self.walk(start, translation);
             }
         }
         let since = if self.fetched == (self.dispatches.len(), start) {

@@ -1,5 +1,6 @@
 //! Execution units, and other things that a limited number of instructions use at a time.
 
+use super::timeline::Timeline;
 use crate::config::{KINDS, PORTS};
 
 /// How far beyond dispatch a start is still counted against a unit, in starts: a core's window is
@@ -193,31 +194,64 @@ impl SharedPorts {
     }
 }
 
-/// Things that are held for long: line-fill buffers, page walkers.
+/// Page walkers.
+///
+/// A time at which each becomes free would not do, as for [`Units`]: a walk for an address that comes from
+/// memory would hold up later instructions' walks, which do not wait.
 #[derive(Clone, Debug, contigua_state::State)]
-pub(super) struct Holders {
+pub(super) struct Walkers {
     #[state(fixed)]
-    free: Box<[u64]>,
-    /// From the time that one is free until who waited for it has it.
+    busy: Box<[Timeline]>,
+    /// From the end of a walk until the walker begins one that has waited for it.
     #[state(skip)]
     handover: u64,
 }
 
-impl Holders {
-    /// All are free from time 0.
+impl Walkers {
     pub(super) fn new(count: u32, handover: u32) -> Self {
         Self {
-            free: vec![0; count as usize].into(),
+            busy: vec![Timeline::default(); count as usize].into(),
             handover: handover.into(),
+        }
+    }
+
+    /// A walk of `length` cycles begins at `ready`, or in the first pause of a walker that is long enough.
+    /// Returns when.
+    pub(super) fn hold(&mut self, ready: u64, length: u64) -> u64 {
+        let (mut first, mut start) = (0, u64::MAX);
+        for (walker, busy) in self.busy.iter().enumerate() {
+            let free = busy.free(ready, length, self.handover);
+            if free < start {
+                (first, start) = (walker, free);
+            }
+            if free == ready {
+                break;
+            }
+        }
+        self.busy[first].enter(start, start + length, self.handover);
+        start
+    }
+}
+
+/// Line-fill buffers, which are held for long.
+#[derive(Clone, Debug, contigua_state::State)]
+pub(super) struct Holders {
+    #[state(fixed)]
+    free: Box<[u64]>,
+}
+
+impl Holders {
+    /// All are free from time 0.
+    pub(super) fn new(count: u32) -> Self {
+        Self {
+            free: vec![0; count as usize].into(),
         }
     }
 
     /// When one is to be held, from `ready` on.
     pub(super) fn when(&self, ready: u64) -> u64 {
-        match self.free.iter().copied().min() {
-            Some(first) if first > ready => first + self.handover,
-            _ => ready,
-        }
+        let first = self.free.iter().copied().min();
+        first.unwrap_or_default().max(ready)
     }
 
     /// Holds one for `length` cycles from `ready` on, or as soon as one is free, and says when
@@ -235,11 +269,7 @@ impl Holders {
             .filter(|free| !any_free || **free <= ready)
             .min_by_key(|free| key(**free))
             .expect("there is at least one");
-        let start = if *best > ready {
-            *best + self.handover
-        } else {
-            ready
-        };
+        let start = ready.max(*best);
         *best = start + length;
         start
     }

@@ -4,6 +4,8 @@ use contigua_units::Cycles;
 use derive_more::AddAssign;
 use serde::Serialize;
 
+use super::timeline::Timeline;
+
 /// Cycles of page walks of one type of access. The names are perf's (Intel's
 /// `DTLB_LOAD_MISSES.WALK_ACTIVE` and its like); here a walk begins with the look-up in the L2 TLB
 /// that misses.
@@ -62,20 +64,16 @@ pub(super) enum Purpose {
     Fetch,
 }
 
-/// Counts [`WalkCycles`] of walks that come in the order of the program, which is nearly that of
-/// their starts: of a walk that starts before an earlier one, only what lies behind all others is
-/// active time.
+/// Counts [`WalkCycles`] of walks that come in the order of the program, not of their starts.
 #[derive(Clone, Copy, Debug, Default, contigua_state::Plain)]
 struct Meter {
-    until: u64,
+    active: Timeline,
     cycles: WalkCycles,
 }
 
 impl Meter {
     fn walk(&mut self, start: u64, length: u64) {
-        let end = start + length;
-        let active = end.saturating_sub(start.max(self.until));
-        self.until = self.until.max(end);
+        let active = self.active.enter(start, start + length, 0);
         self.cycles.walk_active += Cycles::new(active);
         self.cycles.walk_pending += Cycles::new(length);
     }
