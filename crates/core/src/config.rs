@@ -358,6 +358,11 @@ pub struct SlotsConfig {
     pub call: u32,
     /// A shift or rotation by `cl`.
     pub variable_shift: u32,
+    /// Integer division, which takes as many places in the window, too.
+    pub divide: u32,
+    /// Integer division of 128 bits by 64. Default: as `divide`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub divide_64: Option<u32>,
 }
 
 impl Default for SlotsConfig {
@@ -367,6 +372,8 @@ impl Default for SlotsConfig {
             read_modify_write: 1,
             call: 1,
             variable_shift: 1,
+            divide: 1,
+            divide_64: None,
         }
     }
 }
@@ -410,6 +417,7 @@ impl CoreConfig {
         const LARGEST: u32 = 1 << 16;
         const LONGEST: u32 = 10_000;
         const MOST_SLOTS: u32 = 4;
+        const MOST_MICROCODE: u32 = 64;
         if !(1..=WIDEST).contains(&self.issue_width) {
             return Err(Error::IssueWidth(self.issue_width));
         }
@@ -482,6 +490,12 @@ impl CoreConfig {
                 "slots.variable_shift",
                 self.slots.variable_shift,
                 MOST_SLOTS,
+            ),
+            ("slots.divide", self.slots.divide, MOST_MICROCODE),
+            (
+                "slots.divide_64",
+                self.slots.divide_64.unwrap_or(self.slots.divide),
+                MOST_MICROCODE,
             ),
         ];
         let latencies = latency.all().map(|(key, value)| (key, value, LONGEST));

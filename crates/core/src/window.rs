@@ -208,6 +208,11 @@ pub struct Window {
     /// is not modelled.
     #[state(fixed)]
     dividers: [Units; 3],
+    /// Places in the window that integer divisions take, and those of 128 bits.
+    #[state(skip)]
+    divide_slots: [u32; 2],
+    /// Places in the window that instructions have taken but for their first.
+    more_places: u64,
     miss_registers: Holders,
     /// Lines that reach the L1 data cache.
     fills: Units,
@@ -277,6 +282,11 @@ impl Window {
                 Units::new(1, intervals.float),
                 Units::new(1, intervals.integer_64.unwrap_or(intervals.integer)),
             ],
+            divide_slots: [
+                config.slots.divide,
+                config.slots.divide_64.unwrap_or(config.slots.divide),
+            ],
+            more_places: 0,
             miss_registers: Holders::new(config.miss_registers),
             fills: Units::new(1, config.fill_cycles),
             page_walkers: Walkers::new(config.page_walkers, config.page_walk_replay_cycles),
@@ -430,7 +440,7 @@ impl Window {
     #[must_use]
     pub fn counters(&self) -> CoreCounters {
         CoreCounters {
-            operations: self.reorder_buffer.count() - self.operations_before,
+            operations: self.operations() - self.operations_before,
             ..self.counters
         }
     }
@@ -445,7 +455,7 @@ impl Window {
     /// [`now`](Self::now) stay as they are.
     pub fn reset(&mut self) {
         self.origin = self.retired;
-        self.operations_before = self.reorder_buffer.count();
+        self.operations_before = self.operations();
         self.breakdown = CycleBreakdown::default();
         self.counters = CoreCounters::default();
         self.meters.reset();
@@ -485,9 +495,33 @@ impl Window {
             self.wrong_path.execute(operation, dispatch, window, done);
         }
         self.retire(operation, done, &marks);
+        if operation.is_rare() {
+            self.follow_rare(operation);
+        }
+    }
+
+    /// Such an operation has retired: what drains the window lets others dispatch now, and a division's
+    /// microcode takes more places.
+    fn follow_rare(&mut self, operation: &Operation) {
         if operation.drains() {
             self.front_end.barrier = self.retired;
+            return;
         }
+        let more =
+            self.divide_slots[usize::from(operation.unit() == usize::from(unit::DIVIDE_64))] - 1;
+        for _ in 0..more {
+            self.reorder_buffer.push(self.retired);
+        }
+        self.more_places += u64::from(more);
+        let places = self.front_used + more;
+        let cycles = (places - 1) / self.issue_width;
+        self.front += u64::from(cycles);
+        self.front_used = places - cycles * self.issue_width;
+    }
+
+    /// How many there have been.
+    fn operations(&self) -> u64 {
+        self.reorder_buffer.count() - self.more_places
     }
 
     /// When there is a place in the window for an operation, and registers for its results.

@@ -159,9 +159,11 @@ struct WrongPath {
 struct Reference<'a> {
     config: &'a CoreConfig,
     dispatches: Vec<u64>,
-    /// How many places of its cycle each took.
-    slots: Vec<u32>,
+    /// Cycles of dispatch, and how many places of them were taken.
+    dispatched: Vec<(u64, u32)>,
     retirements: Vec<u64>,
+    /// When each place in the window was left.
+    places: Vec<u64>,
     /// Of instructions that need a general register, a vector register.
     general_retirements: Vec<u64>,
     vector_retirements: Vec<u64>,
@@ -206,8 +208,9 @@ impl<'a> Reference<'a> {
         Self {
             config,
             dispatches: Vec::new(),
-            slots: Vec::new(),
             retirements: Vec::new(),
+            places: Vec::new(),
+            dispatched: Vec::new(),
             general_retirements: Vec::new(),
             vector_retirements: Vec::new(),
             load_retirements: Vec::new(),
@@ -271,7 +274,7 @@ impl<'a> Reference<'a> {
     /// When there is a place in the window for an instruction, and registers for its results.
     fn window(&self, instruction: &Instruction) -> u64 {
         let config = self.config;
-        let mut free = Self::before(&self.retirements, config.window);
+        let mut free = Self::before(&self.places, config.window);
         let (general, vector) = registers(instruction);
         if general {
             let count = config.general_registers.unwrap_or(config.window);
@@ -431,24 +434,18 @@ impl<'a> Reference<'a> {
         } else {
             0
         };
-        let last = self.dispatches.last().copied().unwrap_or(0);
+        let last = self.dispatched.last().map_or(0, |last| last.0);
         let front = self.front.max(self.barrier).max(last);
         self.counters.window_full += u64::from(window > front.max(load).max(store));
         self.counters.load_buffer_full += u64::from(load > front.max(window).max(store));
         self.counters.store_buffer_full += u64::from(store > front.max(window).max(load));
         let mut time = front.max(window).max(load).max(store);
         let slots = slots.min(config.issue_width);
-        let at_time = self
-            .dispatches
-            .iter()
-            .zip(&self.slots)
-            .filter(|(at, _)| **at == time);
-        let in_cycle: u32 = at_time.map(|(_, slots)| slots).sum();
-        if in_cycle + slots > config.issue_width {
+        if self.dispatched_at(time) + slots > config.issue_width {
             time += 1;
         }
         self.dispatches.push(time);
-        self.slots.push(slots);
+        self.dispatched.push((time, slots));
         let translation = if self.fetch_walked { "walk" } else { "tlb" };
         let milestones = vec![
             (self.redirected, "branch"),
@@ -458,6 +455,30 @@ impl<'a> Reference<'a> {
             (time, "issue"),
         ];
         (time, milestones)
+    }
+
+    /// Places of the cycle's dispatch that are taken.
+    fn dispatched_at(&self, time: u64) -> u32 {
+        let at_time = self.dispatched.iter().filter(|(at, _)| *at == time);
+        at_time.map(|(_, slots)| slots).sum()
+    }
+
+    /// A division's microcode takes more places of dispatch, and in the window.
+    fn microcode(&mut self, class: Class) {
+        let slots = &self.config.slots;
+        let all = match class {
+            Class::IntegerDivide => slots.divide,
+            Class::IntegerDivide64 => slots.divide_64.unwrap_or(slots.divide),
+            _ => 1,
+        };
+        for _ in 1..all {
+            let mut time = self.dispatched.last().unwrap().0;
+            if self.dispatched_at(time) == self.config.issue_width {
+                time += 1;
+            }
+            self.dispatched.push((time, 1));
+            self.places.push(self.clock);
+        }
     }
 
     fn retire(&mut self, done: u64, milestones: &[(u64, &'static str)]) -> u64 {
@@ -478,6 +499,7 @@ impl<'a> Reference<'a> {
         }
         self.clock = time;
         self.retirements.push(time);
+        self.places.push(time);
         time
     }
 
@@ -727,6 +749,9 @@ impl<'a> Reference<'a> {
         if drains {
             self.barrier = retired;
         }
+        if store.is_none() {
+            self.microcode(instruction.class);
+        }
         if let Some(store) = store {
             self.counters.stores += 1;
             let before = self.commitments.last().copied().unwrap_or(0);
@@ -869,6 +894,8 @@ fn configs() -> impl Strategy<Value = CoreConfig> {
         config.slots.read_modify_write = sizes[1] % 4 + 1;
         config.slots.variable_shift = sizes[2] % 4 + 1;
         config.slots.call = sizes[3] % 4 + 1;
+        config.slots.divide = sizes[0] % 13 + 1;
+        config.slots.divide_64 = (sizes[1] > 2).then_some(sizes[2] % 40 + 1);
         let latency = &mut config.latency_cycles;
         latency.integer = latencies[0];
         latency.multiply = latencies[1];

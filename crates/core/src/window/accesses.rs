@@ -276,8 +276,9 @@ impl Window {
     fn complete(&mut self) {
         let done = self.perform_open();
         self.retire_open(done);
-        if self.open.operation.drains() {
-            self.front_end.barrier = self.retired;
+        if self.open.operation.is_rare() {
+            let operation = self.open.operation;
+            self.follow_rare(&operation);
         }
     }
 

@@ -48,7 +48,8 @@ pub(super) struct Operation {
     results: Registers,
     /// Bits 0 to 15: the latency. Bits 16 to 19: the unit. Bit 20: loads. Bit 21: stores. Bit 22:
     /// drains the window. Bit 23: is a repeated `movs` or `stos`. Bit 24: needs a general register for its
-    /// result. Bit 25: a vector register. Bits 26 and 27: the places that it takes when it dispatches, but one.
+    /// result. Bit 25: a vector register. Bits 26 and 27: the places that it takes when it dispatches, but one. Bit
+    /// 28: an integer division.
     traits: u32,
 }
 
@@ -93,6 +94,7 @@ impl Operation {
     const GENERAL_SHIFT: u32 = 24;
     const VECTOR_SHIFT: u32 = 25;
     const SLOTS_SHIFT: u32 = 26;
+    const DIVIDES: u32 = 1 << 28;
 
     /// An access that belongs to no block.
     pub(super) const DETACHED: Self = Self {
@@ -117,6 +119,12 @@ impl Operation {
     #[inline]
     pub(super) fn drains(&self) -> bool {
         self.traits & Self::DRAINS != 0
+    }
+
+    /// Whether it drains the window, or is an integer division: what others need not be asked for apart.
+    #[inline]
+    pub(super) fn is_rare(&self) -> bool {
+        self.traits & (Self::DRAINS | Self::DIVIDES) != 0
     }
 
     #[inline]
@@ -214,7 +222,11 @@ impl Operation {
                 | flag(instruction.class == Class::FastString, Self::FAST_STRING)
                 | u32::from(general) << Self::GENERAL_SHIFT
                 | u32::from(vector) << Self::VECTOR_SHIFT
-                | (slots - 1) << Self::SLOTS_SHIFT,
+                | (slots - 1) << Self::SLOTS_SHIFT
+                | flag(
+                    matches!(unit, unit::DIVIDE | unit::DIVIDE_64),
+                    Self::DIVIDES,
+                ),
         }
     }
 }
