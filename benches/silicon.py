@@ -87,6 +87,7 @@ class Program:
     memory: str
     #: Measurements that it is compared with, and how it is compiled for each.
     levels: dict[str, str]
+    cores: int = 1
 
 
 PROGRAMS = [
@@ -112,11 +113,12 @@ PROGRAMS = [
         {"BTree, paper": "-O2", "BTree, again": "-O2"},
     ),
     Program(
-        ("neutrons", "--points", "22500", "--lookups", "10000000", "--no-verify"),
+        ("neutrons", "--points", "22500", "--lookups", "10000000", "--threads", "14", "--no-verify"),
         "transport",
-        "30M",
+        "200M",
         "16G",
         {"XSBench, paper": "-O2"},
+        14,
     ),
     Program(
         ("anneal", "--elements", "12500000", "--moves", "10000000", "--no-verify"),
@@ -148,6 +150,7 @@ def run(folder: Path, program: Program, level: str) -> list[dict[str, Any]]:
     command = [sys.executable, "-m", "contigua.cli", "run", "--json", str(folder / "reports")]
     command += ["--machine", str(machine), "--memory", program.memory]
     command += ["--designs", "linux-4k,linux-thp", "--region", f"function:{program.region}"]
+    command += ["--cores", str(program.cores)]
     command += ["--instructions", program.instructions, "--", str(binary), *program.arguments[1:]]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     reports: list[dict[str, Any]] = json.loads((folder / "reports").read_text())

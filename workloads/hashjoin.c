@@ -43,19 +43,40 @@ struct share {
     uint64_t matches, sum; /* of all keys found */
 };
 
-/* Two hashes of a key, read byte by byte like text of any length. */
+__attribute__((always_inline)) static inline uint64_t rotate(uint64_t word, int bits)
+{
+    return word << bits | word >> (64 - bits);
+}
+
+__attribute__((always_inline)) static inline uint64_t finish_hash(uint64_t word)
+{
+    word = (word ^ word >> 33) * UINT64_C(0xff51afd7ed558ccd);
+    word = (word ^ word >> 33) * UINT64_C(0xc4ceb9fe1a85ec53);
+    return word ^ word >> 33;
+}
+
+/*
+ * Two hashes of a key of 8 bytes: MurmurHash3 (Austin Appleby; x64, 128 bits),
+ * which reads what is shorter than 16 bytes byte by byte.
+ */
 __attribute__((noinline)) static void hash(const void *key, uint64_t hashes[2])
 {
+    const uint64_t length = 8, seed = 42;
     const volatile unsigned char *byte = key;
     uint64_t word = 0;
-    for (int i = 7; i >= 0; i--)
+    for (uint64_t i = length; i-- > 0;)
         word = word << 8 | byte[i];
-    hashes[0] = mix64(word);
-    hashes[1] = mix64(hashes[0] + word);
+    word = rotate(word * UINT64_C(0x87c37b91114253d5), 31) * UINT64_C(0x4cf5ad432745937f);
+    uint64_t first = (seed ^ word ^ length) + (seed ^ length), second = first + (seed ^ length);
+    first = finish_hash(first);
+    second = finish_hash(second);
+    hashes[0] = first + second;
+    hashes[1] = first + 2 * second;
 }
 
 /* The head that a row looks at, of so many. */
-static uint64_t head_of(const uint64_t hashes[2], uint64_t lookup, uint64_t heads)
+__attribute__((always_inline)) static inline uint64_t head_of(const uint64_t hashes[2],
+                                                              uint64_t lookup, uint64_t heads)
 {
     return (hashes[lookup % 2] << (lookup / 2 * 2)) % heads;
 }
