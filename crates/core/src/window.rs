@@ -51,7 +51,7 @@ use accesses::Open;
 use blocks::{Operation, unit};
 use branch::Predictor;
 use memory::{InFlight, Stored};
-use units::{Holders, Ring, SharedPorts, Units, Walkers};
+use units::{Holders, Ring, SharedPorts, Units};
 use walks::{Meters, Purpose};
 use wrong_path::WrongPath;
 
@@ -216,7 +216,7 @@ pub struct Window {
     miss_registers: Holders,
     /// Lines that reach the L1 data cache.
     fills: Units,
-    page_walkers: Walkers,
+    page_walkers: Holders,
     lines: InFlight,
     walks: InFlight,
     meters: Meters,
@@ -287,9 +287,9 @@ impl Window {
                 config.slots.divide_64.unwrap_or(config.slots.divide),
             ],
             more_places: 0,
-            miss_registers: Holders::new(config.miss_registers),
+            miss_registers: Holders::new(config.miss_registers, 0),
             fills: Units::new(1, config.fill_cycles),
-            page_walkers: Walkers::new(config.page_walkers, config.page_walk_replay_cycles),
+            page_walkers: Holders::new(config.page_walkers, config.page_walk_replay_cycles),
             lines: InFlight::new(),
             walks: InFlight::new(),
             meters: Meters::default(),

@@ -30,15 +30,15 @@ enum Step {
     Reset,
 }
 
-/// A page walker: its latest eight busy times, of which those with a pause of at most `handover` between
-/// them are one, and the end of the one before these.
+/// A miss register or page walker: its latest eight busy times, of which those with a pause of at most
+/// `handover` between them are one, and the end of the one before these.
 #[derive(Clone, Default)]
-struct Walker {
+struct Holder {
     past: u64,
     busy: Vec<(u64, u64)>,
 }
 
-impl Walker {
+impl Holder {
     fn start(&self, ready: u64, length: u64, handover: u64) -> u64 {
         let mut start = ready;
         if ready < self.past {
@@ -52,7 +52,7 @@ impl Walker {
         start
     }
 
-    fn walk(&mut self, begin: u64, end: u64, handover: u64) {
+    fn hold(&mut self, begin: u64, end: u64, handover: u64) {
         self.busy.push((begin, end));
         self.busy.sort_unstable();
         let mut merged: Vec<(u64, u64)> = Vec::new();
@@ -171,11 +171,10 @@ struct Reference<'a> {
     commitments: Vec<u64>,
     /// Port and cycle (for dividers: interval) of each start.
     starts: Vec<((&'static str, u8), u64)>,
-    /// When the holder of each miss register and walker is done.
-    registers: Vec<u64>,
+    registers: Vec<Holder>,
     /// Intervals in which a line reached the first level.
     fills: HashSet<u64>,
-    walkers: Vec<Walker>,
+    walkers: Vec<Holder>,
     lines: HashMap<u64, (u64, u64)>,
     walks: HashMap<u64, (u64, u64)>,
     /// Data and commitment of the last store to each word.
@@ -216,9 +215,9 @@ impl<'a> Reference<'a> {
             load_retirements: Vec::new(),
             commitments: Vec::new(),
             starts: Vec::new(),
-            registers: vec![0; config.miss_registers as usize],
+            registers: vec![Holder::default(); config.miss_registers as usize],
             fills: HashSet::new(),
-            walkers: vec![Walker::default(); config.page_walkers as usize],
+            walkers: vec![Holder::default(); config.page_walkers as usize],
             lines: HashMap::new(),
             walks: HashMap::new(),
             words: HashMap::new(),
@@ -381,23 +380,19 @@ impl<'a> Reference<'a> {
         vec![(unit, 0)]
     }
 
-    fn hold(holders: &mut [u64], ready: u64, length: u64) -> u64 {
-        let latest_free = holders.iter_mut().filter(|free| **free <= ready).max();
-        let holder = match latest_free {
-            Some(holder) => holder,
-            None => holders.iter_mut().min().unwrap(),
-        };
-        let start = ready.max(*holder);
-        *holder = start + length;
+    fn hold(holders: &mut [Holder], ready: u64, length: u64, handover: u32) -> u64 {
+        let handover = u64::from(handover);
+        let starts = holders
+            .iter_mut()
+            .map(|holder| (holder.start(ready, length, handover), holder));
+        let (start, holder) = starts.min_by_key(|(start, _)| *start).unwrap();
+        holder.hold(start, start + length, handover);
         start
     }
 
     fn walk(&mut self, ready: u64, length: u64) -> u64 {
-        let handover = u64::from(self.config.page_walk_replay_cycles);
-        let walkers = self.walkers.iter_mut();
-        let starts = walkers.map(|walker| (walker.start(ready, length, handover), walker));
-        let (start, walker) = starts.min_by_key(|(start, _)| *start).unwrap();
-        walker.walk(start, start + length, handover);
+        let handover = self.config.page_walk_replay_cycles;
+        let start = Self::hold(&mut self.walkers, ready, length, handover);
         self.counters.page_walkers_full += u64::from(start > ready);
         start
     }
@@ -532,7 +527,7 @@ impl<'a> Reference<'a> {
         if access.data == 0 {
             return time;
         }
-        let begin = Self::hold(&mut self.registers, time, access.data);
+        let begin = Self::hold(&mut self.registers, time, access.data, 0);
         self.counters.miss_registers_full += u64::from(begin > time);
         let mut arrives = begin + access.data;
         if self.wrong_path.is_none() {

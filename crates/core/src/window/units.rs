@@ -194,20 +194,21 @@ impl SharedPorts {
     }
 }
 
-/// Page walkers.
+/// Things that are held for long: line-fill buffers, page walkers.
 ///
-/// A time at which each becomes free would not do, as for [`Units`]: a walk for an address that comes from
-/// memory would hold up later instructions' walks, which do not wait.
+/// A time at which each becomes free would not do, as for [`Units`]: a miss whose address comes from memory
+/// would hold up later instructions' misses, which do not wait.
 #[derive(Clone, Debug, contigua_state::State)]
-pub(super) struct Walkers {
+pub(super) struct Holders {
     #[state(fixed)]
     busy: Box<[Timeline]>,
-    /// From the end of a walk until the walker begins one that has waited for it.
+    /// From the time that one is free until who waited for it has it.
     #[state(skip)]
     handover: u64,
 }
 
-impl Walkers {
+impl Holders {
+    /// All are free from time 0.
     pub(super) fn new(count: u32, handover: u32) -> Self {
         Self {
             busy: vec![Timeline::default(); count as usize].into(),
@@ -215,63 +216,33 @@ impl Walkers {
         }
     }
 
-    /// A walk of `length` cycles begins at `ready`, or in the first pause of a walker that is long enough.
-    /// Returns when.
+    /// When one is to be held, from `ready` on, if not for long.
+    pub(super) fn when(&self, ready: u64) -> u64 {
+        self.first(ready, 1).1
+    }
+
+    /// Holds one for `length` cycles from `ready` on, or in the first pause of one that is long enough.
+    /// Returns from when on.
     pub(super) fn hold(&mut self, ready: u64, length: u64) -> u64 {
+        let (first, start) = self.first(ready, length);
+        self.busy[first].enter(start, start + length, self.handover);
+        start
+    }
+
+    /// The one that can be held first, and when.
+    #[inline]
+    fn first(&self, ready: u64, length: u64) -> (usize, u64) {
         let (mut first, mut start) = (0, u64::MAX);
-        for (walker, busy) in self.busy.iter().enumerate() {
+        for (number, busy) in self.busy.iter().enumerate() {
             let free = busy.free(ready, length, self.handover);
             if free < start {
-                (first, start) = (walker, free);
+                (first, start) = (number, free);
             }
             if free == ready {
                 break;
             }
         }
-        self.busy[first].enter(start, start + length, self.handover);
-        start
-    }
-}
-
-/// Line-fill buffers, which are held for long.
-#[derive(Clone, Debug, contigua_state::State)]
-pub(super) struct Holders {
-    #[state(fixed)]
-    free: Box<[u64]>,
-}
-
-impl Holders {
-    /// All are free from time 0.
-    pub(super) fn new(count: u32) -> Self {
-        Self {
-            free: vec![0; count as usize].into(),
-        }
-    }
-
-    /// When one is to be held, from `ready` on.
-    pub(super) fn when(&self, ready: u64) -> u64 {
-        let first = self.free.iter().copied().min();
-        first.unwrap_or_default().max(ready)
-    }
-
-    /// Holds one for `length` cycles from `ready` on, or as soon as one is free, and says when
-    /// that is. The one that became free last before `ready` serves: those that have been free for
-    /// long stay available to later instructions that start earlier.
-    pub(super) fn hold(&mut self, ready: u64, length: u64) -> u64 {
-        // Those that are free at `ready` come before those that are not.
-        let key = |free: u64| {
-            if free <= ready { ready - free } else { free }
-        };
-        let any_free = self.free.iter().any(|&free| free <= ready);
-        let best = self
-            .free
-            .iter_mut()
-            .filter(|free| !any_free || **free <= ready)
-            .min_by_key(|free| key(**free))
-            .expect("there is at least one");
-        let start = ready.max(*best);
-        *best = start + length;
-        start
+        (first, start)
     }
 }
 
