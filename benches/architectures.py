@@ -46,7 +46,7 @@ COMMANDS = [
     "cg --rows 20000 --inner 10",
     "kv --keys 100000 --operations 200000",
     "stream --size 32M --iterations 2",
-    "hashjoin --build 500000 --probe 250000",
+    "hashjoin --heads 500000 --rows 250000",
     "btree --keys 200000 --lookups 200000",
     "anneal --elements 100000 --moves 100000",
     "neutrons --points 50 --lookups 10000",

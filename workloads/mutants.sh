@@ -58,9 +58,9 @@ mutant sparse 's/= page + 1;/= page;/' --size 4M --stride 7
 # An entry is damaged when it is replaced, or takes the key of another.
 mutant waves 's/            \*entry = make(key, bytes, random);/& (*entry)->word[0]++;/' --entries 500
 mutant waves 's/^        present = left;/        present = left; if (wave == 1) entries[0]->key = 3;/' --entries 500
-# A match is lost; a result is handed over too early.
-mutant hashjoin 's/if (node == NULL)/if (node == NULL || row % 1000 == 7)/' --build 10000 --probe 20000
-mutant hashjoin 's/filled == BUFFER/filled + 1 == BUFFER/; s/consume(result, filled);$/consume(result, filled - (filled == BUFFER - 1));/' --build 10000 --probe 20000
+# A look-up is left out; an element has the key of another.
+mutant hashjoin 's/element->key != 0/& \&\& i % 1000 != 7/' --heads 10000 --rows 20000
+mutant hashjoin 's/->key = i + 1;/->key = i + 1 + (i == 77);/' --heads 1000 --rows 20000
 # A search takes the wrong child; a split loses a record; keys that do not ascend.
 mutant btree 's/node->key\[rank\] <= key/node->key[rank] < key/' --keys 10000 --lookups 20000
 mutant btree 's/right->count = leaf->count - kept;/right->count = leaf->count - kept - 1;/' --keys 10000 --lookups 0

@@ -93,7 +93,7 @@ def counter(tmp_path_factory):
         (["gups", "--size", "1MiB", "--updates", "20000"], LIBRARIES),
         (["bfs", "--scale", "8", "--roots", "2"], LIBRARIES),
         # C++'s and C's routines for memory: much of it is zeroed.
-        (["hashjoin", "--build", "10000", "--probe", "3000"], LIBRARIES),
+        (["hashjoin", "--heads", "10000", "--rows", "3000"], LIBRARIES),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else str(value),
 )
