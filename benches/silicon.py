@@ -27,7 +27,8 @@ MACHINE = ROOT / "python/contigua/data/machines/haswell-ex.toml"
 #: the artifact's reference results of Figure 6 (LP-LD, TLP-LD). "again": the log of the artifact's
 #: evaluation, the same authors on the same machine four months later (LPLD and TLPLD). Numbers of
 #: loads in the logs say that the paper's HashJoin (five times as many) and BTree (41.7 billion,
-#: again 10.7) were not optimized. GUPS includes the initialization of its table. XSBench ran 16 threads.
+#: again 10.7) were not optimized. GUPS includes the initialization of its table. XSBench ran
+#: 16 threads.
 Measured = tuple[tuple[int, int], tuple[int, int]]
 MEASURED: dict[str, Measured] = {
     "GUPS, paper": ((454_078_473_314, 374_935_567_249), (176_546_347_339, 83_117_175_410)),
@@ -60,8 +61,8 @@ WALKER_LOADS = {
 }
 #: Rows that HashJoin looks up: the log of the paper's run has 2,000,000,000 matches, four of a row.
 ROWS = 500_000_000
-#: Loads and walks for them, 4 KB and 2 MB pages, as measured: later logs for BTree and HashJoin, logs of
-#: the paper's runs for others.
+#: Loads and their walks, measured with 4 KB and with 2 MB pages: later logs for BTree and HashJoin,
+#: logs of the paper's runs for the others.
 LOADS: dict[str, tuple[tuple[int, int], tuple[int, int]]] = {
     "HashJoin, again": ((12_112_197_341, 4_965_532_678), (12_087_461_805, 2_869_345_768)),
     "BTree, again": ((10_650_374_334, 1_795_855_450), (10_525_937_729, 1_721_772_366)),
