@@ -120,7 +120,7 @@ PROGRAMS = [
     Program(
         ("btree", "--keys", "45900000", "--lookups", "10000000"),
         of("look_up", "30M"),
-        "8G",
+        "16G",
         {"BTree, paper": "-O2", "BTree, again": "-O2"},
     ),
     # A thread on each core. 5.92 billion instructions set up.

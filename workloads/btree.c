@@ -1,46 +1,98 @@
 /*
  * btree: look-ups of random keys in an index, a B+ tree in memory (Comer,
- * "The Ubiquitous B-Tree", ACM Computing Surveys 11(2), 1979) of small
- * nodes, each a block of the heap, whose leaves point to records, again
- * blocks of the heap.
+ * "The Ubiquitous B-Tree", ACM Computing Surveys 11(2), 1979).
  *
- * Keys are inserted in random order, so the nodes of a path lie anywhere in
- * the heap. Each step of a look-up needs the one before: nothing overlaps
- * within a look-up, only neighbouring look-ups do.
+ * Its memory is laid out as in BTree, which Mitosis measured (Achermann et
+ * al., ASPLOS 2020): a node has its keys and its children in two blocks of
+ * the heap and is itself, like records, one of many in a piece of 256 KB that
+ * begins at a multiple of 2 MB. Leaves point to records, records to elements
+ * of two large arrays. Even keys are inserted upwards, odd ones downwards.
  *
- * Validation compares each record found with the key asked for, and at the
+ * Each step of a look-up needs the one before: nothing overlaps within a
+ * look-up, only neighbouring look-ups do.
+ *
+ * Validation compares each element found with the key asked for, and at the
  * end walks all leaves: keys must ascend, and none may be missing.
  */
 #include "common.h"
 
 #include <pthread.h>
 
-#define FANOUT 16 /* children of a node; 256 bytes a node */
+#define FANOUT 16         /* children of a node */
+#define PIECE (256 * KIB) /* of nodes or of records */
+#define PIECE_ALIGNMENT (2 * MIB)
+
+struct element {
+    uint64_t number; /* of the key among those inserted in the same direction */
+    uint64_t other;
+};
 
 struct record {
-    uint64_t number; /* of the key, in the order of insertion */
-    uint64_t others[7];
+    union {
+        const struct element *element;
+        struct record *unused; /* the next one that is not used yet */
+    };
+    uint64_t flags;
 };
 
 struct node {
-    uint32_t leaf, count;     /* whether it is a leaf; children or records */
-    uint64_t key[FANOUT - 1]; /* inner: smallest key below child i + 1; leaf: key of i */
     union {
-        struct node *child[FANOUT];
+        struct node **child;
         /* A leaf has at most FANOUT - 1 records; the last pointer is the next leaf. */
-        struct record *record[FANOUT];
+        struct record **record;
     };
+    uint64_t *key;        /* inner: smallest key below child i + 1; leaf: key of i */
+    void *parent;         /* as large as the measured one's */
+    uint32_t leaf, count; /* whether it is a leaf; children or records */
+    uint64_t other;
+    struct node *unused; /* the next one that is not used yet */
 };
+
+/* Nodes and records that are not used yet. */
+static struct node *nodes;
+static struct record *records;
 
 #define NEXT(leaf_node) ((leaf_node)->child[FANOUT - 1])
 
+static void *allocate_aligned(uint64_t alignment, uint64_t bytes)
+{
+    void *memory;
+    if ((errno = posix_memalign(&memory, alignment, bytes)) != 0)
+        fail("cannot allocate %" PRIu64 " bytes: %s", bytes, strerror(errno));
+    return memset(memory, 0, bytes);
+}
+
+/* Pieces live as long as the program. */
+static struct record *new_record(const struct element *element)
+{
+    if (records == NULL) {
+        struct record *piece = allocate_aligned(PIECE_ALIGNMENT, PIECE);
+        for (uint64_t i = 0; i < PIECE / sizeof *piece; i++) {
+            piece[i].unused = records;
+            records = &piece[i];
+        }
+    }
+    struct record *record = records;
+    records = record->unused;
+    record->element = element;
+    return record;
+}
+
 static struct node *new_node(bool leaf)
 {
-    struct node *node = allocate(1, sizeof *node);
+    if (nodes == NULL) {
+        struct node *piece = allocate_aligned(PIECE_ALIGNMENT, PIECE);
+        for (uint64_t i = 0; i < PIECE / sizeof *piece; i++) {
+            piece[i].unused = nodes;
+            nodes = &piece[i];
+        }
+    }
+    struct node *node = nodes;
+    nodes = node->unused;
+    node->key = allocate_aligned(64, (FANOUT - 1) * sizeof *node->key);
+    node->child = allocate_aligned(64, FANOUT * sizeof *node->child);
     node->leaf = leaf;
     node->count = 0;
-    if (leaf)
-        NEXT(node) = NULL;
     return node;
 }
 
@@ -64,7 +116,7 @@ static struct split insert_leaf(struct node *leaf, uint64_t key, struct record *
     struct split split = {NULL, 0};
     if (leaf->count == FANOUT - 1) {
         struct node *right = new_node(true);
-        uint32_t kept = leaf->count / 2;
+        uint32_t kept = FANOUT / 2;
         right->count = leaf->count - kept;
         memcpy(right->key, leaf->key + kept, right->count * sizeof *leaf->key);
         memcpy(right->record, leaf->record + kept, right->count * sizeof *leaf->record);
@@ -123,26 +175,33 @@ static const struct record *find(const struct node *node, uint64_t key)
 {
     while (!node->leaf)
         node = node->child[rank_of(node, node->count - 1, key)];
-    uint32_t rank = rank_of(node, node->count, key);
-    return rank > 0 && node->key[rank - 1] == key ? node->record[rank - 1] : NULL;
+    uint32_t rank = 0;
+    while (rank < node->count && node->key[rank] != key)
+        rank++;
+    return rank < node->count ? node->record[rank] : NULL;
 }
 
-/* All keys, in random order: mix64 is a bijection. */
-static struct node *build(uint64_t keys, uint64_t seed)
+static struct node *add(struct node *root, uint64_t key, const struct element *element)
+{
+    struct split split = insert(root, key, new_record(element));
+    if (split.right == NULL)
+        return root;
+    struct node *node = new_node(false);
+    node->count = 2;
+    node->key[0] = split.key;
+    node->child[0] = root;
+    node->child[1] = split.right;
+    return node;
+}
+
+/* An even number of keys, and an element for each. */
+static struct node *build(uint64_t keys, struct element *upwards, struct element *downwards)
 {
     struct node *root = new_node(true);
-    for (uint64_t number = 0; number < keys; number++) {
-        struct record *record = allocate(1, sizeof *record);
-        *record = (struct record){number, {number}};
-        struct split split = insert(root, mix64(number + seed), record);
-        if (split.right == NULL)
-            continue;
-        struct node *old = root;
-        root = new_node(false);
-        root->count = 2;
-        root->key[0] = split.key;
-        root->child[0] = old;
-        root->child[1] = split.right;
+    for (uint64_t number = 0; number < keys / 2; number++) {
+        upwards[number].number = downwards[number].number = number;
+        root = add(root, 2 * number, &upwards[number]);
+        root = add(root, keys - 1 - 2 * number, &downwards[number]);
     }
     return root;
 }
@@ -150,61 +209,76 @@ static struct node *build(uint64_t keys, uint64_t seed)
 struct share {
     pthread_t thread;
     const struct node *root;
-    uint64_t keys, seed, lookups, random;
+    uint64_t keys, seed, lookups, first;
     uint64_t sum; /* result */
 };
+
+/* The number of the element that a key finds. */
+static uint64_t look_up_key(const struct share *share, uint64_t key)
+{
+    const struct record *record = find(share->root, key);
+    uint64_t number = (key % 2 == 0 ? key : share->keys - 1 - key) / 2;
+    if (record == NULL || record->element->number != number)
+        fail("validation failed: key %" PRIu64 " has %s", key,
+             record == NULL ? "no record" : "another's record");
+    return number;
+}
 
 __attribute__((noinline)) static void *look_up(void *argument)
 {
     struct share *share = argument;
-    for (uint64_t i = 0; i < share->lookups; i++) {
-        uint64_t number = random_below(&share->random, share->keys);
-        const struct record *record = find(share->root, mix64(number + share->seed));
-        if (record == NULL || record->number != number)
-            fail("validation failed: key %" PRIu64 " has %s", number,
-                 record == NULL ? "no record" : "another's record");
-        share->sum += record->number;
+    for (uint64_t i = share->first; i < share->first + share->lookups; i++) {
+        /* Knuth's MMIX generator, at its i-th place from the seed on. */
+        uint64_t random =
+            (i / 2 + share->seed) * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+        share->sum += look_up_key(share, (i % 2 == 0 ? random : (random + 1) << 2) % share->keys);
     }
     return NULL;
 }
 
-/* Frees everything below; counts records, checks that keys ascend. */
-static void take_apart(struct node *node, uint64_t *records, uint64_t *last)
+/* Frees blocks of everything below; counts records, checks that keys ascend. */
+static void take_apart(struct node *node, uint64_t *found, uint64_t *last)
 {
     for (uint32_t i = 0; i < node->count; i++) {
         if (!node->leaf) {
-            take_apart(node->child[i], records, last);
+            take_apart(node->child[i], found, last);
             continue;
         }
-        if (*records != 0 && node->key[i] <= *last)
-            fail("validation failed: key %016" PRIx64 " follows %016" PRIx64, node->key[i], *last);
+        if (*found != 0 && node->key[i] <= *last)
+            fail("validation failed: key %" PRIu64 " follows %" PRIu64, node->key[i], *last);
         *last = node->key[i];
-        ++*records;
-        free(node->record[i]);
+        ++*found;
     }
-    free(node);
+    free(node->key);
+    free(node->child);
 }
 
 int main(int argc, char **argv)
 {
     uint64_t keys = 200000, lookups = 1000000, seed = 1, threads = 1;
     const struct option_spec options[] = {
-        {"keys", OPTION_COUNT, &keys, 1, UINT32_MAX, "keys of the index"},
+        {"keys", OPTION_COUNT, &keys, 2, UINT32_MAX, "keys of the index, an even number"},
         {"lookups", OPTION_COUNT, &lookups, 0, UINT64_MAX, "look-ups of random keys"},
-        {"seed", OPTION_COUNT, &seed, 0, UINT64_MAX, "seed of keys and look-ups"},
+        {"seed", OPTION_COUNT, &seed, 0, UINT64_MAX, "where the sequence of look-ups begins"},
         {"threads", OPTION_COUNT, &threads, 1, 1024, "threads that look up"},
     };
     PARSE_OPTIONS(argc, argv, "Look-ups in a B+ tree in memory.", options);
+    if (keys % 2 != 0)
+        usage_error("--keys: %" PRIu64 " is not even", keys);
 
-    struct node *root = build(keys, seed);
-    uint64_t depth = 1, sum = 0, records = 0, last = 0;
+    struct element *elements[2];
+    for (int i = 0; i < 2; i++)
+        elements[i] = allocate_aligned(PIECE_ALIGNMENT, keys / 2 * sizeof **elements);
+    struct node *root = build(keys, elements[0], elements[1]);
+    uint64_t depth = 1, sum = 0, found = 0, last = 0;
     for (const struct node *node = root; !node->leaf; node = node->child[0])
         depth++;
     struct share *shares = allocate_zeroed(threads, sizeof *shares);
+    uint64_t first = 0;
     for (uint64_t t = 0; t < threads; t++) {
-        shares[t] = (struct share){.root = root, .keys = keys, .seed = seed};
+        shares[t] = (struct share){.root = root, .keys = keys, .seed = seed, .first = first};
         shares[t].lookups = lookups / threads + (t < lookups % threads);
-        shares[t].random = mix64(seed) + t;
+        first += shares[t].lookups;
         if (threads == 1)
             look_up(&shares[t]);
         else if ((errno = pthread_create(&shares[t].thread, NULL, look_up, &shares[t])) != 0)
@@ -218,9 +292,11 @@ int main(int argc, char **argv)
     free(shares);
     printf("btree: %" PRIu64 " keys, %" PRIu64 " levels, %" PRIu64 " look-ups\n", keys, depth,
            lookups);
-    take_apart(root, &records, &last);
-    if (records != keys)
-        fail("validation failed: %" PRIu64 " records, %" PRIu64 " inserted", records, keys);
+    take_apart(root, &found, &last);
+    if (found != keys)
+        fail("validation failed: %" PRIu64 " records, %" PRIu64 " inserted", found, keys);
     printf("validation: passed, sum 0x%016" PRIx64 "\n", sum);
+    free(elements[0]);
+    free(elements[1]);
     return finish();
 }

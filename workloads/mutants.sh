@@ -64,7 +64,7 @@ mutant hashjoin 's/->key = i + 1;/->key = i + 1 + (i == 77);/' --heads 1000 --ro
 # A search takes the wrong child; a split loses a record; keys that do not ascend.
 mutant btree 's/node->key\[rank\] <= key/node->key[rank] < key/' --keys 10000 --lookups 20000
 mutant btree 's/right->count = leaf->count - kept;/right->count = leaf->count - kept - 1;/' --keys 10000 --lookups 0
-mutant btree 's/leaf->key\[at\] = key;/leaf->key[at] = record->number == 77 ? UINT64_MAX : key;/' --keys 10000 --lookups 0
+mutant btree 's/leaf->key\[at\] = key;/leaf->key[at] = record->element->number == 77 ? UINT64_MAX : key;/' --keys 10000 --lookups 0
 # A wire is measured wrongly; two elements get one place.
 mutant anneal 's/i < element->outputs.count; i++) {$/i + 1 < element->outputs.count; i++) {/' --elements 5000 --moves 50000
 mutant anneal 's/return 2 \* wires/return wires/' --elements 20 --moves 50000
