@@ -76,6 +76,7 @@ impl<V: Copy + Default> Sets<V> {
     }
 
     /// The set that `number` (a line or page number) belongs to.
+    #[must_use]
     #[inline]
     pub fn set_of(&self, number: u64) -> u64 {
         if self.mask != 0 || self.count == 1 {

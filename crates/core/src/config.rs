@@ -365,6 +365,23 @@ pub struct SlotsConfig {
     pub divide_64: Option<u32>,
 }
 
+impl SlotsConfig {
+    /// Each with the most that it may be.
+    fn all(&self) -> [(&'static str, u32, u32); 6] {
+        const MOST: u32 = 4;
+        const MOST_MICROCODE: u32 = 64;
+        let divide_64 = self.divide_64.unwrap_or(self.divide);
+        [
+            ("slots.convert", self.convert, MOST),
+            ("slots.read_modify_write", self.read_modify_write, MOST),
+            ("slots.call", self.call, MOST),
+            ("slots.variable_shift", self.variable_shift, MOST),
+            ("slots.divide", self.divide, MOST_MICROCODE),
+            ("slots.divide_64", divide_64, MOST_MICROCODE),
+        ]
+    }
+}
+
 impl Default for SlotsConfig {
     fn default() -> Self {
         Self {
@@ -416,8 +433,6 @@ impl CoreConfig {
         const WIDEST: u32 = 64;
         const LARGEST: u32 = 1 << 16;
         const LONGEST: u32 = 10_000;
-        const MOST_SLOTS: u32 = 4;
-        const MOST_MICROCODE: u32 = 64;
         if !(1..=WIDEST).contains(&self.issue_width) {
             return Err(Error::IssueWidth(self.issue_width));
         }
@@ -479,27 +494,9 @@ impl CoreConfig {
                 LONGEST,
             ),
             ("branch_predictor.history_bits", predictor.history_bits, 32),
-            ("slots.convert", self.slots.convert, MOST_SLOTS),
-            (
-                "slots.read_modify_write",
-                self.slots.read_modify_write,
-                MOST_SLOTS,
-            ),
-            ("slots.call", self.slots.call, MOST_SLOTS),
-            (
-                "slots.variable_shift",
-                self.slots.variable_shift,
-                MOST_SLOTS,
-            ),
-            ("slots.divide", self.slots.divide, MOST_MICROCODE),
-            (
-                "slots.divide_64",
-                self.slots.divide_64.unwrap_or(self.slots.divide),
-                MOST_MICROCODE,
-            ),
         ];
         let latencies = latency.all().map(|(key, value)| (key, value, LONGEST));
-        for (key, value, most) in ranges.into_iter().chain(latencies) {
+        for (key, value, most) in ranges.into_iter().chain(self.slots.all()).chain(latencies) {
             if !(1..=most).contains(&value) {
                 return Err(Error::Range { key, value, most });
             }

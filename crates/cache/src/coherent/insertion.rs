@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::prefetch::GOLDEN_RATIO;
+
 /// Where a line that comes from memory enters its set of the last level.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -17,6 +19,7 @@ pub enum Insertion {
 }
 
 impl Insertion {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
     pub(super) fn is_recent(&self) -> bool {
         *self == Self::Recent
     }
@@ -28,8 +31,6 @@ impl Insertion {
 const LEADERS: u64 = 32;
 /// The hash of those that enter lines near the end; that of the others is 0.
 const LATE: u64 = LEADERS / 2;
-/// 2⁶⁴ divided by the golden ratio, for Fibonacci hashing.
-const GOLDEN_RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Counters of 10 bits, as in the paper.
 const MOST: u32 = 1023;
 /// Of the lines that enter near the end, one in so many enters in front. 16 on Haswell and Broadwell
@@ -133,7 +134,7 @@ mod tests {
     #[test]
     fn sets_follow_the_policy_whose_leaders_miss_less() {
         let mut duel = Duel::new(Insertion::Adaptive);
-        let set = |hash| (0..).find(|&set| leader(set) == hash).unwrap();
+        let set = |hash| (0..1000).find(|&set| leader(set) == hash).unwrap();
         let followers = |duel: &mut Duel| (0..32).filter(|_| duel.enters_late(set(5))).count();
         assert_eq!(followers(&mut duel), 0);
         for _ in 0..3 {

@@ -42,7 +42,7 @@ const STREAM_PREFETCHES: i64 = 2;
 /// are in the first level already.
 const STREAM_STEP: i64 = 4;
 /// 2⁶⁴ divided by the golden ratio, for Fibonacci hashing.
-const GOLDEN_RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
+pub(super) const GOLDEN_RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
 
 #[derive(Clone, Copy, Debug, Default, contigua_state::Plain)]
 struct Entry {
