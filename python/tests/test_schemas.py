@@ -134,6 +134,7 @@ def test_a_report_of_the_version_before_loads_and_says_the_same():
             "read_modify_write": 1,
             "call": 1,
             "variable_shift": 1,
+            "divide": 1,
         }
         report["config"]["machine"]["core"] |= {"fill_cycles": 1, "eliminates_copies": False}
         report["config"]["machine"]["cache"]["prefetch"]["next_page"] = False
