@@ -225,8 +225,24 @@ def test_an_experiments_file_says_everything(name):
 APART = {"guard-vm", "contiguitas-kernel", "kernel-fidelity"}
 
 
-#: Those that take ten seconds and more.
-LONG = {"cross", "heap-on-server", "migration-apps", "perforated-random", "subrelease-redis"}
+#: Those that take three seconds and more.
+LONG = {
+    "contiguitas-confinement",
+    "contiguitas-end-to-end",
+    "contiguitas-fleet",
+    "cross",
+    "direct-segment-scaling",
+    "heap-on-server",
+    "memory-bloat",
+    "migration-apps",
+    "page-walks",
+    "perforated-breakdown",
+    "perforated-fragmentation",
+    "perforated-random",
+    "perforated-virtualized",
+    "sampling-error",
+    "subrelease-redis",
+}
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ nbclient = pytest.importorskip("nbclient", reason="needs nbclient (make test ins
 
 FOLDER = ROOT / "examples" / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
-#: Those that take more than ten seconds.
-LONG = {"first-steps"}
+#: Those that take more than five seconds.
+LONG = {"first-steps", "fragmented-memory", "new-placement-policy"}
 #: A limit for what hangs, not a measure of speed: each takes seconds on a quiet machine.
 LIMIT = 900
 

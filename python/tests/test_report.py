@@ -320,8 +320,7 @@ def test_a_table_sorts_by_click_and_by_key(page):
 
 
 @browser_tests
-@pytest.mark.parametrize("width", [360, 400, 1280])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (400, "dark"), (1280, "dark")])
 def test_a_page_can_be_read_on_any_screen(page, width, scheme):
     with opened(page, color_scheme=scheme, viewport={"width": width, "height": 800}) as tab:
         drawn(tab)

@@ -32,9 +32,9 @@ int main(int count, char **arguments) {
     /* The argument is what a build without optimisation needs beyond that. */
     size_t smallest = sysconf(_SC_THREAD_STACK_MIN) + atol(arguments[1]);
     CHECK(!pthread_attr_setstacksize(&attributes, smallest));
-    enum { AT_ONCE = 100, WAVES = 50 };
+    enum { AT_ONCE = 100, WAVES = 20 };
     pthread_t threads[AT_ONCE];
-    /* 5,000 threads that come and go. */
+    /* 2,000 threads that come and go. */
     for (uintptr_t wave = 0; wave < WAVES; wave++) {
         for (uintptr_t i = 0; i < AT_ONCE; i++)
             CHECK(!pthread_create(&threads[i], &attributes, work, (void *)(wave * AT_ONCE + i)));
