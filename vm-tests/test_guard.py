@@ -56,7 +56,6 @@ def movable(guest):
     return sorted(name for name, where in layout(guest).items() if where == "online Movable")
 
 
-@pytest.mark.short
 def test_the_border_moves_and_comes_back(linux, node, workloads):
     with guarded(linux, node, workloads) as guest:
         before = layout(guest)
