@@ -341,7 +341,7 @@ first-time:
 lint: compiler
 	$(MAKE) -j2 lint-rust lint-rest
 
-# In place of the plugin that the Python module carries.
+# Clippy needs no plugin inside the Python module.
 lint-rust: export CONTIGUA_PLUGIN = /dev/null
 lint-rust:
 	$(RUSTFMT) --check

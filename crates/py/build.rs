@@ -2,20 +2,20 @@
 //!
 //! The plugin is a library for another program than Python, so it cannot be this library; and
 //! cargo cannot yet make one package's library an input of another one's. A nested build with a
-//! target directory of its own can. Where `CONTIGUA_PLUGIN` names a file, that is carried instead:
-//! what only looks at the code needs no plugin.
+//! target directory of its own can. If `CONTIGUA_PLUGIN` names a file, that is put in instead and
+//! nothing is built: for lints.
 
 use std::env;
 use std::path::PathBuf;
 use std::process::Command;
 
 fn main() {
-    let variable = |name: &str| env::var_os(name).unwrap_or_else(|| panic!("cargo sets {name}"));
-    let manifest = PathBuf::from(variable("CARGO_MANIFEST_DIR"));
     println!("cargo:rerun-if-env-changed=CONTIGUA_PLUGIN");
     if env::var_os("CONTIGUA_PLUGIN").is_some() {
         return;
     }
+    let variable = |name: &str| env::var_os(name).unwrap_or_else(|| panic!("cargo sets {name}"));
+    let manifest = PathBuf::from(variable("CARGO_MANIFEST_DIR"));
     let workspace = manifest
         .ancestors()
         .nth(2)

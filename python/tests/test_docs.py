@@ -31,7 +31,7 @@ PAGES = [
     *sorted((ROOT / "docs" / "how-to").glob("*.md")),
 ]
 RUN = [page for page in PAGES if "<!-- run -->" in page.read_text()]
-#: Those whose commands take more than five seconds; of the README, everybody runs them.
+#: Pages but the README whose commands take more than five seconds.
 LONG = {"age-a-server", "large-programs", "reports", "study-a-program", "tutorial"}
 
 

@@ -13,8 +13,6 @@ nbclient = pytest.importorskip("nbclient", reason="needs nbclient (make test ins
 
 FOLDER = ROOT / "examples" / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
-#: Those that take more than five seconds.
-LONG = {"first-steps", "fragmented-memory", "new-placement-policy"}
 #: A limit for what hangs, not a measure of speed: each takes seconds on a quiet machine.
 LIMIT = 900
 
@@ -27,14 +25,8 @@ def code(notebook):
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        pytest.param(path, marks=[pytest.mark.long] if path.stem in LONG else [])
-        for path in NOTEBOOKS
-    ],
-    ids=lambda path: path.stem,
-)
+@pytest.mark.long
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_from_top_to_bottom(path):
     notebook = read(path)
     source = "\n".join(cell.source for cell in code(notebook))
