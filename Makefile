@@ -206,10 +206,10 @@ check-pprof:
 	cargo test --locked -p contigua-malloc --test profile -- --ignored does_pprof
 
 soak:
-	cargo test --locked --release -p contigua-frames --test soak -- --ignored
+	cargo test --locked --release -p contigua-frames --test integration soak -- --ignored
 
 check-protocol:
-	cargo test --locked --release -p contigua-cache --test protocol -- \
+	cargo test --locked --release -p contigua-cache --test integration protocol -- \
 		--include-ignored --nocapture --test-threads 1
 
 experiments: setup malloc-library workloads/bin/gups vm-programs

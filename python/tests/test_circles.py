@@ -1,5 +1,6 @@
-"""Does the lint notice files that import each other in a circle?"""
+"""Does the lint notice files that import each other in a circle, and is every test compiled?"""
 
+import re
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 
@@ -54,3 +55,13 @@ def test_what_is_no_circle_is_not_found(tmp_path, circles):
         b__c="use self::D; fn g() { super::f() }",
     )
     assert found(circles, folder) == []
+
+
+def test_no_file_of_tests_is_left_out():
+    programs = sorted(ROOT.glob("crates/*/tests/main.rs"))
+    assert programs
+    for program in programs:
+        modules = set(re.findall(r"^mod (\w+);", program.read_text(), re.MULTILINE))
+        files = {file.stem for file in program.parent.glob("*.rs")} - {"main"}
+        folders = {file.parent.name for file in program.parent.glob("*/mod.rs")}
+        assert modules == files | folders, program

@@ -57,7 +57,7 @@ def test_a_value_without_a_source_is_noticed():
     assert silent("[a]\nb = 1\nc = 2 # Intel\n\nd = 3 # fast") == ["b = 1", "d = 3 # fast"]
 
 
-NEW = ("broadwell", "cascade-lake", "neoverse-v2", "zen-3", "zen-4")
+NEW = ("broadwell", "cascade-lake", "neoverse-v2", "zen-3", "zen-4", "zen-5")
 
 
 @pytest.mark.parametrize("name", NEW)
@@ -66,6 +66,7 @@ def test_a_machine_differs_from_its_neighbours_where_its_processor_does(name):
     assert sum(one == values[name] for one in values.values()) == 1
     assert values["zen-4"]["tlb"]["l2"][0]["entries"] == 3072
     assert values["zen-3"]["tlb"]["l2"][0]["entries"] == 2048
+    assert values["zen-5"]["tlb"]["l2"][0]["entries"] == 4096
     assert values["broadwell"]["core"]["page_walkers"] == 2
     assert values["haswell-ex"]["core"]["page_walkers"] == 1
 
@@ -98,7 +99,7 @@ def computer(vendor="GenuineIntel", family=6, model=85, stepping=4, flags=""):
         ({"model": 9999}, "skylake"),
         ({"vendor": "AuthenticAMD", "family": 25, "model": 1}, "zen-3"),
         ({"vendor": "AuthenticAMD", "family": 25, "model": 17}, "zen-4"),
-        ({"vendor": "AuthenticAMD", "family": 26, "model": 2}, "zen-4"),
+        ({"vendor": "AuthenticAMD", "family": 26, "model": 2}, "zen-5"),
         ({"vendor": "AuthenticAMD", "family": 23, "model": 49}, "zen-3"),
     ],
 )

@@ -1,8 +1,6 @@
 //! Does the window keep its promises whatever is called in whatever order?
 
-mod common;
-
-use common::{load, operation, skylake, store};
+use crate::common::{load, operation, skylake, store};
 use contigua_core::{Blocks, Window};
 use contigua_program::decode::OperationClass as Class;
 use contigua_units::{Cycles, PhysAddr, VirtAddr};

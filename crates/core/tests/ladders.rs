@@ -1,8 +1,6 @@
 //! Does each resource of the window limit what it should, as configured and no more?
 
-mod common;
-
-use common::{load, operation, presets, skylake, store};
+use crate::common::{load, operation, presets, skylake, store};
 use contigua_core::{Blocks, CoreConfig, Error, Ports, Window};
 use contigua_program::decode::{Instruction, OperationClass as Class, RegisterSet};
 use contigua_units::{Cycles, PhysAddr, VirtAddr};
@@ -1084,7 +1082,7 @@ fn is_the_stack_pointer_free_of_dependences() {
     const RSP: u32 = 4;
     let config = skylake();
     let mut pop = load(&[RSP], 0);
-    pop.writes = common::registers(&[0, RSP]);
+    pop.writes = crate::common::registers(&[0, RSP]);
     let hits: Vec<_> = (0..1000).map(|n| hit(n * 8)).collect();
     let cycles =
         1000 / u64::from(config.ports.load.count()) - 1 + u64::from(config.latency_cycles.load);

@@ -1,7 +1,5 @@
 //! Does the window agree with its rules, applied to lists of everything that happened?
 
-mod common;
-
 use std::collections::{HashMap, HashSet};
 
 use contigua_core::{Blocks, CoreConfig, CoreCounters, CycleBreakdown, Ports, Window};
@@ -858,7 +856,7 @@ fn configs() -> impl Strategy<Value = CoreConfig> {
     let ports = || subsequence((0..6).collect::<Vec<u8>>(), 1..4).prop_shuffle();
     let ports = vec(ports().prop_map(Ports::Numbers), 11);
     (sizes, ports, vec(1..12_u32, 16), 0..20_u64).prop_map(|(sizes, ports, latencies, penalty)| {
-        let mut config = common::skylake();
+        let mut config = crate::common::skylake();
         config.issue_width = sizes[0].min(4);
         config.retire_width = sizes[1].min(4);
         config.window = 2 * sizes[2] * sizes[2];
@@ -996,7 +994,7 @@ fn codes() -> impl Strategy<Value = Vec<Vec<Instruction>>> {
     // Returns are mispredicted, and wait for a register.
     let block =
         (vec(instructions(), 0..12), end, 0..4_u32).prop_map(|(mut code, end, register)| {
-            code.extend(end.map(|class| common::operation(class, &[register], &[])));
+            code.extend(end.map(|class| crate::common::operation(class, &[register], &[])));
             code
         });
     vec(block, 1..5)

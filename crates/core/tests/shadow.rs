@@ -1,8 +1,6 @@
 //! Does the shadow know what translation costs?
 
-mod common;
-
-use common::{load, operation, skylake};
+use crate::common::{load, operation, skylake};
 use contigua_core::{Blocks, ShadowedWindow, Window};
 use contigua_program::decode::OperationClass as Class;
 use contigua_units::{Cycles, PhysAddr, VirtAddr};

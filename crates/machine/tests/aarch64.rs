@@ -1,7 +1,5 @@
 //! Is code of aarch64 what a processor makes of it: accesses of several registers, chains of loads?
 
-mod common;
-
 use contigua_machine::Engine;
 use contigua_machine::config::{Detail, RunConfig};
 use contigua_program::code::{BlockCode, CodeLog};
@@ -51,16 +49,19 @@ impl Server {
     fn new() -> Self {
         let config = RunConfig {
             detail: Detail::Full,
-            ..common::config(common::design(LINUX_4K), common::machine(64 << 20))
+            ..crate::common::config(
+                crate::common::design(LINUX_4K),
+                crate::common::machine(64 << 20),
+            )
         };
         let program = Program {
             architecture: Architecture::Aarch64,
-            ..common::program()
+            ..crate::common::program()
         };
         let mut server = Self(Engine::new(config, program).unwrap());
         let process = ProcessId(0);
         server.words(Event::ThreadStart { process }.encode().words());
-        let map = common::syscall(MMAP, [0, 16 << 20, 3, 0x22, 0, 0], BUFFER);
+        let map = crate::common::syscall(MMAP, [0, 16 << 20, 3, 0x22, 0, 0], BUFFER);
         server.words(map.encode().words());
         server
     }
@@ -135,7 +136,7 @@ fn registers_that_are_loaded_together_are_one_access() {
 
 #[test]
 fn loads_wait_for_their_addresses_and_not_for_an_address_that_moves_on() {
-    let latency = u64::from(common::machine(64 << 20).core.latency_cycles.load);
+    let latency = u64::from(crate::common::machine(64 << 20).core.latency_cycles.load);
     assert!(latency > 2);
     let mut server = Server::new();
     for block in CHAINS {

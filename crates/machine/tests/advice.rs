@@ -1,8 +1,6 @@
 //! Does `madvise` do to a program's memory what a list of pages says it should?
 
-mod common;
-
-use common::NoCode;
+use crate::common::NoCode;
 use std::collections::{BTreeMap, BTreeSet};
 
 use contigua_machine::config::{Age, Detail, RunConfig};
@@ -199,12 +197,15 @@ impl Model {
 }
 
 fn server(design: &str) -> Engine {
-    let design = common::design(design);
-    common::engine(common::config(design, common::machine(256 << 20)))
+    let design = crate::common::design(design);
+    crate::common::engine(crate::common::config(
+        design,
+        crate::common::machine(256 << 20),
+    ))
 }
 
 fn syscall(number: u16, arguments: [u64; 6], result: u64) -> Vec<u64> {
-    let event = common::syscall(number, arguments, result);
+    let event = crate::common::syscall(number, arguments, result);
     event.encode().words().to_vec()
 }
 
@@ -344,11 +345,11 @@ fn a_huge_page_that_was_given_back_in_part_is_small_until_it_is_collapsed() {
 #[test]
 fn defrag_says_who_compacts_memory_for_a_huge_page() {
     let compactions = |defrag: &str, is_advised: bool| {
-        let design = common::design(&format!("{ALWAYS}\n[memory]\ndefrag = \"{defrag}\"\n"));
-        let mut config = common::config(design, common::machine(256 << 20));
+        let design = crate::common::design(&format!("{ALWAYS}\n[memory]\ndefrag = \"{defrag}\"\n"));
+        let mut config = crate::common::config(design, crate::common::machine(256 << 20));
         // Unmovable frames in every block.
         config.age = Age::Scattered(0.03);
-        let mut engine = common::engine(config);
+        let mut engine = crate::common::engine(config);
         consume(
             &mut engine,
             &syscall(9, [0, 4 * PARTS * PAGE, 3, 0x22, 0, 0], BASE),
@@ -383,8 +384,11 @@ fn khugepaged_compacts_memory_for_its_pages() {
     let design = format!(
         "{ALWAYS}scan_interval = \"1us\"\n[memory]\ndefrag = \"never\"\ncompaction_proactiveness = 0\n"
     );
-    let config = common::config(common::design(&design), common::machine(256 << 20));
-    let mut engine = common::engine(RunConfig {
+    let config = crate::common::config(
+        crate::common::design(&design),
+        crate::common::machine(256 << 20),
+    );
+    let mut engine = crate::common::engine(RunConfig {
         detail: Detail::Additive,
         ..config
     });

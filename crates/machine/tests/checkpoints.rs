@@ -1,11 +1,9 @@
 //! Does a run that goes on from a checkpoint end as if it had never stopped?
 
-mod common;
-
 use std::fs;
 use std::path::Path;
 
-use common::programs::{BASE, Code, Kind, Step, designs, holes, server, step, words};
+use crate::common::programs::{BASE, Code, Kind, Step, designs, holes, server, step, words};
 use contigua_machine::config::{Age, Detail, RegionConfig, RunConfig};
 use contigua_machine::{
     CheckpointProblem, Engine, Error, Progress, Report, Saves, simulate, simulate_from,
@@ -30,7 +28,7 @@ impl<'a> Recording<'a> {
         Self {
             batches,
             next: 0,
-            program: common::program(),
+            program: crate::common::program(),
         }
     }
 }
@@ -122,7 +120,7 @@ fn turns(seed: u64) -> Vec<u64> {
 
 /// `None` where the server runs out of memory.
 fn uninterrupted(config: &RunConfig, batches: &[(ThreadId, Vec<u64>)]) -> Option<Report> {
-    let engine = common::engine(config.clone());
+    let engine = crate::common::engine(config.clone());
     let mut source = Recording::new(batches);
     match simulate(engine, &mut source, &Progress::default()) {
         Ok(run) => Some(run.report),
@@ -139,7 +137,7 @@ fn with_checkpoints(
     folder: &Path,
 ) -> (Report, Vec<std::path::PathBuf>) {
     // Where it ends, for `Executed` counts the region only.
-    let mut engine = common::engine(config.clone());
+    let mut engine = crate::common::engine(config.clone());
     for (thread, words) in batches {
         let (thread, code) = (*thread, &Code);
         engine
@@ -156,7 +154,7 @@ fn with_checkpoints(
         (at, folder.join(format!("{number}")))
     });
     let saves = Saves::new(files.clone().collect());
-    let mut engine = common::engine(config.clone());
+    let mut engine = crate::common::engine(config.clone());
     engine.use_second_thread();
     let mut source = Recording::new(batches);
     let progress = Progress::default();
@@ -172,7 +170,7 @@ fn restored(
     batches: &[(ThreadId, Vec<u64>)],
     file: &Path,
 ) -> Result<Report, Error> {
-    let (engine, read) = Engine::restore(config, common::program(), file, RECORDING)?;
+    let (engine, read) = Engine::restore(config, crate::common::program(), file, RECORDING)?;
     assert_eq!(engine.validate(), Ok(()));
     let mut source = Recording::new(batches);
     source.seek(read)?;
@@ -202,12 +200,12 @@ fn compare(config: &RunConfig, batches: &[(ThreadId, Vec<u64>)], shares: &[f64])
 }
 
 fn config(detail: Detail) -> RunConfig {
-    let design = common::design(include_str!(
+    let design = crate::common::design(include_str!(
         "../../../python/contigua/data/designs/linux-thp.toml"
     ));
     RunConfig {
         detail,
-        ..common::config(design, common::machine(512 << 20))
+        ..crate::common::config(design, crate::common::machine(512 << 20))
     }
 }
 
@@ -320,7 +318,7 @@ proptest! {
         contents = put_together(&head, &state, state.len() as u64);
         let file = folder.path().join("file");
         fs::write(&file, &contents).unwrap();
-        let restored = Engine::restore(&config, common::program(), &file, RECORDING);
+        let restored = Engine::restore(&config, crate::common::program(), &file, RECORDING);
         prop_assert!(!cut || restored.is_err());
     }
 }
@@ -360,7 +358,7 @@ fn put_together(head: &[u8], state: &[u8], bytes: u64) -> Vec<u8> {
 }
 
 fn problem(config: &RunConfig, file: &Path, recording: u64) -> CheckpointProblem {
-    match Engine::restore(config, common::program(), file, recording).err() {
+    match Engine::restore(config, crate::common::program(), file, recording).err() {
         Some(Error::Checkpoint { path, problem }) => {
             assert_eq!(path, file);
             problem
@@ -381,7 +379,7 @@ fn what_a_run_cannot_go_on_from_is_refused_in_words() {
     };
 
     let larger = RunConfig {
-        machine: common::machine(256 << 20),
+        machine: crate::common::machine(256 << 20),
         ..config.clone()
     };
     assert_eq!(
@@ -439,7 +437,7 @@ fn a_checkpoint_that_was_not_reached_is_named() {
     let config = config(Detail::Translation);
     let batches = some_batches(5);
     let saves = Saves::new(vec![(u64::MAX, folder.path().join("never"))]);
-    let engine = common::engine(config);
+    let engine = crate::common::engine(config);
     let mut source = Recording::new(&batches);
     let run = simulate_from(engine, &mut source, &Progress::default(), 0, saves).unwrap();
     let end = run.report.executed.instructions;

@@ -1,9 +1,7 @@
 //! Several cores, pages that migrate under them, and a network device: do the properties of
 //! mechanisms E-B hold on the whole server?
 
-mod common;
-
-use common::engine;
+use crate::common::engine;
 use contigua_cache::migration::{Mode, SwitchOrder};
 use contigua_machine::config::{
     Detail, LlcMigration, MigrationConfig, RunConfig, Shootdown, SoftwareMigration,
@@ -38,14 +36,14 @@ impl CodeLog for Code {
 }
 
 fn config(cores: u32, rate: f64, migration: MigrationConfig) -> RunConfig {
-    let mut design = common::design(BASE);
+    let mut design = crate::common::design(BASE);
     design.migration = migration;
     RunConfig {
         detail: Detail::Full,
         cores,
         migrations_per_second: rate,
         seed: 5,
-        ..common::config(design, common::machine(256 << 20))
+        ..crate::common::config(design, crate::common::machine(256 << 20))
     }
 }
 
@@ -58,7 +56,7 @@ fn llc() -> MigrationConfig {
 }
 
 fn syscall(number: u16, arguments: [u64; 6], result: u64) -> Vec<u64> {
-    let event = common::syscall(number, arguments, result);
+    let event = crate::common::syscall(number, arguments, result);
     event.encode().words().to_vec()
 }
 

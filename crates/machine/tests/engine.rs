@@ -1,12 +1,10 @@
 //! Does the engine stay consistent whatever a program does?
 
-mod common;
-
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
-use common::programs::{BASE, Code, Step, designs, holes, server, step, words};
-use common::{engine, syscall};
+use crate::common::programs::{BASE, Code, Step, designs, holes, server, step, words};
+use crate::common::{engine, syscall};
 use contigua_machine::ageing::{AgeConfig, Server, Snapshot, parse_profile};
 use contigua_machine::config::{Age, DesignConfig, Detail, RunConfig, parse_design};
 use contigua_machine::{Ended, Engine, Error, Progress, Report, simulate};
@@ -29,7 +27,7 @@ fn config(memory: u64, detail: Detail) -> RunConfig {
         age: Age::Scattered(0.001),
         detail,
         seed: 3,
-        ..common::config(common::design(THP), common::machine(memory))
+        ..crate::common::config(crate::common::design(THP), crate::common::machine(memory))
     }
 }
 
@@ -215,7 +213,7 @@ fn replayed(config: &RunConfig, recorded: &Plan, batches: &[(ThreadId, Vec<u64>)
     let path = folder.path().join("trace");
     let program = Program {
         plan: recorded.clone(),
-        ..common::program()
+        ..crate::common::program()
     };
     let mut writer = TraceWriter::create(&path, &program).unwrap();
     for (thread, words) in batches {

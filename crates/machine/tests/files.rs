@@ -1,8 +1,6 @@
 //! Do faults in mappings of files map what Linux maps around them?
 
-mod common;
-
-use common::NoCode;
+use crate::common::NoCode;
 use contigua_machine::Engine;
 use contigua_machine::config::{Detail, RunConfig};
 use contigua_program::sources::Batch;
@@ -20,16 +18,16 @@ const SHARED: u64 = 1;
 
 /// A server whose process maps `pages` of a file, from page `first` after [`BASE`] on.
 fn server(settings: &str, first: u64, pages: u64, flags: u64) -> Engine {
-    let design = common::design(&format!("{LINUX_4K}\n{settings}"));
+    let design = crate::common::design(&format!("{LINUX_4K}\n{settings}"));
     let config = RunConfig {
         detail: Detail::Additive,
-        ..common::config(design, common::machine(64 << 20))
+        ..crate::common::config(design, crate::common::machine(64 << 20))
     };
-    let mut engine = common::engine(config);
+    let mut engine = crate::common::engine(config);
     let process = ProcessId(0);
     words(&mut engine, Event::ThreadStart { process }.encode().words());
     let arguments = [0, pages * PAGE, 3, flags, 3, 0];
-    let map = common::syscall(MMAP, arguments, (BASE + first * PAGE).cast_signed() as u64);
+    let map = crate::common::syscall(MMAP, arguments, (BASE + first * PAGE).cast_signed() as u64);
     words(&mut engine, map.encode().words());
     engine
 }
@@ -124,7 +122,7 @@ fn pages_around_cost_less_than_faults() {
         let settings = format!("[memory]\nfault_around = \"{around}\"\n");
         touch(&mut server(&settings, 0, 64, PRIVATE), 0, false).1
     });
-    let costs = common::machine(64 << 20).kernel;
+    let costs = crate::common::machine(64 << 20).kernel;
     assert_eq!(around - alone, 15 * costs.fork_page_cycles.get());
 }
 

@@ -1,7 +1,5 @@
 //! Does a page heap on a simulated server have the memory that it believes to have?
 
-mod common;
-
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -24,10 +22,10 @@ const MB: u64 = 1 << 20;
 const BASE: usize = 4096;
 
 fn config(design: &str, memory: u64, age: Age) -> RunConfig {
-    let design = common::design(design);
+    let design = crate::common::design(design);
     RunConfig {
         age,
-        ..common::config(design, common::machine(memory))
+        ..crate::common::config(design, crate::common::machine(memory))
     }
 }
 

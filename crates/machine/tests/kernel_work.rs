@@ -1,8 +1,6 @@
 //! Does the kernel's work for page-table entries and pages cost what it costs on real machines?
 
-mod common;
-
-use common::NoCode;
+use crate::common::NoCode;
 use contigua_machine::Engine;
 use contigua_machine::config::{Detail, MachineConfig, RunConfig, parse_machine};
 use contigua_program::sources::Batch;
@@ -33,9 +31,9 @@ impl Server {
     fn new(design: &str, machine: MachineConfig) -> Self {
         let config = RunConfig {
             detail: Detail::Additive,
-            ..common::config(common::design(design), machine)
+            ..crate::common::config(crate::common::design(design), machine)
         };
-        Self(common::engine(config))
+        Self(crate::common::engine(config))
     }
 
     /// The kernel's cycles for an event.
@@ -44,7 +42,7 @@ impl Server {
     }
 
     fn call(&mut self, number: u16, arguments: [u64; 6], result: u64) -> u64 {
-        self.event(&common::syscall(number, arguments, result))
+        self.event(&crate::common::syscall(number, arguments, result))
     }
 
     fn map(&mut self, pages: u64, flags: u64) -> u64 {
@@ -168,7 +166,7 @@ fn work_follows_the_number_of_entries_and_huge_pages_have_few() {
     ];
     for (number, call) in calls.into_iter().enumerate() {
         let work = |design: &str, pages: u64| {
-            let mut server = Server::new(design, common::machine(256 << 20));
+            let mut server = Server::new(design, crate::common::machine(256 << 20));
             server.map(small, 0);
             for page in 0..pages {
                 server.touch(page, true);
@@ -195,7 +193,7 @@ fn a_process_that_ends_or_executes_another_program_frees_its_pages() {
     let child = ThreadId(1);
     for ends in [true, false] {
         let work = |pages: u64| {
-            let mut server = Server::new(LINUX_4K, common::machine(256 << 20));
+            let mut server = Server::new(LINUX_4K, crate::common::machine(256 << 20));
             server.map(4096, 0);
             server.event(&Event::Fork { child: process });
             let start = Event::ThreadStart { process };
@@ -226,7 +224,7 @@ fn a_process_that_ends_or_executes_another_program_frees_its_pages() {
             };
             run(event.encode().words())
         };
-        let kernel = common::machine(256 << 20).kernel;
+        let kernel = crate::common::machine(256 << 20).kernel;
         let page = (kernel.unmap_page_cycles + kernel.free_page_cycles).get();
         let freed = work(1024) - work(0);
         assert!(
@@ -238,7 +236,7 @@ fn a_process_that_ends_or_executes_another_program_frees_its_pages() {
 
 #[test]
 fn a_lazily_freed_page_that_is_written_again_takes_no_fault() {
-    let mut server = Server::new(LINUX_4K, common::machine(64 << 20));
+    let mut server = Server::new(LINUX_4K, crate::common::machine(64 << 20));
     server.map(64, 0);
     for page in 0..64 {
         server.touch(page, true);
@@ -253,7 +251,7 @@ fn a_lazily_freed_page_that_is_written_again_takes_no_fault() {
 #[test]
 fn huge_pages_of_the_pool_go_back_to_it() {
     // The pool has 192 MB: three quarters.
-    let mut server = Server::new(HUGETLB_2M, common::machine(256 << 20));
+    let mut server = Server::new(HUGETLB_2M, crate::common::machine(256 << 20));
     for round in 0..8 {
         server.map(64 << 20 >> 12, 0);
         for page in (0..64 << 20 >> 12).step_by(512) {

@@ -2,8 +2,6 @@
 //! as its machine file configures them? The ladders that people run on real machines, with the
 //! same instructions.
 
-mod common;
-
 use contigua_cache::coherent::MemoryCounters;
 use contigua_machine::config::{Detail, MachineConfig, MigrationConfig, RunConfig};
 use contigua_machine::{Engine, Report};
@@ -74,7 +72,7 @@ impl CodeLog for Code {
 }
 
 fn machine(prefetch: bool) -> MachineConfig {
-    let mut machine = common::machine(1 << 30);
+    let mut machine = crate::common::machine(1 << 30);
     machine.cache.prefetch.next_line = prefetch;
     machine.cache.prefetch.stride = prefetch;
     if !prefetch {
@@ -99,17 +97,17 @@ fn run_on(
     warm: u64,
     loops: impl Iterator<Item = (u32, Vec<Access>)>,
 ) -> Report {
-    let mut design = common::design(scheme);
+    let mut design = crate::common::design(scheme);
     design.migration = MigrationConfig::default();
-    let mut engine = common::engine(RunConfig {
+    let mut engine = crate::common::engine(RunConfig {
         detail: Detail::Full,
         warmup: warm,
-        ..common::config(design, machine)
+        ..crate::common::config(design, machine)
     });
     let start = Event::ThreadStart {
         process: ProcessId(0),
     };
-    let map = common::syscall(9, [0, 512 << 20, 3, 0x22, 0, 0], BASE);
+    let map = crate::common::syscall(9, [0, 512 << 20, 3, 0x22, 0, 0], BASE);
     let mut words = start.encode().words().to_vec();
     words.extend_from_slice(map.encode().words());
     for (block, accesses) in loops {

@@ -1,7 +1,5 @@
 //! Are repeated string instructions and wide accesses what a processor makes of them?
 
-mod common;
-
 use contigua_machine::config::{Detail, RunConfig};
 use contigua_machine::{Engine, Report};
 use contigua_program::code::{BlockCode, CodeLog};
@@ -67,12 +65,15 @@ impl Server {
     fn new(detail: Detail) -> Self {
         let config = RunConfig {
             detail,
-            ..common::config(common::design(LINUX_4K), common::machine(64 << 20))
+            ..crate::common::config(
+                crate::common::design(LINUX_4K),
+                crate::common::machine(64 << 20),
+            )
         };
-        let mut server = Self(common::engine(config));
+        let mut server = Self(crate::common::engine(config));
         let process = ProcessId(0);
         server.words(Event::ThreadStart { process }.encode().words());
-        let map = common::syscall(MMAP, [0, 16 << 20, 3, 0x22, 0, 0], BUFFER);
+        let map = crate::common::syscall(MMAP, [0, 16 << 20, 3, 0x22, 0, 0], BUFFER);
         server.words(map.encode().words());
         server
     }
@@ -182,7 +183,12 @@ fn warm(server: &mut Server, words: &[u64]) -> Taken {
 fn filling_in_the_cache_takes_a_start_and_a_cycle_for_32_bytes() {
     for told in [Told::Qemu7, Told::Qemu10] {
         let mut server = Server::new(Detail::Full);
-        let start = u64::from(common::machine(64 << 20).core.latency_cycles.fast_string);
+        let start = u64::from(
+            crate::common::machine(64 << 20)
+                .core
+                .latency_cycles
+                .fast_string,
+        );
         for bytes in [4096, 16384] {
             let taken = warm(&mut server, &fill(told, BUFFER, bytes));
             let least = start + bytes / 64;
@@ -218,7 +224,12 @@ fn a_short_fill_takes_the_start() {
     let one = fill(Told::Qemu7, BUFFER, 16);
     let many: Vec<u64> = (0..100).flat_map(|_| one.clone()).collect();
     let cycles = warm(&mut server, &many).cycles;
-    let start = u64::from(common::machine(64 << 20).core.latency_cycles.fast_string);
+    let start = u64::from(
+        crate::common::machine(64 << 20)
+            .core
+            .latency_cycles
+            .fast_string,
+    );
     assert!(
         (99 * start..101 * (start + 15)).contains(&cycles),
         "{cycles}"

@@ -1,8 +1,6 @@
 //! Do reads and writes copy: through the program's pages, the TLBs and the caches?
 
-mod common;
-
-use common::NoCode;
+use crate::common::NoCode;
 use contigua_machine::config::{Detail, RunConfig};
 use contigua_machine::{Engine, Report};
 use contigua_program::sources::Batch;
@@ -22,9 +20,12 @@ fn server(design: &str, detail: Detail, skip: u64) -> Engine {
     let config = RunConfig {
         detail,
         skip,
-        ..common::config(common::design(design), common::machine(64 << 20))
+        ..crate::common::config(
+            crate::common::design(design),
+            crate::common::machine(64 << 20),
+        )
     };
-    let mut engine = common::engine(config);
+    let mut engine = crate::common::engine(config);
     let process = ProcessId(0);
     consume(&mut engine, &Event::ThreadStart { process });
     call(&mut engine, 9, [0, 1 << 20, 3, 0x22, 0, 0], BUFFER);
@@ -43,7 +44,7 @@ fn consume(engine: &mut Engine, event: &Event) {
 
 /// The report after a call.
 fn call(engine: &mut Engine, number: u16, arguments: [u64; 6], result: u64) -> Report {
-    consume(engine, &common::syscall(number, arguments, result));
+    consume(engine, &crate::common::syscall(number, arguments, result));
     engine.validate().unwrap();
     engine.report()
 }
@@ -85,7 +86,7 @@ fn a_transfer_costs_by_its_size() {
     let none = kernel(&none) - before - long - page;
     let ratio = (long - none) as f64 / (page - none) as f64;
     assert!((14.0..18.0).contains(&ratio), "{long} {page} {none}");
-    let copy = common::machine(64 << 20).kernel.copy_4k_cycles.get();
+    let copy = crate::common::machine(64 << 20).kernel.copy_4k_cycles.get();
     assert!(page - none >= copy, "{page} {none}");
 }
 
@@ -114,6 +115,6 @@ fn a_vector_that_is_not_told_costs_its_bytes_only() {
     let before = kernel(&engine.report());
     let report = call(&mut engine, READV, [3, BUFFER, 2, 0, 0, 0], BYTES);
     assert_eq!(report.kernel.faults_anonymous_4k, 0);
-    let copy = common::machine(64 << 20).kernel.copy_4k_cycles.get();
+    let copy = crate::common::machine(64 << 20).kernel.copy_4k_cycles.get();
     assert!(kernel(&report) - before >= BYTES / 4096 * copy);
 }

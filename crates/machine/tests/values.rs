@@ -6,14 +6,12 @@
 //! changes results writes it anew (`CONTIGUA_WRITE_VALUES=1`) and says why: experiments run again
 //! when it changes (`checks/catalogue.toml`).
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-use common::programs::{BASE, Step, designs, words};
+use crate::common::programs::{BASE, Step, designs, words};
 use contigua_machine::ageing::{AgeConfig, Server, parse_profile};
 use contigua_machine::config::{
     Age, DesignConfig, Detail, LlcMigration, MachineConfig, MigrationConfig, RunConfig,
@@ -161,10 +159,14 @@ fn ran(config: RunConfig, threads: u32) -> String {
     let mut source = Fixed {
         batches: program(threads),
         next: 0,
-        program: common::program(),
+        program: crate::common::program(),
     };
     let name = config.design_name.clone();
-    match simulate(common::engine(config), &mut source, &Progress::default()) {
+    match simulate(
+        crate::common::engine(config),
+        &mut source,
+        &Progress::default(),
+    ) {
         Ok(run) => told(&run.report),
         Err(Error::OutOfMemory { .. }) => "out of memory".to_owned(),
         Err(error) => panic!("{name}: {error}"),
@@ -175,7 +177,7 @@ fn config(design: &DesignConfig, machine: MachineConfig, detail: Detail) -> RunC
     RunConfig {
         detail,
         age: Age::Partial,
-        ..common::config(design.clone(), machine)
+        ..crate::common::config(design.clone(), machine)
     }
 }
 
@@ -223,7 +225,7 @@ fn aged(design: &DesignConfig, profile: &str) -> String {
 
 /// A heap that grows, shrinks and gives back on a server.
 fn heap(design: &DesignConfig) -> String {
-    let server = config(design, common::machine(1 << 29), Detail::Additive);
+    let server = config(design, crate::common::machine(1 << 29), Detail::Additive);
     let life = HeapRun {
         server,
         program: Settings {
@@ -249,7 +251,7 @@ fn all_runs() -> BTreeMap<String, String> {
     let mut now = BTreeMap::new();
     for (name, design) in &designs {
         for detail in [Detail::Translation, Detail::Additive, Detail::Full] {
-            let config = config(design, common::machine(MEMORY), detail);
+            let config = config(design, crate::common::machine(MEMORY), detail);
             now.insert(format!("{name} {detail:?}"), ran(config, 1));
         }
     }
@@ -265,13 +267,13 @@ fn all_runs() -> BTreeMap<String, String> {
         MigrationConfig::Llc(LlcMigration::default()),
     ];
     for (kind, migration) in ["software", "llc"].into_iter().zip(migrations) {
-        let mut config = config(thp, common::machine(MEMORY), Detail::Full);
+        let mut config = config(thp, crate::common::machine(MEMORY), Detail::Full);
         config.design.migration = migration;
         config.migrations_per_second = 100_000.0;
         config.cores = 2;
         now.insert(format!("cores {kind}"), ran(config, 3));
     }
-    let mut sampled = config(thp, common::machine(MEMORY), Detail::Full);
+    let mut sampled = config(thp, crate::common::machine(MEMORY), Detail::Full);
     sampled.skip = 5_000;
     sampled.sampling = Some(Sampling {
         distance: 5_000,
@@ -281,7 +283,7 @@ fn all_runs() -> BTreeMap<String, String> {
         most: 0,
     });
     now.insert("sampled".to_owned(), ran(sampled, 2));
-    let mut warmed = config(thp, common::machine(MEMORY), Detail::Additive);
+    let mut warmed = config(thp, crate::common::machine(MEMORY), Detail::Additive);
     warmed.warmup = 10_000;
     now.insert("warmed additive".to_owned(), ran(warmed, 2));
     for name in [

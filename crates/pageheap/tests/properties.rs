@@ -1,8 +1,6 @@
 //! The properties that the published design has, one test each, and the numbers of its figures.
 
-mod common;
-
-use common::{MB, MB_PAGES, SECOND, TestOs, World};
+use crate::common::{MB, MB_PAGES, SECOND, TestOs, World};
 use contigua_pageheap::replay::{Removal, Settings, Summary, replay, spikes, square_wave};
 use contigua_pageheap::{
     Config, HUGE_BYTES, HUGE_PAGES, PAGE_BYTES, PageHeap, Primary, Span, Supply,

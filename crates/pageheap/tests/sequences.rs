@@ -1,8 +1,6 @@
 //! Random sequences of operations against a naive model, with the contents of every page.
 
-mod common;
-
-use common::{MB, MB_PAGES, SECOND, TestOs, World};
+use crate::common::{MB, MB_PAGES, SECOND, TestOs, World};
 use contigua_pageheap::{
     Arrival, Config, HUGE_BYTES, HUGE_PAGES, Leaving, Os, PAGE_BYTES, PageHeap, Primary, Span,
     Supply,

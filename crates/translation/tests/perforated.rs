@@ -1,8 +1,6 @@
 //! Do perforated pages have the properties that the Perforated Page paper claims (mechanisms E-C)?
 
-mod common;
-
-use common::{
+use crate::common::{
     BASE, L2_LATENCY, Outcome, access, access_or_fault, counter, memory, mmu,
     mmu_without_walk_caches, scheme, space,
 };

@@ -1,8 +1,6 @@
 //! Do direct segments have the properties that the Direct Segments paper claims (mechanisms E-D)?
 
-mod common;
-
-use common::{
+use crate::common::{
     BASE, ID, L2_LATENCY, Outcome, access, access_or_fault, memory, mmu, mmu_without_walk_caches,
     scheme, segment, space,
 };
@@ -43,7 +41,7 @@ fn the_segment_begins_at_base_and_ends_before_limit() {
     assert_eq!(translate(0x60_0000), None);
     assert_eq!(Segment::NONE.translate(VirtAddr::new(0)), None);
     // Frames may lie below the addresses.
-    let down = common::segment(
+    let down = crate::common::segment(
         0x4000_0000,
         0x4000_1000,
         0x5000_u64.wrapping_sub(0x4000_0000),

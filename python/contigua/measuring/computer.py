@@ -101,8 +101,9 @@ class Computer:
     def nearest(self) -> str:
         """The machine file of the processor nearest to this one."""
         if self.vendor == "AuthenticAMD":
-            newer = self.family > 0x19 or (self.family == 0x19 and self.model in ZEN_4)
-            return "zen-4" if newer else "zen-3"
+            if self.family > 0x19:
+                return "zen-5"
+            return "zen-4" if self.family == 0x19 and self.model in ZEN_4 else "zen-3"
         if self.vendor == "ARM":
             return "neoverse-v2"
         if self.model == 85:

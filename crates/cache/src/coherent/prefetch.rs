@@ -38,6 +38,9 @@ const LINES_OF_PAGE: u64 = 64;
 const STREAMS: usize = 64;
 /// Prefetches for one miss (the same place).
 const STREAM_PREFETCHES: i64 = 2;
+/// Misses in other pages of its place that a sequence outlives. Ours: random reads between the lines of
+/// a sequence do not end it.
+const OTHERS: u64 = 4;
 /// Lines between two misses of a sequence, at most. Ours: cores look up lines out of order, and some
 /// are in the first level already.
 const STREAM_STEP: i64 = 4;
@@ -161,6 +164,8 @@ struct Stream {
     direction: i64,
     /// Where the sequence goes on behind the page; [`UNKNOWN`] or [`NOWHERE`].
     next: u64,
+    /// Misses in other pages of this place since the sequence went on.
+    others: u64,
 }
 
 /// The page behind a sequence's is not known yet.
@@ -177,6 +182,7 @@ impl Stream {
             head: 0,
             direction: 0,
             next: UNKNOWN,
+            others: 0,
         }
     }
 }
@@ -201,7 +207,10 @@ impl Streams {
         let (page, place) = (line / LINES_OF_PAGE, (line % LINES_OF_PAGE).cast_signed());
         let stream = self.of(page);
         if stream.page != page {
-            *stream = Stream::new(page, place);
+            stream.others += 1;
+            if stream.direction == 0 || stream.others > OTHERS {
+                *stream = Stream::new(page, place);
+            }
             return None;
         }
         let step = place - stream.last;
@@ -230,6 +239,7 @@ impl Streams {
         let end = wanted.clamp(0, LAST);
         let count = ((end - from) * direction).clamp(0, STREAM_PREFETCHES);
         stream.last = place;
+        stream.others = 0;
         stream.head = from + count * direction;
         let next = stream.next;
         let mut ahead = Ahead {
@@ -285,8 +295,13 @@ impl Streams {
 
     #[inline]
     fn of(&mut self, page: u64) -> &mut Stream {
-        &mut self.streams[(page.wrapping_mul(GOLDEN_RATIO) >> 32) as usize % STREAMS]
+        &mut self.streams[place_of(page)]
     }
+}
+
+/// Where the stream of a page is kept.
+const fn place_of(page: u64) -> usize {
+    (page.wrapping_mul(GOLDEN_RATIO) >> 32) as usize % STREAMS
 }
 
 /// The place before the first line of a page, in a direction.
@@ -401,6 +416,28 @@ mod tests {
         }
         assert_eq!(missed(66), [64]);
         assert!(missed(65).is_empty());
+    }
+
+    #[test]
+    fn a_sequence_outlives_some_misses_in_other_pages_of_its_place() {
+        let others = |count: usize| {
+            let same = |page: &u64| place_of(*page) == place_of(0);
+            (1..).filter(same).take(count).map(|page| page * 64 + 7)
+        };
+        for (count, goes_on) in [(OTHERS as usize, true), (OTHERS as usize + 1, false)] {
+            let mut streams = Streams::new();
+            for line in (0..4).chain(others(count)) {
+                streams.missed(line, 6);
+            }
+            assert_eq!(lines_for(&mut streams, 4, 6) == [7, 8], goes_on);
+            assert_eq!(streams.missed(5, 6).is_some(), goes_on);
+        }
+        // What is no sequence makes way at once.
+        let mut streams = Streams::new();
+        for line in others(1).chain(0..2) {
+            streams.missed(line, 6);
+        }
+        assert_eq!(lines_for(&mut streams, 2, 6), [3, 4]);
     }
 
     fn lines_for(streams: &mut Streams, line: u64, distance: u8) -> Vec<u64> {

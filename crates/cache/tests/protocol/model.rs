@@ -15,7 +15,7 @@ use contigua_cache::migration::{
 };
 use contigua_units::Frame;
 
-use crate::rules::Rules;
+use super::rules::Rules;
 
 const MAX_CORES: usize = 3;
 const MAX_LINES: usize = 2;

@@ -1,7 +1,5 @@
 //! Presets and instructions that several tests use.
 
-#![allow(dead_code, missing_docs)]
-
 use contigua_core::CoreConfig;
 use contigua_program::decode::{Instruction, OperationClass as Class, RegisterSet};
 use serde::Deserialize;

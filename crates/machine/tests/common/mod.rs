@@ -1,7 +1,5 @@
 //! A run and its program, for tests that feed an engine by hand.
 
-#![allow(dead_code, reason = "each test file uses some of it")]
-
 pub mod programs;
 
 use contigua_machine::Engine;

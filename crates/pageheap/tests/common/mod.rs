@@ -1,7 +1,5 @@
 //! An operating system for tests: a clock that the test sets, and the contents of every page.
 
-#![allow(dead_code)]
-
 use contigua_pageheap::{HUGE_BYTES, METADATA_ALIGN, Metadata, Os, PAGE_BYTES, Span};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::cell::{Cell, RefCell};

@@ -1,6 +1,4 @@
 //! Small servers for tests of translation.
-#![allow(dead_code, reason = "each test file uses a part")]
-
 use contigua_cache::Geometry;
 use contigua_frames::{Boxed, Config, Frames, Layout, Placement};
 use contigua_paging::{AddressSpace, Effects, Memory, Segment, SpaceId, TableShape};

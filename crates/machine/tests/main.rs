@@ -1,0 +1,16 @@
+//! All tests of the crate in one program, which is linked once.
+
+mod aarch64;
+mod advice;
+mod ageing;
+mod checkpoints;
+mod common;
+mod cores;
+mod engine;
+mod files;
+mod heap;
+mod kernel_work;
+mod ladders;
+mod strings;
+mod transfers;
+mod values;

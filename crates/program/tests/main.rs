@@ -1,0 +1,6 @@
+//! All tests of the crate in one program, which is linked once.
+
+mod decode;
+mod decode_aarch64;
+mod foreign;
+mod trace;

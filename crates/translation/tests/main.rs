@@ -1,0 +1,8 @@
+//! All tests of the crate in one program, which is linked once.
+
+mod common;
+mod documentation;
+mod perforated;
+mod reference;
+mod schemes;
+mod segments;
