@@ -94,8 +94,8 @@ int main(int words, char **arguments) {
     for (size_t i = 0; words == 2 && i < sizeof kinds / sizeof *kinds; i++)
         if (strcmp(arguments[1], kinds[i].name) == 0) kind = &kinds[i];
     if (kind == NULL) return 2;
-    char *all = mmap(NULL, SIZE + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-                     -1, 0);
+    char *all =
+        mmap(NULL, SIZE + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     code = mmap(NULL, HUGE_PAGE, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS,
                 -1, 0);
     order = malloc(NODES * sizeof *order);
