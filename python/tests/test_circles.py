@@ -60,8 +60,8 @@ def test_what_is_no_circle_is_not_found(tmp_path, circles):
 def test_no_file_of_tests_is_left_out():
     programs = sorted(ROOT.glob("crates/*/tests/main.rs"))
     assert programs
-    for program in programs:
-        modules = set(re.findall(r"^mod (\w+);", program.read_text(), re.MULTILINE))
-        files = {file.stem for file in program.parent.glob("*.rs")} - {"main"}
+    for program in (*programs, *ROOT.glob("crates/*/tests/*/mod.rs")):
+        modules = set(re.findall(r"^(?:pub )?mod (\w+);", program.read_text(), re.MULTILINE))
+        files = {file.stem for file in program.parent.glob("*.rs")} - {program.stem}
         folders = {file.parent.name for file in program.parent.glob("*/mod.rs")}
         assert modules == files | folders, program

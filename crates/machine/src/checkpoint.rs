@@ -27,7 +27,7 @@ use crate::{Engine, Error};
 const MAGIC: [u8; 8] = *b"\x89ctgckp\n";
 /// To be raised with every change of what a checkpoint holds that the fields of structures do not
 /// show.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 /// Bytes before the header, and behind the state.
 const START: u64 = 16;
 const END: u64 = 16;

@@ -3,8 +3,8 @@
 use contigua_state::Plain;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Words that are hashed at a time.
-const WORDS: usize = 4096;
+/// Words that are hashed at a time: few, because what is left of a batch is copied.
+const WORDS: usize = 256;
 
 /// XXH3 over portions of equal length, each seeded with the hash of those before it. So it is one
 /// number between two portions, which a checkpoint can keep, and how the stream was divided into
@@ -18,22 +18,31 @@ pub(crate) struct Digest {
 
 impl Digest {
     pub(crate) fn update(&mut self, mut words: &[u64]) {
-        while !words.is_empty() {
-            let fits = words.len().min(WORDS - self.words.len());
-            let (now, later) = words.split_at(fits);
+        if !self.words.is_empty() {
+            let (now, later) = words.split_at(words.len().min(WORDS - self.words.len()));
             self.words.extend_from_slice(now);
-            words = later;
-            if self.words.len() == WORDS {
-                self.before = self.digest();
-                self.words.clear();
+            if self.words.len() < WORDS {
+                return;
             }
+            self.before = self.digest();
+            self.words.clear();
+            words = later;
         }
+        let (portions, rest) = words.as_chunks::<WORDS>();
+        for portion in portions {
+            self.before = hash(portion, self.before);
+        }
+        self.words.extend_from_slice(rest);
     }
 
     /// The hash of all so far.
     pub(crate) fn digest(&self) -> u64 {
-        xxh3_64_with_seed(bytemuck::cast_slice(&self.words), self.before)
+        hash(&self.words, self.before)
     }
+}
+
+fn hash(words: &[u64], before: u64) -> u64 {
+    xxh3_64_with_seed(bytemuck::cast_slice(words), before)
 }
 
 /// Digests are of words as they lie in memory, and must not differ between hosts.

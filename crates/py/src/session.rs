@@ -2,11 +2,13 @@
 //! thread of its own.
 
 use std::ffi::OsString;
+use std::fmt::Display;
 use std::fs::File;
 use std::io::Write;
 use std::iter;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -31,8 +33,6 @@ const PLUGIN: &[u8] = include_bytes!(env!("CONTIGUA_PLUGIN"));
 
 /// How often progress is told and limits are looked at.
 const TICK: Duration = Duration::from_millis(50);
-/// How often servers that are being made are looked at: fresh ones are there at once.
-const SHORT_TICK: Duration = Duration::from_millis(5);
 /// How long a program that was interrupted may take to end by itself.
 const GRACE: Duration = Duration::from_secs(2);
 /// The exit status of a shell's command that was interrupted.
@@ -220,24 +220,21 @@ impl Session {
         let progress: Vec<Progress> = self.configs.iter().map(|_| Progress::default()).collect();
         let mut interrupted = false;
         let runs = thread::scope(|scope| {
-            let designs: Vec<_> = designs
-                .into_iter()
-                .zip(&progress)
-                .map(|((((engine, batches), mut source), saves), progress)| {
-                    begin(scope, move || {
-                        simulate_from(engine, &mut *source, progress, batches, saves)
-                    })
+            let mut team = Team::default();
+            for ((((engine, batches), mut source), saves), own) in
+                designs.into_iter().zip(&progress)
+            {
+                team.begin(scope, move || {
+                    simulate_from(engine, &mut *source, own, batches, saves)
                 })
-                .collect::<Result<_, _>>()
                 .inspect_err(|_| cancel(&progress))?;
-            while designs.iter().any(|design| !design.is_finished()) {
-                thread::sleep(TICK);
+            }
+            team.join(|| {
                 if observer(&state(&progress)).is_err() && !interrupted {
                     interrupted = true;
                     cancel(&progress);
                 }
-            }
-            designs.into_iter().map(join).collect::<Result<Vec<_>, _>>()
+            })
         })?;
         // Each replay knows whether it had ended before.
         Outcome::new(runs, None, if interrupted { INTERRUPTED } else { 0 })
@@ -305,15 +302,14 @@ impl Session {
         thread::scope(|scope| {
             let recording =
                 recorder.map(|(source, writer)| begin(scope, move || record(source, writer)));
-            let designs: Result<Vec<_>, _> = designs
-                .into_iter()
-                .zip(&progress)
-                .map(|((engine, mut source), progress)| {
-                    begin(scope, move || simulate(engine, &mut source, progress))
-                })
-                .collect();
-            let (recording, designs) = match (recording.transpose(), designs) {
-                (Ok(recording), Ok(designs)) => (recording, designs),
+            let mut team = Team::default();
+            let begun = designs.into_iter().zip(&progress).try_for_each(
+                |((engine, mut source), progress)| {
+                    team.begin(scope, move || simulate(engine, &mut source, progress))
+                },
+            );
+            let recording = match (recording.transpose(), begun) {
+                (Ok(recording), Ok(())) => recording,
                 (Err(error), _) | (_, Err(error)) => {
                     // Threads that have begun come to their end with the program.
                     drop(program);
@@ -321,15 +317,13 @@ impl Session {
                 }
             };
             let readers_done =
-                || !designs.is_empty() && progress.iter().all(|p| p.done.load(Ordering::Acquire));
+                || !progress.is_empty() && progress.iter().all(|p| p.done.load(Ordering::Acquire));
             let watched = self.watch(&mut program, &progress, &readers_done, observer);
             // Whatever happened, let the readers come to their end before anything is said.
             drop_if_failed(&watched, program);
-            while designs.iter().any(|design| !design.is_finished()) {
-                thread::sleep(TICK);
+            let runs = team.join(|| {
                 let _ = observer(&state(&progress));
-            }
-            let runs = designs.into_iter().map(join).collect::<Result<Vec<_>, _>>();
+            });
             let recorded = recording.map(thread::ScopedJoinHandle::join);
             let End { exit_code, ended } = watched?;
             let mut outcome = Outcome::new(runs?, ended, exit_code)?;
@@ -355,17 +349,10 @@ impl Session {
             Input::Trace(path, format) => {
                 let mut source = format.open(path).map_err(engine_error)?;
                 thread::scope(|scope| {
-                    let reader = begin(scope, || vectors.read(&mut *source, &cancel))?;
-                    let mut outcome = Ok(());
-                    while !reader.is_finished() {
-                        thread::sleep(SHORT_TICK);
-                        if outcome.is_ok() {
-                            outcome = observer(&[]);
-                            cancel.store(outcome.is_err(), Ordering::Relaxed);
-                        }
-                    }
-                    join(reader)?;
-                    outcome.map(|()| 0)
+                    let mut team = Team::default();
+                    team.begin(scope, || vectors.read(&mut *source, &cancel))?;
+                    team.join_or_cancel(&cancel, observer)?;
+                    Ok::<_, PyErr>(0)
                 })?
             }
             Input::Live(command, surroundings) => {
@@ -478,12 +465,13 @@ fn servers(
         // Where the host has two cores for each design, it takes them.
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let two_threads = cores >= 2 * configs.len();
-        let servers: Vec<_> = configs
+        let mut team = Team::default();
+        configs
             .iter()
             .zip(programs)
             .zip(origins.iter().copied().chain(iter::repeat(None)))
-            .map(|((config, program), origin)| {
-                begin(scope, move || {
+            .try_for_each(|((config, program), origin)| {
+                team.begin(scope, move || {
                     let (mut engine, batches) = match origin {
                         Some((file, identity)) => Engine::restore(config, program, file, identity)?,
                         None => (Engine::prepare(config.clone(), program, cancel)?, 0),
@@ -494,20 +482,80 @@ fn servers(
                     Ok::<_, contigua_machine::Error>((engine, batches))
                 })
             })
-            .collect::<Result<_, _>>()
             .inspect_err(|_| cancel.store(true, Ordering::Relaxed))?;
+        team.join_or_cancel(cancel, observer)
+    })
+}
+
+/// Threads that do the same, each of which wakes who waits for them.
+struct Team<'scope, T, E> {
+    threads: Vec<thread::ScopedJoinHandle<'scope, Result<T, E>>>,
+    /// How many have not ended.
+    left: Arc<AtomicUsize>,
+}
+
+impl<T, E> Default for Team<'_, T, E> {
+    fn default() -> Self {
+        Self {
+            threads: Vec::new(),
+            left: Arc::default(),
+        }
+    }
+}
+
+impl<'scope, T: Send + 'scope, E: Display + Send + 'scope> Team<'scope, T, E> {
+    fn begin(
+        &mut self,
+        scope: &'scope thread::Scope<'scope, '_>,
+        work: impl FnOnce() -> Result<T, E> + Send + 'scope,
+    ) -> Result<(), PyErr> {
+        let member = Member {
+            left: Arc::clone(&self.left),
+            waiter: thread::current(),
+        };
+        self.left.fetch_add(1, Ordering::Relaxed);
+        let thread = begin(scope, move || {
+            let _member = member;
+            work()
+        })?;
+        self.threads.push(thread);
+        Ok(())
+    }
+
+    /// Waits for all, in the thread that began them, and calls `look` every [`TICK`].
+    fn join(self, mut look: impl FnMut()) -> Result<Vec<T>, PyErr> {
+        while self.left.load(Ordering::Acquire) > 0 {
+            thread::park_timeout(TICK);
+            look();
+        }
+        self.threads.into_iter().map(join).collect()
+    }
+
+    /// The same. An observer that fails sets `cancel`, and its error is the outcome.
+    fn join_or_cancel(self, cancel: &AtomicBool, observer: Observer<'_>) -> Result<Vec<T>, PyErr> {
         let mut outcome = Ok(());
-        while servers.iter().any(|server| !server.is_finished()) {
-            thread::sleep(SHORT_TICK);
+        let joined = self.join(|| {
             if outcome.is_ok() {
                 outcome = observer(&[]);
                 cancel.store(outcome.is_err(), Ordering::Relaxed);
             }
-        }
-        let servers: Result<Vec<_>, _> = servers.into_iter().map(join).collect();
+        });
         outcome?;
-        servers
-    })
+        joined
+    }
+}
+
+/// One of a [`Team`], until it ends or panics.
+struct Member {
+    left: Arc<AtomicUsize>,
+    waiter: thread::Thread,
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.left.fetch_sub(1, Ordering::Release);
+        self.waiter.unpark();
+    }
 }
 
 /// Starts a thread. There may be none for this user, or in this namespace.
@@ -563,9 +611,7 @@ fn record(
     Ok(writer)
 }
 
-fn join<T, E: std::fmt::Display>(
-    thread: thread::ScopedJoinHandle<'_, Result<T, E>>,
-) -> Result<T, PyErr> {
+fn join<T, E: Display>(thread: thread::ScopedJoinHandle<'_, Result<T, E>>) -> Result<T, PyErr> {
     match thread.join() {
         Ok(result) => result.map_err(engine_error),
         Err(_) => Err(engine_error(PANICKED)),
