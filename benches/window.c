@@ -2,7 +2,7 @@
  * window: how many operations of a kind a core holds between two loads that miss all caches. With more,
  * the second load waits for the first one (Wong, "Measuring reorder buffer capacity", 2013).
  *
- *     window operations|results|vectors|loads|stores
+ *     window operations|results|products|vectors|loads|stores
  *
  * Prints the number. Wants pages of 2 MB, so that walks are short.
  */
@@ -24,13 +24,14 @@
 
 static const struct kind {
     const char *name;
-    unsigned char bytes, code[7];
+    unsigned char bytes, code[8];
 } kinds[] = {
-    {"operations", 2, {0x39, 0xc0}},             /* cmp %eax, %eax */
-    {"results", 3, {0x8d, 0x4a, 0x01}},          /* lea 1(%rdx), %ecx */
-    {"vectors", 5, {0x66, 0x0f, 0x70, 0xd1, 0}}, /* pshufd $0, %xmm1, %xmm2 */
-    {"loads", 3, {0x39, 0x04, 0x24}},            /* cmp %eax, (%rsp) */
-    {"stores", 4, {0x89, 0x4c, 0x24, 0xf8}},     /* mov %ecx, -8(%rsp) */
+    {"operations", 2, {0x39, 0xc0}},                 /* cmp %eax, %eax */
+    {"results", 3, {0x8d, 0x4a, 0x01}},              /* lea 1(%rdx), %ecx */
+    {"products", 7, {0xb8, 1, 0, 0, 0, 0xf7, 0xe1}}, /* mov $1, %eax; mul %ecx */
+    {"vectors", 5, {0x66, 0x0f, 0x70, 0xd1, 0}},     /* pshufd $0, %xmm1, %xmm2 */
+    {"loads", 3, {0x39, 0x04, 0x24}},                /* cmp %eax, (%rsp) */
+    {"stores", 4, {0x89, 0x4c, 0x24, 0xf8}},         /* mov %ecx, -8(%rsp) */
 };
 
 typedef void loop(void *, void *, int);
@@ -60,15 +61,16 @@ static unsigned char *put(unsigned char *at, const void *bytes, size_t count) {
 /* A step of two chains, with `count` operations behind each load. */
 static void write_loop(const struct kind *kind, int count) {
     static const unsigned char first[] = {0x48, 0x8b, 0x3f}, second[] = {0x48, 0x8b, 0x36};
-    static const unsigned char again[] = {0xff, 0xca, 0x0f, 0x85}, end[] = {0xc3};
-    unsigned char *at = code;
+    static const unsigned char start[] = {0x41, 0x89, 0xd0}, end[] = {0xc3};
+    static const unsigned char again[] = {0x41, 0xff, 0xc8, 0x0f, 0x85};
+    unsigned char *step = put(code, start, sizeof start), *at = step; /* mov %edx, %r8d */
 
     for (int chain = 0; chain < 2; chain++) {
         at = put(at, chain ? second : first, 3);
         for (int i = 0; i < count; i++) at = put(at, kind->code, kind->bytes);
     }
-    at = put(at, again, sizeof again); /* dec %edx; jne to the start */
-    int32_t back = (int32_t)(code - at) - 4;
+    at = put(at, again, sizeof again); /* dec %r8d; jne to the step */
+    int32_t back = (int32_t)(step - at) - 4;
     at = put(at, &back, sizeof back);
     put(at, end, sizeof end);
 }
