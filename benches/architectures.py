@@ -1,4 +1,4 @@
-"""The same sources on x86-64 and aarch64, and programs of Debian's arm64, in ``contigua run``.
+"""Sources on both x86-64 and aarch64, and programs of Debian's arm64, in ``contigua run``.
 
 ``architectures.py`` builds ``workloads/*.c`` for both with GCC and compares what they ask of the
 TLBs of one machine; it writes the table in docs/validation.md, in minutes. Takes

@@ -1,4 +1,4 @@
-"""The same programs on several QEMUs: their counts, which must be equal, and the front end's speed.
+"""Compare programs on several QEMUs: their counts, which must be equal, and the front end's speed.
 
 ``emulators.py QEMU...`` writes the table in docs/how-to/study-a-program.md. Counts are those of a
 function, from its call to its return: from QEMU 10 on programs have a vDSO, for which the C library

@@ -30,7 +30,7 @@ from foreign_inputs import PROGRAMS, write_inputs
 
 THREADS = (2, 16)
 OURS = malloc.OURS
-#: The same library.
+#: Our library at hardening level 0.
 LEVEL_0 = "level 0"
 # Without a library to preload, Debian's redis-server would use jemalloc, which it is linked with.
 GLIBC = malloc.DEBIAN / "libc.so.6"

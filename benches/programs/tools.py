@@ -70,7 +70,7 @@ def gcc(trial: Trial) -> None:
 
 
 def clang(trial: Trial) -> None:
-    """The same file with clang; its analysis of a C file."""
+    """Compile the file of gcc with clang; its analysis of a C file."""
     source = trial.directory / "large.cc"
     source.write_text(large_source(600))
     for options in (["-O2"], ["-O1", "-g"]):

@@ -125,7 +125,7 @@ SECTIONS = (
         Row("unmovable region", "unmovable_region_mib", _mebibytes),
     ),
 )
-#: The same by key.
+#: Rows by key.
 ROWS = {row.key: row for row in chain.from_iterable(SECTIONS)}
 
 

@@ -20,7 +20,7 @@ from contigua.calibration import Factor, FleetError, calibration, draw
 from contigua.fleet import FleetOptions, kept_beside, simulate, write_parquet
 
 SMALL = FleetOptions(memory="128M", longest_hours=0.05, seed=7)
-#: The same, as the command has it.
+#: SMALL as arguments of the command.
 ARGUMENTS = ["--memory", "128M", "--hours", "0.05", "--seed", 7]
 
 

@@ -28,7 +28,7 @@ def check(name, document):
 
 
 def strict(form):
-    """The same schema, in which nothing that it does not name may be there."""
+    """Return the schema without additional properties."""
     if isinstance(form, dict):
         found = {key: strict(value) for key, value in form.items()}
         if "properties" in form and "additionalProperties" not in form:

@@ -35,7 +35,7 @@ GENERATED = {
 WRITTEN_LATER = {"reproduction.md", "how-to/sweeps.md", "how-to/reports.md"}
 
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#\s:]+)(#[^)]*)?\)")
-#: The same, and pictures.
+#: Links and pictures.
 LINK_OR_PICTURE = re.compile(LINK.pattern.removeprefix("(?<!!)"))
 
 

@@ -128,7 +128,7 @@ impl<V: Copy + Default> Sets<V> {
         Some(&self.values[first + way])
     }
 
-    /// The same, to be changed.
+    /// Mutable access to the value of `key`, which keeps its place in the order of use.
     #[inline]
     pub fn peek_mut(&mut self, number: u64, key: u64) -> Option<&mut V> {
         let first = self.first_way(number);
@@ -268,7 +268,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The same array as plain lists, most recently used last.
+    /// Model of the array as plain lists, most recently used last.
     struct Naive {
         ways: usize,
         sets: Vec<Vec<(u64, u32)>>,

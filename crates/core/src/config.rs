@@ -25,7 +25,8 @@ pub struct CoreConfig {
     /// file without the registers that programs see. Default: as many as `window`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub general_registers: Option<u32>,
-    /// The same for vector registers.
+    /// Instructions between dispatch and retirement whose results are in vector registers, as
+    /// `general_registers`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vector_registers: Option<u32>,
     /// Loads between dispatch and retirement.
@@ -51,7 +52,7 @@ pub struct CoreConfig {
     /// microarchitecture of Intel, AMD and VIA CPUs"; elsewhere one in two cycles on Intel's cores).
     #[serde(default = "one")]
     pub taken_branch_cycles: u32,
-    /// The same for calls and returns. Default: as `taken_branch_cycles`.
+    /// Cycles of taken calls and returns. Default: as `taken_branch_cycles`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_cycles: Option<u32>,
     /// What indirect jumps and calls take beyond that if their target's address differs in bit 37 or a higher one.

@@ -245,7 +245,7 @@ impl ShadowedWindow {
         })
     }
 
-    /// The same of a fetch.
+    /// The miss of the shadow's fetch under way.
     #[must_use]
     #[inline]
     pub fn shadow_fetch_miss(&self) -> Option<ShadowMiss> {
@@ -394,7 +394,7 @@ struct Stretches {
 struct Extrapolated {
     /// Cycles that a perfect TLB saves.
     saved: f64,
-    /// The same in the latest stretch, as a share of the program's.
+    /// Value in the latest stretch, as a share of the program's.
     share: f64,
     /// The program's cycles of which that is said.
     program: u64,

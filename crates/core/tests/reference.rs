@@ -153,7 +153,7 @@ struct WrongPath {
     ready: HashMap<u32, u64>,
 }
 
-/// The same from lists of all that happened so far.
+/// Reference model: computes from lists of all that happened so far.
 struct Reference<'a> {
     config: &'a CoreConfig,
     dispatches: Vec<u64>,

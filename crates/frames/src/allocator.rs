@@ -356,7 +356,7 @@ impl<S: Storage> Frames<S> {
         Ok(())
     }
 
-    /// The same, past the per-CPU lists, for memory that others are waiting for.
+    /// Frees a frame past the per-CPU lists, for memory that others are waiting for.
     pub(crate) fn free_at_once(&mut self, frame: Frame) -> Result<(), Error> {
         let order = self.unuse(frame)?;
         self.storage.parts_mut().frames[frame.index()] = FrameRecord::default();

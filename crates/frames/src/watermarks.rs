@@ -43,7 +43,7 @@ impl Watermarks {
         self.high
     }
 
-    /// The same, with what a fallback has added.
+    /// High watermark with the boost that a fallback has added.
     pub(crate) fn boosted_high(self) -> u64 {
         self.high + self.boost
     }

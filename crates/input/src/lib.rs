@@ -113,7 +113,7 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     escape(text, |_| false)
 }
 
-/// The same for a message of several lines.
+/// Shows a message of several lines without control codes.
 #[must_use]
 pub fn printable_lines(text: &str) -> Cow<'_, str> {
     escape(text, |c| c == '\n')

@@ -225,7 +225,7 @@ impl Mmus {
         }
     }
 
-    /// The same on one core, which does it by itself.
+    /// Invalidates on one core, which does it by itself.
     pub(crate) fn invalidate_on(&mut self, core: usize, space: SpaceId, range: VirtRange) {
         self.units[core].invalidate(space, range);
     }

@@ -55,7 +55,7 @@ pub fn simulate(
     simulate_from(engine, source, progress, 0, Saves::default())
 }
 
-/// The same with a source of which the engine has had so many batches. The server's state is saved
+/// Simulates a source of which the engine has had so many batches. The server's state is saved
 /// on the way.
 ///
 /// # Errors

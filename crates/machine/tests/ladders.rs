@@ -90,7 +90,7 @@ fn run(
     run_on(HUGE, machine, warm, loops)
 }
 
-/// The same on other pages.
+/// Runs a ladder on the given pages.
 fn run_on(
     scheme: &str,
     machine: MachineConfig,

@@ -167,7 +167,7 @@ impl Bits {
         self.longest_of_many()
     }
 
-    /// The same, in steps that grow with the logarithm of the result.
+    /// Longest run, in steps that grow with the logarithm of the result.
     fn longest_of_many(self) -> u32 {
         if self.is_empty() {
             return 0;

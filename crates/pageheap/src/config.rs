@@ -28,7 +28,7 @@ pub struct Config {
     /// Δ, in nanoseconds: memory that was used within this time is not broken off huge pages
     /// periodically. 0: the release rate alone decides. Adaptive Subrelease, section 4.1: 60 s.
     pub interval: u64,
-    /// The same for whole free huge pages, in nanoseconds: the cache keeps what demand within this
+    /// Retention of whole free huge pages, in nanoseconds: the cache keeps what demand within this
     /// time would need. 0, the default: they go back at the release rate, as step 1 of the policy
     /// says (Adaptive Subrelease, section 4), so that mapped memory may fall below the recent peak,
     /// by whole huge pages only. Longer than [`interval`](Self::interval) is the same as equal.

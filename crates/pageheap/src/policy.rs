@@ -24,7 +24,7 @@ pub(crate) struct Situation {
 pub(crate) struct Verdict {
     /// Of whole free huge pages, at least: the last one is given back whole.
     pub whole: u64,
-    /// The same, at most. Huge pages of which parts are gone already are smaller pieces, so how
+    /// Of whole free huge pages, at most. Huge pages of which parts are gone already are smaller pieces, so how
     /// much the last one brings is only known when it is chosen.
     pub whole_most: u64,
     /// Of partly used huge pages.

@@ -176,7 +176,7 @@ fn do_huge_pages_in_use_decay_only_after_the_interval() {
     assert!(kept.iter().all(|&span| heap.is_allocated(span)));
 }
 
-/// The same, and early where that was no mistake yet.
+/// Configuration that also releases early where that was no mistake yet.
 fn hasty() -> Config {
     Config {
         first_interval: SECOND,

@@ -342,7 +342,7 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// The same where no huge page has to be split.
+    /// Changes VMAs where no huge page has to be split.
     fn change_vmas_only(&mut self, range: VirtRange, change: impl Fn(&mut Vma)) {
         for (piece, vma) in self.changed_vmas(range, change) {
             self.vmas.insert(piece, vma);

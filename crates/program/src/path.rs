@@ -24,7 +24,7 @@ pub(crate) fn find_in_path(name: &OsStr) -> Option<PathBuf> {
         .find(|candidate| candidate.is_file())
 }
 
-/// The same for programs on `root`, as they would name it. Where it has a folder, names without a
+/// Finds a program on `root`, as programs there would name it. Where it has a folder, names without a
 /// slash are looked for in its directories of `PATH` only, and absolute paths there first.
 pub(crate) fn find_on(root: &Root, name: &OsStr) -> Option<PathBuf> {
     if root.folder().is_none() {

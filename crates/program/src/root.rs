@@ -39,7 +39,7 @@ impl Root {
         self.inside(name).unwrap_or_else(|| name.to_owned())
     }
 
-    /// The same, only in the folder. Symbolic links lead to where they would lead if the folder
+    /// Resolves a path in the folder only. Symbolic links lead to where they would lead if the folder
     /// were `/`.
     #[must_use]
     pub fn inside(&self, name: &Path) -> Option<PathBuf> {

@@ -119,7 +119,7 @@ fn any_instructions() -> impl Strategy<Value = Vec<Instruction>> {
     proptest::collection::vec(instruction, 1..300)
 }
 
-/// The same by the rules of the documentation, in the plainest way.
+/// Naive model: the rules of the documentation in the plainest way.
 fn expected(instructions: &[Instruction]) -> Vec<Executed> {
     let length_of = |address: u64| {
         let first = instructions

@@ -16,7 +16,7 @@ use crate::explore::{Failure, PolicySpec};
 /// Simulated time between two looks at signals and two reports of progress.
 const LOOK: u64 = 10_000_000_000;
 
-/// The same under a policy in Python, which is slower, and may have raised an exception.
+/// Interval of looks under a policy in Python, which is slower and may have raised an exception.
 const EXPLORING_LOOK: u64 = 1_000_000_000;
 
 /// A server's life, as Python describes it.

@@ -531,7 +531,7 @@ impl<'scope, T: Send + 'scope, E: Display + Send + 'scope> Team<'scope, T, E> {
         self.threads.into_iter().map(join).collect()
     }
 
-    /// The same. An observer that fails sets `cancel`, and its error is the outcome.
+    /// Joins all workers. An observer that fails sets `cancel`, and its error is the outcome.
     fn join_or_cancel(self, cancel: &AtomicBool, observer: Observer<'_>) -> Result<Vec<T>, PyErr> {
         let mut outcome = Ok(());
         let joined = self.join(|| {

@@ -157,7 +157,7 @@ extern "C" fn tell<R: Reading>(
     }
 }
 
-/// The same, whichever QEMU this is.
+/// Records an access under any QEMU: asks which processor runs.
 pub extern "C" fn tell_asking(
     index: c_uint,
     info: MemoryInfo,

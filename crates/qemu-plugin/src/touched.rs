@@ -101,7 +101,7 @@ pub fn is_first(address: u64, word: u64) -> bool {
     true
 }
 
-/// The same for code.
+/// Returns whether this is the first fetch from the page.
 pub fn is_first_fetch(address: u64) -> bool {
     let Some(&map) = MAP.get() else {
         return true;

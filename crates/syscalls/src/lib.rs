@@ -138,7 +138,7 @@ pub fn futex_wait(word: &AtomicU32, value: u32) {
     futex(word, libc::FUTEX_WAIT, value, null());
 }
 
-/// The same for at most so many seconds.
+/// Waits like `futex_wait`, for at most `seconds` seconds.
 pub fn futex_wait_seconds(word: &AtomicU32, value: u32, seconds: u32) {
     let time = libc::timespec {
         tv_sec: seconds.into(),

@@ -201,9 +201,9 @@ pub trait MemoryPort {
 pub struct TranslatorCounters {
     /// Misses that the L2 TLB answered, 4 KB pages.
     pub l2_hits_4k: u64,
-    /// The same, 2 MB pages.
+    /// L2 TLB hits on 2 MB pages.
     pub l2_hits_2m: u64,
-    /// The same, 1 GB pages.
+    /// L2 TLB hits on 1 GB pages.
     pub l2_hits_1g: u64,
     /// Walks that found a 4 KB page.
     pub walks_4k: u64,

@@ -126,7 +126,7 @@ COUNTS = Text("counts", "N[k|M|G][,N...]", _counts)
 RATE = Text("rate", "RATE", _rate)
 #: A time, such as ``5`` (seconds) or ``2m``, in seconds.
 DURATION = Text("duration", "TIME", seconds_of)
-#: The same; it cannot be none.
+#: Seconds; they cannot be zero.
 SECONDS = Text("duration", "SECONDS", _seconds)
 #: A time, such as ``2`` (hours) or ``90m``, in hours.
 HOURS = Text("hours", "HOURS", _hours)

@@ -62,7 +62,7 @@ for (let t = 0; t < n / 2000; t++)
     grid[i] = (grid[i - 1] + grid[i + 1] + grid[i - 512] + grid[i + 512] + t) / 4.001;
 console.log(sum, grid[100000]);
 """
-#: The same of an interpreter: a table is filled, sorted and read.
+#: Interpreter: a table is filled, sorted and read.
 PYTHON = """
 import sys
 d = {}

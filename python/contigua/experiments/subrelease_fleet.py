@@ -157,7 +157,7 @@ class Life:
 
 @dataclass(frozen=True)
 class ServerLife:
-    """The same on a simulated server."""
+    """Results of a workload on a simulated server, without Δ and with it."""
 
     workload: Workload
     without: ServerReplay

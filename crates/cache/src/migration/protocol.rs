@@ -154,7 +154,7 @@ pub struct CopyStep {
     /// Before the copy, take the line out of private caches under the source frame; dirty data goes
     /// to the source (article, step 2).
     pub recall_source: bool,
-    /// The same under the destination frame; dirty data goes to the source too, which has the line
+    /// Access under the destination frame; dirty data goes to the source too, which has the line
     /// until it is copied.
     pub recall_destination: bool,
     /// Whether this was the page's last line: tell the operating system.

@@ -276,7 +276,7 @@ impl Transfer {
         self.uninvalidated
     }
 
-    /// The same migration with the agents renamed. All agents are alike to it, which lets a model
+    /// Returns the migration with the agents renamed. All agents are alike to it, which lets a model
     /// checker look at one state of each symmetric group.
     #[must_use]
     pub fn renamed(self, name: impl Fn(Agent) -> Agent) -> Self {

@@ -68,7 +68,7 @@ impl Window {
     /// and a load port is free; for a store, when it retires, provided that its translation does
     /// not hold it up.
     ///
-    /// The same index may come several times. Up to 16 loads and then one store share a place in
+    /// An index may come several times. Up to 16 loads and then one store share a place in
     /// the window; more take further places, and all have their addresses at the same time. An
     /// access of an instruction that has executed already, or outside of a block, counts as an
     /// instruction of its own.
@@ -205,7 +205,7 @@ impl Window {
         }
     }
 
-    /// The same instruction takes a further place in the window.
+    /// Opens a further place in the window for the instruction.
     fn open_again(&mut self, store: bool) {
         if !self.open.retired {
             self.complete();

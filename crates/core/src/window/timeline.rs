@@ -103,7 +103,7 @@ mod tests {
 
     use super::*;
 
-    /// The same as a set of cycles.
+    /// Naive model: busy times as a set of cycles.
     #[derive(Default)]
     struct Naive {
         past: u64,

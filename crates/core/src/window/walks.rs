@@ -37,7 +37,7 @@ pub struct WalkActivity {
 }
 
 impl WalkActivity {
-    /// The same in proportion, so that all walks together are active for this long.
+    /// Scales the walks in proportion, so that all together are active for this long.
     #[must_use]
     pub fn scaled_to(&self, walk_active: Cycles) -> Self {
         let [whole, part] = [walk_active, self.all.walk_active].map(|c| u128::from(c.get()));

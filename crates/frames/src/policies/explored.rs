@@ -38,7 +38,7 @@ impl fmt::Debug for Explored {
     }
 }
 
-/// The same policy, not one that happens to answer alike.
+/// Identity of the policy object, not equality of its answers.
 impl PartialEq for Explored {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.policy, &other.policy)

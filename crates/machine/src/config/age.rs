@@ -43,7 +43,7 @@ pub enum Age {
     Scattered(f64),
     /// A random server of a fleet: its former tenants have left, their traces have not.
     Partial,
-    /// The same, and files have taken all memory that was free (Contiguitas, section 5: under Linux
+    /// Aged, and files have taken all memory that was free (Contiguitas, section 5: under Linux
     /// no 2 MB block is free).
     Full,
     /// A server that was used in this way for this long (and how that was written), and whose tenants

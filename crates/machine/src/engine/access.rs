@@ -18,7 +18,7 @@ pub(super) trait Pace {
     const FORWARD: bool = false;
     /// Instructions have times of their own.
     const OUT_OF_ORDER: bool = false;
-    /// The same, by outcomes that are priced later.
+    /// Times accesses later, by outcomes.
     const DEFERRED: bool = false;
     /// Stalls add up.
     const ADDS_UP: bool = false;
@@ -34,7 +34,7 @@ pub(super) struct Warm;
 pub(super) struct Additive;
 /// [`ShadowedWindow`](contigua_core::ShadowedWindow).
 pub(super) struct OutOfOrder;
-/// The same, behind the state: [`outcomes`](super::outcomes).
+/// Full detail timed behind the state: [`outcomes`](super::outcomes).
 pub(super) struct Deferred;
 /// The kernel's own accesses, at the core's present time.
 struct InKernel;

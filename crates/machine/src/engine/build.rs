@@ -35,7 +35,7 @@ impl Engine {
         Self::prepare(config, program, &AtomicBool::new(false))
     }
 
-    /// The same, given up soon after `cancel` was set: ageing may take a while.
+    /// Builds a server; gives up soon after `cancel` was set: ageing may take a while.
     ///
     /// # Errors
     /// Those of [`Engine::new`], and [`Error::Interrupted`].

@@ -85,7 +85,7 @@ pub(crate) struct Sampler {
     region: Option<u64>,
     /// Where each unit ends in the region, or which window it is; its figures.
     units: Vec<(u64, Figures)>,
-    /// The same of the unit under way, with the figures when it began.
+    /// Unit under way: its number, and the counters when it began.
     open: Option<(u64, Figures)>,
     /// All that each point counted, by the window, and what was counted when the one under way
     /// began.

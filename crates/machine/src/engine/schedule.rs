@@ -39,7 +39,7 @@ enum Order {
     Free,
     /// For everything before it.
     AfterOlder,
-    /// The same, and everything behind it waits.
+    /// Needs the core alone: everything behind it waits.
     Alone,
 }
 

@@ -152,7 +152,7 @@ impl Engine {
             .dispatch(self.current, space, registers, same_space);
     }
 
-    /// The same after a change of mappings, on every core that runs the process.
+    /// Dispatches after a change of mappings, on every core that runs the process.
     pub(super) fn dispatch_everywhere(&mut self) {
         self.dispatch();
         if self.contexts.len() == 1 {

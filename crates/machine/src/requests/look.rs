@@ -55,7 +55,7 @@ pub struct Look {
     pub free: [[u32; ORDERS]; LISTED.len()],
     /// First frames of free blocks, list by list, newest first.
     pub listed: Vec<u32>,
-    /// The same on the processor's lists.
+    /// Pages on the per-CPU lists, by order.
     pub at_hand: Vec<u32>,
 }
 

@@ -1,4 +1,4 @@
-//! The same requests for the kernel and the simulation.
+//! Replays a kernel's requests in the simulation.
 
 use std::io::{Read, Seek, SeekFrom};
 
@@ -77,7 +77,7 @@ pub struct Totals {
     pub fallbacks: u64,
     /// Those of them that changed the pageblock's type.
     pub claims: u64,
-    /// The same two of the simulation: pageblocks that kept their type, and those that did not.
+    /// Simulated borrows of pageblocks that kept their type, and of those that did not.
     pub simulated_borrows: u64,
     /// Pageblocks of the simulation that changed their types.
     pub simulated_claims: u64,

@@ -14,9 +14,9 @@ pub enum Supply {
     Direct,
     /// The caller does, and tries again with what [`PageHeap::end_arrival`] says.
     Deferred,
-    /// The same after an arrival: a huge page that the system left broken is taken as it is.
+    /// Retry after an arrival: a huge page that the system left broken is taken as it is.
     Again,
-    /// The same after the system refused: only what had memory before is asked for. A limit on usable memory
+    /// Retry after the system refused: only what had memory before is asked for. A limit on usable memory
     /// (strict overcommit, `RLIMIT_DATA`) counts addresses from when they become so, for ever.
     Known,
     /// The system refused that, too.

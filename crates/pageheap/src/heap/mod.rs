@@ -320,7 +320,7 @@ impl<O: Os> PageHeap<O> {
         self.try_grow(span, pages, Supply::Direct).ok()?
     }
 
-    /// The same, for callers who get memory themselves.
+    /// Allocates for callers who get memory themselves.
     ///
     /// # Errors
     /// As [`try_allocate`](Self::try_allocate).

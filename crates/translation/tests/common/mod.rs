@@ -168,7 +168,7 @@ pub fn access(
     }
 }
 
-/// The same, with the kernel's help.
+/// Accesses an address, and lets the kernel handle a fault.
 pub fn access_or_fault(
     mmu: &mut Mmu,
     space: &mut AddressSpace,
