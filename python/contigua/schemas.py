@@ -17,24 +17,40 @@ from contigua import _engine
 from contigua.sizes import size_bytes
 
 #: Versions of the documents; the engine has that of a run's reports.
-AGE, EXPERIMENT, EXPERIMENT_RUN, SWEEP = 2, 1, 1, 1
+AGE, EXPERIMENT, EXPERIMENT_RUN, SWEEP = 2, 2, 1, 1
 
 
-class ExperimentFigure(TypedDict):
-    """A value that an experiment computed, beside the paper's."""
+_Class = TypedDict(
+    "_Class", {"class": Literal["compared", "same shape", "own", "by construction", "fitted"]}
+)
+
+
+class ExperimentFigure(_Class):
+    """A value that an experiment computed, what it is judged by, and the verdict."""
 
     key: str
     label: str
-    paper: float | None
-    relation: str
+    number: str | None
+    paper: list[float] | None
     ours: float | None
     margin: float | None
-    tolerance: float
-    shape: list[float]
+    tolerance: float | None
+    at_least: float | None
+    at_most: float | None
     unit: str
-    fitted: bool
+    why: str
     differs: str
-    verdict: Literal["reproduced", "same shape", "differs", "no data"]
+    verdict: Literal[
+        "within tolerance",
+        "same shape",
+        "cannot tell",
+        "differs",
+        "holds",
+        "fails",
+        "by construction",
+        "fitted",
+        "no data",
+    ]
     source: str
 
 

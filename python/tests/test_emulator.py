@@ -84,8 +84,8 @@ def bare_program(tmp_path_factory):
     return folder / "bare"
 
 
-#: Instructions without what a skip over 10,000 instructions leaves out: all but the last iteration of
-#: the first loop.
+#: Instructions without what a skip over 10,000 of them leaves out: all but the last iteration
+#: of the first loop.
 AFTER_SKIP = {
     name: count - {"instructions": 2 + 999 * 10, "loads": 999 * 9, "stores": 999 * 8}[name]
     for name, count in EXECUTED.items()

@@ -21,7 +21,8 @@ from contigua.experiments.catalogue import read_catalogue
 from contigua.experiments.everything import Entry, Record, _ending, crashed, kept, run_everything
 from contigua.experiments.fingerprint import fingerprint
 from contigua.experiments.imports import imported
-from contigua.experiments.reproduction import UNEXPLAINED, document, told, values
+from contigua.experiments.numbers import printed
+from contigua.experiments.reproduction import UNEXPLAINED, Account, document, told, values
 from contigua.sweeps.workloads import read_workload
 
 #: An experiment that takes a second and needs nothing.
@@ -72,9 +73,9 @@ def test_what_has_finished_is_not_run_again(tmp_path):
     other = replace(one, inputs={**one.inputs, "quick": {**one.inputs["quick"], "window": 299}})
     assert kept(other, "quick", tmp_path).result is None
     # A tolerance is no input: the verdict changes, and nothing is run.
-    strict = replace(one.figures[0], paper=1.0, tolerance=0.0, shape=(0.0, 1.0))
+    strict = replace(one.figures[0], kind="own", paper=None, require=(0.0, 1.0))
     judged = kept(replace(one, figures=(strict, *one.figures[1:])), "quick", tmp_path)
-    assert judged.result.rows()[0][-1] == "differs"
+    assert judged.result.rows()[0][-1] == "fails"
     # What was interrupted has written no record, or a broken one.
     (tmp_path / QUICK / "run.json").write_text("{")
     assert kept(one, "quick", tmp_path).record is None
@@ -131,44 +132,85 @@ def test_what_programs_did_on_another_processor_is_not_used_again(monkeypatch):
     assert known()[2] != recording
 
 
+#: Numbers that papers print, compared with by figures of :func:`entry`.
+NUMBERS = {"met": "004 Table 4: GUPS, 4 KB", "off": "004 Table 4: GUPS, 2 MB"}
+NUMBERS["new"] = "004 Table 4: GUPS, 1 GB"
+
+
 def entry(**values):
     one = find(QUICK)
-    figures = (
-        replace(one.figures[0], key="met", label="met", paper=1.0, tolerance=0.1),
+    compared = replace(one.figures[0], kind="compared", paper=(1.0, 1.0), tolerance=0.1, why="")
+    figures = tuple(
         replace(
-            one.figures[0], key="off", label="off", paper=1.0, tolerance=0.1, differs="of | it"
-        ),
-        replace(one.figures[0], key="new", label="new", paper=1.0, tolerance=0.1),
+            compared, key=key, label=key, number=name, differs="of | it" if key == "off" else ""
+        )
+        for key, name in NUMBERS.items()
     )
-    one = replace(one, figures=tuple(replace(f, shape=(0.5, 2.0)) for f in figures))
-    outcome = Outcome({"met": 1.0, "off": 9.0, "new": 1.5, **values}, lambda page: None)
+    sure = replace(compared, key="sure", label="sure", kind="by construction", why="arithmetic")
+    one = replace(one, figures=(*figures, sure))
+    outcome = Outcome(
+        {"met": 1.0, "off": 9.0, "new": 1.5, "sure": 1.0, **values}, lambda page: None
+    )
     return Entry(
         one, Record("finished", "", "", 1.0, 1.0), Result(one, "quick", {}, outcome), False
     )
 
 
-def test_the_account_has_every_figure_and_why_it_differs():
+def test_the_account_counts_printed_numbers_and_names_the_rest():
     others = [Entry(find(name), None, None, True) for name in EXPERIMENTS if name != QUICK]
     text = document([entry(), *others], read_catalogue(definitions()), "quick")
-    assert "Of 3 predicted figures: 1 reproduced, 1 same shape, 1 differs, 0 no data." in text
-    assert re.search(r"\| off \|.*\| of \\\| it \|", text)
-    assert "| new |" not in text and "| met |" not in text
+    total = len(printed())
+    first = text.splitlines()[2]
+    assert first.startswith(
+        f"The papers print {total} numbers as results: 3 are compared, 1 of these within "
+        "tolerance (1 same shape, 1 differs); "
+    )
+    fitted = Account.of([entry(), *others]).fitted
+    assert f"{len(fitted)} were fitted to, {total - 3 - len(fitted)} nothing compares with" in first
+    assert re.search(r"\| off \|.*\| differs \| of \\\| it \|", text)
+    assert re.search(r"\| new \|.*\| same shape \|", text)
+    missing = text.split("## Printed numbers that nothing compares with")[1]
+    assert "- 004 Table 4: graph500, 4 KB;" in missing and "GUPS, 4 KB" not in missing
     # Every figure of the papers is named, whether or not its experiment has run.
     for item in read_catalogue(definitions()).items:
         where = rf"{re.escape(item.paper)}: [^|\n]*{re.escape(item.number)}\b"
         assert re.search(where, text), item
         assert all(f"| {name} |" in text for name in item.experiments)
-    assert told(entry()) == "1 reproduced, 1 same shape, 1 differs"
+    assert told(entry()) == "1 within tolerance, 1 same shape, 1 differs"
     apart = replace(find(QUICK), apart="it takes an hour")
     assert told(Entry(apart, None, None, True)) == "left out: it takes an hour"
     assert text == document([entry(), *others], read_catalogue(definitions()), "quick")
 
 
+def test_a_number_is_within_tolerance_only_if_all_that_compare_with_it_are():
+    one = entry()
+    twice = tuple(replace(figure, number=NUMBERS["met"]) for figure in one.definition.figures)
+    definition = replace(one.definition, figures=twice)
+    account = Account.of([replace(one, result=replace(one.result, definition=definition))])
+    assert account.verdicts == {NUMBERS["met"]: "differs"}
+
+
+def test_every_number_that_a_figure_names_is_printed_once():
+    kinds = {"compared", "same shape", "own", "by construction", "fitted"}
+    for one in definitions():
+        assert {figure.kind for figure in one.figures} <= kinds
+    names = [f.number for one in definitions() for f in one.figures if f.kind == "compared"]
+    assert set(names) <= printed().keys()
+    # What inputs were fitted to is compared by nothing.
+    fitted = {f.number for one in definitions() for f in one.figures if f.kind == "fitted"}
+    assert not fitted & set(names)
+
+
 def test_the_table_of_values_has_every_figure():
     rows = list(csv.DictReader(io.StringIO(values([entry()]))))
-    assert [row["figure"] for row in rows] == ["met", "off", "new"]
-    assert [row["verdict"] for row in rows] == ["reproduced", "differs", "same shape"]
-    assert [row["reason"] for row in rows] == ["", "of | it", UNEXPLAINED]
+    assert [row["figure"] for row in rows] == ["met", "off", "new", "sure"]
+    assert [row["verdict"] for row in rows] == [
+        "within tolerance",
+        "differs",
+        "same shape",
+        "by construction",
+    ]
+    assert [row["reason"] for row in rows] == ["", "of | it", UNEXPLAINED, "arithmetic"]
     assert all(row["source"] and row["experiment"] == QUICK for row in rows)
 
 
@@ -178,7 +220,8 @@ def test_all_are_run_and_accounted_for_by_one_command(cli, tmp_path):
 
     ran = run_all("--write", "account.md")
     assert ran.returncode == 0, ran.stderr
-    assert f"{QUICK}: 5 reproduced" in ran.stderr and "5 reproduced" in ran.stdout
+    assert f"{QUICK}: 2 holds" in ran.stderr and "2 holds" in ran.stdout
+    assert "The papers print" in ran.stdout
     text = (tmp_path / "account.md").read_text()
     assert "average fragmentation, short period" in (tmp_path / "account.csv").read_text()
     again = run_all("--write", "account.md")

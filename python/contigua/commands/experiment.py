@@ -24,12 +24,17 @@ from contigua.experiments import (
 from contigua.experiments.base import compute, files_of
 from contigua.experiments.catalogue import read_catalogue
 from contigua.experiments.everything import Entry, crashed, kept, run_everything
-from contigua.experiments.reproduction import document, told, values
+from contigua.experiments.reproduction import Account, document, told, values
 from contigua.files import Outputs, check_writable, is_standard_output, write_whole
 from contigua.progress import FractionLine
 from contigua.terminal import Table
 
-COLOURS = {"reproduced": "green", "same shape": "yellow", "differs": "red", "no data": "red"}
+COLOURS = {
+    **dict.fromkeys(("within tolerance", "holds"), "green"),
+    **dict.fromkeys(("same shape", "cannot tell"), "yellow"),
+    **dict.fromkeys(("differs", "fails", "no data"), "red"),
+    **dict.fromkeys(("by construction", "fitted"), "dim"),
+}
 ALL = "all"
 
 
@@ -225,7 +230,7 @@ def _run_all(
 
 
 def _summary(entries: list[Entry], scale: Scale, console: Console) -> None:
-    table = Table("experiment", "predicted figures", title=f"All experiments ({scale})")
+    table = Table("experiment", "verdicts", title=f"All experiments ({scale})")
     table.title_justify = "left"
     for head in ("seconds", "of processor"):
         table.add_column(head, justify="right")
@@ -234,6 +239,7 @@ def _summary(entries: list[Entry], scale: Scale, console: Console) -> None:
         times = [f"{record.seconds:.0f}", f"{record.processor_seconds:.0f}"] if record else ["", ""]
         table.add_row(entry.definition.name, told(entry), *times)
     _wide(console).print(table)
+    console.print(Account.of(entries).sentence(), highlight=False, soft_wrap=True)
 
 
 def _wide(console: Console) -> Console:
@@ -259,7 +265,7 @@ def _show(result: Result) -> None:
         console.print(_table(sheet))
     console.print(result.summary(), highlight=False, soft_wrap=True)
     for label, why in result.reasons():
-        console.print(f"Why {label!r} is not reproduced: {why}", highlight=False, soft_wrap=True)
+        console.print(f"Why {label!r} is off: {why}", highlight=False, soft_wrap=True)
     console.print(f"Fitted: {result.definition.fitting}", highlight=False, soft_wrap=True)
     for note in result.outcome.notes:
         console.print(note, highlight=False, soft_wrap=True)

@@ -18,13 +18,13 @@ from contigua.experiments.base import (
     Context,
     Definition,
     ExperimentError,
-    Figure,
     Outcome,
     Result,
     Scale,
     Sheet,
     run_experiment,
 )
+from contigua.experiments.figures import Figure
 
 #: Every experiment there is.
 EXPERIMENTS = [

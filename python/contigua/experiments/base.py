@@ -1,14 +1,11 @@
-"""What an experiment is: inputs, a computation, and figures that are judged against a paper's.
-
-A figure that was used to choose the inputs is *fitted* and proves nothing; all others are
-*predicted*. The file of an experiment says which is which, and so does everything printed.
-"""
+"""What an experiment is: inputs, a computation, and figures with verdicts (:mod:`.figures`)."""
 
 from __future__ import annotations
 
 import difflib
 import importlib
 import json
+import math
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +15,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from contigua import _engine
 from contigua.errors import ContiguaError
+from contigua.experiments.figures import (
+    VERDICTS,
+    Figure,
+    FigureClass,
+    Judged,
+    Verdict,
+)
 from contigua.files import FileError, write_whole
 from contigua.schemas import EXPERIMENT
 
@@ -25,10 +29,6 @@ if TYPE_CHECKING:
     from contigua.page import Page
 
 Scale = Literal["quick", "full"]
-Verdict = Literal["reproduced", "same shape", "differs", "no data"]
-
-#: Verdicts, from the best to the worst.
-VERDICTS: tuple[Verdict, ...] = ("reproduced", "same shape", "differs", "no data")
 
 
 class ExperimentError(ContiguaError):
@@ -37,74 +37,6 @@ class ExperimentError(ContiguaError):
 
 class ImpossibleError(ContiguaError):
     """An experiment needs what this computer lacks; the message says what."""
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A figure of the paper.
-
-    Attributes
-    ----------
-    key
-        Its name among the values that the computation returns.
-    label
-        What it is.
-    paper
-        The paper's value.
-    unit
-        ``"%"`` or nothing.
-    relation
-        Whether ours must lie ``"near"`` the paper's, ``"at_least"`` or ``"at_most"`` there.
-    tolerance
-        How far off still counts as reproduced, in the unit.
-    shape
-        Limits between which ours still tells the same story.
-    source
-        Where the paper says so.
-    fitted
-        Whether the inputs were chosen to meet it.
-    decimals
-        Digits shown.
-    differs
-        Why ours is another, where it is known; shown unless the figure is reproduced.
-    """
-
-    key: str
-    label: str
-    paper: float
-    tolerance: float
-    shape: tuple[float, float]
-    source: str
-    fitted: bool
-    unit: str = ""
-    relation: Literal["near", "at_least", "at_most"] = "near"
-    decimals: int = 1
-    differs: str = ""
-
-    def judge(self, ours: float | None) -> Verdict:
-        """Compare our value with the paper's."""
-        if ours is None:
-            return "no data"
-        off = {
-            "near": abs(ours - self.paper),
-            "at_least": self.paper - ours,
-            "at_most": ours - self.paper,
-        }[self.relation]
-        if off <= self.tolerance + 1e-12:
-            return "reproduced"
-        low, high = self.shape
-        return "same shape" if low <= ours <= high else "differs"
-
-    def show(self, value: float | None) -> str:
-        """Write a value with its unit."""
-        if value is None:
-            return "-"
-        return f"{value:.{self.decimals}f}" + (f" {self.unit}" if self.unit else "")
-
-    def show_paper(self) -> str:
-        """Write the paper's value, with its relation."""
-        sign = {"near": "", "at_least": "≥ ", "at_most": "≤ "}[self.relation]
-        return sign + self.show(self.paper)
 
 
 @dataclass(frozen=True)
@@ -122,7 +54,7 @@ class Definition:
     inputs
         What the computation is given at each scale.
     figures
-        The paper's figures.
+        Its figures, each with the class that decides its verdict.
     fitting
         What was fitted to what, and how.
     reproduces
@@ -154,9 +86,7 @@ class Definition:
         file = resources.files("contigua.experiments") / f"{name.replace('-', '_')}.toml"
         try:
             values = tomllib.loads(file.read_text())
-            figures = tuple(
-                Figure(**{**one, "shape": tuple(one["shape"])}) for one in values["figures"]
-            )
+            figures = tuple(Figure.read(one) for one in values["figures"])
             shared = values.get("inputs", {})
             scales = {scale: {**shared, **values[scale]} for scale in ("quick", "full")}
             return Definition(
@@ -171,7 +101,7 @@ class Definition:
                 reproduces=tuple(values.get("reproduces", ())),
                 apart=values.get("apart", ""),
             )
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (ContiguaError, OSError, ValueError, KeyError, TypeError) as error:
             raise ExperimentError(f"{file.name}: {error}") from error
 
 
@@ -237,59 +167,58 @@ class Result:
     inputs: dict[str, Any]
     outcome: Outcome
 
-    HEADS = ("figure", "paper", "ours", "±", "tolerance", "role", "verdict")
+    HEADS = ("figure", "paper or limit", "ours", "±", "tolerance", "class", "verdict")
+
+    def judged(self) -> list[tuple[Figure, Verdict]]:
+        """Return each figure with its verdict."""
+        outcome, figures = self.outcome, self.definition.figures
+        verdicts = Judged(figures, outcome.values, outcome.margins).verdicts()
+        return list(zip(figures, verdicts, strict=True))
 
     def rows(self) -> list[list[str]]:
         """Return one row of text for each figure, as :attr:`HEADS` names the columns."""
-        rows = []
-        for figure in self.definition.figures:
-            ours = self.outcome.values.get(figure.key)
-            rows.append(
-                [
-                    figure.label,
-                    figure.show_paper(),
-                    figure.show(ours),
-                    figure.show(self.outcome.margins.get(figure.key)),
-                    figure.show(figure.tolerance),
-                    "fitted" if figure.fitted else "predicted",
-                    figure.judge(ours),
-                ]
-            )
-        return rows
-
-    def reasons(self) -> list[tuple[str, str]]:
-        """Return the label of each figure that is not reproduced, and why, where it is known."""
         return [
-            (figure.label, figure.differs)
-            for figure in self.definition.figures
-            if figure.differs and figure.judge(self.outcome.values.get(figure.key)) != "reproduced"
+            [
+                figure.label,
+                figure.show_wanted(),
+                figure.show(self.outcome.values.get(figure.key)),
+                figure.show(self.outcome.margins.get(figure.key)),
+                figure.show(figure.tolerance) if figure.kind in ("compared", "fitted") else "-",
+                figure.kind,
+                verdict,
+            ]
+            for figure, verdict in self.judged()
         ]
 
-    def verdicts(self) -> dict[Verdict, int]:
-        """Count the verdicts of predicted figures, from the best to the worst."""
+    def reasons(self) -> list[tuple[str, str]]:
+        """Return the label of each figure that is off, and why, where it is known."""
+        return [
+            (figure.label, figure.differs)
+            for figure, verdict in self.judged()
+            if figure.differs and figure.needs_reason(verdict)
+        ]
+
+    def verdicts(self, kind: FigureClass | None = None) -> dict[Verdict, int]:
+        """Count the verdicts that can fail, of all classes or of one."""
         counts: dict[Verdict, int] = {}
-        for figure in self.definition.figures:
-            if not figure.fitted:
-                verdict = figure.judge(self.outcome.values.get(figure.key))
+        for figure, verdict in self.judged():
+            if figure.kind not in ("by construction", "fitted") and kind in (None, figure.kind):
                 counts[verdict] = counts.get(verdict, 0) + 1
         return {verdict: counts[verdict] for verdict in VERDICTS if verdict in counts}
 
     def summary(self) -> str:
-        """Say in a sentence how the predicted figures fared."""
-        counts = self.verdicts()
-        fared = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-        vague = [
-            figure
-            for figure in self.definition.figures
-            if not figure.fitted and self.outcome.margins.get(figure.key, 0) > figure.tolerance
-        ]
-        told = f"Of {sum(counts.values())} predicted figures: {fared}. "
-        if vague:
-            told += (
-                f"For {len(vague)} of them the servers are too few to tell: ± is wider than the "
-                "tolerance. "
-            )
-        return told + "Fitted figures were used to choose the inputs and are no results."
+        """Say in sentences how the figures fared."""
+        compared = self.verdicts("compared")
+        others = {key: n for key, n in self.verdicts().items() if n != compared.get(key, 0)}
+        others = {key: n - compared.get(key, 0) for key, n in others.items()}
+        told = "No figure here is compared with a printed number. "
+        if compared:
+            told = f"Compared with printed numbers: {_counted(compared)}. "
+        if others:
+            told += f"Other claims: {_counted(others)}. "
+        if "cannot tell" in compared:
+            told += "Where it cannot tell, the interval reaches over an end of the tolerance. "
+        return told + "Figures that are fitted or true by construction are no results."
 
     def to_json(self) -> str:
         """Return everything as JSON, the same bytes for the same inputs."""
@@ -297,19 +226,21 @@ class Result:
             {
                 "key": figure.key,
                 "label": figure.label,
-                "paper": figure.paper,
-                "relation": figure.relation,
+                "class": figure.kind,
+                "number": figure.number or None,
+                "paper": list(figure.paper) if figure.paper else None,
                 "ours": self.outcome.values.get(figure.key),
                 "margin": self.outcome.margins.get(figure.key),
-                "tolerance": figure.tolerance,
-                "shape": figure.shape,
+                "tolerance": figure.tolerance if figure.number else None,
+                "at_least": _finite(figure.require[0]),
+                "at_most": _finite(figure.require[1]),
                 "unit": figure.unit,
-                "fitted": figure.fitted,
+                "why": figure.why,
                 "differs": figure.differs,
-                "verdict": figure.judge(self.outcome.values.get(figure.key)),
+                "verdict": verdict,
                 "source": figure.source,
             }
-            for figure in self.definition.figures
+            for figure, verdict in self.judged()
         ]
         whole = {
             "schema": EXPERIMENT,
@@ -338,7 +269,7 @@ class Result:
             [[*row, source] for row, source in zip(self.rows(), sources, strict=True)],
         )
         for label, why in self.reasons():
-            page.text(f"Why {label!r} is not reproduced: {why}")
+            page.text(f"Why {label!r} is off: {why}")
         page.text(f"What was fitted: {self.definition.fitting}")
         for note in self.outcome.notes:
             page.text(note)
@@ -356,6 +287,14 @@ class Result:
             ],
         )
         return page.html()
+
+
+def _counted(counts: dict[Verdict, int]) -> str:
+    return ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def run_experiment(definition: Definition, scale: Scale, context: Context) -> Result:
