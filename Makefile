@@ -9,7 +9,7 @@ RUSTFMT = rustfmt --edition 2024 $(wildcard $(shell git ls-files --cached --othe
 CLANG_FORMAT = $(BIN)/clang-format $(shell git ls-files --cached --others --exclude-standard '*.c' '*.h' '*.cc' \
 	':!kernel' ':!vm-tests')
 SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock \
-	pyproject.toml $(shell find python/contigua -name '*.py' -o -name '*.toml')
+	pyproject.toml $(shell find python/contigua python/contigua_experiments -name '*.py' -o -name '*.toml')
 
 .PHONY: help demo wheel wheel-aarch64 deb archives release release-twice test-install test-container compiler test test-rust test-python test-programs check checks test-long verify-checks \
 	long-python hazards properties times mutants check-pprof test-vm vm-programs kernel kernel-programs \

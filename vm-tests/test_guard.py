@@ -172,7 +172,7 @@ def test_memory_that_is_plugged_in_becomes_movable_and_whole(linux, node, worklo
 
 def test_the_experiment_shows_what_the_guard_is_for(tmp_path):
     experiments = pytest.importorskip(
-        "contigua.experiments", reason="contigua is not installed here (make setup)"
+        "contigua_experiments", reason="contigua is not installed here (make setup)"
     )
     definition = experiments.find("guard-vm")
     result = experiments.run_experiment(definition, "quick", experiments.Context(tmp_path))

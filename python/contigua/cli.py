@@ -15,7 +15,7 @@ COMMANDS = {
     "age": "contigua.commands.age:age_command",
     "completion": "contigua.commands.shell:completion_command",
     "designs": "contigua.commands.presets:designs_commands",
-    "experiment": "contigua.commands.experiment:experiment_commands",
+    "experiment": "contigua_experiments.command:experiment_commands",
     "fleet": "contigua.commands.fleet:fleet_commands",
     "header": "contigua.commands.regions:header_command",
     "machines": "contigua.commands.presets:machines_commands",

@@ -30,9 +30,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from contigua.errors import ContiguaError
-from contigua.experiments.statistics import mean_margin
 from contigua.files import is_stream, writing
 from contigua.results import Results
+from contigua.statistics import mean_margin
 from contigua.themes import HATCHES, LIGHT, Looks, colour_of, design_looks
 
 if TYPE_CHECKING:

@@ -53,10 +53,10 @@ def verify(tree, *names):
         ("vm-tests/test_guard.py", "", "MORE = 1\n", {"guests"}),
         ("crates/machine/tests/values.json", "", "\n", {"experiment"}),
         ("crates/cache/src/migration/mod.rs", "", "const MORE: u8 = 1;\n", {"python"}),
-        ("python/contigua/experiments/subrelease_sweep.py", "", "MORE = 1\n", {"experiment"}),
+        ("python/contigua_experiments/subrelease_sweep.py", "", "MORE = 1\n", {"experiment"}),
         ("docs/reproduction.md", "", "more\n", {"experiment"}),
         ("crates/frames/src/lib.rs", "", "// A comment.\n", set()),
-        ("python/contigua/experiments/page_walks.py", "", "# A comment.\n", set()),
+        ("python/contigua_experiments/page_walks.py", "", "# A comment.\n", set()),
         ("docs/glossary.md", "", "more\n", set()),
     ],
 )
@@ -99,7 +99,7 @@ def test_an_experiment_depends_on_its_own_inputs_only(tree, file, stale, current
 
 
 def test_stale_experiments_are_run_without_the_others(tree):
-    files = ("python/contigua/experiments/page_walks.py", "docs/reproduction.md")
+    files = ("python/contigua_experiments/page_walks.py", "docs/reproduction.md")
     catalogue, passed = tree / "checks" / "catalogue.toml", tree / "checks" / "passed.json"
     before = {
         path: path.read_text() for path in (*(tree / one for one in files), catalogue, passed)

@@ -25,10 +25,10 @@ import contigua
 from contigua.cli import cli as root
 from contigua.commands import shell
 from contigua.commands.run import _ends_after
-from contigua.experiments import EXPERIMENTS, find
 from contigua.presets import designs, machines, profiles
 from contigua.progress import RunLine
 from contigua.terminal import Table
+from contigua_experiments import EXPERIMENTS, find
 
 SMALL = ("--memory", "256M", "--detail", "translation")
 COLOUR = re.compile(r"\x1b\[[0-9;]*[34][0-7][0-9;]*m")

@@ -4,18 +4,19 @@ from itertools import product
 
 import pytest
 
-from contigua.experiments import cross
-from contigua.experiments.combinations import (
+from contigua.presets import designs, machines
+from contigua.programs.catalogue import catalogue
+from contigua.programs.program import Program
+from contigua.runner import RunOptions
+from contigua_experiments import cross
+from contigua_experiments.combinations import (
     AXES,
     Combination,
     CombinationError,
     combine,
     write_designs,
 )
-from contigua.experiments.programs import catalogue
-from contigua.experiments.running import Cell, Program, run_cells
-from contigua.presets import designs, machines
-from contigua.runner import RunOptions
+from contigua_experiments.running import Cell, run_cells
 
 PLACEMENTS, PAGES, SCHEMES, ENVIRONMENTS = map(list, AXES)
 

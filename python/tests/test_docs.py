@@ -17,7 +17,7 @@ import pytest
 
 from conftest import ROOT
 from contigua import designs, machines, profiles
-from contigua.experiments import EXPERIMENTS
+from contigua_experiments import EXPERIMENTS
 
 pytestmark = pytest.mark.programs
 

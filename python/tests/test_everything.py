@@ -9,28 +9,27 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from importlib import resources
 from pathlib import Path
 
 import pytest
 
 from contigua import RunOptions
-from contigua.experiments import EXPERIMENTS, ExperimentError, find
-from contigua.experiments.base import Outcome, Result
-from contigua.experiments.catalogue import read_catalogue
-from contigua.experiments.everything import Entry, Record, _ending, crashed, kept, run_everything
-from contigua.experiments.fingerprint import fingerprint
-from contigua.experiments.imports import imported
-from contigua.experiments.numbers import printed
-from contigua.experiments.reproduction import UNEXPLAINED, Account, document, told, values
 from contigua.sweeps.workloads import read_workload
+from contigua_experiments import EXPERIMENTS, ExperimentError, find
+from contigua_experiments.base import Outcome, Result
+from contigua_experiments.catalogue import read_catalogue
+from contigua_experiments.everything import Entry, Record, _ending, crashed, kept, run_everything
+from contigua_experiments.fingerprint import fingerprint
+from contigua_experiments.imports import imported
+from contigua_experiments.numbers import printed
+from contigua_experiments.reproduction import UNEXPLAINED, Account, document, told, values
 
 #: An experiment that takes a second and needs nothing.
 QUICK = "subrelease-square-wave"
 #: One that executes programs.
 PROGRAM = "page-walks"
 
-PACKAGE = resources.files("contigua")
+PACKAGES = Path(__file__).parents[1]
 
 
 def definitions():
@@ -103,15 +102,15 @@ def test_a_process_that_is_killed_is_a_failure_with_its_signal():
 
 
 def test_a_fingerprint_covers_the_code_that_a_module_imports():
-    modules = imported("contigua.experiments.subrelease_redis", PACKAGE)
-    assert {"contigua.experiments.native", "contigua.experiments.base", "contigua.files"} <= set(
+    modules = imported("contigua_experiments.subrelease_redis", PACKAGES)
+    assert {"contigua_experiments.native", "contigua_experiments.base", "contigua.files"} <= set(
         modules
     )
-    assert "contigua.experiments.contiguitas_fleet" not in modules
+    assert "contigua_experiments.contiguitas_fleet" not in modules
     # Docstrings decide no figure.
     assert "Adaptive Subrelease, figures 4 and 5" not in ast.dump(
-        imported("contigua.experiments.subrelease_square_wave", PACKAGE)[
-            "contigua.experiments.subrelease_square_wave"
+        imported("contigua_experiments.subrelease_square_wave", PACKAGES)[
+            "contigua_experiments.subrelease_square_wave"
         ]
     )
     one = find(QUICK)

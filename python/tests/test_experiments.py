@@ -12,7 +12,11 @@ from statistics import median
 import pytest
 
 from contigua.errors import ContiguaError
-from contigua.experiments import (
+from contigua.presets import designs
+from contigua.programs.catalogue import catalogue
+from contigua.programs.program import MissingProgramError, Program, ProgramError
+from contigua.runner import RunOptions
+from contigua_experiments import (
     EXPERIMENTS,
     Context,
     ExperimentError,
@@ -22,29 +26,19 @@ from contigua.experiments import (
     run_experiment,
     sampling_error,
 )
-from contigua.experiments import contiguitas_confinement as confinement
-from contigua.experiments import contiguitas_end_to_end as end_to_end
-from contigua.experiments import contiguitas_fleet as fleet
-from contigua.experiments import direct_segment_overhead as overhead
-from contigua.experiments import direct_segment_scaling as scaling
-from contigua.experiments import migration_apps as apps
-from contigua.experiments import migration_downtime as downtime
-from contigua.experiments.base import Outcome, Result
-from contigua.experiments.figures import Figure, Judged
-from contigua.experiments.native import SWITCH, chosen, find_library
-from contigua.experiments.programs import catalogue
-from contigua.experiments.redis_build import find_redis
-from contigua.experiments.running import (
-    Cell,
-    MissingProgramError,
-    Program,
-    ProgramError,
-    hertz,
-    run_cells,
-    scenarios,
-    throughput,
-)
-from contigua.experiments.statistics import (
+from contigua_experiments import contiguitas_confinement as confinement
+from contigua_experiments import contiguitas_end_to_end as end_to_end
+from contigua_experiments import contiguitas_fleet as fleet
+from contigua_experiments import direct_segment_overhead as overhead
+from contigua_experiments import direct_segment_scaling as scaling
+from contigua_experiments import migration_apps as apps
+from contigua_experiments import migration_downtime as downtime
+from contigua_experiments.base import Outcome, Result
+from contigua_experiments.figures import Figure, Judged
+from contigua_experiments.native import SWITCH, chosen, find_library
+from contigua_experiments.redis_build import find_redis
+from contigua_experiments.running import Cell, hertz, run_cells, scenarios, throughput
+from contigua_experiments.statistics import (
     distribution,
     line,
     median_margin,
@@ -54,8 +48,6 @@ from contigua.experiments.statistics import (
     percent_margin,
     quantile,
 )
-from contigua.presets import designs
-from contigua.runner import RunOptions
 
 pytestmark = pytest.mark.programs
 

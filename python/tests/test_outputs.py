@@ -352,8 +352,8 @@ def test_standard_output_is_a_dash_and_has_nothing_else_on_it(trace, cli):
 
 def test_an_experiment_shows_its_table_before_a_file_is_lost(monkeypatch, tmp_path):
     from contigua.commands import experiment
-    from contigua.experiments import find
-    from contigua.experiments.base import Outcome, Result
+    from contigua_experiments import find
+    from contigua_experiments.base import Outcome, Result
 
     definition = find("tlb-coverage")
     result = Result(definition, "quick", {}, Outcome({}, lambda _: None))

@@ -10,7 +10,7 @@ import pytest
 
 from contigua import requests
 from contigua._engine import EngineError
-from contigua.experiments.kernel_fidelity import figures, tables
+from contigua_experiments.kernel_fidelity import figures, tables
 
 #: Written by vm-tests/record_requests.py.
 RECORD = Path(__file__).parent / "recorded" / "requests.xz"

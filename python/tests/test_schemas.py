@@ -9,13 +9,13 @@ import pytest
 import contigua
 from conftest import ROOT
 from contigua import schemas
-from contigua.experiments import Context, find
-from contigua.experiments.base import compute
 from contigua.regions import Regions
 from contigua.results import Results
 from contigua.sampling import Sampling
 from contigua.schemas import current, schema
 from contigua.sweeps import Record
+from contigua_experiments import Context, find
+from contigua_experiments.base import compute
 
 DATA = ROOT / "python" / "tests" / "data"
 QUANTITY = re.compile(r"[0-9.]+ ?([KMGT]i?B|B|ns|us|ms|s|[MG]Hz)")

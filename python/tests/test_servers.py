@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from contigua import _engine
-from contigua.experiments.running import Cell, Program, ProgramError, free_port, run_cells
-from contigua.experiments.servers import (
+from contigua.programs.clients import free_port
+from contigua.programs.program import Program, ProgramError
+from contigua.programs.servers import (
     FILE_SIZES,
     Connection,
     file_contents,
@@ -18,6 +19,7 @@ from contigua.experiments.servers import (
     popular,
 )
 from contigua.runner import RunOptions
+from contigua_experiments.running import Cell, run_cells
 
 pytestmark = pytest.mark.programs
 

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from contigua import _engine
-from contigua.experiments import native, redis_build
-from contigua.experiments import subrelease_redis as redis
-from contigua.experiments import subrelease_square_wave as square
-from contigua.experiments import subrelease_sweep as sweep
-from contigua.experiments.native import MB, Allocator, Sample
-from contigua.experiments.running import ProgramError
 from contigua.heap import HeapSettings, replay, square_wave
+from contigua.programs.program import ProgramError
+from contigua_experiments import native, redis_build
+from contigua_experiments import subrelease_redis as redis
+from contigua_experiments import subrelease_square_wave as square
+from contigua_experiments import subrelease_sweep as sweep
+from contigua_experiments.native import MB, Allocator, Sample
 
 ROOT = Path(__file__).parents[2]
 
@@ -127,7 +127,7 @@ def test_the_switch_is_left_alone_where_it_is_right(switch):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_the_switch_is_put_back_when_we_are_killed(switch, number):
     code = (
-        "import sys, time; from pathlib import Path; from contigua.experiments import native\n"
+        "import sys, time; from pathlib import Path; from contigua_experiments import native\n"
         "with native.huge_pages('always', Path(sys.argv[1])):\n"
         "    print('ready', flush=True); time.sleep(60)\n"
     )

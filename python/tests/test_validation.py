@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from contigua import RunOptions
 from contigua.cli import cli
 from contigua.commands import validate as command
-from contigua.experiments.running import WORKLOADS, Program
 from contigua.measuring import Computer, Measured
+from contigua.programs.program import WORKLOADS, Program
 from contigua.validation import native as native_module
 from contigua.validation.compare import (
     LOUD,

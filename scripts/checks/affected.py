@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 from catalogue import CatalogueError
-from inputs import ROOT, _imports_module, dependencies, manifests
+from inputs import PYTHON, ROOT, _imports_module, dependencies, manifests
 
 #: A change to one of these may change how everything is built.
 EVERYTHING = {"Cargo.toml", "Cargo.lock", "rust-toolchain.toml", ".config/nextest.toml"}
@@ -65,17 +65,16 @@ def crates(files: list[Path]) -> list[str]:
 
 
 def tests(python: list[Path]) -> list[str]:
-    """Return the test files that import a changed file of the package, or are one."""
-    package = ROOT / "python" / "contigua"
+    """Return the test files that import a changed file of ours, or are one."""
     modules = {
-        ".".join(("contigua", *(ROOT / file).relative_to(package).with_suffix("").parts))
+        ".".join((ROOT / file).relative_to(PYTHON).with_suffix("").parts)
         for file in python
-        if file.parts[:2] == ("python", "contigua")
+        if file.parts[0] == "python"
     }
     found = []
     for file in sorted((ROOT / "python" / "tests").glob("test_*.py")):
         names = set(_imports_module().imports(ast.parse(file.read_bytes())))
-        used = {one for name in names for one in _imports_module().imported(name, package)}
+        used = {one for name in names for one in _imports_module().imported(name, PYTHON)}
         if file.relative_to(ROOT) in python or used & modules or names & modules:
             found.append(str(file.relative_to(ROOT)))
     return found

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from inputs import ROOT, _imports_module, fingerprint
+from inputs import PYTHON, ROOT, _imports_module, fingerprint
 
 PASSED = ROOT / "checks" / "passed.json"
 
@@ -74,17 +74,16 @@ def checks() -> list[Check]:
 
 def _members(group: str, entry: dict[str, Any]) -> list[Check]:
     members = []
-    package = ROOT / "python" / "contigua"
     for file in sorted(ROOT.glob(entry["each"])):
         definition = tomllib.loads(file.read_text())
         # Lists are none, and what runs apart is a check of its own.
         if "figures" not in definition or definition.get("apart"):
             continue
-        name = ".".join(("contigua", *file.relative_to(package).with_suffix("").parts))
+        name = ".".join(file.relative_to(PYTHON).with_suffix("").parts)
         name = name.replace("-", "_")
         inputs = [*entry["inputs"], f"python:{name}"]
         inputs += [f"python/contigua/data/machines/{one}.toml" for one in _machines(definition)]
-        modules = _imports_module().imported(name, package)
+        modules = _imports_module().imported(name, PYTHON)
         for module, more in entry["importing"].items():
             if module in modules:
                 inputs += more

@@ -2,7 +2,7 @@
 
 An input is a pattern of files (``crates/malloc/tests/c/*``), ``crate:NAME`` (the sources of a crate
 and of all crates that it is built from, with the versions of what they use of others) or
-``python:MODULE`` (a module of the package and all that it imports of the package); ``!FILE`` takes
+``python:MODULE`` (a module of our packages and all that it imports of them); ``!FILE`` takes
 a file out of what stands before it. Comments, docstrings and unit tests inside sources do not
 count: they decide no result.
 """
@@ -22,6 +22,9 @@ from types import ModuleType
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
+#: The folder of the Python packages, and the one of the experiments.
+PYTHON = ROOT / "python"
+EXPERIMENTS = PYTHON / "contigua_experiments"
 
 #: Comments and strings of Rust and C, strings to be kept as they are.
 LEXEMES = re.compile(
@@ -69,9 +72,8 @@ def files_of(inputs: list[str]) -> set[Path]:
             for crate in crate_closure(name):
                 found |= set(_crate_files(crate))
         elif kind == "python":
-            package = ROOT / "python" / "contigua"
-            for module in _imports_module().imported(name, package):
-                found.add(package.joinpath(*module.split(".")[1:]).with_suffix(".py"))
+            for module in _imports_module().imported(name, PYTHON):
+                found.add(PYTHON.joinpath(*module.split(".")).with_suffix(".py"))
         else:
             found |= set(_glob(one))
     return found
@@ -89,7 +91,7 @@ def _parts(inputs: list[str]) -> set[tuple[str, bytes]]:
         if kind == "crate":
             parts |= _crate_parts(name)
         elif kind == "python":
-            modules = _imports_module().imported(name, ROOT / "python" / "contigua")
+            modules = _imports_module().imported(name, PYTHON)
             if not modules:
                 raise ValueError(f"{one} names no module")
             parts |= {(module, _dump(code)) for module, code in modules.items()}
@@ -144,7 +146,7 @@ def _without_comments(source: str) -> str:
 
 @cache
 def _imports_module() -> ModuleType:
-    file = ROOT / "python" / "contigua" / "experiments" / "imports.py"
+    file = EXPERIMENTS / "imports.py"
     spec = importlib.util.spec_from_file_location("checks_imports", file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -29,7 +29,7 @@ GENERATED = {
     "python/contigua/data/designs": "reference/designs.md",
     "python/contigua/data/machines": "reference/machines.md",
     "python/contigua/data/profiles": "reference/profiles.md",
-    "python/contigua/experiments": "reference/experiments.md",
+    "python/contigua_experiments": "reference/experiments.md",
 }
 #: Pages that appear when what writes them was run.
 WRITTEN_LATER = {"reproduction.md", "how-to/sweeps.md", "how-to/reports.md"}

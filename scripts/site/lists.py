@@ -13,8 +13,8 @@ import tomlkit
 from schemas import ROOT, Reference, Source, files_of_variants
 
 import contigua
-from contigua.experiments import EXPERIMENTS
 from contigua.presets import Collection, designs, machines, profiles
+from contigua_experiments import EXPERIMENTS
 
 DATA = "python/contigua/data"
 
@@ -97,7 +97,7 @@ def experiments_page() -> str:
         verdicts if (ROOT / "docs" / "reproduction.md").exists() else "",
     ]
     for name in EXPERIMENTS:
-        file = resources.files("contigua.experiments") / f"{name.replace('-', '_')}.toml"
+        file = resources.files("contigua_experiments") / f"{name.replace('-', '_')}.toml"
         parts.append(_experiment(name, tomllib.loads(file.read_text())))
     return "\n\n".join(parts) + "\n"
 

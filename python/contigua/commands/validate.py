@@ -14,12 +14,12 @@ from rich.console import Console
 
 from contigua import __version__
 from contigua.configs import Design
-from contigua.experiments.running import Program
 from contigua.files import Outputs, complain, write_whole
 from contigua.measuring.computer import Computer
 from contigua.measuring.probing import host_page as measured_host_page
 from contigua.presets import machines
 from contigua.printing import printable
+from contigua.programs.program import Program
 from contigua.progress import FractionLine
 from contigua.runner import RunOptions
 from contigua.terminal import Table

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median, quantiles
 
-from contigua.experiments.running import WORKLOADS
 from contigua.measuring.computer import MeasureError
+from contigua.programs.program import WORKLOADS
 
 PROBE = WORKLOADS / "probe"
 #: Seconds that one probe may take; the longest takes one.

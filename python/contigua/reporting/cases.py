@@ -16,9 +16,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from contigua.experiments.statistics import mean_margin
 from contigua.presets import flatten
 from contigua.results import Report
+from contigua.statistics import mean_margin
 
 #: Designs that others are compared with, where they are among the runs; otherwise the first is.
 BASELINES = ("linux-4k", "nested-4k")

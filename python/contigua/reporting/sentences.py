@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, prod, sqrt
 
-from contigua.experiments.statistics import mean_margin
 from contigua.reporting import measures
 from contigua.reporting.cases import Run, Runs, arrange
 from contigua.reporting.words import count, names, percent
 from contigua.results import Results
 from contigua.sampling import matched
+from contigua.statistics import mean_margin
 from contigua.table import ROWS, with_interval
 
 #: Runs this close to each other (a share of cycles) are called equally fast.

@@ -8,8 +8,8 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from contigua.experiments.statistics import mean_margin
 from contigua.results import Results
+from contigua.statistics import mean_margin
 from contigua.sweeps.running import Listener, Options, run_sweep
 from contigua.sweeps.sql import query
 from contigua.sweeps.store import Store

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from contigua import __version__, _engine
 from contigua.configs import file_digest
 from contigua.errors import ContiguaError
-from contigua.experiments.running import run_whole
+from contigua.programs.execute import run_whole
 from contigua.reading import ReadError
 from contigua.sweeps.store import Record, Store
 

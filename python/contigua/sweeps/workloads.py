@@ -21,20 +21,11 @@ from typing import Any
 
 from contigua import __version__, _engine
 from contigua.configs import file_digest
-from contigua.experiments.programs import catalogue
-from contigua.experiments.running import (
-    WORKLOADS,
-    Client,
-    Program,
-    ProgramError,
-    call,
-    execute,
-    find_program,
-    interruptible,
-    succeeds,
-    wait_for,
-)
 from contigua.files import write_whole
+from contigua.programs.catalogue import catalogue
+from contigua.programs.clients import call, succeeds, wait_for
+from contigua.programs.execute import execute, interruptible
+from contigua.programs.program import WORKLOADS, Client, Program, ProgramError, find_program
 from contigua.runner import Progress, RunOptions
 from contigua.sweeps.store import Store, SweepError
 from contigua.sweeps.tables import Keys, command_lines, nearest, texts

@@ -14,10 +14,11 @@ from typing import Any
 from contigua import __version__
 from contigua.allocators import Preload
 from contigua.configs import Design
-from contigua.experiments.running import Program, ProgramError, execute
 from contigua.files import write_whole
 from contigua.measuring.probes import Measured
 from contigua.presets import Preset, machines
+from contigua.programs.execute import execute
+from contigua.programs.program import Program, ProgramError
 from contigua.reading import ReadError, parse_json, read_bytes
 from contigua.results import Report
 from contigua.runner import RunOptions

@@ -12,7 +12,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from contigua.experiments.running import Program, workload
+from contigua.programs.program import Program, workload
 
 #: The interpreter itself: what is on the path may be a script that looks for one.
 PYTHON = os.path.realpath(sys.executable)

@@ -1,0 +1,1 @@
+"""Programs that come with the package: commands, servers, and the clients that drive them."""

@@ -1,0 +1,186 @@
+"""Execution of a program, with its client if it is a server, for every configuration at once."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+from contigua import _engine
+from contigua.allocators import Preload
+from contigua.errors import ContiguaError
+from contigua.programs.program import Client, Program, ProgramError, find_program
+from contigua.runner import Progress
+
+
+class Execution(NamedTuple):
+    """What came of executing a program: reports, and requests answered if its client counts."""
+
+    reports: list[str]
+    requests: int | None
+
+
+def execute(
+    program: Program,
+    folder: Path,
+    specs: Sequence[_engine.RunSpec],
+    *,
+    record: Path | None = None,
+    record_plan: _engine.Plan | None = None,
+    preload: Preload | None = None,
+    seconds: float | None = None,
+    progress: Progress | None = None,
+) -> Execution:
+    """Execute a program that is installed, with its client if it is a server.
+
+    Parameters
+    ----------
+    program, folder
+        The program, and an empty folder for what it writes.
+    specs
+        The configurations that watch it.
+    record
+        Where to record it, too.
+    record_plan
+        What the recording holds; ``None``: everything.
+    preload
+        The allocator that it is given.
+    seconds
+        Stop it after this time.
+    progress
+        As :func:`contigua.run` has it.
+
+    Raises
+    ------
+    ProgramError
+        When it, what prepares it, or its client fails.
+    """
+    if program.prepare is not None:
+        try:
+            program.prepare(folder)
+        except (OSError, subprocess.SubprocessError) as error:
+            raise ProgramError(f"{program.name}: what prepares it failed: {error}") from error
+    before = preload or Preload()
+    command = [part.replace("{folder}", str(folder)) for part in program.command]
+    if shutil.which(command[0]) is None:
+        command[0] = find_program(command[0]) or command[0]
+    command = ["/bin/sh", "-c", 'exec "$@" > /dev/null 2> "$0"', f"{folder}/errors", *command]
+    with _Driver(program.client, folder) as client:
+        reports, status = run_whole(
+            specs,
+            command=command,
+            record=record,
+            record_plan=record_plan,
+            seconds=seconds,
+            preload=before.library,
+            environment=list(before.environment),
+            clock=before.clock,
+            progress=client.watched(progress or interruptible),
+        )
+        client.finish()
+    if status != 0:
+        errors = (folder / "errors").read_text(errors="replace").strip().splitlines()
+        said = f": {errors[-1]}" if errors else ""
+        raise ProgramError(f"{program.name} ended with status {status}{said}")
+    return Execution(reports, client.answered)
+
+
+def run_whole(
+    specs: Sequence[_engine.RunSpec],
+    **options: Any,  # noqa: ANN401 - those of the engine
+) -> tuple[list[str], int]:
+    """Run configurations as the engine does, but never return what was cut short.
+
+    The engine takes an interrupt as the wish to see what ran so far, which a table of experiments
+    or a sweep must not take for a result.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        When there was one.
+    EngineError
+        Also when the recording could not be written.
+    """
+    options.setdefault("progress", interruptible)
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        return _whole(*_engine.run(specs, **options))
+    seen = threading.Event()
+
+    def interrupted(number: int, frame: FrameType | None) -> None:
+        seen.set()
+        before(number, frame)
+
+    signal.signal(signal.SIGINT, interrupted)
+    try:
+        result = _engine.run(specs, **options)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if seen.is_set():
+        raise KeyboardInterrupt
+    return _whole(*result)
+
+
+def _whole(reports: list[str], status: int, failures: list[str]) -> tuple[list[str], int]:
+    if failures:
+        raise _engine.EngineError(failures[0])
+    return reports, status
+
+
+def interruptible(_: list[tuple[int, int]]) -> None:
+    """Let an interrupt through: the engine asks a few times a second."""
+
+
+class _Driver:
+    """The client of a server, in a thread of its own."""
+
+    def __init__(self, client: Client | None, folder: Path) -> None:
+        self.client = client
+        self.folder = folder
+        self.stopped = threading.Event()
+        self.error: Exception | None = None
+        self.answered: int | None = None
+        self.thread: threading.Thread | None = None
+
+    def __enter__(self) -> _Driver:
+        if self.client is not None:
+            self.thread = threading.Thread(target=self._drive)
+            self.thread.start()
+        return self
+
+    def _drive(self) -> None:
+        try:
+            assert self.client is not None
+            self.answered = self.client(self.folder, self.stopped)
+        except (OSError, subprocess.SubprocessError, ContiguaError) as error:
+            self.error = error
+
+    def watched(self, called: Progress) -> Progress:
+        """Give up the run when the client has failed: its server would wait for ever."""
+
+        def call(state: list[tuple[int, int]]) -> None:
+            self.check()
+            called(state)
+
+        return call
+
+    def finish(self) -> None:
+        """Wait for the client, and raise what went wrong there."""
+        if self.thread is not None:
+            self.thread.join()
+        self.check()
+
+    def check(self) -> None:
+        """Raise what went wrong in the client."""
+        if self.error is not None:
+            raise ProgramError(f"the client failed: {self.error}")
+
+    def __exit__(self, *_: object) -> None:
+        self.stopped.set()
+        if self.thread is not None:
+            self.thread.join()

@@ -1,0 +1,168 @@
+"""Servers whose pages are moved while they serve (Contiguitas, ISCA 2023, section 5; article).
+
+Each server is recorded once under its client; every rate and mechanism replays the same events.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from contigua.programs.program import Program
+from contigua.programs.servers import memcached, nginx
+from contigua.runner import RunOptions
+from contigua_experiments.base import Context, Outcome, Sheet
+from contigua_experiments.running import Cell, Values, run_cells, throughput
+
+if TYPE_CHECKING:
+    from contigua.page import Page
+
+#: What is said wherever a throughput stands.
+SATURATED = (
+    "Throughput is that of a saturated server: requests x cores x clock / cycles in which cores "
+    "were busy, start and filling included."
+)
+
+
+def compute(inputs: dict[str, Any], context: Context) -> Outcome:
+    """Run both servers at every rate with both mechanisms, and memcached with both pages."""
+    options = RunOptions(
+        machine=inputs["machine"],
+        memory=inputs["memory"],
+        detail=inputs["detail"],
+        seed=inputs["seed"],
+        cores=inputs["cores"],
+    )
+    found: dict[str, dict[Cell, Values]] = {}
+    notes = []
+    servers = programs(inputs)
+    for index, program in enumerate(servers):
+        missing = program.missing()
+        if missing is not None:
+            notes.append(f"Left out: {missing}.")
+            continue
+        cells = moving(inputs)
+        if program.name == "memcached":
+            cells += [Cell(design) for design in inputs["pages"]]
+        found[program.name] = run_cells(program, cells, options, record=True)
+        if context.progress is not None:
+            context.progress((index + 1) / len(servers))
+    return figures(found, inputs, notes)
+
+
+def programs(inputs: dict[str, Any]) -> list[Program]:
+    """Return the servers, with as many workers as there are cores."""
+    cache, web = inputs["memcached"], inputs["nginx"]
+    return [
+        memcached(cache["keys"], cache["value_bytes"], cache["requests"], threads=inputs["cores"]),
+        nginx(web["files"], web["requests"], workers=inputs["cores"]),
+    ]
+
+
+def moving(inputs: dict[str, Any]) -> list[Cell]:
+    """Return the cells of both mechanisms at every rate."""
+    return [
+        Cell(design, migrations=rate) for design in inputs["designs"] for rate in inputs["rates"]
+    ]
+
+
+def figures(
+    found: dict[str, dict[Cell, Values]], inputs: dict[str, Any], notes: list[str]
+) -> Outcome:
+    """Set throughput beside that without migrations."""
+    software, hardware = inputs["designs"]
+    rates = inputs["rates"]
+    most = max(rates)
+    relative = {
+        name: {
+            cell: 100 * throughput(cells[cell]) / throughput(cells[Cell(software, migrations=0)])
+            for cell in moving(inputs)
+        }
+        for name, cells in found.items()
+    }
+    behind = [
+        one[Cell(software, migrations=rate)] < one[Cell(hardware, migrations=rate)]
+        for name, one in relative.items()
+        for rate in rates
+        # A short run at a low rate may end before the first migration.
+        if rate > 0 and _moved(found[name][Cell(software, migrations=rate)])["completed"] > 0
+    ]
+    values: dict[str, float | None] = {
+        "software_behind": 100 * sum(behind) / len(behind) if behind else None,
+        "idle": min((one[Cell(hardware, migrations=0)] for one in relative.values()), default=None),
+        "memcached_huge": None,
+    }
+    for name in ("memcached", "nginx"):
+        one = relative.get(name, {})
+        values[f"hardware_{name}"] = one.get(Cell(hardware, migrations=most))
+    sheets = [_rates(found, relative)]
+    if "memcached" in found:
+        small, huge = (throughput(found["memcached"][Cell(design)]) for design in inputs["pages"])
+        values["memcached_huge"] = 100 * (huge / small - 1)
+        sheets.append(
+            Sheet(
+                "memcached and the size of pages",
+                ["design", "requests a second", "gain, %"],
+                [
+                    [design, f"{rate:,.0f}", f"{100 * (rate / small - 1):+.2f}"]
+                    for design, rate in zip(inputs["pages"], (small, huge), strict=True)
+                ],
+            )
+        )
+    notes = [*notes, SATURATED]
+    few = min(
+        (
+            cells[Cell(hardware, migrations=most)]["migration"]["completed"]
+            for cells in found.values()
+        ),
+        default=0,
+    )
+    notes.append(
+        f"{inputs['cores']} cores. At {most:,} migrations a second at least {few:,} pages were "
+        "moved in the simulated time of a server; the paper's servers ran for seconds."
+    )
+
+    def illustrate(page: Page) -> None:
+        from contigua.pictures import bars_picture
+
+        for name, one in relative.items():
+            bars = {
+                design: [one[Cell(design, migrations=rate)] for rate in rates]
+                for design in inputs["designs"]
+            }
+            page.heading(name)
+            page.picture(
+                bars_picture([f"{rate:g} a second" for rate in rates], bars, name, "% of none"),
+                f"Throughput of {name} at each rate of migrations, in percent of none.",
+            )
+
+    return Outcome(values, illustrate, notes=notes, sheets=sheets)
+
+
+def _moved(values: Values) -> dict[str, int]:
+    """Return the counters of migrations; a run without any has none."""
+    none = {"completed": 0, "interprocessor_interrupts": 0}
+    counted: dict[str, int] = values["migration"] or none
+    return counted
+
+
+def _rates(found: dict[str, dict[Cell, Values]], relative: dict[str, dict[Cell, float]]) -> Sheet:
+    rows = []
+    for name, one in relative.items():
+        for cell, share in one.items():
+            values = found[name][cell]
+            moved = _moved(values)
+            rows.append(
+                [
+                    name,
+                    cell.design,
+                    f"{cell.migrations:g}",
+                    f"{moved['completed']:,}",
+                    f"{moved['interprocessor_interrupts']:,}",
+                    f"{values['client']['requests']:,}",
+                    f"{throughput(values):,.0f}",
+                    f"{share:.3f}",
+                ]
+            )
+    heads = ["server", "design", "a second", "moved", "interrupts", "requests"]
+    heads += ["requests a second", "% of none"]
+    return Sheet("Throughput while pages are moved", heads, rows)

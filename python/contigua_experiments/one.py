@@ -1,0 +1,61 @@
+"""Run one experiment: ``python -m contigua_experiments.one NAME SCALE FOLDER PARENT [JOBS]``.
+
+The exit status and the last line on standard output tell :mod:`contigua_experiments.everything`
+how it ended.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import cast
+
+from contigua._engine import EngineError
+from contigua.entry import interrupt
+from contigua.errors import ContiguaError, ImpossibleError
+from contigua.progress import FractionLine
+from contigua_experiments import Context, Scale, find, run_experiment
+
+#: ``prctl``'s name for the signal that a process gets when its parent ends (``linux/prctl.h``).
+PR_SET_PDEATHSIG = 1
+#: Exit status where this computer lacks something.
+IMPOSSIBLE = 3
+
+
+def main(name: str, scale: str, folder: str, parent: str, jobs: str | None = None) -> int:
+    """Run an experiment for a parent process and return the exit status."""
+    # Whoever ends us ends the programs under study, too: an interrupt cleans up behind itself.
+    signal.signal(signal.SIGTERM, interrupt)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != int(parent):
+        return 130
+    try:
+        with FractionLine(name) as line:
+            context = Context(Path(folder), int(jobs) if jobs else None, line)
+            run_experiment(find(name), cast(Scale, scale), context)
+    except ImpossibleError as error:
+        print(_line(error))
+        return IMPOSSIBLE
+    except (EngineError, ContiguaError) as error:
+        print(_line(error))
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        # A fault in the experiment itself: where it is helps whoever mends it.
+        traceback.print_exc()
+        print(_line(error) or type(error).__name__)
+        return 1
+    return 0
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,236 @@
+"""The account of all experiments, which a run of all writes: ``docs/reproduction.md`` and ``.csv``.
+
+The page begins with the numbers that the papers print: how many are compared, and how they fared.
+The table of values has all figures.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from contigua import _engine
+from contigua_experiments.base import Result, Scale
+from contigua_experiments.catalogue import Catalogue
+from contigua_experiments.everything import Entry
+from contigua_experiments.figures import VERDICTS, Verdict
+from contigua_experiments.numbers import Number, printed
+
+#: What is said of a figure that is off, where its experiment's file gives no reason.
+UNEXPLAINED = "not examined yet"
+
+
+def told(entry: Entry) -> str:
+    """Say in a few words how an experiment ended and how its figures fared."""
+    if entry.result is not None:
+        counts = entry.result.verdicts()
+        fared = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+        return fared or "nothing that can fail"
+    if entry.record is not None:
+        return f"{entry.record.status}: {entry.record.reason}"
+    return f"left out: {entry.definition.apart}" if entry.definition.apart else "not run"
+
+
+def unexplained(entries: Sequence[Entry]) -> list[str]:
+    """Return the figures that are off and whose files do not say why."""
+    return [
+        f"{entry.definition.name}: {figure.key}"
+        for entry in entries
+        if entry.result is not None
+        for figure, verdict in entry.result.judged()
+        if figure.needs_reason(verdict) and not figure.differs
+    ]
+
+
+@dataclass(frozen=True)
+class Account:
+    """How the numbers that the papers print fared.
+
+    Attributes
+    ----------
+    verdicts
+        The verdict on each printed number that is compared; the worst where several figures
+        compare with it.
+    fitted
+        Numbers that inputs were fitted to.
+    missing
+        Numbers that nothing compares with.
+    """
+
+    verdicts: dict[str, Verdict]
+    fitted: list[Number]
+    missing: list[Number]
+
+    @staticmethod
+    def of(entries: Sequence[Entry]) -> Account:
+        """Count the numbers of ``numbers.toml``."""
+        verdicts: dict[str, Verdict] = {}
+        fitted = set()
+        for entry in entries:
+            fitted |= {one.number for one in entry.definition.figures if one.kind == "fitted"}
+            for figure, verdict in entry.result.judged() if entry.result else ():
+                if figure.kind == "compared" and verdict != "no data":
+                    worst = verdicts.get(figure.number, verdict)
+                    verdicts[figure.number] = max(worst, verdict, key=VERDICTS.index)
+        rest = [one for one in printed().values() if one.name not in verdicts]
+        return Account(
+            verdicts,
+            [one for one in rest if one.name in fitted],
+            [one for one in rest if one.name not in fitted],
+        )
+
+    def sentence(self) -> str:
+        """Say how many numbers the papers print, are compared, and are within tolerance."""
+        total, compared = len(printed()), len(self.verdicts)
+        counts = {one: list(self.verdicts.values()).count(one) for one in VERDICTS}
+        within = counts.pop("within tolerance")
+        rest = ", ".join(f"{count} {one}" for one, count in counts.items() if count)
+        return (
+            f"The papers print {total} numbers as results: {compared} are compared, "
+            f"{within} of these within tolerance"
+            + (f" ({rest})" if rest else "")
+            + f"; {len(self.fitted)} were fitted to, {len(self.missing)} nothing compares with."
+        )
+
+
+def document(entries: Sequence[Entry], catalogue: Catalogue, scale: Scale) -> str:
+    """Write the account in Markdown.
+
+    Parameters
+    ----------
+    entries
+        How each experiment ended, or that it did not run.
+    catalogue
+        The papers' figures and tables.
+    scale
+        At which the experiments ran.
+    """
+    account = Account.of(entries)
+    repeats: dict[str, dict[str, list[str]]] = {}
+    absent: dict[str, list[str]] = {}
+    for item in catalogue.items:
+        for name in item.experiments:
+            repeats.setdefault(name, {}).setdefault(item.paper, []).append(item.number)
+        if not item.experiments:
+            absent.setdefault(item.paper, []).append(f"{item.number} ({item.shows}; {item.why})")
+    lines = [
+        "# Reproduction",
+        "",
+        account.sentence(),
+        "",
+        f"Written by `contigua experiment run all --{scale} --write docs/reproduction.md` "
+        f"(`make experiments`), version {_engine.VERSION}, scale {scale}; manual changes are lost. "
+        "Only *compared* figures count above: a number that a paper prints, a tolerance fixed "
+        "before the run, and our interval, which must lie within it (*cannot tell* where it "
+        "reaches over an end). *Same shape*: within a factor of two, or the order of a series. "
+        "*Own* figures are what we require; *by construction* are inputs and arithmetic, which "
+        "cannot fail; *fitted* ones chose inputs. "
+        "[reproduction.csv](reproduction.csv) has every figure: the paper's value or our limits, "
+        "ours, interval, tolerance, class, verdict, reason and source.",
+        "",
+        *_table(
+            ["experiment", "reproduces", "what it shows", "verdicts"],
+            [
+                [
+                    entry.definition.name,
+                    "; ".join(
+                        f"{paper}: {', '.join(numbers)}"
+                        for paper, numbers in repeats.get(entry.definition.name, {}).items()
+                    )
+                    or "no paper",
+                    catalogue.beyond.get(entry.definition.name, entry.definition.title),
+                    told(entry),
+                ]
+                for entry in entries
+            ],
+        ),
+        "",
+        "## Printed numbers, compared",
+        "",
+        *_table(
+            columns := ["experiment", "figure", "paper or limit", "ours", "verdict", "reason"],
+            [
+                [row[column] for column in columns]
+                for row in _figures(entries)
+                if row["class"] == "compared"
+            ],
+        ),
+        "",
+        "## Other claims that fail",
+        "",
+        *_table(
+            columns,
+            [
+                [row[column] for column in columns]
+                for row in _figures(entries)
+                if row["class"] != "compared" and row["verdict"] in ("differs", "fails", "no data")
+            ],
+        ),
+        "",
+        "## Printed numbers that nothing compares with",
+        "",
+        *_numbers(account.missing),
+        "",
+        "Fitted to: " + "; ".join(one.name for one in account.fitted) + ".",
+        "",
+        "## Fitted inputs",
+        "",
+        *(
+            f"- *{entry.definition.name}*: {' '.join(entry.definition.fitting.split())}"
+            for entry in entries
+            if not entry.definition.fitting.startswith("nothing")
+        ),
+        "",
+        "## Figures without an experiment",
+        "",
+        *(f"- {paper}: {', '.join(told)}." for paper, told in absent.items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def values(entries: Sequence[Entry]) -> str:
+    """Write every figure of the experiments that have run as CSV, a line each."""
+    text = io.StringIO()
+    heads = ["experiment", *Result.HEADS, "reason", "source"]
+    writer = csv.DictWriter(text, heads, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(_figures(entries))
+    return text.getvalue()
+
+
+def _figures(entries: Sequence[Entry]) -> Iterator[dict[str, str]]:
+    for entry in entries:
+        if entry.result is None:
+            continue
+        reasons = dict(entry.result.reasons())
+        for (figure, verdict), row in zip(entry.result.judged(), entry.result.rows(), strict=True):
+            named = dict(zip(Result.HEADS, row, strict=True))
+            off = figure.needs_reason(verdict)
+            named["reason"] = reasons.get(figure.label, UNEXPLAINED) if off else figure.why
+            yield {"experiment": entry.definition.name, **named, "source": figure.source}
+
+
+def _numbers(missing: Sequence[Number]) -> list[str]:
+    """Return a line for each paper's place that has numbers which nothing compares with."""
+    places: dict[tuple[str, str], list[str]] = {}
+    for one in missing:
+        where, _, what = one.name.partition(": ")
+        places.setdefault((where, one.why), []).append(what)
+    return [
+        f"- {where}: {'; '.join(what)}" + (f" ({why})" if why else "") + "."
+        for (where, why), what in places.items()
+    ]
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return a table whose cells cannot break it."""
+    return [
+        "| " + " | ".join(heads) + " |",
+        "|" + "---|" * len(heads),
+        *(
+            "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in row) + " |"
+            for row in rows
+        ),
+    ]
