@@ -212,11 +212,14 @@ check-protocol:
 	cargo test --locked --release -p contigua-cache --test integration protocol -- \
 		--include-ignored --nocapture --test-threads 1
 
+# Where experiments keep what they found, and the account of all.
+RESULTS = contigua-results/all-quick
+ACCOUNT = docs/reproduction.md
 experiments: setup malloc-library workloads/bin/gups vm-programs
 	scripts/require redis-server redis-server redis-benchmark redis-tools memcached memcached \
 		nginx nginx mariadbd mariadb-server sqlite3 sqlite3
 	$(BIN)/contigua experiment run all --quick $(if $(EXPERIMENTS),--only "$(EXPERIMENTS)" --keep) \
-		--write docs/reproduction.md
+		--output $(RESULTS) --write $(ACCOUNT)
 
 bench: setup workloads/bin/gups
 	cargo bench --locked --workspace --exclude contigua-qemu-plugin --exclude contigua-py

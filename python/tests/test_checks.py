@@ -1,5 +1,6 @@
 """Does a change to what a long check depends on make its result stale, and nothing else?"""
 
+import csv
 import json
 import re
 import shutil
@@ -51,10 +52,11 @@ def verify(tree, *names):
         ("crates/malloc/tests/c/stress.c", "", "int more;\n", {"sanitizers"}),
         ("kernel/src/mm/contiguitas/border.c", "", "int more;\n", {"kernel"}),
         ("vm-tests/test_guard.py", "", "MORE = 1\n", {"guests"}),
-        ("crates/machine/tests/values.json", "", "\n", {"experiment"}),
+        ("crates/machine/tests/values.json", "{", '{"design new": {},', set()),
         ("crates/cache/src/migration/mod.rs", "", "const MORE: u8 = 1;\n", {"python"}),
         ("python/contigua_experiments/subrelease_sweep.py", "", "MORE = 1\n", {"experiment"}),
-        ("docs/reproduction.md", "", "more\n", {"experiment"}),
+        ("docs/reproduction.csv", "8.0 times,-", "8.1 times,-", {"experiment"}),
+        ("docs/reproduction.md", "", "more\n", set()),
         ("crates/frames/src/lib.rs", "", "// A comment.\n", set()),
         ("python/contigua_experiments/page_walks.py", "", "# A comment.\n", set()),
         ("docs/glossary.md", "", "more\n", set()),
@@ -78,7 +80,8 @@ def test_an_input_that_changes_makes_its_checks_stale(tree, file, old, new, stal
 @pytest.mark.parametrize(
     ("file", "stale", "current"),
     [
-        ("python/contigua/data/machines/zen-4.toml", "python", "experiment/page-walks"),
+        ("python/contigua/data/machines/zen-4.toml", "python", "experiment"),
+        ("python/contigua/data/designs/colt.toml", "experiment/cross", "experiment/page-walks"),
         ("python/contigua/data/machines/skylake.toml", "experiment/page-walks", "soak"),
         ("crates/pageheap/src/heap/leave.rs", "experiment/subrelease-redis", "experiment/cross"),
         ("crates/qemu-plugin/src/blocks.rs", "experiment/page-walks", "experiment/tlb-coverage"),
@@ -98,14 +101,125 @@ def test_an_experiment_depends_on_its_own_inputs_only(tree, file, stale, current
         path.write_text(before)
 
 
+@pytest.mark.parametrize(
+    ("run", "stale", "current"),
+    [
+        ("design colt full", {"cross"}, {"page-walks", "subrelease-sweep"}),
+        ("machine sandy-bridge", {"direct-segment-overhead"}, {"cross", "tlb-coverage"}),
+        ("heap contiguitas-thp", {"heap-on-server", "subrelease-sweep"}, {"page-walks"}),
+        ("ageing linux-thp ci", {"contiguitas-fleet", "cross"}, {"page-walks"}),
+        ("cores llc", {"migration-downtime"}, {"page-walks", "cross"}),
+    ],
+)
+def test_an_experiment_depends_on_the_golden_values_of_what_it_names(tree, run, stale, current):
+    path = tree / "crates/machine/tests/values.json"
+    before = path.read_text()
+    known = json.loads(before)
+    known[run]["all_numbers"] = "0"
+    path.write_text(json.dumps(known))
+    try:
+        ran = verify(tree, "experiment")
+    finally:
+        path.write_text(before)
+    found = {line.split()[0].removeprefix("experiment/") for line in ran.stderr.splitlines()}
+    assert stale <= found and not current & found
+
+
+def test_a_design_that_comes_along_makes_nothing_stale(tree):
+    files = [
+        tree / f"python/contigua/data/{kind}s/newcomer.toml"
+        for kind in ("design", "machine", "profile")
+    ]
+    try:
+        for file in files:
+            file.write_text('description = "New."\n')
+        assert verify(tree).returncode == 0
+    finally:
+        for file in files:
+            file.unlink(missing_ok=True)
+
+
+def test_an_experiment_on_a_design_without_golden_values_is_an_error(tree):
+    values = tree / "crates/machine/tests/values.json"
+    before = values.read_text()
+    kept = {run: one for run, one in json.loads(before).items() if " colt " not in run}
+    values.write_text(json.dumps(kept))
+    try:
+        ran = verify(tree, "experiment/cross")
+    finally:
+        values.write_text(before)
+    assert ran.returncode == 2 and "values:design colt: " in ran.stderr
+
+
+def test_a_design_that_another_is_based_on_is_an_input(tree):
+    file = tree / "python/contigua/data/designs/colt.toml"
+    base = tree / "python/contigua/data/designs/newcomer.toml"
+    before = file.read_text()
+    try:
+        base.write_text('description = "New."\n')
+        file.write_text(f'base = "newcomer"\n{before}')
+        subprocess.run([sys.executable, "-c", RECORD], cwd=tree, check=True)
+        base.write_text('description = "Changed."\n')
+        assert verify(tree, "experiment/cross").returncode == 1
+        assert verify(tree, "experiment/page-walks").returncode == 0
+    finally:
+        file.write_text(before)
+        base.unlink(missing_ok=True)
+        subprocess.run([sys.executable, "-c", RECORD], cwd=tree, check=True)
+
+
+DRAWN = "sh -c 'sed s/87.6/{value}/ docs/reproduction.csv >{{folder}}/reproduction.csv'"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "status"),
+    [
+        ("heap-on-server", "87.60", 1),
+        ("heap-on-server", "87.6", 0),
+        ("page-walks", "88.0", 0),
+        ("page-walks", "98.0", 1),
+    ],
+)
+def test_figures_that_are_computed_again_are_the_stored_ones(tree, name, value, status):
+    catalogue, passed = tree / "checks" / "catalogue.toml", tree / "checks" / "passed.json"
+    stored = tree / "docs" / "reproduction.csv"
+    before = {path: path.read_text() for path in (catalogue, passed, stored)}
+    known = json.loads(before[passed])
+    names = {f"experiment/{name}"}
+    passed.write_text(json.dumps({key: one for key, one in known.items() if key in names}))
+    catalogue.write_text(
+        re.sub(r'(?m)^drawn = ".*"', f'drawn = "{DRAWN.format(value=value)}"', before[catalogue])
+    )
+    row = rf'(?m)^({name},(?:"[^"]*"|[^,"]*),[^,]*),[-0-9.]+'
+    stored.write_text(re.sub(row, r"\1,87.6", before[stored]))
+    try:
+        for arguments in (["init", "-q"], ["-c", "user.name=A", "-c", "user.email=a@b", "commit"]):
+            more = ["--allow-empty", "-qm", "one"] if "commit" in arguments else []
+            subprocess.run(["git", *arguments, *more], cwd=tree, check=True)
+        ran = subprocess.run(
+            [sys.executable, "scripts/checks", "drawn"], cwd=tree, capture_output=True, text=True
+        )
+    finally:
+        for path, text in before.items():
+            path.write_text(text)
+        shutil.rmtree(tree / ".git", ignore_errors=True)
+    assert f"HEAD draws experiment/{name}" in ran.stdout
+    assert ran.returncode == status, ran.stderr
+    assert ("in docs/reproduction.csv, and now" in ran.stderr) == bool(status)
+
+
 def test_stale_experiments_are_run_without_the_others(tree):
-    files = ("python/contigua_experiments/page_walks.py", "docs/reproduction.md")
+    files = ("python/contigua_experiments/page_walks.py", "docs/reproduction.csv")
     catalogue, passed = tree / "checks" / "catalogue.toml", tree / "checks" / "passed.json"
     before = {
         path: path.read_text() for path in (*(tree / one for one in files), catalogue, passed)
     }
-    command = "sh -c 'echo more >>docs/reproduction.md'"
-    catalogue.write_text(before[catalogue].replace("make experiments", command))
+    command = "sh -c 'sed -i s/reproduced/differs/ docs/reproduction.csv'"
+    text = before[catalogue].replace('command = "make experiments"', f'command = "{command}"')
+    record = 'record = "contigua-results/{name}.json"'
+    catalogue.write_text(re.sub(r'(?m)^record = ".*"', record, text))
+    (tree / "contigua-results").mkdir()
+    (tree / "contigua-results" / "page-walks.json").write_text('{"seconds": 12.5}')
     try:
         subprocess.run([sys.executable, "-c", RECORD], cwd=tree, check=True)
         (tree / files[0]).write_text(before[tree / files[0]] + "MORE = 1\n")
@@ -113,9 +227,21 @@ def test_stale_experiments_are_run_without_the_others(tree):
         ran = subprocess.run(run, cwd=tree, capture_output=True, text=True)
         assert f"== experiment/page-walks: {command} EXPERIMENTS=page-walks\n" in ran.stdout
         assert verify(tree, "experiment").returncode == 0
+        assert json.loads(passed.read_text())["experiment/page-walks"]["seconds"] == 12.5
     finally:
         for path, text in before.items():
             path.write_text(text)
+
+
+def test_the_account_counts_the_verdicts_of_the_stored_figures():
+    with (ROOT / "docs" / "reproduction.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["role"] == "predicted"]
+    text = (ROOT / "docs" / "reproduction.md").read_text()
+    heading = re.search(r"Of (\d+) predicted figures: (.*)\.\n", text)
+    assert int(heading[1]) == len(rows)
+    for told in heading[2].split(", "):
+        count, _, verdict = told.partition(" ")
+        assert int(count) == sum(row["verdict"] == verdict for row in rows), told
 
 
 def test_a_check_that_has_never_passed_is_not_current(tree):

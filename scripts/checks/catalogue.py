@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from inputs import PYTHON, ROOT, _imports_module, fingerprint
+from experiments import experiments
+from inputs import ROOT, fingerprint
 
 PASSED = ROOT / "checks" / "passed.json"
 
@@ -33,7 +34,15 @@ class Check:
     inputs, outputs
         What its result depends on, and the files that it writes.
     settings
-        What else decides its result: the part of its own file that does.
+        What else decides its result: of its own file and code, what does.
+    drawn
+        The command that runs it when a commit draws it; ``{folder}`` is where its figures go.
+    undrawn
+        Why no commit may draw it; empty where one may.
+    tolerance
+        How far figures that are computed again may be from the stored ones.
+    record
+        The file, JSON, in which its command writes the ``seconds`` that it took.
     """
 
     name: str
@@ -42,6 +51,10 @@ class Check:
     inputs: list[str]
     outputs: list[str] = field(default_factory=list)
     settings: str = ""
+    drawn: str = ""
+    undrawn: str = ""
+    tolerance: float = 0.0
+    record: str = ""
 
     def fingerprint(self, *, outputs: bool = True) -> str:
         """Return the hash of what the result depends on, and of what it wrote, as they are now."""
@@ -66,51 +79,34 @@ def checks() -> list[Check]:
         entries = tomllib.loads(path.read_text())
         found = []
         for name, entry in entries.items():
-            found += list(_members(name, entry)) if "each" in entry else [Check(name, **entry)]
+            found += _experiments(name, entry) if "named" in entry else [Check(name, **entry)]
     except (OSError, tomllib.TOMLDecodeError, KeyError, TypeError) as error:
         raise CatalogueError(f"{path}: {error}") from error
     return found
 
 
-def _members(group: str, entry: dict[str, Any]) -> list[Check]:
-    members = []
-    for file in sorted(ROOT.glob(entry["each"])):
-        definition = tomllib.loads(file.read_text())
-        # Lists are none, and what runs apart is a check of its own.
-        if "figures" not in definition or definition.get("apart"):
-            continue
-        name = ".".join(file.relative_to(PYTHON).with_suffix("").parts)
-        name = name.replace("-", "_")
-        inputs = [*entry["inputs"], f"python:{name}"]
-        inputs += [f"python/contigua/data/machines/{one}.toml" for one in _machines(definition)]
-        modules = _imports_module().imported(name, PYTHON)
-        for module, more in entry["importing"].items():
-            if module in modules:
-                inputs += more
-        # What a figure is compared with decides the verdict, not the figure.
-        deciding = {key: definition.get(key) for key in ("inputs", "quick")}
-        deciding["keys"] = [figure["key"] for figure in definition["figures"]]
-        members.append(
-            Check(
-                f"{group}/{file.stem.replace('_', '-')}",
-                entry["covers"],
-                entry["command"],
-                inputs,
-                entry["outputs"],
-                json.dumps(deciding, default=str),
-            )
+def _experiments(group: str, entry: dict[str, Any]) -> list[Check]:
+    every = list(experiments(entry["frame"]))
+    for topic in entry["when"]:
+        if not any(topic in one.topics for one in every):
+            raise CatalogueError(f"{group}: no experiment imports or is given {topic!r} (`when`)")
+    if unknown := entry["undrawn"].keys() - {one.name for one in every}:
+        raise CatalogueError(f"{group}: no experiment is called {', '.join(unknown)} (`undrawn`)")
+    return [
+        Check(
+            f"{group}/{one.name}",
+            entry["covers"],
+            entry["command"],
+            one.inputs(entry),
+            [output.format(name=one.name) for output in entry["outputs"]],
+            one.deciding + one.code,
+            entry["drawn"].replace("{name}", one.name),
+            entry["undrawn"].get(one.name, ""),
+            max((entry["tolerances"].get(topic, 0.0) for topic in one.topics), default=0.0),
+            entry["record"].format(name=one.name),
         )
-    return members
-
-
-def _machines(definition: object) -> set[str]:
-    """Return the machines that an experiment names, and the one that runs take by default."""
-    if isinstance(definition, dict):
-        named = {definition["machine"]} if isinstance(definition.get("machine"), str) else set()
-        return named.union({"skylake"}, *map(_machines, definition.values()))
-    if isinstance(definition, list):
-        return {"skylake"}.union(*map(_machines, definition))
-    return set()
+        for one in every
+    ]
 
 
 def passed() -> dict[str, dict[str, Any]]:

@@ -1,10 +1,13 @@
 """What a check's result depends on, as a hash that is the same in every clone.
 
 An input is a pattern of files (``crates/malloc/tests/c/*``), ``crate:NAME`` (the sources of a crate
-and of all crates that it is built from, with the versions of what they use of others) or
-``python:MODULE`` (a module of our packages and all that it imports of them); ``!FILE`` takes
-a file out of what stands before it. Comments, docstrings and unit tests inside sources do not
-count: they decide no result.
+and of all crates that it is built from, with the versions of what they use of others),
+``values:RUN`` (the golden values of the fixed runs whose names begin so) or ``named:PATTERN``
+(those of the files whose names stand in the inputs before it); ``!FILE`` takes a file out of what
+stands before it. Comments, docstrings and unit tests inside sources do not count: they decide no
+result.
+
+An output is a file, or ``FILE#NAME``: the rows of a CSV file whose first cell is a name.
 """
 
 from __future__ import annotations
@@ -36,6 +39,10 @@ LEXEMES = re.compile(
 UNIT_TESTS = re.compile(
     r"^#\[cfg\(test\)\]\n(?:pub(?:\(crate\))? )?mod \w+ (?:\{.*?^\}|;)", re.M | re.S
 )
+#: Names of presets.
+WORD = re.compile(r"[\w-]+")
+#: Golden values of fixed runs, by the run's name.
+VALUES = ROOT / "crates" / "machine" / "tests" / "values.json"
 C_LIKE = {".rs", ".c", ".h", ".cc"}
 #: Folders of a crate that its library is not built from.
 BESIDE = {"tests", "benches", "examples", "man", "target"}
@@ -54,29 +61,20 @@ def fingerprint(inputs: list[str], outputs: list[str]) -> str:
         digest.update(f"{name}\0{len(content)}\0".encode())
         digest.update(content)
     for output in outputs:
-        path = ROOT / output
         # A result that is missing is stale.
-        digest.update(path.read_bytes() if path.is_file() else b"missing")
+        digest.update(_result(output) or b"missing")
     return digest.hexdigest()[:32]
 
 
-def files_of(inputs: list[str]) -> set[Path]:
-    """Return the files that the inputs name, without what crates of others consist of."""
-    found: set[Path] = set()
-    for one in inputs:
-        kind, _, name = one.partition(":")
-        if one.startswith("!"):
-            found.discard(ROOT / one[1:])
-            continue
-        if kind == "crate":
-            for crate in crate_closure(name):
-                found |= set(_crate_files(crate))
-        elif kind == "python":
-            for module in _imports_module().imported(name, PYTHON):
-                found.add(PYTHON.joinpath(*module.split(".")).with_suffix(".py"))
-        else:
-            found |= set(_glob(one))
-    return found
+def _result(output: str) -> bytes | None:
+    file, _, name = output.partition("#")
+    path = ROOT / file
+    if not path.is_file():
+        return None
+    if not name:
+        return path.read_bytes()
+    start = f"{name},".encode()
+    return b"\n".join(line for line in path.read_bytes().split(b"\n") if line.startswith(start))
 
 
 def _parts(inputs: list[str]) -> set[tuple[str, bytes]]:
@@ -90,11 +88,16 @@ def _parts(inputs: list[str]) -> set[tuple[str, bytes]]:
             continue
         if kind == "crate":
             parts |= _crate_parts(name)
-        elif kind == "python":
-            modules = _imports_module().imported(name, PYTHON)
-            if not modules:
-                raise ValueError(f"{one} names no module")
-            parts |= {(module, _dump(code)) for module, code in modules.items()}
+        elif kind == "values":
+            runs = {run: value for run, value in _values() if f"{run} ".startswith(f"{name} ")}
+            if not runs:
+                raise ValueError(
+                    f"{one}: {VALUES.relative_to(ROOT)} has no such run; write it anew "
+                    "(CONTIGUA_WRITE_VALUES=1 cargo test -p contigua-machine values)"
+                )
+            parts |= set(runs.items())
+        elif kind == "named":
+            parts |= _named(name, parts)
         else:
             files = list(_glob(one))
             if not files:
@@ -103,9 +106,23 @@ def _parts(inputs: list[str]) -> set[tuple[str, bytes]]:
     return parts
 
 
+def _named(pattern: str, parts: set[tuple[str, bytes]]) -> set[tuple[str, bytes]]:
+    """Return the files whose names are words of some parts, or of such files (``base``)."""
+    found: set[tuple[str, bytes]] = set()
+    left = b"\n".join(content for _, content in parts)
+    while left:
+        words = set(WORD.findall(left.decode(errors="replace")))
+        files = [file for file in _glob(pattern) if file.stem in words]
+        more = {(str(file.relative_to(ROOT)), meaning(file)) for file in files} - found
+        found |= more
+        left = b"\n".join(content for _, content in more)
+    return found
+
+
 @cache
-def _dump(code: ast.Module) -> bytes:
-    return ast.dump(code).encode()
+def _values() -> tuple[tuple[str, bytes], ...]:
+    runs = json.loads(VALUES.read_text())
+    return tuple((run, json.dumps(one, sort_keys=True).encode()) for run, one in runs.items())
 
 
 def _glob(pattern: str) -> Iterator[Path]:

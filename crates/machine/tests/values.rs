@@ -1,12 +1,13 @@
-//! Do fixed runs have the values that they had?
+//! Golden values: fixed runs have the results that `values.json` holds.
 //!
-//! Runs of every design and machine, of several cores with pages that migrate, of units, behind a
-//! warm-up, of servers that age and of a heap on a server. Each run's numbers, without their names, are in `values.json`
-//! as a count and a digest. A commit that is to change no result leaves that file alone; one that
-//! changes results writes it anew (`CONTIGUA_WRITE_VALUES=1`) and says why: experiments run again
-//! when it changes (`checks/catalogue.toml`).
+//! Runs of every design and machine, of several cores with pages that migrate, of sampling units, behind a warm-up, of
+//! servers that age and of a heap on a server. `values.json` has some numbers of each run by name, and the count and
+//! a digest of all of them. A commit that is to change no result leaves that file alone; one that changes results
+//! writes it anew (`CONTIGUA_WRITE_VALUES=1`) and says why: experiments run again when the values of their designs and
+//! machines change (`scripts/checks/experiments.py`). A design or machine without stored values passes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -27,7 +28,7 @@ use contigua_program::sources::{Batch, Program, Source};
 use contigua_program::wire::{Access, BlockId, Event, ProcessId, ThreadId, block_word};
 use contigua_units::{Bytes, Nanoseconds, VirtAddr};
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 const MEMORY: u64 = 256 << 20;
 const SECOND: u64 = 1_000_000_000;
@@ -145,17 +146,132 @@ fn digest(text: &str) -> u64 {
     })
 }
 
-/// What a result came to.
-fn told(result: &impl Serialize) -> String {
+/// A number's name in `values.json`, and the members of a result that it is the sum of.
+type Named = (&'static str, &'static [&'static str]);
+
+const OF_RUNS: [Named; 15] = [
+    ("instructions", &["/executed/instructions"]),
+    ("cycles", &["/time/cycles"]),
+    ("walk_active_cycles", &["/time/walk_active"]),
+    (
+        "l1_dtlb_misses",
+        &[
+            "/tlb/data/misses_4k",
+            "/tlb/data/misses_2m",
+            "/tlb/data/misses_1g",
+        ],
+    ),
+    (
+        "l1_itlb_misses",
+        &[
+            "/tlb/instruction/misses_4k",
+            "/tlb/instruction/misses_2m",
+            "/tlb/instruction/misses_1g",
+        ],
+    ),
+    (
+        "l2_tlb_hits",
+        &[
+            "/translation/l2_hits_4k",
+            "/translation/l2_hits_2m",
+            "/translation/l2_hits_1g",
+        ],
+    ),
+    (
+        "walks",
+        &[
+            "/translation/walks_4k",
+            "/translation/walks_2m",
+            "/translation/walks_1g",
+        ],
+    ),
+    ("walk_references", &["/translation/references"]),
+    ("walk_cycles", &["/translation/walk_cycles"]),
+    (
+        "faults",
+        &[
+            "/kernel/faults_anonymous_4k",
+            "/kernel/faults_anonymous_2m",
+            "/kernel/faults_file",
+            "/kernel/faults_copy_on_write",
+            "/kernel/faults_segment",
+            "/kernel/faults_host",
+        ],
+    ),
+    (
+        "huge_pages",
+        &[
+            "/kernel/faults_anonymous_2m",
+            "/kernel/huge_page_collapses",
+            "/kernel/perforations",
+        ],
+    ),
+    ("pages_moved", &["/kernel/pages_moved"]),
+    ("shootdowns", &["/kernel/shootdowns"]),
+    ("migrations", &["/migration/completed"]),
+    (
+        "free_2m_blocks_after",
+        &["/contiguity_after/blocks_2m/free"],
+    ),
+];
+const OF_SERVERS: [Named; 10] = [
+    ("free_frames", &["/contiguity/free_frames"]),
+    ("movable_frames", &["/contiguity/movable_frames"]),
+    ("unmovable_frames", &["/contiguity/unmovable_frames"]),
+    ("free_2m_blocks", &["/contiguity/blocks_2m/free"]),
+    ("polluted_2m_blocks", &["/contiguity/blocks_2m/unmovable"]),
+    ("unmovable_region_bytes", &["/unmovable_region_bytes"]),
+    ("allocations", &["/events/allocations"]),
+    (
+        "failures",
+        &["/events/failures_movable", "/events/failures_unmovable"],
+    ),
+    ("huge_pages", &["/events/server/huge_pages"]),
+    (
+        "huge_page_fallbacks",
+        &["/events/server/huge_page_fallbacks"],
+    ),
+];
+const OF_HEAPS: [Named; 8] = [
+    ("faults_4k", &["/summary/faults_4k"]),
+    ("faults_2m", &["/summary/faults_2m"]),
+    ("fallbacks", &["/summary/fallbacks"]),
+    ("huge_pages_broken", &["/summary/broken"]),
+    (
+        "huge_pages_collapsed",
+        &["/summary/collapsed", "/summary/collapsed_in_background"],
+    ),
+    ("given_back_bytes", &["/summary/given_back"]),
+    ("pages_moved", &["/summary/pages_moved"]),
+    ("free_2m_blocks_before", &["/free_2m_blocks_before"]),
+];
+
+/// A run's entry in `values.json`.
+fn told(result: &impl Serialize, named: &[Named]) -> Map<String, Value> {
+    let result = serde_json::to_value(result).unwrap();
+    let mut told = Map::new();
+    for (name, members) in named {
+        // A part that the run does not have, such as the time of translation alone.
+        let part = members[0].split('/').nth(1).unwrap();
+        if result.get(part).is_none_or(Value::is_null) {
+            continue;
+        }
+        let member = |path: &&str| result.pointer(path).and_then(Value::as_u64);
+        let sum: Option<u64> = members.iter().map(member).sum();
+        let sum = sum.unwrap_or_else(|| panic!("{name}: a member of {members:?} is no count"));
+        told.insert((*name).to_owned(), sum.into());
+    }
     let mut found = Vec::new();
-    numbers(&serde_json::to_value(result).unwrap(), &mut found);
+    numbers(&result, &mut found);
     // What is renamed moves.
     found.sort_unstable();
-    format!("{} {:016x}", found.len(), digest(&found.join(" ")))
+    let digest = format!("{} {:016x}", found.len(), digest(&found.join(" ")));
+    told.insert("all_numbers".to_owned(), digest.into());
+    told
 }
 
-/// What a run of a program with so many threads came to.
-fn ran(config: RunConfig, threads: u32) -> String {
+/// The entry of a run of a program with so many threads.
+fn ran(config: RunConfig, threads: u32) -> Map<String, Value> {
     let mut source = Fixed {
         batches: program(threads),
         next: 0,
@@ -167,8 +283,10 @@ fn ran(config: RunConfig, threads: u32) -> String {
         &mut source,
         &Progress::default(),
     ) {
-        Ok(run) => told(&run.report),
-        Err(Error::OutOfMemory { .. }) => "out of memory".to_owned(),
+        Ok(run) => told(&run.report, &OF_RUNS),
+        Err(Error::OutOfMemory { .. }) => {
+            Map::from_iter([("ended".to_owned(), "out of memory".into())])
+        }
         Err(error) => panic!("{name}: {error}"),
     }
 }
@@ -204,7 +322,7 @@ fn machines() -> Vec<(String, MachineConfig)> {
 }
 
 /// Twenty minutes of a busy server.
-fn aged(design: &DesignConfig, profile: &str) -> String {
+fn aged(design: &DesignConfig, profile: &str) -> Map<String, Value> {
     let text = fs::read_to_string(data("profiles").join(format!("{profile}.toml"))).unwrap();
     let mut server = Server::new(AgeConfig {
         design_name: "design".to_owned(),
@@ -220,11 +338,11 @@ fn aged(design: &DesignConfig, profile: &str) -> String {
     })
     .unwrap();
     server.run_until(Nanoseconds::new(1_200 * SECOND));
-    told(&server.sample())
+    told(&server.sample(), &OF_SERVERS)
 }
 
 /// A heap that grows, shrinks and gives back on a server.
-fn heap(design: &DesignConfig) -> String {
+fn heap(design: &DesignConfig) -> Map<String, Value> {
     let server = config(design, crate::common::machine(1 << 29), Detail::Additive);
     let life = HeapRun {
         server,
@@ -243,16 +361,22 @@ fn heap(design: &DesignConfig) -> String {
         reads: 100,
         seed: 3,
     };
-    told(&run(&life, &AtomicBool::new(false), &|_| ()).unwrap())
+    told(
+        &run(&life, &AtomicBool::new(false), &|_| ()).unwrap(),
+        &OF_HEAPS,
+    )
 }
 
-fn all_runs() -> BTreeMap<String, String> {
+type Runs = BTreeMap<String, Map<String, Value>>;
+
+fn all_runs() -> Runs {
     let designs: BTreeMap<_, _> = designs().into_iter().collect();
     let mut now = BTreeMap::new();
     for (name, design) in &designs {
         for detail in [Detail::Translation, Detail::Additive, Detail::Full] {
             let config = config(design, crate::common::machine(MEMORY), detail);
-            now.insert(format!("{name} {detail:?}"), ran(config, 1));
+            let detail = format!("{detail:?}").to_lowercase();
+            now.insert(format!("design {name} {detail}"), ran(config, 1));
         }
     }
     let thp = &designs["linux-thp"];
@@ -285,7 +409,7 @@ fn all_runs() -> BTreeMap<String, String> {
     now.insert("sampled".to_owned(), ran(sampled, 2));
     let mut warmed = config(thp, crate::common::machine(MEMORY), Detail::Additive);
     warmed.warmup = 10_000;
-    now.insert("warmed additive".to_owned(), ran(warmed, 2));
+    now.insert("warmed".to_owned(), ran(warmed, 2));
     for name in [
         "linux-thp",
         "illuminator-thp",
@@ -294,7 +418,7 @@ fn all_runs() -> BTreeMap<String, String> {
     ] {
         for profile in ["mixed", "ci"] {
             now.insert(
-                format!("aged {name} {profile}"),
+                format!("ageing {name} {profile}"),
                 aged(&designs[name], profile),
             );
         }
@@ -305,27 +429,89 @@ fn all_runs() -> BTreeMap<String, String> {
     now
 }
 
+/// What differs: run, number, before, after.
+fn changes(before: &Runs, now: &Runs) -> Vec<[String; 4]> {
+    let mut rows = Vec::new();
+    for (run, known) in before {
+        let Some(found) = now.get(run) else {
+            rows.push([
+                run.clone(),
+                "all".to_owned(),
+                "stored".to_owned(),
+                "no such run".to_owned(),
+            ]);
+            continue;
+        };
+        let keys: BTreeSet<_> = known.keys().chain(found.keys()).collect();
+        for key in keys
+            .into_iter()
+            .filter(|&key| known.get(key) != found.get(key))
+        {
+            let shown =
+                |one: &Map<String, Value>| one.get(key).map_or("-".to_owned(), Value::to_string);
+            rows.push([run.clone(), key.clone(), shown(known), shown(found)]);
+        }
+    }
+    // Designs and machines that come along need no entry.
+    let optional = |run: &str| run.starts_with("design ") || run.starts_with("machine ");
+    for run in now
+        .keys()
+        .filter(|&run| !before.contains_key(run) && !optional(run))
+    {
+        rows.push([
+            run.clone(),
+            "all".to_owned(),
+            "none stored".to_owned(),
+            "-".to_owned(),
+        ]);
+    }
+    rows
+}
+
+/// Rows below each other.
+fn table(rows: &[[String; 4]]) -> String {
+    let heads = ["run", "number", "before", "after"].map(str::to_owned);
+    let mut text = String::new();
+    for row in std::iter::once(&heads).chain(rows) {
+        let [run, number, before, after] = row;
+        writeln!(text, "{run:40} {number:24} {before:>24} {after:>24}").unwrap();
+    }
+    text
+}
+
 #[test]
-fn do_fixed_runs_have_the_values_that_they_had() {
+fn golden_values_unchanged() {
     let now = all_runs();
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/values.json");
     if std::env::var_os("CONTIGUA_WRITE_VALUES").is_some() {
         let text = serde_json::to_string_pretty(&now).unwrap() + "\n";
         fs::write(&file, text).unwrap();
     }
-    let before: BTreeMap<String, String> =
-        serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
-    let changed: Vec<_> = now
-        .iter()
-        .filter(|(run, told)| before.get(*run).is_some_and(|known| known != *told))
-        .collect();
+    let before: Runs = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    let rows = changes(&before, &now);
     assert!(
-        changed.is_empty(),
-        "results differ from before: {changed:#?}"
+        rows.is_empty(),
+        "results differ from values.json:\n{}",
+        table(&rows)
     );
+}
+
+#[test]
+fn changed_golden_values_are_named() {
+    let runs = |text: &str| serde_json::from_str::<Runs>(text).unwrap();
+    let before = runs(r#"{"design a full": {"walks": 1, "cycles": 5}, "cores llc": {"walks": 1}}"#);
+    let now =
+        runs(r#"{"design a full": {"walks": 2, "cycles": 5}, "design b full": {}, "heap a": {}}"#);
+    let named: Vec<_> = changes(&before, &now)
+        .into_iter()
+        .map(|row| row.join(", "))
+        .collect();
     assert_eq!(
-        now.keys().collect::<Vec<_>>(),
-        before.keys().collect::<Vec<_>>(),
-        "runs came or went"
+        named,
+        [
+            "cores llc, all, stored, no such run",
+            "design a full, walks, 1, 2",
+            "heap a, all, none stored, -",
+        ]
     );
 }
