@@ -161,7 +161,7 @@ def time_picture(servers: Sequence[tuple[str, Sequence[Sample]]], title: str) ->
     panels: list[tuple[str, Callable[[Sample], float]]] = [
         ("free memory", lambda s: 100 * s["contiguity"]["free_frames"] / total_frames(s)),
         ("free 2 MB blocks", lambda s: share(s, "2m", "free")),
-        ("unmovable 2 MB blocks", lambda s: share(s, "2m", "unmovable")),
+        ("polluted 2 MB blocks", lambda s: share(s, "2m", "unmovable")),
         ("potential 1 GB blocks", lambda s: share(s, "1g", "potential")),
     ]
     charts = [

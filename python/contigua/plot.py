@@ -373,7 +373,7 @@ def coverage(results: Source, *, by: Sequence[str] | None = None, width: Width =
 
 @style()
 def contiguity(results: Source, *, by: Sequence[str] | None = None, width: Width = "two") -> Figure:
-    """Draw free and unmovable 2 MB blocks of memory before and after, in percent of all blocks.
+    """Draw free and polluted 2 MB blocks of memory before and after, in percent of all blocks.
 
     A block is free when all of its frames are, and unmovable when one is that cannot be moved.
 

@@ -254,7 +254,7 @@ def _illustrate(
     )
     page.picture(
         time_picture([(name, one.samples) for name, one in shown.items()], "Contiguity over time"),
-        alt="Free memory, free and unmovable 2 MB blocks and potential 1 GB blocks over the hours, "
+        alt="Free memory, free and polluted 2 MB blocks and potential 1 GB blocks over the hours, "
         "for each design.",
     )
     page.heading("Unmovable 2 MB blocks")

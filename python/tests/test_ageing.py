@@ -235,6 +235,10 @@ def test_the_command_writes_everything_it_is_asked_for(cli, tmp_path):
     history = ["--memory", "256M", "--hours", "0.1", "--sample", "60"]
     ran = cli("age", *history, "--design", "linux-thp,contiguitas-thp", *options)
     assert ran.returncode == 0, ran.stderr
+    first, second = ran.stdout.splitlines()[:2]
+    assert re.match(r"linux-thp, 2 MB: [\d,]+ free; compaction could bring .* % of memory", first)
+    assert re.search(r"\d+ of 128 are polluted \(unmovable pages\)\.$", first)
+    assert second == "linux-thp, 1 GB: memory has no whole block."
     assert "linux-thp: contiguity over time" in ran.stdout
     assert "contiguitas-thp: contiguity over time" in ran.stdout
     assert {path.name for path in tmp_path.iterdir()} == {"out.png", "out.html", "out.json"}
@@ -255,7 +259,7 @@ def test_a_snapshot_can_be_shown(cli, tmp_path):
     assert shown.returncode == 0, shown.stderr
 
     def line(output):
-        return re.search(r"unmovable 2 MB blocks.*of 128", output)[0]
+        return re.search(r"polluted 2 MB blocks.*of 128", output)[0]
 
     assert line(shown.stdout).split() == line(ran.stdout).split()
 

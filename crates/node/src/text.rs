@@ -67,13 +67,22 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
-/// A table: the first column to the left, the others to the right.
+/// A table: the first column to the left, the others to the right, but for a last one of words.
 #[derive(Default)]
 pub struct Table {
     rows: Vec<Vec<String>>,
+    explained: bool,
 }
 
 impl Table {
+    /// A table whose last column explains the rows.
+    pub fn explained() -> Self {
+        Self {
+            rows: Vec::new(),
+            explained: true,
+        }
+    }
+
     /// Adds a row.
     pub fn row(&mut self, cells: impl IntoIterator<Item = impl Into<String>>) {
         self.rows.push(cells.into_iter().map(Into::into).collect());
@@ -91,6 +100,7 @@ impl Table {
             let cells = row.iter().zip(&widths).enumerate();
             let cells = cells.map(|(column, (cell, &width))| match column {
                 0 => format!("  {cell:<width$}"),
+                last if self.explained && last + 1 == columns => format!("  {cell}"),
                 _ => format!("  {cell:>width$}"),
             });
             cells.collect::<String>().trim_end().to_owned()
@@ -130,6 +140,13 @@ mod tests {
         assert_eq!(
             table.lines().collect::<Vec<_>>(),
             ["  a    10", "  bbb   5"]
+        );
+        let mut table = Table::explained();
+        table.row(["a", "10", "Ten."]);
+        table.row(["bbb", "5", "Five."]);
+        assert_eq!(
+            table.lines().collect::<Vec<_>>(),
+            ["  a    10  Ten.", "  bbb   5  Five."]
         );
     }
 }

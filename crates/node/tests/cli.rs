@@ -47,8 +47,11 @@ fn a_report_in_words_has_its_sections() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     let report = text(&output.stdout);
     assert!(report.contains("The kernel's own statistics"), "{report}");
+    let second = report.lines().nth(1).unwrap();
+    assert!(second.starts_with("2 MB: "), "{report}");
     if may_look() {
         for section in [
+            "\n1 GB: ",
             "Memory by what it is",
             "Contiguity:",
             "What pollutes blocks",

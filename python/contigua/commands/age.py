@@ -203,7 +203,7 @@ def _draw(
     page.heading("Contiguity over time")
     page.picture(
         time_picture([(one.design, one.samples) for one in after], "Contiguity over time"),
-        alt="Free memory, free and unmovable 2 MB blocks and potential 1 GB blocks over the hours, "
+        alt="Free memory, free and polluted 2 MB blocks and potential 1 GB blocks over the hours, "
         "for each design; the table below has the values at the end.",
     )
     page.heading("At the end")
@@ -222,7 +222,31 @@ def _hours(sample: Sample) -> str:
     return f"{sample['seconds'] / 3600:.4g}"
 
 
+def sentences(server: AgedServer) -> list[str]:
+    """Say how contiguous a server's memory is at the end, as `contigua-node scan` does."""
+    sample = server.final
+    found = []
+    for size, label in (("2m", "2 MB"), ("1g", "1 GB")):
+        blocks = sample["contiguity"][f"blocks_{size}"]
+        if not blocks["total"]:
+            found.append(f"{label}: memory has no whole block.")
+            continue
+        able = "none can be made"
+        if blocks["potential"]:
+            free = f"{blocks['free']:,}" if blocks["free"] else "none"
+            able = (
+                f"{free} free; compaction could bring {share(sample, size, 'potential'):.1f} % of "
+                "memory into whole blocks"
+            )
+        polluted = f"{blocks['unmovable']:,} of {blocks['total']:,} are polluted (unmovable pages)"
+        found.append(f"{label}: {able}. {polluted}.")
+    return found
+
+
 def _show(servers: list[AgedServer], console: Console) -> None:
+    for server in servers:
+        for sentence in sentences(server):
+            console.print(f"{server.design}, {sentence}", highlight=False, soft_wrap=True)
     for server in servers:
         show(console, time_table(server))
     heads, rows = final_rows(servers)
@@ -237,7 +261,7 @@ def _show(servers: list[AgedServer], console: Console) -> None:
 def time_table(server: AgedServer) -> Table:
     """Make the table of contiguity over time of one server."""
     table = Table(title=f"{server.design}: contiguity over time, % of memory", title_justify="left")
-    heads = ["hours", "free", "free 2 MB", "free 32 MB", "free 1 GB", "unmovable 2 MB"]
+    heads = ["hours", "free", "free 2 MB", "free 32 MB", "free 1 GB", "polluted 2 MB"]
     heads += ["potential 2 MB", "potential 32 MB", "potential 1 GB"]
     for head in [*heads, "unmovable region"]:
         table.add_column(head, justify="right")
@@ -276,9 +300,9 @@ def final_rows(servers: list[AgedServer]) -> tuple[list[str], list[list[str]]]:
             [f"{100 * s['contiguity'][name] / total_frames(s):.1f} %" for s in finals],
         )
     for size, label in (("2m", "2 MB"), ("32m", "32 MB"), ("1g", "1 GB")):
-        for what in ("free", "potential", "unmovable"):
+        for name, what in (("free",) * 2, ("potential",) * 2, ("polluted", "unmovable")):
             counts = [s["contiguity"][f"blocks_{size}"] for s in finals]
-            add(f"{what} {label} blocks", [f"{c[what]:,} of {c['total']:,}" for c in counts])
+            add(f"{name} {label} blocks", [f"{c[what]:,} of {c['total']:,}" for c in counts])
     add("unmovable region", [_region(s) for s in finals])
     events = [
         {name: n for name, n in flat_sample(s).items() if name.startswith("event_")} for s in finals

@@ -152,6 +152,6 @@ def fleet_table(rows: list[Row]) -> Table:
         100 * row["blocks_2m_unmovable"] * BLOCK_SIZES["2m"] / row["memory"] for row in counted
     ]
     pages = [100 * row["unmovable_frames"] * FRAME / row["memory"] for row in counted]
-    table.add_row("unmovable 2 MB blocks, median", f"{median(unmovable):.1f} %")
+    table.add_row("polluted 2 MB blocks, median", f"{median(unmovable):.1f} %")
     table.add_row("unmovable 4 KB pages, median", f"{median(pages):.1f} %")
     return table

@@ -160,7 +160,7 @@ fn write_text(out: &mut impl Write, processes: &[Process]) -> io::Result<()> {
     let out = &mut Printable(out);
     for process in processes {
         writeln!(out, "process {} ({})", process.number, process.command)?;
-        let mut table = Table::default();
+        let mut table = Table::explained();
         for figure in &process.figures {
             let value = match figure.unit {
                 Unit::Bytes => size(figure.value),
@@ -171,7 +171,7 @@ fn write_text(out: &mut impl Write, processes: &[Process]) -> io::Result<()> {
                 Unit::Nanoseconds => "written, since the machine started".to_owned(),
                 _ => figure.name.replace('_', " "),
             };
-            table.row([name, value]);
+            table.row([name, value, figure.help.to_owned()]);
         }
         table.lines().try_for_each(|line| writeln!(out, "{line}"))?;
     }

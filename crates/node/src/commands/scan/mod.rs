@@ -1,6 +1,7 @@
 //! `contigua-node scan`: what every frame of this machine is, and how contiguous its memory is.
 
 mod picture;
+mod summary;
 mod table;
 mod text;
 

@@ -8,6 +8,7 @@ use contigua_live::classify::Class;
 use contigua_live::report::{FrameReport, PolluterReport, Report};
 use contigua_units::Order;
 
+use super::summary;
 use crate::text::{Table, between, count, duration, frames, percent, size, whole};
 
 /// Cgroups and sites that are shown; JSON has all.
@@ -30,6 +31,9 @@ pub fn write(out: &mut impl Write, report: &Report) -> io::Result<()> {
         machine.processors,
         size(machine.memory_bytes),
     )?;
+    for sentence in summary::sentences(report) {
+        writeln!(out, "{sentence}")?;
+    }
     match &report.frames {
         Some(seen) => write_frames(out, seen)?,
         None => write_lists(out, report)?,
@@ -120,7 +124,7 @@ fn write_contiguity(out: &mut impl Write, seen: &FrameReport) -> io::Result<()> 
         let of = of.potential_share_of_memory;
         share(of.certain, of.possible)
     });
-    row("blocks polluted by unmovable frames", &|of| {
+    row("polluted blocks", &|of| {
         number(of.unmovable_blocks.possible, of.unmovable_blocks.certain)
     });
     section(
@@ -172,7 +176,7 @@ fn write_worst(out: &mut impl Write, seen: &FrameReport) -> io::Result<()> {
     }
     writeln!(
         out,
-        "\n1 GB ranges where the least pollutes the most, of {} that are polluted",
+        "\n1 GB ranges that the fewest pages keep from being free, of {} polluted ones",
         count(seen.polluted_ranges)
     )?;
     for range in &seen.worst {
