@@ -20,8 +20,8 @@ from pages import replace
 
 from contigua.measuring.computer import Computer
 from contigua.measuring.probing import host_page
+from contigua.options import RunOptions
 from contigua.presets import machines
-from contigua.runner import RunOptions
 from contigua.validation.compare import designs, simulated
 from contigua.validation.native import Native, blocks, compared, cpu_seconds
 from contigua.validation.programs import WHOLE

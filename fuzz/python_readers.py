@@ -19,7 +19,8 @@ from pathlib import Path
 import pyarrow
 
 from contigua.fleet_report import _schema, row
-from contigua.results import Results, ResultsError
+from contigua.reports import ResultsError
+from contigua.results import Results
 from contigua.snapshots import MAGIC, Snapshot, SnapshotError, _report, read_snapshot
 
 HERE = Path(__file__).parent

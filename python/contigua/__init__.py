@@ -23,12 +23,15 @@ from typing import TYPE_CHECKING
 from contigua._engine import VERSION as __version__
 from contigua._engine import EngineError
 from contigua.ageing import AgedServer, AgeOptions, MemoryMap, age
-from contigua.configs import Age, ConfigError, Design, Machine, Trace, TraceInfo
+from contigua.configs import Age, ConfigError, Design, Machine
 from contigua.emulator import use_carried
 from contigua.errors import ContiguaError
+from contigua.options import RunOptions
 from contigua.presets import Preset, PresetError, designs, machines, profiles
-from contigua.results import Report, Results
-from contigua.runner import RunOptions, run
+from contigua.reports import Report
+from contigua.results import Results
+from contigua.runner import run
+from contigua.traces import Trace, TraceInfo
 
 if TYPE_CHECKING:
     from contigua.sweeps import QueryError, Sweep, SweepError, query, read_results, sweep

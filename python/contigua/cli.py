@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from contigua import __version__
+from contigua import _engine
 from contigua.commands.lazy import LazyGroup
 from contigua.entry import call
 
@@ -37,7 +37,7 @@ COMMANDS = {
     lazy=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(__version__, "-V", "--version", prog_name="contigua")
+@click.version_option(_engine.VERSION, "-V", "--version", prog_name="contigua")
 def cli() -> None:
     """Run unmodified programs on simulated servers and compare designs for contiguous memory."""
 

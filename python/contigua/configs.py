@@ -1,4 +1,4 @@
-"""Designs, machines, ages and traces as objects, to be changed and compared.
+"""Designs, machines and ages as objects, to be changed and compared.
 
 Wherever a function takes a name, it takes one of these, too. A design is its TOML text: changing a
 value writes a new text, and the engine checks it at once, so a mistake is reported where it is
@@ -8,12 +8,10 @@ made, in the engine's own words.
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from html import escape
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -23,7 +21,6 @@ import tomli_w
 from contigua import _engine
 from contigua.errors import ContiguaError
 from contigua.presets import Collection, Preset, designs, flatten, machines
-from contigua.reading import open_file
 
 
 class ConfigError(ContiguaError):
@@ -290,83 +287,6 @@ class Age:
 
     def __str__(self) -> str:
         return self.text
-
-
-@dataclass(frozen=True)
-class TraceInfo:
-    """What a trace holds.
-
-    Attributes
-    ----------
-    size
-        Of the file, in bytes.
-    digest
-        SHA-256 of the file, in hexadecimal digits.
-    instructions, loads, stores
-        Executed by all threads together.
-    processes, threads
-        How many there were.
-    """
-
-    size: int
-    digest: str
-    instructions: int
-    loads: int
-    stores: int
-    processes: int
-    threads: int
-
-
-@dataclass(frozen=True)
-class Trace:
-    """A recorded program.
-
-    Attributes
-    ----------
-    path
-        The file.
-    format
-        Who wrote it: ``"contigua"``, ``"champsim"`` or ``"lackey"``.
-    """
-
-    path: Path
-    format: str = "contigua"
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "path", Path(self.path))
-
-    @cached_property
-    def info(self) -> TraceInfo:
-        """What it holds; the whole file is read, and every byte of it checked.
-
-        Raises
-        ------
-        EngineError
-            When it cannot be read, or is damaged.
-        """
-        from contigua.runner import RunOptions, run
-
-        counting = RunOptions(detail="translation")
-        report = run(trace=self, designs=["linux-4k"], options=counting)[0].values
-        executed, program = report["executed"], report["program"]
-        return TraceInfo(
-            self.path.stat().st_size,
-            file_digest(self.path),
-            *(executed[key] for key in ("instructions", "loads", "stores")),
-            *(program[key] for key in ("processes", "threads")),
-        )
-
-
-def file_digest(path: Path) -> str:
-    """Return the SHA-256 of a file, in hexadecimal digits.
-
-    Raises
-    ------
-    OSError, ReadError
-        When it cannot be read.
-    """
-    with open_file(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def resolve_run(spec: _engine.RunSpec) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from contigua import _engine
-from contigua.runner import RunOptions
+from contigua.options import RunOptions
 
 #: From a time in seconds on, a program uses so many bytes.
 Demand = Sequence[tuple[float, int]]

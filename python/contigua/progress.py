@@ -5,6 +5,10 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Callable
+
+#: Called with (instructions, batches behind) of each design.
+Progress = Callable[[list[tuple[int, int]]], None]
 
 #: Seconds before the line first shows, and between two updates.
 DELAY = 2.0

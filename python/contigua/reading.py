@@ -7,6 +7,7 @@ only, within bounds; what is wrong is one sentence.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import stat
@@ -165,3 +166,15 @@ def _kind(mode: int) -> str:
     if stat.S_ISFIFO(mode):
         return "a pipe"
     return "a socket" if stat.S_ISSOCK(mode) else "a device"
+
+
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal digits.
+
+    Raises
+    ------
+    OSError, ReadError
+        When it cannot be read.
+    """
+    with open_file(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

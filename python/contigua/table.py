@@ -11,17 +11,37 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
 from rich.console import Console
 
-from contigua import columns
 from contigua.printing import printable
-from contigua.results import MISS_EVENTS, Report, Results
 from contigua.terminal import Table, show
 
 #: Forms of a run's results; all but the first have every row.
 FORMATS = ("table", "markdown", "csv", "json")
+
+
+#: Events of perf, by their first part: the keys of misses and of walks in a report.
+MISS_EVENTS = {
+    "dtlb_load_misses": ("load_misses", "loads"),
+    "dtlb_store_misses": ("store_misses", "stores"),
+    "itlb_misses": ("fetch_misses", "fetches"),
+}
+
+
+class Summarized(Protocol):
+    """A column of the table: :class:`contigua.Report`, or what has its summary."""
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The whole report."""
+
+    def summary(self) -> dict[str, Any]:
+        """Return the values by key."""
+
+    def intervals(self) -> dict[str, float]:
+        """Return halves of the confidence intervals of some of them."""
 
 
 def _count(value: int | None) -> str:
@@ -191,10 +211,10 @@ class Comparison:
     sections: tuple[tuple[tuple[str, ...], ...], ...]
 
 
-def compare(results: Results, *, details: bool = False) -> Comparison:
+def compare(reports: Sequence[Summarized], *, details: bool = False) -> Comparison:
     """Set the runs side by side."""
-    summaries = [report.summary() for report in results]
-    intervals = [report.intervals() for report in results]
+    summaries = [report.summary() for report in reports]
+    intervals = [report.intervals() for report in reports]
     sections = tuple(
         tuple(
             (
@@ -208,10 +228,10 @@ def compare(results: Results, *, details: bool = False) -> Comparison:
         )
         for section in shown(summaries, details=details)
     )
-    return Comparison(_title(results[0], summaries[0]), _heads(summaries), sections)
+    return Comparison(_title(reports[0], summaries[0]), _heads(summaries), sections)
 
 
-def _title(report: Report, summary: dict[str, Any]) -> str:
+def _title(report: Summarized, summary: dict[str, Any]) -> str:
     malloc = "" if summary["malloc"] is None else f", malloc: {summary['malloc']}"
     sample = report.values.get("sample")
     sampled = ""
@@ -232,9 +252,9 @@ def _heads(summaries: Sequence[dict[str, Any]]) -> tuple[str, ...]:
     )
 
 
-def results_table(results: Results, *, details: bool = False) -> Table:
+def terminal_table(reports: Sequence[Summarized], *, details: bool = False) -> Table:
     """Make the table for a terminal."""
-    found = compare(results, details=details)
+    found = compare(reports, details=details)
     table = Table(title=found.title, title_justify="left")
     table.add_column("", no_wrap=True)
     for head in found.heads:
@@ -246,16 +266,16 @@ def results_table(results: Results, *, details: bool = False) -> Table:
     return table
 
 
-def results_text(results: Results) -> str:
+def table_text(reports: Sequence[Summarized]) -> str:
     """Write the table as plain text, for ``print``."""
     file = io.StringIO()
-    show(Console(file=file, color_system=None), results_table(results))
+    show(Console(file=file, color_system=None), terminal_table(reports))
     return file.getvalue().rstrip("\n")
 
 
-def results_markdown(results: Results) -> str:
+def table_markdown(reports: Sequence[Summarized]) -> str:
     """Write the whole table in Markdown."""
-    found = compare(results, details=True)
+    found = compare(reports, details=True)
 
     def line(cells: Sequence[str]) -> str:
         said = (printable(cell.replace("\n", ", ")).replace("|", "\\|") for cell in cells)
@@ -265,20 +285,11 @@ def results_markdown(results: Results) -> str:
     return head + "".join(map(line, chain.from_iterable(found.sections)))
 
 
-def results_csv(results: Results) -> str:
-    """Write a line for each run, with every key of its summary and half of every interval."""
-    return columns.csv_text(results.to_arrow(intervals=True))
-
-
-def results_html(results: Results) -> str:
-    """Make the table for a notebook: the verdict, the rows that matter most, the others folded."""
-    # It needs what writes whole pages, which a table does without.
-    from contigua.reporting.sentences import verdict
-
-    said = "".join(f"<p>{escape(sentence)}</p>" for sentence in verdict(results))
+def table_html(reports: Sequence[Summarized]) -> str:
+    """Make the table for a notebook: the rows that matter most, the others folded."""
     return (
-        f"{said}{_html(compare(results))}<details><summary>Details</summary>"
-        f"{_html(compare(results, details=True))}</details>"
+        f"{_html(compare(reports))}<details><summary>Details</summary>"
+        f"{_html(compare(reports, details=True))}</details>"
     )
 
 

@@ -14,9 +14,9 @@ from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from contigua.files import write_whole, writing
+from contigua.options import RunOptions
 from contigua.programs.program import Program
-from contigua.results import Report
-from contigua.runner import RunOptions
+from contigua.reports import Report
 from contigua_experiments.base import Context, Outcome, Sheet
 from contigua_experiments.combinations import Combination, combine, write_designs
 from contigua_experiments.running import Cell, Values, chosen, cycles, run_cells

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from contigua.options import RunOptions
 from contigua.programs.program import Program, workload
-from contigua.runner import RunOptions
 from contigua.sizes import size_bytes
 from contigua_experiments.base import Context, Outcome, Sheet
 from contigua_experiments.running import Cell, Values, data_walk_share, instructions_of, run_cells

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from contigua.heap import HeapSettings, Server, ServerReplay, on_server, square_wave
-from contigua.runner import RunOptions
+from contigua.options import RunOptions
 from contigua_experiments.base import Context, Outcome, Sheet
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from contigua.options import RunOptions
 from contigua.programs.clients import call, free_port, succeeds, wait_for
 from contigua.programs.databases import redis_command
 from contigua.programs.program import Program, workload
-from contigua.runner import RunOptions
 from contigua_experiments.base import Context, Outcome, Sheet
 from contigua_experiments.running import Cell, Values, resident, run_cells
 

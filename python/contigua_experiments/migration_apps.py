@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from contigua.options import RunOptions
 from contigua.programs.program import Program
 from contigua.programs.servers import memcached, nginx
-from contigua.runner import RunOptions
 from contigua_experiments.base import Context, Outcome, Sheet
 from contigua_experiments.running import Cell, Values, run_cells, throughput
 

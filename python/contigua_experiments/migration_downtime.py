@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from contigua.options import RunOptions
 from contigua.programs.program import Program, workload
-from contigua.runner import RunOptions
 from contigua_experiments.base import Context, Outcome, Sheet
 from contigua_experiments.running import Cell, Values, run_cells
 from contigua_experiments.statistics import line

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from contigua.runner import RunOptions
+from contigua.options import RunOptions
 from contigua_experiments.base import Context, Outcome, Sheet
 from contigua_experiments.running import Cell, Values, chosen, resident, run_cells
 

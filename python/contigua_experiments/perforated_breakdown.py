@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from contigua.options import RunOptions
 from contigua.presets import machines
-from contigua.runner import RunOptions
 from contigua.sizes import size_bytes
 from contigua_experiments import perforated
 from contigua_experiments.base import Context, Outcome, Sheet

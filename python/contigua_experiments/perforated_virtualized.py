@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from contigua.runner import RunOptions
+from contigua.options import RunOptions
 from contigua_experiments import perforated
 from contigua_experiments.base import Context, Outcome
 from contigua_experiments.running import Cell, cycles, instructions_of, run_cells, scenarios

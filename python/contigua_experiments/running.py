@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from contigua import _engine
+from contigua.options import RunOptions
 from contigua.programs.catalogue import catalogue
 from contigua.programs.execute import execute, interruptible, run_whole
 from contigua.programs.program import MissingProgramError, Program, ProgramError
-from contigua.results import Report
-from contigua.runner import Progress, RunOptions
+from contigua.progress import Progress
+from contigua.reports import Report
 
 #: As many configurations read a running program at most; for more it is recorded first.
 READERS = 24
@@ -36,7 +37,7 @@ class Cell(NamedTuple):
     holes
         Scenario of holes, or ``"none"``.
     age, memory, cores, migrations
-        As in :class:`~contigua.runner.RunOptions`; ``None`` for what the options say.
+        As in :class:`~contigua.options.RunOptions`; ``None`` for what the options say.
     """
 
     design: str

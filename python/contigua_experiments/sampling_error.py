@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from contigua import _engine
 from contigua.files import write_whole
+from contigua.options import RunOptions
 from contigua.programs.catalogue import write_c
 from contigua.programs.databases import sqlite
 from contigua.programs.execute import execute, run_whole
 from contigua.programs.program import MissingProgramError, Program, workload
-from contigua.results import Report
-from contigua.runner import RunOptions
+from contigua.reports import Report
 from contigua.sampling import Sampling, matched
 from contigua_experiments.base import Context, Outcome, Sheet
 

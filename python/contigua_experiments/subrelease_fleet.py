@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from contigua import _engine
 from contigua.heap import Demand, HeapSettings, Replay, Server, ServerReplay, on_server, replay
-from contigua.runner import RunOptions
+from contigua.options import RunOptions
 from contigua_experiments.base import Context, Outcome, Sheet
 from contigua_experiments.statistics import distribution, percent, percent_margin
 

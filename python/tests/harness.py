@@ -26,7 +26,7 @@ import pyarrow.parquet
 from contigua import _engine, read_results
 from contigua.errors import ContiguaError
 from contigua.fleet_report import read_fleet
-from contigua.runner import RunOptions
+from contigua.options import RunOptions
 
 MARK = "HARNESS_RUN"
 """A variable that all processes of a run have in their environments."""

@@ -57,6 +57,56 @@ def test_what_is_no_circle_is_not_found(tmp_path, circles):
     assert found(circles, folder) == []
 
 
+def package(folder, **files):
+    for name in ("contigua", "contigua_experiments"):
+        (folder / name).mkdir()
+        (folder / name / "__init__.py").touch()
+    for name, text in files.items():
+        path = folder / f"{name.replace('__', '/')}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "a",
+    [
+        "def f():\n    from contigua.sub.b import g\n",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from contigua.sub import b\n",
+        "import contigua.sub.b\n",
+        "from .sub import b\n",
+    ],
+)
+def test_a_circle_of_python_files_is_found_wherever_they_import(a, tmp_path, circles):
+    folder = package(tmp_path, contigua__a=a)
+    package_b = folder / "contigua" / "sub"
+    package_b.mkdir()
+    (package_b / "__init__.py").touch()
+    (package_b / "b.py").write_text("from contigua import a, _engine\n")
+    parts = circles.circles(circles.python_imports(folder))
+    assert parts == [{("contigua", "a"), ("contigua", "sub", "b")}]
+
+
+def test_layers_are_told_by_the_architecture(tmp_path, circles):
+    layers = circles.python_layers(
+        "<!-- Python's layers -->\n| layer | modules |\n|--:|---|\n"
+        "| 2 | `contigua_experiments` | x |\n| 1 | `contigua` `a` | x |\n| 0 | `b` | x |\n\n"
+        "## Next\n| 9 | `c` | x |\n"
+    )
+    assert layers == {"contigua_experiments": 2, "contigua": 1, "a": 1, "b": 0}
+    folder = package(
+        tmp_path,
+        contigua__a="from contigua import b\n",
+        contigua__b="from contigua_experiments import d\n",
+        contigua__c="",
+        contigua_experiments__d="",
+    )
+    assert list(circles.upward(circles.python_imports(folder), layers)) == [
+        "contigua.b (layer 0) imports contigua_experiments.d (layer 2)",
+        "contigua.c has no layer in ARCHITECTURE.md",
+    ]
+
+
 def test_no_file_of_tests_is_left_out():
     programs = sorted(ROOT.glob("crates/*/tests/main.rs"))
     assert programs

@@ -4,10 +4,10 @@ from itertools import product
 
 import pytest
 
+from contigua.options import RunOptions
 from contigua.presets import designs, machines
 from contigua.programs.catalogue import catalogue
 from contigua.programs.program import Program
-from contigua.runner import RunOptions
 from contigua_experiments import cross
 from contigua_experiments.combinations import (
     AXES,

@@ -12,10 +12,10 @@ from statistics import median
 import pytest
 
 from contigua.errors import ContiguaError
+from contigua.options import RunOptions
 from contigua.presets import designs
 from contigua.programs.catalogue import catalogue
 from contigua.programs.program import MissingProgramError, Program, ProgramError
-from contigua.runner import RunOptions
 from contigua_experiments import (
     EXPERIMENTS,
     Context,

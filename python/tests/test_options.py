@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 from contigua import RunOptions, cli
+from contigua.options import timeline_file
 from contigua.results import Results
-from contigua.runner import timeline_file
 from contigua.sizes import SizeError, count_of, seconds_of
 from contigua_experiments.running import Cell
 

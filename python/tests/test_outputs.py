@@ -20,7 +20,8 @@ from contigua import EngineError, RunOptions, plot
 from contigua.cli import cli as command_line
 from contigua.files import FileError, Outputs, check_writable, open_log, write_whole, writing
 from contigua.measuring import Computer
-from contigua.runner import OutputsError, timeline_file
+from contigua.options import timeline_file
+from contigua.runner import OutputsError
 from test_machines import rounds_of
 
 pytestmark = pytest.mark.programs
@@ -351,7 +352,7 @@ def test_standard_output_is_a_dash_and_has_nothing_else_on_it(trace, cli):
 
 
 def test_an_experiment_shows_its_table_before_a_file_is_lost(monkeypatch, tmp_path):
-    from contigua.commands import experiment
+    from contigua_experiments import command as experiment
     from contigua_experiments import find
     from contigua_experiments.base import Outcome, Result
 

@@ -13,10 +13,11 @@ import pytest
 import contigua
 from conftest import ROOT
 from contigua.page import Page
-from contigua.reporting import ReportError, measures
+from contigua.reporting import measures
 from contigua.reporting.cases import arrange
 from contigua.reporting.plots import legend_columns, legend_pixels, plots
 from contigua.reporting.sentences import headlines
+from contigua.reporting.writing import ReportError
 
 DESIGNS = ["linux-4k", "linux-thp"]
 #: The largest page that a report may be, in bytes.

@@ -4,7 +4,8 @@ import pytest
 
 import contigua
 from contigua import RunOptions
-from contigua.results import Results, ResultsError, summary_type
+from contigua.reports import ResultsError, summary_type
+from contigua.results import Results
 from contigua.sweeps import Record, Store, SweepError, read_results
 
 

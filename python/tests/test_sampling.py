@@ -14,7 +14,7 @@ from contigua.commands.parameters import ERROR
 from contigua.reporting.cases import arrange
 from contigua.reporting.sentences import headlines
 from contigua.reporting.tables import main_table
-from contigua.results import Report
+from contigua.reports import Report
 from contigua.sampling import FEWEST, GOALS, VARIATION, Sampling, matched
 
 pytestmark = pytest.mark.programs

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from contigua import _engine
+from contigua.options import RunOptions
 from contigua.programs.clients import free_port
 from contigua.programs.program import Program, ProgramError
 from contigua.programs.servers import (
@@ -18,7 +19,6 @@ from contigua.programs.servers import (
     nginx,
     popular,
 )
-from contigua.runner import RunOptions
 from contigua_experiments.running import Cell, run_cells
 
 pytestmark = pytest.mark.programs

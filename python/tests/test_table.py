@@ -17,8 +17,9 @@ from contigua.printing import printable
 from contigua.reporting.cases import arrange
 from contigua.reporting.sentences import headlines, verdict
 from contigua.reporting.tables import main_table, whole_table
-from contigua.results import Report, Results
-from contigua.table import ROWS, compare, results_csv, results_html, results_markdown
+from contigua.reports import Report
+from contigua.results import Results
+from contigua.table import ROWS, compare, table_markdown
 
 SEED = json.loads((ROOT / "fuzz" / "seeds" / "results" / "run.json").read_text())[0]
 
@@ -145,7 +146,7 @@ def test_every_row_is_a_key_of_the_summary():
 
 def test_markdown_has_every_row_and_breaks_no_table():
     odd = report("a|b\x1b")
-    text = results_markdown(Results((odd, HUGE)))
+    text = table_markdown(Results((odd, HUGE)))
     head, line, *rows = text.splitlines()
     assert r"a\|b\x1b, fresh" in head and line == "|---|---:|---:|"
     assert [row.split(" | ")[0].removeprefix("| ") for row in rows] == labels(
@@ -155,16 +156,16 @@ def test_markdown_has_every_row_and_breaks_no_table():
 
 def test_csv_has_every_key_and_the_intervals():
     sampled = report("a", sample=sample(1_000_000, 20_000.0))
-    rows = list(csv.DictReader(io.StringIO(results_csv(Results((sampled, HUGE))))))
+    rows = list(csv.DictReader(io.StringIO(Results((sampled, HUGE)).to_csv())))
     assert set(SMALL.summary()) <= set(rows[0])
     assert [row["cycles"] for row in rows] == ["1000000", "600000"]
     assert [row["cycles_half_width"] for row in rows] == ["20000", ""]
     assert [row["translation_overhead"] for row in rows] == ["", "0.02"]
-    assert "_half_width" not in results_csv(PAIR)
+    assert "_half_width" not in PAIR.to_csv()
 
 
 def test_a_notebook_shows_the_verdict_and_folds_the_details():
-    html = results_html(PAIR)
+    html = PAIR._repr_html_()
     before, _, folded = html.partition("<details>")
     assert "<p>linux-thp is fastest" in before and "translation overhead" in before
     assert "cycles stalled on walks" in folded and "cycles stalled on walks" not in before
@@ -191,8 +192,8 @@ def test_the_verdict_stands_above_the_table(command):
 @pytest.mark.parametrize(
     ("form", "text"),
     [
-        ("markdown", results_markdown(PAIR)),
-        ("csv", results_csv(PAIR)),
+        ("markdown", table_markdown(PAIR)),
+        ("csv", PAIR.to_csv()),
         ("json", PAIR.to_json()),
     ],
 )

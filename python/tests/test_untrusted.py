@@ -20,7 +20,7 @@ from contigua.cli import cli
 from contigua.errors import ContiguaError
 from contigua.fleet_report import read_fleet, write_page
 from contigua.printing import printable
-from contigua.results import ResultsError
+from contigua.reports import ResultsError
 from contigua.snapshots import Problem
 from contigua.terminal import Table
 
@@ -189,9 +189,9 @@ def test_names_of_designs_are_no_markup(tmp_path):
     file.write_text(results.to_json())
     console = Console(width=200)
     with console.capture() as capture:
-        from contigua.table import results_table
+        from contigua.table import terminal_table
 
-        console.print(results_table(results))
+        console.print(terminal_table(results))
     assert r"x[/x]\x1b[2J" in capture.get()
     asked = CliRunner().invoke(cli, ["query", str(file), "select design from results"])
     assert r"x[/x]\x1b[2J" in asked.output, asked.output

@@ -9,7 +9,8 @@ import click
 
 from contigua.files import Outputs, check_writable, is_standard_output
 from contigua.printing import printable
-from contigua.reporting.writing import FORMATS, Input, Written, read_inputs, told, write_report
+from contigua.reporting.writing import FORMATS, Input, ReportError, Written, told, write_report
+from contigua.sweeps.store import read_results
 
 
 class Formats(click.ParamType[tuple[str, ...]]):
@@ -63,7 +64,7 @@ def report_command(
     output = output or Path("report.html" if alone else "report")
     if alone:
         check_writable(output)
-    inputs = read_inputs(results)
+    inputs = [_input(path) for path in results]
     outputs = Outputs()
     taken = alone and is_standard_output(output)
     with outputs.each():
@@ -76,6 +77,15 @@ def report_command(
         else:
             click.echo(f"Report: {len(written.files)} files in {output}")
     sys.exit(outputs.status())
+
+
+def _input(path: Path) -> Input:
+    """Read a file of ``contigua run --json``, or the folder of a sweep."""
+    results = read_results(path)
+    if not len(results):
+        raise ReportError(f"{path}: has no finished run to report on; run a design first")
+    # A folder such as `.` has a name only when it is resolved.
+    return Input(path.resolve().name, results.reports, results.axes)
 
 
 def _drawn(

@@ -31,12 +31,14 @@ from contigua.files import (
     standard_output_to_error,
     write_whole,
 )
+from contigua.options import RunOptions
 from contigua.printing import printable
 from contigua.progress import RunLine
+from contigua.reporting.sentences import verdict
 from contigua.results import Results
-from contigua.runner import OutputsError, RunOptions, run
+from contigua.runner import OutputsError, run
 from contigua.sampling import RECORDED, Sampling, recorded
-from contigua.table import results_csv, results_markdown, results_table
+from contigua.table import table_markdown, terminal_table
 from contigua.terminal import show
 
 #: What follows the program is its own.
@@ -174,20 +176,17 @@ def _show(results: Results, console: Console, *, details: bool) -> None:
     """Print the verdict and the table."""
     if not len(results):
         return
-    # It needs what writes whole pages, which takes a while to import.
-    from contigua.reporting.sentences import verdict
-
     for line in verdict(results):
         # A file or pipe is as wide as it needs to be.
         wide = not console.is_terminal
         console.print(printable(line), markup=False, highlight=False, soft_wrap=wide)
-    show(console, results_table(results, details=details))
+    show(console, terminal_table(results, details=details))
 
 
 def _written(results: Results, form: str) -> str:
     if form == "json":
         return results.to_json()
-    return results_csv(results) if form == "csv" else results_markdown(results)
+    return results.to_csv() if form == "csv" else table_markdown(results)
 
 
 def _ends_after(options: dict[str, Any]) -> tuple[int | None, float | None]:

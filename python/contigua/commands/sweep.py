@@ -22,7 +22,6 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from contigua.columns import csv_text
 from contigua.files import INTERRUPTED, check_writable, write_whole, writing
 from contigua.printing import printable
 from contigua.sweeps import Options, Record, Sweep, look, make_plan, query, run_sweep
@@ -270,7 +269,11 @@ def _written(answer: pa.Table, form: str) -> str:
     if form == "json":
         return json.dumps(answer.to_pylist(), indent=1, default=str) + "\n"
     if form == "csv":
-        return csv_text(answer)
+        import pyarrow.csv
+
+        buffer = io.BytesIO()
+        pyarrow.csv.write_csv(answer, buffer)
+        return buffer.getvalue().decode()
     file = io.StringIO()
     _print_rows(Console(file=file), answer.column_names, _rows(answer))
     return file.getvalue()

@@ -12,16 +12,16 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from contigua import __version__
+from contigua import _engine
 from contigua.configs import Design
 from contigua.files import Outputs, complain, write_whole
 from contigua.measuring.computer import Computer
 from contigua.measuring.probing import host_page as measured_host_page
+from contigua.options import RunOptions
 from contigua.presets import machines
 from contigua.printing import printable
 from contigua.programs.program import Program
 from contigua.progress import FractionLine
-from contigua.runner import RunOptions
 from contigua.terminal import Table
 from contigua.validation.compare import (
     LOUD,
@@ -114,7 +114,7 @@ def validate_command(
         text = json.dumps(
             {
                 "schema": SCHEMA,
-                "version": __version__,
+                "version": _engine.VERSION,
                 "computer": asdict(computer),
                 "machine": preset.name,
                 "host_page": backing,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from contigua import __version__
+from contigua import _engine
 from contigua.measuring.machine import LOUD, Machine
 from contigua.printing import printable
 
@@ -29,7 +29,7 @@ def toml(machine: Machine, day: str) -> str:
     """Write a machine file: each value with its measurement, or the machine that it is from."""
     lines = [
         f"# {_plain(machine.computer.name)}, measured on {day} by `contigua machines measure`, "
-        f"Contigua {__version__}.",
+        f"Contigua {_engine.VERSION}.",
         f"# Values without a measurement are those of {machine.base}; the sources of those are in "
         "its file.",
         "# A spread is half the distance of the quartiles, in percent of the median.",
@@ -130,7 +130,7 @@ def as_json(machine: Machine) -> str:
         json.dumps(
             {
                 "schema": SCHEMA,
-                "version": __version__,
+                "version": _engine.VERSION,
                 "computer": asdict(machine.computer),
                 "base": machine.base,
                 "host_page": machine.host_page,

@@ -15,7 +15,7 @@ from contigua import _engine
 from contigua.allocators import Preload
 from contigua.errors import ContiguaError
 from contigua.programs.program import Client, Program, ProgramError, find_program
-from contigua.runner import Progress
+from contigua.progress import Progress
 
 
 class Execution(NamedTuple):

@@ -6,7 +6,3 @@ call. Plots are Vega-Lite: its
 specifications are data that a test can read, vl-convert draws them without a browser, and its
 runtime (BSD) puts 0.9 MB inside each page, where Plotly's whole bundle is 4.6 MB.
 """
-
-from contigua.reporting.writing import Input, ReportError, Written, read_inputs, write_report
-
-__all__ = ["Input", "ReportError", "Written", "read_inputs", "write_report"]

@@ -17,7 +17,7 @@ from statistics import fmean
 from typing import Any
 
 from contigua.presets import flatten
-from contigua.results import Report
+from contigua.reports import Report
 from contigua.statistics import mean_margin
 
 #: Designs that others are compared with, where they are among the runs; otherwise the first is.

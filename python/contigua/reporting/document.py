@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 from importlib import resources
 
-import contigua
+from contigua._engine import VERSION
 from contigua.page import Page
 from contigua.reporting import tables, vega
 from contigua.reporting.cases import Runs
@@ -162,7 +162,7 @@ def _provenance(runs: Runs, inputs: Sequence[tuple[str, str]]) -> Table:
 
     rows = [
         ("results by Contigua", each([str(one["version"]) for one in values])),
-        ("page by Contigua", contigua.__version__),
+        ("page by Contigua", VERSION),
         ("command", each([" ".join(one["program"]["command"]) or "a trace" for one in values])),
         ("execution (hash of its events)", each([str(one["program"]["events"]) for one in values])),
         ("stopped early", "yes" if any(one["program"]["limited"] for one in values) else ""),

@@ -7,7 +7,7 @@ from typing import Any
 
 from contigua.reporting.cases import Run
 from contigua.reporting.words import percent
-from contigua.results import MOVES
+from contigua.reports import MOVES
 
 MEBIBYTE = 1 << 20
 

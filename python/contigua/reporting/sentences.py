@@ -13,7 +13,7 @@ from math import inf, prod, sqrt
 from contigua.reporting import measures
 from contigua.reporting.cases import Run, Runs, arrange
 from contigua.reporting.words import count, names, percent
-from contigua.results import Results
+from contigua.reports import Report
 from contigua.sampling import matched
 from contigua.statistics import mean_margin
 from contigua.table import ROWS, with_interval
@@ -30,9 +30,9 @@ TOLD = 4
 SHORT = 1_000_000
 
 
-def verdict(results: Results) -> list[str]:
+def verdict(reports: Sequence[Report]) -> list[str]:
     """Return what is said above a table: two or three sentences, and what limits them."""
-    return headlines(arrange(list(results)), brief=True)
+    return headlines(arrange(reports), brief=True)
 
 
 def headlines(runs: Runs, *, brief: bool = False) -> list[str]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from contigua.errors import ContiguaError
 from contigua.files import check_writable, write_whole
@@ -13,8 +14,7 @@ from contigua.reporting.cases import Runs, arrange
 from contigua.reporting.document import page_of
 from contigua.reporting.export import export
 from contigua.reporting.sentences import headlines
-from contigua.results import Results
-from contigua.sweeps import read_results
+from contigua.reports import Report, checking, reports_json
 
 #: What a report can be written as; all but the first as files in a folder.
 FORMATS = ("html", "png", "svg", "csv")
@@ -28,23 +28,26 @@ class ReportError(ContiguaError):
 
 @dataclass(frozen=True)
 class Input:
-    """Results, and where they come from.
+    """Reports, and where they come from.
 
     Attributes
     ----------
     name
         Name of the file or folder; empty for results that never were in one.
-    results
-        The results.
+    reports
+        The reports.
+    axes
+        For a sweep: each report's point, by the names of the sweep's axes. Empty otherwise.
     """
 
     name: str
-    results: Results
+    reports: Sequence[Report]
+    axes: Sequence[Mapping[str, Any]] = ()
 
     @property
     def digest(self) -> str:
         """SHA-256 of the reports, as :meth:`contigua.Results.to_json` writes them."""
-        return hashlib.sha256(self.results.to_json().encode()).hexdigest()
+        return hashlib.sha256(reports_json(self.reports).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -61,26 +64,6 @@ class Written:
 
     files: tuple[Path, ...]
     headlines: tuple[str, ...]
-
-
-def read_inputs(paths: Sequence[Path]) -> list[Input]:
-    """Read files of ``contigua run --json`` and folders of sweeps.
-
-    Raises
-    ------
-    ReportError
-        When one has no finished run.
-    SweepError, ResultsError, FileError
-        When one cannot be read.
-    """
-    inputs = []
-    for path in paths:
-        results = read_results(path)
-        if not len(results):
-            raise ReportError(f"{path}: has no finished run to report on; run a design first")
-        # A folder such as `.` has a name only when it is resolved.
-        inputs.append(Input(path.resolve().name, results))
-    return inputs
 
 
 def write_report(
@@ -113,7 +96,7 @@ def write_report(
     """
     if unknown := sorted(set(formats) - set(FORMATS)):
         raise ReportError(f"no format {', '.join(unknown)}; there are {', '.join(FORMATS)}")
-    with Results(tuple(report for one in inputs for report in one.results)).checking():
+    with checking([report for one in inputs for report in one.reports]):
         return _write(inputs, output, formats, title)
 
 
@@ -147,10 +130,11 @@ def told(inputs: Sequence[Input]) -> list[str]:
 
 
 def _runs(inputs: Sequence[Input]) -> Runs:
-    reports, points = [], []
+    reports: list[Report] = []
+    points: list[Mapping[str, Any]] = []
     for one in inputs:
-        reports += list(one.results)
-        points += list(one.results.axes or ({},) * len(one.results))
+        reports += one.reports
+        points += one.axes or ({},) * len(one.reports)
     if not reports:
         raise ReportError("no run to report on")
     return arrange(reports, points)

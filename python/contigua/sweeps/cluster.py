@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from contigua import __version__, files
+from contigua import _engine, files
 from contigua.sweeps.store import Record, SweepError
 from contigua.sweeps.tasks import Outcome, Task, receive, run_at, run_task
 
@@ -249,17 +249,17 @@ def check(client: Client, scheduler: str) -> None:
     # Not a function of this package, which a worker may lack: Dask sends this one's code.
     def found(dask_worker: Any = None) -> str:  # noqa: ANN401 - Dask's
         try:
-            import contigua
+            from contigua._engine import VERSION
 
-            return str(contigua.__version__)
+            return str(VERSION)
         except ImportError:
             return "none"
 
     for worker, there in client.run(found, on_error="ignore").items():
-        if there != __version__:
+        if there != _engine.VERSION:
             what = "no contigua" if there == "none" else f"contigua {there}"
             raise SweepError(
-                f"the worker at {worker} has {what}, this is {__version__}: "
+                f"the worker at {worker} has {what}, this is {_engine.VERSION}: "
                 "install the same version there"
             )
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from contigua import _engine
-from contigua.configs import file_digest
 from contigua.errors import ContiguaError
 from contigua.files import write_whole
+from contigua.reading import file_digest
 from contigua.sweeps.cluster import outcomes_of, warning
 from contigua.sweeps.spec import Plan, Planned, make_plan
 from contigua.sweeps.store import Record, Store

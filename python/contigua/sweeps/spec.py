@@ -28,11 +28,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contigua import __version__, _engine
-from contigua.configs import Age, Design, Machine, file_digest
+from contigua import _engine
+from contigua.configs import Age, Design, Machine
+from contigua.options import RunOptions
 from contigua.presets import Collection, Preset, designs, flatten, machines
-from contigua.reading import ReadError, read_toml
-from contigua.runner import RunOptions
+from contigua.reading import ReadError, file_digest, read_toml
 from contigua.sampling import RECORDED, Sampling
 from contigua.sweeps.store import SweepError
 from contigua.sweeps.tables import Keys, as_list, nearest
@@ -97,7 +97,7 @@ class Planned:
 
     def name(self, events: str) -> str:
         """Name the point by all that its report depends on, given the digest of its trace."""
-        known = [__version__, self.resolved, events, self.workload.trace_format]
+        known = [_engine.VERSION, self.resolved, events, self.workload.trace_format]
         return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:DIGITS]
 
 

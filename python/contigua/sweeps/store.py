@@ -28,11 +28,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from contigua import __version__, columns, schemas
+from contigua import _engine, columns, schemas
 from contigua.errors import ContiguaError
 from contigua.files import FileError, open_log, write_whole, writing
 from contigua.reading import MOST_RESULTS, ReadError, read_bytes, read_text
-from contigua.results import Report, Results, summary_type
+from contigua.reports import Report, summary_type
+from contigua.results import Results
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -208,7 +209,7 @@ class Store:
 
     def write_plan(self, plan: Mapping[str, Any]) -> None:
         """Keep the plan: ``points`` is a list of ``{"point": ..., "axes": {...}}``."""
-        head = {"format": FORMAT, "schema": VERSION, "version": __version__}
+        head = {"format": FORMAT, "schema": VERSION, "version": _engine.VERSION}
         text = json.dumps(head | dict(plan), indent=1, default=str) + "\n"
         file = self.folder / "sweep.json"
         # The same plan stays as old as it is, and with it the table.

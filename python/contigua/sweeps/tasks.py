@@ -17,11 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from contigua import __version__, _engine
-from contigua.configs import file_digest
+from contigua import _engine
 from contigua.errors import ContiguaError
 from contigua.programs.execute import run_whole
-from contigua.reading import ReadError
+from contigua.reading import ReadError, file_digest
 from contigua.sweeps.store import Record, Store
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ class Task:
     folder: str | None = None
     token: str | None = None
     requests: int | None = None
-    version: str = __version__
+    version: str = _engine.VERSION
 
 
 @dataclass(frozen=True)
@@ -115,9 +114,9 @@ def run_at(task: Task, address: str, received: Path) -> Outcome:
     received
         Folder of the files that were sent to it.
     """
-    if task.version != __version__:
+    if task.version != _engine.VERSION:
         # One that joined after the client had looked.
-        what = f"the worker {address} has contigua {__version__}, the client {task.version}"
+        what = f"the worker {address} has contigua {_engine.VERSION}, the client {task.version}"
         return Outcome(Record(task.point, None, what), worker=address)
     store = _visible(task)
     if store is not None and store.load(task.point) is not None:

@@ -19,14 +19,15 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from contigua import __version__, _engine
-from contigua.configs import file_digest
+from contigua import _engine
 from contigua.files import write_whole
+from contigua.options import RunOptions
 from contigua.programs.catalogue import catalogue
 from contigua.programs.clients import call, succeeds, wait_for
 from contigua.programs.execute import execute, interruptible
 from contigua.programs.program import WORKLOADS, Client, Program, ProgramError, find_program
-from contigua.runner import Progress, RunOptions
+from contigua.progress import Progress
+from contigua.reading import file_digest
 from contigua.sweeps.store import Store, SweepError
 from contigua.sweeps.tables import Keys, command_lines, nearest, texts
 
@@ -94,7 +95,7 @@ class Workload:
         preload = options.preload()
         executable = find_program(self.program.command[0])
         known: dict[str, object] = {
-            "version": __version__,
+            "version": _engine.VERSION,
             "emulator": _engine.emulator_options(),
             "workload": dict(self.identity),
             "executable": _digest(executable),

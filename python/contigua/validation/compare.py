@@ -11,17 +11,17 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from contigua import __version__
+from contigua import _engine
 from contigua.allocators import Preload
 from contigua.configs import Design
 from contigua.files import write_whole
 from contigua.measuring.probes import Measured
+from contigua.options import RunOptions
 from contigua.presets import Preset, machines
 from contigua.programs.execute import execute
 from contigua.programs.program import Program, ProgramError
 from contigua.reading import ReadError, parse_json, read_bytes
-from contigua.results import Report
-from contigua.runner import RunOptions
+from contigua.reports import Report
 from contigua.validation.native import TUNABLES, Native, ValidationError, blocks, measure
 
 #: Of the JSON; another number where a key changes its meaning or goes.
@@ -162,7 +162,7 @@ def designs(host_page: str | None, thp: str) -> tuple[Design, Design]:
 def key_of(program: Program, options: RunOptions, pair: Sequence[Design]) -> str:
     """Return a name for what a comparison depends on."""
     parts = [
-        __version__,
+        _engine.VERSION,
         program.name,
         *program.command,
         machines.get(options.machine).text,
