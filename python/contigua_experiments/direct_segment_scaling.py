@@ -65,6 +65,7 @@ def figures(found: dict[str, dict[str, Values]], inputs: dict[str, Any]) -> Outc
     values: dict[str, float | None] = {
         "segment_most": max(shares[segment]),
         "small_most": max(shares[small]),
+        "giant_largest": shares[giant][-1],
         "small_at": _ratio(at[small], reach[small]),
         "huge_at": _ratio(at[huge], reach[huge]),
         "ordered": 100.0 * (shares[small][-1] >= shares[huge][-1] >= shares[giant][-1]),

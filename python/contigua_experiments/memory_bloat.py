@@ -73,6 +73,8 @@ def figures(
     values: dict[str, float | None] = {
         "huge_over_small": 100 * (resident(served[huge]) / base - 1),
         "lazy_over_small": 100 * (resident(served[lazy]) / base - 1),
+        "mpki_small": _mpki(served[small]),
+        "mpki_huge": _mpki(served[huge]),
         "segment_over_pages": mapping / max(_touched(touched[paged]), 1),
     }
     rows = [

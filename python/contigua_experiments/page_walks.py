@@ -65,6 +65,8 @@ def figures(
         "most": max((whole(name, "4k") for name in shares), default=None),
         "instructions_2m": of(web, "instruction", "2m"),
         "data_1g": of(web, "data", "1g"),
+        "web_data_2m": shares[web]["2m"]["data"] if web in shares else None,
+        "web_data_1g": shares[web]["1g"]["data"] if web in shares else None,
         "data_2m_least": max(
             (kept for name in shares if (kept := of(name, "data", "2m")) is not None), default=None
         ),

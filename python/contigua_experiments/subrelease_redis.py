@@ -261,6 +261,7 @@ def figures(
         ours, static = runs[ADAPTIVE, order], runs[STATIC, order]
         values |= {
             f"coverage_{key}": ours.coverage,
+            f"static_{key}": static.coverage,
             f"gain_{key}": ours.coverage - static.coverage,
             f"rss_{key}": scale * ours.rss,
             f"realized_{key}": _scaled(ours.heap("realized_fragmentation"), scale),
