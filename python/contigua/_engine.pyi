@@ -48,6 +48,7 @@ class RunSpec(TypedDict):
     checkpoints: NotRequired[list[tuple[int, str]]]
     checkpoint: NotRequired[str]
     goal: float | None
+    mapped: bool
 
 class AgeSpec(TypedDict):
     design_name: str

@@ -49,6 +49,10 @@ class RunOptions:
         Who wrote a trace that is replayed: ``"contigua"``, ``"champsim"`` or ``"lackey"``.
         Traces of other tools do not say what is mapped: all addresses are taken to be anonymous
         memory.
+    mapped
+        Map all memory that a trace of another tool touches before it begins, in the order of
+        addresses, as if the program had done so: first touches are no page faults. The trace is
+        read twice.
     record
         Where to record the program's events as well: all of them, or, where no design runs beside,
         what ``skip`` and ``sample`` leave.
@@ -105,6 +109,7 @@ class RunOptions:
     instructions: int | None = None
     seconds: float | None = None
     trace_format: str = "contigua"
+    mapped: bool = False
     record: Path | None = None
     holes: str = "none"
     classify_misses: bool = False
@@ -167,6 +172,7 @@ class RunOptions:
             "regions": None if self.regions is None else self.regions.spec(),
             "confidence": 0.95 if self.sample is None else self.sample.confidence,
             "goal": None if self.sample is None else self.sample.goal,
+            "mapped": self.mapped,
         }
 
     def specs(self, designs: Sequence[str | Preset]) -> list[_engine.RunSpec]:

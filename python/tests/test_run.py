@@ -14,7 +14,8 @@ import pytest
 
 import contigua
 from conftest import interrupt
-from contigua import EngineError, RunOptions, _engine
+from contigua import EngineError, Machine, RunOptions, _engine
+from contigua.regions import Regions
 
 ROOT = Path(__file__).parents[2]
 TRANSLATION = RunOptions(detail="translation")
@@ -283,9 +284,76 @@ def test_traces_of_other_tools_are_read(tmp_path):
         assert report["executed"]["loads"] == 100
         # One page of code and a hundred of data.
         assert report["kernel"]["faults_anonymous_4k"] == 101
+    options = RunOptions(trace_format="lackey")
+    with pytest.raises(EngineError, match=r"lackey\.txt: .*--detail additive"):
+        contigua.run(trace=lackey, options=options)
     lackey.write_text("I  zzz,4\n")
     with pytest.raises(EngineError, match="line 1"):
-        contigua.run(trace=lackey, options=RunOptions(trace_format="lackey"))
+        contigua.run(trace=lackey, options=replace(options, detail="additive"))
+
+
+CHAMPSIM = struct.Struct("<QBB2B4B2Q4Q")
+
+
+def champsim(path, loads, *, chases):
+    """Write a loop that loads from these addresses, each known by the load before or not."""
+    register = 3 if chases else 7
+    with path.open("wb") as file:
+        for address in loads:
+            file.write(
+                CHAMPSIM.pack(0x400000, 0, 0, 3, 0, register, 0, 0, 0, 0, 0, address, 0, 0, 0)
+            )
+            file.write(CHAMPSIM.pack(0x400004, 1, 1, 26, 0, 26, 25, 0, 0, 0, 0, 0, 0, 0, 0))
+    return path
+
+
+@pytest.mark.parametrize(("function", "chases"), [("chase", True), ("visit", False)])
+def test_a_champsim_trace_takes_as_long_as_its_program(tmp_path, guest, function, chases):
+    # What workloads/tests/chase.c does.
+    pages = [page * 2531 % 4096 for page in range(4096)]
+    loads = [0x7F0000000000 + 4 * (page * 1024 + page * 97 % 1024) for page in pages]
+    trace = champsim(tmp_path / "loop.champsim", loads, chases=chases)
+    options = RunOptions(trace_format="champsim", mapped=True)
+    traced = contigua.run(trace=trace, designs=["linux-4k"], options=options)[0]
+    command = [guest("chase"), str(int(chases))]
+    run = contigua.run(
+        command, designs=["linux-4k"], options=RunOptions(regions=Regions.function(function))
+    )[0]
+    assert traced.summary()["cycles"] == pytest.approx(run.summary()["cycles"], rel=0.1)
+    assert (traced.summary()["cycles"] > 150 * len(loads)) == chases
+    assert traced.summary()["page_faults"] == 0
+
+
+def test_memory_of_a_trace_can_be_mapped_before(tmp_path, guest):
+    trace = champsim(
+        tmp_path / "pages.champsim", [0x10000000 + 4096 * i for i in range(600)], chases=0
+    )
+    options = RunOptions(trace_format="champsim", detail="additive")
+    run = {
+        mapped: contigua.run(trace=trace, options=replace(options, mapped=mapped))
+        for mapped in (False, True)
+    }
+    assert run[False][0].summary()["page_faults"] == 601
+    for report in run[True]:
+        assert report.summary()["page_faults"] == 0
+        assert report.summary()["kernel_share"] == 0
+    small, huge = run[True]
+    assert small.summary()["resident_4k_mib"] == pytest.approx(601 / 256)
+    assert huge.summary()["resident_2m_mib"] >= 2
+    with pytest.raises(EngineError, match="--mapped is for traces of other tools"):
+        contigua.run([guest("memory")], options=RunOptions(detail="translation", mapped=True))
+
+
+def test_addresses_that_page_tables_do_not_hold_are_refused(tmp_path):
+    trace = champsim(tmp_path / "high.champsim", [0x7F0000000000, 0x10_7F0000000000], chases=0)
+    options = RunOptions(trace_format="champsim", detail="translation")
+    with pytest.raises(EngineError, match=r"record 3: the address 0x107f0000000000 .* 48 bits"):
+        contigua.run(trace=trace, options=options)
+    five = Machine("skylake").with_({"page_table_levels": 5}, name="five")
+    results = contigua.run(
+        trace=trace, designs=["linux-4k"], options=replace(options, machine=five)
+    )
+    assert results[0].summary()["page_faults"] == 3
 
 
 def test_results_become_a_data_frame(guest):

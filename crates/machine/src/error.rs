@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use contigua_units::Bytes;
+use contigua_units::{Bytes, VirtAddr};
 
 /// Why a run could not be made or finished.
 #[derive(Debug, thiserror::Error)]
@@ -190,6 +190,31 @@ pub enum Error {
         /// The first number that is too large.
         limit: u32,
     },
+    /// An address that the machine's page tables do not hold.
+    #[error(
+        "instruction {instruction} uses the address {address}, and the machine's page tables hold \
+         {bits} bits: run it on a machine with page_table_levels = 5"
+    )]
+    Address {
+        /// The address.
+        address: VirtAddr,
+        /// The instruction's place in the stream.
+        instruction: u64,
+        /// What page tables hold.
+        bits: u32,
+    },
+    /// A trace without registers, to be run by a core that waits for them.
+    #[error(
+        "{0}: the trace does not say which registers its instructions use, so that no instruction \
+         would wait for another: run it with --detail additive"
+    )]
+    NoRegisters(PathBuf),
+    /// Mappings of a trace that reports its own.
+    #[error(
+        "--mapped is for traces of other tools, which do not report what is mapped: a program and its \
+         recording have page faults of their own, leave it out"
+    )]
+    ReportsMappings,
     /// A stream in which a process is its own child.
     #[error("the event stream has process {0} fork itself: it is damaged; record it again")]
     OwnChild(u32),

@@ -16,7 +16,7 @@ use contigua_units::{VirtAddr, VirtRange};
 /// All addresses of a process.
 const EVERYTHING: VirtRange = VirtRange {
     start: VirtAddr::new(0),
-    end: VirtAddr::new(1 << 48),
+    end: VirtAddr::new(1 << 57),
 };
 
 /// What moves.

@@ -31,8 +31,8 @@ const RECLAIM_BATCH: usize = 32;
 /// Frames of a group of pages that are contiguous together: 64 KB.
 pub(crate) const GROUP: Order = Order::new(4);
 
-/// Addresses that a program whose mappings are unknown may use: the user half, without page 0.
-const USER: std::ops::Range<u64> = 0x1_0000..0x7fff_ffff_f000;
+/// First address that a program whose mappings are unknown may use (`vm.mmap_min_addr`).
+const FIRST: u64 = 0x1_0000;
 
 /// The address space of one process.
 #[derive(contigua_state::Plain)]
@@ -96,10 +96,11 @@ impl AddressSpace {
         })
     }
 
-    /// Takes all user addresses to be private anonymous memory, for programs whose mappings the
-    /// event stream does not report.
+    /// Takes all addresses but the lowest to be private anonymous memory, for programs whose mappings
+    /// the event stream does not report.
     pub fn assume_everything_mapped(&mut self) {
-        self.vmas.insert(USER, Vma::ANONYMOUS);
+        let end = 1 << self.table.levels().address_bits();
+        self.vmas.insert(FIRST..end, Vma::ANONYMOUS);
     }
 
     /// Holes that the memory under study has, from now on.
@@ -344,10 +345,10 @@ impl AddressSpace {
     }
 }
 
-/// Every address that a program can have.
+/// Every address that a program can have, on a machine with five levels of page tables.
 pub(crate) const EVERYTHING: VirtRange = VirtRange {
     start: VirtAddr::new(0),
-    end: VirtAddr::new(1 << 48),
+    end: VirtAddr::new(1 << 57),
 };
 
 /// Gives up a page's frames. After a split on behalf of another process, the frames of a huge page

@@ -6,6 +6,8 @@
 
 use contigua_units::VirtAddr;
 
+#[cfg(feature = "sources")]
+use crate::decode::instruction::Instruction;
 use crate::wire::BlockId;
 
 /// The code of one block, borrowed from the log that holds it.
@@ -32,10 +34,31 @@ impl BlockCode<'_> {
     pub fn size(&self) -> u32 {
         self.lengths.iter().map(|&length| u32::from(length)).sum()
     }
+
+    /// Address and bytes of each instruction; no bytes where the block has too few.
+    #[cfg(feature = "sources")]
+    pub(crate) fn encodings(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        let mut address = self.address.get();
+        let mut bytes = self.bytes;
+        self.lengths.iter().map(move |&length| {
+            let (instruction, rest) = bytes.split_at_checked(length.into()).unwrap_or_default();
+            let start = address;
+            address = address.wrapping_add(length.into());
+            bytes = rest;
+            (start, instruction)
+        })
+    }
 }
 
 /// Says what the block numbers of a stream stand for.
 pub trait CodeLog {
     /// The code of `block`, or `None` when the stream has not described it.
     fn block(&self, block: BlockId) -> Option<BlockCode<'_>>;
+
+    /// What the instructions of `block` do, where the stream says that itself instead of giving their
+    /// bytes.
+    #[cfg(feature = "sources")]
+    fn instructions(&self, _block: BlockId) -> Option<&[Instruction]> {
+        None
+    }
 }

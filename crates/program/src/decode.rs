@@ -7,13 +7,12 @@
 
 pub mod aarch64;
 mod class;
-mod instruction;
+pub(crate) mod instruction;
+pub mod registers;
 mod x86_64;
 
 pub use class::OperationClass;
 pub use instruction::{Folding, Instruction, RegisterSet};
-
-use instruction::instructions;
 
 use crate::code::BlockCode;
 use crate::syscall::Architecture;
@@ -26,7 +25,7 @@ pub fn decode_block(architecture: Architecture, code: BlockCode<'_>, out: &mut V
     match architecture {
         Architecture::X86_64 => x86_64::decode_block(code, out),
         Architecture::Aarch64 => {
-            out.extend(instructions(code).map(|(_, bytes)| aarch64::decode(bytes)));
+            out.extend(code.encodings().map(|(_, bytes)| aarch64::decode(bytes)));
         }
     }
 }

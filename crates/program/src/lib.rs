@@ -25,6 +25,8 @@ pub mod decode;
 #[cfg(feature = "sources")]
 pub mod emulator;
 #[cfg(feature = "sources")]
+pub mod footprint;
+#[cfg(feature = "sources")]
 pub mod launch;
 #[cfg(feature = "sources")]
 mod path;

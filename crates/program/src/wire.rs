@@ -5,13 +5,15 @@
 //!
 //! ```text
 //! access   1 | store:1 | log2 size:3 | 0:2 | instruction:9 | address:48
+//! wide     1 | store:1 | log2 size:3 | 0:1 | 1:1 | address:57
 //! record   0 | tag:7   | payload words:8                   | value:48
 //! ```
 //!
 //! The instruction field is the index within the current block, so that a core model can attach
 //! the address to the instruction that made it even where an instruction makes a varying number
 //! of accesses. Nine bits suffice because QEMU translates at most 512 instructions into a block;
-//! 48 bits of address cover the user half on x86-64 and on aarch64.
+//! 48 bits of address cover the user half on x86-64 and on aarch64. A *wide* access has an address of
+//! page tables of five levels that 48 bits do not hold; it belongs to a block of one instruction.
 //!
 //! Records other than blocks are rare. Their payload follows as whole words.
 
@@ -46,6 +48,10 @@ pub const SIZE_SHIFT: u32 = 59;
 pub const INSTRUCTION_SHIFT: u32 = 48;
 /// The bits of an access that hold the address.
 pub const ADDRESS_MASK: u64 = (1 << 48) - 1;
+/// Marks an access as wide.
+pub const WIDE: u64 = 1 << 57;
+/// The bits of a wide access that hold the address.
+pub const WIDE_ADDRESS_MASK: u64 = WIDE - 1;
 /// Instruction indices are below this.
 pub const MAX_BLOCK_INSTRUCTIONS: usize = 512;
 
@@ -101,10 +107,33 @@ impl Access {
             | self.address.get() & ADDRESS_MASK
     }
 
+    /// Packs an access of a block of one instruction, whose address has up to 57 bits.
+    #[inline]
+    #[must_use]
+    pub const fn encode_wide(self) -> u64 {
+        let address = self.address.get() & WIDE_ADDRESS_MASK;
+        if address & !ADDRESS_MASK == 0 {
+            return self.encode();
+        }
+        ACCESS
+            | (self.store as u64) << STORE_SHIFT
+            | ((self.size_log2 & 7) as u64) << SIZE_SHIFT
+            | WIDE
+            | address
+    }
+
     /// Unpacks a word whose [`ACCESS`] bit is set.
     #[inline]
     #[must_use]
     pub const fn decode(word: u64) -> Self {
+        if word & WIDE != 0 {
+            return Self {
+                address: VirtAddr::new(word & WIDE_ADDRESS_MASK),
+                size_log2: (word >> SIZE_SHIFT) as u8 & 7,
+                store: word & STORE != 0,
+                instruction: 0,
+            };
+        }
         Self {
             address: VirtAddr::new(word & ADDRESS_MASK),
             size_log2: (word >> SIZE_SHIFT) as u8 & 7,
@@ -495,6 +524,17 @@ mod tests {
             let access = Access { address: VirtAddr::new(address), size_log2, store, instruction };
             let word = access.encode();
             prop_assert!(word & ACCESS != 0 && !is_block(word));
+            prop_assert_eq!(Access::decode(word), access);
+        }
+
+        #[test]
+        fn an_access_with_a_long_address_survives_its_word(
+            address in 0..=WIDE_ADDRESS_MASK, size_log2 in 0..8u8, store: bool
+        ) {
+            let access = Access { address: VirtAddr::new(address), size_log2, store, instruction: 0 };
+            let word = access.encode_wide();
+            prop_assert!(word & ACCESS != 0 && !is_block(word));
+            prop_assert_eq!(word & WIDE != 0, address > ADDRESS_MASK);
             prop_assert_eq!(Access::decode(word), access);
         }
 

@@ -5,6 +5,7 @@ use std::io::{Cursor, Write};
 use std::path::Path;
 use std::process::Command;
 
+use contigua_program::decode::{self, OperationClass, RegisterSet};
 use contigua_program::sources::champsim::{ASSUMED_LENGTH, ChampSimSource};
 use contigua_program::sources::lackey::LackeySource;
 use contigua_program::sources::{Source, trace::TraceSource};
@@ -19,10 +20,7 @@ type Executed = (u64, u8, Vec<(u64, u8, bool)>);
 /// What a source yields, in plain form. Checks the start and that batches stay small.
 fn executed(source: &mut dyn Source) -> Result<Vec<Executed>, Error> {
     let process = ProcessId(0);
-    let mut events = vec![
-        Event::ThreadStart { process },
-        Event::ProcessStart { process },
-    ];
+    let mut events = vec![Event::ThreadStart { process }];
     let mut all: Vec<Executed> = Vec::new();
     while let Some(batch) = source.next_batch()? {
         assert_eq!(batch.thread, ThreadId(0));
@@ -101,9 +99,14 @@ fn encode(instructions: &[Instruction]) -> Vec<u8> {
     instructions.iter().flat_map(Instruction::encode).collect()
 }
 
+/// Addresses of page tables with five levels.
+fn canonical() -> impl Strategy<Value = u64> {
+    any::<i64>().prop_map(|address| (address >> 7).cast_unsigned())
+}
+
 fn any_instructions() -> impl Strategy<Value = Vec<Instruction>> {
-    let address = prop_oneof![0x40_0000..0x40_0030_u64, any::<u64>()];
-    let operand = prop_oneof![3 => Just(0), 1 => any::<u64>()];
+    let address = prop_oneof![0x40_0000..0x40_0030_u64, canonical()];
+    let operand = prop_oneof![3 => Just(0), 1 => canonical()];
     let instruction = (
         address,
         any::<bool>(),
@@ -119,13 +122,19 @@ fn any_instructions() -> impl Strategy<Value = Vec<Instruction>> {
     proptest::collection::vec(instruction, 1..300)
 }
 
+/// The bits of an address that page tables of five levels hold.
+const HELD: u64 = (1 << 57) - 1;
+
 /// Naive model: the rules of the documentation in the plainest way.
 fn expected(instructions: &[Instruction]) -> Vec<Executed> {
-    let length_of = |address: u64| {
-        let first = instructions
-            .iter()
-            .position(|i| i.address == address)
-            .unwrap();
+    let what = |i: &Instruction| {
+        let count = |addresses: &[u64]| addresses.iter().filter(|&&address| address != 0).count();
+        (i.address, i.taken, count(&i.loads), count(&i.stores))
+    };
+    let length_of = |instruction: &Instruction| {
+        let address = instruction.address;
+        let same = |i| what(i) == what(instruction);
+        let first = instructions.iter().position(same).unwrap();
         match instructions.get(first + 1) {
             Some(next) if !instructions[first].taken => match next.address.wrapping_sub(address) {
                 length @ 1..=15 => length as u8,
@@ -134,7 +143,17 @@ fn expected(instructions: &[Instruction]) -> Vec<Executed> {
             _ => ASSUMED_LENGTH,
         }
     };
-    let access = |store| move |address: &u64| (address & ((1 << 48) - 1), 3, store);
+    let access = |store| {
+        move |address: &u64| {
+            let address = address & HELD;
+            let size = if HELD - address < 7 {
+                (HELD - address + 1).ilog2() as u8
+            } else {
+                3
+            };
+            (address, size, store)
+        }
+    };
     instructions
         .iter()
         .map(|instruction| {
@@ -144,11 +163,7 @@ fn expected(instructions: &[Instruction]) -> Vec<Executed> {
                 .map(access(false))
                 .chain(stores.map(access(true)))
                 .collect();
-            (
-                instruction.address,
-                length_of(instruction.address),
-                accesses,
-            )
+            (instruction.address & HELD, length_of(instruction), accesses)
         })
         .collect()
 }
@@ -169,6 +184,92 @@ proptest! {
     fn does_no_text_panic(text in "([ILSM= -]{0,3}[0-9a-f]{0,17},[0-9]{0,3}\n?){0,9}") {
         let _ = lackey(&text);
     }
+}
+
+/// What instructions of a trace do, by the class, the reads, the addresses and the writes of each.
+fn decoded(records: &[[u8; 64]]) -> Vec<decode::Instruction> {
+    let bytes = records.concat();
+    let mut source = ChampSimSource::new(Cursor::new(bytes), Path::new("test")).unwrap();
+    assert!(source.has_registers());
+    let batch = source.next_batch().unwrap().unwrap();
+    let blocks = Records::new(batch.words).filter_map(|record| match record.unwrap() {
+        Record::Block(id) => Some(batch.code.instructions(id).unwrap()[0]),
+        _ => None,
+    });
+    blocks.collect()
+}
+
+fn record(address: u64, is_branch: bool, registers: [u8; 6], load: u64, store: u64) -> [u8; 64] {
+    let mut record = [0; 64];
+    record[..8].copy_from_slice(&address.to_le_bytes());
+    record[8..10].fill(is_branch.into());
+    record[10..16].copy_from_slice(&registers);
+    record[16..24].copy_from_slice(&store.to_le_bytes());
+    record[32..40].copy_from_slice(&load.to_le_bytes());
+    record
+}
+
+#[test]
+fn do_champsim_instructions_wait_for_the_registers_of_their_records() {
+    const FLAGS: u8 = 25;
+    const POINTER: u8 = 26;
+    let [chase, independent, add, store, branch, call, back] = decoded(&[
+        record(0x1000, false, [3, 0, 3, 0, 0, 0], 0x8000, 0),
+        record(0x1000, false, [3, 0, 7, 0, 0, 0], 0x8000, 0),
+        record(0x1004, false, [10, FLAGS, 10, 7, 0, 0], 0x8000, 0),
+        record(0x1008, false, [0, 0, 10, 7, 0, 0], 0, 0x8000),
+        record(0x100c, true, [POINTER, 0, POINTER, FLAGS, 0, 0], 0, 0),
+        record(0x1010, true, [6, POINTER, 6, POINTER, 0, 0], 0, 0x9000),
+        record(0x2000, true, [6, POINTER, 6, 0, 0, 0], 0x9000, 0),
+    ])[..] else {
+        panic!("seven instructions");
+    };
+    assert_eq!(chase.class, OperationClass::Load);
+    assert_eq!(chase.addresses, chase.writes);
+    assert_eq!(independent.writes, chase.writes);
+    assert!(!independent.addresses.intersects(independent.writes));
+    assert_eq!(add.class, OperationClass::IntegerSimple);
+    assert_eq!(add.addresses, independent.addresses);
+    assert!(add.reads.intersects(add.writes) && add.writes.intersects(RegisterSet::FLAGS));
+    assert_eq!((store.class, store.stores), (OperationClass::Store, 1));
+    assert_eq!(branch.class, OperationClass::BranchConditional);
+    assert_eq!(branch.reads, RegisterSet::FLAGS);
+    assert_eq!(call.class, OperationClass::Call);
+    assert_eq!(back.class, OperationClass::Return);
+    assert_eq!(back.addresses, RegisterSet::general(4));
+}
+
+#[test]
+fn are_addresses_that_page_tables_do_not_hold_refused() {
+    let read = |load: u64, bits: u32| {
+        let records = [
+            record(0x1000, false, [0; 6], 0x8000, 0),
+            record(0x1004, false, [0; 6], load, 0),
+        ];
+        let bytes = records.concat();
+        let mut source = ChampSimSource::new(Cursor::new(bytes), Path::new("test")).unwrap();
+        source.set_address_bits(bits);
+        let seen = executed(&mut source).map_err(|error| error.to_string())?;
+        Ok::<_, String>(seen[1].2[0].0)
+    };
+    let above = 0x00ff_0000_0000_1000;
+    assert_eq!(read(above, 57), Ok(above));
+    assert_eq!(
+        read(above, 57 - 9).unwrap_err().matches("record 2").count(),
+        1
+    );
+    assert!(read(above, 48).unwrap_err().contains("0xff000000001000"));
+    let kernel = 0xffff_8880_0000_0000;
+    assert_eq!(read(kernel, 48), Ok(0x8880_0000_0000));
+    assert_eq!(read(kernel, 57), Ok(0x01ff_8880_0000_0000));
+    let none = read(0x8000_0000_0000_1000, 57).unwrap_err();
+    assert!(none.contains("record 2") && none.contains("0x8000000000001000"));
+    let text = "I  1000,3\n L ff000000001000,8\n";
+    let mut source = LackeySource::new(Cursor::new(text), Path::new("test")).unwrap();
+    assert!(!source.has_registers());
+    source.set_address_bits(48);
+    let error = executed(&mut source).unwrap_err().to_string();
+    assert!(error.contains("line 2"), "{error}");
 }
 
 #[test]

@@ -112,6 +112,9 @@ struct RunSpec {
     /// The error that a sampled run's user wants at most, as a share of cycles.
     #[pyo3(default)]
     goal: Option<f64>,
+    /// Memory that a trace touches was mapped before.
+    #[pyo3(default)]
+    mapped: Option<bool>,
 }
 
 /// Regions that the user names, as Python describes them.
@@ -218,6 +221,7 @@ impl RunSpec {
             regions: self.regions.map(RegionSpec::resolve).transpose()?,
             confidence: self.confidence.unwrap_or(config::CONFIDENCE),
             goal: self.goal,
+            mapped: self.mapped.unwrap_or(false),
         };
         config.check().map_err(engine_error)?;
         Ok(config)

@@ -12,9 +12,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use contigua_machine::config::{RegionConfig, RunConfig};
+use contigua_machine::config::{Detail, RegionConfig, RunConfig};
 use contigua_machine::{Ended, Engine, Progress, Report, Run, Saves, simulate, simulate_from};
 use contigua_program::descriptors::anonymous_file;
+use contigua_program::footprint::{TouchedPage, footprint};
 use contigua_program::launch::Surroundings;
 use contigua_program::plan::{Mode, Plan, Regions};
 use contigua_program::sources::champsim::ChampSimSource;
@@ -187,8 +188,14 @@ impl Session {
             )));
         }
         let mut sources = Vec::new();
-        for _ in &self.configs {
-            sources.push(format.open(path).map_err(engine_error)?);
+        for config in &self.configs {
+            let mut source = format.open(path).map_err(engine_error)?;
+            if config.detail == Detail::Full && !source.has_registers() {
+                let error = contigua_machine::Error::NoRegisters(path.to_owned());
+                return Err(engine_error(error));
+            }
+            source.set_address_bits(config.machine.page_table_levels.0.address_bits());
+            sources.push(source);
         }
         self.check_checkpoints(path, &sources)?;
         let mut configs = self.configs.clone();
@@ -196,6 +203,7 @@ impl Session {
             let followed = config.follow(&source.program().plan);
             followed.map_err(|error| engine_error(format!("{}: {error}", path.display())))?;
         }
+        let touched = self.footprint(path, format, observer)?;
         let programs = sources.iter().map(|source| source.program().clone());
         let origins = self.checkpoints.iter().zip(&sources).map(|(of, source)| {
             let from = of.from.as_ref().zip(source.identity());
@@ -205,6 +213,7 @@ impl Session {
             &configs,
             programs.collect(),
             &origins.collect::<Vec<_>>(),
+            &touched,
             observer,
         )?;
         for (source, (_, batches)) in sources.iter_mut().zip(&servers) {
@@ -238,6 +247,33 @@ impl Session {
         })?;
         // Each replay knows whether it had ended before.
         Outcome::new(runs, None, if interrupted { INTERRUPTED } else { 0 })
+    }
+
+    /// The pages that a trace touches, where they are to be mapped before it begins.
+    fn footprint(
+        &self,
+        path: &Path,
+        format: TraceFormat,
+        observer: Observer<'_>,
+    ) -> Result<Vec<TouchedPage>, PyErr> {
+        let Some(config) = self.configs.iter().find(|config| config.mapped) else {
+            return Ok(Vec::new());
+        };
+        if path.exists() && !path.is_file() && !path.is_dir() {
+            return Err(engine_error(format!(
+                "{}: no regular file, which --mapped reads twice; give a file, or leave --mapped out",
+                path.display()
+            )));
+        }
+        let mut source = format.open(path).map_err(engine_error)?;
+        source.set_address_bits(config.machine.page_table_levels.0.address_bits());
+        let cancel = AtomicBool::new(false);
+        let found = thread::scope(|scope| {
+            let mut team = Team::default();
+            team.begin(scope, || footprint(&mut *source, &cancel))?;
+            team.join_or_cancel(&cancel, observer)
+        });
+        Ok(found?.pop().unwrap_or_default())
     }
 
     /// # Errors
@@ -283,7 +319,7 @@ impl Session {
             sources.push(setup.source().map_err(engine_error)?);
         }
         let programs = sources.iter().map(|source| source.program().clone());
-        let servers = servers(&self.configs, programs.collect(), &[], observer)?;
+        let servers = servers(&self.configs, programs.collect(), &[], &[], observer)?;
         let servers = servers.into_iter().map(|(engine, _)| engine);
         let designs: Vec<_> = servers.zip(sources).collect();
         let recorder = self
@@ -451,12 +487,13 @@ impl Session {
 }
 
 /// Every design's server, before anything runs, and how many batches of its recording it has had:
-/// none, or what the checkpoint says that it comes from. What cannot be built is said first. The
+/// none, or what the checkpoint says that it comes from. Pages are mapped where that is asked for. What cannot be built is said first. The
 /// observer is told of no instructions during ageing.
 fn servers(
     configs: &[RunConfig],
     programs: Vec<Program>,
     origins: &[Option<(&Path, u64)>],
+    touched: &[TouchedPage],
     observer: Observer<'_>,
 ) -> Result<Vec<(Engine, u64)>, PyErr> {
     let cancel = AtomicBool::new(false);
@@ -476,6 +513,9 @@ fn servers(
                         Some((file, identity)) => Engine::restore(config, program, file, identity)?,
                         None => (Engine::prepare(config.clone(), program, cancel)?, 0),
                     };
+                    if config.mapped {
+                        engine.map_before(touched)?;
+                    }
                     if two_threads {
                         engine.use_second_thread();
                     }

@@ -57,6 +57,12 @@ PROGRAM = {"allow_interspersed_args": False}
     show_default=True,
     help="Who wrote the trace.",
 )
+@click.option(
+    "--mapped",
+    is_flag=True,
+    help="Map all memory that a trace of another tool touches before it begins: first touches "
+    "are no page faults.",
+)
 @click.option("--record", type=click.Path(path_type=Path), help="Also record the events here.")
 @checkpoint_options
 @root_option
@@ -79,6 +85,8 @@ def run_command(
     """
     if bool(program) == (trace is not None):
         raise click.UsageError("give either a program after --, or --trace FILE")
+    if options["mapped"] and trace is None:
+        raise click.UsageError("--mapped is for traces of other tools: give --trace")
     if trace is not None and options["root"] is not None:
         raise click.UsageError("--root is of programs: a trace needs no files")
     names = design_list(design_names)

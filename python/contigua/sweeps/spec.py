@@ -57,6 +57,7 @@ OPTIONS: dict[str, tuple[type, ...]] = {
     "seconds": (int, float),
     "holes": (str,),
     "classify_misses": (bool,),
+    "mapped": (bool,),
     "cores": (int,),
     "migrations": (int, float),
     "malloc": (str,),

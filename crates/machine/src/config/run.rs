@@ -66,6 +66,9 @@ pub struct RunConfig {
     pub warmup: u64,
     /// Instructions after these that are counted; `None` is all that follow.
     pub instructions: Option<u64>,
+    /// All memory that a trace touches is mapped before it begins, in the order of addresses.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub mapped: bool,
     /// How these are sampled; all are simulated in detail where it is missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sampling: Option<Sampling>,

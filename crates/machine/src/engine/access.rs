@@ -4,7 +4,9 @@ use contigua_cache::AccessKind;
 use contigua_cache::coherent::{CoreRequest, MemorySystem};
 use contigua_core::CoreModel;
 use contigua_program::decode::Folding;
-use contigua_program::wire::{ADDRESS_MASK, INSTRUCTION_SHIFT, SIZE_SHIFT, STORE};
+use contigua_program::wire::{
+    ADDRESS_MASK, INSTRUCTION_SHIFT, SIZE_SHIFT, STORE, WIDE, WIDE_ADDRESS_MASK,
+};
 use contigua_translation::{Access, Answer, Lookup, Request};
 use contigua_units::{Cycles, LINE_BYTES, PAGE_BYTES, PhysAddr, VirtAddr};
 
@@ -141,12 +143,36 @@ impl Engine {
         let store = word & STORE != 0;
         self.executed.stores += u64::from(store);
         self.executed.loads += u64::from(!store);
+        if word & WIDE != 0 {
+            return self.wide_access::<RELOCATES, P>(word);
+        }
         let instruction = (word >> INSTRUCTION_SHIFT) as usize & 511;
         if self.fold.kind == Folding::Nothing {
             self.touch_lines::<RELOCATES, P>(word, address, instruction)
         } else {
             self.fold_access::<RELOCATES, P>(word, instruction)
         }
+    }
+
+    /// An access beyond 48 bits.
+    #[cold]
+    #[inline(never)]
+    fn wide_access<const RELOCATES: bool, P: Pace>(&mut self, word: u64) -> Result<(), Error> {
+        let address = self.check_wide(word & WIDE_ADDRESS_MASK)?;
+        self.touch_lines::<RELOCATES, P>(word, address, 0)
+    }
+
+    /// The address, if the machine's page tables hold it.
+    pub(super) fn check_wide(&self, address: u64) -> Result<u64, Error> {
+        let bits = self.config.machine.page_table_levels.0.address_bits();
+        if address >> bits == 0 {
+            return Ok(address);
+        }
+        Err(Error::Address {
+            address: VirtAddr::new(address),
+            instruction: self.position,
+            bits,
+        })
     }
 
     /// An access of a block whose accesses belong together.

@@ -45,6 +45,9 @@ impl Engine {
         cancel: &AtomicBool,
     ) -> Result<Self, Error> {
         config.check()?;
+        if config.mapped && program.reports_mappings {
+            return Err(Error::ReportsMappings);
+        }
         let component = |problem: String| Error::Component {
             machine: config.machine_name.clone(),
             problem,

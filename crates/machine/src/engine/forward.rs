@@ -5,7 +5,8 @@
 //! ([`Mode::Forward`](contigua_program::plan::Mode)); a recorded one tells all, and [`Passed`]
 //! finds the first ones again.
 
-use contigua_program::wire::{ADDRESS_MASK, SIZE_SHIFT, STORE};
+use contigua_program::footprint::TouchedPage;
+use contigua_program::wire::{ADDRESS_MASK, SIZE_SHIFT, STORE, WIDE, WIDE_ADDRESS_MASK};
 use contigua_translation::{Access, Answer, Request};
 use contigua_units::{Cycles, LINE_BYTES, PAGE_BYTES, VirtAddr, VirtRange};
 
@@ -16,7 +17,7 @@ use crate::port::WalkPort;
 
 /// Pages that are remembered, a power of two.
 const PAGES: usize = 1 << 12;
-const GENERATION_SHIFT: u32 = 40;
+const GENERATION_SHIFT: u32 = 48;
 const PAGE_SHIFT: u32 = 3;
 
 /// Pages of the running process that were accessed lately, so that most accesses need no look-up.
@@ -40,7 +41,7 @@ impl Passed {
     /// Notes an access; whether it is the first of its kind that is remembered.
     #[inline]
     fn is_first(&mut self, address: VirtAddr, access: Access) -> bool {
-        let page = (address.get() & ADDRESS_MASK) / PAGE_BYTES;
+        let page = (address.get() & WIDE_ADDRESS_MASK) / PAGE_BYTES;
         let (wanted, leaves) = match access {
             Access::Read => (3, 1),
             Access::Write => (2, 2),
@@ -124,7 +125,11 @@ impl Engine {
     /// An access, by its word.
     #[inline]
     pub(super) fn pass_access(&mut self, word: u64) -> Result<(), Error> {
-        let address = word & ADDRESS_MASK;
+        let address = if word & WIDE == 0 {
+            word & ADDRESS_MASK
+        } else {
+            self.check_wide(word & WIDE_ADDRESS_MASK)?
+        };
         let size = 1 << (word >> SIZE_SHIFT & 7);
         let access = if word & STORE != 0 {
             Access::Write
@@ -153,15 +158,37 @@ impl Engine {
     #[inline]
     pub(super) fn pass_over(&mut self, address: VirtAddr, access: Access) -> Result<(), Error> {
         if self.passed.is_first(address, access) {
-            self.map(address, access)?;
+            self.map(address, access, true)?;
         }
+        Ok(())
+    }
+
+    /// Maps pages as a program has mapped them before its trace begins: without time and counts.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn map_before(&mut self, pages: &[TouchedPage]) -> Result<(), Error> {
+        let counters = self.kernel.counters;
+        for touched in pages {
+            let access = match (touched.written, touched.executed) {
+                (true, _) => Access::Write,
+                (_, true) => Access::Execute,
+                _ => Access::Read,
+            };
+            self.kernel
+                .run_process(touched.process)
+                .map_err(|fault| fault.at(0))?;
+            self.map(touched.page, access, false)?;
+        }
+        self.kernel.counters = counters;
+        self.kernel.reset_counters();
         Ok(())
     }
 
     /// The page tables are walked with a unit that remembers nothing: what is told of a program
     /// that goes forward must not decide what the TLBs hold.
     #[cold]
-    fn map(&mut self, address: VirtAddr, access: Access) -> Result<(), Error> {
+    fn map(&mut self, address: VirtAddr, access: Access, charges: bool) -> Result<(), Error> {
         for _ in 0..Self::ATTEMPTS {
             // A fault may have moved what the program means by its address.
             let address = if self.relocates {
@@ -188,7 +215,9 @@ impl Engine {
                 None => self.kernel.fault(address, access, &mut self.mmus),
             };
             let work = work.map_err(|fault| fault.at(self.position))?;
-            self.charge(work);
+            if charges {
+                self.charge(work);
+            }
             self.kernel.written.clear();
             self.mmus.take_shootdown_targets();
             self.passed.forget();

@@ -29,7 +29,7 @@ use contigua_cache::coherent::MemorySystem;
 use contigua_core::{Blocks, CoreModel, Exit, IssueWidth, ShadowedWindow};
 use contigua_paging::{Place, SpaceId};
 use contigua_program::code::CodeLog;
-use contigua_program::decode::{Folding, Instruction, decode_block, folding};
+use contigua_program::decode::{Folding, Instruction, OperationClass, decode_block, folding};
 use contigua_program::sources::{Batch, Program};
 use contigua_program::wire::{self, ACCESS, BlockId, Event, ThreadId};
 use contigua_translation::Access;
@@ -468,12 +468,17 @@ impl Engine {
             .and_then(|code| code.block(id))
             .filter(|c| c.instructions() > 0)
             .ok_or(unknown)?;
+        let instructions = code.and_then(|code| code.instructions(id));
         let mut block = Block {
-            start: described.address.get(),
+            start: self.check_wide(described.address.get())?,
             moved: 0,
             bytes: u16::try_from(described.size().max(1)).unwrap_or(u16::MAX),
             instructions: u16::try_from(described.instructions()).unwrap_or(u16::MAX),
-            folding: folding(self.program.architecture, described),
+            folding: match instructions {
+                Some([only]) if only.class == OperationClass::FastString => Folding::FastString,
+                Some(_) => Folding::Nothing,
+                None => folding(self.program.architecture, described),
+            },
             exit: Exit::Known,
         };
         let index = id.0 as usize;
@@ -481,7 +486,10 @@ impl Engine {
             self.blocks.resize(index + index / 2 + 64, Block::default());
         }
         if !self.windows.is_empty() {
-            decode_block(self.program.architecture, described, &mut self.instructions);
+            match instructions {
+                Some(known) => known.clone_into(&mut self.instructions),
+                None => decode_block(self.program.architecture, described, &mut self.instructions),
+            }
             if self.kernel.is_program_code(described.address) {
                 block.moved = PROGRAM_MOVED;
             }

@@ -333,6 +333,15 @@ impl Kernel {
         Ok(())
     }
 
+    /// The core turns to a process, before any of its threads runs.
+    ///
+    /// # Errors
+    /// When there is no frame for its page table.
+    pub(crate) fn run_process(&mut self, process: ProcessId) -> Result<(), OutOfMemory> {
+        self.current = self.space_of(process)?;
+        Ok(())
+    }
+
     /// The space of a process, which is made when there is none.
     fn space_of(&mut self, process: ProcessId) -> Result<SpaceId, OutOfMemory> {
         let index = process.0 as usize;

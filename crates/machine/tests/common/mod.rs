@@ -54,6 +54,7 @@ pub fn config(design: DesignConfig, machine: MachineConfig) -> RunConfig {
         skip: 0,
         warmup: 0,
         instructions: None,
+        mapped: false,
         sampling: None,
         regions: None,
         confidence: 0.95,

@@ -11,7 +11,8 @@ impl PageTable {
     /// one page; its holes are not visited.
     pub fn for_each(&self, range: VirtRange, mut visit: impl FnMut(VirtAddr, Leaf)) {
         let mut at = range.start;
-        while at < range.end {
+        let end = range.end.get().min(1 << self.levels.address_bits());
+        while at.get() < end {
             let (leaf, step) = self.step(at);
             let start = at.align_down(step);
             if let Some(leaf) = leaf {

@@ -24,7 +24,7 @@ use disarm64::{Insn, InsnOpcode, decoder};
 use disarm64_defn::InsnClass;
 
 use super::class::OperationClass;
-use super::instruction::{Folding, Instruction, RegisterSet, instructions};
+use super::instruction::{Folding, Instruction, RegisterSet};
 use crate::code::BlockCode;
 
 /// Bytes of an instruction.
@@ -116,7 +116,7 @@ pub(super) fn folding(code: BlockCode<'_>) -> Folding {
             decoder::decode(word).is_some_and(|found| class::is_wide(found.definition(), word))
         })
     };
-    if instructions(code).any(|(_, bytes)| accesses_much(bytes)) {
+    if code.encodings().any(|(_, bytes)| accesses_much(bytes)) {
         Folding::Elements
     } else {
         Folding::Nothing

@@ -3,7 +3,6 @@
 use std::fmt;
 
 use super::class::OperationClass;
-use crate::code::BlockCode;
 
 /// Registers of an architecture, one bit each. Models use bits 0 to 61.
 ///
@@ -145,17 +144,4 @@ pub enum Folding {
     FastString,
     /// Some instruction accesses several registers' worth of memory, which comes in parts of any size.
     Elements,
-}
-
-/// Address and bytes of each instruction of a block; no bytes where the block has too few.
-pub(super) fn instructions(code: BlockCode<'_>) -> impl Iterator<Item = (u64, &[u8])> {
-    let mut address = code.address.get();
-    let mut bytes = code.bytes;
-    code.lengths.iter().map(move |&length| {
-        let (instruction, rest) = bytes.split_at_checked(length.into()).unwrap_or_default();
-        let start = address;
-        address = address.wrapping_add(length.into());
-        bytes = rest;
-        (start, instruction)
-    })
 }

@@ -8,7 +8,7 @@ use iced_x86::{
 };
 
 use self::class::is_fast_string;
-use super::instruction::{Folding, Instruction, RegisterSet, instructions};
+use super::instruction::{Folding, Instruction, RegisterSet};
 use crate::code::BlockCode;
 
 /// The widest access that QEMU makes at once.
@@ -52,7 +52,10 @@ fn flags(bits: u32) -> RegisterSet {
 /// Appends the instructions of a block.
 pub(super) fn decode_block(code: BlockCode<'_>, out: &mut Vec<Instruction>) {
     let mut factory = InstructionInfoFactory::new();
-    out.extend(instructions(code).map(|(address, bytes)| decode(bytes, address, &mut factory)));
+    out.extend(
+        code.encodings()
+            .map(|(address, bytes)| decode(bytes, address, &mut factory)),
+    );
 }
 
 fn decode(bytes: &[u8], address: u64, factory: &mut InstructionInfoFactory) -> Instruction {
@@ -179,7 +182,7 @@ fn keeps_some(register: Register, access: OpAccess) -> bool {
 pub(super) fn folding(code: BlockCode<'_>) -> Folding {
     let mut factory = InstructionInfoFactory::new();
     let mut found = Folding::Nothing;
-    for (address, instruction) in instructions(code) {
+    for (address, instruction) in code.encodings() {
         let decoded = Decoder::with_ip(64, instruction, address, DecoderOptions::NONE).decode();
         if !decoded.is_invalid() && decoded.len() == instruction.len() {
             if is_fast_string(&decoded) {

@@ -3,23 +3,28 @@
 //! The format is `input_instr` of `inc/trace_instruction.h` in `ChampSim`: 64 bytes for each
 //! executed instruction, with its address, whether it is a branch, the numbers of its registers
 //! and the addresses that it loads (four) and stores (two), 0 where there is none. The format has
-//! no signature; the two flags, which must be 0 or 1, are all that can tell other data apart.
+//! no signature; the two flags, which must be 0 or 1, are all that can tell other data apart. What
+//! registers and accesses make of an instruction, [`registers`] says.
 //!
 //! It says neither how long an instruction is nor how many bytes it accesses. The length is taken
 //! from where the trace goes on after the instruction was first met, if that can be the next
 //! instruction of a program for x86 (1 to 15 bytes on, and no branch was taken), and is
 //! [`ASSUMED_LENGTH`] otherwise. Every access is taken to have [`ASSUMED_SIZE`] bytes.
 
+mod registers;
+
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::compressed::Input;
-use super::foreign::Stream;
+use super::foreign::{Described, Stream};
 use super::{Batch, Program, Source};
 use crate::error::Failure;
 use crate::plan::Plan;
 use crate::syscall::Architecture;
+use crate::wire::ThreadId;
 use crate::{Error, TraceProblem};
+use registers::Registers;
 
 /// Bytes of an instruction whose length cannot be told: about the mean of x86-64 code.
 pub const ASSUMED_LENGTH: u8 = 4;
@@ -30,11 +35,14 @@ pub const ASSUMED_SIZE: u64 = 8;
 const MAX_LENGTH: u64 = 15;
 const RECORD_BYTES: usize = 64;
 
-/// One `input_instr`, without its registers.
+/// One `input_instr`.
 #[derive(Clone, Copy)]
 struct Record {
     address: u64,
+    is_branch: bool,
     branch_taken: bool,
+    /// Numbers of registers: two that it writes, four that it reads, 0 where there is none.
+    registers: [u8; 6],
     stores: [u64; 2],
     loads: [u64; 4],
 }
@@ -51,13 +59,25 @@ impl Record {
             1 => Ok(true),
             other => Err(format!("{name} is {other} instead of 0 or 1")),
         };
-        flag(8, "is_branch")?;
         Ok(Self {
             address: word(0),
+            is_branch: flag(8, "is_branch")?,
+            registers: [10, 11, 12, 13, 14, 15].map(|at| bytes[at]),
             branch_taken: flag(9, "branch_taken")?,
             stores: [16, 24].map(word),
             loads: [32, 40, 48, 56].map(word),
         })
+    }
+
+    /// What tells it apart from other instructions at its address: registers, whether it is a branch, and
+    /// how many loads and stores it makes.
+    fn signature(&self) -> u64 {
+        let mut signature = [0; 8];
+        signature[..6].copy_from_slice(&self.registers);
+        let count = |addresses: &[u64]| addresses.iter().filter(|&&a| a != 0).count() as u8;
+        let accesses = count(&self.loads) << 4 | count(&self.stores) << 1;
+        signature[6] = accesses | u8::from(self.is_branch);
+        u64::from_le_bytes(signature)
     }
 
     /// The length of this instruction when `next` comes after it.
@@ -75,6 +95,7 @@ pub struct ChampSimSource {
     input: Input,
     program: Program,
     stream: Stream,
+    registers: Registers,
     /// The record that comes next, read already because it tells the length of the one before.
     next: Option<Record>,
 }
@@ -108,7 +129,8 @@ impl ChampSimSource {
                 reports_mappings: false,
                 plan: Plan::default(),
             },
-            stream: Stream::default(),
+            stream: Stream::of_one_thread(),
+            registers: Registers::default(),
             next: None,
         };
         let first = source.read().map_err(|failure| failure.at(path))?;
@@ -123,15 +145,21 @@ impl ChampSimSource {
         Ok(source)
     }
 
+    fn refusal(place: u64, detail: String) -> Failure {
+        TraceProblem::Record {
+            place: format!("record {place}"),
+            detail,
+        }
+        .into()
+    }
+
     fn read(&mut self) -> Result<Option<Record>, Failure> {
         let mut bytes = [0; RECORD_BYTES];
         if !self.input.record(&mut bytes)? {
             return Ok(None);
         }
-        let record = Record::decode(&bytes).map_err(|detail| TraceProblem::Record {
-            place: format!("record {}", self.input.offset() / RECORD_BYTES as u64),
-            detail,
-        })?;
+        let number = self.input.offset() / RECORD_BYTES as u64;
+        let record = Record::decode(&bytes).map_err(|detail| Self::refusal(number, detail))?;
         Ok(Some(record))
     }
 
@@ -140,14 +168,26 @@ impl ChampSimSource {
         while !self.stream.is_full()
             && let Some(record) = self.next.take()
         {
+            let number = self.input.offset() / RECORD_BYTES as u64;
             self.next = self.read()?;
-            self.stream
-                .instruction(record.address, || record.length(self.next));
-            for address in record.loads.into_iter().filter(|&address| address != 0) {
-                self.stream.access(address, ASSUMED_SIZE, false);
-            }
-            for address in record.stores.into_iter().filter(|&address| address != 0) {
-                self.stream.access(address, ASSUMED_SIZE, true);
+            self.execute(&record)
+                .map_err(|detail| Self::refusal(number, detail))?;
+        }
+        Ok(())
+    }
+
+    fn execute(&mut self, record: &Record) -> Result<(), String> {
+        let (next, registers) = (self.next, &mut self.registers);
+        let describe = || Described {
+            length: record.length(next),
+            bytes: &[],
+            instruction: Some(registers.instruction(record)),
+        };
+        self.stream
+            .instruction(record.address, record.signature(), describe)?;
+        for (addresses, store) in [(&record.loads[..], false), (&record.stores[..], true)] {
+            for &address in addresses.iter().filter(|&&address| address != 0) {
+                self.stream.access(address, ASSUMED_SIZE, store)?;
             }
         }
         Ok(())
@@ -161,6 +201,10 @@ impl Source for ChampSimSource {
 
     fn next_batch(&mut self) -> Result<Option<Batch<'_>>, Error> {
         self.fill().map_err(|failure| failure.at(&self.path))?;
-        Ok(self.stream.batch())
+        Ok(self.stream.batch(ThreadId(0)))
+    }
+
+    fn set_address_bits(&mut self, bits: u32) {
+        self.stream.set_address_bits(bits);
     }
 }

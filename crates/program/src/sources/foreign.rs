@@ -1,8 +1,7 @@
-//! What the traces of other tools have in common: instructions, one by one, without their code.
+//! What the traces of other tools have in common: instructions, one by one, with or without their code.
 //!
-//! Every distinct instruction becomes a block of its own. The tools report neither mappings nor
-//! threads, so all belongs to one thread of one process, and the first batch begins with the
-//! start of both.
+//! Every distinct instruction becomes a block of its own. The tools report no mappings. A trace begins in
+//! the middle of a process: its threads start, and the process has the memory that was mapped before.
 
 use std::collections::HashMap;
 
@@ -10,83 +9,124 @@ use contigua_units::VirtAddr;
 
 use super::Batch;
 use crate::code::{BlockCode, CodeLog};
+use crate::decode::Instruction;
 use crate::wire::{Access, BlockId, Event, ProcessId, ThreadId, block_word};
 
 /// A batch is handed over when it has this many words.
 const BATCH_WORDS: usize = 4096;
 /// log2 of the largest access that a word can hold: 128 bytes.
-const MAX_SIZE_LOG2: u8 = 7;
+const MAX_SIZE_LOG2: u32 = 7;
+/// Bits of the addresses of page tables with five levels: no trace has more.
+const MOST_BITS: u32 = 57;
+
+/// What is known of an instruction, beside where it lies.
+pub(super) struct Described<'a> {
+    pub(super) length: u8,
+    /// Its encoding, if that is the architecture's.
+    pub(super) bytes: &'a [u8],
+    /// What it does, if the trace says that itself.
+    pub(super) instruction: Option<Instruction>,
+}
+
+#[derive(Debug)]
+struct Stored {
+    address: u64,
+    /// What tells it apart from others at its address.
+    signature: u64,
+    bytes_start: u32,
+    /// The block that last followed: nearly always the right one, which spares the look-up.
+    successor: u32,
+}
 
 /// Blocks of one instruction each.
 #[derive(Debug, Default)]
 struct Instructions {
-    blocks: HashMap<u64, u32>,
-    addresses: Vec<u64>,
+    blocks: HashMap<(u64, u64), u32>,
+    stored: Vec<Stored>,
     lengths: Vec<u8>,
-    /// The block that last followed each block: nearly always the right one, which spares the
-    /// look-up.
-    successors: Vec<u32>,
-    previous: usize,
+    bytes: Vec<u8>,
+    /// Of all blocks, or empty.
+    decoded: Vec<Instruction>,
 }
 
 impl Instructions {
-    fn find(&mut self, address: u64) -> Option<u32> {
-        let expected = *self.successors.get(self.previous)?;
-        if self.addresses[expected as usize] == address {
-            return Some(expected);
-        }
-        self.blocks.get(&address).copied()
-    }
-
-    fn add(&mut self, address: u64, length: u8) -> u32 {
-        let block = self.addresses.len() as u32;
-        self.blocks.insert(address, block);
-        self.addresses.push(address);
-        self.lengths.push(length);
-        self.successors.push(block);
+    fn add(&mut self, address: u64, signature: u64, described: &Described<'_>) -> u32 {
+        let block = self.stored.len() as u32;
+        self.blocks.insert((address, signature), block);
+        self.stored.push(Stored {
+            address,
+            signature,
+            bytes_start: self.bytes.len() as u32,
+            successor: block,
+        });
+        self.lengths.push(described.length);
+        self.bytes.extend(described.bytes);
+        self.decoded.extend(described.instruction);
         block
-    }
-
-    fn enter(&mut self, block: u32) {
-        if let Some(successor) = self.successors.get_mut(self.previous) {
-            *successor = block;
-        }
-        self.previous = block as usize;
     }
 }
 
 impl CodeLog for Instructions {
     fn block(&self, block: BlockId) -> Option<BlockCode<'_>> {
         let index = block.0 as usize;
+        let start = self.stored.get(index)?.bytes_start as usize;
+        let next = self.stored.get(index + 1);
+        let end = next.map_or(self.bytes.len(), |next| next.bytes_start as usize);
         Some(BlockCode {
-            address: VirtAddr::new(*self.addresses.get(index)?),
+            address: VirtAddr::new(self.stored[index].address),
             lengths: self.lengths.get(index..=index)?,
-            bytes: &[],
+            bytes: self.bytes.get(start..end)?,
         })
+    }
+
+    fn instructions(&self, block: BlockId) -> Option<&[Instruction]> {
+        let index = block.0 as usize;
+        self.decoded.get(index..=index)
     }
 }
 
 /// Makes batches of instructions and accesses.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Stream {
     words: Vec<u64>,
     code: Instructions,
-    started: bool,
+    /// Bits of the addresses that the machine's page tables hold.
+    bits: u32,
+    previous: u32,
+    /// The words have been handed over.
+    is_read: bool,
+}
+
+impl Default for Stream {
+    fn default() -> Self {
+        Self {
+            words: Vec::new(),
+            code: Instructions::default(),
+            bits: MOST_BITS,
+            previous: 0,
+            is_read: false,
+        }
+    }
 }
 
 impl Stream {
-    /// Begins the next batch.
+    /// Page tables of the machine hold addresses of so many bits.
+    pub(super) fn set_address_bits(&mut self, bits: u32) {
+        self.bits = bits;
+    }
+
+    /// A stream of one thread, which begins.
+    pub(super) fn of_one_thread() -> Self {
+        let mut stream = Self::default();
+        let process = ProcessId(0);
+        stream.event(&Event::ThreadStart { process });
+        stream
+    }
+
+    /// Begins the next batch, if the one before was handed over.
     pub(super) fn clear(&mut self) {
-        self.words.clear();
-        if !self.started {
-            self.started = true;
-            let process = ProcessId(0);
-            for event in [
-                Event::ProcessStart { process },
-                Event::ThreadStart { process },
-            ] {
-                self.words.extend(event.encode().words());
-            }
+        if std::mem::take(&mut self.is_read) {
+            self.words.clear();
         }
     }
 
@@ -95,54 +135,116 @@ impl Stream {
     }
 
     pub(super) fn has_instructions(&self) -> bool {
-        !self.code.addresses.is_empty()
+        !self.code.stored.is_empty()
     }
 
-    /// Executes the instruction at `address`, whose length is asked for when it is new.
-    pub(super) fn instruction(&mut self, address: u64, length: impl FnOnce() -> u8) {
-        let block = match self.code.find(address) {
-            Some(block) => block,
-            None => self.code.add(address, length()),
+    pub(super) fn event(&mut self, event: &Event) {
+        self.words.extend(event.encode().words());
+    }
+
+    /// The address as page tables have it, without the bits that repeat the highest one. The error says
+    /// why they do not have it.
+    #[inline]
+    fn place(&self, address: u64) -> Result<u64, String> {
+        if address >> 47 == 0 {
+            return Ok(address);
+        }
+        self.place_high(address)
+    }
+
+    #[cold]
+    fn place_high(&self, address: u64) -> Result<u64, String> {
+        let fits = |bits: u32| {
+            let above = address.cast_signed() >> (bits - 1);
+            above == 0 || above == -1
         };
-        self.enter(block);
+        if fits(self.bits) {
+            return Ok(address & ((1 << self.bits) - 1));
+        }
+        Err(if fits(MOST_BITS) {
+            format!(
+                "the address {address:#x} does not fit page tables of 4 levels, which hold {} bits: run \
+                 it on a machine with page_table_levels = 5",
+                self.bits
+            )
+        } else {
+            format!(
+                "the address {address:#x} is none of x86-64 or aarch64: they have up to 57 bits"
+            )
+        })
     }
 
-    /// Executes the instruction at `address`, which may be another one than the last time.
-    pub(super) fn instruction_of_length(&mut self, address: u64, length: u8) {
-        let block = match self.code.find(address) {
-            Some(block) if self.code.lengths[block as usize] == length => block,
-            _ => self.code.add(address, length),
+    /// Executes the instruction at `address` with this signature, which is described when it is new.
+    #[inline]
+    pub(super) fn instruction<'a>(
+        &mut self,
+        address: u64,
+        signature: u64,
+        describe: impl FnOnce() -> Described<'a>,
+    ) -> Result<(), String> {
+        let address = self.place(address)?;
+        if let Some(previous) = self.code.stored.get(self.previous as usize) {
+            let expected = previous.successor;
+            let found = &self.code.stored[expected as usize];
+            if found.address == address && found.signature == signature {
+                self.previous = expected;
+                self.words.push(block_word(BlockId(expected)));
+                return Ok(());
+            }
+        }
+        let block = match self.code.blocks.get(&(address, signature)) {
+            Some(&block) => block,
+            None => self.code.add(address, signature, &describe()),
         };
-        self.enter(block);
-    }
-
-    fn enter(&mut self, block: u32) {
-        self.code.enter(block);
+        if let Some(previous) = self.code.stored.get_mut(self.previous as usize) {
+            previous.successor = block;
+        }
+        self.previous = block;
         self.words.push(block_word(BlockId(block)));
+        Ok(())
     }
 
     /// The executing instruction accesses `size` bytes, at least one. Sizes are rounded up to a
     /// power of two; what does not fit into one access makes several.
-    pub(super) fn access(&mut self, address: u64, size: u64, store: bool) {
+    #[inline]
+    pub(super) fn access(&mut self, address: u64, size: u64, store: bool) -> Result<(), String> {
+        let start = self.place(address)?;
         let largest = 1 << MAX_SIZE_LOG2;
-        for done in (0..size).step_by(largest) {
-            let piece = (size - done).min(largest as u64);
-            let access = Access {
-                address: VirtAddr::new(address.wrapping_add(done)),
-                size_log2: piece.next_power_of_two().trailing_zeros() as u8,
-                store,
-                instruction: 0,
-            };
-            self.words.push(access.encode());
+        if size <= largest && start >> 47 == 0 {
+            self.words.push(encode(start, size.max(1), store));
+            return Ok(());
         }
+        // What would go beyond the last address there is ends there.
+        let room = (1_u64 << self.bits) - start;
+        let size = size.clamp(1, room);
+        for done in (0..size).step_by(largest as usize) {
+            let mut piece = (size - done).min(largest).next_power_of_two();
+            if piece > room - done {
+                piece /= 2;
+            }
+            self.words.push(encode(start + done, piece, store));
+        }
+        Ok(())
     }
 
-    /// The batch, or `None` when it is empty.
-    pub(super) fn batch(&self) -> Option<Batch<'_>> {
+    /// The batch of a thread, or `None` when it is empty.
+    pub(super) fn batch(&mut self, thread: ThreadId) -> Option<Batch<'_>> {
+        self.is_read = true;
         (!self.words.is_empty()).then_some(Batch {
-            thread: ThreadId(0),
+            thread,
             words: &self.words,
             code: &self.code,
         })
     }
+}
+
+#[inline]
+fn encode(address: u64, size: u64, store: bool) -> u64 {
+    let access = Access {
+        address: VirtAddr::new(address),
+        size_log2: size.next_power_of_two().trailing_zeros() as u8,
+        store,
+        instruction: 0,
+    };
+    access.encode_wide()
 }

@@ -16,11 +16,12 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::compressed::Input;
-use super::foreign::Stream;
+use super::foreign::{Described, Stream};
 use super::{Batch, Program, Source};
 use crate::error::Failure;
 use crate::plan::Plan;
 use crate::syscall::Architecture;
+use crate::wire::ThreadId;
 use crate::{Error, TraceProblem};
 
 /// Bytes of a line, beyond which it is cut: only Valgrind's messages are ever longer than 40.
@@ -120,7 +121,7 @@ impl LackeySource {
                 reports_mappings: false,
                 plan: Plan::default(),
             },
-            stream: Stream::default(),
+            stream: Stream::of_one_thread(),
             line: Vec::new(),
             lines: 0,
             ended: false,
@@ -128,7 +129,6 @@ impl LackeySource {
     }
 
     fn fill(&mut self) -> Result<(), Failure> {
-        self.stream.clear();
         while !self.stream.is_full() {
             if !self.input.line(&mut self.line, MAX_LINE)? {
                 self.ended = true;
@@ -138,7 +138,14 @@ impl LackeySource {
             match Line::parse(&self.line) {
                 Some(Line::Message) => {}
                 Some(Line::Instruction { address, length }) => {
-                    self.stream.instruction_of_length(address, length);
+                    let describe = || Described {
+                        length,
+                        bytes: &[],
+                        instruction: None,
+                    };
+                    self.stream
+                        .instruction(address, length.into(), describe)
+                        .map_err(|detail| self.refusal(detail))?;
                 }
                 Some(Line::Access { .. }) if !self.stream.has_instructions() => {
                     return Err(self.refusal("an access before the first instruction".into()));
@@ -148,11 +155,12 @@ impl LackeySource {
                     size,
                     kind,
                 }) => {
-                    if kind != Kind::Store {
-                        self.stream.access(address, size, false);
-                    }
-                    if kind != Kind::Load {
-                        self.stream.access(address, size, true);
+                    for (store, other) in [(false, Kind::Store), (true, Kind::Load)] {
+                        if kind != other {
+                            self.stream
+                                .access(address, size, store)
+                                .map_err(|detail| self.refusal(detail))?;
+                        }
                     }
                 }
                 None => {
@@ -194,10 +202,19 @@ impl Source for LackeySource {
         if self.ended {
             return Ok(None);
         }
+        self.stream.clear();
         if let Err(failure) = self.fill() {
             self.ended = true;
             return Err(failure.at(&self.path));
         }
-        Ok(self.stream.batch())
+        Ok(self.stream.batch(ThreadId(0)))
+    }
+
+    fn set_address_bits(&mut self, bits: u32) {
+        self.stream.set_address_bits(bits);
+    }
+
+    fn has_registers(&self) -> bool {
+        false
     }
 }

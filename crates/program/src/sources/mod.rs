@@ -68,6 +68,16 @@ pub trait Source: Send {
         Err(Error::CannotSeek)
     }
 
+    /// Page tables of the machine that runs it hold addresses of so many bits, 48 or 57; called before
+    /// anything is read. Traces of other tools refuse addresses that do not fit.
+    fn set_address_bits(&mut self, _bits: u32) {}
+
+    /// Whether it is known which registers the instructions use: by their bytes, or because the source
+    /// says so ([`CodeLog::instructions`]).
+    fn has_registers(&self) -> bool {
+        true
+    }
+
     /// Whether a program is running that waits for its readers.
     fn is_live(&self) -> bool {
         false
