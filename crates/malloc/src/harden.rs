@@ -21,6 +21,7 @@
 //! (`rseq::Hot::fast`, `rseq::Hot::free`).
 
 use core::mem;
+use core::ops::Range;
 use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use contigua_syscalls::random::Random;
@@ -91,11 +92,11 @@ pub fn leave_fast_paths() {
     }
 }
 
-/// Memory for `size` bytes at a multiple of `align`, and whether it is zero.
+/// Memory for `size` bytes at a multiple of `align`, and its bytes that may not be zero.
 #[inline(never)]
-pub fn allocate(size: usize, align: usize) -> (*mut u8, bool) {
+pub fn allocate(size: usize, align: usize) -> (*mut u8, Range<usize>) {
     let tail = TAIL + usize::from(size == 0);
-    let (memory, zeroed) = heap::allocate_plainly(size, tail, align);
+    let (memory, dirty) = heap::allocate_plainly(size, tail, align);
     if !memory.is_null() && !guarded::contains(memory as usize) {
         let (bytes, small) = heap::plain_size(memory);
         let address = memory as usize;
@@ -106,7 +107,7 @@ pub fn allocate(size: usize, align: usize) -> (*mut u8, bool) {
         }
         seal(address, size, bytes);
     }
-    (memory, zeroed)
+    (memory, dirty)
 }
 
 /// Fill what lies behind the program's bytes of an object that has `bytes`.

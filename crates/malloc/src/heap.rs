@@ -8,6 +8,7 @@
 //! last ([`front::free`]), the bitmap of a span, and, where caches belong to threads, the canary.
 //! Whether an object begins at a freed address is one multiplication.
 
+use core::ops::Range;
 use core::ptr::{self, NonNull, null_mut};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -54,12 +55,12 @@ pub fn allocate(size: usize) -> *mut u8 {
     memory
 }
 
-/// Memory for `size` bytes at a multiple of `align`, that is not at hand; and whether it is zero.
+/// Memory for `size` bytes at a multiple of `align`, that is not at hand; and its bytes that may not be zero.
 #[inline(never)]
-pub fn allocate_slowly(size: usize, align: usize) -> (*mut u8, bool) {
+pub fn allocate_slowly(size: usize, align: usize) -> (*mut u8, Range<usize>) {
     setup::ensure();
     if alarm::is_raised() {
-        (alarm::allocate(size, align), true)
+        (alarm::allocate(size, align), 0..0)
     } else if harden::is_on() {
         harden::allocate(size, align)
     } else {
@@ -68,12 +69,12 @@ pub fn allocate_slowly(size: usize, align: usize) -> (*mut u8, bool) {
 }
 
 /// The same without hardening, which wants `tail` bytes more where the object is not guarded.
-pub fn allocate_plainly(size: usize, tail: usize, align: usize) -> (*mut u8, bool) {
+pub fn allocate_plainly(size: usize, tail: usize, align: usize) -> (*mut u8, Range<usize>) {
     let Some(bytes) = size.checked_add(tail) else {
-        return (null_mut(), false);
+        return (null_mut(), 0..0);
     };
     match class_of_aligned(bytes, align) {
-        Some(class) => (allocate_small(class, size, align), false),
+        Some(class) => (allocate_small(class, size, align), 0..size),
         None => allocate_large(bytes, align.div_ceil(PAGE_BYTES)),
     }
 }
@@ -186,43 +187,44 @@ pub fn allocate_zeroed(size: usize) -> *mut u8 {
     } else {
         at_hand(class_of(size))
     };
-    let (memory, zeroed) = if memory.is_null() {
+    let (memory, dirty) = if memory.is_null() {
         allocate_slowly(size, 1)
     } else {
-        (memory, false)
+        (memory, 0..size)
     };
-    if !memory.is_null() && !zeroed {
+    let end = dirty.end.min(size);
+    if !memory.is_null() && dirty.start < end {
         // SAFETY: the memory was just allocated with at least this size.
-        unsafe { memory.write_bytes(0, size) };
+        unsafe { memory.add(dirty.start).write_bytes(0, end - dirty.start) };
     }
     memory
 }
 
 #[cold]
 #[inline(never)]
-fn allocate_large(size: usize, align_pages: usize) -> (*mut u8, bool) {
+fn allocate_large(size: usize, align_pages: usize) -> (*mut u8, Range<usize>) {
     if size > MAX_BYTES {
-        return (null_mut(), false);
+        return (null_mut(), 0..0);
     }
     setup::ensure();
     sys::preserving_errno(|| {
         if size >= VAST_BYTES && !sys::would_commit(size) {
-            return (null_mut(), false);
+            return (null_mut(), 0..0);
         }
         let count = pages::pages_for(size).max(1);
         map_large(count, align_pages, profile::large(count * PAGE_BYTES))
     })
 }
 
-/// A large object of `count` pages, a sample of a profile if it has a stack; and whether it is
-/// zero.
+/// A large object of `count` pages, a sample of a profile if it has a stack; and its bytes that may
+/// not be zero.
 pub fn map_large(
     count: usize,
     align_pages: usize,
     stack: Option<&'static Stack>,
-) -> (*mut u8, bool) {
+) -> (*mut u8, Range<usize>) {
     let Some(found) = pages::allocate(count, align_pages) else {
-        return (null_mut(), false);
+        return (null_mut(), 0..0);
     };
     if let Some(span) = Span::create(found.address, count as u32, 0) {
         // SAFETY: the span is not published yet.
@@ -230,7 +232,7 @@ pub fn map_large(
         if pagemap::enter_large(found.address, span) {
             LARGE_BYTES.fetch_add(count * PAGE_BYTES, Ordering::Relaxed);
             LARGE_COUNT.fetch_add(1, Ordering::Relaxed);
-            return (found.address as *mut u8, found.zeroed);
+            return (found.address as *mut u8, found.dirty);
         }
         // SAFETY: the span is not published yet.
         unsafe {
@@ -239,7 +241,7 @@ pub fn map_large(
         }
     }
     pages::free(found.address, count);
-    (null_mut(), false)
+    (null_mut(), 0..0)
 }
 
 /// What an address was given as.

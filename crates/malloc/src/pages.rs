@@ -5,6 +5,8 @@
 //! notes what came of them. One thread gives memory back at a time ([`RELEASING`]), and one gets some
 //! ([`GROWING`]). Only addresses are reserved under the lock, a gigabyte at a time.
 
+use core::ops::Range;
+
 use contigua_pageheap::{
     Allocated, Attempt, Config, Needed, PageHeap, Rank, Span, Statistics, Supply,
 };
@@ -35,8 +37,8 @@ const REFUSALS: u32 = 1000;
 pub struct Pages {
     /// Where they begin.
     pub address: usize,
-    /// Whether they are known to be zero.
-    pub zeroed: bool,
+    /// Offsets of the bytes outside of which every byte is known to be zero.
+    pub dirty: Range<usize>,
 }
 
 /// The locks, for the fork handlers, the outer one first.
@@ -73,7 +75,7 @@ pub fn allocate(count: usize, align: usize) -> Option<Pages> {
     upkeep::amortise();
     Some(Pages {
         address: found.span.address,
-        zeroed: found.zeroed,
+        dirty: found.dirty(),
     })
 }
 

@@ -24,7 +24,8 @@ mod accuracy;
 mod arena;
 mod bits;
 mod config;
-mod haste;
+mod demand;
+mod early;
 mod heap;
 #[cfg(feature = "linux")]
 pub mod linux;
@@ -36,6 +37,8 @@ pub mod replay;
 mod series;
 mod slab;
 mod statistics;
+
+use core::ops::Range;
 
 pub use config::{Config, Primary};
 pub use heap::{Arrival, Attempt, Leaving, Needed, PageHeap, Plan, Rank, Supply};
@@ -80,6 +83,38 @@ impl Span {
 pub struct Allocated {
     /// The pages.
     pub span: Span,
-    /// Every byte of them is known to be zero. False says nothing.
-    pub zeroed: bool,
+    /// Bytes of the span outside of which every byte is known to be zero.
+    dirty: (usize, usize),
+}
+
+impl Allocated {
+    /// A span without bytes that may not be zero.
+    pub(crate) const fn new(span: Span) -> Self {
+        Self {
+            span,
+            dirty: (0, 0),
+        }
+    }
+
+    /// Notes that `bytes` from `address` on, behind those noted before, may not be zero.
+    pub(crate) fn soil(&mut self, address: usize, bytes: usize) {
+        let from = address - self.span.address;
+        debug_assert!(from >= self.dirty.1);
+        if self.dirty.1 == 0 {
+            self.dirty.0 = from;
+        }
+        self.dirty.1 = from + bytes;
+    }
+
+    /// Whether every byte is known to be zero.
+    #[must_use]
+    pub const fn is_zeroed(&self) -> bool {
+        self.dirty.1 == 0
+    }
+
+    /// Offsets of the bytes outside of which every byte is known to be zero.
+    #[must_use]
+    pub const fn dirty(&self) -> Range<usize> {
+        self.dirty.0..self.dirty.1
+    }
 }

@@ -238,9 +238,12 @@ impl Directory {
         assign(&mut slab.cached, place, cached);
     }
 
-    /// Notes that a huge page has memory, or had.
-    pub(crate) fn set_known(&mut self, huge: Huge) {
-        assign(&mut self.slab_mut(huge.slab()).known, huge.place(), true);
+    /// Notes that a huge page has memory, or had; returns whether it had before.
+    pub(crate) fn set_known(&mut self, huge: Huge) -> bool {
+        let (known, place) = (&mut self.slab_mut(huge.slab()).known, huge.place());
+        let before = known[place / 64] >> (place % 64) & 1 == 1;
+        assign(known, place, true);
+        before
     }
 
     /// Heap pages of a huge page that have no memory.

@@ -38,7 +38,7 @@ fn resident(address: usize) -> (usize, usize) {
 fn a_static_heap_hands_out_memory_that_works() {
     let mut heap = HEAP.lock().unwrap();
     let one = heap.allocate(3, 1).unwrap();
-    assert!(one.zeroed);
+    assert!(one.is_zeroed());
     assert!(bytes(one.span).iter().all(|&byte| byte == 0));
     bytes(one.span).fill(7);
     assert!(heap.free(one.span));
@@ -65,7 +65,7 @@ fn contents_survive_release_and_repair_on_real_memory() {
     // The memory comes back; what the kernel can make whole is whole.
     for _ in 0..2 * HUGE_PAGES {
         let again = heap.allocate(1, 1).unwrap();
-        assert!(again.zeroed && bytes(again.span).iter().all(|&byte| byte == 0));
+        assert!(again.is_zeroed() && bytes(again.span).iter().all(|&byte| byte == 0));
         bytes(again.span).fill(0xff);
     }
     std::thread::sleep(std::time::Duration::from_millis(1100));

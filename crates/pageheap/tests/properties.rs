@@ -167,7 +167,8 @@ fn do_huge_pages_in_use_decay_only_after_the_interval() {
     assert_eq!(seconds(&world, &mut heap, 60), 0);
     let free = heap.statistics().free_mapped;
     let pages = free / PAGE_BYTES as u64;
-    assert_eq!(heap.spare(), (pages, 0));
+    // Of whole huge pages there are none to spare.
+    assert_eq!(heap.spare(), (0, 0));
     let first = seconds(&world, &mut heap, 1);
     assert_eq!(heap.spare().1, pages - first / PAGE_BYTES as u64);
     assert!(first.abs_diff(free / 2) < HUGE / 2, "{first} of {free}");
@@ -276,6 +277,80 @@ fn is_what_a_heap_has_too_much_of_known_at_once_until_demand_comes_back() {
     assert_eq!(heap.surplus(0), 80 * huge);
     heap.set_half_life(0);
     assert_eq!(heap.surplus(0), 0);
+}
+
+/// Frees a span and allocates as much, `count` times, with a periodic release before each.
+fn cycle(world: &World, heap: &mut PageHeap<TestOs>, period: u64, count: u32) -> u64 {
+    let before = heap.statistics().backed_total;
+    for _ in 0..count {
+        let span = heap.allocate(64 * HUGE_PAGES, 1).unwrap().span;
+        assert!(heap.free(span));
+        seconds(world, heap, period);
+    }
+    heap.statistics().backed_total - before
+}
+
+#[test]
+fn memory_that_returned_is_kept_from_the_next_cycle_on() {
+    for period in [3, 7, 25] {
+        let world = World::new();
+        let mut heap = PageHeap::new(TestOs::new(&world), hasty());
+        // Once for the first use, once because nobody could know.
+        let cost = cycle(&world, &mut heap, period, 20);
+        assert!(cost <= 2 * 64 * HUGE, "{} times", cost / (64 * HUGE));
+        // A program that is idle then has no more than it uses.
+        seconds(&world, &mut heap, 4 * period + 80);
+        assert_eq!(heap.statistics().mapped, 0);
+        assert_eq!(heap.validate(), Ok(()));
+        // And once nothing returned within the interval, memory goes back as early as at first.
+        let span = heap.allocate(64 * HUGE_PAGES, 1).unwrap().span;
+        assert!(heap.free(span));
+        seconds(&world, &mut heap, 12);
+        assert_eq!(heap.statistics().mapped, 0);
+    }
+}
+
+#[test]
+fn memory_that_is_free_but_not_in_a_row_is_demand() {
+    let world = World::new();
+    let mut heap = PageHeap::new(TestOs::new(&world), hasty());
+    let all: Vec<_> = (0..64)
+        .map(|_| heap.allocate(HUGE_PAGES, 1).unwrap().span)
+        .collect();
+    for span in all.iter().step_by(2) {
+        assert!(heap.free(*span));
+    }
+    // 32 huge pages are free, and no two in a row.
+    for _ in 0..10 {
+        assert!(heap.allocate(2 * HUGE_PAGES, 1).is_some());
+        assert_eq!(seconds(&world, &mut heap, 1), 0);
+    }
+    // No such request came for a second: it is free.
+    assert_eq!(seconds(&world, &mut heap, 1), 16 * HUGE);
+}
+
+#[test]
+fn a_row_says_which_of_its_bytes_may_not_be_zero() {
+    let world = World::new();
+    let mut heap = PageHeap::new(TestOs::new(&world), Config::DEFAULT);
+    let row = heap.allocate(4 * HUGE_PAGES, 1).unwrap();
+    assert!(row.is_zeroed());
+    let huge = HUGE_BYTES;
+    let part = Span {
+        address: row.span.address + huge,
+        pages: 2 * HUGE_PAGES,
+    };
+    assert!(heap.free(row.span));
+    assert_eq!(heap.release(4 * huge), 4 * huge);
+    let used = heap.allocate(4 * HUGE_PAGES, 1).unwrap().span;
+    assert!(heap.free(part));
+    assert_eq!(heap.release(2 * huge), 2 * huge);
+    assert!(heap.free(Span {
+        address: used.address,
+        pages: HUGE_PAGES
+    }));
+    let mixed = heap.allocate(3 * HUGE_PAGES, 1).unwrap();
+    assert_eq!((mixed.span.address, mixed.dirty()), (used.address, 0..huge));
 }
 
 #[test]
@@ -611,7 +686,7 @@ fn does_a_broken_huge_page_that_is_free_come_back_whole() {
     heap.free(kept[0]);
     assert_eq!(heap.statistics().mapped, MB64);
     let again = heap.allocate(1, 1).unwrap();
-    assert!(again.zeroed);
+    assert!(again.is_zeroed());
     let figures = heap.statistics();
     assert_eq!((figures.huge_broken, figures.mapped), (0, HUGE));
 }
@@ -681,7 +756,7 @@ fn is_the_primary_region_served_first_and_kept() {
     heap.free(third);
     assert_eq!(heap.release(usize::MAX), HUGE_BYTES);
     let again = heap.allocate(1, 1).unwrap();
-    assert!(inside(again.span) && !again.zeroed);
+    assert!(inside(again.span) && !again.is_zeroed());
     assert_eq!(heap.validate(), Ok(()));
 }
 

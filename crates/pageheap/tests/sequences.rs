@@ -111,7 +111,7 @@ impl Model {
                     let span = allocated.span;
                     prop_assert_eq!(span.pages, pages);
                     prop_assert_eq!(span.address % (PAGE_BYTES * align as usize), 0);
-                    prop_assert!(!allocated.zeroed || self.world.is_zero(span));
+                    prop_assert!(self.world.is_zero(&allocated));
                     for (other, _) in &self.live {
                         prop_assert!(span.end() <= other.address || other.end() <= span.address);
                     }
@@ -393,7 +393,7 @@ proptest! {
                 Operation::Allocate { pages, align } => {
                     match model.heap.try_allocate(pages, align, Supply::Deferred) {
                         Ok(attempt) => if let Some(found) = attempt.allocated {
-                            prop_assert!(!found.zeroed || world.is_zero(found.span));
+                            prop_assert!(world.is_zero(&found));
                             model.adopt(found.span);
                         },
                         // Who comes second waits.
@@ -422,7 +422,7 @@ proptest! {
                                         attempt.allocated.is_some() || attempt.limited || refuses > 0
                                     );
                                     if let Some(found) = attempt.allocated {
-                                        prop_assert!(!found.zeroed || world.is_zero(found.span));
+                                        prop_assert!(world.is_zero(&found));
                                         model.adopt(found.span);
                                     }
                                 }

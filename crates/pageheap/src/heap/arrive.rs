@@ -39,7 +39,7 @@ pub struct Arrival {
     /// Huge pages of the row that were looked at.
     looked: u32,
     /// Those that the system is asked for now, and whether it gave them.
-    step: Option<Step>,
+    request: Option<Request>,
     refused: bool,
     /// Heap pages that mapped memory still grows by.
     missing: u64,
@@ -47,19 +47,19 @@ pub struct Arrival {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Step {
+struct Request {
     from: u32,
     to: u32,
-    what: What,
+    step: Step,
     done: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
+enum Step {
     /// Make usable what has no memory.
     Back,
     /// Give back what is left of a broken huge page, which then becomes whole.
-    Mend,
+    ReleaseRemainder,
 }
 
 impl Arrival {
@@ -70,12 +70,12 @@ impl Arrival {
         mut back: impl FnMut(usize, usize) -> bool,
         mut release: impl FnMut(usize, usize) -> bool,
     ) {
-        if let Some(step) = &mut self.step {
-            let address = self.needed.address + step.from as usize * HUGE_BYTES;
-            let bytes = (step.to - step.from) as usize * HUGE_BYTES;
-            step.done = match step.what {
-                What::Back => back(address, bytes),
-                What::Mend => release(address, bytes),
+        if let Some(request) = &mut self.request {
+            let address = self.needed.address + request.from as usize * HUGE_BYTES;
+            let bytes = (request.to - request.from) as usize * HUGE_BYTES;
+            request.done = match request.step {
+                Step::Back => back(address, bytes),
+                Step::ReleaseRemainder => release(address, bytes),
             };
         }
     }
@@ -146,7 +146,7 @@ impl<O: Os> PageHeap<O> {
         Arrival {
             needed,
             looked: 0,
-            step: None,
+            request: None,
             refused: false,
             missing,
             before: supply,
@@ -167,10 +167,10 @@ impl<O: Os> PageHeap<O> {
             while to < count && bare(self, to) {
                 to += 1;
             }
-            let mut what = What::Back;
+            let mut step = Step::Back;
             if to == from {
                 to += 1;
-                what = What::Mend;
+                step = Step::ReleaseRemainder;
                 let mendable = |huge| self.is_mendable(huge, State::Arriving);
                 if arrival.before != Supply::Deferred
                     || !self.huge_of(address, from).is_some_and(mendable)
@@ -180,10 +180,10 @@ impl<O: Os> PageHeap<O> {
                 }
             }
             arrival.looked = to;
-            arrival.step = Some(Step {
+            arrival.request = Some(Request {
                 from,
                 to,
-                what,
+                step,
                 done: false,
             });
             return true;
@@ -192,26 +192,26 @@ impl<O: Os> PageHeap<O> {
     }
 
     fn settle(&mut self, arrival: &mut Arrival) {
-        let Some(step) = arrival.step.take() else {
+        let Some(request) = arrival.request.take() else {
             return;
         };
         let missing = arrival.missing;
-        for i in step.from..step.to {
+        for i in request.from..request.to {
             let Some(huge) = self.huge_of(arrival.needed.address, i) else {
                 continue;
             };
-            if step.what == What::Mend {
-                if step.done {
+            if request.step == Step::ReleaseRemainder {
+                if request.done {
                     arrival.missing += u64::from(HUGE_PAGES - self.directory.released(huge));
                     self.cache(huge);
                     self.note_whole(huge);
                     // Without memory, it is asked for next.
-                    arrival.looked = step.from;
+                    arrival.looked = request.from;
                 }
                 continue;
             }
             arrival.missing -= u64::from(HUGE_PAGES);
-            if !step.done {
+            if !request.done {
                 arrival.refused = true;
             } else if self.directory.state(huge) == State::Region {
                 self.mark_backed(huge);

@@ -11,7 +11,8 @@ mod validate;
 use crate::accuracy::Accuracy;
 use crate::bits::Bits;
 use crate::config::Config;
-use crate::haste::Haste;
+use crate::demand::{Demand, Sizes};
+use crate::early::EarlyRelease;
 use crate::lists::{Lists, Queue};
 use crate::os::Os;
 use crate::series::{Level, Series};
@@ -75,6 +76,10 @@ struct Counts {
     peak_used: u64,
     peak_mapped: u64,
     backed_total: u64,
+    /// Backed again, after it was given back.
+    returned: u64,
+    /// Requests that free huge pages did not serve because they were not in a row.
+    scattered: u64,
     refaulted: u64,
     released_whole: u64,
     released_broken: u64,
@@ -101,6 +106,8 @@ impl Counts {
         peak_used: 0,
         peak_mapped: 0,
         backed_total: 0,
+        returned: 0,
+        scattered: 0,
         refaulted: 0,
         released_whole: 0,
         released_broken: 0,
@@ -130,7 +137,8 @@ pub struct PageHeap<O: Os> {
     regions: Regions,
     series: Series,
     accuracy: Accuracy,
-    haste: Haste,
+    early: EarlyRelease,
+    demand: Demand,
     counts: Counts,
     /// When the release rate last counted.
     last_periodic: u64,
@@ -157,7 +165,8 @@ impl<O: Os> PageHeap<O> {
             regions: Regions::new(),
             series: Series::new(),
             accuracy: Accuracy::new(),
-            haste: Haste::new(),
+            early: EarlyRelease::new(),
+            demand: Demand::new(),
             counts: Counts::ZERO,
             last_periodic: 0,
             debt: 0,
@@ -556,7 +565,26 @@ impl<O: Os> PageHeap<O> {
             self.accuracy.expire(self.series.number(now));
         }
         self.accuracy.demand(level.used);
-        self.haste.demand(level.used, now, self.config.interval);
+        if self.config.half_life > 0 {
+            self.note_demand(now);
+        }
+    }
+
+    /// Tells those who judge what was given back before its time.
+    fn note_demand(&mut self, now: u64) {
+        let counts = &self.counts;
+        let sizes = Sizes {
+            used: counts.used - counts.leaving,
+            mapped: counts.mapped,
+            whole: counts.cached + counts.region_whole,
+            released: counts.released_whole,
+            returned: counts.returned,
+            scattered: counts.scattered,
+        };
+        let interval = self.config.interval;
+        self.early.demand(sizes.used, now, interval);
+        self.demand
+            .note(now, sizes, self.shortest_window(), interval);
     }
 }
 

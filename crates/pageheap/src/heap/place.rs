@@ -31,7 +31,11 @@ impl<O: Os> PageHeap<O> {
             let zeroed = self.take_pages(huge, bits);
             let address = self.directory.page_address(huge, page);
             let span = Span { address, pages };
-            return Ok(Allocated { span, zeroed });
+            let mut allocated = Allocated::new(span);
+            if !zeroed {
+                allocated.soil(address, span.bytes());
+            }
+            return Ok(allocated);
         }
         if pages > HUGE_PAGES / 2 && align_pages == 1 && self.wastes(pages) {
             match self.place_in_region(pages) {
@@ -50,13 +54,15 @@ impl<O: Os> PageHeap<O> {
         let count = pages.div_ceil(HUGE_PAGES);
         let address = self.take_run(count, align.max(HUGE_BYTES))?;
         let span = Span { address, pages };
-        let mut zeroed = true;
+        let mut allocated = Allocated::new(span);
         for (address, bits) in pieces(span) {
-            if let Some(huge) = self.directory.find(address) {
-                zeroed &= self.occupy(huge, bits, pages > HUGE_PAGES);
+            if let Some(huge) = self.directory.find(address)
+                && !self.occupy(huge, bits, pages > HUGE_PAGES)
+            {
+                allocated.soil(address, bits.count() as usize * PAGE_BYTES);
             }
         }
-        Ok(Allocated { span, zeroed })
+        Ok(allocated)
     }
 
     /// Serves a request that was refused, if giving back free memory makes room for it.

@@ -9,7 +9,7 @@ use super::{PageHeap, Refusal, Supply};
 use crate::arena::{Block, Zeroed};
 use crate::os::Os;
 use crate::slab::{Huge, State};
-use crate::{Allocated, HUGE_BYTES, HUGE_PAGES, Span};
+use crate::{Allocated, HUGE_BYTES, HUGE_PAGES, PAGE_BYTES, Span};
 
 /// Huge pages of a region, 128 MB (our choice; `TCMalloc`'s are 1 GB): longer than any request that
 /// goes into one, and few enough bitmaps to search from the beginning.
@@ -107,13 +107,15 @@ impl<O: Os> PageHeap<O> {
             self.dissolve_if_unused(first);
             return Err(refusal);
         }
-        let mut zeroed = true;
+        let mut allocated = Allocated::new(span);
         for (address, bits) in parts() {
-            if let Some(huge) = self.directory.find(address) {
-                zeroed &= self.take_pages(huge, bits);
+            if let Some(huge) = self.directory.find(address)
+                && !self.take_pages(huge, bits)
+            {
+                allocated.soil(address, bits.count() as usize * PAGE_BYTES);
             }
         }
-        Ok(Allocated { span, zeroed })
+        Ok(allocated)
     }
 
     /// The first run of free pages in a region, as the region's first huge page and the number of

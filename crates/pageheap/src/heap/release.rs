@@ -95,7 +95,6 @@ impl<O: Os> PageHeap<O> {
         let now = self.os.now();
         let elapsed = now.saturating_sub(self.last_periodic).min(LONGEST_PAUSE);
         let interval = self.interval_at(now);
-        let cache_interval = self.config.cache_interval.min(interval);
         let peak = |window| (window > 0).then(|| self.series.peak_used(now, window));
         let mut situation = Situation {
             requested: 0,
@@ -103,7 +102,7 @@ impl<O: Os> PageHeap<O> {
             whole: self.releasable_whole(),
             partial: 0,
             peak: peak(interval),
-            cache_peak: peak(cache_interval),
+            cache_peak: self.whole_peak(now, interval),
         };
         let scaled = u128::from(self.config.release_rate) * u128::from(elapsed);
         let rate = u64::try_from(scaled / u128::from(SECOND)).unwrap_or(u64::MAX);
@@ -143,6 +142,32 @@ impl<O: Os> PageHeap<O> {
         whole.max(partial)
     }
 
+    /// The shortest window of the demand for whole huge pages, in nanoseconds.
+    pub(super) const fn shortest_window(&self) -> u64 {
+        let Config {
+            cache_interval,
+            interval,
+            ..
+        } = self.config;
+        if cache_interval < interval {
+            cache_interval
+        } else {
+            interval
+        }
+    }
+
+    /// Heap pages that whole free huge pages are kept for while Δ is `interval`, or nothing if none are.
+    fn whole_peak(&self, now: u64, interval: u64) -> Option<u64> {
+        let window = self.config.cache_interval.min(interval);
+        let used = (window > 0).then(|| self.series.peak_used(now, window));
+        // Also if the cache's interval became longer just now.
+        if self.config.half_life > 0 {
+            used.map(|used| used.max(self.demand.peak(now)))
+        } else {
+            used
+        }
+    }
+
     /// Δ as it is now: at first a shorter one, if the heap was told so.
     fn interval_at(&self, now: u64) -> u64 {
         let Config {
@@ -151,7 +176,7 @@ impl<O: Os> PageHeap<O> {
             first_interval,
             ..
         } = self.config;
-        if half_life > 0 && self.haste.is_allowed(now) {
+        if half_life > 0 && self.early.is_allowed(now) {
             interval.min(first_interval)
         } else {
             interval
@@ -167,7 +192,9 @@ impl<O: Os> PageHeap<O> {
             return 0;
         }
         let now = self.os.now();
-        if self.interval_at(now) < self.config.interval {
+        if self.interval_at(now) < self.config.interval
+            && self.demand.is_steady(now, self.shortest_window())
+        {
             free - least
         } else {
             0
@@ -181,7 +208,7 @@ impl<O: Os> PageHeap<O> {
         let interval = self.config.interval;
         if self.interval_at(now) < interval {
             let peak = self.series.peak_used(now, interval);
-            self.haste.note(self.counts.mapped, peak, now, interval);
+            self.early.note(self.counts.mapped, peak, now, interval);
         }
     }
 
@@ -204,16 +231,12 @@ impl<O: Os> PageHeap<O> {
     pub fn spare(&self) -> (u64, u64) {
         let now = self.os.now();
         let interval = self.interval_at(now);
-        let cache_interval = self.config.cache_interval.min(interval);
-        let above = |window| {
-            let peak = if window > 0 {
-                self.series.peak_used(now, window)
-            } else {
-                self.counts.used
-            };
+        let peak = (interval > 0).then(|| self.series.peak_used(now, interval));
+        let above = |peak: Option<u64>| {
+            let peak = peak.unwrap_or(self.counts.used);
             self.counts.mapped.saturating_sub(peak)
         };
-        (above(cache_interval), above(interval))
+        (above(self.whole_peak(now, interval)), above(peak))
     }
 
     /// Notes how many heap pages, of whole and of partly used huge pages, went as planned.

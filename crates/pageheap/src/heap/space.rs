@@ -71,6 +71,9 @@ impl<O: Os> PageHeap<O> {
             missing += u64::from(self.directory.released(huge));
         }
         self.check_limit(missing)?;
+        if missing > 0 && count > 1 && self.counts.cached >= u64::from(count * HUGE_PAGES) {
+            self.counts.scattered += 1;
+        }
         self.require(address, address + count as usize * HUGE_BYTES)?;
         let direct = self.supply == Supply::Direct;
         for at in hugepages().filter(|_| direct) {
@@ -118,7 +121,9 @@ impl<O: Os> PageHeap<O> {
 
     /// Notes that a huge page without memory has got it.
     pub(super) fn mark_backed(&mut self, huge: Huge) {
-        self.directory.set_known(huge);
+        if self.directory.set_known(huge) {
+            self.counts.returned += u64::from(HUGE_PAGES);
+        }
         self.counts.backed_huge += 1;
         self.counts.backed_total += u64::from(HUGE_PAGES);
         self.counts.mapped += u64::from(HUGE_PAGES);

@@ -1,6 +1,6 @@
 //! An operating system for tests: a clock that the test sets, and the contents of every page.
 
-use contigua_pageheap::{HUGE_BYTES, METADATA_ALIGN, Metadata, Os, PAGE_BYTES, Span};
+use contigua_pageheap::{Allocated, HUGE_BYTES, METADATA_ALIGN, Metadata, Os, PAGE_BYTES, Span};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
@@ -60,9 +60,14 @@ impl World {
         self.now.set(self.now.get() + time);
     }
 
-    pub fn is_zero(&self, span: Span) -> bool {
+    /// Whether all pages are zero but those said to be dirty.
+    pub fn is_zero(&self, found: &Allocated) -> bool {
         let contents = self.contents.borrow();
-        pages(span).all(|page| !contents.contains_key(&page))
+        let dirty = found.dirty();
+        pages(found.span)
+            .enumerate()
+            .filter(|(index, _)| !dirty.contains(&(index * PAGE_BYTES)))
+            .all(|(_, page)| !contents.contains_key(&page))
     }
 
     pub fn write(&self, span: Span, stamp: u64) {

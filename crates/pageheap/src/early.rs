@@ -5,13 +5,13 @@
 
 /// Of what was given back early, the part that demand must reach into for it to have been a mistake: 1/4. Our
 /// choice: a program that shrank goes on to use a little.
-const TOLERATED: u64 = 4;
+pub(crate) const TOLERATED: u64 = 4;
 /// How many Δ a mistake is remembered: then one of so many waves is given back early again. Our choice.
-const MEMORY: u64 = 10;
+pub(crate) const MEMORY: u64 = 10;
 
 /// What went back early, in heap pages, and what came of it. Times in nanoseconds.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Haste {
+pub(crate) struct EarlyRelease {
     /// The demand that makes it a mistake, before `until`.
     limit: u64,
     until: u64,
@@ -19,7 +19,7 @@ pub(crate) struct Haste {
     not_before: u64,
 }
 
-impl Haste {
+impl EarlyRelease {
     pub(crate) const fn new() -> Self {
         Self {
             limit: u64::MAX,
@@ -59,18 +59,18 @@ mod tests {
 
     #[test]
     fn is_demand_that_comes_back_in_time_a_mistake() {
-        let mut haste = Haste::new();
-        assert!(haste.is_allowed(0));
-        haste.note(100, 500, 1000, 60);
-        haste.demand(200, 1001, 60);
-        assert!(haste.is_allowed(1001), "a quarter is tolerated");
-        haste.demand(201, 1059, 60);
-        assert!(!haste.is_allowed(1658) && haste.is_allowed(1659));
-        haste.note(100, 500, 2000, 60);
-        haste.demand(500, 2060, 60);
-        assert!(haste.is_allowed(2060), "Δ is over");
-        haste.note(500, 500, 3000, 60);
-        haste.demand(1000, 3001, 60);
-        assert!(haste.is_allowed(3001), "nothing was early");
+        let mut early = EarlyRelease::new();
+        assert!(early.is_allowed(0));
+        early.note(100, 500, 1000, 60);
+        early.demand(200, 1001, 60);
+        assert!(early.is_allowed(1001), "a quarter is tolerated");
+        early.demand(201, 1059, 60);
+        assert!(!early.is_allowed(1658) && early.is_allowed(1659));
+        early.note(100, 500, 2000, 60);
+        early.demand(500, 2060, 60);
+        assert!(early.is_allowed(2060), "Δ is over");
+        early.note(500, 500, 3000, 60);
+        early.demand(1000, 3001, 60);
+        assert!(early.is_allowed(3001), "nothing was early");
     }
 }
