@@ -160,6 +160,7 @@ class Report:
                 if moved and moved["unavailable"]["count"]
                 else None
             ),
+            "not_moved": moved.get("held", 0) if moved else 0,
             "interrupts": kernel["interprocessor_interrupts"]
             + (moved["interprocessor_interrupts"] if moved else 0),
             **_walk_events(r),

@@ -103,6 +103,7 @@ SECTIONS = (
         Row("kernel cycles", "kernel_share", _percent, main=True),
         Row("inter-processor interrupts", "interrupts", rare=True),
         Row("in-use pages migrated", "migrations", main=True, rare=True),
+        Row("in-use pages that could not move", "not_moved", main=True, rare=True),
         Row("mean cycles unavailable", "unavailable_cycles", _cycles, main=True, rare=True),
     ),
     (

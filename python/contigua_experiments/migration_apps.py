@@ -157,12 +157,13 @@ def _rates(found: dict[str, dict[Cell, Values]], relative: dict[str, dict[Cell, 
                     cell.design,
                     f"{cell.migrations:g}",
                     f"{moved['completed']:,}",
+                    f"{moved.get('held', 0):,} of {moved.get('requested', 0):,}",
                     f"{moved['interprocessor_interrupts']:,}",
                     f"{values['client']['requests']:,}",
                     f"{throughput(values):,.0f}",
                     f"{share:.3f}",
                 ]
             )
-    heads = ["server", "design", "a second", "moved", "interrupts", "requests"]
+    heads = ["server", "design", "a second", "moved", "could not move", "interrupts", "requests"]
     heads += ["requests a second", "% of none"]
     return Sheet("Throughput while pages are moved", heads, rows)

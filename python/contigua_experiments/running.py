@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from contigua import _engine
 from contigua.options import RunOptions
+from contigua.presets import Preset
 from contigua.programs.catalogue import catalogue
 from contigua.programs.execute import execute, interruptible, run_whole
 from contigua.programs.program import MissingProgramError, Program, ProgramError
@@ -36,7 +37,7 @@ class Cell(NamedTuple):
         Name of the design.
     holes
         Scenario of holes, or ``"none"``.
-    age, memory, cores, migrations
+    age, memory, cores, migrations, machine
         As in :class:`~contigua.options.RunOptions`; ``None`` for what the options say.
     """
 
@@ -46,6 +47,7 @@ class Cell(NamedTuple):
     memory: str | None = None
     cores: int | None = None
     migrations: float | None = None
+    machine: Preset | None = None
 
     def spec(self, options: RunOptions) -> _engine.RunSpec:
         """Describe the cell to the engine."""

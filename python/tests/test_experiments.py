@@ -667,8 +667,7 @@ def moved(cycles, *, count=2, interrupts=0, invalidation=200):
     unavailable = {
         "count": count,
         "total_cycles": count * cycles,
-        "min_cycles": cycles,
-        "max_cycles": cycles,
+        **{f"{name}_cycles": cycles for name in downtime.QUANTILES},
     }
     machine = {"clock": "2.1GHz", "kernel": {"invalidation_cycles": invalidation}}
     return {
@@ -681,39 +680,58 @@ def moved(cycles, *, count=2, interrupts=0, invalidation=200):
     }
 
 
-def downtimes(software, hardware, interrupts=0):
+def downtimes(software, hardware, interrupts=0, dearer=2, slower=1.5):
     inputs = find("migration-downtime").inputs["quick"]
-    return downtime.figures(
-        {
-            cores: {
-                "software-migration": moved(software(cores), interrupts=cores - 1),
-                "llc-migration": moved(hardware(cores), interrupts=interrupts),
-            }
-            for cores in inputs["cores"]
-        },
-        inputs,
-    )
+    found = {
+        cores: {
+            ("software-migration", ""): moved(software(cores, 1), interrupts=cores - 1),
+            ("llc-migration", ""): moved(hardware(cores), interrupts=interrupts),
+        }
+        for cores in inputs["cores"]
+    }
+    for cores in inputs["changed"]["cores"]:
+        found[cores] |= {
+            ("software-migration", "interrupts"): moved(software(cores, dearer)),
+            ("llc-migration", "recalls"): moved(slower * hardware(cores)),
+        }
+    return downtime.figures(found, inputs)
 
 
-def test_software_is_a_line_and_hardware_a_constant():
-    found = downtimes(lambda cores: 5000 + 1000 * (cores - 1), lambda _: 200).values
+def test_software_is_a_line_that_follows_its_interrupts_and_hardware_a_constant():
+    found = downtimes(lambda cores, cost: 5000 + 1000 * cost * (cores - 1), lambda _: 200).values
     assert found == {
         "software_r2": pytest.approx(1.0),
         "software_slope": pytest.approx(1000.0),
-        "hardware_spread": 0.0,
+        "software_doubled": pytest.approx(2.0),
+        "hardware_slope": pytest.approx(0.0),
         "hardware_invalidations": 1.0,
+        "hardware_recalls": pytest.approx(1.5),
         "hardware_interrupts": 0.0,
     }
 
 
-def test_what_is_not_a_line_or_not_constant_differs():
-    curved = downtimes(lambda cores: 5000 + cores**4, lambda cores: 200 + cores, 7).values
+def test_what_is_not_a_line_or_does_not_follow_its_cause_is_seen():
+    curved = downtimes(
+        lambda cores, _: 5000 + cores**4, lambda cores: 200 + 10**5 * cores, 7, slower=1
+    ).values
     assert curved["software_r2"] < 0.9 and curved["hardware_interrupts"] == 49
-    # 64 cores take 264 cycles, where one takes 201.
-    assert curved["hardware_spread"] == pytest.approx(100 * (264 / 201 - 1))
-    assert curved["hardware_invalidations"] == pytest.approx(264 / 200)
-    flat = downtimes(lambda _: 5000, lambda _: 200).values
+    verdicts = {one.key: one for one in find("migration-downtime").figures}
+    for key in ("software_doubled", "hardware_recalls"):
+        assert verdicts[key].judge(curved[key]) == "fails", key
+    assert curved["hardware_slope"] > 2
+    assert curved["hardware_invalidations"] == pytest.approx((200 + 10**5 * 64) / 200)
+    flat = downtimes(lambda *_: 5000, lambda _: 200).values
     assert flat["software_r2"] is None
+
+
+def test_one_number_of_a_machine_is_changed():
+    machine = downtime.changed_machine("skylake", "interrupt_target_cycles", 2)
+    assert "interrupt_target_cycles = 2000" in machine.text
+    with pytest.raises(ValueError, match="no_such_key 0 times"):
+        downtime.changed_machine("skylake", "no_such_key", 2)
+
+
+def test_without_migrations_there_is_no_time():
     assert downtime.downtime(moved(1, count=0)) is None
 
 

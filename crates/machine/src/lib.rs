@@ -24,6 +24,7 @@ pub mod requests;
 mod run;
 #[cfg(feature = "schema")]
 pub mod schema;
+mod unavailable;
 
 pub use checkpoint::{CheckpointProblem, Saves};
 pub use engine::Engine;
@@ -31,6 +32,7 @@ pub use error::Error;
 pub use report::{
     AdviceReport, CoreReport, DeviceReport, Ended, Estimate, Executed, KernelReport, MemoryReport,
     MigrationReport, ProgramReport, Report, ResidencyReport, SampleReport, SyscallReport,
-    TimeReport, Unavailable,
+    TimeReport,
 };
 pub use run::{Progress, Run, simulate, simulate_from};
+pub use unavailable::Unavailable;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use contigua_cache::migration::Probe;
 use contigua_contiguity::Contiguity;
 use contigua_core::CycleBreakdown;
 use contigua_program::plan::Sampling;
@@ -10,6 +11,7 @@ use contigua_units::{Bytes, Cycles};
 use serde::Serialize;
 
 use crate::config::RunConfig;
+use crate::unavailable::Unavailable;
 
 /// The version of the reports' JSON: it changes when a key goes or changes its meaning. Reports of
 /// version 1 have no number, and sizes as text.
@@ -150,6 +152,8 @@ pub struct MigrationReport {
     pub requested: u64,
     /// Those for which no page was found that can move.
     pub without_page: u64,
+    /// Those of pages that a device holds, which software cannot move.
+    pub held: u64,
     /// Those that ended.
     pub completed: u64,
     /// Pages of programs among them.
@@ -170,36 +174,21 @@ pub struct MigrationReport {
     pub waits: u64,
     /// Cycles of these waits.
     pub wait_cycles: Cycles,
-    /// How long pages could not be used.
+    /// For how long pages could not be used, as accesses of cores and devices observed it.
     pub unavailable: Unavailable,
+    /// The part of it that devices observed.
+    pub unavailable_to_devices: Unavailable,
+    /// From the first line that hardware copies of a page to the last, all pages together.
+    pub copy_cycles: Cycles,
     /// From a migration's begin to its end, all together.
     pub lifetime_cycles: Cycles,
 }
 
-/// How long pages could not be used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, contigua_state::Plain)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Unavailable {
-    /// Pages.
-    pub count: u64,
-    /// All of them together.
-    pub total_cycles: Cycles,
-    /// The shortest.
-    pub min_cycles: Cycles,
-    /// The longest.
-    pub max_cycles: Cycles,
-}
-
-impl Unavailable {
-    pub(crate) fn add(&mut self, time: Cycles) {
-        self.min_cycles = if self.count == 0 {
-            time
-        } else {
-            self.min_cycles.min(time)
-        };
-        self.max_cycles = self.max_cycles.max(time);
-        self.total_cycles += time;
-        self.count += 1;
+impl MigrationReport {
+    /// Takes in what accesses observed of a page that has moved.
+    pub(crate) fn observe(&mut self, probe: &Probe) {
+        self.unavailable.add(probe.longest());
+        self.unavailable_to_devices.add(probe.longest_of_device());
     }
 }
 

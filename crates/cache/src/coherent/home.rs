@@ -1,5 +1,6 @@
 //! The home of a line: a slice of the last level, with the directory of who has it.
 
+use super::delays::Asker;
 use super::insertion::Duel;
 use super::payload::Payload;
 use super::private::{Left, State};
@@ -15,6 +16,7 @@ impl<D: Payload> MemorySystem<D> {
         core: usize,
         line: u64,
         request: Request,
+        asker: Asker,
         visit: V,
     ) -> Answer<D, V> {
         let slice = self.slice_of(line);
@@ -25,7 +27,7 @@ impl<D: Payload> MemorySystem<D> {
         let mut backing = line;
         let mut retain = true;
         if let Some((entry, alias)) = self.migration(line) {
-            let (service, extra) = self.consult(entry, alias, line, request);
+            let (service, extra) = self.consult(entry, alias, line, request, asker);
             latency += extra;
             retain = service.retain;
             backing = self.line_at(entry, service.location, line);
@@ -111,6 +113,7 @@ impl<D: Payload> MemorySystem<D> {
         alias: Alias,
         line: u64,
         request: Request,
+        asker: Asker,
     ) -> (Service, u64) {
         let service = self.table.serve(entry, offset_of(line), request);
         let mut extra = 0;
@@ -128,7 +131,8 @@ impl<D: Payload> MemorySystem<D> {
                 extra += self.network.mean.get();
             }
         }
-        (service, extra)
+        let delay = self.delays.meet(entry, offset_of(line), asker, extra);
+        (service, delay)
     }
 
     /// The line of a migration's page under one of its two addresses.

@@ -13,6 +13,7 @@
 
 mod config;
 mod counters;
+mod delays;
 mod dram;
 mod home;
 mod insertion;
@@ -32,6 +33,7 @@ use crate::migration::{Alias, EntryId, Request, Table};
 use crate::{AccessKind, Error, HierarchyConfig, LevelCounters, ServedBy, Sets};
 pub use config::SharedConfig;
 pub use counters::{CoherenceCounters, MemoryCounters};
+use delays::{Asker, Delays};
 pub use dram::{DramConfig, DramCounters, Loaded};
 use insertion::Duel;
 pub use insertion::Insertion;
@@ -117,6 +119,7 @@ pub struct MemorySystem<D: Payload = ()> {
     memory: D::Memory,
     /// Pages that migrate.
     table: Table,
+    delays: Delays,
     #[state(skip)]
     latency: Latencies,
     #[state(skip)]
@@ -173,6 +176,7 @@ impl<D: Payload> MemorySystem<D> {
             queues: Some(Box::new(Queues::new(config, clock))),
             memory: D::Memory::default(),
             table,
+            delays: Delays::new(cores),
             latency: Latencies {
                 l1i: config.l1i.latency_cycles,
                 l1d: config.l1d.latency_cycles,
@@ -443,7 +447,8 @@ impl<D: Payload> MemorySystem<D> {
             }
             let own = if write { Request::Own } else { Request::Read };
             let reads_before = self.steps.reads;
-            let answer = self.at_home(request.core, line, own, visit);
+            let asker = Asker::Core(request.core, request.time);
+            let answer = self.at_home(request.core, line, own, asker, visit);
             let level = served(
                 &mut self.fetches,
                 &mut self.data,
@@ -557,7 +562,8 @@ impl<D: Payload> MemorySystem<D> {
         if self.cores[core].l2.peek(line, line).is_some() {
             return;
         }
-        if let Answer::Keep(served, _) = self.at_home(core, line, Request::Read, |_| ()) {
+        let answer = self.at_home(core, line, Request::Read, Asker::Nobody, |_| ());
+        if let Answer::Keep(served, _) = answer {
             self.coherence.prefetches += 1;
             let prefetch = self.steps.prefetch(served.cycles);
             self.fill_second(core, line, &served, prefetch, false);

@@ -2,9 +2,12 @@
 
 use contigua_units::{Cycles, Frame, PhysAddr};
 
+use super::delays::Asker;
 use super::queues::Step;
 use super::{LINES_OF_PAGE, MemorySystem, Payload, cores};
-use crate::migration::{Alias, ClearError, EntryId, Mode, Refusal, Request, Retired, SwitchOrder};
+use crate::migration::{
+    Alias, ClearError, EntryId, Mode, Probe, Refusal, Request, Retired, SwitchOrder,
+};
 
 impl<D: Payload> MemorySystem<D> {
     /// A device reads or writes a line; how long that takes. Devices have no caches. What they
@@ -30,7 +33,8 @@ impl<D: Payload> MemorySystem<D> {
             } else {
                 Request::DeviceRead
             };
-            let (service, extra) = self.consult(entry, alias, line, request);
+            let asker = Asker::Device(time);
+            let (service, extra) = self.consult(entry, alias, line, request, asker);
             latency += extra;
             backing = self.line_at(entry, service.location, line);
         }
@@ -72,6 +76,7 @@ impl<D: Payload> MemorySystem<D> {
         time: Cycles,
     ) -> Result<EntryId, Refusal> {
         let admission = self.table.migrate(source, destination, mode, order)?;
+        self.delays.begin(admission.entry);
         if admission.recall_source_lines {
             self.flush(source, time);
         }
@@ -127,7 +132,20 @@ impl<D: Payload> MemorySystem<D> {
             cycles: latency.get() as u32,
             hidden: 0,
         });
-        Some(self.price(time))
+        let latency = self.price(time);
+        self.delays.copies(entry, step.line, time, time + latency);
+        Some(latency)
+    }
+
+    /// The kernel holds a core up for a migration: its next access to the page comes so much later.
+    pub fn hold_up(&mut self, entry: EntryId, core: usize, time: Cycles) {
+        self.delays.hold(entry, core, time);
+    }
+
+    /// By how much accesses to a page were delayed since its migration began.
+    #[must_use]
+    pub fn probe(&self, entry: EntryId) -> Probe {
+        self.delays.probe(entry)
     }
 
     /// Ends a migration whose source nobody uses any more.

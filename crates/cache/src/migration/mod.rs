@@ -28,9 +28,11 @@
 //! | [`TransferEffect::Clear`] | [`Table::clear`]; recall the source's lines if [`Clearing`] says so; [`Table::retire`] |
 //! | [`TransferEffect::FreeSource`] | free the frame |
 
+mod probe;
 mod protocol;
 mod transfer;
 
+pub use probe::Probe;
 pub use protocol::{
     Admission, Alias, ClearError, Clearing, CopyStep, EntryId, LINES_PER_PAGE, MAX_ENTRIES, Mode,
     Refusal, Request, Retired, Service, SwitchOrder, Table,

@@ -83,7 +83,7 @@ pub enum Shootdown {
 
 /// Contiguitas' migration in the last-level cache (the Contiguitas article; Contiguitas, section
 /// 3.3).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct LlcMigration {
@@ -91,18 +91,6 @@ pub struct LlcMigration {
     pub mode: Mode,
     /// What comes first, the copy or the new page-table entry.
     pub order: SwitchOrder,
-    /// Copying a page in the background (mechanisms B7: 4 microseconds).
-    pub copy: Nanoseconds,
-}
-
-impl Default for LlcMigration {
-    fn default() -> Self {
-        Self {
-            mode: Mode::Cacheable,
-            order: SwitchOrder::CopyThenSwitch,
-            copy: Nanoseconds::new(4_000),
-        }
-    }
 }
 
 /// The host of a virtual machine that has the server's memory.

@@ -157,7 +157,6 @@ pub fn server() -> impl Strategy<Value = Kind> {
                 } else {
                     SwitchOrder::SwitchThenCopy
                 },
-                copy: Nanoseconds::new(500),
             })
         }),
     ];

@@ -1,9 +1,11 @@
 //! Pages that the last level moves: what the protocol's two halves ask for, and when.
 
-use contigua_cache::migration::{Agent, Agents, Transfer, TransferEffect, TransferEvent};
+use contigua_cache::migration::{
+    Agent, Agents, SwitchOrder, Transfer, TransferEffect, TransferEvent,
+};
 use contigua_units::{Cycles, PAGE_BYTES, VirtRange};
 
-use super::{Engine, LINES, Moving, TICK};
+use super::{Engine, Moving, TICK};
 use crate::config::LlcMigration;
 use crate::kernel::Relocation;
 use crate::processors::Target;
@@ -40,7 +42,8 @@ impl Engine {
             entry,
             began: now,
             phase_began: now,
-            copied: 0,
+            copies: llc.order == SwitchOrder::CopyThenSwitch,
+            line_ends: now,
         });
         let last = self.migrations.moving.len() - 1;
         self.perform(last, effect, now);
@@ -76,6 +79,9 @@ impl Engine {
                     if let Some(memory) = &mut self.memory {
                         memory.start_copy(entry);
                     }
+                    let moving = &mut self.migrations.moving[at];
+                    moving.copies = true;
+                    moving.line_ends = now;
                     None
                 }
                 TransferEffect::Clear => {
@@ -85,6 +91,7 @@ impl Engine {
                         memory
                             .clear(entry, now)
                             .expect("all lines are copied when the kernel sends Clear");
+                        self.migrations.report.observe(&memory.probe(entry));
                     }
                     Some(TransferEvent::Cleared)
                 }
@@ -92,9 +99,6 @@ impl Engine {
                     self.kernel.free_frame(relocation.source);
                     let report = &mut self.migrations.report;
                     report.bytes_copied += PAGE_BYTES;
-                    // Each core misses the page for its own invalidation only.
-                    let costs = self.kernel.costs();
-                    report.unavailable.add(costs.invalidation_cycles);
                     let began = self.migrations.moving[at].began;
                     report.lifetime_cycles += Cycles::new(now.get().saturating_sub(began.get()));
                     self.completed(relocation.target);
@@ -124,26 +128,12 @@ impl Engine {
     /// Copies the lines that are due, and lets cores invalidate that have had their tick.
     pub(super) fn advance_moving(&mut self, now: Cycles) {
         let tick = TICK.at(self.migrations.clock);
-        let copy = self.migrations.copy_time().get().max(1);
         let mut at = 0;
         while at < self.migrations.moving.len() {
             let moving = &self.migrations.moving[at];
             let elapsed = now.get().saturating_sub(moving.phase_began.get());
-            let entry = moving.entry;
-            if let Some(memory) = &mut self.memory
-                && memory.table().is_copying(entry)
-            {
-                let due = (elapsed * LINES / copy).min(LINES);
-                while self.migrations.moving[at].copied < due {
-                    let copied = memory.copy_line(entry, now);
-                    debug_assert!(copied.is_some());
-                    self.migrations.moving[at].copied += 1;
-                }
-                if self.migrations.moving[at].copied == LINES {
-                    let transfer = &mut self.migrations.moving[at].transfer;
-                    let effect = expect(transfer, TransferEvent::Copied);
-                    self.perform(at, effect, now);
-                }
+            if moving.copies {
+                self.copy_until(at, Some(now), now);
             } else if elapsed >= tick.get() {
                 self.acknowledge_all(at, now);
             } else {
@@ -153,6 +143,29 @@ impl Engine {
             at += 1;
         }
         self.forget_finished();
+    }
+
+    /// Copies the lines of a page, one after the other, that the engine comes to until a time, or
+    /// all. Each takes as long as the last level and memory take for it beside everybody else.
+    pub(super) fn copy_until(&mut self, at: usize, until: Option<Cycles>, now: Cycles) {
+        let (Some(memory), Some(moving)) = (&mut self.memory, self.migrations.moving.get_mut(at))
+        else {
+            return;
+        };
+        while until.is_none_or(|until| moving.line_ends <= until) {
+            let begins = moving.line_ends;
+            let Some(latency) = memory.copy_line(moving.entry, begins) else {
+                // The last line is there.
+                moving.copies = false;
+                let report = &mut self.migrations.report;
+                report.copy_cycles +=
+                    Cycles::new(begins.get().saturating_sub(moving.phase_began.get()));
+                let effect = expect(&mut moving.transfer, TransferEvent::Copied);
+                self.perform(at, effect, now);
+                return;
+            };
+            moving.line_ends = begins + latency;
+        }
     }
 
     /// A core has invalidated, or the IOMMU has.
@@ -195,6 +208,9 @@ impl Engine {
             timeline.span(core, "invalidation", self.windows[core].now(), work);
         }
         self.windows[core].kernel(work);
+        if let Some(memory) = &mut self.memory {
+            memory.hold_up(self.migrations.moving[at].entry, core, work);
+        }
     }
 
     /// A core enters the kernel: it invalidates what it owes.

@@ -14,7 +14,7 @@ mod software;
 
 use std::collections::VecDeque;
 
-use contigua_cache::migration::{EntryId, Transfer, TransferEvent};
+use contigua_cache::migration::{EntryId, Probe, Transfer};
 use contigua_paging::SpaceId;
 use contigua_program::syscall::Call;
 use contigua_program::wire::Event;
@@ -29,7 +29,6 @@ use crate::config::{MigrationConfig, RunConfig, Shootdown};
 use crate::kernel::Relocation;
 use crate::processors::Target;
 use crate::report::MigrationReport;
-use llc::expect;
 
 /// A core that does not enter the kernel invalidates at its timer tick: LATR's millisecond
 /// (Kumar et al., ASPLOS 2018, section 4.1).
@@ -47,7 +46,10 @@ struct Moving {
     began: Cycles,
     /// When the phase that it is in began.
     phase_began: Cycles,
-    copied: u64,
+    /// The engine copies its lines.
+    copies: bool,
+    /// When the engine has copied the line that it works on.
+    line_ends: Cycles,
 }
 
 /// A page that software has taken away.
@@ -58,6 +60,7 @@ struct Away {
     /// Cores that are behind this have not come to it yet.
     from: Cycles,
     until: Cycles,
+    probe: Probe,
 }
 
 /// A page of LATR: away, until every core has had its tick.
@@ -66,6 +69,16 @@ struct Lazy {
     relocation: Relocation,
     began: Cycles,
     due: Cycles,
+}
+
+/// What a migration that is due finds.
+enum Found {
+    /// A page, and a frame for it.
+    Page(Relocation),
+    /// A page that a device holds, which the mechanism cannot move.
+    Held,
+    /// No page that can move, or no memory for it.
+    Nothing,
 }
 
 /// Random numbers.
@@ -166,12 +179,22 @@ impl Migrations {
     }
 
     pub(crate) fn report(&self) -> Option<MigrationReport> {
-        self.are_on().then(|| MigrationReport {
-            mechanism: match self.config {
+        self.are_on().then(|| {
+            let mut report = self.report.clone();
+            report.mechanism = match self.config {
                 MigrationConfig::Software(_) => "software",
                 MigrationConfig::Llc(_) => "llc",
-            },
-            ..self.report.clone()
+            };
+            let is_lazy = |away: &&Away| {
+                let Away { space, page, .. } = **away;
+                let target = Target::Page { space, page };
+                let mut lazy = self.lazy.iter();
+                lazy.any(|lazy| lazy.relocation.target == target)
+            };
+            for away in self.away.iter().filter(|away| !is_lazy(away)) {
+                report.observe(&away.probe);
+            }
+            report
         })
     }
 
@@ -180,24 +203,34 @@ impl Migrations {
         self.due = self.next;
         if !self.moving.is_empty() {
             // Copies advance a line at a time; everything else waits for cores.
-            let copying = self.moving.iter().any(|moving| moving.copied < LINES);
-            let step = if copying {
-                self.copy_time().get() / LINES
-            } else {
-                TICK.at(self.clock).get() / 16
-            };
-            self.due = self.due.min(now + Cycles::new(step.max(1)));
+            let rest = now + Cycles::new(TICK.at(self.clock).get() / 16);
+            let copying = self.moving.iter().filter(|moving| moving.copies);
+            let line = copying.map(|moving| moving.line_ends).min();
+            self.due = self.due.min(rest).min(line.unwrap_or(rest));
         }
         for lazy in &self.lazy {
             self.due = self.due.min(lazy.due);
         }
     }
 
+    /// What software takes to copy a page, as it is configured.
     fn copy_time(&self) -> Cycles {
         match &self.config {
             MigrationConfig::Software(software) => software.copy.at(self.clock),
-            MigrationConfig::Llc(llc) => llc.copy.at(self.clock),
+            MigrationConfig::Llc(_) => Cycles::ZERO,
         }
+    }
+
+    /// Ends the observation of pages that are back.
+    fn end_away(&mut self, now: Cycles) {
+        let report = &mut self.report;
+        self.away.retain(|away| {
+            let is_away = away.until > now;
+            if !is_away {
+                report.observe(&away.probe);
+            }
+            is_away
+        });
     }
 
     /// A page that is in use.
@@ -216,17 +249,19 @@ impl Engine {
         if migrations.away.is_empty() {
             return;
         }
-        let away = migrations.away.iter();
-        let wait = away
-            .filter(|away| away.space == request.space && away.page == page && away.from <= time)
-            .map(|away| away.until.get().saturating_sub(time.get()))
-            .max()
-            .unwrap_or(0);
-        if wait == 0 {
+        let is_met = |away: &&mut Away| {
+            away.space == request.space
+                && away.page == page
+                && (away.from..away.until).contains(&time)
+        };
+        let away = migrations.away.iter_mut().filter(is_met);
+        let Some(away) = away.max_by_key(|away| away.until) else {
             return;
-        }
+        };
         // The walk finds the entry not present: a page fault, which sleeps until the page is back.
-        let wait = Cycles::new(wait) + self.config.machine.kernel.page_fault_cycles;
+        let left = Cycles::new(away.until.get() - time.get());
+        let wait = left + self.config.machine.kernel.page_fault_cycles;
+        away.probe.delayed(wait);
         migrations.report.waits += 1;
         migrations.report.wait_cycles += wait;
         if let Some(timeline) = &mut self.timeline {
@@ -239,7 +274,7 @@ impl Engine {
     #[cold]
     pub(super) fn migrate_pages(&mut self) {
         let now = self.now();
-        self.migrations.away.retain(|away| away.until > now);
+        self.migrations.end_away(now);
         self.advance_moving(now);
         self.advance_lazy(now);
         while self.migrations.next <= now {
@@ -262,31 +297,48 @@ impl Engine {
             },
             MigrationConfig::Llc(llc) => {
                 self.migrations.report.requested += 1;
-                let relocation = self.find_page(&[]);
-                let relocation = relocation.or_else(|| {
-                    self.migrations.report.without_page += 1;
-                    None
-                });
                 let waiting = self.migrations.refused.pop_front();
-                for relocation in waiting.into_iter().chain(relocation) {
+                let found = match self.find_page(&[]) {
+                    Found::Page(relocation) => Some(relocation),
+                    Found::Held | Found::Nothing => None,
+                };
+                for relocation in waiting.into_iter().chain(found) {
                     self.begin_in_llc(&llc, relocation, now);
                 }
             }
         }
     }
 
-    /// A page that can move, with a frame for it to go to. Network buffers and pages of programs
+    /// A page that is to move, with a frame for it to go to. Network buffers and pages of programs
     /// take turns, as far as there are any. Those of a batch are taken.
-    fn find_page(&mut self, batch: &[Relocation]) -> Option<Relocation> {
+    fn find_page(&mut self, batch: &[Relocation]) -> Found {
+        let found = self.choose_page(batch);
+        let report = &mut self.migrations.report;
+        match found {
+            Found::Page(_) => {}
+            Found::Held => report.held += 1,
+            Found::Nothing => report.without_page += 1,
+        }
+        found
+    }
+
+    fn choose_page(&mut self, batch: &[Relocation]) -> Found {
         const ATTEMPTS: usize = 16;
         let choice = self.migrations.random.next();
         if choice.is_multiple_of(2)
             && let Some(frame) = self.devices.buffer(choice >> 1)
-            && !self.is_moving(frame)
-            && !batch.iter().any(|other| other.source == frame)
-            && let Some(relocation) = self.kernel.begin_buffer_relocation(frame)
         {
-            return Some(relocation);
+            // Its device cannot be made to wait, so software cannot move it (Contiguitas, section
+            // 2.1).
+            if matches!(self.migrations.config, MigrationConfig::Software(_)) {
+                return Found::Held;
+            }
+            if !self.is_moving(frame)
+                && !batch.iter().any(|other| other.source == frame)
+                && let Some(relocation) = self.kernel.begin_buffer_relocation(frame)
+            {
+                return Found::Page(relocation);
+            }
         }
         for _ in 0..ATTEMPTS {
             let (space, page) = self.migrations.candidate();
@@ -310,10 +362,10 @@ impl Engine {
                 continue;
             }
             if let Some(relocation) = self.kernel.begin_relocation(space, page) {
-                return Some(relocation);
+                return Found::Page(relocation);
             }
         }
-        None
+        Found::Nothing
     }
 
     fn is_moving(&self, frame: Frame) -> bool {
@@ -360,28 +412,21 @@ impl Engine {
         }
         let latest = self.migrations.lazy.iter().map(|lazy| lazy.due).max();
         self.advance_lazy(latest.unwrap_or(now).max(now));
-        let copy = self.migrations.copy_time();
-        let mut waited = Cycles::ZERO;
+        // Entries copy beside each other: the kernel waits for the last.
+        let mut end = now;
         for at in 0..self.migrations.moving.len() {
             self.migrations.report.hurried += 1;
             while !self.migrations.moving[at].transfer.is_over() {
-                let entry = self.migrations.moving[at].entry;
-                let memory = self.memory.as_mut();
-                if let Some(memory) = memory.filter(|memory| memory.table().is_copying(entry)) {
-                    let left = LINES - self.migrations.moving[at].copied;
-                    waited = waited.max(Cycles::new(copy.get() * left / LINES));
-                    while memory.copy_line(entry, now).is_some() {}
-                    let moving = &mut self.migrations.moving[at];
-                    moving.copied = LINES;
-                    let effect = expect(&mut moving.transfer, TransferEvent::Copied);
-                    self.perform(at, effect, now);
+                if self.migrations.moving[at].copies {
+                    self.copy_until(at, None, now);
+                    end = end.max(self.migrations.moving[at].line_ends);
                 } else {
                     self.acknowledge_all(at, now);
                 }
             }
         }
         self.forget_finished();
-        self.charge(waited);
+        self.charge(Cycles::new(end.get() - now.get()));
     }
 
     /// Lets migrations end before the kernel handles a fault that may meet them.

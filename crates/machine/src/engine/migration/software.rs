@@ -1,8 +1,9 @@
 //! Pages that software moves (Contiguitas, Figure 1): away from the first step to the last.
 
+use contigua_cache::migration::Probe;
 use contigua_units::{Cycles, PAGE_BYTES, VirtRange};
 
-use super::{Away, Engine, LINES, Lazy, TICK};
+use super::{Away, Engine, Found, LINES, Lazy, TICK};
 use crate::config::SoftwareMigration;
 use crate::kernel::Relocation;
 use crate::processors::Target;
@@ -15,12 +16,9 @@ impl Engine {
         let mut mask = 0;
         for _ in 0..software.batch.max(1) {
             self.migrations.report.requested += 1;
-            match self.find_page(&batch) {
-                Some(relocation) => {
-                    mask |= self.mmus.shootdown_targets(relocation.target);
-                    batch.push(relocation);
-                }
-                None => self.migrations.report.without_page += 1,
+            if let Found::Page(relocation) = self.find_page(&batch) {
+                mask |= self.mmus.shootdown_targets(relocation.target);
+                batch.push(relocation);
             }
         }
         if batch.is_empty() {
@@ -38,11 +36,19 @@ impl Engine {
         }
         let restore = copy + costs.page_table_entry_cycles;
         let work = clear + shootdown + restore * pages;
+        let handler = costs.interrupt_handler_cycles + costs.invalidation_cycles;
         for (number, relocation) in (0_u64..).zip(&batch) {
-            let start = now + costs.page_table_entry_cycles * number;
+            let from = now + costs.page_table_entry_cycles * number;
             let until = now + clear + shootdown + restore * (number + 1);
             self.copy_through_caches(relocation, now);
-            self.finish_in_software(relocation, start, until);
+            self.finish_in_software(relocation);
+            // Neither this core nor one that is interrupted runs its program meanwhile.
+            let mut probe = Probe::default();
+            probe.delayed(Cycles::new(until.get() - from.get()));
+            if targets > 0 {
+                probe.delayed(handler);
+            }
+            self.away(relocation.target, from, until, probe);
         }
         let report = &mut self.migrations.report;
         report.interprocessor_interrupts += targets;
@@ -50,7 +56,6 @@ impl Engine {
         if let Some(timeline) = &mut self.timeline {
             timeline.span(self.current, "software migration", now, work);
         }
-        let handler = costs.interrupt_handler_cycles + costs.invalidation_cycles;
         self.interrupt(mask, handler);
         self.charge(work);
     }
@@ -78,31 +83,35 @@ impl Engine {
     }
 
     /// The page has moved, as far as everybody who waited can tell.
-    fn finish_in_software(&mut self, relocation: &Relocation, start: Cycles, until: Cycles) {
+    fn finish_in_software(&mut self, relocation: &Relocation) {
         self.kernel.switch(relocation);
         self.invalidate_everywhere(relocation.target);
         self.kernel.free_frame(relocation.source);
-        if relocation.target == Target::Buffer {
-            self.devices
-                .moved(relocation.source, relocation.destination);
-        }
-        self.away(relocation.target, start, until);
-        let report = &mut self.migrations.report;
-        report
-            .unavailable
-            .add(Cycles::new(until.get() - start.get()));
-        report.bytes_copied += PAGE_BYTES;
+        self.migrations.report.bytes_copied += PAGE_BYTES;
         self.completed(relocation.target);
     }
 
-    fn away(&mut self, target: Target, from: Cycles, until: Cycles) {
+    fn away(&mut self, target: Target, from: Cycles, until: Cycles, probe: Probe) {
         if let Target::Page { space, page } = target {
             self.migrations.away.push(Away {
                 space,
                 page,
                 from,
                 until,
+                probe,
             });
+        }
+    }
+
+    /// A page that is away comes back at this time, which may be earlier than was planned.
+    fn return_page(&mut self, target: Target, until: Cycles) {
+        let away = &mut self.migrations.away;
+        let page = away.iter_mut().find(|away| {
+            let Away { space, page, .. } = **away;
+            target == Target::Page { space, page }
+        });
+        if let Some(page) = page {
+            page.until = until;
         }
     }
 
@@ -119,8 +128,7 @@ impl Engine {
     /// has had its tick.
     pub(super) fn begin_lazy(&mut self, now: Cycles) {
         self.migrations.report.requested += 1;
-        let Some(relocation) = self.find_page(&[]) else {
-            self.migrations.report.without_page += 1;
+        let Found::Page(relocation) = self.find_page(&[]) else {
             return;
         };
         let costs = self.kernel.costs();
@@ -130,7 +138,9 @@ impl Engine {
         let handler = costs.invalidation_cycles;
         let others = self.mmus.holders_of(relocation.target) & !(1 << self.current);
         self.migrations.report.local_invalidations += u64::from(others.count_ones());
-        self.away(relocation.target, now, until);
+        let mut probe = Probe::default();
+        probe.delayed(start);
+        self.away(relocation.target, now, until, probe);
         self.migrations.lazy.push(Lazy {
             relocation,
             began: now,
@@ -151,7 +161,8 @@ impl Engine {
             let work = self.migrations.copy_time() + self.kernel.costs().page_table_entry_cycles;
             let until = lazy.due + work;
             self.copy_through_caches(&lazy.relocation, now);
-            self.finish_in_software(&lazy.relocation, lazy.began, until);
+            self.return_page(lazy.relocation.target, until);
+            self.finish_in_software(&lazy.relocation);
             self.migrations.report.lifetime_cycles += Cycles::new(until.get() - lazy.began.get());
             self.charge(work);
         }
