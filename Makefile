@@ -11,8 +11,8 @@ CLANG_FORMAT = $(BIN)/clang-format $(shell git ls-files --cached --others --excl
 SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock \
 	pyproject.toml $(shell find python/contigua python/contigua_experiments -name '*.py' -o -name '*.toml')
 
-.PHONY: help demo wheel wheel-aarch64 deb archives release release-twice test-install test-container compiler test test-rust test-python test-programs check checks test-long verify-checks \
-	long-python hazards properties times mutants check-pprof test-vm vm-programs kernel kernel-programs \
+.PHONY: help demo dev wheel wheel-aarch64 deb archives release release-twice test-install test-container compiler test test-rust test-python test-programs check checks test-long test-release \
+	verify-checks verify-release long-python hazards properties fuzz times mutants check-pprof test-vm vm-programs kernel kernel-programs \
 	test-kernel test-kernel-full soak check-protocol check-malloc \
 	check-malloc-aarch64 check-programs miri experiments bench bench-large bench-malloc bench-resident bench-latency \
 	bench-misuse bench-endurance install-malloc \
@@ -20,12 +20,15 @@ SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Carg
 
 help:
 	@echo 'make demo   set up, run Python and NumPy with 1 GiB on a full server under five designs, and show a page'
+	@echo 'make dev    build what you changed into .venv/bin/contigua, quickly (a minute)'
 	@echo 'make test   set up, run all tests but the long ones'
 	@echo 'make check [BASE=HEAD]  format, lints, types, and the tests of what changed since a commit'
 	@echo 'make test-long [CHECKS="experiment kernel"]  run the long checks whose inputs have changed'
-	@echo 'make checks  list the long checks and whether they are current'
+	@echo 'make checks  list every check: its gate, state and duration'
+	@echo 'make test-release [CHECKS="miri fuzz"]  run what a release needs and CI does not run (hours; root, nightly, network)'
+	@echo 'make fuzz [FUZZ_SECONDS=60]  fuzz each parser of untrusted input (nightly)'
 	@echo 'make times  measure the targets that people wait for; writes CONTRIBUTING.md'
-	@echo 'make mutants  plant faults and see that the fast tests notice them'
+	@echo 'make mutants [MUTANTS="frames paging"]  plant faults in every crate and see that the fast tests notice them'
 	@echo 'make test-vm  run the tests in virtual machines under QEMU (minutes; needs the network once)'
 	@echo 'make kernel [SERIES="6.1 6.12"]  build Linux with Contiguitas and boot it (ten minutes; needs the network once)'
 	@echo 'make test-kernel  build it, and run its short tests (minutes)'
@@ -120,7 +123,7 @@ node-debug: compiler
 	cargo test --quiet --locked --no-run $(RUST) --test cli
 
 # What Python's tests run beside contigua-node.
-python-tests: setup malloc-library workloads/bin/gups workloads/bin/aarch64/gups
+python-tests: setup malloc-library workloads/bin/aarch64/gups
 	scripts/qemu $(BIN) aarch64
 
 BASE ?= HEAD
@@ -141,6 +144,13 @@ test-long: setup
 verify-checks:
 	$(PYTHON) scripts/checks verify
 
+# Those before a release take hours, root, the nightly toolchain and the network.
+test-release: setup
+	$(PYTHON) scripts/checks renew --release $(CHECKS)
+
+verify-release:
+	$(PYTHON) scripts/checks verify --release
+
 long-python: python-tests test-programs
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -m long python/tests --ignore python/tests/test_harness.py
 
@@ -151,10 +161,22 @@ hazards: setup node-debug
 properties: $(VENV)/tools
 	CONTIGUA_CASES=10 $(NEXTEST) --locked $(RUST)
 
+# Seconds for each target; new inputs go into fuzz/corpus.
+FUZZ_SECONDS ?= 60
+FUZZ_TARGETS = $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
+fuzz: setup
+	cargo +nightly fuzz --version >/dev/null 2>&1 || cargo install --locked --quiet cargo-fuzz
+	for target in $(FUZZ_TARGETS); do \
+		mkdir -p fuzz/corpus/$$target; \
+		cargo +nightly fuzz run $$target fuzz/corpus/$$target $$(ls -d fuzz/seeds/$$target 2>/dev/null) -- \
+			-max_total_time=$(FUZZ_SECONDS) || exit 1; done
+	$(BIN)/python fuzz/python_readers.py results
+	$(BIN)/python fuzz/python_readers.py fleet_snapshot
+
 times:
 	$(PYTHON) scripts/checks times $(TIMES)
 
-mutants: $(VENV)/tools
+mutants: setup
 	$(PYTHON) scripts/mutants $(MUTANTS)
 
 test-vm: $(VENV)/tools vm-programs
@@ -215,13 +237,13 @@ check-protocol:
 # Where experiments keep what they found, and the account of all.
 RESULTS = contigua-results/all-quick
 ACCOUNT = docs/reproduction.md
-experiments: setup malloc-library workloads/bin/gups vm-programs
+experiments: setup malloc-library vm-programs
 	scripts/require redis-server redis-server redis-benchmark redis-tools memcached memcached \
 		nginx nginx mariadbd mariadb-server sqlite3 sqlite3
 	$(BIN)/contigua experiment run all --quick $(if $(EXPERIMENTS),--only "$(EXPERIMENTS)" --keep) \
 		--output $(RESULTS) --write $(ACCOUNT)
 
-bench: setup workloads/bin/gups
+bench: setup
 	cargo bench --locked --workspace --exclude contigua-qemu-plugin --exclude contigua-py
 	scripts/require sqlite3 sqlite3
 	$(BIN)/python benches/whole_runs.py
@@ -234,7 +256,6 @@ bench: setup workloads/bin/gups
 	$(BIN)/python benches/scan.py
 
 bench-large: setup
-	$(MAKE) -C workloads
 	$(BIN)/python benches/large.py
 
 FOREIGN = z3 z3 ruby ruby lua5.4 lua5.4 php php-cli gawk gawk xmllint libxml2-utils xsltproc xsltproc \
@@ -367,8 +388,15 @@ fmt: $(VENV)/tools
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-setup: compiler $(VENV)/installed
+setup: compiler $(VENV)/installed workloads/bin/gups
 	scripts/qemu $(BIN)
+
+# A module that runs at a third of the speed and is built again in seconds; `make setup` builds the fast one.
+dev: compiler $(VENV)/tools workloads/bin/gups
+	test -e $(BIN)/contigua || VIRTUAL_ENV=$(abspath $(VENV)) PIP_QUIET=1 $(BIN)/maturin develop --quiet --profile quick
+	cargo build --locked --quiet --profile quick -p contigua-py
+	install target/quick/lib_engine.so python/contigua/_engine.abi3.so
+	@scripts/qemu $(BIN)
 
 node: compiler
 	scripts/binary node x86_64
@@ -386,7 +414,7 @@ reference:
 		cp $$folder/contigua-node.md docs/reference/ && rm -r $$folder
 	CONTIGUA_WRITE_SCHEMAS=1 cargo test --locked --quiet -p contigua-node schemas
 
-outputs: setup workloads/bin/gups
+outputs: setup
 	$(BIN)/python scripts/site/outputs.py
 
 # What programs load before the C library's allocator.
@@ -397,6 +425,7 @@ malloc-library:
 $(VENV)/tools: requirements.lock
 	scripts/require-python $(PYTHON)
 	$(PYTHON) -m venv $(VENV)
+	@echo 'installing Python packages and tools: a minute'
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	touch $@
 
@@ -408,7 +437,8 @@ lock: $(VENV)/tools
 	$(BIN)/python scripts/licences
 
 $(VENV)/installed: $(VENV)/tools $(SOURCES)
-	VIRTUAL_ENV=$(abspath $(VENV)) $(BIN)/maturin develop --quiet --release
+	@echo 'compiling the engine: minutes'
+	VIRTUAL_ENV=$(abspath $(VENV)) PIP_QUIET=1 $(BIN)/maturin develop --quiet --release
 	touch $@
 
 workloads/bin/gups: $(wildcard workloads/*.c workloads/*.h workloads/tests/*.c workloads/Makefile)

@@ -11,10 +11,10 @@ import time
 from datetime import date
 
 from affected import affected
-from catalogue import CatalogueError, Check, checks, passed, write
+from catalogue import GATES, CatalogueError, Check, checks, passed, write
 from drawn import LIMIT, draw, repeat
 from inputs import ROOT
-from times import TARGETS, measure
+from times import TARGETS, measure, measured
 
 DRAWN = f"run again a check of at most {LIMIT} s that a commit draws, and compare its figures"
 
@@ -24,12 +24,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/checks", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     for name, text in (
-        ("list", "show every check, when it passed and what it covers"),
-        ("verify", "fail if a check's inputs have changed since it passed"),
-        ("renew", "run the checks whose inputs have changed, and record what passes"),
+        ("list", "show every check: its gate, when it passed, how long it took and what it covers"),
+        ("verify", "fail if a long check's inputs have changed since it passed"),
+        ("renew", "run the long checks whose inputs have changed, and record what passes"),
     ):
         one = commands.add_parser(name, help=text, description=text)
         one.add_argument("names", nargs="*", metavar="CHECK", help="checks, or groups of them")
+        if name != "list":
+            one.add_argument("--release", action="store_true", help="those before a release, too")
         if name == "renew":
             one.add_argument("--all", action="store_true", help="run those that are current, too")
     one = commands.add_parser("drawn", help=DRAWN, description=DRAWN)
@@ -51,9 +53,10 @@ def main() -> int:
             check = draw(checks(), passed(), arguments.commit)
             print(f"checks: {arguments.commit} draws {check.name}", flush=True)
             return 0 if arguments.which else repeat(check)
-        chosen = _chosen(arguments.names)
         if arguments.command == "list":
-            return _list(chosen)
+            return _list(_chosen(arguments.names))
+        gates = {"long", "release"} if arguments.names or arguments.release else {"long"}
+        chosen = [one for one in _chosen(arguments.names) if one.gate in gates]
         if arguments.command == "verify":
             return _verify(chosen)
         return _renew(chosen, arguments.all)
@@ -77,6 +80,8 @@ def _chosen(names: list[str]) -> list[Check]:
 
 
 def _state(check: Check) -> str:
+    if not check.has_result():
+        return "each time"
     known = passed().get(check.name)
     if known is None:
         return "never passed"
@@ -85,11 +90,12 @@ def _state(check: Check) -> str:
 
 def _list(chosen: list[Check]) -> int:
     known = passed()
-    for one in chosen:
+    for one in sorted(chosen, key=lambda one: GATES.index(one.gate)):
         last = known.get(one.name, {})
-        took = f"{last['seconds']:,.0f} s" if "seconds" in last else "-"
+        took = last.get("seconds") if one.has_result() else measured(one.command)
         print(
-            f"{one.name:40} {_state(one):12} {last.get('passed', '-'):10} {took:>8}  {one.covers}"
+            f"{one.name:38} {one.gate:8} {_state(one):12} {last.get('passed', '-'):10} "
+            f"{'-' if took is None else f'{took:,.0f} s':>8}  {one.covers}"
         )
     return 0
 

@@ -13,6 +13,8 @@ from experiments import experiments
 from inputs import ROOT, fingerprint
 
 PASSED = ROOT / "checks" / "passed.json"
+#: From the quickest to the slowest.
+GATES = ("commit", "CI", "long", "release")
 
 
 class CatalogueError(Exception):
@@ -31,6 +33,9 @@ class Check:
         What it checks.
     command
         The command that runs it.
+    gate
+        Who runs it: whoever commits (``commit``), CI each time (``CI``), whoever submits a change
+        of its inputs (``long``; CI fails where its result is old), or releases (``release``).
     inputs, outputs
         What its result depends on, and the files that it writes.
     settings
@@ -48,13 +53,18 @@ class Check:
     name: str
     covers: str
     command: str
-    inputs: list[str]
+    inputs: list[str] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
+    gate: str = "long"
     settings: str = ""
     drawn: str = ""
     undrawn: str = ""
     tolerance: float = 0.0
     record: str = ""
+
+    def has_result(self) -> bool:
+        """Whether it runs only when its inputs change, and its result is kept."""
+        return self.gate in ("long", "release")
 
     def fingerprint(self, *, outputs: bool = True) -> str:
         """Return the hash of what the result depends on, and of what it wrote, as they are now."""
@@ -82,6 +92,13 @@ def checks() -> list[Check]:
             found += _experiments(name, entry) if "named" in entry else [Check(name, **entry)]
     except (OSError, tomllib.TOMLDecodeError, KeyError, TypeError) as error:
         raise CatalogueError(f"{path}: {error}") from error
+    for one in found:
+        if one.gate not in GATES:
+            raise CatalogueError(f"{path}: {one.name} has no gate {one.gate!r}: {', '.join(GATES)}")
+        if bool(one.inputs) != one.has_result():
+            raise CatalogueError(
+                f"{path}: {one.name}: {one.gate} checks run each time or have inputs"
+            )
     return found
 
 
@@ -99,11 +116,11 @@ def _experiments(group: str, entry: dict[str, Any]) -> list[Check]:
             entry["command"],
             one.inputs(entry),
             [output.format(name=one.name) for output in entry["outputs"]],
-            one.deciding + one.code,
-            entry["drawn"].replace("{name}", one.name),
-            entry["undrawn"].get(one.name, ""),
-            max((entry["tolerances"].get(topic, 0.0) for topic in one.topics), default=0.0),
-            entry["record"].format(name=one.name),
+            settings=one.deciding + one.code,
+            drawn=entry["drawn"].replace("{name}", one.name),
+            undrawn=entry["undrawn"].get(one.name, ""),
+            tolerance=max((entry["tolerances"].get(t, 0.0) for t in one.topics), default=0.0),
+            record=entry["record"].format(name=one.name),
         )
         for one in every
     ]

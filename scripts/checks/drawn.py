@@ -39,7 +39,11 @@ def draw(every: list[Check], known: dict[str, dict[str, Any]], commit: str) -> C
     if done.returncode != 0:
         raise CatalogueError(f"git knows no commit {commit!r}: {done.stderr.strip()}")
     quick = sorted(
-        (one for one in every if not one.undrawn and seconds(known, one) <= LIMIT),
+        (
+            one
+            for one in every
+            if one.gate == "long" and not one.undrawn and seconds(known, one) <= LIMIT
+        ),
         key=lambda one: one.name,
     )
     if not quick:
