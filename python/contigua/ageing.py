@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from contigua import _engine
 from contigua.errors import ContiguaError
+from contigua.extras import needs
 from contigua.presets import designs, profiles
 from contigua.progress import REFRESH
 from contigua.schemas import AGE
@@ -194,7 +195,8 @@ class AgedServer:
     def samples_frame(self) -> pd.DataFrame:
         """Return one row for each sample; the columns are those of :func:`flat_sample`."""
         # Half a second to import, which most uses can do without.
-        import pandas as pd
+        with needs("reports"):
+            import pandas as pd
 
         return pd.DataFrame([flat_sample(sample) for sample in self.samples])
 

@@ -10,6 +10,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from contigua.extras import needs
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -92,7 +94,8 @@ def gathered(
 def table(rows: Sequence[Mapping[str, Any]], known: Mapping[str, Kind]) -> pa.Table:
     """Make an Arrow table of rows, with the columns of :func:`gathered`."""
     # A fifth of a second to import, which most uses can do without.
-    import pyarrow as pa
+    with needs("sweeps"):
+        import pyarrow as pa
 
     types = {"text": pa.string(), "real": pa.float64(), "count": pa.int64(), "flag": pa.bool_()}
     columns = gathered(rows, known)

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 from contigua import _engine
 from contigua.ageing import FRAME, AgedServer, age_all, flat_sample, total_frames
 from contigua.calibration import Calibration, Draw, calibration, draw
+from contigua.extras import needs
 from contigua.files import FileError, check_writable, is_stream, open_log, writing
 from contigua.reading import open_file
 
@@ -210,8 +211,9 @@ def write_parquet(rows: list[Row], path: Path, notes: Mapping[str, str]) -> None
         What a reader should know, stored in the file's metadata.
     """
     # Half a second to import, which most uses can do without.
-    import pyarrow
-    import pyarrow.parquet
+    with needs("sweeps"):
+        import pyarrow
+        import pyarrow.parquet
 
     check_writable(path)
     columns = {key: [row.get(key) for row in rows] for row in rows[:1] for key in row}

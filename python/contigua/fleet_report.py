@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from contigua.extras import needs
 from contigua.files import write_whole, writing
 from contigua.page import Page
 from contigua.printing import printable
@@ -162,8 +163,9 @@ def read_fleet(paths: Iterable[Path], progress: Callable[[int], None] | None = N
 
 def write_table(rows: Sequence[Row], path: Path) -> None:
     """Write a Parquet file with a row for each snapshot."""
-    import pyarrow
-    import pyarrow.parquet
+    with needs("sweeps"):
+        import pyarrow
+        import pyarrow.parquet
 
     schema = _schema()
     with writing(path) as file, pyarrow.parquet.ParquetWriter(file, schema) as writer:
@@ -174,7 +176,8 @@ def write_table(rows: Sequence[Row], path: Path) -> None:
 
 def _schema() -> pyarrow.Schema:
     """Return the columns, which do not depend on the first row's values."""
-    import pyarrow
+    with needs("sweeps"):
+        import pyarrow
 
     fields = [("file", "string"), ("host", "string"), ("kernel", "string"), ("taken", "int64")]
     fields += [("uptime_hours", "double"), ("memory", "int64"), ("free", "int64")]

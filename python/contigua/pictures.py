@@ -11,15 +11,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
 from contigua.ageing import BEYOND, MemoryMap, Sample, share, total_frames
+from contigua.extras import needs
 from contigua.themes import (
     BLUE,
     GREEN,
@@ -34,6 +27,15 @@ from contigua.themes import (
     colour_of,
     series,
 )
+
+with needs("reports"):
+    import numpy as np
+    import numpy.typing as npt
+    from matplotlib.axes import Axes
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 DPI = 100
 #: Pixels along the longer side of one map, at least and at most.

@@ -23,17 +23,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-import matplotlib as mpl
-from cycler import cycler
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.patches import Patch
-
 from contigua.errors import ContiguaError
+from contigua.extras import needs
 from contigua.files import is_stream, writing
 from contigua.results import Results
 from contigua.statistics import mean_margin
 from contigua.themes import HATCHES, LIGHT, Looks, colour_of, design_looks
+
+with needs("reports"):
+    import matplotlib as mpl
+    from cycler import cycler
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -19,13 +19,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from contigua import _engine
 from contigua.errors import ContiguaError
+from contigua.extras import needs
 from contigua.presets import designs
 from contigua.reading import ReadError, open_file
+
+with needs("reports"):
+    import numpy as np
+    import numpy.typing as npt
 
 #: Migrate types that have free lists, in the order of their numbers.
 TYPES = ("unmovable", "movable", "reclaimable", "high-atomic")

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from contigua import columns
+from contigua.extras import needs
 from contigua.reading import integer, real
-from contigua.reporting.sentences import verdict
 from contigua.reports import Report, ResultsError, checking, reports_json, summary_type
 from contigua.table import table_html, table_text
 
@@ -109,7 +109,8 @@ class Results(Sequence[Report]):
     def to_pandas(self) -> pd.DataFrame:
         """Return one row for each report; the columns are those of :meth:`rows`."""
         # Half a second to import, which most runs can do without.
-        import pandas as pd
+        with needs("reports"):
+            import pandas as pd
 
         return pd.DataFrame(self.rows())
 
@@ -196,5 +197,7 @@ class Results(Sequence[Report]):
     def _repr_html_(self) -> str:
         if self.axes or len(self.reports) > SIDE_BY_SIDE or not self.reports:
             return str(self.to_pandas().to_html(max_rows=20, border=0))
+        from contigua.reporting.sentences import verdict
+
         said = "".join(f"<p>{escape(sentence)}</p>" for sentence in verdict(self))
         return said + table_html(self)

@@ -13,11 +13,13 @@ from math import log, pi
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from contigua import _engine
 from contigua.errors import ContiguaError
+from contigua.extras import needs
 from contigua.regions import INTERVAL
+
+with needs("simpoints"):
+    import numpy as np
 
 #: Dimensions to which vectors are projected.
 DIMENSIONS = 15
@@ -140,16 +142,11 @@ def check_library() -> None:
 
     Raises
     ------
-    SimPointError
+    MissingExtraError
         When it is not.
     """
-    try:
+    with needs("simpoints"):
         import sklearn  # noqa: F401
-    except ImportError as error:
-        raise SimPointError(
-            "scikit-learn is not installed, which finds the clusters: pip install "
-            "'contigua[simpoints]'"
-        ) from error
 
 
 def choose(vectors: Vectors, most: int = 10, seed: int = 1) -> list[Point]:
@@ -170,8 +167,9 @@ def choose(vectors: Vectors, most: int = 10, seed: int = 1) -> list[Point]:
         When scikit-learn is not installed.
     """
     check_library()
-    from sklearn.cluster import KMeans
-    from threadpoolctl import threadpool_limits
+    with needs("simpoints"):
+        from sklearn.cluster import KMeans
+        from threadpoolctl import threadpool_limits
 
     projected = _projected(vectors, seed)
     most = min(most, len(np.unique(projected, axis=0)))
@@ -194,9 +192,10 @@ def choose(vectors: Vectors, most: int = 10, seed: int = 1) -> list[Point]:
 
 def _projected(vectors: Vectors, seed: int) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Make rows that add up to 1, and project them to a few dimensions."""
-    from scipy.sparse import csr_matrix
-    from sklearn.preprocessing import normalize
-    from sklearn.random_projection import GaussianRandomProjection
+    with needs("simpoints"):
+        from scipy.sparse import csr_matrix
+        from sklearn.preprocessing import normalize
+        from sklearn.random_projection import GaussianRandomProjection
 
     end = int(vectors.begins[vectors.whole])
     rows = csr_matrix(

@@ -14,6 +14,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from contigua.extras import needs
 from contigua.reading import ReadError, open_file, parse_json
 
 FORMAT = "contigua-live-memory"
@@ -84,7 +85,8 @@ def read_snapshot(path: Path) -> Snapshot:
         When it cannot be read.
     """
     # Half a second to import, which most uses can do without.
-    import pyarrow
+    with needs("sweeps"):
+        import pyarrow
 
     try:
         with open_file(path) as file:

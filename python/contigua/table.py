@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import chain
-from typing import Any, Protocol
-
-from rich.console import Console
+from typing import TYPE_CHECKING, Any, Protocol
 
 from contigua.printing import printable
-from contigua.terminal import Table, show
+
+if TYPE_CHECKING:
+    from contigua.terminal import Table
 
 #: Forms of a run's results; all but the first have every row.
 FORMATS = ("table", "markdown", "csv", "json")
@@ -255,6 +255,9 @@ def _heads(summaries: Sequence[dict[str, Any]]) -> tuple[str, ...]:
 
 def terminal_table(reports: Sequence[Summarized], *, details: bool = False) -> Table:
     """Make the table for a terminal."""
+    # What draws takes a while to import.
+    from contigua.terminal import Table
+
     found = compare(reports, details=details)
     table = Table(title=found.title, title_justify="left")
     table.add_column("", no_wrap=True)
@@ -269,6 +272,10 @@ def terminal_table(reports: Sequence[Summarized], *, details: bool = False) -> T
 
 def table_text(reports: Sequence[Summarized]) -> str:
     """Write the table as plain text, for ``print``."""
+    from rich.console import Console
+
+    from contigua.terminal import show
+
     file = io.StringIO()
     show(Console(file=file, color_system=None), terminal_table(reports))
     return file.getvalue().rstrip("\n")

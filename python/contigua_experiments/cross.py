@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
+from contigua.extras import needs
 from contigua.files import write_whole, writing
 from contigua.options import RunOptions
 from contigua.programs.program import Program
@@ -387,7 +388,8 @@ def _sentence(error: str) -> str:
 
 def data_frame(measured: Iterable[Measured]) -> pd.DataFrame:
     """Return one row for each program, combination and age."""
-    import pandas as pd
+    with needs("reports"):
+        import pandas as pd
 
     return pd.DataFrame(
         [

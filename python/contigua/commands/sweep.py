@@ -22,6 +22,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from contigua.extras import needs
 from contigua.files import INTERRUPTED, check_writable, write_whole, writing
 from contigua.printing import printable
 from contigua.sweeps import Options, Record, Sweep, look, make_plan, query, run_sweep
@@ -243,7 +244,8 @@ def query_command(source: Path, sql: str, form: str | None, output: Path | None)
         check_writable(output)
     answer = query(source, sql)
     if form == "parquet" and output is not None:
-        import pyarrow.parquet as pq
+        with needs("sweeps"):
+            import pyarrow.parquet as pq
 
         with writing(output) as file:
             pq.write_table(answer, file, compression="zstd")
@@ -269,7 +271,8 @@ def _written(answer: pa.Table, form: str) -> str:
     if form == "json":
         return json.dumps(answer.to_pylist(), indent=1, default=str) + "\n"
     if form == "csv":
-        import pyarrow.csv
+        with needs("sweeps"):
+            import pyarrow.csv
 
         buffer = io.BytesIO()
         pyarrow.csv.write_csv(answer, buffer)

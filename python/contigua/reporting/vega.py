@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from contigua import files
 from contigua.errors import ContiguaError
+from contigua.extras import needs
 from contigua.reporting.plots import MEASURE
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ def _library() -> Any:  # noqa: ANN401 - a module
         ) from error
     except RuntimeError as error:
         raise DrawingError(f"plots cannot be drawn: {error}") from error
-    import vl_convert
+    with needs("reports"):
+        import vl_convert
 
     return vl_convert
 

@@ -8,6 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from contigua.extras import needs
 from contigua.results import Results
 from contigua.statistics import mean_margin
 from contigua.sweeps.running import Listener, Options, run_sweep
@@ -130,7 +131,8 @@ TELLING = (
 
 def summarize(frame: pd.DataFrame, axes: list[str], columns: tuple[str, ...]) -> pd.DataFrame:
     """Group results by axes; see :meth:`Sweep.summary`."""
-    import pandas as pd
+    with needs("sweeps"):
+        import pandas as pd
 
     done = frame[frame["status"] == "done"]
     chosen = columns or [name for name in TELLING if name in done and done[name].notna().any()]

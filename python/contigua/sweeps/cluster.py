@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from contigua import _engine, files
+from contigua.extras import needs
 from contigua.sweeps.store import Record, SweepError
 from contigua.sweeps.tasks import Outcome, Task, receive, run_at, run_task
 
@@ -90,7 +91,8 @@ def connect(scheduler: str | None, workers: int | None) -> Iterator[Client]:
         When there is no scheduler, it has no workers, or theirs is another version.
     """
     # A second to import, which nothing else needs.
-    from distributed.utils import silence_logging_cmgr
+    with needs("sweeps"):
+        from distributed.utils import silence_logging_cmgr
 
     # What goes wrong is said here, once.
     with silence_logging_cmgr(logging.CRITICAL):
@@ -99,7 +101,8 @@ def connect(scheduler: str | None, workers: int | None) -> Iterator[Client]:
 
 def _started(workers: int | None) -> Iterator[Client]:
     """Start workers here; they end with the client."""
-    import dask
+    with needs("sweeps"):
+        import dask
 
     settings = {
         # Dask gives up a worker that is not there a while after it was lost. It may be restarting
@@ -115,8 +118,9 @@ def _started(workers: int | None) -> Iterator[Client]:
 
 
 def _restarting(workers: int | None) -> Iterator[Client]:
-    from distributed import Client, LocalCluster
-    from distributed.security import Security
+    with needs("sweeps"):
+        from distributed import Client, LocalCluster
+        from distributed.security import Security
 
     try:
         _check_host()
@@ -159,7 +163,8 @@ def _close(cluster: LocalCluster) -> None:
     nanny failed to restart one in this very moment. Its nannies are closed nevertheless; a second
     attempt, which Dask waits for for ever unless the first one has failed, ends the scheduler.
     """
-    from distributed.core import Status
+    with needs("sweeps"):
+        from distributed.core import Status
 
     try:
         cluster.close()
@@ -207,8 +212,9 @@ def warning(scheduler: str | None) -> str | None:
 
 def _found(scheduler: str) -> Iterator[Client]:
     """Connect to a scheduler that is there."""
-    from distributed import Client
-    from distributed.security import Security
+    with needs("sweeps"):
+        from distributed import Client
+        from distributed.security import Security
 
     # The files that DASK_DISTRIBUTED__COMM__TLS__* or a configuration file of Dask's name.
     security = Security()
@@ -343,7 +349,8 @@ class Runner:
         SweepError
             When the scheduler is gone, or all workers are.
         """
-        from distributed import KilledWorker
+        with needs("sweeps"):
+            from distributed import KilledWorker
 
         while self._fill():
             future = self._next()
@@ -374,7 +381,8 @@ class Runner:
 
     def cancel(self) -> None:
         """Take back what has not started."""
-        from distributed.client import CancelledError
+        with needs("sweeps"):
+            from distributed.client import CancelledError
 
         # Where the scheduler is gone, they are too.
         with contextlib.suppress(OSError, TimeoutError, CancelledError, RuntimeError):
@@ -431,7 +439,8 @@ class Runner:
             self._count()
 
     def _outcome(self, future: Future) -> Outcome:
-        from distributed.client import CancelledError
+        with needs("sweeps"):
+            from distributed.client import CancelledError
 
         while True:
             try:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from contigua.errors import ContiguaError
+from contigua.extras import needs
 from contigua.reading import open_file
 from contigua.results import Results
 from contigua.sweeps.store import Store, SweepError, read_results
@@ -45,8 +46,9 @@ def results_table(source: str | Path | Results) -> pa.Table:
             raise SweepError(f"{path}: no point of the sweep is finished yet")
         return table
     if path.suffix == ".parquet":
-        import pyarrow as pa
-        import pyarrow.parquet as pq
+        with needs("sweeps"):
+            import pyarrow as pa
+            import pyarrow.parquet as pq
 
         try:
             with open_file(path) as file:
@@ -78,7 +80,8 @@ def query(source: str | Path | Results, sql: str) -> pa.Table:
         When the query is not well formed; the message offers the nearest column.
     """
     # A tenth of a second to import, which most uses can do without.
-    import duckdb
+    with needs("sweeps"):
+        import duckdb
 
     table = results_table(source)
     with duckdb.connect() as connection:

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from contigua import _engine, columns, schemas
 from contigua.errors import ContiguaError
+from contigua.extras import needs
 from contigua.files import FileError, open_log, write_whole, writing
 from contigua.reading import MOST_RESULTS, ReadError, read_bytes, read_text
 from contigua.reports import Report, summary_type
@@ -284,8 +285,9 @@ class Store:
 
     def current(self) -> pa.Table:
         """Return the table, read from its file if that has everything."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
+        with needs("sweeps"):
+            import pyarrow as pa
+            import pyarrow.parquet as pq
 
         if not self.stale():
             # A damaged file is made again: it has nothing that the points have not.
@@ -308,7 +310,8 @@ class Store:
         self._write(self.table())
 
     def _write(self, table: pa.Table) -> None:
-        import pyarrow.parquet as pq
+        with needs("sweeps"):
+            import pyarrow.parquet as pq
 
         try:
             self.view.parent.mkdir(exist_ok=True)

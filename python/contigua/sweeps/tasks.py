@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from contigua import _engine
 from contigua.errors import ContiguaError
+from contigua.extras import needs
 from contigua.programs.execute import run_whole
 from contigua.reading import ReadError, file_digest
 from contigua.sweeps.store import Record, Store
@@ -96,7 +97,8 @@ def simulate(spec: _engine.RunSpec, trace: Path, trace_format: str = "contigua")
 
 def run_task(task: Task) -> Outcome:
     """Run a point on this worker, unless it is finished or its files are not here."""
-    from distributed import get_worker
+    with needs("sweeps"):
+        from distributed import get_worker
 
     worker = get_worker()
     return run_at(task, worker.address, received_folder(worker))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from matplotlib.figure import Figure
-
+from contigua.extras import needs
 from contigua.plot import PANEL, WIDTHS, PaperFigure, style
 from contigua.themes import LIGHT, colour_of
 from contigua.validation.compare import TARGETS, Comparison
+
+with needs("reports"):
+    from matplotlib.figure import Figure
 
 #: What the points of CPU time are.
 LABELS = {"small": "4 KB pages", "huge": "2 MB pages"}
