@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from contigua import _engine
@@ -40,6 +40,9 @@ class RunOptions:
         counts without time, which is fastest.
     seed
         Seed of everything random.
+    seeds
+        Several seeds: each configuration is simulated with every one of them, side by side on one
+        execution, and tables show means with 95 % intervals. Empty: ``seed`` alone.
     skip, warmup, instructions
         The region of interest, in instructions: first fast-forward over ``skip`` (the operating
         system goes on), then simulate without counting, then count (``None``: to the end).
@@ -104,6 +107,7 @@ class RunOptions:
     age: str | Age = "fresh"
     detail: str = "full"
     seed: int = 1
+    seeds: tuple[int, ...] = ()
     skip: int = 0
     warmup: int = 0
     instructions: int | None = None
@@ -186,14 +190,24 @@ class RunOptions:
         # An object is one age: the name of its file may have a comma.
         ages = [self.age.text] if isinstance(self.age, Age) else self.age.split(",")
         scenarios = self.holes.split(",")
+        seeds = self.seeds or (self.seed,)
         found = [
-            self.spec(design, age, holes)
+            replace(self, seed=seed).spec(design, age, holes)
             for age in ages
             for holes in scenarios
             for design in designs
+            for seed in seeds
         ]
+        for spec in found:
+            # One execution has one set of units.
+            spec["sampling"] = replace(self, seed=seeds[0]).plan()[1]
         if self.timeline is not None and len(found) > 1:
-            varied = {"age": len(ages), "holes": len(scenarios), "design_name": len(designs)}
+            varied = {
+                "age": len(ages),
+                "holes": len(scenarios),
+                "design_name": len(designs),
+                "seed": len(seeds),
+            }
             for spec in found:
                 values = [str(spec[key]) for key, count in varied.items() if count > 1]  # type: ignore[literal-required]
                 spec["timeline"] = str(timeline_file(self.timeline, values))
@@ -203,6 +217,7 @@ class RunOptions:
                     *([spec["age"]] if len(ages) > 1 else []),
                     *([str(spec["holes"])] if len(scenarios) > 1 else []),
                     spec["design_name"],
+                    *([str(spec["seed"])] if len(seeds) > 1 else []),
                 ]
                 for spec in found
             ]

@@ -11,9 +11,16 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import tomli_w
+
 from contigua import _engine
 from contigua.errors import ContiguaError
 from contigua.reading import ReadError, read_toml
+
+#: Key of a file that starts from another one.
+BASE = "base"
+#: Tables that name one of several kinds: another one takes the place of the base's.
+KINDS = ("translation", "placement", "migration")
 
 
 class PresetError(ContiguaError):
@@ -72,13 +79,45 @@ class Collection:
             A preset's name, or a path that contains a slash or ends in ``.toml``. One that was
             found before is itself.
 
+        Its text is whole: keys of a file with ``base = "NAME"`` are put over those of that preset,
+        or of that file, by its path from the folder of the first.
+
         Raises
         ------
         PresetError
-            When there is no such preset or file.
+            When there is no such preset or file, or bases lead back to where they began.
         """
-        if isinstance(name, Preset):
-            return name
+        return name if isinstance(name, Preset) else self._whole(name, ())
+
+    def _whole(self, name: str, way: tuple[str, ...]) -> Preset:
+        """Find a preset or file that others, the way, start from."""
+        found = self._read(name)
+        if found.origin in way:
+            raise PresetError(f"bases form a circle: {' -> '.join((*way, found.origin))}")
+        try:
+            own = tomllib.loads(found.text)
+        except tomllib.TOMLDecodeError:
+            # The engine says where and why.
+            return found
+        if BASE not in own:
+            return found
+        base = own.pop(BASE)
+        if not isinstance(base, str):
+            raise PresetError(f"{found.origin}: {BASE} = {base!r}: write a name or a path")
+        is_path = "/" in base or base.endswith(".toml")
+        if is_path and found.origin != f"{self.kind}s/{found.name}.toml":
+            base = str(Path(found.origin).parent / base)
+        try:
+            under = self._whole(base, (*way, found.origin))
+        except PresetError as error:
+            if way:
+                raise
+            raise PresetError(f"{found.origin}: {error}") from error
+        text = tomli_w.dumps(laid_over(tomllib.loads(under.text), own))
+        return Preset(found.name, text, found.origin)
+
+    def _read(self, name: str) -> Preset:
+        """Read a preset by name, or a file by path, as it is written."""
         if "/" in name or name.endswith(".toml"):
             path = Path(name)
             try:
@@ -111,6 +150,11 @@ class Collection:
     def schema(self) -> dict[str, Any]:
         """Return the JSON schema of such files: every key with its type, default and meaning."""
         schema: dict[str, Any] = json.loads(_engine.schema(self.kind))
+        said = f"Name of the {self.kind} that this one starts from, or path of its file."
+        schema["properties"] = {
+            BASE: {"type": ["string", "null"], "default": None, "description": said},
+            **schema["properties"],
+        }
         return schema
 
     def diff(self, first: str | Preset, second: str | Preset) -> list[tuple[str, Any, Any]]:
@@ -122,6 +166,28 @@ class Collection:
         keys = sorted((left.keys() | right.keys()) - {"description"})
         pairs = ((key, left.get(key), right.get(key)) for key in keys)
         return [(key, a, b) for key, a, b in pairs if a != b or (key in left) != (key in right)]
+
+
+def laid_over(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """Return the keys of both tables; where both have one, its value in ``own``.
+
+    Examples
+    --------
+    >>> laid_over({"memory": "1GiB", "tlb": {"a": 1, "b": 2}}, {"tlb": {"b": 3}})
+    {'memory': '1GiB', 'tlb': {'a': 1, 'b': 3}}
+    >>> laid_over({"translation": {"thp": {"enabled": "always"}}}, {"translation": {"ideal": {}}})
+    {'translation': {'ideal': {}}}
+    """
+    found = dict(base)
+    for key, value in own.items():
+        before = found.get(key)
+        if not isinstance(value, dict) or not isinstance(before, dict):
+            found[key] = value
+        elif key in KINDS:
+            found[key] = {name: laid_over(before.get(name, {}), of) for name, of in value.items()}
+        else:
+            found[key] = laid_over(before, value)
+    return found
 
 
 def flatten(value: Any, prefix: str = "") -> dict[str, Any]:  # noqa: ANN401 - JSON

@@ -83,6 +83,11 @@ class Report:
         return current(json.loads(self.json))
 
     @property
+    def replicas(self) -> int:
+        """Seeds that it is the mean of."""
+        return 1
+
+    @property
     def design(self) -> str:
         """Name of the design."""
         return str(self.values["config"]["design_name"])

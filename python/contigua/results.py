@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from contigua import columns
 from contigua.extras import needs
 from contigua.reading import integer, real
+from contigua.reporting.cases import Replicas, by_seed
 from contigua.reports import Report, ResultsError, checking, reports_json, summary_type
 from contigua.table import table_html, table_text
 
@@ -185,19 +186,23 @@ class Results(Sequence[Report]):
 
         return write_report([Input("", self.reports, self.axes)], Path(path), formats, title)
 
+    def columns(self) -> list[Report | Replicas]:
+        """Return what a table has a column of: each report, or the means of several seeds."""
+        return by_seed(self.reports)
+
     def __str__(self) -> str:
         """Return a short table: what the command prints, or a line for each point of a sweep."""
         if not self.reports:
             return "no runs"
-        if self.axes or len(self.reports) > SIDE_BY_SIDE:
-            columns = [*(self.axes[0] if self.axes else ("design", "age")), *SHORT]
-            return str(self.to_pandas()[columns].to_string(max_rows=20))
-        return table_text(self)
+        if self.axes or len(self.columns()) > SIDE_BY_SIDE:
+            shown = [*(self.axes[0] if self.axes else ("design", "age")), *SHORT]
+            return str(self.to_pandas()[shown].to_string(max_rows=20))
+        return table_text(self.columns())
 
     def _repr_html_(self) -> str:
-        if self.axes or len(self.reports) > SIDE_BY_SIDE or not self.reports:
+        if self.axes or len(self.columns()) > SIDE_BY_SIDE or not self.reports:
             return str(self.to_pandas().to_html(max_rows=20, border=0))
         from contigua.reporting.sentences import verdict
 
         said = "".join(f"<p>{escape(sentence)}</p>" for sentence in verdict(self))
-        return said + table_html(self)
+        return said + table_html(self.columns())

@@ -61,8 +61,8 @@ def run(
     Returns
     -------
     Results
-        One report for each age, scenario of holes and design, and the program's exit status. After
-        an interrupt the reports say so (``complete``, ``ended``), and the status is 130.
+        One report for each age, scenario of holes, design and seed, and the program's exit status.
+        After an interrupt the reports say so (``complete``, ``ended``), and the status is 130.
 
     Raises
     ------

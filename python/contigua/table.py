@@ -37,6 +37,10 @@ class Summarized(Protocol):
     def values(self) -> dict[str, Any]:
         """The whole report."""
 
+    @property
+    def replicas(self) -> int:
+        """Seeds that it is the mean of; 1 for a report."""
+
     def summary(self) -> dict[str, Any]:
         """Return the values by key."""
 
@@ -240,6 +244,8 @@ def _title(report: Summarized, summary: dict[str, Any]) -> str:
         by_weight = sample.get("weights") is not None
         sampled = f", ± for {100 * sample['confidence']:g} % confidence"
         sampled = ", estimated from SimPoints" if by_weight else sampled
+    if report.replicas > 1:
+        sampled = f", means of {report.replicas} seeds, ± for 95 % confidence"
     return f"{summary['machine']}{malloc}{sampled}"
 
 

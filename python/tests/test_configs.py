@@ -1,6 +1,7 @@
 """Are designs, machines, ages and traces as objects what their texts are?"""
 
 import hashlib
+import re
 
 import pytest
 
@@ -129,3 +130,49 @@ def test_a_design_draws_itself_in_notebooks():
     html = Design("perforated")._repr_html_()
     assert "translation.perforated.most_holes" in html and "511" in html
     assert repr(Design("perforated")) == "Design(designs/perforated.toml)"
+
+
+def write(folder, **files):
+    for name, text in files.items():
+        (folder / f"{name}.toml").write_text(text)
+    return folder
+
+
+def test_a_design_starts_from_another_one(tmp_path):
+    write(
+        tmp_path,
+        mine='base = "contiguitas-thp"\n[translation.thp]\nenabled = "madvise"\n',
+        more='base = "mine.toml"\ndescription = "more"\n[translation.perforated]\n',
+    )
+    mine, more = (Design(str(tmp_path / f"{name}.toml")) for name in ("mine", "more"))
+    assert mine.name == "mine"
+    assert mine.diff("contiguitas-thp") == [("translation.thp.enabled", "madvise", "always")]
+    # Another translation takes the place of the base's.
+    assert list(more.resolve()["translation"]) == ["perforated"]
+    assert more.resolve()["placement"] == Design("contiguitas-thp").resolve()["placement"]
+    assert more.description == "more"
+    machine = tmp_path / "small.toml"
+    machine.write_text('base = "skylake"\nmemory = "256MiB"\n')
+    assert Machine(str(machine)).diff("skylake") == [("memory", "256MiB", "8GiB")]
+    (report,) = contigua.run(["/bin/true"], designs=[str(tmp_path / "mine.toml")], options=SMALL)
+    assert report.values["config"]["design"] == mine.resolve()
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"a": 'base = "./b.toml"', "b": 'base = "./a.toml"'}, "bases form a circle: "),
+        ({"a": 'base = "./a.toml"'}, "bases form a circle: "),
+        ({"a": 'base = "linux-tph"'}, "a.toml: no design is called 'linux-tph'; did you mean"),
+        ({"a": 'base = "./b.toml"'}, "a.toml: "),
+        ({"a": "base = 4"}, "a.toml: base = 4: write a name or a path"),
+    ],
+)
+def test_a_base_that_cannot_be_is_an_error_that_names_the_file(tmp_path, files, said):
+    write(tmp_path, **files)
+    with pytest.raises(PresetError, match=re.escape(said)):
+        Design(str(tmp_path / "a.toml"))
+
+
+def test_the_schema_has_the_base():
+    assert contigua.designs.schema()["properties"]["base"]["type"] == ["string", "null"]

@@ -1,14 +1,19 @@
 """Do options reach the engine as they were given?"""
 
 import re
+import sys
+from math import sqrt
 from pathlib import Path
+from statistics import fmean, stdev
 
 import pytest
 from click.testing import CliRunner
 
-from contigua import RunOptions, cli
+from contigua import RunOptions
+from contigua import cli as cli_module
 from contigua.options import timeline_file
 from contigua.results import Results
+from contigua.sampling import Sampling
 from contigua.sizes import SizeError, count_of, seconds_of
 from contigua_experiments.running import Cell
 
@@ -25,7 +30,7 @@ def command(monkeypatch):
             return Results((), 0)
 
         monkeypatch.setattr("contigua.commands.run.run", run)
-        ran = CliRunner().invoke(cli.cli, ["run", *map(str, arguments), "--", "true"])
+        ran = CliRunner().invoke(cli_module.cli, ["run", *map(str, arguments), "--", "true"])
         return ran, caught.get("options")
 
     return invoke
@@ -82,8 +87,77 @@ def test_each_configuration_has_a_timeline_of_its_own():
     assert timeline_file(file, ["a/b c"]) == Path("out/line.a-b-c.json")
 
 
+def test_any_key_of_designs_and_machine_is_set(command):
+    ran, options = command(
+        *("--set", "design.translation.thp.enabled=madvise", "--designs", "linux-thp"),
+        *("--set", "machine.memory=2GiB", "--set", "machine.tlb.l1d.4k.entries=128"),
+    )
+    assert ran.exit_code == 0, ran.output
+    assert options.machine.diff("skylake") == [
+        ("memory", "2GiB", "8GiB"),
+        ("tlb.l1d.4k.entries", 128, 64),
+    ]
+    assert options.machine.name == "skylake"
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("memory=2G", "write design.KEY=VALUE or machine.KEY=VALUE"),
+        ("design.memory", "write design.KEY=VALUE or machine.KEY=VALUE"),
+        ("design.translation.nothing=1", "nothing"),
+        ("machine.memory=much", "much"),
+    ],
+)
+def test_what_cannot_be_set_is_refused_with_its_key(cli, setting, said):
+    ran = cli("run", "--designs", "linux-thp", "--set", setting, "--", "/bin/true", check=False)
+    assert ran.returncode in (1, 2) and said in ran.stderr, ran.stderr
+
+
+def test_several_seeds_are_replicas_on_one_execution(cli, tmp_path):
+    file = tmp_path / "reports.json"
+    # Of the first program of a server of scattered memory, some pages are huge or not by the seed.
+    run = ("run", "--seeds", "1,2,3", "--age", "scattered:0.05", "--designs", "linux-thp,linux-4k")
+    ran = cli(*run, "--json", file, "--", sys.executable, "-c", "b = bytearray(60 << 20)")
+    reports = Results.from_json(file.read_text())
+    known = [(one.design, one.values["config"]["seed"]) for one in reports]
+    assert known == [(name, seed) for name in ("linux-thp", "linux-4k") for seed in (1, 2, 3)]
+    assert len({one.values["program"]["events"] for one in reports}) == 1
+    mean, _ = reports.columns()
+    cycles = [one.values["time"]["cycles"] for one in reports[:3]]
+    half = 4.3027 * stdev(cycles) / sqrt(3)
+    assert mean.summary()["cycles"] == round(fmean(cycles))
+    assert mean.intervals()["cycles"] == pytest.approx(half)
+    assert "means of 3 seeds, ± for 95 % confidence" in ran.stderr
+    assert f"{fmean(cycles):,.0f} ± {100 * half / fmean(cycles):.1f} %" in ran.stderr
+    assert ran.stderr.count("scattered:0.05") == 2
+
+
+def test_seeds_share_the_units_of_a_sampled_run():
+    options = RunOptions(seeds=(5, 6), sample=Sampling())
+    specs = options.specs(["linux-4k"])
+    assert [spec["seed"] for spec in specs] == [5, 6]
+    assert specs[0]["sampling"] == specs[1]["sampling"]
+    assert specs[0]["sampling"] == RunOptions(seed=5, sample=Sampling()).plan()[1]
+
+
+@pytest.mark.parametrize("seeds", ["1", "1,1", "1,x", "-1,2"])
+def test_seeds_that_are_no_replicas_are_refused(command, seeds):
+    ran, options = command("--seeds", seeds)
+    assert ran.exit_code == 2 and options is None and "--seeds" in ran.output
+
+
+def test_help_has_options_below_headings():
+    text = CliRunner().invoke(cli_module.cli, ["run", "--help"]).output
+    headings = ["Program", "Server", "What is simulated", "Sampling", "Output", "Other"]
+    places = [text.index(f"\n{heading}:\n") for heading in headings]
+    assert places == sorted(places)
+    assert places[1] < text.index("--machine") < places[2] < text.index("--detail") < places[3]
+    assert places[4] < text.index("--json PATH") < text.index("--record PATH") < places[5]
+
+
 def test_help_says_what_each_option_is_for():
-    text = " ".join(CliRunner().invoke(cli.cli, ["run", "--help"]).output.split())
+    text = " ".join(CliRunner().invoke(cli_module.cli, ["run", "--help"]).output.split())
     for words in ("--cores", "[default: 1; 1<=x<=64]", "Perfetto", "stalls that add up"):
         assert words in text
     assert "--instructions N[k|M|G]" in text and "100M, 1.5G or 1e9" in text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,27 @@ from contigua.commands.parameters import (
     ERROR,
     LARGEST,
     RATE,
+    SEEDS,
+    SETTING,
     with_options,
 )
+from contigua.configs import Design, Machine
+from contigua.presets import Preset
 from contigua.regions import INTERVAL, Regions, regions_of
 from contigua.sampling import RECORDED, Sampling
 from contigua.table import FORMATS
 
-#: What is simulated, and what is shown.
-run_options = with_options(
+#: Headings of `run --help`.
+PROGRAM, SERVER, SIMULATED, SAMPLING, OUTPUT = (
+    "Program",
+    "Server",
+    "What is simulated",
+    "Sampling",
+    "Output",
+)
+
+#: The simulated server.
+server_options = with_options(
     click.option("--machine", default="skylake", show_default=True, help="Machine to simulate."),
     click.option(
         "--memory",
@@ -46,13 +59,13 @@ run_options = with_options(
         help="Designs to compare, separated by commas; names or TOML files.",
     ),
     click.option(
-        "--detail",
-        type=click.Choice(["full", "additive", "translation"]),
-        default="full",
-        show_default=True,
-        help="full: caches, and an instruction window in which what is independent overlaps; "
-        "additive: caches, and stalls that add up, faster; translation: count translation "
-        "events, no time, fastest.",
+        "--set",
+        "settings",
+        multiple=True,
+        type=SETTING,
+        help="Change any key of the designs or the machine, such as "
+        "design.translation.thp.enabled=madvise or machine.memory=4G (keys: `designs show`, "
+        "`machines show`). Repeatable.",
     ),
     click.option(
         "--cores",
@@ -60,20 +73,6 @@ run_options = with_options(
         default=1,
         show_default=True,
         help="Cores that the program's threads run on, each with TLBs and caches of its own.",
-    ),
-    click.option(
-        "--migrations",
-        type=RATE,
-        default=0.0,
-        help="Migrate this many in-use pages per simulated second, using the design's "
-        "mechanism (kernel shootdown or last-level cache).",
-    ),
-    click.option(
-        "--timeline",
-        type=click.Path(path_type=Path, dir_okay=False),
-        help="Write what each core did when, for Perfetto (Chrome's trace format). With "
-        "several designs, FILE.json becomes FILE.DESIGN.json for each.",
-        metavar="FILE",
     ),
     click.option(
         "--holes",
@@ -84,16 +83,26 @@ run_options = with_options(
         "or dispersed, KIND remapped or unallocated.",
     ),
     click.option(
-        "--classify-misses",
-        is_flag=True,
-        help="Count data TLB misses that a direct segment would avoid (in --json).",
+        "--migrations",
+        type=RATE,
+        default=0.0,
+        help="Migrate this many in-use pages per simulated second, using the design's "
+        "mechanism (kernel shootdown or last-level cache).",
     ),
+    group=SERVER,
+)
+
+
+#: What of the program is simulated, and how.
+simulated_options = with_options(
     click.option(
-        "--seed",
-        type=click.IntRange(0, LARGEST),
-        default=1,
+        "--detail",
+        type=click.Choice(["full", "additive", "translation"]),
+        default="full",
         show_default=True,
-        help="Seed of everything random.",
+        help="full: caches, and an instruction window in which what is independent overlaps; "
+        "additive: caches, and stalls that add up, faster; translation: count translation "
+        "events, no time, fastest.",
     ),
     click.option(
         "--skip",
@@ -118,7 +127,31 @@ run_options = with_options(
         type=DURATION,
         help="Stop the program after this time, such as 30s; without a unit in seconds.",
     ),
-    click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write reports."),
+    click.option(
+        "--seed",
+        type=click.IntRange(0, LARGEST),
+        default=1,
+        show_default=True,
+        help="Seed of everything random.",
+    ),
+    click.option(
+        "--seeds",
+        type=SEEDS,
+        default=(),
+        help="Simulate each design with these seeds, side by side on one execution: the table has "
+        "means with 95 % intervals (Student's t), JSON each report.",
+    ),
+    click.option(
+        "--classify-misses",
+        is_flag=True,
+        help="Count data TLB misses that a direct segment would avoid (in --json).",
+    ),
+    group=SIMULATED,
+)
+
+
+#: What is written where.
+output_options = with_options(
     click.option(
         "--format",
         "form",
@@ -130,6 +163,15 @@ run_options = with_options(
         "standard output, and the program's own output to standard error.",
     ),
     click.option("--details", is_flag=True, help="Show every row of the table."),
+    click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write reports."),
+    click.option(
+        "--timeline",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="Write what each core did when, for Perfetto (Chrome's trace format). With "
+        "several designs, FILE.json becomes FILE.DESIGN.json for each.",
+        metavar="FILE",
+    ),
+    group=OUTPUT,
 )
 
 
@@ -185,6 +227,7 @@ sample_options = with_options(
         type=click.FloatRange(0, 1, min_open=True, max_open=True),
         help=f"Probability with which intervals hold.  [default: {Sampling.confidence}]",
     ),
+    group=SAMPLING,
 )
 
 
@@ -250,6 +293,7 @@ region_options = with_options(
         is_flag=True,
         help="Keep caches and TLBs warm outside of --region, which is slower.",
     ),
+    group=SIMULATED,
 )
 
 
@@ -275,6 +319,7 @@ checkpoint_options = with_options(
         help="Go on from what --checkpoint DIR saved at N, with the same options. The reports "
         "equal those of a run from the start.",
     ),
+    group=OUTPUT,
 )
 
 
@@ -288,6 +333,7 @@ root_option = with_options(
         "looked for in PATH's directories within DIR, or within DIR by an absolute path; it sees "
         "DIR's files first, and then this computer's.",
     ),
+    group=PROGRAM,
 )
 
 
@@ -317,6 +363,7 @@ allocator_options = with_options(
         help="Nanoseconds that pass for contigua's allocator with each instruction, the same "
         "in every run; system: the clock of this machine, on which simulation takes long.",
     ),
+    group=PROGRAM,
 )
 
 
@@ -370,3 +417,23 @@ def design_list(names: str) -> list[str]:
     if not found:
         raise click.UsageError("give at least one design")
     return found
+
+
+def changed(
+    settings: Sequence[tuple[str, Any]], designs: Sequence[str], machine: str
+) -> tuple[list[str | Preset], str | Preset]:
+    """Return the designs and the machine with what ``--set`` says.
+
+    Raises
+    ------
+    ConfigError, EngineError
+        When there is no such key, or it cannot have the value.
+    """
+    values: dict[str, dict[str, Any]] = {"design": {}, "machine": {}}
+    for key, value in settings:
+        kind, _, inner = key.partition(".")
+        values[kind][inner] = value
+    return (
+        [Design(name).with_(values["design"]) if values["design"] else name for name in designs],
+        Machine(machine).with_(values["machine"]) if values["machine"] else machine,
+    )

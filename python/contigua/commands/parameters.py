@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable
 from math import nan
 from typing import Any, Generic, TypeVar
@@ -136,14 +137,64 @@ CLOCK = Text("clock", "NS", _clock)
 ERROR = Text("error", "N%", _error)
 
 
+def _setting(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    kind, _, inner = key.strip().partition(".")
+    if not equals or kind not in ("design", "machine") or not inner:
+        raise SizeError(f"{text!r}: write design.KEY=VALUE or machine.KEY=VALUE")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        # Text needs no quotation marks.
+        return key.strip(), value.strip()
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    seeds = _counts(text)
+    if len(set(seeds)) < len(seeds) or len(seeds) < 2:
+        raise SizeError(f"{text!r}: give two seeds at least, each once")
+    return seeds
+
+
+#: A key of a design or machine, and its value.
+SETTING = Text("setting", "KEY=VALUE", _setting)
+#: Seeds, separated by commas.
+SEEDS = Text("seeds", "N,N[,N...]", _seeds)
+
+
 def with_options(
-    *options: Callable[..., Any],
+    *options: Callable[..., Any], group: str = ""
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorate a command with options, in the order in which help shows them."""
+    """Decorate a command with options, in the order in which help shows them.
+
+    Parameters
+    ----------
+    options
+        The options.
+    group
+        The heading below which help of a :class:`Grouped` command shows them.
+    """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(options):
             command = option(command)
+            if group:
+                command.__dict__["__click_params__"][-1].group = group
         return command
 
     return decorate
+
+
+class Grouped(click.Command):
+    """A command whose help has its options below headings."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a section for each group, in the order of their first options."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            is_option = isinstance(param, click.Option)
+            if is_option and (record := param.get_help_record(ctx)) is not None:
+                groups.setdefault(getattr(param, "group", "Other"), []).append(record)
+        for name, records in groups.items():
+            with formatter.section(name):
+                formatter.write_dl(records)

@@ -10,18 +10,23 @@ import click
 from rich.console import Console
 
 from contigua.commands.options import (
+    OUTPUT,
+    PROGRAM,
     allocator_options,
+    changed,
     checkpoint_options,
     design_list,
     named_regions,
+    output_options,
     record_options,
     region_options,
     root_option,
-    run_options,
     sample_options,
     sampling_of,
+    server_options,
+    simulated_options,
 )
-from contigua.commands.parameters import DURATION
+from contigua.commands.parameters import DURATION, Grouped, with_options
 from contigua.files import (
     INTERRUPTED,
     Outputs,
@@ -41,32 +46,47 @@ from contigua.sampling import RECORDED, Sampling, recorded
 from contigua.table import table_markdown, terminal_table
 from contigua.terminal import show
 
+#: An option that stands on the command line.
+SET = click.core.ParameterSource.COMMANDLINE
 #: What follows the program is its own.
-PROGRAM = {"allow_interspersed_args": False}
+PASSED_ON = {"allow_interspersed_args": False}
 
 
-@click.command("run", context_settings=PROGRAM)
-@run_options
-@sample_options
-@region_options
-@click.option("--trace", type=click.Path(path_type=Path), help="Replay this trace instead.")
-@click.option(
-    "--trace-format",
-    type=click.Choice(["contigua", "champsim", "lackey"]),
-    default="contigua",
-    show_default=True,
-    help="Who wrote the trace.",
+#: What runs, if it is no program.
+trace_options = with_options(
+    click.option("--trace", type=click.Path(path_type=Path), help="Replay this trace instead."),
+    click.option(
+        "--trace-format",
+        type=click.Choice(["contigua", "champsim", "lackey"]),
+        default="contigua",
+        show_default=True,
+        help="Who wrote the trace.",
+    ),
+    click.option(
+        "--mapped",
+        is_flag=True,
+        help="Map all memory that a trace of another tool touches before it begins: first touches "
+        "are no page faults.",
+    ),
+    group=PROGRAM,
 )
-@click.option(
-    "--mapped",
-    is_flag=True,
-    help="Map all memory that a trace of another tool touches before it begins: first touches "
-    "are no page faults.",
+record_option = with_options(
+    click.option("--record", type=click.Path(path_type=Path), help="Also record the events here."),
+    group=OUTPUT,
 )
-@click.option("--record", type=click.Path(path_type=Path), help="Also record the events here.")
-@checkpoint_options
+
+
+@click.command("run", cls=Grouped, context_settings=PASSED_ON)
+@trace_options
 @root_option
 @allocator_options
+@server_options
+@simulated_options
+@region_options
+@sample_options
+@output_options
+@record_option
+@checkpoint_options
 @click.argument("program", nargs=-1, type=click.UNPROCESSED)
 def run_command(
     program: tuple[str, ...],
@@ -76,6 +96,7 @@ def run_command(
     form: str,
     details: bool,
     malloc_clock: int,
+    settings: tuple[tuple[str, Any], ...],
     **options: Any,  # noqa: ANN401 - passed on to RunOptions
 ) -> None:
     """Run PROGRAM with its arguments and show which design is fastest, and why.
@@ -89,7 +110,9 @@ def run_command(
         raise click.UsageError("--mapped is for traces of other tools: give --trace")
     if trace is not None and options["root"] is not None:
         raise click.UsageError("--root is of programs: a trace needs no files")
-    names = design_list(design_names)
+    if options["seeds"] and click.get_current_context().get_parameter_source("seed") is SET:
+        raise click.UsageError("give either --seed or --seeds")
+    designs, options["machine"] = changed(settings, design_list(design_names), options["machine"])
     regions = named_regions(options)
     replays_ours = trace is not None and options["trace_format"] == "contigua"
     samples = options["sample"] or options["goal"] is not None
@@ -113,7 +136,7 @@ def run_command(
             outputs,
             list(program) or None,
             trace=trace,
-            designs=names,
+            designs=designs,
             options=RunOptions(
                 **options, sample=sample, regions=regions, malloc_clock=malloc_clock or None
             ),
@@ -149,7 +172,7 @@ def _results(
         return error.results
 
 
-@click.command("record", context_settings=PROGRAM)
+@click.command("record", context_settings=PASSED_ON)
 @click.option(
     "-o", "--output", required=True, type=click.Path(path_type=Path), help="The trace to write."
 )
@@ -188,13 +211,13 @@ def _show(results: Results, console: Console, *, details: bool) -> None:
         # A file or pipe is as wide as it needs to be.
         wide = not console.is_terminal
         console.print(printable(line), markup=False, highlight=False, soft_wrap=wide)
-    show(console, terminal_table(results, details=details))
+    show(console, terminal_table(results.columns(), details=details))
 
 
 def _written(results: Results, form: str) -> str:
     if form == "json":
         return results.to_json()
-    return results.to_csv() if form == "csv" else table_markdown(results)
+    return results.to_csv() if form == "csv" else table_markdown(results.columns())
 
 
 def _ends_after(options: dict[str, Any]) -> tuple[int | None, float | None]:

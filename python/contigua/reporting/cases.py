@@ -237,6 +237,56 @@ def seed_intervals(reports: Sequence[Report]) -> dict[str, float]:
     return found
 
 
+@dataclass(frozen=True)
+class Replicas:
+    """Reports that differ in nothing but the seed, as one column of a table.
+
+    Attributes
+    ----------
+    reports
+        The reports.
+    """
+
+    reports: tuple[Report, ...]
+
+    @cached_property
+    def mean(self) -> Report:
+        """The report with the mean of each value."""
+        return mean_report(self.reports)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The whole report of means."""
+        return self.mean.values
+
+    @property
+    def replicas(self) -> int:
+        """Seeds that it is the mean of."""
+        return len(self.reports)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the means that are compared most."""
+        return self.mean.summary()
+
+    def intervals(self) -> dict[str, float]:
+        """Return halves of the means' 95 % intervals, of values that differ."""
+        return {key: half for key, half in seed_intervals(self.reports).items() if half > 0}
+
+
+def by_seed(reports: Sequence[Report]) -> list[Report | Replicas]:
+    """Put the reports of several seeds together; those of one stay what they are."""
+    groups: dict[str, list[Report]] = {}
+    for report in reports:
+        values = report.values
+        known = {**values["config"], "seed": None, "sampling": None, "events": values["program"]}
+        groups.setdefault(json.dumps(known, sort_keys=True), []).append(report)
+    found: list[Report | Replicas] = []
+    for group in groups.values():
+        seeds = {report.values["config"]["seed"] for report in group}
+        found += [Replicas(tuple(group))] if len(seeds) == len(group) > 1 else group
+    return found
+
+
 #: The axis of runs that differ in nothing that they were told, such as two visits to a server.
 REPETITION = "run"
 
