@@ -24,7 +24,6 @@ pub mod requests;
 mod run;
 #[cfg(feature = "schema")]
 pub mod schema;
-pub mod spec;
 mod unavailable;
 
 pub use checkpoint::{CheckpointProblem, Saves};

@@ -6,7 +6,6 @@ use schemars::{Schema, schema_for};
 use crate::Report;
 use crate::ageing::{AgeReport, Profile, Sample};
 use crate::config::{DesignConfig, MachineConfig};
-use crate::spec::RunSpec;
 
 /// Of [`MachineConfig`].
 #[must_use]
@@ -24,12 +23,6 @@ pub fn design() -> Schema {
 #[must_use]
 pub fn profile() -> Schema {
     schema_for!(Profile)
-}
-
-/// Of [`RunSpec`]: what `contigua run` and `contigua.RunOptions` are told.
-#[must_use]
-pub fn run_options() -> Schema {
-    schema_for!(RunSpec)
 }
 
 /// Of the reports of `contigua run`, an array of [`Report`].

@@ -14,17 +14,18 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use contigua_machine::config;
+use contigua_machine::ageing::Snapshot;
+use contigua_machine::config::{self, Age, Detail, Point, RegionConfig, RunConfig};
 use contigua_machine::schema as schemas;
-use contigua_machine::spec::{Recorded, RunSpec};
 use contigua_program::emulator::Emulator;
 use contigua_program::launch::{self, Surroundings};
-use contigua_program::plan::Plan;
+use contigua_program::plan::{Plan, Sampling, Window};
 use contigua_program::root::Root;
 use contigua_program::sources::Source;
 use contigua_program::sources::trace::TraceSource;
 use contigua_program::syscall::Architecture;
 use contigua_translation::SchemeConfig;
+use contigua_units::Bytes;
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
@@ -68,11 +69,170 @@ fn engine_error(error: impl std::fmt::Display) -> PyErr {
     EngineError::new_err(error.to_string())
 }
 
+/// One design on one machine, as Python describes it.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct RunSpec {
+    design_name: String,
+    design: String,
+    machine_name: String,
+    machine: String,
+    memory: Option<String>,
+    age: String,
+    detail: String,
+    seed: u64,
+    skip: u64,
+    warmup: u64,
+    instructions: Option<u64>,
+    #[pyo3(default)]
+    holes: Option<String>,
+    #[pyo3(default)]
+    classify_misses: bool,
+    #[pyo3(default)]
+    cores: Option<u32>,
+    #[pyo3(default)]
+    migrations: Option<f64>,
+    #[pyo3(default)]
+    allocator: Option<String>,
+    #[pyo3(default)]
+    timeline: Option<PathBuf>,
+    /// Distance, warm, detail, seed, most, as [`Sampling`] has them.
+    #[pyo3(default)]
+    sampling: Option<SamplingTuple>,
+    #[pyo3(default)]
+    regions: Option<RegionSpec>,
+    #[pyo3(default)]
+    confidence: Option<f64>,
+    /// After how many instructions the server's state is saved, and the file.
+    #[pyo3(default)]
+    checkpoints: Option<Vec<(u64, PathBuf)>>,
+    /// The checkpoint that it goes on from.
+    #[pyo3(default)]
+    checkpoint: Option<PathBuf>,
+    /// The error that a sampled run's user wants at most, as a share of cycles.
+    #[pyo3(default)]
+    goal: Option<f64>,
+    /// Memory that a trace touches was mapped before.
+    #[pyo3(default)]
+    mapped: Option<bool>,
+}
+
+/// Regions that the user names, as Python describes them.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct RegionSpec {
+    /// `windows`, `simpoints`, `markers` or `function`.
+    kind: String,
+    /// Instructions that warm caches and TLBs before a window.
+    #[pyo3(default)]
+    warm: Option<u64>,
+    /// Begins and ends of windows.
+    #[pyo3(default)]
+    windows: Option<Vec<(u64, u64)>>,
+    /// What they stand for, of points.
+    #[pyo3(default)]
+    weights: Option<Vec<f64>>,
+    /// The function's name.
+    #[pyo3(default)]
+    function: Option<String>,
+    /// Outside of what the program begins and ends.
+    #[pyo3(default)]
+    keep_warm: Option<bool>,
+}
+
+impl RegionSpec {
+    fn resolve(self) -> PyResult<RegionConfig> {
+        let warm = self.warm.unwrap_or(0);
+        let keep_warm = self.keep_warm.unwrap_or(false);
+        let windows = self.windows.unwrap_or_default().into_iter();
+        let windows = windows.map(|(begin, end)| Window { begin, end });
+        Ok(match self.kind.as_str() {
+            "windows" => RegionConfig::Windows {
+                warm,
+                windows: windows.collect(),
+            },
+            "simpoints" => RegionConfig::SimPoints {
+                warm,
+                points: windows
+                    .zip(self.weights.unwrap_or_default())
+                    .map(|(window, weight)| Point { window, weight })
+                    .collect(),
+            },
+            "markers" => RegionConfig::Markers { keep_warm },
+            "function" => RegionConfig::Function {
+                name: self.function.unwrap_or_default(),
+                keep_warm,
+            },
+            other => {
+                let known = "windows, simpoints, markers and function";
+                return Err(engine_error(format!(
+                    "unknown regions {other:?}: known are {known}"
+                )));
+            }
+        })
+    }
+}
+
+impl RunSpec {
+    fn resolve(self) -> PyResult<RunConfig> {
+        let design = config::parse_design(&self.design, &self.design_name).map_err(engine_error)?;
+        let mut machine =
+            config::parse_machine(&self.machine, &self.machine_name).map_err(engine_error)?;
+        if let Some(memory) = &self.memory {
+            let parsed: Result<Bytes, _> = memory.parse();
+            machine.memory = parsed.map_err(|e| engine_error(format!("memory {memory:?}: {e}")))?;
+        }
+        let age: Age = self.age.parse().map_err(engine_error)?;
+        if let (Age::Snapshot(path), None) = (&age, &self.memory) {
+            // A snapshot's server has the snapshot's memory, whatever the machine's file says.
+            let snapshot = Snapshot::load(path).map_err(engine_error)?;
+            machine.memory = snapshot.memory();
+        }
+        let detail = match self.detail.as_str() {
+            "full" => Detail::Full,
+            "additive" => Detail::Additive,
+            "translation" => Detail::Translation,
+            other => {
+                let known = "full, additive and translation";
+                return Err(engine_error(format!(
+                    "unknown detail {other:?}: known are {known}"
+                )));
+            }
+        };
+        let holes = self.holes.as_deref().map(str::parse).transpose();
+        let config = RunConfig {
+            design_name: self.design_name,
+            design,
+            machine_name: self.machine_name,
+            machine,
+            age,
+            holes: holes.map_err(engine_error)?,
+            classify_misses: self.classify_misses,
+            detail,
+            cores: self.cores.unwrap_or(1),
+            migrations_per_second: self.migrations.unwrap_or(0.0),
+            allocator: self.allocator,
+            timeline: self.timeline,
+            seed: self.seed,
+            skip: self.skip,
+            warmup: self.warmup,
+            instructions: self.instructions,
+            sampling: self.sampling.map(sampling_of),
+            regions: self.regions.map(RegionSpec::resolve).transpose()?,
+            confidence: self.confidence.unwrap_or(config::CONFIDENCE),
+            goal: self.goal,
+            mapped: self.mapped.unwrap_or(false),
+        };
+        config.check().map_err(engine_error)?;
+        Ok(config)
+    }
+}
+
 /// Runs designs on one execution of a program, or on one trace.
 ///
-/// Each run is a document, [`RunSpec`] as JSON. Exactly one of `command` and `trace` is given. `progress` is
-/// called a few times a second with a list of (instructions, batches behind), one for each design. What is
-/// recorded is all, or what `record_plan` says, a [`Recorded`] as JSON. A program can be given a library
+/// Exactly one of `command` and `trace` is given. `progress` is called a few times a second with
+/// a list of (instructions, batches behind), one for each design. What is recorded is all, or what
+/// `record_plan` says: instructions to skip, and how to sample the others. A program can be given a library
 /// to load before all others (`preload`), variables (`environment`), and a clock of its own that
 /// ticks so many nanoseconds for each instruction. Returns the reports as JSON, the program's exit
 /// status (130 after an interruption), and why outputs (the recording, timelines, checkpoints) are not
@@ -86,12 +246,12 @@ fn engine_error(error: impl std::fmt::Display) -> PyErr {
 #[pyo3(signature = (runs, *, command=None, trace=None, trace_format="contigua", record=None, record_plan=None, seconds=None, preload=None, root=None, environment=None, clock=None, progress=None))]
 fn run(
     py: Python<'_>,
-    runs: Vec<String>,
+    runs: Vec<RunSpec>,
     command: Option<Vec<OsString>>,
     trace: Option<PathBuf>,
     trace_format: &str,
     record: Option<PathBuf>,
-    record_plan: Option<String>,
+    record_plan: Option<PlanTuple>,
     seconds: Option<f64>,
     preload: Option<PathBuf>,
     root: Option<PathBuf>,
@@ -101,14 +261,12 @@ fn run(
 ) -> PyResult<(Vec<String>, i32, Vec<String>)> {
     let mut checkpoints = Vec::new();
     let mut configs = Vec::new();
-    for text in runs {
-        let mut spec = RunSpec::from_json(&text).map_err(engine_error)?;
-        let saves = std::mem::take(&mut spec.checkpoints).into_iter();
+    for mut spec in runs {
         checkpoints.push(Checkpoints {
-            saves: saves.map(|save| (save.at, save.file)).collect(),
+            saves: spec.checkpoints.take().unwrap_or_default(),
             from: spec.checkpoint.take(),
         });
-        configs.push(spec.resolve().map_err(engine_error)?);
+        configs.push(spec.resolve()?);
     }
     let surroundings = Surroundings {
         preload,
@@ -128,7 +286,7 @@ fn run(
         checkpoints,
         input,
         record,
-        record_plan: record_plan.map_or_else(|| Ok(Plan::default()), |text| plan_of(&text))?,
+        record_plan: record_plan.map_or(Ok(Plan::default()), plan_of)?,
         time_limit: time_limit.map_err(|error| engine_error(format!("seconds: {error}")))?,
     };
     let outcome = py.detach(|| {
@@ -148,24 +306,46 @@ fn run(
     Ok((reports.collect(), outcome.exit_code, outcome.failures))
 }
 
-fn plan_of(text: &str) -> PyResult<Plan> {
-    let recorded: Recorded = serde_json::from_str(text)
-        .map_err(|error| engine_error(format!("what is recorded: {error}")))?;
-    recorded.plan().map_err(engine_error)
+/// Instructions to skip, and how those behind them are sampled: distance, warm, detail, seed, most, as
+/// [`Sampling`] has them.
+type PlanTuple = (u64, Option<SamplingTuple>);
+type SamplingTuple = (u64, u64, u64, u64, u64);
+
+fn sampling_of((distance, warm, detail, seed, most): SamplingTuple) -> Sampling {
+    Sampling {
+        distance,
+        warm,
+        detail,
+        seed,
+        most,
+    }
 }
 
-/// What a trace of Contigua's holds, as JSON ([`Recorded`]): instructions that were skipped, and how
-/// those behind them were sampled, if they were.
+fn plan_of((skip, sampling): PlanTuple) -> PyResult<Plan> {
+    let sampling = sampling.map(sampling_of);
+    if let Some(sampling) = &sampling {
+        sampling
+            .validate()
+            .map_err(|error| engine_error(format!("sampling: {error}")))?;
+    }
+    Ok(Plan {
+        skip,
+        sampling,
+        ..Plan::default()
+    })
+}
+
+/// What a trace of Contigua's was recorded under: instructions that were skipped, and how those behind
+/// them were sampled, if they were.
 #[pyfunction]
 #[allow(clippy::needless_pass_by_value, reason = "PyO3 hands values over")]
-fn trace_plan(trace: PathBuf) -> PyResult<String> {
+fn trace_plan(trace: PathBuf) -> PyResult<PlanTuple> {
     let source = TraceSource::open(&trace).map_err(engine_error)?;
     let plan = &source.program().plan;
-    let recorded = Recorded {
-        skip: plan.skip,
-        sampling: plan.sampling,
-    };
-    serde_json::to_string(&recorded).map_err(engine_error)
+    let sampling = plan
+        .sampling
+        .map(|s| (s.distance, s.warm, s.detail, s.seed, s.most));
+    Ok((plan.skip, sampling))
 }
 
 /// Counts which blocks each interval of so many instructions of a program executes, or of a trace.
@@ -256,13 +436,11 @@ fn resolve_machine(text: &str, path: &str) -> PyResult<String> {
 ///
 /// Two runs on the same events have the same report if these texts are the same.
 #[pyfunction]
-fn resolve_run(spec: &str) -> PyResult<String> {
-    let config = RunSpec::from_json(spec).and_then(RunSpec::resolve);
-    serde_json::to_string(&config.map_err(engine_error)?).map_err(engine_error)
+fn resolve_run(spec: RunSpec) -> PyResult<String> {
+    serde_json::to_string(&spec.resolve()?).map_err(engine_error)
 }
 
-/// The JSON schema of files of a kind: `design`, `machine` or `profile`; of reports of `run` or `age`; of
-/// `run-options`, what [`run`] is told.
+/// The JSON schema of files of a kind: `design`, `machine` or `profile`; of reports of `run` or `age`.
 #[pyfunction]
 fn schema(kind: &str) -> PyResult<String> {
     let schema = match kind {
@@ -270,7 +448,6 @@ fn schema(kind: &str) -> PyResult<String> {
         "machine" => schemas::machine(),
         "profile" => schemas::profile(),
         "run" => schemas::run_reports(),
-        "run-options" => schemas::run_options(),
         "age" => schemas::age_reports(),
         other => return Err(engine_error(format!("nothing is a {other:?}"))),
     };

@@ -1,10 +1,10 @@
 //! Regions of the program that the user names.
 
 use contigua_program::plan::{self, Invalid, Regions, Window, Windows};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 /// Regions of the program that the user names.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum RegionConfig {
@@ -37,7 +37,7 @@ pub enum RegionConfig {
 }
 
 /// A window, and the share of the program that it stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Point {
     /// The window.
