@@ -12,7 +12,7 @@ SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Carg
 	pyproject.toml $(shell find python/contigua python/contigua_experiments -name '*.py' -o -name '*.toml')
 
 .PHONY: help demo dev wheel wheel-aarch64 deb archives release release-twice test-install test-container compiler test test-rust test-python test-programs check checks test-long test-release \
-	verify-checks verify-release long-python hazards properties fuzz times mutants check-pprof test-vm vm-programs kernel kernel-programs \
+	verify-checks verify-release test-extending long-python hazards properties fuzz times mutants check-pprof test-vm vm-programs kernel kernel-programs \
 	test-kernel test-kernel-full soak check-protocol check-malloc \
 	check-malloc-aarch64 check-programs miri experiments bench bench-large bench-malloc bench-resident bench-latency \
 	bench-misuse bench-endurance install-malloc \
@@ -26,6 +26,7 @@ help:
 	@echo 'make test-long [CHECKS="experiment kernel"]  run the long checks whose inputs have changed'
 	@echo 'make checks  list every check: its gate, state and duration'
 	@echo 'make test-release [CHECKS="miri fuzz"]  run what a release needs and CI does not run (hours; root, nightly, network)'
+	@echo 'make test-extending  add a design, a machine, a placement and a scheme to a copy, and run what CI runs (minutes)'
 	@echo 'make fuzz [FUZZ_SECONDS=60]  fuzz each parser of untrusted input (nightly)'
 	@echo 'make times  measure the targets that people wait for; writes CONTRIBUTING.md'
 	@echo 'make mutants [MUTANTS="frames paging"]  plant faults in every crate and see that the fast tests notice them'
@@ -152,7 +153,12 @@ verify-release:
 	$(PYTHON) scripts/checks verify --release
 
 long-python: python-tests test-programs
-	$(BIN)/pytest -n $(JOBS) --dist worksteal -m long python/tests --ignore python/tests/test_harness.py
+	$(BIN)/pytest -n $(JOBS) --dist worksteal -m long python/tests --ignore python/tests/test_harness.py \
+		--ignore python/tests/test_extending.py
+
+# In a copy of the tree: its module, and its tests.
+test-extending: setup
+	$(BIN)/pytest -s -m long python/tests/test_extending.py
 
 # Root, namespaces, a quarter of an hour.
 hazards: setup node-debug

@@ -56,7 +56,14 @@ def verify(tree, *names):
         ("kernel/src/mm/contiguitas/border.c", "", "int more;\n", {"kernel"}),
         ("vm-tests/test_guard.py", "", "MORE = 1\n", {"guests"}),
         ("crates/machine/tests/values.json", "{", '{"design new": {},', set()),
-        ("crates/cache/src/migration/mod.rs", "", "const MORE: u8 = 1;\n", {"python"}),
+        ("crates/cache/src/migration/mod.rs", "", "const MORE: u8 = 1;\n", set()),
+        (
+            "crates/frames/src/policies/mod.rs",
+            "policies! {\n",
+            'policies! {\n    a: A, "a";\n',
+            set(),
+        ),
+        ("crates/frames/src/policies/mod.rs", "", "const MORE: u8 = 1;\n", {"soak"}),
         ("python/contigua_experiments/subrelease_sweep.py", "", "MORE = 1\n", {"experiment"}),
         ("docs/reproduction.csv", "8.0 times,-", "8.1 times,-", {"experiment"}),
         ("docs/reproduction.md", "", "more\n", set()),
@@ -88,7 +95,7 @@ def test_an_input_that_changes_makes_its_checks_stale(tree, file, old, new, stal
         ("python/contigua/data/machines/skylake.toml", "experiment/page-walks", "soak"),
         ("crates/pageheap/src/heap/leave.rs", "experiment/subrelease-redis", "experiment/cross"),
         ("crates/qemu-plugin/src/blocks.rs", "experiment/page-walks", "experiment/tlb-coverage"),
-        ("crates/cache/src/sets.rs", "python", "experiment/page-walks"),
+        ("crates/py/src/lib.rs", "python", "experiment/page-walks"),
     ],
 )
 def test_an_experiment_depends_on_its_own_inputs_only(tree, file, stale, current):

@@ -3,9 +3,10 @@
 An input is a pattern of files (``crates/malloc/tests/c/*``), ``crate:NAME`` (the sources of a crate
 and of all crates that it is built from, with the versions of what they use of others),
 ``values:RUN`` (the golden values of the fixed runs whose names begin so) or ``named:PATTERN``
-(those of the files whose names stand in the inputs before it); ``!FILE`` takes a file out of what
-stands before it. Comments, docstrings and unit tests inside sources do not count: they decide no
-result.
+(those of the files whose names stand in the inputs before it, and the golden values of designs and
+machines among them); ``!PATTERN`` takes files out of what stands before it. Comments, docstrings
+and unit tests inside sources do not count: they decide no result. Nor do the lists that name the
+files of schemes and placements.
 
 An output is a file, or ``FILE#NAME``: the rows of a CSV file whose first cell is a name.
 """
@@ -43,6 +44,8 @@ UNIT_TESTS = re.compile(
 WORD = re.compile(r"[\w-]+")
 #: Golden values of fixed runs, by the run's name.
 VALUES = ROOT / "crates" / "machine" / "tests" / "values.json"
+#: What names the files of a folder: the files themselves are inputs of what depends on them.
+LISTS = re.compile(r"^(?:schemes|policies)! \{\n.*?^\}", re.M | re.S)
 C_LIKE = {".rs", ".c", ".h", ".cc"}
 #: Folders of a crate that its library is not built from.
 BESIDE = {"tests", "benches", "examples", "man", "target"}
@@ -82,9 +85,10 @@ def _parts(inputs: list[str]) -> set[tuple[str, bytes]]:
     for one in inputs:
         kind, _, name = one.partition(":")
         if one.startswith("!"):
-            if not (ROOT / one[1:]).is_file():
+            out = {str(file.relative_to(ROOT)) for file in _glob(one[1:])}
+            if not out:
                 raise ValueError(f"{one} names no file")
-            parts = {part for part in parts if part[0] != one[1:]}
+            parts = {part for part in parts if part[0] not in out}
             continue
         if kind == "crate":
             parts |= _crate_parts(name)
@@ -115,6 +119,8 @@ def _named(pattern: str, parts: set[tuple[str, bytes]]) -> set[tuple[str, bytes]
         files = [file for file in _glob(pattern) if file.stem in words]
         more = {(str(file.relative_to(ROOT)), meaning(file)) for file in files} - found
         found |= more
+        runs = {f"{file.parent.name.removesuffix('s')} {file.stem} " for file in files}
+        found |= {part for part in _values() if f"{part[0]} ".startswith(tuple(runs))}
         left = b"\n".join(content for _, content in more)
     return found
 
@@ -136,7 +142,7 @@ def meaning(file: Path) -> bytes:
     """Return what of a file can decide a result."""
     content = file.read_bytes()
     if file.suffix in C_LIKE:
-        return _without_comments(UNIT_TESTS.sub("", content.decode())).encode()
+        return _without_comments(LISTS.sub("", UNIT_TESTS.sub("", content.decode()))).encode()
     if file.suffix == ".py":
         tree = ast.parse(content)
         _imports_module()._strip(tree)
