@@ -1,6 +1,5 @@
 """Does a change to what a long check depends on make its result stale, and nothing else?"""
 
-import csv
 import itertools
 import json
 import re
@@ -241,17 +240,6 @@ def test_stale_experiments_are_run_without_the_others(tree):
     finally:
         for path, text in before.items():
             path.write_text(text)
-
-
-def test_the_account_counts_the_verdicts_of_the_stored_figures():
-    with (ROOT / "docs" / "reproduction.csv").open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["role"] == "predicted"]
-    text = (ROOT / "docs" / "reproduction.md").read_text()
-    heading = re.search(r"Of (\d+) predicted figures: (.*)\.\n", text)
-    assert int(heading[1]) == len(rows)
-    for told in heading[2].split(", "):
-        count, _, verdict = told.partition(" ")
-        assert int(count) == sum(row["verdict"] == verdict for row in rows), told
 
 
 def test_a_check_that_has_never_passed_is_not_current(tree):
