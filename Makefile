@@ -14,7 +14,7 @@ SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Carg
 .PHONY: help demo dev wheel wheel-aarch64 deb archives release release-twice test-install test-container compiler test test-rust test-python test-programs check checks test-long test-release \
 	verify-checks verify-release test-extending long-python hazards properties fuzz times mutants check-pprof test-vm vm-programs kernel kernel-programs \
 	test-kernel test-kernel-full soak check-protocol check-malloc \
-	check-malloc-aarch64 check-programs miri experiments bench bench-large bench-malloc bench-resident bench-latency \
+	check-malloc-aarch64 check-programs miri experiments bench benches bench-malloc bench-resident bench-latency \
 	bench-misuse bench-endurance install-malloc \
 	malloc-library node site reference outputs first-time lint lint-rust lint-rest fmt lock setup clean
 
@@ -42,6 +42,7 @@ help:
 	@echo 'make properties  property tests with ten times as many cases, random ones (minutes)'
 	@echo 'make experiments [EXPERIMENTS=NAME,...]  repeat the published figures in small (twenty minutes); writes docs/reproduction.md'
 	@echo 'make bench  measure speed (Criterion for parts, whole runs for the rest)'
+	@echo 'make benches  list the other measurements; make bench-NAME [ARGS="..."] runs one and writes its page'
 	@echo 'make bench-large  8 GB and 10^11 instructions on four designs (a quarter of an hour and 11 GB; writes docs/performance.md)'
 	@echo 'make bench-malloc  compare our malloc with six others, on our programs and others (an hour; writes docs/malloc.md)'
 	@echo 'make bench-latency  malloc and free while another thread frees gigabytes (minutes; writes docs/malloc.md)'
@@ -261,8 +262,14 @@ bench: setup
 	cargo build --locked --release -p contigua-node
 	$(BIN)/python benches/scan.py
 
-bench-large: setup
-	$(BIN)/python benches/large.py
+# What no target above runs by itself: `make bench-silicon`, `make bench-pairs ARGS="HEAD~1 gups"`.
+bench-%: setup
+	$(BIN)/python benches/$*.py $(ARGS)
+
+benches:
+	@for file in $$(grep -l __main__ benches/*.py); do \
+		name=$$(basename $$file .py); \
+		printf '%-24s %s\n' "make bench-$$name" "$$(sed -n '/^"""/{s/^"""//;s/"""$$//;p;q}' $$file)"; done
 
 FOREIGN = z3 z3 ruby ruby lua5.4 lua5.4 php php-cli gawk gawk xmllint libxml2-utils xsltproc xsltproc \
 	gnuplot gnuplot-nox dot graphviz cppcheck cppcheck clang clang jq jq node nodejs tclsh tcl \

@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from pages import replace
+from documents import replace
 
 ROOT = Path(__file__).parents[1]
 DESIGNS = ("linux-4k", "linux-thp", "illuminator-thp", "contiguitas-thp")
@@ -70,7 +70,7 @@ def main() -> None:
         )
     print(*lines, sep="\n", flush=True)
     if not sys.argv[1:]:
-        replace("performance.md", "large", lines)
+        replace("large", "performance.md", lines)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from pages import replace
+from documents import replace
 
 SIZES = (1, 16, 64)
 DESIGNS = ("linux-4k", "linux-thp", "contiguitas-thp", "perforated")
@@ -34,7 +34,7 @@ def main() -> None:
         for designs in (DESIGNS[:1], DESIGNS):
             peaks[size, len(designs)] = peak(size, designs)
             print(size, len(designs), f"{peaks[size, len(designs)]:.0f} MiB", flush=True)
-    replace("performance.md", "memory", [sentence(peaks)])
+    replace("memory", "performance.md", [sentence(peaks)])
 
 
 def sentence(peaks: dict[tuple[int, int], float]) -> str:

@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from pages import replace
+from documents import replace
 from whole_runs import PYTHON, SQL
 
 from contigua.presets import machines
@@ -107,7 +107,7 @@ def main() -> None:
             cells += [f"{100 * active:.1f} %", f"{100 * stalls:.1f} %"]
             rows.append(f"| {label} | {' | '.join(cells)} |")
             print(rows[-1], flush=True)
-            replace("validation.md", "overhead", table(rows))
+            replace("overhead", "validation.md", table(rows))
 
 
 def table(rows: list[str]) -> list[str]:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pages import replace
+from documents import replace
 
 from contigua.measuring.computer import Computer
 from contigua.measuring.probing import host_page
@@ -101,8 +101,8 @@ def main() -> None:
         rows += [predicted(age, Path(folder)) for age in ("fresh", "partial")]
     print(*rows, sep="\n")
     replace(
-        "validation.md",
         "pieces",
+        "validation.md",
         [
             "| free memory | 2 MB blocks that hold 24 MB | 4 KB pages | 2 MB pages | speed-up |",
             "|---|--:|--:|--:|--:|",

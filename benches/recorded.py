@@ -15,8 +15,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from documents import replace
 from large import DESIGNS, PROGRAM, ROOT
-from pages import replace
 
 WORKERS = 2
 #: Entries of the L2 TLB.
@@ -74,7 +74,7 @@ def main() -> None:
     ]
     print(*lines, sep="\n", flush=True)
     if not sys.argv[1:]:
-        replace("performance.md", "recorded", lines)
+        replace("recorded", "performance.md", lines)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pages import replace
+from documents import replace
 
 ROOT = Path(__file__).parents[1]
 MACHINE = ROOT / "python/contigua/data/machines/haswell-ex.toml"
@@ -309,7 +309,7 @@ def main() -> None:
             print(*lines, sep="\n", flush=True)
             details += ["", *lines]
     if not sys.argv[1:]:
-        replace("validation.md", "silicon", [*table(rows), *details, "", *LOADS_HEAD, *loads])
+        replace("silicon", "validation.md", [*table(rows), *details, "", *LOADS_HEAD, *loads])
 
 
 LOADS_HEAD = [

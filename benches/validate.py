@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from pages import replace
+from documents import replace
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "contigua-results" / "validate"
@@ -150,7 +150,7 @@ def main() -> None:
     more = ["--stored"] if "--stored" in sys.argv else []
     status = contigua("validate", "--machine", str(own), "-o", str(FOLDER), *more)
     values = json.loads((FOLDER / "validation.json").read_text())
-    replace("validation.md", "validate", section(json.loads(data.read_text()), values))
+    replace("validate", "validation.md", section(json.loads(data.read_text()), values))
     shutil.copyfile(FOLDER / "validation.png", PICTURE)
     sys.exit(status)
 

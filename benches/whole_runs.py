@@ -19,7 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from pages import replace
+from documents import replace
 
 from contigua import _engine
 
@@ -251,7 +251,7 @@ def write(rows: list[list[str]], several: list[str]) -> None:
         "",
         *several,
     ]
-    replace("performance.md", "whole-runs", lines)
+    replace("whole-runs", "performance.md", lines)
 
 
 if __name__ == "__main__":
@@ -259,6 +259,6 @@ if __name__ == "__main__":
     if not only:
         main()
     if only in ([], ["paces"]):
-        replace("performance.md", "paces", paces())
+        replace("paces", "performance.md", paces())
     if only in ([], ["sizes"]):
-        replace("performance.md", "sizes", sizes())
+        replace("sizes", "performance.md", sizes())
