@@ -4,16 +4,17 @@
 //! its free buddy as far as that goes. Single frames go through per-CPU lists. When a request's
 //! own lists are empty, the placement policy says what else may serve it (`fallback.rs`).
 
+mod accounts;
 mod at_hand;
 mod empty;
 mod marks;
 mod statistics;
 
-use contigua_contiguity::FrameKind;
 use contigua_units::{Frame, Nanoseconds, Order};
 
 use crate::Error;
-use crate::block::{BLOCK_FRAMES, MigrateType, block_of, blocks_of};
+use crate::block::{BLOCK_FRAMES, MigrateType, block_of};
+use crate::clearing::Clearing;
 use crate::compaction::scanners::Compaction;
 use crate::config::Config;
 use crate::controller::Controller;
@@ -92,6 +93,12 @@ pub struct Frames<S> {
     pub(crate) evict_end: usize,
     /// Frames of unmovable requests that failed since regions were last resized.
     pub(crate) requested: u64,
+    /// Frames of movable requests that failed since regions were last resized.
+    pub(crate) requested_movable: u64,
+    /// When the controller looks at both regions next although nobody is short.
+    pub(crate) next_look: Nanoseconds,
+    /// What hardware is emptying.
+    pub(crate) clearing: Option<Clearing>,
     /// An allocation is under way, and must not resize regions.
     pub(crate) is_allocating: bool,
     pub(crate) controller: Controller,
@@ -338,7 +345,7 @@ impl<S: Storage> Frames<S> {
         let record = FrameRecord::allocated(request.order, request.class);
         self.storage.parts_mut().frames[frame.index()] = record;
         self.counters.allocations += 1;
-        self.account_allocated(frame, request.order, request.class);
+        self.account_block(frame, &record);
         if let Some(group) = request.group {
             self.join(frame, group);
         }
@@ -393,40 +400,6 @@ impl<S: Storage> Frames<S> {
         } else {
             Err(Error::NotAllocated(frame))
         }
-    }
-
-    /// Counts a block's frames as of another kind, in the pageblocks that it touches.
-    pub(crate) fn recount(&mut self, frame: Frame, order: Order, from: FrameKind, to: FrameKind) {
-        let frames = order.frames().min(BLOCK_FRAMES) as u16;
-        let blocks = self.storage.parts_mut().blocks;
-        for block in &mut blocks[blocks_of(frame, order)] {
-            if let Some(count) = block.count(from) {
-                *count -= frames;
-            }
-            if let Some(count) = block.count(to) {
-                *count += frames;
-            }
-        }
-    }
-
-    #[inline]
-    pub(crate) fn account_allocated(&mut self, frame: Frame, order: Order, class: FrameClass) {
-        self.free -= u64::from(order.frames());
-        self.by_class[class as usize] += u64::from(order.frames());
-        self.recount(frame, order, FrameKind::Free, class.kind());
-    }
-
-    #[inline]
-    fn account_freed(&mut self, frame: Frame, record: &FrameRecord) {
-        let order = record.order();
-        self.free += u64::from(order.frames());
-        self.by_class[record.class() as usize] -= u64::from(order.frames());
-        self.recount(frame, order, record.kind(), FrameKind::Free);
-    }
-
-    pub(crate) fn account_moved(&mut self, from: Frame, to: Frame, record: &FrameRecord) {
-        self.recount(from, record.order(), record.kind(), FrameKind::Free);
-        self.recount(to, record.order(), FrameKind::Free, record.kind());
     }
 
     /// Takes this very frame.

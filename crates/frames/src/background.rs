@@ -12,6 +12,9 @@ const PROACTIVE_INTERVAL: u64 = 500_000_000;
 /// After a run of proactive compaction that did not help, this many looks are skipped (Linux's
 /// `COMPACT_MAX_DEFER_SHIFT`).
 const PROACTIVE_DEFERRAL: u64 = 1 << 6;
+/// The controller looks at both regions at least this often, for what is idle (our choice: the paper
+/// says only that resizing follows reclaim).
+const LOOK_INTERVAL: u64 = 1_000_000_000;
 /// Pages of a page table, which a read fault maps at most (`PTRS_PER_PTE`).
 const LARGEST_FAULT_AROUND: u64 = 512;
 /// Frames that background reclaim frees before it looks again.
@@ -46,7 +49,8 @@ impl<S: Storage> Frames<S> {
             region.woken.is_some()
                 || region.wants_compaction.is_some()
                 || region.frames() > 0 && now.get() >= region.next_proactive.get()
-        })
+        }) || self.confinement.is_some() && now.get() >= self.next_look.get()
+            || self.is_clearing()
     }
 
     /// Wakes background compaction for a request of an order that found no block (Linux wakes
@@ -67,8 +71,14 @@ impl<S: Storage> Frames<S> {
                 self.reclaim_in_background(region, order);
             }
         }
+        let looks = self.confinement.is_some() && now.get() >= self.next_look.get();
+        if looks {
+            self.next_look = Nanoseconds::new(now.get() + LOOK_INTERVAL);
+        }
         if is_woken {
             self.evacuate_sheltered(moves);
+        }
+        if is_woken || looks || self.requested_movable > 0 {
             self.resize(now, moves);
         }
         for region in 0..self.regions.len() {

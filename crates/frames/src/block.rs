@@ -50,6 +50,8 @@ pub struct BlockRecord {
     pub(crate) movable: u16,
     /// Frames in use that stay.
     pub(crate) unmovable: u16,
+    /// Those of them that are of a sort that hardware can move.
+    pub(crate) in_use: u16,
     pub(crate) kind: MigrateType,
     /// The type before isolation.
     pub(crate) before: MigrateType,
@@ -80,6 +82,12 @@ impl BlockRecord {
     #[must_use]
     pub fn unmovable(&self) -> u32 {
         u32::from(self.unmovable)
+    }
+
+    /// Frames in use that stay, unless hardware moves them.
+    #[must_use]
+    pub fn in_use(&self) -> u32 {
+        u32::from(self.in_use)
     }
 
     pub(crate) fn count(&mut self, kind: FrameKind) -> Option<&mut u16> {

@@ -13,6 +13,7 @@ use crate::moving::Moves;
 use crate::pressure::Stall;
 use crate::reclaim::Context;
 use crate::record::Role;
+use crate::regions::UNMOVABLE;
 use crate::storage::Storage;
 
 /// When a run of compaction is over, and what it may look at.
@@ -96,6 +97,12 @@ impl<S: Storage> Frames<S> {
         let before = self.fragmentation(region);
         if proactiveness == 0 || before <= high {
             return true;
+        }
+        if region == UNMOVABLE && self.moves_in_use() {
+            // Hardware does it, in its own time.
+            let began = self.compact_in_use();
+            self.counters.proactive_compactions += u64::from(began);
+            return began;
         }
         self.counters.proactive_compactions += 1;
         self.compact(region, Goal::Fragmentation(low), Context::Background, moves);

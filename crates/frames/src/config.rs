@@ -22,9 +22,7 @@ pub struct Config {
     /// a request had to be served from a block of another type.
     pub watermark_boost: u32,
     /// Whether such a boost wakes background reclaim at once, and that, when it is done, compaction
-    /// of a pageblock. Linux does both since 5.0. They are off by default because simulated servers
-    /// that age in full memory then pollute fewer blocks than the paper found in production
-    /// (`docs/validation.md`).
+    /// of a pageblock. Linux does both since 5.0.
     pub boosts_wake: bool,
     /// `vm.compaction_proactiveness`: 0 (off) to 100.
     pub compaction_proactiveness: u32,
@@ -49,7 +47,7 @@ impl Default for Config {
             min_free: None,
             watermark_scale: 10,
             watermark_boost: 15_000,
-            boosts_wake: false,
+            boosts_wake: true,
             compaction_proactiveness: 20,
             defrag: Defrag::default(),
             fault_around: Bytes::new(64 << 10),

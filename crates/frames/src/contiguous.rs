@@ -3,7 +3,6 @@
 
 use core::ops::Range;
 
-use contigua_contiguity::FrameKind;
 use contigua_units::{Frame, Order};
 
 use crate::allocator::Frames;
@@ -14,15 +13,6 @@ use crate::reclaim::Context;
 use crate::record::{FrameClass, FrameRecord, Role};
 use crate::request::Request;
 use crate::storage::Storage;
-
-/// Who may move what, while a pageblock is being emptied.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mover {
-    /// Software: movable blocks.
-    Software,
-    /// Software, and hardware for what is in use by devices.
-    Hardware,
-}
 
 impl<S: Storage> Frames<S> {
     /// Takes an aligned range of more than order 10 by emptying one in which nothing is
@@ -126,7 +116,7 @@ impl<S: Storage> Frames<S> {
             self.isolate(number);
         }
         blocks
-            .take_while(|&number| self.evacuate(number, Mover::Software, moves))
+            .take_while(|&number| self.evacuate(number, moves))
             .count()
     }
 
@@ -158,9 +148,7 @@ impl<S: Storage> Frames<S> {
         for number in blocks.clone() {
             self.isolate(number);
         }
-        let emptied = blocks
-            .clone()
-            .all(|number| self.evacuate(number, Mover::Software, moves));
+        let emptied = blocks.clone().all(|number| self.evacuate(number, moves));
         if !emptied {
             for number in blocks {
                 self.restore(number);
@@ -209,7 +197,7 @@ impl<S: Storage> Frames<S> {
 
     /// Moves everything out of an isolated pageblock; says whether all went. What does not belong
     /// on the pageblock's side of the border goes to its own side.
-    pub(crate) fn evacuate(&mut self, number: usize, mover: Mover, moves: &mut dyn Moves) -> bool {
+    pub(crate) fn evacuate(&mut self, number: usize, moves: &mut dyn Moves) -> bool {
         let first = first_frame(number);
         let end = self.total.min(first.get() + BLOCK_FRAMES);
         let mut at = first.get();
@@ -225,8 +213,7 @@ impl<S: Storage> Frames<S> {
                     None => return false,
                 },
                 Role::Allocated => {
-                    if record.order() > Order::HUGE_2M
-                        || !self.evacuate_one(frame, &record, mover, moves)
+                    if record.order() > Order::HUGE_2M || !self.evacuate_one(frame, &record, moves)
                     {
                         return false;
                     }
@@ -239,24 +226,11 @@ impl<S: Storage> Frames<S> {
 
     /// Moves a block out of its pageblock, or splits it because there is no room for it as a
     /// whole. `false` when neither is possible.
-    fn evacuate_one(
-        &mut self,
-        frame: Frame,
-        record: &FrameRecord,
-        mover: Mover,
-        moves: &mut dyn Moves,
-    ) -> bool {
-        let by_hardware = mover == Mover::Hardware && record.can_move_in_use();
-        if !record.can_move() && !by_hardware {
+    fn evacuate_one(&mut self, frame: Frame, record: &FrameRecord, moves: &mut dyn Moves) -> bool {
+        if !record.can_move() {
             return false;
         }
-        // A pinned block is unmovable whatever its class.
-        let home = if record.kind() == FrameKind::Movable {
-            MigrateType::Movable
-        } else {
-            self.placement
-                .home(&Request::new(Order::BASE, FrameClass::NetworkBuffer))
-        };
+        let home = MigrateType::Movable;
         let region = self.region_for(home);
         let mut to = self.take_listed(home, record.order());
         if to.is_none() && record.order() == Order::BASE {
@@ -269,9 +243,6 @@ impl<S: Storage> Frames<S> {
         }
         match to {
             Some(to) => {
-                if by_hardware {
-                    self.counters.frames_moved_by_hardware += u64::from(record.order().frames());
-                }
                 self.move_block(frame, to, moves);
                 true
             }

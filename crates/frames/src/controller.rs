@@ -5,7 +5,9 @@
 //! (the article, "Resizing Policies") but does not publish its algorithm; this one is our proposal.
 //! Proportional to the stall time, it is bounded and settles; different gains in the two
 //! directions and the band of pressure between them keep it from oscillating; expansion comes
-//! first because nothing can be reclaimed around an unmovable request that fails.
+//! first because nothing can be reclaimed around an unmovable request that fails. What the
+//! unmovable region has to spare goes back ([`GiveBack`]): at once when a movable request fails, and
+//! otherwise when it was idle for some time.
 
 use contigua_units::{Bytes, Nanoseconds};
 
@@ -31,6 +33,17 @@ pub struct Config {
     pub largest_step_percent: f64,
     /// Time between two steps. Growth does not wait while free unmovable memory is short.
     pub cooldown: Nanoseconds,
+}
+
+/// When unmovable memory goes back that nobody is short of. Our choice: the paper says only that
+/// resizing follows reclaim.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct GiveBack {
+    /// Time for which it was idle. 0: it stays.
+    pub idle: Nanoseconds,
+    /// What the unmovable region keeps free beside twice its high watermark, in percent of what is
+    /// in use there.
+    pub reserve_percent: f64,
 }
 
 impl Default for Config {
@@ -71,6 +84,8 @@ pub struct Inputs {
     pub movable: RegionState,
     /// What requests for unmovable memory failed to get since the last decision.
     pub requested: Bytes,
+    /// What requests for movable memory failed to get since the last decision.
+    pub requested_movable: Bytes,
     /// Below this size the unmovable region must not shrink.
     pub least_unmovable: Bytes,
     /// The unit in which the border moves.
@@ -96,26 +111,84 @@ pub enum Decision {
 pub struct Controller {
     #[cfg_attr(feature = "state", state(skip))]
     config: Config,
+    #[cfg_attr(feature = "state", state(skip))]
+    give_back: GiveBack,
     last: Option<Nanoseconds>,
+    /// Unmovable memory that is idle, if there is any.
+    idle: Option<Idle>,
+}
+
+/// Memory that the unmovable region had to spare all the time.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "state", derive(contigua_state::Plain))]
+struct Idle {
+    since: Nanoseconds,
+    least: u64,
 }
 
 impl Controller {
     /// A controller that has not moved anything yet.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        Self { config, last: None }
+        Self {
+            config,
+            give_back: GiveBack::default(),
+            last: None,
+            idle: None,
+        }
+    }
+
+    /// One that gives idle memory back.
+    #[must_use]
+    pub fn giving_back(self, give_back: GiveBack) -> Self {
+        Self { give_back, ..self }
     }
 
     /// What to do now. A decision other than [`Decision::Stay`] starts the cooldown.
     pub fn decide(&mut self, inputs: &Inputs) -> Decision {
-        let decision = self.wanted(inputs);
+        let idle = self.idle(inputs);
+        let decision = self.wanted(inputs, idle);
         if decision != Decision::Stay {
             self.last = Some(inputs.now);
         }
         decision
     }
 
-    fn wanted(&self, inputs: &Inputs) -> Decision {
+    /// What the unmovable region can give back without coming near its reserve.
+    fn spare(&self, inputs: &Inputs) -> u64 {
+        let Inputs { unmovable, .. } = inputs;
+        let used = unmovable.size.get().saturating_sub(unmovable.free.get());
+        let share = (used as f64 * self.give_back.reserve_percent / 100.0) as u64;
+        let room = unmovable
+            .size
+            .get()
+            .saturating_sub(inputs.least_unmovable.get());
+        let free = unmovable.free.get();
+        let spare = free.saturating_sub(2 * unmovable.high.get() + share);
+        spare.min(room) / inputs.granule.get() * inputs.granule.get()
+    }
+
+    /// What has been idle for long enough to go back.
+    fn idle(&mut self, inputs: &Inputs) -> u64 {
+        let spare = self.spare(inputs);
+        if spare == 0 || inputs.requested.get() > 0 || self.give_back.idle.get() == 0 {
+            self.idle = None;
+            return 0;
+        }
+        let idle = self.idle.get_or_insert(Idle {
+            since: inputs.now,
+            least: spare,
+        });
+        idle.least = idle.least.min(spare);
+        if inputs.now.get() - idle.since.get() < self.give_back.idle.get() {
+            return 0;
+        }
+        let least = idle.least;
+        self.idle = None;
+        least
+    }
+
+    fn wanted(&self, inputs: &Inputs, idle: u64) -> Decision {
         let Inputs {
             unmovable,
             movable,
@@ -139,6 +212,19 @@ impl Controller {
             let amount = grown + missing.max(inputs.requested.get());
             let amount = amount.next_multiple_of(granule.get());
             return Decision::Expand(Bytes::new(amount.clamp(granule.get(), largest)));
+        }
+        // Nobody is killed for memory that lies idle on the other side.
+        let starving = inputs.requested_movable.get();
+        if starving > 0 {
+            let granule = granule.get();
+            let amount = starving.next_multiple_of(granule).max(granule);
+            let amount = amount.min(self.spare(inputs)).min(largest);
+            if amount > 0 {
+                return Decision::Shrink(Bytes::new(amount));
+            }
+        }
+        if idle > 0 && unmovable.pressure <= config.unmovable_threshold / 2.0 {
+            return Decision::Shrink(Bytes::new(idle.min(largest)));
         }
         let wants_less = movable.free < movable.low || movable.pressure > config.movable_threshold;
         if is_cooling || !wants_less || unmovable.pressure > config.unmovable_threshold / 2.0 {
@@ -186,6 +272,7 @@ mod tests {
             unmovable: region(1024, 100),
             movable: region(7168, 1000),
             requested: Bytes::new(0),
+            requested_movable: Bytes::new(0),
             least_unmovable: Bytes::new(64 * MIB),
             granule: Bytes::new(2 * MIB),
             now: Nanoseconds::new(100_000_000_000),
@@ -270,5 +357,73 @@ mod tests {
         ));
         inputs.now = Nanoseconds::new(inputs.now.get() + 1);
         assert!(matches!(controller.decide(&inputs), Decision::Expand(_)));
+    }
+
+    fn generous() -> Controller {
+        Controller::new(Config::default()).giving_back(GiveBack {
+            idle: Nanoseconds::new(60_000_000_000),
+            reserve_percent: 10.0,
+        })
+    }
+
+    #[test]
+    fn idle_unmovable_memory_goes_back_within_minutes_and_the_reserve_stays() {
+        let mut controller = generous();
+        let mut inputs = calm();
+        // 824 MiB are in use: a tenth of them and twice the high watermark are kept.
+        inputs.unmovable.free = Bytes::new(200 * MIB);
+        let start = inputs.now.get();
+        let mut given = 0;
+        for second in 0..600 {
+            inputs.now = Nanoseconds::new(start + second * 1_000_000_000);
+            match controller.decide(&inputs) {
+                Decision::Stay => {}
+                Decision::Shrink(bytes) => {
+                    given += bytes.get();
+                    inputs.unmovable.size = Bytes::new(inputs.unmovable.size.get() - bytes.get());
+                    inputs.unmovable.free = Bytes::new(inputs.unmovable.free.get() - bytes.get());
+                    assert!(second >= 60, "{second}");
+                }
+                Decision::Expand(bytes) => panic!("{bytes}"),
+            }
+        }
+        assert_eq!(given / MIB, 104, "200 - 12 - 82.4, in whole blocks");
+    }
+
+    #[test]
+    fn what_is_needed_now_and_then_is_not_idle() {
+        let mut controller = generous();
+        let mut inputs = calm();
+        let start = inputs.now.get();
+        for second in 0..600 {
+            inputs.now = Nanoseconds::new(start + second * 1_000_000_000);
+            let free = if second % 30 == 29 { 90 } else { 300 };
+            inputs.unmovable.free = Bytes::new(free * MIB);
+            assert_eq!(controller.decide(&inputs), Decision::Stay, "{second}");
+        }
+    }
+
+    #[test]
+    fn a_movable_request_that_failed_gets_what_is_idle_at_once() {
+        let mut controller = generous();
+        let mut inputs = calm();
+        inputs.unmovable.free = Bytes::new(300 * MIB);
+        inputs.requested_movable = Bytes::new(4096);
+        assert_eq!(
+            controller.decide(&inputs),
+            Decision::Shrink(Bytes::new(2 * MIB))
+        );
+        // Not even the cooldown is waited for.
+        inputs.requested_movable = Bytes::new(3 * MIB);
+        assert_eq!(
+            controller.decide(&inputs),
+            Decision::Shrink(Bytes::new(4 * MIB))
+        );
+        inputs.unmovable.free = Bytes::new(100 * MIB);
+        assert_eq!(
+            controller.decide(&inputs),
+            Decision::Stay,
+            "that is the reserve"
+        );
     }
 }

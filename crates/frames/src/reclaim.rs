@@ -70,9 +70,18 @@ impl<S: Storage> Frames<S> {
         if frame.is_none() {
             self.count_failure(home);
             time += costs.wait.get();
+            if self.confinement.is_some() && home == MigrateType::Movable {
+                self.requested_movable += u64::from(request.order.frames());
+            }
         }
         self.pressure.stall(stall_of(home), Nanoseconds::new(time));
         frame
+    }
+
+    /// A task that made a request waited for something else for so long: the border, for example.
+    pub fn stall(&mut self, request: &Request, time: Nanoseconds) {
+        let home = self.placement.home(request);
+        self.pressure.stall(stall_of(home), time);
     }
 
     fn count_failure(&mut self, home: MigrateType) {

@@ -220,9 +220,7 @@ impl FrameRecord {
 
     /// Whether hardware could move it although software cannot.
     pub(crate) fn can_move_in_use(&self) -> bool {
-        self.kind() == FrameKind::Unmovable
-            && self.can_be_followed()
-            && (self.class.is_hardware_movable() || self.flags & PINNED != 0)
+        self.can_be_followed() && self.is_in_use_movable()
     }
 
     pub(crate) fn is_pinned(&self) -> bool {

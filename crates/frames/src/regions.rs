@@ -5,7 +5,6 @@ use contigua_units::{Bytes, Frame, Nanoseconds, Order, PAGE_BYTES};
 use crate::Error;
 use crate::allocator::Frames;
 use crate::block::{BLOCK_FRAMES, MigrateType, block_of, first_frame};
-use crate::contiguous::Mover;
 use crate::controller::{Decision, Inputs, RegionState};
 use crate::moving::Moves;
 use crate::policies::{Pinning, PlacementPolicy};
@@ -45,11 +44,13 @@ impl<S: Storage> Frames<S> {
             unmovable: state(UNMOVABLE, self.pressure.unmovable().avg10),
             movable: state(MOVABLE, self.pressure.movable().avg10),
             requested: Bytes::new(self.requested * PAGE_BYTES),
+            requested_movable: Bytes::new(self.requested_movable * PAGE_BYTES),
             least_unmovable: confinement.least_unmovable,
             granule: Bytes::new(u64::from(BLOCK_FRAMES) * PAGE_BYTES),
             now,
         };
         self.requested = 0;
+        self.requested_movable = 0;
         let blocks = |bytes: Bytes| bytes.frames() as usize / BLOCK_FRAMES as usize;
         match self.controller.decide(&inputs) {
             Decision::Stay => {}
@@ -75,8 +76,10 @@ impl<S: Storage> Frames<S> {
         // The movable region keeps a pageblock, and a partial one at the end of memory.
         let last = (self.total / BLOCK_FRAMES).saturating_sub(1) as usize;
         let mut done = 0;
+        // What is being emptied there is wanted again.
+        self.end_clearing();
         for number in first..(first + blocks).min(last) {
-            if !self.hand_over(number, Mover::Software, MigrateType::Unmovable, moves) {
+            if !self.hand_over(number, MigrateType::Unmovable, moves) {
                 break;
             }
             done += 1;
@@ -86,54 +89,59 @@ impl<S: Storage> Frames<S> {
 
     /// Gives up to `blocks` pageblocks next to the border to the movable region, emptying them
     /// into the rest of the unmovable one. Ends at the first that cannot be emptied; returns how
-    /// many went.
+    /// many went at once. One that only hardware can empty goes when that is done
+    /// ([`Frames::next_relocation`]), and then the rest.
     pub fn shrink(&mut self, blocks: usize, moves: &mut dyn Moves) -> usize {
         let Some(confinement) = &self.confinement else {
             return 0;
         };
-        let mover = if confinement.hardware_migration {
-            Mover::Hardware
-        } else {
-            Mover::Software
-        };
+        if self.clearing.is_some() {
+            return 0;
+        }
         let least = confinement.least_unmovable.frames() as usize / BLOCK_FRAMES as usize;
         self.counters.shrinks += 1;
         self.drain_per_cpu();
         let end = block_of(self.border);
-        let least = least.max(1).max(end.saturating_sub(blocks));
+        self.shrink_to(least.max(1).max(end.saturating_sub(blocks)), moves)
+    }
+
+    /// Moves the border down to a pageblock, as far as that goes now.
+    pub(crate) fn shrink_to(&mut self, lowest: usize, moves: &mut dyn Moves) -> usize {
         let mut done = 0;
-        for number in (least..end).rev() {
-            if !self.hand_over(number, mover, MigrateType::Movable, moves) {
-                self.counters.shrinks_blocked += 1;
-                break;
+        while block_of(self.border) > lowest {
+            let number = block_of(self.border) - 1;
+            if self.hand_over(number, MigrateType::Movable, moves) {
+                done += 1;
+                continue;
             }
-            done += 1;
+            if !self.begin_clearing(number, Some(lowest)) {
+                self.counters.shrinks_blocked += 1;
+            }
+            break;
         }
         done
     }
 
     /// Empties the pageblock at the border and lets it change sides; says whether it did.
-    fn hand_over(
-        &mut self,
-        number: usize,
-        mover: Mover,
-        to: MigrateType,
-        moves: &mut dyn Moves,
-    ) -> bool {
+    fn hand_over(&mut self, number: usize, to: MigrateType, moves: &mut dyn Moves) -> bool {
         // Do not begin what must fail.
         let block = self.pageblocks()[number];
         let is_whole = u32::from(block.free + block.movable + block.unmovable) == BLOCK_FRAMES;
-        let stays = mover == Mover::Software && block.unmovable > 0;
-        if !is_whole || stays || !self.make_room_beside(number) {
+        if !is_whole || block.unmovable > 0 || !self.make_room_beside(number) {
             return false;
         }
-        let block = self.pageblocks()[number];
-        let used = u64::from(block.movable) + u64::from(block.unmovable);
+        let used = u64::from(self.pageblocks()[number].movable);
         self.isolate(number);
-        if !self.evacuate(number, mover, moves) {
+        if !self.evacuate(number, moves) {
             self.restore(number);
             return false;
         }
+        self.pass_border(number, to, used);
+        true
+    }
+
+    /// Lets an empty, isolated pageblock change sides, out of which so many frames were moved.
+    pub(crate) fn pass_border(&mut self, number: usize, to: MigrateType, used: u64) {
         self.counters.frames_moved_by_resizes += used;
         self.counters.blocks_resized += 1;
         let first = first_frame(number);
@@ -148,12 +156,11 @@ impl<S: Storage> Frames<S> {
         self.set_type(number, to);
         self.merge_block(number);
         self.set_watermarks();
-        true
     }
 
     /// Reclaims until the region of a pageblock has room outside it for what is in it; says
     /// whether it has.
-    fn make_room_beside(&mut self, number: usize) -> bool {
+    pub(crate) fn make_room_beside(&mut self, number: usize) -> bool {
         let region = self.region_of(first_frame(number));
         loop {
             let block = self.pageblocks()[number];
@@ -274,9 +281,13 @@ impl<S: Storage> Frames<S> {
         let record = self.storage.parts().frames[frame.index()];
         debug_assert_eq!(record.role(), Role::Allocated);
         let before = record.kind();
+        let was_in_use = record.is_in_use_movable();
         let record = &mut self.storage.parts_mut().frames[frame.index()];
         record.set_pinned(pinned);
-        let (order, after) = (record.order(), record.kind());
+        let (order, after, is_in_use) = (record.order(), record.kind(), record.is_in_use_movable());
         self.recount(frame, order, before, after);
+        if was_in_use != is_in_use {
+            self.recount_in_use(frame, order, is_in_use);
+        }
     }
 }

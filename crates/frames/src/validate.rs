@@ -59,15 +59,23 @@ impl<S: Storage> Frames<S> {
             self.check_block(frame, &mut census)?;
             // The pageblock's counts.
             for number in blocks_of(frame, order) {
+                let frames = order.frames().min(BLOCK_FRAMES) as u16;
                 if let Some(count) = open.count(record.kind()) {
-                    *count += order.frames().min(BLOCK_FRAMES) as u16;
+                    *count += frames;
+                }
+                if record.role() == Role::Allocated && record.is_in_use_movable() {
+                    open.in_use += frames;
                 }
                 let end = frame.offset(order.frames());
                 let block_end = (number as u32 + 1) * BLOCK_FRAMES;
                 if end.get() >= block_end.min(self.total) {
                     let counted = self.pageblocks()[number];
-                    let same = (counted.free, counted.movable, counted.unmovable)
-                        == (open.free, open.movable, open.unmovable);
+                    let same = (
+                        counted.free,
+                        counted.movable,
+                        counted.unmovable,
+                        counted.in_use,
+                    ) == (open.free, open.movable, open.unmovable, open.in_use);
                     if !same {
                         let problem = "a pageblock's counts differ from the table";
                         return Err(Inconsistency { problem, frame });
@@ -140,7 +148,9 @@ impl<S: Storage> Frames<S> {
         } else {
             MigrateType::Unmovable
         };
-        let problem = if self.kind_of(frame) != expected {
+        let kind = self.kind_of(frame);
+        let is_cleared = kind == MigrateType::Isolate && self.is_clearing();
+        let problem = if kind != expected && !is_cleared {
             "a pageblock is of the other region's type"
         } else if above && record.kind() == FrameKind::Unmovable {
             "an unmovable block lies in the movable region"

@@ -224,14 +224,154 @@ fn what_blocks_a_shrink_moves_only_with_hardware_and_only_if_devices_use_it() {
         memory
             .allocate_block_at(Frame::new(at - 7), &grouped(class, 0))
             .unwrap();
-        let done = memory.shrink(1, &mut ());
-        assert_eq!(done == 1, shrinks, "{class:?}, hardware {hardware}");
+        assert_eq!(memory.shrink(1, &mut ()), 0, "nothing moves at once");
+        let moved = relocate_all(&mut memory);
+        assert_eq!(moved == 1, shrinks, "{class:?}, hardware {hardware}");
         let counters = memory.counters();
         assert_eq!(counters.frames_moved_by_hardware, u64::from(shrinks));
         assert_eq!(counters.shrinks_blocked, u64::from(!shrinks));
         assert_eq!(border(&memory), at - if shrinks { BLOCK_FRAMES } else { 0 });
         assert_eq!(memory.validate(), Ok(()));
     }
+}
+
+/// Moves what hardware has to move, one block after the other; how many.
+fn relocate_all(memory: &mut Memory) -> usize {
+    let mut moved = 0;
+    while let Some(relocation) = memory.next_relocation(&mut ()) {
+        memory.end_relocation(&relocation, &mut ());
+        moved += 1;
+    }
+    moved
+}
+
+/// Memory with hardware whose unmovable region has grown by a pageblock, and so many network
+/// buffers in it.
+fn with_buffers(count: u32) -> (Memory, u32) {
+    let with = policies::contiguitas::Config {
+        hardware_migration: true,
+        ..config()
+    };
+    let mut memory = memory(64, Placement::Contiguitas(with));
+    assert_eq!(memory.expand(1, &mut ()), 1);
+    let at = border(&memory);
+    for number in 0..count {
+        let frame = Frame::new(at - 1 - 2 * number);
+        memory
+            .allocate_block_at(frame, &grouped(FrameClass::NetworkBuffer, 0))
+            .unwrap();
+    }
+    (memory, at)
+}
+
+#[test]
+fn a_block_waits_until_hardware_has_moved_all_of_it() {
+    let (mut memory, at) = with_buffers(40);
+    assert_eq!(memory.shrink(1, &mut ()), 0);
+    let mut under_way: Vec<_> = (0..16)
+        .map(|_| memory.next_relocation(&mut ()).unwrap())
+        .collect();
+    assert_eq!(memory.validate(), Ok(()));
+    for moved in 0..40 {
+        assert_eq!(border(&memory), at, "after {moved}");
+        let first = under_way.remove(0);
+        assert!(first.to < first.from);
+        memory.end_relocation(&first, &mut ());
+        assert_eq!(memory.validate(), Ok(()));
+        under_way.extend(memory.next_relocation(&mut ()));
+    }
+    assert!(under_way.is_empty());
+    assert_eq!(border(&memory), at - BLOCK_FRAMES);
+    assert_eq!(memory.counters().frames_moved_by_hardware, 40);
+    assert_eq!(memory.counters().frames_moved_by_resizes, 40);
+    assert_eq!(memory.blocks_in(Group(0)).count(), 40);
+}
+
+#[test]
+fn a_buffer_that_is_freed_on_its_way_takes_no_second_frame() {
+    let (mut memory, at) = with_buffers(2);
+    let free = memory.free_frames();
+    memory.shrink(1, &mut ());
+    let first = memory.next_relocation(&mut ()).unwrap();
+    let second = memory.next_relocation(&mut ()).unwrap();
+    memory.free(first.from).unwrap();
+    memory.end_relocation(&first, &mut ());
+    memory.end_relocation(&second, &mut ());
+    assert_eq!(memory.free_frames(), free + 1);
+    assert_eq!(border(&memory), at - BLOCK_FRAMES);
+    assert_eq!(memory.counters().frames_moved_by_hardware, 1);
+    assert_eq!(memory.validate(), Ok(()));
+}
+
+#[test]
+fn an_expansion_ends_what_is_being_emptied() {
+    let (mut memory, at) = with_buffers(2);
+    memory.shrink(1, &mut ());
+    let first = memory.next_relocation(&mut ()).unwrap();
+    assert_eq!(memory.expand(1, &mut ()), 1);
+    assert_eq!(memory.validate(), Ok(()));
+    assert_eq!(memory.next_relocation(&mut ()), None);
+    memory.end_relocation(&first, &mut ());
+    assert!(!memory.is_clearing());
+    assert_eq!(border(&memory), at + BLOCK_FRAMES);
+    assert_eq!(memory.validate(), Ok(()));
+}
+
+#[test]
+fn what_hardware_can_move_counts_as_movable() {
+    let (mut memory, _) = with_buffers(2);
+    let total = memory.contiguity().blocks_2m.total;
+    assert_eq!(memory.contiguity().blocks_2m.potential, total);
+    memory
+        .allocate(&grouped(FrameClass::Slab, 0))
+        .expect("memory is empty");
+    assert_eq!(memory.contiguity().blocks_2m.potential, total - 1);
+    let mut software = confined(64);
+    software
+        .allocate(&grouped(FrameClass::NetworkBuffer, 0))
+        .expect("memory is empty");
+    assert_eq!(software.contiguity().blocks_2m.potential, total - 1);
+}
+
+#[test]
+fn idle_unmovable_memory_goes_back_within_two_minutes() {
+    let mut memory = confined(256);
+    assert_eq!(memory.expand(20, &mut ()), 20);
+    let grown = border(&memory);
+    for second in 1..=59 {
+        memory.background(Nanoseconds::new(second * 1_000_000_000), &mut ());
+    }
+    assert_eq!(border(&memory), grown);
+    // At most 2 % of memory, which is two pageblocks, in one step.
+    for second in 60..=120 * 10 {
+        memory.background(Nanoseconds::new(second * 1_000_000_000), &mut ());
+    }
+    assert_eq!(border(&memory), 16 << 8);
+    assert_eq!(memory.counters().resizes_in_allocations, 0);
+}
+
+#[test]
+fn a_movable_request_gets_idle_unmovable_memory_before_it_fails_for_good() {
+    let mut memory = confined(64);
+    assert_eq!(memory.expand(8, &mut ()), 8);
+    let mut taken = 0;
+    let mut now = 0;
+    loop {
+        let request = grouped(FrameClass::Anonymous, 1);
+        if memory.allocate_or_reclaim(&request, &mut ()).is_some() {
+            taken += 1;
+            continue;
+        }
+        now += 1;
+        memory.background(Nanoseconds::new(now), &mut ());
+        if memory.allocate_or_reclaim(&request, &mut ()).is_none() {
+            break;
+        }
+        taken += 1;
+    }
+    assert!(taken > (64 - 32) << 8, "{taken}");
+    assert!(border(&memory) < (16 + 16) << 8);
+    assert_eq!(memory.validate(), Ok(()));
 }
 
 #[test]

@@ -81,6 +81,14 @@ fn a_type_that_has_run_out_takes_whole_pageblocks_first() {
     assert_eq!(memory.validate(), Ok(()));
 }
 
+/// Without proactive compaction, and with boosts that wake nobody, as Linux before 5.0.
+fn unboosted() -> Config {
+    Config {
+        boosts_wake: false,
+        ..uncompacted()
+    }
+}
+
 /// Full memory after unmovable requests, without proactive compaction.
 fn crowded(config: Config) -> Memory {
     let mut memory = filled_with_files(memory_with(64, Placement::default(), config));
@@ -96,7 +104,7 @@ fn crowded(config: Config) -> Memory {
 
 #[test]
 fn in_full_memory_unmovable_requests_end_up_beside_movable_pages() {
-    let memory = crowded(uncompacted());
+    let memory = crowded(unboosted());
     assert!(
         memory.counters().blocks_borrowed > 0,
         "{:?}",
@@ -111,12 +119,9 @@ fn in_full_memory_unmovable_requests_end_up_beside_movable_pages() {
 
 #[test]
 fn a_boost_has_memory_compacted_so_that_fewer_pageblocks_mix() {
-    let boosted = crowded(Config {
-        boosts_wake: true,
-        ..uncompacted()
-    });
+    let boosted = crowded(uncompacted());
     assert!(boosted.counters().background_compactions > 0);
-    let without = crowded(uncompacted());
+    let without = crowded(unboosted());
     assert_eq!(without.counters().background_compactions, 0);
     assert!(blocks_with_both(&boosted) < blocks_with_both(&without));
 }

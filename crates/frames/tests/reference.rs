@@ -387,6 +387,7 @@ impl Model {
                 let now = Nanoseconds::new(self.now);
                 let before = self.frames.border();
                 self.frames.background(now, &mut self.moves);
+                self.relocate();
                 self.follow();
                 if let (Some(before), Some(after)) = (before, self.frames.border()) {
                     assert_eq!(before.get().abs_diff(after.get()) % BLOCK_FRAMES, 0);
@@ -428,9 +429,16 @@ impl Model {
         } else {
             self.frames.shrink(blocks, &mut self.moves)
         };
+        self.relocate();
         self.follow();
         assert!(done <= blocks);
         let step = done as u32 * BLOCK_FRAMES;
+        if !expand && self.frames.moves_in_use() {
+            let (before, after) = (before.unwrap(), self.frames.border().unwrap());
+            let given = (before.get() - after.get()) / BLOCK_FRAMES;
+            assert!((done..=blocks).contains(&(given as usize)));
+            return;
+        }
         let expected = before.map(|border| {
             Frame::new(if expand {
                 border.get() + step
@@ -439,6 +447,24 @@ impl Model {
             })
         });
         assert_eq!(self.frames.border(), expected);
+    }
+
+    /// Hardware moves what it has to, several blocks at a time.
+    fn relocate(&mut self) {
+        let mut under_way = Vec::new();
+        loop {
+            while under_way.len() < 3
+                && let Some(relocation) = self.frames.next_relocation(&mut self.moves)
+            {
+                under_way.push(relocation);
+            }
+            self.frames.validate().unwrap();
+            let Some(relocation) = under_way.pop() else {
+                break;
+            };
+            self.frames.end_relocation(&relocation, &mut self.moves);
+        }
+        assert!(!self.frames.is_clearing());
     }
 
     /// A block that the caller was told of is elsewhere. Owned ones are reported as moves as well.
@@ -533,7 +559,10 @@ impl Model {
         let mut at = 0;
         for (&frame, block) in &self.live {
             scan.push(FrameKind::Free, u64::from(frame - at));
-            let kind = if block.pinned {
+            let is_in_use = block.pinned || block.class.is_hardware_movable();
+            let kind = if is_in_use && self.frames.moves_in_use() {
+                FrameKind::Movable
+            } else if block.pinned {
                 FrameKind::Unmovable
             } else {
                 block.class.kind()

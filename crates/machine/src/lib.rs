@@ -16,6 +16,7 @@ mod error;
 pub mod heap;
 mod kernel;
 mod limits;
+mod mover;
 mod port;
 mod processors;
 mod recording;

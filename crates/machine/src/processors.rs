@@ -230,6 +230,13 @@ impl Mmus {
         self.units[core].invalidate(space, range);
     }
 
+    /// Forgets a range of a space's addresses on all cores, each of which does it by itself.
+    pub(crate) fn forget(&mut self, space: SpaceId, range: VirtRange) {
+        for unit in &mut self.units {
+            unit.invalidate(space, range);
+        }
+    }
+
     /// Forgets everything on all cores.
     pub(crate) fn flush(&mut self) {
         for unit in &mut self.units {

@@ -324,6 +324,41 @@ fn software_does_not_move_what_a_device_holds() {
     assert!(device.max_cycles.get() < 600, "{device:?}");
 }
 
+/// `mover::LIFETIME`, from which ageing servers derive how many pages their hardware moves.
+const LIFETIME_NS: f64 = 1_008_000.0;
+
+#[test]
+fn an_entry_of_an_ageing_server_is_in_use_as_long_as_one_of_the_engine() {
+    // Threads that never enter the kernel: every invalidation waits for the tick.
+    let mut parts = touching(4, 0);
+    for round in 0..3000 {
+        for thread in 0..4 {
+            let mut words = touches(u64::from(thread), round);
+            let call = syscall(39, [0; 6], 1).len();
+            words.truncate(words.len() - call);
+            parts.push((thread, words));
+        }
+    }
+    let report = run(config(4, 10_000.0, llc()), &parts);
+    let migration = report.migration.unwrap();
+    // Those that the end of the run hurried are shorter.
+    let ended = migration.completed - migration.hurried;
+    assert!(ended > 3, "{migration:?}");
+    let clock = f64::from(crate::common::machine(1 << 20).clock.get()) / 1000.0;
+    let copy = migration.copy_cycles.get() as f64 / migration.completed as f64 / clock;
+    assert!((2_000.0..8_500.0).contains(&copy), "a copy takes {copy} ns");
+    let lifetime = migration.lifetime_cycles.get() as f64 / migration.completed as f64 / clock;
+    // The mean is below, as migrations at the end are hurried; and an engine looks 16 times a tick.
+    assert!(
+        lifetime < 1.08 * LIFETIME_NS,
+        "an entry is in use for {lifetime} ns"
+    );
+    assert!(
+        lifetime > 0.5 * LIFETIME_NS,
+        "an entry is in use for {lifetime} ns"
+    );
+}
+
 #[test]
 fn cores_work_at_the_same_time() {
     let report = run(config(4, 0.0, software()), &touching(4, 100));

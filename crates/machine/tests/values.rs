@@ -415,6 +415,7 @@ fn all_runs() -> Runs {
         "illuminator-thp",
         "contiguitas-thp",
         "contiguitas-rfc-thp",
+        "contiguitas-hw",
     ] {
         for profile in ["mixed", "ci"] {
             now.insert(

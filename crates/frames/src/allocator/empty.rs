@@ -1,6 +1,6 @@
 //! A machine whose frames are all free.
 
-use contigua_units::{Frame, Order};
+use contigua_units::{Frame, Nanoseconds, Order};
 
 use super::{Frames, Region};
 use crate::Error;
@@ -73,6 +73,9 @@ impl<S: Storage> Frames<S> {
         let resize = confinement
             .as_ref()
             .map_or_else(Default::default, |c| c.resize.clone());
+        let give_back = confinement
+            .as_ref()
+            .map_or_else(Default::default, |c| c.give_back);
         let mut frames = Self {
             lists: FreeLists::new(placement.discipline(), length),
             regions: [
@@ -92,8 +95,11 @@ impl<S: Storage> Frames<S> {
             reclaim_hand: 0,
             evict_end: 0,
             requested: 0,
+            requested_movable: 0,
+            next_look: Nanoseconds::new(0),
+            clearing: None,
             is_allocating: false,
-            controller: Controller::new(resize),
+            controller: Controller::new(resize).giving_back(give_back),
             pressure: Pressure::default(),
             counters: Counters::default(),
         };

@@ -66,7 +66,7 @@ impl<S: Storage> Frames<S> {
         self.storage.parts().blocks
     }
 
-    /// How contiguous memory is.
+    /// How contiguous memory is. What hardware can move while it is in use counts as movable.
     #[must_use]
     pub fn contiguity(&self) -> Contiguity {
         let mut scan = Scan::new();
@@ -76,9 +76,10 @@ impl<S: Storage> Frames<S> {
             left -= frames;
             let used = block.free() + block.movable() + block.unmovable();
             scan.push(FrameKind::Reserved, u64::from(frames - used));
+            let moves = if self.moves_in_use() { block.in_use } else { 0 };
             scan.push(FrameKind::Free, block.free.into());
-            scan.push(FrameKind::Movable, block.movable.into());
-            scan.push(FrameKind::Unmovable, block.unmovable.into());
+            scan.push(FrameKind::Movable, (block.movable + moves).into());
+            scan.push(FrameKind::Unmovable, (block.unmovable - moves).into());
         }
         scan.finish()
     }

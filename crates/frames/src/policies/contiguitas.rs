@@ -1,7 +1,7 @@
 //! Contiguitas' placement (Contiguitas, section 3, and the article): unmovable memory at low
 //! addresses, movable memory above, and a border that a thread moves when one side runs short.
 
-use contigua_units::{Bytes, Order};
+use contigua_units::{Bytes, Nanoseconds, Order};
 
 use super::{Candidate, Confinement, Pinning, PlacementPolicy, Verdict, natural_type};
 use crate::Request;
@@ -29,6 +29,12 @@ pub struct Config {
     pub border_window: u32,
     /// Contiguitas' hardware moves frames that are in use out of the border's way.
     pub hardware_migration: bool,
+    /// Unmovable memory beyond the reserve that was idle for so long goes back; `"0s"`: only when
+    /// movable memory is short. Our choice.
+    pub idle: Nanoseconds,
+    /// What the unmovable region keeps free beside twice its high watermark, in percent of what is
+    /// in use there. Our choice.
+    pub reserve_percent: f64,
     /// When and how much to resize.
     pub resize: controller::Config,
 }
@@ -40,6 +46,8 @@ impl Default for Config {
             strict: true,
             border_window: 10,
             hardware_migration: false,
+            idle: Nanoseconds::new(60_000_000_000),
+            reserve_percent: 10.0,
             resize: controller::Config::default(),
         }
     }
@@ -79,6 +87,10 @@ impl PlacementPolicy for Config {
             window_percent: self.border_window,
             hardware_migration: self.hardware_migration,
             shelters_movable: !self.strict,
+            give_back: controller::GiveBack {
+                idle: self.idle,
+                reserve_percent: self.reserve_percent,
+            },
             resize: self.resize.clone(),
         })
     }

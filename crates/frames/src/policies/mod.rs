@@ -62,6 +62,8 @@ pub struct Confinement {
     pub hardware_migration: bool,
     /// Whether single movable frames may use the unmovable region for a while.
     pub shelters_movable: bool,
+    /// When idle unmovable memory goes back.
+    pub give_back: controller::GiveBack,
     /// When and how much to resize.
     pub resize: controller::Config,
 }

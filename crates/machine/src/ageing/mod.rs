@@ -30,6 +30,7 @@ use serde::Serialize;
 
 use crate::Error;
 use crate::config::DesignConfig;
+use crate::mover::{self, Mover};
 use sources::Kernel;
 use tenants::Population;
 use wheel::TICK;
@@ -82,6 +83,8 @@ pub struct Server {
 struct Clock {
     now: Nanoseconds,
     counters: ServerCounters,
+    /// What moves pages that only hardware can move.
+    mover: Mover,
 }
 
 /// The groups of a server's memory: those that reclaim looks at first.
@@ -170,6 +173,7 @@ impl Server {
             clock: Clock {
                 now: Nanoseconds::new(0),
                 counters: ServerCounters::default(),
+                mover: Mover::default(),
             },
             memory,
             config,
@@ -231,7 +235,7 @@ impl Server {
         self.memory.set_cpu((ticks % CPUS as u64) as usize);
         self.kernel.tick(clock, &mut self.memory);
         self.tenants.tick(clock, &mut self.memory);
-        self.memory.background(clock.now, &mut ());
+        clock.background(&mut self.memory);
     }
 
     /// Lets all tenants leave, and their files stay: what a program finds that is started on the
@@ -249,8 +253,9 @@ impl Server {
     }
 
     /// Gives every free frame that a CPU keeps at hand back, so that a picture or a snapshot shows
-    /// it as free.
+    /// it as free, and ends what hardware moves.
     pub fn settle(&mut self) {
+        self.clock.mover.finish(&mut self.memory, &mut ());
         self.memory.drain_per_cpu();
     }
 
@@ -274,16 +279,19 @@ impl Clock {
         let mut frame = memory.allocate_or_reclaim(request, &mut ());
         // The threads run beside everybody: they do not wait for the end of the tick.
         if memory.has_background_work() {
-            memory.background(self.now, &mut ());
+            self.background(memory);
         }
         if frame.is_none() && !request.atomic {
             for _ in 0..Self::MAX_OOM_RETRIES {
-                memory.background(self.now, &mut ());
+                self.background(memory);
                 frame = memory.allocate_or_reclaim(request, &mut ());
                 if frame.is_some() {
                     self.counters.waits += 1;
                     return frame;
                 }
+            }
+            if memory.is_clearing() {
+                frame = self.wait_for_border(request, memory);
             }
         }
         if frame.is_none() {
@@ -297,5 +305,29 @@ impl Clock {
             }
         }
         frame
+    }
+
+    /// Lets the kernel's threads do what is due, and hardware move what they want moved.
+    fn background(&mut self, memory: &mut Memory) {
+        memory.background(self.now, &mut ());
+        self.mover.run_until(self.now, memory, &mut ());
+    }
+
+    /// Takes a block as soon as hardware has emptied one for it, if it does within a tick. The
+    /// time goes into the pressure.
+    fn wait_for_border(&mut self, request: &Request, memory: &mut Memory) -> Option<Frame> {
+        let mut waited = 0;
+        while waited < TICK.get() && memory.is_clearing() {
+            waited += mover::LIFETIME.get();
+            let now = Nanoseconds::new(self.now.get() + waited);
+            self.mover.run_until(now, memory, &mut ());
+            if let Some(frame) = memory.allocate(request) {
+                memory.stall(request, Nanoseconds::new(waited));
+                self.counters.waits += 1;
+                return Some(frame);
+            }
+        }
+        memory.stall(request, Nanoseconds::new(waited));
+        None
     }
 }

@@ -348,7 +348,7 @@ impl Files {
                 let Some(frame) = memory.allocate(&request) else {
                     clock.counters.reads_given_up += 1;
                     if memory.has_background_work() {
-                        memory.background(clock.now, &mut ());
+                        clock.background(memory);
                     }
                     break;
                 };

@@ -90,6 +90,9 @@ impl Kernel {
         self.memory.background(self.now, &mut moves);
         let work = self.follow(&moves, mmu);
         moves.clear();
+        self.mover.run_until(self.now, &mut self.memory, &mut moves);
+        self.follow_hardware(&moves, mmu);
+        moves.clear();
         self.moves = moves;
         work
     }
@@ -112,6 +115,21 @@ impl Kernel {
                 + self.costs.invalidation_cycles;
         }
         work
+    }
+
+    /// Lets page tables and TLBs follow pages that hardware moved: the program does not wait.
+    fn follow_hardware(&mut self, moves: &[Move], mmu: &mut Mmus) {
+        for moved in moves {
+            let space = SpaceId(moved.owner.space);
+            let table = self.spaces.get_mut(usize::from(space.0));
+            if let Some(table) = table.and_then(Option::as_mut) {
+                self.counters.pages_moved += u64::from(table.follow(moved));
+            }
+            mmu.forget(
+                space,
+                VirtRange::with_length(moved.owner.page.address(), moved.order.bytes()),
+            );
+        }
     }
 
     /// Makes a 2 MB block for a page that is to be huge, where `defrag` says so.

@@ -27,6 +27,7 @@ use contigua_units::{
 use crate::Error;
 use crate::config::{KernelCosts, RunConfig};
 use crate::limits::check_memory;
+use crate::mover::Mover;
 use crate::processors::Mmus;
 use crate::report::{AdviceReport, KernelReport, MemoryReport, SyscallReport};
 use demand::Demand;
@@ -106,6 +107,7 @@ pub(crate) struct Kernel {
     /// What faults wrote since the engine last asked. In virtual machines, what the host wrote.
     pub(crate) written: Vec<Written>,
     moves: Vec<Move>,
+    mover: Mover,
     demand: Demand,
     #[state(skip)]
     clock: Megahertz,
@@ -174,6 +176,7 @@ impl Kernel {
             current: SpaceId(0),
             effects: Effects::default(),
             moves,
+            mover: Mover::default(),
             written: Vec::new(),
             demand: Demand::default(),
             clock: machine.clock,

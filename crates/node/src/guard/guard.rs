@@ -130,6 +130,7 @@ impl<M: Machine> Guard<M> {
                 movable: node.movable_state(movable, survey.block),
                 // Stock Linux does not count what failed.
                 requested: Bytes::new(0),
+                requested_movable: Bytes::new(0),
                 least_unmovable: node.kernel_min,
                 granule: survey.block,
                 now: Nanoseconds::new(survey.at.as_nanos() as u64),
