@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from os import PathLike
+from pathlib import Path
 from typing import NotRequired, TypedDict
 
 VERSION: str
@@ -114,9 +115,13 @@ def run(
     root: str | PathLike[str] | None = None,
     environment: Sequence[tuple[str, str]] | None = None,
     clock: int | None = None,
+    physical: str = "simulated",
     progress: Callable[[list[tuple[int, int]]], None] | None = None,
 ) -> tuple[list[str], int, list[str]]: ...
 def trace_plan(trace: str | PathLike[str]) -> Plan: ...
+def trace_info(
+    trace: str | PathLike[str], trace_format: str
+) -> list[tuple[str, Path, list[tuple[str, int]], list[int]]]: ...
 def block_vectors(
     interval: int,
     *,

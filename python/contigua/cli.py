@@ -28,6 +28,7 @@ COMMANDS = {
     "setup": "contigua.commands.setup:setup_commands",
     "simpoints": "contigua.commands.regions:simpoints_command",
     "sweep": "contigua.commands.sweep:sweep_command",
+    "trace": "contigua.commands.trace:trace_commands",
     "validate": "contigua.commands.validate:validate_command",
 }
 

@@ -49,13 +49,16 @@ class RunOptions:
     seconds
         Stop a live program after this many seconds; what ran is reported.
     trace_format
-        Who wrote a trace that is replayed: ``"contigua"``, ``"champsim"`` or ``"lackey"``.
-        Traces of other tools do not say what is mapped: all addresses are taken to be anonymous
-        memory.
+        Who wrote a trace that is replayed: ``"contigua"``, ``"champsim"``, ``"lackey"``
+        or ``"drmemtrace"``, which is found by itself. Traces of other tools do not say what is
+        mapped: all addresses are taken to be anonymous memory.
     mapped
         Map all memory that a trace of another tool touches before it begins, in the order of
         addresses, as if the program had done so: first touches are no page faults. The trace is
         read twice.
+    physical
+        Where pages of a drmemtrace trace lie in physical memory: ``"simulated"``, where the design
+        places them; ``"traced"``, where the traced machine had them (``v2p.textproto`` or markers).
     record
         Where to record the program's events as well: all of them, or, where no design runs beside,
         what ``skip`` and ``sample`` leave.
@@ -114,6 +117,7 @@ class RunOptions:
     seconds: float | None = None
     trace_format: str = "contigua"
     mapped: bool = False
+    physical: str = "simulated"
     record: Path | None = None
     holes: str = "none"
     classify_misses: bool = False

@@ -105,6 +105,7 @@ def run(
         root=options.root,
         environment=list(before.environment),
         clock=before.clock,
+        physical=options.physical,
         progress=progress,
     )
     results = Results(tuple(map(Report, reports)), exit_code)

@@ -46,7 +46,7 @@ class Trace:
     path
         The file.
     format
-        Who wrote it: ``"contigua"``, ``"champsim"`` or ``"lackey"``.
+        Who wrote it: ``"contigua"``, ``"champsim"``, ``"lackey"`` or ``"drmemtrace"``.
     """
 
     path: Path

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use contigua_frames::{Effort, FrameClass, Move, Owner, Request, Wakes};
-use contigua_units::{Frame, Order, PAGE_BYTES, VirtAddr, VirtRange};
+use contigua_units::{Frame, Order, PAGE_BYTES, PageSize, VirtAddr, VirtRange};
 use rangemap::RangeMap;
 
 use crate::Error;
@@ -242,6 +242,32 @@ impl AddressSpace {
         }
     }
 
+    /// Maps a page to physical memory that is not the server's own, in the place of what was mapped there.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] when there is no frame for a node of the page table.
+    pub fn map_elsewhere(
+        &mut self,
+        page: VirtAddr,
+        frame: Frame,
+        size: PageSize,
+        memory: &mut Memory,
+        effects: &mut Effects,
+    ) -> Result<(), Error> {
+        let range = VirtRange::page_around(page, size);
+        self.split_edges(range, memory, effects)?;
+        let mut before = Vec::new();
+        self.table
+            .for_each(range, |address, _| before.push(address));
+        for address in before {
+            let whole = self.table.leaf(address).map_or(size, |leaf| leaf.size);
+            self.evict(address, memory, effects);
+            let gone = VirtRange::page_around(address, whole);
+            effects.invalidations.push(gone);
+        }
+        self.install(range.start, Leaf::new(frame, size, true), memory, effects)
+    }
+
     /// Unmaps the page around an address, if there is one, and gives up its frames.
     pub(crate) fn evict(
         &mut self,
@@ -326,7 +352,12 @@ impl AddressSpace {
             {
                 problem = Some(format!("the page at {address} maps another page's frame"));
             }
-            for frame in blocks_of(leaf, memory) {
+            let blocks = if is_elsewhere(leaf, memory) {
+                Vec::new()
+            } else {
+                blocks_of(leaf, memory)
+            };
+            for frame in blocks {
                 if memory.references(frame) == 0 {
                     problem = Some(format!("the page at {address} maps a frame that is free"));
                 }
@@ -351,9 +382,17 @@ pub(crate) const EVERYTHING: VirtRange = VirtRange {
     end: VirtAddr::new(1 << 57),
 };
 
+/// Whether a page lies in memory that is not the server's own.
+fn is_elsewhere(leaf: Leaf, memory: &Memory) -> bool {
+    u64::from(leaf.frame.get()) >= memory.total()
+}
+
 /// Gives up a page's frames. After a split on behalf of another process, the frames of a huge page
 /// are single ones.
 pub(crate) fn release(leaf: Leaf, memory: &mut Memory, effects: &mut Effects) {
+    if is_elsewhere(leaf, memory) {
+        return;
+    }
     if memory.order(leaf.frame) == Some(leaf.size.order()) {
         if memory.return_reserved(leaf.frame, leaf.size) {
             effects.freed += 1;

@@ -8,6 +8,7 @@
 pub mod aarch64;
 mod class;
 pub(crate) mod instruction;
+pub mod regdeps;
 pub mod registers;
 mod x86_64;
 

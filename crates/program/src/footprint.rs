@@ -7,7 +7,7 @@ use contigua_units::{PAGE_BYTES, VirtAddr};
 
 use crate::Error;
 use crate::sources::Source;
-use crate::wire::{ACCESS, Access, Event, ProcessId, block_of, is_block};
+use crate::wire::{ACCESS, Access, Event, ProcessId, Record, Records, block_of, is_block};
 
 /// A page that a process touches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -76,6 +76,54 @@ pub fn footprint(source: &mut dyn Source, cancel: &AtomicBool) -> Result<Vec<Tou
         })
         .collect();
     found.sort_unstable();
+    Ok(found)
+}
+
+/// What a source holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Census {
+    /// Instructions executed.
+    pub instructions: u64,
+    /// Loads.
+    pub loads: u64,
+    /// Stores.
+    pub stores: u64,
+    /// Pages with the first byte of a load or store.
+    pub data_pages: u64,
+    /// Threads.
+    pub threads: u64,
+}
+
+/// Reads a source to its end, or until `cancel` is set, and counts what it holds.
+///
+/// # Errors
+/// Those of [`Source::next_batch`], and [`Error::Malformed`].
+pub fn census(source: &mut dyn Source, cancel: &AtomicBool) -> Result<Census, Error> {
+    let mut found = Census::default();
+    let mut pages = Pages::default();
+    while !cancel.load(Ordering::Relaxed)
+        && let Some(batch) = source.next_batch()?
+    {
+        found.threads = found.threads.max(u64::from(batch.thread.0) + 1);
+        for record in Records::new(batch.words) {
+            match record? {
+                Record::Block(id) => {
+                    let block = batch.code.block(id).ok_or(Error::UnknownBlock(id))?;
+                    found.instructions += u64::from(block.instructions());
+                }
+                Record::Access(access) => {
+                    found.stores += u64::from(access.store);
+                    found.loads += u64::from(!access.store);
+                    pages.touch(ProcessId(0), access.address, 1, READ);
+                }
+                Record::Event(Event::Forward { instructions }) => {
+                    found.instructions += instructions;
+                }
+                Record::Event(_) => {}
+            }
+        }
+    }
+    found.data_pages = pages.kinds.len() as u64;
     Ok(found)
 }
 

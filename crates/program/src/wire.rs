@@ -17,7 +17,7 @@
 //!
 //! Records other than blocks are rare. Their payload follows as whole words.
 
-use contigua_units::{VirtAddr, VirtRange};
+use contigua_units::{PageSize, VirtAddr, VirtRange};
 
 /// The identity of a block of guest code, unique within one stream and dense from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -25,14 +25,14 @@ use contigua_units::{VirtAddr, VirtRange};
 pub struct BlockId(pub u32);
 
 /// The identity of a guest thread, unique within one stream and dense from 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(feature = "state", derive(contigua_state::Plain))]
 pub struct ThreadId(pub u32);
 
 /// The identity of a guest process, unique within one stream and dense from 0.
 ///
 /// Process 0 is the program that was started. `execve` keeps the identity, as it keeps the pid.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(feature = "state", derive(contigua_state::Plain))]
 pub struct ProcessId(pub u32);
 
@@ -74,6 +74,8 @@ mod tag {
     pub const FETCH: u8 = 11;
     pub const CUE: u8 = 12;
     pub const PROGRAM_CODE: u8 = 13;
+    pub const INTERRUPT: u8 = 14;
+    pub const TRACED: u8 = 15;
 }
 
 /// The highest 16 bits of every block word: `word >> 48 == BLOCK_HEAD`.
@@ -243,6 +245,17 @@ pub enum Event {
     },
     /// A region of interest begins or ends.
     Cue(Cue),
+    /// The kernel has interrupted the thread, which goes on elsewhere: a signal, or the end of its handler.
+    Interrupt,
+    /// A page of the current process lies where the traced machine had it.
+    Traced {
+        /// Where it begins.
+        page: VirtAddr,
+        /// Physical address of its memory.
+        frame: u64,
+        /// Its size.
+        size: PageSize,
+    },
 }
 
 /// A word sequence that is not a record of this format.
@@ -352,6 +365,10 @@ impl Event {
             Self::Forward { instructions } => Encoded::new(tag::FORWARD, instructions, &[]),
             Self::Fetch { page } => Encoded::new(tag::FETCH, page.get(), &[]),
             Self::Cue(cue) => Encoded::new(tag::CUE, cue as u64, &[]),
+            Self::Interrupt => Encoded::new(tag::INTERRUPT, 0, &[]),
+            Self::Traced { page, frame, size } => {
+                Encoded::new(tag::TRACED, size as u64, &[page.get(), frame])
+            }
         }
     }
 
@@ -415,6 +432,15 @@ impl Event {
             (tag::CUE, []) => {
                 let cue = usize::try_from(value).ok().and_then(|at| Cue::ALL.get(at));
                 Self::Cue(*cue.ok_or(malformed)?)
+            }
+            (tag::INTERRUPT, []) => Self::Interrupt,
+            (tag::TRACED, &[page, frame]) => {
+                let size = usize::try_from(value).ok();
+                Self::Traced {
+                    page: VirtAddr::new(page),
+                    frame,
+                    size: *size.and_then(|at| PageSize::ALL.get(at)).ok_or(malformed)?,
+                }
             }
             _ => return Err(malformed),
         };
@@ -490,6 +516,12 @@ mod tests {
             process.clone().prop_map(|child| Event::Fork { child }),
             process.prop_map(|child| Event::ForkFailed { child }),
             (0..Cue::ALL.len()).prop_map(|cue| Event::Cue(Cue::ALL[cue])),
+            Just(Event::Interrupt),
+            (any::<u64>(), any::<u64>(), 0..3usize).prop_map(|(page, frame, size)| Event::Traced {
+                page: VirtAddr::new(page),
+                frame,
+                size: PageSize::ALL[size],
+            }),
             (any::<u64>(), any::<u64>(), any::<bool>(), 0..2usize).prop_map(
                 |(start, end, writable, kind)| Event::Image {
                     range: VirtRange {

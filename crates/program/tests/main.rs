@@ -2,5 +2,6 @@
 
 mod decode;
 mod decode_aarch64;
+mod drmemtrace;
 mod foreign;
 mod trace;

@@ -12,16 +12,19 @@ mod session;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use contigua_machine::ageing::Snapshot;
 use contigua_machine::config::{self, Age, Detail, Point, RegionConfig, RunConfig};
 use contigua_machine::schema as schemas;
 use contigua_program::emulator::Emulator;
+use contigua_program::footprint::census;
 use contigua_program::launch::{self, Surroundings};
 use contigua_program::plan::{Plan, Sampling, Window};
 use contigua_program::root::Root;
 use contigua_program::sources::Source;
+use contigua_program::sources::drmemtrace::{self, is_drmemtrace};
 use contigua_program::sources::trace::TraceSource;
 use contigua_program::syscall::Architecture;
 use contigua_translation::SchemeConfig;
@@ -243,7 +246,7 @@ impl RunSpec {
     clippy::too_many_arguments,
     reason = "PyO3 hands values over; in Python these are keywords"
 )]
-#[pyo3(signature = (runs, *, command=None, trace=None, trace_format="contigua", record=None, record_plan=None, seconds=None, preload=None, root=None, environment=None, clock=None, progress=None))]
+#[pyo3(signature = (runs, *, command=None, trace=None, trace_format="contigua", record=None, record_plan=None, seconds=None, preload=None, root=None, environment=None, clock=None, physical="simulated", progress=None))]
 fn run(
     py: Python<'_>,
     runs: Vec<RunSpec>,
@@ -257,8 +260,18 @@ fn run(
     root: Option<PathBuf>,
     environment: Option<Vec<(OsString, OsString)>>,
     clock: Option<u32>,
+    physical: &str,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<(Vec<String>, i32, Vec<String>)> {
+    let traced_pages = match physical {
+        "simulated" => false,
+        "traced" => true,
+        other => {
+            return Err(engine_error(format!(
+                "unknown placement {other:?}: known are simulated and traced"
+            )));
+        }
+    };
     let mut checkpoints = Vec::new();
     let mut configs = Vec::new();
     for mut spec in runs {
@@ -277,7 +290,7 @@ fn run(
     };
     let input = match (command, trace) {
         (Some(command), None) => Input::Live(command, surroundings),
-        (None, Some(trace)) => Input::Trace(trace, parse_format(trace_format)?),
+        (None, Some(trace)) => trace_input(trace, trace_format)?,
         _ => return Err(engine_error("give either a command or a trace")),
     };
     let time_limit = seconds.map(Duration::try_from_secs_f64).transpose();
@@ -287,6 +300,7 @@ fn run(
         input,
         record,
         record_plan: record_plan.map_or(Ok(Plan::default()), plan_of)?,
+        traced_pages,
         time_limit: time_limit.map_err(|error| engine_error(format!("seconds: {error}")))?,
     };
     let outcome = py.detach(|| {
@@ -340,6 +354,9 @@ fn plan_of((skip, sampling): PlanTuple) -> PyResult<Plan> {
 #[pyfunction]
 #[allow(clippy::needless_pass_by_value, reason = "PyO3 hands values over")]
 fn trace_plan(trace: PathBuf) -> PyResult<PlanTuple> {
+    if is_drmemtrace(&trace) {
+        return Ok((0, None));
+    }
     let source = TraceSource::open(&trace).map_err(engine_error)?;
     let plan = &source.program().plan;
     let sampling = plan
@@ -370,7 +387,7 @@ fn block_vectors<'py>(
     };
     let input = match (command, trace) {
         (Some(command), None) => Input::Live(command, surroundings),
-        (None, Some(trace)) => Input::Trace(trace, parse_format(trace_format)?),
+        (None, Some(trace)) => trace_input(trace, trace_format)?,
         _ => return Err(engine_error("give either a command or a trace")),
     };
     let time_limit = seconds.map(Duration::try_from_secs_f64).transpose();
@@ -380,6 +397,7 @@ fn block_vectors<'py>(
         input,
         record: None,
         record_plan: Plan::default(),
+        traced_pages: false,
         time_limit: time_limit.map_err(|error| engine_error(format!("seconds: {error}")))?,
     };
     let (vectors, exit_code) = py.detach(|| {
@@ -407,6 +425,56 @@ fn block_vectors<'py>(
 
 fn wide_bytes(numbers: &[u64]) -> Vec<u8> {
     numbers.iter().flat_map(|n| n.to_ne_bytes()).collect()
+}
+
+fn trace_input(path: PathBuf, format: &str) -> PyResult<Input> {
+    let format = parse_format(format)?.found_at(&path);
+    Ok(Input::Trace(path, format))
+}
+
+/// Format, file, counts by name, threads.
+type FileInfo = (&'static str, PathBuf, Vec<(&'static str, u64)>, Vec<u64>);
+
+/// Says what a trace holds: format, file, and counts by name, for each of its files.
+#[pyfunction]
+#[allow(clippy::needless_pass_by_value, reason = "PyO3 hands values over")]
+fn trace_info(py: Python<'_>, trace: PathBuf, trace_format: &str) -> PyResult<Vec<FileInfo>> {
+    let format = parse_format(trace_format)?.found_at(&trace);
+    let name = TraceFormat::NAMES
+        .iter()
+        .find(|(_, known)| *known == format);
+    let name = name.map_or("", |(name, _)| *name);
+    py.detach(|| {
+        if format == TraceFormat::Drmemtrace {
+            let counts = drmemtrace::count(&trace).map_err(engine_error)?;
+            let file = |file: drmemtrace::Counts| {
+                let counts = vec![
+                    ("instructions", file.instructions),
+                    ("instructions_not_fetched", file.not_fetched),
+                    ("loads", file.loads),
+                    ("stores", file.stores),
+                    ("data_pages", file.data_pages),
+                    ("prefetches", file.prefetches),
+                    ("system_calls", file.system_calls),
+                    ("kernel_events", file.kernel_events),
+                    ("version", file.version),
+                    ("file_type", file.file_type),
+                ];
+                (name, file.file, counts, file.threads)
+            };
+            return Ok(counts.into_iter().map(file).collect());
+        }
+        let mut source = format.open(&trace).map_err(engine_error)?;
+        let never = AtomicBool::new(false);
+        let found = census(&mut *source, &never).map_err(engine_error)?;
+        let counts = vec![
+            ("instructions", found.instructions),
+            ("loads", found.loads),
+            ("stores", found.stores),
+            ("data_pages", found.data_pages),
+        ];
+        Ok(vec![(name, trace, counts, (0..found.threads).collect())])
+    })
 }
 
 fn parse_format(name: &str) -> PyResult<TraceFormat> {
@@ -499,6 +567,7 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("SCHEMES", SchemeConfig::NAMES.to_vec())?;
     module.add_function(wrap_pyfunction!(run, module)?)?;
     module.add_function(wrap_pyfunction!(trace_plan, module)?)?;
+    module.add_function(wrap_pyfunction!(trace_info, module)?)?;
     module.add_function(wrap_pyfunction!(block_vectors, module)?)?;
     module.add_function(wrap_pyfunction!(resolve_design, module)?)?;
     module.add_function(wrap_pyfunction!(resolve_machine, module)?)?;

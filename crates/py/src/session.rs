@@ -19,12 +19,14 @@ use contigua_program::footprint::{TouchedPage, footprint};
 use contigua_program::launch::Surroundings;
 use contigua_program::plan::{Mode, Plan, Regions};
 use contigua_program::sources::champsim::ChampSimSource;
+use contigua_program::sources::drmemtrace::{DrmemtraceSource, is_drmemtrace};
 use contigua_program::sources::lackey::LackeySource;
 use contigua_program::sources::live::{LiveProgram, LiveSetup, LiveSource};
 use contigua_program::sources::trace::TraceSource;
 use contigua_program::sources::{Program, Source};
 use contigua_program::trace::TraceWriter;
 use contigua_program::vectors::BlockVectors;
+use contigua_program::wire::{Event, Record, Records};
 use pyo3::PyErr;
 
 use crate::{engine_error, program_error};
@@ -58,21 +60,34 @@ pub enum TraceFormat {
     ChampSim,
     /// Valgrind's `lackey --trace-mem=yes`.
     Lackey,
+    /// `DynamoRIO`'s drmemtrace.
+    Drmemtrace,
 }
 
 impl TraceFormat {
     /// Names of all formats, as users write them.
-    pub const NAMES: [(&str, Self); 3] = [
+    pub const NAMES: [(&str, Self); 4] = [
         ("contigua", Self::Contigua),
         ("champsim", Self::ChampSim),
         ("lackey", Self::Lackey),
+        ("drmemtrace", Self::Drmemtrace),
     ];
 
-    fn open(self, path: &Path) -> Result<Box<dyn Source>, contigua_program::Error> {
+    /// This format, or drmemtrace where Contigua's is expected and the path looks like that.
+    pub fn found_at(self, path: &Path) -> Self {
+        if self == Self::Contigua && is_drmemtrace(path) {
+            Self::Drmemtrace
+        } else {
+            self
+        }
+    }
+
+    pub fn open(self, path: &Path) -> Result<Box<dyn Source>, contigua_program::Error> {
         Ok(match self {
             Self::Contigua => Box::new(TraceSource::open(path)?),
             Self::ChampSim => Box::new(ChampSimSource::open(path)?),
             Self::Lackey => Box::new(LackeySource::open(path)?),
+            Self::Drmemtrace => Box::new(DrmemtraceSource::open(path)?),
         })
     }
 }
@@ -96,6 +111,8 @@ pub struct Session {
     pub record: Option<PathBuf>,
     /// What the recording holds. Designs beside it must do with that.
     pub record_plan: Plan,
+    /// Pages of a trace lie where the traced machine had them.
+    pub traced_pages: bool,
     /// Stop the program after this long.
     pub time_limit: Option<Duration>,
 }
@@ -169,7 +186,7 @@ impl Session {
         format: TraceFormat,
         observer: Observer<'_>,
     ) -> Result<Outcome, PyErr> {
-        if self.configs.len() > 1 && !path.is_file() && path.exists() {
+        if self.configs.len() > 1 && !path.is_file() && !path.is_dir() && path.exists() {
             return Err(engine_error(format!(
                 "{}: no regular file, which several designs can read; give one design, or a file",
                 path.display()
@@ -189,12 +206,13 @@ impl Session {
         }
         let mut sources = Vec::new();
         for config in &self.configs {
-            let mut source = format.open(path).map_err(engine_error)?;
+            let mut source = self.source(path, format)?;
             if config.detail == Detail::Full && !source.has_registers() {
                 let error = contigua_machine::Error::NoRegisters(path.to_owned());
                 return Err(engine_error(error));
             }
             source.set_address_bits(config.machine.page_table_levels.0.address_bits());
+            self.skip_in(&mut *source)?;
             sources.push(source);
         }
         self.check_checkpoints(path, &sources)?;
@@ -249,6 +267,54 @@ impl Session {
         Outcome::new(runs, None, if interrupted { INTERRUPTED } else { 0 })
     }
 
+    /// The trace as it is replayed.
+    ///
+    /// # Errors
+    /// When it cannot be opened, or has not what is asked for.
+    fn source(&self, path: &Path, format: TraceFormat) -> Result<Box<dyn Source>, PyErr> {
+        if !self.traced_pages {
+            return format.open(path).map_err(engine_error);
+        }
+        let refuse = |why: &str| {
+            Err(engine_error(format!(
+                "{}: {why}: leave --physical traced out",
+                path.display()
+            )))
+        };
+        if format != TraceFormat::Drmemtrace {
+            return refuse("only traces of drmemtrace say where pages were");
+        }
+        if self.configs.iter().any(|config| config.mapped) {
+            return refuse("--mapped places memory anew");
+        }
+        let open = || DrmemtraceSource::open(path).map_err(engine_error);
+        let mappings = DrmemtraceSource::mappings(path).map_err(engine_error)?;
+        let mut source = open()?;
+        if mappings.is_none() {
+            // Markers of the first pages come before their accesses.
+            let mut probe = open()?;
+            probe.place_as_traced(Vec::new());
+            let first = probe.next_batch().map_err(engine_error)?;
+            let is_told = |word| matches!(word, Ok(Record::Event(Event::Traced { .. })));
+            if !first.is_some_and(|batch| Records::new(batch.words).any(is_told)) {
+                return refuse(
+                    "there is no v2p.textproto beside it, and it has no physical addresses inside",
+                );
+            }
+        }
+        source.place_as_traced(mappings.unwrap_or_default());
+        Ok(Box::new(source))
+    }
+
+    /// Passes over what all designs skip, where the first touches of pages are not needed.
+    fn skip_in(&self, source: &mut dyn Source) -> Result<(), PyErr> {
+        let skips =
+            |config: &RunConfig| (config.mapped || self.traced_pages).then_some(config.skip);
+        let least = self.configs.iter().map(skips).min().flatten();
+        source.skip(least.unwrap_or(0)).map_err(engine_error)?;
+        Ok(())
+    }
+
     /// The pages that a trace touches, where they are to be mapped before it begins.
     fn footprint(
         &self,
@@ -267,6 +333,7 @@ impl Session {
         }
         let mut source = format.open(path).map_err(engine_error)?;
         source.set_address_bits(config.machine.page_table_levels.0.address_bits());
+        self.skip_in(&mut *source)?;
         let cancel = AtomicBool::new(false);
         let found = thread::scope(|scope| {
             let mut team = Team::default();

@@ -27,6 +27,8 @@ from contigua.regions import INTERVAL, Regions, regions_of
 from contigua.sampling import RECORDED, Sampling
 from contigua.table import FORMATS
 
+#: Who may have written a trace.
+TRACE_FORMATS = ["contigua", "champsim", "lackey", "drmemtrace"]
 #: Headings of `run --help`.
 PROGRAM, SERVER, SIMULATED, SAMPLING, OUTPUT = (
     "Program",

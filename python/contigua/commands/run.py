@@ -12,6 +12,7 @@ from rich.console import Console
 from contigua.commands.options import (
     OUTPUT,
     PROGRAM,
+    TRACE_FORMATS,
     allocator_options,
     changed,
     checkpoint_options,
@@ -57,16 +58,24 @@ trace_options = with_options(
     click.option("--trace", type=click.Path(path_type=Path), help="Replay this trace instead."),
     click.option(
         "--trace-format",
-        type=click.Choice(["contigua", "champsim", "lackey"]),
+        type=click.Choice(TRACE_FORMATS),
         default="contigua",
         show_default=True,
-        help="Who wrote the trace.",
+        help="Who wrote the trace; drmemtrace is found by itself.",
     ),
     click.option(
         "--mapped",
         is_flag=True,
         help="Map all memory that a trace of another tool touches before it begins: first touches "
         "are no page faults.",
+    ),
+    click.option(
+        "--physical",
+        type=click.Choice(["simulated", "traced"]),
+        default="simulated",
+        show_default=True,
+        help="Where pages of a drmemtrace trace lie: where designs place them, or where the traced "
+        "machine had them.",
     ),
     group=PROGRAM,
 )
@@ -106,6 +115,8 @@ def run_command(
     """
     if bool(program) == (trace is not None):
         raise click.UsageError("give either a program after --, or --trace FILE")
+    if options["physical"] == "traced" and trace is None:
+        raise click.UsageError("--physical traced is for traces of drmemtrace: give --trace")
     if options["mapped"] and trace is None:
         raise click.UsageError("--mapped is for traces of other tools: give --trace")
     if trace is not None and options["root"] is not None:

@@ -46,6 +46,7 @@ NOT_OPTIONS = {
     "record": "what a sweep does by itself",
     "timeline": "for single runs; use `contigua run --timeline`",
     "trace_format": "said by a workload: format = ...",
+    "physical": "for single runs; use `contigua run --physical`",
 }
 #: Options, with what their values are.
 OPTIONS: dict[str, tuple[type, ...]] = {

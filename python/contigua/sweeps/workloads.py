@@ -142,7 +142,7 @@ def read_workload(name: str, table: Any, folder: Path) -> Workload:  # noqa: ANN
     identity = json.loads(json.dumps(table, default=str))
     if kind == "trace":
         path = folder / keys.text("trace")
-        known = ("contigua", "champsim", "lackey")
+        known = ("contigua", "champsim", "lackey", "drmemtrace")
         trace_format = keys.one_of("format", known, "contigua")
         keys.done()
         if not path.is_file():

@@ -225,7 +225,10 @@ impl Engine {
                 let (event, used) =
                     Event::decode(&words[at..]).map_err(contigua_program::Error::from)?;
                 let order = match event {
-                    Event::Forward { .. } | Event::Fetch { .. } | Event::Cue(_) => Order::Free,
+                    Event::Forward { .. }
+                    | Event::Fetch { .. }
+                    | Event::Cue(_)
+                    | Event::Interrupt => Order::Free,
                     _ => order_of(self.call_of(&event).as_ref()),
                 };
                 self.schedule

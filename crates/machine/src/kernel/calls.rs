@@ -3,7 +3,7 @@
 use contigua_paging::{AddressSpace, HugeAdvice, Resident, Vma, VmaKind};
 use contigua_program::syscall::Call;
 use contigua_program::wire::{Event, ImageKind, ProcessId, ThreadId};
-use contigua_units::Cycles;
+use contigua_units::{Cycles, Frame, PAGE_BYTES, PageSize, VirtAddr};
 
 use super::demand::Demand;
 use super::{Kernel, OutOfMemory};
@@ -74,6 +74,8 @@ impl Kernel {
                 self.demand.call(call, process, &mut self.memory);
                 return Ok(self.call(*call, mmu)? + self.settle(mmu) + self.costs.syscall_cycles);
             }
+            Event::Interrupt => return Ok(self.costs.syscall_cycles),
+            Event::Traced { page, frame, size } => self.map_as_traced(page, frame, size, mmu)?,
             // Nothing that a kernel sees.
             Event::Forward { .. } | Event::Fetch { .. } | Event::Cue(_) => {}
         }
@@ -178,6 +180,29 @@ impl Kernel {
             Call::Advise { range, advice } => self.advise(range, advice, mmu),
             _ => Ok(Cycles::ZERO),
         }
+    }
+
+    /// Maps a page to physical memory beside the server's own, where the traced machine had it. Takes no
+    /// time.
+    fn map_as_traced(
+        &mut self,
+        page: VirtAddr,
+        frame: u64,
+        size: PageSize,
+        mmu: &mut Mmus,
+    ) -> Result<(), OutOfMemory> {
+        // What designs do in the background would place it anew.
+        self.pass = None;
+        let beside = self
+            .memory
+            .total()
+            .next_multiple_of(u64::from(PageSize::Size1G.frames()));
+        let number = u32::try_from(beside + frame / PAGE_BYTES);
+        let frame = Frame::new(number.map_err(|_| self.out_of_memory())?);
+        self.change(mmu, |space, memory, effects, _| {
+            space.map_elsewhere(page, frame, size, memory, effects)
+        })?;
+        Ok(())
     }
 
     fn fork(&mut self, child: ProcessId, mmu: &mut Mmus) -> Result<Cycles, OutOfMemory> {

@@ -66,6 +66,20 @@ impl Input {
         self.offset
     }
 
+    /// Reads some bytes; none where there is nothing left.
+    pub(super) fn read(&mut self, bytes: &mut [u8]) -> Result<usize, Failure> {
+        loop {
+            match self.content.read(bytes) {
+                Ok(count) => {
+                    self.offset += count as u64;
+                    return Ok(count);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.failure(error)),
+            }
+        }
+    }
+
     /// Fills `record`, or says that there is nothing left.
     pub(super) fn record(&mut self, record: &mut [u8]) -> Result<bool, Failure> {
         let mut filled = 0;

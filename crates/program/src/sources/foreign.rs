@@ -34,6 +34,10 @@ struct Stored {
     /// What tells it apart from others at its address.
     signature: u64,
     bytes_start: u32,
+    /// Address space that it lies in.
+    space: u32,
+    /// Another instruction is at its address now.
+    is_stale: bool,
     /// The block that last followed: nearly always the right one, which spares the look-up.
     successor: u32,
 }
@@ -50,13 +54,15 @@ struct Instructions {
 }
 
 impl Instructions {
-    fn add(&mut self, address: u64, signature: u64, described: &Described<'_>) -> u32 {
+    fn add(&mut self, address: u64, signature: u64, space: u32, described: &Described<'_>) -> u32 {
         let block = self.stored.len() as u32;
         self.blocks.insert((address, signature), block);
         self.stored.push(Stored {
             address,
             signature,
             bytes_start: self.bytes.len() as u32,
+            space,
+            is_stale: false,
             successor: block,
         });
         self.lengths.push(described.length);
@@ -130,6 +136,10 @@ impl Stream {
         }
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.is_read || self.words.is_empty()
+    }
+
     pub(super) fn is_full(&self) -> bool {
         self.words.len() >= BATCH_WORDS
     }
@@ -145,7 +155,7 @@ impl Stream {
     /// The address as page tables have it, without the bits that repeat the highest one. The error says
     /// why they do not have it.
     #[inline]
-    fn place(&self, address: u64) -> Result<u64, String> {
+    pub(super) fn place(&self, address: u64) -> Result<u64, String> {
         if address >> 47 == 0 {
             return Ok(address);
         }
@@ -194,14 +204,57 @@ impl Stream {
         }
         let block = match self.code.blocks.get(&(address, signature)) {
             Some(&block) => block,
-            None => self.code.add(address, signature, &describe()),
+            None => self.code.add(address, signature, 0, &describe()),
         };
+        self.execute(block);
+        Ok(())
+    }
+
+    /// Executes a block that is described.
+    pub(super) fn execute(&mut self, block: u32) {
         if let Some(previous) = self.code.stored.get_mut(self.previous as usize) {
             previous.successor = block;
         }
         self.previous = block;
         self.words.push(block_word(BlockId(block)));
-        Ok(())
+    }
+
+    /// Executes the instruction at `address` of an address space if it is the expected one; whether it was.
+    #[inline]
+    pub(super) fn follow(&mut self, address: u64, space: u32) -> bool {
+        let Some(previous) = self.code.stored.get(self.previous as usize) else {
+            return false;
+        };
+        let expected = previous.successor;
+        let found = &self.code.stored[expected as usize];
+        let is_expected = found.address == address && found.space == space && !found.is_stale;
+        if is_expected {
+            self.previous = expected;
+            self.words.push(block_word(BlockId(expected)));
+        }
+        is_expected
+    }
+
+    /// The block at `address` with this signature.
+    pub(super) fn find(&self, address: u64, signature: u64) -> Option<u32> {
+        self.code.blocks.get(&(address, signature)).copied()
+    }
+
+    /// Describes a new block of an address space.
+    pub(super) fn describe(
+        &mut self,
+        address: u64,
+        signature: u64,
+        space: u32,
+        described: &Described<'_>,
+    ) -> u32 {
+        self.code.add(address, signature, space, described)
+    }
+
+    /// The instruction at the address of two blocks is the second one from now on.
+    pub(super) fn supersede(&mut self, before: u32, after: u32) {
+        self.code.stored[before as usize].is_stale = true;
+        self.code.stored[after as usize].is_stale = false;
     }
 
     /// The executing instruction accesses `size` bytes, at least one. Sizes are rounded up to a

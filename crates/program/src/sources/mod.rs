@@ -8,6 +8,7 @@ mod compressed;
 mod foreign;
 
 pub mod champsim;
+pub mod drmemtrace;
 pub mod lackey;
 pub mod live;
 pub mod trace;
@@ -71,6 +72,15 @@ pub trait Source: Send {
     /// Page tables of the machine that runs it hold addresses of so many bits, 48 or 57; called before
     /// anything is read. Traces of other tools refuse addresses that do not fit.
     fn set_address_bits(&mut self, _bits: u32) {}
+
+    /// Passes over the first instructions without what they do, before anything is read, as far as it can
+    /// without reading them; returns how many.
+    ///
+    /// # Errors
+    /// Those of [`Source::next_batch`].
+    fn skip(&mut self, _instructions: u64) -> Result<u64, Error> {
+        Ok(0)
+    }
 
     /// Whether it is known which registers the instructions use: by their bytes, or because the source
     /// says so ([`CodeLog::instructions`]).
