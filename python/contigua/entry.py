@@ -17,10 +17,12 @@ import click
 
 from contigua._engine import EngineError, NoSuchProgramError, NotExecutableError
 from contigua.errors import ContiguaError
-from contigua.files import FAILED, INTERRUPTED, ClosedPipeError, FileError, complain
+from contigua.files import ENDING, FAILED, INTERRUPTED, ClosedPipeError, FileError, complain
 
 #: Where Python runs an import.
 IMPORTING = "<frozen importlib._bootstrap>"
+#: Signals that end the command, which it has received.
+_received: list[int] = []
 #: Exit statuses of shells for programs that are not there, or cannot be executed.
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 
@@ -29,9 +31,15 @@ def call(command: click.Command) -> int:
     """Run a command and return its exit status; every foreseeable error is one line."""
     open_streams()
     sys.unraisablehook = _repeat_interrupt
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, interrupt)
+    for number in ENDING:
+        if signal.getsignal(number) in (signal.default_int_handler, signal.SIG_DFL):
+            signal.signal(number, interrupt)
     status = _called(command)
+    if status == INTERRUPTED and _received:
+        status = 128 + _received[0]
+    for number in ENDING[1:]:
+        if signal.getsignal(number) is interrupt:
+            signal.signal(number, signal.SIG_DFL)
     try:
         sys.stdout.flush()
     except FileError as error:
@@ -83,7 +91,7 @@ def _repeat_interrupt(lost: sys.UnraisableHookArgs) -> None:
         sys.__unraisablehook__(lost)
         return
 
-    _send_again(signal.SIGINT)
+    _send_again(_received[-1] if _received else signal.SIGINT)
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:
@@ -96,6 +104,7 @@ def interrupt(number: int, frame: FrameType | None) -> None:
             _send_again(number)
             return
         frame = frame.f_back
+    _received.append(number)
     raise KeyboardInterrupt
 
 

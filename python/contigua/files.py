@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import stat
 import sys
 from collections.abc import Iterator, Mapping
@@ -26,6 +27,8 @@ from contigua.printing import printable
 #: Exit statuses: an output could not be written; what the shell expects after an interrupt.
 FAILED = 1
 INTERRUPTED = 130
+#: Signals that end a command as an interrupt does: what there is, is shown and written.
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class FileError(ContiguaError):

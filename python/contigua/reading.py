@@ -71,11 +71,14 @@ def read_bytes(path: Path, most: int) -> bytes:
     """
     try:
         with open_file(path) as file:
-            data = file.read(most + 1)
+            # As much as it has: Python takes memory for all that it is asked to read.
+            size = min(os.fstat(file.fileno()).st_size, most)
+            data = file.read(size + 1)
     except OSError as error:
         raise ReadError(path, error.strerror or str(error)) from error
-    if len(data) > most:
-        raise ReadError(path, f"longer than {most} bytes")
+    if len(data) > size:
+        what = f"longer than {most} bytes" if size == most else "it grows while it is read"
+        raise ReadError(path, what)
     return data
 
 

@@ -118,8 +118,9 @@ class Report:
             with other waits are not in it), ``memory_share`` those spent on waiting beyond the
             first-level caches. ``*_mib`` are sizes in units of 2**20 bytes. Times are ``None`` when
             only translation was simulated, and so is what the engine that ran did not
-            measure. ``complete`` is ``False`` after an interrupt; ``ended`` is what ended the
-            run: ``"program"``, ``"instructions"``, ``"time"`` or ``"interrupted"``.
+            measure. ``ended`` is what ended the run: ``"program"``, ``"instructions"``, ``"time"``;
+            ``"exit_status"`` (other than 0), ``"signal"``, ``"failure"`` (the program was not
+            observed to its end) or ``"interrupted"``, after which ``complete`` is ``False``.
             ``sample_units`` are the units that estimates of a sampled run are made from; see
             :meth:`intervals`. ``regions`` are those that the user named and that were met.
         """
@@ -253,7 +254,14 @@ def checking(reports: Sequence[Report]) -> Iterator[None]:
         raise ResultsError(
             f"reports of version {version} lack {error}: run again with this version"
         ) from error
-    except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
+    except (
+        TypeError,
+        ValueError,
+        AttributeError,
+        LookupError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
         raise ResultsError(f"damaged: {error}; run again") from error
     except SizeError as error:
         raise ResultsError(f"damaged: {error}") from error

@@ -38,14 +38,18 @@ class Results(Sequence[Report]):
     reports
         One for each design, in the order in which they were asked for.
     exit_code
-        The program's own exit status; 0 for a trace; 130 after an interrupt.
+        The program's own exit status, also of a trace that says it; 130 after an interrupt, 1 where
+        the program was not observed to its end.
     axes
         For a sweep: what each report's point is, by the names of the sweep's axes. Empty otherwise.
+    failures
+        For a sweep: what each point that failed is on every axis, with ``error``, why.
     """
 
     reports: tuple[Report, ...]
     exit_code: int = 0
     axes: tuple[Mapping[str, Any], ...] = ()
+    failures: tuple[Mapping[str, Any], ...] = ()
 
     @staticmethod
     def from_json(text: str) -> Results:
@@ -184,7 +188,9 @@ class Results(Sequence[Report]):
         # What draws takes a while to import.
         from contigua.reporting.writing import Input, write_report
 
-        return write_report([Input("", self.reports, self.axes)], Path(path), formats, title)
+        return write_report(
+            [Input("", self.reports, self.axes, self.failures)], Path(path), formats, title
+        )
 
     def columns(self) -> list[Report | Replicas]:
         """Return what a table has a column of: each report, or the means of several seeds."""

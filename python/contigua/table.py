@@ -7,7 +7,8 @@ the keys of :meth:`contigua.Report.summary` as they are.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+import signal
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import chain
@@ -154,6 +155,40 @@ SECTIONS = (
 ROWS = {row.key: row for row in chain.from_iterable(SECTIONS)}
 
 
+def cut_short(values: Mapping[str, Any]) -> str:
+    """Say in a few words why a report is incomplete; empty where it is not.
+
+    Examples
+    --------
+    >>> cut_short({"complete": False, "ended": "signal", "program": {"signal": 11}})
+    'killed by SIGSEGV'
+    >>> cut_short({"complete": True, "ended": "time"})
+    ''
+    """
+    if values.get("complete") is not False:
+        return ""
+    ended, program = values.get("ended"), values.get("program") or {}
+    if ended == "exit_status":
+        return f"exit status {program['exit_status']}"
+    if ended == "signal":
+        return f"killed by {signal_name(int(program['signal']))}"
+    return "not observed to its end" if ended == "failure" else "interrupted"
+
+
+def signal_name(number: int) -> str:
+    """Return a signal's name, or its number where it has none.
+
+    Examples
+    --------
+    >>> signal_name(11), signal_name(99)
+    ('SIGSEGV', 'signal 99')
+    """
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 def shown(summaries: Sequence[dict[str, Any]], *, details: bool) -> list[list[Row]]:
     """Return the rows that say something of these runs, in sections, none of them empty.
 
@@ -233,7 +268,8 @@ def compare(reports: Sequence[Summarized], *, details: bool = False) -> Comparis
         )
         for section in shown(summaries, details=details)
     )
-    return Comparison(_title(reports[0], summaries[0]), _heads(summaries), sections)
+    heads = _heads(summaries, [report.values for report in reports])
+    return Comparison(_title(reports[0], summaries[0]), heads, sections)
 
 
 def _title(report: Summarized, summary: dict[str, Any]) -> str:
@@ -249,13 +285,15 @@ def _title(report: Summarized, summary: dict[str, Any]) -> str:
     return f"{summary['machine']}{malloc}{sampled}"
 
 
-def _heads(summaries: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+def _heads(
+    summaries: Sequence[dict[str, Any]], values: Sequence[dict[str, Any]]
+) -> tuple[str, ...]:
     holes = any(summary["holes"] != "none" for summary in summaries)
     return tuple(
         f"{summary['design']}\n{summary['age']}"
         + (f"\n{summary['holes']}" if holes else "")
-        + ("\ninterrupted" if summary["complete"] is False else "")
-        for summary in summaries
+        + (f"\n{cut}" if cut else "")
+        for summary, cut in zip(summaries, map(cut_short, values), strict=True)
     )
 
 

@@ -36,6 +36,10 @@ takes_namespaces = pytest.mark.skipif(
 )
 
 
+#: For tests that drop privileges, or mount.
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="takes privileges to drop them")
+
+
 takes_user_namespaces = pytest.mark.skipif(
     not has_user_namespaces(), reason="takes user namespaces, which a chroot has not"
 )

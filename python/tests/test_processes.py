@@ -13,15 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from conftest import takes_namespaces
+from conftest import as_root, takes_namespaces
 from contigua import _engine
 
 CONTIGUA = [sys.executable, "-m", "contigua.cli"]
 RUN = [*CONTIGUA, "run", "--designs", "linux-4k", "--detail", "translation", "--memory", "256MiB"]
 GRACE = 30
 """Seconds after which something hangs. Nothing that passes takes as long."""
-
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="takes privileges to drop them")
 
 
 def started(*command: str, **options: object) -> subprocess.Popen[str]:
@@ -64,7 +62,7 @@ def ended_by(guest: str, number: int) -> None:
     run = started("sh", "-c", guest)
     run.send_signal(number)
     ends(run)
-    assert run.returncode == -number
+    assert run.returncode == (-number if number == signal.SIGKILL else 128 + number)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import resource
 import shutil
 from contextlib import contextmanager
 
@@ -12,12 +13,14 @@ import pytest
 
 import contigua
 from conftest import ROOT
+from contigua.errors import ContiguaError
 from contigua.page import Page
 from contigua.reporting import measures
 from contigua.reporting.cases import arrange
 from contigua.reporting.plots import legend_columns, legend_pixels, plots
 from contigua.reporting.sentences import headlines
-from contigua.reporting.writing import ReportError
+from contigua.reporting.writing import Input, ReportError, told
+from contigua.results import Results
 
 DESIGNS = ["linux-4k", "linux-thp"]
 #: The largest page that a report may be, in bytes.
@@ -355,3 +358,57 @@ def test_an_experiments_page_works_alone(tmp_path):
     with opened(path, viewport={"width": 360, "height": 800}) as tab:
         assert tab.title() == "An <i>experiment</i>"
         assert tab.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+@pytest.mark.parametrize("megabytes", [400, 4000])
+def test_a_report_under_a_limit_of_addresses_says_what_it_takes(megabytes, cli, tmp_path):
+    results = tmp_path / "results.json"
+    results.write_text(contigua.run(["/bin/true"], designs=["linux-4k"]).to_json())
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (megabytes << 20, megabytes << 20))
+
+    ran = cli("report", results, "-o", tmp_path / "page.html", preexec_fn=limit)
+    assert ran.returncode == 1
+    assert "drawing takes 65 GiB of addresses, raise the limit (ulimit -v)" in ran.stderr
+    assert "walks" in ran.stdout or "cycles" in ran.stdout, "what can be said without plots is"
+
+
+def _without(values, path):
+    """A copy that lacks what a path leads to."""
+    if len(path) == 1:
+        return {key: value for key, value in values.items() if key != path[0]}
+    return {**values, path[0]: _without(values[path[0]], path[1:])}
+
+
+def _paths(values, at=()):
+    for key, value in values.items():
+        yield (*at, key)
+        if isinstance(value, dict):
+            yield from _paths(value, (*at, key))
+
+
+def test_damaged_results_are_an_error_that_says_so():
+    """Whichever key is missing, or holds something else: sentences and tables, or one error."""
+    (report,) = contigua.run(
+        ["/bin/true"], designs=["linux-4k"], options=contigua.RunOptions(detail="additive")
+    )
+    assert report.values["complete"] is True
+    values = report.values | {"complete": False, "ended": "failure"}
+    refused = 0
+    for path in _paths(values):
+        for damaged in (_without(values, path), _with(values, path, "x"), _with(values, path, [])):
+            text = "[" + json.dumps(damaged) + "]"
+            try:
+                results = Results.from_json(text)
+                told([Input("x", results.reports)])
+                str(results)
+            except ContiguaError:
+                refused += 1
+    assert refused > 100
+
+
+def _with(values, path, other):
+    """A copy that has something else where a path leads to."""
+    inner = other if len(path) == 1 else _with(values[path[0]], path[1:], other)
+    return {**values, path[0]: inner}

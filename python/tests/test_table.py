@@ -307,7 +307,9 @@ def test_a_single_unit_gives_no_verdict():
 def test_runs_of_different_lengths_do_not_compare():
     cut = report("linux-thp", 500_000, instructions=2_000_000, complete=False)
     said = verdict(Results((SMALL, cut)))
-    assert said[0] == "1 of 2 runs were interrupted, and are incomplete."
+    assert said[0] == (
+        "1 of 2 runs: true was interrupted: incomplete, 2.0 million instructions were measured."
+    )
     assert said[1].startswith("The cycles of these runs do not compare: they executed between 2.0")
     assert not any("fastest" in line or "saves" in line for line in said)
     # Nor do cases.

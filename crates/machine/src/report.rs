@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use contigua_cache::migration::Probe;
 use contigua_contiguity::Contiguity;
 use contigua_core::CycleBreakdown;
+use contigua_program::end::{End, Stop};
 use contigua_program::plan::Sampling;
 use contigua_translation::{MmuCounters, TranslatorCounters};
 use contigua_units::{Bytes, Cycles};
@@ -25,7 +26,9 @@ pub struct Report {
     pub schema: u32,
     /// Version of the program that wrote the report.
     pub version: &'static str,
-    /// Whether the run saw all that was asked for; `false` after an interruption.
+    /// Whether the run saw all that was asked for, of a program that did what it was to do: `false`
+    /// after an interruption, a signal that ended the program, an exit status other than 0, and where
+    /// the program could not be observed to its end.
     pub complete: bool,
     /// What ended the run.
     pub ended: Ended,
@@ -99,6 +102,12 @@ pub enum Ended {
     /// The program ended, or the trace.
     #[default]
     Program,
+    /// The program ended with an exit status other than 0: `program.exit_status`.
+    ExitStatus,
+    /// A signal ended the program: `program.signal`.
+    Signal,
+    /// The program could not be observed to its end: `program.failure`.
+    Failure,
     /// All instructions that were to be counted have been executed.
     Instructions,
     /// The time that the program was given is over.
@@ -231,6 +240,16 @@ pub struct ProgramReport {
     pub events: String,
     /// Whether the stream ended before the program did: a limit was reached.
     pub limited: bool,
+    /// The program's exit status; absent where it did not exit within the run, and where a trace does
+    /// not say it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exit_status: Option<u8>,
+    /// The number of the signal that ended the program.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signal: Option<u8>,
+    /// Why the program was not observed to its end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
     /// Threads that ran.
     pub threads: u64,
     /// Processes that ran.
@@ -547,13 +566,35 @@ pub(crate) fn optional_number<S: serde::Serializer>(
 }
 
 impl Report {
-    /// Notes what ended the run from outside. A run that had counted all its instructions by then
+    /// Notes how the program came to its end. A run that had counted all its instructions by then
     /// stays complete.
-    pub fn end(&mut self, ended: Ended) {
-        if self.ended != Ended::Instructions {
-            self.complete = ended != Ended::Interrupted;
-            self.ended = ended;
+    pub fn end(&mut self, end: &End) {
+        if self.ended == Ended::Instructions {
+            return;
         }
+        let program = &mut self.program;
+        self.ended = match end {
+            End::Exited(status) => {
+                program.exit_status = Some(*status);
+                if *status == 0 {
+                    Ended::Program
+                } else {
+                    Ended::ExitStatus
+                }
+            }
+            End::Killed(signal) => {
+                program.signal = Some(*signal);
+                Ended::Signal
+            }
+            End::Failed(reason) => {
+                program.failure = Some(reason.clone());
+                Ended::Failure
+            }
+            End::Stopped(Stop::Time) => Ended::Time,
+            End::Stopped(Stop::Interrupted) => Ended::Interrupted,
+            End::Stopped(Stop::Done) => Ended::Program,
+        };
+        self.complete = matches!(self.ended, Ended::Program | Ended::Time);
     }
 
     /// The report as JSON, indented, ending in a newline.

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use contigua_cache::coherent::MemorySystem;
 use contigua_core::{CoreModel, CycleBreakdown, ShadowedWindow, WalkCycles};
+use contigua_program::end::{End, Stop};
 use contigua_program::sources::Source;
 use contigua_translation::{Mmu, SchemeConfig};
 
@@ -36,6 +37,8 @@ pub struct Run {
     pub report: Report,
     /// What it was to simulate and did not find in the program.
     pub missed: Option<String>,
+    /// How the program came to its end, as far as is known: `None`, too, where the run was over before.
+    pub end: Option<End>,
     /// Whether its timeline was written. One that was not costs nothing else.
     pub timeline: Result<(), Error>,
     /// Checkpoints that were not saved.
@@ -80,12 +83,18 @@ pub fn simulate_from(
     let whole = outcome?;
     drained?;
     let mut report = engine.report();
-    if !whole {
-        report.end(Ended::Interrupted);
+    let end = if whole {
+        source.end().filter(|_| !engine.is_done()).cloned()
+    } else {
+        Some(End::Stopped(Stop::Interrupted))
+    };
+    if let Some(end) = &end {
+        report.end(end);
     }
     Ok(Run {
         report,
-        missed: engine.missed(),
+        missed: engine.missed(end.as_ref()),
+        end,
         timeline: engine.save_timeline(),
         checkpoints,
     })
@@ -167,6 +176,9 @@ impl Engine {
                 architecture: self.program.architecture.name(),
                 events: format!("{:016x}", self.digest.digest()),
                 limited: self.was_limited(),
+                exit_status: None,
+                signal: None,
+                failure: None,
                 threads: self.kernel.thread_count(),
                 processes: self.kernel.process_count(),
             },

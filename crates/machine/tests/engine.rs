@@ -224,7 +224,7 @@ fn replayed(config: &RunConfig, recorded: &Plan, batches: &[(ThreadId, Vec<u64>)
         };
         writer.write(&batch).unwrap();
     }
-    writer.finish().unwrap();
+    writer.finish(None).unwrap();
     let mut source = TraceSource::open(&path).unwrap();
     let mut config = config.clone();
     config.follow(&source.program().plan).unwrap();

@@ -105,7 +105,7 @@ fn record(path: &Path, words: &[u64]) -> u64 {
         };
         writer.write(&batch).expect("a valid batch");
     }
-    writer.finish().expect("a full trace").instructions
+    writer.finish(None).expect("a full trace").instructions
 }
 
 fn traces(c: &mut Criterion) {

@@ -122,6 +122,9 @@ pub enum Error {
          filter refuses the call, allow it"
     )]
     NoRobustFutexes(io::Error),
+    /// The run has more distinct blocks of code than it can.
+    #[error("the program has more distinct code than a run can hold")]
+    TooMuchCode,
     /// There is no place for another process.
     #[error("the program has too many processes at a time")]
     TooManyProcesses,

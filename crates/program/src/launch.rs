@@ -110,7 +110,7 @@ impl Launch {
             return Err(Error::Static(executable.program));
         }
         if let Some(loader) = executable::loader(&executable.program)
-            && !root.file(&loader).exists()
+            && !root.file(&loader).is_file()
         {
             return Err(Error::NoLoader {
                 path: executable.program,
@@ -201,12 +201,14 @@ impl Launch {
             .args(&self.executable.interpreter_arguments)
             .args(&self.command[1..]);
         let handles = *handles;
+        let mask = blocked_signals();
         // SAFETY: the closure makes system calls and touches no memory but its own, as is required
         // between fork and exec.
         unsafe {
             command.pre_exec(move || {
                 libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong);
                 be_killed_first();
+                restore_signals(&mask);
                 handles.inherit(true)
             });
         }
@@ -237,6 +239,27 @@ impl Launch {
         command
             .map(|part| part.to_string_lossy().into_owned())
             .collect()
+    }
+}
+
+/// Signals that this thread blocks: as its process was given them.
+fn blocked_signals() -> libc::sigset_t {
+    // SAFETY: the kernel fills the set in.
+    unsafe {
+        let mut mask = std::mem::zeroed();
+        libc::pthread_sigmask(libc::SIG_SETMASK, std::ptr::null(), &raw mut mask);
+        mask
+    }
+}
+
+/// Gives a program the signals as a shell gives them. Python ignores two from its start, which a
+/// program would inherit: `SIGPIPE`, which the standard library resets, and `SIGXFSZ`. That library
+/// also unblocks all signals.
+fn restore_signals(mask: &libc::sigset_t) {
+    // SAFETY: plain system calls between fork and exec.
+    unsafe {
+        libc::signal(libc::SIGXFSZ, libc::SIG_DFL);
+        libc::pthread_sigmask(libc::SIG_SETMASK, mask, std::ptr::null_mut());
     }
 }
 

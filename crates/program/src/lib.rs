@@ -11,6 +11,7 @@ pub mod allocator;
 pub mod code;
 pub mod cues;
 pub mod descriptors;
+pub mod end;
 pub mod exclusion;
 pub mod executable;
 pub mod lifeline;

@@ -25,6 +25,6 @@ mod reader;
 
 pub use layout::{CHUNK_WORDS, MAX_BLOCKS, MAX_PROCESSES, MAX_READERS, VERSION};
 pub use pool::Ring;
-pub use processes::{Owner, RobustList};
+pub use processes::{Member, Owner, RobustList};
 pub use producer::{Held, Producer};
 pub use reader::RingReader;

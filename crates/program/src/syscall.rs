@@ -144,6 +144,99 @@ impl Known {
     }
 }
 
+/// Whether a call may end processes of the program without their doing: it sends `SIGKILL`, has the
+/// kernel send it when the caller ends, or makes a PID namespace, whose processes end with its first.
+#[must_use]
+pub fn may_kill(architecture: Architecture, number: i64, arguments: [u64; 4]) -> bool {
+    const SIGKILL: u64 = 9;
+    const PR_SET_PDEATHSIG: u64 = 1;
+    const CLONE_NEWPID: u64 = 0x2000_0000;
+    let [first, second, third, _] = arguments;
+    let call = KILLING.iter().find(|call| {
+        number
+            == match architecture {
+                Architecture::X86_64 => call.0,
+                Architecture::Aarch64 => call.1,
+            }
+    });
+    match call.map(|call| call.2) {
+        Some(Killing::SignalSecond) => second == SIGKILL,
+        Some(Killing::SignalThird) => third == SIGKILL,
+        Some(Killing::Prctl) => first == PR_SET_PDEATHSIG && second == SIGKILL,
+        Some(Killing::Flags) => first & CLONE_NEWPID != 0,
+        None => false,
+    }
+}
+
+/// Where a call that has waited for a child says how that ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waited {
+    /// A status as `wait4` has it, at this address.
+    Status(u64),
+    /// A `siginfo_t`, at this address.
+    Information(u64),
+}
+
+impl Waited {
+    /// Of a call, if it is one and has such an address.
+    #[must_use]
+    pub fn of(architecture: Architecture, number: i64, arguments: [u64; 3]) -> Option<Self> {
+        let (wait4, waitid) = match architecture {
+            Architecture::X86_64 => (61, 247),
+            Architecture::Aarch64 => (260, 95),
+        };
+        let found = if number == wait4 {
+            Self::Status(arguments[1])
+        } else if number == waitid {
+            Self::Information(arguments[2])
+        } else {
+            return None;
+        };
+        (found != Self::Status(0) && found != Self::Information(0)).then_some(found)
+    }
+
+    /// The signal that ended the child, if one did: what is at the address is a word of 32 bits for
+    /// `wait4`, else `si_code` and `si_status` of a `siginfo_t`, 8 and 24 bytes from its start.
+    #[must_use]
+    pub fn signal(self, word: impl Fn(u64) -> Option<i32>) -> Option<i32> {
+        /// `si_code` of a child that a signal ended, without and with a core file.
+        const KILLED: [i32; 2] = [2, 3];
+        match self {
+            Self::Status(at) => {
+                let status = word(at)?;
+                let signal = status & 0x7f;
+                (signal != 0 && status & 0xff != 0x7f).then_some(signal)
+            }
+            Self::Information(at) => {
+                let code = word(at + 8)?;
+                KILLED.contains(&code).then(|| word(at + 24)).flatten()
+            }
+        }
+    }
+}
+
+/// Which argument of a call says that it kills.
+#[derive(Clone, Copy)]
+enum Killing {
+    SignalSecond,
+    SignalThird,
+    Prctl,
+    Flags,
+}
+
+/// Numbers on x86-64 and on aarch64 of calls that [`may_kill`].
+const KILLING: [(i64, i64, Killing); 9] = [
+    (62, 129, Killing::SignalSecond),  // kill
+    (200, 130, Killing::SignalSecond), // tkill
+    (234, 131, Killing::SignalThird),  // tgkill
+    (129, 138, Killing::SignalSecond), // rt_sigqueueinfo
+    (297, 240, Killing::SignalThird),  // rt_tgsigqueueinfo
+    (424, 424, Killing::SignalSecond), // pidfd_send_signal
+    (157, 167, Killing::Prctl),        // prctl
+    (272, 97, Killing::Flags),         // unshare
+    (56, 220, Killing::Flags),         // clone
+];
+
 /// What a call did, for the simulated kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
@@ -527,6 +620,42 @@ mod tests {
                 stack: false,
             }
         );
+    }
+
+    #[test]
+    fn calls_that_end_processes_and_tell_how_they_ended_are_known() {
+        use Architecture::{Aarch64, X86_64};
+
+        for (architecture, number, arguments, kills) in [
+            (X86_64, 62, [7, 9, 0, 0], true),
+            (X86_64, 62, [7, 15, 0, 0], false),
+            (Aarch64, 129, [7, 9, 0, 0], true),
+            (X86_64, 234, [7, 7, 9, 0], true),
+            (X86_64, 157, [1, 9, 0, 0], true),
+            (X86_64, 157, [15, 9, 0, 0], false),
+            (X86_64, 272, [0x2002_0000, 0, 0, 0], true),
+            (X86_64, 272, [0x2_0000, 0, 0, 0], false),
+            (X86_64, 9, [0, 9, 9, 0], false),
+        ] {
+            assert_eq!(may_kill(architecture, number, arguments), kills, "{number}");
+        }
+        let memory = |at| match at {
+            0x1000 | 0x3018 => Some(9),
+            0x1004 => Some(3 << 8),
+            0x1008 => Some(0x8b),
+            0x100c => Some(0x137f),
+            0x2008 => Some(2),
+            0x2018 => Some(15),
+            0x3008 => Some(1),
+            _ => None,
+        };
+        let status = |at| Waited::of(X86_64, 61, [1, at, 0])?.signal(memory);
+        let information = |at| Waited::of(Aarch64, 95, [0, 0, at])?.signal(memory);
+        let ended = [0x1000, 0x1004, 0x1008, 0x100c, 0, 0x9000].map(status);
+        assert_eq!(ended, [Some(9), None, Some(11), None, None, None]);
+        let ended = [0x2000, 0x3000, 0].map(information);
+        assert_eq!(ended, [Some(15), None, None]);
+        assert_eq!(Waited::of(X86_64, 1, [1, 2, 3]), None);
     }
 
     #[test]

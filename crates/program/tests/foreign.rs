@@ -507,7 +507,7 @@ fn does_lackey_itself_agree_on_its_counts() {
     while let Some(batch) = again.next_batch().unwrap() {
         writer.write(&batch).unwrap();
     }
-    assert_eq!(writer.finish().unwrap().instructions, seen.len() as u64);
+    assert_eq!(writer.finish(None).unwrap().instructions, seen.len() as u64);
     let mut replayed = TraceSource::open(&stored).unwrap();
     assert_eq!(executed(&mut replayed).unwrap(), seen);
 }

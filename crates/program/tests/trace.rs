@@ -6,6 +6,7 @@ use std::io::Cursor;
 use std::path::Path;
 
 use contigua_program::code::{BlockCode, CodeLog};
+use contigua_program::end::End;
 use contigua_program::plan::{Plan, Sampling};
 use contigua_program::sources::trace::TraceSource;
 use contigua_program::sources::{Batch, Program, Source};
@@ -17,6 +18,7 @@ use contigua_program::wire::{
 use contigua_program::{Error, TraceProblem};
 use contigua_units::{VirtAddr, VirtRange};
 use proptest::prelude::*;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// A code log as plain as can be.
 #[derive(Clone, Debug, Default)]
@@ -63,7 +65,7 @@ fn record_of(
             code,
         })?;
     }
-    writer.finish()
+    writer.finish(None)
 }
 
 /// Everything in a trace, or its error. Checks that each block is described before it executes.
@@ -354,18 +356,61 @@ fn every_corrupted_byte_is_an_error() {
     }
 }
 
+/// A file as a version before wrote it: its header ended before `left` bytes.
+fn of_version(version: u32, bytes: &[u8], left: usize) -> Vec<u8> {
+    let body = u32::from_le_bytes(bytes[12..16].try_into().unwrap()) as usize;
+    let mut header = bytes[..16 + body - left].to_vec();
+    header[8..12].copy_from_slice(&version.to_le_bytes());
+    header[12..16].copy_from_slice(&((body - left) as u32).to_le_bytes());
+    header.extend(xxh3_64(&header).to_le_bytes());
+    let mut file = header;
+    let before = 16 + body + 8;
+    file.extend(&bytes[before..]);
+    // The trailer begins with where the index is.
+    let at = file.len() - 72;
+    let index = u64::from_le_bytes(file[at..at + 8].try_into().unwrap()) - left as u64;
+    file[at..at + 8].copy_from_slice(&index.to_le_bytes());
+    let checksum = xxh3_64(&file[at..at + 56]);
+    file[at + 56..at + 64].copy_from_slice(&checksum.to_le_bytes());
+    file
+}
+
 #[test]
-fn a_trace_of_everything_is_as_before_there_were_plans() {
+fn traces_of_the_versions_before_are_read() {
     let (code, batches, bytes) = small_file();
-    assert_eq!(bytes[8..12], 1_u32.to_le_bytes());
+    assert_eq!(bytes[8..12], 4_u32.to_le_bytes());
+    // Without the length of a plan that is not there.
+    let first = of_version(1, &bytes, 1);
+    assert_eq!(replay(&first, &code).unwrap(), batches);
     let plan = Plan {
         skip: 7,
         ..Plan::default()
     };
     let under = file_under(plan, &code, &batches);
-    assert_eq!(under[8..12], 3_u32.to_le_bytes());
-    assert_eq!(under.len(), bytes.len() + "\x017".len());
+    assert_eq!(under.len(), bytes.len() + "7".len());
     assert_eq!(replay(&under, &code).unwrap(), batches);
+    let third = of_version(3, &under, 0);
+    assert_eq!(replay(&third, &code).unwrap(), batches);
+}
+
+#[test]
+fn a_trace_says_how_its_program_ended() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace");
+    for end in [None, Some(End::Killed(11)), Some(End::Failed("é".into()))] {
+        TraceWriter::create(&path, &program())
+            .unwrap()
+            .finish(end.as_ref())
+            .unwrap();
+        let reader = TraceReader::open(&path).unwrap();
+        assert_eq!(reader.end(), end.as_ref());
+    }
+    let bytes = std::fs::read(&path).unwrap();
+    for place in 0..bytes.len() {
+        let mut damaged = bytes.clone();
+        damaged[place] ^= 0x10;
+        assert!(TraceReader::new(Cursor::new(damaged), &path).is_err());
+    }
 }
 
 #[test]
@@ -392,9 +437,9 @@ fn bytes_behind_the_end_are_an_error() {
 #[test]
 fn another_version_is_named() {
     let (code, _, mut bytes) = small_file();
-    bytes[8] = 4;
+    bytes[8] = 5;
     let error = replay(&bytes, &code).unwrap_err();
-    assert!(error.to_string().contains("version 4"), "{error}");
+    assert!(error.to_string().contains("version 5"), "{error}");
 }
 
 #[test]
@@ -512,7 +557,7 @@ fn words_that_no_source_may_yield_are_refused() {
         writer.write(&batch(&good)).unwrap();
         assert!(writer.write(&batch(words)).is_err(), "{words:x?}");
         assert!(
-            writer.finish().is_err(),
+            writer.finish(None).is_err(),
             "a part of a batch is not a recording"
         );
         assert!(!path.exists());

@@ -13,8 +13,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use contigua_machine::config::{Detail, RegionConfig, RunConfig};
-use contigua_machine::{Ended, Engine, Progress, Report, Run, Saves, simulate, simulate_from};
+use contigua_machine::{Engine, Progress, Report, Run, Saves, simulate, simulate_from};
 use contigua_program::descriptors::anonymous_file;
+use contigua_program::end::{End, Stop};
 use contigua_program::footprint::{TouchedPage, footprint};
 use contigua_program::launch::Surroundings;
 use contigua_program::plan::{Mode, Plan, Regions};
@@ -38,9 +39,6 @@ const PLUGIN: &[u8] = include_bytes!(env!("CONTIGUA_PLUGIN"));
 const TICK: Duration = Duration::from_millis(50);
 /// How long a program that was interrupted may take to end by itself.
 const GRACE: Duration = Duration::from_secs(2);
-/// The exit status of a shell's command that was interrupted.
-const INTERRUPTED: i32 = 128 + libc::SIGINT;
-
 const PANICKED: &str = "internal error: a simulation thread panicked; see above";
 
 /// What is read.
@@ -127,43 +125,25 @@ pub struct Outcome {
 
 impl Outcome {
     /// # Errors
-    /// When a program that ended by itself has not what a run was to simulate.
-    fn new(runs: Vec<Run>, ended: Option<Ended>, exit_code: i32) -> Result<Self, PyErr> {
-        if ended.is_none()
-            && exit_code != INTERRUPTED
+    /// When a program that nobody interrupted has not what a run was to simulate.
+    fn new(runs: Vec<Run>, end: Option<&End>) -> Result<Self, PyErr> {
+        if end != Some(&End::Stopped(Stop::Interrupted))
             && let Some(missed) = runs.iter().find_map(|run| run.missed.as_ref())
         {
             return Err(engine_error(missed));
         }
         let mut failures = Vec::new();
-        let reports = runs.into_iter().map(|mut run| {
-            if let Some(ended) = ended {
-                run.report.end(ended);
-            }
+        let reports = runs.into_iter().map(|run| {
             let lost = run.timeline.err().into_iter().chain(run.checkpoints);
             failures.extend(lost.map(|error| error.to_string()));
             run.report
         });
         Ok(Self {
             reports: reports.collect(),
-            exit_code,
+            exit_code: end.map_or(0, End::exit_code),
             failures,
         })
     }
-}
-
-/// How a program came to its end.
-struct End {
-    exit_code: i32,
-    /// Why it was made to end, if it did not by itself.
-    ended: Option<Ended>,
-}
-
-impl End {
-    const INTERRUPTED: Self = Self {
-        exit_code: INTERRUPTED,
-        ended: Some(Ended::Interrupted),
-    };
 }
 
 /// Told now and then how far each design is: instructions, batches behind. An error ends the
@@ -263,8 +243,14 @@ impl Session {
                 }
             })
         })?;
-        // Each replay knows whether it had ended before.
-        Outcome::new(runs, None, if interrupted { INTERRUPTED } else { 0 })
+        let end = if interrupted {
+            Some(End::Stopped(Stop::Interrupted))
+        } else {
+            // A recording that was interrupted is replayed to its end.
+            let known = runs.iter().find_map(|run| run.end.clone());
+            known.filter(|end| !matches!(end, End::Stopped(_)))
+        };
+        Outcome::new(runs, end.as_ref())
     }
 
     /// The trace as it is replayed.
@@ -428,10 +414,10 @@ impl Session {
                 let _ = observer(&state(&progress));
             });
             let recorded = recording.map(thread::ScopedJoinHandle::join);
-            let End { exit_code, ended } = watched?;
-            let mut outcome = Outcome::new(runs?, ended, exit_code)?;
+            let end = watched?;
+            let mut outcome = Outcome::new(runs?, Some(&end))?;
             let recorded = recorded.transpose().map_err(|_| engine_error(PANICKED))?;
-            let finished = recorded.map(|writer| writer.and_then(TraceWriter::finish));
+            let finished = recorded.map(|writer| writer?.finish(Some(&end)));
             if let Some(Err(error)) = finished {
                 outcome.failures.push(error.to_string());
             }
@@ -475,7 +461,7 @@ impl Session {
                     let watched = self.watch(&mut program, &[], &|| false, observer);
                     drop_if_failed(&watched, program);
                     join(reader)?;
-                    watched.map(|end| end.exit_code)
+                    watched.map(|end| end.exit_code())
                 })?
             }
         };
@@ -522,35 +508,32 @@ impl Session {
         let mut interrupted: Option<Instant> = None;
         loop {
             if program.wait(TICK).map_err(engine_error)? {
-                let exit_code = program.exit_code().unwrap_or(0);
-                return Ok(match interrupted {
-                    // It may say otherwise, and did not do what it would have done.
-                    Some(_) => End::INTERRUPTED,
-                    None => End {
-                        exit_code,
-                        ended: None,
-                    },
-                });
+                return ended(program);
             }
             if observer(&state(progress)).is_err() {
+                // It may say otherwise, and will not do what it would have done.
+                program.expect_end(Stop::Interrupted);
                 interrupted.get_or_insert_with(Instant::now);
             }
             if interrupted.is_some_and(|since| since.elapsed() >= GRACE) {
-                program.stop().map_err(engine_error)?;
-                return Ok(End::INTERRUPTED);
+                program.stop(Stop::Interrupted).map_err(engine_error)?;
+                return ended(program);
             }
             let late = self
                 .time_limit
                 .is_some_and(|limit| start.elapsed() >= limit);
             if late || readers_done() {
-                program.stop().map_err(engine_error)?;
-                return Ok(End {
-                    exit_code: 0,
-                    ended: late.then_some(Ended::Time),
-                });
+                let why = if late { Stop::Time } else { Stop::Done };
+                program.stop(why).map_err(engine_error)?;
+                return ended(program);
             }
         }
     }
+}
+
+fn ended(program: &LiveProgram) -> Result<End, PyErr> {
+    let end = program.end().cloned();
+    end.ok_or_else(|| engine_error("internal error: the program has not ended"))
 }
 
 /// Every design's server, before anything runs, and how many batches of its recording it has had:

@@ -117,9 +117,7 @@ fn describe(code: &BlockCode<'_>) -> BlockId {
     let key = (code.address.get(), known.hasher.hash_one(code.bytes));
     *known.numbers.entry(key).or_insert_with(|| {
         let described = plugin().producer.ring().describe(code);
-        let number = described.unwrap_or_else(|| {
-            crate::fail("the program has more distinct code than a run can hold")
-        });
+        let number = described.unwrap_or_else(|error| crate::fail(&error.to_string()));
         clock::learn(number, code.lengths.len());
         number
     })

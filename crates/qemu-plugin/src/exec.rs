@@ -7,12 +7,15 @@
 
 use std::ffi::{CStr, CString, OsStr, c_char};
 use std::fmt::Write;
-use std::os::fd::{AsFd, IntoRawFd};
+use std::fs;
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use contigua_program::allocator;
+use contigua_program::descriptors::above_standard;
 use contigua_program::executable::{self, NotExecutable};
 use contigua_program::lifeline;
 use contigua_program::plan::Plan;
@@ -119,6 +122,7 @@ fn follow_path(index: u32, mut path: CString, argv: u64, envp: u64) {
         // To the host that is QEMU; the guest means itself.
         path = own_program().unwrap_or(path);
     }
+    let (path, program_file) = lasting(path);
     let file = Path::new(OsStr::from_bytes(path.as_bytes()));
     let PluginArguments {
         emulator,
@@ -128,7 +132,7 @@ fn follow_path(index: u32, mut path: CString, argv: u64, envp: u64) {
     } = &plugin().arguments;
     let found = match executable::resolve(file, &[plugin().architecture], root) {
         Ok(found) => found,
-        Err(NotExecutable::Foreign(_) | NotExecutable::UnknownFormat) => return leave_lifeline(),
+        Err(NotExecutable::Foreign(_) | NotExecutable::UnknownFormat) => return go_natively(),
         Err(_) => return,
     };
     let (Some(arguments), Some(mut environment)) = (guest::strings(argv), guest::strings(envp))
@@ -148,7 +152,14 @@ fn follow_path(index: u32, mut path: CString, argv: u64, envp: u64) {
         ))
     });
     let numbers = keeper::numbers(&handles);
-    let option = format!("{},process={process}{settings}", numbers.option());
+    let mut option = format!(
+        "{},process={process},executed=1{settings}",
+        numbers.option()
+    );
+    if let Some(file) = &program_file {
+        // Writing to a string cannot fail.
+        let _ = write!(option, ",close={}", file.as_raw_fd());
+    }
     let Ok(option) = CString::new(option) else {
         return;
     };
@@ -178,6 +189,9 @@ fn follow_path(index: u32, mut path: CString, argv: u64, envp: u64) {
         .chain(arguments.into_iter().skip(1))
         .collect();
     vcpu::leave_functions(index);
+    let producer = &plugin().producer;
+    producer.set_leaving(true);
+    producer.ring().begin_execution();
     // SAFETY: both arrays are null-terminated and point to strings that live until the process is
     // replaced or the call fails.
     unsafe {
@@ -187,14 +201,57 @@ fn follow_path(index: u32, mut path: CString, argv: u64, envp: u64) {
             pointers(&environment).as_ptr(),
         );
     }
+    producer.ring().end_execution();
+    producer.set_leaving(false);
+}
+
+/// A path that the next program has, too, where a file is named by a descriptor of this one, which may
+/// be closed on `execve`; and the descriptor made for that where the file has no path.
+fn lasting(path: CString) -> (CString, Option<OwnedFd>) {
+    let bytes = path.as_bytes();
+    if ![&b"/proc/self/fd/"[..], b"/dev/fd/"]
+        .iter()
+        .any(|folder| bytes.starts_with(folder))
+    {
+        return (path, None);
+    }
+    let named = Path::new(OsStr::from_bytes(bytes));
+    let Ok(file) = fs::metadata(named) else {
+        return (path, None);
+    };
+    let is_it = |other: &fs::Metadata| (other.dev(), other.ino()) == (file.dev(), file.ino());
+    if let Ok(found) = fs::canonicalize(named)
+        && fs::metadata(&found).is_ok_and(|other| is_it(&other))
+        && let Ok(found) = CString::new(found.into_os_string().into_vec())
+    {
+        return (found, None);
+    }
+    // Standard numbers may be free, and the guest's: not for a file of ours.
+    let copy = fs::File::open(named).ok().and_then(|opened| {
+        let opened = above_standard(opened.into()).ok()?;
+        // SAFETY: plain system call on an open descriptor.
+        let kept = unsafe { libc::fcntl(opened.as_raw_fd(), libc::F_SETFD, 0) } == 0;
+        kept.then_some(opened)
+    });
+    match copy {
+        Some(copy) => {
+            let path = format!("/proc/self/fd/{}", copy.as_raw_fd());
+            (CString::new(path).unwrap_or_default(), Some(copy))
+        }
+        None => (path, None),
+    }
 }
 
 /// The lifeline that is left to a program of the host's; -1 when there is none.
 static LEFT: AtomicI32 = AtomicI32::new(-1);
 
-/// The host may be able to run what QEMU cannot (a 32-bit program), unobserved. It ends with the run
-/// nevertheless: it inherits a lifeline that the kernel answers for.
-fn leave_lifeline() {
+/// The host may be able to run what QEMU cannot (a 32-bit program), unobserved, which makes the run
+/// incomplete. It ends with the run nevertheless: it inherits a lifeline that the kernel answers for.
+fn go_natively() {
+    let producer = &plugin().producer;
+    producer.set_leaving(true);
+    producer.ring().begin_execution();
+    NATIVE.store(true, Ordering::Relaxed);
     let Ok(handles) = keeper::take() else {
         return;
     };
@@ -206,8 +263,17 @@ fn leave_lifeline() {
     }
 }
 
+/// Whether the host is executing a program for a thread of this process. They exclude each other: the
+/// first one that succeeds ends the others.
+static NATIVE: AtomicBool = AtomicBool::new(false);
+
 /// The host could not execute a program either.
 pub fn failed() {
+    if NATIVE.swap(false, Ordering::Relaxed) {
+        let producer = &plugin().producer;
+        producer.ring().end_execution();
+        producer.set_leaving(false);
+    }
     let lifeline = LEFT.swap(-1, Ordering::Relaxed);
     if lifeline >= 0 {
         // SAFETY: the descriptor is this module's own.

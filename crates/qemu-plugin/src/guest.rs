@@ -36,6 +36,13 @@ fn read(address: u64, into: &mut [u8]) -> Option<()> {
     (copied == into.len().cast_signed()).then_some(())
 }
 
+/// The 32-bit number at a guest address.
+pub fn word(address: u64) -> Option<i32> {
+    let mut bytes = [0; 4];
+    read(address, &mut bytes)?;
+    Some(i32::from_le_bytes(bytes))
+}
+
 /// Copies bytes to a guest address; nothing where the guest could not write either.
 pub fn write(address: u64, bytes: &[u8]) {
     let local = libc::iovec {

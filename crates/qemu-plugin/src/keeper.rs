@@ -179,7 +179,7 @@ fn begin(lifeline: Option<BorrowedFd<'_>>) -> u32 {
     }
     // SAFETY: the list is static, the ring is mapped as long as the process lives, and this thread
     // runs nothing that takes mutexes.
-    match unsafe { plugin().producer.join(LIST.0.get()) } {
+    match unsafe { plugin().producer.join(LIST.0.get(), lifeline.is_some()) } {
         Ok(()) => READY,
         Err(Error::NoRobustFutexes(error)) => failed(UNWATCHED, &error),
         Err(_) => TOO_MANY_PROCESSES,

@@ -7,7 +7,8 @@
 //!
 //! Arguments: `plugin=N,ring=N,lifeline=N`: descriptors of [`Handles`](contigua_program::descriptors::Handles);
 //! `process=N`: which process of the run this is; `clock=N`, nanoseconds for each instruction on the clock that the program may ask;
-//! `plan=PLAN`, a [`Plan`] in which everything is told where it is missing; `processor=NAME`, `base=N` and `root=DIR`, QEMU's `-cpu`, `-B` and `-L` for programs that are started later.
+//! `plan=PLAN`, a [`Plan`] in which everything is told where it is missing; `processor=NAME`, `base=N` and `root=DIR`, QEMU's `-cpu`, `-B` and `-L` for programs that are started later; `executed`: the program was
+//! executed by another one; `close=N`: the descriptor of its file, which is not the program's.
 
 mod access;
 mod api;
@@ -17,6 +18,7 @@ mod exec;
 mod guest;
 mod image;
 mod keeper;
+mod locking;
 mod near;
 mod regions;
 mod strings;
@@ -28,7 +30,7 @@ mod zeroing;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::os::fd::BorrowedFd;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use contigua_program::descriptors::Handles;
 use contigua_program::plan::Plan;
@@ -50,6 +52,8 @@ struct Plugin {
 static PLUGIN: OnceLock<Plugin> = OnceLock::new();
 /// Number of this process within the run; changes in a forked child.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
+/// The descriptor by which QEMU finds a program that has no path; -1 where there is none.
+static PROGRAM_FILE: AtomicI32 = AtomicI32::new(-1);
 
 fn plugin() -> &'static Plugin {
     PLUGIN
@@ -60,6 +64,9 @@ fn plugin() -> &'static Plugin {
 /// Says on standard error why observation cannot go on, and ends the program: a report of half a
 /// program must not look like a whole one.
 fn fail(reason: &str) -> ! {
+    if let Some(plugin) = PLUGIN.get() {
+        plugin.producer.ring().fail(reason);
+    }
     eprintln!("contigua plugin: {reason}");
     std::process::exit(EXIT_PLUGIN_FAILED)
 }
@@ -91,6 +98,9 @@ pub unsafe extern "C" fn qemu_plugin_install(
     match installed {
         Ok(()) => 0,
         Err(reason) => {
+            if let Some(plugin) = PLUGIN.get() {
+                plugin.producer.ring().fail(&reason);
+            }
             eprintln!("contigua plugin: {reason}");
             1
         }
@@ -163,6 +173,15 @@ fn install(id: PluginId, target: &str, arguments: &[String]) -> Result<(), Strin
         .set(plugin)
         .map_err(|_| "installed twice".to_owned())?;
     keeper::start(Some(handles))?;
+    if value("executed").is_ok() {
+        self::plugin().producer.ring().end_execution();
+    }
+    if let Ok(program) = number("close") {
+        PROGRAM_FILE.store(program.cast_signed(), Ordering::Relaxed);
+    }
+    if api::is_10_or_newer() {
+        self::plugin().producer.ring().set_always_tells();
+    }
     image::remember_emulator_mappings();
     access::learn_memory_information();
     // SAFETY: the callbacks have the signatures that the interface asks for and stay loaded as
@@ -184,6 +203,12 @@ fn install(id: PluginId, target: &str, arguments: &[String]) -> Result<(), Strin
 }
 
 extern "C" fn on_thread_start(_: PluginId, vcpu: c_uint) {
+    // QEMU has opened it by its path before it made the first vCPU.
+    let program = PROGRAM_FILE.swap(-1, Ordering::Relaxed);
+    if program >= 0 {
+        // SAFETY: the descriptor was made for QEMU, before the guest began.
+        unsafe { libc::close(program) };
+    }
     let process = ProcessId(PROCESS.load(Ordering::Relaxed));
     vcpu::start(vcpu);
     vcpu::append_event(vcpu, &Event::ThreadStart { process });
@@ -202,4 +227,5 @@ extern "C" fn on_thread_end(_: PluginId, vcpu: c_uint) {
 /// calls.
 extern "C" fn on_exit(_: PluginId, _: *mut c_void) {
     vcpu::publish_all();
+    plugin().producer.set_leaving(true);
 }

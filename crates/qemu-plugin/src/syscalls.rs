@@ -8,11 +8,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use contigua_program::descriptors::Handles;
 use contigua_program::exclusion::Turns;
-use contigua_program::syscall::{Call, Known, wakes};
+use contigua_program::syscall::{Call, Known, Waited, may_kill, wakes};
 use contigua_program::wire::{Event, ProcessId, Syscall};
 
 use crate::api::PluginId;
-use crate::{PROCESS, clock, exec, keeper, plugin, touched, vcpu, zeroing};
+use crate::{PROCESS, clock, exec, guest, keeper, locking, plugin, touched, vcpu, zeroing};
 
 /// Flags of `clone` (`include/uapi/linux/sched.h`).
 const CLONE_VM: u64 = 0x100;
@@ -60,6 +60,10 @@ pub extern "C" fn on_enter(
         return;
     }
     zeroing::check_place(index, number, &[a0, a1, a2, a3, a4, a5]);
+    locking::keep_from(plugin().architecture, number);
+    if may_kill(plugin().architecture, number, [a0, a1, a2, a3]) {
+        plugin().producer.ring().note_kill();
+    }
     let mut current = Current {
         vcpu: index,
         arguments: [a0, a1, a2, a3, a4, a5],
@@ -127,6 +131,7 @@ pub extern "C" fn on_return(_: PluginId, index: c_uint, number: i64, result: i64
     let current = CURRENT.take();
     if vcpu::is_outside_guest(index) {
         tell_return(index, number, result, &current);
+        learn_end(number, result, current.arguments);
         vcpu::enter_guest(index);
     }
     if let Some(alone) = current.turn {
@@ -160,6 +165,19 @@ fn tell_return(index: c_uint, number: i64, result: i64, current: &Current) {
             }
         }
         None => append_syscall(index, number, [0; 6], 0),
+    }
+}
+
+/// Learns with the guest how a child ended.
+fn learn_end(number: i64, result: i64, arguments: [u64; 6]) {
+    let [a0, a1, a2, ..] = arguments;
+    let waited = Waited::of(plugin().architecture, number, [a0, a1, a2]);
+    // `waitid` returns 0.
+    let Some(waited) = waited.filter(|_| result >= 0) else {
+        return;
+    };
+    if waited.signal(guest::word) == Some(libc::SIGKILL) {
+        plugin().producer.ring().note_killed_child();
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, UnsafeCell};
 use std::ptr;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use contigua_program::cues::Calls;
 use contigua_program::exclusion::Stage;
@@ -15,9 +15,10 @@ use contigua_units::{PAGE_BYTES, VirtAddr};
 
 use crate::{clock, plugin, touched};
 
-/// Guest threads that one process can have at a time.
-const MAX_VCPUS: usize = 4096;
-
+/// Indices that vCPUs of one process can have. QEMU gives a new one the index above the highest that
+/// is in use, so that threads which start each other need as many as they are, however few there are
+/// at a time.
+const MAX_VCPUS: usize = 1 << 20;
 /// What a block's callback is given has its number of instructions in so many of its lowest bits, so
 /// that one instruction reads it, and above them its number.
 pub const COUNT_BITS: u32 = 16;
@@ -49,8 +50,9 @@ struct Vcpu {
     /// Instructions executed going forward that were not told, and `budget`.
     forward: u64,
     held: Option<Held>,
-    /// Where calls of a function are the regions.
-    calls: Calls,
+    /// Where calls of a function are the regions, once there was one. All of a state that is not used
+    /// is zero, so that states take no room in the library's file.
+    calls: Option<Box<Calls>>,
 }
 
 /// Threads of this process that are in a call of the function of interest.
@@ -63,6 +65,9 @@ thread_local! {
 
 struct Vcpus(UnsafeCell<[Vcpu; MAX_VCPUS]>);
 
+/// One more than the highest index that a vCPU has had.
+static USED: AtomicUsize = AtomicUsize::new(0);
+
 // SAFETY: element i is used by the host thread of vCPU i only. The exceptions are `start_after_fork`,
 // which runs in a process of one thread, and `publish_all`, which QEMU calls when no thread executes
 // guest code, for elements whose threads cannot use them any more (`STAGES`).
@@ -70,6 +75,11 @@ unsafe impl Sync for Vcpus {}
 
 /// Where the threads of vCPUs are, in the order of `VCPUS`.
 static STAGES: [Stage; MAX_VCPUS] = [const { Stage::new() }; MAX_VCPUS];
+
+/// Those that a thread has had, by index.
+fn used_stages() -> impl Iterator<Item = (u32, &'static Stage)> {
+    (0..).zip(&STAGES[..USED.load(Ordering::Acquire)])
+}
 
 fn stage(index: u32) -> &'static Stage {
     &STAGES[index as usize]
@@ -106,7 +116,7 @@ static VCPUS: Vcpus = Vcpus(UnsafeCell::new(
             left: 0,
             forward: 0,
             held: None,
-            calls: Calls::new(),
+            calls: None,
         }
     }; MAX_VCPUS],
 ));
@@ -127,16 +137,18 @@ unsafe fn state<'a>(index: u32) -> &'a mut Vcpu {
 pub fn start(index: u32) {
     if index as usize >= MAX_VCPUS {
         crate::fail(&format!(
-            "the program has more than {MAX_VCPUS} threads at a time, which is not supported"
+            "the program has had more than {MAX_VCPUS} threads that started each other, which is not \
+             supported"
         ));
     }
+    USED.fetch_max(index as usize + 1, Ordering::AcqRel);
     stage(index).begin();
     // SAFETY: called on the new vCPU's own thread, before any other callback of it.
     let vcpu = unsafe { state(index) };
     vcpu.thread = plugin().producer.ring().new_thread();
     vcpu.map = touched::map();
     vcpu.plan(false, 0, 0);
-    vcpu.calls = Calls::new();
+    vcpu.calls = None;
     OWN.set(Some(index));
     // The mode is known before the first block is translated.
     take_planned(vcpu, 1);
@@ -154,14 +166,16 @@ pub fn end(index: u32) {
 /// Forgets, in a forked child, the chunks that belong to the parent, and gives the only thread
 /// that is left a new identity.
 pub fn start_after_fork(index: u32) {
-    // SAFETY: a forked child has one thread.
-    for vcpu in unsafe { &mut *VCPUS.0.get() } {
+    // A forked child has one thread, which has all states.
+    for index in 0..USED.load(Ordering::Acquire) as u32 {
+        // SAFETY: no other thread exists.
+        let vcpu = unsafe { state(index) };
         // The parent still fills this chunk: forgotten, not given back.
         vcpu.held = None;
         vcpu.cursor = ptr::null_mut();
         vcpu.limit = ptr::null_mut();
     }
-    STAGES.iter().for_each(Stage::end);
+    used_stages().for_each(|(_, stage)| stage.end());
     CALLING.store(0, Ordering::Relaxed);
     start(index);
 }
@@ -211,7 +225,8 @@ pub fn mark(index: u32, cue: Cue) {
 #[cold]
 pub fn enter_function(index: u32) {
     // SAFETY: as in `execute`.
-    if unsafe { state(index) }.calls.enter() {
+    let calls = unsafe { &mut state(index).calls };
+    if calls.get_or_insert_with(|| Box::new(Calls::new())).enter() {
         CALLING.fetch_add(1, Ordering::Relaxed);
         tell_cue(index, Cue::Enter);
         plugin().producer.ring().cue(Cue::Enter);
@@ -222,7 +237,10 @@ pub fn enter_function(index: u32) {
 #[inline]
 pub fn follow(index: u32, moves: impl FnOnce(&mut Calls) -> bool) {
     // SAFETY: as in `execute`.
-    if moves(&mut unsafe { state(index) }.calls) {
+    if unsafe { &mut state(index).calls }
+        .as_mut()
+        .is_some_and(|calls| moves(calls))
+    {
         leave_function(index);
     }
 }
@@ -416,7 +434,7 @@ pub fn publish(index: u32) {
 /// does. One that is in a system call has published what came before; what it would say of the call
 /// is lost with the process.
 pub fn publish_all() {
-    for (index, stage) in (0..).zip(&STAGES) {
+    for (index, stage) in used_stages() {
         if stage.close() {
             // SAFETY: QEMU calls the exit callback after it took all vCPUs out of instrumented code,
             // and this one can no longer use its state in system calls.

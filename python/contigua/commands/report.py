@@ -83,9 +83,13 @@ def _input(path: Path) -> Input:
     """Read a file of ``contigua run --json``, or the folder of a sweep."""
     results = read_results(path)
     if not len(results):
-        raise ReportError(f"{path}: has no finished run to report on; run a design first")
+        why = "run a design first"
+        if results.failures:
+            first = results.failures[0]["error"]
+            why = f"all {len(results.failures)} points failed, the first one: {first}"
+        raise ReportError(f"{path}: has no finished run to report on; {why}")
     # A folder such as `.` has a name only when it is resolved.
-    return Input(path.resolve().name, results.reports, results.axes)
+    return Input(path.resolve().name, results.reports, results.axes, results.failures)
 
 
 def _drawn(

@@ -209,7 +209,11 @@ def record_command(
     record = RunOptions(record=output, sample=sample, malloc_clock=malloc_clock or None, **options)
     results = run(list(program), designs=[], options=record)
     size = "" if is_stream(output) else f": {output.stat().st_size / 1e6:,.1f} MB"
-    how = ", interrupted" if results.exit_code == INTERRUPTED else ""
+    how = ""
+    if results.exit_code == INTERRUPTED:
+        how = ", interrupted"
+    elif results.exit_code:
+        how = f"; the program ended with status {results.exit_code}"
     click.echo(f"{output}{size}{how}", err=True)
     sys.exit(results.exit_code)
 

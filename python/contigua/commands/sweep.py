@@ -137,6 +137,8 @@ def sweep_command(
     _show_summary(folder)
     click.echo(done.sentence() + ".")
     click.echo(f"Results: {folder}/results (Parquet); contigua query {folder} 'describe results'")
+    for how, times in done.incomplete.most_common(MESSAGES):
+        click.echo(f"contigua: {times} incomplete: {how}", err=True)
     if done.failed:
         for message, times in done.failed.most_common(MESSAGES):
             said = f"contigua: {times} failed: {message}"
@@ -144,6 +146,7 @@ def sweep_command(
         rest = len(done.failed) - MESSAGES
         more = f", {rest} other messages" if rest > 0 else ""
         click.echo(f"contigua: --retry-failed runs them again{more}", err=True)
+    if done.failed or done.incomplete:
         sys.exit(1)
 
 
@@ -175,11 +178,14 @@ def _show_summary(folder: Path) -> None:
     if frame.empty:
         return
     margins = {name for name in frame if f"{name}_margin" in frame}
-    names = [name for name in frame if not str(name).endswith("_margin") and name != "points"]
+    counts = ("points", "failed")
+    names = [name for name in frame if not str(name).endswith("_margin") and name not in counts]
     # What is the same in all rows tells none of them from another.
     telling = [name for name in names if frame[name].astype(str).nunique() > 1]
     figures = [name for name in telling if name in margins] or sorted(margins, key=names.index)
     shown = [name for name in telling if name not in margins] + figures
+    if "failed" in frame:
+        shown.append("failed")
     rows = []
     for row in frame.to_dict("records"):
         rows.append(

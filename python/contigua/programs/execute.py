@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from contigua import _engine
 from contigua.allocators import Preload
 from contigua.errors import ContiguaError
+from contigua.files import ENDING
 from contigua.programs.program import Client, Program, ProgramError, find_program
 from contigua.progress import Progress
 
@@ -107,20 +108,23 @@ def run_whole(
         Also when the recording could not be written.
     """
     options.setdefault("progress", interruptible)
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
+    if threading.current_thread() is not threading.main_thread():
         return _whole(*_engine.run(specs, **options))
+    handlers = {number: signal.getsignal(number) for number in ENDING}
+    handled = {number: handler for number, handler in handlers.items() if callable(handler)}
     seen = threading.Event()
 
     def interrupted(number: int, frame: FrameType | None) -> None:
         seen.set()
-        before(number, frame)
+        handled[signal.Signals(number)](number, frame)
 
-    signal.signal(signal.SIGINT, interrupted)
+    for number in handled:
+        signal.signal(number, interrupted)
     try:
         result = _engine.run(specs, **options)
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in handled.items():
+            signal.signal(number, handler)
     if seen.is_set():
         raise KeyboardInterrupt
     return _whole(*result)

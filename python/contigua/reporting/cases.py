@@ -93,10 +93,13 @@ class Runs:
         Every run, in order of cases.
     axes
         Names of what differs between cases, such as ``"age"``.
+    failures
+        Points of sweeps that failed: their axes, and ``error``, why.
     """
 
     all: tuple[Run, ...]
     axes: tuple[str, ...]
+    failures: tuple[Mapping[str, Any], ...] = ()
 
     @cached_property
     def designs(self) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from contigua.reporting.words import count, names, percent
 from contigua.reports import Report
 from contigua.sampling import matched
 from contigua.statistics import mean_margin
-from contigua.table import ROWS, with_interval
+from contigua.table import ROWS, cut_short, with_interval
 
 #: Runs this close to each other (a share of cycles) are called equally fast.
 CLOSE = 0.005
@@ -26,6 +26,8 @@ NOTEWORTHY = 0.1
 SLIGHT = 0.01
 #: Cases that are told one by one; of more, only what holds over all of them.
 TOLD = 4
+#: Reasons of points that failed that are named.
+REASONS = 3
 #: Fewer instructions than this are mostly those with which any program starts.
 SHORT = 1_000_000
 
@@ -75,9 +77,52 @@ def headlines(runs: Runs, *, brief: bool = False) -> list[str]:
     executed = min(int(run.summary["instructions"]) for run in runs.all)
     if executed < SHORT:
         found.append(f"Too short for a verdict: only {count(executed)} instructions.")
-    if cut:
-        found.insert(0, f"{cut} of {len(runs.all)} runs were interrupted, and are incomplete.")
+    return [*_incomplete(runs), *_failed(runs), *found]
+
+
+def _incomplete(runs: Runs) -> list[str]:
+    """Say of runs that are incomplete how they ended, and after how many instructions."""
+    said: dict[str, list[Run]] = {}
+    for run in runs.all:
+        if text := _end(run):
+            said.setdefault(text, []).append(run)
+    found = []
+    for text, own in said.items():
+        most = max(int(run.summary["instructions"]) for run in own)
+        of = f"{len(own)} of {len(runs.all)} runs: " if len(own) < len(runs.all) else ""
+        found.append(f"{of}{text}: incomplete, {count(most)} instructions were measured.")
     return found
+
+
+def _end(run: Run) -> str:
+    """Say how an incomplete run ended; nothing of a complete one."""
+    cut = cut_short(run.values)
+    if not cut:
+        return ""
+    ended = run.values.get("ended")
+    if ended == "exit_status":
+        return f"{run.program} ended with {cut}"
+    if ended == "signal":
+        return f"{run.program} was {cut}"
+    if ended == "failure":
+        return f"{run.program} was {cut} ({run.values['program']['failure']})"
+    return f"{run.program} was {cut}"
+
+
+def _failed(runs: Runs) -> list[str]:
+    """Say how many points of sweeps failed, and why."""
+    if not runs.failures:
+        return []
+    why: dict[str, int] = {}
+    for failure in runs.failures:
+        error = str(failure["error"])
+        why[error] = why.get(error, 0) + 1
+    ordered = sorted(why, key=lambda error: -why[error])
+    named = [f"{error} ({why[error]})" if len(why) > 1 else error for error in ordered[:REASONS]]
+    if len(ordered) > REASONS:
+        named.append(f"{len(ordered) - REASONS} other reasons")
+    points = len(runs.failures) + len(runs.all)
+    return [f"{len(runs.failures)} of {points} points failed: {'; '.join(named)}."]
 
 
 def _histories(runs: Runs) -> list[str]:

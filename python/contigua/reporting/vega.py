@@ -5,6 +5,7 @@ The runtime is a library of Rust that panics where it cannot start a thread or o
 
 from __future__ import annotations
 
+import mmap
 import threading
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 VERSION = "6.1"
 #: Descriptors that the runtime opens, and some more.
 DESCRIPTORS = 32
+#: Bytes of addresses that it reserves; it ends the process where there are not as many.
+ADDRESSES = 65 << 30
+#: Reserves addresses without access (``PROT_NONE``, ``MAP_NORESERVE`` of Linux on both processors).
+NO_ACCESS, NO_RESERVE = 0, 0x4000
 
 
 class DrawingError(ContiguaError):
@@ -36,6 +41,16 @@ def _library() -> Any:  # noqa: ANN401 - a module
     DrawingError
         When it cannot.
     """
+    try:
+        reserved = mmap.mmap(
+            -1, ADDRESSES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE, NO_ACCESS
+        )
+    except OSError as error:
+        raise DrawingError(
+            f"plots cannot be drawn: {error.strerror}; drawing takes {ADDRESSES >> 30} GiB of "
+            "addresses, raise the limit (ulimit -v)"
+        ) from error
+    reserved.close()
     try:
         files.check_descriptors(DESCRIPTORS)
         thread = threading.Thread(target=int)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +38,14 @@ class Input:
         The reports.
     axes
         For a sweep: each report's point, by the names of the sweep's axes. Empty otherwise.
+    failures
+        For a sweep: the axes of each point that failed, with ``error``, why.
     """
 
     name: str
     reports: Sequence[Report]
     axes: Sequence[Mapping[str, Any]] = ()
+    failures: Sequence[Mapping[str, Any]] = ()
 
     @property
     def digest(self) -> str:
@@ -125,8 +128,11 @@ def told(inputs: Sequence[Input]) -> list[str]:
     ------
     ReportError
         When there is no run.
+    ResultsError
+        When a report lacks something, or has it in another form.
     """
-    return headlines(_runs(inputs))
+    with checking([report for one in inputs for report in one.reports]):
+        return headlines(_runs(inputs))
 
 
 def _runs(inputs: Sequence[Input]) -> Runs:
@@ -137,4 +143,5 @@ def _runs(inputs: Sequence[Input]) -> Runs:
         points += one.axes or ({},) * len(one.reports)
     if not reports:
         raise ReportError("no run to report on")
-    return arrange(reports, points)
+    failures = tuple(failure for one in inputs for failure in one.failures)
+    return replace(arrange(reports, points), failures=failures)

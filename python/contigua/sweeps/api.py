@@ -53,11 +53,7 @@ class Sweep:
     @property
     def failures(self) -> list[dict[str, Any]]:
         """The axes of each point that failed, and ``error``, why."""
-        return [
-            {**axes, "error": record.error}
-            for axes, record in self._store.records()
-            if record.report is None
-        ]
+        return [dict(failure) for failure in self.results.failures]
 
     @property
     def axes(self) -> list[str]:
@@ -101,8 +97,9 @@ class Sweep:
         -------
         pandas.DataFrame
             One row for each combination of the other axes, with ``points``, how many seeds there
-            are, and for each column ``NAME`` and ``NAME_margin``. The interval is Student's; it is
-            missing where there is one seed.
+            are, ``failed``, how many points have no result (where any has none), and for each
+            column ``NAME`` and ``NAME_margin``. The interval is Student's; it is missing where
+            there is one seed.
         """
         return summarize(self.to_pandas(), [axis for axis in self.axes if axis != SAMPLES], columns)
 
@@ -135,10 +132,14 @@ def summarize(frame: pd.DataFrame, axes: list[str], columns: tuple[str, ...]) ->
         import pandas as pd
 
     done = frame[frame["status"] == "done"]
+    any_failed = len(done) < len(frame)
     chosen = columns or [name for name in TELLING if name in done and done[name].notna().any()]
     rows = []
-    for values, group in done.groupby(axes, sort=False, dropna=False):
+    for values, all_of_it in frame.groupby(axes, sort=False, dropna=False):
+        group = all_of_it[all_of_it["status"] == "done"]
         row: dict[str, Any] = {**dict(zip(axes, values, strict=True)), "points": len(group)}
+        if any_failed:
+            row["failed"] = len(all_of_it) - len(group)
         for name in chosen:
             numbers = [float(number) for number in group[name].dropna()]
             row[name] = sum(numbers) / len(numbers) if numbers else None

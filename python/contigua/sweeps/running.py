@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import time
 from collections import Counter
@@ -26,6 +27,7 @@ from contigua.sweeps.workloads import (
     recording_of,
     trace_file,
 )
+from contigua.table import cut_short
 
 #: Seconds after which nobody is writing a point any more.
 ABANDONED_SECONDS = 3600.0
@@ -100,23 +102,31 @@ class Progress:
         Points of the sweep.
     there
         Points that were finished before.
+    failed_before
+        Points that had failed before, and were not run again.
     ran
-        Points that were finished by this run.
+        Points that this run finished, or that failed in it.
     failed
         Messages of all points that failed, with how many there are of each.
+    incomplete
+        How incomplete runs ended, with how many points there are of each.
     """
 
     total: int = 0
     there: int = 0
+    failed_before: int = 0
     ran: int = 0
     failed: Counter[str] = field(default_factory=Counter)
+    incomplete: Counter[str] = field(default_factory=Counter)
 
     def sentence(self) -> str:
         """Say it in words."""
-        failures = sum(self.failed.values())
-        return f"{self.total} points: {self.there} were finished before, {self.ran} ran" + (
-            f"; {failures} of all failed" if failures else ""
-        )
+        failures, cut = sum(self.failed.values()), sum(self.incomplete.values())
+        before = f", {self.failed_before} had failed before" if self.failed_before else ""
+        said = f"{self.total} points: {self.there} were finished before{before}, {self.ran} ran"
+        if failures:
+            said += f"; {failures} of all failed"
+        return said + (f"; {cut} of all are incomplete" if cut else "")
 
 
 @dataclass(frozen=True)
@@ -243,6 +253,8 @@ class _Sweep(_Folder):
         self.options = options
         self.listener = listener
         self.progress = Progress(total=len(plan.points))
+        #: Points that failed in this run because their programs did.
+        self.not_recorded: set[str] = set()
         self.token = self._token()
 
     def _token(self) -> str:
@@ -272,9 +284,10 @@ class _Sweep(_Folder):
         waiting = {point.name: point.planned for point in placed if point.record is None}
         for point in placed:
             if point.record is not None:
-                self.progress.there += 1
-                self._count_failure(point.record)
-        self.listener.start(self.progress.total, self.progress.there)
+                self._count(point)
+        self.listener.start(
+            self.progress.total, self.progress.total - sum(p.record is None for p in placed)
+        )
         try:
             if waiting:
                 self._work(waiting, Counter(point.name for point in placed))
@@ -284,9 +297,23 @@ class _Sweep(_Folder):
                 self.store.refresh()
         return self.progress
 
-    def _count_failure(self, record: Record, times: int = 1) -> None:
+    def _count(self, point: Placed) -> None:
+        """Count a point of which there is a record before the points are run."""
+        assert point.record is not None
+        self._count_end(point.record)
+        if point.name in self.not_recorded:
+            self.progress.ran += 1
+        elif point.record.report is None:
+            self.progress.failed_before += 1
+        else:
+            self.progress.there += 1
+
+    def _count_end(self, record: Record, times: int = 1) -> None:
+        """Count a point that failed, or whose run is incomplete."""
         if record.report is None:
             self.progress.failed[record.error or "no reason was given"] += times
+        elif cut := cut_short(json.loads(record.report)):
+            self.progress.incomplete[cut] += times
 
     def _clean(self) -> None:
         """Find what a crash or a disk has damaged, so that it is made again."""
@@ -337,6 +364,7 @@ class _Sweep(_Folder):
                 for point in points:
                     if self.store.load(point.name) is None:
                         self.store.save(Record(point.name, None, str(error)))
+                        self.not_recorded.add(point.name)
                 continue
             if found is not None and made.digest != found.digest:
                 self.listener.said(
@@ -357,7 +385,7 @@ class _Sweep(_Folder):
             for task, outcome in outcomes:
                 record = self._keep(task, outcome)
                 self.progress.ran += times[task.point]
-                self._count_failure(record, times[task.point])
+                self._count_end(record, times[task.point])
                 self.listener.advance(record, times[task.point])
                 now = time.monotonic()
                 if now > shown + pause:

@@ -252,9 +252,15 @@ class Store:
                 yield entry["axes"], record
 
     def results(self) -> Results:
-        """Return the reports of all points that did not fail."""
-        done = [(axes, record.report) for axes, record in self.records() if record.report]
-        return Results(tuple(Report(text) for _, text in done), 0, tuple(axes for axes, _ in done))
+        """Return the reports of all points that did not fail, and why the others did."""
+        records = list(self.records())
+        done = [(axes, record.report) for axes, record in records if record.report]
+        failed = ({**axes, "error": one.error} for axes, one in records if one.report is None)
+        return Results(
+            tuple(Report(text) for _, text in done),
+            axes=tuple(axes for axes, _ in done),
+            failures=tuple(failed),
+        )
 
     def table(self) -> pa.Table:
         """Make a table of all finished points: their axes, what became of them, their figures."""

@@ -5,6 +5,7 @@
 //! warm.
 
 use contigua_cache::coherent::MemorySystem;
+use contigua_program::end::End;
 use contigua_program::plan::{Mode, Plan, Window, Windows};
 use contigua_program::wire::Cue;
 use contigua_translation::Mmu;
@@ -206,8 +207,16 @@ impl Engine {
     }
 
     /// What the run was to simulate and did not find in the program, in words.
-    pub(crate) fn missed(&self) -> Option<String> {
+    pub(crate) fn missed(&self, end: Option<&End>) -> Option<String> {
         let executed = self.position;
+        if let Some(option) = self.ended_within() {
+            let ended = end.filter(|end| **end != End::Exited(0));
+            let ended = ended.map_or_else(|| "ended".to_owned(), End::to_string);
+            return Some(format!(
+                "the program {ended} after {executed} instructions, within {option}: nothing was \
+                 measured"
+            ));
+        }
         let beyond = |window: &Window| {
             format!(
                 "the window {window} lies behind the program's end: it executed {executed} \
@@ -227,6 +236,24 @@ impl Engine {
             return missed.map(beyond);
         }
         self.missed_point().as_ref().map(beyond)
+    }
+
+    /// The option that the stream ended within, if it was over before anything was counted.
+    fn ended_within(&self) -> Option<String> {
+        let (skip, warmup) = (self.config.skip, self.config.warmup);
+        let skips = match &self.sampler {
+            Some(_) => !self.samples(),
+            None => self.phase == Phase::Skip,
+        };
+        if self.regions.is_some() || self.missed_point().is_some() {
+            None
+        } else if skips && skip > 0 {
+            Some(format!("--skip {skip}"))
+        } else if (skips || self.phase == Phase::Warmup) && warmup > 0 {
+            Some(format!("--warmup {warmup}"))
+        } else {
+            None
+        }
     }
 
     /// All that is counted but time, by what a report calls it.

@@ -1,9 +1,9 @@
 //! Where everything lies in the shared memory.
 
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 /// Version of this layout and of the wire format in it.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// Words in a chunk: 16 KB, small enough that the chunks in flight stay in the host's L2 cache.
 pub const CHUNK_WORDS: usize = 2048;
 /// Chunks in the pool: 4 MB in all, the furthest that a program runs ahead of its slowest reader.
@@ -47,7 +47,17 @@ pub struct Place {
     pub owner: AtomicU32,
     /// The number of the process that has the place.
     pub holder: AtomicU32,
+    /// [`BOUND`], [`LEAVING`]: what is known of the process that has the place.
+    pub state: AtomicU32,
 }
+
+/// The process holds the guest's end of the lifeline: when nobody does, it has ended.
+pub const BOUND: u32 = 1;
+/// The process has told its end, or becomes another program.
+pub const LEAVING: u32 = 2;
+
+/// Bytes that the reason of a failure can have.
+pub const FAILURE_BYTES: usize = 256;
 
 /// All of the shared memory but the descriptions of code.
 #[repr(C)]
@@ -75,6 +85,20 @@ pub struct Header {
     pub next_thread: AtomicU32,
     pub next_process: AtomicU32,
     pub next_holder: AtomicU32,
+    /// Processes that are becoming another program, which has not begun.
+    pub executing: AtomicU32,
+    /// Processes that ended without having told it.
+    pub lost: AtomicU32,
+    /// Every process tells its end, unless its emulator is killed or crashes.
+    pub always_tells: AtomicU32,
+    /// A process of the program learnt that `SIGKILL` ended one of its children.
+    pub killed: AtomicU32,
+    /// The program may kill its own processes: what is lost is lost to it.
+    pub kills: AtomicU32,
+    /// Bytes of `failure`; 0 where nothing has failed, [`u32::MAX`] while they are written.
+    pub failure_length: AtomicU32,
+    /// Why the program cannot be observed any more.
+    pub failure: [AtomicU8; FAILURE_BYTES],
     /// Bytes of the code area in use.
     pub code_used: AtomicU64,
     /// Instructions that all threads together have taken from the plan.

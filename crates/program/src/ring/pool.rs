@@ -191,7 +191,8 @@ impl Ring {
         }
         if header.sleeping_producers.load(Ordering::SeqCst) != 0 {
             header.freed.0.fetch_add(1, Ordering::SeqCst);
-            wake(&header.freed.0);
+            // One chunk is for one; each chunk that is freed wakes another.
+            wake(&header.freed.0, 1);
         }
     }
 
@@ -228,18 +229,23 @@ impl Ring {
         }
     }
 
-    /// Describes a block and gives it a number; `None` when the run has too many.
-    #[must_use]
-    pub fn describe(&self, code: &BlockCode<'_>) -> Option<BlockId> {
+    /// Describes a block and gives it a number.
+    ///
+    /// # Errors
+    /// [`Error::TooMuchCode`] when the run has too many.
+    pub fn describe(&self, code: &BlockCode<'_>) -> Result<BlockId, Error> {
         let header = self.header();
         let used = DESCRIPTION_HEAD + code.lengths.len() + code.bytes.len();
         let size = used.next_multiple_of(8) as u64;
         let offset = header.code_used.fetch_add(size, Ordering::Relaxed);
         if offset + size > CODE_BYTES as u64 {
-            return None;
+            return Err(Error::TooMuchCode);
         }
         let block = header.next_block.fetch_add(1, Ordering::Relaxed);
-        let slot = header.code_index.get(block as usize)?;
+        let slot = header
+            .code_index
+            .get(block as usize)
+            .ok_or(Error::TooMuchCode)?;
         // SAFETY: the range was reserved for this call alone by the addition above and lies
         // within the code area; the index is published after it was filled.
         unsafe {
@@ -255,7 +261,7 @@ impl Ring {
             std::ptr::copy_nonoverlapping(code.bytes.as_ptr(), to, code.bytes.len());
         }
         slot.store(offset + 1, Ordering::Release);
-        Some(BlockId(block))
+        Ok(BlockId(block))
     }
 
     /// The first byte of the area that holds descriptions of code.
@@ -268,7 +274,7 @@ impl Ring {
     pub fn stop(&self) {
         self.header().stop.store(1, Ordering::SeqCst);
         self.header().freed.0.fetch_add(1, Ordering::SeqCst);
-        wake(&self.header().freed.0);
+        wake(&self.header().freed.0, i32::MAX);
     }
 
     /// Tells readers that nothing will be published any more.
@@ -378,7 +384,7 @@ impl Ring {
 
     pub(super) fn announce(&self) {
         self.header().announced.0.fetch_add(1, Ordering::SeqCst);
-        wake(&self.header().announced.0);
+        wake(&self.header().announced.0, i32::MAX);
     }
 }
 
@@ -435,8 +441,8 @@ pub(super) fn wait(futex: &AtomicU32, expected: u32, timeout: Duration) {
     }
 }
 
-/// Wakes everybody who sleeps on `futex`.
-pub(super) fn wake(futex: &AtomicU32) {
+/// Wakes at most so many who sleep on `futex`.
+pub(super) fn wake(futex: &AtomicU32, most: i32) {
     // SAFETY: the address is that of a live atomic.
-    unsafe { libc::syscall(libc::SYS_futex, futex.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
+    unsafe { libc::syscall(libc::SYS_futex, futex.as_ptr(), libc::FUTEX_WAKE, most) };
 }

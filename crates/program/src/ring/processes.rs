@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 
-use super::layout::MAX_PROCESSES;
+use super::layout::{BOUND, FAILURE_BYTES, LEAVING, MAX_PROCESSES};
 use super::pool::Ring;
 use crate::error::Error;
 
@@ -126,7 +126,7 @@ impl Ring {
     }
 
     /// Makes the calling thread the one by whose end the kernel tells that this process has ended.
-    /// Returns the process's number as a holder of chunks, which is not 0. Allocates nothing.
+    /// `bound`: whether the process holds the guest's end of the lifeline. Allocates nothing.
     ///
     /// # Errors
     /// [`Error::TooManyProcesses`], [`Error::NoRobustFutexes`].
@@ -134,11 +134,11 @@ impl Ring {
     /// # Safety
     /// `list` and the ring's mapping must outlive the thread, and the thread must use no robust
     /// mutexes of the C library's.
-    pub unsafe fn join(&self, list: *mut RobustList) -> Result<u32, Error> {
+    pub unsafe fn join(&self, list: *mut RobustList, bound: bool) -> Result<Member, Error> {
         let header = self.header();
         // SAFETY: plain system call.
         let thread = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
-        for place in &header.places {
+        for (index, place) in (0..).zip(&header.places) {
             if place.owner.load(Ordering::Relaxed) != 0 {
                 continue;
             }
@@ -150,31 +150,144 @@ impl Ring {
                     .compare_exchange(0, thread, Ordering::AcqRel, Ordering::Relaxed);
             if taken.is_ok() {
                 let holder = 1 + header.next_holder.fetch_add(1, Ordering::Relaxed);
+                place
+                    .state
+                    .store(u32::from(bound) * BOUND, Ordering::Relaxed);
                 place.holder.store(holder, Ordering::Release);
-                return Ok(holder);
+                return Ok(Member {
+                    holder,
+                    place: index,
+                });
             }
         }
         Err(Error::TooManyProcesses)
     }
 
-    /// Frees what processes held that have ended, and says whether any is left.
+    /// Frees what processes held that have ended, and says whether any is left. `held`: whether
+    /// anybody holds the guest's end of the lifeline. The kernel marks no place for a process that
+    /// has unmapped its list.
     #[must_use]
-    pub fn reap(&self) -> bool {
+    pub fn reap(&self, held: bool) -> bool {
+        let header = self.header();
         let mut left = false;
-        for place in &self.header().places {
+        for place in &header.places {
             let owner = place.owner.load(Ordering::Acquire);
-            if owner & libc::FUTEX_TID_MASK != 0 {
-                left = true;
-            } else if owner != 0 {
-                match place.holder.swap(0, Ordering::AcqRel) {
-                    0 => {}
-                    holder => self.reclaim(holder),
-                }
-                place.owner.store(0, Ordering::Release);
+            if owner == 0 {
+                continue;
             }
+            let state = place.state.load(Ordering::Acquire);
+            let is_marked = owner & libc::FUTEX_TID_MASK == 0;
+            if !is_marked && (held || state & BOUND == 0) {
+                left = true;
+                continue;
+            }
+            match place.holder.swap(0, Ordering::AcqRel) {
+                0 => {}
+                holder => {
+                    if state & LEAVING == 0 {
+                        header.lost.fetch_add(1, Ordering::Relaxed);
+                    }
+                    self.reclaim(holder);
+                }
+            }
+            place.owner.store(0, Ordering::Release);
         }
         left
     }
+
+    /// The process with this place tells its end, or does not end after all.
+    pub fn set_leaving(&self, place: u32, leaving: bool) {
+        let Some(place) = self.header().places.get(place as usize) else {
+            return;
+        };
+        if leaving {
+            place.state.fetch_or(LEAVING, Ordering::AcqRel);
+        } else {
+            place.state.fetch_and(!LEAVING, Ordering::AcqRel);
+        }
+    }
+
+    /// A process is about to become another program.
+    pub fn begin_execution(&self) {
+        self.header().executing.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// That program has begun, or could not be executed.
+    pub fn end_execution(&self) {
+        self.header().executing.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// The program does what may kill processes of its own.
+    pub fn note_kill(&self) {
+        self.header().kills.store(1, Ordering::Release);
+    }
+
+    /// Every process of the run tells its end, unless its emulator is killed or crashes: QEMU 7.2 does
+    /// not where a signal ends its program.
+    pub fn set_always_tells(&self) {
+        self.header().always_tells.store(1, Ordering::Release);
+    }
+
+    /// A process of the program learns that `SIGKILL` ended one of its children.
+    pub fn note_killed_child(&self) {
+        self.header().killed.store(1, Ordering::Release);
+    }
+
+    /// Notes why the program cannot be observed any more. The first reason stays.
+    pub fn fail(&self, reason: &str) {
+        let header = self.header();
+        let length = &header.failure_length;
+        let begun = length.compare_exchange(0, u32::MAX, Ordering::AcqRel, Ordering::Relaxed);
+        if begun.is_err() {
+            return;
+        }
+        let mut bytes = reason.len().min(FAILURE_BYTES);
+        while !reason.is_char_boundary(bytes) {
+            bytes -= 1;
+        }
+        for (to, &from) in header.failure.iter().zip(&reason.as_bytes()[..bytes]) {
+            to.store(from, Ordering::Relaxed);
+        }
+        length.store(bytes as u32, Ordering::Release);
+    }
+
+    /// Whether a process has told that it cannot be observed any more.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.header().failure_length.load(Ordering::Acquire) != 0
+    }
+
+    /// Why the program was not observed to its end, once all of its processes have ended.
+    #[must_use]
+    pub fn failure(&self) -> Option<String> {
+        let header = self.header();
+        match header.failure_length.load(Ordering::Acquire) {
+            0 => {}
+            u32::MAX => return Some("a process ended while it told why".to_owned()),
+            length => {
+                let bytes = header.failure.iter().take(length as usize);
+                let bytes: Vec<u8> = bytes.map(|byte| byte.load(Ordering::Relaxed)).collect();
+                return Some(String::from_utf8_lossy(&bytes).into_owned());
+            }
+        }
+        if header.executing.load(Ordering::Acquire) != 0 {
+            return Some("a program that it executed could not be observed".to_owned());
+        }
+        let is_set = |flag: &AtomicU32| flag.load(Ordering::Acquire) != 0;
+        let ended = is_set(&header.killed) || is_set(&header.lost) && is_set(&header.always_tells);
+        (ended && !is_set(&header.kills)).then(|| {
+            "the emulator of one of its processes was killed from outside, or crashed".to_owned()
+        })
+    }
+}
+
+/// A process that takes part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Its number as a holder of chunks, which is not 0.
+    pub holder: u32,
+    /// Its place.
+    pub place: u32,
 }
 
 const _: () = assert!(MAX_PROCESSES < u32::MAX as usize);
@@ -199,23 +312,82 @@ mod tests {
     #[test]
     fn a_process_is_there_until_its_thread_ends() {
         let ring = Ring::create().unwrap();
-        assert!(!ring.reap());
+        assert!(!ring.reap(true));
         let join = || {
             let list = Box::leak(Box::new(RobustList::new()));
             // SAFETY: the list is never freed, and the ring outlives the scope.
-            let holder = unsafe { ring.join(list) };
-            assert!(ring.reap(), "it runs");
-            holder.unwrap()
+            let member = unsafe { ring.join(list, true) };
+            assert!(ring.reap(true), "it runs");
+            member.unwrap().holder
         };
         let holders: Vec<u32> = std::thread::scope(|scope| {
             (0..3)
                 .map(|_| {
                     let holder = scope.spawn(join).join().unwrap();
-                    assert!(!ring.reap(), "it has ended");
+                    assert!(!ring.reap(true), "it has ended");
                     holder
                 })
                 .collect()
         });
         assert_eq!(holders, [1, 2, 3], "no number is given twice");
+    }
+
+    #[test]
+    fn a_child_that_nobody_of_the_program_killed_is_a_failure() {
+        let ring = Ring::create().unwrap();
+        ring.note_killed_child();
+        assert!(ring.failure().unwrap().contains("killed from outside"));
+        ring.note_kill();
+        assert_eq!(ring.failure(), None);
+    }
+
+    /// Lets a process join, do something, and end.
+    fn process(ring: &Ring, bound: bool, does: impl FnOnce(u32) + Send) {
+        std::thread::scope(|scope| {
+            let run = || {
+                let list = Box::leak(Box::new(RobustList::new()));
+                // SAFETY: the list is never freed, and the ring outlives the scope.
+                does(unsafe { ring.join(list, bound) }.unwrap().place);
+            };
+            scope.spawn(run).join().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_process_that_ends_without_telling_is_a_failure_unless_the_program_kills() {
+        let ring = Ring::create().unwrap();
+        process(&ring, true, |place| ring.set_leaving(place, true));
+        assert!(!ring.reap(false));
+        assert_eq!(ring.failure(), None);
+        process(&ring, true, |place| {
+            ring.set_leaving(place, true);
+            ring.set_leaving(place, false);
+        });
+        assert!(!ring.reap(false));
+        assert_eq!(ring.failure(), None, "a signal may have ended it");
+        ring.set_always_tells();
+        assert!(ring.failure().unwrap().contains("killed from outside"));
+        ring.note_kill();
+        assert_eq!(ring.failure(), None);
+        ring.begin_execution();
+        assert!(ring.failure().unwrap().contains("could not be observed"));
+        ring.end_execution();
+        ring.fail(&"é".repeat(FAILURE_BYTES));
+        ring.fail("later");
+        assert_eq!(ring.failure().unwrap(), "é".repeat(FAILURE_BYTES / 2));
+    }
+
+    #[test]
+    fn a_place_that_the_kernel_did_not_mark_is_free_when_nobody_holds_the_lifeline() {
+        let ring = Ring::create().unwrap();
+        for (bound, is_left) in [(true, false), (false, true)] {
+            process(&ring, bound, |place| {
+                let owner = &ring.header().places[place as usize].owner;
+                // As if the list had been unmapped: the kernel does not find the word.
+                owner.store(1, Ordering::SeqCst);
+            });
+            assert!(ring.reap(true));
+            assert_eq!(ring.reap(false), is_left);
+        }
     }
 }

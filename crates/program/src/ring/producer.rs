@@ -27,6 +27,8 @@ pub struct Producer {
     ring: Ring,
     /// What this process is as a holder of chunks; changes when it forks.
     holder: AtomicU32,
+    /// Its place.
+    place: AtomicU32,
 }
 
 impl Producer {
@@ -36,6 +38,7 @@ impl Producer {
         Self {
             ring,
             holder: AtomicU32::new(0),
+            place: AtomicU32::new(u32::MAX),
         }
     }
 
@@ -53,11 +56,18 @@ impl Producer {
     ///
     /// # Safety
     /// As for [`Ring::join`].
-    pub unsafe fn join(&self, list: *mut RobustList) -> Result<(), Error> {
+    pub unsafe fn join(&self, list: *mut RobustList, bound: bool) -> Result<(), Error> {
         // SAFETY: by this function's contract.
-        let holder = unsafe { self.ring.join(list) }?;
-        self.holder.store(holder, Ordering::Relaxed);
+        let member = unsafe { self.ring.join(list, bound) }?;
+        self.holder.store(member.holder, Ordering::Relaxed);
+        self.place.store(member.place, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// This process tells its end, or does not end after all.
+    pub fn set_leaving(&self, leaving: bool) {
+        let place = self.place.load(Ordering::Relaxed);
+        self.ring.set_leaving(place, leaving);
     }
 
     /// Takes a free chunk, waiting until there is one, and says where its words go.

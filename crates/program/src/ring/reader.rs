@@ -224,17 +224,18 @@ mod tests {
         let producer = producer(&ring);
         std::thread::scope(|scope| {
             let process = scope.spawn(|| {
+                let list = Box::leak(Box::new(RobustList::new()));
                 // SAFETY: the list is never freed, and the producer outlives the scope.
-                unsafe { producer.join(Box::leak(Box::new(RobustList::new()))) }.unwrap();
+                unsafe { producer.join(list, true) }.unwrap();
                 for _ in 0..CHUNKS {
                     let _lost = producer.acquire();
                 }
-                assert!(ring.reap(), "a process that lives keeps its chunks");
+                assert!(ring.reap(true), "a process that lives keeps its chunks");
                 assert!(ring.take_chunk().is_none());
             });
             process.join().unwrap();
         });
-        assert!(!ring.reap());
+        assert!(!ring.reap(true));
         assert_eq!(std::iter::from_fn(|| ring.take_chunk()).count(), CHUNKS);
         ring.end();
     }

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,7 @@ use super::{Batch, Program, Source};
 use crate::Error;
 use crate::code::CodeLog;
 use crate::descriptors::Handles;
+use crate::end::{End, Stop};
 use crate::launch::{Launch, Surroundings};
 use crate::lifeline::Lifeline;
 use crate::plan::{Function, Plan, Regions};
@@ -32,6 +33,9 @@ pub struct LiveProgram {
     child: Child,
     program: Program,
     status: Option<ExitStatus>,
+    /// Why the run ends it, if it does.
+    stopped: Option<Stop>,
+    end: Arc<OnceLock<End>>,
 }
 
 /// A program that is ready to start. Readers are made before it starts, so that none misses its
@@ -40,6 +44,7 @@ pub struct LiveSetup {
     ring: Arc<Ring>,
     launch: Launch,
     program: Program,
+    end: Arc<OnceLock<End>>,
 }
 
 /// The plan of a recording: one that tells everything is none.
@@ -66,6 +71,7 @@ impl LiveSetup {
             ring: Arc::new(Ring::create()?),
             launch,
             program,
+            end: Arc::default(),
         })
     }
 
@@ -110,6 +116,7 @@ impl LiveSetup {
         Ok(LiveSource {
             reader: RingReader::new(self.ring.clone())?,
             program: self.program.clone(),
+            end: self.end.clone(),
         })
     }
 
@@ -135,6 +142,8 @@ impl LiveSetup {
             child,
             program: self.program,
             status: None,
+            stopped: None,
+            end: self.end,
         })
     }
 }
@@ -158,10 +167,11 @@ impl LiveProgram {
                 .map_err(|e| Error::Qemu(e.to_string()))?;
         }
         let held = self.lifeline.is_held();
-        let left = self.ring.reap() || held;
+        let left = self.ring.reap(held) || held;
         let Some(status) = self.status.filter(|_| !left) else {
             return Ok(false);
         };
+        self.end.get_or_init(|| self.came_to(status));
         self.ring.end();
         if self.ring.published() == 0 {
             return Err(Error::Qemu(format!(
@@ -169,6 +179,23 @@ impl LiveProgram {
             )));
         }
         Ok(true)
+    }
+
+    /// How it came to its end, after all of its processes have.
+    fn came_to(&self, status: ExitStatus) -> End {
+        let failure = self.ring.failure();
+        let stopped = self.stopped.filter(|_| !self.ring.has_failed());
+        match (stopped, failure, status.code(), status.signal()) {
+            // Who was stopped did not tell its end.
+            (Some(stop), ..) => End::Stopped(stop),
+            (None, Some(reason), _, signal)
+                if signal != Some(libc::SIGKILL) || self.ring.has_failed() =>
+            {
+                End::Failed(reason)
+            }
+            (None, _, Some(code), _) => End::Exited(code as u8),
+            (None, _, None, signal) => End::Killed(signal.unwrap_or(0) as u8),
+        }
     }
 
     /// Waits until [`LiveProgram::poll`] says that the program has ended, or the time is over.
@@ -189,14 +216,20 @@ impl LiveProgram {
         }
     }
 
+    /// The run is to end: however the program ends now, this is why.
+    pub fn expect_end(&mut self, why: Stop) {
+        self.stopped.get_or_insert(why);
+    }
+
     /// Stops the program where it is: every thread publishes what it has done, then all
-    /// processes are killed. Returns once they are gone.
+    /// processes are killed. Returns once they are gone. What had failed by then is its end.
     ///
     /// # Errors
     /// Those of [`LiveProgram::poll`].
-    pub fn stop(&mut self) -> Result<(), Error> {
+    pub fn stop(&mut self, why: Stop) -> Result<(), Error> {
         /// A running thread fills its chunk, and so sees the request, within microseconds.
         const TIME_TO_PUBLISH: Duration = Duration::from_millis(50);
+        self.expect_end(why);
         self.ring.stop();
         thread::sleep(TIME_TO_PUBLISH);
         self.lifeline.cut();
@@ -210,12 +243,10 @@ impl LiveProgram {
         Ok(())
     }
 
-    /// The status to exit with: the program's own, or 128 + the signal that ended it, as shells
-    /// do. `None` while it runs.
+    /// How it came to its end; `None` while it runs.
     #[must_use]
-    pub fn exit_code(&self) -> Option<i32> {
-        let status = self.status?;
-        status.code().or_else(|| Some(128 + status.signal()?))
+    pub fn end(&self) -> Option<&End> {
+        self.end.get()
     }
 }
 
@@ -223,7 +254,7 @@ impl Drop for LiveProgram {
     fn drop(&mut self) {
         // What else happens to this process, the kernel does the same when the pipe is closed.
         if self.status.is_none() {
-            let _ = self.stop();
+            let _ = self.stop(Stop::Interrupted);
         }
         self.ring.end();
     }
@@ -233,6 +264,7 @@ impl Drop for LiveProgram {
 pub struct LiveSource {
     reader: RingReader,
     program: Program,
+    end: Arc<OnceLock<End>>,
 }
 
 impl Source for LiveSource {
@@ -250,6 +282,10 @@ impl Source for LiveSource {
             words,
             code,
         }))
+    }
+
+    fn end(&self) -> Option<&End> {
+        self.end.get()
     }
 
     fn is_live(&self) -> bool {

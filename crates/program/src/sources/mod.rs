@@ -15,6 +15,7 @@ pub mod trace;
 
 use crate::Error;
 use crate::code::CodeLog;
+use crate::end::End;
 use crate::plan::Plan;
 use crate::syscall::Architecture;
 use crate::wire::ThreadId;
@@ -54,6 +55,11 @@ pub trait Source: Send {
     /// # Errors
     /// Whatever keeps the stream from going on; the source then stays at its end.
     fn next_batch(&mut self) -> Result<Option<Batch<'_>>, Error>;
+
+    /// How the program came to its end, as far as is known: after the last batch.
+    fn end(&self) -> Option<&End> {
+        None
+    }
 
     /// A hash of all that the source yields, where it is stored so that it can seek.
     fn identity(&self) -> Option<u64> {

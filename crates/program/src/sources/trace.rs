@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::{Batch, Program, Source};
 use crate::Error;
+use crate::end::End;
 use crate::trace::{Summary, TraceReader};
 
 /// Yields what a [`TraceWriter`](crate::trace::TraceWriter) was given.
@@ -35,6 +36,10 @@ impl Source for TraceSource {
 
     fn next_batch(&mut self) -> Result<Option<Batch<'_>>, Error> {
         self.reader.next_batch()
+    }
+
+    fn end(&self) -> Option<&End> {
+        self.reader.end()
     }
 
     fn identity(&self) -> Option<u64> {

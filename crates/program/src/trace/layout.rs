@@ -9,14 +9,16 @@
 //!           | batches | threads | checksum of all before in the trailer | magic
 //! ```
 //!
-//! A trace of everything has version 1. One that was recorded under a plan has version 3, and after
-//! the program the plan, as the plugin is given it: its length in seven-bit groups, its text. (Plans of
-//! version 2 had their units elsewhere.)
+//! After the program comes the plan that it was recorded under, as the plugin is given it: its length in
+//! seven-bit groups, its text; none for a trace of everything. (Version 1 had no plan, and neither it
+//! nor version 3 an END frame. Plans of version 2 had their units elsewhere.)
 //!
 //! Numbers are little-endian and have eight bytes unless another width is given; checksums are
 //! XXH3-64. The lengths in the index must add up to the offset of the index, so that no byte of
 //! the file is without a checksum, and a reader knows before it decompresses a frame that the
 //! frame is what was written, and how large it becomes.
+//!
+//! The last frame may be an END frame: how the program came to its end (`End::encode`).
 //!
 //! CODE frames hold descriptions of blocks (see [`super::code`]), always before the frame that
 //! first executes them. An EVENTS frame holds batches, in four streams that compress better apart:
@@ -45,9 +47,11 @@ use crate::syscall::Architecture;
 pub const MAGIC: [u8; 8] = *b"\x89ctgtrc\n";
 pub const END_MAGIC: [u8; 8] = *b"ctgtrend";
 /// Version of the format. To be raised with every change of it or of the wire format.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// The version without a plan.
 const WITHOUT_PLAN: u32 = 1;
+/// The version without an end.
+const WITHOUT_END: u32 = 3;
 
 /// Words after which a frame is closed: long enough to compress well, short enough to hold.
 pub const FRAME_WORDS: u64 = 1 << 20;
@@ -120,15 +124,16 @@ pub fn encode_header(program: &Program) -> Vec<u8> {
         put_number(&mut body, argument.len() as u64);
         body.extend(argument.as_bytes());
     }
-    let mut version = WITHOUT_PLAN;
-    if program.plan != Plan::default() {
-        version = VERSION;
-        let plan = program.plan.to_string();
-        put_number(&mut body, plan.len() as u64);
-        body.extend(plan.as_bytes());
-    }
+    let is_whole = program.plan == Plan::default();
+    let plan = if is_whole {
+        String::new()
+    } else {
+        program.plan.to_string()
+    };
+    put_number(&mut body, plan.len() as u64);
+    body.extend(plan.as_bytes());
     let mut header = MAGIC.to_vec();
-    header.extend(version.to_le_bytes());
+    header.extend(VERSION.to_le_bytes());
     header.extend((body.len() as u32).to_le_bytes());
     header.extend(body);
     header.extend(xxh3_64(&header).to_le_bytes());
@@ -145,7 +150,7 @@ pub fn header_length(start: &[u8; HEADER_START]) -> Result<usize, TraceProblem> 
         });
     }
     let found = input.u32().unwrap_or(0);
-    if ![WITHOUT_PLAN, VERSION].contains(&found) {
+    if ![WITHOUT_PLAN, WITHOUT_END, VERSION].contains(&found) {
         return Err(TraceProblem::Version {
             found,
             expected: VERSION,
@@ -185,7 +190,10 @@ fn decode_program(header: &[u8]) -> Option<Program> {
     }
     let plan = match version {
         WITHOUT_PLAN => Plan::default(),
-        _ => text(&mut input)?.parse().ok()?,
+        _ => match text(&mut input)?.as_str() {
+            "" => Plan::default(),
+            plan => plan.parse().ok()?,
+        },
     };
     input.is_empty().then_some(Program {
         command,
@@ -206,6 +214,7 @@ fn text(input: &mut Input<'_>) -> Option<String> {
 pub enum FrameKind {
     Code = 1,
     Events = 2,
+    End = 3,
 }
 
 /// What one frame holds.
@@ -225,7 +234,7 @@ pub struct Frame {
     pub stored_bytes: u32,
     pub raw_bytes: u32,
     pub checksum: u64,
-    /// Zero in a CODE frame.
+    /// Zero where there are no events.
     pub counts: Counts,
 }
 
@@ -256,6 +265,7 @@ impl Frame {
             kind: match input.u8()? {
                 1 => FrameKind::Code,
                 2 => FrameKind::Events,
+                3 => FrameKind::End,
                 _ => return None,
             },
             stored_bytes: input.u32()?,

@@ -14,6 +14,7 @@ use super::decoder::Decoder;
 use super::layout::{
     Counts, Frame, FrameKind, HEADER_START, Trailer, decode_header, header_length, is_intact,
 };
+use crate::end::End;
 use crate::error::Failure;
 use crate::sources::{Batch, Program};
 use crate::{Error, TraceProblem};
@@ -32,6 +33,7 @@ pub struct TraceReader<F = File> {
     /// The index.
     frames: Vec<Frame>,
     frames_offset: u64,
+    end: Option<End>,
     /// The next frame, and where it begins.
     next: usize,
     offset: u64,
@@ -60,7 +62,7 @@ impl<F: Read + Seek> TraceReader<F> {
         let (opened, decompressor) = Opened::read(&mut input)
             .and_then(|opened| Ok((opened, Decompressor::new()?)))
             .map_err(|failure| failure.at(path))?;
-        Ok(Self {
+        let mut reader = Self {
             path: path.to_owned(),
             input,
             program: opened.program,
@@ -70,11 +72,36 @@ impl<F: Read + Seek> TraceReader<F> {
             identity: opened.identity,
             frames: opened.frames,
             frames_offset: opened.frames_offset,
+            end: None,
             next: 0,
             offset: opened.frames_offset,
             code: StoredCode::default(),
             decoder: Decoder::new(),
-        })
+        };
+        reader.read_end().map_err(|failure| failure.at(path))?;
+        Ok(reader)
+    }
+
+    /// Reads the END frame, which is the last, and takes it out of the index.
+    fn read_end(&mut self) -> Result<(), Failure> {
+        let is_end = |frame: &Frame| frame.kind == FrameKind::End;
+        let last = self.frames.pop_if(|frame| is_end(frame));
+        let damaged = Damage("the program's end");
+        let offset = self
+            .frames
+            .iter()
+            .map(|frame| u64::from(frame.stored_bytes));
+        let offset = self.frames_offset + offset.sum::<u64>();
+        if self.frames.iter().any(is_end) {
+            return Err(damaged.near(offset));
+        }
+        let Some(frame) = last else {
+            return Ok(());
+        };
+        let mut raw = Vec::new();
+        self.read_frame(frame, offset, &mut raw)?;
+        self.end = Some(End::decode(&raw).ok_or(damaged.near(offset))?);
+        Ok(())
     }
 
     /// What the trace was recorded from.
@@ -87,6 +114,12 @@ impl<F: Read + Seek> TraceReader<F> {
     #[must_use]
     pub fn summary(&self) -> Summary {
         self.summary
+    }
+
+    /// How the program came to its end, where that is known.
+    #[must_use]
+    pub fn end(&self) -> Option<&End> {
+        self.end.as_ref()
     }
 
     /// A hash of the header and of the checksums of all frames: another trace has another one.
@@ -106,7 +139,7 @@ impl<F: Read + Seek> TraceReader<F> {
         self.next = 0;
         self.offset = self.frames_offset;
         self.find(batches).map_err(|failure| {
-            self.end();
+            self.go_to_end();
             failure.at(&self.path)
         })
     }
@@ -146,7 +179,7 @@ impl<F: Read + Seek> TraceReader<F> {
             Ok(true) => {}
             Ok(false) => return Ok(None),
             Err(failure) => {
-                self.end();
+                self.go_to_end();
                 return Err(failure.at(&self.path));
             }
         }
@@ -158,7 +191,7 @@ impl<F: Read + Seek> TraceReader<F> {
         }))
     }
 
-    fn end(&mut self) {
+    fn go_to_end(&mut self) {
         self.next = self.frames.len();
         self.decoder.abandon_frame();
     }
@@ -189,24 +222,33 @@ impl<F: Read + Seek> TraceReader<F> {
     fn load_frame(&mut self, frame: Frame) -> Result<(), Failure> {
         let offset = self.offset;
         self.pass(frame);
+        let mut raw = std::mem::take(self.decoder.buffer());
+        let read = self.read_frame(frame, offset, &mut raw);
+        *self.decoder.buffer() = raw;
+        read?;
+        let loaded = match frame.kind {
+            FrameKind::Events => self.decoder.start_frame(frame.counts),
+            FrameKind::Code => self.decoder.read_code(&mut self.code),
+            FrameKind::End => Ok(()),
+        };
+        loaded.map_err(|damage| damage.near(offset))
+    }
+
+    /// Reads what a frame holds.
+    fn read_frame(&mut self, frame: Frame, offset: u64, raw: &mut Vec<u8>) -> Result<(), Failure> {
         self.input.seek(SeekFrom::Start(offset))?;
         self.stored.resize(frame.stored_bytes as usize, 0);
         self.input.read_exact(&mut self.stored)?;
         if !is_intact(&self.stored, frame.checksum) {
             return Err(Damage("checksum of a frame").near(offset));
         }
-        let raw = self.decoder.buffer();
         raw.clear();
         raw.reserve(frame.raw_bytes as usize);
         let length = self.decompressor.decompress_to_buffer(&self.stored, raw);
         if !length.is_ok_and(|length| length == frame.raw_bytes as usize) {
             return Err(Damage("a frame does not decompress to its length").near(offset));
         }
-        let loaded = match frame.kind {
-            FrameKind::Events => self.decoder.start_frame(frame.counts),
-            FrameKind::Code => self.decoder.read_code(&mut self.code),
-        };
-        loaded.map_err(|damage| damage.near(offset))
+        Ok(())
     }
 }
 

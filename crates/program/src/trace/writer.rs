@@ -15,6 +15,7 @@ use super::layout::{
     CODE_FRAME_BYTES, Counts, FRAME_BATCHES, FRAME_WORDS, Frame, FrameKind, MAX_BATCH_WORDS,
     Trailer, encode_header,
 };
+use crate::end::End;
 use crate::sources::{Batch, Program};
 use crate::wire::{BlockId, ThreadId};
 use crate::{Error, TraceProblem};
@@ -101,12 +102,13 @@ impl TraceWriter {
         Ok(())
     }
 
-    /// Completes the file and gives it its name.
+    /// Completes the file and gives it its name. `end`: how the program came to its end, where that is
+    /// known.
     ///
     /// # Errors
     /// [`Error::File`] when writing fails; [`Error::Trace`] after an error of
     /// [`TraceWriter::write`].
-    pub fn finish(mut self) -> Result<Summary, Error> {
+    pub fn finish(mut self, end: Option<&End>) -> Result<Summary, Error> {
         if self.broken {
             return Err(self.output.refusal(
                 "the recording".into(),
@@ -114,6 +116,10 @@ impl TraceWriter {
             ));
         }
         self.flush()?;
+        if let Some(end) = end {
+            let none = Counts::default();
+            self.output.frame(FrameKind::End, none, &end.encode())?;
+        }
         self.summary.threads = self.threads.len() as u64;
         self.output.finish(self.summary)?;
         Ok(self.summary)
