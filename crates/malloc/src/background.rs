@@ -11,6 +11,7 @@ use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 use crate::settings::Background;
+use crate::sizes::PAGE_BYTES;
 use crate::{dump, front, pages, sys, upkeep};
 
 /// Free and mapped bytes from which on an idle thread is worth its stack. Our choice.
@@ -61,16 +62,25 @@ unsafe extern "C" fn main_thread_ends(_: *mut libc::c_void) {
     }
 }
 
+/// Whether the thread is to start once much memory is free.
+#[inline]
+pub fn is_awaited() -> bool {
+    MODE.load(Ordering::Relaxed) == Background::Idle as u8 && !STARTED.load(Ordering::Relaxed)
+}
+
+/// Whether so many free and mapped heap pages are worth a thread that is awaited.
+pub fn is_worthwhile(pages: u64) -> bool {
+    pages * PAGE_BYTES as u64 >= IDLE_BYTES
+}
+
 /// Start the thread if the mode says so. Allocates; not to be called under a lock.
-pub fn consider(constructing: bool) {
+pub fn maybe_start_thread(constructing: bool) {
     let mode = MODE.load(Ordering::Relaxed);
     let may_start = WATCHED.load(Ordering::Relaxed) != 0 && ENDED.load(Ordering::Relaxed) == 0;
     if mode == Background::Off as u8 || STARTED.load(Ordering::Relaxed) || !may_start {
         return;
     }
-    if mode == Background::Idle as u8
-        && (constructing || pages::statistics().free_mapped < IDLE_BYTES)
-    {
+    if mode == Background::Idle as u8 && (constructing || !is_worthwhile(pages::free_mapped())) {
         return;
     }
     if !STARTED.swap(true, Ordering::AcqRel) && !sys::spawn(run, STACK_BYTES) {
@@ -83,22 +93,22 @@ pub fn consider(constructing: bool) {
 pub fn after_fork() {
     STARTED.store(false, Ordering::Relaxed);
     ENDED.store(0, Ordering::Relaxed);
-    upkeep::set_amortised(true);
+    upkeep::set_slow_paths_release(true);
     watch_main_thread();
 }
 
 extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
     sys::name_thread(c"contigua-malloc");
-    upkeep::set_amortised(false);
+    upkeep::set_slow_paths_release(false);
     let (mut seen, mut idle) = (0, 0);
     loop {
         sys::futex_wait_seconds(&ENDED, 0, 1);
         if ENDED.load(Ordering::Relaxed) != 0 {
-            upkeep::set_amortised(true);
+            upkeep::set_slow_paths_release(true);
             return null_mut();
         }
         sys::preserving_errno(upkeep::periodic);
-        dump::occasion();
+        dump::write_pending_dump();
         let misses = front::misses();
         idle = if misses == seen { idle + 1 } else { 0 };
         seen = misses;

@@ -6,7 +6,7 @@
 use core::ffi::{c_char, c_int, c_void};
 use core::ptr::null_mut;
 
-use crate::classes::{MAX_SMALL, class_of};
+use crate::classes::{MAX_SMALL, TABLE_BYTES, class_of};
 use crate::{control, front, harden, heap, info, setup, sys, telemetry, upkeep};
 
 #[inline(always)]
@@ -25,40 +25,54 @@ fn no_memory() {
 /// C `malloc`.
 #[cfg_attr(feature = "interpose", unsafe(no_mangle))]
 pub extern "C" fn malloc(size: usize) -> *mut c_void {
-    if size > MAX_SMALL {
-        return malloc_slowly(size);
+    if size > TABLE_BYTES {
+        return malloc_above_table(size);
     }
-    let memory = heap::at_hand(class_of(size));
+    malloc_cached(size)
+}
+
+#[inline(always)]
+fn malloc_cached(size: usize) -> *mut c_void {
+    let memory = heap::pop_cached(class_of(size));
     if memory.is_null() {
-        return malloc_counted(size);
+        return malloc_sampling(size);
     }
     memory.cast()
 }
 
+/// A function of its own, so that small sizes take no jump.
+#[inline(never)]
+extern "C" fn malloc_above_table(size: usize) -> *mut c_void {
+    if size > MAX_SMALL {
+        return malloc_generic(size);
+    }
+    malloc_cached(size)
+}
+
 #[cold]
 #[inline(never)]
-extern "C" fn malloc_slowly(size: usize) -> *mut c_void {
+extern "C" fn malloc_generic(size: usize) -> *mut c_void {
     or_no_memory(heap::allocate(size))
 }
 
 /// What is not at hand: while allocations are counted, everything.
 #[cold]
 #[inline(never)]
-extern "C" fn malloc_counted(size: usize) -> *mut c_void {
+extern "C" fn malloc_sampling(size: usize) -> *mut c_void {
     if harden::is_on() {
-        return malloc_slowly(size);
+        return malloc_generic(size);
     }
-    let memory = heap::counted(class_of(size));
+    let memory = heap::pop_cached_sampling(class_of(size));
     if memory.is_null() {
-        return malloc_missed(size);
+        return malloc_refill(size);
     }
     memory.cast()
 }
 
 #[cold]
 #[inline(never)]
-extern "C" fn malloc_missed(size: usize) -> *mut c_void {
-    or_no_memory(heap::missed(class_of(size), size, 1))
+extern "C" fn malloc_refill(size: usize) -> *mut c_void {
+    or_no_memory(heap::refill_or_sample(class_of(size), size, 1))
 }
 
 /// C `calloc`.

@@ -19,7 +19,7 @@ pub const MAX_BATCH: usize = 128;
 pub const MAX_OBJECTS: usize = 1024;
 
 /// Largest size that the table of small sizes answers.
-const TABLE_BYTES: usize = 1024;
+pub const TABLE_BYTES: usize = 1024;
 /// First class of the geometric part, whose sizes lie above 128 bytes.
 const FIRST_GEOMETRIC: usize = 10;
 

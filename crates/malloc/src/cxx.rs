@@ -75,7 +75,7 @@ fn new(size: usize, throws: bool) -> *mut c_void {
     if size > MAX_SMALL {
         return new_slowly(size, throws);
     }
-    let memory = heap::at_hand(class_of(size));
+    let memory = heap::pop_cached(class_of(size));
     if memory.is_null() {
         return new_counted(size, throws);
     }
@@ -88,7 +88,7 @@ extern "C-unwind" fn new_counted(size: usize, throws: bool) -> *mut c_void {
     if harden::is_on() {
         return new_slowly(size, throws);
     }
-    let memory = heap::counted(class_of(size));
+    let memory = heap::pop_cached_sampling(class_of(size));
     if memory.is_null() {
         return new_missed(size, throws);
     }
@@ -98,7 +98,7 @@ extern "C-unwind" fn new_counted(size: usize, throws: bool) -> *mut c_void {
 #[cold]
 #[inline(never)]
 extern "C-unwind" fn new_missed(size: usize, throws: bool) -> *mut c_void {
-    let memory = heap::missed(class_of(size), size, 1);
+    let memory = heap::refill_or_sample(class_of(size), size, 1);
     if memory.is_null() {
         return new_failed(size, 1, throws);
     }

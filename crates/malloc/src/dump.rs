@@ -65,7 +65,7 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
 
 /// Write what a handler left to others. Called in slow paths, under no lock.
 #[inline]
-pub fn occasion() {
+pub fn write_pending_dump() {
     if PENDING.load(Ordering::Relaxed) != 0 {
         write_pending();
     }

@@ -96,6 +96,7 @@ impl Place {
     fn pop(self, class: usize) -> Option<usize> {
         match self {
             Place::Cpu(..) => Some(rseq::pop(rseq::area(), class)).filter(|&item| item != 0),
+            Place::Thread(slab) if slab.fails() => None,
             // SAFETY: a thread's slab is used by the thread only.
             Place::Thread(slab) => unsafe { slab.pop(class) },
             Place::Nowhere => None,
@@ -188,7 +189,7 @@ impl Place {
 
 /// An object of `class` from the CPU's cache; 0 if none is there.
 #[inline(always)]
-pub fn at_hand(class: usize) -> usize {
+pub fn pop_cached(class: usize) -> usize {
     match rseq::fast_area() {
         0 => 0,
         area => rseq::pop(area, class),
@@ -198,7 +199,7 @@ pub fn at_hand(class: usize) -> usize {
 /// The same while allocations are counted, and this one, which is not at hand. 0 otherwise, and
 /// if it is one to sample or the stack is empty.
 #[inline(always)]
-pub fn counted(class: usize) -> usize {
+pub fn pop_cached_sampling(class: usize) -> usize {
     if !sampler::is_on() || sampler::small(class) {
         return 0;
     }
@@ -216,24 +217,24 @@ pub fn counted(class: usize) -> usize {
 pub unsafe fn free(class: usize, item: usize) {
     let area = rseq::free_area();
     if area == 0 {
-        free_slowly(class, item);
+        free_generic(item, class);
         return;
     }
     // SAFETY: the caller's promise.
     unsafe { heap::write_canary(item) };
     if !rseq::push(area, class, item) {
-        overflow(class, item);
+        overflow(item, class);
     }
 }
 
 /// Without restartable sequences nothing is lost by looking at the canary; at hardening level 2 it is wanted.
 #[cold]
 #[inline(never)]
-extern "C" fn free_slowly(class: usize, item: usize) {
+extern "C" fn free_generic(item: usize, class: usize) {
     let (word, canary) = (item as *mut usize, heap::canary_of(item));
     // SAFETY: as in `free`.
     unsafe {
-        if word.read() == canary && harden::is_watchful() {
+        if word.read() == canary && harden::checks_canaries() {
             heap::double(item);
         }
     }
@@ -242,9 +243,9 @@ extern "C" fn free_slowly(class: usize, item: usize) {
     }
     // SAFETY: as in `free`.
     unsafe { heap::set_free(item, CLASSES[class].size as usize) };
-    let item = harden::delay(class, item);
+    let item = harden::quarantine_swap(class, item);
     if item != 0 {
-        overflow(class, item);
+        overflow(item, class);
     }
 }
 
@@ -255,6 +256,10 @@ pub fn refill(class: usize) -> usize {
     setup::ensure();
     let place = place();
     if let Some(item) = place.pop(class) {
+        // A pop in 65,536 fails, for programs that always find an object.
+        if upkeep::is_idling() && matches!(place, Place::Cpu(..)) && !harden::is_on() {
+            sys::preserving_errno(upkeep::do_periodic_work);
+        }
         return item;
     }
     sys::preserving_errno(|| {
@@ -281,9 +286,10 @@ pub fn refill(class: usize) -> usize {
     })
 }
 
+// The object first, as `free` gets it: it stays in its register.
 #[cold]
 #[inline(never)]
-extern "C" fn overflow(class: usize, item: usize) {
+extern "C" fn overflow(item: usize, class: usize) {
     if alarm::is_raised() {
         return;
     }
@@ -341,7 +347,7 @@ fn count_miss(place: Place) {
         sparse::look(place, slab);
     }
     if misses.is_multiple_of(64) || upkeep::is_idling() {
-        upkeep::amortise();
+        upkeep::do_periodic_work();
     }
 }
 
@@ -413,7 +419,7 @@ pub fn drain() {
     {
         drain_slab(slab);
     }
-    harden::end_delays();
+    harden::end_quarantine();
     transfer::drain();
 }
 

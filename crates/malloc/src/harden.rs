@@ -39,23 +39,24 @@ const TAIL: usize = size_of::<usize>();
 const COVERED: usize = 64;
 
 /// Freed objects of a class that wait at level 3, at most; and their bytes, if the objects are large. Our choice.
-const DELAYED: usize = 64;
-const DELAYED_BYTES: usize = 1 << 20;
+const QUARANTINED_SMALL: usize = 64;
+const QUARANTINED_SMALL_BYTES: usize = 1 << 20;
 
 static LEVEL: AtomicU8 = AtomicU8::new(1);
 static RANDOM: Random = Random::new();
-static WAITING: [[AtomicUsize; DELAYED]; COUNT] =
-    [const { [const { AtomicUsize::new(0) }; DELAYED] }; COUNT];
+static WAITING: [[AtomicUsize; QUARANTINED_SMALL]; COUNT] =
+    [const { [const { AtomicUsize::new(0) }; QUARANTINED_SMALL] }; COUNT];
 
 /// Large objects that were freed and are inaccessible at level 3, at most, and the bytes of each. Our choice.
-const BURIED_COUNT: usize = 16;
-const BURIED_BYTES: usize = 32 << 20;
+const QUARANTINED_COUNT: usize = 16;
+const QUARANTINED_BYTES: usize = 32 << 20;
 /// Where they begin, and how many pages they have.
-static BURIED: Guarded<[(usize, usize); BURIED_COUNT]> = Guarded::new([(0, 0); BURIED_COUNT]);
+static QUARANTINED_LARGE: Guarded<[(usize, usize); QUARANTINED_COUNT]> =
+    Guarded::new([(0, 0); QUARANTINED_COUNT]);
 
 /// The lock of freed large objects, for the fork handlers.
 pub fn lock() -> &'static Lock {
-    &BURIED.lock
+    &QUARANTINED_LARGE.lock
 }
 
 /// Whether level 2 is on.
@@ -70,11 +71,11 @@ pub fn level() -> u8 {
 }
 
 /// Whether canaries are looked at.
-pub fn is_watchful() -> bool {
+pub fn checks_canaries() -> bool {
     LEVEL.load(Ordering::Relaxed) >= 1
 }
 
-fn is_strict() -> bool {
+fn quarantines() -> bool {
     LEVEL.load(Ordering::Relaxed) >= 3
 }
 
@@ -211,17 +212,18 @@ pub fn shuffle(objects: &mut [usize]) {
 }
 
 /// Have a free object of `class` wait at level 3. The object that may be reused instead, or 0.
-pub fn delay(class: usize, object: usize) -> usize {
-    if !is_strict() {
+pub fn quarantine_swap(class: usize, object: usize) -> usize {
+    if !quarantines() {
         return object;
     }
-    let waiting = (DELAYED_BYTES / CLASSES[class].size as usize).clamp(1, DELAYED);
+    let waiting =
+        (QUARANTINED_SMALL_BYTES / CLASSES[class].size as usize).clamp(1, QUARANTINED_SMALL);
     WAITING[class][RANDOM.below(waiting)].swap(object, Ordering::AcqRel)
 }
 
 /// Move what waits back into the transfer caches and the page heap.
-pub fn end_delays() {
-    if !is_strict() {
+pub fn end_quarantine() {
+    if !quarantines() {
         return;
     }
     for (class, waiting) in WAITING.iter().enumerate() {
@@ -232,9 +234,9 @@ pub fn end_delays() {
             }
         }
     }
-    for place in 0..BURIED_COUNT {
-        let buried = mem::take(&mut BURIED.lock()[place]);
-        free_buried(buried);
+    for place in 0..QUARANTINED_COUNT {
+        let quarantined = mem::take(&mut QUARANTINED_LARGE.lock()[place]);
+        free_quarantined(quarantined);
     }
 }
 
@@ -254,7 +256,7 @@ pub fn write_canaries() {
 /// Pages that lie behind each run of pages.
 #[inline]
 pub fn guards() -> usize {
-    usize::from(is_strict())
+    usize::from(quarantines())
 }
 
 /// Forbid, or allow again, accesses to the page behind a run that ends at `end`.
@@ -286,16 +288,16 @@ fn protect(address: usize, bytes: usize, forbid: bool) -> bool {
 /// Free the `count` pages of a large object; at level 3, first in place of an earlier one.
 pub fn free_large(address: usize, count: usize) {
     let bytes = count * PAGE_BYTES;
-    if !is_strict() || bytes > BURIED_BYTES || !protect(address, bytes, true) {
+    if !quarantines() || bytes > QUARANTINED_BYTES || !protect(address, bytes, true) {
         pages::free(address, count);
         return;
     }
-    let place = RANDOM.below(BURIED_COUNT);
-    let earlier = mem::replace(&mut BURIED.lock()[place], (address, count));
-    free_buried(earlier);
+    let place = RANDOM.below(QUARANTINED_COUNT);
+    let earlier = mem::replace(&mut QUARANTINED_LARGE.lock()[place], (address, count));
+    free_quarantined(earlier);
 }
 
-fn free_buried((address, count): (usize, usize)) {
+fn free_quarantined((address, count): (usize, usize)) {
     if count > 0 {
         protect(address, count * PAGE_BYTES, false);
         pages::free(address, count);

@@ -46,18 +46,18 @@ pub fn large() -> (usize, usize) {
 /// Memory for `size` bytes, aligned to 16 (to 8 if `size` is at most 8); null if there is none.
 pub fn allocate(size: usize) -> *mut u8 {
     if size > MAX_SMALL {
-        return allocate_slowly(size, 1).0;
+        return allocate_generic(size, 1).0;
     }
-    let memory = at_hand(class_of(size));
+    let memory = pop_cached(class_of(size));
     if memory.is_null() {
-        return allocate_slowly(size, 1).0;
+        return allocate_generic(size, 1).0;
     }
     memory
 }
 
 /// Memory for `size` bytes at a multiple of `align`, that is not at hand; and its bytes that may not be zero.
 #[inline(never)]
-pub fn allocate_slowly(size: usize, align: usize) -> (*mut u8, Range<usize>) {
+pub fn allocate_generic(size: usize, align: usize) -> (*mut u8, Range<usize>) {
     setup::ensure();
     if alarm::is_raised() {
         (alarm::allocate(size, align), 0..0)
@@ -86,28 +86,28 @@ pub fn canary_of(address: usize) -> usize {
 }
 
 /// A small object of `class` if one is at hand: null if the CPU has none cached. Then
-/// [`counted`] and [`missed`] go on; a caller that ends in a call to what does them needs no stack
+/// [`pop_cached_sampling`] and [`refill_or_sample`] go on; a caller that ends in a call to what does them needs no stack
 /// on its fast path.
 #[inline(always)]
-pub fn at_hand(class: usize) -> *mut u8 {
-    check_canary(class, front::at_hand(class))
+pub fn pop_cached(class: usize) -> *mut u8 {
+    check_canary(class, front::pop_cached(class))
 }
 
 /// The same, of an allocation that is counted.
 #[inline(always)]
-pub fn counted(class: usize) -> *mut u8 {
-    check_canary(class, front::counted(class))
+pub fn pop_cached_sampling(class: usize) -> *mut u8 {
+    check_canary(class, front::pop_cached_sampling(class))
 }
 
 /// The same for `size` bytes at a multiple of `align`, if there was neither; null if there is no memory.
 #[inline(never)]
-pub fn missed(class: usize, size: usize, align: usize) -> *mut u8 {
+pub fn refill_or_sample(class: usize, size: usize, align: usize) -> *mut u8 {
     if alarm::is_raised() {
         return alarm::allocate(CLASSES[class].size as usize, 1);
     }
     if !setup::is_ready() {
         // Nobody knew the hardening level before.
-        return allocate_slowly(size, align).0;
+        return allocate_generic(size, align).0;
     }
     if sampler::is_due() {
         let memory = sampled(class, size, align);
@@ -138,12 +138,12 @@ fn sampled(class: usize, size: usize, align: usize) -> *mut u8 {
 
 #[inline(always)]
 fn allocate_small(class: usize, size: usize, align: usize) -> *mut u8 {
-    let mut memory = at_hand(class);
+    let mut memory = pop_cached(class);
     if memory.is_null() {
-        memory = counted(class);
+        memory = pop_cached_sampling(class);
     }
     if memory.is_null() {
-        memory = missed(class, size, align);
+        memory = refill_or_sample(class, size, align);
     }
     memory
 }
@@ -172,12 +172,12 @@ fn check_canary(class: usize, object: usize) -> *mut u8 {
 /// Memory for `size` bytes at a multiple of `align`, a power of two; null if there is none.
 pub fn allocate_aligned(size: usize, align: usize) -> *mut u8 {
     if let Some(class) = class_of_aligned(size, align) {
-        let memory = at_hand(class);
+        let memory = pop_cached(class);
         if !memory.is_null() {
             return memory;
         }
     }
-    allocate_slowly(size, align).0
+    allocate_generic(size, align).0
 }
 
 /// Zeroed memory for `size` bytes; null if there is none.
@@ -185,10 +185,10 @@ pub fn allocate_zeroed(size: usize) -> *mut u8 {
     let memory = if size > MAX_SMALL {
         null_mut()
     } else {
-        at_hand(class_of(size))
+        pop_cached(class_of(size))
     };
     let (memory, dirty) = if memory.is_null() {
-        allocate_slowly(size, 1)
+        allocate_generic(size, 1)
     } else {
         (memory, 0..size)
     };
@@ -295,7 +295,7 @@ pub fn double(address: usize) -> ! {
 #[cold]
 #[inline(never)]
 extern "C" fn corrupted(address: usize) -> *mut u8 {
-    if !harden::is_watchful() {
+    if !harden::checks_canaries() {
         // SAFETY: as in `check_canary`.
         unsafe { (address as *mut usize).write(0) };
         return address as *mut u8;
@@ -348,11 +348,14 @@ pub unsafe fn set_free(address: usize, bytes: usize) {
 #[inline(always)]
 pub unsafe fn free(memory: *mut u8) {
     let address = memory as usize;
-    let tag = pagemap::tag(address);
-    let class = usize::from(tag & 0xff);
-    let offset = usize::from(tag >> 8) << PAGE_SHIFT | address & (PAGE_BYTES - 1);
+    let Some(tag) = pagemap::find_tag(address) else {
+        free_large(memory);
+        return;
+    };
+    let class = tag & 0xff;
+    let offset = (tag >> 8) << PAGE_SHIFT | address & (PAGE_BYTES - 1);
     if !classes::begins_at(class, offset) {
-        free_other(memory);
+        free_large(memory);
         return;
     }
     sanitizer::freed(address + 8, || CLASSES[class].size as usize - 8);
@@ -364,7 +367,7 @@ pub unsafe fn free(memory: *mut u8) {
 // which then needs no frame.
 #[cold]
 #[inline(never)]
-extern "C" fn free_other(memory: *mut u8) {
+extern "C" fn free_large(memory: *mut u8) {
     if memory.is_null() || alarm::is_raised() {
         return;
     }
@@ -436,7 +439,7 @@ pub unsafe fn reallocate(memory: *mut u8, size: usize) -> *mut u8 {
             let address = memory as usize;
             // SAFETY: an object begins here, of at least a word, that is about to be read anyway.
             if unsafe { (address as *const usize).read() } == canary_of(address)
-                && harden::is_watchful()
+                && harden::checks_canaries()
             {
                 sys::die(format_args!(
                     "realloc of {address:#x}, which was freed before"

@@ -145,7 +145,7 @@ static CONSTRUCTOR: extern "C" fn() = {
     extern "C" fn construct() {
         setup::ensure();
         setup::begin_samples();
-        background::consider(true);
+        background::maybe_start_thread(true);
     }
     construct
 };

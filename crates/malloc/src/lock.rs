@@ -46,7 +46,7 @@ impl Lock {
         {
             return true;
         }
-        self.acquire_slowly()
+        self.acquire_contended()
     }
 
     /// Take the lock if that takes no more than a moment. For signal handlers: the interrupted
@@ -66,7 +66,7 @@ impl Lock {
     }
 
     #[cold]
-    fn acquire_slowly(&self) -> bool {
+    fn acquire_contended(&self) -> bool {
         if is_forking() {
             return false;
         }

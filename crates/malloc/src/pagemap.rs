@@ -51,10 +51,15 @@ fn slot(address: usize) -> usize {
     (address >> PAGE_SHIFT) & (LEAF_PAGES - 1)
 }
 
-/// The tag of the page at `address`.
+/// The tag of the page at `address`, if a page near it was ever entered.
 #[inline(always)]
+pub fn find_tag(address: usize) -> Option<usize> {
+    leaf(address).map(|leaf| usize::from(leaf.tags[slot(address)].load(Ordering::Relaxed)))
+}
+
+/// The tag of the page at `address`.
 pub fn tag(address: usize) -> Tag {
-    leaf(address).map_or(0, |leaf| leaf.tags[slot(address)].load(Ordering::Relaxed))
+    find_tag(address).unwrap_or(0) as Tag
 }
 
 /// The metadata of the span that the page at `address` belongs to.

@@ -72,7 +72,7 @@ pub fn allocate(count: usize, align: usize) -> Option<Pages> {
     let bytes = (count as usize - harden::guards()) * PAGE_BYTES;
     sanitizer::allocated(found.span.address, || bytes);
     harden::guard(found.span.address + bytes, true);
-    upkeep::amortise();
+    upkeep::do_periodic_work();
     Some(Pages {
         address: found.span.address,
         dirty: found.dirty(),
@@ -193,17 +193,17 @@ pub fn free(address: usize, count: usize) {
     harden::guard(address + count * PAGE_BYTES, false);
     let pages = (count + harden::guards()) as u32;
     sanitizer::freed(address, || count * PAGE_BYTES);
-    let (freed, surplus) = {
+    let (freed, excess) = {
         let mut heap = HEAP.lock();
         let freed = heap.free(Span { address, pages });
-        (freed, upkeep::surplus(&heap))
+        (freed, upkeep::excess(&heap))
     };
     if !freed {
         sys::die(format_args!(
             "pages at {address:#x} were freed and not in use: memory is corrupted"
         ));
     }
-    upkeep::after_free(surplus, count as u64);
+    upkeep::after_free(excess, count as u64);
 }
 
 /// Make a run longer where it is.
@@ -309,6 +309,11 @@ pub fn set_half_life(half_life: u64) {
 /// What the page heap was told.
 pub fn config() -> Config {
     *HEAP.lock().config()
+}
+
+/// Heap pages that are free and mapped.
+pub fn free_mapped() -> u64 {
+    HEAP.lock().free_mapped()
 }
 
 /// The page heap's figures.

@@ -97,10 +97,10 @@ fn allocators() -> [usize; 8] {
         heap::allocate_zeroed as Address,
         heap::allocate_aligned as Address,
         heap::allocate as Address,
-        heap::allocate_slowly as Address,
+        heap::allocate_generic as Address,
         harden::allocate as Address,
         harden::reallocate as Address,
-        heap::missed as Address,
+        heap::refill_or_sample as Address,
     ]
     .map(|function| function as usize)
 }
@@ -111,7 +111,7 @@ pub fn stack(bytes: usize) -> Option<&'static Stack> {
     let mut frames = [0; DEPTH];
     let depth = unwind::capture(&mut frames, &allocators());
     let stack = table::find(&frames[..depth], bytes);
-    dump::occasion();
+    dump::write_pending_dump();
     stack
 }
 

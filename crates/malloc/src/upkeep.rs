@@ -36,21 +36,37 @@ static IDLING: AtomicBool = AtomicBool::new(false);
 static OWED: AtomicU64 = AtomicU64::new(0);
 static OWED_PARTS: AtomicU64 = AtomicU64::new(0);
 static LAST_PERIOD: AtomicU64 = AtomicU64::new(0);
-static AMORTISED: AtomicBool = AtomicBool::new(true);
+static SLOW_PATHS_RELEASE: AtomicBool = AtomicBool::new(true);
 
-/// Heap pages of surplus, if much is free that may decay.
-pub fn surplus(heap: &PageHeap<System>) -> Option<u64> {
-    heap.may_decay(IDLE).then(|| heap.surplus(KEPT))
+/// What a free leaves that a program which goes idle should not keep.
+#[derive(Clone, Copy)]
+pub struct Excess {
+    /// Heap pages of surplus, if much is free that may decay.
+    surplus: Option<u64>,
+    /// Whether that is worth a background thread.
+    thread: bool,
 }
 
-/// Do what is due after a free of `count` heap pages that left this [`surplus`].
-pub fn after_free(surplus: Option<u64>, count: u64) {
-    if surplus.is_some() && !IDLING.load(Ordering::Relaxed) {
+/// What the page heap has too much of.
+pub fn excess(heap: &PageHeap<System>) -> Excess {
+    Excess {
+        surplus: heap.may_decay(IDLE).then(|| heap.surplus(KEPT)),
+        thread: background::is_awaited() && background::is_worthwhile(heap.free_mapped()),
+    }
+}
+
+/// Do what is due after a free of `count` heap pages that left this [`excess`].
+pub fn after_free(excess: Excess, count: u64) {
+    if excess.surplus.is_some() && !IDLING.load(Ordering::Relaxed) {
         IDLING.store(true, Ordering::Relaxed);
     }
-    let surplus = surplus.unwrap_or(0);
+    // Whoever frees all at once may come to no other slow path.
+    if excess.thread && !front::is_emptying() {
+        background::maybe_start_thread(false);
+    }
+    let surplus = excess.surplus.unwrap_or(0);
     if surplus < SURPLUS || !release_surplus(surplus.min(STEP.max(count))) {
-        amortise();
+        do_periodic_work();
     }
 }
 
@@ -58,7 +74,7 @@ pub fn after_free(surplus: Option<u64>, count: u64) {
 /// no slow path. `false` if others do that.
 #[cold]
 fn release_surplus(pages: u64) -> bool {
-    if !AMORTISED.load(Ordering::Relaxed) || front::is_emptying() {
+    if !SLOW_PATHS_RELEASE.load(Ordering::Relaxed) || front::is_emptying() {
         return false;
     }
     let Some(_one) = RELEASING.try_lock() else {
@@ -72,19 +88,19 @@ fn release_surplus(pages: u64) -> bool {
 }
 
 /// Whether slow paths give memory back as time passes (a background thread may do it instead).
-pub fn set_amortised(yes: bool) {
-    AMORTISED.store(yes, Ordering::Relaxed);
+pub fn set_slow_paths_release(yes: bool) {
+    SLOW_PATHS_RELEASE.store(yes, Ordering::Relaxed);
 }
 
 /// Do what is due in a slow path: give memory back, tell what a signal asked for.
-pub fn amortise() {
-    dump::occasion();
+pub fn do_periodic_work() {
+    dump::write_pending_dump();
     // Caches that are being emptied may give many pages up: that is one slow path.
-    if !AMORTISED.load(Ordering::Relaxed) || front::is_emptying() {
+    if !SLOW_PATHS_RELEASE.load(Ordering::Relaxed) || front::is_emptying() {
         return;
     }
     if periodic() {
-        background::consider(false);
+        background::maybe_start_thread(false);
     } else if is_owing() {
         release_owed();
     } else {
@@ -131,7 +147,7 @@ fn release_periodically() {
         return;
     };
     // What decays may be much after a pause: the slow paths that follow do their part.
-    let stepwise = plan.decays && AMORTISED.load(Ordering::Relaxed);
+    let stepwise = plan.decays && SLOW_PATHS_RELEASE.load(Ordering::Relaxed);
     let (step, part_step) = if stepwise {
         (plan.whole.min(STEP), plan.partial.min(PART_STEP))
     } else {

@@ -95,6 +95,16 @@ fn does_an_idle_process_give_memory_back() {
 }
 
 #[test]
+fn a_burst_goes_back_from_a_process_that_is_idle_or_hits_its_cache_only() {
+    let program = compile("burst.c", &[]);
+    for per_cpu in CACHES {
+        let idle = [per_cpu[0], ("CONTIGUA_MALLOC_BACKGROUND", "idle")];
+        expect_success(&program, &["idle"], &idle);
+        expect_success(&program, &["hits"], &per_cpu);
+    }
+}
+
+#[test]
 fn has_a_heap_huge_pages_from_its_second_one_on() {
     let program = compile("outgrown.c", &[]);
     for variables in CACHES {

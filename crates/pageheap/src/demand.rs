@@ -11,8 +11,6 @@ use crate::early::{MEMORY, TOLERATED};
 pub(crate) struct Sizes {
     pub used: u64,
     pub mapped: u64,
-    /// In whole free huge pages.
-    pub whole: u64,
     /// Given back so far, as whole huge pages.
     pub released: u64,
     /// Of those, backed again so far.
@@ -67,7 +65,7 @@ impl Demand {
         if now >= self.end {
             self.advance(now, shortest, longest);
         }
-        self.level = sizes.mapped - sizes.whole;
+        self.level = sizes.used;
         self.peaks[0] = self.peaks[0].max(self.level);
         let same = sizes.released == self.released
             && sizes.returned == self.returned

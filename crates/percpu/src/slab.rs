@@ -12,10 +12,11 @@
 //!
 //! Only who owns the slab changes `current` (for a CPU: a restartable sequence on it). `end` is a
 //! policy that anybody may change between `begin` and `begin + slots`. The word of class 0 keeps
-//! the slab's remaining budget in bytes, and the class that is next to give some up. A word behind the
+//! the slab's remaining budget in bytes, the class that is next to give some up, and the pops that are
+//! left before one fails. A word behind the
 //! headers counts misses: one for all CPUs would go from one's cache to the other's at each miss.
 
-use core::sync::atomic::{AtomicI32, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU16, AtomicU64, AtomicUsize, Ordering};
 
 /// Objects that a stack may hold when it is used for the first time: what is handed over is
 /// touched, so a class that is hardly used should not begin with a batch. Our choice.
@@ -127,9 +128,20 @@ impl Slab {
         unsafe { &*(self.address as *const AtomicI32) }
     }
 
-    fn hand(self) -> &'static AtomicU32 {
-        // SAFETY: as in `used`.
-        unsafe { &*((self.address + 4) as *const AtomicU32) }
+    fn hand(self) -> &'static AtomicU16 {
+        self.field(0, 4)
+    }
+
+    /// Pops that are left before one fails, or 0 for 65,536. For the slab's owner.
+    pub fn pops_left(self) -> &'static AtomicU16 {
+        self.field(0, 6)
+    }
+
+    /// Counts a pop of a slab that belongs to a thread; whether it is to fail.
+    pub fn fails(self) -> bool {
+        let left = self.pops_left().load(Ordering::Relaxed).wrapping_sub(1);
+        self.pops_left().store(left, Ordering::Relaxed);
+        left == 0
     }
 
     /// How often a stack had to be refilled or emptied. Increments by two threads at once may count as
@@ -196,8 +208,8 @@ impl Slab {
     /// It may then hold more objects than its capacity; the caller moves those away.
     pub fn shrink_next(self, except: usize) -> Option<usize> {
         for _ in 0..16 {
-            let class =
-                1 + self.hand().fetch_add(1, Ordering::Relaxed) as usize % (self.stacks.len() - 1);
+            let class = 1 + usize::from(self.hand().fetch_add(1, Ordering::Relaxed))
+                % (self.stacks.len() - 1);
             let known = &self.stacks[class];
             let capacity = self.capacity(class) as u16;
             if class == except || capacity == 0 {

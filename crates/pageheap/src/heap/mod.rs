@@ -576,7 +576,6 @@ impl<O: Os> PageHeap<O> {
         let sizes = Sizes {
             used: counts.used - counts.leaving,
             mapped: counts.mapped,
-            whole: counts.cached + counts.region_whole,
             released: counts.released_whole,
             returned: counts.returned,
             scattered: counts.scattered,

@@ -226,6 +226,11 @@ impl<O: Os> PageHeap<O> {
             && self.config.primary.is_none_or(|primary| primary.releasable)
     }
 
+    /// Heap pages that are free and mapped.
+    pub const fn free_mapped(&self) -> u64 {
+        self.counts.mapped - (self.counts.used - self.counts.leaving)
+    }
+
     /// Heap pages by which mapped memory is above what was used at most within the cache's interval, and
     /// within Δ: what whole free huge pages, and parts of others, may still give.
     pub fn spare(&self) -> (u64, u64) {
