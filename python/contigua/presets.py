@@ -17,6 +17,9 @@ from contigua import _engine
 from contigua.errors import ContiguaError
 from contigua.reading import ReadError, read_toml
 
+#: Presets of the package that were read, as ``designs/NAME.toml``: what results depend on.
+READ: set[str] = set()
+
 #: Key of a file that starts from another one.
 BASE = "base"
 #: Tables that name one of several kinds: another one takes the place of the base's.
@@ -131,7 +134,9 @@ class Collection:
             known = ", ".join(self.names())
             raise PresetError(f"no {self.kind} is called {name!r}{hint} (there are {known})")
         file = self._folder() / f"{name}.toml"
-        return Preset(name, file.read_text(), f"{self.kind}s/{name}.toml")
+        origin = f"{self.kind}s/{name}.toml"
+        READ.add(origin)
+        return Preset(name, file.read_text(), origin)
 
     def resolve(self, name: str | Preset) -> dict[str, Any]:
         """Return a preset's values with every default filled in.

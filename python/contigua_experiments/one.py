@@ -7,6 +7,7 @@ how it ended.
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import signal
 import sys
@@ -17,6 +18,8 @@ from typing import cast
 from contigua._engine import EngineError
 from contigua.entry import interrupt
 from contigua.errors import ContiguaError, ImpossibleError
+from contigua.files import write_whole
+from contigua.presets import READ
 from contigua.progress import FractionLine
 from contigua_experiments import Context, Scale, find, run_experiment
 
@@ -24,6 +27,8 @@ from contigua_experiments import Context, Scale, find, run_experiment
 PR_SET_PDEATHSIG = 1
 #: Exit status where this computer lacks something.
 IMPOSSIBLE = 3
+#: The presets that an experiment has read: ``scripts/checks`` sees that its result depends on them.
+PRESETS = "presets.json"
 
 
 def main(name: str, scale: str, folder: str, parent: str, jobs: str | None = None) -> int:
@@ -37,6 +42,7 @@ def main(name: str, scale: str, folder: str, parent: str, jobs: str | None = Non
         with FractionLine(name) as line:
             context = Context(Path(folder), int(jobs) if jobs else None, line)
             run_experiment(find(name), cast(Scale, scale), context)
+            write_whole(context.folder / PRESETS, json.dumps(sorted(READ)) + "\n")
     except ImpossibleError as error:
         print(_line(error))
         return IMPOSSIBLE

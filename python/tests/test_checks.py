@@ -217,7 +217,19 @@ def test_figures_that_are_computed_again_are_the_stored_ones(tree, name, value, 
     assert ("in docs/reproduction.csv, and now" in ran.stderr) == bool(status)
 
 
-def test_stale_experiments_are_run_without_the_others(tree):
+@pytest.mark.parametrize(
+    ("status", "presets", "problem"),
+    [
+        ("finished", ["designs/hugetlb-2m.toml", "machines/skylake.toml"], ""),
+        (
+            "finished",
+            ["designs/colt.toml"],
+            "it reads python/contigua/data/designs/colt.toml: add",
+        ),
+        ("impossible", [], "impossible: no memcached"),
+    ],
+)
+def test_stale_experiments_are_run_without_the_others(tree, status, presets, problem):
     files = ("python/contigua_experiments/page_walks.py", "docs/reproduction.csv")
     catalogue, passed = tree / "checks" / "catalogue.toml", tree / "checks" / "passed.json"
     before = {
@@ -225,18 +237,22 @@ def test_stale_experiments_are_run_without_the_others(tree):
     }
     command = "sh -c 'sed -i s/reproduced/differs/ docs/reproduction.csv'"
     text = before[catalogue].replace('command = "make experiments"', f'command = "{command}"')
-    record = 'record = "contigua-results/{name}.json"'
-    catalogue.write_text(re.sub(r'(?m)^record = ".*"', record, text))
-    (tree / "contigua-results").mkdir()
-    (tree / "contigua-results" / "page-walks.json").write_text('{"seconds": 12.5}')
+    catalogue.write_text(text)
+    found = tree / "contigua-results" / "all-quick" / "page-walks"
+    found.mkdir(parents=True, exist_ok=True)
+    record = {"status": status, "seconds": 12.5, "reason": "no memcached"}
+    (found / "run.json").write_text(json.dumps(record))
+    (found / "presets.json").write_text(json.dumps(presets))
     try:
         subprocess.run([sys.executable, "-c", RECORD], cwd=tree, check=True)
         (tree / files[0]).write_text(before[tree / files[0]] + "MORE = 1\n")
         run = [sys.executable, "scripts/checks", "renew", "experiment"]
         ran = subprocess.run(run, cwd=tree, capture_output=True, text=True)
         assert f"== experiment/page-walks: {command} EXPERIMENTS=page-walks\n" in ran.stdout
-        assert verify(tree, "experiment").returncode == 0
-        assert json.loads(passed.read_text())["experiment/page-walks"]["seconds"] == 12.5
+        assert f"== experiment/page-walks: {problem}" in ran.stderr or not problem
+        assert verify(tree, "experiment").returncode == bool(problem)
+        took = json.loads(passed.read_text())["experiment/page-walks"]["seconds"]
+        assert took == (0 if problem else 12.5)
     finally:
         for path, text in before.items():
             path.write_text(text)

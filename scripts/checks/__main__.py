@@ -13,7 +13,7 @@ from datetime import date
 from affected import affected
 from catalogue import GATES, CatalogueError, Check, checks, passed, write
 from drawn import LIMIT, draw, repeat
-from inputs import ROOT
+from inputs import PRESETS, ROOT
 from times import TARGETS, measure, measured
 
 DRAWN = f"run again a check of at most {LIMIT} s that a commit draws, and compare its figures"
@@ -145,10 +145,15 @@ def _renew(chosen: list[Check], every: bool) -> int:
                 )
                 failed.append(one)
                 continue
+            took, problem = _recorded(one) if one.record else (round(seconds, 1), "")
+            if problem:
+                print(f"== {one.name}: {problem}", file=sys.stderr)
+                failed.append(one)
+                continue
             known[one.name] = {
                 "inputs": one.fingerprint(),
                 "passed": str(date.today()),
-                "seconds": _seconds(one) if one.record else round(seconds, 1),
+                "seconds": took,
             }
         for one in checks():
             if kept.get(one.name) == one.fingerprint(outputs=False):
@@ -162,12 +167,19 @@ def _renew(chosen: list[Check], every: bool) -> int:
     return 1 if failed else 0
 
 
-def _seconds(check: Check) -> float:
-    """Return how long one of a group took by itself."""
+def _recorded(check: Check) -> tuple[float, str]:
+    """Return how long one of a group took by itself, and why it has not passed, if so."""
+    folder = (ROOT / check.record).parent
     try:
-        return float(json.loads((ROOT / check.record).read_text())["seconds"])
-    except (OSError, ValueError, KeyError) as error:
-        raise CatalogueError(f"{check.name} left no duration in {check.record}: {error}") from error
+        record = json.loads((ROOT / check.record).read_text())
+        if record["status"] != "finished":
+            return 0.0, f"{record['status']}: {record['reason']}"
+        read = {f"{PRESETS}/{name}" for name in json.loads((folder / "presets.json").read_text())}
+        if more := read - set(check.inputs):
+            return 0.0, f"it reads {', '.join(sorted(more))}: add that to its file's fixed_runs"
+        return float(record["seconds"]), ""
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return 0.0, f"{check.record} is no record of its run, remove it: {error}"
 
 
 def _only(command: str, members: list[Check], group: list[Check]) -> str:

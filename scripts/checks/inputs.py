@@ -29,6 +29,8 @@ ROOT = Path(__file__).parents[2]
 #: The folder of the Python packages, and the one of the experiments.
 PYTHON = ROOT / "python"
 EXPERIMENTS = PYTHON / "contigua_experiments"
+#: The folder of presets, from the root.
+PRESETS = "python/contigua/data"
 
 #: Comments and strings of Rust and C, strings to be kept as they are.
 LEXEMES = re.compile(
