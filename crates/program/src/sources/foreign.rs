@@ -16,6 +16,8 @@ use crate::wire::{Access, BlockId, Event, ProcessId, ThreadId, block_word};
 const BATCH_WORDS: usize = 4096;
 /// log2 of the largest access that a word can hold: 128 bytes.
 const MAX_SIZE_LOG2: u32 = 7;
+/// Different instructions that a trace can have: as many as the ring, 100 MB of code.
+const MAX_BLOCKS: usize = 1 << 25;
 /// Bits of the addresses of page tables with five levels: no trace has more.
 const MOST_BITS: u32 = 57;
 
@@ -204,7 +206,7 @@ impl Stream {
         }
         let block = match self.code.blocks.get(&(address, signature)) {
             Some(&block) => block,
-            None => self.code.add(address, signature, 0, &describe()),
+            None => self.describe(address, signature, 0, &describe())?,
         };
         self.execute(block);
         Ok(())
@@ -240,15 +242,20 @@ impl Stream {
         self.code.blocks.get(&(address, signature)).copied()
     }
 
-    /// Describes a new block of an address space.
+    /// Describes a new block of an address space. The error says that there are too many.
     pub(super) fn describe(
         &mut self,
         address: u64,
         signature: u64,
         space: u32,
         described: &Described<'_>,
-    ) -> u32 {
-        self.code.add(address, signature, space, described)
+    ) -> Result<u32, String> {
+        if self.code.stored.len() >= MAX_BLOCKS {
+            return Err(format!(
+                "it has more than {MAX_BLOCKS} different instructions"
+            ));
+        }
+        Ok(self.code.add(address, signature, space, described))
     }
 
     /// The instruction at the address of two blocks is the second one from now on.

@@ -322,6 +322,7 @@ impl Converter {
             };
             self.stream
                 .describe(place, signature, self.process.0, &described)
+                .map_err(|detail| shard.records.refusal(detail))?
         };
         if let Some(before) = known
             && before != block
