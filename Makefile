@@ -13,7 +13,7 @@ SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Carg
 
 .PHONY: help demo dev wheel wheel-aarch64 deb archives release release-twice test-install test-container compiler test test-rust test-python test-programs check checks test-long test-release \
 	verify-checks verify-release test-extending long-python hazards properties fuzz times mutants check-pprof test-vm vm-programs kernel kernel-programs \
-	test-kernel test-kernel-full soak check-protocol check-malloc \
+	test-kernel test-kernel-full check-kernel-series test-kernel-series soak check-protocol check-malloc \
 	check-malloc-aarch64 check-programs miri experiments bench benches bench-malloc bench-resident bench-latency \
 	bench-misuse bench-endurance install-malloc \
 	malloc-library node site reference outputs first-time lint lint-rust lint-rest fmt lock setup clean
@@ -33,6 +33,7 @@ help:
 	@echo 'make test-vm  run the tests in virtual machines under QEMU (minutes; needs the network once)'
 	@echo 'make kernel [SERIES="6.1 6.12"]  build Linux with Contiguitas and boot it (ten minutes; needs the network once)'
 	@echo 'make test-kernel  build it, and run its short tests (minutes)'
+	@echo 'make test-kernel-series  build the series for the newest kernel, and test it (minutes); check-kernel-series: patch by patch'
 	@echo 'make test-kernel-full [MINUTES=30]  run suites of tests on it and on the stock one (hours), and it for long with the checks of the kernel itself'
 	@echo 'make soak   10^8 operations on the page allocator, a minute'
 	@echo 'make check-protocol  visit every state of small machines that migrate a page (five minutes)'
@@ -187,7 +188,7 @@ mutants: setup
 	$(PYTHON) scripts/mutants $(MUTANTS)
 
 test-vm: $(VENV)/tools vm-programs
-	$(BIN)/pytest vm-tests --ignore vm-tests/test_kernel.py
+	$(BIN)/pytest vm-tests --ignore vm-tests/test_kernel.py --ignore vm-tests/test_series.py
 
 # What virtual machines need on this host; kernels are fetched by the tests themselves.
 vm-programs:
@@ -209,6 +210,15 @@ kernel-programs:
 # The short part of it.
 test-kernel: kernel
 	$(BIN)/pytest -rs --durations=0 -m 'not long' vm-tests/test_kernel.py
+
+# The series for the newest kernel: its form, patch by patch, and what it does in virtual machines.
+check-kernel-series: $(VENV)/tools kernel-programs
+	scripts/require perl perl sparse sparse git git patch patch
+	$(BIN)/python vm-tests/check_series.py
+
+test-kernel-series: $(VENV)/tools vm-programs kernel-programs
+	scripts/require patch patch
+	$(BIN)/pytest -rs --durations=0 vm-tests/test_series.py
 
 # Needs the nightly toolchain.
 check-malloc:

@@ -119,14 +119,14 @@ def _build(
         wanted.write(configuration)
         wanted.flush()
         make = ["make", "-C", str(tree), f"O={objects}", "-s"]
-        _run([*make, "tinyconfig"], objects)
+        run_command([*make, "tinyconfig"], objects)
         merge = [str(tree / "scripts/kconfig/merge_config.sh"), "-O", str(objects), "-m"]
-        _run([*merge, str(objects / ".config"), wanted.name], tree)
-        _run([*make, "olddefconfig"], objects)
-    _check(configuration, (objects / ".config").read_text())
+        run_command([*merge, str(objects / ".config"), wanted.name], tree)
+        run_command([*make, "olddefconfig"], objects)
+    check_configuration(configuration, (objects / ".config").read_text())
     progress(f"building Linux {version}, minutes")
-    _run([*make, f"-j{os.cpu_count() or 1}", "bzImage", "modules"], objects)
-    release = _run([*make, "-s", "--no-print-directory", "kernelrelease"], objects).strip()
+    run_command([*make, f"-j{os.cpu_count() or 1}", "bzImage", "modules"], objects)
+    release = run_command([*make, "-s", "--no-print-directory", "kernelrelease"], objects).strip()
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="building-") as name:
         new = Path(name) / "kernel"
         new.mkdir()
@@ -134,7 +134,7 @@ def _build(
         shutil.copy(objects / ".config", new / f"config-{release}")
         # Now: the next kernel has the same tree, and other structures in it.
         modules = shutil.copytree(MODULES, Path(name) / "modules")
-        _run([*make, f"M={modules}", "modules"], objects)
+        run_command([*make, f"M={modules}", "modules"], objects)
         for module in modules.glob("*.ko"):
             shutil.copy(module, new)
         new.rename(folder)
@@ -152,14 +152,14 @@ def _unpack(archive: Path, tree: Path, is_changed: bool, progress: Callable[[str
         shutil.rmtree(tree, ignore_errors=True)
         shutil.rmtree(tree.with_name(f"{tree.name}-objects"), ignore_errors=True)
         tree.mkdir(parents=True)
-        _run(["tar", "-xf", str(archive), "--strip-components=1", "-C", str(tree)], tree)
+        run_command(["tar", "-xf", str(archive), "--strip-components=1", "-C", str(tree)], tree)
         shutil.copytree(tree / "mm", tree / ".mm")
         stamp.write_text(archive.name)
     with tempfile.TemporaryDirectory(dir=tree.parent, prefix="placing-") as name:
         fresh = Path(name)
         shutil.copytree(tree / ".mm", fresh / "mm")
         if is_changed:
-            _run([str(KERNEL / "place"), str(fresh)], fresh)
+            run_command([str(KERNEL / "place"), str(fresh)], fresh)
         for path in fresh.rglob("*"):
             old = tree / path.relative_to(fresh)
             if path.is_file() and not (old.exists() and old.read_bytes() == path.read_bytes()):
@@ -167,7 +167,14 @@ def _unpack(archive: Path, tree: Path, is_changed: bool, progress: Callable[[str
                 shutil.copyfile(path, old)
 
 
-def _check(configuration: str, got: str) -> None:
+def check_configuration(configuration: str, got: str) -> None:
+    """Check that a kernel's configuration has what was asked of it.
+
+    Raises
+    ------
+    VmError
+        When it lacks a line.
+    """
     lines = set(got.splitlines())
     lost = [
         line
@@ -181,7 +188,14 @@ def _check(configuration: str, got: str) -> None:
         )
 
 
-def _run(command: list[str], folder: Path) -> str:
+def run_command(command: list[str], folder: Path) -> str:
+    """Run a command in a folder, and return what it said.
+
+    Raises
+    ------
+    VmError
+        When it does not start, or fails; with the end of what it said.
+    """
     try:
         done = subprocess.run(
             command, cwd=folder, capture_output=True, encoding="utf-8", errors="replace"

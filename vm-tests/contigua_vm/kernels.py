@@ -26,7 +26,10 @@ SUITES = {
     "6.12": ((MIRROR, "bookworm-backports"),),
 }
 #: Kernels to compare with, which change with their suite.
-NEWER = {"7.2": ((MIRROR, "trixie-backports"),)}
+NEWER = {
+    "7.2": ((MIRROR, "trixie-backports"),),
+    "7.3": ((MIRROR, "trixie-backports"),),
+}
 
 
 @dataclass(frozen=True)
