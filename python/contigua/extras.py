@@ -34,7 +34,9 @@ def needs(extra: Extra) -> Iterator[None]:
     """
     try:
         yield
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            f"{error.name} is not installed: pip install 'contigua[{extra}]'"
-        ) from error
+    except MissingExtraError:
+        raise
+    except ImportError as error:
+        is_missing = isinstance(error, ModuleNotFoundError)
+        why = f"{error.name} is not installed" if is_missing else str(error)
+        raise MissingExtraError(f"{why}: pip install 'contigua[{extra}]'") from error
