@@ -6,13 +6,14 @@ difference within its interval, or within :data:`CLOSE`, is called none.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf, prod, sqrt
+from typing import Any
 
 from contigua.reporting import measures
 from contigua.reporting.cases import Run, Runs, arrange
-from contigua.reporting.words import count, names, percent
+from contigua.reporting.words import count, mebibytes, names, percent
 from contigua.reports import Report
 from contigua.sampling import matched
 from contigua.statistics import mean_margin
@@ -21,9 +22,22 @@ from contigua.table import ROWS, cut_short, with_interval
 #: Runs this close to each other (a share of cycles) are called equally fast.
 CLOSE = 0.005
 #: Parts of a difference that are named: those of at least this share of it.
-NOTEWORTHY = 0.1
-#: Parts that go the other way are named from this share on.
 SLIGHT = 0.01
+#: Designs whose mean memory differs by more than this share are told with it.
+UNLIKE = 0.05
+#: What explains a difference: in words, and how often it happened.
+CAUSES: tuple[tuple[str, Callable[[dict[str, Any]], int]], ...] = (
+    (
+        "{} huge-page faults found no free 2 MB block",
+        lambda values: int(values["kernel"]["huge_page_fallbacks"]),
+    ),
+    ("{} huge pages were split", lambda values: int(values["kernel"]["huge_page_splits"])),
+    ("{} direct compactions", lambda values: int(values["frames"]["direct_compactions"])),
+    (
+        "{} of the program's pages were moved",
+        lambda values: int(values["kernel"]["pages_moved"]),
+    ),
+)
 #: Cases that are told one by one; of more, only what holds over all of them.
 TOLD = 4
 #: Reasons of points that failed that are named.
@@ -238,12 +252,12 @@ def _case(runs: Runs, case: str) -> list[str]:
     if len(members) == 1:
         return [_alone(members[0])]
     if not all(run.cycles is not None for run in members):
-        return [_fewest_walks(members), _memory(members)]
+        return [_fewest_walks(members), *_memory(members)]
     base = runs.baseline(case)
     ordered = sorted((Difference.of(run, base) for run in members), key=lambda one: one.change)
     if limit := _incomparable(ordered):
-        return [limit, _memory(members)]
-    return [_fastest(ordered, base), _why(ordered, base), _memory(members)]
+        return [limit, *_memory(members)]
+    return [_fastest(ordered, base), *_why(ordered, base), *_memory(members)]
 
 
 def _incomparable(members: Sequence[Difference]) -> str:
@@ -268,8 +282,8 @@ def _alone(run: Run) -> str:
             "instructions."
         )
     return (
-        f"{run.design} takes {count(run.cycles)} cycles: {_costs(run)}; huge-page coverage "
-        f"{percent(found['huge_page_coverage'])}."
+        f"{run.design} takes {count(run.cycles)} cycles: {_costs(run)}; mean huge-page "
+        f"coverage {percent(found['mean_huge_page_coverage'])}."
     )
 
 
@@ -325,24 +339,37 @@ def _fastest(ordered: Sequence[Difference], base: Run) -> str:
     return text + "."
 
 
-def _why(ordered: Sequence[Difference], base: Run) -> str:
-    """Say where the cycles go that the fastest design saves, or else that the slowest one adds."""
-    chosen = ordered[-1] if ordered[0].is_none else ordered[0]
-    other = chosen.run
-    saved = (base.cycles or 0) - (other.cycles or 0)
-    if chosen.is_none or not saved:
-        return f"{base.design}'s cycles: {_costs(base)}."
-    parts = sorted(_parts(other, base).items(), key=lambda part: -abs(part[1]))
-    # A part that goes the other way is told as such, so that shares never exceed the whole.
+def _why(ordered: Sequence[Difference], base: Run) -> list[str]:
+    """Say where the cycles are that each design which differs saves or adds, and what shows why."""
+    differing = [one.run for one in ordered if one.run is not base and not one.is_none]
+    if not differing:
+        return [f"{base.design}'s cycles: {_costs(base)}."]
+    return [_difference(run, base) for run in differing]
+
+
+def _difference(run: Run, base: Run) -> str:
+    """Say of what the difference between two runs is made, in cycles that add up to it."""
+    saved = (base.cycles or 0) - (run.cycles or 0)
+    parts = sorted(_parts(run, base).items(), key=lambda part: -part[1] * saved)
     told = [
-        f"{'' if part * saved > 0 else 'minus '}{percent(abs(part / saved))} {name}"
+        f"{name} {'-' if part > 0 else '+'}{count(abs(part))}"
         for name, part in parts
-        if part / saved >= NOTEWORTHY or part / saved <= -SLIGHT
+        if abs(part) >= SLIGHT * abs(saved)
     ]
     return (
-        f"The {count(abs(saved))} cycles that {other.design} {'saves' if saved > 0 else 'adds'} "
-        f"are {names(told)}{_trends(other, base)}."
+        f"{run.design} takes {count(abs(saved))} cycles {'fewer' if saved > 0 else 'more'}: "
+        f"{', '.join(told)}{_trends(run, base)}{_causes(run, base)}."
     )
+
+
+def _causes(run: Run, base: Run) -> str:
+    """Say what the kernel did more of than in another run; nothing where it did not."""
+    said = []
+    for text, counted in CAUSES:
+        own, before = (counted(one.values) for one in (run, base))
+        if own > before:
+            said.append(text.format(count(own)))
+    return f"; {', '.join(said)}" if said else ""
 
 
 def _parts(run: Run, base: Run) -> dict[str, float]:
@@ -387,23 +414,34 @@ def _trends(run: Run, base: Run) -> str:
     return f"; {', '.join(said)}" if said else ""
 
 
-def _memory(members: Sequence[Run]) -> str:
-    """Say what the designs made of memory, and what it was like before."""
+def _memory(members: Sequence[Run]) -> list[str]:
+    """Say what the designs made of memory over time, and what it was like before."""
     covered: dict[str, list[str]] = {}
-    for run in sorted(members, key=lambda run: -run.summary["huge_page_coverage"]):
-        said = percent(run.summary["huge_page_coverage"])
+    for run in sorted(members, key=lambda run: -run.summary["mean_huge_page_coverage"]):
+        said = percent(run.summary["mean_huge_page_coverage"])
         covered.setdefault(said, []).append(run.design)
     shares = names([f"{said} under {names(found)}" for said, found in covered.items()])
     free: dict[str, list[str]] = {}
     for run in members:
         share = measures.contiguity(run, "before", "2 MB")["free"] / 100
-        free.setdefault(percent(share), []).append(run.design)
+        free.setdefault(percent(share) if share else "no", []).append(run.design)
     commonest = max(free, key=lambda said: len(free[said]))
-    text = f"Huge-page coverage is {shares}; before, {commonest} of memory was free in 2 MB blocks"
+    start = "no memory" if commonest == "no" else f"{commonest} of memory"
+    text = f"Mean huge-page coverage is {shares}; at the start, {start} was free in 2 MB blocks"
     for said, designs in free.items():
         if said != commonest:
-            text += f" ({said} under {names(designs)})"
-    return text + "."
+            text += f" ({'none' if said == 'no' else said} under {names(designs)})"
+    return [f"{text}.", *_resident(members)]
+
+
+def _resident(members: Sequence[Run]) -> list[str]:
+    """Name the designs' memory where it differs."""
+    means = {run.design: float(run.summary["mean_resident_mib"]) for run in members}
+    if max(means.values()) <= (1 + UNLIKE) * min(means.values()):
+        return []
+    ordered = sorted(means, key=lambda design: means[design])
+    listed = names([f"{mebibytes(means[design])} under {design}" for design in ordered])
+    return [f"Mean memory is {listed}."]
 
 
 def _over_cases(runs: Runs) -> list[str]:
