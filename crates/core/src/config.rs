@@ -10,8 +10,7 @@ use crate::Error;
 /// Parameters of the core. The additive model uses the issue width only.
 ///
 /// Sources of the presets' values are in the machine files; `docs/design/core.md` explains them.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CoreConfig {
     /// Instructions that issue in a cycle when nothing stalls. The window model: instructions that
@@ -82,8 +81,7 @@ pub struct CoreConfig {
 pub type WindowConfig = CoreConfig;
 
 /// Which ports execute operations of a kind. A port starts one operation a cycle, of whatever kind.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(untagged)]
 pub enum Ports {
     /// Their numbers.
@@ -93,8 +91,7 @@ pub enum Ports {
 }
 
 /// Ports by kind of operation. There is one divider of each kind, beside them.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PortsConfig {
     /// Simple integer operations, and what cores execute from microcode.
@@ -254,8 +251,7 @@ pub(crate) fn masks(kinds: &[Option<&Ports>]) -> Option<Vec<u16>> {
 }
 
 /// Cycles from issue to result, by kind of operation.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LatencyConfig {
     /// Simple integer operations, and branches.
@@ -347,8 +343,7 @@ const fn fast_string() -> u32 {
 
 /// How many of the `issue_width` instructions of a cycle one counts as when it dispatches:
 /// micro-operations, fused ones as one. All others count as one. Default: 1.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SlotsConfig {
     /// Conversion between general registers and floating-point numbers.
@@ -397,8 +392,7 @@ impl Default for SlotsConfig {
 }
 
 /// Cycles between two operations that a divider starts.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DivideConfig {
     /// Integer division.
@@ -411,8 +405,7 @@ pub struct DivideConfig {
 }
 
 /// Sizes of the branch predictor's tables.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PredictorConfig {
     /// Counters in each of the three tables that predict directions: a power of two.

@@ -68,9 +68,17 @@ pub enum Error {
 
 /// Cycles by what they were spent on. The parts add up to the core's time.
 #[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign, contigua_state::Plain,
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    Serialize,
+    AddAssign,
+    contigua_state::Plain,
+    schemars::JsonSchema,
 )]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CycleBreakdown {
     /// Issuing instructions.
     pub issue: Cycles,

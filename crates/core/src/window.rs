@@ -56,8 +56,17 @@ use walks::{Meters, Purpose};
 use wrong_path::WrongPath;
 
 /// How often things happened in the window.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, contigua_state::Plain)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    Serialize,
+    contigua_state::Plain,
+    schemars::JsonSchema,
+)]
 pub struct CoreCounters {
     /// Entries of the window that were used: one for each instruction, more for string
     /// instructions, none for branches that are fused with a comparison.

@@ -23,7 +23,6 @@ mod recording;
 mod report;
 pub mod requests;
 mod run;
-#[cfg(feature = "schema")]
 pub mod schema;
 mod unavailable;
 

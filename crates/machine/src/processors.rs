@@ -10,7 +10,7 @@
 use std::ops::AddAssign;
 
 use contigua_paging::{Segment, SpaceId};
-use contigua_translation::{Hardware, Mmu, SchemeConfig};
+use contigua_translation::{Hardware, Mmu, Scheme};
 use contigua_units::{VirtAddr, VirtRange};
 
 /// All addresses of a process.
@@ -66,7 +66,7 @@ pub(crate) struct Mmus {
 impl Mmus {
     pub(crate) fn new(
         hardware: &Hardware<'_>,
-        scheme: &SchemeConfig,
+        scheme: &dyn Scheme,
         cores: usize,
     ) -> Result<Self, contigua_translation::Error> {
         Ok(Self {

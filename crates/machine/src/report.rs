@@ -19,8 +19,7 @@ use crate::unavailable::Unavailable;
 pub const SCHEMA: u32 = 2;
 
 /// Everything that a run found out.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Report {
     /// [`SCHEMA`].
     pub schema: u32,
@@ -78,7 +77,7 @@ pub struct Report {
     pub frames: contigua_frames::Counters,
     /// Size of the unmovable region at the end, where the placement has one.
     #[serde(rename = "unmovable_region_bytes", serialize_with = "optional_number")]
-    #[cfg_attr(feature = "schema", schemars(with = "Option<u64>"))]
+    #[schemars(with = "Option<u64>")]
     pub unmovable_region: Option<Bytes>,
     /// System calls, by what they do to memory and data.
     pub syscalls: SyscallReport,
@@ -97,7 +96,7 @@ pub struct Report {
 /// What ended a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(schemars::JsonSchema)]
 pub enum Ended {
     /// The program ended, or the trace.
     #[default]
@@ -118,8 +117,7 @@ pub enum Ended {
 
 /// Storage that translation and migration take in the processor, in bits; the caches' own is not
 /// counted. Each structure says beside its configuration what an entry has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct HardwareReport {
     /// Both first-level TLBs of a core.
     pub first_level_tlb_bits: u64,
@@ -135,8 +133,7 @@ pub struct HardwareReport {
 }
 
 /// One core.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct CoreReport {
     /// Its time.
     pub cycles: Cycles,
@@ -151,8 +148,9 @@ pub struct CoreReport {
 }
 
 /// Pages that moved while they were in use.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, contigua_state::State)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(
+    Clone, Debug, Default, PartialEq, Serialize, contigua_state::State, schemars::JsonSchema,
+)]
 pub struct MigrationReport {
     /// How.
     #[state(skip)]
@@ -202,8 +200,17 @@ impl MigrationReport {
 }
 
 /// The network device and the unit that translates its addresses.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, contigua_state::Plain)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    Serialize,
+    contigua_state::Plain,
+    schemars::JsonSchema,
+)]
 pub struct DeviceReport {
     /// Bytes that the device wrote into buffers.
     pub bytes_received: u64,
@@ -219,8 +226,17 @@ pub struct DeviceReport {
 
 /// Misses that a direct segment would avoid, as the Direct Segments paper counts them (section
 /// 5.2).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, contigua_state::Plain)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    Serialize,
+    contigua_state::Plain,
+    schemars::JsonSchema,
+)]
 pub struct ClassifiedMisses {
     /// Data TLB misses that walked.
     pub data_walks: u64,
@@ -229,8 +245,7 @@ pub struct ClassifiedMisses {
 }
 
 /// Which program ran, and which events it made.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct ProgramReport {
     /// The command line.
     pub command: Vec<String>,
@@ -257,8 +272,17 @@ pub struct ProgramReport {
 }
 
 /// Counts of what was executed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, contigua_state::Plain)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    Serialize,
+    contigua_state::Plain,
+    schemars::JsonSchema,
+)]
 pub struct Executed {
     /// Instructions. As in QEMU, a repeated string instruction counts once for each iteration, and
     /// once more to find that none is left; plans count in the same way.
@@ -277,8 +301,7 @@ pub struct Executed {
 }
 
 /// Simulated time.
-#[derive(Clone, Debug, PartialEq, Serialize, contigua_state::Plain)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Debug, PartialEq, Serialize, contigua_state::Plain, schemars::JsonSchema)]
 pub struct TimeReport {
     /// All cycles; of several cores, those of the one that took longest.
     pub cycles: Cycles,
@@ -298,8 +321,9 @@ pub struct TimeReport {
 }
 
 /// Regions that the user named.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, contigua_state::Plain)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(
+    Clone, Debug, Default, PartialEq, Serialize, contigua_state::Plain, schemars::JsonSchema,
+)]
 pub struct RegionReport {
     /// How many there were.
     pub count: u64,
@@ -314,8 +338,7 @@ pub struct RegionReport {
 }
 
 /// How a run was sampled.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct SampleReport {
     /// As it was asked for; `None` where units are points that the user named.
     pub sampling: Option<Sampling>,
@@ -349,8 +372,7 @@ pub struct SampleReport {
 }
 
 /// Whether the interval of cycles is as narrow as was wanted, and what would make it so.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct GoalReport {
     /// Half of the interval that was wanted at most, as a share of cycles.
     pub error: f64,
@@ -367,8 +389,7 @@ pub struct GoalReport {
 }
 
 /// A figure with its confidence interval: `value - half_width` to `value + half_width`.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Estimate {
     /// The estimate.
     pub value: f64,
@@ -377,8 +398,17 @@ pub struct Estimate {
 }
 
 /// The simulated kernel's work.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, contigua_state::Plain)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    Serialize,
+    contigua_state::Plain,
+    schemars::JsonSchema,
+)]
 pub struct KernelReport {
     /// Faults that were resolved with a zero-filled 4 KB page.
     pub faults_anonymous_4k: u64,
@@ -426,8 +456,17 @@ pub struct KernelReport {
 }
 
 /// System calls by kind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, contigua_state::Plain)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    Serialize,
+    contigua_state::Plain,
+    schemars::JsonSchema,
+)]
 pub struct SyscallReport {
     /// All.
     pub all: u64,
@@ -448,8 +487,17 @@ pub struct SyscallReport {
 }
 
 /// Calls of `madvise`, and what became of them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, contigua_state::Plain)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    Serialize,
+    contigua_state::Plain,
+    schemars::JsonSchema,
+)]
 pub struct AdviceReport {
     /// `MADV_DONTNEED`.
     pub dont_need: u64,
@@ -465,11 +513,11 @@ pub struct AdviceReport {
     pub collapse: u64,
     /// Memory that `MADV_DONTNEED` took away.
     #[serde(rename = "given_back_bytes", serialize_with = "number")]
-    #[cfg_attr(feature = "schema", schemars(with = "u64"))]
+    #[schemars(with = "u64")]
     pub given_back: Bytes,
     /// Of that, memory in whole huge pages.
     #[serde(rename = "given_back_whole_bytes", serialize_with = "number")]
-    #[cfg_attr(feature = "schema", schemars(with = "u64"))]
+    #[schemars(with = "u64")]
     pub given_back_whole: Bytes,
     /// Huge pages that `MADV_DONTNEED` and `MADV_FREE` broke.
     pub huge_pages_broken: u64,
@@ -480,16 +528,15 @@ pub struct AdviceReport {
 }
 
 /// The program's memory over instructions, all processes together.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct ResidencyReport {
     /// Mean of resident memory.
     #[serde(rename = "mean_resident_bytes", serialize_with = "number")]
-    #[cfg_attr(feature = "schema", schemars(with = "u64"))]
+    #[schemars(with = "u64")]
     pub mean_resident: Bytes,
     /// Mean of resident memory in pages larger than 4 KB.
     #[serde(rename = "mean_huge_bytes", serialize_with = "number")]
-    #[cfg_attr(feature = "schema", schemars(with = "u64"))]
+    #[schemars(with = "u64")]
     pub mean_huge: Bytes,
     /// The second of the first, 0 to 1.
     pub mean_huge_page_coverage: f64,
@@ -508,47 +555,48 @@ pub struct ResidencyReport {
 }
 
 /// The program's memory, all processes together, when most of it was resident.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, contigua_state::Plain)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Serialize, contigua_state::Plain, schemars::JsonSchema,
+)]
 pub struct MemoryReport {
     /// Resident in 4 KB pages.
     #[serde(rename = "resident_4k_bytes", serialize_with = "number")]
-    #[cfg_attr(feature = "schema", schemars(with = "u64"))]
+    #[schemars(with = "u64")]
     pub resident_4k: Bytes,
     /// Resident in 2 MB pages.
     #[serde(rename = "resident_2m_bytes", serialize_with = "number")]
-    #[cfg_attr(feature = "schema", schemars(with = "u64"))]
+    #[schemars(with = "u64")]
     pub resident_2m: Bytes,
     /// Resident in 1 GB pages.
     #[serde(rename = "resident_1g_bytes", serialize_with = "number")]
-    #[cfg_attr(feature = "schema", schemars(with = "u64"))]
+    #[schemars(with = "u64")]
     pub resident_1g: Bytes,
     /// Resident in perforated pages and their holes.
     #[serde(rename = "perforated_bytes", serialize_with = "number")]
-    #[cfg_attr(feature = "schema", schemars(with = "u64"))]
+    #[schemars(with = "u64")]
     pub perforated: Bytes,
     /// Mapped by a direct segment.
     #[serde(rename = "segment_bytes", serialize_with = "number")]
-    #[cfg_attr(feature = "schema", schemars(with = "u64"))]
+    #[schemars(with = "u64")]
     pub segment: Bytes,
     /// Waiting for holes of perforated pages to be touched; not resident.
     #[serde(rename = "reserved_bytes", serialize_with = "number")]
-    #[cfg_attr(feature = "schema", schemars(with = "u64"))]
+    #[schemars(with = "u64")]
     pub reserved: Bytes,
     /// Share of resident memory in pages larger than 4 KB, 0 to 1.
     pub huge_page_coverage: f64,
     /// Frames that page tables take.
     #[serde(rename = "page_tables_bytes", serialize_with = "number")]
-    #[cfg_attr(feature = "schema", schemars(with = "u64"))]
+    #[schemars(with = "u64")]
     pub page_tables: Bytes,
     /// Set aside for the program and not in use: huge pages of the pool, and what was taken for
     /// segments that are shorter yet. Nobody else can have it.
     #[serde(rename = "set_aside_bytes", serialize_with = "number")]
-    #[cfg_attr(feature = "schema", schemars(with = "u64"))]
+    #[schemars(with = "u64")]
     pub set_aside: Bytes,
     /// Where the hole bitmaps of guest and host lie.
     #[serde(rename = "hole_bitmaps_bytes", serialize_with = "number")]
-    #[cfg_attr(feature = "schema", schemars(with = "u64"))]
+    #[schemars(with = "u64")]
     pub hole_bitmaps: Bytes,
 }
 

@@ -7,7 +7,7 @@ use contigua_cache::coherent::MemorySystem;
 use contigua_core::{CoreModel, CycleBreakdown, ShadowedWindow, WalkCycles};
 use contigua_program::end::{End, Stop};
 use contigua_program::sources::Source;
-use contigua_translation::{Mmu, SchemeConfig};
+use contigua_translation::Mmu;
 
 use crate::checkpoint::Saves;
 use crate::config::{Detail, MigrationConfig};
@@ -229,7 +229,7 @@ impl Engine {
             translation_bits: mmu.storage_bits(),
             // One set serves the guest's segment, the host's, or both composed.
             register_bits: host
-                .map_or(0, SchemeConfig::register_bits)
+                .map_or(0, |host| host.register_bits())
                 .max(design.translation.register_bits()),
             migration_bits_per_slice: table.map_or(0, |table| table.storage_bits()),
             slices: shared.slices,

@@ -97,7 +97,6 @@ impl Serialize for Unavailable {
     }
 }
 
-#[cfg(feature = "schema")]
 impl schemars::JsonSchema for Unavailable {
     fn schema_name() -> std::borrow::Cow<'static, str> {
         "Unavailable".into()

@@ -6,8 +6,8 @@ use contigua_cache::Geometry;
 use contigua_paging::{HoleBitmaps, Leaf, PageTable, Segment, SpaceId};
 use contigua_translation::schemes::base;
 use contigua_translation::{
-    Access, Hardware, L1Config, L2Config, Lookup, MemoryPort, Mmu, Request, SchemeConfig, Tables,
-    TlbConfig, WalkCacheConfig,
+    Access, Hardware, L1Config, L2Config, Lookup, MemoryPort, Mmu, Request, Tables, TlbConfig,
+    WalkCacheConfig,
 };
 use contigua_units::{Cycles, Frame, PageSize, PhysAddr, VirtAddr};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
@@ -53,7 +53,7 @@ fn skylake() -> Mmu {
         walk_cache: &walk_cache,
         nested: None,
     };
-    Mmu::new(&hardware, &SchemeConfig::Base(base::Config {})).expect("a well-formed preset")
+    Mmu::new(&hardware, &base::Config {}).expect("a well-formed preset")
 }
 
 fn translations(c: &mut Criterion) {

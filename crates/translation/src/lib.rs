@@ -6,6 +6,12 @@
 
 #![forbid(unsafe_code)]
 
+#[allow(
+    unused_extern_crates,
+    reason = "so that a scheme's file is the same inside and outside"
+)]
+extern crate self as contigua_translation;
+
 mod mmu;
 mod radix;
 pub mod schemes;
@@ -14,9 +20,9 @@ mod walk_cache;
 mod walker;
 
 pub use mmu::{Lookup, MissCounters, Mmu, MmuCounters, SideCounters};
-pub use radix::Radix;
-pub use schemes::{BackgroundPass, PrimaryRegion, ReservedPages, SchemeConfig};
-pub use tlb::{L1Config, L2Config, TlbConfig};
+pub use radix::{Radix, allows, page};
+pub use schemes::{BackgroundPass, PrimaryRegion, ReservedPages, Scheme, SchemeConfig};
+pub use tlb::{Evicted, L1Config, L2Config, TlbConfig};
 pub use walk_cache::{WalkCache, WalkCacheConfig};
 pub use walker::NestedConfig;
 
@@ -104,6 +110,9 @@ pub enum Error {
     /// An L1 TLB has no place for 4 KB pages.
     #[error("tlb.{0} holds no 4 KB pages; give it \"4k\" = {{ entries = ..., ways = ... }}")]
     NoBasePages(&'static str),
+    /// A parameter of the scheme is out of range.
+    #[error(transparent)]
+    Parameter(#[from] contigua_units::ranges::OutOfRange),
     /// Two L2 TLBs hold the same size of page.
     #[error("tlb.l2 holds {0} pages in two arrays; name each size once")]
     HeldTwice(&'static str),
@@ -196,8 +205,8 @@ pub trait MemoryPort {
     AddAssign,
     SubAssign,
     contigua_state::Plain,
+    schemars::JsonSchema,
 )]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TranslatorCounters {
     /// Misses that the L2 TLB answered, 4 KB pages.
     pub l2_hits_4k: u64,
@@ -271,6 +280,17 @@ pub trait Translator: State + Send {
     /// Forgets everything: the processor has no address-space identifiers and turns to another
     /// space, or a host has changed its tables.
     fn flush(&mut self);
+
+    /// The first-level TLBs hand over what they evict. Asked once, when the hardware is built.
+    fn takes_first_level_evictions(&self) -> bool {
+        false
+    }
+
+    /// Takes a translation that a first-level TLB evicted while it was filled for an access. What
+    /// the L2 TLB evicts, [`Radix::fill`] returns.
+    fn first_level_evicted(&mut self, evicted: &Evicted, access: Access) {
+        let _ = (evicted, access);
+    }
 
     /// log2 of the pages of an aligned group that one entry of the first-level TLBs can hold; 0
     /// when they hold pages only.

@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use crate::tlb::L1Tlb;
 use crate::{
-    Access, Answer, Error, Hardware, MemoryPort, Request, SchemeConfig, Tables, Translation,
-    Translator, TranslatorCounters,
+    Access, Answer, Error, Hardware, MemoryPort, Request, Scheme, Tables, Translation, Translator,
+    TranslatorCounters,
 };
 
 /// What the L1 TLB says.
@@ -22,9 +22,17 @@ pub enum Lookup {
 
 /// What one L1 TLB did.
 #[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign, contigua_state::Plain,
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    Serialize,
+    AddAssign,
+    contigua_state::Plain,
+    schemars::JsonSchema,
 )]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SideCounters {
     /// Look-ups. Instruction fetches look up once for each cache line that they enter.
     pub lookups: u64,
@@ -46,9 +54,17 @@ impl SideCounters {
 
 /// What both L1 TLBs did.
 #[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign, contigua_state::Plain,
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    Serialize,
+    AddAssign,
+    contigua_state::Plain,
+    schemars::JsonSchema,
 )]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MmuCounters {
     /// Loads and stores.
     pub data: SideCounters,
@@ -67,9 +83,17 @@ pub struct MmuCounters {
 /// What became of misses of an L1 TLB. The names are perf's (Intel's `DTLB_LOAD_MISSES.STLB_HIT`
 /// and its like).
 #[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign, contigua_state::Plain,
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    Serialize,
+    AddAssign,
+    contigua_state::Plain,
+    schemars::JsonSchema,
 )]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MissCounters {
     /// Those that needed no walk: the L2 TLB, or what the scheme has beside it, knew.
     pub stlb_hit: u64,
@@ -120,6 +144,9 @@ pub struct Mmu {
     /// TLB entries carry address-space identifiers.
     #[state(skip)]
     tagged: bool,
+    /// The translator takes what the L1 TLBs evict.
+    #[state(skip)]
+    passes_evictions: bool,
     #[state(inner)]
     translator: Box<dyn Translator>,
     counters: MmuCounters,
@@ -133,8 +160,9 @@ impl Mmu {
     /// Empty structures for a design.
     ///
     /// # Errors
-    /// [`Error`], when a geometry is impossible.
-    pub fn new(hardware: &Hardware<'_>, scheme: &SchemeConfig) -> Result<Self, Error> {
+    /// [`Error`], when a geometry is impossible or a parameter of the scheme is out of range.
+    pub fn new(hardware: &Hardware<'_>, scheme: &dyn Scheme) -> Result<Self, Error> {
+        scheme.validate()?;
         let translator = scheme.translator(hardware)?;
         let tlb = hardware.tlb;
         Ok(Self {
@@ -142,6 +170,7 @@ impl Mmu {
             data: L1Tlb::new("l1d", &tlb.l1d, translator.group())?,
             instruction: L1Tlb::new("l1i", &tlb.l1i, translator.group())?,
             tagged: tlb.address_space_ids,
+            passes_evictions: translator.takes_first_level_evictions(),
             translator,
             counters: MmuCounters::default(),
             walks: [Cycles::ZERO; 2],
@@ -274,10 +303,15 @@ impl Mmu {
                     PageSize::Size2M => counters.misses_2m += 1,
                     PageSize::Size1G => counters.misses_1g += 1,
                 }
-                if group {
-                    tlb.insert_group(request.address, request.space, leaf);
+                let evicted = if group {
+                    tlb.insert_group(request.address, request.space, leaf)
                 } else {
-                    tlb.insert(request.address, request.space, leaf);
+                    tlb.insert(request.address, request.space, leaf)
+                };
+                if self.passes_evictions
+                    && let Some(evicted) = &evicted
+                {
+                    self.translator.first_level_evicted(evicted, request.access);
                 }
                 Answer::Translated {
                     physical: leaf.physical(request.address),

@@ -1,16 +1,75 @@
 //! Conventional translation: an L2 TLB, page-walk caches, and a walker of the radix table.
 
 use contigua_paging::{Leaf, SpaceId};
-use contigua_units::{Cycles, VirtAddr, VirtRange};
+use contigua_units::{Cycles, PageSize, VirtAddr, VirtRange};
 
 use crate::tlb::L2Tlb;
 use crate::walker::{Walked, Walker};
 use crate::{
-    Access, Error, Hardware, MemoryPort, Request, Tables, Translation, Translator,
+    Access, Error, Evicted, Hardware, MemoryPort, Request, Tables, Translation, Translator,
     TranslatorCounters,
 };
 
-/// The hardware of today's processors behind the L1 TLBs.
+/// The hardware of today's processors behind the L1 TLBs. Schemes build on it: they look up, walk
+/// and fill as [`Radix::translate`](Translator::translate) does, and put their own in between.
+///
+/// ```
+/// use contigua_paging::{HoleBitmaps, Leaf, PageTable, Segment, SpaceId};
+/// use contigua_translation::*;
+/// use contigua_units::{Cycles, Frame, PageSize, PhysAddr, VirtAddr};
+///
+/// struct TenCycles;
+///
+/// impl MemoryPort for TenCycles {
+///     fn reference(&mut self, _: PhysAddr) -> Cycles {
+///         Cycles::new(10)
+///     }
+/// }
+///
+/// // An L2 TLB of four sets with one way.
+/// let tlb: TlbConfig = toml::from_str(
+///     r#"
+///     l1d = { 4k = { entries = 4, ways = 4 } }
+///     l1i = { 4k = { entries = 4, ways = 4 } }
+///     l2 = [{ entries = 4, ways = 1, latency_cycles = 7, holds = ["4k"] }]
+///     "#,
+/// )?;
+/// let walk_cache = WalkCacheConfig::default();
+/// let hardware = Hardware { tlb: &tlb, walk_cache: &walk_cache, nested: None };
+/// let mut radix = Radix::new(&hardware)?;
+///
+/// // Pages 0 to 7 are in frames 100 to 107.
+/// let (mut table, mut nodes) = (PageTable::new(Frame::new(0)), 1..);
+/// for page in 0..8 {
+///     let leaf = Leaf::new(Frame::new(100 + page), PageSize::Size4K, true);
+///     let address = VirtAddr::new(u64::from(page) << 12);
+///     table.map(address, leaf, |_| nodes.next().map(Frame::new)).unwrap();
+/// }
+/// let holes = HoleBitmaps::default();
+/// let mut tables = Tables { table: &mut table, holes: &holes, segment: Segment::NONE, host: None };
+///
+/// let read = |page: u64| Request {
+///     address: VirtAddr::new(page << 12),
+///     space: SpaceId(0),
+///     access: Access::Read,
+/// };
+/// assert_eq!(radix.look_up(&read(1)), None);
+/// let (leaf, cycles) = radix.walk(&read(1), &mut tables, &mut TenCycles).unwrap();
+/// // The L2 TLB and four levels of tables.
+/// assert_eq!((leaf.frame, cycles), (Frame::new(101), Cycles::new(7 + 4 * 10)));
+/// assert_eq!(radix.fill(&read(1), leaf), None);
+/// assert_eq!(radix.look_up(&read(1)).unwrap().frame, leaf.frame);
+///
+/// // Page 5 has the same set: page 1 is evicted.
+/// let (other, _) = radix.walk(&read(5), &mut tables, &mut TenCycles).unwrap();
+/// let evicted = radix.fill(&read(5), other).unwrap();
+/// assert_eq!((evicted.address, evicted.leaf.frame), (read(1).address, leaf.frame));
+///
+/// // No page: the fault is what `translate` returns.
+/// let fault = radix.walk(&read(8), &mut tables, &mut TenCycles).unwrap_err();
+/// assert!(matches!(fault, Translation::Fault { host: None, .. }));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, contigua_state::State)]
 pub struct Radix {
     pub(crate) l2: L2Tlb,
@@ -34,9 +93,15 @@ impl Radix {
         })
     }
 
-    /// What the L2 TLB answers, if it allows the access.
+    /// Cycles that a look-up of the L2 TLB takes.
+    #[must_use]
+    pub fn latency(&self) -> Cycles {
+        self.l2.latency()
+    }
+
+    /// The page that the L2 TLB has, if it allows the access.
     #[inline]
-    pub(crate) fn look_up(&mut self, request: &Request) -> Option<Leaf> {
+    pub fn look_up(&mut self, request: &Request) -> Option<Leaf> {
         let leaf = self.l2.lookup(request.address, request.space)?;
         if allows(leaf, request.access) {
             self.walker.counters.hit(leaf.size);
@@ -47,22 +112,24 @@ impl Radix {
         None
     }
 
-    /// Walks, and enters what is found in the L2 TLB. The error is the fault.
+    /// Enters a page in the L2 TLB, if it holds its size, and returns what had to go.
     #[inline]
-    pub(crate) fn walk(
-        &mut self,
-        request: &Request,
-        tables: &mut Tables<'_>,
-        port: &mut dyn MemoryPort,
-    ) -> Result<(Leaf, Cycles), Translation> {
-        let (leaf, latency) = self.walk_only(request, tables, port)?;
-        self.l2.insert(request.address, request.space, leaf);
-        Ok((leaf, latency))
+    pub fn fill(&mut self, request: &Request, leaf: Leaf) -> Option<Evicted> {
+        self.l2.insert(request.address, request.space, leaf)
     }
 
-    /// Walks; the page that was found, with any holes resolved. The error is the fault.
+    /// Counts a miss of the first level that was answered without a walk.
+    pub fn count_hit(&mut self, size: PageSize) {
+        self.walker.counters.hit(size);
+    }
+
+    /// Walks the tables: the page around the address with any holes resolved, and the cycles since
+    /// the first-level miss, those of the L2 TLB included. The L2 TLB stays as it is.
+    ///
+    /// # Errors
+    /// The fault, when no page allows the access.
     #[inline]
-    pub(crate) fn walk_only(
+    pub fn walk(
         &mut self,
         request: &Request,
         tables: &mut Tables<'_>,
@@ -99,12 +166,15 @@ impl Radix {
     }
 }
 
-pub(crate) fn allows(leaf: Leaf, access: Access) -> bool {
+/// Whether a page allows an access.
+#[must_use]
+pub fn allows(leaf: Leaf, access: Access) -> bool {
     leaf.writable || access != Access::Write
 }
 
-/// The page around an address that is known, for the L1 TLB.
-pub(crate) fn page(leaf: Leaf, latency: Cycles, walked: bool) -> Translation {
+/// The answer that is a page, for the first-level TLB.
+#[must_use]
+pub fn page(leaf: Leaf, latency: Cycles, walked: bool) -> Translation {
     Translation::Page {
         leaf,
         latency,
@@ -124,7 +194,10 @@ impl Translator for Radix {
             return page(leaf, self.l2.latency(), false);
         }
         match self.walk(request, tables, port) {
-            Ok((leaf, latency)) => page(leaf, latency, true),
+            Ok((leaf, latency)) => {
+                self.fill(request, leaf);
+                page(leaf, latency, true)
+            }
             Err(fault) => fault,
         }
     }

@@ -9,8 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::Error;
 
 /// Geometry of all TLBs of a core.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TlbConfig {
     /// For loads and stores.
@@ -32,8 +31,7 @@ const fn yes() -> bool {
 
 /// A first-level TLB: one array for each size of page. A page of a size that has no array is
 /// entered in pieces of the next smaller size that has one.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct L1Config {
     /// 4 KB pages.
@@ -48,8 +46,7 @@ pub struct L1Config {
 }
 
 /// A second-level TLB.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct L2Config {
     /// Entries in all.
@@ -70,6 +67,42 @@ pub(crate) struct Entry {
     pub writable: bool,
     /// The filter of a perforated page.
     pub perforation: Option<Filter>,
+    /// Pages of its aligned group that a run translates, as bits; its frame is that of the group's
+    /// first page, modulo 2^32, which need not be part of the run.
+    pub run: u8,
+}
+
+/// A translation that a TLB dropped to make room for another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, contigua_state::Plain)]
+pub struct Evicted {
+    /// First address that it translates.
+    pub address: VirtAddr,
+    /// Address space.
+    pub space: SpaceId,
+    /// The page, writable if it was written before; of a group, its first page.
+    pub leaf: Leaf,
+    /// log2 of the pages of the aligned group that it translates; 0 for a single page.
+    pub group: u32,
+}
+
+impl Evicted {
+    /// The addresses that it translates.
+    #[must_use]
+    pub fn range(&self) -> VirtRange {
+        VirtRange::with_length(self.address, self.leaf.size.bytes() << self.group)
+    }
+
+    /// Whether it translates an address of a space.
+    #[must_use]
+    pub fn covers(&self, address: VirtAddr, space: SpaceId) -> bool {
+        self.space == space && self.range().contains(address)
+    }
+
+    /// Whether it translates an address of a range of a space.
+    #[must_use]
+    pub fn overlaps(&self, space: SpaceId, range: VirtRange) -> bool {
+        self.space == space && self.address < range.end && self.range().end > range.start
+    }
 }
 
 impl Entry {
@@ -78,6 +111,7 @@ impl Entry {
             frame: leaf.frame,
             writable: leaf.writable,
             perforation: leaf.perforation,
+            run: 0,
         }
     }
 
@@ -98,6 +132,8 @@ pub(crate) enum Kind {
     Bitmap,
     /// An aligned group of 4 KB pages that are contiguous, of two to this power.
     Group(u32),
+    /// Some pages of such a group, in the group's set.
+    Run(u32),
 }
 
 impl Kind {
@@ -107,6 +143,7 @@ impl Kind {
             Self::Page(size) => size as u64,
             Self::Bitmap => 3,
             Self::Group(_) => 4,
+            Self::Run(_) => 5,
         }
     }
 
@@ -117,12 +154,14 @@ impl Kind {
             Self::Page(size) => size.shift(),
             Self::Bitmap => 17,
             Self::Group(pages) => PAGE_BYTES.trailing_zeros() + pages,
+            Self::Run(_) => PAGE_BYTES.trailing_zeros(),
         }
     }
 }
 
 /// Bits of a page number: 57-bit addresses of 4 KB pages.
 const PAGE_BITS: u32 = 45;
+const PAGE_MASK: u64 = (1 << PAGE_BITS) - 1;
 const KIND_SHIFT: u32 = PAGE_BITS + u16::BITS;
 
 /// The key under which an entry of a space is kept. Kinds differ in it, so that they can share an
@@ -135,6 +174,15 @@ const fn key(space: SpaceId, number: u64, kind: Kind) -> u64 {
 #[inline]
 const fn number(address: VirtAddr, kind: Kind) -> u64 {
     address.get() >> kind.shift()
+}
+
+/// The number by which a set is chosen: runs of a group share one.
+#[inline]
+const fn set(number: u64, kind: Kind) -> u64 {
+    match kind {
+        Kind::Run(group) => number >> group,
+        _ => number,
+    }
 }
 
 /// An array of translations.
@@ -167,28 +215,60 @@ impl Array {
         kind: Kind,
     ) -> Option<Entry> {
         let number = number(address, kind);
-        self.sets.lookup(number, key(space, number, kind)).copied()
+        let key = key(space, number, kind);
+        self.sets.lookup(set(number, kind), key).copied()
     }
 
-    /// Enters what is not present.
-    pub(crate) fn insert(&mut self, address: VirtAddr, space: SpaceId, kind: Kind, entry: Entry) {
+    /// Enters what is not present, and returns the translation that had to go.
+    #[inline]
+    pub(crate) fn insert(
+        &mut self,
+        address: VirtAddr,
+        space: SpaceId,
+        kind: Kind,
+        entry: Entry,
+    ) -> Option<Evicted> {
         let number = number(address, kind);
-        self.sets.insert(number, key(space, number, kind), entry);
+        let (key, entry) = self
+            .sets
+            .insert(set(number, kind), key(space, number, kind), entry)?;
+        let (kind, group) = match Self::kind(key, self.group) {
+            Kind::Page(size) => (Kind::Page(size), 0),
+            Kind::Group(pages) => (Kind::Group(pages), pages),
+            Kind::Bitmap | Kind::Run(_) => return None,
+        };
+        let size = match kind {
+            Kind::Page(size) => size,
+            _ => PageSize::Size4K,
+        };
+        Some(Evicted {
+            address: VirtAddr::new((key & PAGE_MASK) << kind.shift()),
+            space: SpaceId((key >> PAGE_BITS) as u16),
+            leaf: entry.leaf(size),
+            group,
+        })
     }
 
     pub(crate) fn remove(&mut self, address: VirtAddr, space: SpaceId, kind: Kind) {
         let number = number(address, kind);
-        self.sets.remove(number, key(space, number, kind));
+        self.sets
+            .remove(set(number, kind), key(space, number, kind));
     }
 
     pub(crate) fn invalidate(&mut self, space: SpaceId, range: VirtRange) {
         let group = self.group;
-        self.sets.remove_if(|key, _| {
-            let shift = Self::kind(key, group).shift();
-            let start = (key & ((1 << PAGE_BITS) - 1)) << shift;
+        self.sets.remove_if(|key, entry| {
+            let kind = Self::kind(key, group);
+            let shift = kind.shift();
+            let start = (key & PAGE_MASK) << shift;
+            // A run begins with its first page.
+            let bytes = match kind {
+                Kind::Run(_) => u64::from(entry.run.count_ones()) << shift,
+                _ => 1 << shift,
+            };
             (key >> PAGE_BITS) as u16 == space.0
                 && start < range.end.get()
-                && start + (1 << shift) > range.start.get()
+                && start + bytes > range.start.get()
         });
     }
 
@@ -196,6 +276,7 @@ impl Array {
         match (key >> KIND_SHIFT) as usize {
             3 => Kind::Bitmap,
             4 => Kind::Group(group),
+            5 => Kind::Run(group),
             size => Kind::Page(PageSize::ALL[size & 3]),
         }
     }
@@ -305,8 +386,13 @@ impl L1Tlb {
         }
     }
 
-    /// Enters the group around an address; `leaf` is one page of it.
-    pub(crate) fn insert_group(&mut self, address: VirtAddr, space: SpaceId, leaf: Leaf) {
+    /// Enters the group around an address, and returns what had to go; `leaf` is one page of it.
+    pub(crate) fn insert_group(
+        &mut self,
+        address: VirtAddr,
+        space: SpaceId,
+        leaf: Leaf,
+    ) -> Option<Evicted> {
         let kind = Kind::Group(self.group);
         self.base.remove(address, space, kind);
         let part = address.page().get() as u32 & ((1 << self.group) - 1);
@@ -314,11 +400,17 @@ impl L1Tlb {
             frame: Frame::new(leaf.frame.get() - part),
             ..Entry::of(leaf)
         };
-        self.base.insert(address, space, kind, entry);
+        self.base.insert(address, space, kind, entry)
     }
 
-    /// Enters a page, or the piece around the address where its size has no array.
-    pub(crate) fn insert(&mut self, address: VirtAddr, space: SpaceId, leaf: Leaf) {
+    /// Enters a page, or the piece around the address where its size has no array, and returns what
+    /// had to go.
+    pub(crate) fn insert(
+        &mut self,
+        address: VirtAddr,
+        space: SpaceId,
+        leaf: Leaf,
+    ) -> Option<Evicted> {
         for size in PageSize::ALL.into_iter().rev() {
             if size > leaf.size {
                 continue;
@@ -328,12 +420,12 @@ impl L1Tlb {
                 let entry = Entry {
                     frame: leaf.physical(piece).frame(),
                     writable: leaf.writable,
-                    perforation: None,
+                    ..Entry::default()
                 };
-                array.insert(address, space, Kind::Page(size), entry);
-                return;
+                return array.insert(address, space, Kind::Page(size), entry);
             }
         }
+        None
     }
 
     /// Removes the entry that translates an address.
@@ -438,11 +530,16 @@ impl L2Tlb {
         })
     }
 
-    /// Enters a page, if its size is held at all.
-    pub(crate) fn insert(&mut self, address: VirtAddr, space: SpaceId, leaf: Leaf) {
-        if let Some(array) = self.array(leaf.size) {
-            array.insert(address, space, Kind::Page(leaf.size), Entry::of(leaf));
-        }
+    /// Enters a page, if its size is held at all, and returns what had to go.
+    #[inline]
+    pub(crate) fn insert(
+        &mut self,
+        address: VirtAddr,
+        space: SpaceId,
+        leaf: Leaf,
+    ) -> Option<Evicted> {
+        let array = self.array(leaf.size)?;
+        array.insert(address, space, Kind::Page(leaf.size), Entry::of(leaf))
     }
 
     /// Removes the entry that translates an address.

@@ -13,8 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::Error;
 
 /// Geometry of the caches; a level without one always misses.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WalkCacheConfig {
     /// PML5 entries: each covers 256 TB.

@@ -17,8 +17,7 @@ use crate::walk_cache::{WalkCache, WalkCacheConfig};
 use crate::{Access, Error, Hardware, HostTables, MemoryPort, Request, Tables, TranslatorCounters};
 
 /// Geometry of what translates a guest's physical addresses.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NestedConfig {
     /// Whole translations, of any size of page; none where it is left out.

@@ -2,7 +2,11 @@
 
 mod common;
 mod documentation;
+mod hooks;
 mod perforated;
 mod reference;
 mod schemes;
 mod segments;
+#[path = "../examples/victim.rs"]
+mod victim;
+mod victims;

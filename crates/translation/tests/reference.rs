@@ -6,8 +6,8 @@ use contigua_cache::Geometry;
 use contigua_paging::{HoleBitmaps, Leaf, PageTable, Segment, SpaceId};
 use contigua_translation::schemes::base;
 use contigua_translation::{
-    Access, Answer, Hardware, L1Config, L2Config, Lookup, MemoryPort, Mmu, Request, SchemeConfig,
-    Tables, TlbConfig, WalkCacheConfig,
+    Access, Answer, Hardware, L1Config, L2Config, Lookup, MemoryPort, Mmu, Request, Tables,
+    TlbConfig, WalkCacheConfig,
 };
 use contigua_units::{Cycles, Frame, PageSize, PhysAddr, VirtAddr, VirtRange};
 use proptest::prelude::*;
@@ -237,7 +237,7 @@ fn mmu() -> Mmu {
         walk_cache: &walk_cache,
         nested: None,
     };
-    Mmu::new(&hardware, &SchemeConfig::Base(base::Config {})).unwrap()
+    Mmu::new(&hardware, &base::Config {}).unwrap()
 }
 
 /// A miss on a table without anything beside it.

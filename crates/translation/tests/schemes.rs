@@ -1,6 +1,7 @@
 //! Does every scheme translate as a plain table of 4 KB pages would, whatever the kernel does
 //! meanwhile, on several cores, natively and in a virtual machine?
 
+use crate::common::{Tested, schemes};
 use contigua_cache::Geometry;
 use contigua_frames::{Boxed, Config, Frames, Layout, Placement};
 use contigua_paging::{
@@ -9,7 +10,7 @@ use contigua_paging::{
 };
 use contigua_translation::{
     Access, Answer, Hardware, HostTables, L1Config, L2Config, Lookup, MemoryPort, Mmu,
-    NestedConfig, Request, SchemeConfig, Tables, TlbConfig, WalkCacheConfig,
+    NestedConfig, Request, Tables, TlbConfig, WalkCacheConfig,
 };
 use contigua_units::{Bytes, Cycles, PAGE_BYTES, PageSize, PhysAddr, VirtAddr, VirtRange};
 use proptest::prelude::*;
@@ -64,7 +65,7 @@ fn memory(frames: usize) -> Memory {
 
 /// A process's or a virtual machine's memory, and what the kernel there does.
 struct Side {
-    scheme: SchemeConfig,
+    scheme: Tested,
     policy: Box<dyn MappingPolicy>,
     memory: Memory,
     shape: TableShape,
@@ -72,7 +73,7 @@ struct Side {
 }
 
 impl Side {
-    fn new(scheme: SchemeConfig, frames: usize, levels: Levels) -> Self {
+    fn new(scheme: Tested, frames: usize, levels: Levels) -> Self {
         let shape = TableShape {
             levels,
             has_shadows: scheme.has_shadows(),
@@ -173,7 +174,7 @@ impl Server {
             walk_cache: &walk_cache,
             nested: host.as_ref().map(|_| &nested),
         };
-        let cores = (0..CORES).map(|_| (Mmu::new(&hardware, &case.scheme).unwrap(), None));
+        let cores = (0..CORES).map(|_| (Mmu::new(&hardware, &*case.scheme).unwrap(), None));
         let spaces = vec![side.space(0, case.holes)];
         Self {
             side,
@@ -324,8 +325,8 @@ impl Server {
 
 #[derive(Clone, Debug)]
 struct Case {
-    scheme: SchemeConfig,
-    host: Option<SchemeConfig>,
+    scheme: Tested,
+    host: Option<Tested>,
     holes: Option<Fragmentation>,
     host_holes: Option<Fragmentation>,
     five_levels: bool,
@@ -388,40 +389,12 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn scheme(name: &str, more: &str) -> SchemeConfig {
-    #[derive(serde::Deserialize)]
-    struct Design {
-        translation: SchemeConfig,
-    }
-    let text = format!("[translation.{name}]\n{more}");
-    toml::from_str::<Design>(&text).unwrap().translation
-}
-
 /// Every scheme, natively, and those for virtual machines on every kind of host.
-fn schemes() -> impl Strategy<Value = (SchemeConfig, Option<SchemeConfig>)> {
-    let all: Vec<SchemeConfig> = SchemeConfig::NAMES
-        .iter()
-        .map(|name| {
-            scheme(
-                name,
-                if *name == "hugetlb" {
-                    "page = \"2m\""
-                } else {
-                    ""
-                },
-            )
-        })
-        .chain([
-            scheme("perforated", "lazy = true"),
-            scheme("direct-segment", "policy = \"opt-in\""),
-            scheme("colt", "run_log2 = 3"),
-            scheme("amd-coalescing", "group_log2 = 3"),
-        ])
-        .collect();
+fn case_schemes() -> impl Strategy<Value = (Tested, Option<Tested>)> {
     let hosts = ["base", "thp", "perforated", "direct-segment"];
-    let hosts: Vec<SchemeConfig> = hosts.iter().map(|name| scheme(name, "")).collect();
+    let hosts: Vec<Tested> = hosts.iter().map(|name| Tested::listed(name, "")).collect();
     (
-        prop::sample::select(all),
+        prop::sample::select(schemes()),
         prop::option::weighted(0.4, prop::sample::select(hosts)),
     )
 }
@@ -455,7 +428,7 @@ fn scenario() -> impl Strategy<Value = Option<Fragmentation>> {
 
 fn case() -> impl Strategy<Value = Case> {
     (
-        schemes(),
+        case_schemes(),
         scenario(),
         scenario(),
         any::<bool>(),

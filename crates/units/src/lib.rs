@@ -13,6 +13,8 @@
 mod address;
 mod quantity;
 #[cfg(feature = "schema")]
+pub mod ranges;
+#[cfg(feature = "schema")]
 mod schema;
 
 pub use address::{Frame, Order, PageSize, PhysAddr, VirtAddr, VirtPage, VirtRange};

@@ -10,9 +10,17 @@ use super::timeline::Timeline;
 /// `DTLB_LOAD_MISSES.WALK_ACTIVE` and its like); here a walk begins with the look-up in the L2 TLB
 /// that misses.
 #[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign, contigua_state::Plain,
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    Serialize,
+    AddAssign,
+    contigua_state::Plain,
+    schemars::JsonSchema,
 )]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WalkCycles {
     /// Cycles in which at least one walker works.
     pub walk_active: Cycles,
@@ -22,9 +30,17 @@ pub struct WalkCycles {
 
 /// Cycles of page walks, by what they were for.
 #[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign, contigua_state::Plain,
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    Serialize,
+    AddAssign,
+    contigua_state::Plain,
+    schemars::JsonSchema,
 )]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WalkActivity {
     /// Loads.
     pub loads: WalkCycles,

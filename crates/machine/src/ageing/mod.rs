@@ -43,8 +43,7 @@ const CPUS: usize = 8;
 const BOOT_SHARE: f64 = 0.003;
 
 /// Everything that decides a server's life.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct AgeConfig {
     /// Name of the design.
     pub design_name: String,

@@ -25,8 +25,7 @@ pub fn parse_profile(text: &str, path: &str) -> Result<Profile, Error> {
 }
 
 /// A profile.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
     /// What kind of server this is, for people.
@@ -43,8 +42,7 @@ pub struct Profile {
 }
 
 /// Programs that arrive, grow, give memory back and take it again, and leave.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Tenants {
     /// How many there are at a time.
@@ -69,8 +67,7 @@ pub struct Tenants {
 }
 
 /// Contents of files in memory.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PageCache {
     /// All files that are used, as a share of memory. When there is less room, the oldest go.
@@ -87,8 +84,7 @@ pub struct PageCache {
 
 /// One source of the kernel's demand. Requests arrive at random (Poisson); their rate follows from
 /// the memory that they hold in the long run and from how long they hold it (Little's law).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Source {
     /// What the memory is for.
@@ -122,8 +118,7 @@ fn an_hour() -> Nanoseconds {
 }
 
 /// A value and how often it occurs, relative to the others.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Weighted<T> {
     /// The value.
@@ -133,8 +128,7 @@ pub struct Weighted<T> {
 }
 
 /// Times of higher demand.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Bursts {
     /// Demand during a burst, relative to other times.
@@ -146,8 +140,7 @@ pub struct Bursts {
 }
 
 /// Memory that devices hold: direct I/O, RDMA.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Pins {
     /// Share of memory that is pinned in the long run.
@@ -159,8 +152,7 @@ pub struct Pins {
 }
 
 /// Classes of memory that the kernel's sources allocate (Contiguitas, section 2.5).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Class {
     /// Send and receive buffers.

@@ -13,8 +13,7 @@ use super::AgeConfig;
 use super::Server;
 
 /// A server at one time.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Sample {
     /// Time since it booted.
     pub seconds: f64,
@@ -27,7 +26,7 @@ pub struct Sample {
         rename = "unmovable_region_bytes",
         serialize_with = "crate::report::optional_number"
     )]
-    #[cfg_attr(feature = "schema", schemars(with = "Option<u64>"))]
+    #[schemars(with = "Option<u64>")]
     pub unmovable_region: Option<Bytes>,
     /// Pressure on memory.
     pub pressure: RegionPressure,
@@ -36,8 +35,7 @@ pub struct Sample {
 }
 
 /// Pressure on memory, by what tasks waited for.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct RegionPressure {
     /// Movable memory.
     pub movable: Averages,
@@ -48,8 +46,7 @@ pub struct RegionPressure {
 }
 
 /// What happened, in memory and to those who use it.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Events {
     /// In memory. Requests that failed at first and were met after waiting count as failures here.
     #[serde(flatten)]
@@ -59,8 +56,7 @@ pub struct Events {
 }
 
 /// What happened to tenants and sources.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct ServerCounters {
     /// Requests that were met only after waiting for the kernel's threads.
     pub waits: u64,
@@ -83,8 +79,7 @@ pub struct ServerCounters {
 }
 
 /// The result of a server's life.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct AgeReport<'a> {
     /// Version of the program that wrote the report.
     pub version: &'static str,

@@ -8,8 +8,7 @@ use contigua_units::{Bytes, Cycles, Megahertz, Nanoseconds};
 use serde::{Deserialize, Serialize};
 
 /// The hardware of a simulated server: a file in `machines/`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MachineConfig {
     /// What machine this is, for people.
@@ -41,7 +40,6 @@ pub struct MachineConfig {
 #[serde(try_from = "u8", into = "u8")]
 pub struct PageTableLevels(pub Levels);
 
-#[cfg(feature = "schema")]
 impl schemars::JsonSchema for PageTableLevels {
     fn schema_name() -> std::borrow::Cow<'static, str> {
         "PageTableLevels".into()
@@ -72,8 +70,7 @@ impl From<PageTableLevels> for u8 {
 
 /// Cycles that the kernel's work takes. The kernel's own accesses are not simulated, so these
 /// figures include them; `docs/reference/costs.md` names their sources.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KernelCosts {
     /// Entering, handling and leaving a page fault, without zeroing or copying. A page that a call

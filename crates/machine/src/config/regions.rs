@@ -6,7 +6,7 @@ use serde::Serialize;
 /// Regions of the program that the user names.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(schemars::JsonSchema)]
 pub enum RegionConfig {
     /// By counts of instructions.
     Windows {
@@ -37,8 +37,7 @@ pub enum RegionConfig {
 }
 
 /// A window, and the share of the program that it stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Point {
     /// The window.
     #[serde(flatten)]

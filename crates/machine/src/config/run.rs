@@ -14,8 +14,9 @@ use super::regions::RegionConfig;
 use crate::Error;
 
 /// How much is simulated.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum Detail {
     /// Translation only: counts of TLB misses, walks, references and faults, but no time.
@@ -28,8 +29,7 @@ pub enum Detail {
 }
 
 /// Everything that decides the outcome of a run, beside the events.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct RunConfig {
     /// Name of the design.
     pub design_name: String,
@@ -40,10 +40,10 @@ pub struct RunConfig {
     /// The machine; its `memory` is what is simulated.
     pub machine: MachineConfig,
     /// What the machine's memory went through before.
-    #[cfg_attr(feature = "schema", schemars(with = "String"))]
+    #[schemars(with = "String")]
     pub age: Age,
     /// Holes that the memory under study has.
-    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
+    #[schemars(with = "Option<String>")]
     pub holes: Option<Holes>,
     /// Data TLB misses are counted by whether a primary region would hold their addresses.
     pub classify_misses: bool,

@@ -60,7 +60,7 @@ impl Engine {
             walk_cache: &machine.walk_cache,
             nested: config.design.host.as_ref().map(|_| &machine.nested),
         };
-        let mmus = Mmus::new(&hardware, &config.design.translation, cores)
+        let mmus = Mmus::new(&hardware, &*config.design.translation, cores)
             .map_err(|e| component(e.to_string()))?;
         let memory = (config.detail != Detail::Translation)
             .then(|| {

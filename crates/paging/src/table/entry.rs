@@ -5,7 +5,7 @@ use contigua_units::{Frame, PageSize, PhysAddr, VirtAddr};
 use crate::holes::Filter;
 
 /// What a leaf entry says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, contigua_state::Plain)]
 #[allow(
     clippy::struct_excessive_bools,
     reason = "they are the bits of an entry, each with a meaning of its own"

@@ -2,23 +2,19 @@
 //! aligned neighbours are contiguous and alike, one TLB entry serves for all of them. Software does
 //! nothing for it. AMD's optimization guides name groups of four pages.
 
-use contigua_paging::{CollapseContext, FaultContext, Leaf, MappingPolicy};
-use contigua_units::{PAGE_BYTES, PageSize};
+use contigua_paging::{Leaf, MappingPolicy};
+use contigua_units::PAGE_BYTES;
 use serde::{Deserialize, Serialize};
 
 use super::grouped::{Grouped, Rule};
-use super::thp::{self, HugePages};
+use super::thp;
 use super::{BackgroundPass, Scheme};
 use crate::radix::group_of;
 use crate::{Error, Hardware, Request, Tables, Translator};
 
 /// How large groups are.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(
-    feature = "schema",
-    derive(schemars::JsonSchema),
-    schemars(rename = "amd-coalescing")
-)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+#[schemars(rename = "amd-coalescing")]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Where huge pages are used; nowhere, unless said otherwise.
@@ -41,29 +37,16 @@ impl Default for Config {
 
 impl Scheme for Config {
     fn translator(&self, hardware: &Hardware<'_>) -> Result<Box<dyn Translator>, Error> {
-        // A cache line has eight entries.
-        let group = self.group_log2.clamp(1, 3);
+        let group = self.group_log2;
         Ok(Box::new(Grouped::new(hardware, group, Neighbours(group))?))
     }
 
     fn policy(&self) -> Box<dyn MappingPolicy> {
-        Box::new(Policy(HugePages::new(&self.huge)))
+        self.huge.policy()
     }
 
     fn background(&self) -> Option<BackgroundPass> {
         self.huge.background()
-    }
-}
-
-struct Policy(HugePages);
-
-impl MappingPolicy for Policy {
-    fn on_fault(&self, context: &FaultContext) -> PageSize {
-        self.0.on_fault(context)
-    }
-
-    fn collapse(&self, context: &CollapseContext) -> bool {
-        self.0.collapse(context)
     }
 }
 

@@ -15,12 +15,8 @@ use crate::{Error, Hardware, Request, Tables, Translator};
 const GROUP: u32 = 4;
 
 /// Where huge pages are used beside groups; nowhere, unless said otherwise.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(
-    feature = "schema",
-    derive(schemars::JsonSchema),
-    schemars(rename = "arm-contiguous")
-)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+#[schemars(rename = "arm-contiguous")]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// As with transparent huge pages.

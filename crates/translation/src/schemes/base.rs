@@ -8,12 +8,8 @@ use super::Scheme;
 use crate::{Error, Hardware, Radix, Translator};
 
 /// Nothing can be chosen.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(
-    feature = "schema",
-    derive(schemars::JsonSchema),
-    schemars(rename = "base")
-)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+#[schemars(rename = "base")]
 #[serde(deny_unknown_fields)]
 pub struct Config {}
 

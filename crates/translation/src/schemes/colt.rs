@@ -5,26 +5,22 @@
 //! The paper coalesces in the first level as well; here the first level stays as the machine has
 //! it, so that schemes differ in what answers its misses.
 
-use contigua_cache::Sets;
-use contigua_paging::{CollapseContext, FaultContext, Leaf, MappingPolicy};
-use contigua_units::{Cycles, Frame, PAGE_BYTES, PageSize, VirtAddr};
+use contigua_paging::{Leaf, MappingPolicy};
+use contigua_units::{Frame, PAGE_BYTES, PageSize, VirtAddr};
 use serde::{Deserialize, Serialize};
 
-use super::thp::{self, HugePages};
+use super::thp;
 use super::{BackgroundPass, Scheme};
 use crate::radix::{allows, group_of, page};
+use crate::tlb::{Entry, Kind};
 use crate::{
     Error, Hardware, MemoryPort, Radix, Request, SpaceId, Tables, Translation, Translator,
     TranslatorCounters, VirtRange,
 };
 
 /// How long runs may be.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(
-    feature = "schema",
-    derive(schemars::JsonSchema),
-    schemars(rename = "colt")
-)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+#[schemars(rename = "colt")]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Where huge pages are used; nowhere, unless said otherwise.
@@ -47,40 +43,19 @@ impl Default for Config {
 
 impl Scheme for Config {
     fn translator(&self, hardware: &Hardware<'_>) -> Result<Box<dyn Translator>, Error> {
-        // A cache line has eight entries.
-        let run = self.run_log2.min(3);
-        let l2 = hardware
-            .tlb
-            .l2
-            .iter()
-            .find(|l2| l2.holds.contains(&PageSize::Size4K));
-        let (entries, ways) = l2.map_or((1, 1), |l2| (l2.entries, l2.ways));
         Ok(Box::new(Colt {
-            radix: Radix::new(hardware)?,
-            runs: Sets::new("tlb.l2", u64::from(entries), ways)?,
-            run,
+            radix: Radix::with_groups(hardware, self.run_log2)?,
+            run: self.run_log2,
             counters: Counters::default(),
         }))
     }
 
     fn policy(&self) -> Box<dyn MappingPolicy> {
-        Box::new(Policy(HugePages::new(&self.huge)))
+        self.huge.policy()
     }
 
     fn background(&self) -> Option<BackgroundPass> {
         self.huge.background()
-    }
-}
-
-struct Policy(HugePages);
-
-impl MappingPolicy for Policy {
-    fn on_fault(&self, context: &FaultContext) -> PageSize {
-        self.0.on_fault(context)
-    }
-
-    fn collapse(&self, context: &CollapseContext) -> bool {
-        self.0.collapse(context)
     }
 }
 
@@ -91,73 +66,52 @@ struct Counters {
     pages_coalesced: u64,
 }
 
-/// A run: which pages of the group, and the frame that the group's first page would have.
-#[derive(Clone, Copy, Debug, Default, contigua_state::Plain)]
-struct Run {
-    pages: u8,
-    writable: bool,
-    /// Modulo 2^32: the group's first page need not be part of the run.
-    origin: u32,
-}
-
 #[derive(contigua_state::State)]
 struct Colt {
-    /// 2 MB and 1 GB pages; its walker.
+    /// Its L2 TLB holds runs of one or more 4 KB pages in the array for 4 KB pages, beside the
+    /// larger pages that share it.
     radix: Radix,
-    /// 4 KB pages: runs of one or more, in sets that are chosen by group.
-    runs: Sets<Run>,
     #[state(skip)]
     run: u32,
     counters: Counters,
 }
 
-const SPACE_SHIFT: u32 = 45;
-
 impl Colt {
-    /// A run is kept under its group and its first page.
-    fn key(&self, space: SpaceId, group: u64, first: u32) -> u64 {
-        (group << self.run | u64::from(first)) | u64::from(space.0) << SPACE_SHIFT
+    fn kind(&self) -> Kind {
+        Kind::Run(self.run)
     }
 
-    fn group(&self, address: VirtAddr) -> u64 {
-        address.page().get() >> self.run
-    }
-
+    /// A run is kept under its first page, in the set of its group.
     fn lookup(&mut self, address: VirtAddr, space: SpaceId) -> Option<Leaf> {
-        let (_, part) = group_of(address, self.run);
-        let group = self.group(address);
+        let (start, part) = group_of(address, self.run);
+        let kind = self.kind();
+        let array = self.radix.l2.array(PageSize::Size4K)?;
         for first in 0..=part {
-            let key = self.key(space, group, first);
-            if let Some(run) = self.runs.lookup(group, key)
-                && run.pages >> part & 1 != 0
+            let first = start + u64::from(first) * PAGE_BYTES;
+            if let Some(entry) = array.lookup(first, space, kind)
+                && entry.run >> part & 1 != 0
             {
-                let frame = Frame::new(run.origin.wrapping_add(part));
-                return Some(Leaf::new(frame, PageSize::Size4K, run.writable));
+                let frame = Frame::new(entry.frame.get().wrapping_add(part));
+                return Some(Leaf::new(frame, PageSize::Size4K, entry.writable));
             }
         }
         None
     }
 
-    /// Removes every run of a group that has pages within a range.
-    fn remove(&mut self, space: SpaceId, range: VirtRange) {
-        let run = self.run;
-        self.runs.remove_if(|key, entry| {
-            let first_page = (key & ((1 << SPACE_SHIFT) - 1)) >> run << run;
-            let touches = |part: u64| {
-                entry.pages >> part & 1 != 0
-                    && range.contains(VirtAddr::new((first_page + part) * PAGE_BYTES))
-            };
-            key >> SPACE_SHIFT == u64::from(space.0) && (0..1 << run).any(touches)
-        });
+    /// Removes the runs of a group that begin with the pages `first` to `end`.
+    fn remove(&mut self, group: VirtAddr, space: SpaceId, pages: std::ops::Range<u32>) {
+        let kind = self.kind();
+        if let Some(array) = self.radix.l2.array(PageSize::Size4K) {
+            for page in pages {
+                array.remove(group + u64::from(page) * PAGE_BYTES, space, kind);
+            }
+        }
     }
 
-    /// Removes what one group has.
+    /// Removes all runs of the group around an address.
     fn remove_group(&mut self, address: VirtAddr, space: SpaceId) {
-        let group = self.group(address);
-        for first in 0..1 << self.run {
-            let key = self.key(space, group, first);
-            self.runs.remove(group, key);
-        }
+        let (start, _) = group_of(address, self.run);
+        self.remove(start, space, 0..1 << self.run);
     }
 
     /// Enters the run around an address, as the tables have it.
@@ -183,21 +137,19 @@ impl Colt {
         while end < 1 << self.run && belongs(end) {
             end += 1;
         }
-        let pages = ((1_u32 << end) - (1 << first)) as u8;
         self.counters.runs_entered += 1;
         self.counters.pages_coalesced += u64::from(end - first - 1);
-        let group = self.group(address);
         // A shorter run of the same pages may be there, from when less was mapped.
-        for other in first..end {
-            let key = self.key(space, group, other);
-            self.runs.remove(group, key);
+        self.remove(start, space, first..end);
+        let kind = self.kind();
+        if let Some(array) = self.radix.l2.array(PageSize::Size4K) {
+            let entry = Entry {
+                frame: Frame::new(origin),
+                run: ((1_u32 << end) - (1 << first)) as u8,
+                ..Entry::of(leaf)
+            };
+            array.insert(start + u64::from(first) * PAGE_BYTES, space, kind, entry);
         }
-        let run = Run {
-            pages,
-            writable: leaf.writable,
-            origin,
-        };
-        self.runs.insert(group, self.key(space, group, first), run);
     }
 }
 
@@ -208,7 +160,7 @@ impl Translator for Colt {
         tables: &mut Tables<'_>,
         port: &mut dyn MemoryPort,
     ) -> Translation {
-        let latency: Cycles = self.radix.l2.latency();
+        let latency = self.radix.latency();
         if let Some(leaf) = self.lookup(request.address, request.space) {
             if allows(leaf, request.access) {
                 self.counters.run_hits += 1;
@@ -219,12 +171,12 @@ impl Translator for Colt {
         } else if let Some(leaf) = self.radix.look_up(request) {
             return page(leaf, latency, false);
         }
-        match self.radix.walk_only(request, tables, port) {
+        match self.radix.walk(request, tables, port) {
             Ok((leaf, latency)) => {
                 if leaf.size == PageSize::Size4K {
                     self.enter(request, leaf, tables);
                 } else {
-                    self.radix.l2.insert(request.address, request.space, leaf);
+                    self.radix.fill(request, leaf);
                 }
                 page(leaf, latency, true)
             }
@@ -234,16 +186,14 @@ impl Translator for Colt {
 
     fn invalidate(&mut self, space: SpaceId, range: VirtRange) {
         self.radix.invalidate(space, range);
+        // The L2 TLB removes the runs in longer ranges itself.
         if range.bytes() <= PAGE_BYTES {
             self.remove_group(range.start, space);
-        } else {
-            self.remove(space, range);
         }
     }
 
     fn flush(&mut self) {
         self.radix.flush();
-        self.runs.clear();
     }
 
     fn counters(&self) -> TranslatorCounters {
@@ -264,8 +214,7 @@ impl Translator for Colt {
     }
 
     fn storage_bits(&self) -> u64 {
-        // The L2 TLB's entries, each with a bit for every page of a run; simulated in two arrays,
-        // built as one.
-        self.radix.storage_bits() + (self.runs.capacity() as u64) * (1 << self.run)
+        // A bit for every page of a run in each entry that can hold one.
+        self.radix.storage_bits() + (self.radix.l2.capacity_for(PageSize::Size4K) << self.run)
     }
 }

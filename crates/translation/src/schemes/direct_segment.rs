@@ -14,8 +14,7 @@ use super::{PrimaryRegion, Scheme};
 use crate::{Error, Hardware, Radix, Translator};
 
 /// What goes into a primary region.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
     /// What the program asks to be there (`MAP_HUGETLB` stands for the paper's flag).
@@ -25,8 +24,7 @@ pub enum Policy {
 }
 
 /// Where contiguous memory comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Source {
     /// Set aside when the process begins (the paper's prototype).
@@ -36,12 +34,8 @@ pub enum Source {
 }
 
 /// How the operating system uses segments.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(
-    feature = "schema",
-    derive(schemars::JsonSchema),
-    schemars(rename = "direct-segment")
-)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+#[schemars(rename = "direct-segment")]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// What goes into the primary region.

@@ -78,19 +78,19 @@ impl<R: Rule> Translator for Grouped<R> {
         if let Some(leaf) = self.look_up_group(request) {
             self.group_hits += 1;
             self.radix.walker.counters.hit(PageSize::Size4K);
-            return joined(page(leaf, self.radix.l2.latency(), false));
+            return joined(page(leaf, self.radix.latency(), false));
         }
         if let Some(leaf) = self.radix.look_up(request) {
-            return page(leaf, self.radix.l2.latency(), false);
+            return page(leaf, self.radix.latency(), false);
         }
-        let (leaf, latency) = match self.radix.walk_only(request, tables, port) {
+        let (leaf, latency) = match self.radix.walk(request, tables, port) {
             Ok(found) => found,
             Err(fault) => return fault,
         };
         let Request { address, space, .. } = *request;
         let answer = page(leaf, latency, true);
         if leaf.size != PageSize::Size4K || !self.rule.joins(request, leaf, tables) {
-            self.radix.l2.insert(address, space, leaf);
+            self.radix.fill(request, leaf);
             return answer;
         }
         self.groups_entered += 1;

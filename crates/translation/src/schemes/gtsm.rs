@@ -23,12 +23,8 @@ const PART: u32 = 16;
 const PARTS: u32 = SUB_PAGES / PART;
 
 /// Where huge pages are used.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(
-    feature = "schema",
-    derive(schemars::JsonSchema),
-    schemars(rename = "gtsm")
-)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+#[schemars(rename = "gtsm")]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// As with transparent huge pages.

@@ -10,12 +10,8 @@ use super::{PrimaryRegion, ReservedPages, Scheme};
 use crate::{Error, Hardware, Radix, Translator};
 
 /// Which pages, and how many.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(
-    feature = "schema",
-    derive(schemars::JsonSchema),
-    schemars(rename = "hugetlb")
-)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+#[schemars(rename = "hugetlb")]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Size of the pages.

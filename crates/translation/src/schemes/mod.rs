@@ -4,7 +4,10 @@
 //! and, where the operating system takes part, its mapping half (a [`MappingPolicy`]). To add one,
 //! write its file and add its line to the list below.
 
+use std::ops::Deref;
+
 use contigua_paging::{Eligible, MappingPolicy};
+use contigua_units::ranges::Validate;
 use contigua_units::{Bytes, Nanoseconds, PageSize};
 use serde::{Deserialize, Serialize};
 
@@ -42,12 +45,18 @@ pub struct PrimaryRegion {
     pub step: Bytes,
 }
 
-/// What a scheme's `Config` provides.
-trait Scheme {
-    /// The hardware half.
+/// A translation design: what its `Config` provides.
+///
+/// Its parameters' ranges are in its JSON schema; [`Mmu::new`](crate::Mmu::new) and the readers of
+/// files refuse values outside of them ([`Validate`]).
+pub trait Scheme: Validate {
+    /// The hardware half: what answers misses of the L1 TLBs.
+    ///
+    /// # Errors
+    /// [`Error`], when a geometry is impossible.
     fn translator(&self, hardware: &Hardware<'_>) -> Result<Box<dyn Translator>, Error>;
 
-    /// The mapping half.
+    /// The mapping half: what the kernel maps.
     fn policy(&self) -> Box<dyn MappingPolicy>;
 
     /// Page directories need shadows: the mapping half perforates pages.
@@ -70,7 +79,7 @@ trait Scheme {
         None
     }
 
-    /// Bits of registers that a hardware thread has for it.
+    /// Bits of registers that a hardware thread has for it, beside what [`Translator`] counts.
     fn register_bits(&self) -> u64 {
         0
     }
@@ -82,8 +91,7 @@ macro_rules! schemes {
         $(pub mod $module;)*
 
         /// Which scheme, and its parameters: the table `[translation.NAME]` of a design.
-        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
         pub enum SchemeConfig {
             $($(#[$doc])* #[serde(rename = $name)] $variant($module::Config),)*
         }
@@ -92,7 +100,12 @@ macro_rules! schemes {
             /// Names of all schemes.
             pub const NAMES: &[&str] = &[$($name,)*];
 
-            fn scheme(&self) -> &dyn Scheme {
+        }
+
+        impl Deref for SchemeConfig {
+            type Target = dyn Scheme;
+
+            fn deref(&self) -> &Self::Target {
                 match self {
                     $(Self::$variant(config) => config,)*
                 }
@@ -126,50 +139,4 @@ schemes! {
     range: Range, "range";
     /// Translations take no time: what others are measured against.
     perfect: Perfect, "perfect";
-}
-
-impl SchemeConfig {
-    /// The hardware half.
-    ///
-    /// # Errors
-    /// [`Error`], when a geometry is impossible.
-    pub fn translator(&self, hardware: &Hardware<'_>) -> Result<Box<dyn Translator>, Error> {
-        self.scheme().translator(hardware)
-    }
-
-    /// Whether page directories need shadows.
-    #[must_use]
-    pub fn has_shadows(&self) -> bool {
-        self.scheme().has_shadows()
-    }
-
-    /// The primary region that the mapping half asks for.
-    #[must_use]
-    pub fn primary(&self) -> Option<PrimaryRegion> {
-        self.scheme().primary()
-    }
-
-    /// The huge pages that the mapping half wants set aside.
-    #[must_use]
-    pub fn reserved(&self) -> Option<ReservedPages> {
-        self.scheme().reserved()
-    }
-
-    /// The mapping half.
-    #[must_use]
-    pub fn policy(&self) -> Box<dyn MappingPolicy> {
-        self.scheme().policy()
-    }
-
-    /// The background pass that the mapping half asks for.
-    #[must_use]
-    pub fn background(&self) -> Option<BackgroundPass> {
-        self.scheme().background()
-    }
-
-    /// Bits of registers that a hardware thread has for it, beside what [`Translator`] counts.
-    #[must_use]
-    pub fn register_bits(&self) -> u64 {
-        self.scheme().register_bits()
-    }
 }

@@ -15,12 +15,8 @@ use crate::{
 };
 
 /// Which pages the kernel uses.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(
-    feature = "schema",
-    derive(schemars::JsonSchema),
-    schemars(rename = "perfect")
-)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+#[schemars(rename = "perfect")]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Transparent huge pages, as Linux has them; 4 KB pages only where it is left out.
@@ -74,7 +70,7 @@ impl Translator for Perfect {
         tables: &mut Tables<'_>,
         _: &mut dyn MemoryPort,
     ) -> Translation {
-        match self.radix.walk_only(request, tables, &mut NoTime) {
+        match self.radix.walk(request, tables, &mut NoTime) {
             Ok((leaf, _)) => page(leaf, Cycles::ZERO, false),
             Err(Translation::Fault { host, .. }) => Translation::Fault {
                 latency: Cycles::ZERO,

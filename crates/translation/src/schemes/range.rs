@@ -9,11 +9,11 @@
 
 use std::collections::BTreeMap;
 
-use contigua_paging::{CollapseContext, FaultContext, Leaf, MappingPolicy};
+use contigua_paging::{Leaf, MappingPolicy};
 use contigua_units::{PAGE_BYTES, PageSize, VirtAddr};
 use serde::{Deserialize, Serialize};
 
-use super::thp::{self, HugePages};
+use super::thp;
 use super::{BackgroundPass, Scheme};
 use crate::radix::{Radix, allows, page};
 use crate::{
@@ -22,18 +22,14 @@ use crate::{
 };
 
 /// How many ranges the hardware keeps.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(
-    feature = "schema",
-    derive(schemars::JsonSchema),
-    schemars(rename = "range")
-)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+#[schemars(rename = "range")]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Where huge pages are used.
     pub huge: thp::Config,
     /// Entries of the range TLB, fully associative: 32 (the paper, section 4.1).
-    pub entries: usize,
+    pub entries: u32,
     /// The least length of a range that is kept, in 4 KB pages.
     pub least_pages: u64,
 }
@@ -52,35 +48,20 @@ impl Scheme for Config {
     fn translator(&self, hardware: &Hardware<'_>) -> Result<Box<dyn Translator>, Error> {
         Ok(Box::new(RangeTlb {
             radix: Radix::new(hardware)?,
-            ranges: Vec::with_capacity(self.entries.max(1)),
+            ranges: Vec::with_capacity(self.entries as usize),
             table: BTreeMap::new(),
-            config: Self {
-                entries: self.entries.max(1),
-                ..self.clone()
-            },
+            config: self.clone(),
             hits: 0,
             fills: 0,
         }))
     }
 
     fn policy(&self) -> Box<dyn MappingPolicy> {
-        Box::new(Policy(HugePages::new(&self.huge)))
+        self.huge.policy()
     }
 
     fn background(&self) -> Option<BackgroundPass> {
         self.huge.background()
-    }
-}
-
-struct Policy(HugePages);
-
-impl MappingPolicy for Policy {
-    fn on_fault(&self, context: &FaultContext) -> PageSize {
-        self.0.on_fault(context)
-    }
-
-    fn collapse(&self, context: &CollapseContext) -> bool {
-        self.0.collapse(context)
     }
 }
 
@@ -235,6 +216,7 @@ impl Translator for RangeTlb {
         }
         match self.radix.walk(request, tables, port) {
             Ok((leaf, latency)) => {
+                self.radix.fill(request, leaf);
                 // A store may have made the page writable, or dirty.
                 if let Some(known) = self.lookup(request.address, request.space)
                     && known.writable != leaf.writable
@@ -248,7 +230,7 @@ impl Translator for RangeTlb {
                     && let Some(range) = self.find(request, leaf, tables)
                 {
                     self.fills += 1;
-                    self.ranges.truncate(self.config.entries - 1);
+                    self.ranges.truncate(self.config.entries as usize - 1);
                     self.ranges.insert(0, range);
                 }
                 page(leaf, latency, true)
@@ -265,6 +247,7 @@ impl Translator for RangeTlb {
     fn flush(&mut self) {
         self.radix.flush();
         self.ranges.clear();
+        self.table.clear();
     }
 
     fn counters(&self) -> TranslatorCounters {
@@ -284,6 +267,6 @@ impl Translator for RangeTlb {
     fn storage_bits(&self) -> u64 {
         /// First and last page, frame, and permissions.
         const RANGE_BITS: u64 = 36 + 36 + 12 + 40 + 6;
-        self.radix.storage_bits() + self.config.entries as u64 * RANGE_BITS
+        self.radix.storage_bits() + u64::from(self.config.entries) * RANGE_BITS
     }
 }

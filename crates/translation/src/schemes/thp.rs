@@ -12,8 +12,7 @@ use super::{BackgroundPass, Scheme};
 use crate::{Error, Hardware, Radix, Translator};
 
 /// Where huge pages are used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Enabled {
     /// Everywhere but where the program objects.
@@ -25,12 +24,8 @@ pub enum Enabled {
 }
 
 /// The settings under `/sys/kernel/mm/transparent_hugepage`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(
-    feature = "schema",
-    derive(schemars::JsonSchema),
-    schemars(rename = "thp")
-)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+#[schemars(rename = "thp")]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// `enabled`.

@@ -1,10 +1,14 @@
 //! Small servers for tests of translation.
+use std::fmt;
+use std::ops::Deref;
+use std::rc::Rc;
+
 use contigua_cache::Geometry;
 use contigua_frames::{Boxed, Config, Frames, Layout, Placement};
 use contigua_paging::{AddressSpace, Effects, Memory, Segment, SpaceId, TableShape};
 use contigua_translation::{
     Access, Answer, Hardware, HostTables, L1Config, L2Config, Lookup, MemoryPort, Mmu,
-    NestedConfig, Request, SchemeConfig, Tables, TlbConfig, WalkCacheConfig,
+    NestedConfig, Request, Scheme, SchemeConfig, Tables, TlbConfig, WalkCacheConfig,
 };
 use contigua_units::{Bytes, Cycles, PageSize, PhysAddr, VirtAddr};
 
@@ -56,6 +60,65 @@ pub fn scheme(name: &str, more: &str) -> SchemeConfig {
     toml::from_str::<Design>(&text).unwrap().translation
 }
 
+/// A scheme with its name.
+#[derive(Clone)]
+pub struct Tested {
+    pub name: String,
+    scheme: Rc<dyn Deref<Target = dyn Scheme>>,
+}
+
+impl Tested {
+    /// One of the list, with parameters.
+    pub fn listed(name: &str, more: &str) -> Self {
+        Self {
+            name: format!("{name} {more}"),
+            scheme: Rc::new(scheme(name, more)),
+        }
+    }
+
+    /// Any other.
+    pub fn new(name: &str, config: impl Scheme + 'static) -> Self {
+        let config: Box<dyn Scheme> = Box::new(config);
+        Self {
+            name: name.to_owned(),
+            scheme: Rc::new(config),
+        }
+    }
+}
+
+impl Deref for Tested {
+    type Target = dyn Scheme;
+
+    fn deref(&self) -> &Self::Target {
+        &**self.scheme
+    }
+}
+
+impl fmt::Debug for Tested {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+/// Every scheme of the list, some with other parameters, and that of the guide.
+pub fn schemes() -> Vec<Tested> {
+    let variants = [
+        ("perforated", "lazy = true"),
+        ("direct-segment", "policy = \"opt-in\""),
+        ("colt", "run_log2 = 3"),
+        ("colt", "run_log2 = 0\nhuge.enabled = \"always\""),
+        ("amd-coalescing", "group_log2 = 3"),
+    ];
+    let listed = SchemeConfig::NAMES.iter().map(|&name| match name {
+        "hugetlb" => (name, "page = \"2m\""),
+        _ => (name, ""),
+    });
+    let all = listed.chain(variants);
+    let mut all: Vec<_> = all.map(|(name, more)| Tested::listed(name, more)).collect();
+    all.push(Tested::new("victim", crate::victim::Config::default()));
+    all
+}
+
 /// An MMU without page-walk caches, so that walks read everything.
 pub fn mmu_without_walk_caches(scheme: &SchemeConfig, nested: bool) -> Mmu {
     let none = WalkCacheConfig::default();
@@ -69,7 +132,7 @@ pub fn mmu_without_walk_caches(scheme: &SchemeConfig, nested: bool) -> Mmu {
         walk_cache: &none,
         nested: nested.then_some(&nested_config),
     };
-    Mmu::new(&hardware, scheme).unwrap()
+    Mmu::new(&hardware, &**scheme).unwrap()
 }
 
 pub fn mmu(scheme: &SchemeConfig) -> Mmu {
@@ -80,7 +143,7 @@ pub fn mmu(scheme: &SchemeConfig) -> Mmu {
         walk_cache: &walk_cache,
         nested: None,
     };
-    Mmu::new(&hardware, scheme).unwrap()
+    Mmu::new(&hardware, &**scheme).unwrap()
 }
 
 pub fn memory(frames: usize) -> Memory {

@@ -7,12 +7,8 @@ use serde::{Deserialize, Serialize};
 use super::super::thp::{self, HugePages};
 
 /// When pages are perforated.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(
-    feature = "schema",
-    derive(schemars::JsonSchema),
-    schemars(rename = "perforated")
-)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+#[schemars(rename = "perforated")]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Where huge pages are used, and how the background pass makes them.
