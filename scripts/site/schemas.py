@@ -172,7 +172,7 @@ class Reference:
             default = "required"
         else:
             default = self._default(schema)
-        facts = " · ".join(fact for fact in (kind, default) if fact)
+        facts = " · ".join(fact for fact in (kind, _range(schema), default) if fact)
         text = prose(schema.get("description") or "").replace("\n", "\n    ")
         lines = [f"`{key}` <small>{facts}</small>", f":   {text}"]
         lines += [f"    {line}" for line in more]
@@ -248,6 +248,13 @@ def _alternatives(schema: Schema) -> list[tuple[Any, str]]:
         else:
             return []
     return alternatives
+
+
+def _range(schema: Schema) -> str:
+    """Return the range of a number or quantity, or nothing."""
+    least = schema.get("minimum", schema.get("x-minimum"))
+    most = schema.get("maximum", schema.get("x-maximum"))
+    return "" if least is None or most is None else f"{least} to {most}"
 
 
 def _toml(value: Any) -> str:  # noqa: ANN401 - JSON

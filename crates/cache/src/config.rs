@@ -14,8 +14,10 @@ pub struct LevelConfig {
     /// Capacity.
     pub size: Bytes,
     /// Lines of a set.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 16_384)))]
     pub ways: u32,
     /// From the core's request to the data, when this level has it.
+    #[cfg_attr(feature = "schema", schemars(extend("maximum" = 1_073_741_824)))]
     pub latency_cycles: Cycles,
 }
 
@@ -25,14 +27,31 @@ pub struct LevelConfig {
 #[serde(deny_unknown_fields)]
 pub struct HierarchyConfig {
     /// Instructions.
+    #[cfg_attr(
+        feature = "schema",
+        schemars(extend("properties" = {"size": {"x-minimum": "64B", "x-maximum": "1MiB"}}))
+    )]
     pub l1i: LevelConfig,
     /// Data.
+    #[cfg_attr(
+        feature = "schema",
+        schemars(extend("properties" = {"size": {"x-minimum": "64B", "x-maximum": "1MiB"}}))
+    )]
     pub l1d: LevelConfig,
     /// Private second level.
+    #[cfg_attr(
+        feature = "schema",
+        schemars(extend("properties" = {"size": {"x-minimum": "64B", "x-maximum": "16MiB"}}))
+    )]
     pub l2: LevelConfig,
     /// Last level.
+    #[cfg_attr(
+        feature = "schema",
+        schemars(extend("properties" = {"size": {"x-minimum": "64B", "x-maximum": "1280MiB"}}))
+    )]
     pub llc: LevelConfig,
     /// From the core's request to the data, when no cache has it and no row of DRAM is open.
+    #[cfg_attr(feature = "schema", schemars(extend("x-minimum" = "0ns", "x-maximum" = "1s")))]
     pub memory_latency: Nanoseconds,
     /// How cores share the last level.
     pub shared: SharedConfig,

@@ -16,8 +16,10 @@ pub const EMPTY: u64 = u64::MAX;
 #[serde(deny_unknown_fields)]
 pub struct Geometry {
     /// Entries in all.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 16_384)))]
     pub entries: u32,
     /// Entries of a set; as many as there are entries for a fully associative array.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 16_384)))]
     pub ways: u32,
 }
 

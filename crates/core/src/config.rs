@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use contigua_units::Cycles;
+use contigua_units::ranges::Validate;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
@@ -15,54 +16,71 @@ use crate::Error;
 pub struct CoreConfig {
     /// Instructions that issue in a cycle when nothing stalls. The window model: instructions that
     /// enter the window in a cycle.
+    #[schemars(range(min = 1, max = 64))]
     pub issue_width: u32,
     /// Instructions that retire in a cycle.
+    #[schemars(range(min = 1, max = 64))]
     pub retire_width: u32,
     /// Instructions between dispatch and retirement: entries of the reorder buffer.
+    #[schemars(range(min = 1, max = 65_536))]
     pub window: u32,
     /// Instructions between dispatch and retirement whose results are in general registers: the register
     /// file without the registers that programs see. Default: as many as `window`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 65_536))]
     pub general_registers: Option<u32>,
     /// Instructions between dispatch and retirement whose results are in vector registers, as
     /// `general_registers`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 65_536))]
     pub vector_registers: Option<u32>,
     /// Loads between dispatch and retirement.
+    #[schemars(range(min = 1, max = 65_536))]
     pub load_buffer: u32,
     /// Stores between dispatch and the end of their cache access, which follows retirement.
+    #[schemars(range(min = 1, max = 65_536))]
     pub store_buffer: u32,
     /// Lines that the L1 data cache waits for at a time: line-fill buffers.
+    #[schemars(range(min = 1, max = 65_536))]
     pub miss_registers: u32,
     /// Cycles between two lines that reach the L1 data cache. Default: 1.
     #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 10_000))]
     pub fill_cycles: u32,
     /// Whether copies of whole registers are made by renaming: they need no port and take no time. Default: no.
     #[serde(default)]
     pub eliminates_copies: bool,
     /// Page walks at a time.
+    #[schemars(range(min = 1, max = 65_536))]
     pub page_walkers: u32,
     /// Cycles from the end of a walk to the start of one that waited for its walker. Default: 0.
     #[serde(default)]
+    #[schemars(range(min = 0, max = 10_000))]
     pub page_walk_replay_cycles: u32,
     /// Instructions that the front end may be ahead of dispatch: entries of the decode queue.
+    #[schemars(range(min = 1, max = 65_536))]
     pub fetch_queue: u32,
     /// Cycles from the fetch of a taken branch to that of its target. Default: 1, as for small loops (Agner Fog, "The
     /// microarchitecture of Intel, AMD and VIA CPUs"; elsewhere one in two cycles on Intel's cores).
     #[serde(default = "one")]
+    #[schemars(range(min = 0, max = 10_000))]
     pub taken_branch_cycles: u32,
     /// Cycles of taken calls and returns. Default: as `taken_branch_cycles`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 10_000))]
     pub call_cycles: Option<u32>,
     /// What indirect jumps and calls take beyond that if their target's address differs in bit 37 or a higher one.
     /// Default: 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 10_000))]
     pub far_branch_cycles: Option<u32>,
     /// Bytes of code that a cycle can fetch, aligned: a power of two. A taken branch ends the cycle. Default: all up to
     /// the next taken branch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1_048_576))]
     pub fetch_bytes: Option<u32>,
     /// From the completion of a mispredicted branch to the dispatch of the instruction after it.
+    #[schemars(extend("maximum" = 1_073_741_824))]
     pub mispredict_penalty_cycles: Cycles,
     /// Execution units.
     pub ports: PortsConfig,
@@ -85,9 +103,9 @@ pub type WindowConfig = CoreConfig;
 #[serde(untagged)]
 pub enum Ports {
     /// Their numbers.
-    Numbers(Vec<u8>),
+    Numbers(#[schemars(inner(range(max = 15)))] Vec<u8>),
     /// So many that no other kind uses: what machine files had before ports had numbers.
-    Own(u32),
+    Own(#[schemars(range(min = 1, max = 16))] u32),
 }
 
 /// Ports by kind of operation. There is one divider of each kind, beside them.
@@ -255,80 +273,63 @@ pub(crate) fn masks(kinds: &[Option<&Ports>]) -> Option<Vec<u16>> {
 #[serde(deny_unknown_fields)]
 pub struct LatencyConfig {
     /// Simple integer operations, and branches.
+    #[schemars(range(min = 1, max = 10_000))]
     pub integer: u32,
     /// Integer multiplication.
+    #[schemars(range(min = 1, max = 10_000))]
     pub multiply: u32,
     /// Integer division.
+    #[schemars(range(min = 1, max = 10_000))]
     pub divide: u32,
     /// Integer division of 128 bits by 64. Default: as `divide`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 10_000))]
     pub divide_64: Option<u32>,
     /// Floating-point addition.
+    #[schemars(range(min = 1, max = 10_000))]
     pub float_add: u32,
     /// Floating-point multiplication.
+    #[schemars(range(min = 1, max = 10_000))]
     pub float_multiply: u32,
     /// Floating-point division and square root.
+    #[schemars(range(min = 1, max = 10_000))]
     pub float_divide: u32,
     /// Conversion of precision, comparison and other floating-point operations.
+    #[schemars(range(min = 1, max = 10_000))]
     pub float_other: u32,
     /// Conversion between general registers and floating-point numbers. Default: as `float_other`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 10_000))]
     pub convert: Option<u32>,
     /// Simple vector operations.
+    #[schemars(range(min = 1, max = 10_000))]
     pub vector: u32,
     /// Vector integer multiplication.
+    #[schemars(range(min = 1, max = 10_000))]
     pub vector_multiply: u32,
     /// From vector to general registers or flags, or back. Default: as `vector`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 10_000))]
     pub transfer: Option<u32>,
     /// A load that hits in the L1 data cache, to its use.
+    #[schemars(range(min = 1, max = 10_000))]
     pub load: u32,
     /// A load that takes its data from the store buffer, to its use.
+    #[schemars(range(min = 1, max = 10_000))]
     pub store_forward: u32,
     /// The operation of a locked read-modify-write, beyond its load.
+    #[schemars(range(min = 1, max = 10_000))]
     pub atomic: u32,
     /// Fences, `cpuid`.
+    #[schemars(range(min = 1, max = 10_000))]
     pub serializing: u32,
     /// What cores execute from microcode.
+    #[schemars(range(min = 1, max = 10_000))]
     pub other: u32,
     /// The beginning of a repeated `movs` or `stos`, in which nothing else is delivered. Default: 35.
     #[serde(default = "fast_string")]
+    #[schemars(range(min = 1, max = 10_000))]
     pub fast_string: u32,
-}
-
-impl LatencyConfig {
-    /// All of them, by key.
-    fn all(&self) -> [(&'static str, u32); 18] {
-        [
-            ("latency_cycles.integer", self.integer),
-            ("latency_cycles.multiply", self.multiply),
-            ("latency_cycles.divide", self.divide),
-            (
-                "latency_cycles.divide_64",
-                self.divide_64.unwrap_or(self.divide),
-            ),
-            ("latency_cycles.float_add", self.float_add),
-            ("latency_cycles.float_multiply", self.float_multiply),
-            ("latency_cycles.float_divide", self.float_divide),
-            ("latency_cycles.float_other", self.float_other),
-            (
-                "latency_cycles.convert",
-                self.convert.unwrap_or(self.float_other),
-            ),
-            ("latency_cycles.vector", self.vector),
-            ("latency_cycles.vector_multiply", self.vector_multiply),
-            (
-                "latency_cycles.transfer",
-                self.transfer.unwrap_or(self.vector),
-            ),
-            ("latency_cycles.load", self.load),
-            ("latency_cycles.store_forward", self.store_forward),
-            ("latency_cycles.atomic", self.atomic),
-            ("latency_cycles.serializing", self.serializing),
-            ("latency_cycles.other", self.other),
-            ("latency_cycles.fast_string", self.fast_string),
-        ]
-    }
 }
 
 const fn one() -> u32 {
@@ -347,35 +348,24 @@ const fn fast_string() -> u32 {
 #[serde(deny_unknown_fields, default)]
 pub struct SlotsConfig {
     /// Conversion between general registers and floating-point numbers.
+    #[schemars(range(min = 1, max = 4))]
     pub convert: u32,
     /// An operation whose operand and result are the same place in memory.
+    #[schemars(range(min = 1, max = 4))]
     pub read_modify_write: u32,
     /// A call.
+    #[schemars(range(min = 1, max = 4))]
     pub call: u32,
     /// A shift or rotation by `cl`.
+    #[schemars(range(min = 1, max = 4))]
     pub variable_shift: u32,
     /// Integer division, which takes as many places in the window, too.
+    #[schemars(range(min = 1, max = 64))]
     pub divide: u32,
     /// Integer division of 128 bits by 64. Default: as `divide`.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 64))]
     pub divide_64: Option<u32>,
-}
-
-impl SlotsConfig {
-    /// Each with the most that it may be.
-    fn all(&self) -> [(&'static str, u32, u32); 6] {
-        const MOST: u32 = 4;
-        const MOST_MICROCODE: u32 = 64;
-        let divide_64 = self.divide_64.unwrap_or(self.divide);
-        [
-            ("slots.convert", self.convert, MOST),
-            ("slots.read_modify_write", self.read_modify_write, MOST),
-            ("slots.call", self.call, MOST),
-            ("slots.variable_shift", self.variable_shift, MOST),
-            ("slots.divide", self.divide, MOST_MICROCODE),
-            ("slots.divide_64", divide_64, MOST_MICROCODE),
-        ]
-    }
 }
 
 impl Default for SlotsConfig {
@@ -396,11 +386,14 @@ impl Default for SlotsConfig {
 #[serde(deny_unknown_fields)]
 pub struct DivideConfig {
     /// Integer division.
+    #[schemars(range(min = 1, max = 10_000))]
     pub integer: u32,
     /// Integer division of 128 bits by 64. Default: as `integer`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 10_000))]
     pub integer_64: Option<u32>,
     /// Floating-point division and square root.
+    #[schemars(range(min = 1, max = 10_000))]
     pub float: u32,
 }
 
@@ -409,12 +402,16 @@ pub struct DivideConfig {
 #[serde(deny_unknown_fields)]
 pub struct PredictorConfig {
     /// Counters in each of the three tables that predict directions: a power of two.
+    #[schemars(range(min = 1, max = 1_048_576))]
     pub direction_entries: u32,
     /// Conditional branches whose directions select a counter.
+    #[schemars(range(min = 1, max = 32))]
     pub history_bits: u32,
     /// Targets of indirect branches: a power of two.
+    #[schemars(range(min = 1, max = 1_048_576))]
     pub target_entries: u32,
     /// Return addresses: a power of two.
+    #[schemars(range(min = 1, max = 1_048_576))]
     pub return_stack: u32,
 }
 
@@ -422,79 +419,11 @@ impl CoreConfig {
     /// Checks what [`Window`](crate::Window) relies on.
     ///
     /// # Errors
-    /// The first value that is out of range.
+    /// The first value that is out of range, or does not fit the others.
     pub fn validate(&self) -> Result<(), Error> {
-        const WIDEST: u32 = 64;
-        const LARGEST: u32 = 1 << 16;
-        const LONGEST: u32 = 10_000;
-        if !(1..=WIDEST).contains(&self.issue_width) {
-            return Err(Error::IssueWidth(self.issue_width));
-        }
+        Validate::validate(self)?;
         self.ports.validate()?;
-        let latency = &self.latency_cycles;
         let predictor = &self.branch_predictor;
-        let from_zero = [
-            ("taken_branch_cycles", self.taken_branch_cycles),
-            ("call_cycles", self.call_cycles.unwrap_or_default()),
-            (
-                "far_branch_cycles",
-                self.far_branch_cycles.unwrap_or_default(),
-            ),
-            ("page_walk_replay_cycles", self.page_walk_replay_cycles),
-        ];
-        for (key, value) in from_zero {
-            if value > LONGEST {
-                return Err(Error::Range {
-                    key,
-                    value,
-                    most: LONGEST,
-                });
-            }
-        }
-        let ranges = [
-            ("retire_width", self.retire_width, WIDEST),
-            ("window", self.window, LARGEST),
-            (
-                "general_registers",
-                self.general_registers.unwrap_or(self.window),
-                LARGEST,
-            ),
-            (
-                "vector_registers",
-                self.vector_registers.unwrap_or(self.window),
-                LARGEST,
-            ),
-            ("load_buffer", self.load_buffer, LARGEST),
-            ("store_buffer", self.store_buffer, LARGEST),
-            ("miss_registers", self.miss_registers, LARGEST),
-            ("fill_cycles", self.fill_cycles, LONGEST),
-            ("page_walkers", self.page_walkers, LARGEST),
-            ("fetch_queue", self.fetch_queue, LARGEST),
-            (
-                "divide_interval_cycles.integer",
-                self.divide_interval_cycles.integer,
-                LONGEST,
-            ),
-            (
-                "divide_interval_cycles.integer_64",
-                self.divide_interval_cycles
-                    .integer_64
-                    .unwrap_or(self.divide_interval_cycles.integer),
-                LONGEST,
-            ),
-            (
-                "divide_interval_cycles.float",
-                self.divide_interval_cycles.float,
-                LONGEST,
-            ),
-            ("branch_predictor.history_bits", predictor.history_bits, 32),
-        ];
-        let latencies = latency.all().map(|(key, value)| (key, value, LONGEST));
-        for (key, value, most) in ranges.into_iter().chain(self.slots.all()).chain(latencies) {
-            if !(1..=most).contains(&value) {
-                return Err(Error::Range { key, value, most });
-            }
-        }
         let powers = [
             (
                 "branch_predictor.direction_entries",
@@ -505,7 +434,7 @@ impl CoreConfig {
             ("fetch_bytes", self.fetch_bytes.unwrap_or(1)),
         ];
         for (key, value) in powers {
-            if !value.is_power_of_two() || value > 1 << 20 {
+            if !value.is_power_of_two() {
                 return Err(Error::PowerOfTwo { key, value });
             }
         }

@@ -36,15 +36,8 @@ pub enum Error {
     #[error("core.issue_width is {0}; a core issues 1 to 64 instructions a cycle")]
     IssueWidth(u32),
     /// A number of things that no core has.
-    #[error("core.{key} is {value}; it is 1 to {most}")]
-    Range {
-        /// Its key in the machine file.
-        key: &'static str,
-        /// Its value.
-        value: u32,
-        /// The largest value.
-        most: u32,
-    },
+    #[error("core.{0}")]
+    Range(#[from] contigua_units::ranges::OutOfRange),
     /// Ports that no core has.
     #[error("core.{key} is {value}; it lists different ports, numbered from 0 to 15")]
     Ports {
@@ -57,7 +50,7 @@ pub enum Error {
     #[error("core.ports has more than 16 ports for execution or for memory; list them by number")]
     ManyPorts,
     /// A table whose size is not one that an index of bits can have.
-    #[error("core.{key} is {value}; it is a power of two up to 2^24")]
+    #[error("core.{key} is {value}; it is a power of two up to 2^20")]
     PowerOfTwo {
         /// Its key in the machine file.
         key: &'static str,

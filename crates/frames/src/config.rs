@@ -15,27 +15,35 @@ use contigua_units::{Bytes, Nanoseconds};
 pub struct Config {
     /// `vm.min_free_kbytes`: what is kept for requests that cannot wait. By default the square
     /// root of 16 times the memory in KB, as Linux computes it.
+    #[cfg_attr(feature = "schema", schemars(extend("x-minimum" = "0B", "x-maximum" = "1TiB")))]
     pub min_free: Option<Bytes>,
     /// `vm.watermark_scale_factor`: distance between watermarks, in 1/10,000 of memory.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 3000)))]
     pub watermark_scale: u32,
     /// `vm.watermark_boost_factor`: how far the high watermark rises, in 1/10,000 of itself, when
     /// a request had to be served from a block of another type.
+    #[cfg_attr(feature = "schema", schemars(range(min = 0, max = 100_000)))]
     pub watermark_boost: u32,
     /// Whether such a boost wakes background reclaim at once, and that, when it is done, compaction
     /// of a pageblock. Linux does both since 5.0.
     pub boosts_wake: bool,
     /// `vm.compaction_proactiveness`: 0 (off) to 100.
+    #[cfg_attr(feature = "schema", schemars(range(min = 0, max = 100)))]
     pub compaction_proactiveness: u32,
     /// `transparent_hugepage/defrag`: what a page fault does for a 2 MB page when no block is free.
     pub defrag: Defrag,
     /// `fault_around_bytes` (debugfs): how much a read fault in a mapping of a file maps around the
     /// page, at most. Rounded down to a power of two, and at least a page, as Linux does.
+    #[cfg_attr(feature = "schema", schemars(extend("x-minimum" = "0B", "x-maximum" = "2MiB")))]
     pub fault_around: Bytes,
     /// `vm.swappiness`: 0 (never swap) to 200. A server without swap has 0.
+    #[cfg_attr(feature = "schema", schemars(range(min = 0, max = 200)))]
     pub swappiness: u32,
     /// Frames that a CPU's list takes from or gives to the free lists at once; 0 for no lists.
+    #[cfg_attr(feature = "schema", schemars(range(min = 0, max = 65_536)))]
     pub per_cpu_batch: u32,
     /// Frames on all of a CPU's lists above which the one that a frame came to gives a batch back.
+    #[cfg_attr(feature = "schema", schemars(range(min = 0, max = 1_048_576)))]
     pub per_cpu_high: u32,
     /// What the kernel's work costs.
     pub costs: Costs,
@@ -116,12 +124,16 @@ impl Defrag {
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields, default))]
 pub struct Costs {
     /// Looking at a frame in reclaim or compaction.
+    #[cfg_attr(feature = "schema", schemars(extend("x-minimum" = "0ns", "x-maximum" = "1s")))]
     pub scan: Nanoseconds,
     /// Unmapping and freeing a frame in reclaim.
+    #[cfg_attr(feature = "schema", schemars(extend("x-minimum" = "0ns", "x-maximum" = "1s")))]
     pub reclaim: Nanoseconds,
     /// Moving a 4 KB page by software: 2 us of copying, and a shootdown.
+    #[cfg_attr(feature = "schema", schemars(extend("x-minimum" = "0ns", "x-maximum" = "1s")))]
     pub migrate: Nanoseconds,
     /// Waiting for memory that somebody else frees: a request that found none even after reclaim.
+    #[cfg_attr(feature = "schema", schemars(extend("x-minimum" = "0ns", "x-maximum" = "1s")))]
     pub wait: Nanoseconds,
 }
 

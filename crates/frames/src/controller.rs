@@ -22,16 +22,22 @@ use contigua_units::{Bytes, Nanoseconds};
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields, default))]
 pub struct Config {
     /// Pressure on unmovable requests, in percent of time, above which their region grows.
+    #[cfg_attr(feature = "schema", schemars(range(min = 0.0, max = 100.0)))]
     pub unmovable_threshold: f64,
     /// Pressure on movable requests, in percent of time, above which the unmovable region shrinks.
+    #[cfg_attr(feature = "schema", schemars(range(min = 0.0, max = 100.0)))]
     pub movable_threshold: f64,
     /// Growth for 100 % of pressure, in sizes of the unmovable region.
+    #[cfg_attr(feature = "schema", schemars(range(min = 0.0, max = 1000.0)))]
     pub growth_gain: f64,
     /// Shrinking for 100 % of pressure, in sizes of the unmovable region.
+    #[cfg_attr(feature = "schema", schemars(range(min = 0.0, max = 1000.0)))]
     pub shrink_gain: f64,
     /// The largest step, in percent of memory.
+    #[cfg_attr(feature = "schema", schemars(range(min = 0.0, max = 100.0)))]
     pub largest_step_percent: f64,
     /// Time between two steps. Growth does not wait while free unmovable memory is short.
+    #[cfg_attr(feature = "schema", schemars(extend("x-minimum" = "0ns", "x-maximum" = "24h")))]
     pub cooldown: Nanoseconds,
 }
 

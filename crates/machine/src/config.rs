@@ -14,6 +14,7 @@ mod run;
 use std::path::PathBuf;
 
 use contigua_frames::Placement;
+use contigua_units::ranges::Validate;
 use serde::Deserialize;
 
 pub use self::age::Age;
@@ -34,7 +35,7 @@ use crate::Error;
 /// beyond all hardware.
 pub fn parse_machine(text: &str, path: &str) -> Result<MachineConfig, Error> {
     let machine: MachineConfig = parse(text, path)?;
-    machine.validate().map_err(|problem| Error::Component {
+    machine.check().map_err(|problem| Error::Component {
         machine: path.to_owned(),
         problem,
     })?;
@@ -44,7 +45,7 @@ pub fn parse_machine(text: &str, path: &str) -> Result<MachineConfig, Error> {
 /// Reads a design from TOML. `path` is where the text came from, for messages.
 ///
 /// # Errors
-/// [`Error::Config`] with the place and the nearest known key.
+/// [`Error::Config`] with the place and the nearest known key, or a key out of its range.
 pub fn parse_design(text: &str, path: &str) -> Result<DesignConfig, Error> {
     let mut design: DesignConfig = parse(text, path)?;
     if let (MigrationConfig::Llc(_), Placement::Contiguitas(placement)) =
@@ -56,16 +57,27 @@ pub fn parse_design(text: &str, path: &str) -> Result<DesignConfig, Error> {
     Ok(design)
 }
 
-/// Reads a file from TOML. `path` is where the text came from, for messages.
+/// Reads a file from TOML, and checks every value against the range that its schema has. `path` is
+/// where the text came from, for messages.
 ///
 /// # Errors
-/// [`Error::Config`] with the place and the nearest known key.
-pub(crate) fn parse<T: for<'de> Deserialize<'de>>(text: &str, path: &str) -> Result<T, Error> {
-    toml::from_str(text).map_err(|error| Error::Config {
+/// [`Error::Config`] with the place and the nearest known key, or the key and its range.
+pub(crate) fn parse<T>(text: &str, path: &str) -> Result<T, Error>
+where
+    T: for<'de> Deserialize<'de> + Validate,
+{
+    let problem = |message: String, hint| Error::Config {
         path: PathBuf::from(path),
-        hint: nearest_key(error.message()),
-        message: error.to_string().trim_end().to_owned(),
-    })
+        hint,
+        message,
+    };
+    let value: T = toml::from_str(text).map_err(|error| {
+        let hint = nearest_key(error.message());
+        problem(error.to_string().trim_end().to_owned(), hint)
+    })?;
+    let checked = value.validate();
+    checked.map_err(|error| problem(error.to_string(), String::new()))?;
+    Ok(value)
 }
 
 /// The known key that is most like the unknown one in an error message of serde's, as a sentence.

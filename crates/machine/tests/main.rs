@@ -11,6 +11,7 @@ mod files;
 mod heap;
 mod kernel_work;
 mod ladders;
+mod ranges;
 mod strings;
 mod transfers;
 mod values;

@@ -18,6 +18,7 @@ pub struct TlbConfig {
     pub l1i: L1Config,
     /// Behind both; none, or several for different sizes of pages.
     #[serde(default)]
+    #[schemars(length(max = 8))]
     pub l2: Vec<L2Config>,
     /// Entries carry address-space identifiers (PCID, ASID), so that a switch to another process
     /// forgets nothing.
@@ -50,10 +51,13 @@ pub struct L1Config {
 #[serde(deny_unknown_fields)]
 pub struct L2Config {
     /// Entries in all.
+    #[schemars(range(min = 1, max = 16_384))]
     pub entries: u32,
     /// Entries of a set.
+    #[schemars(range(min = 1, max = 16_384))]
     pub ways: u32,
     /// From the first level's miss to the answer.
+    #[schemars(extend("maximum" = 1_073_741_824))]
     pub latency_cycles: Cycles,
     /// Sizes of pages that share it.
     pub holds: Vec<PageSize>,

@@ -31,6 +31,7 @@ pub struct WalkCacheConfig {
     /// What a walk takes beside its references: noticing the miss, looking up these caches, filling
     /// the TLB. Default: 0.
     #[serde(default, skip_serializing_if = "is_zero")]
+    #[schemars(extend("maximum" = 1_073_741_824))]
     pub start_cycles: Cycles,
 }
 

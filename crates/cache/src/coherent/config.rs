@@ -13,6 +13,7 @@ use crate::migration::{MAX_ENTRIES, Table};
 #[serde(deny_unknown_fields)]
 pub struct SharedConfig {
     /// Slices of the last level; addresses are spread over them by a hash.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 256)))]
     pub slices: u32,
     /// Whether the last level has every line that a core has. Otherwise it takes what private
     /// caches evict, and memory is read past it.
@@ -21,14 +22,18 @@ pub struct SharedConfig {
     #[serde(default, skip_serializing_if = "Insertion::is_recent")]
     pub insertion: Insertion,
     /// Lines of private caches that a slice's directory keeps track of.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 16_777_216)))]
     pub directory_entries: u32,
     /// Entries of a set of the directory.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 16_384)))]
     pub directory_ways: u32,
     /// The network between cores and slices.
     pub topology: Topology,
     /// From a tile to its neighbour. The latency of the last level is the mean over its slices.
+    #[cfg_attr(feature = "schema", schemars(extend("maximum" = 1_048_576)))]
     pub hop_cycles: Cycles,
     /// Pages that may migrate at a time, when the last level migrates pages.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 16)))]
     pub migration_entries: u8,
 }
 

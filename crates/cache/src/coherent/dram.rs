@@ -22,17 +22,23 @@ use serde::{Deserialize, Serialize};
 #[serde(deny_unknown_fields)]
 pub struct DramConfig {
     /// Channels; lines are spread over them.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 64)))]
     pub channels: u32,
     /// Banks of a channel, all ranks together.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 4096)))]
     pub banks: u32,
     /// What a row holds.
+    #[cfg_attr(feature = "schema", schemars(extend("x-minimum" = "64B", "x-maximum" = "1MiB")))]
     pub row: Bytes,
     /// Opening a row (tRCD). `memory_latency` has it and `precharge`: it is measured by random
     /// reads, which find another row open.
+    #[cfg_attr(feature = "schema", schemars(extend("x-minimum" = "0ns", "x-maximum" = "1s")))]
     pub activate: Nanoseconds,
     /// Closing another row first (tRP).
+    #[cfg_attr(feature = "schema", schemars(extend("x-minimum" = "0ns", "x-maximum" = "1s")))]
     pub precharge: Nanoseconds,
     /// Megabytes (10^6 bytes) that a channel transfers in a second.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 4_294_967_295u32)))]
     pub channel_megabytes_per_second: u32,
     /// How much longer reads of busy memory take, in the order of their shares: linear between
     /// two of them and below the first, and no longer beyond the last. Empty: as long as ever.
@@ -46,8 +52,10 @@ pub struct DramConfig {
 #[serde(deny_unknown_fields)]
 pub struct Loaded {
     /// Share of its bandwidth that memory gives, in percent.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 100)))]
     pub percent: u8,
     /// Beyond `memory_latency`.
+    #[cfg_attr(feature = "schema", schemars(extend("x-minimum" = "0ns", "x-maximum" = "1s")))]
     pub latency: Nanoseconds,
 }
 

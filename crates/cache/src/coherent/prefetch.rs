@@ -19,6 +19,7 @@ pub struct PrefetchConfig {
     /// Lines that follow a sequence of first-level misses in one page, up to so many ahead; 0 for
     /// none.
     #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(range(max = 64)))]
     pub stream_lines: u8,
     /// A sequence that comes to the end of its page goes on in the next one of the program, which the
     /// core translates ahead.

@@ -20,12 +20,14 @@ use crate::lists::Discipline;
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields, default))]
 pub struct Config {
     /// The unmovable region at boot, below which it never shrinks. Our choice.
+    #[cfg_attr(feature = "schema", schemars(extend("x-minimum" = "2MiB", "x-maximum" = "1TiB")))]
     pub unmovable_min: Bytes,
     /// No request is ever served from the other region (the paper). Otherwise single movable
     /// frames may use the unmovable region until a background pass moves them out (the authors'
     /// proposal to Linux in 2024).
     pub strict: bool,
     /// Share of each region next to the border, in percent, that is used last. Our choice.
+    #[cfg_attr(feature = "schema", schemars(range(min = 0, max = 100)))]
     pub border_window: u32,
     /// Contiguitas' hardware moves frames that are in use out of the border's way.
     pub hardware_migration: bool,

@@ -50,8 +50,10 @@ pub struct SoftwareMigration {
     /// How other cores forget the old translation.
     pub shootdown: Shootdown,
     /// Pages that share a shootdown.
+    #[schemars(range(min = 1, max = 512))]
     pub batch: u32,
     /// Copying a page that no cache holds (mechanisms B7: 2 microseconds).
+    #[schemars(extend("x-minimum" = "0ns", "x-maximum" = "1s"))]
     pub copy: Nanoseconds,
 }
 

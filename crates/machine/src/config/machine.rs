@@ -14,8 +14,10 @@ pub struct MachineConfig {
     /// What machine this is, for people.
     pub description: String,
     /// Clock of the core.
+    #[schemars(extend("x-minimum" = "1MHz", "x-maximum" = "100GHz"))]
     pub clock: Megahertz,
     /// Physical memory.
+    #[schemars(extend("x-minimum" = "16MiB", "x-maximum" = "4TiB"))]
     pub memory: Bytes,
     /// The core.
     pub core: CoreConfig,
@@ -75,42 +77,60 @@ impl From<PageTableLevels> for u8 {
 pub struct KernelCosts {
     /// Entering, handling and leaving a page fault, without zeroing or copying. A page that a call
     /// maps (`MAP_POPULATE`) costs the same without entry and exit, which are `syscall_cycles`.
+    #[schemars(extend("maximum" = 1_073_741_824))]
     pub page_fault_cycles: Cycles,
     /// Zeroing a 4 KB page.
+    #[schemars(extend("maximum" = 1_073_741_824))]
     pub zero_4k_cycles: Cycles,
     /// Zeroing a 2 MB page.
+    #[schemars(extend("maximum" = 1_073_741_824))]
     pub zero_2m_cycles: Cycles,
     /// Copying a 4 KB page.
+    #[schemars(extend("maximum" = 1_073_741_824))]
     pub copy_4k_cycles: Cycles,
     /// Allocating and zeroing a page-table node.
+    #[schemars(extend("maximum" = 1_073_741_824))]
     pub page_table_node_cycles: Cycles,
     /// Entering and leaving a system call, without what it does.
+    #[schemars(extend("maximum" = 1_073_741_824))]
     pub syscall_cycles: Cycles,
     /// Finding, splitting and merging VMAs in a call that maps, unmaps, protects or moves memory.
+    #[schemars(extend("maximum" = 1_073_741_824))]
     pub vma_cycles: Cycles,
     /// Unmapping a page of any size: clearing its entry, reverse mapping and counters.
+    #[schemars(extend("maximum" = 1_073_741_824))]
     pub unmap_page_cycles: Cycles,
     /// Freeing a page of any size, or a page-table node, in a batch.
+    #[schemars(extend("maximum" = 1_073_741_824))]
     pub free_page_cycles: Cycles,
     /// Rewriting the entry of a page of any size in a range: another permission, a split, a move.
+    #[schemars(extend("maximum" = 1_073_741_824))]
     pub protect_page_cycles: Cycles,
     /// Copying the entry of a page of any size to a child, with reverse mapping and counters;
     /// mapping a page of a file around the one that a fault is for.
+    #[schemars(extend("maximum" = 1_073_741_824))]
     pub fork_page_cycles: Cycles,
     /// Switching from a thread to another one.
+    #[schemars(extend("maximum" = 1_073_741_824))]
     pub context_switch_cycles: Cycles,
     /// How long a thread runs while others wait for its core.
     #[serde(default = "KernelCosts::default_time_slice")]
+    #[schemars(extend("x-minimum" = "1us", "x-maximum" = "1s"))]
     pub time_slice: Nanoseconds,
     /// Invalidating a range of addresses in the local TLBs.
+    #[schemars(extend("maximum" = 1_073_741_824))]
     pub invalidation_cycles: Cycles,
     /// Clearing or writing a page-table entry with its lock held.
+    #[schemars(extend("maximum" = 1_073_741_824))]
     pub page_table_entry_cycles: Cycles,
     /// Interrupting other cores: what it takes whatever their number.
+    #[schemars(extend("maximum" = 1_073_741_824))]
     pub interrupt_cycles: Cycles,
     /// What it takes for each of them, until its acknowledgement is there.
+    #[schemars(extend("maximum" = 1_073_741_824))]
     pub interrupt_target_cycles: Cycles,
     /// What a core loses that is interrupted to invalidate.
+    #[schemars(extend("maximum" = 1_073_741_824))]
     pub interrupt_handler_cycles: Cycles,
 }
 

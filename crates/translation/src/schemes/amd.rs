@@ -20,6 +20,7 @@ pub struct Config {
     /// Where huge pages are used; nowhere, unless said otherwise.
     pub huge: thp::Config,
     /// log2 of the pages of a group: 2 for 16 KB, 3 for 32 KB.
+    #[schemars(range(min = 1, max = 3))]
     pub group_log2: u32,
 }
 

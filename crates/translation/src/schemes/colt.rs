@@ -26,6 +26,7 @@ pub struct Config {
     /// Where huge pages are used; nowhere, unless said otherwise.
     pub huge: thp::Config,
     /// log2 of the pages that share a set, and so of the longest run: 2, as the paper finds best.
+    #[schemars(range(min = 0, max = 3))]
     pub run_log2: u32,
 }
 

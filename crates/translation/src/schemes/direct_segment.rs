@@ -44,8 +44,10 @@ pub struct Config {
     pub source: Source,
     /// Most memory for the segment, as a share of all memory, 0 to 1. Where less is contiguous,
     /// the segment is smaller and the rest is paged.
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub share: f64,
     /// By how much the segment grows when the program first touches memory behind its end.
+    #[schemars(extend("x-minimum" = "2MiB", "x-maximum" = "1GiB"))]
     pub step: Bytes,
 }
 

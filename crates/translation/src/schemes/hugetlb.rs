@@ -17,6 +17,7 @@ pub struct Config {
     /// Size of the pages.
     pub page: PageSize,
     /// Share of memory that is set aside, 0 to 1.
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub reserve: f64,
 }
 

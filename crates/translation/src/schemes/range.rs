@@ -29,8 +29,10 @@ pub struct Config {
     /// Where huge pages are used.
     pub huge: thp::Config,
     /// Entries of the range TLB, fully associative: 32 (the paper, section 4.1).
+    #[schemars(range(min = 1, max = 1024))]
     pub entries: u32,
     /// The least length of a range that is kept, in 4 KB pages.
+    #[schemars(range(min = 1, max = 262_144))]
     pub least_pages: u64,
 }
 

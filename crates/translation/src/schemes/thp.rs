@@ -31,10 +31,13 @@ pub struct Config {
     /// `enabled`.
     pub enabled: Enabled,
     /// `khugepaged/scan_sleep_millisecs`.
+    #[schemars(extend("x-minimum" = "1ms", "x-maximum" = "24h"))]
     pub scan_interval: Nanoseconds,
     /// `khugepaged/pages_to_scan`, 4 KB pages a step.
+    #[schemars(range(min = 1, max = 4_294_967_295u32))]
     pub pages_to_scan: u64,
     /// `khugepaged/max_ptes_none`: of 512 pages, how many may be untouched.
+    #[schemars(range(min = 0, max = 511))]
     pub max_ptes_none: u32,
 }
 

@@ -14,6 +14,7 @@ pub struct Config {
     /// Where huge pages are used, and how the background pass makes them.
     pub huge: thp::Config,
     /// Of 512 sub-pages, how many may be holes when a page is made.
+    #[schemars(range(min = 0, max = 511))]
     pub most_holes: u32,
     /// Huge pages begin with one sub-page, and the others are filled when they are touched.
     pub lazy: bool,
