@@ -147,7 +147,7 @@ mod tests {
             (
                 "percent = 10",
                 "percent = 101",
-                "cache.dram.loaded[0].percent",
+                "percent is 101; it is 1 to 100",
             ),
             ("percent = 10", "percent = 1", "cache.dram.loaded.percent"),
             ("row = \"8KiB\"", "row = \"8TiB\"", "cache.dram.row"),
