@@ -31,7 +31,7 @@ pub struct Config {
     /// `enabled`.
     pub enabled: Enabled,
     /// `khugepaged/scan_sleep_millisecs`.
-    #[schemars(extend("x-minimum" = "1ms", "x-maximum" = "24h"))]
+    #[schemars(extend("x-minimum" = "1us", "x-maximum" = "24h"))]
     pub scan_interval: Nanoseconds,
     /// `khugepaged/pages_to_scan`, 4 KB pages a step.
     #[schemars(range(min = 1, max = 4_294_967_295u32))]
