@@ -445,6 +445,12 @@ mod tests {
     }
 
     #[test]
+    fn rounding_up_keeps_multiples() {
+        let rounded = [0, 1, 4095, 4096, 4097].map(|at| VirtAddr::new(at).align_up(4096).get());
+        assert_eq!(rounded, [0, 4096, 4096, 4096, 8192]);
+    }
+
+    #[test]
     fn rounding_up_saturates_instead_of_wrapping() {
         let top = VirtAddr::new(u64::MAX).align_up(4096);
         assert_eq!(top, VirtAddr::new(!4095));
