@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
@@ -335,3 +336,28 @@ def test_the_list_has_every_check_with_its_gate(tree):
     )
     gates = [line.split()[1] for line in ran.stdout.splitlines()]
     assert [gate for gate, _ in itertools.groupby(gates)] == ["commit", "CI", "long", "release"]
+
+
+def test_a_stale_check_is_due_within_days_of_its_last_pass(tree):
+    passed = tree / "checks" / "passed.json"
+    before = passed.read_text()
+    known = json.loads(before)
+
+    def soak(day, *options):
+        known["soak"] = {"inputs": "others", "passed": str(day), "seconds": 1.0}
+        passed.write_text(json.dumps(known))
+        return verify(tree, "soak", *options)
+
+    today = date.today()
+    try:
+        due = soak(today - timedelta(days=7), "--grace", "7")
+        late = soak(today - timedelta(days=8), "--grace", "7")
+        strict = soak(today)
+        del known["soak"]
+        passed.write_text(json.dumps(known))
+        never = verify(tree, "soak", "--grace", "7")
+    finally:
+        passed.write_text(before)
+    assert due.returncode == 0 and "due within 7 days" in due.stderr
+    assert late.returncode == strict.returncode == never.returncode == 1
+    assert "1 overdue" in late.stdout and "soak is never passed" in never.stderr
