@@ -172,7 +172,9 @@ def test_live_programs_and_foreign_traces_have_no_checkpoints(tmp_path):
     lackey.write_text("I  04001f90,3\n L 1ffeffe7e0,8\n")
     with pytest.raises(EngineError, match="contigua record"):
         contigua.run(
-            trace=lackey, designs=["linux-4k"], options=replace(options, trace_format="lackey")
+            trace=lackey,
+            designs=["linux-4k"],
+            options=replace(options, trace_format="lackey", detail="additive"),
         )
 
 

@@ -299,10 +299,8 @@ def test_an_interrupted_replay_says_that_it_is_incomplete(tmp_path):
     file.write_text(cut.to_json())
     page = tmp_path / "page.html"
     written = cut.report(page)
-    # A design that had not begun has no report.
-    said = f"{len(cut)} of {len(cut)} runs were interrupted, and are incomplete."
-    assert written.headlines[0] == said
-    assert said in page.read_text()
+    said = "was interrupted: incomplete, "
+    assert said in written.headlines[0] and said in page.read_text()
     table = CliRunner().invoke(
         command_line, ["query", str(file), "select complete, ended from results", "--format", "csv"]
     )

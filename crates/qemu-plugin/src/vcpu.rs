@@ -50,7 +50,7 @@ struct Vcpu {
     /// Instructions executed going forward that were not told, and `budget`.
     forward: u64,
     held: Option<Held>,
-    /// Where calls of a function are the regions, once there was one. All of a state that is not used
+    /// Where calls of a function are the regions, from the first call of any. All of a state that is not used
     /// is zero, so that states take no room in the library's file.
     calls: Option<Box<Calls>>,
 }
@@ -237,10 +237,9 @@ pub fn enter_function(index: u32) {
 #[inline]
 pub fn follow(index: u32, moves: impl FnOnce(&mut Calls) -> bool) {
     // SAFETY: as in `execute`.
-    if unsafe { &mut state(index).calls }
-        .as_mut()
-        .is_some_and(|calls| moves(calls))
-    {
+    let calls = unsafe { &mut state(index).calls };
+    // The call that leads to the function of interest comes before its first block.
+    if moves(calls.get_or_insert_with(|| Box::new(Calls::new()))) {
         leave_function(index);
     }
 }

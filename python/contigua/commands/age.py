@@ -246,7 +246,9 @@ def sentences(server: AgedServer) -> list[str]:
 def _show(servers: list[AgedServer], console: Console) -> None:
     for server in servers:
         for sentence in sentences(server):
-            console.print(f"{server.design}, {sentence}", highlight=False, soft_wrap=True)
+            # A pipe gets each in one line.
+            said = f"{server.design}, {sentence}"
+            console.print(said, highlight=False, soft_wrap=not console.is_terminal)
     for server in servers:
         show(console, time_table(server))
     heads, rows = final_rows(servers)
