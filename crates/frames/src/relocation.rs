@@ -22,14 +22,14 @@ use crate::storage::Storage;
 const MOST_PASSES: u32 = 3;
 
 impl<S: Storage> Frames<S> {
-    /// Whether hardware moves blocks that are in use.
+    /// Returns true if hardware moves blocks that are in use.
     #[must_use]
     pub fn moves_in_use(&self) -> bool {
         let confinement = self.confinement.as_ref();
         confinement.is_some_and(|confinement| confinement.hardware_migration)
     }
 
-    /// Whether a pageblock is being emptied by hardware.
+    /// Returns true while hardware empties a pageblock.
     #[must_use]
     pub fn is_clearing(&self) -> bool {
         self.clearing.is_some()
@@ -57,7 +57,7 @@ impl<S: Storage> Frames<S> {
         true
     }
 
-    /// Whether everything in a pageblock can move, and nothing reaches beyond it.
+    /// Returns true if everything in a pageblock can move and nothing reaches beyond it.
     fn is_clearable(&self, number: usize) -> bool {
         let block = self.pageblocks()[number];
         let is_whole = block.free() + block.movable() + block.unmovable() == BLOCK_FRAMES;
@@ -263,7 +263,7 @@ impl<S: Storage> Frames<S> {
 }
 
 impl FrameRecord {
-    /// Whether such a block, although unmovable, is of a sort that hardware can move.
+    /// Returns true if such a block, although unmovable, is of a kind that hardware can move.
     pub(crate) fn is_in_use_movable(&self) -> bool {
         self.kind() == FrameKind::Unmovable
             && (self.class().is_hardware_movable() || self.is_pinned())

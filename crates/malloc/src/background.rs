@@ -62,13 +62,13 @@ unsafe extern "C" fn main_thread_ends(_: *mut libc::c_void) {
     }
 }
 
-/// Whether the thread is to start once much memory is free.
+/// Returns true if the thread starts once much memory is free.
 #[inline]
 pub fn is_awaited() -> bool {
     MODE.load(Ordering::Relaxed) == Background::Idle as u8 && !STARTED.load(Ordering::Relaxed)
 }
 
-/// Whether so many free and mapped heap pages are worth a thread that is awaited.
+/// Returns true if so many free and mapped heap pages are worth starting an awaited thread.
 pub fn is_worthwhile(pages: u64) -> bool {
     pages * PAGE_BYTES as u64 >= IDLE_BYTES
 }

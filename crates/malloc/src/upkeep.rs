@@ -43,7 +43,7 @@ static SLOW_PATHS_RELEASE: AtomicBool = AtomicBool::new(true);
 pub struct Excess {
     /// Heap pages of surplus, if much is free that may decay.
     surplus: Option<u64>,
-    /// Whether that is worth a background thread.
+    /// True if that is worth a background thread.
     thread: bool,
 }
 
