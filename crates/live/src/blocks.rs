@@ -13,7 +13,7 @@ pub const FRAMES: u64 = Order::HUGE_2M.frames() as u64;
 /// Frames in a gigabyte.
 const GIGABYTE: u64 = Order::HUGE_1G.frames() as u64;
 
-/// What a block holds.
+/// Frames of a 2 MB block, by class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
     /// The first frame.
@@ -50,7 +50,7 @@ impl<F: FnMut(&Block) -> io::Result<()>> ByBlock<F> {
     /// Hands out the last block.
     ///
     /// # Errors
-    /// What the function returns.
+    /// Those of the function.
     pub fn finish(&mut self) -> io::Result<()> {
         let left = self.position % FRAMES;
         if left > 0 {

@@ -1,4 +1,4 @@
-//! What a scan adds up to: frames by class and zone, contiguity within bounds, and who pollutes it.
+//! Totals of a scan: frames by class and zone, contiguity within bounds, and polluters.
 
 use std::collections::HashMap;
 use std::io;
@@ -10,7 +10,7 @@ use crate::classify::Class;
 use crate::ranges::{Ranges, WorstRange};
 use crate::scan::{Run, Sink};
 
-/// How many classes there are.
+/// Number of classes.
 pub const CLASSES: usize = Class::ALL.len();
 
 /// Frames by class.
@@ -90,7 +90,7 @@ pub struct Bounds<T> {
     pub possible: T,
 }
 
-/// What a cgroup's kernel memory pollutes.
+/// Pollution by a cgroup's kernel memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CgroupShare {
@@ -102,7 +102,7 @@ pub struct CgroupShare {
     pub blocks_2m: u64,
 }
 
-/// What a class's frames pollute.
+/// Pollution by a class's frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClassShare {
     /// The class.
@@ -122,11 +122,11 @@ pub struct Summary {
     pub zones: Vec<Frames>,
     /// Contiguity.
     pub contiguity: Bounds<Contiguity>,
-    /// What classes pollute, those that pollute the most 2 MB blocks first.
+    /// Pollution by class, the one with the most polluted 2 MB blocks first.
     pub classes: Vec<ClassShare>,
-    /// What cgroups pollute, likewise.
+    /// Pollution by cgroup, in the order of `classes`.
     pub cgroups: Vec<CgroupShare>,
-    /// The 1 GB ranges where the least pollutes the most, worst first.
+    /// 1 GB ranges that the fewest pages keep from being free, worst first.
     pub worst: Vec<WorstRange>,
     /// 1 GB ranges that something pollutes.
     pub polluted_ranges: u64,

@@ -1,4 +1,4 @@
-//! What a frame is, by its bits in `/proc/kpageflags`.
+//! Classification of a frame by its bits in `/proc/kpageflags`.
 //!
 //! [`classify`] is one rule for the kernels from 5.10 to 6.18, read off their sources and tried on
 //! 6.1, 6.12 and 6.18. The first line that fits decides, and their order matters: a slab's frames
@@ -18,7 +18,7 @@
 //! | 9 | `COMPOUND_HEAD`, `COMPOUND_TAIL` | kernel | no |
 //! | 10 | anything else | unexplained: kernel memory of single frames, or free on the list of one CPU | no, or free |
 //!
-//! What cannot be told:
+//! Not distinguishable:
 //!
 //! * Line 10. Both readings are carried through all measures as bounds. A frame that is charged
 //!   to a cgroup is the kernel's, not free, so `/proc/kpagecgroup` moves some to line 9.
@@ -43,7 +43,7 @@ pub mod bit {
         };
     }
     bits! {
-        /// Somebody is working on it.
+        /// Locked, for instance during I/O.
         LOCKED = 0;
         /// Input or output failed.
         ERROR = 1;
@@ -122,7 +122,7 @@ pub mod bit {
     }
 }
 
-/// What a frame is.
+/// Class of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -219,7 +219,7 @@ impl Class {
         }
     }
 
-    /// What can be done with the frame, at the worst: what is unexplained does not move.
+    /// Mobility of the frame at the worst: unexplained frames count as unmovable.
     #[must_use]
     pub const fn kind(self) -> FrameKind {
         match self {
@@ -232,14 +232,15 @@ impl Class {
         }
     }
 
-    /// Whether a frame of this class keeps its block from becoming contiguous, though it is memory.
+    /// Returns true if a frame of this class keeps its block from becoming contiguous, though it is
+    /// memory.
     #[must_use]
     pub const fn pollutes(self) -> bool {
         matches!(self.kind(), FrameKind::Unmovable)
             || matches!(self, Self::Reserved | Self::Offline | Self::Unread)
     }
 
-    /// What can be done with the frame, at the best: what is unexplained is free.
+    /// Mobility of the frame at the best: unexplained frames count as free.
     #[must_use]
     pub const fn best_kind(self) -> FrameKind {
         match self {
@@ -255,8 +256,8 @@ impl Class {
     }
 }
 
-/// What a frame with these bits is; see the module's table. [`Class::Thp`] takes more than one
-/// frame to tell ([`classify_block`]).
+/// Returns the class of a frame with these bits; see the module's table. [`Class::Thp`] takes more
+/// than one frame to tell ([`classify_block`]).
 #[inline]
 #[must_use]
 pub const fn classify(flags: u64) -> Class {
@@ -304,7 +305,8 @@ pub const fn classify(flags: u64) -> Class {
     }
 }
 
-/// Whether an aligned block of 2 MB is one transparent huge page: a head and nothing but its tails.
+/// Returns true if an aligned block of 2 MB is one transparent huge page: a head and nothing but
+/// its tails.
 ///
 /// Linux marks smaller blocks of a file or program with the same bit from 6.9 on; `meminfo` does
 /// not count those as huge.

@@ -1,4 +1,4 @@
-//! What can go wrong while looking at a machine.
+//! Errors while reading a machine's files.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,21 +10,21 @@ pub enum Error {
     /// A file cannot be read.
     #[error("{}: {error}", path.display())]
     Read {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
     /// A file does not say what it says on the kernels that this reader knows.
     #[error("{}:{line}: expected {expected}, found {found:?}", path.display())]
     Parse {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What should be there.
+        /// The expected contents.
         expected: &'static str,
-        /// What is there.
+        /// The contents that were found.
         found: String,
     },
     /// The machine's base pages are not of 4 KB.
@@ -36,13 +36,13 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether a right is missing, rather than the thing itself.
+    /// Returns true if the right to read is missing, rather than the file.
     #[must_use]
     pub fn is_denied(&self) -> bool {
         matches!(self, Self::Read { error, .. } if error.kind() == io::ErrorKind::PermissionDenied)
     }
 
-    /// Whether the kernel has no such file.
+    /// Returns true if the kernel has no such file.
     #[must_use]
     pub fn is_absent(&self) -> bool {
         matches!(self, Self::Read { error, .. } if error.kind() == io::ErrorKind::NotFound)

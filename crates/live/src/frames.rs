@@ -1,4 +1,4 @@
-//! Where to read about frames: `/proc/kpageflags` and its siblings, and which frames to ask about.
+//! Sources of page words: `/proc/kpageflags` and its siblings, and the frames to read.
 //!
 //! The three files are arrays with a word for each frame. A [`PageSource`] stands for them, so that
 //! tests can make memory vanish in the middle of a scan.
@@ -42,7 +42,7 @@ pub trait PageSource: Sync {
     /// Whatever the system says.
     fn read(&self, file: PageFile, start: u64, words: &mut [u64]) -> io::Result<usize>;
 
-    /// Whether there is such a file.
+    /// Returns true if the file exists.
     fn has(&self, file: PageFile) -> bool;
 }
 
@@ -115,7 +115,7 @@ pub struct Area {
     pub frames: FrameRange,
     /// The zone, as an index into the list of zones; none for memory outside all zones.
     pub zone: Option<u16>,
-    /// Whether the kernel uses them; nothing is known about the frames of memory that is offline.
+    /// True if the kernel uses the frames; the state of offline memory is unknown.
     pub is_online: bool,
 }
 

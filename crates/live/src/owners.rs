@@ -54,7 +54,7 @@ const ALLOCATORS: [&str; 30] = [
     "vmalloc",
 ];
 
-/// What one site has allocated.
+/// Frames allocated by one site.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Site {
@@ -108,7 +108,7 @@ struct Counted {
 /// Reads the text of `page_owner`.
 ///
 /// # Errors
-/// What `text` returns.
+/// Those of `text`.
 pub fn read(text: impl Read) -> std::io::Result<Sites> {
     let mut text = BufReader::with_capacity(1 << 16, text);
     let mut counted: HashMap<String, Counted> = HashMap::new();

@@ -7,7 +7,7 @@ use crate::classify::Class;
 /// Unmovable frames up to which a block is polluted by few.
 const FEW: u64 = FRAMES / 16;
 
-/// What a block looks like from afar.
+/// Color class of a block in the picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Look {
@@ -42,7 +42,7 @@ impl Look {
         Self::Hole,
     ];
 
-    /// What a block looks like.
+    /// Returns the color class of a block.
     #[must_use]
     pub fn of(block: &Block) -> Self {
         let of = |class| block.frames.of(class);

@@ -1,4 +1,4 @@
-//! The 1 GB ranges where the least pollutes the most.
+//! 1 GB ranges that the fewest pages keep from being free.
 //!
 //! One unmovable frame is enough to pollute a gigabyte (Contiguitas, section 2.5), so the ranges
 //! that are worth a look are those that would be contiguous but for a few frames.
@@ -19,11 +19,11 @@ const POLLUTERS: usize = 32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Polluter {
-    /// What they are.
+    /// Class of the frames.
     pub class: Class,
     /// The inode number of the cgroup that is charged for them; 0 for none.
     pub cgroup: u64,
-    /// How many.
+    /// Number of frames.
     pub frames: u64,
 }
 
@@ -41,7 +41,7 @@ pub struct WorstRange {
     /// Frames that are free.
     #[serde(rename = "free_frames")]
     pub free: u64,
-    /// Who pollutes it, the most frames first.
+    /// Polluters, the one with the most frames first.
     pub polluters: Vec<Polluter>,
 }
 

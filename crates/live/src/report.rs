@@ -32,15 +32,15 @@ pub const SCHEMA: u32 = 2;
 /// The worst 1 GB ranges that are kept.
 pub const WORST: usize = 20;
 
-/// What could not be learned, and what it takes.
+/// Data that could not be read, and what reading it requires.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Missing {
-    /// What is missing.
+    /// The missing data.
     pub what: &'static str,
     /// Why.
     pub why: String,
-    /// What would give it; empty where nothing would.
+    /// Right or setting that would provide it; empty if there is none.
     pub needs: &'static str,
 }
 
@@ -105,7 +105,7 @@ impl SizeReport {
     }
 }
 
-/// What a class or cgroup pollutes.
+/// Pollution by a class or cgroup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PolluterReport {
@@ -141,7 +141,7 @@ pub struct Unexplained {
     pub kernel_at_least: u64,
 }
 
-/// What looking at every frame told.
+/// Results of the scan of all frames.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FrameReport {
@@ -152,7 +152,7 @@ pub struct FrameReport {
     /// Frames free by the allocator's own lists, before and after the scan.
     #[serde(rename = "buddy_free_frames")]
     pub buddy_free: [u64; 2],
-    /// What unexplained frames are.
+    /// Assumed nature of unexplained frames.
     pub unexplained: Unexplained,
     /// Long-term pins that are held; which frames they are on, nobody can tell.
     pub pins_held: Option<u64>,
@@ -160,23 +160,23 @@ pub struct FrameReport {
     pub sizes: [SizeReport; ORDERS.len()],
     /// The raw counts behind them.
     pub contiguity: Bounds<Contiguity>,
-    /// What classes pollute, most first.
+    /// Pollution by class, most first.
     pub polluters: Vec<PolluterReport>,
-    /// What cgroups' kernel memory pollutes, most first.
+    /// Pollution by cgroups' kernel memory, most first.
     pub cgroups: Vec<PolluterReport>,
-    /// What allocation sites pollute, most first; only with `page_owner=on`.
+    /// Pollution by allocation site, most first; only with `page_owner=on`.
     pub sites: Option<Sites>,
     /// 1 GB ranges that something pollutes.
     pub polluted_ranges: u64,
-    /// Those of them where the least pollutes the most.
+    /// Those of them that the fewest pages keep from being free.
     pub worst: Vec<WorstRange>,
     /// Paths of the cgroups in `worst`.
     pub cgroup_paths: HashMap<u64, String>,
-    /// What went wrong, and the rest.
+    /// Mappings, unknown bits and read errors of the scan.
     pub outcome: Outcome,
     /// Memory blocks that went online or offline during the scan.
     pub changed_blocks: Vec<u64>,
-    /// How long the scan took.
+    /// Duration of the scan.
     pub seconds: f64,
 }
 
@@ -186,9 +186,9 @@ pub struct FrameReport {
 pub struct Report {
     /// [`SCHEMA`].
     pub schema: u32,
-    /// Which machine.
+    /// Identity of the machine.
     pub machine: Machine,
-    /// What every frame is; only with the right to look.
+    /// Results of the scan of all frames; only with the right to read them.
     pub frames: Option<FrameReport>,
     /// Zones.
     pub zones: Vec<Zone>,
@@ -206,7 +206,7 @@ pub struct Report {
     pub thp: ThpSettings,
     /// Pools of `HugeTLB`.
     pub huge_pools: Vec<HugePool>,
-    /// What could not be learned.
+    /// Data that could not be read.
     pub missing: Vec<Missing>,
 }
 
@@ -229,21 +229,21 @@ impl Report {
     }
 }
 
-/// How to look.
+/// Options of a report.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// How fast.
+    /// Threads and pauses of the scan.
     pub pace: Pace,
-    /// Whether to look at frames at all.
+    /// Scan the frames.
     pub frames: bool,
-    /// Whether to read `page_owner`, which takes seconds for each gigabyte in use.
+    /// Read `page_owner`, which takes seconds for each gigabyte in use.
     pub sites: bool,
 }
 
 /// Looks at a machine. `extra` sees all runs of frames, too.
 ///
 /// # Errors
-/// What `extra` returns, and when not even `/proc/zoneinfo`, `buddyinfo`, `meminfo` and `vmstat`
+/// Those of `extra`, and when not even `/proc/zoneinfo`, `buddyinfo`, `meminfo` and `vmstat`
 /// can be read.
 pub fn look(system: &System, options: Options, extra: &mut dyn Sink) -> Result<Report, LookError> {
     let zones = system.zones()?;
@@ -283,7 +283,7 @@ pub enum LookError {
     /// The machine does not say.
     #[error(transparent)]
     Machine(#[from] Error),
-    /// What was seen cannot be kept.
+    /// The sink of runs failed.
     #[error("{0}")]
     Output(#[from] io::Error),
 }

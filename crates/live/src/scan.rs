@@ -34,13 +34,13 @@ const PROBLEMS: usize = 10;
 /// Neighbouring frames that are alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// What they are.
+    /// Class of the frames.
     pub class: Class,
     /// The inode number of the cgroup that is charged for them: only of kernel memory, else 0.
     pub cgroup: u64,
     /// The zone, as in [`Area::zone`].
     pub zone: Option<u16>,
-    /// How many.
+    /// Number of frames.
     pub frames: u64,
 }
 
@@ -72,7 +72,7 @@ impl<S: Sink + ?Sized> Sink for &mut S {
     }
 }
 
-/// How often movable frames are mapped, which is what moving one costs.
+/// Mappings of movable frames, on which the cost of moving them depends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Mappings {
@@ -94,23 +94,23 @@ pub struct Problem {
     pub file: &'static str,
     /// The first frame.
     pub start: u64,
-    /// How many frames.
+    /// Number of frames.
     pub frames: u64,
-    /// What the system says.
+    /// The system's error.
     pub what: String,
 }
 
-/// What a scan learned beside the runs.
+/// Findings of a scan beside the runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Outcome {
-    /// How often movable frames are mapped; all 0 where nobody may know.
+    /// Mappings of movable frames; all 0 without the right to read them.
     pub mappings: Mappings,
     /// Bits that no kernel known here has, of all frames together.
     pub unknown_bits: u64,
     /// Frames with such bits.
     pub unknown_bit_frames: u64,
-    /// How often something could not be read.
+    /// Number of failed reads.
     pub problem_count: u64,
     /// The first of these times.
     pub problems: Vec<Problem>,
@@ -146,7 +146,7 @@ impl Outcome {
     }
 }
 
-/// How to go about a scan.
+/// Threads and pauses of a scan.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     /// Threads that read.
@@ -170,7 +170,8 @@ impl Default for Pace {
 /// them, to `sink`.
 ///
 /// # Errors
-/// What `sink` returns, and when no thread can be started. What cannot be read is [`Class::Unread`] and in the outcome.
+/// Those of `sink`, and when no thread can be started. Frames that cannot be read are [`Class::Unread`], and in the
+/// outcome.
 pub fn scan(
     source: &impl PageSource,
     areas: &[Area],
@@ -315,7 +316,7 @@ impl<S: Sink> Joiner<'_, S> {
     }
 }
 
-/// What became of a chunk.
+/// Runs and outcome of a scanned chunk.
 struct Piece {
     start: u64,
     runs: Vec<Run>,

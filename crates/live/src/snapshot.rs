@@ -74,7 +74,7 @@ impl<W: Write> SnapshotWriter<'_, W> {
     /// Begins a snapshot.
     ///
     /// # Errors
-    /// What `out` returns.
+    /// Those of `out`.
     pub fn new(out: W) -> io::Result<Self> {
         let mut encoder = zstd::Encoder::new(out, COMPRESSION_LEVEL)?;
         encoder.include_checksum(true)?;
@@ -95,7 +95,7 @@ impl<W: Write> SnapshotWriter<'_, W> {
     /// Ends the snapshot.
     ///
     /// # Errors
-    /// What the output returns.
+    /// Those of the output.
     pub fn finish(mut self, report: &Report) -> io::Result<W> {
         self.flush()?;
         self.out.write_all(&[0])?;
@@ -297,7 +297,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(contigua_testing::cases(64)))]
         #[test]
-        fn what_is_written_comes_back(
+        fn snapshot_round_trips(
             runs in prop::collection::vec((0..14_u8, 1..1_u64 << 34), 0..30)
         ) {
             let (read, json) = read(&written(&runs, &REPORT)).unwrap();
@@ -314,7 +314,7 @@ mod tests {
         }
 
         #[test]
-        fn damage_is_an_error_and_nothing_worse(
+        fn damaged_snapshots_are_refused(
             at in any::<prop::sample::Index>(), flip in 1..=255_u8
         ) {
             let runs = [(0, 5), (5, 70), (0, 1 << 20), (12, 9)];

@@ -27,7 +27,7 @@ fn report() -> Option<Report> {
     Some(report)
 }
 
-/// What `/proc/slabinfo` says: slabs times their pages.
+/// Bytes of slabs by `/proc/slabinfo`: slabs times their pages.
 fn slab_bytes(system: &System) -> u64 {
     // Who may not read it may not look at frames, either, and is told so there.
     let Ok(text) = system.text("proc/slabinfo") else {
@@ -96,7 +96,7 @@ fn watched_look(system: &System) -> Option<(Report, [(u64, u64); 7])> {
 }
 
 #[test]
-fn frames_add_up() {
+fn frames_of_this_machine_add_up() {
     let system = System::running();
     // A burst between two of the watcher's questions is neither right nor wrong.
     let mut said = String::new();
@@ -152,7 +152,7 @@ fn frames_add_up() {
 }
 
 #[test]
-fn bounds_hold_the_truth() {
+fn contiguity_bounds_hold_on_this_machine() {
     let Some(report) = report() else { return };
     let seen = report.frames.unwrap();
     for size in &seen.sizes {

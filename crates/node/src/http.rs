@@ -19,7 +19,7 @@ const MOST_HEADERS: usize = 64;
 /// Pieces of bytes that are read from one connection before others get their turn.
 const MOST_READS: usize = 16;
 
-/// What clients may use.
+/// Limits on clients.
 pub struct Limits {
     /// Connections at a time.
     pub connections: usize,
@@ -39,7 +39,7 @@ impl Default for Limits {
     }
 }
 
-/// What a request gets.
+/// Response to a request.
 #[derive(Clone, Debug)]
 pub struct Answer {
     status: u16,
@@ -79,9 +79,9 @@ impl Answer {
     }
 }
 
-/// How far a connection is.
+/// Progress of a connection.
 enum Stage {
-    /// What came of the request.
+    /// The part of the request received so far.
     Asking(Vec<u8>),
     /// The answer, and how much of it was sent.
     Answering(Vec<u8>, usize),
@@ -147,7 +147,7 @@ pub fn serve(
     }
 }
 
-/// Whether a client was gone before it was accepted (accept(2): such errors are passed on).
+/// Returns true if a client was gone before it was accepted (accept(2): such errors are passed on).
 fn is_of_the_client(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -283,8 +283,8 @@ fn respond(
     answer(path.split('?').next().unwrap_or_default()).into_bytes(with_text)
 }
 
-/// Whether the `Host` of a request is an address, `localhost`, or one of our names, with a port or
-/// without. Nobody can make a name of an address.
+/// Returns true if the `Host` of a request is an address, `localhost`, or one of our names, with or
+/// without a port. Nobody can make a name of an address.
 fn is_ours(host: &[u8], hosts: &[String]) -> bool {
     let Ok(host) = std::str::from_utf8(host) else {
         return false;
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_and_never_reads_blocks_nobody() {
+    fn a_client_that_never_reads_blocks_no_other() {
         let address = server(Limits::default());
         let request = "GET /page HTTP/1.1\r\nHost: localhost\r\n\r\n";
         let deaf: Vec<_> = (0..100)

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display, Write};
 
-/// What a figure does over time.
+/// Type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// It goes up and down.

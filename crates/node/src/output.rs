@@ -42,7 +42,7 @@ impl Output {
         self.output.file().with_context(|| self.name())
     }
 
-    /// What it will be called.
+    /// Returns the name of the finished file.
     pub fn name(&self) -> String {
         self.name.clone()
     }

@@ -1,4 +1,4 @@
-//! How numbers look.
+//! Formatting of numbers.
 
 /// A size with three digits and the unit that fits: `1.50 GB`. Units are powers of 1024.
 pub fn size(bytes: u64) -> String {
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_look_as_people_write_them() {
+    fn sizes_and_counts_are_formatted() {
         assert_eq!(size(0), "0 B");
         assert_eq!(size(4096), "4.00 kB");
         assert_eq!(size(25 << 30), "25.0 GB");

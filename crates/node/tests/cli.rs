@@ -21,7 +21,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Whether this user may look at frames; says so where not.
+/// Returns true if this user may read page flags; prints a note otherwise.
 fn may_look() -> bool {
     let may = fs::File::open("/proc/kpageflags").is_ok();
     if !may {
@@ -177,7 +177,7 @@ fn json_adds_up() {
 }
 
 #[test]
-fn files_are_what_their_names_say() {
+fn scan_writes_the_format_of_each_file_name() {
     if !may_look() {
         return;
     }
@@ -227,7 +227,7 @@ fn files_are_what_their_names_say() {
 }
 
 /// Names of metric families.
-/// What another user may plant in the folder of a textfile collector, and root must not follow.
+/// Links that another user may plant in the folder of a textfile collector, and root must not follow.
 #[test]
 fn a_textfile_does_not_follow_a_link_that_another_user_planted() {
     let folder = tempfile::tempdir().unwrap();
@@ -457,7 +457,7 @@ fn a_process_without_our_heap_is_named() {
 }
 
 #[test]
-fn counters_that_are_not_there_are_said_plainly() {
+fn missing_counters_are_named() {
     let has_counters = Path::new("/sys/bus/event_source/devices/cpu").exists()
         || Path::new("/sys/bus/event_source/devices/cpu_core").exists();
     let output = node(&["tlb", "--seconds", "1"]);

@@ -145,7 +145,7 @@ fn only_one_guard_is_at_work() {
 }
 
 #[test]
-fn what_is_missing_is_said_with_what_to_do() {
+fn missing_prerequisites_are_named_with_a_remedy() {
     let root = machine(60_000);
     let config = root.path().join("guard.toml");
     fs::write(&config, "reserve = '10 bananas'").unwrap();

@@ -43,7 +43,7 @@ pub struct Output {
     pending: Option<Pending>,
 }
 
-/// What it takes to give a complete file its name.
+/// Names and permissions needed to give a complete file its name.
 #[derive(Debug)]
 struct Pending {
     folder: OwnedFd,
@@ -103,7 +103,7 @@ impl Output {
         }
     }
 
-    /// Whether [`Output::create`] would work, as far as that can be known without writing.
+    /// Checks that [`Output::create`] would work, as far as that can be known without writing.
     ///
     /// # Errors
     /// As of [`Output::create`].
@@ -111,7 +111,7 @@ impl Output {
         Place::find(path)?.check()
     }
 
-    /// Whether what is written to a path is written through: to a device, a FIFO, a socket or a
+    /// Returns true if output to a path is written directly: to a device, a FIFO, a socket or a
     /// descriptor.
     #[must_use]
     pub fn is_through(path: &Path) -> bool {
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_process_left_goes_and_what_a_living_one_writes_stays() {
+    fn files_of_killed_processes_are_removed_and_those_of_living_ones_stay() {
         let folder = tempfile::tempdir().unwrap();
         let abandoned = folder.path().join(".contigua-0123.partial");
         fs::write(&abandoned, b"half").unwrap();

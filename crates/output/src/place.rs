@@ -1,4 +1,4 @@
-//! Where a path leads, and whether it may be followed.
+//! Resolution of a path, and rules for following links.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -12,10 +12,10 @@ use rustix::io::Errno;
 
 /// As many links as the kernel follows.
 const MAX_LINKS: usize = 40;
-/// Who may write to a folder beside its owner.
+/// Write permission of group and others.
 const OTHERS_WRITE: u32 = 0o022;
 
-/// Where a path leads.
+/// Target of a path.
 pub(crate) enum Place {
     /// To a regular file, or to nothing yet.
     File {
@@ -28,7 +28,7 @@ pub(crate) enum Place {
     Through(Through),
 }
 
-/// What is written through.
+/// Target that is written directly.
 pub(crate) enum Through {
     /// A descriptor of this process.
     Descriptor(RawFd),
@@ -104,7 +104,7 @@ impl Place {
         Err(Errno::LOOP.into())
     }
 
-    /// Whether it can be written to, without writing.
+    /// Checks that it can be written to, without writing.
     pub(crate) fn check(&self) -> io::Result<()> {
         let flags = AtFlags::EACCESS;
         match self {
@@ -162,7 +162,7 @@ impl Through {
     }
 }
 
-/// What a link in a folder of descriptors under `/proc` stands for. Its text is no path.
+/// Returns the target of a link in a folder of descriptors under `/proc`. Its text is no path.
 fn descriptor(folder: &OwnedFd, parent: &Path, name: &OsStr, path: &Path) -> Option<Through> {
     if rustix::fs::fstatfs(folder).ok()?.f_type != PROC_SUPER_MAGIC {
         return None;

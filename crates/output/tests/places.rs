@@ -1,4 +1,4 @@
-//! Where results go, and what they must not replace.
+//! Places where results may be written, and files that they must not replace.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};

@@ -9,7 +9,7 @@ use crate::Error;
 
 const FOLDER: &str = "sys/devices/system/memory";
 
-/// Whether a block is in use.
+/// State of a memory block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -28,7 +28,7 @@ pub enum BlockState {
 pub struct MemoryBlock {
     /// Its number: `memory12` is block 12, which begins at 12 times the size of blocks.
     pub number: u64,
-    /// Whether it is in use.
+    /// State of the block.
     pub state: BlockState,
     /// The zone that it is in, or those it could be onlined to, the default first; empty where the
     /// kernel says `none` or nothing (a block that spans zones).

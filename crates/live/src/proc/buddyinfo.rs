@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_of_all_orders_add_up() {
+    fn buddyinfo_blocks_of_all_orders_add_up() {
         let text = "Node 0, zone      DMA      1      0      2 \nNode 1, zone   Normal 0 3 0\n";
         let (_folder, system) = machine(&[("proc/buddyinfo", text)]);
         let zones = system.buddy_zones().unwrap();

@@ -16,7 +16,7 @@ pub struct FrameRange {
 }
 
 impl FrameRange {
-    /// How many frames.
+    /// Returns the number of frames.
     #[must_use]
     pub const fn frames(&self) -> u64 {
         self.end.saturating_sub(self.start)

@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 
 use crate::Error;
 
-/// Where a machine's `/proc` and `/sys` are.
+/// Location of a machine's `/proc` and `/sys`.
 #[derive(Clone, Debug)]
 pub struct System {
     root: PathBuf,

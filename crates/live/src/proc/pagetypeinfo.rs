@@ -104,7 +104,7 @@ Node 0, zone   Normal           81        10498
 ";
 
     #[test]
-    fn types_have_pageblocks_and_free_blocks() {
+    fn pagetypeinfo_has_pageblocks_and_free_blocks() {
         let (_folder, system) = machine(&[("proc/pagetypeinfo", TEXT)]);
         let types = system.page_types().unwrap();
         assert_eq!(types.pageblock_frames, 512);
@@ -115,7 +115,7 @@ Node 0, zone   Normal           81        10498
     }
 
     #[test]
-    fn half_a_file_is_an_error() {
+    fn a_truncated_pagetypeinfo_is_an_error() {
         for end in [0, 30, 100, 200, TEXT.len() - 20] {
             let (_folder, system) = machine(&[("proc/pagetypeinfo", &TEXT[..end])]);
             assert!(system.page_types().is_err(), "cut at {end}");

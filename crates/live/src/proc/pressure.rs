@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::System;
 use crate::Error;
 
-/// How much time was lost.
+/// Time lost to stalls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Stall {
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_lines_are_read() {
+    fn pressure_file_has_some_and_full_lines() {
         let text = "some avg10=1.50 avg60=0.00 avg300=0.25 total=520752662\n\
                     full avg10=0.00 avg60=0.00 avg300=0.00 total=475139487\n";
         let (_folder, system) = machine(&[("proc/pressure/memory", text)]);

@@ -68,7 +68,7 @@ impl Zone {
         self.start.saturating_add(self.spanned)
     }
 
-    /// Whether the kernel puts only movable memory here.
+    /// Returns true if the kernel places only movable memory in this zone.
     #[must_use]
     pub fn is_movable(&self) -> bool {
         self.name == "Movable"

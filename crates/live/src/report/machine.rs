@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::proc::System;
 
-/// Which machine, and when.
+/// Identity of a machine, and the time of the report.
 #[derive(Clone, Debug, Default, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Machine {

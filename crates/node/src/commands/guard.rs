@@ -99,7 +99,7 @@ struct RunArguments {
     #[arg(long, value_name = "N")]
     blocks_per_minute: Option<u32>,
 
-    /// What to do with memory that was plugged in and is offline [default: leave]
+    /// State for memory that was plugged in and is offline [default: leave]
     #[arg(long, value_enum)]
     online_new: Option<OnlineNew>,
 }
@@ -126,7 +126,7 @@ enum Action {
         #[command(flatten)]
         place: Where,
 
-        /// How many more
+        /// Number of pages to add
         #[arg(long, value_name = "N", default_value_t = 1)]
         count: u64,
     },
@@ -142,7 +142,7 @@ enum Action {
 /// Does it.
 ///
 /// # Errors
-/// What is missing, and what to do about it.
+/// The missing prerequisite, and its remedy.
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     match arguments.action {
         None => guard(&arguments.place, &arguments.run)?,
@@ -339,7 +339,7 @@ pub(crate) struct Status {
     block_bytes: u64,
     /// NUMA nodes.
     nodes: Vec<NodeStatus>,
-    /// What the guard has done since boot.
+    /// Actions of the guard since boot.
     state: State,
 }
 
@@ -351,13 +351,13 @@ struct NodeStatus {
     node: u32,
     /// Memory of the kernel's zones.
     kernel_bytes: u64,
-    /// What is free of it, or can be at once.
+    /// Bytes of it that are free or reclaimable at once.
     kernel_available_bytes: u64,
     /// Their high watermarks.
     kernel_high_bytes: u64,
     /// Memory of the movable zone.
     movable_bytes: u64,
-    /// What is free of it, or can be at once.
+    /// Bytes of it that are free or reclaimable at once.
     movable_available_bytes: u64,
     /// Its high watermark.
     movable_high_bytes: u64,

@@ -87,7 +87,7 @@ fn rows(text: &mut String, command: &Command) {
     }
 }
 
-/// What an argument means, the values that it takes, and its default.
+/// Returns the description of an argument, its possible values, and its default.
 fn meaning(argument: &Arg) -> String {
     let help = argument.get_long_help().or(argument.get_help());
     let mut text = help.map(ToString::to_string).unwrap_or_default();

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
-/// What to do.
+/// Command of the operator.
 #[derive(Subcommand)]
 pub enum Command {
     Scan(scan::Arguments),

@@ -1,4 +1,4 @@
-//! What an operator may set, in a TOML file or by flags.
+//! Settings of an operator, from a TOML file or flags.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use contigua_input::{MAX_CONFIG_BYTES, read_text};
 use contigua_units::{Bytes, Nanoseconds};
 use serde::{Deserialize, Serialize};
 
-/// What to do with blocks that are offline and that the guard did not take offline.
+/// Treatment of blocks that are offline and that the guard did not take offline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum OnlineNew {
@@ -38,7 +38,7 @@ pub struct Config {
     pub blocks_per_minute: u32,
     /// Time for which a block that did not go offline is left alone; doubles each time.
     pub retry_after: Nanoseconds,
-    /// What to do with blocks that are offline and that the guard did not take offline.
+    /// Treatment of blocks that are offline and that the guard did not take offline.
     pub online_new: OnlineNew,
     /// When to move the border and how far; the simulator's controller has the same parameters.
     pub controller: controller::Config,
@@ -66,7 +66,7 @@ impl Config {
     /// Reads a file.
     ///
     /// # Errors
-    /// What is wrong with it, and where.
+    /// The fault, and its line.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
         let text = read_text(path, MAX_CONFIG_BYTES)
             .with_context(|| format!("configuration {}", path.display()))?;
@@ -78,7 +78,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Whether the values make sense together.
+    /// Checks that the values make sense together.
     ///
     /// # Errors
     /// The one that does not.

@@ -16,7 +16,7 @@ pub struct Death {
 }
 
 impl Death {
-    /// What the environment says.
+    /// Reads the setting from the environment.
     ///
     /// # Panics
     /// When it names no step.

@@ -11,7 +11,7 @@ use super::report::Report;
 use super::state::Intent;
 use super::view::nodes;
 
-/// What `HugeTLB` calls gigantic.
+/// Size of a gigantic page of `HugeTLB`.
 const GIGANTIC: u64 = 1 << 30;
 
 impl<M: Machine> Guard<M> {

@@ -13,7 +13,7 @@ use super::report::{Reason, Report};
 use super::state::{Intent, State, StateError};
 use super::view::{Attribution, nodes};
 
-/// What ends the guard.
+/// Error that ends the guard.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The machine.
@@ -24,7 +24,7 @@ pub enum Error {
     State(#[from] StateError),
 }
 
-/// How a move ended.
+/// Result of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Done,
@@ -85,7 +85,7 @@ impl<M: Machine> Guard<M> {
         })
     }
 
-    /// What it remembers.
+    /// Returns the state that survives a restart.
     #[must_use]
     pub const fn state(&self) -> &State {
         &self.state
@@ -107,7 +107,7 @@ impl<M: Machine> Guard<M> {
     /// Looks at the machine once and moves what must be moved.
     ///
     /// # Errors
-    /// What cannot be read or recorded; the machine is then as the state file says.
+    /// Failures to read or record; the machine is then as the state file says.
     pub fn tick(&mut self) -> Result<Vec<Report>, Error> {
         let mut reports = Vec::new();
         if !self.is_dry_run {
@@ -496,7 +496,7 @@ fn unsettled(intent: Intent, why: &impl ToString, reports: &mut Vec<Report>) -> 
     Outcome::Unsettled
 }
 
-/// How to bring a block online in a place; none for places that are none.
+/// Returns the target that brings a block online in a place; `None` if the place is no region.
 const fn target(place: Place) -> Option<Target> {
     match place {
         Place::Kernel => Some(Target::Kernel),

@@ -97,7 +97,7 @@ impl Linux {
         Some(place(&block))
     }
 
-    /// Whether a block is where it was to go.
+    /// Returns true if a block has reached its target.
     fn has_arrived(&self, block: u64, to: Target) -> bool {
         self.place(block)
             == Some(match to {

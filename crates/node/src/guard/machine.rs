@@ -1,4 +1,4 @@
-//! What the guard looks at and acts on.
+//! Interface to the machine that the guard observes and changes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,7 +8,7 @@ use contigua_live::proc::Zone;
 use contigua_units::Bytes;
 use serde::{Deserialize, Serialize};
 
-/// Where the memory of a block is.
+/// Location of a block's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -38,7 +38,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// What is to become of a block.
+/// Target state of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Target {
     /// Take it offline.
@@ -56,11 +56,11 @@ pub struct Block {
     pub number: u64,
     /// The memory node.
     pub node: u32,
-    /// Where it is.
+    /// Location of its memory.
     pub place: Place,
 }
 
-/// What the frames of a block are.
+/// Frames of a block by use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Occupancy {
     /// In use and movable.
@@ -140,7 +140,7 @@ pub enum Step {
     AfterRecord,
 }
 
-/// What cannot be read or written; [`Machine::survey`] and the state file.
+/// Error while reading or writing; of [`Machine::survey`] and the state file.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineError {
     /// The kernel does not say what is needed.
@@ -149,9 +149,9 @@ pub enum MachineError {
     /// The state file.
     #[error("state file {path}: {problem}")]
     Store {
-        /// Which.
+        /// The file.
         path: String,
-        /// What is wrong and what to do.
+        /// The fault, and its remedy.
         problem: String,
     },
     /// The caller is dead: only models say so.
@@ -182,7 +182,7 @@ pub trait Machine {
     /// Asks the kernel for so many in all, and returns how many there are then.
     ///
     /// # Errors
-    /// What the kernel says; having fewer is no error.
+    /// The kernel's; having fewer is no error.
     fn set_gigantic_pages(
         &mut self,
         node: u32,
@@ -202,7 +202,7 @@ pub trait Machine {
     /// [`MachineError::Store`].
     fn store(&mut self, text: &str) -> Result<(), MachineError>;
 
-    /// What changes with each boot.
+    /// Returns a value that changes with each boot.
     fn boot(&mut self) -> String;
 
     /// Passes a moment at which models let the guard die.

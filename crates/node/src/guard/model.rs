@@ -26,7 +26,7 @@ struct ModelBlock {
     place: Place,
     movable: u64,
     unmovable: u64,
-    /// Where it goes when the kernel is done with it, and how many looks from now.
+    /// Its place when the kernel is done with it, and the number of surveys until then.
     settles: Option<(Place, u32)>,
 }
 
@@ -36,7 +36,7 @@ impl ModelBlock {
     }
 }
 
-/// What happens to a change of a block.
+/// Result of a change of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Works,
@@ -167,7 +167,7 @@ impl Model {
         }
     }
 
-    /// What the kernel does when a word is written to a block's file.
+    /// The kernel's reaction to a word written to a block's file.
     fn set(&mut self, number: usize, to: Target) -> Result<(), ChangeError> {
         let block = self.blocks[number];
         let refused = |why: &str| Err(ChangeError::Refused(why.to_owned()));
@@ -438,7 +438,7 @@ fn a_dry_run_changes_nothing_and_says_what_it_would_do() {
 }
 
 #[test]
-fn a_block_that_does_not_go_rests_and_the_next_is_tried() {
+fn a_block_that_fails_to_offline_backs_off_and_the_next_is_tried() {
     let mut model = kernel_grows(4, 12);
     model.fates = vec![Fate::TimesOut];
     let mut guard = Guard::new(model, config(), false).unwrap();
@@ -495,7 +495,7 @@ fn a_block_that_cannot_even_be_restored_is_tried_again() {
 }
 
 #[test]
-fn it_may_die_at_any_moment() {
+fn guard_recovers_from_death_at_any_step() {
     let whole = {
         let (model, reports, _) = look(kernel_grows(4, 12), &config());
         assert!(
@@ -670,7 +670,7 @@ proptest! {
     /// Under any demand, failures and deaths: no block is lost, no region is left below its high
     /// watermark by a move, the record says how it was, and release brings it back.
     #[test]
-    fn it_never_makes_a_machine_worse(
+    fn guard_never_makes_a_machine_worse(
         kernel in 2_usize..6,
         movable in 2_usize..14,
         events in proptest::collection::vec(event(), 1..60),

@@ -1,4 +1,4 @@
-//! Which blocks to move, and which moves to refuse.
+//! Choice of blocks to move, and refusal of moves.
 //!
 //! Stock Linux brings any block online in any zone, so the regions need not be contiguous; but free
 //! memory is only as contiguous as they are. So blocks on the wrong side of the border go first, the
@@ -22,23 +22,23 @@ use super::view::{Node, islands};
 pub enum Refusal {
     /// The region would be left short.
     Short {
-        /// Which.
+        /// The region.
         region: Place,
-        /// What it would have available.
+        /// Memory that it would have available.
         left: Bytes,
-        /// What it must have.
+        /// Memory that it must have available.
         least: Bytes,
     },
     /// The region would be smaller than the operator allows.
     Small {
-        /// Which.
+        /// The region.
         region: Place,
         /// Its size after the move.
         left: Bytes,
         /// The least size.
         least: Bytes,
     },
-    /// What is in the block has nowhere to go.
+    /// The contents of the block do not fit elsewhere.
     NoRoom {
         /// Bytes in use in the block.
         used: Bytes,
@@ -47,7 +47,7 @@ pub enum Refusal {
     },
     /// No block of the region can be moved: all hold frames that cannot move, or failed lately.
     NoBlock {
-        /// Which region.
+        /// The region.
         region: Place,
     },
 }
@@ -155,7 +155,7 @@ pub fn rank(
 /// kernel's are taken for the former; beyond, the block is tried last.
 const DOUBTFUL: u64 = 64;
 
-/// Whether a block may leave its region.
+/// Checks that a block may leave its region.
 ///
 /// # Errors
 /// Why it may not.
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_move_is_left_and_what_is_doubtful_comes_last() {
+    fn unmovable_blocks_are_left_and_doubtful_blocks_come_last() {
         let used = |movable, unmovable, unexplained| Occupancy {
             movable,
             unmovable,
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leaves_the_kernels_zones_must_fit_into_movable() {
+    fn contents_of_a_kernel_block_must_fit_into_movable() {
         let mut node = node(&[K, M]);
         node.kernel.available = Bytes::new(1000 * MIB);
         node.movable.available = Bytes::new(20 * MIB);
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_no_movable_zone_what_leaves_a_block_stays_with_the_kernel() {
+    fn without_movable_zone_contents_of_a_block_stay_with_the_kernel() {
         let mut node = node(&[K, K]);
         node.movable = Region::default();
         let size = Bytes::new(128 * MIB);

@@ -1,4 +1,4 @@
-//! What the guard tells.
+//! Reports of the guard's decisions and moves.
 
 use std::fmt;
 use std::time::Duration;
@@ -16,13 +16,13 @@ pub struct Reason {
     pub node: u32,
     /// The region that needs memory.
     pub short: Place,
-    /// What it has available.
+    /// Its available memory.
     pub available: Bytes,
     /// Its low watermark and the reserve.
     pub low: Bytes,
     /// Its pressure in percent of time.
     pub pressure: f64,
-    /// How much the controller wants to move.
+    /// Amount that the controller wants to move.
     pub amount: Bytes,
 }
 
@@ -47,21 +47,21 @@ impl fmt::Display for Reason {
     }
 }
 
-/// What the guard did, or did not, in a sentence with the figures.
+/// Action of the guard, or its refusal; displayed as a sentence with the values.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Report {
     /// The controller wants the border to move.
     Wants(Reason),
     /// A block was moved.
     Moved {
-        /// Which, whence and whither.
+        /// The block, its origin and its target.
         intent: Intent,
         /// Frames in it that were in use.
         used: u64,
     },
     /// A block would be moved, if this were not a dry run.
     Would {
-        /// Which, whence and whither.
+        /// The block, its origin and its target.
         intent: Intent,
         /// Frames in it that are in use.
         used: u64,
@@ -75,16 +75,16 @@ pub enum Report {
     },
     /// A block did not move and is where it was.
     GivenUp {
-        /// Which, whence and whither.
+        /// The block, its origin and its target.
         intent: Intent,
         /// Why.
         why: String,
-        /// How long it is left alone.
+        /// Time until the next attempt.
         backoff: Duration,
     },
     /// A block is offline, or is just going there, and the next look will deal with it.
     Unsettled {
-        /// Which, whence and whither.
+        /// The block, its origin and its target.
         intent: Intent,
         /// Why.
         why: String,
@@ -105,9 +105,9 @@ pub enum Report {
     },
     /// A move that was under way when the guard died, or that failed half-way, was settled.
     Recovered {
-        /// Which, whence and whither.
+        /// The block, its origin and its target.
         intent: Intent,
-        /// Where it is now; none if it was unplugged.
+        /// Its place now; `None` if it was unplugged.
         now: Option<Place>,
     },
 }

@@ -14,15 +14,15 @@ pub const VERSION: u32 = 1;
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Intent {
-    /// Which block.
+    /// The block.
     pub block: u64,
-    /// Where it was.
+    /// Its place before the move.
     pub from: Place,
-    /// Where it is to be.
+    /// Its target.
     pub to: Place,
 }
 
-/// What the guard must not forget.
+/// State of the guard that survives a restart.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]

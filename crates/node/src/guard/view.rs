@@ -1,4 +1,4 @@
-//! What the controller wants to know, from what the kernel says.
+//! The controller's view of memory, from the kernel's statistics.
 //!
 //! *Available* memory of a region is what it could serve without swapping or failing: free frames
 //! beyond the kernel's protection of lower zones, frames on per-CPU lists, and page cache;
@@ -25,7 +25,7 @@ use super::machine::{Block, Place, Survey};
 pub struct Region {
     /// Memory that the page allocator was given.
     pub size: Bytes,
-    /// What it could serve without swapping.
+    /// Memory available without swapping.
     pub available: Bytes,
     /// The kernel's low watermark.
     pub low: Bytes,
@@ -75,14 +75,15 @@ impl Node {
         state
     }
 
-    /// Whether some blocks are movable and others could be.
+    /// Returns true if some blocks are movable and others could be.
     #[must_use]
     pub fn has_border(&self) -> bool {
         self.movable.size.get() > 0 && self.kernel.size.get() > 0
     }
 }
 
-/// Whether a zone serves only devices with short addresses, or is none of the allocator's.
+/// Returns true for a zone that serves only devices with short addresses, or that the allocator
+/// does not use.
 fn is_left_alone(zone: &Zone) -> bool {
     matches!(zone.name.as_str(), "DMA" | "Device")
 }

@@ -16,7 +16,7 @@ use thiserror::Error;
 
 /// The longest profile that is read: 65,536 stacks of 64 frames have half of it.
 const MOST: u64 = 256 << 20;
-/// What begins the first line, the list of mappings, and what describes the process.
+/// Beginnings of the first line, of the list of mappings, and of the description of the process.
 const HEAD: &str = "heap profile:";
 const MAPPINGS: &str = "MAPPED_LIBRARIES:";
 const VERSION: &str = "] @ heap_v2/";
@@ -47,7 +47,7 @@ pub struct Mapping {
     pub begin: u64,
     /// The first address behind it.
     pub end: u64,
-    /// Where it begins in its file.
+    /// Offset of its start in the file.
     pub offset: u64,
     /// The file's path, or what the kernel calls it; nothing if it has no name.
     pub name: String,
@@ -74,7 +74,7 @@ impl Mapping {
         Some((mapping, access.contains('x')))
     }
 
-    /// Whether it is the allocator's, which has its frames.
+    /// Returns true for the allocator's own mapping, which has its frames.
     fn is_own(&self) -> bool {
         let file = self.name.rsplit('/').next();
         file.is_some_and(|file| file.starts_with("libcontigua_malloc."))
@@ -123,7 +123,7 @@ impl Stack {
     }
 }
 
-/// What stacks stand for: objects and bytes.
+/// Estimated objects and bytes of a stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Values {
     /// Objects that were allocated.
@@ -141,7 +141,7 @@ pub struct Values {
 pub struct Profile {
     /// Mean bytes between samples.
     pub rate: u64,
-    /// What the library says of itself and the process.
+    /// The library's description of itself and the process.
     pub about: String,
     /// When it was written, in nanoseconds since 1970; 0 if nobody knows.
     pub nanoseconds: u64,
@@ -222,7 +222,8 @@ impl Profile {
         (known.begin <= address).then_some(index)
     }
 
-    /// What a stack stands for: an object of `s` bytes was a sample with probability `1 - exp(-s / rate)`.
+    /// Returns the estimate for a stack: an object of `s` bytes was sampled with probability `1 -
+    /// exp(-s / rate)`.
     fn values(&self, stack: &Stack) -> Values {
         let each = -1.0 / (-(stack.size as f64) / self.rate as f64).exp_m1();
         let scaled = |count: u64, unit: f64| (count as f64 * each * unit + 0.5) as u64;
@@ -251,7 +252,7 @@ pub(crate) mod tests {
         7000-8000 r-xp 00000000 08:01 13   /usr/lib/libcontigua_malloc.so.0\n";
 
     #[test]
-    fn is_a_profile_understood() {
+    fn heap_profile_is_parsed() {
         let profile = Profile::parse(SMALL).unwrap();
         assert_eq!((profile.rate, profile.nanoseconds), (1, 99));
         assert_eq!(profile.mappings.len(), 2);

@@ -193,7 +193,7 @@ impl Files<'_> {
     }
 }
 
-/// What cannot be written is noted, and keeps nothing else from being seen.
+/// Sink for snapshot and blocks; notes a failed snapshot and goes on with the blocks.
 struct Split<'a, 'b, F> {
     snapshot: &'a mut Option<(SnapshotWriter<'b, File>, Output)>,
     outputs: &'a RefCell<&'a mut Outputs>,

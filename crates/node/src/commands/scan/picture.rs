@@ -60,7 +60,7 @@ pub fn write_png(path: &Path, looks: &[Look]) -> anyhow::Result<()> {
 /// Shows a picture: with colours on a terminal, two rows to a line, else with letters.
 ///
 /// # Errors
-/// What `out` returns.
+/// Those of `out`.
 pub fn print(out: &mut impl Write, looks: &[Look]) -> io::Result<()> {
     let picture = Picture::draw(looks, COLUMNS);
     let is_colored = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();

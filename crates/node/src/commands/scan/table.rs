@@ -70,7 +70,7 @@ impl BlockTable {
         })
     }
 
-    /// What it will be called.
+    /// Returns the name of the finished file.
     pub fn name(&self) -> String {
         self.output.name()
     }

@@ -17,7 +17,7 @@ const SHOWN: usize = 10;
 /// Writes a report.
 ///
 /// # Errors
-/// What `out` returns.
+/// Those of `out`.
 pub fn write(out: &mut impl Write, report: &Report) -> io::Result<()> {
     // Names of hosts, kernels, cgroups and functions are others'.
     let out = &mut Printable(out);
@@ -192,7 +192,7 @@ fn write_worst(out: &mut impl Write, seen: &FrameReport) -> io::Result<()> {
     Ok(())
 }
 
-/// What pollutes a range: `3 slab pages and 1 page table of /system.slice`.
+/// Describes the polluters of a range: `3 slab pages and 1 page table of /system.slice`.
 fn in_words(range: &WorstRange, seen: &FrameReport) -> String {
     const NAMED: usize = 3;
     let named = range.polluters.iter().take(NAMED).map(|polluter| {
@@ -257,7 +257,7 @@ fn write_problems(out: &mut impl Write, seen: &FrameReport) -> io::Result<()> {
     writeln!(out, "scanned in {:.2} s", seen.seconds)
 }
 
-/// What anyone may know.
+/// Writes the parts that need no rights.
 fn write_lists(out: &mut impl Write, report: &Report) -> io::Result<()> {
     let free: u64 = contigua_live::proc::free_frames(&report.free_lists);
     let mut table = Table::default();

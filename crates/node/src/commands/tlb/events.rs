@@ -1,4 +1,4 @@
-//! Which counters tell of page walks, by processor.
+//! Counters of page walks, by processor.
 //!
 //! | processors | cycles of data walks | of instruction walks | source |
 //! |---|---|---|---|
@@ -14,7 +14,7 @@
 
 use contigua_live::proc::System;
 
-/// What a counter counts.
+/// Unit of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -28,15 +28,15 @@ pub enum Measure {
 /// A raw counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Whether instructions cause it, rather than data.
+    /// True if caused by instruction fetches, false if by data accesses.
     pub is_instruction: bool,
-    /// What it counts.
+    /// Unit of the counter.
     pub measure: Measure,
     /// The number that the kernel takes (`perf stat -e rNNN`).
     pub raw: u64,
 }
 
-/// What the machine says of its processor.
+/// The machine's description of its processor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Processor {
     /// `GenuineIntel`, `AuthenticAMD`, or nothing.

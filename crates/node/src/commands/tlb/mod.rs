@@ -22,7 +22,7 @@ use events::{Event, Measure, Processor};
 
 /// The version of the JSON; it grows when a key changes its meaning or goes.
 const SCHEMA: u32 = 1;
-/// Where the kernel lists what can count.
+/// The kernel's list of devices with counters.
 const DEVICES: &str = "sys/bus/event_source/devices";
 
 /// Measure the share of cycles that page walks take
@@ -35,7 +35,7 @@ pub struct Arguments {
     #[arg(long, value_name = "PID")]
     pid: Option<i32>,
 
-    /// How long to measure
+    /// Duration of the measurement
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     seconds: u64,
 
@@ -93,7 +93,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether there is anything that counts, in words where there is not.
+/// Fails, with the reason, if the machine has no usable counters.
 fn check_counters(system: &System) -> anyhow::Result<()> {
     let folder = system.path(DEVICES);
     let entries = match std::fs::read_dir(&folder) {
@@ -256,7 +256,7 @@ fn scaled(counter: &mut Counter) -> io::Result<f64> {
     Ok(data.count() as f64 * enabled / running)
 }
 
-/// What was measured.
+/// Measured counts.
 struct Figures {
     measure: Measure,
     cycles: f64,
@@ -329,7 +329,7 @@ pub(crate) struct WalkReport {
     cycles: f64,
     /// Instructions.
     instructions: f64,
-    /// What the processor counts of page walks.
+    /// Unit of the processor's page-walk counters.
     counts: Measure,
     /// Page walks for data.
     data_walks: Option<f64>,

@@ -8,7 +8,7 @@ use contigua_units::{Order, PAGE_BYTES};
 
 use crate::metrics::{Kind, Metrics};
 
-/// What is read anew for each request: some tens of kilobytes of text.
+/// Values read anew for each request: some tens of kilobytes of text.
 pub struct Summaries {
     kernel: String,
     zones: Vec<Zone>,

@@ -1,6 +1,6 @@
 //! `contigua-node watch`: the same statistics all the time, as Prometheus metrics.
 //!
-//! What the kernel sums up itself is read when somebody asks. The scan of all frames, which costs
+//! The kernel's own sums are read at each request. The scan of all frames, which costs
 //! a second of CPU time for 24 GB, happens seldom, on a thread of its own that sleeps after each
 //! 128 MB.
 
@@ -32,7 +32,7 @@ const CHUNK_BYTES: u64 = 128 << 20;
 /// Serve the same statistics as Prometheus metrics, cheaply
 #[derive(Args)]
 pub struct Arguments {
-    /// Where to serve /metrics
+    /// Address to serve /metrics at
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9835")]
     listen: SocketAddr,
 

@@ -12,18 +12,18 @@ use object::{Endianness, Object, ObjectSegment, ObjectSymbol, SymbolKind};
 
 use super::Mapping;
 
-/// What is known of an ELF file.
+/// Segments and symbols of an ELF file.
 #[derive(Default)]
 struct Known {
     build_id: Option<String>,
-    /// Where parts of the file are loaded: offset, bytes, address.
+    /// Loaded segments: offset, bytes, address.
     segments: Vec<(u64, u64, u64)>,
     /// Functions by address.
     functions: Vec<(u64, String)>,
 }
 
 impl Known {
-    /// What a file says; nothing if it is gone or no such file.
+    /// Reads a file; empty if it is gone or not an ELF file.
     fn read(path: &str) -> Self {
         // What the kernel calls mappings without a file has no slash.
         if !path.starts_with('/') {

@@ -230,14 +230,14 @@ mod tests {
     }
 
     #[test]
-    fn are_numbers_encoded_in_sevens() {
+    fn pprof_varints_have_seven_bits_a_byte() {
         let mut message = Message::default();
         message.number(1, 300).field(2, b"ab");
         assert_eq!(message.0, [8, 0xac, 2, 0x12, 2, b'a', b'b']);
     }
 
     #[test]
-    fn does_a_reader_find_what_was_encoded() {
+    fn pprof_encoding_round_trips() {
         let all = fields(&encode(&Profile::parse(SMALL).unwrap()));
         let messages = |wanted| {
             let found = all.iter().filter(move |(field, _)| *field == wanted);

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn is_what_has_the_most_memory_first() {
+    fn stacks_are_sorted_by_memory() {
         let profile = Profile::parse(SMALL).unwrap();
         let mut out = Vec::new();
         write(&mut out, &profile).unwrap();
