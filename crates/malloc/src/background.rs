@@ -22,7 +22,7 @@ const STACK_BYTES: usize = 128 << 10;
 
 static MODE: AtomicU8 = AtomicU8::new(0);
 static STARTED: AtomicBool = AtomicBool::new(false);
-/// Whether the end of the main thread will be noticed: 0, or one more than the key that it has.
+/// Key whose destructor runs when the main thread ends, plus one; 0 if there is none.
 static WATCHED: AtomicU32 = AtomicU32::new(0);
 /// 1 once the main thread has ended. The background thread sleeps on this word.
 static ENDED: AtomicU32 = AtomicU32::new(0);

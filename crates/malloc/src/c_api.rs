@@ -55,7 +55,7 @@ extern "C" fn malloc_generic(size: usize) -> *mut c_void {
     or_no_memory(heap::allocate(size))
 }
 
-/// What is not at hand: while allocations are counted, everything.
+/// Allocates past the cache: every allocation while allocations are counted.
 #[cold]
 #[inline(never)]
 extern "C" fn malloc_sampling(size: usize) -> *mut c_void {

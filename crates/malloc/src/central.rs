@@ -45,7 +45,7 @@ static CENTRAL: [Counted; COUNT] = [const {
     }
 }; COUNT];
 
-/// What a class has.
+/// Spans and free objects of a class.
 #[derive(Clone, Copy, Default)]
 pub struct Occupancy {
     /// Spans.
@@ -59,7 +59,7 @@ pub fn lock(class: usize) -> &'static Lock {
     &CENTRAL[class].central.lock
 }
 
-/// What `class` has now, without its lock.
+/// Returns the occupancy of `class`, without its lock.
 pub fn occupancy(class: usize) -> Occupancy {
     Occupancy {
         spans: CENTRAL[class].spans.load(Ordering::Relaxed),
@@ -67,7 +67,7 @@ pub fn occupancy(class: usize) -> Occupancy {
     }
 }
 
-/// Whether much of the memory of a class lies free in its spans.
+/// Returns true if much of the memory of a class is free in its spans.
 pub fn is_sparse(class: usize) -> bool {
     let Occupancy { spans, free } = occupancy(class);
     let known = &CLASSES[class];

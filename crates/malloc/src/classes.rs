@@ -23,7 +23,7 @@ pub const TABLE_BYTES: usize = 1024;
 /// First class of the geometric part, whose sizes lie above 128 bytes.
 const FIRST_GEOMETRIC: usize = 10;
 
-/// What is known of a class.
+/// Properties of a class.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Class {
@@ -43,7 +43,7 @@ pub struct Class {
 }
 
 impl Class {
-    /// Whether an object begins `offset` bytes behind the beginning of a span.
+    /// Returns true if an object begins `offset` bytes behind the beginning of a span.
     #[inline(always)]
     pub const fn begins_at(&self, offset: usize) -> bool {
         (offset as u64).wrapping_mul(self.magic) < self.magic
@@ -166,7 +166,7 @@ pub static STACKS: [Stack; COUNT] = {
     assert!(next_slot <= SLAB_WORDS);
     stacks
 };
-/// What [`Class::begins_at`] multiplies by, where a free finds it with one load.
+/// Multipliers of [`Class::begins_at`], where a free finds them with one load.
 static MAGIC: [u64; 256] = {
     let mut table = [0; 256];
     let mut class = 1;
@@ -178,8 +178,8 @@ static MAGIC: [u64; 256] = {
 };
 static SMALL: [u8; TABLE_BYTES / 8 + 1] = build_small();
 
-/// Whether an object of the class in a page's tag begins `offset` bytes behind the beginning of its
-/// span; `false` for what is no class.
+/// Returns true if an object of the class in a page's tag begins `offset` bytes behind the
+/// beginning of its span; `false` for values that are no class.
 #[inline(always)]
 pub fn begins_at(class: usize, offset: usize) -> bool {
     let magic = near!(MAGIC: [u64; 256])[class];

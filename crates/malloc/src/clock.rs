@@ -1,4 +1,4 @@
-//! What time it is: the system's, or that of the program which `contigua run` simulates.
+//! The time: the system's, or that of the program which `contigua run` simulates.
 //!
 //! The second is no switch for tests. `contigua run --malloc contigua` studies the library that is
 //! installed, not another build, and only a clock that counts instructions gives the same result
@@ -16,7 +16,7 @@ mod program {
     /// `PROGRAM_CLOCK` of the crate `program`: it counts the instructions that the program has
     /// executed.
     const PROGRAM_CLOCK: i32 = 0x00c0_417a;
-    /// Whether time is that clock's.
+    /// True if the program's clock is in use.
     static COUNTS_INSTRUCTIONS: AtomicBool = AtomicBool::new(false);
 
     /// Use that clock from now on, if somebody answers.
@@ -26,7 +26,7 @@ mod program {
         there
     }
 
-    /// What it says, if time is its.
+    /// The program's time, if its clock is in use.
     #[inline]
     pub fn now() -> Option<u64> {
         if COUNTS_INSTRUCTIONS.load(Ordering::Relaxed) {
@@ -36,7 +36,8 @@ mod program {
         }
     }
 
-    /// What it says. The call fails even where it is answered.
+    /// Reads the program's clock; `None` if there is none. The call fails even where it is
+    /// answered.
     fn read() -> Option<u64> {
         let mut time = libc::timespec {
             tv_sec: -1,

@@ -1,4 +1,4 @@
-//! What a program can tell its allocator, whatever its language.
+//! Settings and statistics that programs reach by name, in any language.
 
 use contigua_pageheap::Config;
 use contigua_telemetry::Page;
@@ -67,7 +67,7 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// Whether it can only be read.
+    /// Returns true if the setting is read-only.
     #[must_use]
     pub const fn is_read_only(&self) -> bool {
         self.set.is_none()

@@ -1,5 +1,5 @@
-//! What the process tells when it gets a signal that the environment names: its figures as text,
-//! and its heap profile if it takes one.
+//! Dumps on a signal that the environment names: statistics as text, and the heap profile if one is
+//! taken.
 //!
 //! The handler takes no lock that the interrupted thread may hold: it tries each, and if one is
 //! taken it shows what the shared page last said and leaves the rest to the next slow
@@ -15,7 +15,7 @@ use crate::signals::Former;
 use crate::sys::{self, Line};
 use crate::{clock, profile, telemetry};
 
-/// What is to be written at the next occasion.
+/// Pending dumps, as bits.
 const TEXT: u8 = 1;
 const PROFILE: u8 = 2;
 static PENDING: AtomicU8 = AtomicU8::new(0);
@@ -104,7 +104,7 @@ fn write(may_wait: bool) -> bool {
     whole
 }
 
-/// Where to write, and room for it that a handler's stack has not.
+/// Destination of a dump, and a buffer too large for a handler's stack.
 struct Output {
     name: Option<FileName>,
     /// The process that the environment spoke to.

@@ -23,7 +23,9 @@ use crate::classes::{CLASSES, COUNT, MAX_BATCH, STACKS};
 use crate::lock;
 use crate::pagemap::prefetch;
 use crate::rseq::{self, HOT};
-use crate::{alarm, central, harden, heap, sampler, sanitizer, setup, sys, tls, transfer, upkeep};
+use crate::{
+    central, harden, heap, panic_alloc, sampler, sanitizer, setup, sys, tls, transfer, upkeep,
+};
 
 /// CPUs that have a slab when slabs are not being drained.
 static CPUS: AtomicU32 = AtomicU32::new(0);
@@ -33,7 +35,7 @@ static THREAD_BUDGET: AtomicI32 = AtomicI32::new(512 << 10);
 /// Misses of caches of threads.
 static MISSES: AtomicUsize = AtomicUsize::new(0);
 
-/// Where the calling thread caches objects at the moment.
+/// Place where the calling thread caches objects at the moment.
 #[derive(Clone, Copy)]
 enum Place {
     Cpu(u32, Slab),
@@ -65,7 +67,7 @@ pub fn start(cpus: u32, budget: Option<i32>, per_cpu: bool) {
     HOT.slabs.cpus.store(cpus, Ordering::Release);
 }
 
-/// Whether caches belong to CPUs.
+/// Returns true if caches belong to CPUs.
 pub fn is_per_cpu() -> bool {
     CPUS.load(Ordering::Relaxed) != 0
 }
@@ -196,8 +198,8 @@ pub fn pop_cached(class: usize) -> usize {
     }
 }
 
-/// The same while allocations are counted, and this one, which is not at hand. 0 otherwise, and
-/// if it is one to sample or the stack is empty.
+/// Like [`pop_cached`], but counts the allocation. 0 unless allocations are counted, and if this one
+/// is a sample or the stack is empty.
 #[inline(always)]
 pub fn pop_cached_sampling(class: usize) -> usize {
     if !sampler::is_on() || sampler::small(class) {
@@ -290,7 +292,7 @@ pub fn refill(class: usize) -> usize {
 #[cold]
 #[inline(never)]
 extern "C" fn overflow(item: usize, class: usize) {
-    if alarm::is_raised() {
+    if panic_alloc::is_raised() {
         return;
     }
     setup::ensure();
@@ -351,14 +353,14 @@ fn count_miss(place: Place) {
     }
 }
 
-/// How often a cache had to be refilled or emptied.
+/// Number of times that a cache had to be refilled or emptied.
 pub fn misses() -> usize {
     (0..CPUS.load(Ordering::Relaxed))
         .map(misses_on)
         .fold(MISSES.load(Ordering::Relaxed), usize::wrapping_add)
 }
 
-/// The same of the cache of a CPU.
+/// Misses of the cache of a CPU.
 pub fn misses_on(cpu: u32) -> usize {
     cpu_slab(cpu).misses().load(Ordering::Relaxed)
 }

@@ -91,7 +91,7 @@ pub fn start(every: u64) -> bool {
     true
 }
 
-/// Whether `address` lies in the pool.
+/// Returns true if `address` lies in the pool.
 #[inline]
 pub fn contains(address: usize) -> bool {
     address.wrapping_sub(BEGIN.load(Ordering::Relaxed)) < BYTES.load(Ordering::Relaxed)

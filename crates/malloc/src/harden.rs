@@ -50,7 +50,7 @@ static WAITING: [[AtomicUsize; QUARANTINED_SMALL]; COUNT] =
 /// Large objects that were freed and are inaccessible at level 3, at most, and the bytes of each. Our choice.
 const QUARANTINED_COUNT: usize = 16;
 const QUARANTINED_BYTES: usize = 32 << 20;
-/// Where they begin, and how many pages they have.
+/// Their addresses and numbers of pages.
 static QUARANTINED_LARGE: Guarded<[(usize, usize); QUARANTINED_COUNT]> =
     Guarded::new([(0, 0); QUARANTINED_COUNT]);
 
@@ -59,7 +59,7 @@ pub fn lock() -> &'static Lock {
     &QUARANTINED_LARGE.lock
 }
 
-/// Whether level 2 is on.
+/// Returns true at hardening level 2 and above.
 #[inline]
 pub fn is_on() -> bool {
     LEVEL.load(Ordering::Relaxed) >= 2
@@ -70,7 +70,7 @@ pub fn level() -> u8 {
     LEVEL.load(Ordering::Relaxed)
 }
 
-/// Whether canaries are looked at.
+/// Returns true if canaries are checked: at hardening level 1 and above.
 pub fn checks_canaries() -> bool {
     LEVEL.load(Ordering::Relaxed) >= 1
 }

@@ -6,7 +6,7 @@
 //! free ends the process when it could do harm. A free writes the canary and does not look: its object is often cold, and waiting for its memory would double the cost of a
 //! free. What notices a second free at once is a comparison with the objects that the CPU got back
 //! last ([`front::free`]), the bitmap of a span, and, where caches belong to threads, the canary.
-//! Whether an object begins at a freed address is one multiplication.
+//! One multiplication checks that an object begins at a freed address.
 
 use core::ops::Range;
 use core::ptr::{self, NonNull, null_mut};
@@ -21,7 +21,7 @@ use crate::rseq;
 use crate::sampler::{self, Owner};
 use crate::sizes::{PAGE_BYTES, PAGE_SHIFT};
 use crate::span::Span;
-use crate::{alarm, front, guarded, harden, pages, sanitizer, setup, sys};
+use crate::{front, guarded, harden, pages, panic_alloc, sanitizer, setup, sys};
 
 /// Largest size that any request may have (C11: differences of pointers must fit).
 const MAX_BYTES: usize = isize::MAX as usize;
@@ -59,8 +59,8 @@ pub fn allocate(size: usize) -> *mut u8 {
 #[inline(never)]
 pub fn allocate_generic(size: usize, align: usize) -> (*mut u8, Range<usize>) {
     setup::ensure();
-    if alarm::is_raised() {
-        (alarm::allocate(size, align), 0..0)
+    if panic_alloc::is_raised() {
+        (panic_alloc::allocate(size, align), 0..0)
     } else if harden::is_on() {
         harden::allocate(size, align)
     } else {
@@ -68,7 +68,7 @@ pub fn allocate_generic(size: usize, align: usize) -> (*mut u8, Range<usize>) {
     }
 }
 
-/// The same without hardening, which wants `tail` bytes more where the object is not guarded.
+/// Allocates without hardening; `tail` bytes are added unless the object is guarded.
 pub fn allocate_plainly(size: usize, tail: usize, align: usize) -> (*mut u8, Range<usize>) {
     let Some(bytes) = size.checked_add(tail) else {
         return (null_mut(), 0..0);
@@ -93,17 +93,18 @@ pub fn pop_cached(class: usize) -> *mut u8 {
     check_canary(class, front::pop_cached(class))
 }
 
-/// The same, of an allocation that is counted.
+/// Like [`pop_cached`], for an allocation that is counted.
 #[inline(always)]
 pub fn pop_cached_sampling(class: usize) -> *mut u8 {
     check_canary(class, front::pop_cached_sampling(class))
 }
 
-/// The same for `size` bytes at a multiple of `align`, if there was neither; null if there is no memory.
+/// Allocates `size` bytes at a multiple of `align` if neither had an object: refills the cache or
+/// takes a sample; null if there is no memory.
 #[inline(never)]
 pub fn refill_or_sample(class: usize, size: usize, align: usize) -> *mut u8 {
-    if alarm::is_raised() {
-        return alarm::allocate(CLASSES[class].size as usize, 1);
+    if panic_alloc::is_raised() {
+        return panic_alloc::allocate(CLASSES[class].size as usize, 1);
     }
     if !setup::is_ready() {
         // Nobody knew the hardening level before.
@@ -244,14 +245,14 @@ pub fn map_large(
     (null_mut(), 0..0)
 }
 
-/// What an address was given as.
+/// Kind of allocation at an address.
 enum Found {
     Small(usize),
     Large(NonNull<Span>),
     Guarded(usize),
 }
 
-/// What `memory` was given as; ends the process if it never was.
+/// Finds the allocation at `memory`; ends the process if there never was one.
 fn find(memory: *mut u8, doing: &'static str) -> Found {
     let address = memory as usize;
     let tag = pagemap::tag(address);
@@ -272,7 +273,7 @@ fn find(memory: *mut u8, doing: &'static str) -> Found {
     invalid(address, doing)
 }
 
-/// Whether the memory at `address` is this allocator's.
+/// Returns true if the memory at `address` is this allocator's.
 pub fn is_ours(address: usize) -> bool {
     pagemap::tag(address) != 0 || guarded::contains(address)
 }
@@ -344,7 +345,7 @@ pub unsafe fn set_free(address: usize, bytes: usize) {
 /// Take memory back. Null is allowed. Ends the process if `memory` is nothing that is allocated.
 ///
 /// # Safety
-/// Nobody uses the memory any more.
+/// The memory is not used any more.
 #[inline(always)]
 pub unsafe fn free(memory: *mut u8) {
     let address = memory as usize;
@@ -368,7 +369,7 @@ pub unsafe fn free(memory: *mut u8) {
 #[cold]
 #[inline(never)]
 extern "C" fn free_large(memory: *mut u8) {
-    if memory.is_null() || alarm::is_raised() {
+    if memory.is_null() || panic_alloc::is_raised() {
         return;
     }
     sys::preserving_errno(|| {
@@ -427,12 +428,12 @@ pub fn plain_size(memory: *mut u8) -> (usize, bool) {
 /// changes, if there is no memory. `memory` is not null and `size` not 0.
 ///
 /// # Safety
-/// Nobody uses `memory` any more unless the result is null.
+/// `memory` is not used any more unless the result is null.
 pub unsafe fn reallocate(memory: *mut u8, size: usize) -> *mut u8 {
-    if alarm::is_raised() {
+    if panic_alloc::is_raised() {
         let old = is_ours(memory as usize).then(|| usable_size(memory));
         // SAFETY: the caller's promise.
-        return unsafe { alarm::reallocate(memory, old, size) };
+        return unsafe { panic_alloc::reallocate(memory, old, size) };
     }
     let (old, large) = match find(memory, "realloc") {
         Found::Small(class) => {
@@ -507,9 +508,9 @@ unsafe fn relocate(memory: *mut u8, old: usize, size: usize, generous: usize) ->
     new
 }
 
-/// Whether growing in place is better than moving. Into the next huge page only what is costly to
-/// copy grows: a huge page behind it may have no memory while others that are free do, and a chain
-/// of reallocations would map each huge page that it passes.
+/// Returns true if growing in place is better than moving. Into the next huge page only what is
+/// costly to copy grows: a huge page behind it may have no memory while others that are free do,
+/// and a chain of reallocations would map each huge page that it passes.
 fn may_grow(address: usize, from: usize, to: usize) -> bool {
     // The length that a caller wishes may be any number.
     if to >= VAST_BYTES / PAGE_BYTES {

@@ -1,4 +1,4 @@
-//! What `malloc_info` writes: glibc's elements, filled with what this allocator has instead.
+//! Output of `malloc_info`: glibc's elements with this allocator's values.
 
 use core::fmt::{self, Write};
 

@@ -15,7 +15,7 @@
 //! ignorant of C; `c_api`, `cxx` and [`ContiguaMalloc`] only translate.
 //!
 //! Nothing here uses Rust's heap: it is the heap. The standard library is linked for what a panic
-//! does (a bug: it ends the process, see `alarm`) and not used.
+//! does (a bug: it ends the process, see `panic_alloc`) and not used.
 //!
 //! `docs/malloc.md` has the guide and the measurements.
 
@@ -25,7 +25,6 @@
 
 extern crate std;
 
-mod alarm;
 mod background;
 mod central;
 mod classes;
@@ -44,6 +43,7 @@ mod metadata;
 mod near;
 mod pagemap;
 mod pages;
+mod panic_alloc;
 mod primary;
 mod profile;
 mod rseq;

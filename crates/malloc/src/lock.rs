@@ -22,7 +22,7 @@ pub fn set_forking(thread: usize) {
     FORKING.store(thread, Ordering::Release);
 }
 
-/// Whether the calling thread holds every lock for a fork.
+/// Returns true if the calling thread holds every lock for a fork.
 pub fn is_forking() -> bool {
     FORKING.load(Ordering::Relaxed) == tls::thread_pointer()
 }
@@ -154,7 +154,7 @@ impl<T> Guarded<T> {
 pub struct Guard<'a, T> {
     guarded: &'a Guarded<T>,
     owned: bool,
-    /// Whether the thread panicked before: then that is no fault of what is locked.
+    /// True if the thread panicked before: then the panic is no fault of the locked value.
     panicked: bool,
 }
 

@@ -30,7 +30,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn is_it_the_logarithm(x in prop_oneof![1e-18..1.0, 1.0..1e18]) {
+        fn ln_agrees_with_the_standard_library(x in prop_oneof![1e-18..1.0, 1.0..1e18]) {
             prop_assert!((ln(x) - x.ln()).abs() <= 1e-9 * x.ln().abs().max(1e-3));
         }
     }

@@ -18,7 +18,7 @@ const PERMANENT_BYTES: usize = 256 << 10;
 /// Sizes of blocks at most.
 pub const KINDS: usize = 8;
 
-/// What a chunk begins with. Changed under the pool's lock.
+/// Header of a chunk. Changed under the pool's lock.
 #[repr(C, align(64))]
 struct Chunk {
     /// Neighbours in the list of chunks of its kind that have room, or of the empty ones.
@@ -147,7 +147,7 @@ pub unsafe fn give(block: NonNull<u64>) {
     }
 }
 
-/// Whether a chunk has no room.
+/// Returns true if a chunk has no room.
 ///
 /// # Safety
 /// The caller has the pool's lock, and this is a chunk in use.

@@ -25,8 +25,8 @@ const ROOT_LENGTH: usize = 1 << (ADDRESS_BITS - PAGE_SHIFT - LEAF_BITS);
 /// The class in the tag of the first page of a large object.
 pub const LARGE: u16 = 0xff;
 
-/// What a page's tag says: a size class in the low byte (0: not ours, [`LARGE`]: the beginning of
-/// a large object) and in the high byte the number of the page in its span.
+/// Tag of a page: a size class in the low byte (0: not ours, [`LARGE`]: the beginning of a large
+/// object) and in the high byte the number of the page in its span.
 pub type Tag = u16;
 
 struct Leaf {

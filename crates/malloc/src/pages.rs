@@ -26,8 +26,8 @@ pub static RELEASING: Guarded<()> = Guarded::new(());
 /// finds room in what was got.
 static GROWING: Guarded<()> = Guarded::new(());
 
-/// How often a request that was refused is tried again after memory went back: what makes room may change
-/// where the request goes, and others may take it. Our choice.
+/// Retries of a refused request after memory was released: the release may change where the request
+/// goes, and other threads may take the memory. Our choice.
 const ATTEMPTS: u32 = 4;
 
 /// Huge pages that the system may refuse to take (locked memory) before a release is over. Our choice.
@@ -35,7 +35,7 @@ const REFUSALS: u32 = 1000;
 
 /// Pages as the page heap gave them.
 pub struct Pages {
-    /// Where they begin.
+    /// Address of the first page.
     pub address: usize,
     /// Offsets of the bytes outside of which every byte is known to be zero.
     pub dirty: Range<usize>,
@@ -89,7 +89,8 @@ fn supplied<R>(act: impl Fn(&mut PageHeap<System>, Supply) -> Result<R, Needed>)
     supplied_through(act, system::back, system::release)
 }
 
-/// The same through `back` and `release`, which get addresses and lengths and say whether they did so.
+/// [`supplied`] with its system calls as parameters: `back` and `release` get addresses and lengths
+/// and return whether they succeeded.
 pub fn supplied_through<R>(
     act: impl Fn(&mut PageHeap<System>, Supply) -> Result<R, Needed>,
     back: impl Fn(usize, usize) -> bool,
@@ -182,7 +183,7 @@ pub fn give_back_for_limit(pages: u64) -> u64 {
     done
 }
 
-/// The same through `release`, whatever for.
+/// Releases `pages` heap pages through `release`.
 fn give_back(release: &impl Fn(usize, usize) -> bool, pages: u64) -> u64 {
     let whole = release_whole(release, pages, u64::MAX);
     whole + release_parts(release, pages.saturating_sub(whole))
@@ -235,7 +236,8 @@ pub fn release(bytes: usize) -> usize {
     release_through(system::release, bytes)
 }
 
-/// The same through `release`, which gets addresses and lengths and says whether they went.
+/// [`release`] with its system call as a parameter, which gets addresses and lengths and returns
+/// whether it succeeded.
 pub fn release_through(release: impl Fn(usize, usize) -> bool, bytes: usize) -> usize {
     let _one = RELEASING.lock();
     give_back(&release, bytes.div_ceil(PAGE_BYTES) as u64) as usize * PAGE_BYTES
@@ -306,7 +308,7 @@ pub fn set_half_life(half_life: u64) {
     HEAP.lock().set_half_life(half_life);
 }
 
-/// What the page heap was told.
+/// Configuration of the page heap.
 pub fn config() -> Config {
     *HEAP.lock().config()
 }

@@ -11,7 +11,7 @@
 //!   the region ordinary memory, and the parent sends it what the heap uses, before either goes on.
 //!   A fork costs as much as copying that twice; `vfork` and `posix_spawn` cost nothing.
 //!
-//! What remains: in a process with threads, the C library touches open `FILE`s in the child before
+//! A gap remains: in a process with threads, the C library touches open `FILE`s in the child before
 //! anybody else is asked, and a thread that writes while the parent sends may be seen to have done
 //! so before the fork.
 
@@ -41,7 +41,7 @@ static STATES: AtomicPtr<AtomicU8> = AtomicPtr::new(null_mut());
 /// The connection through which a parent sends its child what the heap uses: its end, the child's.
 static ENDS: [AtomicI32; 2] = [AtomicI32::new(-1), AtomicI32::new(-1)];
 
-/// Whether a refusal was reported.
+/// True once a refusal was reported.
 static SAID: AtomicBool = AtomicBool::new(false);
 
 /// Begin with a mapping of pages of `page` bytes. False if there is no memory for the records.
@@ -56,7 +56,7 @@ pub fn begin(address: usize, bytes: usize, page: usize) -> bool {
     true
 }
 
-/// Whether an address is of the region.
+/// Returns true if an address belongs to the region.
 #[inline]
 pub fn contains(address: usize) -> bool {
     (START.load(Ordering::Relaxed)..END.load(Ordering::Relaxed)).contains(&address)
@@ -164,7 +164,7 @@ fn pages() -> impl Iterator<Item = (usize, &'static [AtomicU8])> {
         .filter(|(_, states)| states[0].load(Ordering::Relaxed) != ORDINARY)
 }
 
-/// Where what the heap uses of a page lies, from the page's beginning.
+/// Offsets of the parts of a page that the heap uses.
 fn used(states: &[AtomicU8]) -> impl Iterator<Item = usize> {
     states
         .iter()

@@ -27,7 +27,7 @@ const DEPTH: usize = 64;
 
 /// Mean bytes between samples; 0: no profile.
 static RATE: AtomicU64 = AtomicU64::new(0);
-/// Where the environment wants profiles, and the process that it said so to.
+/// File name of profiles from the environment, and the process that read it.
 static FILE: Guarded<Option<FileName>> = Guarded::new(None);
 static OWNER: AtomicI32 = AtomicI32::new(0);
 static WRITING: AtomicBool = AtomicBool::new(false);
@@ -70,7 +70,7 @@ pub fn rate() -> u64 {
     RATE.load(Ordering::Relaxed)
 }
 
-/// Whether the process takes samples for a profile.
+/// Returns true if the process takes samples for a profile.
 pub fn is_on() -> bool {
     rate() != 0
 }

@@ -8,17 +8,17 @@ use contigua_percpu::{self as percpu, Slabs};
 use crate::near::near;
 use crate::sanitizer::{acquire, release};
 
-/// What each operation reads, on one cache line.
+/// Values that each operation reads, on one cache line.
 #[repr(C, align(64))]
 pub struct Hot {
-    /// Where the caches are.
+    /// The caches.
     pub slabs: Slabs,
-    /// What the canaries of free objects are made with.
+    /// Key of the canaries of free objects.
     pub key: AtomicUsize,
     /// `slabs.offset` as allocation's fast path sees it: 0 while allocations are counted for samples,
     /// so that each of them leaves that path, which need not ask.
     pub fast: AtomicIsize,
-    /// The same as free's fast path sees it: 0 at hardening level 2.
+    /// `slabs.offset` as free's fast path sees it: 0 at hardening level 2.
     pub free: AtomicIsize,
 }
 
@@ -36,25 +36,26 @@ pub fn hot() -> &'static Hot {
     near!(HOT: Hot)
 }
 
-/// Where a thread's shared area lies from its thread pointer; 0 if there is none.
+/// Offset of a thread's shared area from its thread pointer; 0 if there is none.
 #[inline(always)]
 pub fn area() -> isize {
     hot().slabs.offset.load(Ordering::Relaxed)
 }
 
-/// The same as free's fast path sees it: 0 at hardening level 2, too.
+/// [`area`] as free's fast path sees it: 0 at hardening level 2, too.
 #[inline(always)]
 pub fn free_area() -> isize {
     hot().free.load(Ordering::Relaxed)
 }
 
-/// The same as allocation's fast path sees it: 0 while allocations are counted for samples, too.
+/// [`area`] as allocation's fast path sees it: 0 while allocations are counted for samples, too.
 #[inline(always)]
 pub fn fast_area() -> isize {
     hot().fast.load(Ordering::Relaxed)
 }
 
-/// What lies around an object: unpredictable, but never what programs write most: text, small numbers, or all ones.
+/// Pattern around an object: unpredictable, but never what programs write most: text, small
+/// numbers, or all ones.
 pub fn pattern() -> u8 {
     (HOT.key.load(Ordering::Relaxed) >> 16) as u8 & 0x7e | 0x80
 }

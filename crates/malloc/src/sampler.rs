@@ -1,4 +1,4 @@
-//! Which allocations are samples: of the heap profile (`profile`), or to be guarded (`guarded`).
+//! Choice of the allocations to sample, for the heap profile (`profile`), or to guard (`guarded`).
 //!
 //! Samples are taken at points of Poisson processes: the profile's over allocated bytes, one in `rate` bytes on
 //! average, the guard's over allocations. One countdown serves both: each thread draws an exponentially distributed
@@ -20,7 +20,7 @@ use crate::{math, sys, tls, unwind};
 
 /// The mean distance, in units of the countdown.
 const MEAN: u64 = 1 << 48;
-/// What an allocation is charged at most for either: a distance is longer once in 10^27.
+/// Highest charge of an allocation for either: a distance is longer once in 10^27.
 const MOST: u64 = 64 * MEAN;
 
 /// In the thread's word: it has drawn its first distance.
@@ -33,12 +33,12 @@ static ON: AtomicBool = AtomicBool::new(false);
 static RATE: AtomicU64 = AtomicU64::new(0);
 /// The guard's share of what an allocation is charged.
 static SHARE: AtomicU64 = AtomicU64::new(0);
-/// What an object of each class is charged.
+/// Charge of an object of each class.
 static CHARGES: [AtomicU64; COUNT] = [const { AtomicU64::new(0) }; COUNT];
-/// Where distances come from.
+/// Source of random distances.
 pub static RANDOM: Random = Random::new();
 
-/// Whose sample an allocation is.
+/// Owner of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// The heap profile's.
@@ -67,13 +67,14 @@ pub fn start(rate: u64, guarded: Option<u64>) {
     HOT.fast.store(0, Ordering::Relaxed);
 }
 
-/// Whether allocations are counted.
+/// Returns true if allocations are counted.
 #[inline(always)]
 pub fn is_on() -> bool {
     near!(ON: AtomicBool).load(Ordering::Relaxed)
 }
 
-/// What `bytes` are charged with a sample in `rate` bytes: the number of points that lie in them on average.
+/// Charge of `bytes` with a sample in `rate` bytes: the number of points that lie in them on
+/// average.
 fn charge_of(bytes: usize, rate: u64) -> u64 {
     if rate == 0 {
         return 0;
@@ -81,7 +82,7 @@ fn charge_of(bytes: usize, rate: u64) -> u64 {
     ((bytes as f64 / rate as f64 * MEAN as f64) as u64).min(MOST)
 }
 
-/// What an allocation is charged so that one in `many` is a sample.
+/// Charge of an allocation so that one in `many` is a sample.
 fn share_of_one_in(many: u64) -> u64 {
     if many <= 1 {
         return MOST;
@@ -89,7 +90,8 @@ fn share_of_one_in(many: u64) -> u64 {
     (-math::ln(1.0 - 1.0 / many as f64) * MEAN as f64) as u64
 }
 
-/// Whose an allocation is that was charged for `bytes` and perhaps for the guard, and overdrew to `left`.
+/// Owner of the sample of an allocation that was charged for `bytes` and perhaps for the guard, and
+/// overdrew to `left`.
 fn owner_of(left: i64, for_bytes: u64, share: u64) -> Owner {
     let point = left.saturating_add_unsigned(for_bytes + share);
     if share > 0 && (for_bytes == 0 || point >= for_bytes.cast_signed()) {
@@ -122,7 +124,7 @@ pub fn large(bytes: usize) -> bool {
     rate != 0 && tls::spend(charge_of(bytes, rate) as usize)
 }
 
-/// Whether the thread has to take a sample.
+/// Returns true if the thread has to take a sample.
 pub fn is_due() -> bool {
     // SAFETY: the thread's own words.
     is_on() && unsafe { &(*tls::thread()).left }.load(Ordering::Relaxed) < 0
@@ -133,7 +135,8 @@ pub fn of_small<R>(bytes: usize, take: impl FnOnce(Owner) -> R) -> Option<R> {
     sample(bytes, SHARE.load(Ordering::Relaxed), take)
 }
 
-/// The same of a large object: the profile's.
+/// Take a sample of the calling thread's allocation of a large object, for the profile, if it may
+/// and its distance is over.
 pub fn of_large<R>(bytes: usize, take: impl FnOnce() -> R) -> Option<R> {
     sample(bytes, 0, |_| take())
 }
@@ -201,7 +204,7 @@ mod tests {
 
         /// The point lies in the part of the bytes, or in the guard's behind it.
         #[test]
-        fn does_the_place_of_the_point_say_whose_it_is(
+        fn position_of_the_sample_point_decides_its_owner(
             bytes in 1..MOST, share in 0..MOST, part in 0.0..1.0f64
         ) {
             let point = (part * (bytes + share) as f64) as u64;

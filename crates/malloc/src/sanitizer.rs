@@ -1,5 +1,5 @@
-//! What sanitizers cannot see by themselves, in builds for them (`scripts/sanitize-malloc`). In all
-//! other builds these functions are empty.
+//! Annotations for sanitizers, in builds for them (`scripts/sanitize-malloc`). In all other builds
+//! these functions are empty.
 
 #![allow(
     clippy::inline_always,
@@ -18,7 +18,7 @@ unsafe extern "C" {
     fn __asan_unpoison_memory_region(address: *const core::ffi::c_void, bytes: usize);
 }
 
-/// What was released at this address happened before.
+/// Acquires the release at this address: what was done before it happened before.
 #[inline(always)]
 pub fn acquire(_address: usize) {
     #[cfg(contigua_sanitizer = "thread")]
@@ -28,7 +28,7 @@ pub fn acquire(_address: usize) {
     }
 }
 
-/// What happened before becomes visible to who acquires this address.
+/// Releases to the thread that acquires this address.
 #[inline(always)]
 pub fn release(_address: usize) {
     #[cfg(contigua_sanitizer = "thread")]

@@ -1,4 +1,4 @@
-//! What the environment says: variables that begin with `CONTIGUA_MALLOC_`.
+//! Settings from the environment: variables that begin with `CONTIGUA_MALLOC_`.
 //!
 //! | variable | value | default |
 //! |---|---|---|
@@ -43,7 +43,7 @@ const REGION_SLACK_BYTES: u64 = 4 << 20;
 /// The half-life of free memory, in nanoseconds: what [`DECAY_PAUSE`] kept is gone but for 6 % in each second.
 /// Whole huge pages go first, and parts of others only in the second after. Our choice.
 const HALF_LIFE: u64 = 250_000_000;
-/// How long free memory stays before it decays, in nanoseconds: programs whose demand swings
+/// Time for which free memory stays before it decays, in nanoseconds: programs whose demand swings
 /// within a second take no page faults for it. Our choice.
 const DECAY_PAUSE: u64 = 1_000_000_000;
 /// Mean bytes between samples of the heap profile: `TCMalloc`'s of old, and Go's.
@@ -242,7 +242,7 @@ impl Settings {
         self.profile_rate.or(self.profile.map(|_| DEFAULT_RATE))
     }
 
-    /// What the page heap is told.
+    /// Configuration of the page heap.
     pub fn heap(&self) -> Config {
         // A fixed rate is the paper's policy, which studies with a clock of instructions repeat.
         let fixed = self.release_rate.is_some() || self.program_clock;
@@ -296,7 +296,7 @@ fn primary(bytes: usize) -> Option<Primary> {
     None
 }
 
-/// Whether it is the second of two words; `None` if it is neither.
+/// Parses one of two words: true for the second, `None` if it is neither.
 fn either(value: &[u8], no: &[u8], yes: &[u8]) -> Option<bool> {
     (value == no || value == yes).then_some(value == yes)
 }

@@ -20,7 +20,7 @@ const READY: u32 = 2;
 
 static STATE: AtomicU32 = AtomicU32::new(FRESH);
 
-/// Whether initialisation is over.
+/// Returns true once initialization is over.
 #[inline]
 pub fn is_ready() -> bool {
     STATE.load(Ordering::Acquire) == READY
@@ -88,7 +88,7 @@ fn initialise() {
     });
 }
 
-/// Whether the library's constructor runs.
+/// True if the library has a constructor that runs.
 const HAS_CONSTRUCTOR: bool = cfg!(all(not(test), feature = "interpose"));
 /// Allocations between guarded ones, as the environment wants it.
 static GUARDED: AtomicU64 = AtomicU64::new(0);

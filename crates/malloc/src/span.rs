@@ -24,9 +24,9 @@ pub struct Span {
     pub next: *mut Span,
     /// See `next`. Of a large object: its stack in the profile (`profile::keep`), or null.
     pub previous: *mut Span,
-    /// Where it begins.
+    /// Address of the first page.
     pub address: usize,
-    /// How many pages it has.
+    /// Number of pages.
     pub pages: u32,
     /// Objects that are in the span, carved or not.
     pub free: u16,
@@ -34,7 +34,7 @@ pub struct Span {
     pub list: u8,
     /// Its class, 0 for a large object.
     pub class: u8,
-    /// How many of its objects, from the first, were ever handed out or may be: the others are
+    /// Number of objects, from the first, that were ever handed out or may be: the others are
     /// addresses that `free` refuses.
     pub carved: u16,
 }
@@ -130,7 +130,7 @@ impl Span {
         }
     }
 
-    /// Whether no carved object is in the span.
+    /// Returns true if no carved object is in the span.
     pub fn is_bare(&self) -> bool {
         let objects = CLASSES[usize::from(self.class)].objects;
         self.free == objects - self.carved
@@ -193,7 +193,7 @@ impl Span {
 pub struct Carved {
     /// Their span.
     pub span: *mut Span,
-    /// Where the span begins.
+    /// Address of the span.
     pub address: usize,
     /// Bytes in each.
     pub size: usize,
@@ -203,7 +203,7 @@ pub struct Carved {
 }
 
 impl Carved {
-    /// How many there are.
+    /// Number of objects.
     pub fn count(&self) -> usize {
         self.objects.len()
     }

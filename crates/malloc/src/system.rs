@@ -15,7 +15,7 @@ use crate::{clock, primary, sys};
 /// The huge page that has base pages: 0 before there is one, [`OVER`] when the heap is larger.
 static EARLY: AtomicUsize = AtomicUsize::new(0);
 const OVER: usize = usize::MAX;
-/// The same, when it may become huge; else 0.
+/// The huge page of [`EARLY`] once it may become huge; else 0.
 static OUTGROWN: AtomicUsize = AtomicUsize::new(0);
 
 fn advise(address: usize, bytes: usize, advice: libc::c_int) {

@@ -36,7 +36,7 @@ impl System {
         Self
     }
 
-    /// The same: addresses are Miri's.
+    /// Like [`new`](Self::new): Miri chooses addresses.
     pub const fn scattered(_random: u64) -> Self {
         Self
     }

@@ -20,7 +20,7 @@ const GRACE_NANOSECONDS: u64 = 500_000_000;
 static AT_EXIT: AtomicBool = AtomicBool::new(false);
 /// The page, made before the program can forbid itself the calls that it takes (seccomp); null if it is not wanted.
 static MADE: AtomicPtr<AtomicU64> = AtomicPtr::new(null_mut());
-/// Whether it has figures.
+/// True once the page has values.
 static SHOWN: AtomicBool = AtomicBool::new(false);
 static WRITING: AtomicBool = AtomicBool::new(false);
 static STARTED: AtomicU64 = AtomicU64::new(0);
@@ -56,7 +56,7 @@ pub fn after_fork() {
     STARTED.store(clock::coarse_nanoseconds(), Ordering::Relaxed);
 }
 
-/// What each class has.
+/// Cached objects of each class.
 type Classes = [front::Cached; COUNT];
 /// Room for it that a signal handler's stack has not.
 static TRIED: Guarded<Classes> = Guarded::new([front::Cached::NONE; COUNT]);
@@ -137,7 +137,7 @@ pub fn update() {
     WRITING.store(false, Ordering::Release);
 }
 
-/// What the shared page says; `None` if there is none, or it is being written.
+/// Last contents of the shared page; `None` if there is none, or it is being written.
 pub fn last() -> Option<Page> {
     made()
         .filter(|_| SHOWN.load(Ordering::Relaxed))

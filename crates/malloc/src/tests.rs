@@ -2,7 +2,7 @@
 //! and under Miri (`make miri`), which sees every data race and every stale read that the language
 //! allows, on many schedules.
 //!
-//! What threads hand over carries a plain word that says who owns it. No lock of the tests orders
+//! Objects that threads hand over carry a plain word with the owner. No lock of the tests orders
 //! these words: only the allocator's own hand-over does.
 
 use core::ptr::NonNull;
@@ -72,7 +72,7 @@ fn outside(class: usize) -> (usize, usize) {
 static DRAINS: Mutex<()> = Mutex::new(());
 
 #[test]
-fn does_a_lock_let_one_thread_in_and_show_it_what_the_last_one_did() {
+fn lock_admits_one_thread_and_publishes_its_writes() {
     static COUNTER: Guarded<usize> = Guarded::new(0);
     thread::scope(|scope| {
         for _ in 0..THREADS {
@@ -208,7 +208,7 @@ fn does_a_drain_empty_a_transfer_cache_of_more_than_a_batch() {
 }
 
 #[test]
-fn do_caches_that_rest_lose_nothing() {
+fn caches_in_backoff_lose_no_object() {
     let _alone = DRAINS.lock().unwrap_or_else(PoisonError::into_inner);
     setup::ensure();
     let class = class_of(REST_BYTES);

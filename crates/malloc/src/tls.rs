@@ -20,14 +20,14 @@ global_asm!(
     ".popsection",
 );
 
-/// What each thread has; zero at first. Atomics, because signal handlers may allocate.
+/// State of each thread; zero at first. Atomics, because signal handlers may allocate.
 #[repr(C)]
 pub struct Thread {
     /// Its cache, where there are no restartable sequences.
     cache: usize,
-    /// What its allocations may still be charged before the next sample; see `sampler`.
+    /// Charge left before the next sample; see `sampler`.
     pub left: AtomicI64,
-    /// Whether it began to count (bit 0), and is taking a sample (bit 1).
+    /// Bit 0: the thread began to count; bit 1: it is taking a sample.
     pub sampling: AtomicUsize,
     /// Locks of ours that it has.
     locks: usize,
@@ -93,7 +93,7 @@ pub fn count_lock(by: isize) {
     unsafe { (*thread()).locks = (*thread()).locks.wrapping_add_signed(by) };
 }
 
-/// Whether the thread has a lock of ours.
+/// Returns true if the thread has one of our locks.
 #[inline(always)]
 pub fn has_lock() -> bool {
     // SAFETY: as in `get`.

@@ -3,11 +3,11 @@
 use core::cell::Cell;
 use core::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 
-/// What the sampler has of each thread.
+/// The sampler's state of each thread.
 pub struct Thread {
-    /// What its allocations may still be charged before the next sample.
+    /// Charge left before the next sample.
     pub left: AtomicI64,
-    /// Whether it began to count, and is taking a sample.
+    /// Bit 0: the thread began to count; bit 1: it is taking a sample.
     pub sampling: AtomicUsize,
 }
 
@@ -35,7 +35,7 @@ pub fn count_lock(by: isize) {
     LOCKS.set(LOCKS.get().wrapping_add_signed(by));
 }
 
-/// Whether the thread has a lock of ours.
+/// Returns true if the thread has one of our locks.
 pub fn has_lock() -> bool {
     LOCKS.get() > 0
 }

@@ -8,7 +8,7 @@
 
 use core::ffi::{c_int, c_void};
 
-/// What the unwinder knows of a frame.
+/// The unwinder's context of a frame.
 type Context = *mut c_void;
 
 #[cfg_attr(

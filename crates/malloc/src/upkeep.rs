@@ -1,4 +1,5 @@
-//! What slow paths do besides: give memory back as time passes, and tell what a signal asked for.
+//! Periodic work of slow paths: release memory as time passes, and write the dumps that a signal
+//! requested.
 //!
 //! Time passes in periods of a second. What a period finds free for too long is *owed*: this and
 //! the next slow paths give it back in steps, unless the background thread does it at once. Paths
@@ -14,12 +15,12 @@ use crate::sizes::PAGE_BYTES;
 use crate::system::{self, System};
 use crate::{background, clock, dump, front, telemetry};
 
-/// How often the page heap may give memory back.
+/// Time between releases of the page heap.
 const PERIOD_NANOSECONDS: u64 = 1_000_000_000;
 /// Heap pages of whole free huge pages that one slow path gives back of what decayed, 64 MB: a fraction of
 /// a millisecond. Our choice.
 const STEP: u64 = (64 << 20) / PAGE_BYTES as u64;
-/// The same of parts of huge pages, 4 MB: each may take a call of its own.
+/// Heap pages that a step releases from parts of huge pages, 4 MB: each may take a call of its own.
 const PART_STEP: u64 = (4 << 20) / PAGE_BYTES as u64;
 /// Heap pages of surplus from which on it is worth a slow path, 8 MB. Our choice.
 const SURPLUS: u64 = (8 << 20) / PAGE_BYTES as u64;
@@ -30,7 +31,7 @@ const IDLE: u64 = (8 << 20) / PAGE_BYTES as u64;
 /// choice.
 const KEPT: u64 = (64 << 20) / PAGE_BYTES as u64;
 
-/// Whether as much is free.
+/// True if at least [`IDLE`] is free.
 static IDLING: AtomicBool = AtomicBool::new(false);
 /// Heap pages of whole free huge pages, and then of others, that the next slow paths are to give back.
 static OWED: AtomicU64 = AtomicU64::new(0);
@@ -38,7 +39,7 @@ static OWED_PARTS: AtomicU64 = AtomicU64::new(0);
 static LAST_PERIOD: AtomicU64 = AtomicU64::new(0);
 static SLOW_PATHS_RELEASE: AtomicBool = AtomicBool::new(true);
 
-/// What a free leaves that a program which goes idle should not keep.
+/// Memory that a program which goes idle should not keep after a free.
 #[derive(Clone, Copy)]
 pub struct Excess {
     /// Heap pages of surplus, if much is free that may decay.
@@ -47,7 +48,7 @@ pub struct Excess {
     thread: bool,
 }
 
-/// What the page heap has too much of.
+/// Excess memory of the page heap.
 pub fn excess(heap: &PageHeap<System>) -> Excess {
     Excess {
         surplus: heap.may_decay(IDLE).then(|| heap.surplus(KEPT)),
@@ -87,7 +88,7 @@ fn release_surplus(pages: u64) -> bool {
     done > 0
 }
 
-/// Whether slow paths give memory back as time passes (a background thread may do it instead).
+/// Lets slow paths give memory back as time passes (a background thread may do it instead).
 pub fn set_slow_paths_release(yes: bool) {
     SLOW_PATHS_RELEASE.store(yes, Ordering::Relaxed);
 }
@@ -112,7 +113,7 @@ pub fn do_periodic_work() {
     }
 }
 
-/// Whether so much memory is free that misses of caches are an occasion to look at the time.
+/// Returns true if so much memory is free that misses of caches check the time.
 #[inline]
 pub fn is_idling() -> bool {
     IDLING.load(Ordering::Relaxed)
@@ -136,7 +137,7 @@ pub fn periodic() -> bool {
 }
 
 fn release_periodically() {
-    // Somebody else is at it, and gives back what he was asked for.
+    // Another thread is releasing memory already.
     let Some(_one) = RELEASING.try_lock() else {
         return;
     };
@@ -183,7 +184,7 @@ fn release_periodically() {
     collapse();
 }
 
-/// What is left of `planned` heap pages after a step; nothing if the step did not give as many back.
+/// Heap pages of `planned` left after a step; 0 if the step released fewer than it was to.
 fn remaining(planned: u64, step: u64, done: u64) -> u64 {
     if done < step {
         0
@@ -192,7 +193,7 @@ fn remaining(planned: u64, step: u64, done: u64) -> u64 {
     }
 }
 
-/// Whether something is left of what decayed in this period.
+/// Returns true if some of the memory that decayed in this period is left.
 fn is_owing() -> bool {
     OWED.load(Ordering::Relaxed) + OWED_PARTS.load(Ordering::Relaxed) > 0
 }

@@ -24,7 +24,7 @@ fn section(title: &str) -> String {
     rest.split("\n.SH ").next().expect(title).to_owned()
 }
 
-/// What follows each `before` in a text, as far as it is a name.
+/// Names that follow `before` in a text.
 fn names_after<'a>(text: &'a str, before: &'a str) -> BTreeSet<&'a str> {
     let is_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
     text.split(before)

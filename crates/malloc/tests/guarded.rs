@@ -267,7 +267,7 @@ fn is_one_in_so_many_guarded_also_beside_a_profile() {
 }
 
 #[test]
-fn does_nothing_of_it_happen_unless_it_is_asked_for() {
+fn no_object_is_guarded_without_the_setting() {
     let program = compile("guarded.c", &[]);
     for variables in [&[][..], &[("CONTIGUA_MALLOC_GUARDED", "0")]] {
         assert!(!run(&program, &["rate"], variables).status.success());
@@ -327,7 +327,7 @@ fn does_a_handler_that_was_there_before_get_the_other_faults() {
     );
 }
 
-/// Who has no room for the pool goes on without one.
+/// A process without room for the pool goes on without one.
 #[test]
 fn is_a_pool_without_room_one_message() {
     let library = common::library();

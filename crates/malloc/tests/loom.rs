@@ -27,8 +27,8 @@ mod pagemap;
 )]
 mod sizes;
 
-/// What loom has instead of atomics, made so that zeroed memory is one of value 0 and that statics
-/// begin anew in each execution.
+/// Loom's atomics, made so that zeroed memory is one of value 0 and that statics begin anew in each
+/// execution.
 mod sync {
     use std::cell::UnsafeCell;
     use std::ptr::null_mut;
@@ -37,9 +37,9 @@ mod sync {
 
     pub const SPINS: usize = 1;
 
-    /// Which execution runs; 0 stands for none.
+    /// Number of the execution; 0 stands for none.
     pub static EXECUTION: AtomicUsize = AtomicUsize::new(1);
-    /// Whether no operation orders anything, which must be noticed.
+    /// Makes all operations relaxed, which must be noticed.
     pub static WEAK: AtomicBool = AtomicBool::new(false);
 
     fn order(order: Ordering) -> Ordering {
@@ -121,7 +121,7 @@ mod sys {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-    /// Whether nobody is ever woken, which must be noticed.
+    /// Drops all wake-ups, which must be noticed.
     pub static DEAF: AtomicBool = AtomicBool::new(false);
 
     /// Waiters of a futex, and the lock inside the kernel.
@@ -196,7 +196,7 @@ mod sys {
 }
 
 mod tls {
-    /// Nobody forks here.
+    /// Constant: nothing forks here.
     pub fn thread_pointer() -> usize {
         1
     }
@@ -225,7 +225,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 
 const PAGES_USED: usize = 2;
-/// Where a leaf of the page map begins.
+/// Address of a leaf of the page map.
 const LEAF: usize = 0x4000_0000_0000;
 
 fn explore(preemptions: Option<usize>, body: impl Fn() + Sync + Send + 'static) {
@@ -290,13 +290,13 @@ fn count(threads: usize, times: usize, preemptions: Option<usize>) {
 }
 
 #[test]
-fn does_a_lock_exclude_and_publish_and_wake() {
+fn lock_excludes_publishes_and_wakes_two_threads() {
     count(2, 1, None);
     count(2, 2, Some(3));
 }
 
 #[test]
-fn does_it_with_three_threads() {
+fn lock_excludes_three_threads() {
     count(3, 1, Some(2));
 }
 
@@ -345,7 +345,7 @@ fn find() {
 }
 
 #[test]
-fn does_who_finds_a_span_see_what_is_in_it() {
+fn finder_of_a_span_sees_its_contents() {
     find();
 }
 

@@ -146,7 +146,7 @@ fn profile(kind: &str, rate: &str, caches: &[(&str, &str); 1]) -> (tempfile::Tem
 }
 
 #[test]
-fn are_figures_exact_when_everything_is_a_sample() {
+fn profile_is_exact_when_every_allocation_is_sampled() {
     for caches in CACHES {
         let (_directory, path) = profile("exact", "1", &caches);
         let profile = Profile::read(&path);

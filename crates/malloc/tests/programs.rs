@@ -357,7 +357,7 @@ fn does_a_fault_of_our_own_end_the_process_with_a_message() {
     }
 }
 
-/// Whether the kernel has guard regions: Linux 6.13.
+/// Returns true if the kernel has guard regions: Linux 6.13.
 fn has_guards() -> bool {
     let program = compile("levels.c", &[]);
     run(&program, &["kernel"], &[]).status.success()
@@ -365,7 +365,7 @@ fn has_guards() -> bool {
 
 /// Of the mistakes that `make bench-misuse` tables.
 #[test]
-fn which_of_forty_mistakes_go_unnoticed() {
+fn all_but_known_of_forty_mistakes_are_noticed() {
     let file = "../../../../benches/malloc/support/misuse.c";
     let program = compile(file, &["-fno-builtin", "-Wl,--no-as-needed", "-lstdc++"]);
     let listed = Command::new(&program).output().expect("the program starts");
@@ -445,7 +445,7 @@ fn do_guard_pages_lie_behind_spans_and_large_objects_at_level_3() {
 }
 
 #[test]
-fn is_what_caches_hold_given_back_before_a_request_fails() {
+fn caches_are_drained_before_a_request_fails() {
     let program = compile("drained.c", &[]);
     for variables in CACHES {
         let limited = [variables[0], ("CONTIGUA_MALLOC_LIMIT", "32MiB")];

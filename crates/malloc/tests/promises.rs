@@ -8,10 +8,10 @@ use proptest::test_runner::{Config, TestRunner};
 use std::process::Command;
 use surface::Process;
 
-const SEQUENCES: &str = "do_random_sequences_keep_the_promises";
+const SEQUENCES: &str = "random_sequences_keep_promises";
 
 #[test]
-fn do_random_sequences_keep_the_promises() {
+fn random_sequences_keep_promises() {
     let mut runner = TestRunner::new(Config {
         cases: contigua_testing::cases(50),
         ..Config::default()
@@ -24,7 +24,7 @@ fn do_random_sequences_keep_the_promises() {
         .unwrap();
 }
 
-/// The same in a process of its own, where the environment says something else.
+/// Runs the calling test in a process of its own, with other variables in the environment.
 fn with(variables: &[(&str, &str)]) {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", SEQUENCES])
@@ -40,12 +40,12 @@ fn with(variables: &[(&str, &str)]) {
 }
 
 #[test]
-fn do_they_with_caches_of_threads() {
+fn random_sequences_keep_promises_with_thread_caches() {
     with(&[("CONTIGUA_MALLOC_PER_CPU", "off")]);
 }
 
 #[test]
-fn do_they_with_tiny_caches_and_eager_release() {
+fn random_sequences_keep_promises_with_tiny_caches_and_eager_release() {
     with(&[
         ("CONTIGUA_MALLOC_CACHE", "64KiB"),
         ("CONTIGUA_MALLOC_BACKGROUND", "on"),

@@ -1,4 +1,4 @@
-//! What an operation of the heap costs: hot, mixed, and as the heap and its window grow.
+//! Cost of the heap's operations: hot, mixed, and as the heap and its window grow.
 
 use contigua_pageheap::linux::Linux;
 use contigua_pageheap::replay::VirtualOs;

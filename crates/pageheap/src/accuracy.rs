@@ -1,6 +1,6 @@
 //! Was it right not to give memory back? (Adaptive Subrelease, section 4.2)
 //!
-//! What a release withholds is a slice of the mapped size: from what would have remained to what
+//! Withheld memory is a slice of the mapped size: from what would have remained to what
 //! remains. If demand reaches into the slice within Δ, the part below the demand was rightly kept;
 //! what no demand reached when Δ is over was not.
 //!
@@ -27,7 +27,7 @@ struct Slice {
 // SAFETY: integers.
 unsafe impl Zeroed for Slice {}
 
-/// What became of withheld memory, in heap pages.
+/// Withheld memory, by whether withholding it proved correct, in heap pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Skipped {
     pub total: u64,
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_withheld_each_second_is_not_the_same_memory() {
+    fn memory_withheld_each_second_is_counted_anew() {
         let (_os, mut accuracy) = accuracy();
         for epoch in 0..10 {
             accuracy.withhold(10, 1000, epoch + 60);

@@ -58,17 +58,17 @@ impl Bits {
         Self(core::array::from_fn(|i| self.0[i] & !other.0[i]))
     }
 
-    /// How many bits are set.
+    /// Number of set bits.
     pub(crate) fn count(self) -> u32 {
         self.0.iter().map(|word| word.count_ones()).sum()
     }
 
-    /// Whether all of `other` is set here.
+    /// Returns true if all bits of `other` are set.
     pub(crate) fn contains(self, other: Self) -> bool {
         (0..WORDS).all(|i| other.0[i] & !self.0[i] == 0)
     }
 
-    /// Whether no bit is set.
+    /// Returns true if no bit is set.
     pub(crate) fn is_empty(self) -> bool {
         self.0 == [0; WORDS]
     }
@@ -90,7 +90,7 @@ impl Bits {
         word as u32 * 64 + bits.trailing_zeros()
     }
 
-    /// How many set bits lie directly below bit `at`.
+    /// Number of set bits directly below bit `at`.
     pub(crate) fn run_below(self, at: u32) -> u32 {
         let mut below = 0;
         while below < at {
@@ -136,7 +136,7 @@ impl Bits {
         }))
     }
 
-    /// How many runs of set bits there are.
+    /// Number of runs of set bits.
     #[inline]
     fn count_runs(self) -> u32 {
         let mut below = 0;

@@ -1,4 +1,4 @@
-//! What a heap can be told, and the defaults.
+//! Configuration of a heap, and the defaults.
 
 /// Nanoseconds of a second.
 pub(crate) const SECOND: u64 = 1_000_000_000;
@@ -14,16 +14,16 @@ pub struct Primary {
     pub address: usize,
     /// Its bytes.
     pub bytes: usize,
-    /// Whether huge pages of it can be given back. False for `HugeTLB` memory that is to stay the
+    /// True if its huge pages can be given back. False for `HugeTLB` memory that is to stay the
     /// process's own: once used, it then counts as mapped for good.
     pub releasable: bool,
 }
 
-/// What a heap can be told. Nothing here may be wrong: all values are meaningful.
+/// Configuration of a heap. Nothing here may be wrong: all values are meaningful.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// How much memory [`PageHeap::periodic`](crate::PageHeap::periodic) gives back at most, in
-    /// bytes per second. 0: nothing. Adaptive Subrelease, section 4: 1 MB/s.
+    /// Memory that [`PageHeap::periodic`](crate::PageHeap::periodic) gives back at most, in bytes
+    /// per second. 0: nothing. Adaptive Subrelease, section 4: 1 MB/s.
     pub release_rate: u64,
     /// Δ, in nanoseconds: memory that was used within this time is not broken off huge pages
     /// periodically. 0: the release rate alone decides. Adaptive Subrelease, section 4.1: 60 s.
@@ -45,7 +45,7 @@ pub struct Config {
     /// never affected: its use within any time is the same. `u64::MAX`, the default: `interval`
     /// holds always.
     pub first_interval: u64,
-    /// How long memory must be free for others to make use of it, in nanoseconds: the window of
+    /// Time for which memory must be free before others can use it, in nanoseconds: the window of
     /// both measures of fragmentation. Adaptive Subrelease, section 2.3: 5 min.
     pub schedule: u64,
     /// Mapped bytes above which the heap gives back free memory at once, whatever the rate.
@@ -57,7 +57,7 @@ pub struct Config {
     /// page unused are served from regions. Our choice: 16 MB, below which the waste is not worth a
     /// region's.
     pub region_slack: u64,
-    /// How many broken huge pages whose memory is all there again a call of
+    /// Number of broken huge pages with all of their memory that a call of
     /// [`PageHeap::periodic`](crate::PageHeap::periodic) asks the system to make whole. Our choice:
     /// 4, about a millisecond.
     pub collapses: u32,

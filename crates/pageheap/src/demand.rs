@@ -144,12 +144,13 @@ impl Demand {
         }
     }
 
-    /// Whether a longer window is no longer justified: what was released did not return, or that was long ago.
+    /// Returns true if a longer window is no longer justified: no released memory returned, or that
+    /// was long ago.
     const fn is_over(&self, now: u64) -> bool {
         now >= self.longer_until || self.gone > 0 && now >= self.until
     }
 
-    /// Whether nothing that was released lately returned.
+    /// Returns true if no memory that was released lately returned.
     pub(crate) const fn is_steady(&self, now: u64, shortest: u64) -> bool {
         self.window <= shortest || self.is_over(now)
     }

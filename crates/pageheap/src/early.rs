@@ -1,15 +1,17 @@
 //! Was it a mistake to give memory back early? The converse of [`crate::accuracy`].
 //!
 //! A program that has shrunk for good should not keep its peak for Δ; one whose demand swings should.
-//! Nobody knows beforehand which it is. So memory goes back early, until demand comes back for it within Δ.
+//! It is unknown beforehand which it is. So memory goes back early, until demand comes back for it within Δ.
 
 /// Of what was given back early, the part that demand must reach into for it to have been a mistake: 1/4. Our
 /// choice: a program that shrank goes on to use a little.
 pub(crate) const TOLERATED: u64 = 4;
-/// How many Δ a mistake is remembered: then one of so many waves is given back early again. Our choice.
+/// Number of Δ for which a mistake is remembered: then one of so many waves is given back early
+/// again. Our choice.
 pub(crate) const MEMORY: u64 = 10;
 
-/// What went back early, in heap pages, and what came of it. Times in nanoseconds.
+/// Early releases: the demand that would show one to be a mistake, and the pause after a mistake. In
+/// heap pages and nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EarlyRelease {
     /// The demand that makes it a mistake, before `until`.
@@ -28,7 +30,7 @@ impl EarlyRelease {
         }
     }
 
-    /// Whether memory may go back early.
+    /// Returns true if memory may be released early.
     pub(crate) const fn is_allowed(&self, now: u64) -> bool {
         now >= self.not_before
     }

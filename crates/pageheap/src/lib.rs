@@ -58,7 +58,7 @@ pub const HUGE_PAGES: u32 = (HUGE_BYTES / PAGE_BYTES) as u32;
 pub struct Span {
     /// The address of its first byte, a multiple of [`PAGE_BYTES`].
     pub address: usize,
-    /// How many heap pages it has.
+    /// Number of heap pages.
     pub pages: u32,
 }
 
@@ -78,7 +78,7 @@ impl Span {
     }
 }
 
-/// What [`PageHeap::allocate`] gives.
+/// Result of [`PageHeap::allocate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocated {
     /// The pages.
@@ -106,7 +106,7 @@ impl Allocated {
         self.dirty.1 = from + bytes;
     }
 
-    /// Whether every byte is known to be zero.
+    /// Returns true if every byte is known to be zero.
     #[must_use]
     pub const fn is_zeroed(&self) -> bool {
         self.dirty.1 == 0

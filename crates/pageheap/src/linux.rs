@@ -12,7 +12,7 @@ const LARGE_BYTES: usize = 1 << 30;
 /// Linux, through `mmap` and `madvise`.
 #[derive(Debug, Default)]
 pub struct Linux {
-    /// Where addresses are asked for first; 0: wherever the kernel likes.
+    /// Next address to ask for; 0: an address of the kernel's choice.
     next: usize,
 }
 
@@ -151,7 +151,7 @@ impl Os for Linux {
     }
 }
 
-/// What a primary region is made of.
+/// Page size of a primary region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrimaryPages {
     /// `HugeTLB` pages of 1 GB, set aside with `hugepagesz=1G hugepages=N` when the machine starts.
@@ -163,7 +163,7 @@ pub enum PrimaryPages {
 }
 
 impl PrimaryPages {
-    /// What is used if there is none of this.
+    /// Page size to use if there is none of this.
     const fn next(self) -> Option<Self> {
         match self {
             Self::HugeTlb1G => Some(Self::HugeTlb2M),
@@ -204,12 +204,12 @@ impl PrimaryPages {
 /// A primary region that was asked for, and what became of it. Its text is one line for a user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrimaryOutcome {
-    /// What was asked for.
+    /// The page size that was requested.
     pub wanted: PrimaryPages,
     /// Bytes that were asked for, rounded up to whole pages of what was got.
     pub bytes: usize,
-    /// What was got, for [`Config::primary`](crate::Config::primary); nothing if there is not even
-    /// address space.
+    /// The page size that was available, and the region for
+    /// [`Config::primary`](crate::Config::primary); `None` if there is not even address space.
     pub got: Option<(PrimaryPages, Primary)>,
     /// The system's error number for what was asked for, or 0.
     pub error: i32,

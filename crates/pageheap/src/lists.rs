@@ -19,9 +19,9 @@ const WORDS: usize = LISTS.div_ceil(64);
 // SAFETY: a missing `NonZeroU32` is zero.
 unsafe impl Zeroed for Option<Huge> {}
 
-/// Which huge pages the filler takes from, in this order: those that lost nothing, since using them
-/// costs nothing; tails of large allocations, which go when those go; those that were broken, where
-/// every page has to be faulted in again.
+/// Sets of huge pages in the order in which the filler uses them: those that lost nothing, since
+/// using them costs nothing; tails of large allocations, which go when those go; those that were
+/// broken, where every page has to be faulted in again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Set {
     Intact,
@@ -69,7 +69,7 @@ impl Lists {
         (set as usize * LISTS) as u16 + list as u16
     }
 
-    /// Which set and list a huge page belongs to.
+    /// Set and list of a huge page.
     #[inline]
     pub(crate) fn home(directory: &Directory, huge: Huge) -> u16 {
         let record = directory.record(huge);
@@ -150,7 +150,7 @@ impl Lists {
         }
     }
 
-    /// How many huge pages the lists hold, if every link and every list number is right.
+    /// Number of huge pages in the lists, if every link and every list number is right.
     pub(crate) fn count(&self, directory: &Directory) -> Option<u64> {
         let mut count = 0;
         for (list, &head) in self.heads.iter().enumerate() {

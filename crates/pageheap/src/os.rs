@@ -1,12 +1,12 @@
-//! What the heap needs of an operating system, real or simulated.
+//! Interface to an operating system, real or simulated.
 
 use core::ptr::NonNull;
 
 /// Alignment of [`Metadata`], a cache line.
 pub const METADATA_ALIGN: usize = 64;
 
-/// What the heap aligns addresses in bulk to unless an [`Os`] says otherwise: 1 GB, as page tables
-/// and the heap's own records have it.
+/// Alignment of addresses in bulk unless an [`Os`] has another: 1 GB, as page tables and the heap's
+/// own records have it.
 pub const RESERVE_ALIGN: usize = 1 << 30;
 
 /// The operating system below a heap.
@@ -26,7 +26,7 @@ pub trait Os {
     /// The heap asks for multiples of [`HUGE_BYTES`](crate::HUGE_BYTES) aligned to at least that.
     fn reserve(&mut self, bytes: usize, align: usize) -> Option<usize>;
 
-    /// What addresses in bulk are to be aligned to, at least [`HUGE_BYTES`](crate::HUGE_BYTES).
+    /// Alignment of addresses in bulk, at least [`HUGE_BYTES`](crate::HUGE_BYTES).
     fn reserve_align(&self) -> usize {
         RESERVE_ALIGN
     }
@@ -43,8 +43,8 @@ pub trait Os {
     /// False if the memory was not given back.
     fn release(&mut self, address: usize, bytes: usize) -> bool;
 
-    /// Whether released memory reads as zeros when it is next used. `MADV_DONTNEED` does that,
-    /// `MADV_FREE` does not.
+    /// Returns true if released memory reads as zeros when it is next used. `MADV_DONTNEED` does
+    /// that, `MADV_FREE` does not.
     fn release_zeroes(&self) -> bool {
         true
     }

@@ -1,11 +1,11 @@
-//! How much memory a periodic release gives back: a verdict from figures, nothing else.
+//! Amount of memory that a periodic release gives back: a function of statistics only.
 
 use crate::HUGE_PAGES;
 
-/// What the verdict depends on. All in heap pages.
+/// Statistics on which the verdict depends. All in heap pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Situation {
-    /// What the release rate allows.
+    /// Memory that the release rate allows.
     pub requested: u64,
     /// Backed.
     pub mapped: u64,
@@ -19,7 +19,7 @@ pub(crate) struct Situation {
     pub cache_peak: Option<u64>,
 }
 
-/// What to give back. All in heap pages.
+/// Memory to give back. All in heap pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Verdict {
     /// Of whole free huge pages, at least: the last one is given back whole.
@@ -29,7 +29,7 @@ pub(crate) struct Verdict {
     pub whole_most: u64,
     /// Of partly used huge pages.
     pub partial: u64,
-    /// What Δ = 0 would have given back in addition.
+    /// Additional memory that Δ = 0 would have given back.
     pub withheld: u64,
 }
 
@@ -74,7 +74,7 @@ pub(crate) fn decide(situation: &Situation) -> Verdict {
     }
 }
 
-/// How much of `amount` decays within `elapsed` if half of it does within `half_life`, to 0.3 %.
+/// Part of `amount` that decays within `elapsed` if half of it does within `half_life`, to 0.3 %.
 /// Nothing if the half-life is 0.
 pub(crate) fn decayed(amount: u64, elapsed: u64, half_life: u64) -> u64 {
     if half_life == 0 {
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn does_half_of_it_decay_within_each_half_life() {
+    fn half_of_free_memory_decays_within_each_half_life() {
         assert_eq!(decayed(1000, 5, 0), 0);
         assert_eq!(decayed(1000, 0, 10), 0);
         assert_eq!(decayed(1024, 10, 10), 512);
@@ -132,7 +132,7 @@ mod tests {
     const MB: u64 = (1 << 20) / crate::PAGE_BYTES as u64;
 
     #[test]
-    fn the_example_of_the_paper() {
+    fn release_verdict_matches_the_example_of_the_paper() {
         // Section 4.2: 500 MB used, a recent peak of 1 GB, 2 GB mapped; 1.5 GB asked for.
         let situation = Situation {
             requested: 1500 * MB,

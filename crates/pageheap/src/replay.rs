@@ -25,7 +25,7 @@ pub struct Demand {
     pub used: u64,
 }
 
-/// Which allocations a program removes first when it needs less.
+/// Order in which a program removes allocations when it needs less.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Removal {
     /// The oldest.
@@ -36,7 +36,7 @@ pub enum Removal {
     Random(u64),
 }
 
-/// How a trace is replayed.
+/// Settings of a replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The heap's.
@@ -44,7 +44,7 @@ pub struct Settings {
     /// Sizes of allocations in heap pages, used in turn; none counts as single pages. The last one
     /// of a step is cut to the demand.
     pub sizes: Vec<u32>,
-    /// Which go first.
+    /// Order of removals.
     pub removal: Removal,
     /// Nanoseconds between calls of [`PageHeap::periodic`] and between samples. Our choice: 1 s, as
     /// a background thread would.
@@ -196,7 +196,7 @@ impl<O: Os> Program<O> {
         &mut self.heap
     }
 
-    /// What it has allocated.
+    /// Its live allocations.
     #[must_use]
     pub fn live(&self) -> &[Span] {
         &self.live[self.first..]

@@ -1,4 +1,4 @@
-//! What the heap looked like over the last minutes, in epochs (Adaptive Subrelease, section 3.3).
+//! History of the heap over the last minutes, in epochs (Adaptive Subrelease, section 3.3).
 //!
 //! Within an epoch, a change of the heap costs a few comparisons and an addition. When an epoch
 //! ends, its extrema enter two sliding windows and its integral a ring; epochs in which nothing
@@ -310,7 +310,7 @@ impl Series {
     }
 
     #[cfg(test)]
-    /// How many entries were ever written, compared or dropped: what recording cost so far.
+    /// Number of entries that were ever written, compared or dropped: the cost of recording so far.
     pub(crate) const fn steps(&self) -> u64 {
         self.steps + self.used.steps() + self.free.steps()
     }

@@ -36,7 +36,7 @@ impl Huge {
     }
 }
 
-/// What a huge page is for.
+/// Use of a huge page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum State {
@@ -59,7 +59,7 @@ pub(crate) enum State {
     Arriving,
 }
 
-/// What is known of one huge page. Two cache lines.
+/// Record of one huge page. Two cache lines.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(crate) struct Record {

@@ -1,6 +1,6 @@
-//! What the heap reports.
+//! Statistics of the heap.
 
-/// What a release did.
+/// Result of a release.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Released {
     /// Bytes that the release rate allowed.
@@ -110,7 +110,7 @@ impl Statistics {
 pub struct Epoch {
     /// When it ended, in nanoseconds of [`Os::now`](crate::Os::now).
     pub end: u64,
-    /// How long it was, in nanoseconds.
+    /// Duration in nanoseconds.
     pub duration: u64,
     /// Least and largest use, bytes.
     pub used: [u64; 2],
@@ -118,16 +118,16 @@ pub struct Epoch {
     pub free_mapped: [u64; 2],
 }
 
-/// What [`PageHeap::validate`](crate::PageHeap::validate) found wrong.
+/// Inconsistency found by [`PageHeap::validate`](crate::PageHeap::validate).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inconsistency {
     /// The rule that does not hold.
     pub rule: &'static str,
     /// The huge page where it does not, or 0.
     pub address: usize,
-    /// What the slow count says.
+    /// Value of the slow count.
     pub counted: u64,
-    /// What the heap thought.
+    /// Value of the heap's counter.
     pub recorded: u64,
 }
 

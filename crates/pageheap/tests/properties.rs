@@ -250,7 +250,7 @@ fn are_free_parts_of_huge_pages_no_reason_to_keep_whole_ones() {
 }
 
 #[test]
-fn is_what_a_heap_has_too_much_of_known_at_once_until_demand_comes_back() {
+fn surplus_is_known_at_once_until_demand_returns() {
     let world = World::new();
     let huge = u64::from(HUGE_PAGES);
     let mut heap = PageHeap::new(TestOs::new(&world), hasty());
@@ -365,7 +365,7 @@ fn a_row_says_which_of_its_bytes_may_not_be_zero() {
 }
 
 #[test]
-fn is_a_long_pause_as_many_half_lives() {
+fn decay_over_a_long_pause_counts_each_half_life() {
     let world = World::new();
     let mut heap = PageHeap::new(TestOs::new(&world), decaying());
     let span = heap.allocate(64 * HUGE_PAGES, 1).unwrap().span;
@@ -772,7 +772,7 @@ fn is_the_primary_region_served_first_and_kept() {
 }
 
 #[test]
-fn can_a_heap_that_has_begun_be_told_something_else() {
+fn configuration_of_a_running_heap_can_change() {
     let world = World::new();
     let mut heap = PageHeap::new(TestOs::new(&world), Config::DEFAULT);
     let first = heap.allocate(HUGE_PAGES, 1).unwrap().span;
@@ -846,7 +846,7 @@ fn is_every_failure_of_the_system_survived() {
 
 /// A limit that counts what is usable, with memory or without: strict overcommit, `RLIMIT_DATA`.
 #[test]
-fn can_what_was_freed_be_had_in_other_sizes_under_a_limit_on_what_is_usable() {
+fn freed_memory_serves_other_sizes_under_a_limit() {
     // An object that has huge pages of its own, and one that would lie in a region.
     for pages in [4 * HUGE_PAGES, 2 * HUGE_PAGES + HUGE_PAGES / 2] {
         let world = World::new();

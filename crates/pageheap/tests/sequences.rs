@@ -50,7 +50,7 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// What the heap should be like, and how it came to it.
+/// Model of the heap, and the sequence that led to it.
 struct Model {
     heap: PageHeap<TestOs>,
     world: Rc<World>,

@@ -168,8 +168,8 @@ pub unsafe fn push(slabs: &Slabs, offset: isize, class: usize, item: usize) -> b
     done != 0
 }
 
-/// Put as many of `items` as there is room for on this CPU's stack, the last one on top; how many
-/// it were.
+/// Put as many of `items` as there is room for on this CPU's stack, the last one on top; returns the
+/// number put.
 ///
 /// # Safety
 /// That of the [crate](crate#safety).

@@ -42,15 +42,15 @@ compile_error!("restartable sequences are written for x86-64 and aarch64");
 
 pub use sequences::{cpu, open, pop, pop_all, push, push_all};
 
-/// What each sequence reads. Sequences know where the fields lie.
+/// Values that each sequence reads. Sequences know where the fields lie.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Slabs {
-    /// Where the slab of CPU 0 lies.
+    /// Address of the slab of CPU 0.
     pub base: AtomicUsize,
     /// CPUs that have a slab; 0 before initialisation, and while the slabs are being drained.
     pub cpus: AtomicU32,
-    /// Where a thread's shared area lies from its thread pointer ([`find`]); 0 if there is none.
+    /// Offset of a thread's shared area from its thread pointer ([`find`]); 0 if there is none.
     pub offset: AtomicIsize,
 }
 
@@ -66,7 +66,7 @@ impl Slabs {
     }
 }
 
-/// Where the C library says that the areas are; 0 if it registers none, and under Miri.
+/// Offset of the areas that the C library registers; 0 if it registers none, and under Miri.
 pub fn find() -> isize {
     #[cfg(miri)]
     return 0;

@@ -34,7 +34,7 @@ pub const fn header_words(classes: usize) -> usize {
     (classes + 2).next_multiple_of(8)
 }
 
-/// What is known of a class's stack.
+/// Slots and batch of a class's stack.
 #[derive(Clone, Copy, Debug)]
 pub struct Stack {
     /// Bytes in an object.
@@ -144,19 +144,20 @@ impl Slab {
         left == 0
     }
 
-    /// How often a stack had to be refilled or emptied. Increments by two threads at once may count as
-    /// one.
+    /// Number of times that a stack had to be refilled or emptied. Increments by two threads at
+    /// once may count as one.
     pub fn misses(self) -> &'static AtomicUsize {
         // SAFETY: as in `field`; the word behind the headers.
         unsafe { &*((self.address + self.stacks.len() * 8) as *const AtomicUsize) }
     }
 
-    /// Whether the stack of `class` may hold more.
+    /// Returns true if the stack of `class` may hold more.
     pub fn may_grow(self, class: usize) -> bool {
         self.capacity(class) < usize::from(self.stacks[class].slots)
     }
 
-    /// How many classes the slab's users looked at; for them alone. Two threads at once may count as one.
+    /// Number of classes that the slab's users looked at; for them alone. Two threads at once may
+    /// count as one.
     pub fn seen(self) -> &'static AtomicUsize {
         // SAFETY: as in `misses`; the word behind that.
         unsafe { &*((self.address + self.stacks.len() * 8 + 8) as *const AtomicUsize) }
@@ -239,7 +240,7 @@ impl Slab {
     /// An object of the stack, the lowest first.
     ///
     /// # Safety
-    /// Nobody changes the stack, and `index` is below its length.
+    /// No thread changes the stack, and `index` is below its length.
     pub unsafe fn item(self, class: usize, index: usize) -> usize {
         // SAFETY: the caller's promise: a slot of this class in the slab.
         unsafe { self.slot(self.begin(class) + index as u16).read() }
@@ -248,7 +249,7 @@ impl Slab {
     /// Take the object on top.
     ///
     /// # Safety
-    /// Nobody else takes or puts at the same time.
+    /// No other thread takes or puts at the same time.
     pub unsafe fn pop(self, class: usize) -> Option<usize> {
         let current = self.current(class).load(Ordering::Relaxed);
         if current <= self.begin(class) {
@@ -263,7 +264,7 @@ impl Slab {
     /// Put an object on top; `false` if the stack is full.
     ///
     /// # Safety
-    /// Nobody else takes or puts at the same time.
+    /// No other thread takes or puts at the same time.
     pub unsafe fn push(self, class: usize, item: usize) -> bool {
         let current = self.current(class).load(Ordering::Relaxed);
         if current >= self.end(class).load(Ordering::Relaxed) {

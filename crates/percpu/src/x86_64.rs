@@ -138,8 +138,8 @@ pub unsafe fn push(slabs: &Slabs, area: isize, class: usize, item: usize) -> boo
     true
 }
 
-/// Put as many of `items` as there is room for on this CPU's stack, the last one on top; how
-/// many it were.
+/// Put as many of `items` as there is room for on this CPU's stack, the last one on top; returns the
+/// number put.
 ///
 /// # Safety
 /// That of the [crate](crate#safety).

@@ -20,7 +20,7 @@ const HOT: u64 = 0x1000;
 const BASE: u64 = 0x4000_0000;
 const AREA: u64 = 0x2000;
 const LOCAL: u64 = 0x3000;
-/// What `lea` of the descriptor gives.
+/// Address of the descriptor, as `lea` loads it.
 const DESCRIPTOR: u64 = 0x5000;
 const SLAB_SHIFT: u64 = 18;
 /// The first and the last object; addresses are multiples of 8.
@@ -30,7 +30,7 @@ const OBJECT: u64 = 0x9000;
 const INPUTS: [&str; 8] = [
     "offset", "class", "hot", "items", "out", "count", "cpu", "header",
 ];
-/// What is in registers and arrays that nobody may rely on.
+/// Undefined contents of registers and arrays.
 const POISON: u64 = 0xdead_dead_dead_dead;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -52,7 +52,7 @@ enum Place {
 struct Instruction {
     name: String,
     operands: Vec<Place>,
-    /// Where a jump goes; `None` for a jump out of the block, to a `label` operand.
+    /// Target of a jump; `None` for a jump out of the block, to a `label` operand.
     target: Option<usize>,
 }
 
@@ -244,7 +244,7 @@ impl Program {
     }
 }
 
-/// What a thread does next.
+/// Next operation of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Call {
     /// Take an object and keep it.
@@ -283,12 +283,12 @@ struct Thread {
     carry: bool,
     sign: bool,
     overflow: bool,
-    /// Whether the kernel knows a descriptor, and which call's.
+    /// The call whose descriptor the kernel knows, if it knows one.
     descriptor: Option<usize>,
     /// Arrays of the caller's.
     local: [u64; 2],
     held: Vec<u64>,
-    /// What the present call returns to the transfer cache: unowned until the call is over.
+    /// Objects that the present call returns to the transfer cache: unowned until the call is over.
     offered: Vec<u64>,
 }
 
@@ -313,19 +313,19 @@ struct State {
     threads: Vec<Thread>,
     other: usize,
     looked: u64,
-    /// Where pops count.
+    /// Counter of pops.
     left: u64,
     drained: Vec<u64>,
 }
 
-/// What is wrong with a state.
+/// Inconsistency of a state.
 type Fault = String;
 
 struct Model {
     programs: HashMap<&'static str, Program>,
     calls: Vec<Vec<Call>>,
     other: Vec<Other>,
-    /// Whether the kernel restarts interrupted sequences.
+    /// True if the kernel restarts interrupted sequences.
     restarts: bool,
     initial: State,
     objects: u64,
@@ -505,7 +505,7 @@ impl Model {
         Ok(out)
     }
 
-    /// What the kernel does with a thread that it interrupts or migrates (`rseq_ip_fixup`).
+    /// The kernel's action on a thread that it interrupts or migrates (`rseq_ip_fixup`).
     fn interrupt(&self, state: &mut State, index: usize) {
         let thread = &mut state.threads[index];
         let (Some(at), Some(call)) = (thread.at, thread.descriptor.take()) else {
@@ -782,7 +782,7 @@ impl Model {
         Ok(shared)
     }
 
-    /// Where an address leads to: the word, how far to shift, and whether others see it.
+    /// Resolves an address to the word, the shift, and whether others see it.
     fn resolve(
         state: &mut State,
         index: usize,

@@ -75,7 +75,7 @@ pub fn replace(path: &CStr, write: impl FnOnce(i32) -> Result<(), i32>) -> Resul
     done.map(|_| ())
 }
 
-/// Whether a name is free or a regular file's; the name itself, not what a link leads to.
+/// Returns true if a name is free or a regular file's; the name itself, not the target of a link.
 fn is_free_or_regular(path: &CStr) -> Result<bool, i32> {
     let mut status = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: the path is NUL-terminated, and the kernel fills in the status if it succeeds.

@@ -1,4 +1,5 @@
-//! What a malloc asks of Linux: memory, futexes, threads, files, signals, random numbers, and a last message.
+//! System calls of a malloc on Linux: memory, futexes, threads, files, signals, random numbers, and
+//! a last message.
 //!
 //! Nothing here allocates or needs the standard library, and nothing knows of a heap. Calls that may change `errno` on the way to success are wrapped by
 //! [`preserving_errno`], because `free` must not change it (POSIX.1-2024).
@@ -116,9 +117,9 @@ pub fn map_named(name: &CStr, bytes: usize) -> Option<NonNull<u8>> {
     NonNull::new(found.cast())
 }
 
-/// Whether the system's overcommit policy would let a program have `bytes` more. Reservations do
-/// not ask, so that a request which no machine can serve would succeed and end in the
-/// out-of-memory killer.
+/// Returns true if the system's overcommit policy would let a program have `bytes` more.
+/// Reservations do not ask, so that a request which no machine can serve would succeed and end in
+/// the out-of-memory killer.
 pub fn would_commit(bytes: usize) -> bool {
     let address = mmap(0, bytes, READ_WRITE, 0);
     address
@@ -195,7 +196,7 @@ pub fn real_nanoseconds() -> u64 {
     nanoseconds(libc::CLOCK_REALTIME)
 }
 
-/// What a clock of the system says.
+/// Time of a clock of the system.
 pub fn nanoseconds(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,
@@ -206,14 +207,14 @@ pub fn nanoseconds(clock: libc::clockid_t) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// What a random number is for. Knowing one says nothing of the others.
+/// Purpose of a random number. Knowing one says nothing of the others.
 #[derive(Clone, Copy, Debug)]
 pub enum Purpose {
     /// The key of canaries.
     Canary,
-    /// Where the heap begins.
+    /// Address of the heap.
     Layout,
-    /// Which allocations are sampled.
+    /// Choice of sampled allocations.
     Samples,
     /// The order of reuse.
     Order,
@@ -247,7 +248,7 @@ pub fn random(purpose: Purpose, number: u64) -> u64 {
     hasher.finish()
 }
 
-/// Whether the kernel was told to place nothing at random (`setarch -R`, debuggers).
+/// Returns true if the kernel was told to place nothing at random (`setarch -R`, debuggers).
 pub fn is_layout_fixed() -> bool {
     // Miri does not know the call, and chooses addresses itself.
     if cfg!(miri) {
@@ -282,7 +283,7 @@ pub fn possible_cpus() -> u32 {
     number.or(last).map_or(64, |last| last + 1).min(4096)
 }
 
-/// Whether no dynamic linker started the program.
+/// Returns true if no dynamic linker started the program.
 pub fn is_static() -> bool {
     // SAFETY: no arguments but a number.
     unsafe { libc::getauxval(libc::AT_BASE) == 0 }
@@ -299,7 +300,7 @@ pub fn file_limit() -> u64 {
     limit.rlim_cur
 }
 
-/// Whether the calling thread is the one that the process began with.
+/// Returns true if the calling thread is the process's first.
 pub fn is_main_thread() -> bool {
     // SAFETY: no arguments, no memory.
     unsafe { libc::syscall(libc::SYS_gettid) == i64::from(libc::getpid()) }
@@ -363,7 +364,7 @@ impl<const N: usize> Line<N> {
         }
     }
 
-    /// What was written.
+    /// Bytes written so far.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
     }

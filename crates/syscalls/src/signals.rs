@@ -10,7 +10,7 @@ use crate::errno;
 /// A handler that wants to know more than the signal's number.
 pub type Handler = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
 
-/// What a signal led to before we asked for it.
+/// Action of a signal before ours was installed.
 pub struct Former {
     action: UnsafeCell<MaybeUninit<libc::sigaction>>,
     known: AtomicBool,
@@ -104,13 +104,13 @@ impl Former {
         }
     }
 
-    /// Whether the signal was ignored.
+    /// Returns true if the signal was ignored.
     pub fn is_to_ignore(&self) -> bool {
         self.action()
             .is_some_and(|action| action.sa_sigaction == libc::SIG_IGN)
     }
 
-    /// Whether the handler was to be called once.
+    /// Returns true if the handler was to be called once.
     pub fn is_for_once(&self) -> bool {
         self.action()
             .is_some_and(|action| action.sa_flags & libc::SA_RESETHAND != 0)

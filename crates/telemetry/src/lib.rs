@@ -28,8 +28,8 @@ use core::sync::atomic::{AtomicU64, Ordering, fence};
 #[cfg(feature = "reader")]
 pub use reader::{Error, Reader};
 
-/// What the mapping is called in `/proc/PID/maps` (the kernel puts `/memfd:` before it and
-/// ` (deleted)` behind it).
+/// Name of the mapping in `/proc/PID/maps` (the kernel puts `/memfd:` before it and ` (deleted)`
+/// behind it).
 pub const NAME: &str = "contigua-malloc";
 /// Words of [`Page`].
 const WORDS: usize = size_of::<Page>() / 8;
@@ -39,7 +39,7 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"CONTIGUA");
 /// The layout's version; fields are only ever added at the end.
 pub const VERSION: u32 = 1;
 
-/// What a figure is in.
+/// Unit of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Bytes.
@@ -50,7 +50,7 @@ pub enum Unit {
     Nanoseconds,
 }
 
-/// How a figure moves.
+/// Type of a value: counter or gauge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Up and down.
@@ -66,7 +66,7 @@ pub struct Figure {
     pub name: &'static str,
     /// Its unit.
     pub unit: Unit,
-    /// How it moves.
+    /// Counter or gauge.
     pub kind: Kind,
     /// One sentence, or two.
     pub help: &'static str,
@@ -136,7 +136,7 @@ page! {
     transfer_cached: Bytes Gauge,
     /// Free in spans of small objects.
     central_free: Bytes Gauge,
-    /// How often a cache was refilled or emptied (a number).
+    /// Refills and drains of caches (a number).
     misses: Count Counter,
     /// The page heap's pages in use.
     heap_used: Bytes Gauge,
@@ -166,7 +166,7 @@ page! {
     recent_peak_used: Bytes Gauge,
     /// Fragmentation, averaged over the last five minutes.
     average_fragmentation: Bytes Gauge,
-    /// What was free throughout the last five minutes.
+    /// Memory that was free throughout the last five minutes.
     realized_fragmentation: Bytes Gauge,
     /// Releases that the adaptive policy withheld.
     skipped: Bytes Counter,
@@ -225,7 +225,7 @@ impl Shared {
         self.0[0].store(0, Ordering::Relaxed);
     }
 
-    /// What it says; `None` while it is being written.
+    /// Reads the page; `None` while it is being written.
     #[must_use]
     pub fn read(self) -> Option<Page> {
         let mut page = Page::default();
@@ -246,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn is_what_is_read_what_was_written_and_whole() {
+    fn telemetry_page_is_read_whole() {
         static WORDS_HERE: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
         // SAFETY: a static of this size that nobody else uses.
         let shared = unsafe { Shared::at(WORDS_HERE.as_ptr()) };

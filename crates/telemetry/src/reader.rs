@@ -15,7 +15,7 @@ use super::{MAGIC, NAME, Page, VERSION};
 const HEAD: usize = 24;
 /// Bytes of the page that the kernel gives a process.
 const PAGE: usize = 4096;
-/// How often a page that is being written is read again, a millisecond apart. Writing takes a
+/// Number of reads of a page that is being written, a millisecond apart. Writing takes a
 /// microsecond, unless the process is stopped meanwhile.
 const ATTEMPTS: u32 = 200;
 
@@ -41,16 +41,16 @@ pub enum Error {
     Io {
         /// The process's number.
         process: u32,
-        /// What.
+        /// The system's error.
         error: io::Error,
     },
-    /// What the mapping contains is no page of ours.
+    /// The mapping contains no page of ours.
     Corrupted {
         /// The process's number.
         process: u32,
         /// The word that is wrong.
         what: &'static str,
-        /// What it says.
+        /// Value that was found.
         found: u64,
     },
     /// The process's library and this one do not speak the same version.
@@ -195,7 +195,7 @@ impl Reader {
     }
 }
 
-/// Where the page is mapped, by `/proc/PID/maps`.
+/// Address of the page, by `/proc/PID/maps`.
 fn find(maps: &[u8]) -> Option<u64> {
     let name = std::format!("/memfd:{NAME}");
     maps.split(|&byte| byte == b'\n').find_map(|line| {

@@ -11,14 +11,14 @@ use crate::{clock, transfer};
 /// program that is hardly busy: at 100,000 misses a second they cost 2 % of a CPU. Our choice.
 const BACKOFF_MISSES: i32 = 5_000;
 const BACKOFF_NANOSECONDS: u64 = 50_000_000;
-/// What is left of these misses; caches are in backoff as long as it is positive.
+/// Misses left; caches are in backoff as long as it is positive.
 static BACKOFF_LEFT: AtomicI32 = AtomicI32::new(0);
 /// When they began.
 static BACKOFF_SINCE: AtomicU64 = AtomicU64::new(0);
-/// Whether a thread empties its cache.
+/// True while a thread empties its cache.
 static EMPTYING: AtomicBool = AtomicBool::new(false);
 
-/// Whether a thread empties its cache.
+/// Returns true while a thread empties its cache.
 pub fn is_emptying() -> bool {
     EMPTYING.load(Ordering::Relaxed)
 }
@@ -74,7 +74,7 @@ pub fn after_fork() {
     EMPTYING.store(false, Ordering::Relaxed);
 }
 
-/// Whether caches are in backoff.
+/// Returns true if caches are in backoff.
 #[inline]
 pub fn is_on() -> bool {
     BACKOFF_LEFT.load(Ordering::Relaxed) > 0

@@ -16,7 +16,7 @@ use crate::{central, transfer};
 /// goes through them once. Our choice.
 const HELD: u16 = 256;
 
-/// How many classes each cache is to have looked at.
+/// Number of classes that each cache is to have looked at.
 static DUE: AtomicUsize = AtomicUsize::new(0);
 
 /// Have each cache look at all classes once, as misses come.

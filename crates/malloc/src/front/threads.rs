@@ -27,7 +27,7 @@ pub fn lock() -> &'static Lock {
     &SLABS.lock
 }
 
-/// Where the link to the next recycled slab lies: behind all slots.
+/// Offset of the link to the next recycled slab: behind all slots.
 const LINK: usize = SLAB_BYTES - 8;
 
 /// The slab of the calling thread, a new one if it has none; `None` once it has ended.

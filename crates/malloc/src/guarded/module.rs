@@ -5,10 +5,10 @@ use core::mem::MaybeUninit;
 
 use contigua_syscalls::weak;
 
-/// What the dynamic linker knows of a program or a library.
+/// A program or library, as the dynamic linker describes it.
 #[derive(Clone, Copy)]
 pub struct Module {
-    /// What addresses in its file are relative to.
+    /// Load base: the difference between addresses in memory and in its file.
     pub base: usize,
     /// The file's path; empty: the program's.
     name: *const c_char,
@@ -31,7 +31,7 @@ struct Found {
     others: [u64; 12],
 }
 
-/// What `dl_iterate_phdr` looks for, and finds.
+/// Address searched for by `dl_iterate_phdr`, and the result.
 struct Search {
     address: usize,
     found: Option<Module>,
@@ -73,7 +73,7 @@ impl Module {
         unsafe { CStr::from_ptr(self.name) }.to_bytes()
     }
 
-    /// Whether it is this library.
+    /// Returns true for this library.
     pub fn is_own(&self) -> bool {
         let file = self.name().rsplit(|&byte| byte == b'/').next();
         file.is_some_and(|file| file.starts_with(b"libcontigua_malloc."))

@@ -1,5 +1,6 @@
-//! What the process tells before it ends because of a slot: the mistake, the object, and where it was allocated, freed
-//! and misused. All of it may happen in a handler of `SIGSEGV`: no memory is allocated, and no lock of others is taken.
+//! The report before the process ends because of a slot: the mistake, the object, and where it was
+//! allocated, freed and misused. All of it may happen in a handler of `SIGSEGV`: no memory is
+//! allocated, and no lock of others is taken.
 
 use core::ffi::c_void;
 use core::fmt::{self, Write};
@@ -10,7 +11,7 @@ use super::slot::{COUNT, SLOTS, Slot, State, Trace, index_of};
 use crate::sys::{self, Line};
 use crate::{files, tls};
 
-/// What is no fault.
+/// Mistake of the program.
 #[derive(Clone, Copy)]
 pub enum Mistake {
     /// To do this with what is no object.
@@ -24,7 +25,7 @@ static REPORTER: AtomicUsize = AtomicUsize::new(0);
 /// There was a report.
 const DONE: usize = 1;
 
-/// Where the report is made.
+/// Stack of the thread that reports.
 static HERE: Trace = Trace::new();
 
 /// Have `report` write, unless somebody wrote a report; returns when one is written.
@@ -114,7 +115,7 @@ fn beyond(address: usize, slot: Option<&Slot>) -> &'static str {
     }
 }
 
-/// How the program accessed memory, as far as the processor tells, and the address of the instruction.
+/// Type of the access, as far as the processor tells, and the address of the instruction.
 fn access(context: *mut c_void) -> (&'static str, usize) {
     // SAFETY: the kernel gives a handler the registers of what it interrupted.
     let registers = unsafe { &(*context.cast::<libc::ucontext_t>()).uc_mcontext };
@@ -151,7 +152,7 @@ fn head(what: fmt::Arguments<'_>, address: usize, slot: Option<&Slot>) {
     sys::write_all(2, line.as_bytes());
 }
 
-/// Where the object was allocated and freed.
+/// Writes where the object was allocated and freed.
 fn history(slot: Option<&Slot>) {
     let Some(slot) = slot else {
         return;
@@ -161,7 +162,7 @@ fn history(slot: Option<&Slot>) {
     }
 }
 
-/// Where the calling thread is; from `instruction` on if that is not 0.
+/// Writes the stack of the calling thread; from `instruction` on if that is not 0.
 #[inline(never)]
 fn here(instruction: usize) {
     HERE.take();

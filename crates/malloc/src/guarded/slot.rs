@@ -1,4 +1,4 @@
-//! What is known of each slot. All of it is atomic, because a report reads what others may be writing.
+//! Records of the slots. All of it is atomic, because a report reads what others may be writing.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ pub const COUNT: usize = 256;
 /// Bytes of the longest object. Our choice.
 pub const MOST: usize = 64 << 10;
 
-/// Where the pool begins, with a guard page, and how many bytes it has; none if nothing is guarded.
+/// Beginning of the pool, which is a guard page, and its bytes; 0 if nothing is guarded.
 pub static BEGIN: AtomicUsize = AtomicUsize::new(0);
 pub static BYTES: AtomicUsize = AtomicUsize::new(0);
 /// Bytes from a slot to the next one: its own, and a guard page.
@@ -19,7 +19,7 @@ pub fn stride() -> usize {
     MOST + sys::page_bytes()
 }
 
-/// Where a slot begins, behind its guard page.
+/// Returns where a slot begins, behind its guard page.
 pub fn begin_of(index: usize) -> usize {
     BEGIN.load(Ordering::Relaxed) + sys::page_bytes() + index * stride()
 }
@@ -32,7 +32,7 @@ pub fn index_of(address: usize) -> usize {
 /// Frames that a stack keeps.
 const FRAMES: usize = 40;
 
-/// What a slot is.
+/// State of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum State {
@@ -44,7 +44,8 @@ pub enum State {
     Freed,
 }
 
-/// Where somebody did something: the thread, and addresses of calls, the innermost first.
+/// Stack of an allocation, free or mistake: the thread, and addresses of calls, the innermost
+/// first.
 pub struct Trace {
     thread: AtomicUsize,
     depth: AtomicUsize,
@@ -52,7 +53,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Nobody did anything.
+    /// Empty trace.
     pub const fn new() -> Self {
         Self {
             thread: AtomicUsize::new(0),
@@ -83,7 +84,7 @@ impl Trace {
         self.depth.store(frames.len(), Ordering::Release);
     }
 
-    /// What debuggers call the thread.
+    /// Thread ID, as debuggers show it.
     pub fn thread(&self) -> usize {
         self.thread.load(Ordering::Relaxed)
     }
@@ -102,9 +103,9 @@ pub struct Slot {
     state: AtomicU8,
     address: AtomicUsize,
     size: AtomicUsize,
-    /// Where the object was allocated.
+    /// Stack of the allocation.
     pub allocated: Trace,
-    /// Where it was freed.
+    /// Stack of the free.
     pub freed: Trace,
 }
 
@@ -120,7 +121,7 @@ pub static SLOTS: [Slot; COUNT] = [const {
 }; COUNT];
 
 impl Slot {
-    /// What the slot is.
+    /// State of the slot.
     pub fn state(&self) -> State {
         match self.state.load(Ordering::Acquire) {
             1 => State::Live,
@@ -146,7 +147,7 @@ impl Slot {
             .is_ok()
     }
 
-    /// Where the object begins.
+    /// Address of the object.
     pub fn address(&self) -> usize {
         self.address.load(Ordering::Relaxed)
     }
@@ -170,7 +171,7 @@ impl Slot {
         self.freed.take();
     }
 
-    /// What of `pages` lies before the object, and what behind it.
+    /// Splits `pages` into the parts before and behind the object.
     fn around(&self, pages: Range<usize>) -> [Range<usize>; 2] {
         let (address, size) = (self.address(), self.size());
         [pages.start..address, address + size..pages.end]
@@ -194,7 +195,7 @@ impl Slot {
         })
     }
 
-    /// How far `address` lies from the object: 0 in it.
+    /// Distance of `address` from the object in bytes: 0 in it.
     pub fn distance(&self, address: usize) -> usize {
         let begin = self.address();
         let end = begin + self.size().max(1);

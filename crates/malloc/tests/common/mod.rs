@@ -1,4 +1,4 @@
-//! What the tests that run C programs under the library share.
+//! Helpers of the tests that run C programs under the library.
 
 // Each test uses some of it.
 #![allow(dead_code)]
@@ -15,8 +15,8 @@ pub fn source(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// Where the library of this test's build is: beside the test's own file. (The one a directory above
-/// is as old as the last `cargo build`.)
+/// Directory of the library of this test's build: that of the test's own file. (The one a directory
+/// above is as old as the last `cargo build`.)
 pub fn library_directory() -> PathBuf {
     let test = std::env::current_exe().expect("a test has a file");
     let directory = test.parent().expect("target/PROFILE/deps/TEST");
@@ -33,7 +33,7 @@ pub fn library() -> PathBuf {
     library_directory().join("libcontigua_malloc.so")
 }
 
-/// Where programs are built, once for each test process.
+/// Directory in which programs are built, once for each test process.
 pub fn scratch() -> &'static Path {
     static SCRATCH: OnceLock<tempfile::TempDir> = OnceLock::new();
     SCRATCH

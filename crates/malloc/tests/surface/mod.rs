@@ -19,12 +19,12 @@ use std::thread;
 const MOST_LIVE_BYTES: usize = 96 << 20;
 /// Objects up to this size are written whole, larger ones at their ends and at every 509th byte.
 const WHOLE_BYTES: usize = 2048;
-/// What `errno` is before each call; no error has this number.
+/// Value of `errno` before each call; no error has this number.
 const UNTOUCHED: c_int = 4321;
 
 /// Ranges of all live objects, by their beginning.
 static RANGES: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
-/// Whether a hard limit is set, so that any allocation may fail.
+/// True if a hard limit is set, so that any allocation may fail.
 static LIMITED: AtomicBool = AtomicBool::new(false);
 static NEXT_SEED: AtomicU64 = AtomicU64::new(1);
 
@@ -62,7 +62,7 @@ pub fn run(bytes: &[u8], process: Process) {
     }
 }
 
-/// What is left of the input; zeros follow its end.
+/// Rest of the input; zeros follow its end.
 struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
@@ -148,7 +148,7 @@ impl Object {
         }
     }
 
-    /// Whether the pattern is still there, in the first `size` bytes.
+    /// Checks that the pattern is still in the first `size` bytes.
     fn check(&self, size: usize) {
         for offset in Self::offsets(self.size).filter(|&offset| offset < size) {
             // SAFETY: as in `stamp`; or what `realloc` kept of it.
@@ -330,7 +330,7 @@ impl Model {
         self.live.iter().map(|object| object.usable).sum::<usize>() + size <= MOST_LIVE_BYTES
     }
 
-    /// What was allocated becomes live, if it may be.
+    /// Makes an allocation live, if it may be.
     fn adopt(&mut self, pointer: *mut c_void, size: usize, align: usize) -> Object {
         let address = pointer as usize;
         assert!(

@@ -7,7 +7,7 @@ use crate::os::Os;
 use crate::slab::{Huge, State};
 use crate::{HUGE_BYTES, HUGE_PAGES};
 
-/// Where a request gets memory that is not there yet.
+/// Source of memory for a request that has none yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Supply {
     /// The heap asks its [`Os`] for it at once.
@@ -82,7 +82,7 @@ impl Arrival {
 }
 
 impl<O: Os> PageHeap<O> {
-    /// Which of `count` huge pages the system has to be asked for, if any.
+    /// Range of `count` huge pages that the system has to be asked for, if any.
     fn needed(&self, address: usize, count: u32) -> Option<Needed> {
         let mend = self.supply == Supply::Deferred;
         let lacking = (0..count).any(|i| {
@@ -111,13 +111,14 @@ impl<O: Os> PageHeap<O> {
         self.directory.find(address + number as usize * HUGE_BYTES)
     }
 
-    /// Whether a huge page has no memory, and may get some.
+    /// Returns true if a huge page has no memory, and may get some.
     fn is_bare(&self, huge: Huge) -> bool {
         self.directory.released(huge) == HUGE_PAGES
             && matches!(self.directory.state(huge), State::Unbacked | State::Region)
     }
 
-    /// Whether a free huge page is broken and becomes whole by losing the rest of its memory.
+    /// Returns true if a free huge page is broken and becomes whole by losing the rest of its
+    /// memory.
     fn is_mendable(&self, huge: Huge, state: State) -> bool {
         self.directory.state(huge) == state
             && self.directory.is_broken(huge)

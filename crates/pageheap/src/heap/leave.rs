@@ -21,8 +21,8 @@ pub struct Leaving {
     gone: Bits,
 }
 
-/// Where a partly used huge page comes in the order in which such are given back: broken ones first, then
-/// those that are used least.
+/// Order in which partly used huge pages are released: broken ones first, then those that are used
+/// least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rank(bool, u32, usize);
 

@@ -38,7 +38,7 @@ enum Refusal {
     Needs(Needed),
 }
 
-/// What came of [`PageHeap::try_allocate`].
+/// Result of [`PageHeap::try_allocate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attempt {
     /// The pages, if there are any as things are.
@@ -46,7 +46,7 @@ pub struct Attempt {
     /// Heap pages that are to go back to the system: to get below the soft limit or, if nothing was
     /// allocated, to make room for another attempt; then 0 says that this would not help.
     pub excess: u64,
-    /// Whether a limit is what is in the way.
+    /// True if a limit is in the way.
     pub limited: bool,
 }
 
@@ -57,7 +57,7 @@ struct Counts {
     used: u64,
     /// Free parts of huge pages that are on their way back to the system.
     leaving: u64,
-    /// What `mapped` will grow by when an arrival is over.
+    /// Heap pages by which `mapped` grows when arrivals are over.
     arriving: u64,
     mapped: u64,
     reserved: u64,
@@ -146,7 +146,7 @@ pub struct PageHeap<O: Os> {
     debt: u64,
     /// The number of the huge page where the search for one to collapse goes on.
     collapse_cursor: usize,
-    /// Where the present request gets memory.
+    /// Source of memory for the present request.
     supply: Supply,
 }
 
@@ -180,7 +180,7 @@ impl<O: Os> PageHeap<O> {
         &self.os
     }
 
-    /// What the heap was told.
+    /// Configuration of the heap.
     pub const fn config(&self) -> &Config {
         &self.config
     }
@@ -216,7 +216,7 @@ impl<O: Os> PageHeap<O> {
     /// then try again.
     ///
     /// # Errors
-    /// What the caller has to get first, unless `supply` is [`Supply::Direct`].
+    /// The memory that the caller has to get first, unless `supply` is [`Supply::Direct`].
     pub fn try_allocate(
         &mut self,
         pages: u32,
@@ -306,7 +306,7 @@ impl<O: Os> PageHeap<O> {
         true
     }
 
-    /// Whether every page of a span is in use.
+    /// Returns true if every page of a span is in use.
     #[must_use]
     pub fn is_allocated(&self, span: Span) -> bool {
         let sensible = span.pages > 0
@@ -479,8 +479,8 @@ impl<O: Os> PageHeap<O> {
         }
     }
 
-    /// What the heap was like within the last [`schedule`](Config::schedule), the oldest first; the
-    /// epoch that is open is not among it.
+    /// History of the heap within the last [`schedule`](Config::schedule), the oldest epoch first,
+    /// without the open epoch.
     pub fn epochs(&self) -> impl Iterator<Item = Epoch> {
         self.series.epochs()
     }
@@ -538,7 +538,7 @@ impl<O: Os> PageHeap<O> {
         start..end.max(start)
     }
 
-    /// Whether the memory of a huge page can never be given back.
+    /// Returns true if the memory of a huge page can never be given back.
     fn is_pinned(&self, address: usize) -> bool {
         self.config
             .primary

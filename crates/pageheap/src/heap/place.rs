@@ -1,4 +1,4 @@
-//! Where a request goes: the filler, a region, or huge pages of its own.
+//! Placement of a request: in the filler, a region, or huge pages of its own.
 
 use super::{PageHeap, Refusal, pieces};
 use crate::bits::Bits;
@@ -12,8 +12,8 @@ use crate::{Allocated, HUGE_BYTES, HUGE_PAGES, PAGE_BYTES, Span};
 /// room, but which nobody may ever need.
 const WASTE_SHARE: u64 = 8;
 
-/// How often a refused request is tried again after a release. What makes room may change where the
-/// request goes and so how much room it needs; more than twice was never seen.
+/// Retries of a refused request after a release. What makes room may change where the request goes
+/// and so how much room it needs; more than twice was never seen.
 const ATTEMPTS: u32 = 4;
 
 impl<O: Os> PageHeap<O> {
@@ -204,8 +204,8 @@ impl<O: Os> PageHeap<O> {
         Some((huge, page))
     }
 
-    /// Whether a request would leave much of its huge pages unused while the filler has more room
-    /// than it needs.
+    /// Returns true if a request would leave much of its huge pages unused while the filler has
+    /// more room than it needs.
     fn wastes(&self, pages: u32) -> bool {
         let own = u64::from(pages).next_multiple_of(u64::from(HUGE_PAGES));
         let counts = &self.counts;

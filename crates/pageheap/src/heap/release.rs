@@ -15,7 +15,7 @@ const LONGEST_PAUSE: u64 = 60 * SECOND;
 
 const PAGE: u64 = PAGE_BYTES as u64;
 
-/// What could be broken off partly used huge pages, in heap pages.
+/// Memory that could be broken off partly used huge pages, in heap pages.
 struct Survey {
     /// Of those that are broken already.
     broken: u64,
@@ -41,7 +41,7 @@ impl Survey {
     }
 }
 
-/// What a periodic release is to give back.
+/// Plan of a periodic release.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub struct Plan {
@@ -51,14 +51,14 @@ pub struct Plan {
     pub whole_most: u64,
     /// Heap pages of partly used huge pages.
     pub partial: u64,
-    /// Whether memory decays, so that `whole` may be much at once.
+    /// True if memory decays, so that `whole` may be much at once.
     pub decays: bool,
     requested: u64,
     withheld: u64,
     now: u64,
 }
 
-/// Which partly used huge pages a pass breaks.
+/// Partly used huge pages that a pass breaks.
 #[derive(Clone, Copy)]
 enum Which {
     Broken,
@@ -212,14 +212,14 @@ impl<O: Os> PageHeap<O> {
         }
     }
 
-    /// Whether at least `pages` heap pages in whole free huge pages decay, or soon will. Not asked of heaps
-    /// with a primary region that stays.
+    /// Returns true if at least `pages` heap pages in whole free huge pages decay, or soon will.
+    /// Not asked of heaps with a primary region that stays.
     pub fn is_decaying(&self, pages: u64) -> bool {
         self.counts.cached + self.counts.region_whole >= pages && self.may_decay(pages)
     }
 
-    /// Whether at least `pages` heap pages are free, in whole huge pages or in others, and decay unless they are
-    /// needed.
+    /// Returns true if at least `pages` heap pages are free, in whole huge pages or in others, and
+    /// decay unless they are needed.
     pub fn may_decay(&self, pages: u64) -> bool {
         self.config.half_life > 0
             && self.counts.mapped - self.counts.used >= pages

@@ -15,7 +15,7 @@ const RESERVE_BYTES: usize = 1 << SLAB_SHIFT;
 /// All addresses.
 const ANYWHERE: Range<usize> = 0..usize::MAX;
 
-/// Which free huge pages a search considers.
+/// Free huge pages that a search considers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Backing {
     /// Those that have memory.
@@ -27,7 +27,7 @@ pub(super) enum Backing {
 }
 
 impl<O: Os> PageHeap<O> {
-    /// Whether the hard limit lets mapped memory grow by `pages` heap pages.
+    /// Checks that the hard limit lets mapped memory grow by `pages` heap pages.
     pub(super) fn check_limit(&self, pages: u64) -> Result<(), Refusal> {
         let limit = self.config.hard_limit / PAGE_BYTES as u64;
         let after = self.counts.mapped + self.counts.arriving + pages;

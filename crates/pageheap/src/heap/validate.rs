@@ -8,7 +8,7 @@ use crate::slab::{Huge, SLAB_HUGE, State};
 use crate::statistics::Inconsistency;
 use crate::{HUGE_BYTES, HUGE_PAGES};
 
-/// What a count over all huge pages finds.
+/// Counts over all huge pages.
 #[derive(Default)]
 struct Found {
     used: u64,

@@ -11,18 +11,18 @@ pub const SECOND: u64 = 1_000_000_000;
 pub const MB: usize = 1 << 20;
 pub const MB_PAGES: u32 = (MB / PAGE_BYTES) as u32;
 
-/// What the test sees and sets.
+/// Machine of the test: its memory, and switches.
 pub struct World {
     pub now: Cell<u64>,
-    /// What was last written to a page; a missing one reads as zero.
+    /// Last value written to a page; a missing one reads as zero.
     pub contents: RefCell<HashMap<usize, u64>>,
     /// Every release: address and bytes.
     pub releases: RefCell<Vec<(usize, usize)>>,
-    /// Whether released memory reads as zero.
+    /// True if released memory reads as zero.
     pub zeroes: Cell<bool>,
     /// Bytes that `back` still gives.
     pub memory: Cell<usize>,
-    /// Whether `memory` pays once for an address, for ever; and what was paid for.
+    /// Makes `memory` pay once for an address, for ever; and the addresses that were paid for.
     pub charges_usable: Cell<bool>,
     pub usable: RefCell<HashSet<usize>>,
     /// Bytes that one reservation has at most, and where the next one goes.
@@ -60,7 +60,7 @@ impl World {
         self.now.set(self.now.get() + time);
     }
 
-    /// Whether all pages are zero but those said to be dirty.
+    /// Returns true if all pages are zero but those reported dirty.
     pub fn is_zero(&self, found: &Allocated) -> bool {
         let contents = self.contents.borrow();
         let dirty = found.dirty();
