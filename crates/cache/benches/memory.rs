@@ -1,4 +1,4 @@
-//! What one access costs, by where it hits.
+//! Cost of one access, by where it hits.
 
 use std::hint::black_box;
 

@@ -1,4 +1,4 @@
-//! How caches and memory are described, and what is counted of them.
+//! Configuration of caches and memory, and their counters.
 
 use contigua_units::{Bytes, Cycles, Nanoseconds};
 use derive_more::AddAssign;
@@ -53,15 +53,15 @@ pub struct HierarchyConfig {
     /// From the core's request to the data, when no cache has it and no row of DRAM is open.
     #[cfg_attr(feature = "schema", schemars(extend("x-minimum" = "0ns", "x-maximum" = "1s")))]
     pub memory_latency: Nanoseconds,
-    /// How cores share the last level.
+    /// The last level that cores share.
     pub shared: SharedConfig,
-    /// What is fetched before it is needed.
+    /// Prefetchers.
     pub prefetch: PrefetchConfig,
     /// Memory.
     pub dram: DramConfig,
 }
 
-/// Who asks for a line.
+/// Access type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessKind {
     /// Instruction fetch.
@@ -88,7 +88,7 @@ pub struct ServedBy {
     pub memory: u64,
 }
 
-/// What a level did.
+/// Counters of a level.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign, contigua_state::Plain,
 )]

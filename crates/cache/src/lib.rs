@@ -22,7 +22,7 @@ pub enum Error {
     /// A number of ways that cannot be.
     #[error("{what}: {entries} entries do not divide into sets of {ways} ways")]
     Geometry {
-        /// Which structure.
+        /// The structure.
         what: String,
         /// Entries in all.
         entries: u64,

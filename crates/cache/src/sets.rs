@@ -10,7 +10,7 @@ use crate::Error;
 /// The key of an empty way; no entry may have it.
 pub const EMPTY: u64 = u64::MAX;
 
-/// How many entries, in sets of how many ways.
+/// Entries and ways of an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -88,7 +88,7 @@ impl<V: Copy + Default> Sets<V> {
         }
     }
 
-    /// Where that set begins.
+    /// Index of the first way of a set.
     #[inline]
     fn first_way(&self, number: u64) -> usize {
         self.set_of(number) as usize * self.ways

@@ -83,7 +83,7 @@ struct Migration {
     started: bool,
     /// Page tables name the destination.
     switched: bool,
-    /// Which cores' TLBs, and which IOTLB (the last), still name the source.
+    /// Cores' TLBs, and the IOTLB (the last), that still name the source.
     stale: Vec<bool>,
 }
 
@@ -93,7 +93,7 @@ struct Server {
     cores: usize,
     pages: Vec<Page>,
     free: Vec<Frame>,
-    /// What was written last, by page and line; what is missing was never written.
+    /// Last value written, by page and line; a missing one was never written.
     expected: HashMap<(usize, u64), u64>,
     written: u64,
     time: u64,
@@ -452,7 +452,7 @@ fn the_seventeenth_migration_is_told_to_try_again() {
 }
 
 #[test]
-fn what_a_former_owner_left_in_private_caches_does_not_come_back() {
+fn stale_lines_of_a_former_owner_do_not_return() {
     let config = config(false, 4, false);
     let mut memory: MemorySystem<u64> =
         MemorySystem::new(&config, Megahertz::new(2000), 2, table()).unwrap();

@@ -1,4 +1,4 @@
-//! How contiguous a machine's memory is, and how contiguous it could be made.
+//! Contiguity of a machine's memory, and its potential after compaction.
 //!
 //! The measures are those of Contiguitas' authors (Contiguitas, section 2.4, and their public
 //! scanner): a block is judged by the frames in it, *free* contiguity counts blocks that are
@@ -17,10 +17,10 @@ pub use sliding::{Sample, SlidingMaximum, SlidingMinimum};
 
 use contigua_units::Order;
 
-/// What can be done with a frame.
+/// Mobility of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FrameKind {
-    /// Nobody uses it.
+    /// Free.
     Free,
     /// In use, and the kernel can move its contents elsewhere.
     Movable,
@@ -112,7 +112,7 @@ impl Contiguity {
     }
 }
 
-/// What is known of the block of one size that the scan is in.
+/// The block of one size that the scan is in.
 #[derive(Clone, Copy, Default)]
 struct Open {
     free: u32,
@@ -206,24 +206,24 @@ fn close(open: Open, count: u32, order: Order, blocks: &mut Blocks) {
     blocks.unmovable += times(open.unmovable > 0);
 }
 
-/// What a run of frames is to the aligned blocks of one size.
+/// Part of a run of frames, by the aligned blocks of one size.
 enum Part {
     /// Frames within one block.
     Piece {
-        /// How many.
+        /// Number of frames.
         frames: u32,
-        /// Whether the block ends with them.
+        /// True if the block ends with them.
         ends: bool,
     },
     /// Blocks that lie within the run as a whole.
     Whole {
-        /// How many.
+        /// Number of blocks.
         blocks: u32,
     },
 }
 
-/// Whether a run neither ends nor leaves the smallest block, and so no block: most runs of a
-/// fragmented memory.
+/// Returns true if a run neither ends nor leaves the smallest block, and so no block: most runs of
+/// a fragmented memory.
 const fn lies_within_a_block(start: u64, end: u64) -> bool {
     start >> ORDERS[0].get() == end >> ORDERS[0].get()
 }

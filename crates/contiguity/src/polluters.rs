@@ -1,5 +1,4 @@
-//! Whose frames pollute blocks: how many blocks each owner has a frame in, and how many it has
-//! alone.
+//! Pollution by owner: the blocks that each owner has a frame in, and those that it pollutes alone.
 
 use contigua_units::Order;
 
@@ -79,7 +78,7 @@ impl<const OWNERS: usize> Polluters<OWNERS> {
         self.position = end;
     }
 
-    /// What each owner pollutes, by block size.
+    /// Polluted blocks of each owner, by block size.
     #[must_use]
     pub fn finish(self) -> [(Order, [Polluted; OWNERS]); ORDERS.len()] {
         core::array::from_fn(|index| (ORDERS[index], self.result[index]))

@@ -36,7 +36,7 @@ impl<S> SlidingMaximum<S> {
         }
     }
 
-    /// How many samples were ever written or dropped: what recording cost so far.
+    /// Number of samples that were ever written or dropped: the cost of recording so far.
     #[must_use]
     pub const fn steps(&self) -> u64 {
         self.steps

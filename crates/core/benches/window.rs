@@ -1,4 +1,4 @@
-//! What one instruction costs in the window model.
+//! Cost of one instruction in the window model.
 
 use std::hint::black_box;
 

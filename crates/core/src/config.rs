@@ -47,7 +47,8 @@ pub struct CoreConfig {
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 10_000))]
     pub fill_cycles: u32,
-    /// Whether copies of whole registers are made by renaming: they need no port and take no time. Default: no.
+    /// True if copies of whole registers are made by renaming: they need no port and take no time.
+    /// Default: no.
     #[serde(default)]
     pub eliminates_copies: bool,
     /// Page walks at a time.
@@ -69,8 +70,8 @@ pub struct CoreConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 10_000))]
     pub call_cycles: Option<u32>,
-    /// What indirect jumps and calls take beyond that if their target's address differs in bit 37 or a higher one.
-    /// Default: 0.
+    /// Additional cycles of an indirect jump or call if its target's address differs in bit 37 or a
+    /// higher one. Default: 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 10_000))]
     pub far_branch_cycles: Option<u32>,
@@ -98,7 +99,7 @@ pub struct CoreConfig {
 /// Parameters of [`Window`](crate::Window): those of the core.
 pub type WindowConfig = CoreConfig;
 
-/// Which ports execute operations of a kind. A port starts one operation a cycle, of whatever kind.
+/// Ports that execute operations of a kind. A port starts one operation a cycle, of whatever kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(untagged)]
 pub enum Ports {
@@ -117,7 +118,7 @@ pub struct PortsConfig {
     /// Shifts, rotations and tests of one bit. Default: as `integer`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shift: Option<Ports>,
-    /// What depends on flags: `setcc`, `cmovcc`, `adc`, `sbb`. Default: as `integer`.
+    /// Operations that depend on flags: `setcc`, `cmovcc`, `adc`, `sbb`. Default: as `integer`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub select: Option<Ports>,
     /// Integer multiplications.
@@ -148,7 +149,7 @@ pub(crate) const PORTS: usize = 16;
 pub(crate) const KINDS: usize = 9;
 
 impl Ports {
-    /// How many there are.
+    /// Number of ports.
     #[must_use]
     pub fn count(&self) -> u32 {
         match self {
@@ -323,7 +324,7 @@ pub struct LatencyConfig {
     /// Fences, `cpuid`.
     #[schemars(range(min = 1, max = 10_000))]
     pub serializing: u32,
-    /// What cores execute from microcode.
+    /// Microcoded operations.
     #[schemars(range(min = 1, max = 10_000))]
     pub other: u32,
     /// The beginning of a repeated `movs` or `stos`, in which nothing else is delivered. Default: 35.
@@ -342,8 +343,8 @@ const fn fast_string() -> u32 {
     35
 }
 
-/// How many of the `issue_width` instructions of a cycle one counts as when it dispatches:
-/// micro-operations, fused ones as one. All others count as one. Default: 1.
+/// Slots of the `issue_width` that an instruction takes when it dispatches: micro-operations, fused
+/// ones as one. All others count as one. Default: 1.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SlotsConfig {

@@ -139,7 +139,7 @@ pub trait CoreModel {
     fn kernel(&mut self, work: Cycles);
     /// The time.
     fn cycles(&self) -> Cycles;
-    /// What the time was spent on.
+    /// Breakdown of the time.
     fn breakdown(&self) -> CycleBreakdown;
     /// Starts at time 0 anew.
     fn reset(&mut self);
@@ -258,7 +258,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_parts_add_up_to_the_time(
+        fn cycle_components_add_up_to_the_time(
             width in 1..9u32, steps in proptest::collection::vec((0..6u8, 0..1000u64), 0..200)
         ) {
             let mut core = core(width);

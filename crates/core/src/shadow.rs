@@ -1,4 +1,4 @@
-//! What translation costs: a core beside the same core with a perfect TLB.
+//! Cost of translation: a core beside the same core with a perfect TLB.
 //!
 //! Misses overlap each other and the program's own work, so neither the cycles in which a walker
 //! works nor those in which the oldest instruction waits for a walk are what translation costs. A
@@ -49,7 +49,7 @@ pub struct ShadowedWindow {
 /// A request to memory of a shadow.
 #[derive(Clone, Copy, Debug)]
 pub struct ShadowMiss {
-    /// Which of the core's shadows it is; each begins as the core was.
+    /// Number of the core's shadow; each begins as the core was.
     pub number: u64,
     /// When the request leaves.
     pub time: Cycles,
@@ -381,15 +381,15 @@ struct Stretches {
     step: Step,
     /// Instructions until the next step.
     left: u64,
-    /// How many are over.
+    /// Number of finished stretches.
     count: u64,
     /// When what counts of the present one began.
     from: Clocks,
-    /// What those that are over say.
+    /// Extrapolation of the finished stretches.
     extrapolated: Extrapolated,
 }
 
-/// What stretches say.
+/// Extrapolation of stretches to the program.
 #[derive(Clone, Copy, Debug, Default, contigua_state::Plain)]
 struct Extrapolated {
     /// Cycles that a perfect TLB saves.
@@ -420,7 +420,7 @@ impl Stretches {
         (was_on, self.step != Step::Pause)
     }
 
-    /// What stretches say with the present one, which is counting.
+    /// Extrapolation that includes the present stretch, which is counting.
     fn with_present(&self, now: &Clocks) -> Extrapolated {
         let core = (now.core - self.from.core) as f64;
         let perfect = (now.perfect - self.from.perfect) as f64;

@@ -55,7 +55,7 @@ use units::{Holders, Ring, SharedPorts, Units};
 use walks::{Meters, Purpose};
 use wrong_path::WrongPath;
 
-/// How often things happened in the window.
+/// Event counters of the window.
 #[derive(
     Clone,
     Copy,
@@ -140,7 +140,7 @@ struct Marks {
     fetched: u64,
 }
 
-/// What holds up dispatch.
+/// Causes that hold up dispatch.
 #[derive(Clone, Copy, Debug, Default, contigua_state::Plain)]
 struct FrontEnd {
     /// When the next instruction is delivered, and what it was waiting for: the end of a
@@ -193,7 +193,7 @@ pub struct Window {
     front: u64,
     front_used: u32,
     front_end: FrontEnd,
-    /// How many instructions had dispatched at the latest fetch, and its end.
+    /// Number of instructions that had dispatched at the latest fetch, and its end.
     fetched: (u64, u64),
     predictor: Predictor,
 
@@ -438,14 +438,14 @@ impl Window {
         Cycles::new(self.retired - self.origin)
     }
 
-    /// What the cycles since the last [`reset`](Self::reset) were spent on. The parts add up to
+    /// Breakdown of the cycles since the last [`reset`](Self::reset). The parts add up to
     /// [`cycles`](Self::cycles).
     #[must_use]
     pub fn breakdown(&self) -> CycleBreakdown {
         self.breakdown
     }
 
-    /// What happened since the last [`reset`](Self::reset).
+    /// Counters since the last [`reset`](Self::reset).
     #[must_use]
     pub fn counters(&self) -> CoreCounters {
         CoreCounters {
@@ -460,7 +460,7 @@ impl Window {
         self.meters.activity()
     }
 
-    /// What is reported starts anew. What is in flight, what is predicted and the clock of
+    /// Resets the reported values. What is in flight, what is predicted and the clock of
     /// [`now`](Self::now) stay as they are.
     pub fn reset(&mut self) {
         self.origin = self.retired;
@@ -528,7 +528,7 @@ impl Window {
         self.front_used = places - cycles * self.issue_width;
     }
 
-    /// How many there have been.
+    /// Number of operations so far.
     fn operations(&self) -> u64 {
         self.reorder_buffer.count() - self.more_places
     }

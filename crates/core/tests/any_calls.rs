@@ -36,7 +36,7 @@ fn calls() -> impl Strategy<Value = Call> {
 
 proptest! {
     #[test]
-    fn time_advances_and_the_parts_add_up(calls in proptest::collection::vec(calls(), 0..300)) {
+    fn time_advances_and_cycle_components_add_up(calls in proptest::collection::vec(calls(), 0..300)) {
         let config = skylake();
         let mut blocks = Blocks::new(&config);
         let code = [

@@ -67,7 +67,7 @@ impl Holder {
     }
 }
 
-/// What both models tell.
+/// Results of a model that are compared.
 #[derive(Debug, PartialEq)]
 struct Outcome {
     /// When each load started.
@@ -77,7 +77,7 @@ struct Outcome {
     counters: CoreCounters,
 }
 
-/// Where a block begins.
+/// Address of a block.
 fn place(block: usize) -> u64 {
     0x1_0000 + 0x1000 * block as u64
 }
@@ -142,7 +142,7 @@ fn run(config: &CoreConfig, code: &[Vec<Instruction>], steps: &[Step]) -> Outcom
     }
 }
 
-/// What is executed behind a mispredicted branch.
+/// Execution behind a mispredicted branch.
 struct WrongPath {
     /// When the branch is resolved.
     until: u64,
@@ -839,7 +839,7 @@ impl<'a> Reference<'a> {
     }
 }
 
-/// Whether an instruction needs a general register, a vector register for its results.
+/// Returns whether an instruction needs a general register, and a vector register, for its results.
 fn registers(instruction: &Instruction) -> (bool, bool) {
     let of = |bits: std::ops::Range<u32>| {
         !instruction.copies
@@ -1016,7 +1016,7 @@ fn access(store: bool) -> impl Strategy<Value = Access> {
     )
 }
 
-/// What an instruction accesses: mostly its operands; at times nothing, or much.
+/// Accesses of an instruction: mostly its operands; at times none, or many.
 fn accesses(instruction: &Instruction) -> BoxedStrategy<Vec<Access>> {
     let (loads, stores) = (instruction.loads, instruction.stores);
     if loads + stores == 0 {

@@ -57,7 +57,7 @@ fn run(chained: bool, loads: u64, latency: impl Fn(u64) -> (u64, u64)) -> Run {
 }
 
 impl Run {
-    /// How far the shadow is off, as a share of all cycles.
+    /// Error of the shadow, as a share of all cycles.
     fn error(&self) -> f64 {
         let saved = (self.cycles - self.perfect) as f64;
         (self.saved - saved).abs() / self.cycles as f64

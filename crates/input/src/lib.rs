@@ -1,4 +1,4 @@
-//! What somebody else wrote: files to read, and text to show.
+//! Untrusted input: files to read, and text to show.
 //!
 //! A path may name anything. Opening a FIFO waits for a writer, reading `/dev/zero` never ends, and
 //! some devices act when they are opened for reading. So files are opened with `O_NONBLOCK`, and
@@ -20,7 +20,7 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 /// Bytes of a file of settings; the longest that we ship has 6 kB.
 pub const MAX_CONFIG_BYTES: u64 = 1 << 20;
-/// How long a pipe may stay silent before its first byte.
+/// Longest silence of a pipe before its first byte.
 const MAX_SILENCE: Timespec = Timespec {
     tv_sec: 10,
     tv_nsec: 0,

@@ -1,4 +1,4 @@
-//! What system calls change in an address space.
+//! Changes to an address space by system calls.
 
 use contigua_units::{PageSize, VirtAddr, VirtRange};
 
@@ -521,7 +521,7 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Where paging begins in a range: at its start, or where a segment ends in it.
+    /// First address of a range that is paged: its start, or the end of a segment in it.
     pub(crate) fn limit_within(&self, range: VirtRange) -> VirtAddr {
         let segment = self.segment();
         match segment.translate(range.start) {

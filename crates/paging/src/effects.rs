@@ -1,4 +1,4 @@
-//! What changes and faults of an address space did, for those who do or pay for the rest.
+//! Effects of changes and faults, for callers that perform or account for the rest.
 
 use contigua_units::{Bytes, Frame, PageSize, VirtRange};
 
@@ -66,9 +66,9 @@ pub struct Effects {
 pub struct Written {
     /// The first of them.
     pub frame: Frame,
-    /// How many follow each other.
+    /// Number of consecutive frames.
     pub frames: u32,
-    /// Which of them was written last, 0 for the first.
+    /// Index of the frame written last.
     pub target: u32,
 }
 
@@ -104,7 +104,7 @@ impl Effects {
     }
 }
 
-/// How a fault was resolved.
+/// Resolution of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
     /// A zero-filled page was mapped.
@@ -122,7 +122,7 @@ pub enum FaultKind {
 /// A fault that was resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// How.
+    /// Resolution of the fault.
     pub kind: FaultKind,
     /// Size of the page that is mapped now.
     pub size: PageSize,

@@ -23,7 +23,7 @@ pub const fn sub_page(address: VirtAddr) -> u32 {
 pub struct Filter(pub u8);
 
 impl Filter {
-    /// Whether the 256 KB around a sub-page may have a hole.
+    /// Returns true if the 256 KB around a sub-page may have a hole.
     #[inline]
     #[must_use]
     pub const fn has(self, sub_page: u32) -> bool {
@@ -43,7 +43,7 @@ impl Filter {
     }
 }
 
-/// Which of 512 sub-pages are holes.
+/// Holes among 512 sub-pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, contigua_state::Plain)]
 pub struct Holes(pub [u64; 8]);
 
@@ -51,7 +51,7 @@ impl Holes {
     /// No holes.
     pub const NONE: Self = Self([0; 8]);
 
-    /// Whether a sub-page is a hole.
+    /// Returns true if a sub-page is a hole.
     #[inline]
     #[must_use]
     pub const fn has(&self, sub_page: u32) -> bool {
@@ -65,13 +65,13 @@ impl Holes {
         *word = if hole { *word | bit } else { *word & !bit };
     }
 
-    /// How many sub-pages are holes.
+    /// Number of holes.
     #[must_use]
     pub fn count(&self) -> u32 {
         self.0.iter().map(|word| word.count_ones()).sum()
     }
 
-    /// Whether there are none.
+    /// Returns true if there is no hole.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0 == [0; 8]
@@ -137,7 +137,7 @@ impl HoleBitmaps {
         Bytes::new(self.chunks as u64 * BITMAP_BYTES)
     }
 
-    /// Where hardware finds the bitmap of the 2 MB around a frame.
+    /// Address at which hardware finds the bitmap of the 2 MB around a frame.
     #[inline]
     #[must_use]
     pub fn address(&self, chunk: Frame) -> PhysAddr {
@@ -193,7 +193,7 @@ impl HoleBitmaps {
     }
 }
 
-/// Where the holes of a fragmented page lie.
+/// Distribution of the holes of a fragmented page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, contigua_state::Plain)]
 pub enum Pattern {
     /// Side by side, from the start of the page.
@@ -202,7 +202,7 @@ pub enum Pattern {
     Dispersed,
 }
 
-/// What the holes of a fragmented page are.
+/// Contents of the holes of a fragmented page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, contigua_state::Plain)]
 pub enum HoleKind {
     /// Pages that lie elsewhere.
@@ -220,9 +220,9 @@ pub struct Fragmentation {
     pub share: f64,
     /// Share of such a page that is holes, 0 to 1; at least one 4 KB page.
     pub holes: f64,
-    /// Where.
+    /// Distribution of the holes.
     pub pattern: Pattern,
-    /// What.
+    /// Contents of the holes.
     pub kind: HoleKind,
     /// Chooses the pages.
     pub seed: u64,

@@ -119,7 +119,7 @@ impl AddressSpace {
         false
     }
 
-    /// Whether the pass would make a 2 MB page of the range that it comes to next.
+    /// Returns true if the pass would make a 2 MB page of the range that it comes to next.
     #[must_use]
     pub fn pass_wants_block(&self, policy: &dyn MappingPolicy) -> bool {
         let Some((address, vma)) = self.next_candidate() else {

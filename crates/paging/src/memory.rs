@@ -12,7 +12,7 @@ use crate::holes::HoleBitmaps;
 #[derive(Clone, contigua_state::State)]
 pub struct Memory {
     frames: Frames<Boxed>,
-    /// Which frames of each 2 MB are holes of perforated pages.
+    /// Holes of perforated pages, for each 2 MB.
     pub holes: HoleBitmaps,
     pool: Pool,
 }

@@ -42,7 +42,7 @@ impl AddressSpace {
         self.perforated.get(&page_of(address).get())
     }
 
-    /// Whether the sub-page at an address is a hole of the perforated page around it.
+    /// Returns true if the sub-page at an address is a hole of the perforated page around it.
     #[must_use]
     pub fn is_hole(&self, address: VirtAddr) -> bool {
         self.perforated_at(address)

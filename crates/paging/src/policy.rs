@@ -1,11 +1,11 @@
-//! What the operating-system half of a translation design decides.
+//! Decisions of the operating-system half of a translation design.
 
 use contigua_units::{PageSize, VirtAddr};
 
 use crate::holes::Holes;
 use crate::vma::Vma;
 
-/// What a policy may look at when a page is touched for the first time.
+/// Inputs of a policy when a page is touched for the first time.
 #[derive(Clone, Copy, Debug)]
 pub struct FaultContext {
     /// The address that was touched.
@@ -16,7 +16,7 @@ pub struct FaultContext {
     pub fits: PageSize,
 }
 
-/// What a policy may look at when the background pass comes to an aligned 2 MB range.
+/// Inputs of a policy when the background pass comes to an aligned 2 MB range.
 #[derive(Clone, Copy, Debug)]
 pub struct CollapseContext {
     /// The mapping, which covers the range.
@@ -25,7 +25,7 @@ pub struct CollapseContext {
     pub present: u32,
 }
 
-/// What becomes of 2 MB of which some frames cannot be allocated.
+/// Decision on 2 MB of which some frames cannot be allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HoleVerdict {
     /// 4 KB pages.
@@ -42,29 +42,29 @@ pub trait MappingPolicy: Send {
     /// The size of page to map for a fault; at most `context.fits`.
     fn on_fault(&self, context: &FaultContext) -> PageSize;
 
-    /// Whether the background pass should make a 2 MB page of a range.
+    /// Returns true if the background pass should make a 2 MB page of a range.
     fn collapse(&self, context: &CollapseContext) -> bool;
 
-    /// What to make of 2 MB with these holes. A policy that perforates is used with tables that
-    /// have shadows.
+    /// Decides on 2 MB with these holes. A policy that perforates is used with tables that have
+    /// shadows.
     fn on_holes(&self, holes: &Holes) -> HoleVerdict {
         let _ = holes;
         HoleVerdict::Split
     }
 
-    /// Whether huge pages begin with holes that are filled when they are touched, instead of being
-    /// zeroed whole (the Perforated Page paper: against bloat). Only with perforation.
+    /// Returns true if huge pages begin with holes that are filled when they are touched, instead
+    /// of being zeroed whole (the Perforated Page paper: against bloat). Only with perforation.
     fn is_lazy(&self) -> bool {
         false
     }
 
-    /// Whether aligned groups of 16 pages get frames that are contiguous too, and are marked
-    /// (Linux's 64 KB mTHP and Arm's contiguous bit).
+    /// Returns true if aligned groups of 16 pages get frames that are contiguous too, and are
+    /// marked (Linux's 64 KB mTHP and Arm's contiguous bit).
     fn groups_of_16(&self) -> bool {
         false
     }
 
-    /// Whether pages of 2 MB and 1 GB come from those set aside at boot.
+    /// Returns true if pages of 2 MB and 1 GB come from those set aside at boot.
     fn uses_reserved(&self) -> bool {
         false
     }

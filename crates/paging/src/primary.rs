@@ -25,8 +25,8 @@ use crate::segment::Segment;
 use crate::space::AddressSpace;
 use crate::vma::{HugeAdvice, Vma, VmaKind};
 
-/// Where primary regions begin: far from where programs are loaded, and aligned to every size of
-/// page.
+/// Lowest address of primary regions: far from where programs are loaded, and aligned to every size
+/// of page.
 pub const PRIMARY_START: VirtAddr = VirtAddr::new(1 << 44);
 
 impl AddressSpace {
@@ -73,7 +73,7 @@ impl AddressSpace {
         self.primary.as_ref().map(|primary| primary.range)
     }
 
-    /// What the registers of a core that runs this space hold.
+    /// Contents of the segment registers of a core that runs this space.
     #[must_use]
     pub fn segment(&self) -> Segment {
         self.primary
@@ -81,15 +81,15 @@ impl AddressSpace {
             .map_or(Segment::NONE, |primary| primary.segment)
     }
 
-    /// Whether contiguous frames for a segment are yet to be asked for, with
+    /// Returns true if contiguous frames for a segment are yet to be allocated, with
     /// [`AddressSpace::take_chunk`].
     #[must_use]
     pub fn wants_chunk(&self) -> bool {
         self.primary.as_ref().is_some_and(|primary| !primary.asked)
     }
 
-    /// Whether an address belongs to memory that a primary region holds, or would hold by default:
-    /// private, anonymous, writable.
+    /// Returns true if an address belongs to memory that a primary region holds, or would hold by
+    /// default: private, anonymous, writable.
     #[must_use]
     pub fn is_eligible(&self, address: VirtAddr) -> bool {
         if let Some(primary) = &self.primary {
@@ -118,8 +118,7 @@ impl AddressSpace {
         bytes
     }
 
-    /// Where an address of the program lies, with the range of addresses for which the answer is
-    /// the same.
+    /// Place of an address of the program, with the range of addresses that share it.
     #[must_use]
     pub fn place_of(&self, address: VirtAddr) -> Place {
         let everywhere = VirtRange {

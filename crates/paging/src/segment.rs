@@ -22,7 +22,7 @@ impl Segment {
         offset: 0,
     };
 
-    /// Where an address is, if the segment maps it.
+    /// Translates an address, if the segment maps it.
     #[inline]
     #[must_use]
     pub const fn translate(&self, address: VirtAddr) -> Option<PhysAddr> {

@@ -45,15 +45,15 @@ pub struct AddressSpace {
     pub(crate) heap_end: Option<VirtAddr>,
     /// Pages that were freed lazily, oldest first. Some may have been written or unmapped since.
     pub(crate) lazily_freed: VecDeque<VirtAddr>,
-    /// Where the background pass goes on.
+    /// Position of the background pass.
     pub(crate) pass_position: u64,
-    /// Where it goes on filling holes.
+    /// Position of the background pass that fills holes.
     pub(crate) patch_position: u64,
     /// Perforated pages, by address.
     pub(crate) perforated: BTreeMap<u64, Perforated>,
     /// Holes that the memory under study has, as a scenario says.
     pub(crate) fragmentation: Option<Fragmentation>,
-    /// Where memory that is to be contiguous lies.
+    /// Memory that is to be contiguous.
     pub(crate) primary: Option<Primary>,
 }
 
@@ -136,7 +136,7 @@ impl AddressSpace {
         &mut self.table
     }
 
-    /// What is mapped to memory.
+    /// Memory that is mapped.
     #[must_use]
     pub fn resident(&self) -> Resident {
         self.resident
@@ -382,7 +382,7 @@ pub(crate) const EVERYTHING: VirtRange = VirtRange {
     end: VirtAddr::new(1 << 57),
 };
 
-/// Whether a page lies in memory that is not the server's own.
+/// Returns true if a page lies in memory that is not the server's own.
 fn is_elsewhere(leaf: Leaf, memory: &Memory) -> bool {
     u64::from(leaf.frame.get()) >= memory.total()
 }
@@ -441,7 +441,7 @@ pub(crate) fn obtain(class: FrameClass, memory: &mut Memory) -> Option<Frame> {
     memory.allocate_or_reclaim(&Request::new(Order::BASE, class), &mut ())
 }
 
-/// What a fault in a mapping does to get a 2 MB block when none is free.
+/// Effort of a fault in a mapping to get a 2 MB block when none is free.
 pub(crate) fn effort_for(vma: Vma, memory: &Memory) -> Effort {
     memory.defrag().effort(vma.huge == HugeAdvice::Huge)
 }

@@ -27,7 +27,7 @@ const DIRECTORY: usize = 1;
 /// No shadow.
 const NONE: u32 = 0;
 
-/// What a hardware walk for an address reads and finds.
+/// Reads and result of a hardware walk for an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Walk {
     references: [PhysAddr; MAX_LEVELS],
@@ -75,7 +75,7 @@ pub enum TableError {
     NotPerforated(VirtAddr),
 }
 
-/// What a node needs of physical memory.
+/// Frames that a node needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeFrames {
     /// One frame.
@@ -125,13 +125,13 @@ impl PageTable {
         table
     }
 
-    /// How many levels it has.
+    /// Number of levels.
     #[must_use]
     pub const fn levels(&self) -> Levels {
         self.levels
     }
 
-    /// Whether page directories have shadows, so that pages can be perforated.
+    /// Returns true if page directories have shadows, so that pages can be perforated.
     #[must_use]
     pub const fn has_shadows(&self) -> bool {
         self.has_shadows
@@ -262,7 +262,7 @@ impl PageTable {
         Some((node, index_at(address, height_of(size))))
     }
 
-    /// Whether nothing at all is mapped in the aligned page of `size` around an address.
+    /// Returns true if nothing at all is mapped in the aligned page of `size` around an address.
     #[must_use]
     pub fn is_vacant(&self, address: VirtAddr, size: PageSize) -> bool {
         let mut node = 0;
@@ -448,7 +448,7 @@ impl PageTable {
         true
     }
 
-    /// Whether splitting a page of `size` makes a node that needs a shadow.
+    /// Frames that splitting a page of `size` needs: a node, perhaps with a shadow.
     #[must_use]
     pub fn frames_for_split(&self, size: PageSize) -> NodeFrames {
         if size == PageSize::Size1G && self.has_shadows {

@@ -1,6 +1,6 @@
 //! Mappings: what a range of addresses is for.
 
-/// What backs a mapping.
+/// Backing of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, contigua_state::Plain)]
 pub enum VmaKind {
     /// Zero-filled memory.
@@ -9,7 +9,7 @@ pub enum VmaKind {
     File,
 }
 
-/// What a program said about huge pages with `madvise`.
+/// Advice of the program about huge pages (`madvise`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, contigua_state::Plain)]
 pub enum HugeAdvice {
     /// Nothing.
@@ -24,7 +24,7 @@ pub enum HugeAdvice {
 /// A mapping. Its range is the key that it is kept under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, contigua_state::Plain)]
 pub struct Vma {
-    /// What backs it.
+    /// Backing of the mapping.
     pub kind: VmaKind,
     /// Stores are allowed.
     pub writable: bool,

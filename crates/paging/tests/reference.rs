@@ -188,7 +188,7 @@ impl Process {
             .map(|leaf| leaf.physical(at).frame())
     }
 
-    /// What a TLB may have of a page: where, its frame, and whether it may be written.
+    /// Contents that a TLB may have of a page: address, frame, and whether it may be written.
     fn cached(&self, page: u64) -> Option<(VirtAddr, Frame, bool)> {
         let at = address(page);
         let at = self.space.place_of(at).of(at);

@@ -1,4 +1,4 @@
-//! What a word of a trace costs to write and to read back.
+//! Cost of writing and reading back a word of a trace.
 //!
 //! Two programs stand for the extremes: `loops` does mostly what it did before, `random` goes
 //! through 1 GB without any order. Sizes of the traces are printed along.

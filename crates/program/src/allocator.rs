@@ -1,4 +1,4 @@
-//! Where QEMU's own allocator takes memory from.
+//! Source of memory of QEMU's own allocator.
 //!
 //! Since version 10.0, QEMU and the program share a range of addresses, in which what QEMU maps at another
 //! time moves what the program maps. Two things do: glibc maps an arena of 64 MiB for a thread that

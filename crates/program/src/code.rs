@@ -55,8 +55,7 @@ pub trait CodeLog {
     /// The code of `block`, or `None` when the stream has not described it.
     fn block(&self, block: BlockId) -> Option<BlockCode<'_>>;
 
-    /// What the instructions of `block` do, where the stream says that itself instead of giving their
-    /// bytes.
+    /// Returns the instructions of `block`, if the stream has their effects instead of their bytes.
     #[cfg(feature = "sources")]
     fn instructions(&self, _block: BlockId) -> Option<&[Instruction]> {
         None

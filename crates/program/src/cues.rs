@@ -1,4 +1,4 @@
-//! What code of x86-64 says of regions: markers, calls and returns.
+//! Markers, calls and returns in code of x86-64, which begin and end regions.
 //!
 //! A marker is `xchg %bx, %bx`, which does nothing, after its command was put into `%rax`: the
 //! convention of the simulator Sniper (`SimMagic0` in its `include/sim_api.h`), which `contigua.h`
@@ -13,7 +13,7 @@ const END: u64 = 2;
 /// Instructions before a marker among which its command is: arguments are loaded in between.
 const NEAR: usize = 4;
 
-/// What a marker says.
+/// Command of a marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Marker {
     /// A region begins.
@@ -42,7 +42,7 @@ pub fn markers<'a>(lengths: &'a [u8], bytes: &'a [u8]) -> impl Iterator<Item = M
     found.map(|(index, begin)| command(&lengths[..index], bytes.get(..begin).unwrap_or_default()))
 }
 
-/// What the marker says that stands behind these instructions.
+/// Returns the command of the marker behind these instructions.
 fn command(lengths: &[u8], bytes: &[u8]) -> Marker {
     let mut end = bytes.len();
     let mut before = lengths.iter().rev().map(|&length| {
@@ -83,7 +83,7 @@ fn command(lengths: &[u8], bytes: &[u8]) -> Marker {
     }
 }
 
-/// Whether an operand in memory (`ModRM` and what follows) goes with the register `%rax`.
+/// Returns true if an operand in memory (`ModRM` and what follows) has the register `%rax`.
 fn is_rax(operand: &[u8]) -> bool {
     operand
         .first()
@@ -94,7 +94,7 @@ fn number(value: &[u8]) -> Option<u64> {
     Some(u64::from(u32::from_le_bytes(value.try_into().ok()?)))
 }
 
-/// What an instruction does with the stack of calls.
+/// Effect of an instruction on the stack of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transfer {
     /// It stores where to return to.
@@ -103,7 +103,7 @@ pub enum Transfer {
     Return,
 }
 
-/// Whether an instruction is a near call, or a near return.
+/// Returns the transfer of a near call or near return.
 #[must_use]
 pub fn transfer(code: &[u8]) -> Option<Transfer> {
     let is_prefix =
@@ -174,7 +174,7 @@ impl Calls {
         }
     }
 
-    /// Whether the frame of the followed call lies where this is, or below.
+    /// Returns true if the frame of the followed call lies here or below.
     fn is_behind(&mut self, at: u64) -> bool {
         let is_behind = self
             .followed
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_called_through_a_stub_returns_to_the_caller() {
+    fn a_call_through_a_stub_returns_to_the_caller() {
         let mut calls = Calls::new();
         assert!(!calls.call(1000));
         // The stub's resolver calls others, and jumps.

@@ -1,4 +1,4 @@
-//! What the instructions of a block do to registers and memory, for models of cores.
+//! Effects of the instructions of a block on registers and memory, for models of cores.
 //!
 //! A core model wants to know two things of an instruction: which unit executes it, and which
 //! earlier instructions it has to wait for. The first is an [`OperationClass`]; the second follows
@@ -31,7 +31,7 @@ pub fn decode_block(architecture: Architecture, code: BlockCode<'_>, out: &mut V
     }
 }
 
-/// What of the accesses of code belongs together.
+/// Rule by which consecutive accesses of a block are merged into one.
 #[must_use]
 pub fn folding(architecture: Architecture, code: BlockCode<'_>) -> Folding {
     match architecture {

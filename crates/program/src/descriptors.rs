@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 /// The first number that is not standard input, output or error.
 pub const FIRST: RawFd = 3;
 
-/// What a process of a guest needs, as descriptors.
+/// Descriptors that a process of a guest needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handles<T> {
     /// The QEMU plugin's file.
@@ -34,10 +34,10 @@ impl<T> Handles<T> {
 }
 
 impl Handles<RawFd> {
-    /// Whether the next program gets these. Safe between `fork` and `execve`.
+    /// Lets the next program inherit these, or not. Safe between `fork` and `execve`.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's.
     pub fn inherit(self, inherit: bool) -> io::Result<()> {
         let flags = if inherit { 0 } else { libc::FD_CLOEXEC };
         // SAFETY: plain system call; a number that is not open is an error.
@@ -60,7 +60,7 @@ impl Handles<RawFd> {
 /// A new file in anonymous memory.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's.
 pub fn anonymous_file(name: &CStr) -> io::Result<File> {
     // SAFETY: the name is NUL-terminated; the call has no other requirement.
     let file = owned(unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) })?;
@@ -71,7 +71,7 @@ pub fn anonymous_file(name: &CStr) -> io::Result<File> {
 /// others write whatever they are. It is closed on `execve`.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's.
 pub fn above_standard(file: OwnedFd) -> io::Result<OwnedFd> {
     if file.as_raw_fd() >= FIRST {
         return Ok(file);

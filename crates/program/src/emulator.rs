@@ -1,4 +1,4 @@
-//! Which QEMU runs programs: one whose user mode loads plugins.
+//! Choice of the QEMU that runs programs: one whose user mode loads plugins.
 //!
 //! Not every QEMU does: Debian's is a static program since Debian 13, which can load nothing. So a
 //! QEMU is asked, and not known by where it comes from. `contigua setup qemu` builds one into the
@@ -22,7 +22,7 @@ pub const fn variable_of(architecture: Architecture) -> &'static str {
     }
 }
 
-/// Where QEMU puts the program's address 0 since version 10.0: at 16 TiB.
+/// Host address of the program's address 0 in QEMU since version 10.0: at 16 TiB.
 ///
 /// QEMU 7.2 puts programs far below itself. Newer versions put them where Linux does, at
 /// 0x555555555000, where QEMU itself is: the program goes elsewhere, and its heap cannot grow.
@@ -33,7 +33,7 @@ const BASE: u64 = 1 << 44;
 pub struct Emulator {
     /// The program.
     pub path: PathBuf,
-    /// Where the program's address 0 is to be (QEMU's `-B`), unless QEMU's own choice will do.
+    /// Host address of the program's address 0 (QEMU's `-B`), unless QEMU's own choice will do.
     pub base: Option<u64>,
 }
 
@@ -102,7 +102,7 @@ impl Emulator {
     }
 }
 
-/// What a program prints with one argument; `None` when it cannot be started.
+/// Output of a program for one argument; `None` when it cannot be started.
 fn said(program: &Path, argument: &str) -> Option<String> {
     let mut command = Command::new(program);
     let command = command.arg(argument).stdin(Stdio::null());

@@ -1,8 +1,8 @@
-//! How a program came to its end.
+//! End of a program: exit, signal, or interruption.
 
 use std::fmt;
 
-/// How a program came to its end, as far as is known.
+/// End of a program, as far as is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
     /// It exited with a status.
@@ -20,7 +20,7 @@ pub enum End {
 pub enum Stop {
     /// The time that it was given is over.
     Time,
-    /// Somebody interrupted the run.
+    /// The run was interrupted.
     Interrupted,
     /// All that was to be simulated has been.
     Done,

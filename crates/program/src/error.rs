@@ -13,9 +13,9 @@ pub enum Error {
     /// A file or directory could not be used.
     #[error("{}: {source}", path.display())]
     File {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A function is not in a file.
@@ -23,7 +23,7 @@ pub enum Error {
     Symbol {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         problem: String,
     },
     /// The program to run does not exist.
@@ -32,9 +32,9 @@ pub enum Error {
     /// The program to run is not something that can be executed.
     #[error("{}: not an executable program ({reason})", path.display())]
     NotExecutable {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What was found instead.
+        /// The contents that were found instead.
         reason: String,
     },
     /// The program is for an architecture that the front end does not run.
@@ -44,7 +44,7 @@ pub enum Error {
         path.display()
     )]
     ForeignArchitecture {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// Its architecture.
         found: String,
@@ -82,7 +82,7 @@ pub enum Error {
     Root {
         /// The folder.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         problem: String,
     },
     /// Regions were to be found by what the code of a program says of them, which is not known for
@@ -101,7 +101,7 @@ pub enum Error {
     NoQemu {
         /// Of the program that was to run.
         architecture: Architecture,
-        /// What was tried, and what is wrong with it.
+        /// The candidates, and the fault of each.
         reason: String,
     },
     /// QEMU could not be started, or ended before the program began.
@@ -110,9 +110,9 @@ pub enum Error {
     /// The shared memory between QEMU and the readers could not be set up.
     #[error("shared memory for the event ring: {step}: {source}")]
     Ring {
-        /// What was being done.
+        /// The step that failed.
         step: &'static str,
-        /// What the operating system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The kernel does not tell when a thread has ended.
@@ -154,9 +154,9 @@ pub enum Error {
     /// A trace is not readable as one.
     #[error("{}: {problem}", path.display())]
     Trace {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What is wrong and what to do.
+        /// The fault, and its remedy.
         problem: crate::TraceProblem,
     },
 }
@@ -171,7 +171,7 @@ fn how_to_get_qemu(architecture: Architecture) -> String {
     )
 }
 
-/// What is wrong with a trace.
+/// Fault of a trace.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TraceProblem {
@@ -180,7 +180,7 @@ pub enum TraceProblem {
     NotATrace {
         /// The expected format.
         format: &'static str,
-        /// What was found.
+        /// The contents that were found.
         detail: String,
     },
     /// The trace was written by another version of the format.
@@ -196,15 +196,15 @@ pub enum TraceProblem {
     /// The file ends too early.
     #[error("truncated at byte {offset}: the recording was cut short; record it again")]
     Truncated {
-        /// Where the file ends.
+        /// Offset of the file's end.
         offset: u64,
     },
     /// Stored bytes differ from what was written.
     #[error("corrupted near byte {offset} ({detail}); copy or record the file again")]
     Corrupted {
-        /// Where, at the start of the damaged part.
+        /// Offset of the start of the damaged part.
         offset: u64,
-        /// What did not fit.
+        /// The part that did not fit.
         detail: String,
     },
     /// A line or record of a foreign trace does not follow its format.
@@ -212,7 +212,7 @@ pub enum TraceProblem {
     Record {
         /// The line or record number.
         place: String,
-        /// What is wrong.
+        /// The fault.
         detail: String,
     },
 }

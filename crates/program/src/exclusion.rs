@@ -1,4 +1,4 @@
-//! Who of a program's threads may do what, for the plugin inside QEMU.
+//! Exclusion between a program's threads, for the plugin inside QEMU.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::time::Duration;
@@ -12,7 +12,7 @@ const OUTSIDE: u8 = 2;
 /// The process ends, and the one that ends it has the state.
 const CLOSED: u8 = 3;
 
-/// Whose the state of a thread is, when the process ends.
+/// Owner of the state of a thread when the process ends.
 ///
 /// QEMU takes all threads out of *guest code* before it says that a process ends, but not out of
 /// system calls. So a thread [leaves](Self::leave) guest code before it touches its state in a system
@@ -41,7 +41,7 @@ impl Stage {
             .map_or_else(|stage| stage == OUTSIDE, |_| true)
     }
 
-    /// Whether the thread is outside of guest code, and its state its own.
+    /// Returns true if the thread is outside of guest code, and its state its own.
     #[must_use]
     pub fn is_outside(&self) -> bool {
         self.0.load(Ordering::Acquire) == OUTSIDE
@@ -80,7 +80,7 @@ const ALONE: u32 = u32::MAX;
 pub struct Turns(AtomicU32);
 
 impl Turns {
-    /// Nobody's turn.
+    /// A lock that is free.
     #[must_use]
     pub const fn new() -> Self {
         Self(AtomicU32::new(0))
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_addresses_is_alone() {
+    fn address_lock_excludes_others() {
         let turns = Turns::new();
         let state = Plain(UnsafeCell::new(0));
         let alone = AtomicBool::new(false);

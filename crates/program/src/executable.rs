@@ -1,4 +1,4 @@
-//! What the kernel would do with a file that is executed: run it, or its interpreter.
+//! The kernel's treatment of a file that is executed: run it, or its interpreter.
 //!
 //! QEMU's user mode loads ELF files only, and starts a program that calls `execve` on the bare
 //! host. Both ends of the front end therefore ask here what a file is: the launcher for the first
@@ -23,7 +23,7 @@ const HEAD_BYTES: usize = 256;
 pub struct Executable {
     /// The ELF file to load, where the host has it.
     pub program: PathBuf,
-    /// What it is built for.
+    /// Architecture that it is built for.
     pub architecture: Architecture,
     /// Arguments after argument 0 and before the user's: interpreter options and script paths.
     /// Empty for an ELF program.
@@ -89,8 +89,8 @@ pub fn resolve(
     Err(NotExecutable::TooDeep)
 }
 
-/// Whether a 64-bit ELF program is loaded by a dynamic loader, which heeds `LD_PRELOAD`. True where
-/// that cannot be found out.
+/// Returns true if a 64-bit ELF program is loaded by a dynamic loader, which heeds `LD_PRELOAD`.
+/// True where that cannot be found out.
 #[must_use]
 pub fn is_dynamic(program: &Path) -> bool {
     !matches!(find_loader(program), Ok(None))
@@ -103,8 +103,8 @@ pub fn loader(program: &Path) -> Option<PathBuf> {
     Some(PathBuf::from(OsString::from_vec(path)))
 }
 
-/// Whether a file is a shared library that a program of this architecture can load: ELF of type
-/// `ET_DYN`.
+/// Returns true if a file is a shared library that a program of this architecture can load: ELF of
+/// type `ET_DYN`.
 #[must_use]
 pub fn is_library(path: &Path, architecture: Architecture) -> bool {
     const SHARED: [u8; 2] = 3_u16.to_le_bytes();
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_run_says_why() {
+    fn a_file_that_cannot_run_is_refused_with_the_reason() {
         let text = file_with(b"hello", 0o755);
         assert!(matches!(
             resolve_x86(&text),

@@ -14,7 +14,7 @@ use crate::wire::{ACCESS, Access, Event, ProcessId, Record, Records, block_of, i
 pub struct TouchedPage {
     /// The process.
     pub process: ProcessId,
-    /// Where the page begins.
+    /// Address of the page.
     pub page: VirtAddr,
     /// It is written at some time.
     pub written: bool,
@@ -79,7 +79,7 @@ pub fn footprint(source: &mut dyn Source, cancel: &AtomicBool) -> Result<Vec<Tou
     Ok(found)
 }
 
-/// What a source holds.
+/// Counts of a source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Census {
     /// Instructions executed.

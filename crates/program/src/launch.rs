@@ -51,19 +51,19 @@ fn processor_unless(chosen: Option<OsString>, architecture: Architecture) -> Str
     }
 }
 
-/// What a program gets that it would not get from a shell.
+/// Environment of a program beyond that of a shell.
 #[derive(Clone, Debug, Default)]
 pub struct Surroundings {
     /// A library that the program's loader loads before all others (`LD_PRELOAD`): the program's,
     /// and not the emulator's, which would be observed by nobody.
     pub preload: Option<PathBuf>,
-    /// Whose files the program sees.
+    /// Root whose files the program sees.
     pub root: Root,
     /// Environment variables.
     pub variables: Vec<(OsString, OsString)>,
     /// Nanoseconds for each instruction on the clock [`PROGRAM_CLOCK`](crate::syscall::PROGRAM_CLOCK); nobody answers without.
     pub clock: Option<u32>,
-    /// What is told of its instructions.
+    /// Plan of its simulation.
     pub plan: Plan,
 }
 
@@ -215,7 +215,7 @@ impl Launch {
         command.spawn().map_err(Error::file(&self.emulator.path))
     }
 
-    /// What the program is built for.
+    /// Architecture that the program is built for.
     #[must_use]
     pub fn architecture(&self) -> Architecture {
         self.executable.architecture
@@ -227,7 +227,7 @@ impl Launch {
         &self.executable.program
     }
 
-    /// What is told of its instructions.
+    /// Sets the plan of its simulation.
     pub fn set_plan(&mut self, plan: Plan) {
         self.surroundings.plan = plan;
     }

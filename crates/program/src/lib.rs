@@ -1,4 +1,4 @@
-//! What a program does, as a stream of events.
+//! Programs as streams of events.
 //!
 //! Every way of observing a program (QEMU now, traces of other tools) is a [`sources::Source`]
 //! of [`wire`] words: blocks executed, addresses accessed, system calls made. The engine above

@@ -1,4 +1,4 @@
-//! What binds the processes of a guest to the run that started them: a pipe.
+//! Lifeline: a pipe that binds the processes of a guest to the run that started them.
 //!
 //! Every process of the guest holds its reading end, the run holds the only writing end. When the
 //! run ends, in whatever way, the kernel closes that, and sends `SIGKILL` to all who wait at the
@@ -27,7 +27,7 @@ impl Lifeline {
     /// A new lifeline, and the end that is for the guest: the run must close its own copy of it.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's.
     pub fn new() -> io::Result<(Self, OwnedFd)> {
         let mut ends = [0; 2];
         // SAFETY: the array has room for both descriptors.
@@ -45,7 +45,7 @@ impl Lifeline {
         Ok((own, above_standard(guest)?))
     }
 
-    /// Whether any process holds the guest's end.
+    /// Returns true if any process holds the guest's end.
     #[must_use]
     pub fn is_held(&self) -> bool {
         events(self.end.as_raw_fd(), 0) & libc::POLLERR == 0
@@ -63,7 +63,7 @@ impl Lifeline {
 /// no other process has: the kernel keeps one process for each.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's.
 pub fn bind(guest: BorrowedFd<'_>) -> io::Result<()> {
     let fd = guest.as_raw_fd();
     // SAFETY: plain system calls on an open descriptor. The process names itself.

@@ -1,11 +1,11 @@
-//! Where programs are.
+//! Search for programs.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use crate::root::Root;
 
-/// Where programs are when `PATH` is not set (`DEFPATH` of Debian's shells).
+/// Directories of programs when `PATH` is not set (`DEFPATH` of Debian's shells).
 const USUAL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// The file that a shell would run for `name`: as it is when it contains a slash, else the first

@@ -1,4 +1,4 @@
-//! Which instructions of a program are simulated, and how.
+//! Plan: the instructions of a program that are simulated, and their mode.
 //!
 //! A plan depends on nothing but counts of instructions, so that two executions of a program are cut at
 //! the same places. A block belongs to the segment that has its last instruction: whole blocks only,
@@ -26,7 +26,7 @@ pub use self::windows::{Invalid, Window, Windows};
 pub struct Function {
     /// The file's path, as the kernel names it.
     pub file: PathBuf,
-    /// Where the function begins in it, in bytes.
+    /// Offset of the function in it, in bytes.
     pub offset: u64,
 }
 
@@ -51,14 +51,14 @@ pub enum Regions {
 pub struct Plan {
     /// Instructions to pass over first, in [`Mode::Forward`].
     pub skip: u64,
-    /// How the region behind them is sampled, if it is.
+    /// Sampling of the region behind them, if any.
     pub sampling: Option<Sampling>,
     /// Regions that the user names, instead of both.
     pub regions: Option<Regions>,
 }
 
 impl Plan {
-    /// Whether anything is executed in [`Mode::Forward`].
+    /// Returns true if anything is executed in [`Mode::Forward`].
     #[must_use]
     pub const fn goes_forward(&self) -> bool {
         match &self.regions {
@@ -69,7 +69,7 @@ impl Plan {
         }
     }
 
-    /// Whether everything is told that happens in [`Mode::Detail`]: accesses, too.
+    /// Returns true if [`Mode::Detail`] traces everything: accesses, too.
     #[must_use]
     pub const fn tells_accesses(&self) -> bool {
         !matches!(self.regions, Some(Regions::Blocks))

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_folder_has_not_is_the_hosts() {
+    fn paths_missing_in_the_root_are_the_hosts() {
         let (_folder, root) = system();
         for name in ["/bin/sh", "/no/such/file", "bin/mawk", "mawk"] {
             assert_eq!(root.inside(Path::new(name)), None, "{name}");

@@ -79,7 +79,7 @@ pub fn find(file: &Path, name: &str) -> Result<Function, Error> {
     Ok(Function { file: path, offset })
 }
 
-/// What to say of names that are much like the one that is not there.
+/// Hint at names that are much like the one that is not there.
 fn similar(mut others: Vec<(f64, String)>) -> String {
     others.sort_by(|one, other| other.0.total_cmp(&one.0).then_with(|| one.1.cmp(&other.1)));
     others.dedup_by(|one, other| one.1 == other.1);
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_found_is_said() {
+    fn a_missing_symbol_is_an_error() {
         let error = find(&own(), "mainn").unwrap_err().to_string();
         assert!(
             error.contains("no function mainn; near it are main"),

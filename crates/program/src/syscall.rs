@@ -55,7 +55,7 @@ macro_rules! vocabulary {
         }
 
         impl Known {
-            /// Which of these calls a number is on `architecture`.
+            /// Returns the call that has a number on `architecture`, if it is one of these.
             #[must_use]
             pub fn of(architecture: Architecture, number: u16) -> Option<Self> {
                 let table: &[(u16, u16, Self)] = &[$(($x86, $arm, Self::$name),)*];
@@ -127,14 +127,14 @@ vocabulary! {
 }
 
 impl Known {
-    /// Whether the call makes a process or a thread: its result is an id that differs from run to
-    /// run, of which only success or failure is kept.
+    /// Returns true if the call makes a process or a thread: its result is an id that differs from
+    /// run to run, of which only success or failure is kept.
     #[must_use]
     pub const fn returns_process_id(self) -> bool {
         matches!(self, Self::Clone | Self::Clone3 | Self::Fork | Self::Vfork)
     }
 
-    /// Whether the call changes what is mapped where.
+    /// Returns true if the call changes mappings.
     #[must_use]
     pub const fn changes_mappings(self) -> bool {
         matches!(
@@ -144,8 +144,9 @@ impl Known {
     }
 }
 
-/// Whether a call may end processes of the program without their doing: it sends `SIGKILL`, has the
-/// kernel send it when the caller ends, or makes a PID namespace, whose processes end with its first.
+/// Returns true if a call may end processes of the program without their doing: it sends `SIGKILL`,
+/// has the kernel send it when the caller ends, or makes a PID namespace, whose processes end with
+/// its first.
 #[must_use]
 pub fn may_kill(architecture: Architecture, number: i64, arguments: [u64; 4]) -> bool {
     const SIGKILL: u64 = 9;
@@ -168,7 +169,7 @@ pub fn may_kill(architecture: Architecture, number: i64, arguments: [u64; 4]) ->
     }
 }
 
-/// Where a call that has waited for a child says how that ended.
+/// Place in which a call that has waited for a child returns how that ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waited {
     /// A status as `wait4` has it, at this address.
@@ -215,7 +216,7 @@ impl Waited {
     }
 }
 
-/// Which argument of a call says that it kills.
+/// Argument by which a call kills.
 #[derive(Clone, Copy)]
 enum Killing {
     SignalSecond,
@@ -237,7 +238,7 @@ const KILLING: [(i64, i64, Killing); 9] = [
     (56, 220, Killing::Flags),         // clone
 ];
 
-/// What a call did, for the simulated kernel.
+/// Effect of a call, for the simulated kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
     /// `mmap` put a mapping at `range`.
@@ -264,9 +265,9 @@ pub enum Call {
     },
     /// `mremap` moved or resized a mapping.
     Remap {
-        /// Where it was.
+        /// Its former range.
         from: VirtRange,
-        /// Where it is.
+        /// Its present range.
         to: VirtRange,
         /// `MREMAP_DONTUNMAP` was given: the old range stays mapped, empty.
         keep: bool,
@@ -292,9 +293,9 @@ pub enum Call {
     },
     /// Data went from the kernel to the program.
     Receive {
-        /// How many bytes.
+        /// Number of bytes.
         bytes: u64,
-        /// Where the program has them; `None` for calls that take a vector, which is not told.
+        /// The program's buffer; `None` for calls that take a vector, which is not traced.
         buffer: Option<VirtRange>,
         /// The file descriptor.
         descriptor: u32,
@@ -303,9 +304,9 @@ pub enum Call {
     },
     /// Data went from the program to the kernel.
     Send {
-        /// How many bytes.
+        /// Number of bytes.
         bytes: u64,
-        /// Where the program has them; `None` for calls that take a vector, which is not told, and
+        /// The program's buffer; `None` for calls that take a vector, which is not traced, and
         /// between descriptors.
         buffer: Option<VirtRange>,
         /// The file descriptor.
@@ -317,7 +318,7 @@ pub enum Call {
     Open {
         /// The file descriptor; for pipes, which return two in memory, `None`.
         descriptor: Option<u32>,
-        /// What it stands for.
+        /// Kind of the descriptor.
         kind: DescriptorKind,
     },
     /// `close`.
@@ -345,7 +346,7 @@ pub enum Call {
     Other,
 }
 
-/// What a file descriptor stands for.
+/// Kind of a file descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "state", derive(contigua_state::Plain))]
 pub enum DescriptorKind {
@@ -402,8 +403,8 @@ const MAP_HUGETLB: u64 = 0x4_0000;
 const MREMAP_DONTUNMAP: u64 = 4;
 
 impl Call {
-    /// What a returned system call did. Failed calls did nothing and are [`Call::Other`], except
-    /// `brk`, which reports the unchanged break.
+    /// Returns the effect of a system call that has returned. Failed calls did nothing and are
+    /// [`Call::Other`], except `brk`, which reports the unchanged break.
     #[must_use]
     pub fn of(architecture: Architecture, syscall: &Syscall) -> Self {
         let Some(known) = Known::of(architecture, syscall.number) else {
@@ -480,7 +481,7 @@ impl Call {
         }
     }
 
-    /// Whether mappings, threads and processes are afterwards what they were before.
+    /// Returns true if mappings, threads and processes are afterwards as they were before.
     #[must_use]
     pub const fn keeps_mappings(&self) -> bool {
         matches!(
@@ -563,7 +564,7 @@ impl Call {
     }
 }
 
-/// Whether an operation of `futex` wakes threads rather than waits
+/// Returns true if an operation of `futex` wakes threads rather than waits
 /// (`include/uapi/linux/futex.h`).
 #[must_use]
 pub const fn wakes(operation: u64) -> bool {

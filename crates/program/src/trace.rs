@@ -24,7 +24,7 @@ pub use layout::VERSION;
 pub use reader::TraceReader;
 pub use writer::TraceWriter;
 
-/// What a trace holds.
+/// Totals of a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Words of the wire format.

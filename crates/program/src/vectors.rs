@@ -22,7 +22,7 @@ pub struct BlockVectors {
     current: Vec<u64>,
     /// ... and the blocks that it has.
     met: Vec<u32>,
-    /// Where in the two below each finished interval begins.
+    /// Index in the two below at which each finished interval begins.
     begins: Vec<u64>,
     blocks: Vec<u32>,
     counts: Vec<u64>,
@@ -148,7 +148,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn vectors_are_what_a_list_of_blocks_says(
+        fn basic_block_vectors_agree_with_a_list_of_blocks(
             interval in 20..200_u64,
             executed in proptest::collection::vec((0..5_u32, 1..=20_u32), 0..200),
         ) {

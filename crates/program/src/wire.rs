@@ -91,7 +91,7 @@ pub struct Access {
     pub address: VirtAddr,
     /// log2 of the bytes touched: 0 to 7.
     pub size_log2: u8,
-    /// Whether the program writes.
+    /// True for a store.
     pub store: bool,
     /// Index of the instruction in the block that is executing.
     pub instruction: u16,
@@ -145,7 +145,7 @@ impl Access {
     }
 }
 
-/// What a mapping of a new program image holds.
+/// Contents of a mapping of a new program image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImageKind {
     /// Backed by a file: text, data and read-only segments.
@@ -178,7 +178,7 @@ pub enum Cue {
     End,
     /// The thread calls the function of interest.
     Enter,
-    /// That call has returned, or never will.
+    /// The call has returned, or never will.
     Leave,
 }
 
@@ -220,12 +220,12 @@ pub enum Event {
     Image {
         /// The addresses.
         range: VirtRange,
-        /// Whether the program may write there.
+        /// True if the program may write there.
         writable: bool,
-        /// What lies there.
+        /// Contents of the range.
         kind: ImageKind,
     },
-    /// Where the code of the program's own file lies, rather than that of its libraries.
+    /// Range of the code of the program's own file, rather than of its libraries.
     ProgramCode {
         /// The addresses.
         range: VirtRange,
@@ -235,12 +235,12 @@ pub enum Event {
     /// The thread went forward: it has executed instructions of which nothing is told but the first
     /// access to each page.
     Forward {
-        /// How many, below 2^48.
+        /// Number of instructions, below 2^48.
         instructions: u64,
     },
     /// The thread goes forward, and executes code of a page for the first time.
     Fetch {
-        /// Where the page begins.
+        /// Address of the page.
         page: VirtAddr,
     },
     /// A region of interest begins or ends.
@@ -249,7 +249,7 @@ pub enum Event {
     Interrupt,
     /// A page of the current process lies where the traced machine had it.
     Traced {
-        /// Where it begins.
+        /// Address of the page.
         page: VirtAddr,
         /// Physical address of its memory.
         frame: u64,
@@ -275,7 +275,7 @@ pub const fn block_word(block: BlockId) -> u64 {
     header(tag::BLOCK, 0, block.0 as u64)
 }
 
-/// Whether a word says that a block begins to execute.
+/// Returns true if a word begins the execution of a block.
 #[inline]
 #[must_use]
 pub const fn is_block(word: u64) -> bool {

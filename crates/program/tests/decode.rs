@@ -485,7 +485,7 @@ fn is_the_list_of_classes_in_their_order() {
 }
 
 #[test]
-fn what_is_no_instruction_is_unknown() {
+fn bytes_that_are_no_instruction_are_unknown() {
     assert_eq!(decode(&[0x06]), Instruction::UNKNOWN); // push es, gone in 64-bit mode
     assert_eq!(decode(&[0x48]), Instruction::UNKNOWN); // a prefix alone
     assert_eq!(decode(&[0x90, 0x90]), Instruction::UNKNOWN); // shorter than the block says

@@ -252,7 +252,7 @@ fn does_code_that_accesses_several_registers_worth_have_elements() {
 }
 
 #[test]
-fn what_is_no_instruction_is_unknown() {
+fn bytes_that_are_no_instruction_are_unknown() {
     // udf; ptrue p0.b (SVE), which programs do not find.
     for word in [0x0000_dead_u32, 0x2518_e3e0] {
         let decoded = decode(word);

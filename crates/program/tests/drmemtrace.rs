@@ -468,7 +468,7 @@ fn regdeps_of(bytes: &[u8], instruction: &decode::Instruction) -> Vec<u8> {
     encoded
 }
 
-/// What instructions of a source do, in the order in which they execute.
+/// Decoded instructions of a source, in the order in which they execute.
 fn decoded(source: &mut dyn Source) -> Vec<decode::Instruction> {
     let mut all = Vec::new();
     while let Some(batch) = source.next_batch().unwrap() {
@@ -699,7 +699,7 @@ fn seed_file() -> Vec<u8> {
     file.end(1)
 }
 
-/// How many mutants: a million where somebody asks for it.
+/// Number of mutants: a million if the environment requests them.
 fn mutants() -> u32 {
     std::env::var("CONTIGUA_MUTANTS")
         .ok()

@@ -17,7 +17,8 @@ use proptest::prelude::*;
 /// An instruction with its length and its accesses: address, log2 of the size, store.
 type Executed = (u64, u8, Vec<(u64, u8, bool)>);
 
-/// What a source yields, in plain form. Checks the start and that batches stay small.
+/// Instructions and accesses of a source, in plain form. Checks the start and that batches stay
+/// small.
 fn executed(source: &mut dyn Source) -> Result<Vec<Executed>, Error> {
     let process = ProcessId(0);
     let mut events = vec![Event::ThreadStart { process }];
@@ -175,18 +176,18 @@ proptest! {
     }
 
     #[test]
-    fn does_no_input_panic(bytes in proptest::collection::vec(any::<u8>(), 0..500)) {
+    fn champsim_reader_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..500)) {
         let _ = champsim(&bytes);
         let _ = lackey(&String::from_utf8_lossy(&bytes));
     }
 
     #[test]
-    fn does_no_text_panic(text in "([ILSM= -]{0,3}[0-9a-f]{0,17},[0-9]{0,3}\n?){0,9}") {
+    fn lackey_reader_never_panics(text in "([ILSM= -]{0,3}[0-9a-f]{0,17},[0-9]{0,3}\n?){0,9}") {
         let _ = lackey(&text);
     }
 }
 
-/// What instructions of a trace do, by the class, the reads, the addresses and the writes of each.
+/// Class, reads, addresses and writes of each instruction of a trace.
 fn decoded(records: &[[u8; 64]]) -> Vec<decode::Instruction> {
     let bytes = records.concat();
     let mut source = ChampSimSource::new(Cursor::new(bytes), Path::new("test")).unwrap();

@@ -443,7 +443,7 @@ fn another_version_is_named() {
 }
 
 #[test]
-fn another_file_is_no_trace() {
+fn a_file_of_another_format_is_no_trace() {
     let error = replay(
         b"#!/bin/sh\necho this is a shell script\n",
         &Code::default(),
@@ -456,7 +456,7 @@ fn another_file_is_no_trace() {
 }
 
 #[test]
-fn many_frames_replay() {
+fn a_trace_of_many_frames_replays() {
     let (code, batches) = long_stream(2_100_000);
     let bytes = file_of(&code, &batches);
     assert_eq!(replay(&bytes, &code).unwrap(), batches);

@@ -8,9 +8,9 @@ use contigua_program::wire::{ACCESS, ADDRESS_MASK, INSTRUCTION_SHIFT, SIZE_SHIFT
 use crate::api::{self, Instruction, MemoryInfo};
 use crate::{plugin, vcpu};
 
-/// Where QEMU keeps log2 of the size within a [`MemoryInfo`] (three bits): up to 10.0, and 10.2.
+/// Position of log2 of the size within QEMU's [`MemoryInfo`] (three bits): up to 10.0, and 10.2.
 const SIZE_SHIFTS: [u32; 2] = [4, 5];
-/// Where it keeps the store bit.
+/// Position of the store bit.
 const INFO_STORE_SHIFT: u32 = 17;
 /// log2 of the size of the accesses that QEMU 7.2 makes in two halves.
 const WHOLE: u32 = 4;
@@ -81,16 +81,16 @@ const fn store_of_info(info: MemoryInfo) -> u64 {
     (info >> INFO_STORE_SHIFT & 1) as u64
 }
 
-/// What the callback is given for an instruction: all of the word that translation knows.
+/// Argument of the callback of an instruction: all of the word that translation knows.
 pub fn template(instruction: usize) -> *mut c_void {
     (ACCESS | (instruction as u64) << INSTRUCTION_SHIFT) as *mut c_void
 }
 
-/// How the size and the kind of an access are learnt.
+/// Source of the size and the kind of an access.
 trait Reading: Sized + 'static {
     /// log2 of the size, and whether it is a store: 0 or 1.
     fn read(info: MemoryInfo) -> (u32, u64);
-    /// Whether accesses of 16 bytes come whole.
+    /// True if accesses of 16 bytes come whole.
     const WHOLES: bool;
 
     fn callback(goes_forward: bool) -> api::MemoryCallback {

@@ -27,7 +27,7 @@ pub struct Instruction {
     _opaque: [u8; 0],
 }
 
-/// What QEMU says of itself.
+/// QEMU's description of itself.
 #[repr(C)]
 pub struct Info {
     /// `x86_64`, `aarch64`, ...
@@ -36,7 +36,7 @@ pub struct Info {
     pub version_minimum: c_int,
     /// Plugin version of this QEMU.
     pub version_current: c_int,
-    /// Whether a whole machine is emulated.
+    /// True if a whole machine is emulated.
     pub system_emulation: bool,
 }
 
@@ -102,7 +102,7 @@ pub fn check_version(info: &Info) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether this is QEMU 10.0 or newer, which translates some instructions in other ways than 7.2.
+/// Returns true for QEMU 10.0 or newer, which translates some instructions in other ways than 7.2.
 pub fn is_10_or_newer() -> bool {
     qemu_plugin_version.load(Ordering::Relaxed) > 1
 }
@@ -161,7 +161,8 @@ impl Reader {
         }
     }
 
-    /// Whether the guest may read the byte at one of its addresses. Only in a vCPU's callbacks.
+    /// Returns true if the guest may read the byte at one of its addresses. Only in a vCPU's
+    /// callbacks.
     pub fn is_readable(&self, address: u64) -> bool {
         // SAFETY: the buffer is this reader's and live; QEMU checks the address.
         unsafe { (self.read)(address, self.buffer, 1) }
@@ -224,9 +225,9 @@ pub fn read_register(handle: usize) -> Option<u64> {
     }
 }
 
-/// Where the code of the program's file begins and ends; `None` for QEMU 10.0, which leaves these functions
-/// out of its user mode (`linux-user/meson.build` asks for `CONFIG_TCG_PLUGINS`, which nothing sets).
-/// Only once the program is loaded.
+/// Addresses of the code of the program's file; `None` for QEMU 10.0, which leaves these functions
+/// out of its user mode (`linux-user/meson.build` asks for `CONFIG_TCG_PLUGINS`, which nothing
+/// sets). Only once the program is loaded.
 pub fn program_code() -> Option<(u64, u64)> {
     type Get = unsafe extern "C" fn() -> u64;
     let (start, end) = (

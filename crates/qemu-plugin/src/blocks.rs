@@ -78,7 +78,7 @@ pub extern "C" fn on_translate(_: PluginId, block: *mut Block) {
     vcpu::tell_code(code.0, code.1);
 }
 
-/// What [`vcpu::execute`] takes for a block that is a single instruction.
+/// Argument of [`vcpu::execute`] for a block that is a single instruction.
 fn iteration_argument(address: u64, code: &[u8]) -> u64 {
     let number = describe(&BlockCode {
         address: VirtAddr::new(address),
@@ -88,9 +88,9 @@ fn iteration_argument(address: u64, code: &[u8]) -> u64 {
     vcpu::block_argument(number, 1)
 }
 
-/// Whether QEMU gave an instruction up: for x86 it ends a block before an instruction that reaches
-/// into another page, but 7.2 still lists that instruction, with the bytes that it had read by
-/// then.
+/// Returns true if QEMU gave an instruction up: for x86 it ends a block before an instruction that
+/// reaches into another page, but 7.2 still lists that instruction, with the bytes that it had read
+/// by then.
 fn was_given_up(address: u64, code: &[u8]) -> bool {
     const LONGEST: u64 = 15;
     let end = address + code.len() as u64;

@@ -29,7 +29,7 @@ pub fn set_rate(nanoseconds: Option<u64>) {
     RATE.store(nanoseconds.unwrap_or(0), Ordering::Relaxed);
 }
 
-/// Whether there is such a clock.
+/// Returns true if there is such a clock.
 pub fn is_on() -> bool {
     RATE.load(Ordering::Relaxed) != 0
 }

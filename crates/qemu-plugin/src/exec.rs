@@ -28,14 +28,14 @@ const AT_FDCWD: i32 = -100;
 /// `execveat` of the descriptor itself.
 const AT_EMPTY_PATH: u64 = 0x1000;
 
-/// What a QEMU that is started for the next program needs to know of this plugin.
+/// Arguments of this plugin for a QEMU that is started for the next program.
 pub struct PluginArguments {
-    /// What QEMU is called.
+    /// Path of QEMU.
     emulator: CString,
     /// QEMU's options for the processor, for where programs are and for whose files they see, as they
     /// were given.
     options: Vec<CString>,
-    /// Whose files programs see.
+    /// Root whose files programs see.
     root: Root,
     /// The `-plugin` option's settings that are the same for all processes.
     settings: String,
@@ -263,8 +263,8 @@ fn go_natively() {
     }
 }
 
-/// Whether the host is executing a program for a thread of this process. They exclude each other: the
-/// first one that succeeds ends the others.
+/// True while the host executes a program for a thread of this process. They exclude each other:
+/// the first one that succeeds ends the others.
 static NATIVE: AtomicBool = AtomicBool::new(false);
 
 /// The host could not execute a program either.

@@ -81,7 +81,8 @@ pub fn report_once() {
     }
 }
 
-/// Where QEMU says, else what is mapped of the lowest file: the loader of a dynamic program lies above it.
+/// Range of the program's code: QEMU's answer, else the mappings of the lowest file: the loader of
+/// a dynamic program lies above it.
 fn program_code(loaded: &[Mapping]) -> Option<VirtRange> {
     if let Some((start, end)) = api::program_code() {
         return Some(VirtRange {
@@ -102,7 +103,7 @@ fn guest_range(start: u64, end: u64) -> VirtRange {
     }
 }
 
-/// What of a mapping is the guest's: the kernel merges the guest's with QEMU's where they adjoin.
+/// The guest's parts of a mapping: the kernel merges the guest's with QEMU's where they adjoin.
 fn guests_parts(reader: &Reader, mapping: &Mapping) -> Vec<Mapping> {
     let mut parts: Vec<Mapping> = Vec::new();
     for page in (mapping.start..mapping.end).step_by(PAGE_BYTES as usize) {

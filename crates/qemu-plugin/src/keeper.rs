@@ -2,7 +2,7 @@
 //!
 //! A guest may close or replace any descriptor, and must not find some that it did not open. So
 //! the handles are in a table of descriptors that only this thread has (`unshare(CLONE_FILES)`).
-//! Who forks or executes another program takes them from there through `/proc/self/task`, which
+//! A fork or execution of another program takes them from there through `/proc/self/task`, which
 //! also works for a process that has dropped its privileges: a process may always look at itself.
 //!
 //! The thread has all signals blocked, and allocates nothing: it must not become visible to the
@@ -39,7 +39,7 @@ static KEPT: Handles<AtomicI32> = Handles {
     lifeline: AtomicI32::new(-1),
 };
 
-/// What the keeper says when it has begun.
+/// State of the keeper: starting, or the result of its start.
 static STATE: AtomicU32 = AtomicU32::new(STARTING);
 const STARTING: u32 = 0;
 const READY: u32 = 1;
@@ -47,7 +47,7 @@ const TOO_MANY_PROCESSES: u32 = 2;
 const UNBOUND: u32 = 3;
 const UNWATCHED: u32 = 4;
 
-/// Which file the ring is, by which the keeper's table is recognised.
+/// Identity of the ring's file, by which the keeper's table is recognized.
 static RING_FILE: OnceLock<FileId> = OnceLock::new();
 
 #[derive(PartialEq, Eq)]

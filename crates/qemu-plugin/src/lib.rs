@@ -40,12 +40,12 @@ use contigua_program::wire::{Event, ProcessId};
 
 use api::{Info, PluginId};
 
-/// What all callbacks of this process share.
+/// State shared by all callbacks of this process.
 struct Plugin {
     producer: Producer,
     architecture: Architecture,
     plan: Plan,
-    /// What programs started later are given.
+    /// Arguments for programs started later.
     arguments: exec::PluginArguments,
 }
 

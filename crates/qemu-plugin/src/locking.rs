@@ -26,7 +26,7 @@ pub fn keep_from(architecture: Architecture, number: i64) {
     }
 }
 
-/// Whether the guest may lock memory: without privileges and a limit, the call fails.
+/// Returns true if the guest may lock memory: without privileges and a limit, the call fails.
 fn may_lock() -> bool {
     // SAFETY: plain system calls on a live structure.
     unsafe {
@@ -36,7 +36,7 @@ fn may_lock() -> bool {
     }
 }
 
-/// What the kernel says a call's architecture is (`include/uapi/linux/audit.h`).
+/// The kernel's name of a call's architecture (`include/uapi/linux/audit.h`).
 const AUDIT_ARCHITECTURE: u32 = if cfg!(target_arch = "aarch64") {
     0xc000_00b7
 } else {

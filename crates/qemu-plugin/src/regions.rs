@@ -12,13 +12,13 @@ use contigua_units::PAGE_BYTES;
 use crate::api::{self, MemoryInfo};
 use crate::{access, guest, plugin, vcpu};
 
-/// What the callback of a block needs that begins or ends regions.
+/// Argument of the callback of a block that begins or ends regions.
 struct Cued {
     cues: Vec<What>,
     word: u64,
 }
 
-/// What happens to regions before a block.
+/// Event of a region before a block.
 #[derive(Clone, Copy)]
 enum What {
     Begin,
@@ -27,8 +27,9 @@ enum What {
     Enter,
 }
 
-/// What happens to regions before a block is executed; `None` where nothing does. The argument of
-/// [`on_execute`] lives as long as QEMU's translation, which never says that it ends.
+/// Returns the callback's argument for a block that begins or ends regions; `None` for other
+/// blocks. The argument of [`on_execute`] lives as long as QEMU's translation, which never says
+/// that it ends.
 pub fn argument(address: u64, lengths: &[u8], bytes: &[u8], word: u64) -> Option<*mut c_void> {
     let plan = &plugin().plan;
     if plugin().architecture != Architecture::X86_64 || !plan.tells_accesses() {
@@ -93,7 +94,7 @@ extern "C" fn on_return(index: c_uint, info: MemoryInfo, address: u64, template:
     vcpu::follow(index, |calls| calls.ret(address));
 }
 
-/// Whether the code at an address is where the function begins in its file.
+/// Returns true if the code at an address is the beginning of the function in its file.
 fn is_entry(function: &Function, address: u64) -> bool {
     // Mappings are of whole pages.
     address % PAGE_BYTES == function.offset % PAGE_BYTES && is_mapped_from(function, address)
@@ -110,8 +111,8 @@ fn is_mapped_from(function: &Function, address: u64) -> bool {
     })
 }
 
-/// Where in which file an address lies, if a line `start-end permissions offset device inode path`
-/// has it.
+/// File and offset of an address, if a line `start-end permissions offset device inode path` has
+/// it.
 fn mapped(line: &[u8], address: u64) -> Option<(u64, &[u8])> {
     let path = line.iter().position(|&byte| byte == b'/')?;
     let (head, path) = line.split_at(path);

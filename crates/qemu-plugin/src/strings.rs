@@ -15,7 +15,7 @@ use contigua_program::syscall::Architecture;
 use crate::api::{self, Instruction, MemoryInfo};
 use crate::{access, plugin, vcpu};
 
-/// Which accesses begin an iteration.
+/// Accesses that begin an iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begin {
     Load,
@@ -24,10 +24,10 @@ pub enum Begin {
     EveryOtherLoad,
 }
 
-/// What the callback of such an instruction needs.
+/// Argument of the callback of such an instruction.
 struct Repeated {
     begin: Begin,
-    /// What [`vcpu::execute`] takes for a block that is the instruction.
+    /// Argument of [`vcpu::execute`] for a block that is the instruction.
     block: u64,
 }
 
@@ -35,8 +35,8 @@ thread_local! {
     static SECOND_LOAD: Cell<bool> = const { Cell::new(false) };
 }
 
-/// How the iterations of an instruction are recognised; `None` for all but repeated string
-/// instructions that QEMU iterates by itself.
+/// Returns the access by which iterations of an instruction are recognized; `None` for all but
+/// repeated string instructions that QEMU iterates by itself.
 pub fn begin(code: &[u8]) -> Option<Begin> {
     if plugin().architecture == Architecture::X86_64 && api::is_10_or_newer() {
         begin_x86(code)

@@ -28,7 +28,7 @@ struct Current {
     arguments: [u64; 6],
     /// The number given to the process that this call is making.
     child: Option<u32>,
-    /// Whether it is alone among those that change what is mapped, where it takes turns with them.
+    /// Turn among the calls that change mappings: true if it is alone; `None` if it needs none.
     turn: Option<bool>,
 }
 
@@ -117,7 +117,7 @@ pub extern "C" fn on_enter(
 /// Calls that are given addresses, and those that take some away and are told afterwards.
 static TURNS: Turns = Turns::new();
 
-/// Whether a call has to be alone; `None` when it needs no turn.
+/// Returns true if a call has to be alone; `None` when it needs no turn.
 const fn turn_of(call: Option<Known>) -> Option<bool> {
     match call {
         Some(Known::Mremap | Known::Brk) => Some(true),
@@ -181,7 +181,8 @@ fn learn_end(number: i64, result: i64, arguments: [u64; 6]) {
     }
 }
 
-/// What a child that is being made will keep. A process makes one at a time: QEMU locks others out.
+/// Descriptors that a child that is being made will keep. A process makes one at a time: QEMU locks
+/// others out.
 static FOR_CHILD: Mutex<Option<Handles<OwnedFd>>> = Mutex::new(None);
 
 fn for_child() -> MutexGuard<'static, Option<Handles<OwnedFd>>> {
@@ -229,8 +230,8 @@ pub extern "C" fn after_fork_in_child() {
     vcpu::append_event(current.vcpu, &Event::ThreadStart { process });
 }
 
-/// Whether a call copies the process, rather than starting a thread in it. QEMU treats `vfork`
-/// as `fork`.
+/// Returns true if a call copies the process, rather than starting a thread in it. QEMU treats
+/// `vfork` as `fork`.
 fn makes_process(call: Known, flags: u64) -> bool {
     match call {
         Known::Fork | Known::Vfork => true,

@@ -1,4 +1,4 @@
-//! Which pages the process has touched since they were mapped, while it goes forward.
+//! Pages that the process has touched since they were mapped, during fast-forward.
 //!
 //! A byte for each page of 4 KB of the 48 bits of addresses: 64 GB are reserved, and only what is
 //! written takes memory. Threads share it without order: at worst a page is told twice.
@@ -31,7 +31,7 @@ pub const LOADED: u8 = READ | WRITTEN;
 pub const STORED: u8 = WRITTEN;
 
 static MAP: OnceLock<usize> = OnceLock::new();
-/// Where the heap ended at the last `brk`.
+/// End of the heap at the last `brk`.
 static BREAK: AtomicU64 = AtomicU64::new(u64::MAX);
 
 /// Reserves the map.
@@ -70,7 +70,7 @@ fn entry(map: usize, address: u64) -> &'static AtomicU8 {
     unsafe { &*(map as *const AtomicU8).add(index) }
 }
 
-/// Where the map is; 0 if it was not reserved.
+/// Address of the map; 0 if it was not reserved.
 pub fn map() -> usize {
     MAP.get().copied().unwrap_or(0)
 }

@@ -19,8 +19,8 @@ use crate::{clock, plugin, touched};
 /// is in use, so that threads which start each other need as many as they are, however few there are
 /// at a time.
 const MAX_VCPUS: usize = 1 << 20;
-/// What a block's callback is given has its number of instructions in so many of its lowest bits, so
-/// that one instruction reads it, and above them its number.
+/// Number of lowest bits of a block's argument that hold its number of instructions, so that one
+/// instruction reads it; the block's number is above them.
 pub const COUNT_BITS: u32 = 16;
 /// Instructions of the plan that a thread takes at a time: of eight threads together, no more than
 /// the plan allows for.
@@ -34,24 +34,24 @@ struct Vcpu {
     /// Instructions that may be executed before more of the plan is taken; 0 when not going forward,
     /// so that one comparison finds both.
     budget: u64,
-    /// Which bits of the map of touched pages say that a load need not be told, and that a store need
-    /// not; none when not going forward.
+    /// Bits of the map of touched pages that make a load, and a store, redundant; 0 outside
+    /// fast-forward.
     known: [u8; 2],
     goes_forward: bool,
     thread: u32,
     /// The map of touched pages; 0 where the plan has no need of it.
     map: usize,
-    /// Where the next word goes; null when no chunk is held.
+    /// Address of the next word; null when no chunk is held.
     cursor: *mut u64,
-    /// Where the chunk ends; null when no chunk is held, so that one comparison finds both.
+    /// End of the chunk; null when no chunk is held, so that one comparison finds both.
     limit: *mut u64,
     /// Instructions of the plan that were taken and not executed, when not going forward.
     left: u64,
     /// Instructions executed going forward that were not told, and `budget`.
     forward: u64,
     held: Option<Held>,
-    /// Where calls of a function are the regions, from the first call of any. All of a state that is not used
-    /// is zero, so that states take no room in the library's file.
+    /// Calls of the function whose calls are the regions, from the first call of any. All of a
+    /// state that is not used is zero, so that states take no room in the library's file.
     calls: Option<Box<Calls>>,
 }
 
@@ -73,7 +73,7 @@ static USED: AtomicUsize = AtomicUsize::new(0);
 // guest code, for elements whose threads cannot use them any more (`STAGES`).
 unsafe impl Sync for Vcpus {}
 
-/// Where the threads of vCPUs are, in the order of `VCPUS`.
+/// Stages of the threads of vCPUs, in the order of `VCPUS`.
 static STAGES: [Stage; MAX_VCPUS] = [const { Stage::new() }; MAX_VCPUS];
 
 /// Those that a thread has had, by index.
@@ -92,7 +92,7 @@ pub fn leave_guest(index: u32) -> bool {
     stage(index).leave()
 }
 
-/// Whether the thread is in a system call that it left guest code for.
+/// Returns true if the thread is in a system call that it left guest code for.
 #[must_use]
 pub fn is_outside_guest(index: u32) -> bool {
     stage(index).is_outside()
@@ -191,7 +191,7 @@ impl Vcpu {
         self.forward - self.budget
     }
 
-    /// What follows: so many instructions in this mode.
+    /// Sets the mode and length of the next segment.
     fn plan(&mut self, goes_forward: bool, left: u64, untold: u64) {
         self.goes_forward = goes_forward;
         if goes_forward {
@@ -302,7 +302,7 @@ fn execute_beyond(vcpu: &mut Vcpu, block: u64) {
     }
 }
 
-/// Whether an access need surely not be told: the vCPU goes forward, and the page was touched in this
+/// Returns true if an access is redundant: the vCPU fast-forwards, and the page was touched in this
 /// way before. `store` is 0 or 1. Only where there is a map of touched pages.
 #[inline]
 pub fn passes_over(index: u32, address: u64, store: u64) -> bool {

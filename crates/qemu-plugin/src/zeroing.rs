@@ -32,21 +32,21 @@ const STORE_LOG2: u32 = 6;
 /// Bytes that the instruction zeroes.
 static BLOCK: AtomicU32 = AtomicU32::new(1 << STORE_LOG2);
 
-/// Whether registers are where QEMU 7.2 has them.
+/// Result of the check that registers are where QEMU 7.2 has them.
 static PLACE: AtomicU8 = AtomicU8::new(UNKNOWN);
 const UNKNOWN: u8 = 0;
 const KNOWN: u8 = 1;
 const OTHER: u8 = 2;
 
-/// Where `CPUARMState` of QEMU 7.2 has x0 to x30 (`target/arm/cpu.h`): behind sixteen registers of 32
-/// bits.
+/// Offset of x0 to x30 in `CPUARMState` of QEMU 7.2 (`target/arm/cpu.h`): behind sixteen registers
+/// of 32 bits.
 const FIRST: usize = 16 * size_of::<u32>();
 
 /// QEMU's names of registers, since version 10, in their order.
 static HANDLES: OnceLock<Option<[usize; 31]>> = OnceLock::new();
 
 thread_local! {
-    /// What the host's register had at the last system call.
+    /// Value of the host's register at the last system call.
     static STATE: Cell<usize> = const { Cell::new(0) };
     /// Addresses that were zeroed before it was known where registers are.
     static EARLY: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };

@@ -98,7 +98,7 @@ fn derive_plain(mut input: DeriveInput) -> Result<TokenStream> {
     })
 }
 
-/// What becomes of a field.
+/// Treatment of a field.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     Whole,

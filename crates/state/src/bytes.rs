@@ -30,7 +30,7 @@ pub enum Error {
     Layout,
 }
 
-/// Where state is written. An error of the file is kept until [`Writer::finish`].
+/// Destination of state. An error of the file is kept until [`Writer::finish`].
 pub struct Writer<'a> {
     out: &'a mut dyn Write,
     buffer: Vec<u8>,
@@ -73,7 +73,7 @@ impl<'a> Writer<'a> {
         self.buffer.clear();
     }
 
-    /// How many bytes were written.
+    /// Flushes, and returns the number of bytes written.
     ///
     /// # Errors
     /// The first one of the file.
@@ -83,7 +83,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Where state is read from.
+/// Source of state.
 pub struct Reader<'a> {
     input: &'a mut dyn Read,
     buffer: Vec<u8>,

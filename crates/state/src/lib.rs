@@ -32,7 +32,7 @@ pub trait Plain: Sized {
     fn read(input: &mut Reader<'_>) -> Result<Self, Error>;
 }
 
-/// What changes in a component while it runs.
+/// State of a component that changes while it runs.
 pub trait State {
     /// Appends it.
     fn save(&self, out: &mut Writer<'_>);

@@ -115,7 +115,7 @@ fn empty() -> Record {
 
 proptest! {
     #[test]
-    fn state_comes_back(record in record(), has_parts: bool, capacity in 0..20_000usize) {
+    fn saved_state_round_trips(record in record(), has_parts: bool, capacity in 0..20_000usize) {
         let component = Component::new(capacity, has_parts, record.clone());
         let bytes = saved(&component);
         let mut other = Component::new(capacity, has_parts, empty());
@@ -133,7 +133,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_cut_short_or_longer_is_refused(record in record(), at in any::<prop::sample::Index>()) {
+    fn state_of_another_length_is_refused(record in record(), at in any::<prop::sample::Index>()) {
         let mut bytes = saved(&record);
         let mut other = empty();
         prop_assert!(load(&mut other, &bytes[..at.index(bytes.len())]).is_err());
@@ -162,7 +162,7 @@ fn a_length_beyond_what_is_there_is_refused_before_memory_is_taken() {
 }
 
 #[test]
-fn other_fields_are_refused() {
+fn state_of_other_fields_is_refused() {
     #[derive(State)]
     struct Other(u32, u32);
     let bytes = saved(&Counter(1));

@@ -1,5 +1,4 @@
-//! What the tests of all crates share: how many cases a property is tried on, and how a test says
-//! that it cannot run here.
+//! Helpers of all crates' tests: the number of cases of a property, and skips with a reason.
 //!
 //! A test that only prints why it did nothing looks like one that passed. [`skip`] adds a line to a
 //! file as well, which `scripts/skips` counts at the end of `make test`.

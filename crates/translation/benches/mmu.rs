@@ -1,4 +1,4 @@
-//! What one translation costs, by where it is found.
+//! Cost of one translation, by where it is found.
 
 use std::hint::black_box;
 

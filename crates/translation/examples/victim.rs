@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 #[schemars(rename = "victim")]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Where huge pages are used.
+    /// Use of huge pages.
     pub huge: thp::Config,
     /// Entries of the victim TLB.
     #[schemars(range(min = 1, max = 1024))]

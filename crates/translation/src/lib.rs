@@ -39,7 +39,7 @@ pub struct Hardware<'a> {
     pub tlb: &'a TlbConfig,
     /// Page-walk caches.
     pub walk_cache: &'a WalkCacheConfig,
-    /// What walks the host's tables, in a virtual machine.
+    /// Walker of the host's tables, in a virtual machine.
     pub nested: Option<&'a NestedConfig>,
 }
 
@@ -68,8 +68,8 @@ pub struct HostTables<'a> {
 }
 
 impl Tables<'_> {
-    /// Where an address is in the end, by the tables alone: what every translator must answer, in
-    /// 4 KB pages. Host pages that are not there yet are `None` too.
+    /// Translates an address by the tables alone: the answer required of every translator, in 4 KB
+    /// pages. Host pages that are not there yet are `None` too.
     #[must_use]
     pub fn resolve(&self, address: VirtAddr) -> Option<Leaf> {
         let guest = match self.segment.translate(address) {
@@ -118,7 +118,7 @@ pub enum Error {
     HeldTwice(&'static str),
 }
 
-/// What the program does with the address.
+/// Access type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// A load.
@@ -134,13 +134,13 @@ pub enum Access {
 pub struct Request {
     /// The address.
     pub address: VirtAddr,
-    /// Whose.
+    /// Address space.
     pub space: SpaceId,
-    /// What for.
+    /// Access type.
     pub access: Access,
 }
 
-/// What a translator says.
+/// Result of a translator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Translation {
     /// The page, for the L1 TLB.
@@ -165,12 +165,12 @@ pub enum Translation {
     },
 }
 
-/// What an L1 miss came to, after the L1 TLB has been filled.
+/// Result of an L1 miss, after the L1 TLB has been filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// The physical address.
     Translated {
-        /// Where the access goes.
+        /// Physical address of the access.
         physical: PhysAddr,
         /// Time since the L1 TLB missed.
         latency: Cycles,
@@ -193,7 +193,7 @@ pub trait MemoryPort {
     fn reference(&mut self, address: PhysAddr) -> Cycles;
 }
 
-/// What a translator did.
+/// Counters of a translator.
 #[derive(
     Clone,
     Copy,
@@ -298,12 +298,12 @@ pub trait Translator: State + Send {
         0
     }
 
-    /// What only this scheme counts, by name.
+    /// Counters of this scheme only, by name.
     fn scheme_counters(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
 
-    /// What was done since the counters were reset.
+    /// Counters since the last reset.
     fn counters(&self) -> TranslatorCounters;
 
     /// Starts counting anew.

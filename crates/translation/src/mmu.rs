@@ -11,7 +11,7 @@ use crate::{
     TranslatorCounters,
 };
 
-/// What the L1 TLB says.
+/// Result of an L1 TLB look-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lookup {
     /// The physical address.
@@ -20,7 +20,7 @@ pub enum Lookup {
     Miss,
 }
 
-/// What one L1 TLB did.
+/// Counters of one L1 TLB.
 #[derive(
     Clone,
     Copy,
@@ -52,7 +52,7 @@ impl SideCounters {
     }
 }
 
-/// What both L1 TLBs did.
+/// Counters of both L1 TLBs.
 #[derive(
     Clone,
     Copy,
@@ -80,8 +80,8 @@ pub struct MmuCounters {
     pub fetch_misses: MissCounters,
 }
 
-/// What became of misses of an L1 TLB. The names are perf's (Intel's `DTLB_LOAD_MISSES.STLB_HIT`
-/// and its like).
+/// Outcomes of misses of an L1 TLB. The names are perf's (Intel's `DTLB_LOAD_MISSES.STLB_HIT` and
+/// its like).
 #[derive(
     Clone,
     Copy,
@@ -152,7 +152,7 @@ pub struct Mmu {
     counters: MmuCounters,
     /// Cycles of walks: for data, for fetches.
     walks: [Cycles; 2],
-    /// What the translator counted for translations ahead.
+    /// The translator's counters of translations ahead.
     ahead: TranslatorCounters,
 }
 
@@ -258,7 +258,7 @@ impl Mmu {
         }
     }
 
-    /// What the registers say; such an access is no look-up of the TLB.
+    /// Translates through the segment registers; such an access is no look-up of the TLB.
     #[inline]
     fn through_segment(&mut self, address: VirtAddr) -> Option<PhysAddr> {
         let physical = self.registers.translate(address)?;
@@ -350,13 +350,13 @@ impl Mmu {
         self.translator.invalidate(space, range);
     }
 
-    /// What the L1 TLBs did since the counters were reset.
+    /// Counters of the L1 TLBs since the last reset.
     #[must_use]
     pub fn counters(&self) -> MmuCounters {
         self.counters
     }
 
-    /// What the translator did since the counters were reset.
+    /// Counters of the translator since the last reset.
     #[must_use]
     pub fn translator_counters(&self) -> TranslatorCounters {
         let [data, instruction] = self.walks;
@@ -375,7 +375,7 @@ impl Mmu {
         self.walks[usize::from(access == Access::Execute)] += cycles;
     }
 
-    /// What only the scheme counts, by name.
+    /// Counters of the scheme only, by name.
     #[must_use]
     pub fn scheme_counters(&self) -> Vec<(&'static str, u64)> {
         self.translator.scheme_counters()

@@ -166,7 +166,7 @@ impl Radix {
     }
 }
 
-/// Whether a page allows an access.
+/// Returns true if a page allows an access.
 #[must_use]
 pub fn allows(leaf: Leaf, access: Access) -> bool {
     leaf.writable || access != Access::Write

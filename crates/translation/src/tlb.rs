@@ -96,13 +96,13 @@ impl Evicted {
         VirtRange::with_length(self.address, self.leaf.size.bytes() << self.group)
     }
 
-    /// Whether it translates an address of a space.
+    /// Returns true if it translates an address of a space.
     #[must_use]
     pub fn covers(&self, address: VirtAddr, space: SpaceId) -> bool {
         self.space == space && self.range().contains(address)
     }
 
-    /// Whether it translates an address of a range of a space.
+    /// Returns true if it translates an address of a range of a space.
     #[must_use]
     pub fn overlaps(&self, space: SpaceId, range: VirtRange) -> bool {
         self.space == space && self.address < range.end && self.range().end > range.start
@@ -127,7 +127,7 @@ impl Entry {
     }
 }
 
-/// What an entry is about. Entries of several kinds can share an array.
+/// Kind of an entry. Entries of several kinds can share an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A page of a size; a perforated one among those of 2 MB.
@@ -346,7 +346,7 @@ impl L1Tlb {
         })
     }
 
-    /// What the entries say that were used last in their sets: a hit there changes nothing, so
+    /// Looks an address up in the entries used last in their sets: a hit there changes nothing, so
     /// they are asked first.
     #[inline]
     pub(crate) fn most_recent(&mut self, address: VirtAddr, space: SpaceId) -> Option<Hit> {
@@ -476,7 +476,7 @@ impl L1Tlb {
 #[derive(Clone, Debug)]
 pub(crate) struct L2Tlb {
     arrays: Vec<(Array, Cycles)>,
-    /// Which array holds a size, by size.
+    /// Array that holds pages of a size, by size.
     holder: [Option<usize>; PageSize::ALL.len()],
 }
 

@@ -28,7 +28,7 @@ pub struct WalkCacheConfig {
     /// PD entries: each covers 2 MB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pde: Option<Geometry>,
-    /// What a walk takes beside its references: noticing the miss, looking up these caches, filling
+    /// Cycles of a walk beside its references: noticing the miss, looking up these caches, filling
     /// the TLB. Default: 0.
     #[serde(default, skip_serializing_if = "is_zero")]
     #[schemars(extend("maximum" = 1_073_741_824))]
@@ -91,7 +91,7 @@ impl WalkCache {
         (number, number | u64::from(space.0) << SPACE_SHIFT)
     }
 
-    /// How many references a walk of a table can skip: those down to the deepest hit.
+    /// Number of references that a walk of a table can skip: those down to the deepest hit.
     pub fn lookup(&mut self, address: VirtAddr, space: SpaceId, levels: Levels) -> usize {
         let above = levels.count() - 1;
         for level in 0..above {
@@ -127,7 +127,7 @@ impl WalkCache {
         }
     }
 
-    /// Whether the shadow entry for the perforated page around an address is here.
+    /// Returns true if the shadow entry for the perforated page around an address is here.
     pub fn lookup_shadow(&mut self, address: VirtAddr, space: SpaceId) -> bool {
         let (number, key) = Self::place(0, address, space);
         let sets = self.levels[0].as_mut();

@@ -52,7 +52,7 @@ const HOST: SpaceId = SpaceId(0);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HostFault(pub PhysAddr);
 
-/// What a walk found, before it is made into what a TLB holds.
+/// Result of a walk, before it is made into a TLB entry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found {
     /// The page of the process.
@@ -79,13 +79,13 @@ impl Found {
     }
 }
 
-/// How a walk ends.
+/// Outcome of a walk.
 pub(crate) enum Walked {
     /// With a page that allows the access.
     Found(Found),
     /// With none.
     Fault {
-        /// Where the host must act.
+        /// Guest-physical address at which the host must act.
         host: Option<PhysAddr>,
     },
 }
@@ -96,7 +96,7 @@ pub(crate) struct Walker {
     pub(crate) cache: WalkCache,
     #[state(fixed)]
     host: Option<HostWalker>,
-    /// What a walk takes beside its references.
+    /// Cycles of a walk beside its references.
     #[state(skip)]
     start: Cycles,
     pub(crate) counters: TranslatorCounters,
@@ -185,7 +185,7 @@ impl Walker {
         }
     }
 
-    /// How many references of a walk the caches save.
+    /// Number of references of a walk that the caches save.
     #[inline]
     fn skip(
         &mut self,
@@ -339,7 +339,7 @@ impl Walker {
     }
 }
 
-/// What translates a guest's physical addresses.
+/// Walker of a guest's physical addresses.
 #[derive(Clone, Debug, contigua_state::State)]
 struct HostWalker {
     cache: WalkCache,
@@ -359,7 +359,7 @@ impl HostWalker {
         })
     }
 
-    /// Where an address of the guest is in the host's memory.
+    /// Translates a guest-physical address to the host's memory.
     fn physical(
         &mut self,
         address: PhysAddr,

@@ -117,7 +117,7 @@ fn a_hit_in_the_victim_tlb_takes_a_cycle_more_and_swaps_the_entries() {
     assert_eq!(counter(&mmu, "victim_hits"), 2);
 }
 
-/// What a translator was handed: first addresses.
+/// Entries handed to a translator: first addresses.
 type Seen = Arc<Mutex<Vec<(VirtAddr, Access)>>>;
 
 /// Conventional hardware that takes what the first level evicts.

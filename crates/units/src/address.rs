@@ -44,7 +44,7 @@ macro_rules! address {
                 Self(self.0.saturating_add(bytes - 1)).align_down(bytes)
             }
 
-            /// Whether the address is a multiple of `bytes`, a power of two.
+            /// Returns true if the address is a multiple of `bytes`, a power of two.
             #[inline]
             #[must_use]
             pub const fn is_aligned(self, bytes: u64) -> bool {
@@ -198,7 +198,7 @@ impl Frame {
         Self(self.0 & !(order.frames() - 1))
     }
 
-    /// Whether this frame is the first of an aligned block of `order`.
+    /// Returns true if this frame is the first of an aligned block of `order`.
     #[inline]
     #[must_use]
     pub const fn is_aligned(self, order: Order) -> bool {
@@ -364,21 +364,21 @@ impl VirtRange {
         self.end.0.saturating_sub(self.start.0)
     }
 
-    /// Whether no address lies in the range.
+    /// Returns true if the range is empty.
     #[inline]
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.end.0 <= self.start.0
     }
 
-    /// Whether `address` lies in the range.
+    /// Returns true if `address` lies in the range.
     #[inline]
     #[must_use]
     pub const fn contains(self, address: VirtAddr) -> bool {
         self.start.0 <= address.0 && address.0 < self.end.0
     }
 
-    /// Whether `other` lies in this range as a whole.
+    /// Returns true if `other` lies in this range as a whole.
     #[inline]
     #[must_use]
     pub const fn covers(self, other: Self) -> bool {

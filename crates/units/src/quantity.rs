@@ -439,7 +439,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_printed_parses_back(value: u64) {
+        fn printed_quantities_parse_back(value: u64) {
             prop_assert_eq!(Bytes::new(value).to_string().parse(), Ok(Bytes::new(value)));
             prop_assert_eq!(Nanoseconds::new(value).to_string().parse(), Ok(Nanoseconds::new(value)));
         }

@@ -68,7 +68,7 @@ struct Check<'a> {
 }
 
 impl<'a> Check<'a> {
-    /// What a schema refers to, or itself.
+    /// Follows a schema's reference, if it is one.
     fn resolve(&self, schema: &'a Value) -> &'a Value {
         let reference = schema.get("$ref").and_then(Value::as_str);
         let pointer = reference.and_then(|reference| reference.strip_prefix('#'));
@@ -112,7 +112,7 @@ impl<'a> Check<'a> {
         Ok(())
     }
 
-    /// Whether a value has the form of one branch of an enumeration.
+    /// Returns true if a value has the form of one branch of an enumeration.
     fn fits(&self, schema: &'a Value, value: &Value) -> bool {
         let schema = self.resolve(schema);
         let is = |name: &str| match name {
@@ -186,7 +186,7 @@ fn bounds(schema: &Value, value: &Value, key: &str) -> Result<(), OutOfRange> {
     })
 }
 
-/// How a value compares with a limit.
+/// Compares a value with a limit.
 fn order(value: &Value, limit: &Value) -> Option<Ordering> {
     match (value, limit) {
         (Value::String(value), Value::String(limit)) => {

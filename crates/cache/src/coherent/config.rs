@@ -1,4 +1,4 @@
-//! How cores share the last level.
+//! Configuration of the last level that cores share.
 
 use contigua_units::Cycles;
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,7 @@ use super::{Insertion, Topology};
 use crate::Error;
 use crate::migration::{MAX_ENTRIES, Table};
 
-/// How cores share the last level.
+/// Configuration of the last level that cores share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -15,10 +15,10 @@ pub struct SharedConfig {
     /// Slices of the last level; addresses are spread over them by a hash.
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 256)))]
     pub slices: u32,
-    /// Whether the last level has every line that a core has. Otherwise it takes what private
+    /// True if the last level has every line that a core has. Otherwise it takes what private
     /// caches evict, and memory is read past it.
     pub inclusive: bool,
-    /// Where a line enters its set that an inclusive last level reads from memory.
+    /// Position in its set at which a line enters that an inclusive last level reads from memory.
     #[serde(default, skip_serializing_if = "Insertion::is_recent")]
     pub insertion: Insertion,
     /// Lines of private caches that a slice's directory keeps track of.

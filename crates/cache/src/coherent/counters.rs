@@ -1,11 +1,11 @@
-//! What the memory of a server did.
+//! Counters of a server's memory.
 
 use serde::Serialize;
 
 use super::DramCounters;
 use crate::{LevelCounters, ServedBy};
 
-/// What coherence, prefetching and migration took.
+/// Counters of coherence, prefetching and migration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, contigua_state::Plain)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CoherenceCounters {
@@ -38,7 +38,7 @@ pub struct CoherenceCounters {
     pub lines_migrated: u64,
 }
 
-/// What the memory of a server did.
+/// Counters of a server's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MemoryCounters {
@@ -50,11 +50,11 @@ pub struct MemoryCounters {
     pub l2: LevelCounters,
     /// Last level.
     pub llc: LevelCounters,
-    /// Where instruction fetches found their line. Other cores' caches count as the last level.
+    /// Levels that served instruction fetches. Other cores' caches count as the last level.
     pub fetches: ServedBy,
-    /// Where loads and stores found their line.
+    /// Levels that served loads and stores.
     pub data: ServedBy,
-    /// Where page walks found their entry.
+    /// Levels that served page walks.
     pub walks: ServedBy,
     /// Coherence, prefetching, migration.
     pub coherence: CoherenceCounters,

@@ -1,17 +1,17 @@
-//! What migrations in the last level cost the accesses that meet them.
+//! Delays that migrations in the last level cause to accesses.
 
 use contigua_units::Cycles;
 
 use crate::migration::{EntryId, MAX_ENTRIES, Probe};
 
-/// Who waits for an answer of a line's home, and since when.
+/// Requester that waits for an answer of a line's home, and the time since when.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Asker {
     /// A core.
     Core(usize, Cycles),
     /// A device.
     Device(Cycles),
-    /// Nobody: a prefetch.
+    /// No requester: a prefetch.
     Nobody,
 }
 

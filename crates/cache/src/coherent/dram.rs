@@ -27,7 +27,7 @@ pub struct DramConfig {
     /// Banks of a channel, all ranks together.
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 4096)))]
     pub banks: u32,
-    /// What a row holds.
+    /// Bytes of a row.
     #[cfg_attr(feature = "schema", schemars(extend("x-minimum" = "64B", "x-maximum" = "1MiB")))]
     pub row: Bytes,
     /// Opening a row (tRCD). `memory_latency` has it and `precharge`: it is measured by random
@@ -40,13 +40,13 @@ pub struct DramConfig {
     /// Megabytes (10^6 bytes) that a channel transfers in a second.
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 4_294_967_295u32)))]
     pub channel_megabytes_per_second: u32,
-    /// How much longer reads of busy memory take, in the order of their shares: linear between
-    /// two of them and below the first, and no longer beyond the last. Empty: as long as ever.
+    /// Additional latency of reads of busy memory, in the order of their shares: linear between two
+    /// of them and below the first, and constant beyond the last. Empty: as long as ever.
     #[serde(default)]
     pub loaded: Vec<Loaded>,
 }
 
-/// How much longer a read of busy memory takes.
+/// Additional latency of a read of busy memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -59,7 +59,7 @@ pub struct Loaded {
     pub latency: Nanoseconds,
 }
 
-/// What DRAM did.
+/// Counters of DRAM.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, contigua_state::Plain)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DramCounters {
@@ -176,16 +176,16 @@ pub(super) struct Dram {
     closed: Cycles,
     #[state(skip)]
     open: Cycles,
-    /// What a line takes of an epoch, and what an epoch has, in the same fixed-point unit.
+    /// Share of an epoch that a line takes, in the fixed-point unit of `CAPACITY`.
     #[state(skip)]
     line_cost: u32,
-    /// How much longer reads take, by [`Channel::share`]; empty if never.
+    /// Additional latency of reads, by [`Channel::share`]; empty if there is none.
     #[state(skip)]
     loaded: Box<[Cycles]>,
     counters: DramCounters,
 }
 
-/// What an epoch has to give: its cycles, in 1/256.
+/// Capacity of an epoch: its cycles, in 1/256.
 const CAPACITY: u32 = 256 << EPOCH_SHIFT;
 
 impl Dram {
@@ -279,7 +279,7 @@ impl Dram {
     }
 }
 
-/// How much longer reads take, by the share of the bandwidth in [`SHARES`].
+/// Additional latency of reads, by the share of the bandwidth in [`SHARES`].
 fn by_share(loaded: &[Loaded], clock: Megahertz) -> Box<[Cycles]> {
     if loaded.is_empty() {
         return Box::default();

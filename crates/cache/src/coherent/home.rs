@@ -106,7 +106,7 @@ impl<D: Payload> MemorySystem<D> {
         Answer::Keep(served, visit)
     }
 
-    /// What the migration table says of a request, and what that takes beyond the usual.
+    /// Returns the migration table's service of a request, and its cycles beyond the usual.
     pub(super) fn consult(
         &mut self,
         entry: EntryId,
@@ -253,8 +253,8 @@ impl<D: Payload> MemorySystem<D> {
         }
     }
 
-    /// How cores may name a line of the last level whose data they have: by its own address, or
-    /// by the other one of a migration that keeps the data here.
+    /// Addresses under which cores may have a line of the last level: its own, or the other one of
+    /// a migration that keeps the data here.
     fn names_of(&self, backing: u64) -> impl Iterator<Item = u64> + use<D> {
         let mut names = [Some(backing), None];
         if let Some((entry, alias)) = self.migration(backing) {

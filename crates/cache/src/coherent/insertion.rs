@@ -1,10 +1,10 @@
-//! Where a line that comes from memory enters its set of the last level.
+//! Position in its set at which a line from memory enters the last level.
 
 use serde::{Deserialize, Serialize};
 
 use super::prefetch::GOLDEN_RATIO;
 
-/// Where a line that comes from memory enters its set of the last level.
+/// Position in its set at which a line from memory enters the last level.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -12,7 +12,7 @@ pub enum Insertion {
     /// As the most recently used one.
     #[default]
     Recent,
-    /// That way or, but for one in 16, near the end, whichever misses less where it is tried: set
+    /// As `recent` or, but for one in 16, near the end, whichever misses less in sample sets: set
     /// dueling (Qureshi et al., "Adaptive Insertion Policies for High Performance Caching", ISCA
     /// 2007). Lines that are used again then stay when more lines pass than there is room for.
     Adaptive,
@@ -37,7 +37,7 @@ const MOST: u32 = 1023;
 /// (uops.info, "Caches": `MR161`).
 const IN_FRONT: u32 = 16;
 
-/// Which of the two policies sets follow.
+/// Choice between the two policies.
 #[derive(Clone, Debug, contigua_state::State)]
 pub(super) struct Duel {
     #[state(skip)]
@@ -83,7 +83,7 @@ impl Duel {
     }
 }
 
-/// Which policy a set leads: 0 and [`LATE`] do.
+/// Policy that a set leads: 0 and [`LATE`] do.
 #[inline]
 fn leader(set: u64) -> u64 {
     set.wrapping_mul(GOLDEN_RATIO) >> (u64::BITS - LEADERS.ilog2())
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_misses_once() {
+    fn adaptive_insertion_misses_once_on_a_working_set_that_fits() {
         for insertion in [Insertion::Recent, Insertion::Adaptive] {
             assert_eq!(misses(insertion, 512, 10), 512);
         }

@@ -2,7 +2,7 @@
 //! directory, DRAM, devices, and pages that migrate while they are in use.
 //!
 //! Every transaction is atomic: it happens at once, and its latency says when its data is there.
-//! What caches and directories hold does not depend on time; what does is in [`Queues`].
+//! Contents of caches and directories do not depend on time; what does is in [`Queues`].
 //! The directory at a line's home slice knows which cores may have it (MESI; a core that dropped a
 //! clean line is still listed, as in real snoop filters). What a line's frame is being migrated
 //! from or to, the migration table says where the data is and which copies must go first; the
@@ -51,18 +51,18 @@ const LINES_OF_PAGE: u64 = PAGE_BYTES / LINE_BYTES;
 /// The most cores: the directory has a bit for each.
 pub const MOST_CORES: usize = 64;
 
-/// Who wants what of which line, and when.
+/// Request of a core for a line.
 #[derive(Clone, Copy, Debug)]
 pub struct CoreRequest {
     /// The core.
     pub core: usize,
     /// The address.
     pub address: PhysAddr,
-    /// What for.
+    /// Access type.
     pub kind: AccessKind,
     /// When the request leaves the core.
     pub time: Cycles,
-    /// What tells the instruction from others, for the stride prefetcher.
+    /// Identifies the instruction, for the stride prefetcher.
     pub instruction: u64,
 }
 
@@ -86,7 +86,7 @@ struct Slice<D> {
     directory: Sets<Sharers>,
 }
 
-/// What came of a request at its home slice.
+/// Answer to a request from its home slice.
 struct Served<D> {
     data: D,
     state: State,
@@ -284,7 +284,7 @@ impl<D: Payload> MemorySystem<D> {
         std::mem::swap(&mut self.steps.words, steps);
     }
 
-    /// What the last level and the cores' second levels hold together.
+    /// Capacity of the last level and the cores' second levels together.
     #[must_use]
     pub fn capacity(&self) -> Bytes {
         let last: usize = self.slices.iter().map(|slice| slice.lines.capacity()).sum();
@@ -298,7 +298,7 @@ impl<D: Payload> MemorySystem<D> {
         self.queues.take()
     }
 
-    /// What prices requests, if it is not lent.
+    /// Timing queues of memory, or `None` while another thread owns them.
     pub fn queues(&mut self) -> Option<&mut Queues> {
         self.queues.as_deref_mut()
     }
@@ -375,8 +375,9 @@ impl<D: Payload> MemorySystem<D> {
         (private.l1d_counters, private.l2_counters) = levels;
     }
 
-    /// Whether the last data miss belongs to a sequence that leaves its page for one that is not known: 1
-    /// upwards, -1 downwards. To be called after each miss; clears the answer.
+    /// Direction in which the sequence of the last data miss leaves its page for an unknown one: 1
+    /// upwards, -1 downwards; `None` if it does not. To be called after each miss; clears the
+    /// answer.
     #[inline]
     pub fn page_wanted(&mut self) -> Option<i64> {
         if self.page_wanted == 0 {
@@ -474,7 +475,7 @@ impl<D: Payload> MemorySystem<D> {
         follow
     }
 
-    /// What the prefetchers do after a first-level miss.
+    /// Prefetches after a first-level miss.
     #[inline]
     fn prefetch_after(&mut self, request: &CoreRequest, follow: bool) {
         let line = request.address.line();
@@ -598,7 +599,7 @@ impl<D: Payload> MemorySystem<D> {
         self.latency.l1d
     }
 
-    /// What was done since the counters were reset.
+    /// Counters since the last reset.
     #[must_use]
     pub fn counters(&self) -> MemoryCounters {
         let mut counters = MemoryCounters {

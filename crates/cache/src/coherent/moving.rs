@@ -1,4 +1,4 @@
-//! What reaches lines past the cores' caches: devices, and the engine that migrates pages.
+//! Accesses past the cores' caches: of devices, and of the engine that migrates pages.
 
 use contigua_units::{Cycles, Frame, PhysAddr};
 

@@ -1,4 +1,4 @@
-//! How far a core is from a slice of the last level.
+//! Distance between a core and a slice of the last level.
 
 use contigua_units::Cycles;
 use serde::{Deserialize, Serialize};

@@ -1,12 +1,12 @@
-//! What lines carry along.
+//! Payload of lines.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
 
-/// What a cache line carries. The simulated server carries nothing; tests carry data, to see that
+/// Payload of a cache line. The simulated server carries nothing; tests carry data, to see that
 /// every read returns what was written last.
 pub trait Payload: Copy + Default + Debug {
-    /// What memory holds of it.
+    /// Payload of memory.
     type Memory: Default + Debug;
 
     /// The payload of a line in memory.

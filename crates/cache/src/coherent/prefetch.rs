@@ -1,4 +1,4 @@
-//! What a core asks for before it is needed.
+//! Prefetchers of a core.
 
 use serde::{Deserialize, Serialize};
 
@@ -117,7 +117,7 @@ pub(super) struct NextLines {
 
 /// Lines after which they are judged anew. Ours.
 const NEXT_LINES: usize = 64;
-/// How many of these have to be used. Ours.
+/// Number of these that have to be used. Ours.
 const NEXT_LINES_USED: u32 = 16;
 
 impl NextLines {
@@ -163,7 +163,7 @@ struct Stream {
     head: i64,
     /// 1 upwards, -1 downwards, 0 if there is no sequence.
     direction: i64,
-    /// Where the sequence goes on behind the page; [`UNKNOWN`] or [`NOWHERE`].
+    /// Page in which the sequence continues; [`UNKNOWN`] or [`NOWHERE`].
     next: u64,
     /// Misses in other pages of this place since the sequence went on.
     others: u64,
@@ -257,8 +257,8 @@ impl Streams {
         (ahead.asks || ahead.count + ahead.count_behind > 0).then_some(ahead)
     }
 
-    /// What is left of the prefetches for a miss goes into the page in which the sequence goes on, `behind`
-    /// lines deep.
+    /// Spends the remaining prefetches of a miss on the page in which the sequence continues,
+    /// `behind` lines deep.
     fn go_behind(&mut self, page: u64, behind: i64, ahead: &mut Ahead) {
         let next = self.of(page);
         let before = edge(ahead.direction);
@@ -300,7 +300,7 @@ impl Streams {
     }
 }
 
-/// Where the stream of a page is kept.
+/// Index of the stream of a page.
 const fn place_of(page: u64) -> usize {
     (page.wrapping_mul(GOLDEN_RATIO) >> 32) as usize % STREAMS
 }
@@ -344,7 +344,7 @@ impl Ahead {
     }
 }
 
-/// Whether two lines lie in the same 4 KB page.
+/// Returns true if two lines lie in the same 4 KB page.
 pub(super) fn same_page(one: u64, other: u64) -> bool {
     one / LINES_OF_PAGE == other / LINES_OF_PAGE
 }

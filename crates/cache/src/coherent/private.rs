@@ -6,7 +6,7 @@ use super::payload::Payload;
 use super::prefetch::{NextLines, Streams, Strides};
 use crate::{Error, HierarchyConfig, LevelConfig, LevelCounters, Sets};
 
-/// What a core may do with a line: M, E and S of MESI; a line that is not there is I.
+/// Rights of a core to a line: M, E and S of MESI; a line that is absent is I.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, contigua_state::Plain)]
 pub(super) enum State {
     /// Others may have it, too.

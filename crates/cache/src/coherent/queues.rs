@@ -1,6 +1,6 @@
-//! What depends on time past the first level: DRAM's queues and rows, and prefetches under way.
+//! Timing past the first level: DRAM's queues and rows, and prefetches under way.
 //!
-//! What caches hold and what directories know does not depend on time. So a request changes them
+//! Contents of caches and directories do not depend on time. So a request changes them
 //! first and leaves *steps* behind; [`Queues::price`] goes through the steps at the time of the
 //! request and says how long it takes. That may happen later, and on another thread, as long as
 //! requests are priced in the order in which they were made.
@@ -22,7 +22,7 @@ const TAG_SHIFT: u32 = 60;
 const PAYLOAD: u64 = (1 << TAG_SHIFT) - 1;
 const BASE_SHIFT: u32 = 32;
 
-/// What a request leaves behind, in order, as words.
+/// Steps of a request, in order, as words.
 ///
 /// `Read` and `Ready` say what the next `Answer` or `Arrive` waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,7 +127,7 @@ impl Queues {
         }
     }
 
-    /// How long a request at `time` takes that left these steps behind; 0 if it waits for no answer.
+    /// Time of a request at `time` with these steps; 0 if it waits for no answer.
     pub fn price(&mut self, steps: &[u64], time: Cycles) -> Cycles {
         self.real.price(steps, time)
     }

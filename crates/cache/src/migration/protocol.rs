@@ -10,7 +10,7 @@ pub const MAX_ENTRIES: usize = 16;
 /// Lines of a 4 KB page.
 pub const LINES_PER_PAGE: u8 = 64;
 
-/// Which of a migration's two frames an address names.
+/// One of a migration's two frames, as named by an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Alias {
     /// The frame that the page leaves.
@@ -31,7 +31,7 @@ impl Alias {
     }
 }
 
-/// Whether private caches may hold lines of a page that moves.
+/// Caching of a migrating page's lines in private caches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -61,7 +61,7 @@ pub enum SwitchOrder {
     SwitchThenCopy,
 }
 
-/// What reaches the LLC.
+/// Request to the LLC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Request {
     /// A core's load, fetch or page walk missed its private caches.
@@ -78,7 +78,7 @@ pub enum Request {
     DeviceWrite,
 }
 
-/// What the LLC does for a request.
+/// Service of a request by the LLC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Service {
     /// The frame that has the line, or receives it.
@@ -86,7 +86,7 @@ pub struct Service {
     /// First recall the line from every private cache, the requester's too, that holds it under the
     /// other frame; dirty data is a [`Request::WriteBack`] of that frame (article, step 4).
     pub invalidate_opposite: bool,
-    /// Whether the requester may keep the line. If not, a read gets the data only, and a write is
+    /// True if the requester may keep the line. If not, a read gets the data only, and a write is
     /// performed at `location`.
     pub retain: bool,
 }
@@ -145,7 +145,7 @@ pub struct Admission {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct CopyStep {
-    /// Which line of the page.
+    /// Line of the page.
     pub line: u8,
     /// The frame that it is copied from.
     pub source: Frame,
@@ -157,11 +157,11 @@ pub struct CopyStep {
     /// Access under the destination frame; dirty data goes to the source too, which has the line
     /// until it is copied.
     pub recall_destination: bool,
-    /// Whether this was the page's last line: tell the operating system.
+    /// True for the page's last line: tell the operating system.
     pub last: bool,
 }
 
-/// What has to happen before a cleared entry may be retired.
+/// Steps before a cleared entry may be retired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Clearing {
@@ -192,7 +192,7 @@ impl EntryId {
     }
 }
 
-/// How far an entry is.
+/// Progress of an entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, contigua_state::Plain)]
 enum Progress {
     /// Requests are redirected; the copy has not been started.
@@ -276,7 +276,8 @@ impl Table {
         self.capacity as u64 * ENTRY_BITS
     }
 
-    /// Whether no migration is under way, so that every request is served as if there were no table.
+    /// Returns true if no migration is under way, so that every request is served as if there were
+    /// no table.
     #[inline]
     #[must_use]
     pub const fn is_empty(&self) -> bool {
@@ -372,8 +373,8 @@ impl Table {
         })
     }
 
-    /// What to do for a request for line `line` of the page, by either frame. The whole service
-    /// of a request, and a step of the copy, are atomic towards each other for one line.
+    /// Returns the service of a request for line `line` of the page, by either frame. The whole
+    /// service of a request, and a step of the copy, are atomic towards each other for one line.
     ///
     /// The destination has the lines below the pointer, the source the others, whichever frame the
     /// request names: reads, writes, devices and write-backs alike (article: the page may be accessed
@@ -499,14 +500,14 @@ impl Table {
         self.entry(entry).pointer
     }
 
-    /// Whether the copy has been started and is neither complete nor frozen.
+    /// Returns true if the copy has been started and is neither complete nor frozen.
     #[must_use]
     pub fn is_copying(&self, entry: EntryId) -> bool {
         let entry = self.entry(entry);
         entry.progress == Progress::Copying && entry.pointer < self.lines
     }
 
-    /// Whether private caches may hold lines of this page.
+    /// Caching of this page's lines in private caches.
     #[must_use]
     pub fn mode(&self, entry: EntryId) -> Mode {
         self.entry(entry).mode

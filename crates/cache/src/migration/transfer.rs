@@ -35,23 +35,23 @@ impl Agent {
 pub struct Agents(u128);
 
 impl Agents {
-    /// Nobody.
+    /// Empty set.
     pub const NONE: Self = Self(0);
 
-    /// Whether nobody is in the set.
+    /// Returns true if the set is empty.
     #[inline]
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// How many are in the set.
+    /// Number of agents in the set.
     #[must_use]
     pub const fn len(self) -> usize {
         self.0.count_ones() as usize
     }
 
-    /// Whether this agent is in the set.
+    /// Returns true if this agent is in the set.
     #[inline]
     #[must_use]
     pub const fn contains(self, agent: Agent) -> bool {
@@ -93,7 +93,7 @@ impl FromIterator<Agent> for Agents {
     }
 }
 
-/// What the operating system learns.
+/// Event reported to the operating system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TransferEvent {
     /// It has a free frame to move to, its own and mapped nowhere.
@@ -123,7 +123,7 @@ pub enum TransferEvent {
     Cleared,
 }
 
-/// What the operating system does next; then it tells what came of it.
+/// Next action of the operating system, which then reports its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TransferEffect {
     /// Invalidate the destination's lines in private caches: [`TransferEvent::DestinationFlushed`].
@@ -148,7 +148,7 @@ pub enum TransferEffect {
     FreeSource,
 }
 
-/// Where a migration stands, by what the operating system waits for.
+/// Phase of a migration, by the event that the operating system waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, contigua_state::Plain)]
 pub enum Phase {
     /// A free frame.
@@ -175,9 +175,9 @@ pub enum Phase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{event:?} while the migration waits for {phase:?}")]
 pub struct UnexpectedEvent {
-    /// Where the migration stands.
+    /// Phase of the migration.
     pub phase: Phase,
-    /// What was reported.
+    /// The event that was reported.
     pub event: TransferEvent,
 }
 
@@ -252,13 +252,13 @@ impl Transfer {
         Ok(Some(effect))
     }
 
-    /// Where the migration stands.
+    /// Phase of the migration.
     #[must_use]
     pub const fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// Whether the migration is over, one way or the other.
+    /// Returns true if the migration is over, one way or the other.
     #[must_use]
     pub const fn is_over(&self) -> bool {
         matches!(self.phase, Phase::Done | Phase::Abandoned)

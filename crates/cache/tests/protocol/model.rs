@@ -21,7 +21,7 @@ const MAX_CORES: usize = 3;
 const MAX_LINES: usize = 2;
 const ALIASES: [Alias; 2] = [Alias::Source, Alias::Destination];
 
-/// What a run explores.
+/// Configuration that a search explores.
 #[derive(Clone, Copy, Debug)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -30,29 +30,29 @@ const ALIASES: [Alias; 2] = [Alias::Source, Alias::Destination];
 pub struct Configuration {
     pub cores: usize,
     pub lines: u8,
-    /// Whether there is a device with an IOMMU.
+    /// There is a device with an IOMMU.
     pub device: bool,
     pub order: SwitchOrder,
     pub mode: Mode,
     pub rules: Rules,
-    /// Whether a request can be under way between its agent and the LLC. If not, it is served as it
-    /// is sent.
+    /// A request can be under way between its agent and the LLC. If not, it is served as it is
+    /// sent.
     pub requests_travel: bool,
-    /// Whether an invalidation stops the agent's page walk, as R2 demands.
+    /// An invalidation stops the agent's page walk, as R2 demands.
     pub invalidation_stops_walks: bool,
-    /// Whether agents report R3 as it comes true. If not, they do so too early, and the operating
-    /// system looks at R3 itself before Clear.
+    /// Agents report R3 as it comes true. If not, they do so too early, and the operating system
+    /// looks at R3 itself before Clear.
     pub drains_reported: bool,
-    /// Whose acknowledgements the operating system asks for.
+    /// Agents whose acknowledgements the operating system requests.
     pub holders: Holders,
-    /// Whether someone uses the source frame after it was freed.
+    /// The source frame is used again after it was freed.
     pub reuse: bool,
-    /// Whether a line under both frames is an error by itself. Without, only wrong data and requests
-    /// to a frame that was given up are.
+    /// A line under both frames is an error by itself. Without, only wrong data and requests to a
+    /// frame that was given up are.
     pub forbid_double_alias: bool,
 }
 
-/// Whose acknowledgements the operating system asks for.
+/// Agents whose acknowledgements the operating system requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holders {
     /// Everybody's.
@@ -93,13 +93,13 @@ impl fmt::Display for Configuration {
 }
 
 impl Configuration {
-    /// Whether cores are alike, so that states may be taken together ([`Model::pack`]).
+    /// Returns true if cores are alike, so that states may be taken together ([`Model::pack`]).
     pub fn is_symmetric(&self) -> bool {
         self.rules.await_every_core && self.holders != Holders::BeforeSwitch
     }
 }
 
-/// What a copy of a line is worth.
+/// Version of a copy of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value {
     Outdated,
@@ -157,12 +157,12 @@ const IDLE: AgentState = AgentState {
     cells: [[None; MAX_LINES]; 2],
 };
 
-/// What the operating system, or the hardware in its name, is about to do.
+/// Next step of the operating system, or of the hardware in its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Task {
     Nothing,
     Effect(TransferEffect),
-    /// Which of the processor's and the IOMMU's tables are still to be written.
+    /// The tables of processor and IOMMU that are still to be written.
     SetPageTables {
         cores: bool,
         iommu: bool,
@@ -222,7 +222,7 @@ pub enum Action {
     NextOwner { core: usize, line: u8, write: bool },
 }
 
-/// What must never happen.
+/// Violation of an invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Violation {
     /// A read, or the reading half of an atomic operation, did not return the page's last write.
@@ -279,7 +279,7 @@ impl Model {
         }
     }
 
-    /// How many different states of table, transfer and operating system were met.
+    /// Number of different states of table, transfer and operating system that were met.
     pub fn controls(&self) -> usize {
         self.controls.len()
     }
@@ -566,7 +566,7 @@ impl Model {
         self.perform(state, keeper, alias, line, request, Value::Page)
     }
 
-    /// What an LLC with a directory of private caches does for a request.
+    /// Service of a request by an LLC with a directory of private caches.
     fn perform(
         &self,
         state: &mut State,
@@ -637,7 +637,7 @@ impl Model {
         }
     }
 
-    /// What the table says; without an entry, what an LLC always does.
+    /// The table's service; without an entry, the LLC's usual one.
     fn service(&self, state: &State, alias: Alias, line: u8, request: Request) -> Service {
         let table = &self.control(state).table;
         let frame = match alias {
@@ -843,7 +843,7 @@ impl Model {
         agents
     }
 
-    /// Who holds the source mapping, is about to, or has sent requests by it.
+    /// Agents that hold the source mapping, are about to, or have sent requests by it.
     fn holders(&self, state: &State) -> Agents {
         let holds = |agent: &usize| {
             let agent = &state.agents[*agent];
@@ -931,7 +931,7 @@ impl Model {
         Ok(())
     }
 
-    /// Whether the migration is over.
+    /// Returns true if the migration is over.
     pub fn is_done(&self, state: &State) -> bool {
         self.control(state).freed
     }
@@ -1051,7 +1051,7 @@ impl Model {
         renamed
     }
 
-    /// What private caches hold, in words; `None` if they are empty.
+    /// Contents of private caches, in words; `None` if they are empty.
     pub fn describe_caches(state: &State) -> Option<String> {
         let mut words = Vec::new();
         for (core, agent) in state.agents.iter().enumerate() {
@@ -1147,7 +1147,7 @@ impl Model {
     }
 }
 
-/// Whether a request for the source is under way.
+/// Returns true if a request for the source is under way.
 fn names_source(agent: &AgentState) -> bool {
     matches!(agent.request, Some(request) if request.alias == Alias::Source)
 }

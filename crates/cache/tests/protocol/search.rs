@@ -6,7 +6,7 @@
 
 use super::model::{Action, Model, State, Violation};
 
-/// What a search found.
+/// Result of a search.
 #[derive(Debug)]
 pub enum Outcome {
     /// Every reachable state was visited, and none is bad.
@@ -62,8 +62,8 @@ pub fn search(model: &mut Model, max_states: usize) -> Outcome {
     }
 }
 
-/// Whether the migration can end from every reachable state, without anybody starting something
-/// new. Says how many states were tried.
+/// Checks that the migration can end from every reachable state without a new start. Says how many
+/// states were tried.
 ///
 /// # Panics
 /// If it cannot.

@@ -34,7 +34,7 @@ pub(super) struct Open {
     /// When its operands in registers are ready.
     sources: u64,
     addresses: u64,
-    /// How many loads it made since it took a place in the window, and when all are done.
+    /// Number of loads since it took a place in the window, and the time when all are done.
     loads: u32,
     loaded: u64,
     done: u64,
@@ -120,7 +120,7 @@ impl Window {
         Cycles::new(self.miss_registers.when(time.get()))
     }
 
-    /// What the access just started met: its physical address, translation beyond an L1 TLB hit,
+    /// Answers the access just started: its physical address, translation beyond an L1 TLB hit,
     /// whether page tables were walked, data latency beyond an L1D hit (0 for a hit). Loads and
     /// stores are matched by the aligned 8 bytes in which they begin: a load that begins in another
     /// word of a wider store does not see the store. Has no effect when no access waits for an

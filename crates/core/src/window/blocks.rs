@@ -6,7 +6,7 @@ use contigua_units::VirtAddr;
 use crate::WindowConfig;
 use crate::config::{LatencyConfig, SlotsConfig};
 
-/// What executes an operation, as an index.
+/// Units that execute operations, as indices.
 pub(super) mod unit {
     // Ports of execution, in the order of `PortsConfig::execution`.
     pub(crate) const INTEGER: u8 = 0;
@@ -36,8 +36,8 @@ const ALWAYS_READY: u8 = 63;
 const NEVER_READ: u8 = 62;
 const STACK_POINTER: RegisterSet = RegisterSet::general(4);
 
-/// What the window needs to know of an instruction, in half a cache line. Whole words only: fields
-/// that are copied in another width than they are read make the host wait.
+/// An instruction, as the window needs it, in half a cache line. Whole words only: fields that are
+/// copied in another width than they are read make the host wait.
 #[derive(Clone, Copy, Debug, contigua_state::Plain)]
 pub(super) struct Operation {
     /// Registers beyond those that the lists have room for.
@@ -121,7 +121,8 @@ impl Operation {
         self.traits & Self::DRAINS != 0
     }
 
-    /// Whether it drains the window, or is an integer division: what others need not be asked for apart.
+    /// Returns true if it drains the window, or is an integer division: both rare, so that one test
+    /// passes over both.
     #[inline]
     pub(super) fn is_rare(&self) -> bool {
         self.traits & (Self::DRAINS | Self::DIVIDES) != 0
@@ -132,7 +133,7 @@ impl Operation {
         self.traits & Self::FAST_STRING != 0
     }
 
-    /// How many general and vector registers its results need, of each 0 or 1.
+    /// Number of general and vector registers for its results, of each 0 or 1.
     #[inline]
     pub(super) fn registers(&self) -> (u64, u64) {
         let bit = |shift: u32| u64::from(self.traits >> shift & 1);
@@ -145,7 +146,7 @@ impl Operation {
         (self.traits >> Self::SLOTS_SHIFT & 3) + 1
     }
 
-    /// What executes it, of [`unit`].
+    /// Executing unit, of [`unit`].
     #[inline]
     pub(super) fn unit(&self) -> usize {
         (self.traits >> Self::UNIT_SHIFT & 15) as usize
@@ -299,7 +300,7 @@ fn executed_by(class: Class, latencies: &LatencyConfig) -> (u8, u32) {
     }
 }
 
-/// What instructions cost that do not differ by what is in flight.
+/// Costs of instructions that do not depend on those in flight.
 #[derive(Clone, Debug)]
 struct Costs {
     latencies: LatencyConfig,
@@ -326,7 +327,7 @@ impl Costs {
     }
 }
 
-/// How control leaves a block.
+/// Exit of a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, contigua_state::Plain)]
 pub enum Exit {
     /// Not by a branch, or by a jump to a fixed place: there is nothing to predict.
@@ -367,14 +368,14 @@ impl Exit {
     }
 }
 
-/// Where a block lies, and where its operations are.
+/// Addresses of a block, and its operations.
 #[derive(Clone, Copy, Debug, contigua_state::Plain)]
 pub(super) struct Block {
     pub(super) start: u64,
     /// Address of what follows the block in memory.
     pub(super) end: u64,
     pub(super) first: u32,
-    /// How many it executes: without a branch that is fused with what is before it.
+    /// Number of executed operations: without a branch that is fused with the one before it.
     pub(super) count: u32,
     pub(super) exit: Exit,
 }
@@ -441,7 +442,7 @@ impl Blocks {
         });
     }
 
-    /// How control leaves a block.
+    /// Exit of a block.
     ///
     /// # Panics
     /// When the block was not learned.
@@ -450,7 +451,7 @@ impl Blocks {
         self.get(block).exit
     }
 
-    /// Whether the block was learned.
+    /// Returns true if the block was learned.
     #[must_use]
     pub fn knows(&self, block: usize) -> bool {
         self.places.get(block).is_some_and(Option::is_some)

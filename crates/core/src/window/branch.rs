@@ -32,7 +32,7 @@ pub(super) struct Predictor {
 struct Counters(u8);
 
 impl Counters {
-    /// Where the counter is that says: taken? By address.
+    /// Position of the counter "taken?", by address.
     const LOCAL: u32 = 0;
     /// Taken? By address and history.
     const GLOBAL: u32 = 2;

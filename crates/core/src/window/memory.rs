@@ -1,4 +1,4 @@
-//! What is on its way from memory, and what is on its way to it.
+//! Lines and stores on their way from and to memory.
 
 /// Entries of each table. A core has fewer than 128 lines or walks in flight; the rest keeps those
 /// apart that share low bits.

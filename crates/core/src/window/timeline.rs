@@ -1,7 +1,7 @@
 //! Busy times that come out of order.
 
-/// How many busy times are kept. A window of some hundred instructions waits for few misses in a row, and
-/// times without a pause between them are one.
+/// Number of busy times that are kept. A window of some hundred instructions waits for few misses
+/// in a row, and times without a pause between them are one.
 const KEPT: usize = 8;
 
 /// From `begin` until before `end`.
@@ -70,7 +70,7 @@ impl Timeline {
         fresh
     }
 
-    /// How many busy times end at `time` or before.
+    /// Number of busy times that end at `time` or before.
     #[inline]
     fn before(&self, time: u64) -> usize {
         let mut before = self.kept;

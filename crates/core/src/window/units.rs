@@ -3,8 +3,9 @@
 use super::timeline::Timeline;
 use crate::config::{KINDS, PORTS};
 
-/// How far beyond dispatch a start is still counted against a unit, in starts: a core's window is
-/// shorter unless it waits for several misses in a row, and then units are not what it waits for.
+/// Distance beyond dispatch up to which a start is still counted against a unit, in starts: a
+/// core's window is shorter unless it waits for several misses in a row, and then units are not
+/// what it waits for.
 pub(super) const HORIZON: u64 = (WORDS as u64 - 1) * u64::BITS as u64;
 
 /// Words of 64 starts. One more than [`HORIZON`] needs, so that no two that matter share a word.
@@ -13,7 +14,7 @@ const WORDS: usize = 32;
 /// Starts of operations in 64 consecutive cycles (intervals, for a divider).
 #[derive(Clone, Debug, contigua_state::Plain)]
 struct Word {
-    /// Which cycles: their number divided by 64.
+    /// Number of the cycles divided by 64.
     number: u64,
     /// Cycles in which no further operation can start.
     full: u64,
@@ -126,7 +127,7 @@ const PORT_WORDS: usize = 512;
 /// Ports that are taken in consecutive cycles.
 #[derive(Clone, Copy, Debug, Default, contigua_state::Plain)]
 struct Taken {
-    /// Which cycles: their number divided by [`CYCLES`].
+    /// Number of the cycles divided by [`CYCLES`].
     number: u64,
     /// A bit for each port of the first cycle, then of the second, ...
     ports: u64,
@@ -253,7 +254,7 @@ pub(super) struct Ring {
     times: Box<[u64]>,
     #[state(skip)]
     capacity: u64,
-    /// How many there have been.
+    /// Number of entries ever pushed.
     count: u64,
 }
 
@@ -292,7 +293,7 @@ impl Ring {
         self.count += more;
     }
 
-    /// How many there have been.
+    /// Number of entries ever pushed.
     pub(super) fn count(&self) -> u64 {
         self.count
     }

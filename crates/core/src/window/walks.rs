@@ -72,7 +72,7 @@ impl WalkActivity {
     }
 }
 
-/// What a walk is for.
+/// Purpose of a walk.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Purpose {
     Load,

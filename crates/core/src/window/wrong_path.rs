@@ -1,4 +1,4 @@
-//! What executes behind a mispredicted branch before it is resolved.
+//! Execution behind a mispredicted branch before it is resolved.
 //!
 //! While such a branch waits for its operands, the core executes what it takes for the way on. Both
 //! ways mostly meet again soon, so much of it comes on the right path, too, and the lines and
@@ -7,7 +7,7 @@
 //! Hur, "Simulating Wrong-Path Instructions in Decoupled Functional-First Simulation", ISPASS
 //! 2023, whose technique of converging paths this is).
 //!
-//! What follows the branch on the right path stands for the wrong path: it is dispatched behind the
+//! Instructions that follow on the right path stand for the wrong path: it is dispatched behind the
 //! branch as if that had been predicted, and loads whose addresses are known before the branch is
 //! resolved begin then. What they bring counts; what they compute does not. Ports are not counted,
 //! and wrong paths bring nothing else.

@@ -338,7 +338,7 @@ fn does_a_walk_that_waited_begin_after_the_replay() {
 
 /// Misses and walks of loads that wait for memory leave what they need to later loads that do not.
 #[test]
-fn does_what_waits_hold_nothing_up() {
+fn waiting_loads_block_no_others() {
     let latency = |config: &CoreConfig| u64::from(config.latency_cycles.load);
     let mut config = skylake();
     config.page_walkers = 1;

@@ -12,7 +12,7 @@ use contigua_units::{Cycles, PhysAddr, VirtAddr};
 const LINE: u64 = 64;
 const FRAME: u64 = 4096;
 
-/// What an access meets beyond first-level hits.
+/// Latencies of an access beyond first-level hits.
 #[derive(Clone, Copy, Default)]
 struct Answer {
     address: u64,
@@ -105,7 +105,7 @@ impl Core {
     }
 }
 
-/// How long a block of `count` times `code` takes.
+/// Cycles of a block of `count` times `code`.
 fn time(config: &CoreConfig, code: Instruction, count: usize) -> u64 {
     let mut core = Core::new(config);
     let block = core.block(&vec![code; count]);

@@ -1,4 +1,4 @@
-//! What khugepaged does with perforated pages: it makes them, and fills their holes.
+//! Background work of khugepaged on perforated pages: it makes them, and fills their holes.
 
 use contigua_frames::{Effort, FrameClass};
 use contigua_units::{PageSize, VirtAddr, VirtRange};

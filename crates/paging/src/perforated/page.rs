@@ -1,4 +1,4 @@
-//! What the kernel knows of a perforated page.
+//! The kernel's record of a perforated page.
 
 use contigua_units::Frame;
 

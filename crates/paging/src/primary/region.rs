@@ -1,4 +1,4 @@
-//! What a primary region is: its addresses, what lies where in it, and what is free.
+//! A primary region: its addresses, its contents, and its free parts.
 
 use contigua_units::{Frame, PAGE_BYTES, PageSize, VirtAddr, VirtRange};
 
@@ -7,7 +7,7 @@ use crate::vma::{Vma, VmaKind};
 
 const HUGE: u64 = PageSize::Size2M.bytes();
 
-/// What a process's memory must be to be placed in its primary region.
+/// Kinds of a process's memory that are placed in its primary region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, contigua_state::Plain)]
 pub enum Eligible {
     /// Private anonymous memory that may be written, all of it.
@@ -21,12 +21,12 @@ pub enum Eligible {
 pub struct Place {
     /// The program's addresses.
     pub range: VirtRange,
-    /// What to add to them, modulo 2^64; 0 outside the primary region.
+    /// Offset to add to them, modulo 2^64; 0 outside the primary region.
     pub delta: u64,
 }
 
 impl Place {
-    /// Where one of the addresses lies.
+    /// Returns the placed address.
     #[inline]
     #[must_use]
     pub const fn of(&self, address: VirtAddr) -> VirtAddr {
@@ -46,7 +46,7 @@ impl Place {
 pub struct Primary {
     pub(super) range: VirtRange,
     pub(super) eligible: Eligible,
-    /// What lies in the region, by the program's addresses.
+    /// Contents of the region, by the program's addresses.
     pub(super) pieces: Vec<Place>,
     /// Addresses of the region that are not in use, ascending.
     pub(super) free: Vec<VirtRange>,

@@ -1,10 +1,10 @@
-//! What an entry says, and how it is packed into 8 bytes.
+//! Contents of an entry, and their packing into 8 bytes.
 
 use contigua_units::{Frame, PageSize, PhysAddr, VirtAddr};
 
 use crate::holes::Filter;
 
-/// What a leaf entry says.
+/// Contents of a leaf entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, contigua_state::Plain)]
 #[allow(
     clippy::struct_excessive_bools,
@@ -46,7 +46,8 @@ impl Leaf {
         }
     }
 
-    /// Whether the kernel may take the page back: it was freed lazily, and not written since.
+    /// Returns true if the kernel may take the page back: it was freed lazily, and not written
+    /// since.
     #[must_use]
     pub const fn is_discardable(&self) -> bool {
         self.lazily_freed && !self.dirty

@@ -10,7 +10,7 @@ pub(super) const ENTRIES: usize = 1 << INDEX_BITS;
 /// Bits of an address below the index of the last level.
 const PAGE_SHIFT: u32 = PAGE_BYTES.trailing_zeros();
 
-/// How many levels a table has.
+/// Number of levels of a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, contigua_state::Plain)]
 pub enum Levels {
     /// Addresses of 48 bits.

@@ -1,4 +1,4 @@
-//! Whether a table agrees with itself.
+//! Consistency checks of a table.
 
 use super::entry::{LEAF, PERFORATED, PRESENT};
 use super::levels::ENTRIES;

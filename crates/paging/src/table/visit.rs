@@ -1,4 +1,4 @@
-//! What is mapped, in address order.
+//! Mapped pages in address order.
 
 use contigua_units::{PageSize, VirtAddr, VirtRange};
 

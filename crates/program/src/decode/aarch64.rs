@@ -106,9 +106,9 @@ fn fuses(definition: &Insn, word: u32) -> bool {
         && word & 31 == ZERO_REGISTER
 }
 
-/// What of the accesses of a block belongs together: those of an instruction that accesses more than a
-/// general register's worth. QEMU makes them a register at a time, and those of vectors in words, or,
-/// where structures are interleaved, in elements.
+/// Folding of a block's accesses: those of an instruction that accesses more than a general
+/// register's worth are one. QEMU makes them a register at a time, and those of vectors in words,
+/// or, where structures are interleaved, in elements.
 pub(super) fn folding(code: BlockCode<'_>) -> Folding {
     let accesses_much = |bytes: &[u8]| {
         let word = <[u8; LENGTH]>::try_from(bytes).map(u32::from_le_bytes);

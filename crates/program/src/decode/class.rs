@@ -1,4 +1,4 @@
-//! Which unit of a core executes an instruction.
+//! Execution class of an instruction: the unit that executes it.
 
 /// Kinds of operations, as far as core models tell them apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -12,7 +12,7 @@ pub enum OperationClass {
     IntegerShift,
     /// Shifts and rotations by `cl`, which leave the flags as they are where it is 0.
     IntegerShiftVariable,
-    /// What depends on flags and is no branch: `setcc`, `cmovcc`, `adc`, `sbb`.
+    /// Operations that depend on flags and are no branches: `setcc`, `cmovcc`, `adc`, `sbb`.
     IntegerSelect,
     /// Integer multiplication.
     IntegerMultiply,

@@ -1,4 +1,4 @@
-//! What decoding finds, whatever the architecture.
+//! Decoded instructions, whatever the architecture.
 
 use std::fmt;
 
@@ -65,19 +65,19 @@ impl RegisterSet {
         Self(self.0 | other.0)
     }
 
-    /// Whether the sets have a register in common.
+    /// Returns true if the sets have a register in common.
     #[must_use]
     pub const fn intersects(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// Whether the set has any of the general registers.
+    /// Returns true if the set has any of the general registers.
     #[must_use]
     pub const fn has_general(self) -> bool {
         self.0 & 0xffff != 0
     }
 
-    /// Whether the set has any of the vector or mask registers.
+    /// Returns true if the set has any of the vector or mask registers.
     #[must_use]
     pub const fn has_vectors(self) -> bool {
         self.0 & (((1 << 40) - 1) << 17) != 0
@@ -94,24 +94,24 @@ impl fmt::Debug for RegisterSet {
 /// One instruction, as a core model sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Instruction {
-    /// What executes it.
+    /// Execution class.
     pub class: OperationClass,
-    /// What it waits for.
+    /// Registers that it waits for.
     pub reads: RegisterSet,
     /// Those of `reads` that say where its memory operands are: an access waits for no more.
     pub addresses: RegisterSet,
-    /// What waits for it.
+    /// Registers that it writes.
     pub writes: RegisterSet,
     /// Operands that it loads from memory. A repeated string instruction counts once, and so do the
     /// registers of one instruction of aarch64.
     pub loads: u8,
     /// Operands that it stores to memory.
     pub stores: u8,
-    /// Whether a conditional branch right behind it is executed with it, as one operation (Intel
+    /// True if a conditional branch right behind it is executed with it, as one operation (Intel
     /// 248966, "Macro-fusion"; AMD's cores fuse the same and some more; Arm, Neoverse V2 software
     /// optimization guide, "Instruction fusion").
     pub fuses: bool,
-    /// Whether it copies a whole register to another of its kind, which cores do by renaming (Intel
+    /// True if it copies a whole register to another of its kind, which cores do by renaming (Intel
     /// 248966, "Move Elimination"; AMD 57647, "Zero-Cycle Moves"). On aarch64 never set.
     pub copies: bool,
 }
@@ -130,7 +130,7 @@ impl Instruction {
     };
 }
 
-/// What of a block's accesses belongs together.
+/// Rule by which a block's accesses are merged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "state", derive(contigua_state::Plain))]
 pub enum Folding {

@@ -133,9 +133,9 @@ const fn vectors() -> u64 {
     ((1 << 40) - 1) << 17
 }
 
-/// What executes an instruction that is no branch. Additions, multiplications and divisions are one
-/// category: multiplications of integers that write two registers are told by these, divisions by a third
-/// that they read.
+/// Execution class of an instruction that is no branch. Additions, multiplications and divisions
+/// are one category: multiplications of integers that write two registers are told by these,
+/// divisions by a third that they read.
 fn class(categories: u32, header: u32, written: &[u8], read: &[u8]) -> Class {
     let has = |category: u32| categories & category != 0;
     match () {

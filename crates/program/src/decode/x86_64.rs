@@ -172,13 +172,13 @@ const fn is_written(access: OpAccess) -> bool {
     )
 }
 
-/// Whether a write leaves something in the register that was there before.
+/// Returns true if a write leaves part of the register's former contents.
 fn keeps_some(register: Register, access: OpAccess) -> bool {
     access == OpAccess::CondWrite
         || is_written(access) && (register.is_gpr8() || register.is_gpr16())
 }
 
-/// What of the accesses of a block belongs together.
+/// Folding of a block's accesses.
 pub(super) fn folding(code: BlockCode<'_>) -> Folding {
     let mut factory = InstructionInfoFactory::new();
     let mut found = Folding::Nothing;

@@ -21,8 +21,8 @@ struct Slot {
 
 static FIRST: AtomicPtr<Slot> = AtomicPtr::new(ptr::null_mut());
 
-/// What stands in the place of descriptors in forked processes: their owner there may still use and
-/// close the number. -1 until [`prepare`] was called.
+/// Replacement of descriptors in forked processes: their owner there may still use and close the
+/// number. -1 until [`prepare`] was called.
 static INSTEAD: AtomicI32 = AtomicI32::new(-1);
 
 /// While this lives, processes that this one forks do not have a descriptor.

@@ -1,9 +1,9 @@
-//! Which plans a recording can be replayed under: those that it was told enough for.
+//! Plans that a recording can be replayed under: those for which it was traced fully enough.
 
 use super::{Plan, Sampling};
 
 impl Plan {
-    /// Whether what is told under this plan is enough to follow another one.
+    /// Returns true if a trace under this plan is enough to follow another one.
     #[must_use]
     pub fn holds(&self, wanted: &Self) -> bool {
         if wanted.regions.is_some() || self.regions.is_some() {
@@ -18,8 +18,9 @@ impl Plan {
 }
 
 impl Sampling {
-    /// Whether each unit of `wanted` is one of these, warmed by no more. As distances double, units stay
-    /// units only where both are powers of two apart and these do not double first.
+    /// Returns true if each unit of `wanted` is one of these, warmed by no more. As distances
+    /// double, units stay units only where both are powers of two apart and these do not double
+    /// first.
     fn holds(&self, wanted: &Self) -> bool {
         let times = wanted.distance / self.distance;
         wanted.distance.is_multiple_of(self.distance)
@@ -68,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_told_is_not_held() {
+    fn recording_holds_only_instructions_traced_in_full() {
         let told = sampled(TOLD);
         assert!(told.holds(&told));
         for held in [
@@ -116,7 +117,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(contigua_testing::cases(2000)))]
 
         #[test]
-        fn all_of_a_plan_that_is_held_was_told(
+        fn recording_that_holds_a_plan_traced_all_of_it(
             distance in 2000..20_000_u64, warm in 0..20_000_u64, detail in 1000..2000_u64,
             seed: u64, most in 0..9_u64, skip in 0..3000_u64,
             times in prop_oneof![Just(1), Just(2), Just(4), Just(8), 1..9_u64],

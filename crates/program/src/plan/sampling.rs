@@ -75,7 +75,7 @@ impl Sampling {
         u64::MAX
     }
 
-    /// Whether a unit with such an end counts when the region has so many instructions.
+    /// Returns true if a unit with such an end counts when the region has so many instructions.
     #[must_use]
     pub fn keeps(&self, end: u64, region: u64) -> bool {
         let distance = self.distance_at(region);
@@ -96,7 +96,7 @@ impl Sampling {
         begin.saturating_add(place as u64)
     }
 
-    /// Whether units lie among so many instructions hardly differently than among more.
+    /// Returns true if units are spread among so many instructions nearly as among more.
     pub(super) const fn is_roomy(&self, length: u64) -> bool {
         length / 8 >= self.detail
     }

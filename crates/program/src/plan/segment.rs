@@ -1,6 +1,6 @@
-//! What a plan is made of.
+//! Segments of a plan.
 
-/// How instructions are executed.
+/// Mode of execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// It is told how many they are, and the first access to each page: enough for the operating
@@ -15,7 +15,7 @@ pub enum Mode {
 /// Instructions that are executed in one mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// How they are executed.
+    /// Mode of their execution.
     pub mode: Mode,
     /// The count of instructions, since the program began, at which the next segment begins.
     pub end: u64,

@@ -1,4 +1,4 @@
-//! Where everything lies in the shared memory.
+//! Layout of the shared memory.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
@@ -24,7 +24,7 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"contigua");
 #[repr(C, align(64))]
 pub struct Line<T>(pub T);
 
-/// What a chunk is, beside its words.
+/// Metadata of a chunk.
 #[repr(C)]
 pub struct ChunkMeta {
     /// The guest thread that filled it.
@@ -68,7 +68,8 @@ pub struct Memory {
     pub chunks: Line<[[u64; CHUNK_WORDS]; CHUNKS]>,
 }
 
-/// What is shared through atomics. The two plain fields never change once the memory is shared.
+/// Header, which is shared through atomics. The two plain fields never change once the memory is
+/// shared.
 #[repr(C)]
 pub struct Header {
     pub magic: u64,

@@ -24,17 +24,17 @@ const DESCRIPTION_HEAD: usize = 16;
 /// Instructions of a plan that a thread has taken.
 #[derive(Clone, Copy, Debug)]
 pub struct Taken {
-    /// How they are executed.
+    /// Mode of their execution.
     pub mode: Mode,
-    /// How many they are.
+    /// Number of instructions.
     pub instructions: u64,
     /// A segment begins with them.
     pub begins: bool,
 }
 
-/// Instructions for which a program that is to go forward is told in full at first. Threads that run
-/// have taken instructions that they have not executed, so that those of the plan seem further on than
-/// they are; a unit must not be cut short for that.
+/// Instructions still traced in full after a switch to fast-forward. Threads that run have taken
+/// instructions that they have not executed, so that those of the plan seem further on than they are;
+/// a unit must not be cut short for that.
 const LAG: u64 = 1 << 16;
 /// Instructions of a segment that does not end.
 const ENDLESS: u64 = u64::MAX / 2;
@@ -217,7 +217,7 @@ impl Ring {
     }
 
     /// Frees the chunks that a process was filling when it died or became another program.
-    /// What it had not published is lost.
+    /// Words that it had not published are lost.
     pub(super) fn reclaim(&self, holder: u32) {
         for (chunk, meta) in self.header().meta.iter().enumerate() {
             let mine = meta
@@ -283,7 +283,7 @@ impl Ring {
         self.announce();
     }
 
-    /// Whether [`Ring::end`] was called.
+    /// Returns true if [`Ring::end`] was called.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.header().ended.load(Ordering::SeqCst) != 0
@@ -376,7 +376,7 @@ impl Ring {
         }
     }
 
-    /// Whether a marker has begun a region that no marker has ended.
+    /// Returns true if a marker has begun a region that no marker has ended.
     #[must_use]
     pub fn is_marked(&self) -> bool {
         self.header().regions.0.load(Ordering::Acquire) & 1 != 0

@@ -1,4 +1,4 @@
-//! Which processes take part, by what the kernel says and not by numbers.
+//! Processes that take part, identified by the kernel and not by numbers.
 //!
 //! A process has a place in the shared memory whose word one of its threads owns, as a robust
 //! futex: when that thread ends in whatever way (`SIGKILL`, `execve`), the kernel marks the word.
@@ -15,7 +15,7 @@ use super::layout::{BOUND, FAILURE_BYTES, LEAVING, MAX_PROCESSES};
 use super::pool::Ring;
 use crate::error::Error;
 
-/// What the kernel is told of the words that a thread owns (`struct robust_list_head`).
+/// The kernel's list of the words that a thread owns (`struct robust_list_head`).
 #[repr(C)]
 pub struct RobustList {
     first: *const c_void,
@@ -117,7 +117,7 @@ impl Drop for Owner {
 }
 
 impl Ring {
-    /// Whether the ring's owner lives, and has not asked producers to stop.
+    /// Returns true if the ring's owner lives, and has not asked producers to stop.
     #[must_use]
     pub fn is_wanted(&self) -> bool {
         let header = self.header();
@@ -212,7 +212,8 @@ impl Ring {
         self.header().executing.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// That program has begun, or could not be executed.
+    /// Ends [`begin_execution`](Self::begin_execution): the program has begun, or could not be
+    /// executed.
     pub fn end_execution(&self) {
         self.header().executing.fetch_sub(1, Ordering::AcqRel);
     }
@@ -251,7 +252,7 @@ impl Ring {
         length.store(bytes as u32, Ordering::Release);
     }
 
-    /// Whether a process has told that it cannot be observed any more.
+    /// Returns true if a process has reported that it cannot be observed any more.
     #[must_use]
     pub fn has_failed(&self) -> bool {
         self.header().failure_length.load(Ordering::Acquire) != 0

@@ -12,7 +12,7 @@ use crate::error::Error;
 /// filling a chunk takes. Sleeping readers look for themselves every millisecond.
 const WAKE_EVERY: u64 = 16;
 
-/// How long a producer sleeps at most before it looks again.
+/// Longest sleep of a producer before it looks again.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A chunk that one thread is filling.
@@ -25,7 +25,7 @@ pub struct Held {
 /// Takes chunks from the pool and publishes them.
 pub struct Producer {
     ring: Ring,
-    /// What this process is as a holder of chunks; changes when it forks.
+    /// Identity of this process as a holder of chunks; changes when it forks.
     holder: AtomicU32,
     /// Its place.
     place: AtomicU32,

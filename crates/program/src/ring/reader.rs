@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn other_memory_is_refused() {
+    fn shared_memory_that_is_no_ring_is_refused() {
         let file = tempfile::NamedTempFile::new().unwrap();
         assert!(matches!(
             Ring::open(file.as_file().as_fd()),

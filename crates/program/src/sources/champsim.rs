@@ -69,8 +69,8 @@ impl Record {
         })
     }
 
-    /// What tells it apart from other instructions at its address: registers, whether it is a branch, and
-    /// how many loads and stores it makes.
+    /// Hash by which it differs from other instructions at its address: registers, whether it is a
+    /// branch, and its numbers of loads and stores.
     fn signature(&self) -> u64 {
         let mut signature = [0; 8];
         signature[..6].copy_from_slice(&self.registers);

@@ -1,4 +1,5 @@
-//! What the traces of other tools have in common: instructions, one by one, with or without their code.
+//! Common parts of the readers of other tools' traces: instructions, one by one, with or without
+//! their code.
 //!
 //! Every distinct instruction becomes a block of its own. The tools report no mappings. A trace begins in
 //! the middle of a process: its threads start, and the process has the memory that was mapped before.
@@ -21,19 +22,19 @@ const MAX_BLOCKS: usize = 1 << 25;
 /// Bits of the addresses of page tables with five levels: no trace has more.
 const MOST_BITS: u32 = 57;
 
-/// What is known of an instruction, beside where it lies.
+/// An instruction as its trace describes it, without its address.
 pub(super) struct Described<'a> {
     pub(super) length: u8,
     /// Its encoding, if that is the architecture's.
     pub(super) bytes: &'a [u8],
-    /// What it does, if the trace says that itself.
+    /// Its decoding, if the trace has that itself.
     pub(super) instruction: Option<Instruction>,
 }
 
 #[derive(Debug)]
 struct Stored {
     address: u64,
-    /// What tells it apart from others at its address.
+    /// Hash by which it differs from others at its address.
     signature: u64,
     bytes_start: u32,
     /// Address space that it lies in.

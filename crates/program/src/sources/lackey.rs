@@ -1,4 +1,4 @@
-//! What Valgrind's tool `lackey` prints with `--trace-mem=yes`, as it is or compressed by xz, gzip
+//! Traces of Valgrind's tool `lackey` with `--trace-mem=yes`, as they are or compressed by xz, gzip
 //! or zstd.
 //!
 //! ```text
@@ -29,7 +29,7 @@ const MAX_LINE: usize = 4096;
 /// Bytes that one access can have. The largest are those of `fxsave` and `xsave`.
 const MAX_SIZE: u64 = 1 << 14;
 
-/// What a line says.
+/// Contents of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Line {
     Instruction { address: u64, length: u8 },

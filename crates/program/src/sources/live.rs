@@ -22,7 +22,7 @@ use crate::ring::{Owner, Ring, RingReader};
 use crate::symbols;
 use crate::syscall::Architecture;
 
-/// How often a run looks whether its program still lives.
+/// Interval at which a run checks that its program still lives.
 const POLL: Duration = Duration::from_millis(10);
 
 /// One execution of a program, watched by any number of [`LiveSource`]s.
@@ -75,7 +75,7 @@ impl LiveSetup {
         })
     }
 
-    /// What is told of the program's instructions.
+    /// Sets the plan of the program's simulation.
     ///
     /// # Errors
     /// [`Error::NoCues`] where regions are to be found by what the code says of them.
@@ -88,7 +88,7 @@ impl LiveSetup {
         Ok(())
     }
 
-    /// Whether the code of the program is searched for what begins and ends regions.
+    /// Checks that the program's code can be searched for markers or calls of a function.
     fn check_cues(&self) -> Result<(), Error> {
         match self.program.architecture {
             Architecture::X86_64 => Ok(()),
@@ -149,13 +149,14 @@ impl LiveSetup {
 }
 
 impl LiveProgram {
-    /// What is known about the program.
+    /// Description of the program.
     #[must_use]
     pub fn program(&self) -> &Program {
         &self.program
     }
 
-    /// Whether the program and everything that it started have ended; then its sources end, too.
+    /// Returns true if the program and everything that it started have ended; then its sources end,
+    /// too.
     ///
     /// # Errors
     /// [`Error::Qemu`] when QEMU ended before the program began.
@@ -181,7 +182,7 @@ impl LiveProgram {
         Ok(true)
     }
 
-    /// How it came to its end, after all of its processes have.
+    /// End of the program, after all of its processes.
     fn came_to(&self, status: ExitStatus) -> End {
         let failure = self.ring.failure();
         let stopped = self.stopped.filter(|_| !self.ring.has_failed());
@@ -243,7 +244,7 @@ impl LiveProgram {
         Ok(())
     }
 
-    /// How it came to its end; `None` while it runs.
+    /// End of the program; `None` while it runs.
     #[must_use]
     pub fn end(&self) -> Option<&End> {
         self.end.get()

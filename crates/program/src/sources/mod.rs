@@ -27,27 +27,27 @@ pub struct Batch<'a> {
     pub thread: ThreadId,
     /// Whole records, in program order.
     pub words: &'a [u64],
-    /// What the block numbers in `words` stand for.
+    /// Code of the block numbers in `words`.
     pub code: &'a dyn CodeLog,
 }
 
-/// What a source knows about its program before the first event.
+/// Description of a program before its first event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
     /// The command line, as given.
     pub command: Vec<String>,
     /// The program's architecture, which gives system calls their meaning.
     pub architecture: Architecture,
-    /// Whether the source reports the program's mappings. Foreign traces do not: every address
-    /// that they access is then taken to lie in anonymous memory.
+    /// True if the source reports the program's mappings. Foreign traces do not: every address that
+    /// they access is then taken to lie in anonymous memory.
     pub reports_mappings: bool,
-    /// What is told of it: all, unless it was recorded or is run under another plan.
+    /// Plan under which it was traced: all, unless it was recorded or is run under another one.
     pub plan: Plan,
 }
 
-/// Where events come from.
+/// Source of events.
 pub trait Source: Send {
-    /// What is known about the program.
+    /// Description of the program.
     fn program(&self) -> &Program;
 
     /// The next batch, or `None` at the end of the program. Blocks until there is one.
@@ -56,7 +56,7 @@ pub trait Source: Send {
     /// Whatever keeps the stream from going on; the source then stays at its end.
     fn next_batch(&mut self) -> Result<Option<Batch<'_>>, Error>;
 
-    /// How the program came to its end, as far as is known: after the last batch.
+    /// End of the program, as far as is known: after the last batch.
     fn end(&self) -> Option<&End> {
         None
     }
@@ -88,18 +88,18 @@ pub trait Source: Send {
         Ok(0)
     }
 
-    /// Whether it is known which registers the instructions use: by their bytes, or because the source
-    /// says so ([`CodeLog::instructions`]).
+    /// Returns true if the registers of instructions are known: by their bytes, or because the
+    /// source has them ([`CodeLog::instructions`]).
     fn has_registers(&self) -> bool {
         true
     }
 
-    /// Whether a program is running that waits for its readers.
+    /// Returns true if a running program waits for its readers.
     fn is_live(&self) -> bool {
         false
     }
 
-    /// How far the program has run ahead of this reader, in batches. 0 for stored traces.
+    /// Number of batches that the program has run ahead of this reader. 0 for stored traces.
     fn behind(&self) -> u64 {
         0
     }

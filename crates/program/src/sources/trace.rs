@@ -22,7 +22,7 @@ impl TraceSource {
         Ok(Self { reader })
     }
 
-    /// What the whole trace holds.
+    /// Totals of the whole trace.
     #[must_use]
     pub fn summary(&self) -> Summary {
         self.reader.summary()

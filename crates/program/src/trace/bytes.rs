@@ -62,7 +62,7 @@ impl<'a> Input<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// What [`put_number`] wrote. `None` also when it does not fit into 64 bits.
+    /// Reads a number of [`put_number`]. `None` also when it does not fit into 64 bits.
     pub fn number(&mut self) -> Option<u64> {
         let mut number = 0;
         for shift in (0..u64::BITS).step_by(7) {
@@ -87,7 +87,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn numbers_survive(number: u64, small in 0..300u64, difference: i64) {
+        fn trace_numbers_round_trip(number: u64, small in 0..300u64, difference: i64) {
             for number in [number, small, u64::MAX] {
                 let mut bytes = Vec::new();
                 put_number(&mut bytes, number);

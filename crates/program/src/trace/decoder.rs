@@ -23,7 +23,7 @@ pub struct Decoder {
     words: Vec<u64>,
 }
 
-/// What has not been read of a stream, as places in the frame.
+/// Unread rest of a stream, as offsets in the frame.
 #[derive(Clone, Copy, Debug, Default)]
 struct Stream {
     at: usize,

@@ -1,4 +1,4 @@
-//! Where everything lies in a trace file.
+//! Layout of a trace file.
 //!
 //! ```text
 //! header    magic | version: 4 | length: 4 | program | checksum
@@ -101,7 +101,7 @@ pub mod count {
     pub const FOUR_BYTES: u8 = 2 << 3;
 }
 
-/// Whether stored bytes are what was written. Fuzzers skip the test, to get beyond it.
+/// Returns true if stored bytes have their checksum. Fuzzers skip the test, to get beyond it.
 #[allow(
     unexpected_cfgs,
     reason = "cargo-fuzz sets `fuzzing`; cargo does not know it"
@@ -209,7 +209,7 @@ fn text(input: &mut Input<'_>) -> Option<String> {
     String::from_utf8(input.take(length)?.to_vec()).ok()
 }
 
-/// What a frame holds.
+/// Contents of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameKind {
     Code = 1,
@@ -217,7 +217,7 @@ pub enum FrameKind {
     End = 3,
 }
 
-/// What one frame holds.
+/// Counts of one frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub words: u64,

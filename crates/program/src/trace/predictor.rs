@@ -1,4 +1,4 @@
-//! What both ends of a trace expect next.
+//! Predictor shared by both ends of a trace.
 //!
 //! The encoder writes down only where the program did not do what the predictor expected, and the
 //! decoder, which sees the same words, holds the same expectations. Two simple ones carry most of

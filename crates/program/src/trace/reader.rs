@@ -104,19 +104,19 @@ impl<F: Read + Seek> TraceReader<F> {
         Ok(())
     }
 
-    /// What the trace was recorded from.
+    /// Description of the recorded program.
     #[must_use]
     pub fn program(&self) -> &Program {
         &self.program
     }
 
-    /// What the whole trace holds.
+    /// Totals of the whole trace.
     #[must_use]
     pub fn summary(&self) -> Summary {
         self.summary
     }
 
-    /// How the program came to its end, where that is known.
+    /// End of the program, where that is known.
     #[must_use]
     pub fn end(&self) -> Option<&End> {
         self.end.as_ref()
@@ -252,7 +252,7 @@ impl<F: Read + Seek> TraceReader<F> {
     }
 }
 
-/// What there is to know about a trace without its frames.
+/// A trace's header and totals, without its frames.
 struct Opened {
     program: Program,
     identity: u64,

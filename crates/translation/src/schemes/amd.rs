@@ -12,12 +12,12 @@ use super::{BackgroundPass, Scheme};
 use crate::radix::group_of;
 use crate::{Error, Hardware, Request, Tables, Translator};
 
-/// How large groups are.
+/// Size of groups.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[schemars(rename = "amd-coalescing")]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Where huge pages are used; nowhere, unless said otherwise.
+    /// Use of huge pages; none by default.
     pub huge: thp::Config,
     /// log2 of the pages of a group: 2 for 16 KB, 3 for 32 KB.
     #[schemars(range(min = 1, max = 3))]

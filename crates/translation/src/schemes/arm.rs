@@ -14,7 +14,7 @@ use crate::{Error, Hardware, Request, Tables, Translator};
 /// log2 of the pages of a group: 64 KB (Arm ARM, D8.7: 16 entries with pages of 4 KB).
 const GROUP: u32 = 4;
 
-/// Where huge pages are used beside groups; nowhere, unless said otherwise.
+/// Use of huge pages beside groups; none by default.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[schemars(rename = "arm-contiguous")]
 #[serde(deny_unknown_fields, default)]

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::Scheme;
 use crate::{Error, Hardware, Radix, Translator};
 
-/// Nothing can be chosen.
+/// No parameters.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[schemars(rename = "base")]
 #[serde(deny_unknown_fields)]

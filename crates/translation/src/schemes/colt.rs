@@ -18,12 +18,12 @@ use crate::{
     TranslatorCounters, VirtRange,
 };
 
-/// How long runs may be.
+/// Length of runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[schemars(rename = "colt")]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Where huge pages are used; nowhere, unless said otherwise.
+    /// Use of huge pages; none by default.
     pub huge: thp::Config,
     /// log2 of the pages that share a set, and so of the longest run: 2, as the paper finds best.
     #[schemars(range(min = 0, max = 3))]

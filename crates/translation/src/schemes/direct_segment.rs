@@ -13,17 +13,17 @@ use serde::{Deserialize, Serialize};
 use super::{PrimaryRegion, Scheme};
 use crate::{Error, Hardware, Radix, Translator};
 
-/// What goes into a primary region.
+/// Memory placed in a primary region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
-    /// What the program asks to be there (`MAP_HUGETLB` stands for the paper's flag).
+    /// Memory that the program requests there (`MAP_HUGETLB` stands for the paper's flag).
     OptIn,
     /// All private anonymous memory that may be written.
     OptOut,
 }
 
-/// Where contiguous memory comes from.
+/// Source of contiguous memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Source {
@@ -33,14 +33,14 @@ pub enum Source {
     Compaction,
 }
 
-/// How the operating system uses segments.
+/// Use of segments by the operating system.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[schemars(rename = "direct-segment")]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// What goes into the primary region.
+    /// Memory placed in the primary region.
     pub policy: Policy,
-    /// Where its memory comes from.
+    /// Source of its memory.
     pub source: Source,
     /// Most memory for the segment, as a share of all memory, 0 to 1. Where less is contiguous,
     /// the segment is smaller and the rest is paged.
@@ -88,7 +88,7 @@ impl Scheme for Config {
     }
 }
 
-/// What no segment maps has pages of 4 KB.
+/// Policy with pages of 4 KB outside the segment.
 struct Paged;
 
 impl MappingPolicy for Paged {

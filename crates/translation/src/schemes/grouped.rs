@@ -1,5 +1,5 @@
-//! What the schemes have in common that keep aligned groups of pages in TLB entries: the
-//! structures. They differ in when pages form a group, and in whether the kernel helps.
+//! Structures of the schemes that keep aligned groups of pages in TLB entries. They differ in when
+//! pages form a group, and in whether the kernel helps.
 
 use contigua_paging::{Leaf, SpaceId};
 use contigua_state::Plain;
@@ -13,7 +13,8 @@ use crate::{
 
 /// When an aligned group of pages is one entry.
 pub(super) trait Rule: Plain + Send {
-    /// Whether the group around an access, which was just translated to `leaf`, is one.
+    /// Returns true if the group around an access, which was just translated to `leaf`, shares an
+    /// entry.
     fn joins(&self, request: &Request, leaf: Leaf, tables: &Tables<'_>) -> bool;
 }
 

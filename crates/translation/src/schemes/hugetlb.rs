@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{PrimaryRegion, ReservedPages, Scheme};
 use crate::{Error, Hardware, Radix, Translator};
 
-/// Which pages, and how many.
+/// Size and number of the reserved pages.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[schemars(rename = "hugetlb")]
 #[serde(deny_unknown_fields, default)]

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, Hardware, Translator};
 
-/// How often the kernel's background pass runs, and how far it gets.
+/// Interval and extent of the kernel's background pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackgroundPass {
     /// Time from one step to the next.
@@ -34,7 +34,7 @@ pub struct ReservedPages {
 /// The region in which a process's memory is placed, and the segment that maps it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PrimaryRegion {
-    /// What is placed there.
+    /// Memory that is placed there.
     pub eligible: Eligible,
     /// Contiguous memory that is taken for a segment, as a share of all memory, 0 to 1; `None` for
     /// a region that is only paged.
@@ -90,7 +90,7 @@ macro_rules! schemes {
     ($($(#[$doc:meta])* $module:ident: $variant:ident, $name:literal;)*) => {
         $(pub mod $module;)*
 
-        /// Which scheme, and its parameters: the table `[translation.NAME]` of a design.
+        /// Scheme and its parameters: the table `[translation.NAME]` of a design.
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
         pub enum SchemeConfig {
             $($(#[$doc])* #[serde(rename = $name)] $variant($module::Config),)*
@@ -137,6 +137,6 @@ schemes! {
     arm: Arm, "arm-contiguous";
     /// A TLB of ranges beside the L2 TLB.
     range: Range, "range";
-    /// Translations take no time: what others are measured against.
+    /// Ideal translation without latency: the upper bound.
     perfect: Perfect, "perfect";
 }

@@ -14,7 +14,7 @@ use crate::{
     TranslatorCounters,
 };
 
-/// Which pages the kernel uses.
+/// Pages that the kernel uses.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[schemars(rename = "perfect")]
 #[serde(deny_unknown_fields, default)]

@@ -42,7 +42,7 @@ impl Scheme for Config {
     }
 }
 
-/// What only this scheme does.
+/// Counters of this scheme only.
 #[derive(Clone, Copy, Debug, Default, contigua_state::Plain)]
 struct Counters {
     l2_hits_perforated: u64,
@@ -282,8 +282,8 @@ impl Perforated {
         }))
     }
 
-    /// What a walk found, as one perforated page of both dimensions; `None` when it is an ordinary
-    /// page.
+    /// Combines the result of a walk into one perforated page of both dimensions; `None` for an
+    /// ordinary page.
     fn combine(found: Found, address: VirtAddr) -> Option<Chunk> {
         let (guest, host) = (found.guest, found.host);
         let outer = host.and_then(|host| host.perforation);
@@ -534,7 +534,7 @@ impl Perforated {
         }
     }
 
-    /// What a mutant keeps although it is invalidated.
+    /// Entry that a mutant keeps although it is invalidated.
     #[cfg(test)]
     fn saved(&mut self, space: SpaceId, range: VirtRange) -> Option<(Kind, Entry)> {
         let kind = match self.mutant? {

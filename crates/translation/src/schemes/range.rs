@@ -21,12 +21,12 @@ use crate::{
     TranslatorCounters, VirtRange,
 };
 
-/// How many ranges the hardware keeps.
+/// Number of ranges that the hardware keeps.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[schemars(rename = "range")]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Where huge pages are used.
+    /// Use of huge pages.
     pub huge: thp::Config,
     /// Entries of the range TLB, fully associative: 32 (the paper, section 4.1).
     #[schemars(range(min = 1, max = 1024))]

@@ -11,13 +11,13 @@ use serde::{Deserialize, Serialize};
 use super::{BackgroundPass, Scheme};
 use crate::{Error, Hardware, Radix, Translator};
 
-/// Where huge pages are used.
+/// Use of huge pages (`/sys/kernel/mm/transparent_hugepage/enabled`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Enabled {
     /// Everywhere but where the program objects.
     Always,
-    /// Where the program asks for them.
+    /// In memory that the program advises with `MADV_HUGEPAGE`.
     Madvise,
     /// Nowhere.
     Never,

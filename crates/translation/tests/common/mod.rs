@@ -165,7 +165,7 @@ pub fn space(scheme: &SchemeConfig, memory: &mut Memory) -> AddressSpace {
     AddressSpace::with(ID, shape, memory).unwrap()
 }
 
-/// What an access came to, and what it read.
+/// Result of an access, and the references it made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Hit(PhysAddr),

@@ -1,4 +1,4 @@
-//! Which unit of a core executes an instruction of aarch64, and whether it accesses memory.
+//! Execution class of an instruction of aarch64, and its access to memory.
 
 use disarm64::Insn;
 use disarm64_defn::InsnClass as Group;
@@ -27,7 +27,7 @@ pub(super) fn of(definition: &Insn, word: u32) -> Option<(Class, bool, bool)> {
     })
 }
 
-/// Whether the access is of more than a general register's worth.
+/// Returns true if the access is of more than a general register's worth.
 pub(super) fn is_wide(definition: &Insn, word: u32) -> bool {
     /// Loads and stores of vector registers have this bit (Arm ARM, C4.1, "Loads and Stores").
     const VECTOR: u32 = 1 << 26;

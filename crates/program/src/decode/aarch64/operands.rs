@@ -1,4 +1,4 @@
-//! Which registers an instruction of aarch64 reads and writes.
+//! Registers that an instruction of aarch64 reads and writes.
 //!
 //! The table lists operands in the order of assembler text: the first one is the result, but for
 //! stores, comparisons and branches, which have none, and for a few more.
@@ -13,7 +13,7 @@ use super::{NZCV, RegisterSet, STACK_POINTER, general, vector};
 /// The register in which calls leave where they return to.
 const LINK: u32 = 30;
 
-/// What an instruction uses.
+/// Registers that an instruction uses.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Used {
     pub(super) reads: RegisterSet,
@@ -22,7 +22,7 @@ pub(super) struct Used {
     pub(super) writes: RegisterSet,
 }
 
-/// What an operand names.
+/// Registers that an operand names.
 enum Operand {
     Register(RegisterSet),
     Address(RegisterSet),
@@ -90,7 +90,7 @@ fn is_zeroing(group: Group, stores: bool) -> bool {
     group == Group::IC_SYSTEM && stores
 }
 
-/// Whether the instruction reads and writes the register operand at a place.
+/// Returns whether the instruction reads, and whether it writes, the register operand at a place.
 fn role(definition: &Insn, place: usize, loads: bool, stores: bool) -> (bool, bool) {
     let name = definition.mnemonic;
     let first = place == 0;
@@ -121,7 +121,7 @@ fn role(definition: &Insn, place: usize, loads: bool, stores: bool) -> (bool, bo
     }
 }
 
-/// Whether something of the result's register is left in it, or goes into the result.
+/// Returns true if part of the result's register is left in it, or goes into the result.
 fn keeps_some(definition: &Insn) -> bool {
     let name = definition.mnemonic;
     let has = |parts: &[&str]| parts.iter().any(|part| name.contains(part));

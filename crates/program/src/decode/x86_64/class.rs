@@ -1,4 +1,4 @@
-//! Which unit of a core executes an instruction of x86-64.
+//! Execution class of an instruction of x86-64.
 //!
 //! x86 has some 1,900 mnemonics and a core a dozen kinds of units, so the classes follow from the
 //! regular way in which mnemonics are named, and only what is irregular is listed. The rules run
@@ -103,7 +103,7 @@ const fn is_syscall(mnemonic: Mnemonic) -> bool {
     matches!(mnemonic, Mnemonic::Syscall | Mnemonic::Sysenter)
 }
 
-/// What a mnemonic says about the class.
+/// Effect of a mnemonic on the class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// All there is to know.

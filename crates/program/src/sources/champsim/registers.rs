@@ -31,7 +31,7 @@ impl Default for Registers {
 }
 
 impl Registers {
-    /// What the instruction of a record does.
+    /// Decodes the instruction of a record.
     pub(super) fn instruction(&mut self, record: &Record) -> Instruction {
         let [first, second, sources @ ..] = record.registers;
         let written = [first, second];
@@ -79,7 +79,7 @@ impl Registers {
     }
 }
 
-/// What executes an instruction: branches as `ChampSim` knows them, others by what they access.
+/// Execution class of an instruction: branches as `ChampSim` knows them, others by their accesses.
 fn class(record: &Record, written: &[u8], sources: &[u8]) -> OperationClass {
     let writes = |number| written.contains(&number);
     let reads = |number| sources.contains(&number);

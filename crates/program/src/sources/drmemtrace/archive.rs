@@ -43,7 +43,7 @@ pub(super) struct Archive {
     pub(super) members: Vec<Member>,
 }
 
-/// Whether a file begins as an archive.
+/// Returns true if a file begins as an archive.
 pub(super) fn is_archive(start: &[u8]) -> bool {
     let magic = start.first_chunk().map(|magic| u32::from_le_bytes(*magic));
     magic == Some(LOCAL) || magic == Some(END)
@@ -103,7 +103,7 @@ impl Archive {
         Ok(Self { file, members })
     }
 
-    /// Where the directory lies, its bytes and members.
+    /// Offset of the directory, its bytes and members.
     fn directory(file: &mut File, length: u64) -> io::Result<(u64, u64, u64)> {
         let tail_bytes = length.min((END_BYTES + LOCATOR_BYTES + 0xffff) as u64);
         let mut tail = vec![0; tail_bytes as usize];
@@ -248,7 +248,7 @@ enum Reader {
     Deflated(Box<DeflateDecoder<BufReader<Window>>>),
 }
 
-/// What a member holds.
+/// Contents of a member.
 pub(super) struct Content {
     reader: Reader,
     checksum: flate2::Crc,

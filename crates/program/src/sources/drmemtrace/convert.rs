@@ -50,7 +50,7 @@ pub(super) struct Converter {
     started: Vec<bool>,
     /// Instructions that were passed over, and not told.
     pub(super) passed: u64,
-    /// Whose the batch is.
+    /// Thread of the batch.
     pub(super) thread: ThreadId,
     process: ProcessId,
 }
@@ -167,7 +167,7 @@ impl Converter {
         Ok(())
     }
 
-    /// What has to be told before a thread goes on.
+    /// Events that precede a thread's next instruction.
     #[inline]
     fn before(&mut self, shard: &mut Shard, architecture: Architecture) -> Result<(), Failure> {
         if shard.call.is_some()

@@ -10,7 +10,7 @@ use super::record::{kind, marker};
 use super::shard::Records;
 use crate::Error;
 
-/// What a file of a trace holds.
+/// Counts of a file of a trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// The file.

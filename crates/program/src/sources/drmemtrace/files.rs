@@ -89,8 +89,8 @@ pub(super) fn mappings_of(path: &Path) -> Option<PathBuf> {
     .find(|file| file.is_file())
 }
 
-/// Whether a path looks like a trace of drmemtrace: a folder with such files, or a file that begins as they
-/// do.
+/// Returns true if a path looks like a trace of drmemtrace: a folder with such files, or a file
+/// that begins as they do.
 #[must_use]
 pub fn is_drmemtrace(path: &Path) -> bool {
     if path.is_dir() {

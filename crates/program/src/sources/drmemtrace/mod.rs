@@ -49,7 +49,7 @@ enum File {
 pub struct DrmemtraceSource {
     program: Program,
     has_registers: bool,
-    /// Where its schedule would be.
+    /// Folder of the trace, and of its schedule if there is one.
     folder: PathBuf,
     headers: Vec<Header>,
     files: Vec<File>,

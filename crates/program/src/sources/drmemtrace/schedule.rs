@@ -49,7 +49,7 @@ pub(super) fn read(folder: &Path) -> Result<Option<Vec<Entry>>, Error> {
     Ok(Some(entries))
 }
 
-/// Where each of the threads is when so many instructions have run: its number in `threads`, its own
+/// Position of each thread after so many instructions: its number in `threads`, its own
 /// instructions, and its last place in the schedule.
 pub(super) fn places(
     entries: &[Entry],

@@ -14,7 +14,7 @@ const BUFFER: usize = BYTES << 13;
 /// Records before the first instruction that are looked through for what the file says of itself.
 const MAX_HEADER: u64 = 1 << 16;
 
-/// What a file says of itself at its beginning.
+/// Header of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) version: u64,
@@ -237,7 +237,7 @@ impl Encoding {
     }
 }
 
-/// What is kept of a file while its records become events.
+/// State of a file while its records become events.
 pub(super) struct Shard {
     pub(super) records: Records,
     pub(super) header: Header,

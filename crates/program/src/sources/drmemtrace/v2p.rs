@@ -22,13 +22,13 @@ use crate::{Error, TraceProblem};
 /// Bytes that such a file may have: some million mappings.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// Where a trace's pages lie in physical memory.
+/// Source of the physical addresses of a trace's pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Placement {
-    /// Where the simulated kernel places them.
+    /// The simulated kernel's placement.
     #[default]
     Simulated,
-    /// Where the traced machine had them, as far as the trace says.
+    /// The traced machine's placement, as far as the trace has it.
     Traced,
 }
 
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_line() {
+    fn a_wrong_v2p_line_is_named() {
         for (text, line, what) in [
             ("a {\n}\n}", 3, "closes nothing"),
             ("address_mapping_group {\n page_size: 3\n}", 2, "page_size"),

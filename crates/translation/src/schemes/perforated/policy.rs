@@ -11,7 +11,7 @@ use super::super::thp::{self, HugePages};
 #[schemars(rename = "perforated")]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Where huge pages are used, and how the background pass makes them.
+    /// Use of huge pages, and their making by the background pass.
     pub huge: thp::Config,
     /// Of 512 sub-pages, how many may be holes when a page is made.
     #[schemars(range(min = 0, max = 511))]
