@@ -1,4 +1,4 @@
-"""What writers of tables into documents share: an experiment's run, and text between two marks."""
+"""Helpers of writers of tables into documents: an experiment's run, and text between two marks."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ PROGRAMS = [
     Program("cg", "multiply", [str(WORKLOADS / "cg"), "--rows", "500", "--outer", "8"]),
     Program("sqlite3", SQLITE, ["sqlite3", ":memory:", SQL.replace("ROWS", "20000")]),
 ]
-#: What is timed: many instructions, few accesses of memory.
+#: The timed command: many instructions, few accesses of memory.
 TIMED = [str(WORKLOADS / "bfs"), "--scale", "15"]
 PACES = {"fast-forward": ["--skip", ALL], "all accesses": []}
 

@@ -1,4 +1,4 @@
-"""How much slower is a server whose placement is written in Python? `python benches/exploring.py`.
+"""Slow-down of a server whose placement is written in Python: `python benches/exploring.py`.
 
 Prints the processor time of one server under Linux's rules: the engine's own, Python's where Python
 is asked only for fallbacks and verdicts, and Python's for every request.

@@ -34,7 +34,7 @@ OURS = malloc.OURS
 LEVEL_0 = "level 0"
 # Without a library to preload, Debian's redis-server would use jemalloc, which it is linked with.
 GLIBC = malloc.DEBIAN / "libc.so.6"
-#: What the table compares.
+#: Columns of the table.
 WHAT = ("seconds", "megabytes")
 DRAWS = 1000
 STARTS = 200

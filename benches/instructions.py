@@ -1,4 +1,4 @@
-"""What branches and operations cost, measured on this computer and simulated.
+"""Costs of branches and operations, measured on this computer and simulated.
 
 The machine file is the one that benches/validate.py has measured. Writes the section in
 docs/validation.md. A minute.
@@ -16,18 +16,18 @@ from own_machine import gigahertz, simulated_cycles
 ROUNDS = 40
 #: Of some 40 us each.
 MANY_ROUNDS = 20_000
-#: What the longer of two simulated runs has more is what counts.
+#: Lengths of two simulated runs: their difference counts.
 SIMULATED = (2, 6)
 STEPS = 100_000
 #: Addresses that differ in a higher bit are far.
 NEAR, FAR = "36", "37"
-#: Where blocks of eleven bytes begin in a line of code, or reach into the next one.
+#: Offsets at which blocks of eleven bytes begin in a line of code, or reach into the next one.
 WITHIN, ACROSS = "32", "58"
-#: How many of 256 random bits are set: the branch is predicted, or mispredicted every other time.
+#: Number of set bits of 256 random ones: the branch is predicted, or mispredicted every other time.
 NEVER, ALWAYS, HALF = "0", "256", "128"
 #: Kilobytes that are read at random: they fit into the first level, or into the second.
 READ = (8, 64, 256)
-#: What the steps of loops hold.
+#: Steps of the loops.
 OPERATIONS = {
     "four shifts by a constant": "shifts",
     "four `sete`": "selects",

@@ -50,7 +50,7 @@ STEPS = 500
 ROUNDS = (10, 40)
 #: Most of the program's start is not simulated in detail.
 SKIP = 40_000_000
-#: How far a round of the streams may be from the pointers'.
+#: Largest difference between a round of the streams and the pointers'.
 CLOSE = 0.05
 
 

@@ -37,7 +37,7 @@ OURS = next(iter(ALLOCATORS))
 
 @dataclass
 class Sample:
-    """What one run took."""
+    """Costs of one run."""
 
     wall: float
     #: Of the program's own, of the kernel.

@@ -1,4 +1,4 @@
-"""Which mistakes in the use of malloc do allocators notice? Write the table into docs/malloc.md.
+"""Detection of malloc misuse by allocator: write the table into docs/malloc.md.
 
 Each case of `benches/malloc/support/misuse.c` runs in a process of its own under each allocator.
 """

@@ -15,7 +15,7 @@ from own_machine import gigahertz, simulated_cycles
 
 MEGABYTES = 64
 ROUNDS = 15
-#: What the longer of two simulated runs has more is what counts.
+#: Lengths of two simulated runs: their difference counts.
 SIMULATED = (1, 3)
 SCHEMES = {"small": "base", "huge": "thp"}
 

@@ -1,4 +1,4 @@
-"""What free memory in pieces costs a program with 4 KB pages: on this computer and simulated.
+"""Cost of fragmented free memory for a program with 4 KB pages: on this computer and simulated.
 
 The program chases pointers through pages of 24 MB. It runs as memory is; while another program
 holds three quarters of memory, which takes up the pieces; while that one holds a random half of

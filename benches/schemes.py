@@ -1,4 +1,4 @@
-"""How fast each translation scheme simulates, relative to 4 KB pages on conventional hardware.
+"""Simulation speed of each translation scheme, relative to 4 KB pages on conventional hardware.
 
 Records two workloads once, replays them under every scheme in turns, and writes the table between
 the markers in docs/performance.md. Ratios of times on a busy machine: the least of the turns.

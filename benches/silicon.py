@@ -69,7 +69,7 @@ LOADS: dict[str, tuple[tuple[int, int], tuple[int, int]]] = {
     "XSBench, paper": ((531_553_872_863, 53_327_664_901), (536_505_350_141, 18_961_071_625)),
     "Canneal, paper": ((41_306_649_413, 5_654_386_173), (41_237_905_455, 2_682_707_750)),
 }
-#: What is divided: lines of the machine's file.
+#: Lines of the machine's file that are divided.
 EIGHTHS = {
     "4k = { entries = 64, ways = 4 }": "4k = { entries = 8, ways = 4 }",
     "2m = { entries = 32, ways = 4 }": "2m = { entries = 4, ways = 4 }",
@@ -89,13 +89,13 @@ class Program:
 
     #: An eighth of the measured memory.
     arguments: tuple[str, ...]
-    #: What is simulated; the rest is fast-forwarded.
+    #: The part that is simulated; the rest is fast-forwarded.
     part: tuple[str, ...]
     #: Simulated memory.
     memory: str
     #: Measurements that it is compared with, and how it is compiled for each.
     levels: dict[str, str]
-    #: What else is changed in the machine's file, and how the table calls that.
+    #: Other changes to the machine's file, and their names in the table.
     changes: tuple[tuple[str, str], ...] = ()
     note: str = ""
 
@@ -241,7 +241,7 @@ def as_time(pair: tuple[int, int]) -> dict[str, int]:
 
 
 def updates(times: dict[str, list[dict[str, Any]]]) -> list[str]:
-    """What an update of GUPS costs, measured and simulated."""
+    """Return the cost of an update of GUPS, measured and simulated."""
     reports = times["-O2"]
     rows = work(["GUPS, paper", "GUPS, again"], UPDATES)
     cells = [parts(report["time"], report["executed"]["stores"]) for report in reports]
@@ -260,7 +260,7 @@ def updates(times: dict[str, list[dict[str, Any]]]) -> list[str]:
 
 
 def lookups(times: dict[str, list[dict[str, Any]]]) -> list[str]:
-    """What a row of HashJoin costs, measured and simulated."""
+    """Return the cost of a row of HashJoin, measured and simulated."""
     rows = []
     for name, level in (("HashJoin, paper", "-O0"), ("HashJoin, again", "-O2")):
         rows += work([name], ROWS)

@@ -23,7 +23,7 @@ FOLDER = ROOT / "contigua-results" / "validate"
 PICTURE = ROOT / "docs" / "pictures" / "validation.png"
 #: Speed-ups above this are gains.
 GAIN = 1.05
-#: What is shown of a measurement, by the key of the machine file.
+#: Shown parts of a measurement, by the key of the machine file.
 SHOWN = {
     "clock": "clock",
     "cache.l2.latency_cycles": "L2",

@@ -24,7 +24,7 @@ from documents import replace
 from contigua import _engine
 
 ROOT = Path(__file__).parents[1]
-#: How many times as long programs are that go forward.
+#: Factor by which fast-forwarded programs are longer.
 LONGER = 7
 RUNS = int(os.environ.get("CONTIGUA_BENCH_RUNS", "3"))
 #: More instructions than any run has.

@@ -1,4 +1,4 @@
-"""How much a core holds behind a load that misses, measured on this computer.
+"""Size of a core's window behind a load that misses, measured on this computer.
 
 Beside it, what the machine file has that benches/validate.py has measured. Writes the section in
 docs/validation.md. A minute.
@@ -16,7 +16,7 @@ from documents import replace
 from own_machine import MACHINE
 
 ROUNDS = 5
-#: What is held, the program's word for it, and the key of the machine file's `core`.
+#: Held resources, the program's word for each, and the key of the machine file's `core`.
 KINDS = (
     ("operations without a result", "operations", "window"),
     ("results in general registers", "results", "general_registers"),
@@ -25,7 +25,7 @@ KINDS = (
     ("loads", "loads", "load_buffer"),
     ("stores", "stores", "store_buffer"),
 )
-#: What takes more than one of them.
+#: Operations that take more than one of them.
 REGISTERS = {"products": 3}
 
 

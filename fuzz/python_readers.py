@@ -133,7 +133,7 @@ class Fleet:
 
 
 class Files:
-    """What `contigua run --json` writes."""
+    """Results in the format of `contigua run --json`."""
 
     def __init__(self, folder):
         text = (HERE / "seeds/results/run.json").read_text()

@@ -1,4 +1,4 @@
-"""What the tests in virtual machines share."""
+"""Fixtures of the tests in virtual machines."""
 
 from __future__ import annotations
 

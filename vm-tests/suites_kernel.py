@@ -1,4 +1,4 @@
-"""What a kernel with Contiguitas fails and the stock kernel does not: make test-kernel-full.
+"""Failures of a kernel with Contiguitas that the stock kernel has not: make test-kernel-full.
 
 Both are built from the same source with the same configuration. Hours of emulation: each test says
 its verdict on the terminal.

@@ -1,4 +1,4 @@
-"""What a comparison of two kernels says, without a machine."""
+"""Verdicts of a comparison of two kernels, without a machine."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def library() -> str:
-    """What tells one build of the library from another."""
+    """Return the identity of a build of the library."""
     return hashlib.sha256(LIBRARY.read_bytes()).hexdigest()[:16]
 
 

@@ -32,7 +32,7 @@ FLAGS = [
 
 
 def colours(picture: Path) -> int:
-    """How many colours a PNG picture of 8 bits a channel has, each row as the file filters it."""
+    """Return the number of colors of a PNG picture of 8 bits a channel, of rows as filtered."""
     data = picture.read_bytes()
     at, packed, channels, width = 8, b"", 3, 0
     while at < len(data):

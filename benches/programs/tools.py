@@ -10,7 +10,7 @@ from trial import ROOT, Program, Trial
 
 
 def digest(file: Path) -> str:
-    """What a file holds, shortly."""
+    """Return a digest of a file's contents."""
     return hashlib.sha256(file.read_bytes()).hexdigest()[:16] if file.exists() else "no file"
 
 
@@ -176,7 +176,7 @@ def git(trial: Trial) -> None:
 
 
 def repository() -> Path:
-    """Where this repository's history lies (a work tree's is elsewhere)."""
+    """Return the folder of this repository's history (a work tree's is elsewhere)."""
     pointer = ROOT / ".git"
     if pointer.is_dir():
         return ROOT

@@ -41,7 +41,7 @@ class Mode:
     name: str
     environment: Mapping[str, str]
     huge_pages: bool = False
-    """Whether the system gives huge pages to everybody meanwhile."""
+    """Return whether the system gives huge pages to all programs meanwhile."""
 
 
 PRELOAD = {"LD_PRELOAD": str(LIBRARY)}
@@ -60,7 +60,7 @@ SERVERS_ONLY = ("background on", "background idle")
 
 @dataclass
 class Facts:
-    """What a trial found."""
+    """Findings of a trial."""
 
     same: dict[str, str] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
@@ -83,7 +83,7 @@ class Facts:
         ]
 
     def beyond(self, reference: Facts) -> list[str]:
-        """What failed here and not in `reference`."""
+        """Return the failures here that are not in `reference`."""
         found = []
         for what in sorted(self.same.keys() | reference.same.keys()):
             mine, theirs = self.same.get(what, "missing"), reference.same.get(what, "missing")
@@ -99,7 +99,7 @@ def shorten(text: str) -> str:
 
 @dataclass
 class Result:
-    """How a command ended."""
+    """Result of a command."""
 
     code: int
     out: str

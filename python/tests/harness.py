@@ -114,7 +114,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Hazard:
-    """What happens to a command.
+    """Hazard that a command meets.
 
     Attributes
     ----------
@@ -139,7 +139,7 @@ class Hazard:
         return self.name
 
 
-#: What a process of ``multiprocessing`` says whose parent ended while it started.
+#: Message of a process of ``multiprocessing`` whose parent ended while it started.
 ORPHANED = re.compile(
     r"Traceback \(most recent call last\):\n(?:  .*\n)*?.*in spawn_main\n(?:  .*\n)*EOFError: .*"
 )
@@ -147,7 +147,7 @@ ORPHANED = re.compile(
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a command.
+    """Result of a command.
 
     Attributes
     ----------

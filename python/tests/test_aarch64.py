@@ -146,9 +146,9 @@ _start:
     mov x0, #0
     svc #0
 """
-#: What it executes. An access of 16 bytes counts as two of 8, those of structures as one for each
-#: element, and a block of 64 bytes that is zeroed as one store. QEMU makes a load and a store of an
-#: atomic exchange as long as there is one thread.
+#: Expected executions. An access of 16 bytes counts as two of 8, those of structures as one for
+#: each element, and a block of 64 bytes that is zeroed as one store. QEMU makes a load and a store
+#: of an atomic exchange as long as there is one thread.
 EXECUTED = {
     "instructions": 3 + 1000 * 17 + 3,
     "loads": 1000 * (1 + 2 + 2 + 16 + 1 + 1),

@@ -50,8 +50,8 @@ _start:
     xor %edi, %edi
     syscall
 """
-#: What it executes: an access of more than 8 bytes as several of 8, a repeated string instruction
-#: once for each iteration and once more.
+#: Expected executions: an access of more than 8 bytes as several of 8, a repeated string
+#: instruction once for each iteration and once more.
 EXECUTED = {
     "instructions": 2 + 1000 * 10 + 1 + 100 * (3 + 301 + 1 + 51 + 1 + 1 + 21 + 2) + 3,
     "loads": 1000 * 9 + 100 * (300 + 20),

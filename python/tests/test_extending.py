@@ -17,7 +17,7 @@ from test_checks import RECORD
 
 ROOT = Path(__file__).parents[2]
 BIN = ROOT / ".venv" / "bin"
-#: What is built for the copy stays for the next time.
+#: Folder of the copy, whose build stays for the next time.
 FOLDER = ROOT / "target" / "extending"
 DATA = "python/contigua/data"
 SCHEMES = "crates/translation/src/schemes"

@@ -18,7 +18,7 @@ from contigua.measuring.machine import probes as wanted
 from contigua.measuring.probes import Rounds, measure
 from contigua.measuring.written import toml
 
-#: Who may be named as a source; "ours" is one of our choice.
+#: Sources that may be named; "ours" is one of our choice.
 SOURCES = (
     "ours", "simulated", "as ", "AMD", "Intel", "Arm", "NVIDIA", "JEDEC", "Agner Fog", "uops.info",
     "LLVM", "WikiChip", "Chips and Cheese", "AnandTech", "Molka", "Mitosis", "Barr", "Yan et al.",
@@ -126,7 +126,7 @@ TLB_HIT, WALK = 9, 40
 
 
 def answer(line, *, huge=True, splintered=False, coalesces=False):
-    """What the probe would say on it, in ns for an operation."""
+    """Return the probe's answer on it, in ns for an operation."""
     words = line.split()
     option = dict(pairwise(words))
 
@@ -171,7 +171,7 @@ def rounds_of(machine, **processor):
 
 
 def known(**other):
-    """That computer, as the kernel describes it."""
+    """Return the kernel's description of that computer."""
     values = {"caches": {1: 32 << 10, 2: 1 << 20, 3: 22 << 20}, "thp": "madvise"}
     base = computer()
     return Computer(**{**base.__dict__, **values, "available": 16 << 30, **other})

@@ -377,7 +377,7 @@ def no_robust_futexes(error: int) -> str:
 
 
 def refused_run(folder: Path, **options: object) -> str:
-    """What a run says that ends with an error and leaves nothing."""
+    """Return the message of a run that ends with an error and leaves nothing."""
     folder.mkdir()
     run = subprocess.run(
         [*RUN, "--", "echo", "it runs"],

@@ -50,7 +50,7 @@ def traces(command, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def runs(traces, command):
-    """What the program's own runs say. Programs see their environment, which tests change."""
+    """Return reports of the program's own runs; programs see the tests' environment."""
     return {
         (name, detail): contigua.run(
             command, designs=DESIGNS, options=replace(asked, memory="256MiB", detail=detail)

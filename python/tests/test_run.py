@@ -19,7 +19,7 @@ from contigua.regions import Regions
 
 ROOT = Path(__file__).parents[2]
 TRANSLATION = RunOptions(detail="translation")
-#: What QEMU itself gets, and programs do not (crates/program/src/allocator.rs).
+#: Variables of QEMU itself, which programs do not get (crates/program/src/allocator.rs).
 QEMU_ALLOCATOR = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_MAX_": "0"}
 #: The operator's command, if somebody built it.
 NODES = [ROOT / "target" / profile / "contigua-node" for profile in ("debug", "release")]

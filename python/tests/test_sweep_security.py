@@ -10,7 +10,7 @@ from distributed.security import Security
 
 from contigua.sweeps import SweepError, cluster
 
-#: How TLS refuses, and how HTTP servers speak.
+#: First bytes of a TLS alert, and of an HTTP answer.
 ALERT, HTTP = b"\x15", b"H"
 
 
@@ -28,7 +28,7 @@ def listening():
 
 
 def first_byte(port, credentials=None):
-    """What a port says to whoever connects; a Dask server greets those that it trusts."""
+    """Return the first byte that a port sends; a Dask server greets those that it trusts."""
     with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
         if credentials is not None:
             context = credentials.get_connection_args("client")["ssl_context"]

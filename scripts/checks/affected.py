@@ -1,4 +1,4 @@
-"""What to test after a change: crates, Python files and tests that depend on the changed files."""
+"""Tests due after a change: crates, Python files and tests that depend on the changed files."""
 
 from __future__ import annotations
 

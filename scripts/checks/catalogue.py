@@ -63,7 +63,7 @@ class Check:
     record: str = ""
 
     def has_result(self) -> bool:
-        """Whether it runs only when its inputs change, and its result is kept."""
+        """Return whether it runs only when its inputs change, and its result is kept."""
         return self.gate in ("long", "release")
 
     def fingerprint(self, *, outputs: bool = True) -> str:

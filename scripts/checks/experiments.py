@@ -1,4 +1,4 @@
-"""What an experiment's figures depend on.
+"""Inputs of an experiment's figures.
 
 That is its file and module, the modules beside it and in ``CODE`` that it imports, the presets and
 programs that these name, and the golden values (``crates/machine/tests/values.json``) of the

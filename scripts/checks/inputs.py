@@ -1,4 +1,4 @@
-"""What a check's result depends on, as a hash that is the same in every clone.
+"""Inputs of a check's result, as a hash that is the same in every clone.
 
 An input is a pattern of files (``crates/malloc/tests/c/*``), ``crate:NAME`` (the sources of a crate
 and of all crates that it is built from, with the versions of what they use of others),
@@ -46,7 +46,7 @@ UNIT_TESTS = re.compile(
 WORD = re.compile(r"[\w-]+")
 #: Golden values of fixed runs, by the run's name.
 VALUES = ROOT / "crates" / "machine" / "tests" / "values.json"
-#: What names the files of a folder: the files themselves are inputs of what depends on them.
+#: Code that names the files of a folder: the files themselves are inputs of what depends on them.
 LISTS = re.compile(r"^(?:schemes|policies)! \{\n.*?^\}", re.M | re.S)
 C_LIKE = {".rs", ".c", ".h", ".cc"}
 #: Folders of a crate that its library is not built from.

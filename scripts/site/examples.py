@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-#: What a page's folder shares with the repository.
+#: Files of the repository that a page's folder shares.
 SHARED = ["workloads", "crates", "examples", "target", ".venv", "docs"]
 #: The longest that a command may take, in seconds.
 LIMIT = 300

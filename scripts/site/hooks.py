@@ -1,4 +1,4 @@
-"""What mkdocs asks while it builds the site: pages that are generated, and links out of docs/.
+"""Hooks of mkdocs: pages that are generated, and links out of docs/.
 
 Nothing that is generated is committed, so nothing can be out of date.
 """
@@ -22,7 +22,7 @@ TOP = {
     "CHANGELOG.md": "project/changes.md",
     "CONTRIBUTING.md": "project/contributing.md",
 }
-#: Where pages of the repository point for what the site generates, and the site's page of it.
+#: Targets of links from the repository to generated files, and the site's page of each.
 GENERATED = {
     "python/contigua/cli.py": "reference/command-line.md",
     "python/contigua/__init__.py": "reference/python.md",

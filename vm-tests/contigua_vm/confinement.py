@@ -15,7 +15,7 @@ from contigua_vm.scatter import GIGANTIC, Scatter, allocate, allocate_huge, scan
 
 #: Of a guest, in MiB; all but the first share lies above 4 GiB in one piece.
 MEMORY_MIB, LOW_MIB = 4096, 512
-#: What programs leave free when memory is full.
+#: Memory that programs leave free when memory is full.
 LEAVES_MIB = 80
 #: Kernel memory, in MiB a second of the guest's.
 RATE_MIB = 2000
@@ -29,7 +29,7 @@ BLOCKS = {"blocks_2m": "2 MB", "blocks_4m": "4 MB", "blocks_32m": "32 MB", "bloc
 
 @dataclass(frozen=True)
 class Latency:
-    """How long allocations of one page took, in nanoseconds of a guest that counts instructions."""
+    """Latency of allocations of one page, in nanoseconds of a guest that counts instructions."""
 
     count: int
     median: int
@@ -40,7 +40,7 @@ class Latency:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a guest's memory.
+    """State of a guest's memory at the end.
 
     Attributes
     ----------

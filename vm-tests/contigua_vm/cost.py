@@ -1,4 +1,4 @@
-"""What a kernel's allocations cost where memory is plenty, counted in instructions.
+"""Cost of a kernel's allocations while memory is plentiful, counted in instructions.
 
 A guest's clocks are its count of instructions, so that a loop takes as long in each run, whatever
 else its host does.
@@ -19,7 +19,7 @@ TICKS = 4
 
 @dataclass(frozen=True)
 class Cost:
-    """What a kernel costs.
+    """Cost of a kernel.
 
     Attributes
     ----------

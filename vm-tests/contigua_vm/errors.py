@@ -1,4 +1,4 @@
-"""What can go wrong with a virtual machine."""
+"""Errors of virtual machines."""
 
 from __future__ import annotations
 

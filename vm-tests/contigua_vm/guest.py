@@ -26,7 +26,7 @@ BOOT = 300.0
 GRACE = 900.0
 #: Seconds between looks at the log of a guest that does not answer.
 LOOK = 5.0
-#: What newer kernels say when a request has waited for a minute and more.
+#: Message of newer kernels when a request has waited for a minute and more.
 STALL = re.compile(r"page allocation stall for (?:[6-9]\d|\d{3,}) secs: order:\d+")
 #: QEMU 7.2 emulates cmpxchg16b with wrong flags, of which kernels die sooner or later. Where a
 #: processor is not said to be fast at copying bytes (erms), kernels clear and copy pages by words,
@@ -36,16 +36,17 @@ PROCESSOR = "max,cx16=off,erms=off,fsrm=off"
 #: One processor's time is counted in instructions, so that it does not matter how busy the host is;
 #: when it only waits, the clock goes on to the end of that.
 ONE = ("-accel", "tcg", "-icount", "shift=2,sleep=off")
-#: Where QEMU 7.2 counts those of several, each runs until the next timer is due, and one that spins
-#: until another has done something waits forever: so do kernels that start their second.
+#: Without counting: QEMU 7.2 lets each of several counted processors run until the next timer is
+#: due, and one that spins until another has done something waits forever, as kernels do that start
+#: their second.
 MANY = ("-accel", "tcg,thread=multi")
-#: What a kernel says when it is beyond help.
+#: Message of a kernel that has crashed.
 DEATH = re.compile(r"Kernel panic|BUG: |Oops: |general protection fault|soft lockup")
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command in the guest said.
+    """Output of a command in the guest.
 
     Attributes
     ----------

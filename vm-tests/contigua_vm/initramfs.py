@@ -8,7 +8,7 @@ from pathlib import Path
 
 from contigua_vm.errors import VmError
 
-#: What the guest runs first.
+#: First program of the guest.
 INIT = Path(__file__).with_name("init.sh")
 FOLDER, FILE, LINK, DEVICE = 0o040755, 0o100755, 0o120777, 0o020600
 

@@ -13,7 +13,7 @@ from contigua_vm.kernels import cache_folder
 CHECKOUT = Path(__file__).resolve().parents[2]
 WORKLOADS = Path(__file__).resolve().parents[1] / "workloads"
 TARGET = "x86_64-unknown-linux-musl"
-#: Where a binary with glibc inside is built: it needs no compiler that tests do not need already.
+#: Target of binaries with glibc inside: it needs no compiler that tests do not need already.
 GUEST = ("x86_64-unknown-linux-gnu", "-C target-feature=+crt-static")
 
 

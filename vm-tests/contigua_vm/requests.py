@@ -14,7 +14,7 @@ from contigua_vm.kernels import kernel
 from contigua_vm.programs import build_workloads
 from contigua_vm.scatter import Scatter
 
-#: What a scenario leaves free, and how much kernel memory it takes, in percent of memory.
+#: Memory that a scenario leaves free, and kernel memory that it takes, in percent of memory.
 LEAVES, TAKES = 24, 16
 #: Rounds in which that comes; half of it goes again at the end.
 ROUNDS = 4

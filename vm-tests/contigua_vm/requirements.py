@@ -1,4 +1,4 @@
-"""What the host must have."""
+"""Requirements on the host."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def allocate(guest: Guest, file: str, wanted: int) -> int:
     return got
 
 
-#: What a guest must keep when all else becomes huge pages, or its programs are killed.
+#: Memory that a guest keeps when all else becomes huge pages, or its programs are killed.
 KEEPS_MIB = 150
 
 

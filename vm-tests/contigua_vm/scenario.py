@@ -24,13 +24,13 @@ LEAVES_MIB = 220
 FREE_MIB = 400
 #: Rounds in which kernel memory that stays and such that goes alternate.
 ROUNDS = 5
-#: What programs leave when they have grown; both guests can have that.
+#: Memory that programs leave when they have grown; both guests can have that.
 GROWN_MIB = 260
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a guest.
+    """Result of a guest.
 
     Attributes
     ----------

@@ -30,9 +30,9 @@ SERIES = CHECKOUT / "kernel" / "series"
 CONFIGURATION = SERIES / "config"
 #: Its program among the kernel's own tests of memory management.
 SELFTEST = Path("tools/testing/selftests/mm/contiguitas.c")
-#: What a kernel says when something is wrong, and goes on.
+#: Message of a kernel that has found a fault, and goes on.
 COMPLAINT = re.compile(r"WARNING: |INFO: task")
-#: What the guest runs first; the script follows.
+#: First program of the guest; the script follows.
 INIT = b"""#!/bin/sh
 /bin/busybox mkdir -p /bin /usr/bin /sbin /usr/sbin
 /bin/busybox --install -s /bin
@@ -55,7 +55,7 @@ reboot -f
 
 @dataclass(frozen=True)
 class Answer:
-    """What a guest's script said, and what the kernel said on the same line."""
+    """Output of a guest's script, and the kernel's on the same line."""
 
     code: int
     text: str

@@ -22,7 +22,7 @@ from contigua_vm.programs import build_workloads
 from contigua_vm.userland import enter, run_within
 
 PASSED, FAILED, SKIPPED, DIED = "passed", "failed", "skipped", "died"
-#: What a kernel says of a fault that need not kill it.
+#: Message of a kernel about a fault that need not kill it.
 COMPLAINT = re.compile(
     r"WARNING:|BUG:|[Bb]ad page|Oops|general protection|Kernel panic|possible circular locking|"
     r"possible recursive locking|inconsistent lock|suspicious RCU|INFO: task|rcu: INFO|lockup|"
@@ -32,7 +32,7 @@ COMPLAINT = re.compile(
 VARYING = re.compile(r"^\[[^\]]*\] |\b(0x)?[0-9a-f]{6,}\b|\d+")
 #: A line of the Test Anything Protocol.
 SUBTEST = re.compile(r"^(ok|not ok) (\d+)(.*)$", re.MULTILINE)
-#: How much of a test's output is kept.
+#: Bytes of a test's output that are kept.
 KEPT = 2000
 
 
@@ -85,7 +85,7 @@ class Suite:
 
 @dataclass
 class Outcome:
-    """What became of a suite on one kernel.
+    """Result of a suite on one kernel.
 
     Attributes
     ----------

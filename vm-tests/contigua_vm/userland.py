@@ -38,7 +38,7 @@ FILES = {
 }
 LINKS = {"bin/sh": "dash", "usr/bin/awk": "gawk", "usr/bin/cc": "gcc"}
 FOLDERS = ("dev", "host", "proc", "run", "sys", "tmp", "root", "var/log/nginx", "var/lib/nginx")
-#: Where the kernel's tests lie in the image.
+#: Folder of the kernel's tests in the image.
 SELFTESTS = "/selftests"
 #: Of its source: the tests, and what they include.
 SELFTEST_SOURCES = ("tools/testing/selftests", "mm", "lib", "include")
