@@ -13,6 +13,8 @@ Progress = Callable[[list[tuple[int, int]]], None]
 #: Seconds before the line first shows, and between two updates.
 DELAY = 2.0
 REFRESH = 0.25
+#: Seconds between two lines of a run where standard error is no terminal.
+LINES = 30.0
 
 
 class FractionLine:
@@ -63,53 +65,54 @@ class FractionLine:
 
 
 class RunLine:
-    """How far a run is, redrawn in place; silent when standard error is no terminal.
+    """Progress of a run: redrawn in place on a terminal, else a line every half minute.
 
     Parameters
     ----------
     ends
-        Instructions and seconds after which the run ends; ``None`` where nobody knows.
+        Instructions and seconds after which the run ends; ``None`` where they are unknown.
     """
 
     def __init__(self, ends: tuple[int | None, float | None] = (None, None)) -> None:
         self.ends = ends
-        self.enabled = sys.stderr.isatty()
+        self.is_terminal = sys.stderr.isatty()
         self.start = time.monotonic()
-        self.last = 0.0
+        self.last = 0.0 if self.is_terminal else self.start
 
     def __call__(self, state: list[tuple[int, int]]) -> None:
-        """Draw how far the slowest design is."""
+        """Show the progress of the slowest design."""
         now = time.monotonic()
-        if not self.enabled or now - self.last < REFRESH:
+        if now - self.last < (REFRESH if self.is_terminal else LINES):
             return
         self.last = now
-        if not state:
-            aged = now - self.start
-            if aged >= DELAY:
-                line = f"ageing memory, {aged:.0f} s"
-                print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+        seconds = now - self.start
+        if state:
+            line = self._line(min(done for done, _ in state), seconds)
+        elif seconds >= DELAY:
+            line = f"ageing memory, {seconds:.0f} s"
+        else:
             return
-        instructions = min(done for done, _ in state)
-        behind = max(waiting for _, waiting in state)
-        speed = instructions / max(now - self.start, 1e-9) / 1e6
-        line = (
-            f"{instructions / 1e6:,.0f} M instructions, {speed:,.0f} MIPS, {behind} batches behind"
-        )
-        if (left := self._left(instructions, now - self.start)) is not None:
-            line += f", about {span(left)} left"
-        print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+        start, end = ("\r\x1b[K", "") if self.is_terminal else ("contigua: ", "\n")
+        print(f"{start}{line}", end=end, file=sys.stderr, flush=True)
 
-    def _left(self, instructions: int, seconds: float) -> float | None:
-        """Return the seconds that are left at most, at the speed until now."""
+    def _line(self, instructions: int, seconds: float) -> str:
+        """Return the share done, if it is known, the speed and the time left."""
+        line = f"{instructions / 1e6:,.0f} M instructions"
+        line += f", {instructions / max(seconds, 1e-9) / 1e6:,.1f} MIPS"
+        if share := self._share(instructions, seconds):
+            left = seconds * (1 - share) / share
+            line = f"{100 * share:.0f} %, {line}, about {span(left)} left"
+        return line
+
+    def _share(self, instructions: int, seconds: float) -> float:
+        """Return the share of the run that is done; 0 where it is unknown."""
         last, limit = self.ends
-        found = [] if limit is None else [limit - seconds]
-        if last and instructions:
-            found.append(seconds * (last - instructions) / instructions)
-        return max(min(found), 0.0) if found else None
+        shares = [instructions / last if last else 0.0, seconds / limit if limit else 0.0]
+        return min(max(shares), 1.0)
 
     def clear(self) -> None:
         """Leave nothing behind."""
-        if self.enabled:
+        if self.is_terminal:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 

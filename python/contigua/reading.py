@@ -102,13 +102,13 @@ def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
     Raises
     ------
     ReadError
-        When it cannot be read, or is no TOML.
+        When it cannot be read, or is not valid TOML.
     """
     text = read_text(path)
     try:
         return text, tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ReadError(path, f"no TOML: {error}") from error
+        raise ReadError(path, f"not valid TOML: {error}") from error
 
 
 def parse_json(text: str | bytes) -> Any:  # noqa: ANN401 - JSON

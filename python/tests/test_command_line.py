@@ -16,6 +16,7 @@ import termios
 import time
 from contextlib import suppress
 from itertools import pairwise
+from types import SimpleNamespace
 
 import click
 import pytest
@@ -46,7 +47,7 @@ def leaves(group=root, path=()):
 
 
 def on_terminal(*arguments, columns=80, **environment):
-    """What a command shows on a terminal."""
+    """Return a command's output on a terminal."""
     child, terminal = pty.fork()
     size = struct.pack("HHHH", 50, columns, 0, 0)
     if child == 0:
@@ -221,9 +222,23 @@ def test_the_time_left_follows_from_what_is_counted_and_from_the_limit(monkeypat
     options = {"instructions": 900, "skip": 50, "warmup": 50, "seconds": None}
     assert _ends_after(options) == (1000, None)
     assert _ends_after({**options, "instructions": None, "seconds": 5.0}) == (None, 5.0)
-    assert RunLine((1000, None))._left(250, 10.0) == pytest.approx(30.0)
-    assert RunLine((1000, 15.0))._left(250, 10.0) == pytest.approx(5.0)
-    assert RunLine((None, None))._left(250, 10.0) is None
+    found = [RunLine(ends)._line(250, 10.0) for ends in ((1000, None), (1000, 15.0), (None, None))]
+    assert found[0] == "25 %, 0 M instructions, 0.0 MIPS, about 30 s left"
+    assert found[1] == "67 %, 0 M instructions, 0.0 MIPS, about 5 s left"
+    assert found[2] == "0 M instructions, 0.0 MIPS"
+
+
+def test_a_run_without_a_terminal_tells_its_progress_every_half_minute(monkeypatch, capsys):
+    times = iter([0.0, 29.0, 31.0, 59.0, 62.0])
+    clock = SimpleNamespace(monotonic=lambda: next(times))
+    monkeypatch.setattr("contigua.progress.time", clock)
+    line = RunLine((100_000_000, None))
+    for done in (10, 25, 40, 50):
+        line([(done * 1_000_000, 0)])
+    assert capsys.readouterr().err == (
+        "contigua: 25 %, 25 M instructions, 0.8 MIPS, about 2 minutes left\n"
+        "contigua: 50 %, 50 M instructions, 0.8 MIPS, about 62 s left\n"
+    )
 
 
 @pytest.fixture

@@ -362,9 +362,9 @@ def test_what_is_no_region_is_said(text):
     [
         (["--window", "5:6"], "the window 5:6 needs at least 1000 instructions"),
         (["--window", "0:9k", "--window", "8k:20k"], "0:9000 and 8000:20000 overlap"),
-        (["--window", "0:9k", "--sample"], "--sample does not go with regions"),
-        (["--window", "0:9k", "--skip", "5"], "--skip does not go with regions"),
-        (["--window", "0:9k", "--cores", "2"], "--cores does not go with regions"),
+        (["--window", "0:9k", "--sample"], "--sample cannot be combined with regions"),
+        (["--window", "0:9k", "--skip", "5"], "--skip cannot be combined with regions"),
+        (["--window", "0:9k", "--cores", "2"], "--cores cannot be combined with regions"),
         (["--window", "0:9k", "--region", "markers"], "give --window or --region, not both"),
         (["--window", "0:9k", "--keep-warm"], "--keep-warm goes with --region"),
         (["--weights", "w"], "--weights goes with --simpoints"),

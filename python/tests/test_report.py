@@ -142,7 +142,7 @@ def test_seeds_are_averaged_with_intervals_and_compared_pairwise(results):
     assert runs.all[0].intervals["cycles"] == pytest.approx(2_484_138, rel=1e-3)
     said = headlines(runs)
     assert said[0].startswith("linux-thp is fastest: 1.8 million cycles, 10 % fewer than linux-4k")
-    assert "Means of 3 seeds; ± is half of a 95 % confidence interval." in said
+    assert "Means of 3 seeds; ± is the half-width of a 95 % confidence interval." in said
     # One seed is no mean.
     assert not arrange(reports[:1]).all[0].seeds
 

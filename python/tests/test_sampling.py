@@ -209,7 +209,7 @@ def test_threads_that_wait_do_not_shorten_units():
         (["--sample-error", "two"], "'two' is no error"),
         (["--sample-error", "nan"], "'nan' is no error"),
         (["--sample-error", "2%", "--detail", "translation"], "--detail translation has none"),
-        (["--sample-error", "2%", "--window", "1M:2M"], "--sample does not go with regions"),
+        (["--sample-error", "2%", "--window", "1M:2M"], "--sample cannot be combined with regions"),
     ],
 )
 def test_what_cannot_be_sampled_is_said(arguments, expected, cli):

@@ -691,7 +691,7 @@ def test_mistakes_on_the_command_line(cli, tmp_path, two_hundred):
     bad.write_text("[sweep\n")
     for arguments, expected in (
         ((tmp_path / "no.toml",), "No such file"),
-        ((bad,), "no TOML"),
+        ((bad,), "not valid TOML"),
         ((two_hundred, "-o", "/proc/no"), "give another -o"),
         (
             (two_hundred, "--scheduler", "tcp://127.0.0.1:1", "-o", tmp_path / "x"),

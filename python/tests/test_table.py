@@ -50,7 +50,7 @@ def report(design, cycles=1_000_000, *, kernel=0.1, instructions=5_000_000, **mo
 
 
 def sample(cycles, half, *, units=1000, quantile=2.0, seed=0, **halves):
-    """How a run was sampled whose units take an equal share of its cycles, but for some noise."""
+    """Return the sampling of a run whose units take about equal shares of its cycles."""
     noise = half * units / quantile / units**0.5 if quantile else 0
     spent = [round(cycles / units + (noise if unit % 2 else -noise)) for unit in range(units)]
     parts = ("issue", "branch", "dependence", "fetch", "tlb", "walk")
@@ -247,7 +247,7 @@ def test_three_sentences_say_which_design_is_fastest_and_why():
         "down from 40.0 % to 2.0 % of cycles, L2 TLB misses down from 72.00 to 0.05 per thousand "
         "instructions.",
         "Mean huge-page coverage is 99 % under linux-thp and 0 % under linux-4k; at the start, "
-        "100 % of memory was free in 2 MB blocks.",
+        "100 % of memory was free in whole 2 MB blocks.",
     ]
 
 
@@ -324,7 +324,7 @@ def test_no_difference_is_called_one():
 def test_every_design_is_told_where_none_is_faster():
     slower = [report("a", 1_100_000), report("b", 1_100_000), report("c", 1_001_000)]
     assert verdict(Results((report("linux-4k"), *slower)))[0] == (
-        "No design is faster than linux-4k (1.0 million cycles); c takes as many; "
+        "No design is faster than linux-4k (1.0 million cycles); c is no faster; "
         "a and b take 10 % more."
     )
 

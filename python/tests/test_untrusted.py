@@ -44,7 +44,7 @@ def no_hang():
 
 
 def refused(*arguments):
-    """What a command says that must fail with one clear error."""
+    """Return the message of a command that must fail with one clear error."""
     with no_hang():
         ran = CliRunner().invoke(cli, [str(argument) for argument in arguments])
     assert ran.exit_code != 0, ran.output
@@ -106,9 +106,9 @@ def test_a_question_to_a_pipe_is_refused_at_once(fifo):
     ("content", "expected"),
     [
         (b'description = "\xff"', "no UTF-8 at byte 15|damaged|no array"),
-        (b"\xef\xbb\xbf\x00", "no TOML|no array"),
-        (b"a = " + b"[" * 100_000, "no TOML|no array"),
-        (b"a = " + b"9" * 10_000, "no TOML|no array"),
+        (b"\xef\xbb\xbf\x00", "not valid TOML|no array"),
+        (b"a = " + b"[" * 100_000, "not valid TOML|no array"),
+        (b"a = " + b"9" * 10_000, "not valid TOML|no array"),
         (b"#" * (2 << 20), "longer than 1048576 bytes|no array"),
     ],
 )

@@ -82,7 +82,7 @@ pub enum Error {
     #[error("weights of points are shares of the program, 0 to 1, and not all 0")]
     Weights,
     /// Regions say themselves where they begin and end.
-    #[error("{0} does not go with regions, windows and SimPoints: leave it out")]
+    #[error("{0} cannot be combined with regions, windows or SimPoints: leave it out")]
     RegionsWith(&'static str),
     /// Units that cannot be.
     #[error("sampling: {0}")]

@@ -345,7 +345,7 @@ impl Session {
         }
         if self.configs.iter().any(|config| config.timeline.is_some()) {
             return Err(engine_error(
-                "a timeline does not go with checkpoints, which do not hold it: leave --timeline out",
+                "--timeline cannot be combined with checkpoints: they do not store the timeline",
             ));
         }
         Ok(())

@@ -14,7 +14,7 @@ from contigua.progress import FractionLine
 
 @click.group("setup")
 def setup_commands() -> None:
-    """Build what programs run with."""
+    """Build QEMU."""
 
 
 class Steps:

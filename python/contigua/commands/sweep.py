@@ -236,7 +236,7 @@ FORMATS = ("table", "csv", "json", "parquet")
 )
 @click.option("-o", "--output", type=FILE, help="File to write instead of standard output.")
 def query_command(source: Path, sql: str, form: str | None, output: Path | None) -> None:
-    """Ask SOURCE, a sweep's folder or a file of `run --json`, a question in SQL.
+    """Run SQL on SOURCE, a sweep's folder or a file of `run --json`.
 
     The only table is `results`; `describe results` lists its columns. A column with a dot in its
     name is written in quotation marks.

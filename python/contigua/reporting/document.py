@@ -41,7 +41,9 @@ def page_of(runs: Runs, *, title: str | None = None, inputs: Sequence[tuple[str,
     page.raw("<noscript><p>The plots need JavaScript; the tables have all figures.</p></noscript>")
     page.heading("Figures")
     page.raw(_table(tables.main_table(runs), runs))
-    page.note("A click on a head sorts. Speed is relative to " + _bases(runs) + ".", runs.timed)
+    page.note(
+        "Click a column heading to sort. Speed is relative to " + _bases(runs) + ".", runs.timed
+    )
     page.fold("All figures", _table(tables.whole_table(runs), runs))
     page.heading("Configuration")
     differing = tables.differences(runs)

@@ -82,11 +82,13 @@ def headlines(runs: Runs, *, brief: bool = False) -> list[str]:
         found.append("Estimated from SimPoints: nothing is known of the error.")
     elif sampled and not brief:
         found.append(
-            "Sampled: what follows ± is half of an interval that holds the value with a "
-            f"probability of {percent(min(sample['confidence'] for sample in sampled))}."
+            "Sampled: ± is the half-width of a "
+            f"{percent(min(sample['confidence'] for sample in sampled))} confidence interval."
         )
     if several := max(len(run.seeds) for run in runs.all):
-        found.append(f"Means of {several} seeds; ± is half of a 95 % confidence interval.")
+        found.append(
+            f"Means of {several} seeds; ± is the half-width of a 95 % confidence interval."
+        )
     found += _goal([run for run in runs.all if (run.values.get("sample") or {}).get("goal")])
     executed = min(int(run.summary["instructions"]) for run in runs.all)
     if executed < SHORT:
@@ -229,9 +231,9 @@ class Difference:
 
     @property
     def said(self) -> str:
-        """How many cycles the run takes, in words."""
+        """Return the difference in cycles, in words; empty where there is none."""
         if self.is_none:
-            return "as many"
+            return ""
         return f"{self.size} {'more' if self.change > 0 else 'fewer'}"
 
 
@@ -335,7 +337,11 @@ def _fastest(ordered: Sequence[Difference], base: Run) -> str:
     for one in others:
         alike.setdefault(one.said, []).append(one.run.design)
     for said, designs in alike.items():
-        text += f"; {names(designs)} {'takes' if len(designs) == 1 else 'take'} {said}"
+        one = len(designs) == 1
+        if said:
+            text += f"; {names(designs)} {'takes' if one else 'take'} {said}"
+        else:
+            text += f"; {names(designs)} {'is' if one else 'are'} no faster"
     return text + "."
 
 
@@ -427,7 +433,9 @@ def _memory(members: Sequence[Run]) -> list[str]:
         free.setdefault(percent(share) if share else "no", []).append(run.design)
     commonest = max(free, key=lambda said: len(free[said]))
     start = "no memory" if commonest == "no" else f"{commonest} of memory"
-    text = f"Mean huge-page coverage is {shares}; at the start, {start} was free in 2 MB blocks"
+    text = (
+        f"Mean huge-page coverage is {shares}; at the start, {start} was free in whole 2 MB blocks"
+    )
     for said, designs in free.items():
         if said != commonest:
             text += f" ({'none' if said == 'no' else said} under {names(designs)})"

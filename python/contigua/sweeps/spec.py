@@ -128,7 +128,7 @@ def load_spec(spec: str | Path | Mapping[str, Any]) -> tuple[dict[str, Any], Pat
     Raises
     ------
     SweepError
-        When the file cannot be read, or is no TOML.
+        When the file cannot be read, or is not valid TOML.
     """
     if isinstance(spec, Mapping):
         return dict(spec), Path.cwd(), "the sweep"
