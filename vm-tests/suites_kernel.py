@@ -15,7 +15,7 @@ from contigua_vm.userland import userland
 
 
 @pytest.mark.parametrize("name", SUITES)
-def test_nothing_fails_that_the_stock_kernel_passes(name, capfd):
+def test_contiguitas_fails_no_test_that_the_stock_kernel_passes(name, capfd):
     def say(text):
         with capfd.disabled():
             print(f"\n  {text}", end="", flush=True)

@@ -94,7 +94,7 @@ def mortal_node():
     return folder / target / "guest" / "contigua-node"
 
 
-def test_it_may_die_at_every_step(linux, mortal_node, workloads):
+def test_the_guard_may_die_at_every_step(linux, mortal_node, workloads):
     with guarded(linux, mortal_node, workloads) as guest:
         before = layout(guest)
         for step in STEPS:

@@ -73,7 +73,7 @@ def test_a_parameter_that_means_nothing_is_said_and_ignored(guest, bad):
         machine.assert_well()
 
 
-def test_each_block_is_of_its_side(guest):
+def test_each_pageblock_has_the_type_of_its_side(guest):
     with guest(options="contiguitas=128M") as machine:
         zone = border(machine)
         types = blocks_of_types(machine)
@@ -175,7 +175,7 @@ def test_suspend_to_idle_freezes_and_thaws_the_thread(guest):
         machine.assert_well()
 
 
-def test_each_node_has_its_borders(guest):
+def test_each_numa_node_has_its_borders(guest):
     with guest(memory_mib=1024, numa_nodes=2, low_mib=None) as machine:
         nodes = {line["node"] for line in borders(machine)}
         assert nodes == {"0", "1"}

@@ -76,13 +76,13 @@ def test_the_selftest_passes(guest, processors):
     assert "# Totals: pass:4 fail:0" in answer.text
 
 
-def test_what_is_said_of_cma_areas_is_of_cma_areas(guest):
+def test_cma_counters_count_cma_areas_only(guest):
     answer = guest("say total CmaTotal /proc/meminfo; say free CmaFree /proc/meminfo")
     assert answer.number("total") == answer.number("free") == 0
 
 
 @pytest.mark.parametrize("kind", ["tables", "pipes", "files"])
-def test_nothing_lies_on_the_wrong_side_after_waves_in_full_memory(guest, kind):
+def test_no_page_lies_on_the_wrong_side_after_waves_in_full_memory(guest, kind):
     answer = guest(f"""
 ask fill 30
 for wave in 1 2 3; do
@@ -102,7 +102,7 @@ say killed oom_kill /proc/vmstat
     assert answer.number("killed") == 0
 
 
-def test_what_a_burst_had_is_movable_again_when_demand_ends(guest):
+def test_memory_of_a_burst_is_movable_again_when_demand_ends(guest):
     answer = guest("""
 sum unmovable_pages border
 sum movable_free_pages before

@@ -334,7 +334,7 @@ def test_regions_that_only_code_of_x86_names_are_refused(region, cli):
     assert "for aarch64: name the region by counts of instructions (--window" in ran.stderr
 
 
-def test_what_is_missing_is_said_in_one_line(cli, tmp_path, system):
+def test_missing_prerequisites_of_aarch64_are_named_in_one_line(cli, tmp_path, system):
     def said(*arguments, **environment):
         ran = cli("run", "--detail", "translation", *arguments, env=environment)
         assert ran.stderr.count("\n") == 1 and ran.returncode != 0, ran.stderr

@@ -187,7 +187,7 @@ def test_sizes_are_read(text, expected):
 
 
 @pytest.mark.parametrize("text", ["", "lots", "-1G", "1.5G", "1X", "G"])
-def test_what_is_no_size_is_refused(text):
+def test_a_malformed_memory_size_is_refused(text):
     with pytest.raises(SizeError, match="is no size"):
         size_bytes(text)
 

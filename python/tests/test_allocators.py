@@ -46,7 +46,7 @@ def test_options_become_variables_of_the_allocator():
         ("libc", ("=1",), "KEY=VALUE"),
     ],
 )
-def test_what_cannot_be_is_one_clear_line(name, options, told):
+def test_impossible_allocator_options_are_one_clear_line(name, options, told):
     with pytest.raises(AllocatorError) as caught:
         preload(name, options, 100)
     assert told in str(caught.value)

@@ -56,7 +56,7 @@ def saved(trace, whole, tmp_path_factory):
     return [folder / str(count) for count in at]
 
 
-def test_each_design_goes_on_as_if_it_had_not_stopped(trace, whole, saved):
+def test_each_design_resumes_from_a_checkpoint_as_if_it_had_not_stopped(trace, whole, saved):
     for folder in saved:
         names = {file.name for file in folder.iterdir()}
         assert names == {f"{design}.checkpoint" for design in DESIGNS}
@@ -66,7 +66,7 @@ def test_each_design_goes_on_as_if_it_had_not_stopped(trace, whole, saved):
         assert resumed.to_json() == whole.to_json()
 
 
-def test_one_of_the_designs_goes_on_alone(trace, whole, saved):
+def test_one_design_resumes_alone_from_a_checkpoint_of_several(trace, whole, saved):
     options = replace(OPTIONS, resume=saved[0])
     resumed = contigua.run(trace=trace, designs=["colt"], options=options)
     assert resumed[0].values == whole[2].values
@@ -118,7 +118,7 @@ def test_the_command_saves_and_goes_on(cli, trace, whole, tmp_path):
     assert json.loads(report.read_text()) == [whole[0].values]
 
 
-def test_what_cannot_be_gone_on_from_is_refused_in_a_sentence(cli, trace, saved, tmp_path):
+def test_an_unusable_checkpoint_is_refused_in_a_sentence(cli, trace, saved, tmp_path):
     def refused(*arguments: object) -> str:
         ran = cli("run", "--trace", trace, "--designs", "linux-4k", *arguments)
         assert ran.returncode not in (0, -6) and "Traceback" not in ran.stderr
@@ -198,7 +198,7 @@ def test_a_checkpoint_that_is_lost_costs_no_report(trace, whole, tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["1000000"]
 
 
-def test_nothing_is_written_through_a_planted_link(trace, tmp_path):
+def test_a_checkpoint_is_not_written_through_a_planted_link(trace, tmp_path):
     """In a folder that others can write, a link of theirs is not followed."""
     if os.geteuid() != 0:
         pytest.skip("needs root to be two users")

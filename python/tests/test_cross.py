@@ -149,7 +149,7 @@ def test_a_run_without_its_baseline_is_not_compared():
     assert cross.measure("a", {(Combination.read("linux thp radix"), "fresh"): values}) == []
 
 
-def test_what_cannot_be_simulated_is_said_and_the_rest_goes_on(tmp_path):
+def test_impossible_combinations_are_named_and_the_rest_goes_on(tmp_path):
     program: Program = catalogue("tiny")["gups"]
     options = RunOptions(memory="256MiB", detail="translation")
     bad = tmp_path / "bad.toml"

@@ -174,7 +174,7 @@ def test_a_build_says_which_packages_it_takes(monkeypatch, tmp_path):
     assert not list(tmp_path.rglob("*"))
 
 
-def test_what_was_built_lies_beside_its_licence_and_its_source(tmp_path):
+def test_a_built_qemu_lies_beside_its_licence_and_its_source(tmp_path):
     source = tmp_path / "qemu-10.0.13"
     for name in ("COPYING", "COPYING.LIB", "LICENSE", "debian/patches/series"):
         (source / name).parent.mkdir(parents=True, exist_ok=True)

@@ -60,7 +60,7 @@ def test_a_figure_without_experiment_or_reason_is_a_gap():
     assert "002 Figure 1" not in gaps
 
 
-def test_what_has_finished_is_not_run_again(tmp_path):
+def test_finished_experiments_are_not_run_again(tmp_path):
     one = find(QUICK)
     (first,) = run_everything([one], "quick", tmp_path)
     assert first.record.status == "finished" and not first.is_old
@@ -213,7 +213,7 @@ def test_the_table_of_values_has_every_figure():
     assert all(row["source"] and row["experiment"] == QUICK for row in rows)
 
 
-def test_all_are_run_and_accounted_for_by_one_command(cli, tmp_path):
+def test_one_command_runs_and_accounts_for_all_experiments(cli, tmp_path):
     def run_all(*options):
         return cli("experiment", "run", "all", "--only", QUICK, *options, cwd=tmp_path)
 
@@ -264,7 +264,7 @@ def test_an_experiment_ends_with_the_command_that_runs_it(tmp_path):
         ((QUICK, "--again"), "belong to `run all`"),
     ],
 )
-def test_what_cannot_be_done_is_said_before_anything_runs(cli, tmp_path, arguments, said):
+def test_impossible_requests_are_refused_before_any_experiment_runs(cli, tmp_path, arguments, said):
     ran = cli("experiment", "run", *arguments, cwd=tmp_path)
     assert ran.returncode != 0
     assert said in ran.stderr and "Traceback" not in ran.stderr

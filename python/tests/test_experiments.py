@@ -710,7 +710,7 @@ def test_software_is_a_line_that_follows_its_interrupts_and_hardware_a_constant(
     }
 
 
-def test_what_is_not_a_line_or_does_not_follow_its_cause_is_seen():
+def test_points_off_a_line_or_not_following_their_cause_are_seen():
     curved = downtimes(
         lambda cores, _: 5000 + cores**4, lambda cores: 200 + 10**5 * cores, 7, slower=1
     ).values

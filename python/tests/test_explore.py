@@ -61,7 +61,7 @@ def test_the_base_class_is_linux_without_a_call_for_each_request(linux):
     assert server.report["config"]["design"]["placement"] == {"explored": {"name": "Policy"}}
 
 
-def test_other_rules_give_other_memory_and_that_of_the_same_rules_in_rust(linux):
+def test_a_python_placement_agrees_with_the_same_rules_in_rust(linux):
     samples = explore.age(Apart(), SMALL).samples
     assert samples != linux.samples
     assert samples == contigua.age("illuminator-thp", SMALL).samples
@@ -95,13 +95,13 @@ def test_an_exception_ends_the_server_and_reaches_the_caller(method):
         ("verdict", None, r"verdict returned None, which is no contigua\.explore\.Verdict"),
     ],
 )
-def test_what_is_no_answer_is_one_clear_error(method, answer, message):
+def test_an_invalid_answer_of_a_policy_is_one_clear_error(method, answer, message):
     policy = type("Wrong", (Policy,), {method: lambda *_: answer})()
     with pytest.raises(PolicyError, match=message):
         explore.age(policy, SMALL)
 
 
-def test_what_is_no_policy_is_refused():
+def test_an_object_that_is_no_policy_is_refused():
     with pytest.raises(PolicyError, match="subclass"):
         explore.age("linux-thp", SMALL)
 

@@ -108,7 +108,7 @@ def run(tree, *command, **environment):
 
 
 @pytest.mark.long
-def test_nothing_turns_stale(tree):
+def test_additions_make_no_check_stale(tree):
     run(tree, "python3", "scripts/checks", "verify")
 
 

@@ -89,7 +89,7 @@ def test_runs_tables_and_ageing_need_no_extra(without_extras, tmp_path):
         assert ran.returncode == 0 and ran.stdout, ran.stderr
 
 
-def test_what_is_missing_is_one_line_with_the_command_that_installs_it(without_extras, tmp_path):
+def test_a_missing_extra_is_one_line_with_the_command_that_installs_it(without_extras, tmp_path):
     file = tmp_path / "report.json"
     run = ("run", "--detail", "translation", "--json", file, "--", "/bin/true")
     assert without_extras(*run).returncode == 0
@@ -125,7 +125,7 @@ def imported(tree, extras=(), types=False):
         yield from imported(node, inner, only_types)
 
 
-def test_each_import_says_which_extra_has_it():
+def test_each_import_of_an_extra_names_it():
     have = {
         extra: {name_of(one) for one in needed}
         for extra, needed in PROJECT["optional-dependencies"].items()

@@ -202,7 +202,7 @@ def test_the_harness_sees_what_a_bad_command_does(script, tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     "hazard", cases(hazard for hazard in harness.SURROUNDINGS if hazard.prefix)
 )
-def test_all_surroundings_can_be_made_here(hazard, tmp_path):
+def test_every_hazard_can_be_made_here(hazard, tmp_path):
     """A command that writes nothing and needs little is not harmed: what fails is the command."""
     outcome = harness.run(Subject("true", ["/bin/true"], {}), hazard, tmp_path)
     harmless = hazard.name.startswith(("as=", "stack=", "nofile=3"))

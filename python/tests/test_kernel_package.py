@@ -24,7 +24,7 @@ def package(*arguments, **settings):
 
 
 @pytest.mark.parametrize("arguments", [[], ["a", "b", "c"], ["--help"]])
-def test_what_it_takes_is_said(arguments):
+def test_the_kernel_package_command_prints_its_usage(arguments):
     done = package(*arguments)
     assert done.returncode == 2
     assert done.stderr == "usage: package TREE [CONFIGURATION]\n"

@@ -184,7 +184,7 @@ def test_a_trial_writes_nothing(tree):
     assert contents(tree) == TREE
 
 
-def test_each_hook_without_a_place_is_named_and_nothing_is_written(tree):
+def test_each_kernel_hook_without_a_place_is_named_and_nothing_is_written(tree):
     path = tree / "mm/page_alloc.c"
     path.write_text(path.read_text().replace("unusable_free;", "nothing;"))
     (tree / "mm/vmscan.c").write_text("#include <linux/mm.h>\n")

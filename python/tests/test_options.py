@@ -59,7 +59,7 @@ def test_cores_migrations_detail_and_timeline_reach_the_engine(command, tmp_path
     "arguments",
     [("--cores", 0), ("--cores", 65), ("--cores", "two"), ("--migrations", -1), ("--detail", "x")],
 )
-def test_what_cannot_be_is_refused_with_the_option_named(command, arguments):
+def test_impossible_options_are_refused_by_name(command, arguments):
     ran, options = command(*arguments)
     assert ran.exit_code == 2 and options is None
     assert arguments[0] in ran.output
@@ -109,7 +109,7 @@ def test_any_key_of_designs_and_machine_is_set(command):
         ("machine.memory=much", "much"),
     ],
 )
-def test_what_cannot_be_set_is_refused_with_its_key(cli, setting, said):
+def test_an_impossible_setting_is_refused_with_its_key(cli, setting, said):
     ran = cli("run", "--designs", "linux-thp", "--set", setting, "--", "/bin/true", check=False)
     assert ran.returncode in (1, 2) and said in ran.stderr, ran.stderr
 
@@ -196,7 +196,7 @@ def test_counts_have_decimal_suffixes(text, count):
 @pytest.mark.parametrize(
     "text", ["", "k", "1T", "1Ki", "1.5", "1.0001k", "1e-6", "1e6k", "1e999", "many", "9" * 5000]
 )
-def test_what_is_no_whole_number_is_no_count(text):
+def test_a_count_must_be_a_whole_number(text):
     with pytest.raises(SizeError, match="no count; write"):
         count_of(text)
 
@@ -218,7 +218,7 @@ def test_times_have_units_and_are_seconds_without(text, seconds):
 
 
 @pytest.mark.parametrize("text", ["", "s", "-5", "5x", "1e3", "nan", "inf", "5 5", "9" * 5000])
-def test_what_is_no_time_is_refused(text):
+def test_a_malformed_time_is_refused(text):
     with pytest.raises(SizeError, match="no time; write"):
         seconds_of(text)
 

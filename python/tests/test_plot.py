@@ -132,7 +132,7 @@ def test_times_that_were_not_simulated_are_an_error_that_says_what_to_do():
         ([{"design": "a", "cycles": 1, "k": k} for k in (1, 2)], {}, "2 rows are for a: name the"),
     ],
 )
-def test_what_cannot_be_drawn_is_one_clear_error(rows, options, message):
+def test_an_impossible_plot_is_one_clear_error(rows, options, message):
     with pytest.raises(plot.PlotError, match=message):
         plot.speedup(pd.DataFrame(rows), **options)
 

@@ -144,7 +144,7 @@ def test_what_a_recording_does_not_hold_is_said(traces, name, arguments, expecte
         (["--sample", "--sample-distance", "2000"], "do not fit into a distance of 2000"),
     ],
 )
-def test_what_cannot_be_recorded_is_said(arguments, expected, cli, tmp_path):
+def test_an_impossible_recording_is_refused(arguments, expected, cli, tmp_path):
     ran = cli("record", *arguments, "-o", tmp_path / "trace", "--", "true")
     assert ran.returncode != 0 and expected in ran.stderr
     assert list(tmp_path.iterdir()) == []

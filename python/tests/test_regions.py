@@ -345,13 +345,13 @@ def test_what_simpoint_writes_is_read(tmp_path):
 @pytest.mark.parametrize(
     "text", ["", "5", "a:b", "5:", ":5", "5:5", "6:5", "-1:5", "0:1e30", "1:2:3"]
 )
-def test_what_is_no_window_is_said(text):
+def test_a_malformed_window_is_refused(text):
     with pytest.raises(ContiguaError, match="window"):
         window_of(text)
 
 
 @pytest.mark.parametrize("text", ["", "marker", "function", "function:", "roi"])
-def test_what_is_no_region_is_said(text):
+def test_a_malformed_region_is_refused(text):
     with pytest.raises(ContiguaError, match="write markers, or function:NAME"):
         region_of(text)
 
@@ -676,7 +676,7 @@ def test_a_call_that_never_returns_ends_with_the_program(guests):
 
 
 @programs
-def test_what_cannot_be_a_region_is_said(guests, tmp_path, cli):
+def test_a_function_that_cannot_be_a_region_is_refused(guests, tmp_path, cli):
     stripped = tmp_path / "stripped"
     subprocess.run(["strip", "-o", str(stripped), guests["static"]], check=True)
     wrong = compiled(

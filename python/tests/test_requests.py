@@ -76,7 +76,7 @@ def test_pages_that_are_orders_off_are_as_far_away():
     assert requests.variation([1, 1], [0, 0]) == 1
 
 
-def test_what_is_no_record_says_so(tmp_path):
+def test_a_file_that_is_no_record_of_requests_is_refused(tmp_path):
     file = tmp_path / "record.xz"
     with pytest.raises(requests.RecordError, match=r"record\.xz"):
         requests.replay(file)

@@ -127,7 +127,7 @@ def test_another_seed_samples_other_units(runs, command):
     assert one["sampling"]["seed"] != two["sampling"]["seed"]
 
 
-def test_what_is_touched_while_skipping_is_mapped_when_the_region_begins(runs):
+def test_pages_touched_while_skipping_are_mapped_when_the_region_begins(runs):
     instructions = runs["whole"][0].values["executed"]["instructions"]
     both = zip(runs["skipped"], runs["skipped again"], runs["whole"], strict=True)
     for report, again, all_of_it in both:
@@ -212,7 +212,7 @@ def test_threads_that_wait_do_not_shorten_units():
         (["--sample-error", "2%", "--window", "1M:2M"], "--sample cannot be combined with regions"),
     ],
 )
-def test_what_cannot_be_sampled_is_said(arguments, expected, cli):
+def test_impossible_sampling_options_are_refused(arguments, expected, cli):
     ran = cli("run", *arguments, "--", "true")
     assert ran.returncode != 0 and expected in ran.stderr
     assert "Traceback" not in ran.stderr

@@ -41,7 +41,7 @@ def test_a_wave_alternates_and_begins_high():
     assert square_wave(1, 2, 10, 20) == [(0, 2), (5, 1), (10, 2), (15, 1), (20, 2)]
 
 
-def test_nothing_is_given_back_at_a_rate_of_0_and_all_without_interval():
+def test_subrelease_releases_nothing_at_rate_0_and_all_without_interval():
     demand = [(0.0, 100 * MB), (10.0, 40 * MB)]
     kept = replay(demand, 60, HeapSettings(0, 0.0, sizes=(MB,)))
     assert kept.samples["mapped"][-1] == 100 * MB

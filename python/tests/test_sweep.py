@@ -299,7 +299,7 @@ def test_an_interrupt_says_how_to_carry_on(two_hundred, tmp_path, cli):
     wait_until(lambda: not any(map(is_alive, workers)), "the workers ended")
 
 
-def test_what_an_interrupt_cut_short_is_no_result(trace, tmp_path, monkeypatch):
+def test_a_point_cut_short_by_an_interrupt_is_no_result(trace, tmp_path, monkeypatch):
     # As the engine does: the interrupt ends the run, and what ran is reported.
     def run(specs, **options):
         with contextlib.suppress(KeyboardInterrupt):

@@ -110,7 +110,7 @@ def test_translation_overhead_and_walk_active_cycles_are_read_from_the_report():
     assert (row["translation_overhead"], row["walk_active_share"]) == (0.02, 0.03)
 
 
-def test_what_only_some_columns_have_is_a_dash_and_what_none_has_is_left_out():
+def test_values_of_some_columns_are_dashes_in_others_and_rows_of_none_are_left_out():
     old = report("linux-4k")
     assert cells(Results((old, HUGE)), "translation overhead") == ("-", "2.0 %")
     rows = labels(Results((old, report("linux-thp"))), details=True)
@@ -202,7 +202,7 @@ def test_the_verdict_stands_above_the_table(command):
         ("json", PAIR.to_json()),
     ],
 )
-def test_another_form_is_all_that_standard_output_gets(command, form, text):
+def test_standard_output_gets_only_the_requested_format(command, form, text):
     for program in (("--", "true"), ("--trace", "x.trace")):
         ran = command("--format", form, *program)
         assert (ran.stdout, ran.stderr) == (text, "")

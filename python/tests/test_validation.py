@@ -242,7 +242,7 @@ def test_the_command_writes_json_and_plot_and_goes_on(tmp_path, monkeypatch):
     assert "not run yet" in missing.output
 
 
-def test_what_varies_concludes_nothing(tmp_path, monkeypatch):
+def test_measurements_that_vary_conclude_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(command, "compare", lambda *_: comparison(2.0, 1.0, spread=0.2))
     options = ["validate", "--machine", "skylake", "--host-page", "none", "-o", str(tmp_path)]
     done = CliRunner().invoke(cli, [*options, "--", "p"])
