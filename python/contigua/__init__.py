@@ -7,6 +7,11 @@
     results = contigua.run(["sqlite3", ":memory:", "select 1"], designs=["linux-4k", "linux-thp"])
     print(results.to_pandas())
 
+``profile`` says which code and which memory cause the cost::
+
+    for line in contigua.profile(["sqlite3", ":memory:", "select 1"]).sentences():
+        print(line)
+
 ``age`` shows what hours of service do to a server's memory::
 
     server = contigua.age("contiguitas-thp", contigua.AgeOptions(memory="4G", hours=1))
@@ -23,11 +28,13 @@ from typing import TYPE_CHECKING
 from contigua._engine import VERSION as __version__
 from contigua._engine import EngineError
 from contigua.ageing import AgedServer, AgeOptions, MemoryMap, age
+from contigua.attribution import Attribution, Costs, ProfileError
 from contigua.configs import Age, ConfigError, Design, Machine
 from contigua.emulator import use_carried
 from contigua.errors import ContiguaError
 from contigua.options import RunOptions
 from contigua.presets import Preset, PresetError, designs, machines, profiles
+from contigua.profiling import Profiled, profile
 from contigua.reports import Report
 from contigua.results import Results
 from contigua.runner import run
@@ -40,14 +47,18 @@ __all__ = [
     "Age",
     "AgeOptions",
     "AgedServer",
+    "Attribution",
     "ConfigError",
     "ContiguaError",
+    "Costs",
     "Design",
     "EngineError",
     "Machine",
     "MemoryMap",
     "Preset",
     "PresetError",
+    "ProfileError",
+    "Profiled",
     "QueryError",
     "Report",
     "Results",
@@ -60,6 +71,7 @@ __all__ = [
     "age",
     "designs",
     "machines",
+    "profile",
     "profiles",
     "query",
     "read_results",

@@ -19,6 +19,7 @@ COMMANDS = {
     "fleet": "contigua.commands.fleet:fleet_commands",
     "header": "contigua.commands.regions:header_command",
     "machines": "contigua.commands.presets:machines_commands",
+    "profile": "contigua.commands.profile:profile_command",
     "profiles": "contigua.commands.presets:profiles_commands",
     "query": "contigua.commands.sweep:query_command",
     "record": "contigua.commands.run:record_command",

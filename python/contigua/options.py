@@ -89,6 +89,10 @@ class RunOptions:
     timeline
         Where to write what each core did and when, in Chrome's trace format (Perfetto opens it).
         With several configurations, what they differ in is put before the file's ending.
+    profile
+        Where to write which instructions, mappings, threads and call stacks cause TLB misses,
+        walks, faults and cache misses (:class:`~contigua.Attribution` reads it). Several
+        configurations as for ``timeline``.
     sample
         Simulate units of the region in detail, drawn at random, and fast-forward between them:
         much faster, and every estimate gets an interval. ``None``: simulate all.
@@ -128,6 +132,7 @@ class RunOptions:
     malloc_options: tuple[str, ...] = ()
     malloc_clock: int | None = 100
     timeline: Path | None = None
+    profile: Path | None = None
     sample: Sampling | None = None
     regions: Regions | None = None
     checkpoint: Path | None = None
@@ -176,6 +181,7 @@ class RunOptions:
             "migrations": self.migrations,
             "allocator": self.preload().name,
             "timeline": None if self.timeline is None else str(self.timeline),
+            "profile": None if self.profile is None else str(self.profile),
             "sampling": self.plan()[1],
             "regions": None if self.regions is None else self.regions.spec(),
             "confidence": 0.95 if self.sample is None else self.sample.confidence,
@@ -205,7 +211,7 @@ class RunOptions:
         for spec in found:
             # One execution has one set of units.
             spec["sampling"] = replace(self, seed=seeds[0]).plan()[1]
-        if self.timeline is not None and len(found) > 1:
+        if (self.timeline or self.profile) is not None and len(found) > 1:
             varied = {
                 "age": len(ages),
                 "holes": len(scenarios),
@@ -214,7 +220,10 @@ class RunOptions:
             }
             for spec in found:
                 values = [str(spec[key]) for key, count in varied.items() if count > 1]  # type: ignore[literal-required]
-                spec["timeline"] = str(timeline_file(self.timeline, values))
+                if self.timeline is not None:
+                    spec["timeline"] = str(file_of(self.timeline, values))
+                if self.profile is not None:
+                    spec["profile"] = str(file_of(self.profile, values))
         if self.checkpoint is not None or self.checkpoint_at or self.resume is not None:
             known = [
                 [
@@ -237,12 +246,12 @@ class RunOptions:
         return found
 
 
-def timeline_file(file: Path, values: Sequence[str]) -> Path:
+def file_of(file: Path, values: Sequence[str]) -> Path:
     """Put what a configuration is known by before a file's ending.
 
     Examples
     --------
-    >>> timeline_file(Path("out/line.json"), ["scattered:3", "linux-4k"])
+    >>> file_of(Path("out/line.json"), ["scattered:3", "linux-4k"])
     PosixPath('out/line.scattered-3.linux-4k.json')
     """
     if is_stream(file):

@@ -80,3 +80,22 @@ def seconds_of(text: str) -> float:
     if match is None or match[2].lower() not in SECONDS:
         raise SizeError(f"{text!r} is no time; write, e.g., 5 (seconds), 200ms, 30s, 2m or 1h")
     return float(match[1]) * SECONDS[match[2].lower()]
+
+
+def size_text(size: int) -> str:
+    """Write a size with the largest binary unit that leaves at least 1.
+
+    Examples
+    --------
+    >>> size_text(4096), size_text(3 << 29), size_text(100)
+    ('4 KB', '1.5 GB', '100 B')
+    """
+    for suffix in ("T", "G", "M", "K"):
+        if size >> SHIFTS[suffix]:
+            value = size / (1 << SHIFTS[suffix])
+            return (
+                f"{value:.0f} {suffix}B"
+                if value >= 10 or value.is_integer()
+                else f"{value:.1f} {suffix}B"
+            )
+    return f"{size} B"

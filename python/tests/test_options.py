@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from contigua import RunOptions
 from contigua import cli as cli_module
-from contigua.options import timeline_file
+from contigua.options import file_of
 from contigua.results import Results
 from contigua.sampling import Sampling
 from contigua.sizes import SizeError, count_of, seconds_of
@@ -84,7 +84,7 @@ def test_each_configuration_has_a_timeline_of_its_own():
         spec["timeline"] for spec in RunOptions(timeline=file).specs(["linux-4k", "linux-thp"])
     ]
     assert names == ["out/line.linux-4k.json", "out/line.linux-thp.json"]
-    assert timeline_file(file, ["a/b c"]) == Path("out/line.a-b-c.json")
+    assert file_of(file, ["a/b c"]) == Path("out/line.a-b-c.json")
 
 
 def test_any_key_of_designs_and_machine_is_set(command):

@@ -20,7 +20,7 @@ from contigua import EngineError, RunOptions, plot
 from contigua.cli import cli as command_line
 from contigua.files import FileError, Outputs, check_writable, open_log, write_whole, writing
 from contigua.measuring import Computer
-from contigua.options import timeline_file
+from contigua.options import file_of
 from contigua.runner import OutputsError
 from test_machines import rounds_of
 
@@ -215,8 +215,8 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path):
 
 def test_a_timeline_for_each_design_does_not_litter_the_folder_of_devices(tmp_path):
     null = device(tmp_path / "null", 3)
-    assert timeline_file(null, ["linux-4k"]) == null
-    assert timeline_file(Path("-"), ["linux-4k"]) == Path("-")
+    assert file_of(null, ["linux-4k"]) == null
+    assert file_of(Path("-"), ["linux-4k"]) == Path("-")
 
 
 def test_one_output_that_cannot_be_written_costs_no_other(trace, tmp_path):

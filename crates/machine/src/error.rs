@@ -53,6 +53,14 @@ pub enum Error {
         /// Why.
         source: std::io::Error,
     },
+    /// A profile of a run that could not be written.
+    #[error("{}: {source}", path.display())]
+    ProfileFile {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
     /// Cancelled before the server had aged.
     #[error("interrupted during ageing")]
     Interrupted,

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod ageing;
+mod attribution;
 mod checkpoint;
 pub mod config;
 mod digest;

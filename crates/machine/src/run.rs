@@ -9,6 +9,7 @@ use contigua_program::end::{End, Stop};
 use contigua_program::sources::Source;
 use contigua_translation::Mmu;
 
+use crate::attribution::About;
 use crate::checkpoint::Saves;
 use crate::config::{Detail, MigrationConfig};
 use crate::engine::regions::Regions;
@@ -41,6 +42,8 @@ pub struct Run {
     pub end: Option<End>,
     /// Whether its timeline was written. One that was not costs nothing else.
     pub timeline: Result<(), Error>,
+    /// Whether its profile was written.
+    pub profile: Result<(), Error>,
     /// Checkpoints that were not saved.
     pub checkpoints: Vec<Error>,
 }
@@ -96,6 +99,7 @@ pub fn simulate_from(
         missed: engine.missed(end.as_ref()),
         end,
         timeline: engine.save_timeline(),
+        profile: engine.save_profile(),
         checkpoints,
     })
 }
@@ -330,6 +334,30 @@ impl Engine {
             (Some(timeline), Some(path)) => timeline.save(path, self.windows.len()),
             _ => Ok(()),
         }
+    }
+
+    /// Writes the profile, if one was asked for.
+    ///
+    /// # Errors
+    /// [`Error::ProfileFile`], and no half of a file stays behind.
+    pub fn save_profile(&self) -> Result<(), Error> {
+        let (Some(attribution), Some(path)) = (&self.attribution, &self.config.profile) else {
+            return Ok(());
+        };
+        let report = self.report();
+        let time = report.time.as_ref();
+        let about = About {
+            version: report.version,
+            design: &self.config.design_name,
+            machine: &self.config.machine_name,
+            command: &self.program.command,
+            clock: self.config.machine.clock.get(),
+            instructions: report.executed.instructions,
+            cycles: time.map(|time| time.cycles.get()),
+            translation_overhead: time.and_then(|time| time.translation_overhead),
+            sampled: report.sample.is_some(),
+        };
+        attribution.save(path, &about)
     }
 
     /// Checks every structure of the server.

@@ -65,6 +65,8 @@ pub struct Surroundings {
     pub clock: Option<u32>,
     /// Plan of its simulation.
     pub plan: Plan,
+    /// Whether the files that it maps are told by name.
+    pub names: bool,
 }
 
 /// A program that was found and can be started.
@@ -160,6 +162,9 @@ impl Launch {
         }
         if self.surroundings.plan != Plan::default() {
             option.push(format!("plan={}", self.surroundings.plan));
+        }
+        if self.surroundings.names {
+            option.push("names=1".to_owned());
         }
         let mut command = Command::new(&self.emulator.path);
         command.args(self.emulator.options());

@@ -36,6 +36,25 @@ pub struct ThreadId(pub u32);
 #[cfg_attr(feature = "state", derive(contigua_state::Plain))]
 pub struct ProcessId(pub u32);
 
+/// A file, by a hash of its path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FileId(pub u64);
+
+impl FileId {
+    /// The file at `path`: FNV-1a, folded to the 48 bits that a record has for it.
+    #[must_use]
+    pub fn of(path: &[u8]) -> Self {
+        const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+        const PRIME: u64 = 0x0100_0000_01b3;
+        let mix = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(PRIME);
+        let hash = path.iter().fold(BASIS, mix);
+        Self((hash ^ hash >> PAYLOAD_SHIFT) & VALUE_MASK)
+    }
+}
+
+/// Words of a path in one [`Event::FileName`].
+pub const NAME_WORDS: usize = 6;
+
 /// Marks a word as an access.
 pub const ACCESS: u64 = 1 << 63;
 /// In an access: the program writes.
@@ -76,6 +95,8 @@ mod tag {
     pub const PROGRAM_CODE: u8 = 13;
     pub const INTERRUPT: u8 = 14;
     pub const TRACED: u8 = 15;
+    pub const FILE_NAME: u8 = 16;
+    pub const FILE_MAPPED: u8 = 17;
 }
 
 /// The highest 16 bits of every block word: `word >> 48 == BLOCK_HEAD`.
@@ -247,6 +268,26 @@ pub enum Event {
     Cue(Cue),
     /// The kernel has interrupted the thread, which goes on elsewhere: a signal, or the end of its handler.
     Interrupt,
+    /// A part of the path of a file that [`Event::FileMapped`] names. Streams have these two events only
+    /// where a profile is made.
+    FileName {
+        /// The file.
+        file: FileId,
+        /// Bytes of the path before this part.
+        at: u64,
+        /// The part; zeros follow the end of the path.
+        text: [u64; NAME_WORDS],
+    },
+    /// Addresses of the current process that were just mapped hold this part of a file. An empty range:
+    /// the process would name the code that it generates in this file, as Linux's `perf` reads it.
+    FileMapped {
+        /// The file.
+        file: FileId,
+        /// The addresses.
+        range: VirtRange,
+        /// Where they begin in the file, in bytes.
+        offset: u64,
+    },
     /// A page of the current process lies where the traced machine had it.
     Traced {
         /// Address of the page.
@@ -256,6 +297,27 @@ pub enum Event {
         /// Its size.
         size: PageSize,
     },
+}
+
+impl Event {
+    /// The events that tell the path of a file.
+    pub fn names(file: FileId, path: &[u8]) -> impl Iterator<Item = Self> + '_ {
+        path.chunks(8 * NAME_WORDS)
+            .enumerate()
+            .map(move |(part, bytes)| {
+                let mut text = [0; NAME_WORDS];
+                for (word, bytes) in text.iter_mut().zip(bytes.chunks(8)) {
+                    let mut whole = [0; 8];
+                    whole[..bytes.len()].copy_from_slice(bytes);
+                    *word = u64::from_le_bytes(whole);
+                }
+                Self::FileName {
+                    file,
+                    at: (part * 8 * NAME_WORDS) as u64,
+                    text,
+                }
+            })
+    }
 }
 
 /// A word sequence that is not a record of this format.
@@ -366,6 +428,20 @@ impl Event {
             Self::Fetch { page } => Encoded::new(tag::FETCH, page.get(), &[]),
             Self::Cue(cue) => Encoded::new(tag::CUE, cue as u64, &[]),
             Self::Interrupt => Encoded::new(tag::INTERRUPT, 0, &[]),
+            Self::FileName { file, at, text } => {
+                let mut payload = [at; 1 + NAME_WORDS];
+                payload[1..].copy_from_slice(&text);
+                Encoded::new(tag::FILE_NAME, file.0, &payload)
+            }
+            Self::FileMapped {
+                file,
+                range,
+                offset,
+            } => Encoded::new(
+                tag::FILE_MAPPED,
+                file.0,
+                &[range.start.get(), range.end.get(), offset],
+            ),
             Self::Traced { page, frame, size } => {
                 Encoded::new(tag::TRACED, size as u64, &[page.get(), frame])
             }
@@ -434,6 +510,19 @@ impl Event {
                 Self::Cue(*cue.ok_or(malformed)?)
             }
             (tag::INTERRUPT, []) => Self::Interrupt,
+            (tag::FILE_NAME, &[at, ref text @ ..]) => Self::FileName {
+                file: FileId(value),
+                at,
+                text: <[u64; NAME_WORDS]>::try_from(text).map_err(|_| malformed)?,
+            },
+            (tag::FILE_MAPPED, &[start, end, offset]) => Self::FileMapped {
+                file: FileId(value),
+                range: VirtRange {
+                    start: VirtAddr::new(start),
+                    end: VirtAddr::new(end),
+                },
+                offset,
+            },
             (tag::TRACED, &[page, frame]) => {
                 let size = usize::try_from(value).ok();
                 Self::Traced {
@@ -517,6 +606,23 @@ mod tests {
             process.prop_map(|child| Event::ForkFailed { child }),
             (0..Cue::ALL.len()).prop_map(|cue| Event::Cue(Cue::ALL[cue])),
             Just(Event::Interrupt),
+            (0..=VALUE_MASK, any::<u64>(), any::<[u64; NAME_WORDS]>()).prop_map(
+                |(file, at, text)| Event::FileName {
+                    file: FileId(file),
+                    at,
+                    text
+                }
+            ),
+            (0..=VALUE_MASK, any::<[u64; 3]>()).prop_map(|(file, [start, end, offset])| {
+                Event::FileMapped {
+                    file: FileId(file),
+                    range: VirtRange {
+                        start: VirtAddr::new(start),
+                        end: VirtAddr::new(end),
+                    },
+                    offset,
+                }
+            }),
             (any::<u64>(), any::<u64>(), 0..3usize).prop_map(|(page, frame, size)| Event::Traced {
                 page: VirtAddr::new(page),
                 frame,

@@ -7,6 +7,7 @@ mod ageing;
 mod explore;
 mod heap;
 mod output;
+mod places;
 mod requests;
 mod session;
 
@@ -99,6 +100,8 @@ struct RunSpec {
     allocator: Option<String>,
     #[pyo3(default)]
     timeline: Option<PathBuf>,
+    #[pyo3(default)]
+    profile: Option<PathBuf>,
     /// Distance, warm, detail, seed, most, as [`Sampling`] has them.
     #[pyo3(default)]
     sampling: Option<SamplingTuple>,
@@ -216,6 +219,7 @@ impl RunSpec {
             migrations_per_second: self.migrations.unwrap_or(0.0),
             allocator: self.allocator,
             timeline: self.timeline,
+            profile: self.profile,
             seed: self.seed,
             skip: self.skip,
             warmup: self.warmup,
@@ -287,6 +291,9 @@ fn run(
         variables: environment.unwrap_or_default(),
         clock,
         plan: Plan::default(),
+        names: configs
+            .iter()
+            .any(|config: &RunConfig| config.profile.is_some()),
     };
     let input = match (command, trace) {
         (Some(command), None) => Input::Live(command, surroundings),
@@ -572,6 +579,7 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(resolve_design, module)?)?;
     module.add_function(wrap_pyfunction!(resolve_machine, module)?)?;
     module.add_function(wrap_pyfunction!(resolve_run, module)?)?;
+    module.add_function(wrap_pyfunction!(places::locate, module)?)?;
     module.add_function(wrap_pyfunction!(schema, module)?)?;
     module.add_function(wrap_pyfunction!(emulator, module)?)?;
     module.add_function(wrap_pyfunction!(emulator_options, module)?)?;

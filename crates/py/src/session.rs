@@ -119,7 +119,7 @@ pub struct Session {
 pub struct Outcome {
     pub reports: Vec<Report>,
     pub exit_code: i32,
-    /// Why outputs are not there: the recording, timelines, checkpoints. Each fails alone.
+    /// Why outputs are not there: the recording, timelines, profiles, checkpoints. Each fails alone.
     pub failures: Vec<String>,
 }
 
@@ -134,7 +134,8 @@ impl Outcome {
         }
         let mut failures = Vec::new();
         let reports = runs.into_iter().map(|run| {
-            let lost = run.timeline.err().into_iter().chain(run.checkpoints);
+            let lost = [run.timeline, run.profile].into_iter();
+            let lost = lost.filter_map(Result::err).chain(run.checkpoints);
             failures.extend(lost.map(|error| error.to_string()));
             run.report
         });

@@ -43,13 +43,14 @@ pub struct PluginArguments {
 
 impl PluginArguments {
     /// With a clock of so many nanoseconds for each instruction, by a plan, on a processor, with
-    /// address 0 at a base and the files of a root.
+    /// address 0 at a base and the files of a root; mapped files are told by name or not.
     pub fn new(
         clock: Option<u64>,
         plan: &Plan,
         processor: Option<&str>,
         base: Option<&str>,
         root: Option<&str>,
+        tells_names: bool,
     ) -> Self {
         // Writing to a string cannot fail.
         let mut settings = String::new();
@@ -67,6 +68,9 @@ impl PluginArguments {
         }
         if let Some(base) = base {
             let _ = write!(settings, ",base={base}");
+        }
+        if tells_names {
+            settings.push_str(",names=1");
         }
         let given = [(c"-cpu", processor), (c"-B", base), (c"-L", root)];
         let given = given.into_iter().filter_map(|(option, value)| {

@@ -13,7 +13,7 @@ use contigua_program::wire::{ADDRESS_MASK, Event, ImageKind, ProcessId};
 use contigua_units::{PAGE_BYTES, VirtAddr, VirtRange};
 
 use crate::api::{self, Reader};
-use crate::{PROCESS, guest, vcpu};
+use crate::{PROCESS, guest, names, plugin, vcpu};
 
 /// One line of `/proc/self/maps`.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -23,6 +23,10 @@ struct Mapping {
     writable: bool,
     /// Of the file; 0 where there is none.
     inode: u64,
+    /// Where the mapping begins in it.
+    offset: u64,
+    /// Its path, or the kernel's name of the mapping.
+    name: String,
 }
 
 /// The first block is translated by the main thread, which is vCPU 0.
@@ -46,6 +50,7 @@ pub fn report_once() {
     }
     let process = ProcessId(PROCESS.load(Ordering::Relaxed));
     vcpu::append_event(MAIN, &Event::ProcessStart { process });
+    names::tell_generated(MAIN);
     let before = BEFORE
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -78,6 +83,9 @@ pub fn report_once() {
             kind,
         };
         vcpu::append_event(MAIN, &event);
+        if plugin().tells_names && mapping.inode != 0 {
+            names::tell(MAIN, mapping.name.as_bytes(), range, mapping.offset);
+        }
     }
 }
 
@@ -116,6 +124,7 @@ fn guests_parts(reader: &Reader, mapping: &Mapping) -> Vec<Mapping> {
             _ => parts.push(Mapping {
                 start: page,
                 end,
+                offset: mapping.offset + (page - mapping.start),
                 ..mapping.clone()
             }),
         }
@@ -135,14 +144,19 @@ fn parse(line: &str) -> Option<Mapping> {
     let mut fields = line.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
     let permissions = fields.next()?.as_bytes();
-    let inode = fields.nth(2)?;
+    let offset = fields.next()?;
+    let inode = fields.nth(1)?;
     if permissions[0] != b'r' {
         return None;
     }
+    // A path may have spaces; only those before it are padding.
+    let name = line.splitn(6, ' ').nth(5).unwrap_or_default().trim_start();
     Some(Mapping {
         start: u64::from_str_radix(start, 16).ok()?,
         end: u64::from_str_radix(end, 16).ok()?,
         writable: permissions[1] == b'w',
         inode: inode.parse().ok()?,
+        offset: u64::from_str_radix(offset, 16).ok()?,
+        name: name.to_owned(),
     })
 }

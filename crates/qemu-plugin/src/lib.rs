@@ -19,6 +19,7 @@ mod guest;
 mod image;
 mod keeper;
 mod locking;
+mod names;
 mod near;
 mod regions;
 mod strings;
@@ -45,6 +46,8 @@ struct Plugin {
     producer: Producer,
     architecture: Architecture,
     plan: Plan,
+    /// Whether the files that are mapped are told by name.
+    tells_names: bool,
     /// Arguments for programs started later.
     arguments: exec::PluginArguments,
 }
@@ -155,6 +158,7 @@ fn install(id: PluginId, target: &str, arguments: &[String]) -> Result<(), Strin
     if plan.goes_forward() {
         touched::reserve()?;
     }
+    let tells_names = value("names").is_ok();
     PROCESS.store(process, Ordering::Relaxed);
     zeroing::choose_block(value("processor").ok());
     let plugin = Plugin {
@@ -166,8 +170,10 @@ fn install(id: PluginId, target: &str, arguments: &[String]) -> Result<(), Strin
             value("processor").ok(),
             value("base").ok(),
             value("root").ok(),
+            tells_names,
         ),
         plan,
+        tells_names,
     };
     PLUGIN
         .set(plugin)

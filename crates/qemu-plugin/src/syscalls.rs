@@ -12,7 +12,7 @@ use contigua_program::syscall::{Call, Known, Waited, may_kill, wakes};
 use contigua_program::wire::{Event, ProcessId, Syscall};
 
 use crate::api::PluginId;
-use crate::{PROCESS, clock, exec, guest, keeper, locking, plugin, touched, vcpu, zeroing};
+use crate::{PROCESS, clock, exec, guest, keeper, locking, names, plugin, touched, vcpu, zeroing};
 
 /// Flags of `clone` (`include/uapi/linux/sched.h`).
 const CLONE_VM: u64 = 0x100;
@@ -228,6 +228,7 @@ pub extern "C" fn after_fork_in_child() {
     vcpu::start_after_fork(current.vcpu);
     let process = ProcessId(child);
     vcpu::append_event(current.vcpu, &Event::ThreadStart { process });
+    names::tell_generated(current.vcpu);
 }
 
 /// Returns true if a call copies the process, rather than starting a thread in it. QEMU treats
@@ -248,4 +249,5 @@ fn append_syscall(index: c_uint, number: i64, arguments: [u64; 6], result: i64) 
     };
     touched::forget_changed(&Call::of(plugin().architecture, &syscall));
     vcpu::append_event(index, &Event::Syscall(syscall));
+    names::tell_mmap(index, &syscall);
 }

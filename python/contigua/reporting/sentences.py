@@ -337,11 +337,11 @@ def _fastest(ordered: Sequence[Difference], base: Run) -> str:
     for one in others:
         alike.setdefault(one.said, []).append(one.run.design)
     for said, designs in alike.items():
-        one = len(designs) == 1
+        single = len(designs) == 1
         if said:
-            text += f"; {names(designs)} {'takes' if one else 'take'} {said}"
+            text += f"; {names(designs)} {'takes' if single else 'take'} {said}"
         else:
-            text += f"; {names(designs)} {'is' if one else 'are'} no faster"
+            text += f"; {names(designs)} {'is' if single else 'are'} no faster"
     return text + "."
 
 

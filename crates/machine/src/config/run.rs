@@ -58,6 +58,9 @@ pub struct RunConfig {
     /// Where a timeline of what happened is written, for Perfetto.
     #[serde(skip)]
     pub timeline: Option<PathBuf>,
+    /// Where a profile is written: the instructions, mappings and threads that misses are caused by.
+    #[serde(skip)]
+    pub profile: Option<PathBuf>,
     /// Seed of everything random.
     pub seed: u64,
     /// Instructions to fast-forward over first: only the operating system is simulated, and time.
@@ -152,6 +155,7 @@ impl RunConfig {
                 ("--migrations", self.migrations_per_second > 0.0),
                 ("--cores", self.cores > 1),
                 ("--timeline", self.timeline.is_some()),
+                ("--profile", self.profile.is_some()),
                 (
                     "--instructions",
                     self.instructions.is_some() && !regions.is_cued(),

@@ -12,6 +12,7 @@ use contigua_units::{Cycles, LINE_BYTES, PAGE_BYTES, PhysAddr, VirtAddr};
 
 use super::{Block, Engine};
 use crate::Error;
+use crate::attribution::Accessed;
 use crate::port::{PortAhead, WalkPort};
 
 /// How a core takes what it executes; the inner loop is made for each.
@@ -26,6 +27,8 @@ pub(super) trait Pace {
     const ADDS_UP: bool = false;
     /// The server's state goes on; time passes as it did in detail.
     const WARM: bool = false;
+    /// Misses are the program's, and counted for the instruction that causes them where a profile is made.
+    const ATTRIBUTES: bool = false;
 }
 
 /// [`Phase::Skip`](super::Phase::Skip).
@@ -55,9 +58,11 @@ impl Pace for Warm {
 }
 impl Pace for Additive {
     const ADDS_UP: bool = true;
+    const ATTRIBUTES: bool = true;
 }
 impl Pace for OutOfOrder {
     const OUT_OF_ORDER: bool = true;
+    const ATTRIBUTES: bool = true;
 }
 
 /// A translated address, and what that took beyond a first-level hit.
@@ -282,7 +287,14 @@ impl Engine {
         if let Some(latency) = memory.hit(self.current, physical, kind, |()| ()) {
             return (latency, None);
         }
-        self.reach_past_first_level::<P>(address, physical, kind, time, instruction)
+        let answer = self.reach_past_first_level::<P>(address, physical, kind, time, instruction);
+        if P::ATTRIBUTES && kind != AccessKind::Fetch {
+            let of = self.accessed(address, instruction);
+            if let (Some(attribution), Some(of)) = (&mut self.attribution, of) {
+                attribution.loaded(of, answer.0);
+            }
+        }
+        answer
     }
 
     fn reach_past_first_level<P: Pace>(
@@ -378,7 +390,7 @@ impl Engine {
         time: Cycles,
         instruction: usize,
     ) -> Result<Translated, Error> {
-        let address = if RELOCATES {
+        let placed = if RELOCATES {
             self.place_of(address)
         } else {
             address
@@ -386,14 +398,39 @@ impl Engine {
         let space = self.kernel.space();
         let mmu = self.mmus.current();
         let lookup = match access {
-            Access::Execute => mmu.fetch(address, space),
-            Access::Read => mmu.read(address, space),
-            Access::Write => mmu.write(address, space),
+            Access::Execute => mmu.fetch(placed, space),
+            Access::Read => mmu.read(placed, space),
+            Access::Write => mmu.write(placed, space),
         };
         match lookup {
             Lookup::Hit(physical) => Ok(Translated::at_once(physical)),
-            Lookup::Miss => self.miss::<P>(address, access, time, instruction),
+            Lookup::Miss => {
+                let found = self.miss::<P>(placed, access, time, instruction)?;
+                if P::ATTRIBUTES {
+                    self.attribute_miss(address, instruction, &found);
+                }
+                Ok(found)
+            }
         }
+    }
+
+    /// Counts a miss of the first-level TLB for what causes it.
+    fn attribute_miss(&mut self, address: VirtAddr, instruction: usize, found: &Translated) {
+        let of = self.accessed(address, instruction);
+        if let (Some(attribution), Some(of)) = (&mut self.attribution, of) {
+            attribution.translated(of, found.latency, found.walked);
+        }
+    }
+
+    /// The access that the current core makes; `None` where no thread does.
+    fn accessed(&self, address: VirtAddr, instruction: usize) -> Option<Accessed> {
+        let context = &self.contexts[self.current];
+        Some(Accessed {
+            thread: context.thread?,
+            block: context.block,
+            instruction,
+            address: address.get(),
+        })
     }
 
     /// The physical address that the kernel reaches through an address of the program, and what
@@ -495,7 +532,13 @@ impl Engine {
                         Some(physical) => self.kernel.host_fault(physical, &mut self.mmus),
                         None => self.kernel.fault(address, access, &mut self.mmus),
                     };
-                    self.charge(work.map_err(|fault| fault.at(self.position))?);
+                    let work = work.map_err(|fault| fault.at(self.position))?;
+                    if P::ATTRIBUTES
+                        && let Some(attribution) = &mut self.attribution
+                    {
+                        attribution.fault(work);
+                    }
+                    self.charge(work);
                     self.cache_written();
                     self.interrupt_shootdown_targets();
                     if self.relocates {

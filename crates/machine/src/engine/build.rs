@@ -19,6 +19,7 @@ use super::schedule::Schedule;
 use super::timeline::Timeline;
 use super::{CoreContext, Engine, Phase};
 use crate::Error;
+use crate::attribution::Attribution;
 use crate::config::{Detail, RegionConfig, RunConfig};
 use crate::digest::Digest;
 use crate::kernel::Kernel;
@@ -98,6 +99,10 @@ impl Engine {
                 .timeline
                 .as_ref()
                 .map(|_| Timeline::new(machine.clock)),
+            attribution: config
+                .profile
+                .as_ref()
+                .map(|_| Box::new(Attribution::new())),
             executed: Executed::default(),
             classified: ClassifiedMisses::default(),
             relocates: config.design.translation.primary().is_some(),

@@ -36,6 +36,7 @@ use contigua_translation::Access;
 use contigua_units::{Cycles, VirtAddr, VirtRange};
 
 use crate::Error;
+use crate::attribution::Attribution;
 use crate::config::{Detail, RunConfig};
 use crate::digest::Digest;
 use crate::kernel::Kernel;
@@ -185,6 +186,8 @@ pub struct Engine {
     pub(crate) devices: Devices,
     #[state(skip)]
     pub(crate) timeline: Option<Timeline>,
+    #[state(skip)]
+    pub(crate) attribution: Option<Box<Attribution>>,
     pub(crate) executed: Executed,
     pub(crate) classified: ClassifiedMisses,
     /// The design places memory in primary regions: the program's addresses are not those that
@@ -336,6 +339,9 @@ impl Engine {
                 }
                 match event {
                     Event::Forward { instructions } => {
+                        if let Some(attribution) = &mut self.attribution {
+                            attribution.forget_stack(input.thread);
+                        }
                         self.forward(instructions);
                         return Ok(End::Phase);
                     }
@@ -420,6 +426,11 @@ impl Engine {
             self.pass_block(block)?;
             return Ok(true);
         }
+        if let Some(attribution) = &mut self.attribution
+            && let Some(thread) = self.contexts[self.current].thread
+        {
+            attribution.enter(thread, id);
+        }
         self.executed.blocks += 1;
         self.executed.instructions += instructions;
         let iterates = block.folding == Folding::FastString && self.iterates(id, block);
@@ -469,6 +480,16 @@ impl Engine {
             .filter(|c| c.instructions() > 0)
             .ok_or(unknown)?;
         let instructions = code.and_then(|code| code.instructions(id));
+        if let Some(attribution) = &mut self.attribution {
+            if let Some(known) = instructions {
+                known.clone_into(&mut self.instructions);
+            } else {
+                decode_block(self.program.architecture, described, &mut self.instructions);
+            }
+            let last = self.instructions.last().map(|last| last.class);
+            let thread = self.contexts[self.current].thread;
+            attribution.learn(id, &described, last.unwrap_or(OperationClass::Nop), thread);
+        }
         let mut block = Block {
             start: self.check_wide(described.address.get())?,
             moved: 0,
@@ -525,6 +546,9 @@ impl Engine {
     fn reset_counters(&mut self) {
         self.executed = Executed::default();
         self.classified = ClassifiedMisses::default();
+        if let Some(attribution) = &mut self.attribution {
+            attribution.reset();
+        }
         self.mmus.reset_counters();
         if self.windows.is_empty() {
             // Memory and time slices go on.

@@ -126,8 +126,10 @@ impl Outcomes {
     pub(super) fn new(config: &RunConfig) -> Self {
         let migrates = config.migrations_per_second > 0.0;
         let is_timed = config.detail == Detail::Full && config.timeline.is_none();
+        // A profile has the cycles of each miss, which are known behind the state only.
+        let attributes = config.profile.is_some();
         Self {
-            may_defer: config.cores == 1 && is_timed && !migrates,
+            may_defer: config.cores == 1 && is_timed && !migrates && !attributes,
             ..Self::default()
         }
     }

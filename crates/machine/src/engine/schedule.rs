@@ -228,6 +228,8 @@ impl Engine {
                     Event::Forward { .. }
                     | Event::Fetch { .. }
                     | Event::Cue(_)
+                    | Event::FileName { .. }
+                    | Event::FileMapped { .. }
                     | Event::Interrupt => Order::Free,
                     _ => order_of(self.call_of(&event).as_ref()),
                 };

@@ -184,6 +184,10 @@ impl Engine {
         }
         let counted = self.phase != Phase::Skip;
         let call = self.call_of(event);
+        if let Some(attribution) = &mut self.attribution {
+            let block = self.contexts[self.current].block;
+            attribution.event(thread, event, call.as_ref(), block);
+        }
         if counted {
             if let Some(window) = self.windows.get_mut(self.current) {
                 window.drain(&self.decoded);

@@ -77,7 +77,11 @@ impl Kernel {
             Event::Interrupt => return Ok(self.costs.syscall_cycles),
             Event::Traced { page, frame, size } => self.map_as_traced(page, frame, size, mmu)?,
             // Nothing that a kernel sees.
-            Event::Forward { .. } | Event::Fetch { .. } | Event::Cue(_) => {}
+            Event::Forward { .. }
+            | Event::Fetch { .. }
+            | Event::Cue(_)
+            | Event::FileName { .. }
+            | Event::FileMapped { .. } => {}
         }
         Ok(Cycles::ZERO)
     }

@@ -50,6 +50,7 @@ pub fn config(design: DesignConfig, machine: MachineConfig) -> RunConfig {
         migrations_per_second: 0.0,
         allocator: None,
         timeline: None,
+        profile: None,
         seed: 1,
         skip: 0,
         warmup: 0,

@@ -1,0 +1,409 @@
+//! Who causes TLB misses, walks, faults and cache misses: instruction, mapping and thread of each.
+//!
+//! Events off the fast paths are counted for the instruction that caused them. Names of functions and
+//! lines come later, from the files that the mappings of code name.
+
+mod mappings;
+mod stacks;
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::{BufWriter, Write};
+use std::ops::Range;
+use std::path::Path;
+
+use contigua_output::Output;
+use contigua_program::code::BlockCode;
+use contigua_program::decode::OperationClass;
+use contigua_program::syscall::Call;
+use contigua_program::wire::{BlockId, Event, FileId, NAME_WORDS, ProcessId, ThreadId};
+use contigua_units::Cycles;
+use rustc_hash::FxBuildHasher;
+use serde::Serialize;
+
+use crate::Error;
+use mappings::{Mapping, Mappings, UNKNOWN};
+use stacks::{Exit, Node, Stacks};
+
+/// Version of the file's form.
+pub const SCHEMA: u32 = 1;
+
+/// What one instruction, in one mapping, by one thread has cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Costs {
+    /// Accesses that missed the first-level TLB.
+    pub tlb_misses: u64,
+    /// Those that were answered by a page walk.
+    pub walks: u64,
+    /// Cycles from the first-level miss to the translation, faults excluded.
+    pub translation_cycles: u64,
+    /// Page faults.
+    pub faults: u64,
+    /// Cycles of the kernel for them.
+    pub fault_cycles: u64,
+    /// Accesses that missed the first-level data cache.
+    pub data_misses: u64,
+    /// Cycles until their data came.
+    pub data_cycles: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Key {
+    instruction: u32,
+    mapping: u32,
+    thread: u32,
+    stack: u32,
+}
+
+/// An instruction of the program.
+#[derive(Clone, Copy, Serialize)]
+struct Place {
+    address: u64,
+    /// The mapping of its code.
+    mapping: u32,
+}
+
+/// An access, as the loop knows it.
+#[derive(Clone, Copy)]
+pub(crate) struct Accessed {
+    pub thread: ThreadId,
+    pub block: BlockId,
+    /// Index of the instruction in the block.
+    pub instruction: usize,
+    /// The program's address.
+    pub address: u64,
+}
+
+/// What is known of a block; nothing, where it has no instructions.
+#[derive(Clone, Default)]
+struct Known {
+    /// Its instructions' places in the list.
+    instructions: Range<u32>,
+    start: u64,
+    end: u64,
+    exit: Exit,
+}
+
+/// A profile that is being made.
+pub(crate) struct Attribution {
+    mappings: Mappings,
+    names: BTreeMap<FileId, Vec<u8>>,
+    /// By process: the file that names the code that it generates.
+    generated: BTreeMap<u32, FileId>,
+    /// By thread.
+    processes: Vec<u32>,
+    blocks: Vec<Known>,
+    stacks: Stacks,
+    instructions: Vec<Place>,
+    rows: HashMap<Key, Costs, FxBuildHasher>,
+    /// What the fault of the access under way has cost.
+    fault: (u64, u64),
+}
+
+/// Instructions that accesses of no known block belong to.
+const NO_INSTRUCTION: u32 = 0;
+
+impl Attribution {
+    pub fn new() -> Self {
+        let nowhere = Place {
+            address: 0,
+            mapping: UNKNOWN,
+        };
+        Self {
+            mappings: Mappings::new(),
+            names: BTreeMap::new(),
+            generated: BTreeMap::new(),
+            processes: Vec::new(),
+            blocks: Vec::new(),
+            stacks: Stacks::new(),
+            instructions: vec![nowhere],
+            rows: HashMap::default(),
+            fault: (0, 0),
+        }
+    }
+
+    /// Counters begin anew; what is mapped stays known.
+    pub fn reset(&mut self) {
+        self.rows.clear();
+        self.fault = (0, 0);
+    }
+
+    fn process(&self, thread: ThreadId) -> u32 {
+        self.processes.get(thread.0 as usize).copied().unwrap_or(0)
+    }
+
+    /// A block that is met for the first time.
+    pub fn learn(
+        &mut self,
+        id: BlockId,
+        code: &BlockCode<'_>,
+        ends_with: OperationClass,
+        thread: Option<ThreadId>,
+    ) {
+        let index = id.0 as usize;
+        if index >= self.blocks.len() {
+            self.blocks.resize(index + index / 2 + 64, Known::default());
+        }
+        if !self.blocks[index].instructions.is_empty() {
+            return;
+        }
+        let first = self.instructions.len() as u32;
+        self.blocks[index] = Known {
+            instructions: first..first + code.instructions(),
+            start: code.address.get(),
+            end: code.address.get().wrapping_add(code.size().into()),
+            exit: match ends_with {
+                OperationClass::Call | OperationClass::CallIndirect => Exit::Call,
+                OperationClass::Return => Exit::Return,
+                _ => Exit::Other,
+            },
+        };
+        let mut address = code.address.get();
+        let process = thread.map_or(0, |thread| self.process(thread));
+        let mapping = self.mappings.find(process, address);
+        for &length in code.lengths {
+            self.instructions.push(Place { address, mapping });
+            address = address.wrapping_add(length.into());
+        }
+    }
+
+    /// A thread enters a block.
+    #[inline]
+    pub fn enter(&mut self, thread: ThreadId, block: BlockId) {
+        if let Some(known) = self.blocks.get(block.0 as usize) {
+            let last = known.instructions.end.wrapping_sub(1);
+            self.stacks
+                .enter(thread, known.start, known.exit, last, known.end);
+        }
+    }
+
+    /// A thread went on without being told of: its stack is not known any more.
+    pub fn forget_stack(&mut self, thread: ThreadId) {
+        self.stacks.forget(thread);
+    }
+
+    fn instruction(&self, block: BlockId, index: usize) -> u32 {
+        match self.blocks.get(block.0 as usize) {
+            Some(of) if index < of.instructions.len() => of.instructions.start + index as u32,
+            _ => NO_INSTRUCTION,
+        }
+    }
+
+    fn row(&mut self, of: Accessed) -> &mut Costs {
+        let mapping = self.mappings.find(self.process(of.thread), of.address);
+        let key = Key {
+            instruction: self.instruction(of.block, of.instruction),
+            mapping,
+            thread: of.thread.0,
+            stack: self.stacks.of(of.thread),
+        };
+        self.rows.entry(key).or_default()
+    }
+
+    /// The access under way has made the kernel work.
+    pub fn fault(&mut self, work: Cycles) {
+        self.fault.0 += 1;
+        self.fault.1 += work.get();
+    }
+
+    /// An access that missed the first-level TLB was translated.
+    pub fn translated(&mut self, of: Accessed, latency: Cycles, walked: bool) {
+        let (faults, fault_cycles) = std::mem::take(&mut self.fault);
+        let row = self.row(of);
+        row.tlb_misses += 1;
+        row.walks += u64::from(walked);
+        row.translation_cycles += latency.get();
+        row.faults += faults;
+        row.fault_cycles += fault_cycles;
+    }
+
+    /// An access that missed the first-level data cache has its data.
+    pub fn loaded(&mut self, of: Accessed, latency: Cycles) {
+        let row = self.row(of);
+        row.data_misses += 1;
+        row.data_cycles += latency.get();
+    }
+
+    /// Follows an event of a thread that executes `block`.
+    pub fn event(&mut self, thread: ThreadId, event: &Event, call: Option<&Call>, block: BlockId) {
+        match *event {
+            Event::ThreadStart {
+                process: ProcessId(process),
+            } => {
+                let index = thread.0 as usize;
+                if index >= self.processes.len() {
+                    self.processes.resize(index + 1, 0);
+                }
+                self.processes[index] = process;
+            }
+            Event::ProcessStart { .. } => self.stacks.forget(thread),
+            Event::FileName { file, at, text } => self.name(file, at, &text),
+            Event::FileMapped { file, range, .. } if range.is_empty() => {
+                self.generated.insert(self.process(thread), file);
+            }
+            _ => {}
+        }
+        let by = self
+            .last_instruction(block)
+            .map(|instruction| (instruction, self.stacks.of(thread)));
+        self.mappings.event(self.process(thread), event, call, by);
+    }
+
+    /// The last instruction of a block, which makes system calls.
+    fn last_instruction(&self, block: BlockId) -> Option<u32> {
+        let of = &self.blocks.get(block.0 as usize)?.instructions;
+        (!of.is_empty()).then(|| of.end - 1)
+    }
+
+    fn name(&mut self, file: FileId, at: u64, text: &[u64; NAME_WORDS]) {
+        let name = self.names.entry(file).or_default();
+        // Parts come in order; a process that was forked meanwhile may tell them again.
+        if at == name.len() as u64 {
+            let bytes = text.iter().flat_map(|word| word.to_le_bytes());
+            name.extend(bytes.take_while(|&byte| byte != 0));
+        }
+    }
+
+    /// The profile as a file has it.
+    pub fn write(&self, out: impl Write, about: &About<'_>) -> serde_json::Result<()> {
+        let files: BTreeMap<FileId, usize> = self
+            .names
+            .keys()
+            .enumerate()
+            .map(|(at, &id)| (id, at))
+            .collect();
+        let mut used = BTreeMap::new();
+        for key in self.rows.keys() {
+            used.insert(key.instruction, 0);
+        }
+        used.extend(
+            self.mappings
+                .all()
+                .iter()
+                .filter_map(|of| Some((of.by?.0, 0))),
+        );
+        used.extend(self.stacks.nodes().iter().map(|node| (node.call, 0)));
+        for (place, index) in used.values_mut().enumerate() {
+            *index = place as u32;
+        }
+        let mut rows: Vec<_> = self
+            .rows
+            .iter()
+            .map(|(key, costs)| Row {
+                instruction: used[&key.instruction],
+                mapping: key.mapping,
+                thread: key.thread,
+                process: self.process(ThreadId(key.thread)),
+                stack: key.stack,
+                costs: *costs,
+            })
+            .collect();
+        rows.sort_unstable_by_key(|row| (row.instruction, row.mapping, row.thread, row.stack));
+        let whole = File {
+            schema: SCHEMA,
+            about,
+            files: self
+                .names
+                .values()
+                .map(|name| String::from_utf8_lossy(name).into_owned())
+                .collect(),
+            generated: self
+                .generated
+                .iter()
+                .map(|(process, file)| (*process, files[file]))
+                .collect(),
+            mappings: self
+                .mappings
+                .all()
+                .iter()
+                .map(|mapping| MappingRow {
+                    mapping: Mapping {
+                        by: mapping.by.map(|(by, stack)| (used[&by], stack)),
+                        ..mapping.clone()
+                    },
+                    file: mapping.file.and_then(|file| files.get(&file).copied()),
+                })
+                .collect(),
+            stacks: self
+                .stacks
+                .nodes()
+                .iter()
+                .map(|node| Node {
+                    call: used[&node.call],
+                    ..*node
+                })
+                .collect(),
+            instructions: used
+                .keys()
+                .map(|&at| self.instructions[at as usize])
+                .collect(),
+            rows,
+        };
+        serde_json::to_writer(out, &whole)
+    }
+
+    /// Writes the file, whole or not at all.
+    pub fn save(&self, path: &Path, about: &About<'_>) -> Result<(), Error> {
+        let fail = |source| Error::ProfileFile {
+            path: path.to_owned(),
+            source,
+        };
+        let output = Output::create(path).map_err(fail)?;
+        let file = output.file().map_err(fail)?;
+        let mut out = BufWriter::new(file);
+        self.write(&mut out, about)
+            .map_err(|error| fail(error.into()))?;
+        out.flush().map_err(fail)?;
+        drop(out);
+        output.keep().map_err(fail)
+    }
+}
+
+/// The run that a profile is of.
+#[derive(Serialize)]
+pub(crate) struct About<'a> {
+    pub version: &'static str,
+    pub design: &'a str,
+    pub machine: &'a str,
+    pub command: &'a [String],
+    /// Clock of the cores in MHz.
+    pub clock: u32,
+    /// Instructions that are counted.
+    pub instructions: u64,
+    /// Cycles of the run, where time is simulated: estimated where it is sampled.
+    pub cycles: Option<u64>,
+    /// Share of them that translation costs.
+    pub translation_overhead: Option<f64>,
+    /// Rows count sampled units only: they are shares, not sums.
+    pub sampled: bool,
+}
+
+#[derive(Serialize)]
+struct File<'a> {
+    schema: u32,
+    #[serde(flatten)]
+    about: &'a About<'a>,
+    files: Vec<String>,
+    generated: BTreeMap<u32, usize>,
+    mappings: Vec<MappingRow>,
+    instructions: Vec<Place>,
+    stacks: Vec<Node>,
+    rows: Vec<Row>,
+}
+
+#[derive(Serialize)]
+struct MappingRow {
+    #[serde(flatten)]
+    mapping: Mapping,
+    file: Option<usize>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    instruction: u32,
+    mapping: u32,
+    thread: u32,
+    process: u32,
+    stack: u32,
+    #[serde(flatten)]
+    costs: Costs,
+}

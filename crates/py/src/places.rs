@@ -1,0 +1,21 @@
+//! Source places of instructions, for profiles.
+
+use std::path::PathBuf;
+
+use contigua_program::symbols;
+use pyo3::prelude::*;
+
+use crate::program_error;
+
+/// Function, source file and line of an instruction.
+type PlaceTuple = (Option<String>, Option<(String, u32)>);
+
+/// Names the instructions at offsets of an ELF file: for each its function, and its source file and line,
+/// as far as they are known.
+#[pyfunction]
+#[allow(clippy::needless_pass_by_value, reason = "PyO3 hands values over")]
+pub fn locate(py: Python<'_>, file: PathBuf, offsets: Vec<u64>) -> PyResult<Vec<PlaceTuple>> {
+    let places = py.detach(|| symbols::locate(&file, &offsets));
+    let places = places.map_err(program_error)?.into_iter();
+    Ok(places.map(|place| (place.function, place.line)).collect())
+}

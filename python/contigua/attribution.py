@@ -1,0 +1,423 @@
+"""Profiles: which code, which memory and which threads cause the cost of a run."""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from contigua import _engine
+from contigua.errors import ContiguaError
+from contigua.reading import parse_json, read_bytes, read_text
+from contigua.sizes import size_text
+
+#: The form of files that this version reads.
+SCHEMA = 1
+#: Bytes of a profile's file that are read at most.
+MOST_PROFILE = 1 << 30
+#: Bytes of names of generated code that are read at most.
+MOST_GENERATED = 256 << 20
+
+
+class ProfileError(ContiguaError):
+    """A file is no profile, or is one of another version."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What something has cost.
+
+    Attributes
+    ----------
+    tlb_misses
+        Accesses that missed the first-level TLB.
+    walks
+        Those of them that a page walk answered.
+    translation_cycles
+        Cycles from such a miss to its translation, added up over accesses that may overlap.
+    faults, fault_cycles
+        Page faults, and the kernel's cycles for them.
+    data_misses, data_cycles
+        Loads and stores that missed the first-level data cache, and cycles until their data came.
+    """
+
+    tlb_misses: int = 0
+    walks: int = 0
+    translation_cycles: int = 0
+    faults: int = 0
+    fault_cycles: int = 0
+    data_misses: int = 0
+    data_cycles: int = 0
+
+    def __add__(self, other: Costs) -> Costs:
+        """Return the sum of both."""
+        return Costs(*(getattr(self, name) + getattr(other, name) for name in METRICS))
+
+
+#: What can be compared, by name.
+METRICS = tuple(field.name for field in fields(Costs))
+
+
+@dataclass(frozen=True)
+class Frame:
+    """An instruction in the source.
+
+    Attributes
+    ----------
+    function
+        Its function, or where it lies when that has no name.
+    library
+        Name of the file that its code is in; ``"[generated]"`` for code without a file.
+    line
+        Source file and line as ``file:line``; empty without debug information.
+    address
+        The address at which it ran.
+    """
+
+    function: str
+    library: str
+    line: str
+    address: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """What an instruction has cost, by mapping, thread and call stack.
+
+    Attributes
+    ----------
+    at
+        The instruction.
+    calls
+        The call instructions that led there, outermost first.
+    mapping
+        Name of the memory that it accessed.
+    process, thread
+        Numbers of both, in the order in which they began.
+    costs
+        What it has cost.
+    """
+
+    at: Frame
+    calls: tuple[Frame, ...]
+    mapping: str
+    process: int
+    thread: int
+    costs: Costs
+
+
+#: What costs can be added up by.
+KEYS: Mapping[str, Callable[[Row], str]] = {
+    "function": lambda row: row.at.function,
+    "line": lambda row: row.at.line or f"{row.at.library}+{row.at.address:#x}",
+    "instruction": lambda row: f"{row.at.address:#x} {row.at.function}",
+    "library": lambda row: row.at.library,
+    "mapping": lambda row: row.mapping,
+    "thread": lambda row: f"process {row.process}, thread {row.thread}",
+    "stack": lambda row: ";".join([*(call.function for call in row.calls), row.at.function]),
+}
+
+
+class Attribution:
+    """A profile that ``contigua profile`` or ``RunOptions(profile=FILE)`` has written.
+
+    Parameters
+    ----------
+    values
+        The file's content.
+
+    Attributes
+    ----------
+    design, machine
+        What was simulated.
+    command
+        The program and its arguments.
+    instructions
+        Instructions that were counted.
+    cycles
+        Cycles of the run; ``None`` where time was not simulated.
+    translation_overhead
+        Share of the cycles that translation costs, where time was simulated.
+    sampled
+        Only units were simulated in detail: costs are shares of a whole, not sums.
+    """
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        if values.get("schema") != SCHEMA:
+            raise ProfileError(f"no profile of this version (schema {SCHEMA})")
+        self._values = values
+        self.design: str = values["design"]
+        self.machine: str = values["machine"]
+        self.command: list[str] = values["command"]
+        self.instructions: int = values["instructions"]
+        self.cycles: int | None = values["cycles"]
+        self.translation_overhead: float | None = values["translation_overhead"]
+        self.sampled: bool = values["sampled"]
+
+    @staticmethod
+    def read(path: str | Path) -> Attribution:
+        """Read a profile's file.
+
+        Raises
+        ------
+        ProfileError
+            When it is none.
+        """
+        try:
+            return Attribution(parse_json(read_text(Path(path), MOST_PROFILE)))
+        except (ValueError, KeyError, TypeError, AttributeError, ProfileError) as error:
+            raise ProfileError(f"{path}: {error}") from error
+
+    def to_json(self) -> str:
+        """Return the file's content."""
+        return json.dumps(self._values)
+
+    @cached_property
+    def total(self) -> Costs:
+        """The sum of all rows."""
+        rows = self._values["rows"]
+        return Costs(*(sum(row[name] for row in rows) for name in METRICS))
+
+    @cached_property
+    def frames(self) -> list[Frame]:
+        """Every instruction of the profile, named by the files that its code is in."""
+        wanted: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+        mappings, files = self._values["mappings"], self._values["files"]
+        found = [_nowhere(at["address"]) for at in self._values["instructions"]]
+        for index, at in enumerate(self._values["instructions"]):
+            mapping = mappings[at["mapping"]]
+            if mapping["file"] is not None:
+                offset = at["address"] - mapping["start"] + mapping["offset"]
+                wanted[mapping["file"]][offset].append(index)
+            elif names := self._generated.get(mappings[at["mapping"]]["process"]):
+                found[index] = names.named(at["address"]) or found[index]
+        for file, offsets in wanted.items():
+            path = files[file]
+            try:
+                places = _engine.locate(path, list(offsets))
+            except _engine.EngineError:
+                # Deleted meanwhile, or no ELF file.
+                places = [(None, None)] * len(offsets)
+            library = Path(path).name
+            for (offset, indices), (function, line) in zip(offsets.items(), places, strict=True):
+                for index in indices:
+                    found[index] = Frame(
+                        function=function or f"{library}+{offset:#x}",
+                        library=library,
+                        line="" if line is None else f"{line[0]}:{line[1]}",
+                        address=self._values["instructions"][index]["address"],
+                    )
+        return found
+
+    @cached_property
+    def _generated(self) -> dict[int, _Generated]:
+        files = self._values["files"]
+        maps = {
+            int(process): Path(files[file]) for process, file in self._values["generated"].items()
+        }
+        return {process: _Generated.read(path) for process, path in maps.items() if path.is_file()}
+
+    @cached_property
+    def mappings(self) -> list[str]:
+        """Names of the mappings: what they hold, how large they are, who made them.
+
+        A name has as many of the functions that made the mapping, innermost first, as tell it from
+        others; then a number where that is not enough.
+        """
+        values = self._values["mappings"]
+        stacks = _stacks_of(values)
+        chains = [self._made_by(mapping) for mapping in values]
+        names = [
+            self._mapping_name(index, mapping, is_stack=index in stacks)
+            for index, mapping in enumerate(values)
+        ]
+        shown = [names[index] + _chain(chain, 1) for index, chain in enumerate(chains)]
+        for depth in range(2, DEEPEST + 1):
+            alike = defaultdict(set)
+            for name, chain in zip(shown, chains, strict=True):
+                alike[name].add(tuple(chain))
+            shown = [
+                names[index] + _chain(chain, depth)
+                if len(alike[shown[index]]) > 1
+                else shown[index]
+                for index, chain in enumerate(chains)
+            ]
+        return _numbered(shown, [mapping["file"] is None for mapping in values])
+
+    def _mapping_name(self, index: int, mapping: Mapping[str, Any], *, is_stack: bool) -> str:
+        kind = mapping["kind"]
+        if kind == "unknown":
+            return "[unknown]"
+        if mapping["file"] is not None:
+            return str(self._values["files"][mapping["file"]])
+        if kind == "heap":
+            return "[heap]"
+        if kind == "image":
+            if is_stack:
+                return "[stack]"
+            before = self._values["mappings"][index - 1] if index else {}
+            if before.get("file") is not None:
+                return f"{self._values['files'][before['file']]} (bss)"
+            return "[image]"
+        what = {"thread-stack": "thread stack", "hugetlb": "HugeTLB"}.get(kind, kind)
+        return f"{what} {size_text(mapping['bytes'])}"
+
+    def _made_by(self, mapping: Mapping[str, Any]) -> list[str]:
+        """Return the functions that made a mapping, innermost first, without the C library's."""
+        if mapping["by"] is None or mapping["file"] is not None or mapping["kind"] == "heap":
+            return []
+        instruction, stack = mapping["by"]
+        frames = [*self.calls[stack], self.frames[instruction]][::-1]
+        own = [frame for frame in frames if not _is_plumbing(frame)] or frames[:1]
+        return [
+            f"{bare(frame.function)} ({_short(frame.line)})" if frame.line else bare(frame.function)
+            for frame in own
+        ]
+
+    @cached_property
+    def calls(self) -> list[tuple[Frame, ...]]:
+        """The calls of each stack, outermost first."""
+        found: list[tuple[Frame, ...]] = [()]
+        for node in self._values["stacks"][1:]:
+            found.append((*found[node["parent"]], self.frames[node["call"]]))
+        return found
+
+    def rows(self) -> Iterator[Row]:
+        """Return everything, as finely as it was counted."""
+        for row in self._values["rows"]:
+            yield Row(
+                at=self.frames[row["instruction"]],
+                calls=self.calls[row["stack"]],
+                mapping=self.mappings[row["mapping"]],
+                process=row["process"],
+                thread=row["thread"],
+                costs=Costs(*(row[name] for name in METRICS)),
+            )
+
+    def by(
+        self, *keys: str, metric: str = "translation_cycles"
+    ) -> list[tuple[tuple[str, ...], Costs]]:
+        """Add costs up.
+
+        Parameters
+        ----------
+        keys
+            What to tell apart: of ``"function"``, ``"line"``, ``"instruction"``, ``"library"``,
+            ``"mapping"``, ``"thread"`` and ``"stack"``.
+        metric
+            What the result is sorted by, largest first: a field of :class:`Costs`.
+        """
+        sums: dict[tuple[str, ...], Costs] = defaultdict(Costs)
+        for row in self.rows():
+            key = tuple(KEYS[name](row) for name in keys)
+            sums[key] = sums[key] + row.costs
+        return sorted(sums.items(), key=lambda item: (-getattr(item[1], metric), item[0]))
+
+
+class _Generated:
+    """Names of a process's generated code, from its ``perf-PID.map``."""
+
+    def __init__(self, ranges: Sequence[tuple[int, int, str]]) -> None:
+        # Of code that was generated at the same place, the latest is the likeliest.
+        latest = {start: (start, size, name) for start, size, name in ranges}
+        self.ranges = sorted(latest.values())
+        self.starts = [start for start, _, _ in self.ranges]
+
+    @staticmethod
+    def read(path: Path) -> _Generated:
+        ranges = []
+        for line in read_bytes(path, MOST_GENERATED).decode(errors="replace").splitlines():
+            match = re.fullmatch(r"([0-9a-fA-F]+) ([0-9a-fA-F]+) (.+)", line.strip())
+            if match is not None:
+                ranges.append((int(match[1], 16), int(match[2], 16), match[3]))
+        return _Generated(ranges)
+
+    def named(self, address: int) -> Frame | None:
+        place = bisect_right(self.starts, address) - 1
+        if place < 0:
+            return None
+        start, size, name = self.ranges[place]
+        return Frame(name, "[generated]", "", address) if address < start + size else None
+
+
+def bare(function: str) -> str:
+    """Return a C++ function's name without parameters, template arguments and return type.
+
+    Examples
+    --------
+    >>> bare("int a::B<c::D, 4>::read<E>(char, F<G>) const")
+    'a::B::read'
+    >>> bare("main"), bare("std::ostream& operator<< (std::ostream&)")
+    ('main', 'std::ostream& operator<< (std::ostream&)')
+    """
+    if "(" not in function or "operator" in function or not function[0].isalpha():
+        return function
+    depth, kept = 0, []
+    for letter in function:
+        depth -= letter in ")>"
+        if depth == 0 and letter not in "()<>":
+            kept.append(letter)
+        depth += letter in "(<"
+    words = "".join(kept).replace(" const", "").split()
+    return words[-1] if words and depth == 0 else function
+
+
+def _nowhere(address: int) -> Frame:
+    # Four kilobytes of generated code are about a function.
+    return Frame(f"[generated {address >> 12 << 12:#x}]", "[generated]", "", address)
+
+
+def _chain(chain: Sequence[str], depth: int) -> str:
+    return f" by {' < '.join(chain[:depth])}" if chain else ""
+
+
+def _numbered(names: Sequence[str], wanted: Sequence[bool]) -> list[str]:
+    """Return names with a number where one occurs several times and that is wanted."""
+    counts: dict[str, int] = defaultdict(int)
+    for name in names:
+        counts[name] += 1
+    seen: dict[str, int] = defaultdict(int)
+    found = []
+    for name, is_wanted in zip(names, wanted, strict=True):
+        seen[name] += 1
+        found.append(f"{name} #{seen[name]}" if is_wanted and counts[name] > 1 else name)
+    return found
+
+
+def _stacks_of(mappings: Sequence[Mapping[str, Any]]) -> set[int]:
+    """Return the main stacks: the highest of what the loader maps without a file, by process."""
+    highest: dict[int, int] = {}
+    for index, mapping in enumerate(mappings):
+        if mapping["kind"] == "image":
+            before = highest.get(mapping["process"])
+            if before is None or mappings[before]["start"] < mapping["start"]:
+                highest[mapping["process"]] = index
+    return set(highest.values())
+
+
+#: Functions that the name of a mapping has at most.
+DEEPEST = 3
+#: Functions by which programs ask for memory.
+PLUMBING = ("malloc", "calloc", "realloc", "mmap", "mmap64", "sbrk", "brk", "operator new")
+
+
+def _is_plumbing(frame: Frame) -> bool:
+    name = frame.function
+    return (
+        frame.library.startswith(
+            ("libc.so", "libc-", "ld-linux", "libstdc++", "libcontigua_malloc")
+        )
+        or frame.library == "[generated]"
+        or name.startswith(PLUMBING)
+    )
+
+
+def _short(line: str) -> str:
+    """Return the end of a path and its line."""
+    return line.rsplit("/", 1)[-1]

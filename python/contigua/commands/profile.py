@@ -1,0 +1,171 @@
+"""``contigua profile``: which code, which memory and which threads cause the cost."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from contigua.attribution import METRICS, Attribution, bare
+from contigua.commands.options import (
+    OUTPUT,
+    allocator_options,
+    changed,
+    design_list,
+    root_option,
+    sample_options,
+    sampling_of,
+    server_options,
+    simulated_options,
+)
+from contigua.commands.parameters import Grouped, with_options
+from contigua.files import Outputs, check_writable, is_standard_output, write_whole
+from contigua.options import RunOptions
+from contigua.printing import printable
+from contigua.profile_page import GROUPS, TITLES, page_of, speedscope
+from contigua.profiling import Profiled, profile
+from contigua.progress import RunLine
+from contigua.sampling import Sampling
+from contigua.terminal import Table, show
+
+#: Rows with a smaller share are left out.
+LEAST = 0.0005
+
+shown_options = with_options(
+    click.option(
+        "--by",
+        "keys",
+        type=click.Choice([*GROUPS, "instruction"]),
+        multiple=True,
+        default=("function", "mapping"),
+        show_default=True,
+        help="What each table is by; may be repeated.",
+    ),
+    click.option(
+        "--metric",
+        type=click.Choice(METRICS),
+        default="translation_cycles",
+        show_default=True,
+        help="What tables are sorted by.",
+    ),
+    click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Rows."),
+    click.option(
+        "--html",
+        type=click.Path(path_type=Path),
+        help="Write one page with tables and flame graph.",
+    ),
+    click.option(
+        "--speedscope",
+        "speedscope_file",
+        type=click.Path(path_type=Path),
+        help="Write the first design's profile for https://www.speedscope.app.",
+    ),
+    click.option(
+        "--save",
+        type=click.Path(path_type=Path),
+        help="Keep the profile as JSON, a file for each design (`contigua.Attribution.read`).",
+    ),
+    group=OUTPUT,
+)
+
+
+@click.command("profile", cls=Grouped, context_settings={"allow_interspersed_args": False})
+@root_option
+@allocator_options
+@server_options
+@simulated_options
+@sample_options
+@shown_options
+@click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
+def profile_command(
+    program: tuple[str, ...],
+    design_names: str,
+    keys: tuple[str, ...],
+    metric: str,
+    top: int,
+    html: Path | None,
+    speedscope_file: Path | None,
+    save: Path | None,
+    malloc_clock: int,
+    settings: tuple[tuple[str, Any], ...],
+    **options: Any,  # noqa: ANN401 - passed on to RunOptions
+) -> None:
+    """Run PROGRAM and show which code and which memory cause TLB misses, faults and cache misses.
+
+    The first of --design is explained; of each other one is said what it saves, and where. Build
+    with -g for source lines. Put -- before the program.
+    """
+    designs, options["machine"] = changed(settings, design_list(design_names), options["machine"])
+    files = [file for file in (html, speedscope_file, save) if file is not None]
+    for file in files:
+        check_writable(file)
+    if sum(map(is_standard_output, files)) > 1:
+        raise click.UsageError("only one output can go to standard output: write others to files")
+    sample = sampling_of(options, Sampling(), None)
+    progress = RunLine((options["instructions"], options.get("seconds")))
+    profiled = profile(
+        list(program),
+        designs=designs,
+        options=RunOptions(**options, sample=sample, malloc_clock=malloc_clock or None),
+        progress=progress,
+    )
+    progress.clear()
+    outputs = Outputs()
+    console = Console(stderr=True)
+    with outputs.each():
+        _show(profiled, console, keys, metric, top)
+    if html is not None:
+        with outputs.each():
+            write_whole(html, page_of(profiled.profiles, profiled.sentences()))
+    if speedscope_file is not None:
+        with outputs.each():
+            write_whole(speedscope_file, speedscope(profiled.profiles[0]))
+    if save is not None:
+        for found in profiled.profiles:
+            with outputs.each():
+                several = len(profiled.profiles) > 1
+                own = (
+                    save.with_name(f"{save.stem}.{found.design}{save.suffix}") if several else save
+                )
+                write_whole(own, found.to_json())
+    sys.exit(outputs.status(profiled.results.exit_code))
+
+
+def _show(
+    profiled: Profiled, console: Console, keys: tuple[str, ...], metric: str, top: int
+) -> None:
+    wide = not console.is_terminal
+    for line in profiled.sentences():
+        console.print(printable(line), markup=False, highlight=False, soft_wrap=wide)
+    for key in keys:
+        show(console, _table(profiled.profiles, key, metric, top))
+
+
+def _table(profiles: tuple[Attribution, ...], key: str, metric: str, top: int) -> Table:
+    first = profiles[0]
+    table = Table(GROUPS.get(key, key))
+    for head in ("share", "walks", "L1 TLB misses", "faults", "data-miss cycles"):
+        table.add_column(head, justify="right")
+    others = [dict(found.by(key)) for found in profiles[1:]]
+    for found in profiles[1:]:
+        table.add_column(f"{TITLES[metric]}, {found.design}", justify="right")
+    total = getattr(first.total, metric)
+    data = first.total.data_cycles
+    for name, costs in first.by(key, metric=metric)[:top]:
+        value = getattr(costs, metric)
+        if value < LEAST * total:
+            break
+        after = [getattr(other[name], metric) if name in other else 0 for other in others]
+        table.add_row(
+            bare(name[0]) if key == "function" else name[0],
+            f"{100 * value / total:.1f} %",
+            f"{costs.walks:,}",
+            f"{costs.tlb_misses:,}",
+            f"{costs.faults:,}",
+            f"{100 * costs.data_cycles / max(data, 1):.1f} %",
+            *(f"{100 * (now - value) / value:+.0f} %" for now in after),
+        )
+    return table

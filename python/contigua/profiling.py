@@ -1,0 +1,145 @@
+"""Profiles of programs: who causes the cost, and what other designs would change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from contigua.attribution import Attribution, Costs, bare
+from contigua.options import RunOptions
+from contigua.presets import Preset
+from contigua.progress import Progress
+from contigua.results import Results
+from contigua.runner import run
+
+#: Shares of less are not worth a sentence.
+LEAST = 0.005
+#: Functions and mappings that a sentence names.
+NAMED = 3
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """A profile of each design on one execution.
+
+    Attributes
+    ----------
+    results
+        The designs' reports.
+    profiles
+        The profile of each.
+    """
+
+    results: Results
+    profiles: tuple[Attribution, ...]
+
+    def sentences(self) -> list[str]:
+        """Say what the first design's time goes to, and what the others change, by mapping."""
+        first = self.profiles[0]
+        found = [_headline(first)]
+        if not first.total.tlb_misses:
+            return [*found, "No access missed the first-level TLB."]
+        metric = "translation_cycles" if first.total.translation_cycles else "walks"
+        what = "translation time" if metric == "translation_cycles" else "page walks"
+        for key in ("function", "mapping"):
+            total = getattr(first.total, metric)
+            written = bare if key == "function" else str
+            shares = [
+                f"{percent(getattr(costs, metric) / total, 0)} {written(name)}"
+                for (name,), costs in first.by(key, metric=metric)[:NAMED]
+                if getattr(costs, metric) / total >= LEAST
+            ]
+            found.append(f"Of the {what}, by {key}: " + ", ".join(shares) + ".")
+        return found + [self._saving(other) for other in self.profiles[1:]]
+
+    def _saving(self, other: Attribution) -> str:
+        first = self.profiles[0]
+        if first.cycles is None or other.cycles is None:
+            fewer = 1 - other.total.walks / max(first.total.walks, 1)
+            word = "fewer" if fewer >= 0 else "more"
+            return f"{other.design} has {percent(abs(fewer), 0)} {word} walks."
+        saved = 1 - other.cycles / first.cycles
+        if abs(saved) < LEAST:
+            return f"{other.design} is no faster than {first.design}."
+        before, after = estimated(first), estimated(other)
+        parts = {name: before[name] - after.get(name, 0.0) for name in before}
+        helped = sorted(parts, key=lambda name: -parts[name] * (1 if saved > 0 else -1))[:NAMED]
+        shares = [
+            f"{percent(abs(parts[name]) / first.cycles)} at {name}"
+            for name in helped
+            if parts[name] * saved > 0 and abs(parts[name]) / first.cycles >= LEAST
+        ]
+        word, less = ("saves", "less") if saved > 0 else ("costs", "more")
+        text = f"{other.design} {word} {percent(abs(saved))} of the cycles."
+        if shares:
+            text += f" Translation and faults take {less}: {', '.join(shares)}."
+        rest = saved - sum(parts.values()) / first.cycles
+        if abs(rest) >= LEAST:
+            rest_word = "less" if rest > 0 else "more"
+            text += f" Everything else takes {percent(abs(rest))} {rest_word}."
+        return text
+
+
+def estimated(profile: Attribution) -> dict[str, float]:
+    """Estimate the cycles that translation and page faults cost at each mapping.
+
+    Misses overlap with other work and with each other, so their cycles do not add up to the time
+    that they cost. That time is known for the whole run (``translation_overhead``); a mapping's
+    part of it is taken to be its part of the misses' cycles.
+    """
+    overhead = (profile.translation_overhead or 0.0) * (profile.cycles or 0)
+    total = max(profile.total.translation_cycles, 1)
+
+    def cost(costs: Costs) -> float:
+        return overhead * costs.translation_cycles / total + costs.fault_cycles
+
+    return {name: cost(costs) for (name,), costs in profile.by("mapping")}
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """Write a share as verdicts do.
+
+    Examples
+    --------
+    >>> percent(0.125), percent(0.5, 0)
+    ('12.5 %', '50 %')
+    """
+    return f"{100 * share:.{digits}f} %"
+
+
+def _headline(profile: Attribution) -> str:
+    name = Path(profile.command[0]).name
+    if profile.cycles is None:
+        walks = 1000 * profile.total.walks / max(profile.instructions, 1)
+        return f"{name} under {profile.design}: {walks:.2f} page walks in 1,000 instructions."
+    overhead = profile.translation_overhead or 0.0
+    return (
+        f"{name} takes {profile.cycles:,} cycles under {profile.design}, "
+        f"{percent(overhead)} of them for address translation."
+    )
+
+
+def profile(
+    command: Sequence[str],
+    *,
+    designs: Sequence[str | Preset] = ("linux-4k", "linux-thp"),
+    options: RunOptions | None = None,
+    progress: Progress | None = None,
+) -> Profiled:
+    """Run designs on one execution as :func:`contigua.run` does, and profile each.
+
+    Examples
+    --------
+    >>> options = RunOptions(memory="256MiB", detail="translation")
+    >>> profiled = profile(["/bin/true"], options=options)
+    >>> [found.design for found in profiled.profiles]
+    ['linux-4k', 'linux-thp']
+    """
+    with TemporaryDirectory(prefix="contigua-profile-") as folder:
+        options = replace(options or RunOptions(), profile=Path(folder) / "profile.json")
+        files = [str(spec["profile"]) for spec in options.specs(designs)]
+        results = run(command, designs=designs, options=options, progress=progress)
+        found = tuple(map(Attribution.read, files))
+    return Profiled(results, found)

@@ -1,0 +1,196 @@
+"""Profiles: programs whose costly part is known by name, and files that are none."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from contigua import RunOptions
+from contigua.attribution import METRICS, Attribution, Costs, ProfileError
+from contigua.profile_page import page_of, speedscope
+from contigua.profiling import Profiled, profile
+
+OPTIONS = RunOptions(memory="2GiB", detail="additive")
+
+
+def profiled(culprits: str, mode: str, **options: object) -> Profiled:
+    return profile([culprits, mode], options=replace(OPTIONS, **options))  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def culprits() -> str:
+    return str(Path(__file__).parents[2] / "workloads" / "bin" / "tests" / "culprits")
+
+
+@pytest.fixture(scope="module")
+def hashed(culprits: str) -> Profiled:
+    return profiled(culprits, "hash")
+
+
+def first(found: Attribution, key: str, metric: str = "walks") -> str:
+    return found.by(key, metric=metric)[0][0][0]
+
+
+def test_a_table_probed_beside_a_scanned_array_comes_first(hashed: Profiled) -> None:
+    base = hashed.profiles[0]
+    assert first(base, "function") == "read_at_random"
+    assert "map_table" in first(base, "mapping")
+    assert "culprits.c:" in first(base, "line")
+    assert first(base, "library") == "culprits"
+    stack = first(base, "stack")
+    assert "main" in stack and stack.endswith("read_at_random"), stack
+    text = "\n".join(hashed.sentences())
+    assert "read_at_random" in text and "map_table" in text, text
+    assert "linux-thp saves" in text, text
+
+
+def test_rows_add_up_to_what_the_report_counts(hashed: Profiled) -> None:
+    for found, report in zip(hashed.profiles, hashed.results, strict=True):
+        values = report.values
+        counted = values["translation"]
+        walks = sum(counted[f"walks_{size}"] for size in ("4k", "2m", "1g"))
+        assert found.total.walks == walks, counted
+        assert found.total.faults <= sum(
+            values["kernel"][key] for key in values["kernel"] if key.endswith("faults")
+        )
+        assert found.cycles == values["time"]["cycles"]
+
+
+def test_of_two_mappings_the_random_one_comes_first(culprits: str) -> None:
+    base = profiled(culprits, "mappings").profiles[0]
+    costs = dict(base.by("mapping"))
+    table, array = (
+        next(cost for (name,), cost in costs.items() if site in name)
+        for site in ("map_table", "map_array")
+    )
+    assert table.walks > 3 * array.walks
+    assert "map_table" in first(base, "mapping")
+
+
+def test_of_three_sites_that_of_the_walked_list_comes_first(culprits: str) -> None:
+    base = profiled(culprits, "sites").profiles[0]
+    walked = {row.mapping: row.costs.walks for row in base.rows() if row.at.function == "walk_list"}
+    assert "site_two" in max(walked, key=walked.__getitem__), walked
+
+
+def test_of_three_threads_the_random_one_comes_first(culprits: str) -> None:
+    base = profiled(culprits, "threads").profiles[0]
+    (costly, thread), costs = base.by("function", "thread", metric="walks")[1]
+    by_function = dict(base.by("function", "thread"))
+    reads = {key: cost.walks for key, cost in by_function.items() if key[0] == "read_at_random"}
+    assert len(reads) == 1, reads
+    others = [cost.walks for key, cost in by_function.items() if key[0] == "read_in_order"]
+    assert min(reads.values()) > 10 * max(others)
+    assert costly and thread and costs
+
+
+def test_a_recursion_a_million_deep_is_bounded(culprits: str) -> None:
+    base = profiled(culprits, "deep").profiles[0]
+    assert max(len(row.calls) for row in base.rows()) <= 128
+    assert first(base, "function", "faults") == "descend"
+
+
+def test_full_detail_and_sampling_name_the_same_culprit(culprits: str) -> None:
+    full = profiled(culprits, "hash", detail="full").profiles[0]
+    assert first(full, "function", "translation_cycles") == "read_at_random"
+    assert "map_table" in first(full, "mapping", "translation_cycles")
+
+
+def test_a_stripped_program_is_told_by_file_and_offset(culprits: str, tmp_path: Path) -> None:
+    stripped = tmp_path / "stripped"
+    subprocess.run(["strip", "-o", stripped, culprits], check=True)
+    base = profiled(str(stripped), "hash").profiles[0]
+    assert first(base, "function").startswith("stripped+0x")
+    assert first(base, "library") == "stripped"
+
+
+NODE = shutil.which("node")
+JIT = """
+const table = new Float64Array(8 << 20);
+function probeTable() {
+  let sum = 0, x = 1;
+  for (let i = 0; i < 100000; i++) {
+    x = (Math.imul(x, 1664525) + 1013904223) | 0;
+    sum += table[x >>> 9];
+  }
+  return sum;
+}
+for (let i = 0; i < table.length; i += 512) table[i] = i;
+let total = 0;
+for (let i = 0; i < 3; i++) total += probeTable();
+console.log(total);
+"""
+
+
+@pytest.mark.skipif(NODE is None, reason="node is missing; as root, run: apt-get install nodejs")
+def test_generated_code_of_node_has_its_names(tmp_path: Path) -> None:
+    program = tmp_path / "table.js"
+    program.write_text(JIT)
+    options = replace(OPTIONS, detail="translation")
+    found = profile(
+        [
+            str(NODE),
+            "--perf-basic-prof",
+            "--no-logfile-per-isolate",
+            f"--logfile={tmp_path}/v8.log",
+            str(program),
+        ],
+        designs=["linux-4k"],
+        options=options,
+    )
+    function = first(found.profiles[0], "function")
+    assert "probeTable" in function, function
+
+
+def test_the_memory_that_misses_in_python_is_a_dict_of_32_mb(tmp_path: Path) -> None:
+    program = tmp_path / "dict.py"
+    program.write_text(
+        "table = dict.fromkeys(range(500_000))\nx = 1\n"
+        "for _ in range(30_000):\n"
+        "    x = (x * 1103515245 + 12345) % (1 << 31)\n"
+        "    table.get(x >> 12)\n"
+    )
+    options = replace(OPTIONS, detail="translation")
+    found = profile(["/usr/bin/python3", str(program)], designs=["linux-4k"], options=options)
+    reads = [
+        (name, costs.walks - costs.faults)
+        for (name,), costs in found.profiles[0].by("mapping", metric="walks")
+    ]
+    assert max(reads, key=lambda read: read[1])[0].startswith("anonymous 20 MB"), reads[:4]
+
+
+def test_the_page_and_speedscope_have_every_cycle(hashed: Profiled) -> None:
+    page = page_of(hashed.profiles, hashed.sentences())
+    assert "read_at_random" in page and "http" not in page.replace("http-equiv", "")
+    scope = json.loads(speedscope(hashed.profiles[0]))
+    for metric, view in zip(METRICS, scope["profiles"], strict=True):
+        assert sum(view["weights"]) == getattr(hashed.profiles[0].total, metric)
+        assert max((frame for sample in view["samples"] for frame in sample), default=0) < len(
+            scope["shared"]["frames"]
+        )
+
+
+def test_a_profile_survives_its_file(hashed: Profiled, tmp_path: Path) -> None:
+    file = tmp_path / "profile.json"
+    file.write_text(hashed.profiles[0].to_json())
+    found = Attribution.read(file)
+    assert found.total == hashed.profiles[0].total
+    assert found.by("mapping") == hashed.profiles[0].by("mapping")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": 99}', '{"schema": 1}', "nonsense"])
+def test_what_is_no_profile_is_refused(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "profile.json"
+    file.write_text(text)
+    with pytest.raises(ProfileError, match=r"profile\.json"):
+        Attribution.read(file)
+
+
+def test_costs_add_up() -> None:
+    one = Costs(*range(len(METRICS)))
+    assert (one + one).fault_cycles == 2 * one.fault_cycles

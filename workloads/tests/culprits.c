@@ -1,0 +1,219 @@
+// Programs whose costly part is known by name.
+//
+//   culprits hash     a hash table that is probed at random beside an array that is scanned
+//   culprits mappings two mappings of one size, one read at random and one in order
+//   culprits sites    three lists, one of which is walked
+//   culprits threads  three threads, one of which reads at random
+//   culprits deep     a recursion a million deep
+//
+// Each has 64 MB of costly memory and does 400,000 costly accesses.
+
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+// Functions stay apart that have the same body.
+#define NEVER_INLINE __attribute__((noipa))
+enum { BYTES = 64 << 20, ACCESSES = 400000 };
+
+static uint64_t state = 1;
+
+static uint64_t next_random(uint64_t *of)
+{
+    *of = *of * 6364136223846793005u + 1442695040888963407u;
+    return *of >> 20;
+}
+
+NEVER_INLINE static void *map_memory(size_t bytes)
+{
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        exit(1);
+    return memory;
+}
+
+NEVER_INLINE static void fill(uint64_t *words)
+{
+    for (size_t i = 0; i < BYTES / sizeof *words; i += 8)
+        words[i] = i;
+}
+
+NEVER_INLINE static uint64_t read_at_random(const uint64_t *words, uint64_t seed)
+{
+    uint64_t sum = 0;
+    for (int i = 0; i < ACCESSES; i++)
+        sum += words[next_random(&seed) % (BYTES / sizeof *words)];
+    return sum;
+}
+
+NEVER_INLINE static uint64_t read_in_order(const uint64_t *words)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < ACCESSES; i++)
+        sum += words[i];
+    return sum;
+}
+
+NEVER_INLINE static uint64_t probe_table(const uint64_t *table)
+{
+    return read_at_random(table, 7);
+}
+
+NEVER_INLINE static uint64_t scan_array(const uint64_t *array)
+{
+    return read_in_order(array);
+}
+
+// A store after the call: a tail call would leave no frame.
+NEVER_INLINE static uint64_t *map_table(void)
+{
+    uint64_t *memory = map_memory(BYTES);
+    memory[1] = 1;
+    return memory;
+}
+
+NEVER_INLINE static uint64_t *map_array(void)
+{
+    uint64_t *memory = map_memory(BYTES);
+    memory[1] = 2;
+    return memory;
+}
+
+static uint64_t hash(void)
+{
+    uint64_t *array = map_array(), *table = map_table();
+    fill(array);
+    fill(table);
+    return scan_array(array) + probe_table(table);
+}
+
+struct node {
+    struct node *next;
+    char payload[1016];
+};
+
+NEVER_INLINE static struct node *build_list(struct node *nodes, size_t count)
+{
+    // A permutation with one cycle: the multiplier is 1 modulo 4, the increment odd, the count a power of two.
+    size_t at = 0;
+    for (size_t i = 0; i < count; i++) {
+        size_t next = (at * 1664525 + 1013904223) % count;
+        nodes[at].next = &nodes[next];
+        at = next;
+    }
+    return nodes;
+}
+
+NEVER_INLINE static struct node *site_one(void)
+{
+    return build_list(map_memory(BYTES), BYTES / sizeof(struct node));
+}
+
+NEVER_INLINE static struct node *site_two(void)
+{
+    return build_list(map_memory(BYTES), BYTES / sizeof(struct node));
+}
+
+NEVER_INLINE static struct node *site_three(void)
+{
+    return build_list(map_memory(BYTES), BYTES / sizeof(struct node));
+}
+
+NEVER_INLINE static uint64_t walk_list(const struct node *node)
+{
+    for (int i = 0; i < ACCESSES; i++)
+        node = node->next;
+    return (uintptr_t)node;
+}
+
+static uint64_t sites(void)
+{
+    site_one();
+    struct node *walked = site_two();
+    site_three();
+    return walk_list(walked);
+}
+
+static uint64_t *shared;
+
+static void *in_order(void *result)
+{
+    *(uint64_t *)result = read_in_order(shared);
+    return NULL;
+}
+
+static void *at_random(void *result)
+{
+    *(uint64_t *)result = read_at_random(shared, 7);
+    return NULL;
+}
+
+static uint64_t threads(void)
+{
+    shared = map_memory(BYTES);
+    fill(shared);
+    void *(*bodies[])(void *) = {in_order, at_random, in_order};
+    uint64_t results[3];
+    pthread_t started[3];
+    for (int i = 0; i < 3; i++)
+        if (pthread_create(&started[i], NULL, bodies[i], &results[i]) != 0)
+            exit(1);
+    for (int i = 0; i < 3; i++)
+        pthread_join(started[i], NULL);
+    return results[0] + results[1] + results[2];
+}
+
+NEVER_INLINE static uint64_t descend(uint64_t depth)
+{
+    // No loop has this effect: every frame is needed after the call.
+    return depth == 0 ? next_random(&state) : (descend(depth - 1) * 3) ^ depth;
+}
+
+static void *deep(void *result)
+{
+    *(uint64_t *)result = descend(1000000);
+    return NULL;
+}
+
+static uint64_t deeply(void)
+{
+    // A frame has at least 16 bytes; the thread's stack has room for 64.
+    pthread_attr_t attributes;
+    pthread_t thread;
+    uint64_t result = 0;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, 64 << 20);
+    if (pthread_create(&thread, &attributes, deep, &result) != 0)
+        exit(1);
+    pthread_join(thread, NULL);
+    return result;
+}
+
+int main(int argc, char **argv)
+{
+    const char *mode = argc > 1 ? argv[1] : "";
+    uint64_t result;
+    if (strcmp(mode, "hash") == 0)
+        result = hash();
+    else if (strcmp(mode, "mappings") == 0) {
+        uint64_t *random = map_table(), *ordered = map_array();
+        fill(random);
+        fill(ordered);
+        result = read_at_random(random, 7) + read_in_order(ordered);
+    } else if (strcmp(mode, "sites") == 0)
+        result = sites();
+    else if (strcmp(mode, "threads") == 0)
+        result = threads();
+    else if (strcmp(mode, "deep") == 0)
+        result = deeply();
+    else {
+        fprintf(stderr, "usage: culprits hash|mappings|sites|threads|deep\n");
+        return 2;
+    }
+    printf("%llu\n", (unsigned long long)result);
+    return 0;
+}
