@@ -139,13 +139,15 @@ class Attribution:
     command
         The program and its arguments.
     instructions
-        Instructions that were counted.
+        Instructions of the region of interest.
     cycles
         Cycles of the run; ``None`` where time was not simulated.
     translation_overhead
         Share of the cycles that translation costs, where time was simulated.
     sampled
-        Only units were simulated in detail: costs are shares of a whole, not sums.
+        Only units were simulated in detail: costs are those of ``counted`` instructions.
+    counted
+        Instructions whose costs were counted.
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
@@ -155,10 +157,11 @@ class Attribution:
         self.design: str = values["design"]
         self.machine: str = values["machine"]
         self.command: list[str] = values["command"]
-        self.instructions: int = values["instructions"]
+        self.instructions: int = values["total_instructions"]
         self.cycles: int | None = values["cycles"]
         self.translation_overhead: float | None = values["translation_overhead"]
         self.sampled: bool = values["sampled"]
+        self.counted: int = values["counted_instructions"]
 
     @staticmethod
     def read(path: str | Path) -> Attribution:

@@ -87,13 +87,15 @@ def estimated(profile: Attribution) -> dict[str, float]:
 
     Misses overlap with other work and with each other, so their cycles do not add up to the time
     that they cost. That time is known for the whole run (``translation_overhead``); a mapping's
-    part of it is taken to be its part of the misses' cycles.
+    part of it is taken to be its part of the misses' cycles. Faults of a sampled run are scaled to
+    the whole.
     """
     overhead = (profile.translation_overhead or 0.0) * (profile.cycles or 0)
     total = max(profile.total.translation_cycles, 1)
+    scale = profile.instructions / max(profile.counted, 1)
 
     def cost(costs: Costs) -> float:
-        return overhead * costs.translation_cycles / total + costs.fault_cycles
+        return overhead * costs.translation_cycles / total + scale * costs.fault_cycles
 
     return {name: cost(costs) for (name,), costs in profile.by("mapping")}
 

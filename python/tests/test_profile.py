@@ -14,6 +14,7 @@ from contigua import RunOptions
 from contigua.attribution import METRICS, Attribution, Costs, ProfileError
 from contigua.profile_page import page_of, speedscope
 from contigua.profiling import Profiled, profile
+from contigua.sampling import Sampling
 
 OPTIONS = RunOptions(memory="2GiB", detail="additive")
 
@@ -56,7 +57,7 @@ def test_rows_add_up_to_what_the_report_counts(hashed: Profiled) -> None:
         walks = sum(counted[f"walks_{size}"] for size in ("4k", "2m", "1g"))
         assert found.total.walks == walks, counted
         assert found.total.faults <= sum(
-            values["kernel"][key] for key in values["kernel"] if key.endswith("faults")
+            values["kernel"][key] for key in values["kernel"] if key.startswith("faults_")
         )
         assert found.cycles == values["time"]["cycles"]
 
@@ -99,6 +100,11 @@ def test_full_detail_and_sampling_name_the_same_culprit(culprits: str) -> None:
     full = profiled(culprits, "hash", detail="full").profiles[0]
     assert first(full, "function", "translation_cycles") == "read_at_random"
     assert "map_table" in first(full, "mapping", "translation_cycles")
+    sample = Sampling(distance=200_000, warm=50_000, detail=10_000)
+    sampled = profiled(culprits, "hash", detail="full", sample=sample).profiles[0]
+    assert sampled.sampled and sampled.counted < sampled.instructions / 2
+    assert first(sampled, "function", "translation_cycles") == "read_at_random"
+    assert full.counted == full.instructions
 
 
 def test_a_stripped_program_is_told_by_file_and_offset(culprits: str, tmp_path: Path) -> None:

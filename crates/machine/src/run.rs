@@ -352,7 +352,7 @@ impl Engine {
             machine: &self.config.machine_name,
             command: &self.program.command,
             clock: self.config.machine.clock.get(),
-            instructions: report.executed.instructions,
+            total_instructions: report.executed.instructions,
             cycles: time.map(|time| time.cycles.get()),
             translation_overhead: time.and_then(|time| time.translation_overhead),
             sampled: report.sample.is_some(),

@@ -95,6 +95,8 @@ pub(crate) struct Attribution {
     stacks: Stacks,
     instructions: Vec<Place>,
     rows: HashMap<Key, Costs, FxBuildHasher>,
+    /// Instructions whose misses were counted.
+    executed: u64,
     /// What the fault of the access under way has cost.
     fault: (u64, u64),
 }
@@ -117,6 +119,7 @@ impl Attribution {
             stacks: Stacks::new(),
             instructions: vec![nowhere],
             rows: HashMap::default(),
+            executed: 0,
             fault: (0, 0),
         }
     }
@@ -124,6 +127,7 @@ impl Attribution {
     /// Counters begin anew; what is mapped stays known.
     pub fn reset(&mut self) {
         self.rows.clear();
+        self.executed = 0;
         self.fault = (0, 0);
     }
 
@@ -166,10 +170,13 @@ impl Attribution {
         }
     }
 
-    /// A thread enters a block.
+    /// A thread enters a block, whose misses are counted or not.
     #[inline]
-    pub fn enter(&mut self, thread: ThreadId, block: BlockId) {
+    pub fn enter(&mut self, thread: ThreadId, block: BlockId, is_counted: bool) {
         if let Some(known) = self.blocks.get(block.0 as usize) {
+            if is_counted {
+                self.executed += known.instructions.len() as u64;
+            }
             let last = known.instructions.end.wrapping_sub(1);
             self.stacks
                 .enter(thread, known.start, known.exit, last, known.end);
@@ -301,6 +308,7 @@ impl Attribution {
         let whole = File {
             schema: SCHEMA,
             about,
+            counted_instructions: self.executed,
             files: self
                 .names
                 .values()
@@ -367,8 +375,8 @@ pub(crate) struct About<'a> {
     pub command: &'a [String],
     /// Clock of the cores in MHz.
     pub clock: u32,
-    /// Instructions that are counted.
-    pub instructions: u64,
+    /// Instructions of the region of interest.
+    pub total_instructions: u64,
     /// Cycles of the run, where time is simulated: estimated where it is sampled.
     pub cycles: Option<u64>,
     /// Share of them that translation costs.
@@ -382,6 +390,7 @@ struct File<'a> {
     schema: u32,
     #[serde(flatten)]
     about: &'a About<'a>,
+    counted_instructions: u64,
     files: Vec<String>,
     generated: BTreeMap<u32, usize>,
     mappings: Vec<MappingRow>,

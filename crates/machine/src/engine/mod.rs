@@ -429,7 +429,7 @@ impl Engine {
         if let Some(attribution) = &mut self.attribution
             && let Some(thread) = self.contexts[self.current].thread
         {
-            attribution.enter(thread, id);
+            attribution.enter(thread, id, P::ATTRIBUTES);
         }
         self.executed.blocks += 1;
         self.executed.instructions += instructions;
