@@ -251,10 +251,7 @@ def main() -> None:
     )
     table = {"heads": ["", *preloads], "rows": rows}
     lines = [*textwrap.wrap(about, 118), "", *documents.rows(table)]
-    if options.print:
-        print("\n".join(lines))
-    else:
-        documents.replace("endurance", "malloc.md", lines)
+    documents.publish("endurance", "malloc.md", lines, only_print=options.print)
 
 
 if __name__ == "__main__":

@@ -269,10 +269,7 @@ def main() -> None:
             samples = measure(folder, rows, dict.fromkeys(rows, allocators), options.rounds)
             start = starts(folder, allocators, options.rounds)
             text = [*lines(samples), *textwrap.wrap(start, 118)]
-    if options.print:
-        print("\n".join(text))
-    else:
-        documents.replace(section, "malloc.md", text)
+    documents.publish(section, "malloc.md", text, only_print=options.print)
 
 
 if __name__ == "__main__":

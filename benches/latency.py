@@ -73,10 +73,7 @@ def main() -> None:
         "",
         *documents.rows({"heads": HEADS, "rows": rows}, names=2),
     ]
-    if options.print:
-        print("\n".join(lines))
-    else:
-        documents.replace("latency", "malloc.md", lines)
+    documents.publish("latency", "malloc.md", lines, only_print=options.print)
 
 
 if __name__ == "__main__":

@@ -122,10 +122,7 @@ def main() -> None:
                 outcomes[name].append(one)
             print(kind, what, *found, file=sys.stderr, flush=True)
     lines = table(cases, outcomes, settings)
-    if options.print:
-        print("\n".join(lines))
-    else:
-        documents.replace("misuse", "malloc.md", lines)
+    documents.publish("misuse", "malloc.md", lines, only_print=options.print)
 
 
 if __name__ == "__main__":

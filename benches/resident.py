@@ -121,10 +121,7 @@ def main() -> None:
                 for name, values in found.items():
                     print(activity, pattern, name, *values, file=sys.stderr, flush=True)
     lines += table(all_found, options.seconds)
-    if options.print:
-        print("\n".join(lines))
-    else:
-        documents.replace("resident", "malloc.md", lines)
+    documents.publish("resident", "malloc.md", lines, only_print=options.print)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""Tests due after a change: crates, Python files and tests that depend on the changed files."""
+"""Tests due after a change: crates, Python files and tests that depend on the changed files.
+
+nextest's ``rdeps(...)`` follows crates, not files to crates; pytest-testmon runs under coverage.
+"""
 
 from __future__ import annotations
 

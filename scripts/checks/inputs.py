@@ -9,6 +9,8 @@ and unit tests inside sources do not count: they decide no result. Nor do the li
 files of schemes and placements.
 
 An output is a file, or ``FILE#NAME``: the rows of a CSV file whose first cell is a name.
+
+DVC and Bazel hash whole files: a comment would run an hour of experiments again.
 """
 
 from __future__ import annotations

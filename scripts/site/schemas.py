@@ -2,7 +2,8 @@
 
 Keys, types, defaults and meanings are those of the Rust types and their comments. What an idea is
 and where it comes from is said at the top of the file that has it, so that text is shown, too;
-sources of a machine's values are the comments in its file.
+sources of a machine's values are the comments in its file. json-schema-for-humans makes a
+site of its own, without these texts.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 //! Configuration of caches and memory, and their counters.
 
+use contigua_state::Plain;
 use contigua_units::{Bytes, Cycles, Nanoseconds};
 use derive_more::AddAssign;
 use serde::{Deserialize, Serialize};
@@ -75,7 +76,7 @@ pub enum AccessKind {
 }
 
 /// Requests by the level that had the line.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, contigua_state::Plain)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Plain)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ServedBy {
     /// The first level.
@@ -89,9 +90,7 @@ pub struct ServedBy {
 }
 
 /// Counters of a level.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign, contigua_state::Plain,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign, Plain)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LevelCounters {
     /// Look-ups that found their line.

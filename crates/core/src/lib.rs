@@ -15,6 +15,9 @@ mod config;
 mod shadow;
 mod window;
 
+use contigua_state::Plain;
+use contigua_state::State;
+use schemars::JsonSchema;
 use std::ops::AddAssign as _;
 
 use contigua_units::Cycles;
@@ -60,18 +63,7 @@ pub enum Error {
 }
 
 /// Cycles by what they were spent on. The parts add up to the core's time.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    Serialize,
-    AddAssign,
-    contigua_state::Plain,
-    schemars::JsonSchema,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign, Plain, JsonSchema)]
 pub struct CycleBreakdown {
     /// Issuing instructions.
     pub issue: Cycles,
@@ -146,7 +138,7 @@ pub trait CoreModel {
 }
 
 /// A core of fixed issue width whose stalls add up.
-#[derive(Clone, Debug, contigua_state::State)]
+#[derive(Clone, Debug, State)]
 pub struct IssueWidth {
     #[state(skip)]
     width: u32,

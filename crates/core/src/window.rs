@@ -38,7 +38,10 @@ mod units;
 mod walks;
 mod wrong_path;
 
+use contigua_state::Plain;
+use contigua_state::State;
 use contigua_units::Cycles;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::config::masks;
@@ -56,17 +59,7 @@ use walks::{Meters, Purpose};
 use wrong_path::WrongPath;
 
 /// Event counters of the window.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    Serialize,
-    contigua_state::Plain,
-    schemars::JsonSchema,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Plain, JsonSchema)]
 pub struct CoreCounters {
     /// Entries of the window that were used: one for each instruction, more for string
     /// instructions, none for branches that are fused with a comparison.
@@ -102,7 +95,7 @@ pub struct CoreCounters {
 const FAR_BIT: u32 = 37;
 
 /// The block that executes.
-#[derive(Clone, Copy, Debug, contigua_state::Plain)]
+#[derive(Clone, Copy, Debug, Plain)]
 struct Current {
     /// Its first operation.
     first: u32,
@@ -126,7 +119,7 @@ const NO_BLOCK: Current = Current {
 };
 
 /// When an instruction got past what could hold it up.
-#[derive(Clone, Copy, Debug, Default, contigua_state::Plain)]
+#[derive(Clone, Copy, Debug, Default, Plain)]
 struct Marks {
     /// Place in the store buffer; stores before a barrier.
     stores: u64,
@@ -141,7 +134,7 @@ struct Marks {
 }
 
 /// Causes that hold up dispatch.
-#[derive(Clone, Copy, Debug, Default, contigua_state::Plain)]
+#[derive(Clone, Copy, Debug, Default, Plain)]
 struct FrontEnd {
     /// When the next instruction is delivered, and what it was waiting for: the end of a
     /// misprediction's penalty, then the end of a fetch's translation, then the line.
@@ -160,7 +153,7 @@ struct FrontEnd {
 /// The times that it takes and gives are those of one clock that never goes back:
 /// [`now`](Self::now). What it reports, [`cycles`](Self::cycles) among it, counts from the last
 /// [`reset`](Self::reset).
-#[derive(Clone, Debug, contigua_state::State)]
+#[derive(Clone, Debug, State)]
 pub struct Window {
     #[state(skip)]
     issue_width: u32,

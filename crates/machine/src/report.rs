@@ -1,5 +1,8 @@
 //! The result of a run: one value, the same bytes for the same events, configuration and seed.
 
+use contigua_state::Plain;
+use contigua_state::State;
+use schemars::JsonSchema;
 use std::collections::BTreeMap;
 
 use contigua_cache::migration::Probe;
@@ -19,7 +22,7 @@ use crate::unavailable::Unavailable;
 pub const SCHEMA: u32 = 2;
 
 /// Everything that a run found out.
-#[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Report {
     /// [`SCHEMA`].
     pub schema: u32,
@@ -96,7 +99,7 @@ pub struct Report {
 /// What ended a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-#[derive(schemars::JsonSchema)]
+#[derive(JsonSchema)]
 pub enum Ended {
     /// The program ended, or the trace.
     #[default]
@@ -117,7 +120,7 @@ pub enum Ended {
 
 /// Storage that translation and migration take in the processor, in bits; the caches' own is not
 /// counted. Each structure says beside its configuration what an entry has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct HardwareReport {
     /// Both first-level TLBs of a core.
     pub first_level_tlb_bits: u64,
@@ -133,7 +136,7 @@ pub struct HardwareReport {
 }
 
 /// One core.
-#[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct CoreReport {
     /// Its time.
     pub cycles: Cycles,
@@ -148,9 +151,7 @@ pub struct CoreReport {
 }
 
 /// Pages that moved while they were in use.
-#[derive(
-    Clone, Debug, Default, PartialEq, Serialize, contigua_state::State, schemars::JsonSchema,
-)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, State, JsonSchema)]
 pub struct MigrationReport {
     /// How.
     #[state(skip)]
@@ -200,17 +201,7 @@ impl MigrationReport {
 }
 
 /// The network device and the unit that translates its addresses.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    Serialize,
-    contigua_state::Plain,
-    schemars::JsonSchema,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Plain, JsonSchema)]
 pub struct DeviceReport {
     /// Bytes that the device wrote into buffers.
     pub bytes_received: u64,
@@ -226,17 +217,7 @@ pub struct DeviceReport {
 
 /// Misses that a direct segment would avoid, as the Direct Segments paper counts them (section
 /// 5.2).
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    Serialize,
-    contigua_state::Plain,
-    schemars::JsonSchema,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Plain, JsonSchema)]
 pub struct ClassifiedMisses {
     /// Data TLB misses that walked.
     pub data_walks: u64,
@@ -245,7 +226,7 @@ pub struct ClassifiedMisses {
 }
 
 /// Which program ran, and which events it made.
-#[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct ProgramReport {
     /// The command line.
     pub command: Vec<String>,
@@ -272,17 +253,7 @@ pub struct ProgramReport {
 }
 
 /// Counts of what was executed.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    Serialize,
-    contigua_state::Plain,
-    schemars::JsonSchema,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Plain, JsonSchema)]
 pub struct Executed {
     /// Instructions. As in QEMU, a repeated string instruction counts once for each iteration, and
     /// once more to find that none is left; plans count in the same way.
@@ -301,7 +272,7 @@ pub struct Executed {
 }
 
 /// Simulated time.
-#[derive(Clone, Debug, PartialEq, Serialize, contigua_state::Plain, schemars::JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Plain, JsonSchema)]
 pub struct TimeReport {
     /// All cycles; of several cores, those of the one that took longest.
     pub cycles: Cycles,
@@ -321,9 +292,7 @@ pub struct TimeReport {
 }
 
 /// Regions that the user named.
-#[derive(
-    Clone, Debug, Default, PartialEq, Serialize, contigua_state::Plain, schemars::JsonSchema,
-)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Plain, JsonSchema)]
 pub struct RegionReport {
     /// How many there were.
     pub count: u64,
@@ -338,7 +307,7 @@ pub struct RegionReport {
 }
 
 /// How a run was sampled.
-#[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct SampleReport {
     /// As it was asked for; `None` where units are points that the user named.
     pub sampling: Option<Sampling>,
@@ -372,7 +341,7 @@ pub struct SampleReport {
 }
 
 /// Whether the interval of cycles is as narrow as was wanted, and what would make it so.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct GoalReport {
     /// Half of the interval that was wanted at most, as a share of cycles.
     pub error: f64,
@@ -389,7 +358,7 @@ pub struct GoalReport {
 }
 
 /// A figure with its confidence interval: `value - half_width` to `value + half_width`.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Estimate {
     /// The estimate.
     pub value: f64,
@@ -398,17 +367,7 @@ pub struct Estimate {
 }
 
 /// The simulated kernel's work.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    Serialize,
-    contigua_state::Plain,
-    schemars::JsonSchema,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Plain, JsonSchema)]
 pub struct KernelReport {
     /// Faults that were resolved with a zero-filled 4 KB page.
     pub faults_anonymous_4k: u64,
@@ -456,17 +415,7 @@ pub struct KernelReport {
 }
 
 /// System calls by kind.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    Serialize,
-    contigua_state::Plain,
-    schemars::JsonSchema,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Plain, JsonSchema)]
 pub struct SyscallReport {
     /// All.
     pub all: u64,
@@ -487,17 +436,7 @@ pub struct SyscallReport {
 }
 
 /// Calls of `madvise`, and what became of them.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    Serialize,
-    contigua_state::Plain,
-    schemars::JsonSchema,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Plain, JsonSchema)]
 pub struct AdviceReport {
     /// `MADV_DONTNEED`.
     pub dont_need: u64,
@@ -528,7 +467,7 @@ pub struct AdviceReport {
 }
 
 /// The program's memory over instructions, all processes together.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct ResidencyReport {
     /// Mean of resident memory.
     #[serde(rename = "mean_resident_bytes", serialize_with = "number")]
@@ -555,9 +494,7 @@ pub struct ResidencyReport {
 }
 
 /// The program's memory, all processes together, when most of it was resident.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Serialize, contigua_state::Plain, schemars::JsonSchema,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Plain, JsonSchema)]
 pub struct MemoryReport {
     /// Resident in 4 KB pages.
     #[serde(rename = "resident_4k_bytes", serialize_with = "number")]

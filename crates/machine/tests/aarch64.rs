@@ -1,14 +1,12 @@
 //! Is code of aarch64 what a processor makes of it: accesses of several registers, chains of loads?
 
+use crate::common::{consume, mapped};
 use contigua_machine::Engine;
-use contigua_machine::config::{Detail, RunConfig};
+use contigua_machine::config::Detail;
 use contigua_program::code::{BlockCode, CodeLog};
-use contigua_program::sources::{Batch, Program};
 use contigua_program::syscall::Architecture;
-use contigua_program::wire::{Access, BlockId, Event, ProcessId, ThreadId, block_word};
+use contigua_program::wire::{Access, BlockId, block_word};
 use contigua_units::VirtAddr;
-
-const LINUX_4K: &str = include_str!("../../../python/contigua/data/designs/linux-4k.toml");
 
 const BUFFER: u64 = 0x4000_0000;
 /// `mmap` of aarch64.
@@ -47,32 +45,12 @@ struct Server(Engine);
 
 impl Server {
     fn new() -> Self {
-        let config = RunConfig {
-            detail: Detail::Full,
-            ..crate::common::config(
-                crate::common::design(LINUX_4K),
-                crate::common::machine(64 << 20),
-            )
-        };
-        let program = Program {
-            architecture: Architecture::Aarch64,
-            ..crate::common::program()
-        };
-        let mut server = Self(Engine::new(config, program).unwrap());
-        let process = ProcessId(0);
-        server.words(Event::ThreadStart { process }.encode().words());
-        let map = crate::common::syscall(MMAP, [0, 16 << 20, 3, 0x22, 0, 0], BUFFER);
-        server.words(map.encode().words());
-        server
+        let architecture = Architecture::Aarch64;
+        Self(mapped(Detail::Full, architecture, MMAP, BUFFER))
     }
 
     fn words(&mut self, words: &[u64]) {
-        let batch = Batch {
-            thread: ThreadId(0),
-            words,
-            code: &Code(CODE.map(u32::to_le_bytes)),
-        };
-        self.0.consume(batch).unwrap();
+        consume(&mut self.0, words, &Code(CODE.map(u32::to_le_bytes)));
     }
 
     /// Cycles, loads and stores, and look-ups in the TLB, once everything is warm.

@@ -4,59 +4,16 @@ use std::fs;
 use std::path::Path;
 
 use crate::common::programs::{BASE, Code, Kind, Step, designs, holes, server, step, words};
+use crate::common::{RECORDING, Recording};
 use contigua_machine::config::{Age, Detail, RegionConfig, RunConfig};
 use contigua_machine::{
     CheckpointProblem, Engine, Error, Progress, Report, Saves, simulate, simulate_from,
 };
 use contigua_program::plan::{Sampling, Window};
-use contigua_program::sources::{Batch, Program, Source};
+use contigua_program::sources::{Batch, Source as _};
 use contigua_program::wire::{Access, BlockId, Event, ProcessId, ThreadId, block_word};
 use contigua_units::VirtAddr;
 use proptest::prelude::*;
-
-const RECORDING: u64 = 7;
-
-/// A recording in memory.
-struct Recording<'a> {
-    batches: &'a [(ThreadId, Vec<u64>)],
-    next: usize,
-    program: Program,
-}
-
-impl<'a> Recording<'a> {
-    fn new(batches: &'a [(ThreadId, Vec<u64>)]) -> Self {
-        Self {
-            batches,
-            next: 0,
-            program: crate::common::program(),
-        }
-    }
-}
-
-impl Source for Recording<'_> {
-    fn program(&self) -> &Program {
-        &self.program
-    }
-
-    fn next_batch(&mut self) -> Result<Option<Batch<'_>>, contigua_program::Error> {
-        let batch = self.batches.get(self.next);
-        self.next += 1;
-        Ok(batch.map(|(thread, words)| Batch {
-            thread: *thread,
-            words,
-            code: &Code,
-        }))
-    }
-
-    fn identity(&self) -> Option<u64> {
-        Some(RECORDING)
-    }
-
-    fn seek(&mut self, batches: u64) -> Result<(), contigua_program::Error> {
-        self.next = batches as usize;
-        Ok(())
-    }
-}
 
 /// What a random program does: steps, and loops over memory that are long enough for the kernel's
 /// threads to run.
@@ -121,7 +78,7 @@ fn turns(seed: u64) -> Vec<u64> {
 /// `None` where the server runs out of memory.
 fn uninterrupted(config: &RunConfig, batches: &[(ThreadId, Vec<u64>)]) -> Option<Report> {
     let engine = crate::common::engine(config.clone());
-    let mut source = Recording::new(batches);
+    let mut source = Recording::new(batches, &Code);
     match simulate(engine, &mut source, &Progress::default()) {
         Ok(run) => Some(run.report),
         Err(Error::OutOfMemory { .. }) => None,
@@ -156,7 +113,7 @@ fn with_checkpoints(
     let saves = Saves::new(files.clone().collect());
     let mut engine = crate::common::engine(config.clone());
     engine.use_second_thread();
-    let mut source = Recording::new(batches);
+    let mut source = Recording::new(batches, &Code);
     let progress = Progress::default();
     let run = simulate_from(engine, &mut source, &progress, 0, saves).unwrap();
     let saved = files.map(|(_, file)| file).filter(|file| file.exists());
@@ -172,7 +129,7 @@ fn restored(
 ) -> Result<Report, Error> {
     let (engine, read) = Engine::restore(config, crate::common::program(), file, RECORDING)?;
     assert_eq!(engine.validate(), Ok(()));
-    let mut source = Recording::new(batches);
+    let mut source = Recording::new(batches, &Code);
     source.seek(read)?;
     let run = simulate_from(
         engine,
@@ -438,7 +395,7 @@ fn a_checkpoint_that_was_not_reached_is_named() {
     let batches = some_batches(5);
     let saves = Saves::new(vec![(u64::MAX, folder.path().join("never"))]);
     let engine = crate::common::engine(config);
-    let mut source = Recording::new(&batches);
+    let mut source = Recording::new(&batches, &Code);
     let run = simulate_from(engine, &mut source, &Progress::default(), 0, saves).unwrap();
     let end = run.report.executed.instructions;
     let [missed] = &run.checkpoints[..] else {

@@ -1,13 +1,12 @@
 //! Are repeated string instructions and wide accesses what a processor makes of them?
 
-use contigua_machine::config::{Detail, RunConfig};
+use crate::common::{consume, mapped};
+use contigua_machine::config::Detail;
 use contigua_machine::{Engine, Report};
 use contigua_program::code::{BlockCode, CodeLog};
-use contigua_program::sources::Batch;
-use contigua_program::wire::{Access, BlockId, Event, ProcessId, ThreadId, block_word};
+use contigua_program::syscall::Architecture;
+use contigua_program::wire::{Access, BlockId, block_word};
 use contigua_units::VirtAddr;
-
-const LINUX_4K: &str = include_str!("../../../python/contigua/data/designs/linux-4k.toml");
 
 const BUFFER: u64 = 0x4000_0000;
 const MMAP: u16 = 9;
@@ -63,28 +62,11 @@ struct Taken {
 
 impl Server {
     fn new(detail: Detail) -> Self {
-        let config = RunConfig {
-            detail,
-            ..crate::common::config(
-                crate::common::design(LINUX_4K),
-                crate::common::machine(64 << 20),
-            )
-        };
-        let mut server = Self(crate::common::engine(config));
-        let process = ProcessId(0);
-        server.words(Event::ThreadStart { process }.encode().words());
-        let map = crate::common::syscall(MMAP, [0, 16 << 20, 3, 0x22, 0, 0], BUFFER);
-        server.words(map.encode().words());
-        server
+        Self(mapped(detail, Architecture::X86_64, MMAP, BUFFER))
     }
 
     fn words(&mut self, words: &[u64]) {
-        let batch = Batch {
-            thread: ThreadId(0),
-            words,
-            code: &Code,
-        };
-        self.0.consume(batch).unwrap();
+        consume(&mut self.0, words, &Code);
     }
 
     fn report(&self) -> Report {

@@ -12,6 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
+use crate::common::Recording;
 use crate::common::programs::{BASE, Step, designs, words};
 use contigua_machine::ageing::{AgeConfig, Server, parse_profile};
 use contigua_machine::config::{
@@ -24,7 +25,6 @@ use contigua_pageheap::Config;
 use contigua_pageheap::replay::{Removal, Settings, square_wave};
 use contigua_program::code::{BlockCode, CodeLog};
 use contigua_program::plan::Sampling;
-use contigua_program::sources::{Batch, Program, Source};
 use contigua_program::wire::{Access, BlockId, Event, ProcessId, ThreadId, block_word};
 use contigua_units::{Bytes, Nanoseconds, VirtAddr};
 use serde::Serialize;
@@ -48,28 +48,6 @@ impl CodeLog for Code {
                 0x0f, 0x59, 0xc1, 0x75, 0xeb,
             ],
         })
-    }
-}
-
-struct Fixed {
-    batches: Vec<(ThreadId, Vec<u64>)>,
-    next: usize,
-    program: Program,
-}
-
-impl Source for Fixed {
-    fn program(&self) -> &Program {
-        &self.program
-    }
-
-    fn next_batch(&mut self) -> Result<Option<Batch<'_>>, contigua_program::Error> {
-        let batch = self.batches.get(self.next);
-        self.next += 1;
-        Ok(batch.map(|(thread, words)| Batch {
-            thread: *thread,
-            words,
-            code: &Code,
-        }))
     }
 }
 
@@ -272,11 +250,8 @@ fn told(result: &impl Serialize, named: &[Named]) -> Map<String, Value> {
 
 /// The entry of a run of a program with so many threads.
 fn ran(config: RunConfig, threads: u32) -> Map<String, Value> {
-    let mut source = Fixed {
-        batches: program(threads),
-        next: 0,
-        program: crate::common::program(),
-    };
+    let batches = program(threads);
+    let mut source = Recording::new(&batches, &Code);
     let name = config.design_name.clone();
     match simulate(
         crate::common::engine(config),

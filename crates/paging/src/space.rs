@@ -3,6 +3,7 @@
 //! Simplifications, on purpose: a first read of anonymous memory gets a frame of its own instead
 //! of the shared zero page, file pages are not shared between processes, and nothing is swapped.
 
+use contigua_state::Plain;
 use std::collections::{BTreeMap, VecDeque};
 
 use contigua_frames::{Effort, FrameClass, Move, Owner, Request, Wakes};
@@ -19,9 +20,7 @@ use crate::table::{Leaf, Levels, NodeFrames, PageTable, TableError};
 use crate::vma::{HugeAdvice, Vma};
 
 /// Names an address space; TLB entries are tagged with it.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, contigua_state::Plain,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Plain)]
 pub struct SpaceId(pub u16);
 
 /// Lazily freed pages that are taken back at a time when memory is short (Linux's
@@ -35,7 +34,7 @@ pub(crate) const GROUP: Order = Order::new(4);
 const FIRST: u64 = 0x1_0000;
 
 /// The address space of one process.
-#[derive(contigua_state::Plain)]
+#[derive(Plain)]
 pub struct AddressSpace {
     pub(crate) id: SpaceId,
     pub(crate) vmas: RangeMap<u64, Vma>,

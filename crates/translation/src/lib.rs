@@ -27,9 +27,11 @@ pub use walk_cache::{WalkCache, WalkCacheConfig};
 pub use walker::NestedConfig;
 
 use contigua_paging::{HoleBitmaps, Leaf, PageTable, Segment, SpaceId};
+use contigua_state::Plain;
 use contigua_state::State;
 use contigua_units::{Cycles, PhysAddr, VirtAddr, VirtRange};
 use derive_more::{AddAssign, SubAssign};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// The structures that the machine gives a translation scheme.
@@ -195,17 +197,7 @@ pub trait MemoryPort {
 
 /// Counters of a translator.
 #[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    Serialize,
-    AddAssign,
-    SubAssign,
-    contigua_state::Plain,
-    schemars::JsonSchema,
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign, SubAssign, Plain, JsonSchema,
 )]
 pub struct TranslatorCounters {
     /// Misses that the L2 TLB answered, 4 KB pages.

@@ -1,8 +1,11 @@
 //! The memory-management unit of a core: L1 TLBs in front of a translator.
 
 use contigua_paging::{Segment, SpaceId};
+use contigua_state::Plain;
+use contigua_state::State;
 use contigua_units::{Cycles, PageSize, PhysAddr, VirtAddr, VirtRange};
 use derive_more::AddAssign;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::tlb::L1Tlb;
@@ -21,18 +24,7 @@ pub enum Lookup {
 }
 
 /// Counters of one L1 TLB.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    Serialize,
-    AddAssign,
-    contigua_state::Plain,
-    schemars::JsonSchema,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign, Plain, JsonSchema)]
 pub struct SideCounters {
     /// Look-ups. Instruction fetches look up once for each cache line that they enter.
     pub lookups: u64,
@@ -53,18 +45,7 @@ impl SideCounters {
 }
 
 /// Counters of both L1 TLBs.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    Serialize,
-    AddAssign,
-    contigua_state::Plain,
-    schemars::JsonSchema,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign, Plain, JsonSchema)]
 pub struct MmuCounters {
     /// Loads and stores.
     pub data: SideCounters,
@@ -82,18 +63,7 @@ pub struct MmuCounters {
 
 /// Outcomes of misses of an L1 TLB. The names are perf's (Intel's `DTLB_LOAD_MISSES.STLB_HIT` and
 /// its like).
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    Serialize,
-    AddAssign,
-    contigua_state::Plain,
-    schemars::JsonSchema,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign, Plain, JsonSchema)]
 pub struct MissCounters {
     /// Those that needed no walk: the L2 TLB, or what the scheme has beside it, knew.
     pub stlb_hit: u64,
@@ -119,7 +89,7 @@ impl MissCounters {
 
 /// BASE, LIMIT and OFFSET of the running thread (Direct Segments, section 3.1). A match suppresses
 /// the TLBs and takes no longer than they do.
-#[derive(Clone, Copy, Debug, Default, contigua_state::Plain)]
+#[derive(Clone, Copy, Debug, Default, Plain)]
 struct Registers {
     base: u64,
     /// LIMIT less BASE: one comparison tells.
@@ -136,7 +106,7 @@ impl Registers {
 }
 
 /// L1 TLBs and what lies behind them, and the segment registers beside them.
-#[derive(contigua_state::State)]
+#[derive(State)]
 pub struct Mmu {
     registers: Registers,
     data: L1Tlb,

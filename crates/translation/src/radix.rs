@@ -74,6 +74,9 @@ use crate::{
 pub struct Radix {
     pub(crate) l2: L2Tlb,
     pub(crate) walker: Walker,
+    /// Bits that an entry for a page of 2 MB has beside those of a page.
+    #[state(skip)]
+    pub(crate) map_bits: u64,
 }
 
 impl Radix {
@@ -90,6 +93,7 @@ impl Radix {
         Ok(Self {
             l2: L2Tlb::new(&hardware.tlb.l2, group)?,
             walker: Walker::new(hardware)?,
+            map_bits: 0,
         })
     }
 
@@ -220,8 +224,13 @@ impl Translator for Radix {
         self.walker.counters = TranslatorCounters::default();
     }
 
+    fn first_level_bits(&self, size: PageSize) -> u64 {
+        u64::from(size == PageSize::Size2M) * self.map_bits
+    }
+
     fn storage_bits(&self) -> u64 {
-        self.l2.storage_bits() + self.walker.storage_bits()
+        let maps = self.l2.capacity_for(PageSize::Size2M) * self.map_bits;
+        self.l2.storage_bits() + maps + self.walker.storage_bits()
     }
 }
 

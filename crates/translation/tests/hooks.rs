@@ -3,14 +3,13 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::common::{BASE, ID, L2_LATENCY, Recorder, Tested, memory, schemes};
-use contigua_cache::Geometry;
+use crate::common::{BASE, ID, L2_LATENCY, Recorder, Tested, memory, mmu_of, schemes, small_tlb};
 use contigua_paging::{AddressSpace, Effects, MappingPolicy, Memory, SpaceId, TableShape, Vma};
 use contigua_translation::{
-    Access, Answer, BackgroundPass, Error, Hardware, L1Config, L2Config, Lookup, MemoryPort, Mmu,
-    NestedConfig, Request, Scheme, Tables, TlbConfig, Translation, Translator, TranslatorCounters,
+    Access, Answer, BackgroundPass, Error, Hardware, Lookup, MemoryPort, Mmu, NestedConfig,
+    Request, Scheme, Tables, Translation, Translator, TranslatorCounters,
 };
-use contigua_units::{Cycles, PAGE_BYTES, PageSize, VirtAddr, VirtRange};
+use contigua_units::{Cycles, PAGE_BYTES, VirtAddr, VirtRange};
 
 /// Pages of 4 KB, which no larger page has room for: more than the L2 TLB holds.
 const SMALL: VirtRange = range(BASE - (64 << 12), 64);
@@ -21,34 +20,13 @@ const fn range(start: u64, pages: u64) -> VirtRange {
     VirtRange::with_length(VirtAddr::new(start), pages * PAGE_BYTES)
 }
 
-fn tlb() -> TlbConfig {
-    let geometry = |entries, ways| Some(Geometry { entries, ways });
-    let l1 = L1Config {
-        pages_4k: geometry(8, 2),
-        pages_2m: geometry(2, 2),
-        pages_1g: None,
-    };
-    TlbConfig {
-        l1d: l1.clone(),
-        l1i: l1,
-        l2: vec![L2Config {
-            entries: 32,
-            ways: 4,
-            latency_cycles: Cycles::new(L2_LATENCY),
-            holds: vec![PageSize::Size4K, PageSize::Size2M],
-        }],
-        address_space_ids: true,
-    }
-}
-
 fn mmu(scheme: &dyn Scheme) -> Mmu {
-    let (tlb, walk_cache) = (tlb(), NestedConfig::default().walk_cache);
-    let hardware = Hardware {
-        tlb: &tlb,
-        walk_cache: &walk_cache,
-        nested: None,
-    };
-    Mmu::new(&hardware, scheme).unwrap()
+    mmu_of(
+        scheme,
+        &small_tlb(),
+        &NestedConfig::default().walk_cache,
+        None,
+    )
 }
 
 /// An answer of the translator.

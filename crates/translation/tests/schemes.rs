@@ -1,21 +1,17 @@
 //! Does every scheme translate as a plain table of 4 KB pages would, whatever the kernel does
 //! meanwhile, on several cores, natively and in a virtual machine?
 
-use crate::common::{Tested, schemes};
-use contigua_cache::Geometry;
-use contigua_frames::{Boxed, Config, Frames, Layout, Placement};
+use crate::common::{BASE, Tested, memory, schemes, small_tlb};
 use contigua_paging::{
     AddressSpace, Effects, FaultKind, Fragmentation, HoleKind, HugeAdvice, Levels, MappingPolicy,
     Memory, Pattern, Segment, SpaceId, TableShape, Vma, VmaKind,
 };
 use contigua_translation::{
-    Access, Answer, Hardware, HostTables, L1Config, L2Config, Lookup, MemoryPort, Mmu,
-    NestedConfig, Request, Tables, TlbConfig, WalkCacheConfig,
+    Access, Answer, Hardware, HostTables, Lookup, MemoryPort, Mmu, NestedConfig, Request, Tables,
 };
-use contigua_units::{Bytes, Cycles, PAGE_BYTES, PageSize, PhysAddr, VirtAddr, VirtRange};
+use contigua_units::{Cycles, PAGE_BYTES, PhysAddr, VirtAddr, VirtRange};
 use proptest::prelude::*;
 
-const BASE: u64 = 0x4000_0000;
 /// Three huge pages' worth of addresses.
 const PAGES: u64 = 3 * 512;
 const CORES: usize = 3;
@@ -26,41 +22,6 @@ impl MemoryPort for Free {
     fn reference(&mut self, _: PhysAddr) -> Cycles {
         Cycles::new(1)
     }
-}
-
-fn tlb(address_space_ids: bool) -> TlbConfig {
-    let geometry = |entries, ways| Some(Geometry { entries, ways });
-    let l1 = L1Config {
-        pages_4k: geometry(8, 2),
-        pages_2m: geometry(2, 2),
-        pages_1g: None,
-    };
-    TlbConfig {
-        l1d: l1.clone(),
-        l1i: l1,
-        l2: vec![L2Config {
-            entries: 32,
-            ways: 4,
-            latency_cycles: Cycles::new(7),
-            holds: vec![PageSize::Size4K, PageSize::Size2M],
-        }],
-        address_space_ids,
-    }
-}
-
-fn walk_cache() -> WalkCacheConfig {
-    NestedConfig::default().walk_cache
-}
-
-fn memory(frames: usize) -> Memory {
-    let config = Config {
-        min_free: Some(Bytes::new(0)),
-        ..Config::default()
-    };
-    let layout = Layout::new(frames, 0, 1);
-    Frames::new(Boxed::new(layout), config, Placement::default())
-        .unwrap()
-        .into()
 }
 
 /// A process's or a virtual machine's memory, and what the kernel there does.
@@ -167,11 +128,11 @@ impl Server {
             }
             Host { side, space }
         });
-        let tlb = tlb(case.address_space_ids);
-        let walk_cache = walk_cache();
+        let mut tlb = small_tlb();
+        tlb.address_space_ids = case.address_space_ids;
         let hardware = Hardware {
             tlb: &tlb,
-            walk_cache: &walk_cache,
+            walk_cache: &NestedConfig::default().walk_cache,
             nested: host.as_ref().map(|_| &nested),
         };
         let cores = (0..CORES).map(|_| (Mmu::new(&hardware, &*case.scheme).unwrap(), None));

@@ -2,47 +2,29 @@
 
 use std::sync::{Arc, Mutex};
 
-use crate::common::{BASE, ID, L2_LATENCY, Outcome, access, access_or_fault, counter, memory};
+use crate::common::{
+    BASE, ID, L2_LATENCY, Outcome, access, access_or_fault, counter, geometry, memory, mmu_of,
+};
 use crate::victim;
-use contigua_cache::Geometry;
 use contigua_paging::{AddressSpace, Effects, MappingPolicy, Memory, SpaceId, Vma};
 use contigua_translation::schemes::{base, thp};
 use contigua_translation::{
-    Access, Error, Evicted, Hardware, L1Config, L2Config, MemoryPort, Mmu, Radix, Request, Scheme,
-    Tables, TlbConfig, Translation, Translator, TranslatorCounters, WalkCacheConfig,
+    Access, Error, Evicted, Hardware, MemoryPort, Mmu, Radix, Request, Scheme, Tables, Translation,
+    Translator, TranslatorCounters, WalkCacheConfig,
 };
-use contigua_units::{Cycles, PAGE_BYTES, PageSize, VirtAddr, VirtRange};
+use contigua_units::{PAGE_BYTES, PageSize, VirtAddr, VirtRange};
 
 const PAGES: u64 = 40;
 
 /// TLBs of one set: 2 entries in the first level, 32 in the second.
 fn mmu(scheme: &dyn Scheme) -> Mmu {
-    let l1 = L1Config {
-        pages_4k: Some(Geometry {
-            entries: 2,
-            ways: 2,
-        }),
-        pages_2m: None,
-        pages_1g: None,
-    };
-    let tlb = TlbConfig {
-        l1d: l1.clone(),
-        l1i: l1,
-        l2: vec![L2Config {
-            entries: 32,
-            ways: 32,
-            latency_cycles: Cycles::new(L2_LATENCY),
-            holds: vec![PageSize::Size4K],
-        }],
-        address_space_ids: true,
-    };
-    let walk_cache = WalkCacheConfig::default();
-    let hardware = Hardware {
-        tlb: &tlb,
-        walk_cache: &walk_cache,
-        nested: None,
-    };
-    Mmu::new(&hardware, scheme).unwrap()
+    let mut tlb = crate::common::tlb();
+    for l1 in [&mut tlb.l1d, &mut tlb.l1i] {
+        (l1.pages_4k, l1.pages_2m) = (Some(geometry(2, 2)), None);
+    }
+    (tlb.l2[0].entries, tlb.l2[0].ways) = (32, 32);
+    tlb.l2[0].holds = vec![PageSize::Size4K];
+    mmu_of(scheme, &tlb, &WalkCacheConfig::default(), None)
 }
 
 /// A process whose pages are all mapped.
@@ -275,13 +257,6 @@ fn colt_with_runs_of_one_page_and_huge_pages_is_thp() {
 /// Few entries, which pages of 4 KB and 2 MB share.
 fn few_entries(scheme: &dyn Scheme) -> Mmu {
     let mut tlb = crate::common::tlb();
-    tlb.l2[0].entries = 48;
-    tlb.l2[0].ways = 6;
-    let walk_cache = WalkCacheConfig::default();
-    let hardware = Hardware {
-        tlb: &tlb,
-        walk_cache: &walk_cache,
-        nested: None,
-    };
-    Mmu::new(&hardware, scheme).unwrap()
+    (tlb.l2[0].entries, tlb.l2[0].ways) = (48, 6);
+    mmu_of(scheme, &tlb, &WalkCacheConfig::default(), None)
 }

@@ -1,7 +1,9 @@
 //! Cycles of page walks, as a processor's counters have them.
 
+use contigua_state::Plain;
 use contigua_units::Cycles;
 use derive_more::AddAssign;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::timeline::Timeline;
@@ -9,18 +11,7 @@ use super::timeline::Timeline;
 /// Cycles of page walks of one type of access. The names are perf's (Intel's
 /// `DTLB_LOAD_MISSES.WALK_ACTIVE` and its like); here a walk begins with the look-up in the L2 TLB
 /// that misses.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    Serialize,
-    AddAssign,
-    contigua_state::Plain,
-    schemars::JsonSchema,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign, Plain, JsonSchema)]
 pub struct WalkCycles {
     /// Cycles in which at least one walker works.
     pub walk_active: Cycles,
@@ -29,18 +20,7 @@ pub struct WalkCycles {
 }
 
 /// Cycles of page walks, by what they were for.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    Serialize,
-    AddAssign,
-    contigua_state::Plain,
-    schemars::JsonSchema,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign, Plain, JsonSchema)]
 pub struct WalkActivity {
     /// Loads.
     pub loads: WalkCycles,
@@ -81,7 +61,7 @@ pub(super) enum Purpose {
 }
 
 /// Counts [`WalkCycles`] of walks that come in the order of the program, not of their starts.
-#[derive(Clone, Copy, Debug, Default, contigua_state::Plain)]
+#[derive(Clone, Copy, Debug, Default, Plain)]
 struct Meter {
     active: Timeline,
     cycles: WalkCycles,
@@ -96,7 +76,7 @@ impl Meter {
 }
 
 /// Meters of all kinds of access.
-#[derive(Clone, Copy, Debug, Default, contigua_state::Plain)]
+#[derive(Clone, Copy, Debug, Default, Plain)]
 pub(super) struct Meters {
     loads: Meter,
     stores: Meter,

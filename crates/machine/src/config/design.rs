@@ -3,10 +3,11 @@
 use contigua_cache::migration::{Mode, SwitchOrder};
 use contigua_translation::SchemeConfig;
 use contigua_units::Nanoseconds;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// What is compared: a file in `designs/`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DesignConfig {
     /// What design this is, for people.
@@ -28,7 +29,7 @@ pub struct DesignConfig {
 }
 
 /// How pages move while programs run that use them.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum MigrationConfig {
     /// As every kernel does today: the page is away from its first step to its last.
@@ -44,7 +45,7 @@ impl Default for MigrationConfig {
 }
 
 /// Migration as every kernel does today (Contiguitas, Figure 1).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SoftwareMigration {
     /// How other cores forget the old translation.
@@ -68,9 +69,7 @@ impl Default for SoftwareMigration {
 }
 
 /// How cores are made to forget a translation.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Shootdown {
     /// They are interrupted, and waited for.
@@ -83,7 +82,7 @@ pub enum Shootdown {
 
 /// Contiguitas' migration in the last-level cache (the Contiguitas article; Contiguitas, section
 /// 3.3).
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct LlcMigration {
     /// Whether private caches may keep lines of a page that migrates.
@@ -93,7 +92,7 @@ pub struct LlcMigration {
 }
 
 /// The host of a virtual machine that has the server's memory.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HostConfig {
     /// How the host maps the virtual machine's memory. The hardware is that of the guest's scheme.

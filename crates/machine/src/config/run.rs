@@ -1,5 +1,6 @@
 //! Everything that decides the outcome of a run, and which parts of it exclude each other.
 
+use schemars::JsonSchema;
 use std::path::PathBuf;
 
 use contigua_cache::coherent::MOST_CORES;
@@ -14,9 +15,7 @@ use super::regions::RegionConfig;
 use crate::Error;
 
 /// How much is simulated.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Detail {
     /// Translation only: counts of TLB misses, walks, references and faults, but no time.
@@ -29,7 +28,7 @@ pub enum Detail {
 }
 
 /// Everything that decides the outcome of a run, beside the events.
-#[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct RunConfig {
     /// Name of the design.
     pub design_name: String,

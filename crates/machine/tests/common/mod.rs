@@ -8,9 +8,9 @@ use contigua_machine::config::{
 };
 use contigua_program::code::{BlockCode, CodeLog};
 use contigua_program::plan::Plan;
-use contigua_program::sources::Program;
+use contigua_program::sources::{Batch, Program, Source};
 use contigua_program::syscall::Architecture;
-use contigua_program::wire::{BlockId, Event, Syscall};
+use contigua_program::wire::{BlockId, Event, ProcessId, Syscall, ThreadId};
 use contigua_units::Bytes;
 
 /// A program without code: events and accesses only.
@@ -19,6 +19,53 @@ pub struct NoCode;
 impl CodeLog for NoCode {
     fn block(&self, _: BlockId) -> Option<BlockCode<'_>> {
         None
+    }
+}
+
+/// How recordings in memory are told from others.
+pub const RECORDING: u64 = 7;
+
+/// A recording in memory.
+pub struct Recording<'a> {
+    batches: &'a [(ThreadId, Vec<u64>)],
+    next: usize,
+    program: Program,
+    code: &'static (dyn CodeLog + Sync),
+}
+
+impl<'a> Recording<'a> {
+    pub fn new(batches: &'a [(ThreadId, Vec<u64>)], code: &'static (dyn CodeLog + Sync)) -> Self {
+        Self {
+            batches,
+            next: 0,
+            program: program(),
+            code,
+        }
+    }
+}
+
+impl Source for Recording<'_> {
+    fn program(&self) -> &Program {
+        &self.program
+    }
+
+    fn next_batch(&mut self) -> Result<Option<Batch<'_>>, contigua_program::Error> {
+        let batch = self.batches.get(self.next);
+        self.next += 1;
+        Ok(batch.map(|(thread, words)| Batch {
+            thread: *thread,
+            words,
+            code: self.code,
+        }))
+    }
+
+    fn identity(&self) -> Option<u64> {
+        Some(RECORDING)
+    }
+
+    fn seek(&mut self, batches: u64) -> Result<(), contigua_program::Error> {
+        self.next = batches as usize;
+        Ok(())
     }
 }
 
@@ -61,6 +108,40 @@ pub fn config(design: DesignConfig, machine: MachineConfig) -> RunConfig {
         confidence: 0.95,
         goal: None,
     }
+}
+
+/// A server of 64 MB whose program, on its one thread, has mapped 16 MB at an address.
+pub fn mapped(detail: Detail, architecture: Architecture, mmap: u16, buffer: u64) -> Engine {
+    let design = design(include_str!(
+        "../../../../python/contigua/data/designs/linux-4k.toml"
+    ));
+    let config = RunConfig {
+        detail,
+        ..config(design, machine(64 << 20))
+    };
+    let program = Program {
+        architecture,
+        ..program()
+    };
+    let mut engine = Engine::new(config, program).unwrap();
+    let process = ProcessId(0);
+    let map = syscall(mmap, [0, 16 << 20, 3, 0x22, 0, 0], buffer);
+    for event in [Event::ThreadStart { process }, map] {
+        consume(&mut engine, event.encode().words(), &NoCode);
+    }
+    engine
+}
+
+/// Lets the first thread do something.
+pub fn consume(engine: &mut Engine, words: &[u64], code: &dyn CodeLog) {
+    let thread = ThreadId(0);
+    engine
+        .consume(Batch {
+            thread,
+            words,
+            code,
+        })
+        .unwrap();
 }
 
 /// An engine for a program that says what it maps.

@@ -14,6 +14,7 @@ use contigua_units::{Bytes, Nanoseconds};
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use crate::commands::Root;
 use crate::guard::config::OnlineNew;
 use crate::guard::linux::{Linux, write_word};
 use crate::guard::plan::mib;
@@ -51,14 +52,8 @@ struct Where {
     )]
     state: PathBuf,
 
-    /// Directory with the proc and sys of the machine
-    #[arg(
-        long,
-        value_name = "DIR",
-        default_value = "/",
-        hide_default_value = true
-    )]
-    root: PathBuf,
+    #[command(flatten)]
+    root: Root,
 }
 
 #[derive(Args)]

@@ -8,9 +8,32 @@ mod scan;
 pub(crate) mod tlb;
 mod watch;
 
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
+
+/// Where the machine's files are.
+#[derive(Args)]
+pub struct Root {
+    /// Directory with the proc and sys of the machine
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_value = "/",
+        hide_default_value = true
+    )]
+    root: PathBuf,
+}
+
+impl Deref for Root {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.root
+    }
+}
 
 /// Command of the operator.
 #[derive(Subcommand)]

@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
-use std::path::PathBuf;
 
+use crate::commands::Root;
 use anyhow::Context;
 use clap::Args;
 use contigua_live::frames::{PageFile, PageSource, areas};
@@ -20,14 +20,8 @@ const CHUNK: u64 = 32_768;
 /// Print how many frames have which flags, and the kernel's own statistics (for a bug report)
 #[derive(Args)]
 pub struct Arguments {
-    /// Directory with the proc and sys of the machine to look at
-    #[arg(
-        long,
-        value_name = "DIR",
-        default_value = "/",
-        hide_default_value = true
-    )]
-    root: PathBuf,
+    #[command(flatten)]
+    root: Root,
 }
 
 /// Prints.

@@ -27,10 +27,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            huge: thp::Config {
-                enabled: thp::Enabled::Never,
-                ..thp::Config::default()
-            },
+            huge: thp::Config::never(),
             group_log2: 2,
         }
     }

@@ -2,8 +2,7 @@
 //! aligned group of 16 pages to 16 contiguous frames and marks their entries, and one TLB entry
 //! serves for all of them. Changing one page takes the mark from its group.
 
-use contigua_paging::{CollapseContext, FaultContext, Leaf, MappingPolicy};
-use contigua_units::PageSize;
+use contigua_paging::{Leaf, MappingPolicy};
 use serde::{Deserialize, Serialize};
 
 use super::grouped::{Grouped, Rule};
@@ -26,10 +25,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            huge: thp::Config {
-                enabled: thp::Enabled::Never,
-                ..thp::Config::default()
-            },
+            huge: thp::Config::never(),
         }
     }
 }
@@ -40,27 +36,14 @@ impl Scheme for Config {
     }
 
     fn policy(&self) -> Box<dyn MappingPolicy> {
-        Box::new(Policy(HugePages::new(&self.huge)))
+        Box::new(HugePages {
+            groups_of_16: true,
+            ..HugePages::new(&self.huge)
+        })
     }
 
     fn background(&self) -> Option<BackgroundPass> {
         self.huge.background()
-    }
-}
-
-struct Policy(HugePages);
-
-impl MappingPolicy for Policy {
-    fn on_fault(&self, context: &FaultContext) -> PageSize {
-        self.0.on_fault(context)
-    }
-
-    fn collapse(&self, context: &CollapseContext) -> bool {
-        self.0.collapse(context)
-    }
-
-    fn groups_of_16(&self) -> bool {
-        true
     }
 }
 

@@ -33,10 +33,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            huge: thp::Config {
-                enabled: thp::Enabled::Never,
-                ..thp::Config::default()
-            },
+            huge: thp::Config::never(),
             run_log2: 2,
         }
     }

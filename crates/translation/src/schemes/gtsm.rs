@@ -8,14 +8,12 @@
 //! second half of the chunk is taken to have as many missing parts as the first.
 
 use contigua_paging::holes::SUB_PAGES;
-use contigua_paging::{CollapseContext, FaultContext, HoleVerdict, Holes, MappingPolicy};
-use contigua_units::PageSize;
+use contigua_paging::{HoleVerdict, Holes, MappingPolicy};
 use serde::{Deserialize, Serialize};
 
 use super::thp::{self, HugePages};
 use super::{BackgroundPass, Scheme};
-use crate::{Error, Hardware, Radix, SpaceId, Translation, Translator, TranslatorCounters};
-use crate::{MemoryPort, Request, Tables, VirtRange};
+use crate::{Error, Hardware, Radix, Translator};
 
 /// Frames of a part: 64 KB.
 const PART: u32 = 16;
@@ -33,11 +31,16 @@ pub struct Config {
 
 impl Scheme for Config {
     fn translator(&self, hardware: &Hardware<'_>) -> Result<Box<dyn Translator>, Error> {
-        Ok(Box::new(Gaps(Radix::new(hardware)?)))
+        let mut radix = Radix::new(hardware)?;
+        radix.map_bits = MAP_BITS;
+        Ok(Box::new(radix))
     }
 
     fn policy(&self) -> Box<dyn MappingPolicy> {
-        Box::new(Policy(HugePages::new(&self.huge)))
+        Box::new(HugePages {
+            on_holes,
+            ..HugePages::new(&self.huge)
+        })
     }
 
     fn background(&self) -> Option<BackgroundPass> {
@@ -45,75 +48,20 @@ impl Scheme for Config {
     }
 }
 
-struct Policy(HugePages);
-
-impl MappingPolicy for Policy {
-    fn on_fault(&self, context: &FaultContext) -> PageSize {
-        self.0.on_fault(context)
-    }
-
-    fn collapse(&self, context: &CollapseContext) -> bool {
-        self.0.collapse(context)
-    }
-
-    fn on_holes(&self, holes: &Holes) -> HoleVerdict {
-        let has_hole = |part: u32| (0..PART).any(|i| holes.has(part * PART + i));
-        let missing = (0..PARTS).filter(|&part| has_hole(part)).count() as u32;
-        // Two halves with as many missing each leave at least 32 of 64 parts.
-        if 2 * (PARTS - missing) >= PARTS {
-            HoleVerdict::Tolerate
-        } else {
-            HoleVerdict::Split
-        }
+/// Two halves with as many missing parts each leave at least 32 of 64.
+fn on_holes(holes: &Holes) -> HoleVerdict {
+    let has_hole = |part: u32| (0..PART).any(|i| holes.has(part * PART + i));
+    let missing = (0..PARTS).filter(|&part| has_hole(part)).count() as u32;
+    if 2 * (PARTS - missing) >= PARTS {
+        HoleVerdict::Tolerate
+    } else {
+        HoleVerdict::Split
     }
 }
 
 /// Bits that say which parts of a chunk of 4 MB a superpage is made of. Ours: the paper is not at
 /// hand; an entry that translates alone needs one bit for each part.
 const MAP_BITS: u64 = 2 * PARTS as u64;
-
-/// Conventional hardware, whose entries for 2 MB pages have maps.
-#[derive(contigua_state::State)]
-struct Gaps(Radix);
-
-impl Translator for Gaps {
-    fn translate(
-        &mut self,
-        request: &Request,
-        tables: &mut Tables<'_>,
-        port: &mut dyn MemoryPort,
-    ) -> Translation {
-        self.0.translate(request, tables, port)
-    }
-
-    fn invalidate(&mut self, space: SpaceId, range: VirtRange) {
-        self.0.invalidate(space, range);
-    }
-
-    fn flush(&mut self) {
-        self.0.flush();
-    }
-
-    fn counters(&self) -> TranslatorCounters {
-        self.0.counters()
-    }
-
-    fn reset_counters(&mut self) {
-        self.0.reset_counters();
-    }
-
-    fn first_level_bits(&self, size: PageSize) -> u64 {
-        if size == PageSize::Size2M {
-            MAP_BITS
-        } else {
-            0
-        }
-    }
-
-    fn storage_bits(&self) -> u64 {
-        self.0.storage_bits() + self.0.l2.capacity_for(PageSize::Size2M) * MAP_BITS
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -4,7 +4,9 @@
 //! Parameters and defaults are those of Linux's
 //! `Documentation/admin-guide/mm/transhuge.rst`.
 
-use contigua_paging::{CollapseContext, FaultContext, HugeAdvice, MappingPolicy, Vma};
+use contigua_paging::{
+    CollapseContext, FaultContext, HoleVerdict, Holes, HugeAdvice, MappingPolicy, Vma,
+};
 use contigua_units::{Nanoseconds, PageSize};
 use serde::{Deserialize, Serialize};
 
@@ -52,6 +54,16 @@ impl Default for Config {
     }
 }
 
+impl Config {
+    /// No huge pages: the default of schemes that make entries of small ones.
+    pub(super) fn never() -> Self {
+        Self {
+            enabled: Enabled::Never,
+            ..Self::default()
+        }
+    }
+}
+
 impl Scheme for Config {
     fn translator(&self, hardware: &Hardware<'_>) -> Result<Box<dyn Translator>, Error> {
         Ok(Box::new(Radix::new(hardware)?))
@@ -70,8 +82,12 @@ impl Scheme for Config {
 }
 
 pub(super) struct HugePages {
-    enabled: Enabled,
-    least_present: u32,
+    pub(super) enabled: Enabled,
+    pub(super) least_present: u32,
+    /// What becomes of 2 MB with holes.
+    pub(super) on_holes: fn(&Holes) -> HoleVerdict,
+    /// Groups of 16 small pages are contiguous, and marked.
+    pub(super) groups_of_16: bool,
 }
 
 impl HugePages {
@@ -82,6 +98,8 @@ impl HugePages {
                 .frames()
                 .saturating_sub(config.max_ptes_none)
                 .max(1),
+            on_holes: |_| HoleVerdict::Split,
+            groups_of_16: false,
         }
     }
 
@@ -105,6 +123,14 @@ impl MappingPolicy for HugePages {
 
     fn collapse(&self, context: &CollapseContext) -> bool {
         self.allows(context.vma) && context.present >= self.least_present
+    }
+
+    fn on_holes(&self, holes: &Holes) -> HoleVerdict {
+        (self.on_holes)(holes)
+    }
+
+    fn groups_of_16(&self) -> bool {
+        self.groups_of_16
     }
 }
 

@@ -51,6 +51,19 @@ pub fn tlb() -> TlbConfig {
     }
 }
 
+/// TLBs with few entries, which fill.
+pub fn small_tlb() -> TlbConfig {
+    let l1 = L1Config {
+        pages_4k: Some(geometry(8, 2)),
+        pages_2m: Some(geometry(2, 2)),
+        pages_1g: None,
+    };
+    let mut tlb = tlb();
+    (tlb.l1d, tlb.l1i) = (l1.clone(), l1);
+    (tlb.l2[0].entries, tlb.l2[0].ways) = (32, 4);
+    tlb
+}
+
 pub fn scheme(name: &str, more: &str) -> SchemeConfig {
     #[derive(serde::Deserialize)]
     struct Design {
@@ -119,31 +132,33 @@ pub fn schemes() -> Vec<Tested> {
     all
 }
 
+/// An MMU with such TLBs and page-walk caches, of a machine or of a virtual one.
+pub fn mmu_of(
+    scheme: &dyn Scheme,
+    tlb: &TlbConfig,
+    walk_cache: &WalkCacheConfig,
+    nested: Option<&NestedConfig>,
+) -> Mmu {
+    let hardware = Hardware {
+        tlb,
+        walk_cache,
+        nested,
+    };
+    Mmu::new(&hardware, scheme).unwrap()
+}
+
 /// An MMU without page-walk caches, so that walks read everything.
 pub fn mmu_without_walk_caches(scheme: &SchemeConfig, nested: bool) -> Mmu {
-    let none = WalkCacheConfig::default();
-    let nested_config = NestedConfig {
+    let walk_cache = WalkCacheConfig::default();
+    let config = NestedConfig {
         tlb: None,
-        walk_cache: none.clone(),
+        walk_cache: walk_cache.clone(),
     };
-    let tlb = tlb();
-    let hardware = Hardware {
-        tlb: &tlb,
-        walk_cache: &none,
-        nested: nested.then_some(&nested_config),
-    };
-    Mmu::new(&hardware, &**scheme).unwrap()
+    mmu_of(&**scheme, &tlb(), &walk_cache, nested.then_some(&config))
 }
 
 pub fn mmu(scheme: &SchemeConfig) -> Mmu {
-    let tlb = tlb();
-    let walk_cache = NestedConfig::default().walk_cache;
-    let hardware = Hardware {
-        tlb: &tlb,
-        walk_cache: &walk_cache,
-        nested: None,
-    };
-    Mmu::new(&hardware, &**scheme).unwrap()
+    mmu_of(&**scheme, &tlb(), &NestedConfig::default().walk_cache, None)
 }
 
 pub fn memory(frames: usize) -> Memory {

@@ -20,6 +20,7 @@ use contigua_live::report::{LookError, Options, Report, look};
 use contigua_live::scan::{Pace, Run, Sink};
 use contigua_live::snapshot::SnapshotWriter;
 
+use crate::commands::Root;
 use crate::output::{Output, Outputs, print};
 use table::BlockTable;
 
@@ -65,14 +66,8 @@ pub struct Arguments {
     #[arg(long, value_name = "N")]
     threads: Option<std::num::NonZero<u16>>,
 
-    /// Directory with the proc and sys of the machine to look at
-    #[arg(
-        long,
-        value_name = "DIR",
-        default_value = "/",
-        hide_default_value = true
-    )]
-    root: PathBuf,
+    #[command(flatten)]
+    root: Root,
 }
 
 /// Scans.

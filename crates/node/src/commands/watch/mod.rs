@@ -19,6 +19,7 @@ use contigua_live::report::{Nobody, Options, Report, look};
 use contigua_live::scan::Pace;
 use std::io::{self, Write};
 
+use crate::commands::Root;
 use crate::http::{self, Answer};
 use crate::metrics::Metrics;
 use crate::output::{Output, complain};
@@ -61,14 +62,8 @@ pub struct Arguments {
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     scan_duration: u64,
 
-    /// Directory with the proc and sys of the machine to look at
-    #[arg(
-        long,
-        value_name = "DIR",
-        default_value = "/",
-        hide_default_value = true
-    )]
-    root: PathBuf,
+    #[command(flatten)]
+    root: Root,
 }
 
 /// The last scan of all frames.
