@@ -14,19 +14,7 @@ macro_rules! address {
         pub struct $name(u64);
 
         impl $name {
-            /// Wraps a raw address.
-            #[inline]
-            #[must_use]
-            pub const fn new(raw: u64) -> Self {
-                Self(raw)
-            }
-
-            /// The raw address.
-            #[inline]
-            #[must_use]
-            pub const fn get(self) -> u64 {
-                self.0
-            }
+            crate::raw!(u64);
 
             /// The address rounded down to a multiple of `bytes`, a power of two.
             #[inline]
@@ -126,19 +114,7 @@ impl PhysAddr {
 pub struct VirtPage(u64);
 
 impl VirtPage {
-    /// Wraps a raw page number.
-    #[inline]
-    #[must_use]
-    pub const fn new(raw: u64) -> Self {
-        Self(raw)
-    }
-
-    /// The raw page number.
-    #[inline]
-    #[must_use]
-    pub const fn get(self) -> u64 {
-        self.0
-    }
+    crate::raw!(u64);
 
     /// The page's first address.
     #[inline]
@@ -156,19 +132,7 @@ impl VirtPage {
 pub struct Frame(u32);
 
 impl Frame {
-    /// Wraps a raw frame number.
-    #[inline]
-    #[must_use]
-    pub const fn new(raw: u32) -> Self {
-        Self(raw)
-    }
-
-    /// The raw frame number.
-    #[inline]
-    #[must_use]
-    pub const fn get(self) -> u32 {
-        self.0
-    }
+    crate::raw!(u32);
 
     /// The frame number as an index into a frame table.
     #[inline]

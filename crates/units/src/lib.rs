@@ -10,6 +10,26 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+/// Construction and content of a newtype around a number.
+macro_rules! raw {
+    ($raw:ty) => {
+        /// Wraps the raw number.
+        #[inline]
+        #[must_use]
+        pub const fn new(raw: $raw) -> Self {
+            Self(raw)
+        }
+
+        /// The raw number.
+        #[inline]
+        #[must_use]
+        pub const fn get(self) -> $raw {
+            self.0
+        }
+    };
+}
+use raw;
+
 mod address;
 mod quantity;
 #[cfg(feature = "schema")]

@@ -4,8 +4,9 @@
 //! sizes are binary, and a machine with 7.45 GB of memory would be a silent mistake.
 
 use core::fmt;
-use core::ops::{Add, AddAssign, Mul, SubAssign};
 use core::str::FromStr;
+
+use derive_more::{Add, AddAssign, Mul, SubAssign, Sum};
 
 /// A number of bytes. Written `"64MiB"`; `K`, `M`, `G`, `T` with or without `iB` or `B` are
 /// binary, a bare number or `B` is bytes.
@@ -14,7 +15,22 @@ use core::str::FromStr;
 pub struct Bytes(u64);
 
 /// A number of clock cycles of the simulated core. Written as a plain integer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Add,
+    AddAssign,
+    Mul,
+    SubAssign,
+    Sum,
+)]
 #[cfg_attr(
     feature = "serde",
     derive(serde::Serialize, serde::Deserialize),
@@ -159,19 +175,7 @@ fn write_exact(f: &mut fmt::Formatter<'_>, value: u64, units: &[(&str, u64)]) ->
 }
 
 impl Bytes {
-    /// Wraps a number of bytes.
-    #[inline]
-    #[must_use]
-    pub const fn new(bytes: u64) -> Self {
-        Self(bytes)
-    }
-
-    /// The number of bytes.
-    #[inline]
-    #[must_use]
-    pub const fn get(self) -> u64 {
-        self.0
-    }
+    crate::raw!(u64);
 
     /// Whole 4 KB frames that fit.
     #[inline]
@@ -205,55 +209,7 @@ impl Cycles {
     /// No time at all.
     pub const ZERO: Self = Self(0);
 
-    /// Wraps a number of cycles.
-    #[inline]
-    #[must_use]
-    pub const fn new(cycles: u64) -> Self {
-        Self(cycles)
-    }
-
-    /// The number of cycles.
-    #[inline]
-    #[must_use]
-    pub const fn get(self) -> u64 {
-        self.0
-    }
-}
-
-impl Add for Cycles {
-    type Output = Self;
-    #[inline]
-    fn add(self, other: Self) -> Self {
-        Self(self.0 + other.0)
-    }
-}
-
-impl AddAssign for Cycles {
-    #[inline]
-    fn add_assign(&mut self, other: Self) {
-        self.0 += other.0;
-    }
-}
-
-impl SubAssign for Cycles {
-    #[inline]
-    fn sub_assign(&mut self, other: Self) {
-        self.0 -= other.0;
-    }
-}
-
-impl Mul<u64> for Cycles {
-    type Output = Self;
-    #[inline]
-    fn mul(self, factor: u64) -> Self {
-        Self(self.0 * factor)
-    }
-}
-
-impl core::iter::Sum for Cycles {
-    fn sum<I: Iterator<Item = Self>>(iter: I) -> Self {
-        iter.fold(Self::ZERO, Add::add)
-    }
+    crate::raw!(u64);
 }
 
 impl fmt::Display for Cycles {
@@ -263,19 +219,7 @@ impl fmt::Display for Cycles {
 }
 
 impl Nanoseconds {
-    /// Wraps a number of nanoseconds.
-    #[inline]
-    #[must_use]
-    pub const fn new(nanoseconds: u64) -> Self {
-        Self(nanoseconds)
-    }
-
-    /// The number of nanoseconds.
-    #[inline]
-    #[must_use]
-    pub const fn get(self) -> u64 {
-        self.0
-    }
+    crate::raw!(u64);
 
     /// The duration in cycles of a clock, rounded to the nearest cycle.
     #[must_use]
@@ -299,19 +243,7 @@ impl fmt::Display for Nanoseconds {
 }
 
 impl Megahertz {
-    /// Wraps a frequency in MHz.
-    #[inline]
-    #[must_use]
-    pub const fn new(megahertz: u32) -> Self {
-        Self(megahertz)
-    }
-
-    /// The frequency in MHz.
-    #[inline]
-    #[must_use]
-    pub const fn get(self) -> u32 {
-        self.0
-    }
+    crate::raw!(u32);
 }
 
 impl FromStr for Megahertz {
