@@ -22,7 +22,7 @@ impl CodeLog for NoCode {
     }
 }
 
-/// How recordings in memory are told from others.
+/// Identity of recordings in memory.
 pub const RECORDING: u64 = 7;
 
 /// A recording in memory.

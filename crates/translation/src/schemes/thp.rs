@@ -84,7 +84,7 @@ impl Scheme for Config {
 pub(super) struct HugePages {
     pub(super) enabled: Enabled,
     pub(super) least_present: u32,
-    /// What becomes of 2 MB with holes.
+    /// Verdict on 2 MB with holes.
     pub(super) on_holes: fn(&Holes) -> HoleVerdict,
     /// Groups of 16 small pages are contiguous, and marked.
     pub(super) groups_of_16: bool,
