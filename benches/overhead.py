@@ -117,7 +117,7 @@ def table(rows: list[str]) -> list[str]:
     return [
         f"Overheads and what a perfect TLB saves are at most {apart:.1f} points of cycles apart. "
         f"{INSTRUCTIONS / 1e6:.0f} million instructions of each program, after its first "
-        f"{USUAL_SKIP / 1e6:.0f} million (gups: after its table is initialised).",
+        f"{USUAL_SKIP / 1e6:.0f} million (gups: after its table is initialized).",
         "",
         "| program | overhead, 4 KB pages | perfect TLB saves | overhead, huge pages | "
         "perfect TLB saves | huge pages save, without the kernel | overheads' difference | "

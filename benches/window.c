@@ -15,7 +15,7 @@
 
 #define HUGE_PAGE ((size_t)2 << 20)
 #define SIZE ((size_t)512 << 20)
-/* One line of four: neighbours come with it, if prefetchers fetch pairs. */
+/* One line of four: neighbors come with it, if prefetchers fetch pairs. */
 #define NODE 256
 #define NODES (SIZE / NODE)
 #define STEPS 2000

@@ -31,7 +31,7 @@ FLAGS = [
 ]
 
 
-def colours(picture: Path) -> int:
+def colors(picture: Path) -> int:
     """Return the number of colors of a PNG picture of 8 bits a channel, of rows as filtered."""
     data = picture.read_bytes()
     at, packed, channels, width = 8, b"", 3, 0
@@ -99,7 +99,7 @@ def chromium(trial: Trial) -> None:
         trial.same("text", found and found[1])
         trial.same("all of it", found is not None and found[1].endswith("done\n"))
         run(f"--screenshot={picture}")
-        drawn = picture.exists() and colours(picture) > 1000
+        drawn = picture.exists() and colors(picture) > 1000
         trial.same("drawn", drawn)
         digest = hashlib.sha256(picture.read_bytes() if drawn else b"").hexdigest()
         trial.same("picture", digest[:16])

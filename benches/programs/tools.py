@@ -42,7 +42,7 @@ def large_source(structs: int) -> str:
 
 
 def gcc(trial: Trial) -> None:
-    """A large C++ file, optimised and for a debugger; link-time optimisation in parallel."""
+    """A large C++ file, optimized and for a debugger; link-time optimization in parallel."""
     source = trial.directory / "large.cc"
     source.write_text(large_source(1500))
     for options in (["-O2"], ["-O1", "-g"], ["-O0", "-fsanitize=undefined"]):

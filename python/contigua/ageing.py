@@ -33,7 +33,7 @@ BLOCK_SIZES = {"2m": 2 << 20, "4m": 4 << 20, "32m": 32 << 20, "1g": 1 << 30}
 #: Index of a cell beyond the end of memory.
 BEYOND = 255
 
-#: What tables within a sample add to the names of the columns within them.
+#: Prefixes of the names of columns from tables within a sample.
 PREFIXES = {"contiguity": "", "classes": "class", "events": "event"}
 
 Sample = dict[str, Any]
@@ -180,7 +180,7 @@ class AgedServer:
 
     @property
     def title(self) -> str:
-        """What the server is: memory, profile and age."""
+        """Return memory, profile and age of the server."""
         config = self.report["config"] or {}
         hours = f"after {self.final['seconds'] / 3600:.4g} h"
         return " of ".join(str(config[k]) for k in ("memory", "profile_name") if k in config) + (

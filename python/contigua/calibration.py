@@ -1,4 +1,4 @@
-"""What a fleet's servers draw from, and their draws.
+"""Distributions of a fleet's servers, and draws from them.
 
 A server's draw depends on the fleet's seed and on the server's number, and on nothing else: the
 first hundred servers of a fleet of a thousand are the servers of a fleet of a hundred.
@@ -42,7 +42,7 @@ class Factor:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What servers draw from; see ``data/fleet.toml``, which explains each key."""
+    """Distributions that servers draw from; see ``data/fleet.toml``, which explains each key."""
 
     text: str
     shortest_hours: float
@@ -62,7 +62,7 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Draw:
-    """What one server drew."""
+    """Draw of one server."""
 
     server: int
     hours: float

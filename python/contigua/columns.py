@@ -15,8 +15,8 @@ from contigua.extras import needs
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: What a column holds: ``"text"``, ``"real"`` (64-bit floating point), ``"count"`` (64-bit
-#: integers) or ``"flag"``.
+#: Kind of a column: ``"text"``, ``"real"`` (64-bit floating point), ``"count"`` (64-bit integers)
+#: or ``"flag"``.
 Kind = Literal["text", "real", "count", "flag"]
 
 
@@ -39,7 +39,7 @@ def kind_of(values: Sequence[Any]) -> Kind:
 
 
 def fits(value: Any, kind: Kind) -> bool:  # noqa: ANN401 - JSON
-    """Whether a column of a kind can hold a value.
+    """Return whether a column of a kind can hold a value.
 
     Examples
     --------

@@ -70,7 +70,7 @@ PORTABLE_OPTIONS = (
 LIBRARIES = {"gmodule-2.0": "libglib2.0-dev", "glib-2.0": "libglib2.0-dev", "z": "zlib1g-dev"}
 #: Debian's names of architectures, by those of their compilers.
 DEBIAN = {"aarch64-linux-gnu": "arm64", "x86_64-linux-gnu": "amd64"}
-#: What QEMU asks pkg-config for.
+#: Packages that QEMU looks up with pkg-config.
 MODULES = ("glib-2.0", "gmodule-no-export-2.0", "zlib")
 #: Names the QEMU that an architecture's programs run with; the engine reads it, too.
 VARIABLES = {"x86_64": "CONTIGUA_QEMU", "aarch64": "CONTIGUA_QEMU_AARCH64"}

@@ -19,7 +19,7 @@ from contigua._engine import EngineError, NoSuchProgramError, NotExecutableError
 from contigua.errors import ContiguaError
 from contigua.files import ENDING, FAILED, INTERRUPTED, ClosedPipeError, FileError, complain
 
-#: Where Python runs an import.
+#: File name of frames in which Python runs an import.
 IMPORTING = "<frozen importlib._bootstrap>"
 #: Signals that end the command, which it has received.
 _received: list[int] = []

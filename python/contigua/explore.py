@@ -43,7 +43,7 @@ class PolicyError(ContiguaError):
 
 
 class Kind(IntEnum):
-    """What a pageblock's free frames are for: Linux's migrate types."""
+    """Purpose of a pageblock's free frames: Linux's migrate types."""
 
     UNMOVABLE = 0
     """Allocations that stay where they are."""
@@ -54,7 +54,7 @@ class Kind(IntEnum):
 
 
 class Verdict(IntEnum):
-    """What to do with a free block of another kind."""
+    """Verdict on a free block of another kind."""
 
     REFUSE = 0
     """Leave it alone; smaller blocks are shown next."""
@@ -67,7 +67,7 @@ class Verdict(IntEnum):
 
 
 class Request(NamedTuple):
-    """What is asked for.
+    """Request for a block.
 
     Attributes
     ----------
@@ -92,7 +92,7 @@ class Request(NamedTuple):
 
     @property
     def movable(self) -> bool:
-        """Whether what is allocated can be moved."""
+        """Return whether the allocated block can be moved."""
         return self.use in MOVABLE_USES
 
 
@@ -134,7 +134,7 @@ class Policy:
 
     @property
     def name(self) -> str:
-        """What it is called in reports; by default its class's name."""
+        """Return its name in reports; by default its class's name."""
         return type(self).__name__
 
     def home(self, request: Request) -> Kind:

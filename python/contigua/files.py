@@ -36,7 +36,7 @@ class FileError(ContiguaError):
 
 
 class ClosedPipeError(FileError):
-    """Nobody reads standard output any more, as after ``| head``: no reason to complain."""
+    """Standard output was closed, as after ``| head``: no reason to complain."""
 
 
 def _reason(error: OSError) -> str:
@@ -73,12 +73,12 @@ def check_descriptors(count: int) -> None:
 
 
 def is_stream(path: Path) -> bool:
-    """Whether what is written to a path passes through it: a device, a FIFO or a descriptor."""
+    """Return whether a path is written through: a device, a FIFO or a descriptor."""
     return Output.is_through(path)
 
 
 def is_standard_output(path: Path | None) -> bool:
-    """Whether a path means standard output: ``-``, ``/dev/stdout``."""
+    """Return whether a path means standard output: ``-``, ``/dev/stdout``."""
     return path is not None and Output.descriptor(path) == 1
 
 

@@ -48,7 +48,7 @@ POINTS = 400
 #: Problems that are named, of each kind.
 NAMED = 3
 
-#: What a count may be.
+#: Range of a count.
 COUNTS = range(1 << 63)
 
 Row = dict[str, Any]
@@ -116,7 +116,7 @@ def row(snapshot: Snapshot) -> Row:
 
 @dataclass
 class Fleet:
-    """What was learned of a fleet.
+    """Findings about a fleet.
 
     Attributes
     ----------

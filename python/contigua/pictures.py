@@ -24,7 +24,7 @@ from contigua.themes import (
     YELLOW,
     Picture,
     Theme,
-    colour_of,
+    color_of,
     series,
 )
 
@@ -41,13 +41,13 @@ DPI = 100
 #: Pixels along the longer side of one map, at least and at most.
 MAP_PIXELS = (384, 2048)
 
-#: Styles of lines, in order: colour is never all that tells two apart.
+#: Styles of lines, in order: color is never all that tells two apart.
 STYLES = ["-", "--", "-.", ":", (0, (5, 1, 1, 1)), (0, (1, 1))]
 
-#: Colours of the classes of blocks and of frames; free and reserved are the theme's. Classes of
-#: frames are more than other plots leave colours for, so theirs are of maps of frames only.
+#: Colors of the classes of blocks and of frames; free and reserved are the theme's. Classes of
+#: frames are more than other plots leave colors for, so theirs are of maps of frames only.
 CLASSES = {
-    **{name: colour_of(name) for name in ("movable", "mixed", "unmovable")},
+    **{name: color_of(name) for name in ("movable", "mixed", "unmovable")},
     "anonymous": SKY,
     "page cache": BLUE,
     "page table": YELLOW,
@@ -96,12 +96,12 @@ def _draw_maps(
         axes = figure.add_axes(
             (left / width, 1 - (top + own[1]) / height, own[0] / width, own[1] / height)
         )
-        axes.imshow(_colours(one, theme), interpolation="nearest" if _whole(one) else "antialiased")
+        axes.imshow(_colors(one, theme), interpolation="nearest" if _whole(one) else "antialiased")
         axes.set_axis_off()
         axes.set_title(label, color=theme.ink, fontsize=10, loc="left")
     _title(figure, title, theme)
     handles = [
-        Patch(facecolor=_colour(name, theme), edgecolor=theme.grid, label=name) for name in names
+        Patch(facecolor=_color(name, theme), edgecolor=theme.grid, label=name) for name in names
     ]
     handles.append(Patch(facecolor="none", edgecolor=theme.ink, label=scale))
     figure.legend(
@@ -139,23 +139,23 @@ def _whole(one: MemoryMap) -> bool:
     return max(one.width, one.height) <= MAP_PIXELS[1]
 
 
-def _colours(one: MemoryMap, theme: Theme) -> npt.NDArray[np.uint8]:
+def _colors(one: MemoryMap, theme: Theme) -> npt.NDArray[np.uint8]:
     palette = np.zeros((256, 3), dtype=np.uint8)
     palette[BEYOND] = _rgb(theme.paper)
     for index, name in enumerate(one.names):
-        palette[index] = _rgb(_colour(name, theme))
+        palette[index] = _rgb(_color(name, theme))
     cells = np.frombuffer(one.cells, dtype=np.uint8).reshape(one.height, one.width)
-    coloured: npt.NDArray[np.uint8] = palette[cells]
-    return coloured
+    colored: npt.NDArray[np.uint8] = palette[cells]
+    return colored
 
 
-def _colour(name: str, theme: Theme) -> str:
+def _color(name: str, theme: Theme) -> str:
     themed = {"free": theme.free, "reserved": theme.reserved}
     return themed.get(name) or CLASSES.get(name, theme.ink)
 
 
-def _rgb(colour: str) -> tuple[int, int, int]:
-    return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
+def _rgb(color: str) -> tuple[int, int, int]:
+    return int(color[1:3], 16), int(color[3:5], 16), int(color[5:7], 16)
 
 
 def time_picture(servers: Sequence[tuple[str, Sequence[Sample]]], title: str) -> Picture:
@@ -213,12 +213,12 @@ def lines_picture(
         for (name, curves), axes in zip(charts, grid.flat, strict=False):
             _dress(axes, theme, name, across)
             looks = series(list(curves), theme)
-            for (label, (x, y)), (colour, pattern) in zip(curves.items(), looks, strict=True):
+            for (label, (x, y)), (color, pattern) in zip(curves.items(), looks, strict=True):
                 axes.plot(
                     x,
                     y,
                     label=label,
-                    color=colour,
+                    color=color,
                     linestyle=STYLES[pattern % len(STYLES)],
                     drawstyle="steps-post" if steps else "default",
                     linewidth=1.8,
@@ -257,14 +257,14 @@ def bars_picture(
         is_small = max((max(values, default=0.0) for values in bars.values()), default=0.0) < 10
         looks = series(list(bars), theme)
         for index, (label, values) in enumerate(bars.items()):
-            colour, pattern = looks[index]
+            color, pattern = looks[index]
             places = [at + (index - (len(bars) - 1) / 2) * width for at in range(len(groups))]
             drawn = axes.bar(
                 places,
                 values,
                 width * 0.92,
                 label=label,
-                color=colour,
+                color=color,
                 hatch=HATCHES[pattern % len(HATCHES)],
                 edgecolor=theme.paper,
             )
@@ -306,7 +306,7 @@ class Point(NamedTuple):
     on_front: bool
 
 
-#: Shapes of points, in order: colour is never all that tells two kinds apart.
+#: Shapes of points, in order: color is never all that tells two kinds apart.
 MARKERS = "os^Dv*"
 
 

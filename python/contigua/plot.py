@@ -3,9 +3,9 @@
 Each function takes :class:`~contigua.Results` (or the data frame that ``to_pandas`` makes of them)
 and returns a Matplotlib ``Figure``, one or two columns of a page wide, which Jupyter shows and
 ``savefig`` writes. Bars stand in groups: within a group designs are beside each other, and a group
-is whatever else differs, such as ages. Colours are those of Okabe and Ito, which people with any
-common colour blindness tell apart, and hatches tell designs apart in print without colour. A design
-has the same colour and hatch in every figure.
+is whatever else differs, such as ages. Colors are those of Okabe and Ito, which people with any
+common color blindness tell apart, and hatches tell designs apart in print without color. A design
+has the same color and hatch in every figure.
 
 Where a column ``seed`` has several values, bars are means and whiskers half of the 95 % interval
 (Student's t).
@@ -28,7 +28,7 @@ from contigua.extras import needs
 from contigua.files import is_stream, writing
 from contigua.results import Results
 from contigua.statistics import mean_margin
-from contigua.themes import HATCHES, LIGHT, Looks, colour_of, design_looks
+from contigua.themes import HATCHES, LIGHT, Looks, color_of, design_looks
 
 with needs("reports"):
     import matplotlib as mpl
@@ -83,7 +83,7 @@ STYLE: Mapping[str, Any] = {
 
 #: Columns that tell rows of a run apart, besides the design.
 AXES = ("workload", "machine", "age", "holes", "malloc")
-#: What their axis is called.
+#: Labels of their axis.
 NAMES = {"workload": "program", "age": "history of memory", "holes": "holes", "malloc": "allocator"}
 #: The column whose values are samples of the same thing.
 SAMPLES = "seed"
@@ -137,7 +137,7 @@ def style() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Bars:
-    """What is drawn: for each group and design the values of each seed.
+    """Bars of a plot: for each group and design the values of each seed.
 
     Attributes
     ----------
@@ -283,7 +283,7 @@ def breakdown(
             0.7,
             bottom=bottoms,
             label=name,
-            color=colour_of(name),
+            color=color_of(name),
             hatch=hatch,
             edgecolor=LIGHT.paper,
         )
@@ -421,7 +421,7 @@ def contiguity(results: Source, *, by: Sequence[str] | None = None, width: Width
     return figure
 
 
-#: What :func:`breakdown` needs besides cycles.
+#: Columns that :func:`breakdown` needs besides cycles.
 SHARES = ("memory_share", "walk_share", "kernel_share")
 TIMES = {"cycles", *SHARES}
 
@@ -533,9 +533,9 @@ def _draw(axes: Axes, bars: _Bars, values: Values) -> None:
 
 
 def _drawn(looks: Looks) -> dict[str, Any]:
-    """Return what Matplotlib is told of a design's colour and hatch."""
+    """Return what Matplotlib is told of a design's color and hatch."""
     return {
-        "facecolor": LIGHT.lines[looks.colour],
+        "facecolor": LIGHT.lines[looks.color],
         "hatch": HATCHES[looks.pattern],
         "edgecolor": LIGHT.paper,
         "linewidth": 0.4,

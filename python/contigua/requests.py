@@ -85,7 +85,7 @@ class State:
 
 @dataclass(frozen=True)
 class Distance:
-    """How far kernel and simulation are apart at a look.
+    """Distance between kernel and simulation at a look.
 
     Attributes
     ----------

@@ -20,7 +20,7 @@ from contigua.reading import ReadError, open_file, parse_json
 FORMAT = "contigua-live-memory"
 VERSION = 1
 
-#: How zstd frames begin, and the bit of the next byte that says that they end in a checksum.
+#: First bytes of zstd frames, and the bit of the next byte for a checksum at the end.
 MAGIC = b"\x28\xb5\x2f\xfd"
 CHECKSUM = 4
 #: Bytes that are unpacked at a time.

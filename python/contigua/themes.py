@@ -120,12 +120,12 @@ MEANINGS = {
 NAMED = {name: key for key, meaning in MEANINGS.items() for name in meaning.names}
 
 
-def colour_of(name: str, *, dark: bool = False) -> str:
+def color_of(name: str, *, dark: bool = False) -> str:
     """Return the color of a part, a size or a class of memory, as ``#rrggbb``.
 
     Examples
     --------
-    >>> colour_of("2 MB pages") == colour_of("2 MB") == BLUE
+    >>> color_of("2 MB pages") == color_of("2 MB") == BLUE
     True
     """
     meaning = MEANINGS[NAMED[name]]
@@ -143,20 +143,20 @@ DESIGNS = (
     *("software-migration", "lazy-migration", "llc-migration"),
 )
 #: Colors of a theme's lines, and hatches or styles of lines.
-COLOURS = len(LIGHT.lines)
+COLORS = len(LIGHT.lines)
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "+++")
 
 
 class Looks(NamedTuple):
-    """How a series is told from others: its place among a theme's lines, and its pattern's."""
+    """Style of a series: its place among a theme's lines, and its pattern's."""
 
-    colour: int
+    color: int
     pattern: int
 
 
 def _looks(number: int) -> Looks:
-    rounds, colour = divmod(number, COLOURS)
-    return Looks(colour, (number + rounds) % len(HATCHES))
+    rounds, color = divmod(number, COLORS)
+    return Looks(color, (number + rounds) % len(HATCHES))
 
 
 def design_looks(names: Iterable[str]) -> dict[str, Looks]:
@@ -170,7 +170,7 @@ def design_looks(names: Iterable[str]) -> dict[str, Looks]:
     >>> design_looks(["linux-thp"])["linux-thp"] == design_looks(["colt", "linux-thp"])["linux-thp"]
     True
     """
-    all_of_them = COLOURS * len(HATCHES)
+    all_of_them = COLORS * len(HATCHES)
     asked = list(dict.fromkeys(names))
     numbers = {name: DESIGNS.index(name) for name in asked if name in DESIGNS}
     for name in asked:
@@ -188,9 +188,9 @@ def series(labels: Sequence[str], theme: Theme) -> list[tuple[str, int]]:
     Designs and names of :data:`NAMED` have their own; others get the theme's in their order.
     """
     if any(label in DESIGNS for label in labels):
-        return [(theme.lines[look.colour], look.pattern) for look in design_looks(labels).values()]
+        return [(theme.lines[look.color], look.pattern) for look in design_looks(labels).values()]
     dark = theme is DARK
     return [
-        (colour_of(label, dark=dark) if label in NAMED else theme.lines[at % COLOURS], at)
+        (color_of(label, dark=dark) if label in NAMED else theme.lines[at % COLORS], at)
         for at, label in enumerate(labels)
     ]

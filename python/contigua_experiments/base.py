@@ -1,4 +1,4 @@
-"""What an experiment is: inputs, a computation, and figures with verdicts (:mod:`.figures`)."""
+"""Structure of an experiment: inputs, computation, and figures with verdicts (:mod:`.figures`)."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Definition:
 
 @dataclass(frozen=True)
 class Context:
-    """What a computation is given beside its inputs.
+    """Context of a computation beside its inputs.
 
     Attributes
     ----------
@@ -125,7 +125,7 @@ class Sheet:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a computation found.
+    """Result of a computation.
 
     Attributes
     ----------

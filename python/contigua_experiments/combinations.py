@@ -15,7 +15,8 @@ from contigua.errors import ContiguaError
 from contigua.files import write_whole
 from contigua.presets import designs
 
-#: Where memory is taken from. ``contiguitas-hw`` also has the hardware that moves pages in use.
+#: Placements of memory. ``contiguitas-hw`` also has the hardware that moves pages in use.
+#: ``contiguitas-hw`` also has the hardware that moves pages in use.
 PLACEMENTS = {
     "linux": "",
     "illuminator": "[placement.illuminator]\n",
@@ -72,7 +73,7 @@ class Combination(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What tables and files call it."""
+        """Return its name in tables and files."""
         return ".".join(self)
 
     @property

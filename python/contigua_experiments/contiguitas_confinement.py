@@ -1,4 +1,4 @@
-"""What confinement does to contiguity (Contiguitas, ISCA 2023, and the article in IEEE Micro).
+"""Effect of confinement on contiguity (Contiguitas, ISCA 2023, and the article in IEEE Micro).
 
 Every design ages with the same histories. A second part watches the border of the unmovable region
 over a day of changing demand, and under steady demand.
@@ -39,7 +39,7 @@ DAY, STEADY = "day", "steady"
 
 @dataclass(frozen=True)
 class Kept:
-    """What is kept of an aged server: memory maps of large servers are large."""
+    """Kept parts of an aged server: memory maps of large servers are large."""
 
     samples: list[Sample]
     map: MemoryMap | None

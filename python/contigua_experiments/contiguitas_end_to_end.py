@@ -1,4 +1,4 @@
-"""What contiguity is worth to programs (Contiguitas, ISCA 2023, section 5.1; article).
+"""Gain of programs from contiguity (Contiguitas, ISCA 2023, section 5.1; article).
 
 A program arrives on a server that others have left: *partial*, one of a fleet taken at random, or
 *full*, one whose free memory files have taken. The server aged under Linux' placement or under

@@ -44,7 +44,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Run:
-    """What became of memory under one kernel in one scenario."""
+    """State of memory under one kernel in one scenario."""
 
     variant: Variant
     scenario: str
@@ -110,7 +110,7 @@ def compute(inputs: dict[str, Any], context: Context) -> Outcome:
     )
 
 
-#: What a reader must know.
+#: Notes for readers.
 NOTES = (
     "Pages of 2 MB and of 1 GB were asked for by nr_hugepages, after programs had given all their "
     "memory back, all memory but 150 MB in 2 MB pages first.",

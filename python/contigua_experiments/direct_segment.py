@@ -25,7 +25,7 @@ TLBS = {
     ("l2", "4k"): (512, 4),
 }
 
-#: What Table 2 says of each workload, by the program that stands for it here.
+#: Values of Table 2 for each workload, by the program that stands for it here.
 WORKLOADS = {
     "bfs": ("graph500", "generation, compression and breadth-first search of large graphs"),
     "kv": ("memcached", "in-memory key-value cache; here its data structure without the network"),

@@ -24,7 +24,7 @@ from contigua_experiments.base import Definition, Outcome, Result, Scale
 from contigua_experiments.fingerprint import fingerprint
 from contigua_experiments.one import IMPOSSIBLE
 
-#: How a run ended: ``impossible`` where this computer lacks something, ``failed`` for all else that
+#: End of a run: ``impossible`` where this computer lacks something, ``failed`` for all else that
 #: gave no figures.
 Status = Literal["finished", "impossible", "failed"]
 RECORD = "run.json"
@@ -32,7 +32,7 @@ RECORD = "run.json"
 
 @dataclass(frozen=True)
 class Record:
-    """How an experiment's last run ended.
+    """End of an experiment's last run.
 
     Attributes
     ----------

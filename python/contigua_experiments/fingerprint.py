@@ -1,4 +1,4 @@
-"""What an experiment's figures depend on: they need not be computed again if it has not changed.
+"""Inputs of an experiment's figures: they need not be computed again if none has changed.
 
 That is its inputs, the version, the simulator, the presets, the processor that programs find, and
 of the package's code what its module imports, directly or not, but for comments and docstrings.
@@ -22,7 +22,7 @@ from contigua.allocators import find_library
 from contigua_experiments.base import Definition, Scale
 from contigua_experiments.imports import imported
 
-#: What else decides the figures of those who use a module.
+#: Further inputs of the figures of those who use a module.
 PROGRAMS = "contigua_experiments.running"
 MALLOC = "contigua_experiments.native"
 

@@ -43,10 +43,10 @@ def compute(inputs: dict[str, Any], context: Context) -> Outcome:
     )
 
 
-#: What the workload wants, of the experiment's inputs.
+#: Demand of the workload, of the experiment's inputs.
 DEMAND = ("pinned_mib", "resident_mib", "churn_mib", "burst_mib", "rate_mib")
 
-#: What was the same, and how the pages were asked for; a reader must know.
+#: Notes for readers: common conditions, and how the pages were requested.
 NOTES = (
     "Both guests lived the same commands, in the same order. What pollutes most pages of 2 MB "
     "without the guard is memory of programs that is pinned for long, page by page, as the buffers "

@@ -30,7 +30,7 @@ LEAST_GAIN = 5.0
 
 
 class Place(NamedTuple):
-    """Where a program lives, and what its heap does."""
+    """Server of a program, and the configuration of its heap."""
 
     age: str
     placement: str

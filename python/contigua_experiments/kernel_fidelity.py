@@ -1,4 +1,4 @@
-"""What real kernels were asked for, given to the simulated placements, and how far they differ."""
+"""Requests to real kernels, replayed on the simulated placements, and their distance."""
 
 from __future__ import annotations
 

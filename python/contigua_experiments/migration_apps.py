@@ -16,7 +16,7 @@ from contigua_experiments.running import Cell, Values, run_cells, throughput
 if TYPE_CHECKING:
     from contigua.page import Page
 
-#: What is said wherever a throughput stands.
+#: Note for every throughput.
 SATURATED = (
     "Throughput is that of a saturated server: requests x cores x clock / cycles in which cores "
     "were busy, start and filling included."

@@ -1,4 +1,4 @@
-"""How long a page that is moved cannot be used (Contiguitas, ISCA 2023, Figure 1 and section 5).
+"""Time for which a moving page is unavailable (Contiguitas, ISCA 2023, Figure 1 and section 5).
 
 Threads, one on each core, update random words of one table, so that every core's TLB holds every
 page that may be moved. For each page that moved, a report has the longest delay of an access
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 #: Runs of one number of cores: the design, and the cause that was changed, if any.
 Runs = dict[tuple[str, str], Values]
 
-#: What the report says of a distribution.
+#: Reported quantiles of a distribution.
 QUANTILES = ("min", "median", "p95", "max")
 
 

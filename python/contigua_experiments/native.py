@@ -48,7 +48,7 @@ class Allocator:
         return None if self.library is None else find_library(self.library)
 
     def missing(self) -> bool:
-        """Whether it cannot be used here."""
+        """Return whether it cannot be used here."""
         return self.library is not None and self.path() is None
 
     def variables(self) -> dict[str, str]:

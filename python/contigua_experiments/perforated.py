@@ -1,4 +1,4 @@
-"""What the experiments on Perforated Pages (the Perforated Page paper) have in common."""
+"""Common parts of the experiments on Perforated Pages (the Perforated Page paper)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the L2 TLB holds and does (Perforated Page, ISCA 2020, section 6)."""
+"""Contents and events of the L2 TLB (Perforated Page, ISCA 2020, section 6)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from contigua.page import Page
 
 DESIGN = "perforated"
-#: What its memory and hardware are compared with.
+#: Design whose memory and hardware it is compared with.
 PLAIN = "linux-thp"
 CONTENT = ("4k", "2m", "perforated", "bitmap")
 

@@ -1,4 +1,4 @@
-"""What of free memory another job could have used (adaptive subrelease, ISMM 2021, figure 5)."""
+"""Free memory that another job could have used (adaptive subrelease, ISMM 2021, figure 5)."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from contigua.programs.program import MissingProgramError, ProgramError, find_program
 
-#: What a system must have for the build.
+#: Programs that the build needs, and their packages.
 TOOLS = {"apt-get": "apt", "make": "make", "cc": "gcc"}
 #: Distributions whose source packages are known to do, and the keys of their archives.
 KEYS = {
@@ -30,7 +30,7 @@ def cache_folder() -> Path:
 
 
 def uses_c_library(server: str | Path) -> bool:
-    """Whether a redis-server allocates through the C library's interface."""
+    """Return whether a redis-server allocates through the C library's interface."""
     try:
         said = subprocess.run(
             [server, "--version"], capture_output=True, text=True, check=True, timeout=60

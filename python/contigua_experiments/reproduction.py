@@ -18,7 +18,7 @@ from contigua_experiments.everything import Entry
 from contigua_experiments.figures import VERDICTS, Verdict
 from contigua_experiments.numbers import Number, printed
 
-#: What is said of a figure that is off, where its experiment's file gives no reason.
+#: Reason of a figure that is off, where its experiment's file gives none.
 UNEXPLAINED = "not examined yet"
 
 
@@ -46,7 +46,7 @@ def unexplained(entries: Sequence[Entry]) -> list[str]:
 
 @dataclass(frozen=True)
 class Account:
-    """How the numbers that the papers print fared.
+    """Account of the numbers that the papers print.
 
     Attributes
     ----------

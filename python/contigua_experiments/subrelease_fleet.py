@@ -148,7 +148,7 @@ def shrunk(one: Workload, base: int) -> Workload:
 
 @dataclass(frozen=True)
 class Life:
-    """What became of a workload without Δ and with it."""
+    """Results of a workload without Δ and with it."""
 
     workload: Workload
     without: Replay

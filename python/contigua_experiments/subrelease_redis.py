@@ -40,7 +40,7 @@ ADAPTIVE, CACHE, STATIC = "contigua", "contigua, with a cache", "contigua, stati
 
 @dataclass(frozen=True)
 class Run:
-    """What one allocator did with one order of removal.
+    """Result of one allocator with one order of removal.
 
     Attributes
     ----------

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from contigua.page import Page
 
 MB = 1 << 20
-#: What is shown of each point: what it is called, and how it follows from the summary.
+#: Measures of each point: names, and how each follows from the summary.
 MEASURES: dict[str, Callable[[dict[str, float]], float]] = {
     "coverage, %": lambda one: 100 * one["coverage"],
     "average fragmentation, MB": lambda one: one["average_fragmentation"] / MB,

@@ -1,4 +1,4 @@
-"""What a release rate buys and costs (adaptive subrelease, ISMM 2021, figure 3)."""
+"""Benefit and cost of a release rate (adaptive subrelease, ISMM 2021, figure 3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What TLBs cover of memory that grows faster than they do (Contiguitas, ISCA 2023, figure 2)."""
+"""TLB coverage of memory that grows faster than TLBs do (Contiguitas, ISCA 2023, figure 2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What experiments in virtual machines share: their harness, and progress through several runs."""
+"""Common parts of experiments in virtual machines: their harness, and progress of several runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from contigua.programs.program import MissingProgramError
 from contigua_experiments.base import Context
 
-#: Where the harness is in a source checkout.
+#: Folder of the harness in a source checkout.
 HARNESS = Path(__file__).resolve().parents[2] / "vm-tests"
 
 

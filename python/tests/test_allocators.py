@@ -41,7 +41,7 @@ def test_options_become_variables_of_the_allocator():
     [
         ("no-such-malloc.so", (), "no-such-malloc.so"),
         ("/no/such/malloc.so", (), "/no/such/malloc.so"),
-        ("contigua", ("colour=red",), "colour"),
+        ("contigua", ("color=red",), "color"),
         ("contigua", ("interval",), "KEY=VALUE"),
         ("libc", ("=1",), "KEY=VALUE"),
     ],

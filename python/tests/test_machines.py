@@ -61,7 +61,7 @@ NEW = ("broadwell", "cascade-lake", "neoverse-v2", "zen-3", "zen-4", "zen-5")
 
 
 @pytest.mark.parametrize("name", NEW)
-def test_a_machine_differs_from_its_neighbours_where_its_processor_does(name):
+def test_a_machine_differs_from_its_neighbors_where_its_processor_does(name):
     values = {other: machines.resolve(other) for other in (*NEW, "skylake", "haswell-ex")}
     assert sum(one == values[name] for one in values.values()) == 1
     assert values["zen-4"]["tlb"]["l2"][0]["entries"] == 3072

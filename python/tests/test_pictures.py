@@ -1,4 +1,4 @@
-"""Do maps of memory say what their colours and cells are?"""
+"""Do maps of memory say what their colors and cells are?"""
 
 import matplotlib.colors
 import numpy as np
@@ -28,7 +28,7 @@ def figures(monkeypatch):
 
 @pytest.mark.parametrize("theme", [LIGHT, DARK])
 @pytest.mark.parametrize(("cell", "scale"), [("block", "2 MiB"), ("frame", "4 KiB")])
-def test_a_map_has_a_legend_of_its_colours_and_a_scale(figures, theme, cell, scale):
+def test_a_map_has_a_legend_of_its_colors_and_a_scale(figures, theme, cell, scale):
     one = MemoryMap(4, 2, NAMES, CELLS, cell)
     pictures.maps_picture([("fresh", one), ("aged", one)], "Memory")(theme)
     (figure,) = figures
@@ -38,11 +38,11 @@ def test_a_map_has_a_legend_of_its_colours_and_a_scale(figures, theme, cell, sca
     box = legend.get_window_extent()
     assert box.x0 >= 0 and box.y0 >= 0
     assert box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1
-    colours = [matplotlib.colors.to_rgb(patch.get_facecolor()) for patch in legend.get_patches()]
+    colors = [matplotlib.colors.to_rgb(patch.get_facecolor()) for patch in legend.get_patches()]
     for axes in figure.axes:
         (image,) = axes.images
         shown = np.asarray(image.get_array()).reshape(-1, 3) / 255
         assert axes.get_title(loc="left") in ("fresh", "aged")
-        for index, colour in zip(CELLS, shown, strict=True):
+        for index, color in zip(CELLS, shown, strict=True):
             if index != 255:
-                assert np.allclose(colour, colours[index], atol=1 / 255), NAMES[index]
+                assert np.allclose(color, colors[index], atol=1 / 255), NAMES[index]

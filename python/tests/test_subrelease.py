@@ -79,7 +79,7 @@ def test_settings_that_make_no_sense_are_refused(changes, said):
         replay([(0.0, MB)], 1, replace(HeapSettings(0, 0.0), **changes))
 
 
-def test_neighbours_that_go_the_wrong_way_are_counted():
+def test_neighbors_that_go_the_wrong_way_are_counted():
     assert sweep.against([[1, 2, 2, 1], [3, 4]], rising=True) == 0.25
     assert sweep.against([[1, 2, 2, 1], [3, 4]], rising=False) == 0.5
     assert sweep.against([], rising=True) == 0

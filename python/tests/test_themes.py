@@ -14,23 +14,23 @@ from contigua.presets import designs
 from contigua.reporting.cases import arrange
 from contigua.reporting.plots import plots
 from contigua.themes import (
-    COLOURS,
+    COLORS,
     DARK,
     DESIGNS,
     HATCHES,
     LIGHT,
     MEANINGS,
     NAMED,
-    colour_of,
+    color_of,
     design_looks,
     series,
 )
-from contigua.validation.plot import COLOURS as VALIDATION
+from contigua.validation.plot import COLORS as VALIDATION
 from contigua.validation.plot import LABELS
 
 
-def channels(colour):
-    return [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
+def channels(color):
+    return [int(color[at : at + 2], 16) for at in (1, 3, 5)]
 
 
 def distance(one, other):
@@ -60,7 +60,7 @@ def test_what_a_plot_shows_has_its_colors_which_can_be_told_apart():
         seen |= set(scale["domain"])
         for dark in (False, True):
             for a, b in combinations(scale["domain"], 2):
-                near = distance(colour_of(a, dark=dark), colour_of(b, dark=dark))
+                near = distance(color_of(a, dark=dark), color_of(b, dark=dark))
                 assert near > 60, (found.name, a, b, dark)
     assert {"translation", "polluted", "memory"} <= seen
 
@@ -68,12 +68,12 @@ def test_what_a_plot_shows_has_its_colors_which_can_be_told_apart():
 def test_figures_and_maps_have_the_same_colors_as_reports():
     for name, _ in plot.PARTS:
         assert name in MEANINGS[NAMED[name]].names
-    assert pictures.CLASSES["movable"] == colour_of("in use, movable")
-    assert pictures.CLASSES["unmovable"] == colour_of("polluted")
-    assert {VALIDATION[size] for size in LABELS} == set(map(colour_of, LABELS.values()))
+    assert pictures.CLASSES["movable"] == color_of("in use, movable")
+    assert pictures.CLASSES["unmovable"] == color_of("polluted")
+    assert {VALIDATION[size] for size in LABELS} == set(map(color_of, LABELS.values()))
     # The block sizes of fleets are those of pages.
-    assert series(["2 MB", "4 MB", "1 GB"], LIGHT)[0][0] == colour_of("2 MB pages")
-    assert series(["2 MB", "4 MB", "1 GB"], DARK)[2][0] == colour_of("1 GB pages", dark=True)
+    assert series(["2 MB", "4 MB", "1 GB"], LIGHT)[0][0] == color_of("2 MB pages")
+    assert series(["2 MB", "4 MB", "1 GB"], DARK)[2][0] == color_of("1 GB pages", dark=True)
 
 
 def test_the_picture_of_a_real_server_has_the_colors_of_simulated_ones():
@@ -83,17 +83,17 @@ def test_the_picture_of_a_real_server_has_the_colors_of_simulated_ones():
     rust = {
         look: "#" + "".join(part[2:] for part in value.split(", ")) for look, value in found.items()
     }
-    assert rust["Movable"] == colour_of("movable").lower()
-    assert rust["Huge"] == colour_of("2 MB pages").lower()
-    assert rust["Kernel"] == colour_of("unmovable").lower()
-    assert rust["Polluted"] == colour_of("mixed").lower()
+    assert rust["Movable"] == color_of("movable").lower()
+    assert rust["Huge"] == color_of("2 MB pages").lower()
+    assert rust["Kernel"] == color_of("unmovable").lower()
+    assert rust["Polluted"] == color_of("mixed").lower()
     assert rust["Reserved"] == LIGHT.reserved
 
 
 def test_designs_that_come_with_us_have_looks_of_their_own():
     assert set(DESIGNS) <= set(designs.names())
     looks = design_looks([*DESIGNS, *designs.names()])
-    assert len(set(looks.values())) == min(len(looks), COLOURS * len(HATCHES))
+    assert len(set(looks.values())) == min(len(looks), COLORS * len(HATCHES))
 
 
 def test_a_design_looks_the_same_whatever_stands_beside_it():
@@ -104,14 +104,14 @@ def test_a_design_looks_the_same_whatever_stands_beside_it():
     assert design_looks(["mine"]) == design_looks(["mine"])
     own = [f"mine-{number}" for number in range(5)]
     together = design_looks([*own, *DESIGNS])
-    assert len(set(together.values())) == len(together) == COLOURS * len(HATCHES)
+    assert len(set(together.values())) == len(together) == COLORS * len(HATCHES)
 
 
 @pytest.mark.parametrize("names", [("linux-4k", "linux-thp"), ("colt", "linux-thp", "mine")])
 def test_figures_and_pictures_draw_designs_alike(names):
     found = Results(tuple(report(name, 500_000) for name in names))
     drawn = plot.speedup(found)
-    expected = {name: LIGHT.lines[look.colour] for name, look in design_looks(names).items()}
+    expected = {name: LIGHT.lines[look.color] for name, look in design_looks(names).items()}
     handles = drawn.legends[0].legend_handles
     from matplotlib.colors import to_hex
 
@@ -119,6 +119,6 @@ def test_figures_and_pictures_draw_designs_alike(names):
         text.get_text(): to_hex(handle.get_facecolor())
         for text, handle in zip(drawn.legends[0].get_texts(), handles, strict=True)
     }
-    assert shown == {name: colour.lower() for name, colour in expected.items()}
-    assert [colour for colour, _ in series(names, LIGHT)] == [expected[name] for name in names]
+    assert shown == {name: color.lower() for name, color in expected.items()}
+    assert [color for color, _ in series(names, LIGHT)] == [expected[name] for name in names]
     assert series(["linux-thp"], LIGHT) == [series(["linux-4k", "linux-thp"], LIGHT)[1]]

@@ -1,4 +1,4 @@
-//! The largest or smallest value of a sliding window, in amortised constant time.
+//! The largest or smallest value of a sliding window, in amortized constant time.
 //!
 //! Remembering only the last peak is not enough: when it leaves the window, the next largest must
 //! be known (Adaptive Subrelease, section 3.3). A monotonic deque keeps exactly those values that

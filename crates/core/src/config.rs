@@ -42,6 +42,7 @@ pub struct CoreConfig {
     pub store_buffer: u32,
     /// Lines that the L1 data cache waits for at a time: line-fill buffers.
     #[schemars(range(min = 1, max = 65_536))]
+    #[doc(alias = "MSHR")]
     pub miss_registers: u32,
     /// Cycles between two lines that reach the L1 data cache. Default: 1.
     #[serde(default = "one")]

@@ -4,7 +4,7 @@
 //! works nor those in which the oldest instruction waits for a walk are what translation costs. A
 //! *shadow* tells: the same [`Window`], which executes the same instructions with the same latencies
 //! of caches, and whose translations take no time. Memory answers it at its own times where the
-//! caller prices them apart ([`ShadowMiss`]), else as it answers the core. What walks do to caches it
+//! caller times them apart ([`ShadowMiss`]), else as it answers the core. What walks do to caches it
 //! does not see.
 //!
 //! A shadow takes as long to simulate as the core itself, so it runs for some instructions at a time,

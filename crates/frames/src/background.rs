@@ -1,4 +1,4 @@
-//! What the kernel's threads do beside everybody's allocations: reclaim, compaction, resizing.
+//! The kernel's threads: reclaim, compaction, resizing.
 
 use contigua_units::{Nanoseconds, Order, PAGE_BYTES};
 
@@ -21,13 +21,13 @@ const LARGEST_FAULT_AROUND: u64 = 512;
 const BATCH: u64 = 512;
 
 impl<S: Storage> Frames<S> {
-    /// Whether some thread of the kernel was woken and has not run since.
+    /// Returns true if a kernel thread was woken and has not run since.
     #[must_use]
     pub fn has_background_work(&self) -> bool {
         self.regions.iter().any(|region| region.woken.is_some())
     }
 
-    /// What a page fault does for a 2 MB page when no block is free.
+    /// Effort of a page fault for a 2 MB page when no block is free.
     #[must_use]
     pub fn defrag(&self) -> crate::Defrag {
         self.config.defrag
@@ -41,8 +41,8 @@ impl<S: Storage> Frames<S> {
         1 << pages.ilog2()
     }
 
-    /// Whether [`Frames::background`] would do more at this time than keep count of pressure: pages
-    /// may move then.
+    /// Returns true if [`Frames::background`] would do more at this time than keep count of
+    /// pressure: pages may move then.
     #[must_use]
     pub fn may_move(&self, now: Nanoseconds) -> bool {
         self.regions.iter().any(|region| {

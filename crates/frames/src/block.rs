@@ -6,8 +6,8 @@ use contigua_units::{Frame, Order};
 /// Frames of a pageblock.
 pub const BLOCK_FRAMES: u32 = Order::HUGE_2M.frames();
 
-/// What a pageblock's free frames are for (Linux, `include/linux/mmzone.h`). The type of a free
-/// frame is that of the block it lies in, always (Linux 6.10 and later).
+/// Purpose of a pageblock's free frames (Linux, `include/linux/mmzone.h`). The type of a free frame
+/// is that of the block it lies in, always (Linux 6.10 and later).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 #[cfg_attr(feature = "state", derive(contigua_state::Plain))]
@@ -60,7 +60,7 @@ pub struct BlockRecord {
 }
 
 impl BlockRecord {
-    /// What the block's free frames are for.
+    /// Purpose of the block's free frames.
     #[must_use]
     pub fn kind(&self) -> MigrateType {
         self.kind

@@ -67,7 +67,7 @@ impl Chain {
         debug_assert_ne!(from, to);
     }
 
-    /// Whether walking the list from either end finds `length` blocks that `belong`.
+    /// Returns true if walking the list from either end finds `length` blocks that `belong`.
     pub(crate) fn is_sound(
         &self,
         records: &[FrameRecord],

@@ -1,4 +1,4 @@
-//! What hardware moves, and the pageblock that it empties.
+//! Migrations by hardware, and the pageblock that it empties.
 
 use contigua_units::{Frame, Order};
 
@@ -6,11 +6,11 @@ use contigua_units::{Frame, Order};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "state", derive(contigua_state::Plain))]
 pub struct Relocation {
-    /// Where it is.
+    /// Its present frame.
     pub from: Frame,
-    /// Where it goes.
+    /// Its destination.
     pub to: Frame,
-    /// How large it is.
+    /// Order of the block.
     pub order: Order,
 }
 

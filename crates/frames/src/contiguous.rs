@@ -129,7 +129,7 @@ impl<S: Storage> Frames<S> {
         (first_frame(blocks.start), blocks.len())
     }
 
-    /// Whether nothing in a range is unmovable, reserved or isolated, or reaches beyond it.
+    /// Returns true if nothing in a range is unmovable, reserved or isolated, or reaches beyond it.
     fn is_emptiable(&self, range: Frame, order: Order) -> bool {
         let blocks = &self.pageblocks()[blocks_of(range, order)];
         let record = self.storage.parts().frames[range.index()];

@@ -11,13 +11,13 @@ use crate::storage::Storage;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "state", derive(contigua_state::Plain))]
 pub struct Move {
-    /// Whose page it is.
+    /// Owner of the page.
     pub owner: Owner,
-    /// Where it was.
+    /// Its former frame.
     pub from: Frame,
-    /// Where it is.
+    /// Its present frame.
     pub to: Frame,
-    /// How large it is.
+    /// Order of the block.
     pub order: Order,
 }
 

@@ -7,7 +7,7 @@ use contigua_units::Nanoseconds;
 /// Averages are brought up to date this often.
 pub const PERIOD: Nanoseconds = Nanoseconds::new(2_000_000_000);
 
-/// What stalled tasks were waiting for.
+/// Resource that stalled tasks wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stall {
     /// Movable memory.
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_are_kept_apart_and_added_up() {
+    fn pressure_of_classes_is_kept_apart_and_added_up() {
         let mut pressure = Pressure::default();
         pressure.stall(Stall::Unmovable, seconds(1));
         pressure.advance(seconds(2));

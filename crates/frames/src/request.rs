@@ -1,4 +1,4 @@
-//! What is asked of the allocator.
+//! Requests to the allocator.
 
 use contigua_units::Order;
 
@@ -9,16 +9,16 @@ use crate::record::{FrameClass, Group};
 pub enum Wakes {
     /// Background reclaim (`__GFP_KSWAPD_RECLAIM`).
     Kswapd,
-    /// Nobody.
+    /// No thread.
     Nobody,
 }
 
-/// What is asked for.
+/// Request for a block.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// How much: at most order 10.
+    /// Order of the block: at most 10.
     pub order: Order,
-    /// What for.
+    /// Use of the block.
     pub class: FrameClass,
     /// The memory does not move, but is reclaimed when memory is short: kernel caches.
     pub reclaimable: bool,

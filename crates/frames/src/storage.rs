@@ -1,4 +1,4 @@
-//! Where all metadata lies: in buffers that the caller supplies.
+//! Storage of all metadata: buffers that the caller supplies.
 
 use crate::block::{BLOCK_FRAMES, BlockRecord};
 use crate::groups::GroupRecord;
@@ -6,7 +6,7 @@ use crate::ordered;
 use crate::per_cpu::CpuRecord;
 use crate::record::FrameRecord;
 
-/// How many elements each buffer needs.
+/// Numbers of elements of each buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Frames of memory: records in [`Parts::frames`].

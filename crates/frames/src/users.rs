@@ -1,4 +1,4 @@
-//! Whose a block is: its users, its owner, its group, and whether a device holds it.
+//! Users of a block: their number, its owner, its group, and pins by devices.
 
 use contigua_units::{Frame, Order, VirtPage};
 
@@ -111,13 +111,13 @@ impl<S: Storage> Frames<S> {
         Ok(())
     }
 
-    /// Which page a block backs, if that was noted.
+    /// Page that a block backs, if that was noted.
     #[must_use]
     pub fn owner(&self, frame: Frame) -> Option<Owner> {
         self.allocated(frame).ok()?.owner()
     }
 
-    /// What the allocated block that begins at a frame is used for.
+    /// Use of the allocated block that begins at a frame.
     #[must_use]
     pub fn class(&self, frame: Frame) -> Option<FrameClass> {
         Some(self.allocated(frame).ok()?.class())
@@ -129,7 +129,7 @@ impl<S: Storage> Frames<S> {
         Some(self.allocated(frame).ok()?.order())
     }
 
-    /// Whether a device holds the block that begins at a frame.
+    /// Returns true if a device holds the block that begins at a frame.
     #[must_use]
     pub fn is_pinned(&self, frame: Frame) -> bool {
         self.allocated(frame).is_ok_and(|record| record.is_pinned())

@@ -11,12 +11,12 @@ use crate::ordered::ORDERS;
 use crate::record::{FrameClass, Role};
 use crate::storage::Storage;
 
-/// How a frame table contradicts itself, and at which frame.
+/// Contradiction within a frame table, and its frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inconsistency {
-    /// What is wrong.
+    /// The contradiction.
     pub problem: &'static str,
-    /// Where.
+    /// The frame.
     pub frame: Frame,
 }
 
@@ -26,7 +26,7 @@ impl fmt::Display for Inconsistency {
     }
 }
 
-/// What the frame table says, to be compared with what is counted.
+/// Statistics of the frame table, to be compared with a count.
 struct Census {
     by_class: [u64; FrameClass::ALL.len()],
     listed: [[u32; ORDERS]; MigrateType::LISTED],

@@ -72,8 +72,8 @@ impl Watermarks {
     }
 }
 
-/// What Linux keeps free of so many frames (`calculate_min_free_kbytes`): the square root of 16
-/// times the memory in KB, from 128 KB to 256 MB.
+/// Minimum that Linux keeps free of so many frames (`calculate_min_free_kbytes`): the square root
+/// of 16 times the memory in KB, from 128 KB to 256 MB.
 pub(crate) fn linux_min(frames: u64) -> u64 {
     let kilobytes = frames * PAGE_BYTES / 1024;
     (kilobytes * 16).isqrt().clamp(128, 262_144) * 1024 / PAGE_BYTES

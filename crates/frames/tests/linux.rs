@@ -446,7 +446,7 @@ fn the_state_of_a_64_gigabyte_server_fits_in_300_megabytes() {
 }
 
 #[test]
-fn a_cpu_keeps_no_more_at_hand_whatever_the_types() {
+fn per_cpu_lists_are_bounded_across_types() {
     let config = Config {
         per_cpu_batch: 8,
         per_cpu_high: 32,
@@ -485,7 +485,7 @@ fn a_free_block_that_is_listed_first_is_taken_next() {
 }
 
 #[test]
-fn what_a_cpu_keeps_at_hand_does_not_stand_in_compactions_way() {
+fn per_cpu_lists_do_not_block_compaction() {
     let config = Config {
         per_cpu_batch: 8,
         per_cpu_high: 2500,

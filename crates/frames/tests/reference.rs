@@ -53,7 +53,7 @@ enum Operation {
     Shrink(usize),
 }
 
-/// Who knows where a block is.
+/// Holder of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Home {
     Nobody,

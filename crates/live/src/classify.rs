@@ -24,7 +24,7 @@
 //!   to a cgroup is the kernel's, not free, so `/proc/kpagecgroup` moves some to line 9.
 //! * Pins. No bit of a frame says that a device may write to it; only their number is known.
 //! * Before folios (5.16), the tails of a transparent huge page are on no list: `THP` says it.
-//! * Holes read 0 on 6.18, like line 10, and so does memory whose initialisation the kernel has
+//! * Holes read 0 on 6.18, like line 10, and so does memory whose initialization the kernel has
 //!   put off. Frames outside `System RAM` are therefore never asked about.
 //! * Reserved frames are the kernel's image, its frame table and the firmware's. They do not move,
 //!   but the authors of Contiguitas leave them out of their measures, and so do these: they are never

@@ -108,7 +108,7 @@ impl System {
     }
 }
 
-/// Neighbouring frames of one zone that are, or are not, in use by the kernel.
+/// Neighboring frames of one zone that are, or are not, in use by the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Area {
     /// The frames.

@@ -104,7 +104,7 @@ impl Look {
         }
     }
 
-    /// A letter, where there are no colours.
+    /// A letter, where there are no colors.
     #[must_use]
     pub const fn letter(self) -> char {
         match self {

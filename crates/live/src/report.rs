@@ -133,7 +133,7 @@ pub struct Unexplained {
     /// Frames that the kernel says are free on the lists of CPUs, machine-wide.
     #[serde(rename = "per_cpu_free_frames")]
     pub per_cpu_free: u64,
-    /// Memory that the kernel has not initialised yet, as far as can be told.
+    /// Memory that the kernel has not initialized yet, as far as can be told.
     #[serde(rename = "not_initialised_frames")]
     pub not_initialised: u64,
     /// The kernel's own, at the least.
@@ -454,7 +454,7 @@ fn unexplained(summary: &Summary, zones: &[Zone]) -> Unexplained {
         let unexplained = frames.of(Class::Unexplained);
         let per_cpu = zone.per_cpu_free.min(unexplained);
         // What exists, but was neither given to the allocator nor set aside. A few frames at odd
-        // places are not memory that waits for its initialisation.
+        // places are not memory that waits for its initialization.
         let deficit = zone.present.saturating_sub(zone.managed);
         let deficit = deficit.saturating_sub(frames.of(Class::Reserved));
         let waiting = if deficit > zone.present / 100 {

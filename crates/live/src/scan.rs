@@ -31,7 +31,7 @@ const AHEAD: usize = 4;
 /// Problems that are kept in words; the others are counted.
 const PROBLEMS: usize = 10;
 
-/// Neighbouring frames that are alike.
+/// Neighboring frames that are alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// Class of the frames.
@@ -500,7 +500,7 @@ fn blocks(start: u64, count: usize) -> impl Iterator<Item = Range<usize>> {
     })
 }
 
-/// Blocks with a frame that `is_wanted`, as indices, neighbours joined.
+/// Blocks with a frame that `is_wanted`, as indices, neighbors joined.
 fn wanted(start: u64, classes: &[Class], is_wanted: impl Fn(Class) -> bool) -> Vec<Range<usize>> {
     let mut result: Vec<Range<usize>> = Vec::new();
     for block in blocks(start, classes.len()) {

@@ -136,7 +136,7 @@ proptest! {
         }
         let key = |run: &Run| (run.class, run.cgroup, run.zone);
         let joined = list.0.windows(2).all(|pair| key(&pair[0]) != key(&pair[1]));
-        prop_assert!(joined, "neighbours that are alike are one run");
+        prop_assert!(joined, "neighbors that are alike are one run");
         let unknown = flags.iter().filter(|&&word| word & !bit::KNOWN != 0);
         prop_assert_eq!(outcome.unknown_bit_frames, unknown.count() as u64);
         prop_assert_eq!(outcome.problem_count, 0);

@@ -55,7 +55,7 @@ pub enum CheckpointProblem {
         ours()
     )]
     Version {
-        /// Which.
+        /// The version that was found.
         found: String,
     },
     /// Another recording, or none that can be known again.
@@ -80,9 +80,9 @@ pub enum CheckpointProblem {
     /// The run did not come by.
     #[error("not saved: the run went from instruction {from} to {to}")]
     Missed {
-        /// Where it began.
+        /// The state's first instruction.
         from: u64,
-        /// Where it ended.
+        /// The state's last instruction.
         to: u64,
     },
 }
@@ -100,7 +100,7 @@ impl CheckpointProblem {
     }
 }
 
-/// What the state is of.
+/// Identity of the run that a state belongs to.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Header {
     version: String,
@@ -125,7 +125,7 @@ impl Header {
         }
     }
 
-    /// Whether a run like `own` can go on from it.
+    /// Checks that a run like `own` can go on from it.
     fn check(&self, own: &Self) -> Result<(), CheckpointProblem> {
         if self.version != own.version {
             let found = self.version.chars().take(60).collect();
@@ -167,7 +167,7 @@ fn difference(found: &Value, wanted: &Value) -> Option<(String, String, String)>
     Some((String::new(), short(found), short(wanted)))
 }
 
-/// Where a run saves its state.
+/// Places at which a run saves its state.
 #[derive(Clone, Debug, Default)]
 pub struct Saves {
     /// After how many instructions since the start of the recording, and the file.

@@ -1,4 +1,4 @@
-//! What hardware and how much memory a simulated server may have.
+//! Limits on the hardware and memory of a simulated server.
 //!
 //! Structures are allocated as they are described. No hardware that exists reaches these limits, and
 //! all structures of one core at their limits still take less than 500 MB.

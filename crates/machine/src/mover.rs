@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_step_does_not_matter() {
+    fn mover_is_independent_of_the_kernels_step() {
         let moved = |step: u64| {
             let mut memory = memory(500, Order::BASE);
             memory.shrink(1, &mut ());
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_under_way_can_be_ended_at_once() {
+    fn migrations_under_way_can_be_ended_at_once() {
         let mut memory = memory(40, Order::BASE);
         let border = memory.border();
         memory.shrink(1, &mut ());

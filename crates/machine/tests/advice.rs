@@ -50,7 +50,7 @@ enum When {
     Never,
 }
 
-/// What is mapped, page by page.
+/// Mapped pages.
 struct Model {
     when: When,
     /// By page: the advice it was given.
@@ -237,7 +237,7 @@ fn consume(engine: &mut Engine, words: &[u64]) {
 
 proptest! {
     #[test]
-    fn does_advice_do_what_a_list_of_pages_says(
+    fn advice_agrees_with_a_list_of_pages(
         steps in prop::collection::vec(step(), 1..120),
         choice in 0..3usize,
     ) {
@@ -341,9 +341,9 @@ fn a_huge_page_that_was_given_back_in_part_is_small_until_it_is_collapsed() {
     engine.validate().unwrap();
 }
 
-/// What a fault does where no 2 MB block is free: by `defrag`, in memory with advice and without.
+/// Effort of a fault where no 2 MB block is free: by `defrag`, in memory with advice and without.
 #[test]
-fn defrag_says_who_compacts_memory_for_a_huge_page() {
+fn defrag_setting_decides_who_compacts_for_a_huge_page() {
     let compactions = |defrag: &str, is_advised: bool| {
         // A boost would have the background compact before the fault, in vain, and defer the fault's.
         let memory = format!("[memory]\nboosts_wake = false\ndefrag = \"{defrag}\"\n");

@@ -139,7 +139,7 @@ fn an_idle_migration_table_changes_nothing() {
     assert_eq!(results(&plain), results(&ready));
 }
 
-/// What a run of so many cores observed of the pages that moved.
+/// Migrations in a run of so many cores.
 fn migrated(config: RunConfig, rounds: u64) -> MigrationReport {
     let parts = touching(config.cores, rounds);
     let report = run(config, &parts);
@@ -493,7 +493,7 @@ fn an_impossible_last_level_is_an_error_that_names_the_key() {
 }
 
 #[test]
-fn what_needs_the_whole_simulation_says_so() {
+fn options_that_need_full_detail_are_refused_without_it() {
     let mut additive = config(2, 0.0, software());
     additive.detail = Detail::Additive;
     assert!(additive.check().is_err());

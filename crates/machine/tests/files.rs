@@ -80,7 +80,7 @@ fn a_file_that_is_read_takes_a_fault_for_16_pages() {
 }
 
 #[test]
-fn fault_around_can_be_set() {
+fn fault_around_bytes_is_a_setting() {
     for (setting, faults) in [
         ("4KiB", 64),
         ("16KiB", 16),

@@ -29,7 +29,7 @@ fn config(design: &str, memory: u64, age: Age) -> RunConfig {
     }
 }
 
-/// What the heap was promised: addresses that it may use, and those that it gave back.
+/// Memory that the heap was promised: addresses that it may use, and those that it gave back.
 #[derive(Default)]
 struct Promises {
     /// By page of the server: the heap has backed it.
@@ -181,7 +181,8 @@ impl World {
         true
     }
 
-    /// What the program has written is there, each page once, and what nobody backed is not.
+    /// Checks that the program's contents are there, each page once, and that memory which is not
+    /// backed has none.
     fn check(&self) {
         let mut frames = BTreeMap::new();
         for page in self.live.iter().flat_map(|&span| pages_of(span)) {
@@ -217,7 +218,7 @@ fn pages_of(span: Span) -> impl Iterator<Item = usize> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(contigua_testing::cases(48)))]
     #[test]
-    fn has_the_heap_what_it_believes_to_have(
+    fn heap_and_simulated_server_agree_on_mapped_memory(
         steps in prop::collection::vec(step(), 1..80),
         design in prop::sample::select(vec![LINUX, CONTIGUITAS, SMALL]),
         scattered in prop::sample::select(vec![0.0, 0.002, 0.02]),
@@ -282,7 +283,7 @@ fn does_giving_back_cost_walks_and_does_delta_spare_them() {
 
 /// On a server without free 2 MB blocks the heap's belief and the server's memory part ways.
 #[test]
-fn are_huge_pages_that_cannot_be_had_not_there() {
+fn huge_page_allocation_failures_are_reported() {
     let report = life(LINUX, Age::Scattered(0.03), 0, 0);
     assert_eq!(report.free_2m_blocks_before, 0);
     let found = report.summary;
@@ -316,7 +317,7 @@ fn is_a_server_without_enough_memory_an_error_that_says_so() {
 }
 
 #[test]
-fn are_two_lives_alike() {
+fn two_heap_runs_with_one_seed_are_equal() {
     let [first, second] = [(); 2].map(|()| life(LINUX, Age::Scattered(0.002), 8 * MB, 5 * SECOND));
     assert_eq!(first, second);
 }

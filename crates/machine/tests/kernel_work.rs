@@ -265,7 +265,7 @@ fn huge_pages_of_the_pool_go_back_to_it() {
     server.0.validate().unwrap();
 }
 
-/// Where the program finds what it reads of a page that a fault has just zeroed.
+/// A program finds the lines of a page that a fault has just zeroed in the caches of its core.
 #[test]
 fn zeroed_pages_are_in_the_caches_of_the_core_that_faulted() {
     for (design, pages) in [(LINUX_4K, 1), (LINUX_THP, 512)] {

@@ -14,7 +14,7 @@ const HUGE: &str = include_str!("../../../python/contigua/data/designs/linux-thp
 const SMALL: &str = include_str!("../../../python/contigua/data/designs/linux-4k.toml");
 const BASE: u64 = 0x4000_0000;
 
-/// What the loops do; each is a block that ends in the branch back to its start.
+/// The loops; each is a block that ends in the branch back to its start.
 const CHASE: u32 = 0;
 const INDEPENDENT: u32 = 1;
 const MULTIPLY: u32 = 2;

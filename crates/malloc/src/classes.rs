@@ -3,7 +3,7 @@
 //! Sizes are 8, the multiples of 16 up to 128, and then eight equal steps to each doubling up to
 //! 256 KB. A request therefore wastes less than 16 bytes or less than 1/8 of its object, whichever
 //! is more, and every multiple of a power of two up to a page has a class that keeps it aligned.
-//! All tables are constants: nothing has to be initialised before the first allocation.
+//! All tables are constants: nothing has to be initialized before the first allocation.
 
 use contigua_percpu::{SLAB_WORDS, Stack, header_words};
 

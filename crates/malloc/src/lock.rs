@@ -1,4 +1,4 @@
-//! Locks that need no initialisation, no memory and no thread identity on their fast path, and
+//! Locks that need no initialization, no memory and no thread identity on their fast path, and
 //! that survive `fork`.
 //!
 //! A word is 0 (free), 1 (held) or 2 (held, somebody may sleep): the third mutex of Drepper's
@@ -115,7 +115,7 @@ impl Lock {
 }
 
 /// A value behind a [`Lock`], on cache lines of its own: who takes a lock must not slow down who
-/// takes its neighbour.
+/// takes its neighbor.
 #[repr(align(64))]
 pub struct Guarded<T> {
     /// The lock, for the fork handlers.

@@ -21,7 +21,7 @@ pub const KINDS: usize = 8;
 /// Header of a chunk. Changed under the pool's lock.
 #[repr(C, align(64))]
 struct Chunk {
-    /// Neighbours in the list of chunks of its kind that have room, or of the empty ones.
+    /// Neighbors in the list of chunks of its kind that have room, or of the empty ones.
     next: *mut Chunk,
     previous: *mut Chunk,
     /// Blocks that were given back.

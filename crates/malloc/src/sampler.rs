@@ -60,7 +60,7 @@ pub fn start(rate: u64, guarded: Option<u64>) {
             Ordering::Relaxed,
         );
     }
-    // The unwinder resolves its symbols and initialises itself now, not inside of an allocation
+    // The unwinder resolves its symbols and initializes itself now, not inside of an allocation
     // that somebody makes under who knows which lock.
     unsampled(|| unwind::capture(&mut [0; 8], &[]));
     ON.store(true, Ordering::Relaxed);

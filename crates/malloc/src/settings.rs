@@ -148,7 +148,7 @@ impl Settings {
             return settings;
         }
         // SAFETY: the C library's list of pointers to strings, ended by null; null itself before
-        // the C library is initialised. Nobody changes it during the first allocation of a
+        // the C library is initialized. Nobody changes it during the first allocation of a
         // process that has more than one thread only if it did not allocate for the second.
         unsafe {
             let mut next = environ;

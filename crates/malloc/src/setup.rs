@@ -1,4 +1,4 @@
-//! Initialisation, on the first slow path: before it every cache is empty, so that the first
+//! Initialization, on the first slow path: before it every cache is empty, so that the first
 //! allocation ends up here whoever makes it, be it the dynamic linker or another library's
 //! constructor.
 //!
@@ -26,17 +26,17 @@ pub fn is_ready() -> bool {
     STATE.load(Ordering::Acquire) == READY
 }
 
-/// Initialise, once.
+/// Initialize, once.
 #[inline]
 pub fn ensure() {
     if !is_ready() {
-        initialise();
+        initialize();
     }
 }
 
 #[cold]
 #[inline(never)]
-fn initialise() {
+fn initialize() {
     if STATE
         .compare_exchange(FRESH, RUNNING, Ordering::AcqRel, Ordering::Acquire)
         .is_err()
@@ -94,7 +94,7 @@ const HAS_CONSTRUCTOR: bool = cfg!(all(not(test), feature = "interpose"));
 static GUARDED: AtomicU64 = AtomicU64::new(0);
 static SAMPLES_BEGUN: AtomicBool = AtomicBool::new(false);
 
-/// Take samples from now on, if the environment wants some. After initialisation.
+/// Take samples from now on, if the environment wants some. After initialization.
 pub fn begin_samples() {
     if SAMPLES_BEGUN.swap(true, Ordering::Relaxed) {
         return;

@@ -20,7 +20,7 @@ use crate::sizes::PAGE_BYTES;
 /// handed out to two owners.
 #[repr(C)]
 pub struct Span {
-    /// Neighbours in a list of its central cache.
+    /// Neighbors in a list of its central cache.
     pub next: *mut Span,
     /// See `next`. Of a large object: its stack in the profile (`profile::keep`), or null.
     pub previous: *mut Span,
@@ -146,7 +146,7 @@ impl Span {
         let (address, carved) = (self.address, usize::from(self.carved));
         let bytes = self.pages as usize * PAGE_BYTES;
         let bitmap = self.bitmap();
-        // The word at hand stays in a register: neighbours in a batch often are neighbours in memory,
+        // The word at hand stays in a register: neighbors in a batch often are neighbors in memory,
         // and each would wait until the store of the one before can be read.
         let (mut at, mut word) = (0, bitmap[0]);
         let mut count = 0;

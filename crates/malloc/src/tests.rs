@@ -353,7 +353,7 @@ fn does_a_cpu_count_its_own_misses() {
 }
 
 #[test]
-fn do_neighbouring_locks_share_no_cache_line() {
+fn do_neighboring_locks_share_no_cache_line() {
     assert!(size_of::<Guarded<usize>>().is_multiple_of(64));
     assert!(align_of::<Guarded<usize>>().is_multiple_of(64));
 }

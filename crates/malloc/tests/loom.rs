@@ -67,7 +67,7 @@ mod sync {
                     }
                 }
 
-                /// Let the calling thread be the one that initialises it.
+                /// Let the calling thread be the one that initializes it.
                 pub fn touch(&self) -> &$loom {
                     let now = EXECUTION.load(Relaxed);
                     // SAFETY: as above; what belonged to another execution is left alone.
@@ -164,7 +164,7 @@ mod sys {
 
     const PAGES: usize = 1 << 18;
 
-    /// A leaf. What the kernel zeroed is initialised by the caller.
+    /// A leaf. What the kernel zeroed is initialized by the caller.
     pub fn map(bytes: usize) -> Option<NonNull<u8>> {
         let (tag, span) = (size_of::<AtomicU16>(), size_of::<AtomicPtr<()>>());
         assert_eq!(bytes, PAGES * (tag + span));
@@ -237,7 +237,7 @@ fn explore(preemptions: Option<usize>, body: impl Fn() + Sync + Send + 'static) 
     builder.check(move || {
         sys::unmap_all();
         sync::EXECUTION.fetch_add(1, Relaxed);
-        // The root is initialised before any thread starts.
+        // The root is initialized before any thread starts.
         assert_eq!(pagemap::tag(LEAF), 0);
         sys::FUTEX.set(Some(Arc::new(sys::Futex {
             queue: loom::sync::Mutex::new(()),
@@ -269,7 +269,7 @@ fn increment(counter: &Guarded<Watched>) {
 fn count(threads: usize, times: usize, preemptions: Option<usize>) {
     explore(preemptions, move || {
         let counter = Arc::new(Guarded::new(Watched(loom::cell::UnsafeCell::new(0))));
-        // Initialised before anybody else knows it, as a static is.
+        // Initialized before anybody else knows it, as a static is.
         drop(counter.lock());
         let all: Vec<_> = (1..threads)
             .map(|_| {

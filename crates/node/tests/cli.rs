@@ -52,7 +52,7 @@ fn a_report_in_words_has_its_sections() {
     if may_look() {
         for section in [
             "\n1 GB: ",
-            "Memory by what it is",
+            "Memory by class",
             "Contiguity:",
             "What pollutes blocks",
         ] {
@@ -280,7 +280,7 @@ fn a_file_that_cannot_be_written_costs_neither_the_table_nor_other_files() {
         assert_eq!(output.status.code(), Some(1), "{lost}: {error}");
         assert!(error.contains("full: "), "{error}");
         assert_eq!(error.lines().count(), 1, "{error}");
-        assert!(text(&output.stdout).contains("Memory by what it is"));
+        assert!(text(&output.stdout).contains("Memory by class"));
         for (option, path) in others {
             assert_eq!(path.exists(), option != lost, "{option} beside {lost}");
             let _ = fs::remove_file(path);

@@ -69,7 +69,7 @@ pub(crate) struct Record {
     pub released: Bits,
     /// Heap pages that read as zeros.
     pub clean: Bits,
-    /// Neighbours in the list that the huge page is in.
+    /// Neighbors in the list that the huge page is in.
     pub next: Option<Huge>,
     pub previous: Option<Huge>,
     /// The longest run of heap pages that are not used.

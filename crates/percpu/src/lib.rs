@@ -48,7 +48,7 @@ pub use sequences::{cpu, open, pop, pop_all, push, push_all};
 pub struct Slabs {
     /// Address of the slab of CPU 0.
     pub base: AtomicUsize,
-    /// CPUs that have a slab; 0 before initialisation, and while the slabs are being drained.
+    /// CPUs that have a slab; 0 before initialization, and while the slabs are being drained.
     pub cpus: AtomicU32,
     /// Offset of a thread's shared area from its thread pointer ([`find`]); 0 if there is none.
     pub offset: AtomicIsize,

@@ -58,7 +58,7 @@ impl Slab {
     /// The slab at `address`, with a stack for each class but class 0.
     ///
     /// # Safety
-    /// [`SLAB_BYTES`] of zeroed or initialised slab memory lie there and stay mapped; the stacks lie in them,
+    /// [`SLAB_BYTES`] of zeroed or initialized slab memory lie there and stay mapped; the stacks lie in them,
     /// behind [`header_words`] and apart from each other; and all methods are called with classes that have one.
     pub const unsafe fn at(address: usize, stacks: &'static [Stack]) -> Self {
         Self { address, stacks }

@@ -62,7 +62,7 @@ fn command(lengths: &[u8], bytes: &[u8]) -> Marker {
                 command = Some(0);
                 break;
             }
-            // Without optimisation, through the stack: the same operand was stored to before.
+            // Without optimization, through the stack: the same operand was stored to before.
             Some([0x48, 0x8b, operand @ ..]) if is_rax(operand) => {
                 let stored = before.take(NEAR).find_map(|code| {
                     let rest = code.strip_prefix(&[0x48, 0xc7])?;

@@ -15,13 +15,13 @@ use pyo3::types::PyTuple;
 
 use MigrateType::{Movable, Reclaimable, Unmovable};
 
-/// What a Python object says: `contigua.explore` makes one of a policy.
+/// Answers of a Python object: `contigua.explore` makes a policy of them.
 ///
 /// Types and verdicts are numbers, in the order of [`MigrateType`] and [`VERDICTS`].
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub struct PolicySpec {
-    /// What reports call the design.
+    /// Name of the design in reports.
     pub name: String,
     /// `None` where Linux's rule is meant, which then needs no call for each request.
     home: Option<Py<PyAny>>,

@@ -28,14 +28,14 @@ impl Output {
         }
     }
 
-    /// Whether a result could be written to a path, as far as that is known without writing.
+    /// Checks that a result could be written to a path, as far as that is known without writing.
     #[staticmethod]
     #[allow(clippy::needless_pass_by_value, reason = "PyO3 hands values over")]
     fn check(path: PathBuf) -> PyResult<()> {
         Inner::check(&path).map_err(|error| os_error(&error))
     }
 
-    /// Whether what is written to a path is written through.
+    /// Returns true if output to a path is written directly.
     #[staticmethod]
     #[allow(clippy::needless_pass_by_value, reason = "PyO3 hands values over")]
     fn is_through(path: PathBuf) -> bool {

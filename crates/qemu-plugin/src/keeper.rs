@@ -115,7 +115,7 @@ fn spawn() -> io::Result<()> {
         0 => Ok(()),
         code => Err(io::Error::from_raw_os_error(code)),
     };
-    // SAFETY: attributes and masks are initialised before they are used; the thread's function
+    // SAFETY: attributes and masks are initialized before they are used; the thread's function
     // uses nothing of this frame.
     unsafe {
         let mut attributes = std::mem::zeroed();

@@ -8,7 +8,7 @@
 use std::ffi::c_void;
 use std::ptr;
 
-/// As much as is kept free; QEMU's code takes 128 MB, and all of its neighbours fit in.
+/// As much as is kept free; QEMU's code takes 128 MB, and all of its neighbors fit in.
 const BYTES: usize = 1 << 30;
 
 /// Addresses that nothing else is mapped at until this is dropped.

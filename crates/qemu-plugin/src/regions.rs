@@ -46,7 +46,7 @@ pub fn argument(address: u64, lengths: &[u8], bytes: &[u8], word: u64) -> Option
                 Marker::Toggle => Some(What::Toggle),
                 Marker::Unknown if plan.outside_cues().is_some() => crate::fail(&format!(
                     "the marker (xchg %bx, %bx) in the code at {address:#x} has a command that \
-                     cannot be read: compile with optimisation, or use contigua.h"
+                     cannot be read: compile with optimization, or use contigua.h"
                 )),
                 Marker::Unknown | Marker::Other => None,
             })

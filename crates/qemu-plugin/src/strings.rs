@@ -3,7 +3,7 @@
 //! QEMU 7.2 ends a block with such an instruction and executes it once for each iteration, and once
 //! more to find that none is left. Since 10.0 it iterates within the block, which it executes once.
 //! Counts and models should not depend on the version, so each iteration is told as 7.2 would: as a
-//! block of its own. It is recognised by its first access, which comes from a callback of its own;
+//! block of its own. It is recognized by its first access, which comes from a callback of its own;
 //! nothing else pays for it. What differs: comparisons (`cmps`, `scas`) that end before they have
 //! counted down are told once more than by 7.2, and 65,536 iterations once more.
 

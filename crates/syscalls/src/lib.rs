@@ -156,7 +156,7 @@ pub fn futex_wake(word: &AtomicU32) {
 /// Start a detached thread with a stack of so many bytes, which gets no signals: those are for the program's threads.
 /// `false` if there is no room for one. (A thread of the standard library would run its hooks and keep handles.)
 pub fn spawn(run: extern "C" fn(*mut c_void) -> *mut c_void, stack_bytes: usize) -> bool {
-    // SAFETY: all structures are initialised before they are used and outlive their use. Needed because threads are
+    // SAFETY: all structures are initialized before they are used and outlive their use. Needed because threads are
     // the C library's.
     unsafe {
         let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();

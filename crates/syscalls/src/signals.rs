@@ -42,7 +42,7 @@ impl Former {
         flags: i32,
         alone: bool,
     ) -> Result<(), i32> {
-        // SAFETY: structures are initialised before they are used; nobody reads `action` yet. The handler has the
+        // SAFETY: structures are initialized before they are used; nobody reads `action` yet. The handler has the
         // type that `SA_SIGINFO` asks for, and is never unloaded. Needed because signals are the system's.
         unsafe {
             let former = self.action.get().cast::<libc::sigaction>();
@@ -119,7 +119,7 @@ impl Former {
 
 /// Have a signal end the process.
 pub fn set_default(signal: i32) {
-    // SAFETY: all fields are initialised: the system's own action, no flags, nothing blocked.
+    // SAFETY: all fields are initialized: the system's own action, no flags, nothing blocked.
     unsafe {
         let mut action = MaybeUninit::<libc::sigaction>::zeroed().assume_init();
         action.sa_sigaction = libc::SIG_DFL;

@@ -187,7 +187,7 @@ def _draw(
         return
     page = Page(title)
     page.text(
-        f"Each cell is one {each} of physical memory. Neighbouring addresses are neighbours on the "
+        f"Each cell is one {each} of physical memory. Neighboring addresses are neighbors on the "
         "map, which follows a Hilbert curve."
     )
     pairs = []
@@ -197,7 +197,7 @@ def _draw(
         pairs.append((f"{name}: at the end", one))
     page.picture(
         maps_picture(pairs, "Physical memory", columns=2),
-        alt="Maps of physical memory, coloured by class. "
+        alt="Maps of physical memory, colored by class. "
         + " ".join(f"{name}: {_counted(one.counts(), each)}." for name, one in pairs),
     )
     page.heading("Contiguity over time")

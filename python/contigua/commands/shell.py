@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import click
 from click.shell_completion import get_completion_class
 
-#: Where shells look for completions, below ``share``.
+#: Folders of shells' completions, below ``share``.
 PLACES = {
     "bash": "bash-completion/completions/contigua",
     "zsh": "zsh/site-functions/_contigua",

@@ -1,4 +1,4 @@
-"""What the kernel says of this computer."""
+"""The kernel's description of this computer."""
 
 from __future__ import annotations
 

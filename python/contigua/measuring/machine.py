@@ -1,4 +1,4 @@
-"""What probes say of a machine, beside the file of the nearest processor."""
+"""Machine file from probes, based on the file of the nearest processor."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class Measured:
 
 @dataclass
 class Rounds:
-    """What probes said, by name, in the same order of rounds."""
+    """Results of probes, by name, in the same order of rounds."""
 
     times: dict[str, list[float]]
     huge: dict[str, int]

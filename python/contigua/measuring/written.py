@@ -115,7 +115,7 @@ def _comment(full: str, value: Any, machine: Machine) -> str:  # noqa: ANN401 - 
 
 
 def _is_line(value: Any) -> bool:  # noqa: ANN401 - as above
-    """Whether a value is written as one line: no table, or the geometry of an array or cache."""
+    """Return whether a value is written as one line: no table, or entries and ways."""
     return not isinstance(value, dict) or set(value) <= {
         "entries",
         "ways",

@@ -75,7 +75,7 @@ class Connection:
 
 
 def speaks(port: int, request: bytes, answer: bytes) -> bool:
-    """Whether a server is there and answers a request with something that begins so."""
+    """Return whether a server answers a request with something that begins so."""
     try:
         with Connection(port) as one:
             one.send(request)

@@ -1,4 +1,4 @@
-"""What differs between runs: designs, which are compared, within cases, in which they compete.
+"""Differences between runs: designs, which are compared, within cases, in which they compete.
 
 A *case* is everything but the design: the program, the history of memory, the machine, the seed.
 Plots and sentences compare designs within one case, and cases only where a single thing varies.
@@ -127,7 +127,7 @@ class Runs:
 
     @property
     def timed(self) -> bool:
-        """Whether every run has times."""
+        """Return whether every run has times."""
         return all(run.cycles is not None for run in self.all)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from contigua.files import FileError, write_each
 from contigua.reporting import tables, vega
 from contigua.reporting.cases import Runs
-from contigua.reporting.plots import MEASURE, Plot, Spec, coloured, legend_pixels, plots
+from contigua.reporting.plots import MEASURE, Plot, Spec, colored, legend_pixels, plots
 from contigua.themes import LIGHT
 
 #: Width of a plot's bars in a file, in pixels; a PNG has twice as many.
@@ -31,7 +31,7 @@ def export(runs: Runs, folder: Path, formats: Sequence[str]) -> list[Path]:
         Where the files go; it is made.
     formats
         ``"png"`` and ``"svg"`` draw each plot, as it first appears on the page, in its light
-        colours; ``"csv"`` writes the numbers behind each plot and each table.
+        colors; ``"csv"`` writes the numbers behind each plot and each table.
 
     Returns
     -------
@@ -78,10 +78,10 @@ def _files(runs: Runs, formats: Sequence[str]) -> Iterator[tuple[str, str | byte
 
 
 def _fixed(spec: Spec) -> Spec:
-    """Return a specification that needs no page: its own width and colours."""
+    """Return a specification that needs no page: its own width and colors."""
     # Without autosize: a fitted width would change the legend's rows after they were measured.
     own = {"width": WIDTH, "autosize": "pad", "padding": 12, "background": LIGHT.paper}
-    named = json.loads(json.dumps(coloured(spec)))
+    named = json.loads(json.dumps(colored(spec)))
     chosen = {param["name"]: param["value"] for param in spec["params"]}
     for layer in named["layer"]:
         color = layer["encoding"].get("color") or {}

@@ -18,7 +18,7 @@ CYCLES = {
     "translation": ("tlb", "walk"),
     "kernel": ("kernel",),
 }
-#: What each part is, for captions.
+#: Meaning of each part, for captions.
 CYCLES_MEAN = {
     "base": "issuing instructions, wrong branches, and waiting for results",
     "memory": "waiting for caches and memory beyond the first level",
@@ -53,7 +53,7 @@ MOVED = {
 assert {key for keys in MOVED.values() for key in keys} >= set(MOVES)
 #: Block sizes, by key of ``contiguity_*``.
 BLOCKS = {"2 MB": "blocks_2m", "4 MB": "blocks_4m", "32 MB": "blocks_32m", "1 GB": "blocks_1g"}
-#: Where walks find entries, by key of ``cache.walks``.
+#: Levels that serve walks, by key of ``cache.walks``.
 LEVELS = {"first-level cache": "l1", "second level": "l2", "last level": "llc", "memory": "memory"}
 
 

@@ -1,8 +1,8 @@
 """The plots of a report, as Vega-Lite specifications.
 
 All are horizontal bars, one row for each design under the name of its case: names can be read on a
-phone, and a plot grows downwards with the number of runs. Colours are names of
-:data:`contigua.themes.MEANINGS`, which a page defines for light and for dark and :func:`coloured`
+phone, and a plot grows downwards with the number of runs. Colors are names of
+:data:`contigua.themes.MEANINGS`, which a page defines for light and for dark and :func:`colored`
 fills in for files.
 """
 
@@ -98,8 +98,8 @@ def first_case(runs: Runs) -> str:
     return next(iter(runs.cases)) if len(runs.all) > MANY else ""
 
 
-def coloured(spec: Spec, *, dark: bool = False) -> Spec:
-    """Return a specification whose colours are values, for drawing without a page."""
+def colored(spec: Spec, *, dark: bool = False) -> Spec:
+    """Return a specification whose colors are values, for drawing without a page."""
 
     def fill(value: Any) -> Any:  # noqa: ANN401 - JSON
         if isinstance(value, dict):
@@ -115,7 +115,7 @@ def coloured(spec: Spec, *, dark: bool = False) -> Spec:
     return filled
 
 
-def _colour(name: str) -> str:
+def _color(name: str) -> str:
     return f"var(--{name})"
 
 
@@ -124,9 +124,9 @@ CONFIG: Spec = {
     "font": "system-ui, sans-serif",
     "view": {"stroke": None},
     "axis": {
-        "labelColor": _colour("ink"),
-        "titleColor": _colour("soft"),
-        "gridColor": _colour("line"),
+        "labelColor": _color("ink"),
+        "titleColor": _color("soft"),
+        "gridColor": _color("line"),
         "domain": False,
         "ticks": False,
         "labelFontSize": 12,
@@ -134,8 +134,8 @@ CONFIG: Spec = {
         "titleFontWeight": "normal",
     },
     "legend": {
-        "labelColor": _colour("ink"),
-        "titleColor": _colour("soft"),
+        "labelColor": _color("ink"),
+        "titleColor": _color("soft"),
         "labelFontSize": 12,
         "labelLimit": 240,
         "orient": "top",
@@ -177,7 +177,7 @@ def _spec(
     choices
         What a reader picks; each is a parameter for ``value`` and ``where``.
     where
-        An expression that rows must fulfil.
+        An expression that rows must fulfill.
     totals
         Whether each bar's value stands at its end.
     """
@@ -191,7 +191,7 @@ def _spec(
         order += [_row(index)] if case else []
         order += list(dict.fromkeys(_row(index, run.design) for run in members))
     bars: Spec = {
-        "mark": {"type": "bar", "stroke": _colour("paper"), "strokeWidth": 0.6},
+        "mark": {"type": "bar", "stroke": _color("paper"), "strokeWidth": 0.6},
         "transform": [{"filter": "isValid(datum.part)"}],
         "params": [
             {"name": "chosen", "select": {"type": "point", "fields": ["part"]}, "bind": "legend"}
@@ -207,7 +207,7 @@ def _spec(
             "color": {
                 "field": "part",
                 "type": "nominal",
-                "scale": {"domain": [*parts], "range": [_colour(NAMED[part]) for part in parts]},
+                "scale": {"domain": [*parts], "range": [_color(NAMED[part]) for part in parts]},
                 "legend": {"columns": {"expr": legend_columns(parts)}} if len(parts) > 1 else None,
             },
             "order": {"field": "order", "type": "quantitative"},
@@ -237,7 +237,7 @@ def _spec(
                     "baseline": "middle",
                     "fontWeight": "bold",
                     "fontSize": 12,
-                    "color": _colour("ink"),
+                    "color": _color("ink"),
                     "x": 2,
                     "tooltip": None,
                 },
@@ -254,7 +254,7 @@ def _spec(
                     "baseline": "middle",
                     "dx": 4,
                     "fontSize": 11,
-                    "color": _colour("ink"),
+                    "color": _color("ink"),
                     "tooltip": None,
                 },
                 "transform": [

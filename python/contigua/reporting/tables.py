@@ -14,7 +14,7 @@ from contigua.table import shown, with_interval
 
 @dataclass(frozen=True)
 class Cell:
-    """What is written, and what it is sorted by; text sorts as text."""
+    """Text of a cell, and its sort key; text sorts as text."""
 
     text: str
     value: float | None = None

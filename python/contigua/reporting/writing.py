@@ -16,7 +16,7 @@ from contigua.reporting.export import export
 from contigua.reporting.sentences import headlines
 from contigua.reports import Report, checking, reports_json
 
-#: What a report can be written as; all but the first as files in a folder.
+#: Formats of a report; all but the first as files in a folder.
 FORMATS = ("html", "png", "svg", "csv")
 #: The page's name in such a folder.
 PAGE = "report.html"
@@ -55,7 +55,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Written:
-    """What was written.
+    """Files of a report.
 
     Attributes
     ----------

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-#: Where sweeps are kept unless somebody says where.
+#: Default folder of sweeps.
 DEFAULT_FOLDER = Path("contigua-results")
 #: The axis whose values are samples of the same thing.
 SAMPLES = "seed"
@@ -113,7 +113,7 @@ class Sweep:
         return said + (str(self.summary().to_html(max_rows=20, border=0)) if done else "")
 
 
-#: What a summary has unless it is told: those of them that are there and not the same everywhere.
+#: Default columns of a summary: those of them that are there and not the same everywhere.
 TELLING = (
     "cycles",
     "translation_overhead",

@@ -1,4 +1,4 @@
-"""What workers that were started here do first (Dask calls it a preload)."""
+"""First code of workers that were started here (Dask calls it a preload)."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from contigua.sweeps.store import Store, SweepError, read_results
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: What the table is called.
+#: Name of the table.
 TABLE = "results"
 
 

@@ -59,7 +59,7 @@ class SweepError(ContiguaError):
 
 @dataclass(frozen=True)
 class Record:
-    """What became of a point.
+    """Result of a point.
 
     Attributes
     ----------
@@ -278,7 +278,7 @@ class Store:
         return columns.table(rows, {**OWN, **figures, "report": "text"})
 
     def stale(self) -> bool:
-        """Whether the table lacks something that is finished, or is not there."""
+        """Return whether the table lacks a finished point, or does not exist."""
         try:
             made = self.view.stat().st_mtime_ns
         except OSError:

@@ -29,7 +29,7 @@ SCHEMA = 1
 #: Largest file of one comparison.
 MOST = 1 << 20
 
-#: What is wanted: median and worst error of the speed-up, worst error of CPU time.
+#: Goals: median and worst error of the speed-up, worst error of CPU time.
 TARGETS = {"speedup_median": 0.05, "speedup_worst": 0.15, "time": 0.25}
 #: Speed-ups measured with a larger spread conclude nothing.
 LOUD = 0.05
@@ -69,7 +69,7 @@ class Comparison:
 
     @property
     def concludes(self) -> bool:
-        """Whether the measured speed-up varies little enough."""
+        """Return whether the measured speed-up varies little enough."""
         return self.native.speedup.spread <= LOUD
 
     def error(self, what: str) -> float:

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 from contigua.extras import needs
 from contigua.plot import PANEL, WIDTHS, PaperFigure, style
-from contigua.themes import LIGHT, colour_of
+from contigua.themes import LIGHT, color_of
 from contigua.validation.compare import TARGETS, Comparison
 
 with needs("reports"):
     from matplotlib.figure import Figure
 
-#: What the points of CPU time are.
+#: Labels of the points of CPU time.
 LABELS = {"small": "4 KB pages", "huge": "2 MB pages"}
-#: Colours of points.
-COLOURS = {"speedup": LIGHT.ink, **{size: colour_of(label) for size, label in LABELS.items()}}
+#: Colors of points.
+COLORS = {"speedup": LIGHT.ink, **{size: color_of(label) for size, label in LABELS.items()}}
 
 
 @style()
@@ -52,8 +52,8 @@ def scatter(comparisons: Sequence[Comparison]) -> Figure:
                     [x for x, _ in own],
                     [y for _, y in own],
                     s=12,
-                    facecolors=COLOURS[size] if sure else "none",
-                    edgecolors=COLOURS[size],
+                    facecolors=COLORS[size] if sure else "none",
+                    edgecolors=COLORS[size],
                     linewidths=0.8,
                     label=LABELS.get(size) if sure else None,
                 )

@@ -1,4 +1,4 @@
-"""What is run by default: the project's workloads, and programs of Debian's.
+"""Default programs: the project's workloads, and programs of Debian's.
 
 Each takes some hundred million instructions at most, because each is simulated in full. Half of
 them use more memory than TLBs reach with 4 KB pages.

@@ -29,7 +29,7 @@ pub struct SharedConfig {
     pub directory_ways: u32,
     /// The network between cores and slices.
     pub topology: Topology,
-    /// From a tile to its neighbour. The latency of the last level is the mean over its slices.
+    /// From a tile to its neighbor. The latency of the last level is the mean over its slices.
     #[cfg_attr(feature = "schema", schemars(extend("maximum" = 1_048_576)))]
     pub hop_cycles: Cycles,
     /// Pages that may migrate at a time, when the last level migrates pages.

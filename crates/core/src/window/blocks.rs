@@ -235,7 +235,7 @@ impl Operation {
 /// The registers that have to be waited for after `instruction`.
 ///
 /// `push`, `pop`, calls and returns move the stack pointer by a constant, which the front end adds
-/// up (Intel's optimisation manual, "Stack Pointer Tracker"): nobody waits for that.
+/// up (Intel's optimization manual, "Stack Pointer Tracker"): nobody waits for that.
 fn results(instruction: &Instruction) -> RegisterSet {
     let on_stack = matches!(
         instruction.class,

@@ -1,4 +1,4 @@
-//! What the allocator says of memory.
+//! Statistics of the allocator.
 
 use contigua_contiguity::{Contiguity, FrameKind, Scan};
 use contigua_units::{Frame, Order};
@@ -42,8 +42,8 @@ impl<S: Storage> Frames<S> {
         }
     }
 
-    /// Whether a free block of at least `order`, at most 10, is where movable memory may be: under
-    /// confinement, in the movable region.
+    /// Returns true if there is a free block of at least `order`, at most 10, for movable memory:
+    /// under confinement, in the movable region.
     #[must_use]
     pub fn has_free_block(&self, order: Order) -> bool {
         self.has_free_block_in(self.region_for(MigrateType::Movable), order)
@@ -66,7 +66,7 @@ impl<S: Storage> Frames<S> {
         self.storage.parts().blocks
     }
 
-    /// How contiguous memory is. What hardware can move while it is in use counts as movable.
+    /// Contiguity of memory. What hardware can move while it is in use counts as movable.
     #[must_use]
     pub fn contiguity(&self) -> Contiguity {
         let mut scan = Scan::new();
@@ -84,13 +84,13 @@ impl<S: Storage> Frames<S> {
         scan.finish()
     }
 
-    /// What happened so far.
+    /// Counters so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// How much tasks had to wait.
+    /// Time that tasks had to wait.
     #[must_use]
     pub fn pressure(&self) -> &Pressure {
         &self.pressure

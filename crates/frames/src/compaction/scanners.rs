@@ -1,11 +1,11 @@
-//! Where compaction is in a region, and when it is put off.
+//! Positions of compaction's scanners in a region, and deferral.
 
 use contigua_units::Order;
 
 /// Linux puts compaction off for up to `1 << 6` attempts after failures.
 const MOST_DEFER_SHIFT: u32 = 6;
 
-/// Where the scanners of a region are, and how compaction went lately.
+/// Positions of a region's scanners, and the recent success of compaction.
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "state", derive(contigua_state::Plain))]
 pub(crate) struct Compaction {
@@ -19,7 +19,7 @@ pub(crate) struct Compaction {
 }
 
 impl Compaction {
-    /// Whether to put an attempt off (Linux's `compaction_deferred`).
+    /// Returns true if an attempt is deferred (Linux's `compaction_deferred`).
     pub(super) fn is_deferred(&mut self, order: Order) -> bool {
         if self.failed_order.is_none_or(|failed| order < failed) {
             return false;

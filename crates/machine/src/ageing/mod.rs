@@ -51,7 +51,7 @@ pub struct AgeConfig {
     pub design: DesignConfig,
     /// Name of the profile.
     pub profile_name: String,
-    /// What the server is used for.
+    /// Workload of the server.
     pub profile: Profile,
     /// Its memory.
     pub memory: Bytes,
@@ -82,7 +82,7 @@ pub struct Server {
 struct Clock {
     now: Nanoseconds,
     counters: ServerCounters,
-    /// What moves pages that only hardware can move.
+    /// Hardware that moves pages which software cannot move.
     mover: Mover,
 }
 
@@ -195,7 +195,7 @@ impl Server {
         }
     }
 
-    /// What the server is.
+    /// Configuration of the server.
     #[must_use]
     pub fn config(&self) -> &AgeConfig {
         &self.config

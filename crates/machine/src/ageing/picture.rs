@@ -6,7 +6,7 @@ use contigua_frames::{BLOCK_FRAMES, FrameClass};
 
 use super::Snapshot;
 
-/// What a cell of a picture stands for.
+/// Meaning of a cell of a picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cell {
     /// A pageblock, by what it holds.
@@ -26,7 +26,7 @@ impl Cell {
         }
     }
 
-    /// What the values of cells mean, by value.
+    /// Names of the cells' values, by value.
     #[must_use]
     pub fn classes(self) -> &'static [&'static str] {
         match self {
@@ -95,7 +95,7 @@ impl Picture {
     }
 }
 
-/// What a pageblock holds, as it fills up.
+/// Contents of a pageblock, as it fills up.
 #[derive(Clone, Copy, Default)]
 struct Contents {
     frames: u32,
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn neighbours_in_memory_are_neighbours_in_the_picture() {
+    fn neighbors_in_memory_are_neighbors_in_the_picture() {
         // Values that tell positions apart: 0 to 199, in a picture of 16 by 16.
         let values: Vec<u8> = (0..200).collect();
         let picture = Picture::draw(&values);

@@ -1,4 +1,4 @@
-//! What a server is used for: the demand for memory of its tenants and of its kernel.
+//! Workload of a server: the demand for memory of its tenants and of its kernel.
 //!
 //! A profile is a TOML file. Shares are of the server's memory, so that a profile fits servers of
 //! any size; times are simulated time. `docs/design/server-ageing.md` explains the model, and where
@@ -28,13 +28,13 @@ pub fn parse_profile(text: &str, path: &str) -> Result<Profile, Error> {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
-    /// What kind of server this is, for people.
+    /// Description of the server, for readers.
     pub description: String,
     /// The programs that run on it.
     pub tenants: Tenants,
     /// The files that they use.
     pub page_cache: PageCache,
-    /// What the kernel allocates for itself and for devices, by source.
+    /// Memory that the kernel allocates for itself and for devices, by source.
     pub kernel: Vec<Source>,
     /// Movable memory that devices hold for a while.
     #[serde(default)]
@@ -45,13 +45,13 @@ pub struct Profile {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Tenants {
-    /// How many there are at a time.
+    /// Number of tenants at a time.
     #[schemars(range(min = 1, max = MOST_TENANTS))]
     pub count: u32,
     /// Anonymous memory of all of them together, as a share of memory.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub share: f64,
-    /// How unequal they are: a tenant's size is its even share times between `1 - spread` and
+    /// Inequality of their sizes: a tenant's size is its even share times between `1 - spread` and
     /// `1 + spread`.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub spread: f64,
@@ -101,9 +101,9 @@ pub struct PageCache {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Source {
-    /// What the memory is for.
+    /// Use of the memory.
     pub class: Class,
-    /// What it holds in the long run, as a share of memory.
+    /// Memory held in the long run, as a share of all memory.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub share: f64,
     /// Sizes of requests: order and weight.
@@ -155,7 +155,7 @@ pub struct Bursts {
     /// Mean time from one to the next; exponential.
     #[schemars(extend("x-minimum" = "1ns", "x-maximum" = "24h"))]
     pub interval: Nanoseconds,
-    /// How long one lasts.
+    /// Duration of a burst.
     #[schemars(extend("x-minimum" = "1ns", "x-maximum" = "24h"))]
     pub length: Nanoseconds,
 }

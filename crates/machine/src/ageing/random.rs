@@ -39,7 +39,7 @@ impl Random {
         Nanoseconds::new((mean.get() as f64 * draw) as u64)
     }
 
-    /// How many of something happen when `mean` are expected.
+    /// Draws a number of events of which `mean` are expected.
     pub(super) fn poisson(&mut self, mean: f64) -> u64 {
         Poisson::new(mean).map_or(0, |poisson| poisson.sample(&mut self.0) as u64)
     }

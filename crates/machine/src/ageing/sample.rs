@@ -1,4 +1,4 @@
-//! What is known of a server at one time.
+//! State of a server at one time.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use super::Server;
 pub struct Sample {
     /// Time since it booted.
     pub seconds: f64,
-    /// How contiguous its memory is.
+    /// Contiguity of its memory.
     pub contiguity: Contiguity,
     /// Frames in use, by class.
     pub classes: BTreeMap<&'static str, u64>,
@@ -30,7 +30,7 @@ pub struct Sample {
     pub unmovable_region: Option<Bytes>,
     /// Pressure on memory.
     pub pressure: RegionPressure,
-    /// What happened since it booted.
+    /// Counts since it booted.
     pub events: Events,
 }
 
@@ -45,7 +45,7 @@ pub struct RegionPressure {
     pub all: Averages,
 }
 
-/// What happened, in memory and to those who use it.
+/// Counts of memory's events, and of those of its users.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Events {
     /// In memory. Requests that failed at first and were met after waiting count as failures here.
@@ -55,7 +55,7 @@ pub struct Events {
     pub server: ServerCounters,
 }
 
-/// What happened to tenants and sources.
+/// Counts of tenants and sources.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct ServerCounters {
     /// Requests that were met only after waiting for the kernel's threads.
@@ -83,9 +83,9 @@ pub struct ServerCounters {
 pub struct AgeReport<'a> {
     /// Version of the program that wrote the report.
     pub version: &'static str,
-    /// What decided it: an [`AgeConfig`], or what a snapshot says of where it came from.
+    /// Configuration that determined it: an [`AgeConfig`], or a snapshot's origin.
     pub config: serde_json::Value,
-    /// What came of it.
+    /// State at the end.
     #[serde(rename = "final")]
     pub last: &'a Sample,
 }

@@ -28,17 +28,17 @@ pub enum SnapshotError {
     /// The file cannot be read or written.
     #[error("{}: {error}", path.display())]
     Io {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
     /// The file is no snapshot, or a damaged one.
     #[error("{}: not a snapshot of memory that this version reads: {problem}", path.display())]
     Format {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         problem: String,
     },
     /// The memory was placed by another policy than the one that is to go on with it.
@@ -47,11 +47,11 @@ pub enum SnapshotError {
          age a server under this design instead", path.display()
     )]
     Placement {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Who placed it.
+        /// Policy that placed it.
         found: String,
-        /// Who would go on.
+        /// Policy that would go on.
         wanted: &'static str,
     },
 }
@@ -93,7 +93,7 @@ pub struct Snapshot {
     border: Option<u32>,
     /// Age of the server.
     pub now: Nanoseconds,
-    /// Where it came from: the configuration of the server that aged, as JSON.
+    /// Configuration of the server that aged, as JSON.
     pub origin: serde_json::Value,
     runs: Vec<Run>,
     types: Vec<MigrateType>,
@@ -443,7 +443,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(contigua_testing::cases(64)))]
         #[test]
-        fn damage_is_an_error_and_nothing_worse(at in any::<prop::sample::Index>(), flip in 1..=255u8) {
+        fn damaged_ageing_snapshots_are_refused(at in any::<prop::sample::Index>(), flip in 1..=255u8) {
             let snapshot = Snapshot::of(&aged(), Nanoseconds::new(0), serde_json::Value::Null);
             let file = tempfile::NamedTempFile::new().unwrap();
             snapshot.write(file.as_file()).unwrap();

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lives_longer_than_the_wheel_turns_is_never_given_back() {
+    fn memory_outliving_the_wheel_is_never_freed() {
         let wheel = Wheel::new(Group(0));
         let days = Nanoseconds::new(100 * 86_400_000_000_000);
         assert_eq!(wheel.group(days), wheel.never());

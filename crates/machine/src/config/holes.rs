@@ -15,9 +15,9 @@ pub struct Holes {
     pub share: f64,
     /// Share of such a page that is holes, above 0 and at most 1.
     pub fraction: f64,
-    /// Where in the page.
+    /// Distribution of the holes in the page.
     pub pattern: Pattern,
-    /// What they are.
+    /// Contents of the holes.
     pub kind: HoleKind,
 }
 

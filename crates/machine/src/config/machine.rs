@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MachineConfig {
-    /// What machine this is, for people.
+    /// Description of the machine, for readers.
     pub description: String,
     /// Clock of the core.
     #[schemars(extend("x-minimum" = "1MHz", "x-maximum" = "100GHz"))]
@@ -25,7 +25,7 @@ pub struct MachineConfig {
     pub tlb: TlbConfig,
     /// Page-walk caches.
     pub walk_cache: WalkCacheConfig,
-    /// What translates a guest's physical addresses, for designs with a host.
+    /// Walker of a guest's physical addresses, for designs with a host.
     #[serde(default)]
     pub nested: NestedConfig,
     /// Levels of the page tables.
@@ -33,7 +33,7 @@ pub struct MachineConfig {
     pub page_table_levels: PageTableLevels,
     /// Caches and memory.
     pub cache: HierarchyConfig,
-    /// What the kernel's work costs.
+    /// Costs of the kernel's work.
     pub kernel: KernelCosts,
 }
 
@@ -113,7 +113,7 @@ pub struct KernelCosts {
     /// Switching from a thread to another one.
     #[schemars(extend("maximum" = 1_073_741_824))]
     pub context_switch_cycles: Cycles,
-    /// How long a thread runs while others wait for its core.
+    /// Time for which a thread runs while others wait for its core.
     #[serde(default = "KernelCosts::default_time_slice")]
     #[schemars(extend("x-minimum" = "1us", "x-maximum" = "1s"))]
     pub time_slice: Nanoseconds,
@@ -126,10 +126,10 @@ pub struct KernelCosts {
     /// Interrupting other cores: what it takes whatever their number.
     #[schemars(extend("maximum" = 1_073_741_824))]
     pub interrupt_cycles: Cycles,
-    /// What it takes for each of them, until its acknowledgement is there.
+    /// Cycles for each of them, until its acknowledgement is there.
     #[schemars(extend("maximum" = 1_073_741_824))]
     pub interrupt_target_cycles: Cycles,
-    /// What a core loses that is interrupted to invalidate.
+    /// Cycles of a core that is interrupted to invalidate.
     #[schemars(extend("maximum" = 1_073_741_824))]
     pub interrupt_handler_cycles: Cycles,
 }

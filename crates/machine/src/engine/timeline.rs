@@ -28,7 +28,7 @@ struct TraceEvent {
     tid: usize,
 }
 
-/// What happened when, and where.
+/// Events by time and place.
 pub(crate) struct Timeline {
     clock: Megahertz,
     events: Vec<TraceEvent>,

@@ -8,12 +8,13 @@ use super::Kernel;
 use crate::processors::Mmus;
 
 impl Kernel {
-    /// Whether the kernel's threads were woken, so that the next system call may move pages.
+    /// Returns true if the kernel's threads were woken, so that the next system call may move
+    /// pages.
     pub(crate) fn may_move_soon(&self) -> bool {
         self.memory.has_background_work()
     }
 
-    /// Whether [`Kernel::background`] may move or remap pages at this time.
+    /// Returns true if [`Kernel::background`] may move or remap pages at this time.
     pub(crate) fn may_move(&self, now: Cycles) -> bool {
         self.pass.is_some() && now >= self.next_pass || self.memory.may_move(self.age_at(now))
     }

@@ -1,4 +1,4 @@
-//! What memory went through before the program starts.
+//! History of memory before the program starts.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,8 +12,8 @@ use crate::Error;
 use crate::ageing::{AgeConfig, Server, Snapshot, fresh_memory, parse_profile};
 use crate::config::{Age, PROFILES, RunConfig};
 
-/// How long the servers of [`Age::Partial`] and [`Age::Full`] lived. Servers are heavily fragmented
-/// after an hour, and no more so later (Contiguitas, section 2.4).
+/// Age of the servers of [`Age::Partial`] and [`Age::Full`]. Servers are heavily fragmented after
+/// an hour, and no more so later (Contiguitas, section 2.4).
 const LIFE: Nanoseconds = Nanoseconds::new(3_600_000_000_000);
 
 /// Memory in the state that a run begins with, and the age of the server.

@@ -17,8 +17,8 @@ use crate::ageing::fresh_memory;
 use crate::config::{HostConfig, KernelCosts, RunConfig};
 use crate::processors::Mmus;
 
-/// What a host has beyond the memory of its guest, as a share of it: tables, and room for blocks
-/// that do not fit together.
+/// Memory of a host beyond that of its guest, as a share of it: tables, and room for blocks that do
+/// not fit together.
 const MORE_MEMORY: f64 = 0.25;
 
 /// A host with one guest.
@@ -96,7 +96,7 @@ impl Host {
         }
     }
 
-    /// Where its hole bitmaps lie, if its pages can have holes.
+    /// Address range of its hole bitmaps, if its pages can have holes.
     pub(super) fn hole_bitmaps(&self) -> Bytes {
         if self.has_bitmaps {
             self.memory.holes.bytes()

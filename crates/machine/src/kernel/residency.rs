@@ -1,4 +1,4 @@
-//! What the program has resident: now, at most, and over time, in two sums and a few points.
+//! Resident memory of the program: now, at most, and over time, in two sums and a few points.
 
 use contigua_frames::FrameClass;
 use contigua_paging::{AddressSpace, Resident};
@@ -16,7 +16,7 @@ const FIRST_DISTANCE: u64 = 10_000;
 /// Resident bytes over instructions.
 #[derive(contigua_state::State)]
 pub(super) struct ResidencyHistory {
-    /// Whether what a primary region would hold is asked for.
+    /// True if memory that a primary region would hold is counted.
     #[state(skip)]
     classifies: bool,
     at: u64,
@@ -47,7 +47,7 @@ impl ResidencyHistory {
     }
 
     /// After so many instructions this much memory is resident, and of that so much in huge pages.
-    /// What a primary region would hold is asked for at points only, because it takes long.
+    /// Memory of a would-be primary region is counted at points only, because it takes long.
     pub(super) fn note(
         &mut self,
         instructions: u64,

@@ -15,7 +15,7 @@ pub(super) const LISTED: [MigrateType; 4] = [
     MigrateType::Reclaimable,
     MigrateType::HighAtomic,
 ];
-/// What stands before a list in the blob of lists: one of the allocator's, or of a processor's.
+/// Marks before a list in the blob of lists: one of the allocator's, or of a processor's.
 const FREE_LIST: u32 = u32::MAX - 1;
 const PROCESSORS_LIST: u32 = u32::MAX;
 
@@ -43,7 +43,7 @@ pub struct Zone {
 /// Memory at one time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Look {
-    /// What the recorder called it.
+    /// The recorder's name for it.
     pub name: String,
     /// The simulated zone.
     pub zone: Zone,

@@ -1,4 +1,4 @@
-//! What a real kernel's page allocator was asked for, asked of the simulated placements.
+//! Requests to a real kernel's page allocator, replayed on the simulated placements.
 //!
 //! `vm-tests/workloads/requests.c` records every block that a kernel handed out and got back, and
 //! what memory looked like before, in between, and afterwards. [`replay()`] gives the same
@@ -42,7 +42,7 @@ pub enum Error {
     /// The policy cannot have this memory.
     #[error("memory of the record: {0}")]
     Frames(#[from] contigua_frames::Error),
-    /// What memory begins with does not fit under the policy.
+    /// The initial contents of memory do not fit under the policy.
     #[error("{0} frames in use at the start find no place under this policy")]
     NoRoom(u64),
     /// The simulated memory contradicts itself; this is a fault of the simulator.

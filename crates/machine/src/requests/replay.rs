@@ -20,7 +20,7 @@ const TICK: u32 = 10;
 /// Frames that are nowhere in simulated memory.
 const NOWHERE: u32 = u32::MAX;
 
-/// How memory is placed at one time.
+/// Placement of memory at one time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct State {
     /// Free blocks by type (unmovable, movable, reclaimable, high-atomic) and order.
@@ -29,7 +29,7 @@ pub struct State {
     pub per_cpu: u64,
     /// Pageblocks by type.
     pub pageblocks: [u32; LISTED.len()],
-    /// How contiguous memory is; other zones' frames are reserved.
+    /// Contiguity of memory; other zones' frames are reserved.
     pub contiguity: Contiguity,
     /// Unmovable frames of each pageblock.
     pub unmovable: Vec<u16>,
@@ -38,13 +38,13 @@ pub struct State {
 /// Kernel and simulation at one look.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Mark {
-    /// What the recorder called it.
+    /// The recorder's name for it.
     pub name: String,
     /// Milliseconds of the guest's clock.
     pub milliseconds: u32,
-    /// What the kernel had; kinds of frames are those of the requests.
+    /// The kernel's state; kinds of frames are those of the requests.
     pub kernel: State,
-    /// What the simulation had.
+    /// The simulation's state.
     pub simulated: State,
     /// The kernel's contiguity by the flags of frames, as a scan sees it.
     pub scanned: Contiguity,
@@ -52,11 +52,11 @@ pub struct Mark {
     pub unseen: u64,
     /// Frames on free lists that no event had given back.
     pub ghosts: u64,
-    /// What happened so far.
+    /// Counts so far.
     pub totals: Totals,
 }
 
-/// What happened.
+/// Counts of requests and their results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Totals {
     /// Requests, without those of other zones.
@@ -86,7 +86,7 @@ pub struct Totals {
 /// A record, replayed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Replayed {
-    /// Which policy placed the simulated memory.
+    /// Policy that placed the simulated memory.
     pub placement: &'static str,
     /// The zone's name.
     pub zone: String,
@@ -140,9 +140,9 @@ pub fn replay<R: Read + Seek>(
 struct Replay {
     memory: Memory,
     zone: Zone,
-    /// What can be done with each of the kernel's frames.
+    /// Mobility of each of the kernel's frames.
     kinds: Vec<FrameKind>,
-    /// Where each of the kernel's frames is in simulated memory.
+    /// Place of each of the kernel's frames in simulated memory.
     places: Vec<u32>,
     /// Order of the simulated block that it is part of.
     orders: Vec<u8>,
@@ -304,8 +304,7 @@ impl Replay {
         Ok(())
     }
 
-    /// What was a block under one name is one under another from now on. The kernel frees the old
-    /// one afterwards.
+    /// Renames a block. The kernel frees the old one afterwards.
     fn moved(&mut self, from: u32, to: u32) -> Result<(), Error> {
         if !self.is_in_zone(from) || !self.is_in_zone(to) || from == to {
             return Ok(());

@@ -15,7 +15,7 @@ use super::stream::Event;
 
 pub(super) type Memory = Frames<Boxed>;
 
-/// What is known of a frame that was in use, or at hand, when the record began.
+/// First event of a frame that was in use, or on a per-CPU list, when the record began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum First {
     /// It was freed first, in a block of this order.
@@ -24,9 +24,8 @@ pub(super) enum First {
     Allocated(Order),
 }
 
-/// What happened first to frames that were not on a free list when the record began: it tells how
-/// large a block was, and which of the frames that no flag explains were free at a processor's
-/// hand.
+/// First events of frames that were not on a free list when the record began: they tell how large a
+/// block was, and which of the frames that no flag explains were free on a per-CPU list.
 #[derive(Default)]
 pub(super) struct Firsts(HashMap<u32, First>, Vec<bool>);
 
@@ -72,7 +71,7 @@ impl Block {
     }
 }
 
-/// How memory begins.
+/// Initial state of memory.
 pub(super) struct Start {
     /// Blocks in use, in address order.
     pub(super) used: Vec<Block>,
@@ -271,7 +270,7 @@ pub(super) fn own(memory: &mut Memory, block: Block, at: Frame) -> Result<(), Er
     Ok(())
 }
 
-/// What can be done with memory that was asked for as of a type.
+/// Mobility of memory that was requested as of a type.
 pub(super) fn kind_of(kind: MigrateType) -> FrameKind {
     match kind {
         MigrateType::Movable => FrameKind::Movable,

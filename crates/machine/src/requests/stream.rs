@@ -48,7 +48,7 @@ pub enum Event {
     Allocated {
         /// The first frame.
         frame: u32,
-        /// How large it is.
+        /// Order of the block.
         order: Order,
         /// The type of the request.
         kind: MigrateType,
@@ -59,7 +59,7 @@ pub enum Event {
     Freed {
         /// The first frame.
         frame: u32,
-        /// How large it is.
+        /// Order of the block.
         order: Order,
     },
     /// It served a request from a block of another type.
@@ -69,9 +69,9 @@ pub enum Event {
     },
     /// It moved a page.
     Moved {
-        /// Where it was.
+        /// Its former frame.
         from: u32,
-        /// Where it is.
+        /// Its present frame.
         to: u32,
     },
     /// Milliseconds of the guest's clock.
@@ -87,7 +87,7 @@ pub struct Stream<R> {
     parts: Parts,
     /// Frames of memory, by the first look.
     frames: Option<u32>,
-    /// Where the page that the last word told of was.
+    /// Former frame of the page of the last word.
     from: Option<u32>,
     is_at_end: bool,
 }
@@ -113,7 +113,7 @@ impl<R: Read> Stream<R> {
         })
     }
 
-    /// What happened next; `None` after the last.
+    /// Next event; `None` after the last.
     ///
     /// # Errors
     /// [`Error::Format`] with what is wrong, [`Error::Read`].

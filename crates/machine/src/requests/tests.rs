@@ -203,7 +203,7 @@ fn replayed(record: &[u8], placement: &Placement) -> Result<Replayed, Error> {
 
 proptest! {
     #[test]
-    fn what_is_free_in_the_kernel_is_free_in_the_simulation(
+    fn frames_free_in_the_kernel_are_free_in_the_replay(
         used in proptest::collection::vec((0..FRAMES as u32, any::<bool>()), 0..300),
         steps in steps(),
     ) {
@@ -248,7 +248,7 @@ proptest! {
 }
 
 #[test]
-fn memory_begins_as_the_kernels() {
+fn replayed_memory_begins_as_the_kernels() {
     let (record, _) = recorded(&[(7, true), (8, false), (600, true)], &[]);
     let replayed = replayed(&record, &Placement::default()).unwrap();
     let start = &replayed.marks[0];
@@ -259,7 +259,7 @@ fn memory_begins_as_the_kernels() {
 }
 
 #[test]
-fn something_else_is_no_record() {
+fn a_file_of_another_format_is_no_record() {
     for bytes in [&b""[..], b"ctgreqs", b"ctgreqs2\0\0\0\0\0\0\0\0", &[0; 64]] {
         let error = replayed(bytes, &Placement::default()).unwrap_err();
         assert!(

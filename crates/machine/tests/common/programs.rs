@@ -123,7 +123,7 @@ pub fn holes() -> impl Strategy<Value = Holes> {
     prop::sample::select(texts.to_vec()).prop_map(|text| text.parse().unwrap())
 }
 
-/// What a server is made of, beside the design.
+/// Configuration of a server, beside the design.
 #[derive(Clone, Debug)]
 pub struct Kind {
     pub detail: Detail,

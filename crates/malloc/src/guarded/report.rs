@@ -98,7 +98,7 @@ pub fn fault(address: usize, context: *mut c_void) -> bool {
     true
 }
 
-/// The slot whose object, or last one, lies nearest to `address`, if it is one of the neighbours.
+/// The slot whose object, or last one, lies nearest to `address`, if it is one of the neighbors.
 fn nearest(address: usize) -> Option<&'static Slot> {
     let index = index_of(address);
     SLOTS[index.saturating_sub(1)..(index + 2).min(COUNT)]

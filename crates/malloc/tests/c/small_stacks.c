@@ -29,7 +29,7 @@ int main(int count, char **arguments) {
     CHECK(!mallctl);
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
-    /* The argument is what a build without optimisation needs beyond that. */
+    /* The argument is what a build without optimization needs beyond that. */
     size_t smallest = sysconf(_SC_THREAD_STACK_MIN) + atol(arguments[1]);
     CHECK(!pthread_attr_setstacksize(&attributes, smallest));
     enum { AT_ONCE = 100, WAVES = 20 };

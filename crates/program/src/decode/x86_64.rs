@@ -63,14 +63,14 @@ fn decode(bytes: &[u8], address: u64, factory: &mut InstructionInfoFactory) -> I
     if decoded.is_invalid() || decoded.len() != bytes.len() {
         return Instruction::UNKNOWN;
     }
-    analyse(&decoded, factory.info(&decoded))
+    analyze(&decoded, factory.info(&decoded))
 }
 
-fn analyse(decoded: &iced_x86::Instruction, info: &InstructionInfo) -> Instruction {
+fn analyze(decoded: &iced_x86::Instruction, info: &InstructionInfo) -> Instruction {
     let mut reads = flags(decoded.rflags_read());
     let mut writes = flags(decoded.rflags_modified());
     // Clearing the upper halves of all vector registers makes nobody wait: cores keep one bit for
-    // whether there is anything in them (Intel's optimisation manual, section 15.3.1).
+    // whether there is anything in them (Intel's optimization manual, section 15.3.1).
     if !matches!(
         decoded.mnemonic(),
         Mnemonic::Vzeroupper | Mnemonic::Vzeroall

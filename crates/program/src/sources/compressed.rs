@@ -35,7 +35,7 @@ impl Input {
         Self::new(file).map_err(Error::file(path))
     }
 
-    /// Recognises the compression by the first bytes.
+    /// Recognizes the compression by the first bytes.
     pub(super) fn new(mut file: impl Read + Send + 'static) -> io::Result<Self> {
         let mut start = Vec::new();
         file.by_ref()

@@ -68,7 +68,7 @@ pub(super) fn convert<R: Read>(
     memory.finish(&report)
 }
 
-/// What most unexplained frames are.
+/// Class of most unexplained frames.
 fn unexplained(report: &serde_json::Value) -> FrameClass {
     let number = |pointer: &str| report.pointer(pointer).and_then(serde_json::Value::as_u64);
     let all = number("/frames/classes/unexplained").unwrap_or(0);

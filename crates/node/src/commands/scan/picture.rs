@@ -57,7 +57,7 @@ pub fn write_png(path: &Path, looks: &[Look]) -> anyhow::Result<()> {
     output.keep()
 }
 
-/// Shows a picture: with colours on a terminal, two rows to a line, else with letters.
+/// Shows a picture: with colors on a terminal, two rows to a line, else with letters.
 ///
 /// # Errors
 /// Those of `out`.

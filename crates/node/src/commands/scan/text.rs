@@ -66,7 +66,7 @@ fn write_frames(out: &mut impl Write, seen: &FrameReport) -> io::Result<()> {
             table.row([class.name().to_owned(), frames(number), share]);
         }
     }
-    section(out, "Memory by what it is", &table)?;
+    section(out, "Memory by class", &table)?;
     write_unexplained(out, seen)?;
     write_contiguity(out, seen)?;
     write_polluters(out, seen)?;
@@ -80,7 +80,7 @@ fn write_unexplained(out: &mut impl Write, seen: &FrameReport) -> io::Result<()>
         writeln!(
             out,
             "  \"{}\" is {} or more of the kernel's, up to {} free on lists of CPUs, {} not \
-             initialised yet",
+             initialized yet",
             Class::Unexplained.name(),
             frames(unexplained.kernel_at_least),
             frames(unexplained.per_cpu_free),

@@ -262,11 +262,7 @@ pub fn add_scan(report: Option<&Report>, metrics: &mut Metrics) {
         "Parts of memory that could not be read.",
         seen.outcome.problem_count,
     );
-    metrics.family(
-        "contigua_frames_bytes",
-        Kind::Gauge,
-        "Memory by what it is.",
-    );
+    metrics.family("contigua_frames_bytes", Kind::Gauge, "Memory by class.");
     for (class, frames) in seen.classes.iter() {
         if class != Class::Hole {
             metrics.figure(&[("class", class.key())], frames * PAGE_BYTES);

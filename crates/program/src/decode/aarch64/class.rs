@@ -16,7 +16,7 @@ pub(super) const WRITE_FLAGS: u32 = 0xd51b_4200;
 pub(super) const BUT_REGISTER: u32 = !31;
 
 /// The class of an instruction, and whether it loads and stores; `None` for groups that are not
-/// modelled.
+/// modeled.
 pub(super) fn of(definition: &Insn, word: u32) -> Option<(Class, bool, bool)> {
     let name = definition.mnemonic;
     Some(match definition.class {
