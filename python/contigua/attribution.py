@@ -31,7 +31,7 @@ class ProfileError(ContiguaError):
 
 @dataclass(frozen=True)
 class Costs:
-    """What something has cost.
+    """Costs of a group.
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ class Costs:
         return Costs(*(getattr(self, name) + getattr(other, name) for name in METRICS))
 
 
-#: What can be compared, by name.
+#: Measures that can be compared, by name.
 METRICS = tuple(field.name for field in fields(Costs))
 
 
@@ -88,7 +88,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Row:
-    """What an instruction has cost, by mapping, thread and call stack.
+    """Costs of an instruction, by mapping, thread and call stack.
 
     Attributes
     ----------
@@ -112,7 +112,7 @@ class Row:
     costs: Costs
 
 
-#: What costs can be added up by.
+#: Groups by which costs can be added up.
 KEYS: Mapping[str, Callable[[Row], str]] = {
     "function": lambda row: row.at.function,
     "line": lambda row: row.at.line or f"{row.at.library}+{row.at.address:#x}",

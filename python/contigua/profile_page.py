@@ -22,7 +22,7 @@ TITLES: Mapping[str, str] = {
     "data_cycles": "data-miss cycles",
     "data_misses": "L1 data misses",
 }
-#: What a table can show, by key.
+#: Tables that can be shown, by key.
 GROUPS = {
     "function": "function",
     "line": "source line",

@@ -65,7 +65,7 @@ pub struct Surroundings {
     pub clock: Option<u32>,
     /// Plan of its simulation.
     pub plan: Plan,
-    /// Whether the files that it maps are told by name.
+    /// True if the files that it maps are reported by name.
     pub names: bool,
 }
 

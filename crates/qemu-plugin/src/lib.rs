@@ -46,7 +46,7 @@ struct Plugin {
     producer: Producer,
     architecture: Architecture,
     plan: Plan,
-    /// Whether the files that are mapped are told by name.
+    /// True if the files that are mapped are reported by name.
     tells_names: bool,
     /// Arguments for programs started later.
     arguments: exec::PluginArguments,

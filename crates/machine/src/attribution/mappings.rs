@@ -7,7 +7,7 @@ use contigua_program::wire::{Event, FileId, ImageKind};
 use contigua_units::{PAGE_BYTES, VirtAddr, VirtRange};
 use serde::Serialize;
 
-/// What a mapping holds.
+/// Contents of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MappingKind {
@@ -23,7 +23,7 @@ pub enum MappingKind {
     Heap,
     /// A thread's stack (`MAP_STACK`).
     ThreadStack,
-    /// What the loader maps without a file: stack and bss.
+    /// Memory that the loader maps without a file: stack and bss.
     Image,
     /// `MAP_HUGETLB`.
     Hugetlb,
@@ -34,7 +34,7 @@ pub enum MappingKind {
 pub struct Mapping {
     /// The process that made it.
     pub process: u32,
-    /// What it holds.
+    /// Contents of the mapping.
     pub kind: MappingKind,
     /// Its first address.
     pub start: u64,
@@ -45,7 +45,7 @@ pub struct Mapping {
     /// The file, where it is known.
     #[serde(skip)]
     pub file: Option<FileId>,
-    /// Where it begins in the file, in bytes.
+    /// Offset of its beginning in the file, in bytes.
     pub offset: u64,
     /// The instruction that made it, by its place in the profile's list, and the stack that it was called
     /// in; `None` for the loader's.

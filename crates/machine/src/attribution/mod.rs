@@ -27,7 +27,7 @@ use stacks::{Exit, Node, Stacks};
 /// Version of the file's form.
 pub const SCHEMA: u32 = 1;
 
-/// What one instruction, in one mapping, by one thread has cost.
+/// Costs of one instruction, in one mapping, by one thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Costs {
     /// Accesses that missed the first-level TLB.
@@ -73,7 +73,7 @@ pub(crate) struct Accessed {
     pub address: u64,
 }
 
-/// What is known of a block; nothing, where it has no instructions.
+/// Code of a block; empty where it has no instructions.
 #[derive(Clone, Default)]
 struct Known {
     /// Its instructions' places in the list.
@@ -97,7 +97,7 @@ pub(crate) struct Attribution {
     rows: HashMap<Key, Costs, FxBuildHasher>,
     /// Instructions whose misses were counted.
     executed: u64,
-    /// What the fault of the access under way has cost.
+    /// Costs of the fault of the access under way.
     fault: (u64, u64),
 }
 

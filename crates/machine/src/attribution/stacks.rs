@@ -16,7 +16,7 @@ const DEPTH: usize = 128;
 /// Frames that are remembered, to return through them. A deeper recursion loses its outermost ones.
 const FRAMES: usize = 1 << 16;
 
-/// How a block ends, for stacks.
+/// Exit of a block, for stacks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Exit {
     /// Otherwise.
@@ -52,7 +52,7 @@ struct Thread {
     node: u32,
     /// Distance of `node` from the root.
     depth: usize,
-    /// What the last block ends with: its last instruction and the address behind it.
+    /// End of the last block: its last instruction and the address behind it.
     pending: Pending,
 }
 
@@ -141,7 +141,7 @@ impl Stacks {
         node
     }
 
-    /// What was executed meanwhile is not known: the thread begins anew at the root.
+    /// Forgets a thread's stack, because blocks were missed: it begins anew at the root.
     pub fn forget(&mut self, thread: ThreadId) {
         *self.thread(thread) = Thread::default();
     }

@@ -84,7 +84,7 @@ function tree() {
   return top;
 }
 
-function colour(label) {
+function color(label) {
   let hash = 0;
   for (const letter of label) hash = (hash * 31 + letter.codePointAt(0)) >>> 0;
   return `hsl(${hash % 55} ${55 + (hash >> 8) % 25}% var(--flame))`;
@@ -101,7 +101,7 @@ function showFlame() {
     if (width < 0.15 || depth > 60) return depth;
     const box = document.createElement("button");
     box.type = "button";
-    box.style.cssText = `left:${left}%;width:${width}%;top:${depth * 1.4}rem;background:${colour(of.label)}`;
+    box.style.cssText = `left:${left}%;width:${width}%;top:${depth * 1.4}rem;background:${color(of.label)}`;
     box.textContent = of.label;
     box.title = `${of.label}\n${of.line}\n${percent(of.value, whole.value)}, ${number.format(of.value)}`;
     if (wanted && of.label.toLowerCase().includes(wanted)) box.className = "found";
