@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +13,8 @@ from contigua import columns
 from contigua.errors import ContiguaError
 from contigua.reading import real
 from contigua.schemas import current
-from contigua.sizes import SizeError
-from contigua.table import MISS_EVENTS, table_html
+from contigua.sizes import SizeError, seconds_of
+from contigua.table import MISS_EVENTS, SPLITS, table_html
 
 MEBIBYTE = 1 << 20
 
@@ -33,6 +34,9 @@ TEXTS = {"design", "machine", "age", "holes", "malloc", "ended"}
 FLAGS = {"complete"}
 REALS = {
     "ipc",
+    "seconds",
+    "longest_stall",
+    "scan_period",
     "memory_share",
     "translation_overhead",
     "walk_active_share",
@@ -121,6 +125,8 @@ class Report:
             measure. ``ended`` is what ended the run: ``"program"``, ``"instructions"``, ``"time"``;
             ``"exit_status"`` (other than 0), ``"signal"``, ``"failure"`` (the program was not
             observed to its end) or ``"interrupted"``, after which ``complete`` is ``False``.
+            ``seconds`` is simulated time, and ``longest_stall`` the longest that one access waited
+            for the kernel, in seconds; ``scan_period`` is that of khugepaged, ``None`` without.
             ``sample_units`` are the units that estimates of a sampled run are made from; see
             :meth:`intervals`. ``regions`` are those that the user named and that were met.
         """
@@ -153,6 +159,7 @@ class Report:
             "sample_units": r["sample"]["units"] if r.get("sample") else None,
             "regions": r["regions"]["count"] if r.get("regions") else None,
             "cycles": time["cycles"] if time else None,
+            "seconds": seconds(r, time["cycles"]) if time else None,
             "ipc": time["ipc"] if time else None,
             "memory_share": _share(time, "data", "fetch"),
             "translation_overhead": time.get("translation_overhead") if time else None,
@@ -179,6 +186,13 @@ class Report:
             "segment_accesses": r["tlb"]["segment_accesses"],
             "page_faults": sum(v for k, v in kernel.items() if k.startswith("faults_")),
             "huge_page_fallbacks": kernel["huge_page_fallbacks"],
+            "scan_period": scan_period(r),
+            "longest_stall": _known(r, kernel.get("longest_stall_cycles")),
+            "huge_page_splits": kernel["huge_page_splits"],
+            **{key: kernel.get(key, 0) for key in SPLITS.values()},
+            "direct_compactions": frames["direct_compactions"],
+            "bitmap_fills": r["translation_scheme"].get("bitmap_fills", 0),
+            "hole_walks": r["translation_scheme"].get("hole_walks", 0),
             "resident_mib": sum(resident.values()) / MEBIBYTE,
             "resident_4k_mib": resident["4k"] / MEBIBYTE,
             "resident_2m_mib": resident["2m"] / MEBIBYTE,
@@ -204,6 +218,24 @@ class Report:
                 r["unmovable_region_bytes"] / MEBIBYTE if r["unmovable_region_bytes"] else None
             ),
         }
+
+
+def seconds(values: Mapping[str, Any], cycles: float) -> float:
+    """Return how long so many cycles of a report's machine take."""
+    clock = re.fullmatch(r"([0-9]+)MHz", str(values["config"]["machine"]["clock"]))
+    return cycles / (int(clock[1]) if clock else 1) / 1e6 if cycles else 0.0
+
+
+def _known(values: Mapping[str, Any], cycles: int | None) -> float | None:
+    return None if cycles is None else seconds(values, cycles)
+
+
+def scan_period(values: Mapping[str, Any]) -> float | None:
+    """Return the seconds between two scans of khugepaged; ``None`` where the design has none."""
+    for scheme in values["config"]["design"]["translation"].values():
+        if isinstance(scheme, Mapping) and "scan_interval" in scheme:
+            return seconds_of(str(scheme["scan_interval"]))
+    return None
 
 
 def _share(time: dict[str, Any] | None, *parts: str) -> float | None:

@@ -99,3 +99,17 @@ def size_text(size: int) -> str:
                 else f"{value:.1f} {suffix}B"
             )
     return f"{size} B"
+
+
+def duration(seconds: float) -> str:
+    """Say a time in the unit in which it has one to three digits.
+
+    Examples
+    --------
+    >>> duration(0.0123), duration(10), duration(2.5e-6), duration(0), duration(7200)
+    ('12.3 ms', '10 s', '2.5 us', '0 s', '2 h')
+    """
+    for size, unit in ((3600, "h"), (60, "min"), (1, "s"), (1e-3, "ms"), (1e-6, "us")):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns" if seconds else "0 s"

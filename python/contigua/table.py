@@ -15,6 +15,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
 from contigua.printing import printable
+from contigua.sizes import duration
 
 if TYPE_CHECKING:
     from contigua.terminal import Table
@@ -28,6 +29,15 @@ MISS_EVENTS = {
     "dtlb_load_misses": ("load_misses", "loads"),
     "dtlb_store_misses": ("store_misses", "stores"),
     "itlb_misses": ("fetch_misses", "fetches"),
+}
+
+#: Huge pages that were split, by cause: keys of ``kernel``.
+SPLITS = {
+    "munmap": "splits_munmap",
+    "mprotect": "splits_mprotect",
+    "mremap": "splits_mremap",
+    "madvise": "splits_madvise",
+    "a fault": "splits_fault",
 }
 
 
@@ -63,6 +73,10 @@ def _cycles(value: float | None) -> str:
 
 def _percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f} %"
+
+
+def _time(value: float | None) -> str:
+    return "-" if value is None else duration(value)
 
 
 def _mebibytes(value: float | None) -> str:
@@ -106,6 +120,8 @@ SECTIONS = (
         Row("walk-active cycles", "walk_active_share", _percent, main=True),
         Row("cycles stalled on walks", "walk_share", _percent),
         Row("kernel cycles", "kernel_share", _percent, main=True),
+        Row("simulated time", "seconds", _time),
+        Row("khugepaged's scan interval", "scan_period", _time),
         Row("inter-processor interrupts", "interrupts", rare=True),
         Row("in-use pages migrated", "migrations", main=True, rare=True),
         Row("in-use pages that could not move", "not_moved", main=True, rare=True),
@@ -135,6 +151,12 @@ SECTIONS = (
         Row("peak memory, segment", "segment_mib", _mebibytes, rare=True),
         Row("huge-page coverage", "huge_page_coverage", _percent, main=True),
         Row("huge-page allocation failures", "huge_page_fallbacks", main=True),
+        Row("longest stall of an access", "longest_stall", _time),
+        Row("huge pages split", "huge_page_splits", rare=True),
+        *(Row(f"  by {cause}", key, rare=True) for cause, key in SPLITS.items()),
+        Row("direct compactions", "direct_compactions", rare=True),
+        Row("bitmaps of holes read", "bitmap_fills", rare=True),
+        Row("holes looked up", "hole_walks", rare=True),
         Row("mean memory", "mean_resident_mib", _mebibytes),
         Row("mean huge-page coverage", "mean_huge_page_coverage", _percent),
         Row("memory released by madvise", "given_back_mib", _mebibytes, rare=True),

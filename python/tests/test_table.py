@@ -253,6 +253,7 @@ def test_three_sentences_say_which_design_is_fastest_and_why():
 
 def test_every_design_that_differs_is_explained_by_what_was_counted():
     failed = {"huge_page_fallbacks": 60, "huge_page_splits": 64, "pages_moved": 12}
+    failed |= {"splits_mprotect": 60, "splits_fault": 4, "longest_stall_cycles": 3_150_000}
     slow = report(
         "slow",
         1_300_000,
@@ -267,8 +268,9 @@ def test_every_design_that_differs_is_explained_by_what_was_counted():
     assert list(explained) == ["fast", "slow"]
     # What is said of a design is what its counters have, and nothing of the others.
     assert explained["slow"].endswith(
-        "; 60 huge-page faults found no free 2 MB block, 64 huge pages were split, 7 direct "
-        "compactions, 12 of the program's pages were moved."
+        "; 60 huge-page faults found no free 2 MB block; 7 direct compactions; 12 of the program's "
+        "pages were moved; 64 huge pages were split (60 by mprotect and 4 by a fault); one access "
+        "waited 1.5 ms for the kernel, the longest under linux-4k 0 s."
     )
     assert explained["slow"].startswith("slow takes 300.0 thousand cycles more: kernel cycles +290")
     assert "huge-page faults" not in explained["fast"]
@@ -283,6 +285,33 @@ def test_no_part_of_a_difference_is_a_share_of_it():
         one = report("linux-thp", cycles, kernel=kernel, overhead=overhead)
         line = verdict(Results((SMALL, one)))[1].split(";")[0]
         assert "%" not in line and "minus" not in line
+
+
+def test_a_perforated_design_that_loses_says_what_holes_cost():
+    slow = report("perforated", 1_200_000, overhead=0.5, coverage=0.97)
+    values = slow.values
+    values["translation_scheme"] = {"bitmap_fills": 284_000, "hole_walks": 117_000}
+    said = verdict(Results((SMALL, Report(json.dumps(values)))))[1]
+    assert said.endswith(
+        "; 284.0 thousand L2 TLB misses read which sub-pages of a perforated page are holes; 117.0 "
+        "thousand walked again for a 4 KB page in a hole."
+    )
+    assert cells(Results((SMALL, Report(json.dumps(values)))), "holes looked up") == (
+        "0",
+        "117,000",
+    )
+
+
+def test_simulated_time_stands_beside_the_time_between_scans():
+    huge = HUGE.values
+    huge["config"]["design"] = {"translation": {"thp": {"scan_interval": "10s"}}}
+    small = SMALL.values
+    small["config"]["design"] = {"translation": {"base": {}}}
+    both = Results((Report(json.dumps(small)), Report(json.dumps(huge))))
+    # A million cycles at 2,100 MHz.
+    assert cells(both, "simulated time") == ("476 us", "286 us")
+    assert cells(both, "khugepaged's scan interval") == ("-", "10 s")
+    assert "simulated time" in labels(both, details=True)
 
 
 def test_coverage_is_that_over_time_and_memory_is_told_where_it_differs():

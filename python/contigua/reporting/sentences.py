@@ -6,13 +6,13 @@ difference within its interval, or within :data:`CLOSE`, is called none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, prod, sqrt
-from typing import Any
 
 from contigua.reporting import measures
 from contigua.reporting.cases import Run, Runs, arrange
+from contigua.reporting.causes import causes
 from contigua.reporting.words import count, mebibytes, names, percent
 from contigua.reports import Report
 from contigua.sampling import matched
@@ -25,19 +25,6 @@ CLOSE = 0.005
 SLIGHT = 0.01
 #: Designs whose mean memory differs by more than this share are told with it.
 UNLIKE = 0.05
-#: What explains a difference: in words, and how often it happened.
-CAUSES: tuple[tuple[str, Callable[[dict[str, Any]], int]], ...] = (
-    (
-        "{} huge-page faults found no free 2 MB block",
-        lambda values: int(values["kernel"]["huge_page_fallbacks"]),
-    ),
-    ("{} huge pages were split", lambda values: int(values["kernel"]["huge_page_splits"])),
-    ("{} direct compactions", lambda values: int(values["frames"]["direct_compactions"])),
-    (
-        "{} of the program's pages were moved",
-        lambda values: int(values["kernel"]["pages_moved"]),
-    ),
-)
 #: Cases that are told one by one; of more, only what holds over all of them.
 TOLD = 4
 #: Reasons of points that failed that are named.
@@ -89,6 +76,7 @@ def headlines(runs: Runs, *, brief: bool = False) -> list[str]:
         found.append(
             f"Means of {several} seeds; ± is the half-width of a 95 % confidence interval."
         )
+    found += _warming(runs.all)
     found += _goal([run for run in runs.all if (run.values.get("sample") or {}).get("goal")])
     executed = min(int(run.summary["instructions"]) for run in runs.all)
     if executed < SHORT:
@@ -145,6 +133,29 @@ def _histories(runs: Runs) -> list[str]:
     """Return every history that ran, as it was typed."""
     ages = dict.fromkeys(str(run.values["config"]["age"]) for run in runs.all)
     return list(ages) if len(ages) > 1 else []
+
+
+def _warming(runs: Sequence[Run]) -> list[str]:
+    """Say which runs have units that longer warming changes, and what to do."""
+    sampled = [run for run in runs if (run.values.get("sample") or {}).get("warming")]
+    changes = [
+        (run, run.values["sample"]["warming"]["cycles"]["value"])
+        for run in sampled
+        if run.values["sample"]["warming"]["differs"]
+    ]
+    found = [(run, change) for run, change in changes if abs(change) >= CLOSE]
+    if not found:
+        return []
+    most, change = max(found, key=lambda pair: abs(pair[1]))
+    sampling = most.values["sample"]["sampling"]
+    way = "more" if change > 0 else "fewer"
+    others = f", the most of {len(found)} runs" if len(found) > 1 else ""
+    return [
+        f"Units of {most.design} take {percent(abs(change))} {way} cycles after "
+        f"{count(sampling['long_warm'])} instructions of warming than after "
+        f"{count(sampling['warm'])}{others}; values are corrected by that, and ± holds it. "
+        f"--sample-warm {sampling['long_warm']} narrows it."
+    ]
 
 
 def _goal(wanted: Sequence[Run]) -> list[str]:
@@ -362,20 +373,11 @@ def _difference(run: Run, base: Run) -> str:
         for name, part in parts
         if abs(part) >= SLIGHT * abs(saved)
     ]
+    why = "".join(f"; {cause}" for cause in causes(run, base))
     return (
         f"{run.design} takes {count(abs(saved))} cycles {'fewer' if saved > 0 else 'more'}: "
-        f"{', '.join(told)}{_trends(run, base)}{_causes(run, base)}."
+        f"{', '.join(told)}{_trends(run, base)}{why}."
     )
-
-
-def _causes(run: Run, base: Run) -> str:
-    """Say what the kernel did more of than in another run; nothing where it did not."""
-    said = []
-    for text, counted in CAUSES:
-        own, before = (counted(one.values) for one in (run, base))
-        if own > before:
-            said.append(text.format(count(own)))
-    return f"; {', '.join(said)}" if said else ""
 
 
 def _parts(run: Run, base: Run) -> dict[str, float]:
