@@ -28,7 +28,7 @@ fn main() {
         let slabs: Vec<_> = (0..4000).map_while(|_| memory.allocate(&kernel)).collect();
         let mut blocks: Vec<u32> = slabs
             .iter()
-            .map(|frame| frame.get() / BLOCK_FRAMES as u32)
+            .map(|frame| frame.get() / BLOCK_FRAMES)
             .collect();
         blocks.sort_unstable();
         blocks.dedup();
