@@ -11,7 +11,7 @@ from contigua.reports import seconds
 from contigua.sizes import duration
 from contigua.table import SPLITS
 
-#: What explains a difference: in words, and how often it happened.
+#: Causes of a difference: in words, and how often each happened.
 CAUSES: tuple[tuple[str, Callable[[Mapping[str, Any]], int]], ...] = (
     (
         "{} huge-page faults found no free 2 MB block",
