@@ -404,8 +404,10 @@ lint-rest: $(VENV)/tools
 	$(CLANG_FORMAT) --dry-run --Werror
 	scripts/circles
 	scripts/words
+	$(BIN)/python scripts/run-spec
 
 fmt: $(VENV)/tools
+	$(BIN)/python scripts/run-spec --write
 	$(RUSTFMT)
 	$(CLANG_FORMAT) -i
 	$(BIN)/ruff format

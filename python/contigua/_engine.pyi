@@ -1,56 +1,19 @@
-"""The native half: configuration goes in as TOML text, reports come out as JSON text."""
+"""The native half: what is simulated goes in as TOML and JSON, reports come out as JSON.
+
+Documents are made by :func:`contigua.run_spec.document`.
+"""
 
 from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import NotRequired, TypedDict
+from typing import TypedDict
 
 VERSION: str
 SCHEMES: list[str]
 
-#: Distance, warm, detail, seed, most.
-Sampled = tuple[int, int, int, int, int]
-#: Instructions to skip, and how those behind them are sampled.
-Plan = tuple[int, Sampled | None]
-
 class EngineError(Exception): ...
 class NoSuchProgramError(EngineError): ...
 class NotExecutableError(EngineError): ...
-
-class RegionSpec(TypedDict):
-    kind: str
-    warm: int
-    windows: list[tuple[int, int]]
-    weights: list[float]
-    function: str | None
-    keep_warm: bool
-
-class RunSpec(TypedDict):
-    design_name: str
-    design: str
-    machine_name: str
-    machine: str
-    memory: str | None
-    age: str
-    detail: str
-    seed: int
-    skip: int
-    warmup: int
-    instructions: int | None
-    holes: str | None
-    classify_misses: bool
-    cores: int
-    migrations: float
-    allocator: str | None
-    profile: str | None
-    timeline: str | None
-    sampling: Sampled | None
-    regions: RegionSpec | None
-    confidence: float
-    checkpoints: NotRequired[list[tuple[int, str]]]
-    checkpoint: NotRequired[str]
-    goal: float | None
-    mapped: bool
 
 class AgeSpec(TypedDict):
     design_name: str
@@ -104,37 +67,18 @@ class Output:
     def discard(self) -> None: ...
 
 def run(
-    runs: Sequence[RunSpec],
-    *,
-    command: Sequence[str] | None = None,
-    trace: str | PathLike[str] | None = None,
-    trace_format: str = "contigua",
-    record: str | PathLike[str] | None = None,
-    record_plan: Plan | None = None,
-    seconds: float | None = None,
-    preload: str | PathLike[str] | None = None,
-    root: str | PathLike[str] | None = None,
-    environment: Sequence[tuple[str, str]] | None = None,
-    clock: int | None = None,
-    physical: str = "simulated",
-    progress: Callable[[list[tuple[int, int]]], None] | None = None,
+    document: bytes, progress: Callable[[list[tuple[int, int]]], None] | None = None
 ) -> tuple[list[str], int, list[str]]: ...
-def trace_plan(trace: str | PathLike[str]) -> Plan: ...
+def trace_plan(trace: str | PathLike[str]) -> str: ...
 def trace_info(
     trace: str | PathLike[str], trace_format: str
 ) -> list[tuple[str, Path, list[tuple[str, int]], list[int]]]: ...
 def block_vectors(
-    interval: int,
-    *,
-    command: Sequence[str] | None = None,
-    trace: str | PathLike[str] | None = None,
-    trace_format: str = "contigua",
-    seconds: float | None = None,
-    root: str | PathLike[str] | None = None,
+    interval: int, execution: bytes
 ) -> tuple[tuple[bytes, bytes, bytes], int, int]: ...
 def resolve_design(text: str, path: str) -> str: ...
 def resolve_machine(text: str, path: str) -> str: ...
-def resolve_run(spec: RunSpec) -> str: ...
+def resolve_run(run: bytes) -> str: ...
 def resolve_profile(text: str, path: str) -> str: ...
 def age(
     spec: AgeSpec,
@@ -151,7 +95,7 @@ def emulator_options(architecture: str = "x86_64") -> list[str]: ...
 def replay_heap(spec: HeapSpec, *, warmup: float = 0.0) -> str: ...
 def heap_on_server(
     spec: HeapSpec,
-    server: RunSpec,
+    server: bytes,
     *,
     warmup: float = 0.0,
     reads: int = 0,

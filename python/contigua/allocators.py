@@ -9,9 +9,13 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from contigua.errors import ContiguaError
 from contigua.reading import open_file
+
+if TYPE_CHECKING:
+    from contigua.run_spec import ExecutionSpec
 
 #: Where a checkout builds the allocator; an installed package has it where the linker looks.
 BUILT = Path(__file__).parents[2] / "target" / "release"
@@ -66,6 +70,14 @@ class Preload:
     library: Path | None = None
     environment: tuple[tuple[str, str], ...] = ()
     clock: int | None = None
+
+    def spec(self) -> ExecutionSpec:
+        """Return what the engine is told of it."""
+        return {
+            "preload": self.library,
+            "environment": dict(self.environment),
+            "clock": self.clock,
+        }
 
 
 def preload(name: str, options: Sequence[str] = (), clock: int | None = None) -> Preload:

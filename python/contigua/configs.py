@@ -18,7 +18,6 @@ from typing import Any, ClassVar, Self
 
 import tomli_w
 
-from contigua import _engine
 from contigua.errors import ContiguaError
 from contigua.presets import Collection, Preset, designs, flatten, machines
 
@@ -287,15 +286,3 @@ class Age:
 
     def __str__(self) -> str:
         return self.text
-
-
-def resolve_run(spec: _engine.RunSpec) -> dict[str, Any]:
-    """Check a whole configuration, and return it with every default filled in.
-
-    Raises
-    ------
-    EngineError
-        When it cannot be simulated.
-    """
-    resolved: dict[str, Any] = json.loads(_engine.resolve_run(spec))
-    return resolved

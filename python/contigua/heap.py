@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from contigua import _engine
 from contigua.options import RunOptions
+from contigua.run_spec import document
 
 #: From a time in seconds on, a program uses so many bytes.
 Demand = Sequence[tuple[float, int]]
@@ -187,7 +188,9 @@ def on_server(
     """
     server = server or Server()
     place = server.options.spec(server.design, server.age, "none")
-    text = _engine.heap_on_server(settings.spec(demand, seconds), place, warmup=warmup, reads=reads)
+    text = _engine.heap_on_server(
+        settings.spec(demand, seconds), document(place), warmup=warmup, reads=reads
+    )
     found = json.loads(text)
     samples = found["samples"]
     columns = {name: [sample[name] for sample in samples] for name in samples[0]}

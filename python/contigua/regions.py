@@ -14,7 +14,7 @@ from contigua.sampling import Sampling
 from contigua.sizes import SizeError, count_of
 
 if TYPE_CHECKING:
-    from contigua._engine import RegionSpec
+    from contigua.run_spec import PointSpec, RegionSpec, WindowSpec
 
 #: Bytes of a file of SimPoint's; a line takes 30 at most.
 MOST_SIMPOINTS = 1 << 20
@@ -116,14 +116,18 @@ class Regions:
 
     def spec(self) -> RegionSpec:
         """Return what the engine takes."""
-        return {
-            "kind": self.kind,
-            "warm": self.warm,
-            "windows": list(self.spans),
-            "weights": list(self.weights),
-            "function": self.name,
-            "keep_warm": self.keep_warm,
-        }
+        windows: list[WindowSpec] = [{"begin": begin, "end": end} for begin, end in self.spans]
+        if self.kind == "windows":
+            return {"kind": "windows", "warm": self.warm, "windows": windows}
+        if self.kind == "simpoints":
+            points: list[PointSpec] = [
+                {**window, "weight": weight}
+                for window, weight in zip(windows, self.weights, strict=True)
+            ]
+            return {"kind": "sim_points", "warm": self.warm, "points": points}
+        if self.kind == "function":
+            return {"kind": "function", "name": self.name or "", "keep_warm": self.keep_warm}
+        return {"kind": "markers", "keep_warm": self.keep_warm}
 
 
 def window_of(text: str) -> tuple[int, int]:

@@ -87,27 +87,12 @@ def run(
     ['linux-thp', 'few']
     """
     options = options or RunOptions()
-    before = options.preload()
-    if command is None and before.name is not None:
+    if command is None and options.preload().name is not None:
         raise AllocatorError("a trace has its allocator inside: record it with another one")
     if isinstance(trace, Trace):
         options, trace = replace(options, trace_format=trace.format), trace.path
-    specs = options.specs(designs)
-    reports, exit_code, failures = _engine.run(
-        specs,
-        command=list(command) if command is not None else None,
-        trace=trace,
-        trace_format=options.trace_format,
-        record=options.record,
-        record_plan=None if specs else options.plan(),
-        seconds=options.seconds,
-        preload=before.library,
-        root=options.root,
-        environment=list(before.environment),
-        clock=before.clock,
-        physical=options.physical,
-        progress=progress,
-    )
+    told = options.document(designs, command=command, trace=trace)
+    reports, exit_code, failures = _engine.run(told, progress)
     results = Results(tuple(map(Report, reports)), exit_code)
     if failures:
         raise OutputsError(failures, results)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, sqrt
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from contigua import _engine
+
+if TYPE_CHECKING:
+    from contigua.run_spec import SamplingSpec
 
 #: Parts of a unit's time that are the program's; the kernel's is counted, not sampled.
 PROGRAM = ("issue", "branch", "dependence", "fetch", "data", "tlb", "walk")
@@ -77,9 +81,15 @@ class Sampling:
             goal=goal,
         )
 
-    def spec(self, seed: int) -> tuple[int, int, int, int, int]:
+    def spec(self, seed: int) -> SamplingSpec:
         """Return what the engine takes; the seed says where units are."""
-        return self.distance, self.warm, self.detail, seed, self.most
+        return {
+            "distance": self.distance,
+            "warm": self.warm,
+            "detail": self.detail,
+            "seed": seed,
+            "most": self.most,
+        }
 
 
 #: How recordings are sampled: fewer units, because those that are dropped stay in the file. With
@@ -95,11 +105,11 @@ def recorded(trace: str | Path) -> Sampling | None:
     EngineError
         When it cannot be read.
     """
-    _, sampling = _engine.trace_plan(trace)
+    sampling = json.loads(_engine.trace_plan(trace))["sampling"]
     if sampling is None:
         return None
-    distance, warm, detail, _, most = sampling
-    return Sampling(distance, warm, detail, most)
+    keys = ("distance", "warm", "detail", "most")
+    return Sampling(**{key: sampling[key] for key in keys})
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from contigua import _engine
 from contigua.errors import ContiguaError
 from contigua.extras import needs
 from contigua.regions import INTERVAL
+from contigua.run_spec import ExecutionSpec, document
 
 with needs("simpoints"):
     import numpy as np
@@ -115,13 +116,14 @@ def block_vectors(
         raise SimPointError(
             f"an interval needs at least {LEAST_INTERVAL} instructions, not {interval}"
         )
-    (begins, blocks, counts), instructions, exit_code = _engine.block_vectors(
-        interval,
-        command=None if command is None else list(command),
-        trace=trace,
-        seconds=seconds,
-        root=root,
-    )
+    execution: ExecutionSpec = {
+        "command": None if command is None else list(command),
+        "trace": trace,
+        "seconds": seconds,
+        "root": root,
+    }
+    found = _engine.block_vectors(interval, document(execution))
+    (begins, blocks, counts), instructions, exit_code = found
     if instructions < interval:
         raise SimPointError(
             f"the program executed {instructions:,} instructions, fewer than an interval has "

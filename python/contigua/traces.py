@@ -64,8 +64,8 @@ class Trace:
         EngineError
             When it cannot be read, or is damaged.
         """
-        specs = RunOptions(detail="translation").specs(["linux-4k"])
-        (text,), _, _ = _engine.run(specs, trace=self.path, trace_format=self.format)
+        options = RunOptions(detail="translation", trace_format=self.format)
+        (text,), _, _ = _engine.run(options.document(["linux-4k"], trace=self.path))
         report = Report(text).values
         executed, program = report["executed"], report["program"]
         return TraceInfo(

@@ -21,6 +21,7 @@ from contigua.programs.execute import execute, interruptible, run_whole
 from contigua.programs.program import MissingProgramError, Program, ProgramError
 from contigua.progress import Progress
 from contigua.reports import Report
+from contigua.run_spec import RunSpec
 
 #: As many configurations read a running program at most; for more it is recorded first.
 READERS = 24
@@ -49,7 +50,7 @@ class Cell(NamedTuple):
     migrations: float | None = None
     machine: Preset | None = None
 
-    def spec(self, options: RunOptions) -> _engine.RunSpec:
+    def spec(self, options: RunOptions) -> RunSpec:
         """Describe the cell to the engine."""
         own = {name: value for name, value in self._asdict().items() if value is not None}
         del own["design"], own["holes"]
@@ -139,11 +140,11 @@ def run_cells(
 
 
 def _replay(
-    batch: Sequence[tuple[Cell, _engine.RunSpec]], trace: Path, failures: dict[Cell, str] | None
+    batch: Sequence[tuple[Cell, RunSpec]], trace: Path, failures: dict[Cell, str] | None
 ) -> dict[Cell, str]:
     """Replay a trace in some cells at a time; one by one to find those that cannot be simulated."""
     try:
-        reports, _ = run_whole([spec for _, spec in batch], trace=trace)
+        reports, _ = run_whole([spec for _, spec in batch], {"trace": trace})
         return dict(zip((cell for cell, _ in batch), reports, strict=True))
     except _engine.EngineError as error:
         if failures is None:
@@ -163,7 +164,7 @@ def _fraction(progress: Callable[[float], None]) -> Progress:
     return called
 
 
-def _counting(options: RunOptions) -> _engine.RunSpec:
+def _counting(options: RunOptions) -> RunSpec:
     """Describe the fastest way to count all instructions."""
     whole = replace(options, detail="translation", warmup=0, skip=0, instructions=None)
     plain = replace(whole, age="fresh", cores=1, migrations=0.0, classify_misses=False)

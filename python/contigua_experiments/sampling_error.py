@@ -194,7 +194,7 @@ def measure(
 
     def replay(runs: Sequence[RunOptions]) -> list[dict[str, Any]]:
         specs = [one.spec(design, one.age, one.holes) for one in runs for design in designs]
-        return [Report(text).values for text in run_whole(specs, trace=trace)[0]]
+        return [Report(text).values for text in run_whole(specs, {"trace": trace})[0]]
 
     if not all(len(by_seed) == len(seeds) for by_seed in found["sampled"].values()):
         if not trace.exists():

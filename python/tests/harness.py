@@ -54,7 +54,7 @@ def is_trace(file: Path) -> bool:
     """Say whether a trace can be replayed to its end."""
     options = RunOptions(detail="translation", memory="64MiB")
     try:
-        _engine.run([options.spec("linux-4k", "fresh", "none")], trace=file)
+        _engine.run(options.document(["linux-4k"], trace=file))
     except _engine.EngineError:
         return False
     return True

@@ -1,5 +1,6 @@
 """Do options reach the engine as they were given?"""
 
+import os
 import re
 import sys
 from math import sqrt
@@ -9,10 +10,12 @@ from statistics import fmean, stdev
 import pytest
 from click.testing import CliRunner
 
-from contigua import RunOptions
+import contigua
+from contigua import EngineError, RunOptions, _engine
 from contigua import cli as cli_module
 from contigua.options import file_of
 from contigua.results import Results
+from contigua.run_spec import document
 from contigua.sampling import Sampling
 from contigua.sizes import SizeError, count_of, seconds_of
 from contigua_experiments.running import Cell
@@ -138,7 +141,7 @@ def test_seeds_share_the_units_of_a_sampled_run():
     specs = options.specs(["linux-4k"])
     assert [spec["seed"] for spec in specs] == [5, 6]
     assert specs[0]["sampling"] == specs[1]["sampling"]
-    assert specs[0]["sampling"] == RunOptions(seed=5, sample=Sampling()).plan()[1]
+    assert specs[0]["sampling"] == RunOptions(seed=5, sample=Sampling()).plan()["sampling"]
 
 
 @pytest.mark.parametrize("seeds", ["1", "1,1", "1,x", "-1,2"])
@@ -242,3 +245,48 @@ def test_every_option_that_counts_instructions_takes_suffixes(command):
     assert (sampling.distance, sampling.warm, sampling.detail) == (3000, 4000, 5000)
     ran, _ = command("--skip", "20G20")
     assert ran.exit_code == 2 and "'20G20' is no count" in ran.output
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"colour": 1}, "unknown field `colour`"),
+        ({"seed": -1}, "invalid value: integer `-1`"),
+        ({"cores": 65}, "cores = 65 is out of range: 1 to 64"),
+        ({"migrations": -1.0}, "migrations = -1 is out of range: 0 to 10^9"),
+        ({"confidence": 1.0}, "confidence = 1 is out of range"),
+        ({"goal": 2.0}, "goal = 2 is out of range"),
+        ({"detail": "none"}, "unknown variant `none`"),
+        ({"memory": "much"}, "much"),
+    ],
+)
+def test_the_engine_refuses_a_key_or_value_that_cannot_be(spec, said):
+    whole = {**RunOptions().spec("linux-4k", "fresh", "none"), **spec}
+    with pytest.raises(EngineError, match=re.escape(said)):
+        _engine.resolve_run(document(whole))
+
+
+def test_the_first_option_is_the_machine():
+    assert RunOptions("zen-3", memory="1GiB").machine == "zen-3"
+
+
+def test_names_of_files_that_are_no_utf_8_reach_the_engine(tmp_path):
+    file = tmp_path / os.fsdecode(b"\xff.trace")
+    contigua.run(["/bin/true"], designs=[], options=RunOptions(record=file))
+    assert file.stat().st_size > 0
+    (report,) = contigua.run(
+        trace=file, designs=["linux-4k"], options=RunOptions(detail="translation")
+    )
+    assert report.summary()["complete"]
+
+
+def test_arguments_that_are_no_utf_8_reach_the_program(tmp_path):
+    file = tmp_path / os.fsdecode(b"\xfe")
+    contigua.run(["/bin/touch", str(file)], designs=["linux-4k"])
+    assert file.exists()
+
+
+def test_keys_that_are_left_out_have_their_defaults():
+    whole = RunOptions().spec("linux-4k", "fresh", "none")
+    least = {key: whole[key] for key in ("design_name", "design", "machine_name", "machine")}
+    assert _engine.resolve_run(document(least)) == _engine.resolve_run(document(whole))

@@ -19,6 +19,7 @@ from contigua.programs.servers import (
     nginx,
     popular,
 )
+from contigua.run_spec import document
 from contigua_experiments.running import Cell, run_cells
 
 pytestmark = pytest.mark.programs
@@ -54,12 +55,16 @@ def test_a_recorded_server_replays_to_the_same_events(program, tmp_path):
         program.prepare(tmp_path / "own")
     command = [part.replace("{folder}", str(tmp_path / "own")) for part in program.command]
     specs = [Cell("linux-4k").spec(OPTIONS)]
+
+    def told(**execution):
+        return document({"runs": specs, "execution": execution})
+
     client = threading.Thread(target=program.client, args=(tmp_path / "own", threading.Event()))
     client.start()
-    live, status, _ = _engine.run(specs, command=command, record=trace)
+    live, status, _ = _engine.run(told(command=command, record=trace))
     client.join()
     assert status == 0
-    replayed, *_ = _engine.run(specs, trace=trace)
+    replayed, *_ = _engine.run(told(trace=trace))
     assert live == replayed
 
 

@@ -36,11 +36,22 @@ pub enum Error {
          with shares of 0 to 1, clustered or dispersed, remapped or unallocated"
     )]
     Holes(String),
+    /// The document that describes a run is not well formed.
+    #[error("run: {0}")]
+    Spec(String),
+    /// A size of memory that is none.
+    #[error("memory {text:?}: {problem}")]
+    MemorySize {
+        /// What was written.
+        text: String,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// A number of cores that no server has.
-    #[error("{0} cores: a simulated server has 1 to 64")]
+    #[error("cores = {0} is out of range: 1 to 64")]
     Cores(u32),
     /// A rate of migrations that is none.
-    #[error("{0} migrations per second: they are 0 to 10^9")]
+    #[error("migrations = {0} is out of range: 0 to 10^9 per second")]
     Migrations(f64),
     /// Something that a lesser detail does not simulate.
     #[error("{0} the whole simulation: run with --detail full")]
@@ -73,10 +84,10 @@ pub enum Error {
         problem: String,
     },
     /// A probability that is none.
-    #[error("a confidence of {0}: it is a probability between 0 and 1, such as 0.95")]
+    #[error("confidence = {0} is out of range: a probability between 0 and 1, such as 0.95")]
     Confidence(f64),
     /// An error that is none.
-    #[error("an error of at most {0}: it is a share of cycles between 0 and 1, such as 0.02")]
+    #[error("goal = {0} is out of range: a share of cycles between 0 and 1, such as 0.02")]
     Goal(f64),
     /// A goal for what is not simulated.
     #[error(

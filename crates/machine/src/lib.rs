@@ -25,6 +25,7 @@ mod report;
 pub mod requests;
 mod run;
 pub mod schema;
+pub mod spec;
 mod unavailable;
 
 pub use checkpoint::{CheckpointProblem, Saves};

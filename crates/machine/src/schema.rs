@@ -6,6 +6,7 @@ use schemars::{Schema, schema_for};
 use crate::Report;
 use crate::ageing::{AgeReport, Profile, Sample};
 use crate::config::{DesignConfig, MachineConfig};
+use crate::spec::Document;
 
 /// Of [`MachineConfig`].
 #[must_use]
@@ -23,6 +24,12 @@ pub fn design() -> Schema {
 #[must_use]
 pub fn profile() -> Schema {
     schema_for!(Profile)
+}
+
+/// Of [`Document`]: what `contigua run` and `contigua.RunOptions` are told.
+#[must_use]
+pub fn run_document() -> Schema {
+    schema_for!(Document)
 }
 
 /// Of the reports of `contigua run`, an array of [`Report`].

@@ -3,12 +3,13 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use contigua_machine::heap::{HeapRun, run};
+use contigua_machine::spec::{self, RunSpec};
 use contigua_pageheap::replay::{Demand, Removal, Sample, Settings, Summary, replay, spikes};
 use contigua_pageheap::{Config, PAGE_BYTES};
 use pyo3::prelude::*;
 use serde_json::{Value, json};
 
-use crate::{RunSpec, engine_error};
+use crate::engine_error;
 
 /// The longest replay, in steps: a day of seconds. What is drawn or averaged never needs more.
 const LONGEST: f64 = 86_400.0;
@@ -113,14 +114,15 @@ pub fn replay_heap(py: Python<'_>, spec: HeapSpec, warmup: f64) -> PyResult<Stri
 pub fn heap_on_server(
     py: Python<'_>,
     spec: HeapSpec,
-    server: RunSpec,
+    server: &[u8],
     warmup: f64,
     reads: u32,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
+    let server: RunSpec = spec::read(server).map_err(engine_error)?;
     let life = HeapRun {
         seed: server.seed,
-        server: server.resolve()?,
+        server: server.resolve().map_err(engine_error)?,
         program: spec.settings()?,
         demand: spec.trace()?,
         end: time("seconds", spec.seconds)?,

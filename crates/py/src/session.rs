@@ -19,12 +19,9 @@ use contigua_program::end::{End, Stop};
 use contigua_program::footprint::{TouchedPage, footprint};
 use contigua_program::launch::Surroundings;
 use contigua_program::plan::{Mode, Plan, Regions};
-use contigua_program::sources::champsim::ChampSimSource;
-use contigua_program::sources::drmemtrace::{DrmemtraceSource, is_drmemtrace};
-use contigua_program::sources::lackey::LackeySource;
+use contigua_program::sources::drmemtrace::DrmemtraceSource;
 use contigua_program::sources::live::{LiveProgram, LiveSetup, LiveSource};
-use contigua_program::sources::trace::TraceSource;
-use contigua_program::sources::{Program, Source};
+use contigua_program::sources::{Program, Source, TraceFormat};
 use contigua_program::trace::TraceWriter;
 use contigua_program::vectors::BlockVectors;
 use contigua_program::wire::{Event, Record, Records};
@@ -47,47 +44,6 @@ pub enum Input {
     Live(Vec<OsString>, Surroundings),
     /// A trace that was recorded before.
     Trace(PathBuf, TraceFormat),
-}
-
-/// Who wrote a trace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TraceFormat {
-    /// `contigua record`.
-    Contigua,
-    /// `ChampSim`'s tracers.
-    ChampSim,
-    /// Valgrind's `lackey --trace-mem=yes`.
-    Lackey,
-    /// `DynamoRIO`'s drmemtrace.
-    Drmemtrace,
-}
-
-impl TraceFormat {
-    /// Names of all formats, as users write them.
-    pub const NAMES: [(&str, Self); 4] = [
-        ("contigua", Self::Contigua),
-        ("champsim", Self::ChampSim),
-        ("lackey", Self::Lackey),
-        ("drmemtrace", Self::Drmemtrace),
-    ];
-
-    /// This format, or drmemtrace where Contigua's is expected and the path looks like that.
-    pub fn found_at(self, path: &Path) -> Self {
-        if self == Self::Contigua && is_drmemtrace(path) {
-            Self::Drmemtrace
-        } else {
-            self
-        }
-    }
-
-    pub fn open(self, path: &Path) -> Result<Box<dyn Source>, contigua_program::Error> {
-        Ok(match self {
-            Self::Contigua => Box::new(TraceSource::open(path)?),
-            Self::ChampSim => Box::new(ChampSimSource::open(path)?),
-            Self::Lackey => Box::new(LackeySource::open(path)?),
-            Self::Drmemtrace => Box::new(DrmemtraceSource::open(path)?),
-        })
-    }
 }
 
 /// Where a run's server is saved, and where it comes from.

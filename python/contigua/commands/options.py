@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import click
 
+from contigua import _engine
 from contigua.commands.parameters import (
     CLOCK,
     COUNT,
@@ -27,8 +30,35 @@ from contigua.regions import INTERVAL, Regions, regions_of
 from contigua.sampling import RECORDED, Sampling
 from contigua.table import FORMATS
 
-#: Who may have written a trace.
-TRACE_FORMATS = ["contigua", "champsim", "lackey", "drmemtrace"]
+
+@cache
+def _schema() -> dict[str, Any]:
+    """Return the JSON schemas of what the engine is told of a run and its execution."""
+    found: dict[str, Any] = json.loads(_engine.schema("document"))["$defs"]
+    return found
+
+
+def key(name: str, flag: str = "", **more: Any) -> Callable[..., Any]:  # noqa: ANN401 - click's
+    """Make the option of a key of a run: its type, range, default and help are the engine's."""
+    schema = _schema()
+    known = (schema["RunSpec"]["properties"] | schema["Execution"]["properties"])[name]
+    definition = schema.get(known.get("$ref", "").rpartition("/")[2], {})
+    words = [one["const"] for one in definition.get("oneOf", [])]
+    default = known.get("default")
+    settings: dict[str, Any] = {"default": default, "show_default": bool(default)}
+    if known.get("type") == "boolean":
+        settings = {"is_flag": True}
+    elif known.get("type") == "integer":
+        settings["type"] = click.IntRange(known["minimum"], known.get("maximum", LARGEST))
+    elif known.get("format") == "path":
+        settings["type"] = click.Path(path_type=Path)
+    elif words:
+        settings["type"] = click.Choice(words)
+    text = " ".join(known["description"].split())
+    option = flag or f"--{name.replace('_', '-')}"
+    return click.option(option, name, help=text, **{**settings, **more})
+
+
 #: Headings of `run --help`.
 PROGRAM, SERVER, SIMULATED, SAMPLING, OUTPUT = (
     "Program",
@@ -41,18 +71,8 @@ PROGRAM, SERVER, SIMULATED, SAMPLING, OUTPUT = (
 #: The simulated server.
 server_options = with_options(
     click.option("--machine", default="skylake", show_default=True, help="Machine to simulate."),
-    click.option(
-        "--memory",
-        help="Simulated memory, such as 8G; by default a snapshot's, or the machine's.",
-    ),
-    click.option(
-        "--age",
-        default="fresh",
-        show_default=True,
-        help="Histories of memory, separated by commas: fresh; scattered:P with P % of frames "
-        "unmovable; partial, a random server of a fleet; full, one without free memory; "
-        "PROFILE:TIME such as web:2h; snapshot:FILE.",
-    ),
+    key("memory"),
+    key("age"),
     click.option(
         "--designs",
         "design_names",
@@ -69,73 +89,21 @@ server_options = with_options(
         "design.translation.thp.enabled=madvise or machine.memory=4G (keys: `designs show`, "
         "`machines show`). Repeatable.",
     ),
-    click.option(
-        "--cores",
-        type=click.IntRange(1, 64),
-        default=1,
-        show_default=True,
-        help="Cores that the program's threads run on, each with TLBs and caches of its own.",
-    ),
-    click.option(
-        "--holes",
-        default="none",
-        show_default=True,
-        help="Holes in the program's memory, separated by commas: "
-        "SHARE:FRACTION:PATTERN:KIND such as 0.5:0.1:dispersed:remapped; PATTERN is clustered "
-        "or dispersed, KIND remapped or unallocated.",
-    ),
-    click.option(
-        "--migrations",
-        type=RATE,
-        default=0.0,
-        help="Migrate this many in-use pages per simulated second, using the design's "
-        "mechanism (kernel shootdown or last-level cache).",
-    ),
+    key("cores"),
+    key("holes", default="none", show_default=True),
+    key("migrations", type=RATE),
     group=SERVER,
 )
 
 
 #: What of the program is simulated, and how.
 simulated_options = with_options(
-    click.option(
-        "--detail",
-        type=click.Choice(["full", "additive", "translation"]),
-        default="full",
-        show_default=True,
-        help="full: caches, and an instruction window in which what is independent overlaps; "
-        "additive: caches, and stalls that add up, faster; translation: count translation "
-        "events, no time, fastest.",
-    ),
-    click.option(
-        "--skip",
-        type=COUNT,
-        default=0,
-        help="Instructions to fast-forward over first; only the operating system is simulated.",
-    ),
-    click.option(
-        "--warmup",
-        type=COUNT,
-        default=0,
-        help="Instructions to simulate without counting.",
-    ),
-    click.option(
-        "--instructions",
-        type=COUNT,
-        help="Instructions to count, then stop.",
-    ),
-    click.option(
-        "--for",
-        "seconds",
-        type=DURATION,
-        help="Stop the program after this time, such as 30s; without a unit in seconds.",
-    ),
-    click.option(
-        "--seed",
-        type=click.IntRange(0, LARGEST),
-        default=1,
-        show_default=True,
-        help="Seed of everything random.",
-    ),
+    key("detail"),
+    key("skip", type=COUNT),
+    key("warmup", type=COUNT),
+    key("instructions", type=COUNT),
+    key("seconds", "--for", type=DURATION),
+    key("seed"),
     click.option(
         "--seeds",
         type=SEEDS,
@@ -143,11 +111,7 @@ simulated_options = with_options(
         help="Simulate each design with these seeds, side by side on one execution: the table has "
         "means with 95 % intervals (Student's t), JSON each report.",
     ),
-    click.option(
-        "--classify-misses",
-        is_flag=True,
-        help="Count data TLB misses that a direct segment would avoid (in --json).",
-    ),
+    key("classify_misses"),
     group=SIMULATED,
 )
 
@@ -166,13 +130,7 @@ output_options = with_options(
     ),
     click.option("--details", is_flag=True, help="Show every row of the table."),
     click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write reports."),
-    click.option(
-        "--timeline",
-        type=click.Path(path_type=Path, dir_okay=False),
-        help="Write what each core did when, for Perfetto (Chrome's trace format). With "
-        "several designs, FILE.json becomes FILE.DESIGN.json for each.",
-        metavar="FILE",
-    ),
+    key("timeline", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE"),
     group=OUTPUT,
 )
 
@@ -240,19 +198,8 @@ record_options = with_options(
         "between them: a small part of a long program. Runs of the recording are sampled.",
         RECORDED,
     ),
-    click.option(
-        "--skip",
-        type=COUNT,
-        default=0,
-        help="Instructions of which only what the operating system does is kept.",
-    ),
-    click.option(
-        "--seed",
-        type=click.IntRange(0, LARGEST),
-        default=1,
-        show_default=True,
-        help="Decides where units lie.",
-    ),
+    key("skip", type=COUNT),
+    key("seed"),
 )
 
 
@@ -327,14 +274,7 @@ checkpoint_options = with_options(
 
 #: Where the program's files are.
 root_option = with_options(
-    click.option(
-        "--root",
-        type=click.Path(path_type=Path),
-        metavar="DIR",
-        help="Files of another system, such as unpacked packages of Debian's arm64. PROGRAM is "
-        "looked for in PATH's directories within DIR, or within DIR by an absolute path; it sees "
-        "DIR's files first, and then this computer's.",
-    ),
+    key("root", metavar="DIR"),
     group=PROGRAM,
 )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from contigua.commands.options import root_option
+from contigua.commands.options import key, root_option
 from contigua.commands.parameters import COUNT, DURATION
 from contigua.files import INTERRUPTED, Outputs, check_writable, write_whole
 from contigua.regions import INTERVAL
@@ -56,12 +56,7 @@ POINTS, WEIGHTS, VECTORS = ".simpoints", ".weights", ".bb"
     "--seed", type=click.IntRange(0, 2**32 - 1), default=1, show_default=True, help="Of clusters."
 )
 @click.option("--trace", type=click.Path(path_type=Path), help="Read this trace instead.")
-@click.option(
-    "--for",
-    "seconds",
-    type=DURATION,
-    help="Stop the program after this time, such as 30s; without a unit in seconds.",
-)
+@key("seconds", "--for", type=DURATION)
 @root_option
 @click.argument("program", nargs=-1, type=click.UNPROCESSED)
 def simpoints_command(

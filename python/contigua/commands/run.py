@@ -12,11 +12,11 @@ from rich.console import Console
 from contigua.commands.options import (
     OUTPUT,
     PROGRAM,
-    TRACE_FORMATS,
     allocator_options,
     changed,
     checkpoint_options,
     design_list,
+    key,
     named_regions,
     output_options,
     record_options,
@@ -56,31 +56,13 @@ PASSED_ON = {"allow_interspersed_args": False}
 #: What runs, if it is no program.
 trace_options = with_options(
     click.option("--trace", type=click.Path(path_type=Path), help="Replay this trace instead."),
-    click.option(
-        "--trace-format",
-        type=click.Choice(TRACE_FORMATS),
-        default="contigua",
-        show_default=True,
-        help="Who wrote the trace; drmemtrace is found by itself.",
-    ),
-    click.option(
-        "--mapped",
-        is_flag=True,
-        help="Map all memory that a trace of another tool touches before it begins: first touches "
-        "are no page faults.",
-    ),
-    click.option(
-        "--physical",
-        type=click.Choice(["simulated", "traced"]),
-        default="simulated",
-        show_default=True,
-        help="Where pages of a drmemtrace trace lie: where designs place them, or where the traced "
-        "machine had them.",
-    ),
+    key("trace_format"),
+    key("mapped"),
+    key("physical"),
     group=PROGRAM,
 )
 record_option = with_options(
-    click.option("--record", type=click.Path(path_type=Path), help="Also record the events here."),
+    key("record"),
     group=OUTPUT,
 )
 
@@ -187,12 +169,7 @@ def _results(
 @click.option(
     "-o", "--output", required=True, type=click.Path(path_type=Path), help="The trace to write."
 )
-@click.option(
-    "--for",
-    "seconds",
-    type=DURATION,
-    help="Stop the program after this time, such as 30s; without a unit in seconds.",
-)
+@key("seconds", "--for", type=DURATION)
 @record_options
 @root_option
 @allocator_options

@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 
 from contigua import _engine
-from contigua.commands.options import TRACE_FORMATS
+from contigua.commands.options import key
 from contigua.terminal import Table, show
 
 #: Columns that are words rather than counts, or that few want.
@@ -30,13 +30,7 @@ def trace_commands() -> None:
     type=click.Path(exists=True, path_type=Path),
     metavar="TRACE...",
 )
-@click.option(
-    "--trace-format",
-    type=click.Choice(TRACE_FORMATS),
-    default="contigua",
-    show_default=True,
-    help="Who wrote the traces; drmemtrace is found by itself.",
-)
+@key("trace_format")
 @click.option(
     "--format",
     "form",

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from contigua import _engine
 from contigua.allocators import Preload
@@ -17,6 +17,7 @@ from contigua.errors import ContiguaError
 from contigua.files import ENDING
 from contigua.programs.program import Client, Program, ProgramError, find_program
 from contigua.progress import Progress
+from contigua.run_spec import ExecutionSpec, RecordedSpec, RunSpec, document
 
 
 class Execution(NamedTuple):
@@ -29,10 +30,10 @@ class Execution(NamedTuple):
 def execute(
     program: Program,
     folder: Path,
-    specs: Sequence[_engine.RunSpec],
+    specs: Sequence[RunSpec],
     *,
     record: Path | None = None,
-    record_plan: _engine.Plan | None = None,
+    record_plan: RecordedSpec | None = None,
     preload: Preload | None = None,
     seconds: float | None = None,
     progress: Progress | None = None,
@@ -74,14 +75,14 @@ def execute(
     with _Driver(program.client, folder) as client:
         reports, status = run_whole(
             specs,
-            command=command,
-            record=record,
-            record_plan=record_plan,
-            seconds=seconds,
-            preload=before.library,
-            environment=list(before.environment),
-            clock=before.clock,
-            progress=client.watched(progress or interruptible),
+            {
+                "command": command,
+                "record": record,
+                "record_plan": record_plan or {},
+                "seconds": seconds,
+                **before.spec(),
+            },
+            client.watched(progress or interruptible),
         )
         client.finish()
     if status != 0:
@@ -92,8 +93,9 @@ def execute(
 
 
 def run_whole(
-    specs: Sequence[_engine.RunSpec],
-    **options: Any,  # noqa: ANN401 - those of the engine
+    specs: Sequence[RunSpec],
+    execution: ExecutionSpec,
+    progress: Progress | None = None,
 ) -> tuple[list[str], int]:
     """Run configurations as the engine does, but never return what was cut short.
 
@@ -107,9 +109,10 @@ def run_whole(
     EngineError
         Also when the recording could not be written.
     """
-    options.setdefault("progress", interruptible)
+    told = document({"runs": list(specs), "execution": execution})
+    progress = progress or interruptible
     if threading.current_thread() is not threading.main_thread():
-        return _whole(*_engine.run(specs, **options))
+        return _whole(*_engine.run(told, progress))
     handlers = {number: signal.getsignal(number) for number in ENDING}
     handled = {number: handler for number, handler in handlers.items() if callable(handler)}
     seen = threading.Event()
@@ -121,7 +124,7 @@ def run_whole(
     for number in handled:
         signal.signal(number, interrupted)
     try:
-        result = _engine.run(specs, **options)
+        result = _engine.run(told, progress)
     finally:
         for number, handler in handled.items():
             signal.signal(number, handler)

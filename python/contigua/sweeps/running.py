@@ -218,7 +218,14 @@ class _Folder:
                 self.recordings[key] = Recording(file_digest(workload.trace), size)
             return key
         plan = recorded_plan(run)
-        known = (workload.name, run.malloc, run.malloc_options, run.malloc_clock, run.seconds, plan)
+        known = (
+            workload.name,
+            run.malloc,
+            run.malloc_options,
+            run.malloc_clock,
+            run.seconds,
+            json.dumps(plan),
+        )
         if known not in self.keys:
             key = workload.key(run)
             self.keys[known] = key

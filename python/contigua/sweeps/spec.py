@@ -33,6 +33,7 @@ from contigua.configs import Age, Design, Machine
 from contigua.options import RunOptions
 from contigua.presets import Collection, Preset, designs, flatten, machines
 from contigua.reading import ReadError, file_digest, read_toml
+from contigua.run_spec import RunKeys, RunSpec, document
 from contigua.sampling import RECORDED, Sampling
 from contigua.sweeps.store import SweepError
 from contigua.sweeps.tables import Keys, as_list, nearest
@@ -45,22 +46,20 @@ NOT_OPTIONS = {
     "seed": "an axis: seeds = [...]",
     "record": "what a sweep does by itself",
     "timeline": "for single runs; use `contigua run --timeline`",
+    "profile": "for single runs; use `contigua profile`",
     "trace_format": "said by a workload: format = ...",
     "physical": "for single runs; use `contigua run --physical`",
+    "root": "for single runs; use `contigua run --root`",
 }
+#: What values of a type are in TOML.
+KINDS = {"str": (str,), "int": (int,), "float": (int, float), "bool": (bool,)}
 #: Options, with what their values are.
 OPTIONS: dict[str, tuple[type, ...]] = {
-    "memory": (str,),
-    "detail": (str,),
-    "skip": (int,),
-    "warmup": (int,),
-    "instructions": (int,),
-    "seconds": (int, float),
-    "holes": (str,),
-    "classify_misses": (bool,),
-    "mapped": (bool,),
-    "cores": (int,),
-    "migrations": (int, float),
+    **{
+        key: KINDS[kind.partition(" ")[0]]
+        for key, kind in RunKeys.__annotations__.items()
+        if key not in NOT_OPTIONS
+    },
     "malloc": (str,),
     "malloc_options": (list, tuple),
     "malloc_clock": (int,),
@@ -93,7 +92,7 @@ class Planned:
     axes: Mapping[str, Any]
     workload: Workload
     options: RunOptions
-    spec: _engine.RunSpec
+    spec: RunSpec
     resolved: str
     files: Mapping[str, Path]
 
@@ -284,8 +283,8 @@ class _Reader:
             spec = options.spec(design, age, options.holes)
             if workload.trace is None and (plan := recorded_plan(options)) is not None:
                 # All points see the units that are recorded.
-                spec["sampling"] = plan[1]
-            resolved = json.loads(_engine.resolve_run(spec))
+                spec["sampling"] = plan["sampling"]
+            resolved = json.loads(_engine.resolve_run(document(spec)))
         except (OverflowError, TypeError, ValueError) as error:
             raise SweepError(f"{_said(chosen)}: {error}") from error
         except _engine.EngineError as error:

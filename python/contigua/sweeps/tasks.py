@@ -22,6 +22,7 @@ from contigua.errors import ContiguaError
 from contigua.extras import needs
 from contigua.programs.execute import run_whole
 from contigua.reading import ReadError, file_digest
+from contigua.run_spec import RunSpec
 from contigua.sweeps.store import Record, Store
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class Task:
     """
 
     point: str
-    spec: _engine.RunSpec
+    spec: RunSpec
     trace: str
     trace_format: str
     files: Mapping[str, str]
@@ -89,9 +90,9 @@ class Outcome:
     worker: str = field(default="")
 
 
-def simulate(spec: _engine.RunSpec, trace: Path, trace_format: str = "contigua") -> str:
+def simulate(spec: RunSpec, trace: Path, trace_format: str = "contigua") -> str:
     """Replay a trace in one configuration, and return the report."""
-    reports, _ = run_whole([spec], trace=trace, trace_format=trace_format)
+    reports, _ = run_whole([spec], {"trace": trace, "trace_format": trace_format})
     return reports[0]
 
 

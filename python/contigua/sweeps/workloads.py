@@ -28,6 +28,7 @@ from contigua.programs.execute import execute, interruptible
 from contigua.programs.program import WORKLOADS, Client, Program, ProgramError, find_program
 from contigua.progress import Progress
 from contigua.reading import file_digest
+from contigua.run_spec import RecordedSpec
 from contigua.sweeps.store import Store, SweepError
 from contigua.sweeps.tables import Keys, command_lines, nearest, texts
 
@@ -41,7 +42,7 @@ DIGITS = 32
 UNITS_SEED = 1
 
 
-def recorded_plan(options: RunOptions) -> _engine.Plan | None:
+def recorded_plan(options: RunOptions) -> RecordedSpec | None:
     """Say what a recording for these options holds; ``None``: everything."""
     return None if options.sample is None else replace(options, seed=UNITS_SEED).plan()
 

@@ -1,10 +1,10 @@
 //! Regions of the program that the user names.
 
 use contigua_program::plan::{self, Invalid, Regions, Window, Windows};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Regions of the program that the user names.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[derive(schemars::JsonSchema)]
 pub enum RegionConfig {
@@ -37,7 +37,7 @@ pub enum RegionConfig {
 }
 
 /// A window, and the share of the program that it stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Point {
     /// The window.
     #[serde(flatten)]

@@ -6,6 +6,7 @@
 
 mod compressed;
 mod foreign;
+mod format;
 
 pub mod champsim;
 pub mod drmemtrace;
@@ -19,6 +20,8 @@ use crate::end::End;
 use crate::plan::Plan;
 use crate::syscall::Architecture;
 use crate::wire::ThreadId;
+
+pub use format::TraceFormat;
 
 /// Consecutive words of one thread.
 #[derive(Clone, Copy)]
