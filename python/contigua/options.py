@@ -11,6 +11,7 @@ from contigua.allocators import Preload, preload
 from contigua.checkpoints import check_checkpoints, checkpoint_file, known_as
 from contigua.configs import Age
 from contigua.files import is_stream
+from contigua.loads import Commands
 from contigua.presets import Preset
 from contigua.presets import designs as design_presets
 from contigua.presets import machines as machine_presets
@@ -56,6 +57,9 @@ class RunOptions(RunKeys):
     regions
         What of the program is simulated in detail, named by its user; the program fast-forwards
         elsewhere. ``None``: what ``skip``, ``instructions`` and ``sample`` say.
+    client
+        Commands that drive the program, which is a server: only what it does while they load it is
+        measured, and reports have the latency of requests.
     checkpoint
         Folder in which the simulated servers of a recording's replay are saved: in a folder for
         each of ``checkpoint_at``, a file for each configuration.
@@ -73,6 +77,7 @@ class RunOptions(RunKeys):
     malloc_clock: int | None = 100
     sample: Sampling | None = None
     regions: Regions | None = None
+    client: Commands | None = None
     checkpoint: Path | None = None
     checkpoint_at: tuple[int, ...] = ()
     resume: Path | None = None
@@ -101,6 +106,8 @@ class RunOptions(RunKeys):
             When the design or the machine does not exist.
         """
         machine = machine_presets.get(self.machine)
+        loaded = None if self.client is None else Regions.client()
+        regions = self.regions or loaded
         preset = design_presets.get(design)
         spec: RunSpec = {
             "design_name": preset.name,
@@ -108,7 +115,7 @@ class RunOptions(RunKeys):
             "machine_name": machine.name,
             "machine": machine.text,
             "allocator": self.preload().name,
-            "regions": None if self.regions is None else self.regions.spec(),
+            "regions": None if regions is None else regions.spec(),
             "sampling": self.plan()["sampling"],
             "confidence": 0.95 if self.sample is None else self.sample.confidence,
             "goal": None if self.sample is None else self.sample.goal,

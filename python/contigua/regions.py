@@ -39,7 +39,7 @@ class Regions:
     Attributes
     ----------
     kind
-        ``"windows"``, ``"simpoints"``, ``"markers"`` or ``"function"``.
+        ``"windows"``, ``"simpoints"``, ``"markers"``, ``"client"`` or ``"function"``.
     spans
         Of windows and SimPoints, begins and ends in instructions of the program.
     weights
@@ -49,7 +49,7 @@ class Regions:
     name
         Of a function, its name.
     keep_warm
-        Of markers and functions, whether caches and TLBs are kept warm outside.
+        Of markers, clients and functions, whether caches and TLBs are kept warm outside.
     """
 
     kind: str
@@ -114,6 +114,11 @@ class Regions:
         """Count the calls of a function: ``NAME`` of the program, or ``NAME@FILE`` of another."""
         return cls("function", name=name, keep_warm=keep_warm)
 
+    @classmethod
+    def client(cls, *, keep_warm: bool = False) -> Regions:
+        """Count what a server does while its client loads it (``RunOptions.client``)."""
+        return cls("client", keep_warm=keep_warm)
+
     def spec(self) -> RegionSpec:
         """Return what the engine takes."""
         windows: list[WindowSpec] = [{"begin": begin, "end": end} for begin, end in self.spans]
@@ -127,6 +132,8 @@ class Regions:
             return {"kind": "sim_points", "warm": self.warm, "points": points}
         if self.kind == "function":
             return {"kind": "function", "name": self.name or "", "keep_warm": self.keep_warm}
+        if self.kind == "client":
+            return {"kind": "client", "keep_warm": self.keep_warm}
         return {"kind": "markers", "keep_warm": self.keep_warm}
 
 
@@ -235,6 +242,7 @@ def regions_of(
     warm: int | None,
     *,
     keep_warm: bool,
+    is_loaded: bool = False,
 ) -> Regions | None:
     """Make regions of what the command line says; ``None`` where it names none.
 
@@ -245,7 +253,12 @@ def regions_of(
     ReadError
         When a file is wrong.
     """
-    kinds = {"--window": bool(windows), "--simpoints": points is not None, "--region": bool(region)}
+    kinds = {
+        "--window": bool(windows),
+        "--simpoints": points is not None,
+        "--region": bool(region),
+        "--client": is_loaded,
+    }
     given = [kind for kind, is_given in kinds.items() if is_given]
     if len(given) > 1:
         raise RegionError(f"give {given[0]} or {given[1]}, not both")
@@ -255,10 +268,12 @@ def regions_of(
         "--keep-warm": (keep_warm, "--region"),
     }
     for option, (is_given, other) in needs.items():
-        if is_given and not kinds[other]:
+        if is_given and not kinds[other] and not (option == "--keep-warm" and is_loaded):
             raise RegionError(f"{option} goes with {other}: add it")
     if region:
         return region_of(region, keep_warm=keep_warm)
+    if is_loaded:
+        return Regions.client(keep_warm=keep_warm)
     warm = Sampling.warm if warm is None else warm
     if windows:
         return Regions.windows(map(window_of, windows), warm)

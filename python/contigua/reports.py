@@ -42,11 +42,15 @@ REALS = {
     "walk_active_share",
     "walk_share",
     "kernel_share",
+    "request_cycles",
+    "request_walks",
     "unavailable_cycles",
     "huge_page_coverage",
     "mean_huge_page_coverage",
 }
-REAL_ENDS = ("_mpki", "_mib", "_half_width")
+REAL_ENDS = ("_mpki", "_mib", "_half_width", "_us")
+#: Latencies of requests: means and percentiles.
+LATENCIES = ("mean", "p50", "p95", "p99", "p99_9")
 
 
 class ResultsError(ContiguaError):
@@ -128,7 +132,9 @@ class Report:
             ``seconds`` is simulated time, and ``longest_stall`` the longest that one access waited
             for the kernel, in seconds; ``scan_period`` is that of khugepaged, ``None`` without.
             ``sample_units`` are the units that estimates of a sampled run are made from; see
-            :meth:`intervals`. ``regions`` are those that the user named and that were met.
+            :meth:`intervals`. ``requests`` are those that a server answered, ``request_*`` what
+            each took on average, ``latency_*_us`` microseconds from receiving to sending.
+            ``regions`` are those that the user named and that were met.
         """
         r = self.values
         instructions = r["executed"]["instructions"]
@@ -160,6 +166,7 @@ class Report:
             "regions": r["regions"]["count"] if r.get("regions") else None,
             "cycles": time["cycles"] if time else None,
             "seconds": seconds(r, time["cycles"]) if time else None,
+            **_requests(r),
             "ipc": time["ipc"] if time else None,
             "memory_share": _share(time, "data", "fetch"),
             "translation_overhead": time.get("translation_overhead") if time else None,
@@ -236,6 +243,22 @@ def scan_period(values: Mapping[str, Any]) -> float | None:
         if isinstance(scheme, Mapping) and "scan_interval" in scheme:
             return seconds_of(str(scheme["scan_interval"]))
     return None
+
+
+def _requests(r: dict[str, Any]) -> dict[str, float | int | None]:
+    """Return requests that a server answered, what each took, and percentiles of their latency."""
+    requests = r.get("requests")
+    answered = requests["answered"] if requests else None
+    latency = (requests and requests["latency_cycles"]) or {}
+    walks = sum(r["translation"][f"walks_{size}"] for size in ("4k", "2m", "1g"))
+    # At 1 MHz, a cycle takes a microsecond.
+    clock = float(str(r["config"]["machine"]["clock"]).removesuffix("MHz"))
+    return {
+        "requests": answered,
+        "request_cycles": r["time"]["busy_cycles"] / answered if answered and r["time"] else None,
+        "request_walks": walks / answered if answered else None,
+        **{f"latency_{name}_us": latency[name] / clock if latency else None for name in LATENCIES},
+    }
 
 
 def _share(time: dict[str, Any] | None, *parts: str) -> float | None:

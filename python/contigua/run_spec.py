@@ -29,12 +29,14 @@ class RunSpec(TypedDict):
     skip: NotRequired[int]
     warmup: NotRequired[int]
     instructions: NotRequired[int | None]
+    simulated_seconds: NotRequired[float | None]
     holes: NotRequired[str | None]
     classify_misses: NotRequired[bool]
     cores: NotRequired[int]
     migrations: NotRequired[float]
     allocator: NotRequired[str | None]
     timeline: NotRequired[str | Path | None]
+    profile: NotRequired[str | Path | None]
     mapped: NotRequired[bool]
     sampling: NotRequired[SamplingSpec | None]
     regions: NotRequired[RegionSpec | None]
@@ -77,6 +79,13 @@ class MarkersRegionSpec(TypedDict):
     keep_warm: bool
 
 
+class ClientRegionSpec(TypedDict):
+    """While a client loads the server."""
+
+    kind: Literal["client"]
+    keep_warm: bool
+
+
 class FunctionRegionSpec(TypedDict):
     """Calls of a function."""
 
@@ -86,7 +95,13 @@ class FunctionRegionSpec(TypedDict):
 
 
 #: Regions of the program that the user names.
-RegionSpec = WindowsRegionSpec | SimPointsRegionSpec | MarkersRegionSpec | FunctionRegionSpec
+RegionSpec = (
+    WindowsRegionSpec
+    | SimPointsRegionSpec
+    | MarkersRegionSpec
+    | ClientRegionSpec
+    | FunctionRegionSpec
+)
 
 
 class WindowSpec(TypedDict):
@@ -165,6 +180,8 @@ class RunKeys:
         Instructions to simulate without counting.
     instructions
         Instructions to count, then stop.
+    simulated_seconds
+        Simulated time to count, such as 200ms, then stop; without a unit in seconds.
     holes
         Holes in the program's memory, separated by commas: SHARE:FRACTION:PATTERN:KIND such as
         0.5:0.1:dispersed:remapped; PATTERN is clustered or dispersed, KIND remapped or unallocated.
@@ -178,6 +195,9 @@ class RunKeys:
     timeline
         Write what each core did when, for Perfetto (Chrome's trace format). With several designs,
         FILE.json becomes FILE.DESIGN.json for each.
+    profile
+        Write which instructions, mappings, threads and call stacks cause TLB misses, walks, faults
+        and cache misses. Several designs as for the timeline.
     mapped
         Map all memory that a trace of another tool touches before it begins, in the order of
         addresses: first touches are no page faults. The trace is read twice.
@@ -188,7 +208,8 @@ class RunKeys:
         Where pages of a drmemtrace trace lie: simulated, where designs place them; traced, where
         the traced machine had them (v2p.textproto or markers).
     seconds
-        Stop the program after this time, such as 30s; without a unit in seconds.
+        Stop the program after this time of this computer's clock, such as 30s; without a unit in
+        seconds.
     record
         Also record the events here: all of them, or, where no design runs beside, those that skip
         and sample leave.
@@ -205,11 +226,13 @@ class RunKeys:
     skip: int = 0
     warmup: int = 0
     instructions: int | None = None
+    simulated_seconds: float | None = None
     holes: str = "none"
     classify_misses: bool = False
     cores: int = 1
     migrations: float = 0.0
     timeline: Path | None = None
+    profile: Path | None = None
     mapped: bool = False
     trace_format: str = "contigua"
     physical: str = "simulated"
@@ -227,11 +250,13 @@ RUN_KEYS = (
     "skip",
     "warmup",
     "instructions",
+    "simulated_seconds",
     "holes",
     "classify_misses",
     "cores",
     "migrations",
     "timeline",
+    "profile",
     "mapped",
 )
 #: Those of an :class:`ExecutionSpec`.

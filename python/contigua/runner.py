@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +12,15 @@ from contigua.allocators import AllocatorError
 from contigua.files import FileError
 from contigua.options import RunOptions
 from contigua.presets import Preset
+from contigua.programs.execute import Driver, interruptible
+from contigua.programs.program import ProgramError
 from contigua.progress import Progress
 from contigua.reports import Report
 from contigua.results import Results
 from contigua.traces import Trace
+
+#: Ends of runs that are over before their programs.
+OVER = ("instructions", "time", "interrupted")
 
 
 class OutputsError(FileError):
@@ -68,6 +74,8 @@ def run(
     ------
     PresetError
         When a design or machine does not exist.
+    ProgramError
+        When the server does not answer, or its client fails.
     AllocatorError
         When the allocator does not exist, or there is no program to give it to.
     EngineError
@@ -89,11 +97,20 @@ def run(
     options = options or RunOptions()
     if command is None and options.preload().name is not None:
         raise AllocatorError("a trace has its allocator inside: record it with another one")
+    if command is None and options.client is not None:
+        raise ProgramError("a trace needs no client: what its server was asked is inside")
     if isinstance(trace, Trace):
         options, trace = replace(options, trace_format=trace.format), trace.path
     told = options.document(designs, command=command, trace=trace)
-    reports, exit_code, failures = _engine.run(told, progress)
-    results = Results(tuple(map(Report, reports)), exit_code)
+    with (
+        tempfile.TemporaryDirectory(prefix="contigua-") as folder,
+        Driver(options.client, Path(folder)) as client,
+    ):
+        watched = progress if options.client is None else client.watched(progress or interruptible)
+        texts, exit_code, failures = _engine.run(told, watched, client.load)
+        reports = tuple(map(Report, texts))
+        client.finish(is_cut_short=any(one.values["ended"] in OVER for one in reports))
+    results = Results(reports, exit_code)
     if failures:
         raise OutputsError(failures, results)
     return results

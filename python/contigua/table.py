@@ -71,6 +71,10 @@ def _cycles(value: float | None) -> str:
     return "-" if value is None else f"{value:,.0f}"
 
 
+def _microseconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.2f} µs"
+
+
 def _percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f} %"
 
@@ -115,6 +119,14 @@ SECTIONS = (
         Row("sampled units", "sample_units", main=True, rare=True),
         Row("regions", "regions", main=True, rare=True),
         Row("cycles", "cycles", main=True),
+        Row("requests", "requests", main=True, rare=True),
+        Row("cycles per request", "request_cycles", _cycles, main=True, rare=True),
+        Row("page walks per request", "request_walks", _decimal, main=True, rare=True),
+        Row("mean latency of requests", "latency_mean_us", _microseconds, rare=True),
+        Row("median latency of requests", "latency_p50_us", _microseconds, main=True, rare=True),
+        Row("95th percentile", "latency_p95_us", _microseconds, main=True, rare=True),
+        Row("99th percentile", "latency_p99_us", _microseconds, main=True, rare=True),
+        Row("99.9th percentile", "latency_p99_9_us", _microseconds, main=True, rare=True),
         Row("instructions per cycle", "ipc", _decimal, main=True),
         Row("translation overhead", "translation_overhead", _percent, main=True),
         Row("walk-active cycles", "walk_active_share", _percent, main=True),

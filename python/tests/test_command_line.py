@@ -359,4 +359,4 @@ def test_options_that_are_alike_are_in_one_place():
             {p.opts[0]: p.help for p in commands[path].params if isinstance(p, click.Option)}
             for path in (one, other)
         ]
-        assert texts[0]["--for"] == texts[1]["--for"]
+        assert texts[0]["--wall"] == texts[1]["--wall"]

@@ -54,7 +54,7 @@ def test_cores_migrations_detail_and_timeline_reach_the_engine(command, tmp_path
     ran, options = command(*given)
     assert ran.exit_code == 0, ran.output
     (spec,) = options.specs(["linux-thp"])
-    assert (spec["cores"], spec["migrations"], spec["timeline"]) == (8, 1000.0, str(file))
+    assert (spec["cores"], spec["migrations"], spec["timeline"]) == (8, 1000.0, file)
     assert spec["detail"] == "additive"
 
 
@@ -78,13 +78,13 @@ def test_each_configuration_has_a_timeline_of_its_own():
     options = RunOptions(
         timeline=file, age="fresh,scattered:3", holes="none,1:0.1:dispersed:remapped"
     )
-    names = [spec["timeline"] for spec in options.specs(["linux-4k", "linux-thp"])]
+    names = [str(spec["timeline"]) for spec in options.specs(["linux-4k", "linux-thp"])]
     assert len(set(names)) == 8
     assert all(re.fullmatch(r"out/line\.[\w.-]+\.json", name) for name in names)
     assert names[-1] == "out/line.scattered-3.1-0.1-dispersed-remapped.linux-thp.json"
     # What they have in common is not said.
     names = [
-        spec["timeline"] for spec in RunOptions(timeline=file).specs(["linux-4k", "linux-thp"])
+        str(spec["timeline"]) for spec in RunOptions(timeline=file).specs(["linux-4k", "linux-thp"])
     ]
     assert names == ["out/line.linux-4k.json", "out/line.linux-thp.json"]
     assert file_of(file, ["a/b c"]) == Path("out/line.a-b-c.json")
@@ -227,10 +227,12 @@ def test_a_malformed_time_is_refused(text):
 
 
 def test_times_and_rates_take_suffixes(command):
-    ran, found = command("--for", "5", "--migrations", "1k", "--instructions", "1e9")
+    given = ("--for", "20ms", "--wall", "5", "--migrations", "1k", "--instructions", "1e9")
+    ran, found = command(*given)
     assert ran.exit_code == 0, ran.output
-    assert (found.seconds, found.migrations, found.instructions) == (5.0, 1000.0, 10**9)
-    for option in ("--for", "--migrations"):
+    assert (found.simulated_seconds, found.seconds) == (0.02, 5.0)
+    assert (found.migrations, found.instructions) == (1000.0, 10**9)
+    for option in ("--for", "--wall", "--migrations"):
         ran, found = command(option, "soon")
         assert ran.exit_code == 2 and option in ran.output and found is None
 

@@ -82,7 +82,7 @@ def test_no_guest_outlives_a_run_whichever_signal_ends_it(guest, number):
 
 def test_a_time_limit_ends_all_processes_of_the_guest():
     run = subprocess.Popen(
-        [*RUN, "--for", "1s", "--", "sh", "-c", SPREAD],
+        [*RUN, "--wall", "1s", "--", "sh", "-c", SPREAD],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -96,7 +96,7 @@ NAMESPACE = """
 import subprocess, sys
 decoys = [subprocess.Popen(["sleep", "1000"]) for _ in range(8)]
 guest = ["unshare", "--pid", "--fork", "sh", "-c", "sleep 1000 & sleep 1000 & echo there; wait"]
-run = subprocess.Popen([*sys.argv[1:], "--for", "1s", "--", *guest])
+run = subprocess.Popen([*sys.argv[1:], "--wall", "1s", "--", *guest])
 try:
     status = run.wait(timeout=20)
 except subprocess.TimeoutExpired:

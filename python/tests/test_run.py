@@ -171,7 +171,7 @@ def test_input_output_and_exit_status_are_the_programs_own(cli, guest):
 
 def test_an_endless_program_ends_when_told(cli, guest, tmp_path):
     report = tmp_path / "report.json"
-    ran = cli("run", "--for", "500ms", "--json", report, "--", guest("forever"))
+    ran = cli("run", "--wall", "500ms", "--json", report, "--", guest("forever"))
     assert ran.returncode == 0, ran.stderr
     assert json.loads(report.read_text())[0]["executed"]["instructions"] > 100_000
 

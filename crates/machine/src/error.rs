@@ -53,6 +53,15 @@ pub enum Error {
     /// A rate of migrations that is none.
     #[error("migrations = {0} is out of range: 0 to 10^9 per second")]
     Migrations(f64),
+    /// A time that no run has.
+    #[error("--for {0} s is out of range: more than 0 s of simulated time, at most 10^9 s")]
+    SimulatedTime(f64),
+    /// Simulated time where none is.
+    #[error(
+        "--for is simulated time, which --detail translation has none of: give --wall, or another \
+         --detail"
+    )]
+    NeedsTime,
     /// Something that a lesser detail does not simulate.
     #[error("{0} the whole simulation: run with --detail full")]
     NeedsFull(&'static str),

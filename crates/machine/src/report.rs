@@ -90,6 +90,10 @@ pub struct Report {
     pub memory: MemoryReport,
     /// The program's memory throughout the region of interest.
     pub residency: ResidencyReport,
+    /// Requests that the program received on connections that it accepted, and answered; absent where
+    /// there were none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requests: Option<RequestsReport>,
     /// Contiguity of physical memory before the program started.
     pub contiguity_before: Contiguity,
     /// Contiguity of physical memory when it ended, before its memory was given back.
@@ -112,7 +116,7 @@ pub enum Ended {
     Failure,
     /// All instructions that were to be counted have been executed.
     Instructions,
-    /// The time that the program was given is over.
+    /// The time that the program was given is over, simulated or of this computer.
     Time,
     /// Somebody interrupted it.
     Interrupted,
@@ -133,6 +137,35 @@ pub struct HardwareReport {
     pub migration_bits_per_slice: u64,
     /// Slices of the last-level cache.
     pub slices: u32,
+}
+
+/// Requests to a server. A request begins with the call that receives on a connection, and ends with the
+/// call that first sends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, schemars::JsonSchema)]
+pub struct RequestsReport {
+    /// Received and answered within the region of interest.
+    pub answered: u64,
+    /// Received, and not answered when it ended.
+    pub unanswered: u64,
+    /// From receiving to sending; absent unless all time was simulated.
+    pub latency_cycles: Option<LatencyReport>,
+}
+
+/// Latencies of requests in cycles. Percentiles are known to 0.4 %.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, schemars::JsonSchema)]
+pub struct LatencyReport {
+    /// The mean.
+    pub mean: f64,
+    /// Half of the requests took no longer.
+    pub p50: Cycles,
+    /// 95 of 100 took no longer.
+    pub p95: Cycles,
+    /// 99 of 100 took no longer.
+    pub p99: Cycles,
+    /// 999 of 1,000 took no longer.
+    pub p99_9: Cycles,
+    /// The longest.
+    pub most: Cycles,
 }
 
 /// One core.

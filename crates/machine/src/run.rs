@@ -83,13 +83,12 @@ pub fn simulate_from(
     checkpoints.extend(saves.missed(from, engine.position()));
     progress.done.store(true, Ordering::Release);
     let drained = drain(source, progress);
-    let whole = outcome?;
+    let stopped = outcome?;
     drained?;
     let mut report = engine.report();
-    let end = if whole {
-        source.end().filter(|_| !engine.is_done()).cloned()
-    } else {
-        Some(End::Stopped(Stop::Interrupted))
+    let end = match stopped {
+        None => source.end().filter(|_| !engine.is_done()).cloned(),
+        Some(stop) => Some(End::Stopped(stop)),
     };
     if let Some(end) = &end {
         report.end(end);
@@ -104,17 +103,21 @@ pub fn simulate_from(
     })
 }
 
-/// Runs the events, and tells of each batch; `false` when that was cancelled before their end.
+/// Runs the events, and tells of each batch; why not to their end, where the user said so.
 fn consume(
     engine: &mut Engine,
     source: &mut dyn Source,
     progress: &Progress,
     mut after_batch: impl FnMut(&mut Engine, &dyn Source),
-) -> Result<bool, Error> {
-    let mut whole = true;
+) -> Result<Option<Stop>, Error> {
+    let mut stopped = None;
     while !engine.is_done() {
+        if engine.is_over() {
+            stopped = Some(Stop::Time);
+            break;
+        }
         if progress.cancel.load(Ordering::Relaxed) {
-            whole = false;
+            stopped = Some(Stop::Interrupted);
             break;
         }
         let Some(batch) = source.next_batch()? else {
@@ -129,7 +132,7 @@ fn consume(
         progress.behind.store(source.behind(), Ordering::Relaxed);
     }
     engine.finish()?;
-    Ok(whole)
+    Ok(stopped)
 }
 
 /// Reads a live program to its end; a stored one has nobody waiting.
@@ -213,6 +216,7 @@ impl Engine {
             advice: self.kernel.advice,
             memory: self.kernel.peak,
             residency: self.kernel.residency(),
+            requests: self.requests(),
             contiguity_before: self.kernel.contiguity_before,
             contiguity_after: self.kernel.contiguity(),
         }

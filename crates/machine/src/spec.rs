@@ -45,7 +45,7 @@ pub struct Execution {
     /// Where pages of a drmemtrace trace lie: simulated, where designs place them; traced, where the
     /// traced machine had them (v2p.textproto or markers).
     pub physical: Physical,
-    /// Stop the program after this time, such as 30s; without a unit in seconds.
+    /// Stop the program after this time of this computer's clock, such as 30s; without a unit in seconds.
     pub seconds: Option<f64>,
     /// Also record the events here: all of them, or, where no design runs beside, those that skip and
     /// sample leave.
@@ -65,7 +65,9 @@ pub struct Execution {
 }
 
 /// Where pages of a trace lie in physical memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum Physical {
     /// Where the design places them.
@@ -120,6 +122,9 @@ pub struct RunSpec {
     /// Instructions to count, then stop.
     #[serde(default)]
     pub instructions: Option<u64>,
+    /// Simulated time to count, such as 200ms, then stop; without a unit in seconds.
+    #[serde(default)]
+    pub simulated_seconds: Option<f64>,
     /// Holes in the program's memory, separated by commas: SHARE:FRACTION:PATTERN:KIND such as
     /// 0.5:0.1:dispersed:remapped; PATTERN is clustered or dispersed, KIND remapped or unallocated.
     #[serde(default)]
@@ -264,6 +269,7 @@ impl RunSpec {
             skip: self.skip,
             warmup: self.warmup,
             instructions: self.instructions,
+            simulated_seconds: self.simulated_seconds,
             sampling: self.sampling,
             regions: self.regions,
             confidence: self.confidence,

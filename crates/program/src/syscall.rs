@@ -352,8 +352,10 @@ pub enum Call {
 pub enum DescriptorKind {
     /// A file, or a device that looks like one.
     File,
-    /// A connection, or what connections come from.
+    /// A socket that the program made: for connections to others, or for those that it accepts.
     Socket,
+    /// A connection that a client opened.
+    Accepted,
     /// A pipe.
     Pipe,
 }
@@ -445,9 +447,13 @@ impl Call {
                 descriptor: Some(address.get() as u32),
                 kind: DescriptorKind::File,
             },
-            Known::Socket | Known::Accept | Known::Accept4 => Self::Open {
+            Known::Socket => Self::Open {
                 descriptor: Some(address.get() as u32),
                 kind: DescriptorKind::Socket,
+            },
+            Known::Accept | Known::Accept4 => Self::Open {
+                descriptor: Some(address.get() as u32),
+                kind: DescriptorKind::Accepted,
             },
             Known::Pipe | Known::Pipe2 => Self::Open {
                 descriptor: None,
@@ -687,7 +693,7 @@ mod tests {
         }
         let opened = Call::Open {
             descriptor: Some(9),
-            kind: DescriptorKind::Socket,
+            kind: DescriptorKind::Accepted,
         };
         assert_eq!(call(288, [5, 0, 0, 0, 0, 0], 9), opened);
         let spliced = Call::Send {

@@ -6,6 +6,7 @@
 mod ageing;
 mod explore;
 mod heap;
+mod load;
 mod output;
 mod places;
 mod requests;
@@ -37,6 +38,7 @@ use serde::Deserialize;
 use serde::de::IntoDeserializer;
 use serde::de::value::Error as ValueError;
 
+use load::Load;
 use session::{Checkpoints, Input, Session};
 
 create_exception!(
@@ -78,18 +80,22 @@ fn engine_error(error: impl std::fmt::Display) -> PyErr {
 /// Runs designs on one execution of a program, or on one trace.
 ///
 /// The document is a [`Document`] as JSON. `progress` is called a few times a second with a list of
-/// (instructions, batches behind), one for each design. Returns the reports as JSON, the program's exit
+/// (instructions, batches behind), one for each design. A region that is a client's begins and ends as its
+/// driver says (`load`). Returns the reports as JSON, the program's exit
 /// status (130 after an interruption), and why outputs (the recording, timelines, checkpoints) are not
 /// there.
 #[pyfunction]
-#[pyo3(signature = (document, progress=None))]
+#[allow(clippy::needless_pass_by_value, reason = "PyO3 hands values over")]
+#[pyo3(signature = (document, progress=None, load=None))]
 fn run(
     py: Python<'_>,
     document: &[u8],
     progress: Option<Py<PyAny>>,
+    load: Option<Load>,
 ) -> PyResult<(Vec<String>, i32, Vec<String>)> {
     let Document { runs, execution } = spec::read(document).map_err(engine_error)?;
     let mut session = session_of(execution)?;
+    session.load = load;
     for mut spec in runs {
         let saves = std::mem::take(&mut spec.checkpoints).into_iter();
         session.checkpoints.push(Checkpoints {
@@ -152,6 +158,7 @@ fn session_of(execution: Execution) -> PyResult<Session> {
         configs: Vec::new(),
         checkpoints: Vec::new(),
         input,
+        load: None,
         record: execution.record.map(PathBuf::from),
         record_plan: execution.record_plan.plan().map_err(engine_error)?,
         traced_pages: execution.physical == Physical::Traced,
@@ -356,6 +363,7 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(emulator_options, module)?)?;
     module.add_class::<ageing::AgedServer>()?;
     module.add_class::<output::Output>()?;
+    module.add_class::<Load>()?;
     module.add_function(wrap_pyfunction!(ageing::age, module)?)?;
     module.add_function(wrap_pyfunction!(ageing::load_snapshot, module)?)?;
     module.add_function(wrap_pyfunction!(ageing::resolve_profile, module)?)?;

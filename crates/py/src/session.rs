@@ -27,6 +27,7 @@ use contigua_program::vectors::BlockVectors;
 use contigua_program::wire::{Event, Record, Records};
 use pyo3::PyErr;
 
+use crate::load::Load;
 use crate::{engine_error, program_error};
 
 /// The QEMU plugin.
@@ -67,6 +68,8 @@ pub struct Session {
     pub record_plan: Plan,
     /// Pages of a trace lie where the traced machine had them.
     pub traced_pages: bool,
+    /// The client that loads the program, if it is a server.
+    pub load: Option<Load>,
     /// Stop the program after this long.
     pub time_limit: Option<Duration>,
 }
@@ -466,6 +469,9 @@ impl Session {
         loop {
             if program.wait(TICK).map_err(engine_error)? {
                 return ended(program);
+            }
+            if let Some(load) = &self.load {
+                load.pass_on(|cue| program.ask(cue));
             }
             if observer(&state(progress)).is_err() {
                 // It may say otherwise, and will not do what it would have done.

@@ -130,6 +130,10 @@ const fn turn_of(call: Option<Known>) -> Option<bool> {
 pub extern "C" fn on_return(_: PluginId, index: c_uint, number: i64, result: i64) {
     let current = CURRENT.take();
     if vcpu::is_outside_guest(index) {
+        // The client's first request ends the call in which its server waited.
+        if let Some(cue) = plugin().producer.ring().take_asked() {
+            vcpu::mark(index, cue);
+        }
         tell_return(index, number, result, &current);
         learn_end(number, result, current.arguments);
         vcpu::enter_guest(index);

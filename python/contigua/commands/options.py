@@ -14,6 +14,7 @@ import click
 from contigua import _engine
 from contigua.commands.parameters import (
     CLOCK,
+    COMMAND,
     COUNT,
     COUNTS,
     DURATION,
@@ -25,6 +26,7 @@ from contigua.commands.parameters import (
     with_options,
 )
 from contigua.configs import Design, Machine
+from contigua.loads import Commands
 from contigua.presets import Preset
 from contigua.regions import INTERVAL, Regions, regions_of
 from contigua.sampling import RECORDED, Sampling
@@ -102,7 +104,8 @@ simulated_options = with_options(
     key("skip", type=COUNT),
     key("warmup", type=COUNT),
     key("instructions", type=COUNT),
-    key("seconds", "--for", type=DURATION),
+    key("simulated_seconds", "--for", type=DURATION),
+    key("seconds", "--wall", type=DURATION),
     key("seed"),
     click.option(
         "--seeds",
@@ -246,6 +249,28 @@ region_options = with_options(
 )
 
 
+#: What drives a server.
+client_options = with_options(
+    click.option(
+        "--client",
+        multiple=True,
+        type=COMMAND,
+        help="PROGRAM is a server: measure what it does while this command loads it. Needs --stop. "
+        "Repeatable.",
+    ),
+    click.option(
+        "--ready",
+        multiple=True,
+        type=COMMAND,
+        help="A command that succeeds as soon as the server answers; the client waits for it.",
+    ),
+    click.option(
+        "--stop", multiple=True, type=COMMAND, help="A command that ends the server afterwards."
+    ),
+    group=PROGRAM,
+)
+
+
 #: Saving a replay's servers, and going on from them.
 checkpoint_options = with_options(
     click.option(
@@ -309,7 +334,17 @@ allocator_options = with_options(
 )
 
 
-def named_regions(options: dict[str, Any]) -> Regions | None:
+def client_of(options: dict[str, Any]) -> Commands | None:
+    """Take the options of :data:`client_options` out; ``None`` when there is no client."""
+    client, ready, stop = (options.pop(key) for key in ("client", "ready", "stop"))
+    if client and not stop:
+        raise click.UsageError("--client needs --stop, the command that ends the server after it")
+    if not client and (ready or stop):
+        raise click.UsageError("--ready and --stop are of servers: add --client")
+    return Commands(client, stop, ready) if client else None
+
+
+def named_regions(options: dict[str, Any], client: Commands | None = None) -> Regions | None:
     """Take the options of :data:`region_options` out; ``None`` when no region is named."""
     taken = {key: options.pop(key) for key in ("windows", "weights", "interval", "region")}
     points, keep_warm = options.pop("simpoints"), options.pop("keep_warm")
@@ -318,7 +353,8 @@ def named_regions(options: dict[str, Any]) -> Regions | None:
     if (taken["windows"] or points is not None) and not options["sample"]:
         warm = options["sample_warm"]
         options["sample_warm"] = None
-    return regions_of(points=points, warm=warm, keep_warm=keep_warm, **taken)
+    loaded = client is not None
+    return regions_of(points=points, warm=warm, keep_warm=keep_warm, is_loaded=loaded, **taken)
 
 
 def sampling_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tomllib
 from collections.abc import Callable
 from math import nan
@@ -149,6 +150,16 @@ def _setting(text: str) -> tuple[str, Any]:
         return key.strip(), value.strip()
 
 
+def _command(text: str) -> tuple[str, ...]:
+    try:
+        parts = tuple(shlex.split(text))
+    except ValueError as error:
+        raise SizeError(f"{text!r} is no command: {error}") from error
+    if not parts:
+        raise SizeError("a command is empty")
+    return parts
+
+
 def _seeds(text: str) -> tuple[int, ...]:
     seeds = _counts(text)
     if len(set(seeds)) < len(seeds) or len(seeds) < 2:
@@ -158,6 +169,8 @@ def _seeds(text: str) -> tuple[int, ...]:
 
 #: A key of a design or machine, and its value.
 SETTING = Text("setting", "KEY=VALUE", _setting)
+#: A command with its arguments, as a shell splits it.
+COMMAND = Text("command", "CMD", _command)
 #: Seeds, separated by commas.
 SEEDS = Text("seeds", "N,N[,N...]", _seeds)
 

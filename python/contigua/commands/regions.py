@@ -56,7 +56,7 @@ POINTS, WEIGHTS, VECTORS = ".simpoints", ".weights", ".bb"
     "--seed", type=click.IntRange(0, 2**32 - 1), default=1, show_default=True, help="Of clusters."
 )
 @click.option("--trace", type=click.Path(path_type=Path), help="Read this trace instead.")
-@key("seconds", "--for", type=DURATION)
+@key("seconds", "--wall", type=DURATION)
 @root_option
 @click.argument("program", nargs=-1, type=click.UNPROCESSED)
 def simpoints_command(

@@ -15,6 +15,8 @@ from contigua.commands.options import (
     allocator_options,
     changed,
     checkpoint_options,
+    client_of,
+    client_options,
     design_list,
     key,
     named_regions,
@@ -71,6 +73,7 @@ record_option = with_options(
 @trace_options
 @root_option
 @allocator_options
+@client_options
 @server_options
 @simulated_options
 @region_options
@@ -106,7 +109,10 @@ def run_command(
     if options["seeds"] and click.get_current_context().get_parameter_source("seed") is SET:
         raise click.UsageError("give either --seed or --seeds")
     designs, options["machine"] = changed(settings, design_list(design_names), options["machine"])
-    regions = named_regions(options)
+    client = client_of(options)
+    if client is not None and trace is not None:
+        raise click.UsageError("--client drives a program: a trace needs none")
+    regions = named_regions(options, client)
     replays_ours = trace is not None and options["trace_format"] == "contigua"
     samples = options["sample"] or options["goal"] is not None
     held = recorded(trace) if trace is not None and replays_ours and samples else None
@@ -131,7 +137,11 @@ def run_command(
             trace=trace,
             designs=designs,
             options=RunOptions(
-                **options, sample=sample, regions=regions, malloc_clock=malloc_clock or None
+                **options,
+                sample=sample,
+                regions=regions,
+                client=client,
+                malloc_clock=malloc_clock or None,
             ),
             progress=progress,
         )
@@ -169,7 +179,7 @@ def _results(
 @click.option(
     "-o", "--output", required=True, type=click.Path(path_type=Path), help="The trace to write."
 )
-@key("seconds", "--for", type=DURATION)
+@key("seconds", "--wall", type=DURATION)
 @record_options
 @root_option
 @allocator_options

@@ -6,8 +6,11 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 
+from contigua.loads import Commands, Line
 from contigua.programs.program import ProgramError
 
 #: Where servers listen.
@@ -67,3 +70,47 @@ def call(*command: str, text: str | None = None) -> None:
         check=True,
         timeout=1800,
     )
+
+
+def drive(
+    commands: Commands,
+    folder: Path,
+    stopped: threading.Event,
+    loaded: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> int | None:
+    """Drive a server; the client's commands run within ``loaded()``.
+
+    Raises
+    ------
+    ProgramError
+        When the server does not answer.
+    CalledProcessError
+        When a command of the client fails.
+    """
+    try:
+        ready = filled(commands.ready, folder)
+        wait_for(lambda: all(succeeds(*line) for line in ready), stopped)
+        with loaded():
+            call_all(commands.client, folder)
+    finally:
+        # Some end without an answer.
+        for line in filled(commands.stop, folder):
+            succeeds(*line)
+    return commands.requests
+
+
+def filled(lines: Sequence[Line], folder: Path) -> list[Line]:
+    """Put the folder of a run into commands."""
+    return [tuple(part.replace("{folder}", str(folder)) for part in line) for line in lines]
+
+
+def call_all(lines: Sequence[Line], folder: Path) -> None:
+    """Run commands one after the other.
+
+    Raises
+    ------
+    CalledProcessError
+        When one fails.
+    """
+    for line in filled(lines, folder):
+        call(*line)

@@ -6,7 +6,9 @@ import shutil
 import signal
 import subprocess
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
@@ -15,6 +17,8 @@ from contigua import _engine
 from contigua.allocators import Preload
 from contigua.errors import ContiguaError
 from contigua.files import ENDING
+from contigua.loads import Commands
+from contigua.programs.clients import drive
 from contigua.programs.program import Client, Program, ProgramError, find_program
 from contigua.progress import Progress
 from contigua.run_spec import ExecutionSpec, RecordedSpec, RunSpec, document
@@ -72,7 +76,7 @@ def execute(
     if shutil.which(command[0]) is None:
         command[0] = find_program(command[0]) or command[0]
     command = ["/bin/sh", "-c", 'exec "$@" > /dev/null 2> "$0"', f"{folder}/errors", *command]
-    with _Driver(program.client, folder) as client:
+    with Driver(program.client, folder) as client:
         reports, status = run_whole(
             specs,
             {
@@ -143,18 +147,25 @@ def interruptible(_: list[tuple[int, int]]) -> None:
     """Let an interrupt through: the engine asks a few times a second."""
 
 
-class _Driver:
-    """The client of a server, in a thread of its own."""
+class Driver:
+    """The client of a server, in a thread of its own; without one, nothing.
+
+    Attributes
+    ----------
+    load
+        What the engine is told of when the client begins and ends, where only that is measured.
+    """
 
     def __init__(self, client: Client | None, folder: Path) -> None:
         self.client = client
         self.folder = folder
+        self.load = _engine.Load()
         self.stopped = threading.Event()
         self.error: Exception | None = None
         self.answered: int | None = None
         self.thread: threading.Thread | None = None
 
-    def __enter__(self) -> _Driver:
+    def __enter__(self) -> Driver:
         if self.client is not None:
             self.thread = threading.Thread(target=self._drive)
             self.thread.start()
@@ -163,9 +174,24 @@ class _Driver:
     def _drive(self) -> None:
         try:
             assert self.client is not None
-            self.answered = self.client(self.folder, self.stopped)
+            if isinstance(self.client, Commands):
+                self.answered = drive(self.client, self.folder, self.stopped, self._loaded)
+            else:
+                self.answered = self.client(self.folder, self.stopped)
         except (OSError, subprocess.SubprocessError, ContiguaError) as error:
             self.error = error
+
+    @contextmanager
+    def _loaded(self) -> Iterator[None]:
+        self.load.begin()
+        self._wait_until_told()
+        yield
+        self.load.end()
+        self._wait_until_told()
+
+    def _wait_until_told(self) -> None:
+        while self.load.is_pending() and not self.stopped.is_set():
+            time.sleep(0.01)
 
     def watched(self, called: Progress) -> Progress:
         """Give up the run when the client has failed: its server would wait for ever."""
@@ -176,11 +202,17 @@ class _Driver:
 
         return call
 
-    def finish(self) -> None:
-        """Wait for the client, and raise what went wrong there."""
+    def finish(self, *, is_cut_short: bool = False) -> None:
+        """Wait for the client, and raise what went wrong there.
+
+        The client of a run that is over earlier fails, because its server is gone.
+        """
+        if is_cut_short:
+            self.stopped.set()
         if self.thread is not None:
             self.thread.join()
-        self.check()
+        if not is_cut_short:
+            self.check()
 
     def check(self) -> None:
         """Raise what went wrong in the client."""

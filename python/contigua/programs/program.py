@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from contigua.errors import ContiguaError, ImpossibleError
+from contigua.loads import Commands
 
 #: Where the workloads are that a checkout builds; an installed package has none.
 WORKLOADS = Path(__file__).parents[3] / "workloads" / "bin"
@@ -24,7 +25,7 @@ class MissingProgramError(ProgramError, ImpossibleError):
 
 #: Waits for a server and drives it until it may end. ``stopped`` is set when the run has failed.
 #: Returns how many requests were answered, if it counts them.
-Client = Callable[[Path, threading.Event], int | None]
+Client = Callable[[Path, threading.Event], int | None] | Commands
 
 
 @dataclass(frozen=True)

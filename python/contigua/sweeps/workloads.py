@@ -13,19 +13,19 @@ import hashlib
 import json
 import shutil
 import tempfile
-import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from contigua import _engine
 from contigua.files import write_whole
+from contigua.loads import Commands
 from contigua.options import RunOptions
 from contigua.programs.catalogue import catalogue
-from contigua.programs.clients import call, succeeds, wait_for
+from contigua.programs.clients import call_all
 from contigua.programs.execute import execute, interruptible
-from contigua.programs.program import WORKLOADS, Client, Program, ProgramError, find_program
+from contigua.programs.program import WORKLOADS, Program, ProgramError, find_program
 from contigua.progress import Progress
 from contigua.reading import file_digest
 from contigua.run_spec import RecordedSpec
@@ -164,10 +164,10 @@ def _command(name: str, keys: Keys) -> Program:
     keys.known("command", "client", "ready", "stop", "prepare", "needs", "requests")
     keys.done()
     command = texts(f"{where}.command", table["command"])
-    client = command_lines(f"{where}.client", table.get("client", []))
+    client = tuple(command_lines(f"{where}.client", table.get("client", [])))
     prepare = command_lines(f"{where}.prepare", table.get("prepare", []))
-    ready = command_lines(f"{where}.ready", table.get("ready", []))
-    stop = command_lines(f"{where}.stop", table.get("stop", []))
+    ready = tuple(command_lines(f"{where}.ready", table.get("ready", [])))
+    stop = tuple(command_lines(f"{where}.stop", table.get("stop", [])))
     if client and not stop:
         raise SweepError(
             f"{where}: a server needs `stop`, the command that ends it after its client"
@@ -184,36 +184,9 @@ def _command(name: str, keys: Keys) -> Program:
         name,
         tuple(part.replace("{workloads}", str(WORKLOADS)) for part in command),
         {str(program): str(package) for program, package in needs.items()},
-        _client(ready, client, stop, requests) if client else None,
-        (lambda folder: _call_all(prepare, folder)) if prepare else None,
+        Commands(client, stop, ready, requests) if client else None,
+        (lambda folder: call_all(prepare, folder)) if prepare else None,
     )
-
-
-def _call_all(lines: Sequence[tuple[str, ...]], folder: Path) -> None:
-    for line in lines:
-        call(*(part.replace("{folder}", str(folder)) for part in line))
-
-
-def _client(
-    ready: Sequence[tuple[str, ...]],
-    lines: Sequence[tuple[str, ...]],
-    stop: Sequence[tuple[str, ...]],
-    requests: int | None,
-) -> Client:
-    def drive(folder: Path, stopped: threading.Event) -> int | None:
-        def filled(line: tuple[str, ...]) -> tuple[str, ...]:
-            return tuple(part.replace("{folder}", str(folder)) for part in line)
-
-        try:
-            wait_for(lambda: all(succeeds(*filled(line)) for line in ready), stopped)
-            _call_all(lines, folder)
-        finally:
-            # Some end without an answer.
-            for line in stop:
-                succeeds(*filled(line))
-        return requests
-
-    return drive
 
 
 # Recordings in a sweep's folder.

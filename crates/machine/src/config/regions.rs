@@ -27,6 +27,11 @@ pub enum RegionConfig {
         /// Caches and TLBs are kept warm outside.
         keep_warm: bool,
     },
+    /// While a client loads the server.
+    Client {
+        /// Caches and TLBs are kept warm outside.
+        keep_warm: bool,
+    },
     /// Calls of a function.
     Function {
         /// Its name, as the user gave it.
@@ -76,17 +81,22 @@ impl RegionConfig {
                 let windows = points.iter().map(|point| point.window);
                 Regions::Windows(Windows::new(*warm, windows.collect())?)
             }
-            Self::Markers { keep_warm } | Self::Function { keep_warm, .. } => Regions::Cued {
+            Self::Markers { keep_warm }
+            | Self::Client { keep_warm }
+            | Self::Function { keep_warm, .. } => Regions::Cued {
                 outside: outside(*keep_warm),
                 function: None,
             },
         })
     }
 
-    /// Whether the program itself begins and ends them.
+    /// Whether the program, or its client, begins and ends them.
     #[must_use]
     pub const fn is_cued(&self) -> bool {
-        matches!(self, Self::Markers { .. } | Self::Function { .. })
+        matches!(
+            self,
+            Self::Markers { .. } | Self::Client { .. } | Self::Function { .. }
+        )
     }
 
     /// The shares of points, in the program's order; none for other regions.

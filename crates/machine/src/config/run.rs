@@ -68,6 +68,9 @@ pub struct RunConfig {
     pub warmup: u64,
     /// Instructions after these that are counted; `None` is all that follow.
     pub instructions: Option<u64>,
+    /// Seconds of simulated time after which the region of interest ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub simulated_seconds: Option<f64>,
     /// All memory that a trace touches is mapped before it begins, in the order of addresses.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub mapped: bool,
@@ -128,6 +131,14 @@ impl RunConfig {
             }
             if self.detail == Detail::Translation {
                 return Err(Error::GoalNeedsTime);
+            }
+        }
+        if let Some(seconds) = self.simulated_seconds {
+            if !(seconds > 0.0 && seconds <= 1e9) {
+                return Err(Error::SimulatedTime(seconds));
+            }
+            if self.detail == Detail::Translation {
+                return Err(Error::NeedsTime);
             }
         }
         if let Some(sampling) = &self.sampling {

@@ -14,6 +14,7 @@ use super::forward::Passed;
 use super::migration::Migrations;
 use super::outcomes::Outcomes;
 use super::regions::Regions;
+use super::requests::Requests;
 use super::sampling::Sampler;
 use super::schedule::Schedule;
 use super::timeline::Timeline;
@@ -95,6 +96,7 @@ impl Engine {
             schedule: Schedule::new(cores),
             migrations: Migrations::new(&config),
             devices: Devices::default(),
+            requests: Requests::default(),
             timeline: config
                 .timeline
                 .as_ref()

@@ -10,7 +10,7 @@
 
 use contigua_cache::AccessKind;
 use contigua_cache::coherent::CoreRequest;
-use contigua_program::syscall::Call;
+use contigua_program::syscall::{Call, DescriptorKind};
 use contigua_program::wire::ThreadId;
 use contigua_translation::Access;
 use contigua_units::{Cycles, Frame, LINE_BYTES, PAGE_BYTES, PhysAddr, VirtRange};
@@ -112,7 +112,11 @@ impl Engine {
             Access::Read
         };
         if simulated {
-            if self.kernel.is_socket(thread, descriptor) {
+            let kind = self.kernel.descriptor(thread, descriptor);
+            if matches!(
+                kind,
+                Some(DescriptorKind::Socket | DescriptorKind::Accepted)
+            ) {
                 self.move_through_device(bytes, receives);
             } else {
                 // Which frames of the page cache are copied is not known.

@@ -20,6 +20,7 @@ mod forward;
 mod migration;
 mod outcomes;
 pub(crate) mod regions;
+mod requests;
 mod sampling;
 mod schedule;
 mod threads;
@@ -49,6 +50,7 @@ use forward::Passed;
 use migration::Migrations;
 use outcomes::Outcomes;
 use regions::Regions;
+use requests::Requests;
 use sampling::Sampler;
 use schedule::Schedule;
 use timeline::Timeline;
@@ -184,6 +186,7 @@ pub struct Engine {
     schedule: Schedule,
     pub(crate) migrations: Migrations,
     pub(crate) devices: Devices,
+    requests: Requests,
     #[state(skip)]
     pub(crate) timeline: Option<Timeline>,
     #[state(skip)]
@@ -384,6 +387,14 @@ impl Engine {
             Some(window) => window.now(),
             None => self.time_before + self.core.cycles() + self.passed_time,
         }
+    }
+
+    /// Whether the simulated time of the region of interest is over.
+    pub(crate) fn is_over(&self) -> bool {
+        let counts = self.phase == Phase::Measure || self.samples();
+        let clock = f64::from(self.config.machine.clock.get()) * 1e6;
+        let limit = self.config.simulated_seconds.map(|limit| limit * clock);
+        counts && limit.is_some_and(|limit| self.clock().get() as f64 >= limit)
     }
 
     /// Time since the region of interest began, of the core that is farthest.

@@ -183,6 +183,7 @@ impl Engine {
             return Err(Error::OwnChild(child.0));
         }
         let counted = self.phase != Phase::Skip;
+        let begun = self.now();
         let call = self.call_of(event);
         if let Some(attribution) = &mut self.attribution {
             let block = self.contexts[self.current].block;
@@ -210,6 +211,7 @@ impl Engine {
         }
         if let Some(call) = &call {
             self.move_data(thread, call, counted)?;
+            self.note_request(thread, call, begun);
         }
         self.fold = Fold::default();
         let context = &mut self.contexts[self.current];

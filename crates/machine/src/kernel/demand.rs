@@ -76,7 +76,9 @@ impl Demand {
                 positioned,
                 ..
             } => match self.descriptors.get(&(process.0, descriptor)) {
-                Some(DescriptorKind::Socket) => self.move_through_socket(bytes, memory),
+                Some(DescriptorKind::Socket | DescriptorKind::Accepted) => {
+                    self.move_through_socket(bytes, memory);
+                }
                 Some(DescriptorKind::File) if !positioned => {
                     self.files += bytes;
                     take(&mut self.files, Use::Files, memory);
@@ -93,14 +95,19 @@ impl Demand {
                         self.caches += FILE_BYTES;
                         take(&mut self.caches, Use::Caches, memory);
                     }
-                    DescriptorKind::Socket => self.objects += SOCKET_BYTES,
+                    DescriptorKind::Socket | DescriptorKind::Accepted => {
+                        self.objects += SOCKET_BYTES;
+                    }
                     DescriptorKind::Pipe => self.objects += PIPE_BYTES,
                 }
                 take(&mut self.objects, Use::Objects, memory);
             }
             Call::Close { descriptor } => {
                 let kind = self.descriptors.remove(&(process.0, descriptor));
-                if kind == Some(DescriptorKind::Socket) {
+                if matches!(
+                    kind,
+                    Some(DescriptorKind::Socket | DescriptorKind::Accepted)
+                ) {
                     self.give_objects(SOCKET_BYTES, memory);
                 }
             }
@@ -112,9 +119,9 @@ impl Demand {
         }
     }
 
-    /// Whether a descriptor of a process is a connection.
-    pub(crate) fn is_socket(&self, process: ProcessId, descriptor: u32) -> bool {
-        self.descriptors.get(&(process.0, descriptor)) == Some(&DescriptorKind::Socket)
+    /// What a descriptor of a process stands for, where the program has made it.
+    pub(crate) fn descriptor(&self, process: ProcessId, number: u32) -> Option<DescriptorKind> {
+        self.descriptors.get(&(process.0, number)).copied()
     }
 
     /// A thread's stack goes with it.

@@ -5,7 +5,8 @@ use contigua_frames::{FrameClass, Move, Owner, Request};
 use contigua_paging::SpaceId;
 use contigua_units::{Frame, Order, PageSize, VirtAddr};
 
-use contigua_program::wire::ThreadId;
+use contigua_program::syscall::DescriptorKind;
+use contigua_program::wire::{ProcessId, ThreadId};
 
 use super::Kernel;
 use crate::processors::Target;
@@ -102,10 +103,14 @@ impl Kernel {
             .expect("a frame that was taken for a migration is allocated");
     }
 
-    /// Whether a thread's descriptor is a connection.
-    pub(crate) fn is_socket(&self, thread: ThreadId, descriptor: u32) -> bool {
-        let process = self.threads.get(thread.0 as usize);
-        process.is_some_and(|&process| self.demand.is_socket(process, descriptor))
+    /// The process of a thread, if it has begun.
+    pub(crate) fn process_of(&self, thread: ThreadId) -> Option<ProcessId> {
+        self.threads.get(thread.0 as usize).copied()
+    }
+
+    /// What a thread's descriptor stands for, where the program has made it.
+    pub(crate) fn descriptor(&self, thread: ThreadId, number: u32) -> Option<DescriptorKind> {
+        self.demand.descriptor(self.process_of(thread)?, number)
     }
 
     /// Frames for the queue of the network device, as many as there is memory for.

@@ -102,6 +102,7 @@ pub fn config(design: DesignConfig, machine: MachineConfig) -> RunConfig {
         skip: 0,
         warmup: 0,
         instructions: None,
+        simulated_seconds: None,
         mapped: false,
         sampling: None,
         regions: None,

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 /// Version of this layout and of the wire format in it.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 /// Words in a chunk: 16 KB, small enough that the chunks in flight stay in the host's L2 cache.
 pub const CHUNK_WORDS: usize = 2048;
 /// Chunks in the pool: 4 MB in all, the furthest that a program runs ahead of its slowest reader.
@@ -102,6 +102,9 @@ pub struct Header {
     pub failure: [AtomicU8; FAILURE_BYTES],
     /// Bytes of the code area in use.
     pub code_used: AtomicU64,
+    /// A region that the run begins (1) or ends (2): the next system call that returns says so in the
+    /// stream.
+    pub asked: AtomicU32,
     /// Instructions that all threads together have taken from the plan.
     pub planned: Line<AtomicU64>,
     /// Regions under way that the program began: a bit for its markers, and calls above it.

@@ -382,6 +382,31 @@ impl Ring {
         self.header().regions.0.load(Ordering::Acquire) & 1 != 0
     }
 
+    /// Asks the program to begin or end a region: for calls of functions, nothing.
+    pub fn ask(&self, cue: Cue) {
+        let asked = match cue {
+            Cue::Begin => 1,
+            Cue::End => 2,
+            Cue::Enter | Cue::Leave => return,
+        };
+        self.header().asked.store(asked, Ordering::SeqCst);
+    }
+
+    /// What was asked for since the last time.
+    #[inline]
+    #[must_use]
+    pub fn take_asked(&self) -> Option<Cue> {
+        let asked = &self.header().asked;
+        if asked.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        match asked.swap(0, Ordering::SeqCst) {
+            1 => Some(Cue::Begin),
+            2 => Some(Cue::End),
+            _ => None,
+        }
+    }
+
     pub(super) fn announce(&self) {
         self.header().announced.0.fetch_add(1, Ordering::SeqCst);
         wake(&self.header().announced.0, i32::MAX);

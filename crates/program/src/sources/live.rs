@@ -21,6 +21,7 @@ use crate::plan::{Function, Plan, Regions};
 use crate::ring::{Owner, Ring, RingReader};
 use crate::symbols;
 use crate::syscall::Architecture;
+use crate::wire::Cue;
 
 /// Interval at which a run checks that its program still lives.
 const POLL: Duration = Duration::from_millis(10);
@@ -220,6 +221,11 @@ impl LiveProgram {
     /// The run is to end: however the program ends now, this is why.
     pub fn expect_end(&mut self, why: Stop) {
         self.stopped.get_or_insert(why);
+    }
+
+    /// Begins or ends a region with the next system call that returns in the program.
+    pub fn ask(&self, cue: Cue) {
+        self.ring.ask(cue);
     }
 
     /// Stops the program where it is: every thread publishes what it has done, then all

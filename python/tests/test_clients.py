@@ -1,0 +1,167 @@
+"""Is what a server does under its client measured, and the latency of requests?"""
+
+import json
+import sys
+
+import pytest
+
+import contigua
+from contigua import RunOptions
+from contigua.loads import Commands
+from contigua.programs.clients import free_port
+from contigua.programs.program import ProgramError
+from contigua.regions import Regions
+
+#: Sends so many messages, each after the answer to the one before, on as many connections.
+CLIENT = """
+import socket, sys
+port, messages, connections = map(int, sys.argv[1:])
+for _ in range(connections):
+    one = socket.create_connection(("127.0.0.1", port))
+    for _ in range(messages):
+        one.sendall(b"a")
+        assert len(one.recv(64)) == 1
+    one.close()
+"""
+#: Sends one message that needs no answer: q ends the server.
+ONCE = """
+import socket, sys
+one = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+one.sendall(sys.argv[2].encode())
+assert sys.argv[2] == "q" or len(one.recv(64)) == 1
+"""
+OPTIONS = RunOptions(memory="256MiB", detail="additive")
+
+
+def commands(port, messages=50, connections=2):
+    """Commands that drive the server ``serve``."""
+    python = (sys.executable, "-c")
+    return Commands(
+        client=((*python, CLIENT, str(port), str(messages), str(connections)),),
+        ready=((*python, ONCE, str(port), "r"),),
+        stop=((*python, ONCE, str(port), "q"),),
+    )
+
+
+def served(guest, designs=("linux-4k",), options=OPTIONS, **how):
+    """Run the server under a client."""
+    port = free_port()
+    given = {"client": commands(port, **how)}
+    return contigua.run(
+        [guest("serve"), str(port)],
+        designs=designs,
+        options=RunOptions(**{**options.__dict__, **given}),
+    )
+
+
+@pytest.mark.parametrize("detail", ["translation", "additive", "full"])
+def test_requests_of_the_client_are_counted_and_no_others(guest, detail):
+    results = served(guest, options=RunOptions(memory="256MiB", detail=detail))
+    values = results[0].values
+    assert results.exit_code == 0 and values["ended"] == "program"
+    # That of --ready and that of --stop are not among them.
+    assert values["requests"]["answered"] == 100
+    assert values["regions"]["count"] == 1
+    # Its memory was filled before: 8 MB, a million stores.
+    assert values["executed"]["stores"] < 300_000 < values["executed"]["instructions"]
+    latency = values["requests"]["latency_cycles"]
+    if detail == "translation":
+        assert latency is None
+        return
+    names = ("p50", "p95", "p99", "p99_9", "most")
+    assert [latency[name] for name in names] == sorted(latency[name] for name in names)
+    assert 0 < latency["mean"] * 100 <= values["time"]["busy_cycles"]
+
+
+def test_two_executions_have_the_same_latencies_and_designs_have_others(guest):
+    one, other = (served(guest, ("linux-4k", "linux-thp")) for _ in range(2))
+    found = [[report.values["requests"] for report in results] for results in (one, other)]
+    for first, second in zip(*found, strict=True):
+        assert first["answered"] == second["answered"] == 100
+        for name in ("p50", "p95", "p99", "p99_9"):
+            assert first["latency_cycles"][name] == second["latency_cycles"][name]
+    small, huge = (requests["latency_cycles"] for requests in found[0])
+    # Each request reads 8 MB at random.
+    assert huge["p50"] < small["p50"] and huge["mean"] < small["mean"]
+
+
+def test_percentiles_are_in_the_table_and_the_summary(guest, cli):
+    port = free_port()
+    line = commands(port)
+
+    def quoted(command):
+        return " ".join(f"'{part}'" if part else "''" for part in command)
+
+    given = [
+        option
+        for name in ("client", "ready", "stop")
+        for command in getattr(line, name)
+        for option in (f"--{name}", quoted(command))
+    ]
+    ran = cli("run", "--memory", "256M", *given, "--", guest("serve"), port)
+    assert ran.returncode == 0, ran.stderr
+    for row in (
+        "requests",
+        "cycles per request",
+        "median latency of requests",
+        "99.9th percentile",
+    ):
+        assert row in ran.stderr, ran.stderr
+    assert " µs" in ran.stderr
+
+
+def test_a_recording_of_a_loaded_server_replays_to_the_same_requests(guest, tmp_path):
+    trace = tmp_path / "served.trace"
+    live = served(guest, options=RunOptions(memory="256MiB", detail="additive", record=trace))
+    options = RunOptions(memory="256MiB", detail="additive", regions=Regions.markers())
+    (replayed,) = contigua.run(trace=trace, designs=["linux-4k"], options=options)
+    assert replayed.values["requests"] == live[0].values["requests"]
+
+
+def test_simulated_time_ends_a_run_before_its_client(guest):
+    options = RunOptions(memory="256MiB", detail="additive", simulated_seconds=100e-6)
+    (report,) = served(guest, options=options, messages=100_000)
+    values = report.values
+    assert values["complete"] and values["ended"] == "time"
+    clock = float(values["config"]["machine"]["clock"].removesuffix("MHz"))
+    assert 100 <= values["time"]["cycles"] / clock < 200
+
+
+def test_a_client_that_fails_is_said(guest):
+    port = free_port()
+    client = Commands(client=(("false",),), stop=commands(port).stop, ready=commands(port).ready)
+    with pytest.raises(ProgramError, match="the client failed"):
+        contigua.run(
+            [guest("serve"), str(port)],
+            designs=["linux-4k"],
+            options=RunOptions(memory="256MiB", detail="translation", client=client),
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--client", "true"), "--client needs --stop"),
+        (("--stop", "true"), "add --client"),
+        (("--ready", "true"), "add --client"),
+        (("--client", "'", "--stop", "true"), "is no command"),
+        (("--client", "true", "--stop", "true", "--region", "markers"), "not both"),
+        (("--client", "true", "--stop", "true", "--skip", "1"), "--skip"),
+        (("--for", "1s", "--detail", "translation"), "--for is simulated time"),
+        (("--for", "0s"), "--for 0 s is out of range"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(cli, options, said):
+    ran = cli("run", *options, "--", "/bin/true")
+    assert ran.returncode in (1, 2) and said in ran.stderr, ran.stderr
+
+
+def test_a_trace_has_no_client(cli, tmp_path):
+    ran = cli("run", "--client", "true", "--stop", "true", "--trace", tmp_path / "any.trace")
+    assert ran.returncode == 2 and "a trace needs none" in ran.stderr
+
+
+def test_reports_without_a_server_have_no_requests():
+    (report,) = contigua.run(["/bin/true"], designs=["linux-4k"], options=OPTIONS)
+    assert "requests" not in json.loads(report.json)
+    assert report.summary()["requests"] is None
