@@ -57,20 +57,14 @@ pub const NAME_WORDS: usize = 6;
 
 /// Marks a word as an access.
 pub const ACCESS: u64 = 1 << 63;
-/// In an access: the program writes.
-pub const STORE: u64 = 1 << STORE_SHIFT;
-/// Position of the store bit in an access.
-pub const STORE_SHIFT: u32 = 62;
-/// Position of log2 of the size in an access.
-pub const SIZE_SHIFT: u32 = 59;
-/// Position of the instruction index in an access.
-pub const INSTRUCTION_SHIFT: u32 = 48;
 /// The bits of an access that hold the address.
-pub const ADDRESS_MASK: u64 = (1 << 48) - 1;
-/// Marks an access as wide.
-pub const WIDE: u64 = 1 << 57;
+pub const ADDRESS_MASK: u64 = (1 << INSTRUCTION_SHIFT) - 1;
 /// The bits of a wide access that hold the address.
 pub const WIDE_ADDRESS_MASK: u64 = WIDE - 1;
+const STORE_SHIFT: u32 = 62;
+const SIZE_SHIFT: u32 = 59;
+const WIDE: u64 = 1 << 57;
+const INSTRUCTION_SHIFT: u32 = 48;
 /// Instruction indices are below this.
 pub const MAX_BLOCK_INSTRUCTIONS: usize = 512;
 
@@ -105,6 +99,77 @@ pub const BLOCK_HEAD: u64 = (tag::BLOCK as u64) << (TAG_SHIFT - PAYLOAD_SHIFT);
 /// The most words a record can take, header included.
 pub const MAX_RECORD_WORDS: usize = 8;
 
+/// The word of an access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AccessWord(pub u64);
+
+impl AccessWord {
+    /// A load of a byte at address 0 by this instruction of the block.
+    #[inline]
+    #[must_use]
+    pub const fn template(instruction: u16) -> Self {
+        Self(ACCESS | ((instruction & 511) as u64) << INSTRUCTION_SHIFT)
+    }
+
+    /// A template's access: its address of 48 bits, the log2 of its size, its kind.
+    #[inline]
+    #[must_use]
+    pub const fn with(self, address: u64, size_log2: u32, store: bool) -> Self {
+        let shape = (size_log2 as u64 & 7) << SIZE_SHIFT | (store as u64) << STORE_SHIFT;
+        Self(self.0 | address & ADDRESS_MASK | shape)
+    }
+
+    /// Tells that the program writes.
+    #[inline]
+    #[must_use]
+    pub const fn is_store(self) -> bool {
+        self.0 >> STORE_SHIFT & 1 != 0
+    }
+
+    /// log2 of the bytes touched: 0 to 7.
+    #[inline]
+    #[must_use]
+    pub const fn size_log2(self) -> u8 {
+        (self.0 >> SIZE_SHIFT) as u8 & 7
+    }
+
+    /// Bytes touched.
+    #[inline]
+    #[must_use]
+    pub const fn bytes(self) -> u64 {
+        1 << self.size_log2()
+    }
+
+    /// Tells that the address has more than 48 bits.
+    #[inline]
+    #[must_use]
+    pub const fn is_wide(self) -> bool {
+        self.0 & WIDE != 0
+    }
+
+    /// First byte touched.
+    #[inline]
+    #[must_use]
+    pub const fn address(self) -> u64 {
+        let mask = if self.is_wide() {
+            WIDE_ADDRESS_MASK
+        } else {
+            ADDRESS_MASK
+        };
+        self.0 & mask
+    }
+
+    /// Index of the instruction in the block that is executing: 0 where the access is wide.
+    #[inline]
+    #[must_use]
+    pub const fn instruction(self) -> u16 {
+        if self.is_wide() {
+            return 0;
+        }
+        (self.0 >> INSTRUCTION_SHIFT) as u16 & 511
+    }
+}
+
 /// One load or store of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
@@ -123,11 +188,9 @@ impl Access {
     #[inline]
     #[must_use]
     pub const fn encode(self) -> u64 {
-        ACCESS
-            | (self.store as u64) << STORE_SHIFT
-            | ((self.size_log2 & 7) as u64) << SIZE_SHIFT
-            | ((self.instruction & 511) as u64) << INSTRUCTION_SHIFT
-            | self.address.get() & ADDRESS_MASK
+        AccessWord::template(self.instruction)
+            .with(self.address.get(), self.size_log2 as u32, self.store)
+            .0
     }
 
     /// Packs an access of a block of one instruction, whose address has up to 57 bits.
@@ -138,30 +201,20 @@ impl Access {
         if address & !ADDRESS_MASK == 0 {
             return self.encode();
         }
-        ACCESS
-            | (self.store as u64) << STORE_SHIFT
-            | ((self.size_log2 & 7) as u64) << SIZE_SHIFT
-            | WIDE
-            | address
+        let word = AccessWord::template(0).with(0, self.size_log2 as u32, self.store);
+        word.0 | WIDE | address
     }
 
     /// Unpacks a word whose [`ACCESS`] bit is set.
     #[inline]
     #[must_use]
     pub const fn decode(word: u64) -> Self {
-        if word & WIDE != 0 {
-            return Self {
-                address: VirtAddr::new(word & WIDE_ADDRESS_MASK),
-                size_log2: (word >> SIZE_SHIFT) as u8 & 7,
-                store: word & STORE != 0,
-                instruction: 0,
-            };
-        }
+        let word = AccessWord(word);
         Self {
-            address: VirtAddr::new(word & ADDRESS_MASK),
-            size_log2: (word >> SIZE_SHIFT) as u8 & 7,
-            store: word & STORE != 0,
-            instruction: (word >> INSTRUCTION_SHIFT) as u16 & 511,
+            address: VirtAddr::new(word.address()),
+            size_log2: word.size_log2(),
+            store: word.is_store(),
+            instruction: word.instruction(),
         }
     }
 }

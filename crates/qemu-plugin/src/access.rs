@@ -3,7 +3,7 @@
 use std::ffi::{c_uint, c_void};
 use std::sync::OnceLock;
 
-use contigua_program::wire::{ACCESS, ADDRESS_MASK, INSTRUCTION_SHIFT, SIZE_SHIFT, STORE_SHIFT};
+use contigua_program::wire::AccessWord;
 
 use crate::api::{self, Instruction, MemoryInfo};
 use crate::{plugin, vcpu};
@@ -83,7 +83,7 @@ const fn store_of_info(info: MemoryInfo) -> u64 {
 
 /// Argument of the callback of an instruction: all of the word that translation knows.
 pub fn template(instruction: usize) -> *mut c_void {
-    (ACCESS | (instruction as u64) << INSTRUCTION_SHIFT) as *mut c_void
+    AccessWord::template(instruction as u16).0 as *mut c_void
 }
 
 /// Source of the size and the kind of an access.
@@ -184,9 +184,6 @@ fn tell_halves(index: c_uint, address: u64, store: u64, template: *mut c_void) {
 
 #[inline]
 fn tell_one(index: c_uint, address: u64, size: u32, store: u64, template: *mut c_void) {
-    let word = template as u64
-        | address & ADDRESS_MASK
-        | u64::from(size) << SIZE_SHIFT
-        | store << STORE_SHIFT;
+    let word = AccessWord(template as u64).with(address, size, store != 0);
     vcpu::append_access(index, word);
 }

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use contigua_program::syscall::Call;
-use contigua_program::wire::{ADDRESS_MASK, STORE};
+use contigua_program::wire::ADDRESS_MASK;
 use contigua_units::{PAGE_BYTES, VirtRange};
 
 /// Bits of an address.
@@ -83,14 +83,14 @@ pub fn kinds(map: usize, address: u64) -> u8 {
 
 /// Notes an access to the page of `address`; whether it is the first of its kind.
 #[inline]
-pub fn is_first(address: u64, word: u64) -> bool {
+pub fn is_first(address: u64, store: bool) -> bool {
     let Some(&map) = MAP.get() else {
         return true;
     };
-    let (wanted, leaves) = if word & STORE == 0 {
-        (LOADED, READ)
-    } else {
+    let (wanted, leaves) = if store {
         (STORED, WRITTEN)
+    } else {
+        (LOADED, READ)
     };
     let entry = entry(map, address);
     let before = entry.load(Ordering::Relaxed);
@@ -192,33 +192,33 @@ mod tests {
     fn a_page_is_told_once_of_each_kind_until_it_is_forgotten() {
         reserve().unwrap();
         for base in [0, 0x5555_0000_0000, 0x7fff_ffff_0000] {
-            assert!(is_first(base + 8, 0) && !is_first(base + 4095, 0));
-            assert!(is_first(base + 16, STORE) && !is_first(base, STORE) && !is_first(base, 0));
+            assert!(is_first(base + 8, false) && !is_first(base + 4095, false));
+            assert!(is_first(base + 16, true) && !is_first(base, true) && !is_first(base, false));
             // What was written may be read.
-            assert!(is_first(base + 4096, STORE) && !is_first(base + 4097, 0));
+            assert!(is_first(base + 4096, true) && !is_first(base + 4097, false));
             assert!(is_first_fetch(base) && !is_first_fetch(base + 1));
         }
         for bytes in [8192, 1 << 30] {
             let base = 0x1000_0000_3000;
             let last = base + bytes - 4096;
             for address in [base - 4096, base, last, last + 4096] {
-                is_first(address, STORE);
+                is_first(address, true);
             }
             forget_changed(&Call::Unmap {
                 range: range(base, bytes),
             });
-            assert!(!is_first(base - 4096, 0) && !is_first(last + 4096, 0));
-            assert!(is_first(base, 0) && is_first(last, 0));
+            assert!(!is_first(base - 4096, false) && !is_first(last + 4096, false));
+            assert!(is_first(base, false) && is_first(last, false));
         }
         for end in [0x20_0000, 0x30_0000] {
             let end = VirtAddr::new(end);
             forget_changed(&Call::Break { end });
         }
-        assert!(is_first(0x28_0000, STORE) && is_first(0x10_0000, STORE));
+        assert!(is_first(0x28_0000, true) && is_first(0x10_0000, true));
         let end = VirtAddr::new(0x20_0000);
         forget_changed(&Call::Break { end });
-        assert!(is_first(0x28_0000, STORE) && !is_first(0x10_0000, STORE));
+        assert!(is_first(0x28_0000, true) && !is_first(0x10_0000, true));
         forget_all();
-        assert!(is_first(0x28_0000, 0) && is_first(0x7fff_ffff_0000, 0));
+        assert!(is_first(0x28_0000, false) && is_first(0x7fff_ffff_0000, false));
     }
 }

@@ -9,7 +9,7 @@ use contigua_program::exclusion::Stage;
 use contigua_program::plan::Mode;
 use contigua_program::ring::{CHUNK_WORDS, Held};
 use contigua_program::wire::{
-    ADDRESS_MASK, BlockId, Cue, Event, MAX_RECORD_WORDS, SIZE_SHIFT, block_word,
+    ADDRESS_MASK, AccessWord, BlockId, Cue, Event, MAX_RECORD_WORDS, block_word,
 };
 use contigua_units::{PAGE_BYTES, VirtAddr};
 
@@ -330,11 +330,12 @@ pub fn append_access(index: u32, word: u64) {
 /// Tells an access if it is the first to its page, or to the next one into which it reaches.
 #[inline]
 fn pass_over(vcpu: &mut Vcpu, word: u64) {
-    let address = word & ADDRESS_MASK;
-    let last = address + (1 << (word >> SIZE_SHIFT & 7)) - 1;
-    let mut is_first = touched::is_first(address, word);
+    let access = AccessWord(word);
+    let (address, store) = (access.address(), access.is_store());
+    let last = address + access.bytes() - 1;
+    let mut is_first = touched::is_first(address, store);
     if address / PAGE_BYTES != last / PAGE_BYTES {
-        is_first |= touched::is_first(last, word);
+        is_first |= touched::is_first(last, store);
     }
     if is_first {
         tell_forward(vcpu);

@@ -4,9 +4,7 @@ use contigua_cache::AccessKind;
 use contigua_cache::coherent::{CoreRequest, MemorySystem};
 use contigua_core::CoreModel;
 use contigua_program::decode::Folding;
-use contigua_program::wire::{
-    ADDRESS_MASK, INSTRUCTION_SHIFT, SIZE_SHIFT, STORE, WIDE, WIDE_ADDRESS_MASK,
-};
+use contigua_program::wire::AccessWord;
 use contigua_translation::{Access, Answer, Lookup, Request};
 use contigua_units::{Cycles, LINE_BYTES, PAGE_BYTES, PhysAddr, VirtAddr};
 
@@ -142,28 +140,28 @@ impl Engine {
     #[inline]
     pub(super) fn access<const RELOCATES: bool, P: Pace>(
         &mut self,
-        word: u64,
+        word: AccessWord,
     ) -> Result<(), Error> {
-        let address = word & ADDRESS_MASK;
-        let store = word & STORE != 0;
+        let store = word.is_store();
         self.executed.stores += u64::from(store);
         self.executed.loads += u64::from(!store);
-        if word & WIDE != 0 {
-            return self.wide_access::<RELOCATES, P>(word);
-        }
-        let instruction = (word >> INSTRUCTION_SHIFT) as usize & 511;
-        if self.fold.kind == Folding::Nothing {
-            self.touch_lines::<RELOCATES, P>(word, address, instruction)
+        if word.is_wide() {
+            self.wide_access::<RELOCATES, P>(word)
+        } else if self.fold.kind == Folding::Nothing {
+            self.touch_lines::<RELOCATES, P>(word, word.address(), word.instruction().into())
         } else {
-            self.fold_access::<RELOCATES, P>(word, instruction)
+            self.fold_access::<RELOCATES, P>(word)
         }
     }
 
     /// An access beyond 48 bits.
     #[cold]
     #[inline(never)]
-    fn wide_access<const RELOCATES: bool, P: Pace>(&mut self, word: u64) -> Result<(), Error> {
-        let address = self.check_wide(word & WIDE_ADDRESS_MASK)?;
+    fn wide_access<const RELOCATES: bool, P: Pace>(
+        &mut self,
+        word: AccessWord,
+    ) -> Result<(), Error> {
+        let address = self.check_wide(word.address())?;
         self.touch_lines::<RELOCATES, P>(word, address, 0)
     }
 
@@ -184,10 +182,9 @@ impl Engine {
     #[inline(never)]
     fn fold_access<const RELOCATES: bool, P: Pace>(
         &mut self,
-        word: u64,
-        instruction: usize,
+        word: AccessWord,
     ) -> Result<(), Error> {
-        let Some((address, instruction)) = self.fold.left_of(word, instruction) else {
+        let Some((address, instruction)) = self.fold.left_of(word) else {
             return Ok(());
         };
         if P::ADDS_UP && self.fold.kind == Folding::FastString {
@@ -200,12 +197,11 @@ impl Engine {
     #[inline]
     fn touch_lines<const RELOCATES: bool, P: Pace>(
         &mut self,
-        word: u64,
+        word: AccessWord,
         address: u64,
         instruction: usize,
     ) -> Result<(), Error> {
-        let size = 1 << (word >> SIZE_SHIFT & 7);
-        let store = word & STORE != 0;
+        let (size, store) = (word.bytes(), word.is_store());
         self.touch::<RELOCATES, P>(VirtAddr::new(address), store, instruction)?;
         if address % LINE_BYTES + size > LINE_BYTES {
             // The access touches a second line, perhaps of another page.

@@ -2,7 +2,7 @@
 //! makes system calls and touches memory, at times that it says.
 
 use contigua_paging::Leaf;
-use contigua_program::wire::{Access, Event, Syscall, ThreadId};
+use contigua_program::wire::{AccessWord, Event, Syscall, ThreadId};
 use contigua_units::{Cycles, VirtAddr};
 
 use super::Engine;
@@ -12,7 +12,7 @@ use crate::Error;
 /// The only thread of such a program.
 const THREAD: ThreadId = ThreadId(0);
 /// A word.
-const SIZE_LOG2: u8 = 3;
+const SIZE_LOG2: u32 = 3;
 
 impl Engine {
     /// The program makes a system call.
@@ -30,13 +30,7 @@ impl Engine {
     /// [`Error::OutOfMemory`].
     pub(crate) fn touch_word(&mut self, address: VirtAddr, store: bool) -> Result<(), Error> {
         self.resume(0, THREAD, &[])?;
-        let access = Access {
-            address,
-            size_log2: SIZE_LOG2,
-            store,
-            instruction: 0,
-        };
-        let word = access.encode();
+        let word = AccessWord::template(0).with(address.get(), SIZE_LOG2, store);
         if self.relocates {
             self.access::<true, Additive>(word)
         } else {

@@ -7,7 +7,7 @@
 //! Counts of instructions, blocks, loads and stores stay those of the stream.
 
 use contigua_program::decode::Folding;
-use contigua_program::wire::{ADDRESS_MASK, BlockId, SIZE_SHIFT, STORE_SHIFT};
+use contigua_program::wire::{AccessWord, BlockId};
 use contigua_units::LINE_BYTES;
 
 use super::{Block, Engine, NO_BLOCK};
@@ -16,7 +16,7 @@ use super::{Block, Engine, NO_BLOCK};
 /// ("Enhanced REP MOVSB and STOSB operation" in Intel's optimization manual).
 const CHUNK: u64 = 32;
 /// log2 of the bytes of a word.
-const WORD_LOG2: u64 = 3;
+const WORD_LOG2: u8 = 3;
 /// The last instruction of a block that a word of the stream can name.
 const LAST_INSTRUCTION: usize = 511;
 
@@ -28,8 +28,10 @@ pub(super) struct Fold {
     part: u64,
     /// Of a repeated instruction: the place that it has in the block in which it began, ...
     instruction: usize,
-    /// ... and one more than the chunks that it loaded from and stored to last.
-    chunks: [u64; 2],
+    /// ... one more than the chunk that it loaded from last, ...
+    loaded: u64,
+    /// ... and than the one that it stored to.
+    stored: u64,
 }
 
 impl Fold {
@@ -42,18 +44,17 @@ impl Fold {
 
     /// What of the access of a word of the stream is left to make, its address and the instruction
     /// that makes it; `None` if it was made together with one before.
-    pub(super) fn left_of(&mut self, word: u64, instruction: usize) -> Option<(u64, usize)> {
-        let address = word & ADDRESS_MASK;
-        let size_log2 = word >> SIZE_SHIFT & 7;
+    pub(super) fn left_of(&mut self, word: AccessWord) -> Option<(u64, usize)> {
+        let (address, size) = (word.address(), word.bytes());
+        let instruction = usize::from(word.instruction());
         match self.kind {
             Folding::Nothing => Some((address, instruction)),
             Folding::Parts | Folding::Elements => {
-                let is_part = word == self.part;
-                let size = 1 << size_log2;
+                let is_part = word.0 == self.part;
                 let next = address + size;
-                let has_parts = size_log2 == WORD_LOG2 || self.kind == Folding::Elements;
+                let has_parts = word.size_log2() == WORD_LOG2 || self.kind == Folding::Elements;
                 let goes_on = has_parts && !next.is_multiple_of(LINE_BYTES);
-                self.part = if goes_on { word + size } else { 0 };
+                self.part = if goes_on { word.0 + size } else { 0 };
                 if !is_part {
                     return Some((address, instruction));
                 }
@@ -61,8 +62,12 @@ impl Fold {
                 (line_end < next && line_end > address).then_some((line_end, instruction))
             }
             Folding::FastString => {
-                let last = (address + (1 << size_log2) - 1) / CHUNK + 1;
-                let before = &mut self.chunks[(word >> STORE_SHIFT & 1) as usize];
+                let last = (address + size - 1) / CHUNK + 1;
+                let before = if word.is_store() {
+                    &mut self.stored
+                } else {
+                    &mut self.loaded
+                };
                 let is_part = *before == last && address / CHUNK + 1 == last;
                 *before = last;
                 (!is_part).then_some((address, self.instruction))

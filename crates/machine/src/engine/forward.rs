@@ -6,7 +6,7 @@
 //! finds the first ones again.
 
 use contigua_program::footprint::TouchedPage;
-use contigua_program::wire::{ADDRESS_MASK, SIZE_SHIFT, STORE, WIDE, WIDE_ADDRESS_MASK};
+use contigua_program::wire::{AccessWord, WIDE_ADDRESS_MASK};
 use contigua_translation::{Access, Answer, Request};
 use contigua_units::{Cycles, LINE_BYTES, PAGE_BYTES, VirtAddr, VirtRange};
 
@@ -124,14 +124,14 @@ impl Engine {
 
     /// An access, by its word.
     #[inline]
-    pub(super) fn pass_access(&mut self, word: u64) -> Result<(), Error> {
-        let address = if word & WIDE == 0 {
-            word & ADDRESS_MASK
+    pub(super) fn pass_access(&mut self, word: AccessWord) -> Result<(), Error> {
+        let address = if word.is_wide() {
+            self.check_wide(word.address())?
         } else {
-            self.check_wide(word & WIDE_ADDRESS_MASK)?
+            word.address()
         };
-        let size = 1 << (word >> SIZE_SHIFT & 7);
-        let access = if word & STORE != 0 {
+        let size = word.bytes();
+        let access = if word.is_store() {
             Access::Write
         } else {
             Access::Read

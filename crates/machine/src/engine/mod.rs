@@ -32,7 +32,7 @@ use contigua_paging::{Place, SpaceId};
 use contigua_program::code::CodeLog;
 use contigua_program::decode::{Folding, Instruction, OperationClass, decode_block, folding};
 use contigua_program::sources::{Batch, Program};
-use contigua_program::wire::{self, ACCESS, BlockId, Event, ThreadId};
+use contigua_program::wire::{self, ACCESS, AccessWord, BlockId, Event, ThreadId};
 use contigua_translation::Access;
 use contigua_units::{Cycles, VirtAddr, VirtRange};
 
@@ -320,9 +320,9 @@ impl Engine {
         while let Some(&word) = input.words.get(input.at) {
             if word & ACCESS != 0 {
                 if P::FORWARD {
-                    self.pass_access(word)?;
+                    self.pass_access(AccessWord(word))?;
                 } else {
-                    self.access::<RELOCATES, P>(word)?;
+                    self.access::<RELOCATES, P>(AccessWord(word))?;
                 }
                 input.at += 1;
             } else if wire::is_block(word) {
