@@ -7,7 +7,7 @@ use crate::effects::Effects;
 use crate::memory::Memory;
 use crate::policy::MappingPolicy;
 use crate::space::{AddressSpace, EVERYTHING, GROUP, SpaceId, blocks_of, free, free_node};
-use crate::table::Leaf;
+use crate::table::visit::Cursor;
 use crate::vma::{HugeAdvice, Vma, VmaKind};
 
 impl AddressSpace {
@@ -48,10 +48,10 @@ impl AddressSpace {
         self.unplace(range, memory, effects)?;
         self.discard_here(range, memory, effects)?;
         self.vmas.remove(range.start.get()..range.end.get());
-        let around = VirtRange {
-            start: range.start.align_down(PageSize::Size2M.bytes()),
-            end: range.end.align_up(PageSize::Size2M.bytes()),
-        };
+        let around = VirtRange::new(
+            range.start.align_down(PageSize::Size2M.bytes()),
+            range.end.align_up(PageSize::Size2M.bytes()),
+        );
         let is_used =
             |from: VirtAddr, to: VirtAddr| from < to && self.vmas.overlaps(&(from.get()..to.get()));
         // What another mapping uses stays.
@@ -73,9 +73,19 @@ impl AddressSpace {
 
     /// Frees the page tables of a range that are empty.
     pub(crate) fn prune(&mut self, range: VirtRange, memory: &mut Memory, effects: &mut Effects) {
-        if range.start < range.end {
-            self.table
-                .prune(range, |node| free_node(node, memory, effects));
+        if range.is_empty() {
+            return;
+        }
+        let before = effects.freed_nodes;
+        self.table
+            .prune(range, |node| free_node(node, memory, effects));
+        let huge = PageSize::Size2M.bytes();
+        let is_told = effects.invalidations.iter().any(|told| {
+            told.start.align_down(huge) <= range.start && range.end <= told.end.align_up(huge)
+        });
+        // Page-walk caches may lead to an empty table, too (`tlb_remove_table`).
+        if effects.freed_nodes > before && !is_told {
+            effects.invalidations.push(range);
         }
     }
 
@@ -117,7 +127,8 @@ impl AddressSpace {
                 whole.end = part.start;
             }
         }
-        for (address, _) in self.pages_within(whole, memory, effects)? {
+        let mut pages = self.pages_within(whole, memory, effects)?;
+        while let Some((address, _)) = pages.next(&self.table) {
             self.evict(address, memory, effects);
         }
         Ok(())
@@ -150,18 +161,19 @@ impl AddressSpace {
         range: VirtRange,
         memory: &mut Memory,
         effects: &mut Effects,
-    ) -> Result<Vec<(VirtAddr, Leaf)>, Error> {
-        let mut pages = Vec::new();
-        if range.is_empty() {
-            return Ok(pages);
+    ) -> Result<Cursor, Error> {
+        if !range.is_empty() {
+            self.split_edges(range, memory, effects)?;
+            self.invalidate_pages(range, effects);
         }
-        self.split_edges(range, memory, effects)?;
-        self.table
-            .for_each(range, |address, leaf| pages.push((address, leaf)));
-        if !pages.is_empty() {
+        Ok(Cursor::new(range))
+    }
+
+    /// Invalidates a range if there are pages in it.
+    fn invalidate_pages(&self, range: VirtRange, effects: &mut Effects) {
+        if self.table.pages(range).next().is_some() {
             effects.invalidations.push(range);
         }
-        Ok(pages)
     }
 
     /// `madvise(MADV_FREE)`: private anonymous pages may be taken back until they are written.
@@ -193,7 +205,8 @@ impl AddressSpace {
         effects: &mut Effects,
     ) -> Result<(), Error> {
         self.split_perforated_within(range, memory, effects)?;
-        for (address, leaf) in self.pages_within(range, memory, effects)? {
+        let mut pages = self.pages_within(range, memory, effects)?;
+        while let Some((address, leaf)) = pages.next(&self.table) {
             let private = self
                 .vma(address)
                 .is_some_and(|(_, vma)| vma.kind == VmaKind::Anonymous && !vma.shared);
@@ -280,11 +293,8 @@ impl AddressSpace {
     ) -> Result<(), Error> {
         // As in Linux, every entry of a mapping that changes is rewritten, and of no other.
         for (piece, _) in self.changed_vmas(range, |vma| vma.writable = writable) {
-            let piece = VirtRange {
-                start: VirtAddr::new(piece.start),
-                end: VirtAddr::new(piece.end),
-            };
-            self.table.for_each(piece, |_, _| effects.rewritten += 1);
+            let piece = VirtRange::new(VirtAddr::new(piece.start), VirtAddr::new(piece.end));
+            effects.rewritten += self.table.pages(piece).count() as u64;
         }
         if writable {
             // Pages become writable one by one, when they are written: they may be shared.
@@ -295,16 +305,12 @@ impl AddressSpace {
             self.protect_part(part, memory, effects)?;
         }
         self.change_vmas_only(range, |vma| vma.writable = false);
-        let mut pages = Vec::new();
         if !self.table.has_shadows() {
             self.split_edges(range, memory, effects)?;
         }
-        self.table
-            .for_each(range, |address, leaf| pages.push((address, leaf)));
-        if !pages.is_empty() {
-            effects.invalidations.push(range);
-        }
-        for (address, leaf) in pages {
+        self.invalidate_pages(range, effects);
+        let mut pages = Cursor::new(range);
+        while let Some((address, leaf)) = pages.next(&self.table) {
             let page = VirtRange::page_around(address, leaf.size);
             if !range.covers(page) {
                 // Its part was protected above.
@@ -330,10 +336,7 @@ impl AddressSpace {
     ) -> Result<(), Error> {
         for (piece, vma) in self.changed_vmas(range, change) {
             self.split_edges(
-                VirtRange {
-                    start: VirtAddr::new(piece.start),
-                    end: VirtAddr::new(piece.end),
-                },
+                VirtRange::new(VirtAddr::new(piece.start), VirtAddr::new(piece.end)),
                 memory,
                 effects,
             )?;
@@ -410,16 +413,10 @@ impl AddressSpace {
         };
         if from.start == to.start {
             if to.end < from.end {
-                let tail = VirtRange {
-                    start: to.end,
-                    end: from.end,
-                };
+                let tail = VirtRange::new(to.end, from.end);
                 return self.unmap(tail, memory, effects);
             }
-            let tail = VirtRange {
-                start: from.end,
-                end: to.end,
-            };
+            let tail = VirtRange::new(from.end, to.end);
             return self.map(tail, vma, memory, effects);
         }
         self.unmap(to, memory, effects)?;
@@ -430,13 +427,15 @@ impl AddressSpace {
             self.split_all(moved, memory, effects)?;
         }
         self.split_perforated_within(moved, memory, effects)?;
-        for (address, leaf) in self.pages_within(moved, memory, effects)? {
+        let mut pages = self.pages_within(moved, memory, effects)?;
+        while let Some((address, leaf)) = pages.next(&self.table) {
             if leaf.size == PageSize::Size1G {
                 self.split_all(VirtRange::page_around(address, leaf.size), memory, effects)?;
             }
         }
         let mut table_moved = None;
-        for (address, _) in self.pages_within(moved, memory, effects)? {
+        let mut pages = self.pages_within(moved, memory, effects)?;
+        while let Some((address, _)) = pages.next(&self.table) {
             self.unfold(address, effects);
             if let Some(leaf) = self.take(address, memory, effects) {
                 let target = VirtAddr::new(address.get().wrapping_add(distance));
@@ -475,10 +474,7 @@ impl AddressSpace {
             let grown = VirtRange { start: before, end };
             return self.map(grown, Vma::ANONYMOUS, memory, effects);
         }
-        let shrunk = VirtRange {
-            start: end,
-            end: before,
-        };
+        let shrunk = VirtRange::new(end, before);
         self.unmap(shrunk, memory, effects)
     }
 
@@ -555,14 +551,10 @@ impl AddressSpace {
         copy.fragmentation = self.fragmentation;
         copy.primary = self.primary_of_child();
         copy.heap_end = self.heap_end;
-        let mut pages = Vec::new();
-        self.table
-            .for_each(EVERYTHING, |address, leaf| pages.push((address, leaf)));
-        if !pages.is_empty() {
-            effects.invalidations.push(EVERYTHING);
-        }
-        effects.inherited += pages.len() as u64;
-        for (address, mut leaf) in pages {
+        self.invalidate_pages(EVERYTHING, effects);
+        effects.inherited += self.table.pages(EVERYTHING).count() as u64;
+        let mut pages = Cursor::new(EVERYTHING);
+        while let Some((address, mut leaf)) = pages.next(&self.table) {
             if !self.vma(address).is_some_and(|(_, vma)| vma.shared) {
                 leaf.writable = false;
                 self.table.update(address, |leaf| leaf.writable = false);

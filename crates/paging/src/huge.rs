@@ -8,7 +8,7 @@ use crate::effects::Effects;
 use crate::holes::Fragmentation;
 use crate::memory::Memory;
 use crate::policy::{CollapseContext, MappingPolicy};
-use crate::space::{AddressSpace, free, obtain_huge, obtain_node, release};
+use crate::space::{AddressSpace, EVERYTHING, free, obtain_huge, obtain_node, release};
 use crate::table::Leaf;
 use crate::vma::{Vma, VmaKind};
 
@@ -68,16 +68,14 @@ impl AddressSpace {
         effects: &mut Effects,
     ) -> Result<(), Error> {
         loop {
-            let mut huge = Vec::new();
-            self.table.for_each(range, |address, leaf| {
-                if leaf.size != PageSize::Size4K {
-                    huge.push(address);
-                }
-            });
+            let pages = self.table.pages(range);
+            let huge: Vec<_> = pages
+                .filter(|(_, leaf)| leaf.size != PageSize::Size4K)
+                .collect();
             if huge.is_empty() {
                 return Ok(());
             }
-            for address in huge {
+            for (address, _) in huge {
                 self.split(address, memory, effects)?;
             }
         }
@@ -153,7 +151,12 @@ impl AddressSpace {
     fn next_candidate(&self) -> Option<(VirtAddr, Vma)> {
         let mut from = VirtAddr::new(self.pass_position);
         loop {
-            let mapped = self.table.next_mapped(from)?;
+            let rest = VirtRange {
+                start: from,
+                ..EVERYTHING
+            };
+            let (page, _) = self.table.pages(rest).next()?;
+            let mapped = page.max(from);
             let whole = VirtRange::page_around(mapped, PageSize::Size2M);
             if let Some((range, vma)) = self.vma(mapped)
                 && range.covers(whole)
@@ -170,8 +173,7 @@ impl AddressSpace {
     /// free or a page is shared.
     fn collapse(&mut self, address: VirtAddr, memory: &mut Memory, effects: &mut Effects) {
         let range = VirtRange::page_around(address, PageSize::Size2M);
-        let mut parts = Vec::new();
-        self.table.for_each(range, |_, leaf| parts.push(leaf));
+        let parts: Vec<_> = self.table.pages(range).map(|(_, leaf)| leaf).collect();
         let movable = parts.iter().all(|part| {
             part.size == PageSize::Size4K
                 && memory.references(part.frame) == 1

@@ -449,10 +449,8 @@ impl AddressSpace {
         resident: &mut Resident,
         memory: &Memory,
     ) -> Result<(), String> {
-        let mut in_table = 0;
-        self.table.for_each(crate::space::EVERYTHING, |_, leaf| {
-            in_table += usize::from(leaf.perforation.is_some());
-        });
+        let pages = self.table.pages(crate::space::EVERYTHING);
+        let in_table = pages.filter(|(_, leaf)| leaf.perforation.is_some()).count();
         if in_table != self.perforated.len() {
             return Err(format!(
                 "{in_table} perforated pages are mapped and {} known",

@@ -108,12 +108,9 @@ impl AddressSpace {
             if vma.kind != VmaKind::Anonymous || !vma.writable || vma.shared {
                 continue;
             }
-            let range = VirtRange {
-                start: VirtAddr::new(range.start),
-                end: VirtAddr::new(range.end),
-            };
-            self.table
-                .for_each(range, |_, leaf| bytes += leaf.size.bytes());
+            let range = VirtRange::new(VirtAddr::new(range.start), VirtAddr::new(range.end));
+            let pages = self.table.pages(range);
+            bytes += pages.map(|(_, leaf)| leaf.size.bytes()).sum::<u64>();
         }
         bytes
     }
@@ -121,10 +118,7 @@ impl AddressSpace {
     /// Place of an address of the program, with the range of addresses that share it.
     #[must_use]
     pub fn place_of(&self, address: VirtAddr) -> Place {
-        let everywhere = VirtRange {
-            start: VirtAddr::new(0),
-            end: VirtAddr::new(u64::MAX),
-        };
+        let everywhere = VirtRange::new(VirtAddr::new(0), VirtAddr::new(u64::MAX));
         let Some(primary) = &self.primary else {
             return Place {
                 range: everywhere,
@@ -138,10 +132,10 @@ impl AddressSpace {
         }
         let before = at.checked_sub(1).map(|at| primary.pieces[at].range.end);
         Place {
-            range: VirtRange {
-                start: before.unwrap_or(everywhere.start),
-                end: next.map_or(everywhere.end, |piece| piece.range.start),
-            },
+            range: VirtRange::new(
+                before.unwrap_or(everywhere.start),
+                next.map_or(everywhere.end, |piece| piece.range.start),
+            ),
             delta: 0,
         }
     }
@@ -154,17 +148,11 @@ impl AddressSpace {
         let (mut inside, mut outside) = (Vec::new(), Vec::new());
         let mut at = range.start;
         for piece in primary.overlapping(range) {
-            outside.push(VirtRange {
-                start: at,
-                end: piece.range.start,
-            });
+            outside.push(VirtRange::new(at, piece.range.start));
             inside.push(piece.moved(piece.range));
             at = piece.range.end;
         }
-        outside.push(VirtRange {
-            start: at,
-            end: range.end,
-        });
+        outside.push(VirtRange::new(at, range.end));
         outside.retain(|range| range.start < range.end);
         (inside, outside)
     }
@@ -220,10 +208,7 @@ impl AddressSpace {
             let end = range.end.min(limit);
             effects.zeroed_4k += (end.get() - range.start.get()) / PAGE_BYTES;
         }
-        let paged = VirtRange {
-            start: range.start.max(limit),
-            end: range.end,
-        };
+        let paged = VirtRange::new(range.start.max(limit), range.end);
         if paged.start < paged.end {
             self.discard_here(paged, memory, effects)?;
         }

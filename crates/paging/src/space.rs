@@ -16,6 +16,7 @@ use crate::holes::Fragmentation;
 use crate::memory::Memory;
 use crate::perforated::page::Perforated;
 use crate::primary::region::Primary;
+use crate::table::visit::Cursor;
 use crate::table::{Leaf, Levels, NodeFrames, PageTable, TableError};
 use crate::vma::{HugeAdvice, Vma};
 
@@ -145,10 +146,7 @@ impl AddressSpace {
     #[must_use]
     pub fn vma(&self, address: VirtAddr) -> Option<(VirtRange, Vma)> {
         let (range, vma) = self.vmas.get_key_value(&address.get())?;
-        let range = VirtRange {
-            start: VirtAddr::new(range.start),
-            end: VirtAddr::new(range.end),
-        };
+        let range = VirtRange::new(VirtAddr::new(range.start), VirtAddr::new(range.end));
         Some((range, *vma))
     }
 
@@ -255,13 +253,10 @@ impl AddressSpace {
     ) -> Result<(), Error> {
         let range = VirtRange::page_around(page, size);
         self.split_edges(range, memory, effects)?;
-        let mut before = Vec::new();
-        self.table
-            .for_each(range, |address, _| before.push(address));
-        for address in before {
-            let whole = self.table.leaf(address).map_or(size, |leaf| leaf.size);
+        let mut before = Cursor::new(range);
+        while let Some((address, leaf)) = before.next(&self.table) {
             self.evict(address, memory, effects);
-            let gone = VirtRange::page_around(address, whole);
+            let gone = VirtRange::page_around(address, leaf.size);
             effects.invalidations.push(gone);
         }
         self.install(range.start, Leaf::new(frame, size, true), memory, effects)
@@ -313,10 +308,8 @@ impl AddressSpace {
 
     /// Gives everything back, at `exit` and `execve`. The space must not be used afterwards.
     pub fn destroy(mut self, memory: &mut Memory, effects: &mut Effects) {
-        let mut pages = Vec::new();
-        self.table
-            .for_each(EVERYTHING, |address, _| pages.push(address));
-        for address in pages {
+        let mut pages = Cursor::new(EVERYTHING);
+        while let Some((address, _)) = pages.next(&self.table) {
             self.evict(address, memory, effects);
         }
         self.free_chunk(memory, effects);
@@ -334,9 +327,9 @@ impl AddressSpace {
         self.table.validate()?;
         let mut resident = Resident::default();
         let mut problem = None;
-        self.table.for_each(EVERYTHING, |address, leaf| {
+        for (address, leaf) in self.table.pages(EVERYTHING) {
             if leaf.perforation.is_some() {
-                return;
+                continue;
             }
             *resident.of(leaf.size) += 1;
             let explained = self
@@ -361,7 +354,7 @@ impl AddressSpace {
                     problem = Some(format!("the page at {address} maps a frame that is free"));
                 }
             }
-        });
+        }
         let problem = problem.or_else(|| self.check_perforated(&mut resident, memory).err());
         resident.segment_frames = self.primary.as_ref().map_or(0, Primary::segment_frames);
         match problem {
@@ -376,10 +369,7 @@ impl AddressSpace {
 }
 
 /// Every address that a program can have, on a machine with five levels of page tables.
-pub(crate) const EVERYTHING: VirtRange = VirtRange {
-    start: VirtAddr::new(0),
-    end: VirtAddr::new(1 << 57),
-};
+pub(crate) const EVERYTHING: VirtRange = VirtRange::new(VirtAddr::new(0), VirtAddr::new(1 << 57));
 
 /// Returns true if a page lies in memory that is not the server's own.
 fn is_elsewhere(leaf: Leaf, memory: &Memory) -> bool {

@@ -12,7 +12,7 @@ mod entry;
 mod holes;
 mod levels;
 mod validate;
-mod visit;
+pub(crate) mod visit;
 
 use contigua_units::{Frame, PageSize, PhysAddr, VirtAddr, VirtRange};
 

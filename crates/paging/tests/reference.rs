@@ -229,8 +229,24 @@ impl World {
             .filter_map(|&(page, frame)| Some((page, *self.frames.get(&frame?)?)))
             .collect();
         let cached: Vec<_> = process.pages().filter_map(|p| process.cached(p)).collect();
+        let walked: Vec<_> = (0..PAGES)
+            .step_by(512)
+            .map(|page| process.space.place_of(address(page)).of(address(page)))
+            .map(|at| (at, process.space.table().walk(at).references().to_vec()))
+            .collect();
         let mut effects = Effects::default();
         run(&mut process.space, &mut self.memory, &mut effects);
+        for (at, before) in walked {
+            let walk = process.space.table().walk(at);
+            for depth in 1..before.len() {
+                let holds = walk.references().get(depth) == before.get(depth);
+                let span = 1 << (48 - 9 * depth);
+                let led = VirtRange::with_length(at.align_down(span), span);
+                let told = |range: &VirtRange| !range.intersection(led).is_empty();
+                let told = effects.invalidations.iter().any(told);
+                assert!(holds || told, "a page-walk cache may still lead to {at}");
+            }
+        }
         for (at, frame, writable) in cached {
             let now = process.space.translation(at);
             let holds = now.is_some_and(|leaf| {

@@ -527,10 +527,7 @@ impl Event {
             (tag::FORK, []) => Self::Fork { child: process? },
             (tag::FORK_FAILED, []) => Self::ForkFailed { child: process? },
             (tag::IMAGE, &[start, end]) => Self::Image {
-                range: VirtRange {
-                    start: VirtAddr::new(start),
-                    end: VirtAddr::new(end),
-                },
+                range: VirtRange::new(VirtAddr::new(start), VirtAddr::new(end)),
                 writable: value & 1 != 0,
                 kind: match value >> 1 {
                     0 => ImageKind::File,
@@ -539,10 +536,7 @@ impl Event {
                 },
             },
             (tag::PROGRAM_CODE, &[start, end]) => Self::ProgramCode {
-                range: VirtRange {
-                    start: VirtAddr::new(start),
-                    end: VirtAddr::new(end),
-                },
+                range: VirtRange::new(VirtAddr::new(start), VirtAddr::new(end)),
             },
             (tag::SYSCALL, &[ref arguments @ .., result]) if arguments.len() == 6 => {
                 let arguments = <[u64; 6]>::try_from(arguments).map_err(|_| malformed)?;

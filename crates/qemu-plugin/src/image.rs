@@ -93,10 +93,7 @@ pub fn report_once() {
 /// a dynamic program lies above it.
 fn program_code(loaded: &[Mapping]) -> Option<VirtRange> {
     if let Some((start, end)) = api::program_code() {
-        return Some(VirtRange {
-            start: VirtAddr::new(start),
-            end: VirtAddr::new(end),
-        });
+        return Some(VirtRange::new(VirtAddr::new(start), VirtAddr::new(end)));
     }
     let first = loaded.iter().find(|mapping| mapping.inode != 0)?;
     let last = loaded.iter().rfind(|one| one.inode == first.inode)?;
@@ -105,10 +102,10 @@ fn program_code(loaded: &[Mapping]) -> Option<VirtRange> {
 
 fn guest_range(start: u64, end: u64) -> VirtRange {
     let base = guest::base();
-    VirtRange {
-        start: VirtAddr::new(start.wrapping_sub(base)),
-        end: VirtAddr::new(end.wrapping_sub(base)),
-    }
+    VirtRange::new(
+        VirtAddr::new(start.wrapping_sub(base)),
+        VirtAddr::new(end.wrapping_sub(base)),
+    )
 }
 
 /// The guest's parts of a mapping: the kernel merges the guest's with QEMU's where they adjoin.

@@ -126,10 +126,10 @@ pub fn forget_changed(call: &Call) {
         Call::Break { end } => {
             let before = BREAK.swap(end.get(), Ordering::Relaxed);
             if end.get() < before && before != u64::MAX {
-                forget(VirtRange {
-                    start: end.align_down(PAGE_BYTES),
-                    end: contigua_units::VirtAddr::new(before),
-                });
+                forget(VirtRange::new(
+                    end.align_down(PAGE_BYTES),
+                    contigua_units::VirtAddr::new(before),
+                ));
             }
         }
         _ => {}

@@ -317,29 +317,28 @@ pub fn passes_over(index: u32, address: u64, store: u64) -> bool {
 
 /// An access: `word` is its word.
 #[inline]
-pub fn append_access(index: u32, word: u64) {
+pub fn append_access(index: u32, word: AccessWord) {
     // SAFETY: as in `execute`.
     let vcpu = unsafe { state(index) };
     if vcpu.goes_forward {
         pass_over(vcpu, word);
     } else {
-        append(vcpu, word);
+        append(vcpu, word.0);
     }
 }
 
 /// Tells an access if it is the first to its page, or to the next one into which it reaches.
 #[inline]
-fn pass_over(vcpu: &mut Vcpu, word: u64) {
-    let access = AccessWord(word);
-    let (address, store) = (access.address(), access.is_store());
-    let last = address + access.bytes() - 1;
+fn pass_over(vcpu: &mut Vcpu, word: AccessWord) {
+    let (address, store) = (word.address(), word.is_store());
+    let last = address + word.bytes() - 1;
     let mut is_first = touched::is_first(address, store);
     if address / PAGE_BYTES != last / PAGE_BYTES {
         is_first |= touched::is_first(last, store);
     }
     if is_first {
         tell_forward(vcpu);
-        append(vcpu, word);
+        append(vcpu, word.0);
     }
 }
 

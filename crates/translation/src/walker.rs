@@ -48,6 +48,9 @@ impl Default for NestedConfig {
 /// There is one virtual machine, so its host's entries need no tag.
 const HOST: SpaceId = SpaceId(0);
 
+/// Whoever frees a node of a page table invalidates what led to it.
+const GONE: &str = "a walk cache kept an entry that is gone";
+
 /// A guest's physical address that the host has not mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HostFault(pub PhysAddr);
@@ -195,10 +198,7 @@ impl Walker {
         references: usize,
     ) -> usize {
         let skipped = self.cache.lookup(address, space, levels);
-        debug_assert!(
-            skipped < references,
-            "a walk cache kept an entry that is gone"
-        );
+        debug_assert!(skipped < references, "{GONE}");
         if skipped > 0 {
             let counters = &mut self.counters;
             *match levels.count() - skipped {
@@ -208,7 +208,7 @@ impl Walker {
                 _ => &mut counters.walk_cache_hits_pml5e,
             } += 1;
         }
-        skipped.min(references - 1)
+        skipped
     }
 
     fn walk_both(
@@ -448,7 +448,8 @@ impl HostWalker {
         let walk = host.table.walk_and_mark(at, true);
         let references = walk.references();
         let skipped = self.cache.lookup(at, HOST, levels);
-        for &reference in &references[skipped.min(references.len() - 1)..] {
+        debug_assert!(skipped < references.len(), "{GONE}");
+        for &reference in &references[skipped..] {
             *latency += port.reference(reference);
             counters.references += 1;
         }

@@ -301,6 +301,13 @@ pub struct VirtRange {
 }
 
 impl VirtRange {
+    /// The range from `start` up to `end`.
+    #[inline]
+    #[must_use]
+    pub const fn new(start: VirtAddr, end: VirtAddr) -> Self {
+        Self { start, end }
+    }
+
     /// The range from `start` that is `bytes` long, saturating at the end of the address space.
     #[inline]
     #[must_use]

@@ -17,9 +17,10 @@ impl AddressSpace {
         let Some((_, vma)) = self.vma(range.start) else {
             return;
         };
-        let mut parts = Vec::new();
-        self.table
-            .for_each(range, |address, leaf| parts.push((sub_page(address), leaf)));
+        let pages = self.table.pages(range);
+        let parts: Vec<_> = pages
+            .map(|(address, leaf)| (sub_page(address), leaf))
+            .collect();
         let is_movable = |leaf: &Leaf| {
             memory.references(leaf.frame) == 1
                 && !memory.is_pinned(leaf.frame)

@@ -66,13 +66,8 @@ impl AddressSpace {
         let old = primary.segment.limit;
         let wanted = address.align_down(HUGE) + HUGE * u64::from(primary.step);
         let new = wanted.min(end);
-        let grown = VirtRange {
-            start: old,
-            end: new,
-        };
-        let mut pages = Vec::new();
-        self.table
-            .for_each(grown, |address, leaf| pages.push((address, leaf)));
+        let grown = VirtRange::new(old, new);
+        let pages: Vec<_> = self.table.pages(grown).collect();
         for (address, leaf) in &pages {
             self.take(*address, memory, effects);
             effects.unmapped += 1;

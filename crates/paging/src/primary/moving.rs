@@ -37,10 +37,7 @@ impl AddressSpace {
             return Ok(());
         }
         if from.start == to.start && to.bytes() <= from.bytes() {
-            let tail = VirtRange {
-                start: to.end,
-                end: from.end,
-            };
+            let tail = VirtRange::new(to.end, from.end);
             return self.unmap(tail, memory, effects);
         }
         if from.start == to.start && whole && self.extend(inside[0], from, to) {
@@ -127,10 +124,7 @@ impl AddressSpace {
         let segment = self.segment();
         // A huge page may reach over addresses that were not in use.
         let whole = VirtRange::with_length(new, old.bytes());
-        let paged = VirtRange {
-            start: whole.start.max(self.limit_within(whole)),
-            end: whole.end,
-        };
+        let paged = VirtRange::new(whole.start.max(self.limit_within(whole)), whole.end);
         if paged.start < paged.end {
             self.discard_here(paged, memory, effects)?;
             self.prune(paged, memory, effects);

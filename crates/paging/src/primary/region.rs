@@ -34,10 +34,7 @@ impl Place {
     }
 
     pub(super) fn moved(&self, range: VirtRange) -> VirtRange {
-        VirtRange {
-            start: self.of(range.start),
-            end: self.of(range.end),
-        }
+        VirtRange::new(self.of(range.start), self.of(range.end))
     }
 }
 
@@ -81,14 +78,8 @@ impl Primary {
         let gap = self.free.remove(found);
         let start = gap.start.align_up(alignment);
         let rest = [
-            VirtRange {
-                start: gap.start,
-                end: start,
-            },
-            VirtRange {
-                start: start + bytes,
-                end: gap.end,
-            },
+            VirtRange::new(gap.start, start),
+            VirtRange::new(start + bytes, gap.end),
         ];
         for (i, range) in rest
             .into_iter()
@@ -150,14 +141,8 @@ impl Primary {
         while at < self.pieces.len() && self.pieces[at].range.start < range.end {
             let piece = self.pieces.remove(at);
             let rest = [
-                VirtRange {
-                    start: piece.range.start,
-                    end: range.start,
-                },
-                VirtRange {
-                    start: range.end,
-                    end: piece.range.end,
-                },
+                VirtRange::new(piece.range.start, range.start),
+                VirtRange::new(range.end, piece.range.end),
             ];
             for range in rest.into_iter().filter(|rest| rest.start < rest.end) {
                 self.pieces.insert(at, Place { range, ..piece });

@@ -6,37 +6,38 @@ use super::PageTable;
 use super::entry::{LEAF, Leaf, PRESENT};
 use super::levels::{index_at, shift_of, size_at};
 
-impl PageTable {
-    /// Calls `visit` with every page that overlaps `range`, in address order. A perforated page is
-    /// one page; its holes are not visited.
-    pub fn for_each(&self, range: VirtRange, mut visit: impl FnMut(VirtAddr, Leaf)) {
-        let mut at = range.start;
-        let end = range.end.get().min(1 << self.levels.address_bits());
-        while at.get() < end {
-            let (leaf, step) = self.step(at);
-            let start = at.align_down(step);
-            if let Some(leaf) = leaf {
-                visit(start, leaf);
-            }
-            let Some(next) = start.get().checked_add(step) else {
-                return;
-            };
-            at = VirtAddr::new(next);
-        }
+/// A place on the way through a range of addresses. It holds nothing of the table: the pages that it
+/// has passed may go or change, as under the cursors of Asterinas (`ostd::mm::page_table`).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cursor(VirtRange);
+
+impl Cursor {
+    /// The start of a range.
+    pub(crate) fn new(range: VirtRange) -> Self {
+        Self(range)
     }
 
-    /// The first address at or after `from` where something is mapped, or the start of its page.
-    #[must_use]
-    pub fn next_mapped(&self, from: VirtAddr) -> Option<VirtAddr> {
-        let mut at = from;
-        while at.get() >> self.levels.address_bits() == 0 {
-            let (leaf, step) = self.step(at);
-            if leaf.is_some() {
-                return Some(at);
+    /// The next page that overlaps the range, in address order, behind which the cursor goes on. A
+    /// perforated page is one page; its holes are none.
+    pub(crate) fn next(&mut self, table: &PageTable) -> Option<(VirtAddr, Leaf)> {
+        let Self(VirtRange { start: at, end }) = self;
+        while at < end && at.get() >> table.levels.address_bits() == 0 {
+            let (leaf, step) = table.step(*at);
+            let start = at.align_down(step);
+            *at = start + step;
+            if let Some(leaf) = leaf {
+                return Some((start, leaf));
             }
-            at = at.align_down(step) + step;
         }
         None
+    }
+}
+
+impl PageTable {
+    /// The pages that overlap a range, in address order.
+    pub fn pages(&self, range: VirtRange) -> impl Iterator<Item = (VirtAddr, Leaf)> + '_ {
+        let mut cursor = Cursor::new(range);
+        std::iter::from_fn(move || cursor.next(self))
     }
 
     /// The leaf at an address, and the size of the aligned area that this is the answer for.

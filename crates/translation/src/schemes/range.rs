@@ -167,10 +167,7 @@ impl RangeTlb {
             return None;
         }
         // Shorter ranges may be known from when less was mapped.
-        let whole = VirtRange {
-            start: range.start,
-            end: range.end,
-        };
+        let whole = VirtRange::new(range.start, range.end);
         self.forget(space, whole);
         self.table.insert((space, range.start), range);
         Some(range)
