@@ -161,10 +161,12 @@ pub struct Window {
     retire_width: u32,
     #[state(skip)]
     mispredict_penalty: u64,
-    /// From the fetch of a taken branch to that of its target: of jumps and conditional branches, of calls and
-    /// returns.
+    /// From the fetch of a taken jump or conditional branch to that of its target.
     #[state(skip)]
-    taken_branch: [u64; 2],
+    taken_branch: u64,
+    /// Of a call or return.
+    #[state(skip)]
+    taken_call: u64,
     #[state(skip)]
     far_branch: u64,
     /// Bits of an address within what a cycle fetches.
@@ -186,8 +188,10 @@ pub struct Window {
     front: u64,
     front_used: u32,
     front_end: FrontEnd,
-    /// Number of instructions that had dispatched at the latest fetch, and its end.
-    fetched: (u64, u64),
+    /// Number of instructions that had dispatched at the latest fetch.
+    fetched_count: u64,
+    /// End of the latest fetch.
+    fetched: u64,
     predictor: Predictor,
 
     /// Retirements of all instructions.
@@ -210,9 +214,12 @@ pub struct Window {
     /// is not modelled.
     #[state(fixed)]
     dividers: [Units; 3],
-    /// Places in the window that integer divisions take, and those of 128 bits.
+    /// Places in the window that integer divisions take.
     #[state(skip)]
-    divide_slots: [u32; 2],
+    divide_slots: u32,
+    /// Those of 128 bits.
+    #[state(skip)]
+    divide_64_slots: u32,
     /// Places in the window that instructions have taken but for their first.
     more_places: u64,
     miss_registers: Holders,
@@ -250,11 +257,11 @@ impl Window {
             issue_width: config.issue_width,
             retire_width: config.retire_width,
             mispredict_penalty: config.mispredict_penalty_cycles.get(),
-            taken_branch: [
-                config.taken_branch_cycles,
-                config.call_cycles.unwrap_or(config.taken_branch_cycles),
-            ]
-            .map(u64::from),
+            taken_branch: config.taken_branch_cycles.into(),
+            taken_call: config
+                .call_cycles
+                .unwrap_or(config.taken_branch_cycles)
+                .into(),
             far_branch: config.far_branch_cycles.unwrap_or_default().into(),
             fetch_bits: config.fetch_bytes.map_or(63, u32::ilog2),
             load_latency: config.latency_cycles.load.into(),
@@ -267,7 +274,8 @@ impl Window {
             front: 0,
             front_used: 0,
             front_end: FrontEnd::default(),
-            fetched: (0, 0),
+            fetched_count: 0,
+            fetched: 0,
             predictor: Predictor::new(&config.branch_predictor),
             reorder_buffer: Ring::new(config.window),
             fetch_queue: Ring::new(config.fetch_queue),
@@ -284,10 +292,8 @@ impl Window {
                 Units::new(1, intervals.float),
                 Units::new(1, intervals.integer_64.unwrap_or(intervals.integer)),
             ],
-            divide_slots: [
-                config.slots.divide,
-                config.slots.divide_64.unwrap_or(config.slots.divide),
-            ],
+            divide_slots: config.slots.divide,
+            divide_64_slots: config.slots.divide_64.unwrap_or(config.slots.divide),
             more_places: 0,
             miss_registers: Holders::new(config.miss_registers, 0),
             fills: Units::new(1, config.fill_cycles),
@@ -321,7 +327,11 @@ impl Window {
         self.predict(next.start);
         if is_taken {
             let start = self.front_end.taken.max(self.fetch_queue.free());
-            let mut taken = self.taken_branch[usize::from(exit.is_call_or_return())];
+            let mut taken = if exit.is_call_or_return() {
+                self.taken_call
+            } else {
+                self.taken_branch
+            };
             taken += u64::from(self.current.more_fetches);
             if exit.is_indirect() && (self.current.end ^ next.start) >> FAR_BIT != 0 {
                 taken += self.far_branch;
@@ -371,7 +381,8 @@ impl Window {
     pub fn fetch(&mut self, translation: Cycles, walked: bool, data: Cycles) {
         let start = self.front_end.ready.max(self.fetch_queue.free());
         // Of fetches that make one stall, translations are charged first, then data.
-        let before = if self.fetched == (self.fetch_queue.count(), start) {
+        let count = self.fetch_queue.count();
+        let before = if self.fetched_count == count && self.fetched == start {
             self.front_end.translated
         } else {
             start
@@ -389,7 +400,7 @@ impl Window {
         }
         self.front_end.translated = before + waited + translation;
         self.front_end.ready = start + waited + translation + data.get();
-        self.fetched = (self.fetch_queue.count(), self.front_end.ready);
+        (self.fetched_count, self.fetched) = (count, self.front_end.ready);
     }
 
     /// The thread leaves the core or enters the kernel, perhaps in the middle of a block: what is
@@ -509,8 +520,11 @@ impl Window {
             self.front_end.barrier = self.retired;
             return;
         }
-        let more =
-            self.divide_slots[usize::from(operation.unit() == usize::from(unit::DIVIDE_64))] - 1;
+        let more = if operation.unit() == usize::from(unit::DIVIDE_64) {
+            self.divide_64_slots - 1
+        } else {
+            self.divide_slots - 1
+        };
         for _ in 0..more {
             self.reorder_buffer.push(self.retired);
         }

@@ -1,5 +1,6 @@
 //! A hash of all events that a run was told.
 
+use contigua_program::wire::ThreadId;
 use contigua_state::Plain;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -14,10 +15,20 @@ pub(crate) struct Digest {
     before: u64,
     /// Words of the portion that is not full.
     words: Vec<u64>,
+    /// Thread of the last words.
+    thread: Option<ThreadId>,
 }
 
 impl Digest {
-    pub(crate) fn update(&mut self, mut words: &[u64]) {
+    /// The stream goes on with words of a thread.
+    pub(crate) fn take(&mut self, thread: ThreadId, words: &[u64]) {
+        if self.thread.replace(thread) != Some(thread) {
+            self.update(&[u64::from(thread.0)]);
+        }
+        self.update(words);
+    }
+
+    fn update(&mut self, mut words: &[u64]) {
         if !self.words.is_empty() {
             let (now, later) = words.split_at(words.len().min(WORDS - self.words.len()));
             self.words.extend_from_slice(now);

@@ -25,13 +25,7 @@ impl MemoryPort for WalkPort<'_> {
         let Some(memory) = &mut self.memory else {
             return Cycles::ZERO;
         };
-        let request = CoreRequest {
-            core: self.core,
-            address,
-            kind: AccessKind::Walk,
-            time: self.time,
-            instruction: 0,
-        };
+        let request = CoreRequest::new(self.core, address, AccessKind::Walk, self.time);
         let latency = memory.access(&request, |()| ());
         self.time += latency;
         latency

@@ -14,10 +14,7 @@ use contigua_translation::{Hardware, Mmu, Scheme};
 use contigua_units::{VirtAddr, VirtRange};
 
 /// All addresses of a process.
-const EVERYTHING: VirtRange = VirtRange {
-    start: VirtAddr::new(0),
-    end: VirtAddr::new(1 << 57),
-};
+const EVERYTHING: VirtRange = VirtRange::new(VirtAddr::new(0), VirtAddr::new(1 << 57));
 
 /// What moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, contigua_state::Plain)]

@@ -251,7 +251,7 @@ impl Engine {
         }
         let breakdown = self.breakdown();
         let busy = breakdown.program() + breakdown.kernel;
-        let (cycles, saved) = match self.windows.as_slice() {
+        let (cycles, saved) = match self.timing.windows() {
             [] => {
                 let saved = breakdown.tlb + breakdown.walk;
                 (busy, Some(saved.get() as f64))
@@ -281,11 +281,11 @@ impl Engine {
 
     /// What the cycles of all cores were spent on.
     pub(crate) fn breakdown(&self) -> CycleBreakdown {
-        if self.windows.is_empty() {
-            return self.core.breakdown();
+        if self.timing.windows().is_empty() {
+            return self.timing.sum.breakdown();
         }
         let mut breakdown = CycleBreakdown::default();
-        for window in &self.windows {
+        for window in self.timing.windows() {
             breakdown += window.breakdown();
         }
         breakdown
@@ -293,21 +293,25 @@ impl Engine {
 
     /// Cycles of page walks on all cores. Where stalls add up, walks never overlap.
     pub(crate) fn walk_cycles(&self, breakdown: &CycleBreakdown) -> WalkCycles {
-        if self.windows.is_empty() {
+        if self.timing.windows().is_empty() {
             return WalkCycles {
                 walk_active: breakdown.walk,
                 walk_pending: breakdown.walk,
             };
         }
         let mut cycles = WalkCycles::default();
-        for window in &self.windows {
+        for window in self.timing.windows() {
             cycles += window.walks().all;
         }
         cycles
     }
 
     pub(crate) fn core_reports(&self) -> Vec<CoreReport> {
-        let cores = self.windows.iter().zip(self.instructions_by_core());
+        let cores = self
+            .timing
+            .windows()
+            .iter()
+            .zip(self.instructions_by_core());
         cores
             .map(|(window, instructions)| CoreReport {
                 cycles: window.cycles(),
@@ -335,7 +339,7 @@ impl Engine {
     /// [`Error::Timeline`], and no half of a file stays behind.
     pub fn save_timeline(&self) -> Result<(), Error> {
         match (&self.timeline, &self.config.timeline) {
-            (Some(timeline), Some(path)) => timeline.save(path, self.windows.len()),
+            (Some(timeline), Some(path)) => timeline.save(path, self.timing.windows().len()),
             _ => Ok(()),
         }
     }

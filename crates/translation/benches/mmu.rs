@@ -85,11 +85,7 @@ fn translations(c: &mut Criterion) {
                 match mmu.read(address, SpaceId(1)) {
                     Lookup::Hit(physical) => black_box(physical),
                     Lookup::Miss => {
-                        let request = Request {
-                            address,
-                            space: SpaceId(1),
-                            access: Access::Read,
-                        };
+                        let request = Request::new(address, SpaceId(1), Access::Read);
                         let mut tables = Tables {
                             table: &mut table,
                             holes: &holes,

@@ -142,6 +142,18 @@ pub struct Request {
     pub access: Access,
 }
 
+impl Request {
+    /// A request of a space's program.
+    #[must_use]
+    pub const fn new(address: VirtAddr, space: SpaceId, access: Access) -> Self {
+        Self {
+            address,
+            space,
+            access,
+        }
+    }
+}
+
 /// Result of a translator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Translation {

@@ -120,8 +120,8 @@ pub struct Mmu {
     #[state(inner)]
     translator: Box<dyn Translator>,
     counters: MmuCounters,
-    /// Cycles of walks: for data, for fetches.
-    walks: [Cycles; 2],
+    data_walks: Cycles,
+    instruction_walks: Cycles,
     /// The translator's counters of translations ahead.
     ahead: TranslatorCounters,
 }
@@ -143,7 +143,8 @@ impl Mmu {
             passes_evictions: translator.takes_first_level_evictions(),
             translator,
             counters: MmuCounters::default(),
-            walks: [Cycles::ZERO; 2],
+            data_walks: Cycles::ZERO,
+            instruction_walks: Cycles::ZERO,
             ahead: TranslatorCounters::default(),
         })
     }
@@ -329,20 +330,22 @@ impl Mmu {
     /// Counters of the translator since the last reset.
     #[must_use]
     pub fn translator_counters(&self) -> TranslatorCounters {
-        let [data, instruction] = self.walks;
         let mut counters = self.translator.counters();
         counters -= self.ahead;
         TranslatorCounters {
-            walk_cycles: data + instruction,
-            data_walk_cycles: data,
-            instruction_walk_cycles: instruction,
+            walk_cycles: self.data_walks + self.instruction_walks,
+            data_walk_cycles: self.data_walks,
+            instruction_walk_cycles: self.instruction_walks,
             ..counters
         }
     }
 
     /// A walk took that long, or longer by that than the port said.
     pub fn add_walk_cycles(&mut self, access: Access, cycles: Cycles) {
-        self.walks[usize::from(access == Access::Execute)] += cycles;
+        *match access {
+            Access::Execute => &mut self.instruction_walks,
+            Access::Read | Access::Write => &mut self.data_walks,
+        } += cycles;
     }
 
     /// Counters of the scheme only, by name.
@@ -367,7 +370,7 @@ impl Mmu {
     /// Starts counting anew; the structures keep what they hold.
     pub fn reset_counters(&mut self) {
         self.counters = MmuCounters::default();
-        self.walks = [Cycles::ZERO; 2];
+        (self.data_walks, self.instruction_walks) = (Cycles::ZERO, Cycles::ZERO);
         self.ahead = TranslatorCounters::default();
         self.translator.reset_counters();
     }

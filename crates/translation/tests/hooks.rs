@@ -94,11 +94,7 @@ impl<'a> World<'a> {
                 holes: &self.memory.holes,
                 host: None,
             };
-            let request = Request {
-                address,
-                space: ID,
-                access,
-            };
+            let request = Request::new(address, ID, access);
             let found = match lookup {
                 Lookup::Hit(physical) => Some(physical),
                 Lookup::Miss => {

@@ -372,11 +372,7 @@ fn a_store_to_a_read_only_page_faults_until_the_page_allows_it() {
             Some(Frame::new(node))
         })
         .unwrap();
-    let request = |access| Request {
-        address: at,
-        space: SpaceId(0),
-        access,
-    };
+    let request = |access| Request::new(at, SpaceId(0), access);
     let mut port = Recorder::default();
     miss(&mut mmu, &request(Access::Read), &mut table, &mut port);
     assert!(matches!(mmu.read(at, SpaceId(0)), Lookup::Hit(_)));
@@ -411,11 +407,7 @@ fn a_huge_page_enters_a_tlb_that_has_no_place_for_it_in_pieces() {
         let address = at + offset;
         assert_eq!(mmu.fetch(address, SpaceId(0)), expected);
         if expected == Lookup::Miss {
-            let request = Request {
-                address,
-                space: SpaceId(0),
-                access: Access::Execute,
-            };
+            let request = Request::new(address, SpaceId(0), Access::Execute);
             miss(&mut mmu, &request, &mut table, &mut port);
         }
     }
@@ -445,11 +437,7 @@ fn a_walk_is_counted_at_the_level_where_it_began() {
                 Some(Frame::new(node))
             })
             .unwrap();
-        let request = Request {
-            address,
-            space: SpaceId(0),
-            access: Access::Read,
-        };
+        let request = Request::new(address, SpaceId(0), Access::Read);
         let before = port.0.len();
         miss(&mut mmu, &request, &mut table, &mut port);
         let counters = mmu.translator_counters();

@@ -87,11 +87,7 @@ fn registers(space: &AddressSpace, host: Option<&Host>) -> Segment {
 
 /// A translation ahead says what the tables say, and is not counted.
 fn ahead(mmu: &mut Mmu, address: VirtAddr, space: SpaceId, tables: &mut Tables<'_>) {
-    let request = Request {
-        address,
-        space,
-        access: Access::Read,
-    };
+    let request = Request::new(address, space, Access::Read);
     let before = (mmu.counters(), mmu.translator_counters());
     let found = mmu.ahead(&request, tables, &mut Free);
     let expected = tables.resolve(address).map(|leaf| leaf.physical(address));
@@ -215,11 +211,7 @@ impl Server {
             let answer = match lookup {
                 Lookup::Hit(physical) => Ok(physical),
                 Lookup::Miss => {
-                    let request = Request {
-                        address: place,
-                        space: id,
-                        access,
-                    };
+                    let request = Request::new(place, id, access);
                     match mmu.miss(&request, &mut tables, &mut Free) {
                         Answer::Translated { physical, .. } => Ok(physical),
                         Answer::Fault { host, .. } => Err(host),

@@ -66,6 +66,21 @@ pub struct CoreRequest {
     pub instruction: u64,
 }
 
+impl CoreRequest {
+    /// A request of no instruction that a prefetcher could follow.
+    #[inline]
+    #[must_use]
+    pub const fn new(core: usize, address: PhysAddr, kind: AccessKind, time: Cycles) -> Self {
+        Self {
+            core,
+            address,
+            kind,
+            time,
+            instruction: 0,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default, contigua_state::Plain)]
 struct Sharers {
     /// Cores that may have the line.
@@ -361,13 +376,7 @@ impl<D: Payload> MemorySystem<D> {
         let private = &self.cores[core];
         let levels = (private.l1d_counters, private.l2_counters);
         let shared = (self.data, self.walks, self.llc, self.coherence);
-        let request = CoreRequest {
-            core,
-            address,
-            kind,
-            time: Cycles::ZERO,
-            instruction: 0,
-        };
+        let request = CoreRequest::new(core, address, kind, Cycles::ZERO);
         self.serve(&request, visit);
         self.steps.words.clear();
         (self.data, self.walks, self.llc, self.coherence) = shared;

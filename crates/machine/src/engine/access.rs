@@ -1,6 +1,5 @@
 //! Accesses: from a word of the stream to what translation, caches and the core make of it.
 
-use contigua_cache::AccessKind;
 use contigua_cache::coherent::{CoreRequest, MemorySystem};
 use contigua_core::CoreModel;
 use contigua_program::decode::Folding;
@@ -8,6 +7,7 @@ use contigua_program::wire::AccessWord;
 use contigua_translation::{Access, Answer, Lookup, Request};
 use contigua_units::{Cycles, LINE_BYTES, PAGE_BYTES, PhysAddr, VirtAddr};
 
+use super::timing::{Asked, Data, Translated};
 use super::{Block, Engine};
 use crate::Error;
 use crate::attribution::Accessed;
@@ -63,26 +63,8 @@ impl Pace for OutOfOrder {
     const ATTRIBUTES: bool = true;
 }
 
-/// A translated address, and what that took beyond a first-level hit.
-#[derive(Clone, Copy)]
-struct Translated {
-    physical: PhysAddr,
-    latency: Cycles,
-    walked: bool,
-}
-
 /// The time of an access that is priced later.
 const NOT_YET: Cycles = Cycles::ZERO;
-
-impl Translated {
-    const fn at_once(physical: PhysAddr) -> Self {
-        Self {
-            physical,
-            latency: Cycles::ZERO,
-            walked: false,
-        }
-    }
-}
 
 impl Engine {
     /// A fault that was handled lets the next attempt succeed; copying a page that was just filled
@@ -104,34 +86,16 @@ impl Engine {
         let mut is_known = false;
         while line <= last {
             let address = VirtAddr::new(line * LINE_BYTES);
-            let time = if P::OUT_OF_ORDER {
-                self.windows[self.current].now()
-            } else {
-                NOT_YET
-            };
+            let start = self.begin::<P>(Asked::Line);
             if is_known && !address.get().is_multiple_of(PAGE_BYTES) {
                 self.mmus.current().fetch_again();
                 found = Translated::at_once(found.physical + LINE_BYTES);
             } else {
-                found = self.translate::<RELOCATES, P>(address, Access::Execute, time, 0)?;
+                found = self.translate::<RELOCATES, P>(address, Asked::Line, start)?;
                 is_known = true;
             }
             line += 1;
-            if P::DEFERRED {
-                self.defer_fetch(found.physical, found.latency, found.walked);
-                continue;
-            }
-            self.add_translation::<P>(&found);
-            let time = time + found.latency;
-            let (data, shadow) =
-                self.reach::<P>(address, found.physical, AccessKind::Fetch, time, 0);
-            if P::OUT_OF_ORDER {
-                if data > Cycles::ZERO || found.latency > Cycles::ZERO || shadow.is_some() {
-                    self.windows[self.current].fetch(found.latency, found.walked, data, shadow);
-                }
-            } else if !P::WARM {
-                self.core.fetch(data);
-            }
+            self.reach::<P>(address, &found, Asked::Line, start);
         }
         self.contexts[self.current].fetch_line = last;
         Ok(())
@@ -188,7 +152,7 @@ impl Engine {
             return Ok(());
         };
         if P::ADDS_UP && self.fold.kind == Folding::FastString {
-            self.core.instructions(1);
+            self.timing.sum.instructions(1);
         }
         self.touch_lines::<RELOCATES, P>(word, address, instruction)
     }
@@ -229,111 +193,116 @@ impl Engine {
         store: bool,
         instruction: usize,
     ) -> Result<(), Error> {
-        let (access, kind) = if store {
-            (Access::Write, AccessKind::Write)
-        } else {
-            (Access::Read, AccessKind::Read)
-        };
-        if P::DEFERRED {
-            let found = self.translate::<RELOCATES, P>(address, access, NOT_YET, instruction)?;
-            let Translated {
-                physical,
-                latency,
-                walked,
-            } = found;
-            let missed = self.defer_access(physical, latency, walked, store, instruction);
-            if missed {
-                self.prefetch_page(address, physical);
-            }
-            return Ok(());
-        }
-        let start = if P::OUT_OF_ORDER {
-            self.windows[self.current].access(&self.decoded, instruction, store)
-        } else {
-            Cycles::ZERO
-        };
-        let found = self.translate::<RELOCATES, P>(address, access, start, instruction)?;
-        self.add_translation::<P>(&found);
-        let time = start + found.latency;
-        let (data, shadow) = self.reach::<P>(address, found.physical, kind, time, instruction);
-        if P::OUT_OF_ORDER {
-            let window = &mut self.windows[self.current];
-            window.answer(found.physical, found.latency, found.walked, data, shadow);
-        } else if !P::WARM {
-            self.core.data(data, store);
-        }
+        let asked = Asked::Data { instruction, store };
+        let start = self.begin::<P>(asked);
+        let found = self.translate::<RELOCATES, P>(address, asked, start)?;
+        self.reach::<P>(address, &found, asked, start);
         Ok(())
     }
 
-    /// Sends a request of the current core to its caches, if there are any. Where instructions have
-    /// no times of their own, it leaves now. Returns what it takes, and what it takes for the core's
-    /// shadow where that is known apart.
+    /// Start of a request, where instructions have times of their own.
+    #[inline]
+    fn begin<P: Pace>(&mut self, asked: Asked) -> Cycles {
+        if P::OUT_OF_ORDER {
+            self.timing.core(self.current).begin(asked)
+        } else {
+            NOT_YET
+        }
+    }
+
+    /// Sends a request that is translated to the current core's caches, if there are any, and tells
+    /// the core.
     #[inline]
     fn reach<P: Pace>(
         &mut self,
         address: VirtAddr,
-        physical: PhysAddr,
-        kind: AccessKind,
-        time: Cycles,
-        instruction: usize,
-    ) -> (Cycles, Option<Cycles>) {
-        let Some(memory) = &mut self.memory else {
-            return (Cycles::ZERO, None);
-        };
-        if let Some(latency) = memory.hit(self.current, physical, kind, |()| ()) {
-            return (latency, None);
+        found: &Translated,
+        asked: Asked,
+        start: Cycles,
+    ) {
+        if P::DEFERRED {
+            if self.defer(found, asked) {
+                self.prefetch_page(address, found.physical);
+            }
+            return;
         }
-        let answer = self.reach_past_first_level::<P>(address, physical, kind, time, instruction);
-        if P::ATTRIBUTES && kind != AccessKind::Fetch {
-            let of = self.accessed(address, instruction);
-            if let (Some(attribution), Some(of)) = (&mut self.attribution, of) {
-                attribution.loaded(of, answer.0);
+        if P::ADDS_UP && found.latency > Cycles::ZERO {
+            self.timing.sum.translation(found.latency, found.walked);
+        }
+        let kind = asked.kind();
+        let hit = match &mut self.memory {
+            Some(memory) => memory.hit(self.current, found.physical, kind, |()| ()),
+            None => Some(Cycles::ZERO),
+        };
+        let data = match hit {
+            Some(latency) => Data {
+                latency,
+                shadow: None,
+            },
+            None => self.reach_past_first_level::<P>(address, found, asked, start),
+        };
+        if P::OUT_OF_ORDER {
+            self.timing.core(self.current).end(asked, found, data);
+        } else if P::ADDS_UP {
+            match asked {
+                Asked::Line => self.timing.sum.fetch(data.latency),
+                Asked::Data { store, .. } => self.timing.sum.data(data.latency, store),
             }
         }
-        answer
     }
 
+    /// Where instructions have no times of their own, a request leaves now.
     fn reach_past_first_level<P: Pace>(
         &mut self,
         address: VirtAddr,
-        physical: PhysAddr,
-        kind: AccessKind,
-        time: Cycles,
-        instruction: usize,
-    ) -> (Cycles, Option<Cycles>) {
-        let block = u64::from(self.contexts[self.current].block.0);
-        let instruction = match kind {
-            AccessKind::Fetch | AccessKind::Walk => 0,
-            AccessKind::Read | AccessKind::Write => block << 9 | instruction as u64,
-        };
-        let (time, shadow) = match (kind, self.windows.get(self.current)) {
-            (AccessKind::Read | AccessKind::Write, Some(window)) if P::OUT_OF_ORDER => {
-                (window.miss_leaves(time), window.shadow_miss())
-            }
-            (AccessKind::Fetch, Some(window)) if P::OUT_OF_ORDER => {
-                (time, window.shadow_fetch_miss())
-            }
-            _ => (self.now(), None),
+        found: &Translated,
+        asked: Asked,
+        start: Cycles,
+    ) -> Data {
+        let (time, shadow) = if P::OUT_OF_ORDER {
+            self.timing
+                .core(self.current)
+                .leave(asked, start + found.latency)
+        } else {
+            (self.now(), None)
         };
         // The shadows of several cores would have to share their memory.
-        let shadow = shadow.filter(|_| self.windows.len() == 1);
+        let shadow = shadow.filter(|_| self.contexts.len() == 1);
+        let request = self.request(found.physical, asked, time);
         let Some(memory) = &mut self.memory else {
-            return (Cycles::ZERO, None);
+            return Data::default();
         };
-        let request = CoreRequest {
-            core: self.current,
-            address: physical,
-            kind,
-            time,
-            instruction,
-        };
-        let latencies = memory.miss_beside_shadow(
+        let (latency, shadow) = memory.miss_beside_shadow(
             &request,
             shadow.map(|miss| (miss.number, miss.time)),
             |()| (),
         );
-        self.prefetch_page(address, physical);
-        latencies
+        self.prefetch_page(address, found.physical);
+        if P::ATTRIBUTES
+            && let Asked::Data { .. } = asked
+        {
+            let of = self.accessed(address, asked);
+            if let (Some(attribution), Some(of)) = (&mut self.attribution, of) {
+                attribution.loaded(of, latency);
+            }
+        }
+        Data { latency, shadow }
+    }
+
+    /// The request to the current core's caches.
+    #[inline]
+    pub(super) fn request(&self, address: PhysAddr, asked: Asked, time: Cycles) -> CoreRequest {
+        let request = CoreRequest::new(self.current, address, asked.kind(), time);
+        match asked {
+            Asked::Line => request,
+            Asked::Data { instruction, .. } => {
+                let block = u64::from(self.contexts[self.current].block.0);
+                CoreRequest {
+                    instruction: block << 9 | instruction as u64,
+                    ..request
+                }
+            }
+        }
     }
 
     /// Tells the prefetcher where a sequence of misses goes on that came to the end of its page with the
@@ -354,11 +323,7 @@ impl Engine {
         if self.relocates {
             next = self.kernel.place_of(next).of(next);
         }
-        let request = Request {
-            address: next,
-            space: self.kernel.space(),
-            access: Access::Read,
-        };
+        let request = Request::new(next, self.kernel.space(), Access::Read);
         let Some(memory) = &mut self.memory else {
             return;
         };
@@ -370,21 +335,13 @@ impl Engine {
         memory.join_pages(core, physical, found);
     }
 
-    #[inline]
-    fn add_translation<P: Pace>(&mut self, found: &Translated) {
-        if !P::OUT_OF_ORDER && !P::WARM && found.latency > Cycles::ZERO {
-            self.core.translation(found.latency, found.walked);
-        }
-    }
-
     /// The physical address of an access, with everything that it takes to get it.
     #[inline]
     fn translate<const RELOCATES: bool, P: Pace>(
         &mut self,
         address: VirtAddr,
-        access: Access,
+        asked: Asked,
         time: Cycles,
-        instruction: usize,
     ) -> Result<Translated, Error> {
         let placed = if RELOCATES {
             self.place_of(address)
@@ -393,7 +350,7 @@ impl Engine {
         };
         let space = self.kernel.space();
         let mmu = self.mmus.current();
-        let lookup = match access {
+        let lookup = match asked.access() {
             Access::Execute => mmu.fetch(placed, space),
             Access::Read => mmu.read(placed, space),
             Access::Write => mmu.write(placed, space),
@@ -401,9 +358,9 @@ impl Engine {
         match lookup {
             Lookup::Hit(physical) => Ok(Translated::at_once(physical)),
             Lookup::Miss => {
-                let found = self.miss::<P>(placed, access, time, instruction)?;
+                let found = self.miss::<P>(placed, asked, time)?;
                 if P::ATTRIBUTES {
-                    self.attribute_miss(address, instruction, &found);
+                    self.attribute_miss(address, asked, &found);
                 }
                 Ok(found)
             }
@@ -411,20 +368,23 @@ impl Engine {
     }
 
     /// Counts a miss of the first-level TLB for what causes it.
-    fn attribute_miss(&mut self, address: VirtAddr, instruction: usize, found: &Translated) {
-        let of = self.accessed(address, instruction);
+    fn attribute_miss(&mut self, address: VirtAddr, asked: Asked, found: &Translated) {
+        let of = self.accessed(address, asked);
         if let (Some(attribution), Some(of)) = (&mut self.attribution, of) {
             attribution.translated(of, found.latency, found.walked);
         }
     }
 
     /// The access that the current core makes; `None` where no thread does.
-    fn accessed(&self, address: VirtAddr, instruction: usize) -> Option<Accessed> {
+    fn accessed(&self, address: VirtAddr, asked: Asked) -> Option<Accessed> {
         let context = &self.contexts[self.current];
         Some(Accessed {
             thread: context.thread?,
             block: context.block,
-            instruction,
+            instruction: match asked {
+                Asked::Line => 0,
+                Asked::Data { instruction, .. } => instruction,
+            },
             address: address.get(),
         })
     }
@@ -434,13 +394,13 @@ impl Engine {
     pub(super) fn translate_for_kernel(
         &mut self,
         address: VirtAddr,
-        access: Access,
+        asked: Asked,
     ) -> Result<(PhysAddr, Cycles), Error> {
         let time = self.now();
         let found = if self.relocates {
-            self.translate::<true, InKernel>(address, access, time, 0)?
+            self.translate::<true, InKernel>(address, asked, time)?
         } else {
-            self.translate::<false, InKernel>(address, access, time, 0)?
+            self.translate::<false, InKernel>(address, asked, time)?
         };
         Ok((found.physical, found.latency))
     }
@@ -460,15 +420,11 @@ impl Engine {
     fn miss<P: Pace>(
         &mut self,
         address: VirtAddr,
-        access: Access,
+        asked: Asked,
         time: Cycles,
-        instruction: usize,
     ) -> Result<Translated, Error> {
-        let request = Request {
-            address,
-            space: self.kernel.space(),
-            access,
-        };
+        let access = asked.access();
+        let request = Request::new(address, self.kernel.space(), access);
         let time = if P::OUT_OF_ORDER || P::DEFERRED {
             time
         } else if self.memory.is_some() {
@@ -510,7 +466,7 @@ impl Engine {
                 }
                 Answer::Fault { latency, host } => {
                     let waited = if P::DEFERRED {
-                        self.catch_up_for_fault(access, instruction)
+                        self.catch_up_for_fault(asked)
                     } else {
                         Cycles::ZERO
                     };
@@ -518,9 +474,9 @@ impl Engine {
                     self.before_fault(&request);
                     if P::OUT_OF_ORDER || P::DEFERRED {
                         self.charge(latency + waited);
-                    } else if !P::WARM {
-                        self.core.translation(latency, true);
-                    } else if !self.windows.is_empty() {
+                    } else if P::ADDS_UP {
+                        self.timing.sum.translation(latency, true);
+                    } else {
                         // As above: the kernel's time is counted throughout, not sampled.
                         self.charge(latency);
                     }

@@ -6,7 +6,6 @@ use contigua_cache::coherent::MemorySystem;
 use contigua_core::{Blocks, IssueWidth, ShadowedWindow};
 use contigua_program::sources::Program;
 use contigua_translation::Hardware;
-use contigua_units::Cycles;
 
 use super::devices::Devices;
 use super::fold::Fold;
@@ -18,6 +17,7 @@ use super::requests::Requests;
 use super::sampling::Sampler;
 use super::schedule::Schedule;
 use super::timeline::Timeline;
+use super::timing::Timing;
 use super::{CoreContext, Engine, Phase};
 use crate::Error;
 use crate::attribution::Attribution;
@@ -71,7 +71,7 @@ impl Engine {
             })
             .transpose()
             .map_err(|e| component(e.to_string()))?;
-        let core = IssueWidth::new(&machine.core).map_err(|e| component(e.to_string()))?;
+        let sum = IssueWidth::new(&machine.core).map_err(|e| component(e.to_string()))?;
         let windows = (0..if full { cores } else { 0 })
             .map(|_| {
                 if config.estimates() {
@@ -87,9 +87,7 @@ impl Engine {
             kernel,
             mmus,
             memory,
-            core,
-            windows,
-            decoded: Blocks::new(&machine.core),
+            timing: Timing::new(sum, windows, Blocks::new(&machine.core)),
             outcomes: Outcomes::new(&config),
             contexts: (0..cores).map(|_| CoreContext::IDLE).collect(),
             current: 0,
@@ -109,15 +107,11 @@ impl Engine {
             classified: ClassifiedMisses::default(),
             relocates: config.design.translation.primary().is_some(),
             digest: Digest::default(),
-            digested: None,
             blocks: Vec::new(),
             fold: Fold::default(),
             left_in: Vec::new(),
             phase: Phase::Skip,
             passed: Passed::new(),
-            passed_time: Cycles::ZERO,
-            time_before: Cycles::ZERO,
-            owed: 0,
             sampler: config.estimates().then(|| {
                 let weights = config.regions.as_ref().map(RegionConfig::weights);
                 Sampler::new(config.plan(), weights, config.confidence)
@@ -127,7 +121,6 @@ impl Engine {
             left: config.skip,
             position: 0,
             next_background: 0,
-            instructions: Vec::new(),
             config,
             program,
         };

@@ -12,10 +12,10 @@ use contigua_cache::AccessKind;
 use contigua_cache::coherent::CoreRequest;
 use contigua_program::syscall::{Call, DescriptorKind};
 use contigua_program::wire::ThreadId;
-use contigua_translation::Access;
 use contigua_units::{Cycles, Frame, LINE_BYTES, PAGE_BYTES, PhysAddr, VirtRange};
 
 use super::Engine;
+use super::timing::Asked;
 use crate::Error;
 use crate::report::DeviceReport;
 
@@ -106,10 +106,9 @@ impl Engine {
             } => (bytes, buffer, descriptor, false),
             _ => return Ok(()),
         };
-        let access = if receives {
-            Access::Write
-        } else {
-            Access::Read
+        let asked = Asked::Data {
+            instruction: 0,
+            store: receives,
         };
         if simulated {
             let kind = self.kernel.descriptor(thread, descriptor);
@@ -123,20 +122,15 @@ impl Engine {
                 let page = self.config.machine.kernel.copy_4k_cycles.get();
                 self.charge(Cycles::new(bytes * page / PAGE_BYTES));
             }
-            buffer.map_or(Ok(()), |buffer| self.copy_program(buffer, access))
+            buffer.map_or(Ok(()), |buffer| self.copy_program(buffer, asked))
         } else {
-            buffer.map_or(Ok(()), |buffer| self.pass_over_all(buffer, access))
+            buffer.map_or(Ok(()), |buffer| self.pass_over_all(buffer, asked.access()))
         }
     }
 
     /// The program's side of a copy: the kernel uses the program's addresses, so its loads and
     /// stores take the TLBs, fault, and go through the caches as the program's do.
-    fn copy_program(&mut self, buffer: VirtRange, access: Access) -> Result<(), Error> {
-        let kind = if access == Access::Write {
-            AccessKind::Write
-        } else {
-            AccessKind::Read
-        };
+    fn copy_program(&mut self, buffer: VirtRange, asked: Asked) -> Result<(), Error> {
         let mut at = buffer.start.align_down(LINE_BYTES);
         let (mut cycles, mut page) = (0, None);
         while at < buffer.end {
@@ -144,22 +138,15 @@ impl Engine {
             let frame = match page {
                 Some((known, frame)) if known == number => frame,
                 _ => {
-                    let (frame, latency) = self.translate_for_kernel(number, access)?;
+                    let (frame, latency) = self.translate_for_kernel(number, asked)?;
                     cycles += latency.get();
                     page = Some((number, frame));
                     frame
                 }
             };
             let address = PhysAddr::new(frame.get() + (at - number));
-            let (core, time) = (self.current, self.now());
+            let request = CoreRequest::new(self.current, address, asked.kind(), self.now());
             if let Some(memory) = &mut self.memory {
-                let request = CoreRequest {
-                    core,
-                    address,
-                    kind,
-                    time,
-                    instruction: 0,
-                };
                 cycles += memory.access(&request, |()| ()).get();
             }
             at = at + LINE_BYTES;
@@ -223,13 +210,7 @@ impl Engine {
             if receives {
                 memory.device(address, true, now, |()| ());
             }
-            let request = CoreRequest {
-                core,
-                address,
-                kind,
-                time: now,
-                instruction: 0,
-            };
+            let request = CoreRequest::new(core, address, kind, now);
             cycles += hit + memory.access(&request, |()| ()).get();
             if !receives {
                 memory.device(address, false, now, |()| ());

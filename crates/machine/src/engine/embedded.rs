@@ -3,6 +3,7 @@
 
 use contigua_paging::Leaf;
 use contigua_program::wire::{AccessWord, Event, Syscall, ThreadId};
+use contigua_translation::TranslatorCounters;
 use contigua_units::{Cycles, VirtAddr};
 
 use super::Engine;
@@ -45,11 +46,9 @@ impl Engine {
         self.interrupt_shootdown_targets();
     }
 
-    /// Page walks that found a page, and cycles of those for data.
-    pub(crate) fn walks(&mut self) -> [u64; 2] {
-        let counters = self.mmus.current().translator_counters();
-        let found = counters.walks_4k + counters.walks_2m + counters.walks_1g;
-        [found, counters.data_walk_cycles.get()]
+    /// Counters of the running core's translator.
+    pub(crate) fn walks(&mut self) -> TranslatorCounters {
+        self.mmus.current().translator_counters()
     }
 
     /// What the running program's page table says of an address.

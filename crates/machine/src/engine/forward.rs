@@ -10,7 +10,7 @@ use contigua_program::wire::{AccessWord, WIDE_ADDRESS_MASK};
 use contigua_translation::{Access, Answer, Request};
 use contigua_units::{Cycles, LINE_BYTES, PAGE_BYTES, VirtAddr, VirtRange};
 
-use super::sampling::{RATE_SHIFT, Sampler, UNKNOWN_RATE};
+use super::sampling::{Sampler, UNKNOWN_RATE};
 use super::{Block, Engine, Phase};
 use crate::Error;
 use crate::port::WalkPort;
@@ -102,13 +102,7 @@ impl Engine {
     /// before any was.
     pub(super) fn pass_time(&mut self, instructions: u64) {
         let rate = self.sampler.as_ref().map_or(UNKNOWN_RATE, Sampler::rate);
-        self.owed += u128::from(instructions) * u128::from(rate);
-        let time = Cycles::new((self.owed >> RATE_SHIFT) as u64);
-        self.owed &= (1 << RATE_SHIFT) - 1;
-        match self.windows.get_mut(self.current) {
-            Some(window) => window.wait_until(window.now() + time),
-            None => self.passed_time += time,
-        }
+        self.timing.pass(self.current, instructions, rate);
     }
 
     /// A block of a program that tells all.
@@ -199,11 +193,7 @@ impl Engine {
             if self.registers_translate(address, access).is_some() {
                 return Ok(());
             }
-            let request = Request {
-                address,
-                space: self.kernel.space(),
-                access,
-            };
+            let request = Request::new(address, self.kernel.space(), access);
             let mut port = WalkPort::new(None, self.current, Cycles::ZERO);
             let prober = self.mmus.prober();
             let answer = prober.miss(&request, &mut self.kernel.tables(), &mut port);
@@ -235,9 +225,8 @@ impl Engine {
     /// until another has caught up.
     pub(super) fn meet_clocks(&mut self) {
         debug_assert_eq!(self.phase, Phase::Skip);
-        let clocks = self.windows.iter().map(contigua_core::ShadowedWindow::now);
-        let latest = clocks.max().unwrap_or_default();
-        for window in &mut self.windows {
+        let latest = self.timing.latest();
+        for window in self.timing.windows_mut() {
             window.wait_until(latest);
         }
         self.migrations.begin_at(latest);

@@ -25,12 +25,13 @@ mod sampling;
 mod schedule;
 mod threads;
 pub(crate) mod timeline;
+mod timing;
 
 use contigua_cache::coherent::MemorySystem;
-use contigua_core::{Blocks, CoreModel, Exit, IssueWidth, ShadowedWindow};
+use contigua_core::{CoreModel, Exit};
 use contigua_paging::{Place, SpaceId};
 use contigua_program::code::CodeLog;
-use contigua_program::decode::{Folding, Instruction, OperationClass, decode_block, folding};
+use contigua_program::decode::{Folding, OperationClass, decode_block, folding};
 use contigua_program::sources::{Batch, Program};
 use contigua_program::wire::{self, ACCESS, AccessWord, BlockId, Event, ThreadId};
 use contigua_translation::Access;
@@ -54,6 +55,7 @@ use requests::Requests;
 use sampling::Sampler;
 use schedule::Schedule;
 use timeline::Timeline;
+use timing::Timing;
 
 /// What the inner loop needs of a block.
 #[derive(Clone, Copy, Default, contigua_state::Plain)]
@@ -127,6 +129,10 @@ impl CoreContext {
         switched: Cycles::ZERO,
         is_vacant: false,
     };
+
+    fn leave_block(&mut self) {
+        (self.fetch_line, self.block) = (u64::MAX, NO_BLOCK);
+    }
 }
 
 /// Instructions after which the kernel's threads that were woken run: some ten microseconds, as a
@@ -169,14 +175,8 @@ pub struct Engine {
     /// Caches and memory, unless only translation is simulated.
     #[state(fixed)]
     pub(crate) memory: Option<MemorySystem>,
-    /// Keeps the time where stalls add up.
-    pub(crate) core: IssueWidth,
-    /// Cores that execute out of order.
-    #[state(fixed)]
-    pub(crate) windows: Vec<ShadowedWindow>,
-    /// What their blocks do.
-    decoded: Blocks,
-    /// What is not priced yet. Where a second thread prices, `windows`, `decoded` and the queues of
+    pub(crate) timing: Timing,
+    /// What is not priced yet. Where a second thread prices, the cores of `timing` and the queues of
     /// `memory` are there until [`Engine::catch_up`].
     outcomes: Outcomes,
     #[state(fixed)]
@@ -198,8 +198,6 @@ pub struct Engine {
     #[state(skip)]
     relocates: bool,
     pub(crate) digest: Digest,
-    /// Thread of the words that were digested last.
-    digested: Option<ThreadId>,
     blocks: Vec<Block>,
     /// What the accesses of the block that executes belong to.
     fold: Fold,
@@ -208,13 +206,6 @@ pub struct Engine {
     phase: Phase,
     /// Pages that were passed over.
     passed: Passed,
-    /// Time in which the core whose stalls add up passed over instructions.
-    passed_time: Cycles,
-    /// Where stalls add up: the time when counters began anew.
-    time_before: Cycles,
-    /// Of the time of instructions that were passed over, the part of a cycle that has not passed,
-    /// in units of 2^-[`RATE_SHIFT`](sampling::RATE_SHIFT).
-    owed: u128,
     #[state(fixed)]
     sampler: Option<Sampler>,
     /// Regions that the user names, which count exactly.
@@ -226,9 +217,6 @@ pub struct Engine {
     pub(crate) position: u64,
     /// Where the kernel's threads run next.
     next_background: u64,
-    /// Decoded instructions of the block that is learnt.
-    #[state(skip)]
-    instructions: Vec<Instruction>,
 }
 
 impl Engine {
@@ -267,11 +255,10 @@ impl Engine {
         if self.contexts.len() > 1 {
             return self.schedule(batch);
         }
-        self.digest_thread(batch.thread);
         self.resume(0, batch.thread, batch.words)?;
         let used = self.consume_words(batch.thread, batch.words, Some(batch.code), u64::MAX)?;
         self.price_all_here();
-        self.digest_words(&batch.words[..used]);
+        self.digest.take(batch.thread, &batch.words[..used]);
         Ok(())
     }
 
@@ -326,7 +313,7 @@ impl Engine {
                 }
                 input.at += 1;
             } else if wire::is_block(word) {
-                if P::OUT_OF_ORDER && self.windows[self.current].now().get() >= input.until {
+                if P::OUT_OF_ORDER && self.now().get() >= input.until {
                     return Ok(End::Stream);
                 }
                 if !self.enter_block::<RELOCATES, P>(wire::block_of(word), input.code)? {
@@ -368,25 +355,10 @@ impl Engine {
         Ok(End::Stream)
     }
 
-    /// The stream goes on with a thread.
-    fn digest_thread(&mut self, thread: ThreadId) {
-        if self.digested != Some(thread) {
-            self.digested = Some(thread);
-            self.digest.update(&[u64::from(thread.0)]);
-        }
-    }
-
-    fn digest_words(&mut self, words: &[u64]) {
-        self.digest.update(words);
-    }
-
     /// Time of the current core.
     #[inline]
     pub(crate) fn now(&self) -> Cycles {
-        match self.windows.get(self.current) {
-            Some(window) => window.now(),
-            None => self.time_before + self.core.cycles() + self.passed_time,
-        }
+        self.timing.now(self.current)
     }
 
     /// Whether the simulated time of the region of interest is over.
@@ -394,13 +366,7 @@ impl Engine {
         let counts = self.phase == Phase::Measure || self.samples();
         let clock = f64::from(self.config.machine.clock.get()) * 1e6;
         let limit = self.config.simulated_seconds.map(|limit| limit * clock);
-        counts && limit.is_some_and(|limit| self.clock().get() as f64 >= limit)
-    }
-
-    /// Time since the region of interest began, of the core that is farthest.
-    fn clock(&self) -> Cycles {
-        let farthest = self.windows.iter().map(ShadowedWindow::cycles).max();
-        farthest.unwrap_or_else(|| self.core.cycles() + self.passed_time)
+        counts && limit.is_some_and(|limit| self.timing.clock().get() as f64 >= limit)
     }
 
     /// Begins a block; `false` where the phase ends before it.
@@ -458,7 +424,7 @@ impl Engine {
             }
             self.price_portion();
         } else if P::OUT_OF_ORDER || P::WARM {
-            if self.windows[self.current].now() >= self.migrations.due() {
+            if self.now() >= self.migrations.due() {
                 self.migrate_pages();
             }
             if P::WARM {
@@ -469,12 +435,14 @@ impl Engine {
             if !iterates && P::WARM {
                 let start = block.place();
                 let end = start + u64::from(block.bytes);
-                self.windows[self.current].pass(start, end, block.exit);
+                let core = self.timing.core(self.current);
+                core.window.pass(start, end, block.exit);
             } else if !iterates {
-                self.windows[self.current].enter(&self.decoded, id.0 as usize, instructions);
+                let core = self.timing.core(self.current);
+                core.window.enter(core.blocks, id.0 as usize, instructions);
             }
         } else if !iterates {
-            self.core.instructions(block.instructions.into());
+            self.timing.sum.instructions(block.instructions.into());
         }
         if iterates {
             return Ok(true);
@@ -491,13 +459,14 @@ impl Engine {
             .filter(|c| c.instructions() > 0)
             .ok_or(unknown)?;
         let instructions = code.and_then(|code| code.instructions(id));
+        let mut decoded = Vec::new();
+        let wants_all = self.attribution.is_some() || !self.timing.windows().is_empty();
+        if instructions.is_none() && wants_all {
+            decode_block(self.program.architecture, described, &mut decoded);
+        }
+        let operations = instructions.unwrap_or(&decoded);
         if let Some(attribution) = &mut self.attribution {
-            if let Some(known) = instructions {
-                known.clone_into(&mut self.instructions);
-            } else {
-                decode_block(self.program.architecture, described, &mut self.instructions);
-            }
-            let last = self.instructions.last().map(|last| last.class);
+            let last = operations.last().map(|last| last.class);
             let thread = self.contexts[self.current].thread;
             attribution.learn(id, &described, last.unwrap_or(OperationClass::Nop), thread);
         }
@@ -517,21 +486,18 @@ impl Engine {
         if index >= self.blocks.len() {
             self.blocks.resize(index + index / 2 + 64, Block::default());
         }
-        if !self.windows.is_empty() {
-            match instructions {
-                Some(known) => known.clone_into(&mut self.instructions),
-                None => decode_block(self.program.architecture, described, &mut self.instructions),
-            }
+        if !self.timing.windows().is_empty() {
             if self.kernel.is_program_code(described.address) {
                 block.moved = PROGRAM_MOVED;
             }
-            self.decoded.learn(
+            let blocks = &mut self.timing.here().blocks;
+            blocks.learn(
                 index,
                 VirtAddr::new(block.place()),
                 described.lengths,
-                &self.instructions,
+                operations,
             );
-            block.exit = self.decoded.exit(index);
+            block.exit = blocks.exit(index);
         }
         self.blocks[index] = block;
         Ok(block)
@@ -561,15 +527,7 @@ impl Engine {
             attribution.reset();
         }
         self.mmus.reset_counters();
-        if self.windows.is_empty() {
-            // Memory and time slices go on.
-            self.time_before = self.now();
-        }
-        self.core.reset();
-        self.passed_time = Cycles::ZERO;
-        for window in &mut self.windows {
-            window.reset();
-        }
+        self.timing.reset();
         for context in &mut self.contexts {
             context.instructions = 0;
         }
@@ -599,7 +557,7 @@ impl Engine {
     }
 
     fn run_background(&mut self) {
-        let now = self.clock();
+        let now = self.timing.clock();
         if self.kernel.may_move(now) {
             self.complete_pending_migrations();
         }
@@ -618,10 +576,7 @@ impl Engine {
 
 /// A place that no address lies in.
 const NOWHERE: Place = Place {
-    range: VirtRange {
-        start: VirtAddr::new(0),
-        end: VirtAddr::new(0),
-    },
+    range: VirtRange::new(VirtAddr::new(0), VirtAddr::new(0)),
     delta: 0,
 };
 

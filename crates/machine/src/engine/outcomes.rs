@@ -25,12 +25,13 @@ use std::thread::JoinHandle;
 
 use contigua_cache::AccessKind;
 use contigua_cache::coherent::{CoreRequest, MemorySystem, Queues};
-use contigua_core::{Blocks, ShadowMiss, ShadowedWindow};
+use contigua_core::ShadowMiss;
 use contigua_program::wire::BlockId;
 use contigua_translation::{Access, MemoryPort};
 use contigua_units::{Cycles, PhysAddr};
 
 use super::Engine;
+use super::timing::{Asked, Core, Data, Translated, Windows};
 use crate::config::{Detail, RunConfig};
 
 /// Words of outcomes that are priced at a time: less than a first-level cache holds.
@@ -83,8 +84,14 @@ pub(super) struct Outcomes {
 struct Carried {
     /// When the access that has begun started.
     begun: Cycles,
-    /// Cycles of walks that the translation unit could not know: for data, for fetches.
-    walks: [Cycles; 2],
+    /// Cycles of walks that the translation unit could not know.
+    walks: WalkCycles,
+}
+
+#[derive(Clone, Copy, Debug, Default, contigua_state::Plain)]
+struct WalkCycles {
+    data: Cycles,
+    fetches: Cycles,
 }
 
 /// A walker's way to memory whose misses are priced later.
@@ -104,13 +111,7 @@ impl MemoryPort for DeferredPort<'_> {
             self.since += latency.get();
             return latency;
         }
-        let request = CoreRequest {
-            core: self.core,
-            address,
-            kind,
-            time: Cycles::ZERO,
-            instruction: 0,
-        };
+        let request = CoreRequest::new(self.core, address, kind, Cycles::ZERO);
         let at = self.references.len();
         self.references.push(0);
         self.memory.defer_miss(&request, self.references);
@@ -119,6 +120,27 @@ impl MemoryPort for DeferredPort<'_> {
         *self.count += 1;
         self.since = 0;
         Cycles::ZERO
+    }
+}
+
+/// Bits of the word of a request that say what is asked.
+#[inline]
+fn flags_of(asked: Asked) -> u64 {
+    match asked {
+        Asked::Line => 0,
+        Asked::Data { instruction, store } => {
+            let store = if store { STORE } else { 0 };
+            store | (instruction as u64) << INSTRUCTION_SHIFT
+        }
+    }
+}
+
+/// The access of a word.
+#[inline]
+fn data_of(word: u64) -> Asked {
+    Asked::Data {
+        instruction: (word >> INSTRUCTION_SHIFT & INSTRUCTION_MASK) as usize,
+        store: word & STORE != 0,
     }
 }
 
@@ -158,27 +180,26 @@ impl Outcomes {
             .push(BLOCK << KIND_SHIFT | instructions | u64::from(block.0));
     }
 
-    /// An access begins that has met a fault.
-    fn begin(&mut self, store: bool, instruction: usize) {
-        if self.begun {
-            return;
+    /// A request begins that has met a fault; a fetch leaves no word.
+    fn begin(&mut self, asked: Asked) {
+        if let Asked::Data { .. } = asked
+            && !self.begun
+        {
+            self.begun = true;
+            self.words.push(BEGIN << KIND_SHIFT | flags_of(asked));
         }
-        self.begun = true;
-        let store = if store { STORE } else { 0 };
-        let instruction = (instruction as u64) << INSTRUCTION_SHIFT;
-        self.words.push(BEGIN << KIND_SHIFT | store | instruction);
     }
 
     /// A fetch or an access, and its translation. Returns the place of its word.
     #[inline]
-    fn write(&mut self, mut word: u64, latency: Cycles, walked: bool) -> usize {
+    fn write(&mut self, mut word: u64, found: &Translated) -> usize {
         if std::mem::take(&mut self.begun) {
             word |= BEGUN;
         }
         let at = self.words.len();
-        if latency > Cycles::ZERO || self.count > 0 {
+        if found.latency > Cycles::ZERO || self.count > 0 {
             self.words.push(word | TRANSLATED);
-            self.write_translation(latency, walked);
+            self.write_translation(found);
         } else {
             self.words.push(word);
         }
@@ -186,10 +207,11 @@ impl Outcomes {
     }
 
     #[inline(never)]
-    fn write_translation(&mut self, latency: Cycles, walked: bool) {
-        let walked = if walked { WALKED } else { 0 };
+    fn write_translation(&mut self, found: &Translated) {
+        let walked = if found.walked { WALKED } else { 0 };
+        let latency = found.latency.get() & LATENCY_MASK;
         self.words
-            .push(walked | self.count << REFERENCES_SHIFT | latency.get() & LATENCY_MASK);
+            .push(walked | self.count << REFERENCES_SHIFT | latency);
         self.words.append(&mut self.references);
         self.count = 0;
     }
@@ -213,82 +235,48 @@ impl Engine {
         }
     }
 
-    /// A line was fetched, whose translation is known.
+    /// Writes the outcome of a request that is translated. Returns whether the first level missed.
     #[inline]
-    pub(super) fn defer_fetch(&mut self, physical: PhysAddr, latency: Cycles, walked: bool) {
-        let Some(memory) = &mut self.memory else {
-            return;
-        };
-        let (core, kind) = (self.current, AccessKind::Fetch);
-        let hit = memory.hit(core, physical, kind, |()| ()).is_some();
-        if hit && latency == Cycles::ZERO && self.outcomes.count == 0 {
-            self.outcomes.begun = false;
-            return;
-        }
-        let at = self.outcomes.write(FETCH << KIND_SHIFT, latency, walked);
-        if !hit {
-            let request = CoreRequest {
-                core,
-                address: physical,
-                kind,
-                time: Cycles::ZERO,
-                instruction: 0,
-            };
-            self.outcomes.write_miss(at, memory, &request);
-        }
-    }
-
-    /// An access was made, whose translation is known. Returns whether the first level missed.
-    #[inline]
-    pub(super) fn defer_access(
-        &mut self,
-        physical: PhysAddr,
-        latency: Cycles,
-        walked: bool,
-        store: bool,
-        instruction: usize,
-    ) -> bool {
+    pub(super) fn defer(&mut self, found: &Translated, asked: Asked) -> bool {
         let Some(memory) = &mut self.memory else {
             return false;
         };
-        let core = self.current;
-        let (kind, flag) = if store {
-            (AccessKind::Write, STORE)
-        } else {
-            (AccessKind::Read, 0)
+        let hit = memory.hit(self.current, found.physical, asked.kind(), |()| ());
+        let outcomes = &mut self.outcomes;
+        let word = match asked {
+            Asked::Line => {
+                // Most fetches leave no word.
+                if hit.is_some() && found.latency == Cycles::ZERO && outcomes.count == 0 {
+                    outcomes.begun = false;
+                    return false;
+                }
+                FETCH << KIND_SHIFT
+            }
+            Asked::Data { .. } => {
+                ACCESS << KIND_SHIFT | flags_of(asked) | found.physical.get() & ADDRESS_MASK
+            }
         };
-        let word = ACCESS << KIND_SHIFT
-            | flag
-            | (instruction as u64) << INSTRUCTION_SHIFT
-            | physical.get() & ADDRESS_MASK;
-        let hit = memory.hit(core, physical, kind, |()| ()).is_some();
-        let at = self.outcomes.write(word, latency, walked);
-        if !hit {
-            let block = u64::from(self.contexts[core].block.0);
-            let request = CoreRequest {
-                core,
-                address: physical,
-                kind,
-                time: Cycles::ZERO,
-                instruction: block << 9 | instruction as u64,
-            };
+        let at = outcomes.write(word, found);
+        if hit.is_some() {
+            return false;
+        }
+        let request = self.request(found.physical, asked, Cycles::ZERO);
+        if let Some(memory) = &mut self.memory {
             self.outcomes.write_miss(at, memory, &request);
         }
-        !hit
+        true
     }
 
     /// A walk has met a fault: what comes next needs to know the time. Returns what the walk took
     /// beyond what the translation unit knows.
-    pub(super) fn catch_up_for_fault(&mut self, access: Access, instruction: usize) -> Cycles {
-        if access != Access::Execute {
-            self.outcomes.begin(access == Access::Write, instruction);
-        }
+    pub(super) fn catch_up_for_fault(&mut self, asked: Asked) -> Cycles {
+        self.outcomes.begin(asked);
         let references = std::mem::take(&mut self.outcomes.references);
         let count = std::mem::take(&mut self.outcomes.count);
         self.catch_up();
-        if access == Access::Execute && !self.outcomes.begun {
+        if !self.outcomes.begun {
             self.outcomes.begun = true;
-            self.outcomes.carried.begun = self.windows[0].now();
+            self.outcomes.carried.begun = self.timing.core(0).begin(asked);
         }
         let start = self.outcomes.carried.begun;
         let mut waited = Cycles::ZERO;
@@ -296,7 +284,7 @@ impl Engine {
             let mut rest = &references[..];
             waited = price_references(&mut rest, count, start, queues);
         }
-        self.count_walk(access, waited);
+        self.count_walk(asked.access(), waited);
         self.outcomes.references = references;
         self.outcomes.references.clear();
         waited
@@ -312,24 +300,23 @@ impl Engine {
     pub(crate) fn catch_up(&mut self) {
         let outcomes = &mut self.outcomes;
         if let Some(pricer) = &mut outcomes.pricer
-            && pricer.is_ahead
+            && self.timing.are_away()
         {
             if !outcomes.words.is_empty() {
                 pricer.send(&mut outcomes.words);
             }
-            let core = pricer.take_back();
-            self.windows = core.windows;
-            self.decoded = core.blocks;
-            outcomes.carried = core.carried;
+            let lent = pricer.take_back();
+            self.timing.give_back(lent.windows);
+            outcomes.carried = lent.carried;
             if let Some(memory) = &mut self.memory {
-                memory.return_queues(core.queues);
+                memory.return_queues(lent.queues);
             }
         } else if !outcomes.words.is_empty() {
             self.price_here();
         }
         let walks = std::mem::take(&mut self.outcomes.carried.walks);
-        self.count_walk(Access::Read, walks[0]);
-        self.count_walk(Access::Execute, walks[1]);
+        self.count_walk(Access::Read, walks.data);
+        self.count_walk(Access::Execute, walks.fetches);
     }
 
     /// Prices what is left, where nobody else does.
@@ -343,11 +330,9 @@ impl Engine {
         let outcomes = &mut self.outcomes;
         let queues = self.memory.as_mut().and_then(MemorySystem::queues);
         let queues = queues.expect("the queues are here");
-        let window = &mut self.windows[0];
         price(
             &outcomes.words,
-            window,
-            &self.decoded,
+            self.timing.core(0),
             queues,
             &mut outcomes.carried,
         );
@@ -369,99 +354,87 @@ impl Engine {
             self.price_here();
             return;
         };
-        if !pricer.is_ahead {
+        if let Some(windows) = self.timing.lend() {
             let memory = self.memory.as_mut();
             let queues = memory.and_then(MemorySystem::lend_queues);
-            let empty = Blocks::new(&self.config.machine.core);
-            pricer.give(Core {
-                windows: std::mem::take(&mut self.windows),
-                blocks: std::mem::replace(&mut self.decoded, empty),
+            pricer.job(Job::Begin(Lent {
+                windows,
                 queues: queues.expect("the queues are here"),
                 carried: outcomes.carried,
-            });
+            }));
         }
         pricer.send(&mut outcomes.words);
     }
 }
 
 /// Goes through outcomes with the core that they are of.
-fn price(
-    words: &[u64],
-    window: &mut ShadowedWindow,
-    blocks: &Blocks,
-    queues: &mut Queues,
-    carried: &mut Carried,
-) {
+fn price(words: &[u64], mut core: Core<'_>, queues: &mut Queues, carried: &mut Carried) {
     let mut rest = words;
     while let Some((&word, behind)) = rest.split_first() {
         rest = behind;
         match word >> KIND_SHIFT {
-            ACCESS => {
-                let instruction = (word >> INSTRUCTION_SHIFT & INSTRUCTION_MASK) as usize;
-                let start = if word & BEGUN == 0 {
-                    window.access(blocks, instruction, word & STORE != 0)
-                } else {
-                    carried.begun
-                };
-                let (mut latency, mut walked) = (Cycles::ZERO, false);
-                let (mut data, mut shadow_data) = (Cycles::ZERO, None);
-                if word & TRANSLATED != 0 {
-                    (latency, walked) =
-                        price_translation(&mut rest, start, queues, &mut carried.walks[0]);
-                }
-                if word & MISSED != 0 {
-                    let time = window.miss_leaves(start + latency);
-                    (data, shadow_data) = price_data(&mut rest, time, window.shadow_miss(), queues);
-                }
-                let physical = PhysAddr::new(word & ADDRESS_MASK);
-                window.answer(physical, latency, walked, data, shadow_data);
-            }
+            ACCESS => price_one(word, data_of(word), &mut rest, &mut core, queues, carried),
             BLOCK => {
                 let instructions = word << 2 >> (COUNT_SHIFT + 2);
-                window.enter(blocks, word as u32 as usize, instructions);
+                let block = word as u32 as usize;
+                core.window.enter(core.blocks, block, instructions);
             }
-            FETCH => {
-                let time = if word & BEGUN == 0 {
-                    window.now()
-                } else {
-                    carried.begun
-                };
-                let (mut latency, mut walked) = (Cycles::ZERO, false);
-                let (mut data, mut shadow_data) = (Cycles::ZERO, None);
-                if word & TRANSLATED != 0 {
-                    (latency, walked) =
-                        price_translation(&mut rest, time, queues, &mut carried.walks[1]);
-                }
-                if word & MISSED != 0 {
-                    let shadow = window.shadow_fetch_miss();
-                    (data, shadow_data) = price_data(&mut rest, time + latency, shadow, queues);
-                }
-                window.fetch(latency, walked, data, shadow_data);
-            }
-            _ => {
-                let instruction = (word >> INSTRUCTION_SHIFT & INSTRUCTION_MASK) as usize;
-                carried.begun = window.access(blocks, instruction, word & STORE != 0);
-            }
+            FETCH => price_one(word, Asked::Line, &mut rest, &mut core, queues, carried),
+            _ => carried.begun = core.begin(data_of(word)),
         }
     }
 }
 
+#[inline]
+fn price_one(
+    word: u64,
+    asked: Asked,
+    rest: &mut &[u64],
+    core: &mut Core<'_>,
+    queues: &mut Queues,
+    carried: &mut Carried,
+) {
+    let start = if word & BEGUN == 0 {
+        core.begin(asked)
+    } else {
+        carried.begun
+    };
+    let mut found = Translated::at_once(PhysAddr::new(word & ADDRESS_MASK));
+    if word & TRANSLATED != 0 {
+        let waited;
+        (found, waited) = price_translation(rest, found.physical, start, queues);
+        if found.walked {
+            *match asked {
+                Asked::Line => &mut carried.walks.fetches,
+                Asked::Data { .. } => &mut carried.walks.data,
+            } += waited;
+        }
+    }
+    let mut data = Data::default();
+    if word & MISSED != 0 {
+        let (time, shadow) = core.leave(asked, start + found.latency);
+        data = price_data(rest, time, shadow, queues);
+    }
+    core.end(asked, &found, data);
+}
+
+/// The translation, and what of its latency the translation unit could not know.
 fn price_translation(
     rest: &mut &[u64],
+    physical: PhysAddr,
     start: Cycles,
     queues: &mut Queues,
-    walks: &mut Cycles,
-) -> (Cycles, bool) {
+) -> (Translated, Cycles) {
     let word = rest[0];
     *rest = &rest[1..];
-    let latency = Cycles::new(word & LATENCY_MASK);
-    let walked = word & WALKED != 0;
     let count = word >> REFERENCES_SHIFT & REFERENCES_MASK;
     let waited = price_references(rest, count, start, queues);
-    if walked {
-        *walks += waited;
-    }
-    (latency + waited, walked)
+    let found = Translated {
+        physical,
+        latency: Cycles::new(word & LATENCY_MASK) + waited,
+        walked: word & WALKED != 0,
+    };
+    (found, waited)
 }
 
 /// References of a walk that missed; each begins when the one before it is there.
@@ -485,25 +458,24 @@ fn price_data(
     time: Cycles,
     shadow: Option<ShadowMiss>,
     queues: &mut Queues,
-) -> (Cycles, Option<Cycles>) {
+) -> Data {
     let count = rest[0] as usize;
     let steps = &rest[1..=count];
     let shadow = shadow.map(|miss| queues.price_shadow(miss.number, steps, miss.time));
     let latency = queues.price(steps, time);
     *rest = &rest[1 + count..];
-    (latency, shadow)
+    Data { latency, shadow }
 }
 
-/// What prices outcomes.
-struct Core {
-    windows: Vec<ShadowedWindow>,
-    blocks: Blocks,
+/// Parts of the engine that are with the thread that prices outcomes.
+struct Lent {
+    windows: Windows,
     queues: Box<Queues>,
     carried: Carried,
 }
 
 enum Job {
-    Begin(Core),
+    Begin(Lent),
     Price(Vec<u64>),
     End,
 }
@@ -511,11 +483,9 @@ enum Job {
 /// The thread that prices outcomes.
 struct Pricer {
     jobs: Option<SyncSender<Job>>,
-    cores: Receiver<Core>,
+    lent: Receiver<Lent>,
     /// Buffers that were priced.
     spare: Receiver<Vec<u64>>,
-    /// The core is there.
-    is_ahead: bool,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -523,7 +493,7 @@ impl Pricer {
     /// `None` where no thread is free.
     fn start() -> Option<Self> {
         let (jobs, to_do) = sync_channel(AHEAD);
-        let (done, cores) = channel();
+        let (done, lent) = channel();
         let (priced, spare) = channel();
         let thread = std::thread::Builder::new()
             .name("timing".into())
@@ -531,9 +501,8 @@ impl Pricer {
             .ok()?;
         Some(Self {
             jobs: Some(jobs),
-            cores,
+            lent,
             spare,
-            is_ahead: false,
             thread: Some(thread),
         })
     }
@@ -543,20 +512,14 @@ impl Pricer {
         assert!(jobs.send(job).is_ok(), "the timing thread has ended");
     }
 
-    fn give(&mut self, core: Core) {
-        self.job(Job::Begin(core));
-        self.is_ahead = true;
-    }
-
-    fn send(&mut self, words: &mut Vec<u64>) {
+    fn send(&self, words: &mut Vec<u64>) {
         let empty = self.spare.try_recv().unwrap_or_default();
         self.job(Job::Price(std::mem::replace(words, empty)));
     }
 
-    fn take_back(&mut self) -> Core {
+    fn take_back(&self) -> Lent {
         self.job(Job::End);
-        self.is_ahead = false;
-        self.cores.recv().expect("the timing thread has ended")
+        self.lent.recv().expect("the timing thread has ended")
     }
 }
 
@@ -570,27 +533,22 @@ impl Drop for Pricer {
     }
 }
 
-fn work(jobs: &Receiver<Job>, cores: &Sender<Core>, priced: &Sender<Vec<u64>>) {
-    let mut core: Option<Core> = None;
+fn work(jobs: &Receiver<Job>, given_back: &Sender<Lent>, priced: &Sender<Vec<u64>>) {
+    let mut lent: Option<Lent> = None;
     for job in jobs {
         match job {
-            Job::Begin(given) => core = Some(given),
+            Job::Begin(given) => lent = Some(given),
             Job::Price(mut words) => {
-                if let Some(core) = &mut core {
-                    price(
-                        &words,
-                        &mut core.windows[0],
-                        &core.blocks,
-                        &mut core.queues,
-                        &mut core.carried,
-                    );
+                if let Some(lent) = &mut lent {
+                    let core = lent.windows.core(0);
+                    price(&words, core, &mut lent.queues, &mut lent.carried);
                 }
                 words.clear();
                 let _ = priced.send(words);
             }
             Job::End => {
-                if let Some(core) = core.take() {
-                    let _ = cores.send(core);
+                if let Some(lent) = lent.take() {
+                    let _ = given_back.send(lent);
                 }
             }
         }

@@ -91,8 +91,10 @@ pub(crate) struct Sampler {
     /// began.
     counts: BTreeMap<u64, Value>,
     counts_before: Value,
-    /// Instructions of all units, and their cycles without the kernel's.
-    seen: [u64; 2],
+    /// Instructions of all units.
+    seen: u64,
+    /// Their cycles without the kernel's.
+    seen_cycles: u64,
     rate: u64,
 }
 
@@ -120,7 +122,8 @@ impl Sampler {
             open: None,
             counts: BTreeMap::new(),
             counts_before: Value::Null,
-            seen: [0, 0],
+            seen: 0,
+            seen_cycles: 0,
             rate: UNKNOWN_RATE,
         }
     }
@@ -254,7 +257,7 @@ impl Engine {
         };
         if matches!(self.phase, Phase::Warmup | Phase::Measure)
             && before != Phase::Warmup
-            && let Some(window) = self.windows.get_mut(self.current)
+            && let Some(window) = self.timing.windows_mut().get_mut(self.current)
         {
             window.start_shadow();
         }
@@ -286,10 +289,10 @@ impl Engine {
                 *value -= before;
             }
             let unit = without_kernel(unit);
-            sampler.seen[0] += unit[INSTRUCTIONS];
-            sampler.seen[1] += user(&unit);
-            let [instructions, cycles] = sampler.seen.map(u128::from);
-            sampler.rate = ((cycles << RATE_SHIFT) / instructions.max(1)) as u64;
+            sampler.seen += unit[INSTRUCTIONS];
+            sampler.seen_cycles += user(&unit);
+            let cycles = u128::from(sampler.seen_cycles) << RATE_SHIFT;
+            sampler.rate = (cycles / u128::from(sampler.seen.max(1))) as u64;
             sampler.units.push((begin, unit));
             if let Some(counts) = counts {
                 let more = since(&sampler.counts_before, &counts);
@@ -307,8 +310,8 @@ impl Engine {
 
     /// The cores have nothing under way when they go forward.
     pub(super) fn leave_detail(&mut self) {
-        if let Some(window) = self.windows.get_mut(self.current) {
-            window.drain(&self.decoded);
+        self.timing.drain(self.current);
+        if let Some(window) = self.timing.windows_mut().get_mut(self.current) {
             window.stop_shadow();
         }
         self.contexts[self.current].fetch_line = u64::MAX;
@@ -319,7 +322,7 @@ impl Engine {
     fn figures(&self) -> Figures {
         let time = self.breakdown();
         let walks = self.walk_cycles(&time);
-        let perfect = match self.windows.as_slice() {
+        let perfect = match self.timing.windows() {
             [] => Cycles::new(time.total().get() - time.tlb.get() - time.walk.get()),
             windows => windows.iter().map(ShadowedWindow::perfect).sum(),
         };
@@ -348,7 +351,7 @@ impl Engine {
     }
 
     fn detailed_instructions(&self) -> u64 {
-        if self.windows.is_empty() {
+        if self.timing.windows().is_empty() {
             return self.executed.instructions;
         }
         self.instructions_by_core().sum()

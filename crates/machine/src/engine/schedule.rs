@@ -280,7 +280,7 @@ impl Engine {
             }
             // Without clocks, the stream's order.
             let clock = if timed {
-                self.windows[core].now().get()
+                self.timing.now(core).get()
             } else {
                 number
             };
@@ -331,24 +331,22 @@ impl Engine {
             let slice = self.schedule.slices.pop_front();
             let slice = slice.expect("there is an oldest slice");
             self.schedule.first += 1;
-            self.digest_thread(slice.thread);
-            self.digest_words(&slice.words);
+            self.digest.take(slice.thread, &slice.words);
             self.schedule.spare.push(slice.words);
         }
     }
 
     /// What an event means for the clocks of cores.
     pub(super) fn synchronise(&mut self, event: &Event, call: Option<&Call>) {
-        if self.windows.is_empty() || self.contexts.len() == 1 {
+        if self.timing.windows().is_empty() || self.contexts.len() == 1 {
             return;
         }
         let core = self.current;
-        let now = self.windows[core].now();
+        let now = self.timing.now(core);
         let wait = match (event, call) {
             // The first thread can begin before its maker is back from the call.
             (Event::ThreadStart { .. }, _) if self.schedule.spawned == Cycles::ZERO => {
-                let clocks = self.windows.iter().map(contigua_core::ShadowedWindow::now);
-                clocks.max().unwrap_or_default()
+                self.timing.latest()
             }
             (Event::ThreadStart { .. }, _) => self.schedule.spawned,
             (Event::ThreadEnd, _) => {
@@ -367,7 +365,7 @@ impl Engine {
             _ => return,
         };
         if wait > now {
-            self.windows[core].wait_until(wait);
+            self.timing.windows_mut()[core].wait_until(wait);
         }
     }
 }

@@ -1,24 +1,26 @@
 //! Which threads run on the cores, and what they ask the kernel for.
 
-use contigua_core::CoreModel;
 use contigua_program::syscall::Call;
 use contigua_program::wire::{self, ACCESS, Event, ThreadId};
 use contigua_units::Cycles;
 
 use super::fold::Fold;
+use super::timing::Windows;
 use super::{Engine, NO_BLOCK, NOWHERE, Phase, within_limit};
 use crate::Error;
 
 impl Engine {
     /// The kernel works on the current core.
     pub(crate) fn charge(&mut self, work: Cycles) {
-        if work == Cycles::ZERO {
-            return;
+        self.timing.charge(self.current, work);
+    }
+
+    /// The kernel works on a core, and a timeline shows what for.
+    pub(super) fn charge_for(&mut self, what: &'static str, core: usize, work: Cycles) {
+        if let Some(timeline) = &mut self.timeline {
+            timeline.span(core, what, self.timing.now(core), work);
         }
-        match self.windows.get_mut(self.current) {
-            Some(window) => window.kernel(work),
-            None => self.core.kernel(work),
-        }
+        self.timing.charge(core, work);
     }
 
     /// Interrupts the cores whose translations were taken away on the current one.
@@ -33,22 +35,15 @@ impl Engine {
             + costs.interrupt_target_cycles * u64::from(targets.count_ones());
         self.kernel.counters.shootdowns += 1;
         self.kernel.counters.interprocessor_interrupts += u64::from(targets.count_ones());
-        if let Some(timeline) = &mut self.timeline {
-            let now = self.windows[self.current].now();
-            timeline.span(self.current, "shootdown", now, work);
-        }
-        self.charge(work);
+        self.charge_for("shootdown", self.current, work);
         self.interrupt(targets, handler);
     }
 
     /// Cores lose time to interrupts.
     pub(crate) fn interrupt(&mut self, targets: u64, handler: Cycles) {
-        for (core, window) in self.windows.iter_mut().enumerate() {
+        for core in 0..self.timing.windows().len() {
             if targets >> core & 1 != 0 {
-                if let Some(timeline) = &mut self.timeline {
-                    timeline.span(core, "interrupt", window.now(), handler);
-                }
-                window.kernel(handler);
+                self.charge_for("interrupt", core, handler);
             }
         }
     }
@@ -83,26 +78,23 @@ impl Engine {
             }
             self.left_in[index] = self.contexts[core].block;
             if self.phase != Phase::Skip || self.samples() {
-                if let Some(window) = self.windows.get_mut(core) {
-                    window.drain(&self.decoded);
-                }
+                self.timing.drain(core);
                 self.switch_threads(core, words)?;
             }
         }
-        let context = &mut self.contexts[core];
-        context.thread = Some(thread);
-        context.fetch_line = u64::MAX;
-        context.block = NO_BLOCK;
+        self.contexts[core].thread = Some(thread);
+        self.contexts[core].leave_block();
         self.dispatch();
         // The thread goes on in the middle of a block.
         let goes_on = words.first().is_some_and(|word| word & ACCESS != 0);
         if goes_on && let Some(&block) = self.left_in.get(thread.0 as usize) {
             self.contexts[core].block = block;
-            if let Some(window) = self.windows.get_mut(core)
+            let Windows { list, blocks } = self.timing.here();
+            if let Some(window) = list.get_mut(core)
                 && block != NO_BLOCK
-                && self.decoded.knows(block.0 as usize)
+                && blocks.knows(block.0 as usize)
             {
-                window.enter(&self.decoded, block.0 as usize, 0);
+                window.enter(blocks, block.0 as usize, 0);
             }
         }
         Ok(())
@@ -190,9 +182,7 @@ impl Engine {
             attribution.event(thread, event, call.as_ref(), block);
         }
         if counted {
-            if let Some(window) = self.windows.get_mut(self.current) {
-                window.drain(&self.decoded);
-            }
+            self.timing.drain(self.current);
             self.enter_kernel(self.current);
             self.before_event(event, call.as_ref());
         }
@@ -215,8 +205,7 @@ impl Engine {
         }
         self.fold = Fold::default();
         let context = &mut self.contexts[self.current];
-        context.fetch_line = u64::MAX;
-        context.block = NO_BLOCK;
+        context.leave_block();
         context.is_vacant |= matches!(event, Event::ThreadEnd | Event::ProcessEnd { .. });
         self.dispatch_everywhere();
         Ok(())

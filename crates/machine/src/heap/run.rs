@@ -248,10 +248,11 @@ impl Life<'_> {
             self.server
                 .touch(span.address + draw(words) as usize * 8, false)?;
         }
-        let after = self.server.walks();
+        let mut walks = self.server.walks();
+        walks -= before;
         self.reads.count += u64::from(self.run.reads);
-        self.reads.walks += after[0] - before[0];
-        self.reads.walk_cycles += after[1] - before[1];
+        self.reads.walks += walks.walks() - walks.walks_faulting;
+        self.reads.walk_cycles += walks.data_walk_cycles.get();
         Ok(())
     }
 

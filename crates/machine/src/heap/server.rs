@@ -10,6 +10,7 @@ use contigua_program::plan::Plan;
 use contigua_program::sources::Program;
 use contigua_program::syscall::Architecture;
 use contigua_program::wire::Syscall;
+use contigua_translation::TranslatorCounters;
 use contigua_units::{Frame, Nanoseconds, PageSize, VirtAddr};
 
 use crate::config::{Detail, RunConfig};
@@ -133,8 +134,8 @@ impl SimulatedServer {
         self.engine.borrow().kernel.resident_now()
     }
 
-    /// Page walks of loads and stores that found a page, and the cycles of all walks of data.
-    pub(super) fn walks(&self) -> [u64; 2] {
+    /// Counters of page walks.
+    pub(super) fn walks(&self) -> TranslatorCounters {
         self.engine.borrow_mut().walks()
     }
 

@@ -68,10 +68,7 @@ impl OutOfMemory {
     }
 }
 
-const NOWHERE: VirtRange = VirtRange {
-    start: VirtAddr::new(0),
-    end: VirtAddr::new(0),
-};
+const NOWHERE: VirtRange = VirtRange::new(VirtAddr::new(0), VirtAddr::new(0));
 
 /// The operating system of a simulated server.
 #[derive(contigua_state::State)]

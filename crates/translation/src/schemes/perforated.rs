@@ -632,11 +632,7 @@ mod tests {
         mmu.mutant = mutant;
         let translate =
             |mmu: &mut Perforated, space: &mut AddressSpace, memory: &Memory, address| {
-                let request = Request {
-                    address,
-                    space: SpaceId(0),
-                    access: Access::Read,
-                };
+                let request = Request::new(address, SpaceId(0), Access::Read);
                 let mut tables = Tables {
                     table: space.table_mut(),
                     holes: &memory.holes,
@@ -657,11 +653,7 @@ mod tests {
         for &range in &effects.invalidations {
             mmu.invalidate(SpaceId(0), range);
         }
-        let request = Request {
-            address: at(punched),
-            space: SpaceId(0),
-            access: Access::Read,
-        };
+        let request = Request::new(at(punched), SpaceId(0), Access::Read);
         let mut tables = Tables {
             table: space.table_mut(),
             holes: &memory.holes,

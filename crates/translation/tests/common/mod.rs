@@ -221,11 +221,7 @@ pub fn access(
     if let Lookup::Hit(physical) = lookup {
         return Outcome::Hit(physical);
     }
-    let request = Request {
-        address,
-        space: space.id(),
-        access,
-    };
+    let request = Request::new(address, space.id(), access);
     let segment = space.segment();
     let mut tables = Tables {
         segment,

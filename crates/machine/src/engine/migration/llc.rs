@@ -204,10 +204,7 @@ impl Engine {
         }
         self.migrations.report.local_invalidations += 1;
         let work = self.config.machine.kernel.invalidation_cycles;
-        if let Some(timeline) = &mut self.timeline {
-            timeline.span(core, "invalidation", self.windows[core].now(), work);
-        }
-        self.windows[core].kernel(work);
+        self.charge_for("invalidation", core, work);
         if let Some(memory) = &mut self.memory {
             memory.hold_up(self.migrations.moving[at].entry, core, work);
         }

@@ -70,13 +70,12 @@ impl Engine {
         for line in 0..LINES {
             for (frame, kind) in [(relocation.source, Read), (relocation.destination, Write)] {
                 let first = frame.address().get();
-                let request = CoreRequest {
-                    core: self.current,
-                    address: contigua_units::PhysAddr::new(first + line * PAGE_BYTES / LINES),
+                let request = CoreRequest::new(
+                    self.current,
+                    contigua_units::PhysAddr::new(first + line * PAGE_BYTES / LINES),
                     kind,
-                    time: now,
-                    instruction: 0,
-                };
+                    now,
+                );
                 memory.access(&request, |()| ());
             }
         }
