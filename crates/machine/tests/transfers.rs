@@ -7,6 +7,8 @@ use contigua_program::sources::Batch;
 use contigua_program::wire::{Event, ProcessId, ThreadId};
 
 const LINUX_4K: &str = include_str!("../../../python/contigua/data/designs/linux-4k.toml");
+const CONTIGUITAS: &str =
+    include_str!("../../../python/contigua/data/designs/contiguitas-thp.toml");
 const DIRECT: &str = include_str!("../../../python/contigua/data/designs/direct-segment.toml");
 
 const BUFFER: u64 = 0x4000_0000;
@@ -14,6 +16,9 @@ const BYTES: u64 = 64 << 10;
 const READ: u16 = 0;
 const WRITE: u16 = 1;
 const READV: u16 = 19;
+const OPEN: u16 = 2;
+/// `O_RDWR | O_DIRECT`.
+const DIRECT_IO: u64 = 0o40002;
 
 /// A server whose process has a megabyte, none of which it has touched.
 fn server(design: &str, detail: Detail, skip: u64) -> Engine {
@@ -22,7 +27,7 @@ fn server(design: &str, detail: Detail, skip: u64) -> Engine {
         skip,
         ..crate::common::config(
             crate::common::design(design),
-            crate::common::machine(64 << 20),
+            crate::common::machine(256 << 20),
         )
     };
     let mut engine = crate::common::engine(config);
@@ -117,4 +122,46 @@ fn a_vector_that_is_not_told_costs_its_bytes_only() {
     assert_eq!(report.kernel.faults_anonymous_4k, 0);
     let copy = crate::common::machine(64 << 20).kernel.copy_4k_cycles.get();
     assert!(kernel(&report) - before >= BYTES / 4096 * copy);
+}
+
+/// Pages of direct reads and writes of 64 KB: how many were pinned, and moved for it.
+fn transfer_directly(design: &str, detail: Detail) -> Report {
+    let mut engine = server(design, detail, 0);
+    call(&mut engine, OPEN, [0, DIRECT_IO, 0, 0, 0, 0], 3);
+    read(&mut engine);
+    call(&mut engine, WRITE, [3, BUFFER, BYTES, 0, 0, 0], BYTES)
+}
+
+#[test]
+fn direct_io_pins_the_programs_pages_and_lets_them_go() {
+    for (design, moved) in [(LINUX_4K, 0), (CONTIGUITAS, 32)] {
+        for detail in [Detail::Translation, Detail::Full] {
+            let report = transfer_directly(design, detail);
+            assert_eq!(report.frames.pins, 32, "{detail:?}");
+            assert_eq!(report.frames.pin_migrations, moved, "{detail:?}");
+            // Each moves to the unmovable region, and back when the device has let it go.
+            assert_eq!(report.kernel.pages_moved, 2 * moved, "{detail:?}");
+            // Devices are simulated with caches only.
+            if let Some(devices) = report.devices {
+                assert_eq!((devices.bytes_received, devices.bytes_sent), (BYTES, BYTES));
+            }
+            let contiguity = report.contiguity_after;
+            let before = report.contiguity_before;
+            assert!(contiguity.movable_frames >= before.movable_frames + 16);
+        }
+    }
+    let buffered = {
+        let mut engine = server(LINUX_4K, Detail::Full, 0);
+        call(&mut engine, OPEN, [0, 2, 0, 0, 0, 0], 3);
+        read(&mut engine)
+    };
+    assert_eq!(buffered.frames.pins, 0);
+}
+
+#[test]
+fn direct_io_goes_from_the_device_to_the_pages() {
+    let report = transfer_directly(LINUX_4K, Detail::Full);
+    let coherence = report.cache.unwrap().coherence;
+    assert_eq!(coherence.device_writes, BYTES / 64);
+    assert_eq!(coherence.device_reads, BYTES / 64);
 }

@@ -27,6 +27,14 @@ impl Architecture {
         }
     }
 
+    /// `O_DIRECT` of `open` (Linux, `include/uapi/asm-generic/fcntl.h`, and arm64's own).
+    const fn o_direct(self) -> u64 {
+        match self {
+            Self::X86_64 => 0o40000,
+            Self::Aarch64 => 0o200_000,
+        }
+    }
+
     /// The ELF machine number (`e_machine`).
     #[must_use]
     pub const fn elf_machine(self) -> u16 {
@@ -352,6 +360,8 @@ pub enum Call {
 pub enum DescriptorKind {
     /// A file, or a device that looks like one.
     File,
+    /// A file that was opened with `O_DIRECT`: a device reads and writes the program's pages.
+    DirectFile,
     /// A socket that the program made: for connections to others, or for those that it accepts.
     Socket,
     /// A connection that a client opened.
@@ -443,10 +453,18 @@ impl Call {
                 range: first(a1),
                 advice: Advice::from_number(a2),
             },
-            Known::Open | Known::Openat => Self::Open {
-                descriptor: Some(address.get() as u32),
-                kind: DescriptorKind::File,
-            },
+            Known::Open | Known::Openat => {
+                let flags = if known == Known::Open { a1 } else { a2 };
+                let kind = if flags & architecture.o_direct() != 0 {
+                    DescriptorKind::DirectFile
+                } else {
+                    DescriptorKind::File
+                };
+                Self::Open {
+                    descriptor: Some(address.get() as u32),
+                    kind,
+                }
+            }
             Known::Socket => Self::Open {
                 descriptor: Some(address.get() as u32),
                 kind: DescriptorKind::Socket,

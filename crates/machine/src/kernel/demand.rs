@@ -91,7 +91,7 @@ impl Demand {
                 }
                 match kind {
                     // Names and inodes stay in caches when a file is closed.
-                    DescriptorKind::File => {
+                    DescriptorKind::File | DescriptorKind::DirectFile => {
                         self.caches += FILE_BYTES;
                         take(&mut self.caches, Use::Caches, memory);
                     }

@@ -6,6 +6,7 @@ mod calls;
 pub(crate) mod demand;
 pub(crate) mod history;
 mod host;
+mod pins;
 mod relocate;
 mod residency;
 
@@ -20,7 +21,7 @@ use contigua_paging::{
 use contigua_program::wire::{ProcessId, ThreadId};
 use contigua_translation::{Access, BackgroundPass, PrimaryRegion, Tables};
 use contigua_units::{
-    Bytes, Cycles, Megahertz, Nanoseconds, Order, PAGE_BYTES, PageSize, PhysAddr, VirtAddr,
+    Bytes, Cycles, Frame, Megahertz, Nanoseconds, Order, PAGE_BYTES, PageSize, PhysAddr, VirtAddr,
     VirtRange,
 };
 
@@ -104,6 +105,9 @@ pub(crate) struct Kernel {
     /// What faults wrote since the engine last asked. In virtual machines, what the host wrote.
     pub(crate) written: Vec<Written>,
     moves: Vec<Move>,
+    /// What a device holds of the program for the call that is under way.
+    #[state(skip)]
+    pinned: Vec<Frame>,
     mover: Mover,
     demand: Demand,
     #[state(skip)]
@@ -173,6 +177,7 @@ impl Kernel {
             current: SpaceId(0),
             effects: Effects::default(),
             moves,
+            pinned: Vec::new(),
             mover: Mover::default(),
             written: Vec::new(),
             demand: Demand::default(),
