@@ -97,6 +97,10 @@ def _commands(body: str) -> Iterator[Command]:
         yield command
 
 
+#: A line of progress (``contigua.progress``), which depends on the time that a command takes.
+PROGRESS = re.compile(r"contigua: (.* MIPS(, about .* left)?|ageing memory, \d+ s)$")
+
+
 class Failed(Exception):
     """A command of the documentation that does not work."""
 
@@ -142,7 +146,9 @@ def _run(kind: str, text: str, folder: Path) -> str:
     )
     if done.returncode != 0:
         raise Failed(f"$ {text}\n{done.stdout}\n(exit status {done.returncode})")
-    return "".join(f"{line.rstrip()}\n" for line in done.stdout.splitlines())
+    # On a slow machine a run tells its progress every half minute.
+    lines = (line for line in done.stdout.splitlines() if not PROGRESS.match(line))
+    return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
 def rewritten(text: str) -> str:
