@@ -1,4 +1,4 @@
-"""What a run is told: keys, types, defaults and help of the engine's ``Document``.
+"""Options of a run: keys, types, defaults and help of the engine's ``Document``.
 
 Made by ``scripts/run-spec`` of ``crates/machine/src/spec.rs``; change that.
 """

@@ -252,7 +252,7 @@ def test_every_option_that_counts_instructions_takes_suffixes(command):
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ({"colour": 1}, "unknown field `colour`"),
+        ({"color": 1}, "unknown field `color`"),
         ({"seed": -1}, "invalid value: integer `-1`"),
         ({"cores": 65}, "cores = 65 is out of range: 1 to 64"),
         ({"migrations": -1.0}, "migrations = -1 is out of range: 0 to 10^9"),

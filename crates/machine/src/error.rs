@@ -25,7 +25,7 @@ pub enum Error {
          snapshot:FILE"
     )]
     Age {
-        /// What was written.
+        /// Value that was written.
         text: String,
         /// The profiles that there are.
         profiles: String,
@@ -42,9 +42,9 @@ pub enum Error {
     /// A size of memory that is none.
     #[error("memory {text:?}: {problem}")]
     MemorySize {
-        /// What was written.
+        /// Value that was written.
         text: String,
-        /// What is wrong with it.
+        /// Problem with it.
         problem: String,
     },
     /// A number of cores that no server has.
@@ -89,7 +89,7 @@ pub enum Error {
     Profile {
         /// Which profile.
         profile: String,
-        /// What is wrong with it.
+        /// Problem with it.
         problem: String,
     },
     /// A probability that is none.
@@ -148,7 +148,7 @@ pub enum Error {
     /// Less memory than a server can boot with.
     #[error("{memory} of memory: a simulated server has at least {least} and at most {most}")]
     Memory {
-        /// What was asked for.
+        /// Amount that was asked for.
         memory: Bytes,
         /// The least.
         least: Bytes,
@@ -161,11 +161,11 @@ pub enum Error {
          available; give less with --memory"
     )]
     HostMemory {
-        /// What was asked for.
+        /// Memory that was asked for.
         memory: Bytes,
-        /// What its frame records take.
+        /// Memory that its frame records take.
         needed: Bytes,
-        /// What is available here.
+        /// Memory that is available here.
         available: Bytes,
     },
     /// A component's parameters do not fit together.
@@ -173,7 +173,7 @@ pub enum Error {
     Component {
         /// Which machine.
         machine: String,
-        /// What does not fit.
+        /// Part that does not fit.
         problem: String,
     },
     /// The program needs more memory than the simulated server has.
@@ -192,7 +192,7 @@ pub enum Error {
     Checkpoint {
         /// The file.
         path: PathBuf,
-        /// What is wrong and what to do.
+        /// Problem and remedy.
         problem: crate::checkpoint::CheckpointProblem,
     },
     /// A heap needs more memory than the simulated server has.
@@ -203,7 +203,7 @@ pub enum Error {
     HeapMemory {
         /// The server's memory.
         memory: Bytes,
-        /// What the heap's program had allocated by then.
+        /// Memory that the heap's program had allocated by then.
         used: Bytes,
     },
     /// A stream names more threads or processes than any run has.
@@ -228,7 +228,7 @@ pub enum Error {
         address: VirtAddr,
         /// The instruction's place in the stream.
         instruction: u64,
-        /// What page tables hold.
+        /// Address bits that page tables hold.
         bits: u32,
     },
     /// A trace without registers, to be run by a core that waits for them.

@@ -27,7 +27,7 @@ pub use os_text::OsText;
 pub struct Document {
     /// The designs.
     pub runs: Vec<RunSpec>,
-    /// What they see.
+    /// Events that they see.
     pub execution: Execution,
 }
 
@@ -50,7 +50,7 @@ pub struct Execution {
     /// Also record the events here: all of them, or, where no design runs beside, those that skip and
     /// sample leave.
     pub record: Option<OsText>,
-    /// What the recording holds.
+    /// Plan that the recording holds.
     pub record_plan: Recorded,
     /// Files of another system, such as unpacked packages of Debian's arm64. PROGRAM is looked for in
     /// PATH's directories within DIR, or within DIR by an absolute path; it sees DIR's files first,
@@ -201,7 +201,7 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// What plugin and recording follow.
+    /// Plan that plugin and recording follow.
     ///
     /// # Errors
     /// [`Error::Sampling`].

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use contigua_program::wire::Cue;
 use pyo3::prelude::*;
 
-/// What a client's driver asks for; the run passes it on to the program.
+/// Requests of a client's driver; the run passes them on to the program.
 #[pyclass(frozen, from_py_object)]
 #[derive(Clone, Default)]
 pub struct Load {
@@ -18,7 +18,7 @@ const BEGIN: u32 = 1;
 const END: u32 = 2;
 
 impl Load {
-    /// What was asked for since the last time is passed on.
+    /// Passes on what was asked for since the last time.
     pub fn pass_on(&self, ask: impl Fn(Cue)) {
         let asked = self.asked.load(Ordering::Acquire);
         match asked {
@@ -50,7 +50,7 @@ impl Load {
         self.asked.store(END, Ordering::Release);
     }
 
-    /// Whether the run has not passed on yet what was asked for.
+    /// Says if the run has yet to pass on what was asked for.
     fn is_pending(&self) -> bool {
         self.asked.load(Ordering::Acquire) != NOTHING
     }

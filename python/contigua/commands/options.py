@@ -98,7 +98,7 @@ server_options = with_options(
 )
 
 
-#: What of the program is simulated, and how.
+#: Parts of the program that are simulated, and how.
 simulated_options = with_options(
     key("detail"),
     key("skip", type=COUNT),
@@ -119,7 +119,7 @@ simulated_options = with_options(
 )
 
 
-#: What is written where.
+#: Files that are written.
 output_options = with_options(
     click.option(
         "--format",
@@ -194,7 +194,7 @@ sample_options = with_options(
 )
 
 
-#: What a recording holds.
+#: Content of a recording.
 record_options = with_options(
     *_unit_options(
         "Keep units of the program, what warms them, and what the operating system does "
@@ -249,7 +249,7 @@ region_options = with_options(
 )
 
 
-#: What drives a server.
+#: Driver of a server.
 client_options = with_options(
     click.option(
         "--client",

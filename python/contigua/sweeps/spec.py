@@ -1,4 +1,4 @@
-"""What a sweep is: a specification in TOML, or the same as a dictionary, becomes a list of points.
+"""Specification of a sweep: a TOML text, or a dictionary alike, becomes a list of points.
 
 ::
 
@@ -51,7 +51,7 @@ NOT_OPTIONS = {
     "physical": "for single runs; use `contigua run --physical`",
     "root": "for single runs; use `contigua run --root`",
 }
-#: What values of a type are in TOML.
+#: TOML values of a type.
 KINDS = {"str": (str,), "int": (int,), "float": (int, float), "bool": (bool,)}
 #: Options, with what their values are.
 OPTIONS: dict[str, tuple[type, ...]] = {

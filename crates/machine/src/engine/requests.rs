@@ -2,7 +2,7 @@
 //! end of the call that first sends on it afterwards.
 //!
 //! Calls are the only events at which anything is noted, so the inner loop knows nothing of requests.
-//! What comes in several calls before the server sends is one request; so are pipelined requests that
+//! Data that comes in several calls before the server sends is one request; so are pipelined requests that
 //! are answered together.
 
 use std::collections::HashMap;
@@ -74,7 +74,7 @@ impl Histogram {
 }
 
 impl Requests {
-    /// What a call on a connection does to its request.
+    /// Effect of a call on a connection's request.
     fn note(&mut self, process: ProcessId, call: &Call, begun: Cycles, ended: Cycles) {
         match *call {
             Call::Receive {

@@ -102,10 +102,10 @@ pub(crate) struct Kernel {
     threads: Vec<ProcessId>,
     current: SpaceId,
     effects: Effects,
-    /// What faults wrote since the engine last asked. In virtual machines, what the host wrote.
+    /// Pages that faults wrote since the engine last asked. In virtual machines, those that the host wrote.
     pub(crate) written: Vec<Written>,
     moves: Vec<Move>,
-    /// What a device holds of the program for the call that is under way.
+    /// Pages of the program that a device holds for the call that is under way.
     #[state(skip)]
     pinned: Vec<Frame>,
     mover: Mover,
@@ -212,7 +212,7 @@ impl Kernel {
         self.current
     }
 
-    /// Whether the running program's own file has the code at an address, rather than a library.
+    /// Says if the code at an address is in the running program's own file, not in a library.
     pub(crate) fn is_program_code(&self, address: VirtAddr) -> bool {
         let code = self.program_code.get(usize::from(self.current.0));
         code.is_some_and(|code| code.start <= address && address < code.end)
@@ -232,7 +232,7 @@ impl Kernel {
         }
     }
 
-    /// What the core's segment registers hold: the running process's segment, composed with that
+    /// Content of the core's segment registers: the running process's segment, composed with that
     /// of the host. Without one there, the guest's alone is walked through.
     pub(crate) fn registers(&self) -> Segment {
         if self.primary.is_none() {
@@ -253,7 +253,7 @@ impl Kernel {
         self.running().place_of(address)
     }
 
-    /// Whether a primary region holds an address, or would.
+    /// Says if a primary region holds an address, or would.
     pub(crate) fn is_eligible(&self, address: VirtAddr) -> bool {
         self.running().is_eligible(address)
     }
@@ -287,7 +287,7 @@ impl Kernel {
             .expect("the running thread's process has an address space")
     }
 
-    /// Whether the process whose thread runs is this one.
+    /// Says if this is the process whose thread runs.
     pub(crate) fn is_running(&self, process: ProcessId) -> bool {
         self.processes.get(process.0 as usize) == Some(&Some(self.current))
     }
@@ -296,7 +296,7 @@ impl Kernel {
         self.memory.contiguity()
     }
 
-    /// What happened to physical memory in the region of interest.
+    /// Events of physical memory in the region of interest.
     pub(crate) fn memory_events(&self) -> Counters {
         self.memory.counters().since(&self.events_before)
     }
@@ -560,7 +560,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// What the running program's page table says of an address of the program.
+    /// Entry of the running program's page table for an address of the program.
     pub(crate) fn leaf(&self, address: VirtAddr) -> Option<Leaf> {
         let space = self.running();
         space.table().leaf(space.place_of(address).of(address))

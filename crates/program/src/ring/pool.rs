@@ -392,7 +392,7 @@ impl Ring {
         self.header().asked.store(asked, Ordering::SeqCst);
     }
 
-    /// What was asked for since the last time.
+    /// Requests since the last time.
     #[inline]
     #[must_use]
     pub fn take_asked(&self) -> Option<Cue> {
