@@ -2,7 +2,8 @@
 
 #![no_main]
 
-use contigua_machine::config::{Age, parse_design, parse_machine, parse_profile};
+use contigua_machine::ageing::parse_profile;
+use contigua_machine::config::{Age, parse_design, parse_machine};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {

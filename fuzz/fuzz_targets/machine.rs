@@ -78,6 +78,10 @@ fn server(text: &str) {
         sampling: None,
         regions: None,
         confidence: 0.95,
+        goal: None,
+        mapped: false,
+        profile: None,
+        simulated_seconds: None,
     };
     let program = Program {
         command: vec!["fuzz".to_owned()],

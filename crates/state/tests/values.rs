@@ -186,3 +186,11 @@ fn an_error_of_the_file_is_kept() {
     let error = writer.finish().unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
 }
+
+#[test]
+fn a_bool_is_zero_or_one() {
+    let mut value = false;
+    load(&mut value, &[1]).unwrap();
+    assert!(value);
+    assert!(matches!(load(&mut value, &[2]), Err(Error::Value)));
+}

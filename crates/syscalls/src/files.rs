@@ -358,4 +358,18 @@ mod tests {
         assert_eq!(FileName::new(b""), None);
         assert_eq!(FileName::new(&[b'x'; 241]), None);
     }
+
+    #[test]
+    fn a_file_that_cannot_be_written_leaves_nothing() {
+        let folder = std::env::temp_dir().join(format!("contigua-replace-{}", sys::process()));
+        std::fs::create_dir(&folder).unwrap();
+        let path = format!("{}/result\0", folder.display());
+        let path = CStr::from_bytes_with_nul(path.as_bytes()).unwrap();
+        let names = || std::fs::read_dir(&folder).unwrap().count();
+        assert_eq!(replace(path, |_| Err(libc::ENOSPC)), Err(libc::ENOSPC));
+        assert_eq!(names(), 0);
+        assert_eq!(replace(path, |file| super::write(file, b"whole")), Ok(()));
+        assert_eq!(names(), 1);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 }
