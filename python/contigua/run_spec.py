@@ -6,12 +6,14 @@ Made by ``scripts/run-spec`` of ``crates/machine/src/spec.rs``; change that.
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NotRequired, TypedDict
 
+from contigua._engine import EngineError
 from contigua.configs import Age
 
 
@@ -264,6 +266,22 @@ EXECUTION_KEYS = ("trace_format", "physical", "seconds", "record", "root")
 
 
 def document(value: Mapping[str, object]) -> bytes:
-    """Write what crosses to the engine as JSON; names of files may be no UTF-8."""
+    """Write what crosses to the engine as JSON; names of files may be no UTF-8.
+
+    Raises
+    ------
+    EngineError
+        When a number is infinite or none, which JSON has not.
+    """
+    _check_finite(value)
     text = json.dumps(value, ensure_ascii=False, default=os.fspath)
     return text.encode("utf-8", "surrogateescape")
+
+
+def _check_finite(value: Mapping[str, object]) -> None:
+    for key, one in value.items():
+        if isinstance(one, float) and not math.isfinite(one):
+            raise EngineError(f"{key} = {one}: give a finite number")
+        for inner in one if isinstance(one, list) else [one]:
+            if isinstance(inner, Mapping):
+                _check_finite(inner)

@@ -104,7 +104,7 @@ def run(
     told = options.document(designs, command=command, trace=trace)
     with (
         tempfile.TemporaryDirectory(prefix="contigua-") as folder,
-        Driver(options.client, Path(folder)) as client,
+        Driver(options.client, Path(folder), _engine.Load()) as client,
     ):
         watched = progress if options.client is None else client.watched(progress or interruptible)
         texts, exit_code, failures = _engine.run(told, watched, client.load)

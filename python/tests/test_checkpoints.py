@@ -139,7 +139,7 @@ def test_an_unusable_checkpoint_is_refused_in_a_sentence(cli, trace, saved, tmp_
     assert "cannot be a folder" in refused("--checkpoint", trace, "--checkpoint-at", "1M")
     assert "go together" in refused("--checkpoint", tmp_path)
     assert "go together" in refused("--checkpoint-at", "1M")
-    assert "leave --timeline out" in refused(
+    assert "do not store the timeline" in refused(
         "--checkpoint", tmp_path, "--checkpoint-at", "1M", "--timeline", tmp_path / "line.json"
     )
     good = (half / "linux-4k.checkpoint").read_bytes()

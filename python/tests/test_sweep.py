@@ -301,11 +301,11 @@ def test_an_interrupt_says_how_to_carry_on(two_hundred, tmp_path, cli):
 
 def test_a_point_cut_short_by_an_interrupt_is_no_result(trace, tmp_path, monkeypatch):
     # As the engine does: the interrupt ends the run, and what ran is reported.
-    def run(specs, **options):
+    def run(_, progress):
         with contextlib.suppress(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
-            options["progress"]([(0, 0)])
-        return ["part of a report"] * len(specs), 0
+            progress([(0, 0)])
+        return ["part of a report"], 0, []
 
     monkeypatch.setattr(contigua._engine, "run", run)
     with pytest.raises(KeyboardInterrupt):
@@ -777,5 +777,5 @@ def test_points_are_sampled_as_runs_are(trace, tmp_path):
         assert report.intervals()["cycles"] > 0
     for wrong in ({"distnace": 1}, {"distance": True}, {"detail": 10}, {"goal": 2}, 3):
         spec["options"]["sample"] = wrong
-        with pytest.raises((SweepError, EngineError), match=r"sample|unit|error"):
+        with pytest.raises((SweepError, EngineError), match=r"sample|unit|error|goal"):
             make_plan(spec)

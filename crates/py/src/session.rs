@@ -308,6 +308,11 @@ impl Session {
                 "--timeline cannot be combined with checkpoints: they do not store the timeline",
             ));
         }
+        if self.configs.iter().any(|config| config.profile.is_some()) {
+            return Err(engine_error(
+                "a profile cannot be combined with checkpoints: they do not store it",
+            ));
+        }
         Ok(())
     }
 

@@ -272,7 +272,12 @@ class Store:
             if record.report is not None:
                 summary = Report(record.report).summary()
                 figures |= {key: summary_type(key) for key in summary if key not in axes}
-                row |= {key: value for key, value in summary.items() if key in figures}
+                # Requests that the client counts, where the simulation did not.
+                row |= {
+                    key: row.get(key) if value is None else value
+                    for key, value in summary.items()
+                    if key in figures
+                }
             row["report"] = record.report
             rows.append(row)
         return columns.table(rows, {**OWN, **figures, "report": "text"})
