@@ -97,7 +97,7 @@ compiler:
 test-programs:
 	scripts/require cc gcc c++ g++ make make valgrind valgrind promtool prometheus \
 		sqlite3 sqlite3 redis-server redis-server redis-benchmark redis-tools \
-		memcached memcached nginx nginx chromium chromium setpriv util-linux git git \
+		memcached memcached nginx nginx node nodejs chromium chromium setpriv util-linux git git \
 		qemu-x86_64 qemu-user qemu-system-x86_64 qemu-system-x86 busybox busybox-static systemd-analyze systemd \
 		zsh zsh fish fish xz xz-utils $(CROSS)
 

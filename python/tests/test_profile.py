@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from dataclasses import replace
@@ -153,7 +154,7 @@ def test_generated_code_of_node_has_its_names(tmp_path: Path) -> None:
     assert "probeTable" in function, function
 
 
-def test_the_memory_that_misses_in_python_is_a_dict_of_32_mb(tmp_path: Path) -> None:
+def test_the_memory_that_misses_in_python_is_a_dict(tmp_path: Path) -> None:
     program = tmp_path / "dict.py"
     program.write_text(
         "table = dict.fromkeys(range(500_000))\nx = 1\n"
@@ -167,7 +168,8 @@ def test_the_memory_that_misses_in_python_is_a_dict_of_32_mb(tmp_path: Path) -> 
         (name, costs.walks - costs.faults)
         for (name,), costs in found.profiles[0].by("mapping", metric="walks")
     ]
-    assert max(reads, key=lambda read: read[1])[0].startswith("anonymous 20 MB"), reads[:4]
+    name = max(reads, key=lambda read: read[1])[0]
+    assert re.match(r"anonymous [12]\d MB", name), reads[:4]
 
 
 def test_the_page_and_speedscope_have_every_cycle(hashed: Profiled) -> None:
