@@ -43,9 +43,9 @@ def commands(port, messages=50, connections=2):
     )
 
 
-def served(guest, designs=("linux-4k",), options=OPTIONS, **how):
+def served(guest, designs=("linux-4k",), options=OPTIONS, port=None, **how):
     """Run the server under a client."""
-    port = free_port()
+    port = port or free_port()
     given = {"client": commands(port, **how)}
     return contigua.run(
         [guest("serve"), str(port)],
@@ -74,14 +74,11 @@ def test_requests_of_the_client_are_counted_and_no_others(guest, detail):
 
 
 def test_two_executions_have_the_same_latencies_and_designs_have_others(guest):
-    one, other = (served(guest, ("linux-4k", "linux-thp")) for _ in range(2))
+    # Another port is another command line: its stack may lie elsewhere in a line.
+    port = free_port()
+    one, other = (served(guest, ("linux-4k", "linux-thp"), port=port) for _ in range(2))
     found = [[report.values["requests"] for report in results] for results in (one, other)]
-    for first, second in zip(*found, strict=True):
-        assert first["answered"] == second["answered"] == 100
-        for name in ("p50", "p95", "p99", "p99_9"):
-            # The order of system calls of client and server is the host's.
-            latencies = (one["latency_cycles"][name] for one in (first, second))
-            assert next(latencies) == pytest.approx(next(latencies), rel=0.02)
+    assert found[0] == found[1]
     small, huge = (requests["latency_cycles"] for requests in found[0])
     # Each request reads 8 MB at random.
     assert huge["p50"] < small["p50"] and huge["mean"] < small["mean"]
