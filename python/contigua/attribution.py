@@ -26,7 +26,7 @@ MOST_GENERATED = 256 << 20
 
 
 class ProfileError(ContiguaError):
-    """A file is no profile, or is one of another version."""
+    """A file is no profile, or is one of another version; or a profile cannot be made."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from html import escape
 from importlib import resources
 from typing import Any
 
-from contigua.attribution import METRICS, Attribution
+from contigua.attribution import KEYS, METRICS, Attribution
 from contigua.page import Page
 
 #: Metrics by name, in the order of a menu.
@@ -92,24 +92,21 @@ class _Numbers(dict[Any, int]):
 
 
 def _content(profiles: Sequence[Attribution]) -> dict[str, Any]:
-    frames, mappings, stacks = _Numbers(), _Numbers(), _Numbers()
-    designs = []
-    for profile in profiles:
-        rows = [
+    frames, labels, stacks = _Numbers(), _Numbers(), _Numbers()
+    designs = [
+        [
             {
-                "frame": frames[row.at],
-                "stack": stacks[tuple(frames[call] for call in row.calls)],
-                "mapping": mappings[row.mapping],
-                "process": row.process,
-                "thread": row.thread,
+                "stack": stacks[tuple(frames[frame] for frame in (*row.calls, row.at))],
+                "labels": {key: labels[KEYS[key](row)] for key in GROUPS},
                 "costs": asdict(row.costs),
             }
             for row in profile.rows()
         ]
-        designs.append({"name": profile.design, "rows": rows})
+        for profile in profiles
+    ]
     return {
-        "frames": [asdict(frame) for frame in frames],
-        "mappings": list(mappings),
+        "frames": [{"function": frame.function, "line": frame.line} for frame in frames],
+        "labels": list(labels),
         "stacks": list(stacks),
         "designs": designs,
     }

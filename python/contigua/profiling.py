@@ -7,10 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from contigua.attribution import Attribution, Costs, bare
+from contigua.attribution import Attribution, Costs, ProfileError, bare
 from contigua.options import RunOptions
 from contigua.presets import Preset
 from contigua.progress import Progress
+from contigua.reporting.cases import arrange
+from contigua.reporting.sentences import incomplete
+from contigua.reporting.words import percent
 from contigua.results import Results
 from contigua.runner import run
 
@@ -38,7 +41,7 @@ class Profiled:
     def sentences(self) -> list[str]:
         """Say what the first design's time goes to, and what the others change, by mapping."""
         first = self.profiles[0]
-        found = [_headline(first)]
+        found = [*incomplete(arrange(self.results)), _headline(first)]
         if not first.total.tlb_misses:
             return [*found, "No access missed the first-level TLB."]
         metric = "translation_cycles" if first.total.translation_cycles else "walks"
@@ -47,7 +50,7 @@ class Profiled:
             total = getattr(first.total, metric)
             written = bare if key == "function" else str
             shares = [
-                f"{percent(getattr(costs, metric) / total, 0)} {written(name)}"
+                f"{percent(getattr(costs, metric) / total)} {written(name)}"
                 for (name,), costs in first.by(key, metric=metric)[:NAMED]
                 if getattr(costs, metric) / total >= LEAST
             ]
@@ -59,7 +62,7 @@ class Profiled:
         if first.cycles is None or other.cycles is None:
             fewer = 1 - other.total.walks / max(first.total.walks, 1)
             word = "fewer" if fewer >= 0 else "more"
-            return f"{other.design} has {percent(abs(fewer), 0)} {word} walks."
+            return f"{other.design} has {percent(abs(fewer))} {word} walks."
         saved = 1 - other.cycles / first.cycles
         if abs(saved) < LEAST:
             return f"{other.design} is no faster than {first.design}."
@@ -100,17 +103,6 @@ def estimated(profile: Attribution) -> dict[str, float]:
     return {name: cost(costs) for (name,), costs in profile.by("mapping")}
 
 
-def percent(share: float, digits: int = 1) -> str:
-    """Write a share as verdicts do.
-
-    Examples
-    --------
-    >>> percent(0.125), percent(0.5, 0)
-    ('12.5 %', '50 %')
-    """
-    return f"{100 * share:.{digits}f} %"
-
-
 def _headline(profile: Attribution) -> str:
     name = Path(profile.command[0]).name
     if profile.cycles is None:
@@ -132,6 +124,11 @@ def profile(
 ) -> Profiled:
     """Run designs on one execution as :func:`contigua.run` does, and profile each.
 
+    Raises
+    ------
+    ProfileError
+        When ``options`` have several ages, scenarios of holes or seeds.
+
     Examples
     --------
     >>> options = RunOptions(memory="256MiB", detail="translation")
@@ -142,6 +139,8 @@ def profile(
     with TemporaryDirectory(prefix="contigua-profile-") as folder:
         options = replace(options or RunOptions(), profile=Path(folder) / "profile.json")
         files = [str(spec["profile"]) for spec in options.specs(designs)]
+        if len(files) != len(designs):
+            raise ProfileError("a profile is of one age, one scenario of holes and one seed")
         results = run(command, designs=designs, options=options, progress=progress)
         found = tuple(map(Attribution.read, files))
     return Profiled(results, found)

@@ -163,7 +163,8 @@ def test_programs_that_fork_and_execute_others_go_forward(guest):
     assert results[0].values["program"]["processes"] == told[0].values["program"]["processes"]
     resident, all_resident = (r[0].summary()["resident_mib"] for r in (results, told))
     # A child's code is not told again: nobody knows which pages it executes that its parent has.
-    assert 0.85 * all_resident < resident <= all_resident
+    # The host's scheduler decides which pages are copied before a child executes another program.
+    assert 0.85 * all_resident < resident < 1.02 * all_resident
 
 
 def test_threads_go_forward(guest):

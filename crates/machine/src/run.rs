@@ -40,9 +40,9 @@ pub struct Run {
     pub missed: Option<String>,
     /// How the program came to its end, as far as is known: `None`, too, where the run was over before.
     pub end: Option<End>,
-    /// Whether its timeline was written. One that was not costs nothing else.
+    /// Result of writing its timeline. A failure costs nothing else.
     pub timeline: Result<(), Error>,
-    /// Whether its profile was written.
+    /// Result of writing its profile.
     pub profile: Result<(), Error>,
     /// Checkpoints that were not saved.
     pub checkpoints: Vec<Error>,
@@ -359,7 +359,6 @@ impl Engine {
             design: &self.config.design_name,
             machine: &self.config.machine_name,
             command: &self.program.command,
-            clock: self.config.machine.clock.get(),
             total_instructions: report.executed.instructions,
             cycles: time.map(|time| time.cycles.get()),
             translation_overhead: time.and_then(|time| time.translation_overhead),

@@ -415,3 +415,9 @@ def changed(
         [Design(name).with_(values["design"]) if values["design"] else name for name in designs],
         Machine(machine).with_(values["machine"]) if values["machine"] else machine,
     )
+
+
+def ends_after(options: dict[str, Any]) -> tuple[int | None, float | None]:
+    """Return after how many instructions and seconds a run ends at the latest, where known."""
+    counted = options["instructions"]
+    return counted and options["skip"] + options["warmup"] + counted, options["seconds"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from contigua.commands.options import (
     allocator_options,
     changed,
     design_list,
+    ends_after,
     root_option,
     sample_options,
     sampling_of,
@@ -23,10 +25,10 @@ from contigua.commands.options import (
 )
 from contigua.commands.parameters import Grouped, with_options
 from contigua.files import Outputs, check_writable, is_standard_output, write_whole
-from contigua.options import RunOptions
+from contigua.options import RunOptions, file_of
 from contigua.printing import printable
 from contigua.profile_page import GROUPS, TITLES, page_of, speedscope
-from contigua.profiling import Profiled, profile
+from contigua.profiling import profile
 from contigua.progress import RunLine
 from contigua.sampling import Sampling
 from contigua.terminal import Table, show
@@ -95,7 +97,7 @@ def profile_command(
 ) -> None:
     """Run PROGRAM and show which code and which memory cause TLB misses, faults and cache misses.
 
-    The first of --design is explained; of each other one is said what it saves, and where. Build
+    The first of --designs is explained; of each other one is said what it saves, and where. Build
     with -g for source lines. Put -- before the program.
     """
     designs, options["machine"] = changed(settings, design_list(design_names), options["machine"])
@@ -105,7 +107,7 @@ def profile_command(
     if sum(map(is_standard_output, files)) > 1:
         raise click.UsageError("only one output can go to standard output: write others to files")
     sample = sampling_of(options, Sampling(), None)
-    progress = RunLine((options["instructions"], options.get("seconds")))
+    progress = RunLine(ends_after(options))
     profiled = profile(
         list(program),
         designs=designs,
@@ -115,33 +117,36 @@ def profile_command(
     progress.clear()
     outputs = Outputs()
     console = Console(stderr=True)
+    said = profiled.sentences()
     with outputs.each():
-        _show(profiled, console, keys, metric, top)
+        _show(said, profiled.profiles, console, keys, metric, top)
     if html is not None:
         with outputs.each():
-            write_whole(html, page_of(profiled.profiles, profiled.sentences()))
+            write_whole(html, page_of(profiled.profiles, said))
     if speedscope_file is not None:
         with outputs.each():
             write_whole(speedscope_file, speedscope(profiled.profiles[0]))
     if save is not None:
         for found in profiled.profiles:
+            several = len(profiled.profiles) > 1
             with outputs.each():
-                several = len(profiled.profiles) > 1
-                own = (
-                    save.with_name(f"{save.stem}.{found.design}{save.suffix}") if several else save
-                )
-                write_whole(own, found.to_json())
+                write_whole(file_of(save, [found.design]) if several else save, found.to_json())
     sys.exit(outputs.status(profiled.results.exit_code))
 
 
 def _show(
-    profiled: Profiled, console: Console, keys: tuple[str, ...], metric: str, top: int
+    said: Sequence[str],
+    profiles: tuple[Attribution, ...],
+    console: Console,
+    keys: tuple[str, ...],
+    metric: str,
+    top: int,
 ) -> None:
     wide = not console.is_terminal
-    for line in profiled.sentences():
+    for line in said:
         console.print(printable(line), markup=False, highlight=False, soft_wrap=wide)
     for key in keys:
-        show(console, _table(profiled.profiles, key, metric, top))
+        show(console, _table(profiles, key, metric, top))
 
 
 def _table(profiles: tuple[Attribution, ...], key: str, metric: str, top: int) -> Table:

@@ -18,6 +18,7 @@ from contigua.commands.options import (
     client_of,
     client_options,
     design_list,
+    ends_after,
     key,
     named_regions,
     output_options,
@@ -127,7 +128,7 @@ def run_command(
         raise click.UsageError(f"--format {form} takes standard output: write the other to a file")
     if sum(map(is_standard_output, files)) > 1:
         raise click.UsageError("only one output can go to standard output: write others to files")
-    progress = RunLine(_ends_after(options))
+    progress = RunLine(ends_after(options))
     outputs = Outputs()
     # The program's own output would be in the midst of ours.
     with standard_output_to_error(form != "table" or is_standard_output(json_file)):
@@ -220,9 +221,3 @@ def _written(results: Results, form: str) -> str:
     if form == "json":
         return results.to_json()
     return results.to_csv() if form == "csv" else table_markdown(results.columns())
-
-
-def _ends_after(options: dict[str, Any]) -> tuple[int | None, float | None]:
-    """Return after how many instructions and seconds a run ends at the latest, where known."""
-    counted = options["instructions"]
-    return counted and options["skip"] + options["warmup"] + counted, options["seconds"]

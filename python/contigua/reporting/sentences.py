@@ -76,15 +76,14 @@ def headlines(runs: Runs, *, brief: bool = False) -> list[str]:
         found.append(
             f"Means of {several} seeds; ± is the half-width of a 95 % confidence interval."
         )
-    found += _warming(runs.all)
     found += _goal([run for run in runs.all if (run.values.get("sample") or {}).get("goal")])
     executed = min(int(run.summary["instructions"]) for run in runs.all)
     if executed < SHORT:
         found.append(f"Too short for a verdict: only {count(executed)} instructions.")
-    return [*_incomplete(runs), *_failed(runs), *found]
+    return [*incomplete(runs), *_failed(runs), *found]
 
 
-def _incomplete(runs: Runs) -> list[str]:
+def incomplete(runs: Runs) -> list[str]:
     """Say of runs that are incomplete how they ended, and after how many instructions."""
     said: dict[str, list[Run]] = {}
     for run in runs.all:
@@ -133,29 +132,6 @@ def _histories(runs: Runs) -> list[str]:
     """Return every history that ran, as it was typed."""
     ages = dict.fromkeys(str(run.values["config"]["age"]) for run in runs.all)
     return list(ages) if len(ages) > 1 else []
-
-
-def _warming(runs: Sequence[Run]) -> list[str]:
-    """Say which runs have units that longer warming changes, and what to do."""
-    sampled = [run for run in runs if (run.values.get("sample") or {}).get("warming")]
-    changes = [
-        (run, run.values["sample"]["warming"]["cycles"]["value"])
-        for run in sampled
-        if run.values["sample"]["warming"]["differs"]
-    ]
-    found = [(run, change) for run, change in changes if abs(change) >= CLOSE]
-    if not found:
-        return []
-    most, change = max(found, key=lambda pair: abs(pair[1]))
-    sampling = most.values["sample"]["sampling"]
-    way = "more" if change > 0 else "fewer"
-    others = f", the most of {len(found)} runs" if len(found) > 1 else ""
-    return [
-        f"Units of {most.design} take {percent(abs(change))} {way} cycles after "
-        f"{count(sampling['long_warm'])} instructions of warming than after "
-        f"{count(sampling['warm'])}{others}; values are corrected by that, and ± holds it. "
-        f"--sample-warm {sampling['long_warm']} narrows it."
-    ]
 
 
 def _goal(wanted: Sequence[Run]) -> list[str]:

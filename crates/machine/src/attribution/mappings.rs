@@ -295,7 +295,7 @@ impl Mapping {
             process,
             kind,
             start: range.start.get(),
-            bytes: range.end.get() - range.start.get(),
+            bytes: range.end.get().saturating_sub(range.start.get()),
             writable,
             file: None,
             offset: 0,

@@ -6,7 +6,8 @@
 mod mappings;
 mod stacks;
 
-use std::collections::{BTreeMap, HashMap};
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{BufWriter, Write};
 use std::ops::Range;
 use std::path::Path;
@@ -270,41 +271,37 @@ impl Attribution {
         }
     }
 
-    /// The profile as a file has it.
-    pub fn write(&self, out: impl Write, about: &About<'_>) -> serde_json::Result<()> {
-        let files: BTreeMap<FileId, usize> = self
-            .names
-            .keys()
-            .enumerate()
-            .map(|(at, &id)| (id, at))
-            .collect();
-        let mut used = BTreeMap::new();
-        for key in self.rows.keys() {
-            used.insert(key.instruction, 0);
-        }
-        used.extend(
-            self.mappings
-                .all()
-                .iter()
-                .filter_map(|of| Some((of.by?.0, 0))),
-        );
-        used.extend(self.stacks.nodes().iter().map(|node| (node.call, 0)));
-        for (place, index) in used.values_mut().enumerate() {
-            *index = place as u32;
-        }
-        let mut rows: Vec<_> = self
-            .rows
-            .iter()
-            .map(|(key, costs)| Row {
-                instruction: used[&key.instruction],
-                mapping: key.mapping,
-                thread: key.thread,
-                process: self.process(ThreadId(key.thread)),
-                stack: key.stack,
-                costs: *costs,
-            })
-            .collect();
+    /// The profile as a file has it: files by their place in a list, and instructions, of which only those
+    /// are listed that something names.
+    fn write(&self, out: impl Write, about: &About<'_>) -> serde_json::Result<()> {
+        let files: BTreeMap<_, _> = self.names.keys().zip(0..).collect();
+        let calls = self.stacks.nodes().iter().map(|node| node.call);
+        let makers = self.mappings.all().iter().filter_map(|of| Some(of.by?.0));
+        let causes = self.rows.keys().map(|key| key.instruction);
+        let named: BTreeSet<u32> = calls.chain(makers).chain(causes).collect();
+        let places: HashMap<_, _, FxBuildHasher> = named.iter().zip(0..).collect();
+        let rows = self.rows.iter().map(|(key, costs)| Row {
+            instruction: places[&key.instruction],
+            mapping: key.mapping,
+            thread: key.thread,
+            process: self.process(ThreadId(key.thread)),
+            stack: key.stack,
+            costs: *costs,
+        });
+        let mut rows: Vec<_> = rows.collect();
         rows.sort_unstable_by_key(|row| (row.instruction, row.mapping, row.thread, row.stack));
+        let mappings = self.mappings.all().iter().map(|mapping| MappingRow {
+            mapping: Mapping {
+                by: mapping.by.map(|(by, stack)| (places[&by], stack)),
+                ..mapping.clone()
+            },
+            file: mapping.file.and_then(|file| files.get(&file).copied()),
+        });
+        let stacks = self.stacks.nodes().iter().map(|node| Node {
+            call: places[&node.call],
+            ..*node
+        });
+        let generated = self.generated.iter();
         let whole = File {
             schema: SCHEMA,
             about,
@@ -312,36 +309,15 @@ impl Attribution {
             files: self
                 .names
                 .values()
-                .map(|name| String::from_utf8_lossy(name).into_owned())
+                .map(|name| String::from_utf8_lossy(name))
                 .collect(),
-            generated: self
-                .generated
+            generated: generated
+                .filter_map(|(process, file)| Some((*process, *files.get(file)?)))
+                .collect(),
+            mappings: mappings.collect(),
+            stacks: stacks.collect(),
+            instructions: named
                 .iter()
-                .map(|(process, file)| (*process, files[file]))
-                .collect(),
-            mappings: self
-                .mappings
-                .all()
-                .iter()
-                .map(|mapping| MappingRow {
-                    mapping: Mapping {
-                        by: mapping.by.map(|(by, stack)| (used[&by], stack)),
-                        ..mapping.clone()
-                    },
-                    file: mapping.file.and_then(|file| files.get(&file).copied()),
-                })
-                .collect(),
-            stacks: self
-                .stacks
-                .nodes()
-                .iter()
-                .map(|node| Node {
-                    call: used[&node.call],
-                    ..*node
-                })
-                .collect(),
-            instructions: used
-                .keys()
                 .map(|&at| self.instructions[at as usize])
                 .collect(),
             rows,
@@ -373,8 +349,6 @@ pub(crate) struct About<'a> {
     pub design: &'a str,
     pub machine: &'a str,
     pub command: &'a [String],
-    /// Clock of the cores in MHz.
-    pub clock: u32,
     /// Instructions of the region of interest.
     pub total_instructions: u64,
     /// Cycles of the run, where time is simulated: estimated where it is sampled.
@@ -391,8 +365,8 @@ struct File<'a> {
     #[serde(flatten)]
     about: &'a About<'a>,
     counted_instructions: u64,
-    files: Vec<String>,
-    generated: BTreeMap<u32, usize>,
+    files: Vec<Cow<'a, str>>,
+    generated: BTreeMap<u32, u32>,
     mappings: Vec<MappingRow>,
     instructions: Vec<Place>,
     stacks: Vec<Node>,
@@ -403,7 +377,7 @@ struct File<'a> {
 struct MappingRow {
     #[serde(flatten)]
     mapping: Mapping,
-    file: Option<usize>,
+    file: Option<u32>,
 }
 
 #[derive(Serialize)]
@@ -415,4 +389,76 @@ struct Row {
     stack: u32,
     #[serde(flatten)]
     costs: Costs,
+}
+
+#[cfg(test)]
+mod tests {
+    use contigua_units::{VirtAddr, VirtRange};
+
+    use super::*;
+
+    const ABOUT: About<'static> = About {
+        version: "",
+        design: "",
+        machine: "",
+        command: &[],
+        total_instructions: 0,
+        cycles: None,
+        translation_overhead: None,
+        sampled: false,
+    };
+
+    /// Streams of traces may say anything.
+    #[test]
+    fn events_without_sense_are_no_panic() {
+        let mut attribution = Attribution::new();
+        let range = |start, end| VirtRange {
+            start: VirtAddr::new(start),
+            end: VirtAddr::new(end),
+        };
+        let kind = contigua_program::wire::ImageKind::File;
+        let file = FileId(7);
+        for event in [
+            Event::FileMapped {
+                file,
+                range: range(0, 0),
+                offset: 0,
+            },
+            Event::FileMapped {
+                file,
+                range: range(4096, 8192),
+                offset: u64::MAX,
+            },
+            Event::Image {
+                range: range(8192, 4096),
+                writable: false,
+                kind,
+            },
+            Event::Image {
+                range: range(0, 4096),
+                writable: false,
+                kind,
+            },
+            Event::FileMapped {
+                file,
+                range: range(0, 4096),
+                offset: u64::MAX,
+            },
+            Event::FileName {
+                file: FileId(8),
+                at: 9,
+                text: [u64::MAX; NAME_WORDS],
+            },
+            Event::ProcessEnd {
+                process: ProcessId(5),
+            },
+        ] {
+            attribution.event(ThreadId(3), &event, None, BlockId(9));
+        }
+        let mut text = Vec::new();
+        attribution.write(&mut text, &ABOUT).unwrap();
+        let value: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        assert!(value["generated"].as_object().unwrap().is_empty());
+        assert_eq!(value["mappings"].as_array().unwrap().len(), 3);
+    }
 }

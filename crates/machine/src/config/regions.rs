@@ -90,7 +90,7 @@ impl RegionConfig {
         })
     }
 
-    /// Whether the program, or its client, begins and ends them.
+    /// Tells that the program, or its client, begins and ends them.
     #[must_use]
     pub const fn is_cued(&self) -> bool {
         matches!(

@@ -176,7 +176,7 @@ pub struct Engine {
     #[state(fixed)]
     pub(crate) memory: Option<MemorySystem>,
     pub(crate) timing: Timing,
-    /// What is not priced yet. Where a second thread prices, the cores of `timing` and the queues of
+    /// Outcomes that are not priced yet. Where a second thread prices, the cores of `timing` and the queues of
     /// `memory` are there until [`Engine::catch_up`].
     outcomes: Outcomes,
     #[state(fixed)]
@@ -361,7 +361,7 @@ impl Engine {
         self.timing.now(self.current)
     }
 
-    /// Whether the simulated time of the region of interest is over.
+    /// Tells that the simulated time of the region of interest is over.
     pub(crate) fn is_over(&self) -> bool {
         let counts = self.phase == Phase::Measure || self.samples();
         let clock = f64::from(self.config.machine.clock.get()) * 1e6;

@@ -9,37 +9,24 @@ let path = []; // The functions that the flame graph is zoomed to.
 const number = new Intl.NumberFormat("en-US", { notation: "compact", maximumFractionDigits: 1 });
 const percent = (part, whole) => (whole ? ((100 * part) / whole).toFixed(1) + " %" : "");
 
-function name(row) {
-  const frame = data.frames[row.frame];
-  if (key.value === "mapping") return data.mappings[row.mapping];
-  if (key.value === "thread") return `process ${row.process}, thread ${row.thread}`;
-  if (key.value === "line") return frame.line || `${frame.library}+0x${frame.address.toString(16)}`;
-  return frame[key.value];
-}
-
-function rowsOf(index) {
-  return data.designs[index].rows;
-}
-
-function sums(index) {
+function sums(rows) {
   const found = new Map();
-  for (const row of rowsOf(index)) {
-    const label = name(row);
+  for (const row of rows) {
+    const label = data.labels[row.labels[key.value]];
     found.set(label, (found.get(label) || 0) + row.costs[metric.value]);
   }
   return found;
 }
 
-function cell(text, className) {
+function cell(text) {
   const element = document.createElement("td");
   element.textContent = text;
-  if (className) element.className = className;
   return element;
 }
 
 function showTable() {
   const chosen = Number(design.value);
-  const all = data.designs.map((_, index) => sums(index));
+  const all = data.designs.map(sums);
   const total = [...all[chosen].values()].reduce((sum, value) => sum + value, 0);
   const wanted = search.value.toLowerCase();
   const labels = [...all[chosen]]
@@ -64,12 +51,12 @@ function showTable() {
 
 function tree() {
   const top = { label: "all", value: 0, children: new Map(), line: "", path: [] };
-  for (const row of rowsOf(Number(design.value))) {
+  for (const row of data.designs[Number(design.value)]) {
     const value = row.costs[metric.value];
     if (!value) continue;
     top.value += value;
     let node = top;
-    for (const index of [...data.stacks[row.stack], row.frame]) {
+    for (const index of data.stacks[row.stack]) {
       const frame = data.frames[index];
       let next = node.children.get(frame.function);
       if (!next) {
