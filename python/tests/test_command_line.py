@@ -25,7 +25,7 @@ from click.testing import CliRunner
 import contigua
 from contigua.cli import cli as root
 from contigua.commands import shell
-from contigua.commands.run import _ends_after
+from contigua.commands.options import ends_after
 from contigua.presets import designs, machines, profiles
 from contigua.progress import RunLine
 from contigua.terminal import Table
@@ -220,8 +220,8 @@ def test_histories_are_shown_as_they_were_typed():
 
 def test_the_time_left_follows_from_what_is_counted_and_from_the_limit(monkeypatch):
     options = {"instructions": 900, "skip": 50, "warmup": 50, "seconds": None}
-    assert _ends_after(options) == (1000, None)
-    assert _ends_after({**options, "instructions": None, "seconds": 5.0}) == (None, 5.0)
+    assert ends_after(options) == (1000, None)
+    assert ends_after({**options, "instructions": None, "seconds": 5.0}) == (None, 5.0)
     found = [RunLine(ends)._line(250, 10.0) for ends in ((1000, None), (1000, 15.0), (None, None))]
     assert found[0] == "25 %, 0 M instructions, 0.0 MIPS, about 30 s left"
     assert found[1] == "67 %, 0 M instructions, 0.0 MIPS, about 5 s left"
