@@ -7,7 +7,7 @@
  *
  * Elements and places are two large arrays; the lists of an element's inputs
  * and outputs grow by doubling, among the names that the netlist is read by.
- * To judge a move, the program reads the place of each neighbour of both
+ * To judge a move, the program reads the place of each neighbor of both
  * elements: pointers to anywhere.
  * One element of each pair is kept for the next move.
  *

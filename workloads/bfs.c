@@ -1,6 +1,6 @@
 /*
  * bfs: breadth-first search of a Kronecker graph, the access pattern of
- * graph analytics: short runs of neighbours, each looked up at a random
+ * graph analytics: short runs of neighbors, each looked up at a random
  * place of the parent array.
  *
  * The rules are those of the Graph500 benchmark, version 2.0:
@@ -26,11 +26,11 @@ struct edge {
     uint32_t u, v;
 };
 
-/* Neighbours of v are at [start[v], start[v + 1]); self-loops are left out. */
+/* Neighbors of v are at [start[v], start[v + 1]); self-loops are left out. */
 struct graph {
     uint64_t vertices;
     uint64_t *start;
-    uint32_t *neighbour;
+    uint32_t *neighbor;
 };
 
 static struct edge kronecker_edge(uint64_t scale, uint64_t *random)
@@ -80,11 +80,11 @@ static struct graph build(const struct edge *edge, uint64_t edges, uint64_t vert
         g.start[v + 1] += g.start[v];
         cursor[v] = g.start[v];
     }
-    g.neighbour = allocate(g.start[vertices], sizeof *g.neighbour);
+    g.neighbor = allocate(g.start[vertices], sizeof *g.neighbor);
     for (uint64_t e = 0; e < edges; e++)
         if (edge[e].u != edge[e].v) {
-            g.neighbour[cursor[edge[e].u]++] = edge[e].v;
-            g.neighbour[cursor[edge[e].v]++] = edge[e].u;
+            g.neighbor[cursor[edge[e].u]++] = edge[e].v;
+            g.neighbor[cursor[edge[e].v]++] = edge[e].u;
         }
     free(cursor);
     return g;
@@ -101,7 +101,7 @@ static void search(const struct graph *g, uint32_t root, uint32_t *parent, uint3
     while (head < tail) {
         uint32_t u = queue[head++];
         for (uint64_t k = g->start[u]; k < g->start[u + 1]; k++) {
-            uint32_t v = g->neighbour[k];
+            uint32_t v = g->neighbor[k];
             if (parent[v] == NONE) {
                 parent[v] = u;
                 queue[tail++] = v;
@@ -202,7 +202,7 @@ int main(int argc, char **argv)
     uint64_t eligible = 0;
     for (uint64_t v = 0; v < vertices; v++)
         eligible += g.start[v + 1] > g.start[v];
-    printf("bfs: %" PRIu64 " vertices, %" PRIu64 " with neighbours, %" PRIu64 " edges\n", vertices,
+    printf("bfs: %" PRIu64 " vertices, %" PRIu64 " with neighbors, %" PRIu64 " edges\n", vertices,
            eligible, edges);
 
     uint32_t *parent = allocate(vertices, sizeof *parent);
@@ -227,7 +227,7 @@ int main(int argc, char **argv)
     printf("validation: passed, %" PRIu64 " edges traversed\n", traversed);
     free(edge);
     free(g.start);
-    free(g.neighbour);
+    free(g.neighbor);
     free(parent);
     free(queue);
     free(level);

@@ -9,7 +9,7 @@
  * of two large arrays. Even keys are inserted upwards, odd ones downwards.
  *
  * Each step of a look-up needs the one before: nothing overlaps within a
- * look-up, only neighbouring look-ups do.
+ * look-up, only neighboring look-ups do.
  *
  * Validation compares each element found with the key asked for, and at the
  * end walks all leaves: keys must ascend, and none may be missing.

@@ -12,7 +12,7 @@
  * The generator is our own, so that the answer is known exactly rather than
  * from a table of reference values: A = shift * I + L, where L is the
  * Laplacian of a random weighted graph (a ring, which connects it, and
- * `--entries` random neighbours drawn by each row). L is positive
+ * `--entries` random neighbors drawn by each row). L is positive
  * semidefinite and maps constant vectors, and only those, to zero; hence A
  * is positive definite, its smallest eigenvalue is the shift, and x must end
  * constant. All sums are in a fixed order: output depends on options alone.
@@ -194,7 +194,7 @@ int main(int argc, char **argv)
     const struct option_spec options[] = {
         {"rows", OPTION_COUNT, &rows, 2, UINT32_MAX, "rows of the matrix"},
         /* With fewer of these three, validation would find x not converged yet. */
-        {"entries", OPTION_COUNT, &draws, 6, 4096, "random neighbours that each row draws"},
+        {"entries", OPTION_COUNT, &draws, 6, 4096, "random neighbors that each row draws"},
         {"outer", OPTION_COUNT, &outer, 8, UINT64_MAX, "power iterations (solves)"},
         {"inner", OPTION_COUNT, &inner, 10, UINT64_MAX, "conjugate gradient steps a solve"},
         {"seed", OPTION_COUNT, &seed, 0, UINT64_MAX, "seed of the matrix and the first vector"},

@@ -62,7 +62,7 @@ static inline int finish(void)
     return 0;
 }
 
-/* An array of `count` elements of `size` bytes, not initialised. */
+/* An array of `count` elements of `size` bytes, not initialized. */
 static inline void *allocate(uint64_t count, uint64_t size)
 {
     uint64_t bytes;

@@ -2,7 +2,7 @@
  * hashjoin: the look-ups of HashJoin, which Mitosis measured (Achermann et
  * al., ASPLOS 2020): a hash table is probed with the keys of a relation.
  *
- * Each head of the table has one element of 64 bytes; neighbouring heads have
+ * Each head of the table has one element of 64 bytes; neighboring heads have
  * theirs in different regions. The key of a row, the first 8 of its 128
  * bytes, has two hashes, which name four heads; the element of each is a
  * match if it has a key, and all have one.

@@ -40,7 +40,7 @@ mutant cg 's/double beta = rho \/ previous/double beta = 0.5/' --rows 1000
 # The exact answer is slightly another.
 mutant cg 's/diagonal\[i\] = shift/diagonal[i] = shift * 1.000001/' --rows 1000
 # Check 1: parents in a circle. Checks 3 and 2: depth first. Check 4: a search
-# that stops early. Check 5: parents that are not neighbours.
+# that stops early. Check 5: parents that are not neighbors.
 mutant bfs 's/^        search(.*/& for (uint32_t v = 0, a = NONE; v < vertices; v++) if (v != root \&\& parent[v] != NONE) { if (a == NONE) a = v; else { parent[a] = v; parent[v] = a; break; } }/' --scale 10
 mutant bfs 's/uint32_t u = queue\[head++\]/uint32_t u = queue[--tail]/' --scale 10
 mutant bfs 's/while (head < tail)/while (head < tail \&\& head < 3)/' --scale 10

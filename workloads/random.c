@@ -43,7 +43,7 @@ int main(int argc, char **argv)
         {"reads", OPTION_COUNT, &reads, 0, UINT64_MAX, "reads"},
         {"seed", OPTION_COUNT, &seed, 0, UINT64_MAX, "which lines"},
         {"skip", OPTION_REAL, &skip, 0, 1, "fraction of 4 KiB pages to leave out"},
-        {"clustered", OPTION_FLAG, &clustered, 0, 0, "leave neighbours out, not distant pages"},
+        {"clustered", OPTION_FLAG, &clustered, 0, 0, "leave neighbors out, not distant pages"},
     };
     PARSE_OPTIONS(argc, argv, "Random reads of a large buffer.", options);
     if (size % HUGE_PAGE != 0)

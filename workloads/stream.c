@@ -18,7 +18,7 @@ struct arrays {
     uint64_t length;
 };
 
-static void initialise(struct arrays s)
+static void initialize(struct arrays s)
 {
     for (uint64_t i = 0; i < s.length; i++) {
         s.a[i] = 1.0;
@@ -82,7 +82,7 @@ int main(int argc, char **argv)
     s.a = allocate(s.length, sizeof(double));
     s.b = allocate(s.length, sizeof(double));
     s.c = allocate(s.length, sizeof(double));
-    initialise(s);
+    initialize(s);
     double a = 2.0, b = 2.0, c = 0.0;
     for (uint64_t i = 0; i < iterations; i++) {
         copy(s.c, s.a, s.length);

@@ -10,7 +10,7 @@ from contigua import _engine
 from contigua.commands.lazy import LazyGroup
 from contigua.entry import call
 
-#: Where each command is.
+#: Module and function of each command.
 COMMANDS = {
     "age": "contigua.commands.age:age_command",
     "completion": "contigua.commands.shell:completion_command",

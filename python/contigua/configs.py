@@ -27,7 +27,7 @@ class ConfigError(ContiguaError):
 
 
 class _Configuration(Preset):
-    """What designs and machines have in common: a text with a name, and how it is changed."""
+    """Base of designs and machines: a text with a name, and changes to it."""
 
     collection: ClassVar[Collection]
 
@@ -211,7 +211,7 @@ def _index(at: list[Any], part: str, key: str) -> int:
 
 @dataclass(frozen=True)
 class Age:
-    """What memory went through before a program starts.
+    """History of memory before a program starts.
 
     Attributes
     ----------

@@ -65,7 +65,7 @@ class HeapSettings:
 
 @dataclass(frozen=True)
 class Replay:
-    """What became of the heap.
+    """Result of a heap's replay.
 
     Attributes
     ----------
@@ -124,7 +124,7 @@ class Server:
 
 @dataclass(frozen=True)
 class ServerReplay:
-    """What became of a heap and its server.
+    """Result of a heap's replay on a server.
 
     Attributes
     ----------

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MOST_SIMPOINTS = 1 << 20
 #: Instructions of an interval, as ``contigua simpoints`` makes them.
 INTERVAL = 10_000_000
-#: How far from 1 weights may add up to: SimPoint writes six digits of each.
+#: Largest distance of the sum of weights from 1: SimPoint writes six digits of each.
 ROUNDING = 0.01
 #: Counts as the engine has them, of 64 bits.
 LARGEST = 2**64 - 1
@@ -32,7 +32,7 @@ class RegionError(ContiguaError):
 
 @dataclass(frozen=True)
 class Regions:
-    """What of a program is simulated in detail.
+    """Parts of a program that are simulated in detail.
 
     Made by :meth:`windows`, :meth:`simpoints`, :meth:`markers` or :meth:`function`.
 

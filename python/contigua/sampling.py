@@ -92,8 +92,8 @@ class Sampling:
         }
 
 
-#: How recordings are sampled: fewer units, because those that are dropped stay in the file. With
-#: less warming instead, estimates would be wrong by more than their intervals are wide.
+#: Sampling of recordings: fewer units, because those that are dropped stay in the file. With less
+#: warming instead, estimates would be wrong by more than their intervals are wide.
 RECORDED = Sampling(most=250)
 
 

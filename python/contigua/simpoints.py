@@ -40,7 +40,7 @@ class SimPointError(ContiguaError):
 
 @dataclass(frozen=True)
 class Vectors:
-    """Which blocks each interval of a program executes.
+    """Basic-block vectors of a program's intervals.
 
     Attributes
     ----------

@@ -14,7 +14,7 @@ from contigua.reports import Report
 
 @dataclass(frozen=True)
 class TraceInfo:
-    """What a trace holds.
+    """Contents of a trace.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class Trace:
 
     @cached_property
     def info(self) -> TraceInfo:
-        """What it holds; the whole file is read, and every byte of it checked.
+        """Return the trace's contents; the whole file is read, and every byte of it checked.
 
         Raises
         ------

@@ -153,7 +153,7 @@ OUTSIDE = {
         "paper's 0.5 %. A query walks through what the executable maps from its own file, and no "
         "segment holds files' mappings: 49 misses outside for each query, and one for each row "
         "that is stored. In the larger run constants and parser tables (.rodata) have 27 % of all "
-        "misses, tables of virtual functions (.data.rel.ro) 18 %, initialised data (.data) 9 %. "
+        "misses, tables of virtual functions (.data.rel.ro) 18 %, initialized data (.data) 9 %. "
         "With the segment, two thirds of the misses that are left are these; most of the others "
         "are to arenas and stacks of threads, which the C library maps without access and makes "
         "writable later (mprotect), when they already have their place outside the region. The "

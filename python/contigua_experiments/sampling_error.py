@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from contigua.page import Page
 
 T = TypeVar("T")
-#: What became of a program: ``whole``, cycles by design, and ``sampled``, by plan and seed.
+#: Results of a program: ``whole``, cycles by design, and ``sampled``, by plan and seed.
 Found = dict[str, Any]
 #: A key of the files in which programs' runs are kept: so many digits of a hash.
 DIGITS = 16
@@ -93,7 +93,7 @@ class Case:
 
     @property
     def is_inside(self) -> bool:
-        """Whether the interval holds the value; a millionth is rounding."""
+        """Return whether the interval holds the value; a millionth is rounding."""
         return abs(self.error) <= self.half + 1e-6
 
 

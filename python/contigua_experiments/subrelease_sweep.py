@@ -99,7 +99,7 @@ def figures(points: Points, inputs: dict[str, Any]) -> Outcome:
         f"{inputs['base_mb']} MB, removed at random. The paper does not publish its own. Every "
         "time is virtual. As in the paper, whole free huge pages go back at the rate whatever Δ "
         "is, and none is made whole again.",
-        "'Against' is the share of neighbouring points that go the other way.",
+        "'Against' is the share of neighboring points that go the other way.",
     ]
 
     def illustrate(page: Page) -> None:
@@ -125,7 +125,7 @@ def figures(points: Points, inputs: dict[str, Any]) -> Outcome:
 
 
 def against(rows: Sequence[Sequence[float]], *, rising: bool) -> float:
-    """Return the share of neighbours that do not rise, or fall, as they must; equal ones may."""
+    """Return the share of neighbors that do not rise, or fall, as they must; equal ones may."""
     pairs = [pair for row in rows for pair in pairwise(row)]
     wrong = sum(second < first if rising else second > first for first, second in pairs)
     return wrong / max(len(pairs), 1)

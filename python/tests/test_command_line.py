@@ -32,7 +32,7 @@ from contigua.terminal import Table
 from contigua_experiments import EXPERIMENTS, find
 
 SMALL = ("--memory", "256M", "--detail", "translation")
-COLOUR = re.compile(r"\x1b\[[0-9;]*[34][0-7][0-9;]*m")
+COLOR = re.compile(r"\x1b\[[0-9;]*[34][0-7][0-9;]*m")
 
 
 def leaves(group=root, path=()):
@@ -183,8 +183,8 @@ def test_the_list_of_experiments_has_a_line_for_each_name(cli):
 
 def test_no_color_means_none():
     arguments = ("designs", "show", "linux-thp")
-    assert COLOUR.search(on_terminal(*arguments)[0])
-    assert not COLOUR.search(on_terminal(*arguments, NO_COLOR="1")[0])
+    assert COLOR.search(on_terminal(*arguments)[0])
+    assert not COLOR.search(on_terminal(*arguments, NO_COLOR="1")[0])
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,7 @@ def test_help_says_what_each_option_is_for():
         assert words in text
     assert "--instructions N[k|M|G]" in text and "100M, 1.5G or 1e9" in text
     # Units lie at random, and are nested under doubling.
-    assert "one of each two neighbours is dropped" in text and "every other" not in text
+    assert "one of each two neighbors is dropped" in text and "every other" not in text
     assert "fast-forward" in text and "go forward" not in text
 
 

@@ -4,7 +4,7 @@
 //! starts, completes and retires, from the same times of earlier instructions; nothing is stepped
 //! cycle by cycle, and the work for an instruction does not depend on the times that come out. The
 //! idea is zsim's (Sanchez and Kozyrakis, ISCA 2013, section 3.1). `docs/design/core.md` says what
-//! is modelled and what is not.
+//! is modeled and what is not.
 //!
 //! The rules, in the order in which an instruction meets them:
 //!
@@ -211,7 +211,7 @@ pub struct Window {
     ports: SharedPorts,
     memory_ports: SharedPorts,
     /// Of integers, of floating-point numbers, and of 128 bits. That the first and the last are one
-    /// is not modelled.
+    /// is not modeled.
     #[state(fixed)]
     dividers: [Units; 3],
     /// Places in the window that integer divisions take.

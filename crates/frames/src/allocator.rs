@@ -97,7 +97,7 @@ pub struct Frames<S> {
     pub(crate) requested_movable: u64,
     /// When the controller looks at both regions next although nobody is short.
     pub(crate) next_look: Nanoseconds,
-    /// What hardware is emptying.
+    /// The block that hardware empties.
     pub(crate) clearing: Option<Clearing>,
     /// An allocation is under way, and must not resize regions.
     pub(crate) is_allocating: bool,
@@ -107,7 +107,7 @@ pub struct Frames<S> {
 }
 
 impl<S: Storage> Frames<S> {
-    /// Which region a frame lies in.
+    /// Region of a frame.
     #[inline]
     pub(crate) fn region_of(&self, frame: Frame) -> usize {
         usize::from(self.confinement.is_some() && frame >= self.border)
@@ -233,7 +233,8 @@ impl<S: Storage> Frames<S> {
         Some(self.split_off(block, have, order))
     }
 
-    /// Whether a block reaches into the part of its region next to the border that is used last.
+    /// Returns true if a block reaches into the part of its region next to the border that is used
+    /// last.
     fn is_near_border(&self, block: Frame, order: Order) -> bool {
         let Some(confinement) = &self.confinement else {
             return false;
@@ -288,16 +289,16 @@ impl<S: Storage> Frames<S> {
         self.insert(head, order, at_end);
     }
 
-    /// Whether two pageblocks may become one free block: they are of one type, or of types that
-    /// Linux lets merge.
+    /// Returns true if two pageblocks may become one free block: they are of one type, or of types
+    /// that Linux lets merge.
     fn merge_types(&self, first: Frame, second: Frame) -> bool {
         let (first, second) = (self.kind_of(first), self.kind_of(second));
         let merges = |kind| !matches!(kind, MigrateType::Isolate | MigrateType::HighAtomic);
         first == second || self.confinement.is_none() && merges(first) && merges(second)
     }
 
-    /// Whether the block one size up is likely to become free: then this one is used last (Linux's
-    /// `buddy_merge_likely`).
+    /// Returns true if the block one size up is likely to become free: then this one is used last
+    /// (Linux's `buddy_merge_likely`).
     fn may_merge_soon(&self, head: Frame, order: Order) -> bool {
         if order.get() + 1 >= Order::BUDDY_MAX.get() {
             return false;

@@ -26,7 +26,7 @@ pub(crate) enum Goal {
 }
 
 impl<S: Storage> Frames<S> {
-    /// How fragmented free memory of a region is, 0 to 100: the percentage of it that is not in
+    /// Fragmentation of a region's free memory, 0 to 100: the percentage of it that is not in
     /// blocks of 2 MB (Linux's `extfrag_for_order` at that order).
     pub(crate) fn fragmentation(&self, region: usize) -> u64 {
         let kinds: &[MigrateType] = match (self.confinement.is_some(), region) {
@@ -202,7 +202,7 @@ impl<S: Storage> Frames<S> {
         reached
     }
 
-    /// Whether the migration scanner looks into a pageblock.
+    /// Returns true if the migration scanner looks into a pageblock.
     fn is_source(&self, number: usize, context: Context) -> bool {
         let block = self.pageblocks()[number];
         let kind = match context {

@@ -1,4 +1,4 @@
-//! What an administrator can set of the kernel's memory management, and what its work costs.
+//! Settings of the kernel's memory management, and the costs of its work.
 
 use contigua_units::{Bytes, Nanoseconds};
 
@@ -24,7 +24,7 @@ pub struct Config {
     /// a request had to be served from a block of another type.
     #[cfg_attr(feature = "schema", schemars(range(min = 0, max = 100_000)))]
     pub watermark_boost: u32,
-    /// Whether such a boost wakes background reclaim at once, and that, when it is done, compaction
+    /// True if such a boost wakes background reclaim at once, and that, when it is done, compaction
     /// of a pageblock. Linux does both since 5.0.
     pub boosts_wake: bool,
     /// `vm.compaction_proactiveness`: 0 (off) to 100.
@@ -45,7 +45,7 @@ pub struct Config {
     /// Frames on all of a CPU's lists above which the one that a frame came to gives a batch back.
     #[cfg_attr(feature = "schema", schemars(range(min = 0, max = 1_048_576)))]
     pub per_cpu_high: u32,
-    /// What the kernel's work costs.
+    /// Costs of the kernel's work.
     pub costs: Costs,
 }
 
@@ -92,7 +92,7 @@ pub enum Defrag {
     Never,
 }
 
-/// What is done to get a 2 MB block when none is free.
+/// Effort to get a 2 MB block when none is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effort {
     /// Nothing.
@@ -104,7 +104,7 @@ pub enum Effort {
 }
 
 impl Defrag {
-    /// What a fault does in memory that has been given `MADV_HUGEPAGE`, or not.
+    /// Effort of a fault in memory with `MADV_HUGEPAGE`, or without.
     #[must_use]
     pub const fn effort(self, is_advised: bool) -> Effort {
         match self {

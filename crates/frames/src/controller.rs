@@ -47,8 +47,8 @@ pub struct Config {
 pub struct GiveBack {
     /// Time for which it was idle. 0: it stays.
     pub idle: Nanoseconds,
-    /// What the unmovable region keeps free beside twice its high watermark, in percent of what is
-    /// in use there.
+    /// Free memory that the unmovable region keeps beside twice its high watermark, in percent of
+    /// the memory in use there.
     pub reserve_percent: f64,
 }
 
@@ -88,9 +88,9 @@ pub struct Inputs {
     pub unmovable: RegionState,
     /// The movable region.
     pub movable: RegionState,
-    /// What requests for unmovable memory failed to get since the last decision.
+    /// Unmovable memory that requests failed to get since the last decision.
     pub requested: Bytes,
-    /// What requests for movable memory failed to get since the last decision.
+    /// Movable memory that requests failed to get since the last decision.
     pub requested_movable: Bytes,
     /// Below this size the unmovable region must not shrink.
     pub least_unmovable: Bytes,
@@ -100,7 +100,7 @@ pub struct Inputs {
     pub now: Nanoseconds,
 }
 
-/// What to do.
+/// Decision of the controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// Leave the border where it is.
@@ -150,7 +150,7 @@ impl Controller {
         Self { give_back, ..self }
     }
 
-    /// What to do now. A decision other than [`Decision::Stay`] starts the cooldown.
+    /// Decides what to do now. A decision other than [`Decision::Stay`] starts the cooldown.
     pub fn decide(&mut self, inputs: &Inputs) -> Decision {
         let idle = self.idle(inputs);
         let decision = self.wanted(inputs, idle);
@@ -160,7 +160,7 @@ impl Controller {
         decision
     }
 
-    /// What the unmovable region can give back without coming near its reserve.
+    /// Memory that the unmovable region can give back without coming near its reserve.
     fn spare(&self, inputs: &Inputs) -> u64 {
         let Inputs { unmovable, .. } = inputs;
         let used = unmovable.size.get().saturating_sub(unmovable.free.get());
@@ -174,7 +174,7 @@ impl Controller {
         spare.min(room) / inputs.granule.get() * inputs.granule.get()
     }
 
-    /// What has been idle for long enough to go back.
+    /// Memory that has been idle for long enough to go back.
     fn idle(&mut self, inputs: &Inputs) -> u64 {
         let spare = self.spare(inputs);
         if spare == 0 || inputs.requested.get() > 0 || self.give_back.idle.get() == 0 {
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_moves_while_nobody_is_short() {
+    fn border_stays_while_no_region_is_short() {
         assert_eq!(decide(&calm()), Decision::Stay);
     }
 
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_needed_now_and_then_is_not_idle() {
+    fn memory_needed_now_and_then_is_not_idle() {
         let mut controller = generous();
         let mut inputs = calm();
         let start = inputs.now.get();

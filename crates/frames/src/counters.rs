@@ -1,4 +1,4 @@
-//! What happened to memory since the start.
+//! Counters of memory's events since the start.
 
 /// Makes the counters, their differences and their list.
 macro_rules! counters {
@@ -13,7 +13,7 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// What happened after `earlier`.
+            /// Counts after `earlier`.
             #[must_use]
             pub fn since(&self, earlier: &Self) -> Self {
                 Self { $($name: self.$name - earlier.$name,)* }

@@ -6,7 +6,7 @@
 
 use crate::chain::Chain;
 
-/// What reclaim may do with a group's blocks when memory is short.
+/// Treatment of a group's blocks by reclaim when memory is short.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "state", derive(contigua_state::Plain))]
 pub enum Evict {

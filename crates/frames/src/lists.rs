@@ -7,7 +7,7 @@ use crate::chain::Chain;
 use crate::ordered::{ORDERS, Ordered};
 use crate::storage::PartsMut;
 
-/// Which of several free blocks of an order is taken.
+/// Choice among several free blocks of an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Discipline {
     /// The one that was freed last, as in Linux.
@@ -24,7 +24,7 @@ pub(crate) struct FreeLists {
     #[cfg_attr(feature = "state", state(skip))]
     discipline: Discipline,
     chains: [[Chain; ORDERS]; MigrateType::LISTED],
-    /// Which orders of a type have a block, a bit each.
+    /// Orders of a type that have a block, a bit each.
     filled: [u16; MigrateType::LISTED],
     ordered: Ordered,
 }
@@ -130,7 +130,8 @@ impl FreeLists {
         }
     }
 
-    /// Whether the lists hold exactly `counts` blocks, each of which the table knows to be free.
+    /// Returns true if the lists hold exactly `counts` blocks, each of which the table knows to be
+    /// free.
     pub(crate) fn is_sound(
         &self,
         parts: crate::storage::Parts<'_>,
@@ -156,7 +157,7 @@ impl FreeLists {
         lists.into_iter().all(|(kind, order)| sound(kind, order)) && indexed
     }
 
-    /// Whether a block is in the index by address.
+    /// Returns true if a block is in the index by address.
     pub(crate) fn is_indexed(&self, words: &[u64], frame: Frame, order: Order) -> bool {
         self.discipline == Discipline::Recency || self.ordered.contains(words, frame, order)
     }

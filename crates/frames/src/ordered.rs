@@ -10,7 +10,7 @@ const BITS: usize = u64::BITS as usize;
 /// Levels for 2^32 frames: 64^6 > 2^32.
 const LEVELS: usize = 6;
 
-/// Where the levels of each order lie in the buffer of words.
+/// Offsets of the levels of each order in the buffer of words.
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "state", derive(contigua_state::Plain))]
 pub(crate) struct Ordered {

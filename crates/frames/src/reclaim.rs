@@ -24,7 +24,7 @@ const ATTEMPTS: usize = 16;
 /// `PAGE_ALLOC_COSTLY_ORDER`).
 const COSTLY: u8 = 3;
 
-/// Who reclaims.
+/// Caller of reclaim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Context {
     /// A task that needs the memory itself.
@@ -170,7 +170,7 @@ impl<S: Storage> Frames<S> {
             .sum()
     }
 
-    /// How much of reclaim's effort a group gets.
+    /// Share of reclaim's effort that a group gets.
     fn evict_weight(&self, group: Group, region: usize) -> u64 {
         let record = self.storage.parts().groups[usize::from(group.0)];
         let frames = u64::from(record.frames);
@@ -222,7 +222,7 @@ impl<S: Storage> Frames<S> {
     }
 }
 
-/// What a task that wants a type is waiting for.
+/// Resource that a task which wants a type waits for.
 fn stall_of(home: MigrateType) -> Stall {
     if home == MigrateType::Movable {
         Stall::Movable

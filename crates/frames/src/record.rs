@@ -1,4 +1,4 @@
-//! What is known of a frame, in 16 bytes.
+//! Record of a frame, in 16 bytes.
 
 use contigua_contiguity::FrameKind;
 use contigua_units::{Frame, Order, VirtPage};
@@ -8,7 +8,7 @@ use contigua_units::{Frame, Order, VirtPage};
 #[cfg_attr(feature = "state", derive(contigua_state::Plain))]
 pub struct Group(pub u16);
 
-/// What a frame is used for.
+/// Use of a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 #[cfg_attr(feature = "state", derive(contigua_state::Plain))]
@@ -64,8 +64,8 @@ impl FrameClass {
         }
     }
 
-    /// Whether frames of this class can be moved (Contiguitas, section 2.5: network buffers, slab,
-    /// file-system buffers and page tables are what is unmovable on servers).
+    /// Mobility of frames of this class (Contiguitas, section 2.5: network buffers, slab,
+    /// file-system buffers and page tables are unmovable on servers).
     #[must_use]
     pub const fn kind(self) -> FrameKind {
         match self {
@@ -80,16 +80,16 @@ impl FrameClass {
         }
     }
 
-    /// Whether Contiguitas' hardware can move such a frame while it is in use: its translation can
-    /// change although its access cannot be blocked (Contiguitas, section 2.1, the second type).
-    /// Frames that the kernel reaches through its linear map stay.
+    /// Returns true if Contiguitas' hardware can move such a frame while it is in use: its
+    /// translation can change although its access cannot be blocked (Contiguitas, section 2.1, the
+    /// second type). Frames that the kernel reaches through its linear map stay.
     #[must_use]
     pub const fn is_hardware_movable(self) -> bool {
         matches!(self, Self::NetworkBuffer)
     }
 }
 
-/// Which page of which address space a frame backs: the reverse mapping.
+/// Page and address space that a frame backs: the reverse mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "state", derive(contigua_state::Plain))]
 pub struct Owner {
@@ -103,9 +103,9 @@ pub struct Owner {
 #[derive(Clone, Copy, Debug, Default)]
 #[cfg_attr(feature = "state", derive(contigua_state::Plain))]
 pub struct FrameRecord {
-    /// Neighbours in a list (free, per-CPU or grouped block), or the owner.
+    /// Neighbors in a list (free, per-CPU or grouped block), or the owner.
     link: u64,
-    /// How many users share an allocated block.
+    /// Number of users that share an allocated block.
     references: u16,
     /// The group of a grouped block.
     group: u16,
@@ -115,7 +115,7 @@ pub struct FrameRecord {
     flags: u8,
 }
 
-/// What a record stands for.
+/// Role of a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "state", derive(contigua_state::Plain))]
 pub(crate) enum Role {
@@ -139,7 +139,7 @@ const PAGE_BITS: u64 = (1 << 36) - 1;
 /// Marks an owner as present, so that an unowned block's link is 0.
 const OWNED: u64 = 1 << 36;
 
-/// The block is in a group, and `link` holds its neighbours there.
+/// The block is in a group, and `link` holds its neighbors there.
 const GROUPED: u8 = 1;
 /// A device uses the block: it must not move, whatever its class.
 const PINNED: u8 = 2;
@@ -196,7 +196,7 @@ impl FrameRecord {
         stored.is_ok()
     }
 
-    /// What can be done with a frame of this block.
+    /// Mobility of a frame of this block.
     pub(crate) fn kind(&self) -> FrameKind {
         if self.flags & PINNED != 0 {
             FrameKind::Unmovable
@@ -205,7 +205,7 @@ impl FrameRecord {
         }
     }
 
-    /// Whether somebody can be told where it went: one user has it, and its place in that user's
+    /// Returns true if its move can be reported: one user has it, and its place in that user's
     /// table or group is known.
     fn can_be_followed(&self) -> bool {
         self.role == Role::Allocated
@@ -213,12 +213,12 @@ impl FrameRecord {
             && (self.flags & GROUPED != 0 || self.link & OWNED != 0)
     }
 
-    /// Whether software can move it.
+    /// Returns true if software can move it.
     pub(crate) fn can_move(&self) -> bool {
         self.kind() == FrameKind::Movable && self.can_be_followed()
     }
 
-    /// Whether hardware could move it although software cannot.
+    /// Returns true if hardware could move it although software cannot.
     pub(crate) fn can_move_in_use(&self) -> bool {
         self.can_be_followed() && self.is_in_use_movable()
     }

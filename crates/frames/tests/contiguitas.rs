@@ -206,7 +206,7 @@ fn an_expansion_ends_at_the_first_block_that_cannot_be_emptied() {
 
 /// A.12: hardware moves what is in use by devices; nothing moves what the kernel points to.
 #[test]
-fn what_blocks_a_shrink_moves_only_with_hardware_and_only_if_devices_use_it() {
+fn device_buffers_that_block_a_shrink_move_only_with_hardware() {
     for (class, hardware, shrinks) in [
         (FrameClass::NetworkBuffer, true, true),
         (FrameClass::NetworkBuffer, false, false),
@@ -318,7 +318,7 @@ fn an_expansion_ends_what_is_being_emptied() {
 }
 
 #[test]
-fn what_hardware_can_move_counts_as_movable() {
+fn hardware_movable_frames_count_as_movable() {
     let (mut memory, _) = with_buffers(2);
     let total = memory.contiguity().blocks_2m.total;
     assert_eq!(memory.contiguity().blocks_2m.potential, total);

@@ -3,7 +3,7 @@
 //! Two callbacks are hot, one per executed block and one per access. Each appends one word to the
 //! chunk that its vCPU is filling; everything else (describing blocks, system calls, threads,
 //! processes) happens rarely and may take its time. QEMU guarantees that all callbacks of one
-//! vCPU run on that vCPU's own host thread, so a vCPU's state needs no synchronisation.
+//! vCPU run on that vCPU's own host thread, so a vCPU's state needs no synchronization.
 //!
 //! Arguments: `plugin=N,ring=N,lifeline=N`: descriptors of [`Handles`](contigua_program::descriptors::Handles);
 //! `process=N`: which process of the run this is; `clock=N`, nanoseconds for each instruction on the clock that the program may ask;

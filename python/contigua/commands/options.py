@@ -164,7 +164,7 @@ def _unit_options(what: str, default: Sampling) -> list[Callable[..., Any]]:
             "--sample-units",
             "sample_most",
             type=COUNT,
-            help="The most units: when there are so many, one of each two neighbours is dropped "
+            help="The most units: when there are so many, one of each two neighbors is dropped "
             f"and the distance doubles; 0: keep all.  [default: {default.most:,}]",
         ),
     ]

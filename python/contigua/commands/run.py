@@ -52,11 +52,11 @@ from contigua.terminal import show
 
 #: An option that stands on the command line.
 SET = click.core.ParameterSource.COMMANDLINE
-#: What follows the program is its own.
+#: Arguments behind the program are its own.
 PASSED_ON = {"allow_interspersed_args": False}
 
 
-#: What runs, if it is no program.
+#: Options for a trace in place of a program.
 trace_options = with_options(
     click.option("--trace", type=click.Path(path_type=Path), help="Replay this trace instead."),
     key("trace_format"),

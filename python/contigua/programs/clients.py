@@ -13,7 +13,7 @@ from pathlib import Path
 from contigua.loads import Commands, Line
 from contigua.programs.program import ProgramError
 
-#: Where servers listen.
+#: Address of servers.
 HOST = "127.0.0.1"
 
 #: Seconds that a server may take to answer for the first time.
@@ -46,7 +46,7 @@ def wait_for(answers: Callable[[], bool], stopped: threading.Event) -> None:
 
 
 def succeeds(*command: str) -> bool:
-    """Whether a command ends with status 0; its output goes nowhere."""
+    """Return whether a command ends with status 0; its output is dropped."""
     done = subprocess.run(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False, timeout=60
     )

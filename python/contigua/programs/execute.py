@@ -25,7 +25,7 @@ from contigua.run_spec import ExecutionSpec, RecordedSpec, RunSpec, document
 
 
 class Execution(NamedTuple):
-    """What came of executing a program: reports, and requests answered if its client counts."""
+    """Result of executing a program: reports, and requests answered if its client counts."""
 
     reports: list[str]
     requests: int | None

@@ -11,7 +11,7 @@ from pathlib import Path
 from contigua.errors import ContiguaError, ImpossibleError
 from contigua.loads import Commands
 
-#: Where the workloads are that a checkout builds; an installed package has none.
+#: Folder of the workloads that a checkout builds; an installed package has none.
 WORKLOADS = Path(__file__).parents[3] / "workloads" / "bin"
 
 

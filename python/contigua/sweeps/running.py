@@ -36,7 +36,7 @@ VIEW_SECONDS = 60.0
 
 
 class Listener(Protocol):
-    """Who is told how a sweep goes on."""
+    """Listener to a sweep's progress."""
 
     def said(self, text: str) -> None:
         """Take one line about something out of the ordinary."""
@@ -69,7 +69,7 @@ class Quiet:
 
 @dataclass(frozen=True)
 class Options:
-    """How a sweep is run.
+    """Options of a sweep.
 
     Attributes
     ----------
@@ -94,7 +94,7 @@ class Options:
 
 @dataclass
 class Progress:
-    """How far a sweep was before it ran, and is.
+    """Progress of a sweep before this run, and now.
 
     Attributes
     ----------
@@ -200,7 +200,7 @@ def run_sweep(
 
 
 class _Folder:
-    """What is there of a sweep."""
+    """Existing files of a sweep."""
 
     def __init__(self, store: Store) -> None:
         self.store = store

@@ -1,4 +1,4 @@
-"""What runs on workers: one point, and how its trace gets there.
+"""Tasks of workers: one point, and the transfer of its trace.
 
 :func:`simulate` is pure: the same configuration and the same events give the same report, wherever
 it runs. :func:`run_task` finds the files that it needs: in the sweep's folder if the worker can see
@@ -70,7 +70,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a task on a worker.
+    """Result of a task on a worker.
 
     Attributes
     ----------
@@ -189,7 +189,7 @@ def received_folder(worker: Worker) -> Path:
 
 
 def _is(file: Path, digest: str) -> bool:
-    """Whether a file is there, and what it should be."""
+    """Return whether a file is there with the expected contents."""
     try:
         state = file.stat()
         key = (digest, str(file), state.st_size, state.st_mtime_ns)

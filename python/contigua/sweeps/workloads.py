@@ -49,7 +49,7 @@ def recorded_plan(options: RunOptions) -> RecordedSpec | None:
 
 @dataclass(frozen=True)
 class Recording:
-    """What is known of a program that was recorded.
+    """Recording of a program, and its properties.
 
     Attributes
     ----------
@@ -206,7 +206,7 @@ def trace_file(store: Store, recording: Recording) -> Path:
 
 
 def is_whole(file: Path, recording: Recording) -> bool:
-    """Whether a recording's file is there, and what it was."""
+    """Return whether a recording's file is there and unchanged."""
     try:
         return file.stat().st_size == recording.size and file_digest(file) == recording.digest
     except OSError:

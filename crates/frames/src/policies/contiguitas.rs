@@ -35,8 +35,8 @@ pub struct Config {
     /// movable memory is short. Our choice.
     #[cfg_attr(feature = "schema", schemars(extend("x-minimum" = "0ns", "x-maximum" = "24h")))]
     pub idle: Nanoseconds,
-    /// What the unmovable region keeps free beside twice its high watermark, in percent of what is
-    /// in use there. Our choice.
+    /// Free memory that the unmovable region keeps beside twice its high watermark, in percent of
+    /// the memory in use there. Our choice.
     #[cfg_attr(feature = "schema", schemars(range(min = 0.0, max = 100.0)))]
     pub reserve_percent: f64,
     /// When and how much to resize.

@@ -29,7 +29,7 @@ pub struct Candidate {
     pub unmovable: u32,
 }
 
-/// What to do with a candidate.
+/// Verdict on a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Leave it alone.
@@ -42,7 +42,7 @@ pub enum Verdict {
     Claim,
 }
 
-/// What has to happen before a movable block may be pinned.
+/// Steps before a movable block may be pinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pinning {
     /// Nothing: it becomes unmovable where it is.
@@ -58,9 +58,9 @@ pub struct Confinement {
     pub least_unmovable: contigua_units::Bytes,
     /// Share of each region next to the border, in percent, that is used last.
     pub window_percent: u32,
-    /// Whether hardware moves frames that are in use when they are in the border's way.
+    /// True if hardware moves frames in use that are in the border's way.
     pub hardware_migration: bool,
-    /// Whether single movable frames may use the unmovable region for a while.
+    /// True if single movable frames may use the unmovable region for a while.
     pub shelters_movable: bool,
     /// When idle unmovable memory goes back.
     pub give_back: controller::GiveBack,
@@ -73,13 +73,13 @@ pub trait PlacementPolicy {
     /// The lists that serve a request first.
     fn home(&self, request: &Request) -> MigrateType;
 
-    /// Where to look when these have nothing, in order.
+    /// Types to search when these have no block, in order.
     fn fallbacks(&self, home: MigrateType) -> &'static [MigrateType];
 
-    /// What to do with what is found there; the largest blocks are shown first.
+    /// Verdict on a block found there; the largest blocks are shown first.
     fn verdict(&self, home: MigrateType, request: &Request, candidate: &Candidate) -> Verdict;
 
-    /// Which of several blocks is taken.
+    /// Choice among several blocks.
     fn discipline(&self) -> Discipline {
         Discipline::Recency
     }
@@ -89,7 +89,7 @@ pub trait PlacementPolicy {
         None
     }
 
-    /// How blocks are pinned.
+    /// Steps before a block is pinned.
     fn pinning(&self) -> Pinning {
         Pinning::InPlace
     }
@@ -111,7 +111,7 @@ macro_rules! policies {
     ($($(#[$doc:meta])* $module:ident: $variant:ident, $name:literal;)*) => {
         $(pub mod $module;)*
 
-        /// Which policy, and its parameters: the table `[placement.NAME]` of a design.
+        /// Placement policy and its parameters: the table `[placement.NAME]` of a design.
         #[derive(Clone, Debug, PartialEq)]
         #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
         #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

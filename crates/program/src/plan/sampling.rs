@@ -24,7 +24,7 @@ pub struct Sampling {
     pub detail: u64,
     /// Of where units are.
     pub seed: u64,
-    /// The most units: when there are so many, the distance doubles, and of two neighbours only one, at
+    /// The most units: when there are so many, the distance doubles, and of two neighbors only one, at
     /// random, counts any more. 0: as many as there are.
     pub most: u64,
 }
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_neighbours_one_is_kept_when_distances_double() {
+    fn of_two_neighbors_one_is_kept_when_distances_double() {
         for (seed, most) in (0..50).map(|seed| (seed, 1 + seed % 9)) {
             let all = Sampling {
                 seed,

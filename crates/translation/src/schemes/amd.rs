@@ -1,5 +1,5 @@
 //! Coalescing as AMD's processors do it since Zen: when the walker reads a page-table entry whose
-//! aligned neighbours are contiguous and alike, one TLB entry serves for all of them. Software does
+//! aligned neighbors are contiguous and alike, one TLB entry serves for all of them. Software does
 //! nothing for it. AMD's optimization guides name groups of four pages.
 
 use contigua_paging::{Leaf, MappingPolicy};
@@ -36,7 +36,7 @@ impl Default for Config {
 impl Scheme for Config {
     fn translator(&self, hardware: &Hardware<'_>) -> Result<Box<dyn Translator>, Error> {
         let group = self.group_log2;
-        Ok(Box::new(Grouped::new(hardware, group, Neighbours(group))?))
+        Ok(Box::new(Grouped::new(hardware, group, Neighbors(group))?))
     }
 
     fn policy(&self) -> Box<dyn MappingPolicy> {
@@ -50,9 +50,9 @@ impl Scheme for Config {
 
 /// The entries around the one that was read are contiguous, aligned and alike.
 #[derive(contigua_state::Plain)]
-struct Neighbours(u32);
+struct Neighbors(u32);
 
-impl Rule for Neighbours {
+impl Rule for Neighbors {
     fn joins(&self, request: &Request, leaf: Leaf, tables: &Tables<'_>) -> bool {
         let (start, part) = group_of(request.address, self.0);
         let pages = 1 << self.0;

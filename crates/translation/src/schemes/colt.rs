@@ -1,5 +1,5 @@
 //! `CoLT` (Pham, Vaidyanathan, Jaleel and Bhattacharjee, MICRO 2012), its set-associative form: an
-//! entry of the L2 TLB holds a run of neighbouring 4 KB pages that are contiguous in memory too.
+//! entry of the L2 TLB holds a run of neighboring 4 KB pages that are contiguous in memory too.
 //! The walker finds the run among the eight entries of the cache line that it reads anyway.
 //!
 //! The paper coalesces in the first level as well; here the first level stays as the machine has

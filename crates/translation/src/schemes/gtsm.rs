@@ -3,7 +3,7 @@
 //! 64 in a 4 MB chunk, in order, so that parts with missing frames are stepped around. With fewer
 //! than 32 whole parts there is no superpage, and 4 KB pages serve.
 //!
-//! Costs of the mechanism in the page table are not modelled: a superpage here is translated like
+//! Costs of the mechanism in the page table are not modeled: a superpage here is translated like
 //! any page of 2 MB. Its TLB entries are counted with the map that says which parts are in use. The
 //! second half of the chunk is taken to have as many missing parts as the first.
 

@@ -595,7 +595,7 @@ mod tests {
         Perforated::new(&hardware, true).unwrap()
     }
 
-    /// Reads a sub-page, then takes its neighbour's page away, then reads the neighbour. Says
+    /// Reads a sub-page, then takes its neighbor's page away, then reads the neighbor. Says
     /// whether hardware then agreed with the tables.
     fn agrees(mutant: Option<Mutant>, read: u64, punched: u64) -> bool {
         const BASE: u64 = 0x4000_0000;
