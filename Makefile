@@ -11,7 +11,7 @@ CLANG_FORMAT = $(BIN)/clang-format $(shell git ls-files --cached --others --excl
 SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock \
 	pyproject.toml $(shell find python/contigua python/contigua_experiments -name '*.py' -o -name '*.toml')
 
-.PHONY: help demo dev wheel wheel-aarch64 deb archives release release-twice test-install test-container compiler test test-rust test-python test-programs check checks test-long test-release \
+.PHONY: help demo dev wheel wheel-aarch64 deb archives release release-twice test-install test-container compiler test test-rust test-python test-workloads test-programs check checks test-long test-release \
 	verify-checks verify-release test-extending long-python hazards properties fuzz times mutants check-pprof test-vm vm-programs kernel kernel-programs \
 	test-kernel test-kernel-full check-kernel-series test-kernel-series soak check-protocol check-malloc \
 	check-malloc-aarch64 check-programs miri experiments bench benches bench-malloc bench-resident bench-latency \
@@ -85,7 +85,7 @@ RUST := --workspace --exclude contigua-qemu-plugin --exclude contigua-py
 test: test-programs
 	mkdir -p target && : >$(SKIPS)
 	$(MAKE) -j2 rust-tests python-tests
-	$(MAKE) -j2 test-rust test-guests
+	$(MAKE) -j2 test-rust test-guests test-workloads
 	$(MAKE) test-python
 	scripts/skips $(SKIPS)
 
@@ -113,6 +113,9 @@ test-rust: $(VENV)/tools rust-tests
 
 test-python: python-tests node-debug
 	$(BIN)/pytest -n $(JOBS) --dist worksteal --doctest-modules -m 'not long' --durations 12
+
+test-workloads: workloads/bin/gups
+	$(MAKE) --silent -C workloads check
 
 # Their clocks count instructions, so it does not matter to guests what else runs.
 test-guests: python-tests
