@@ -13,12 +13,15 @@ nothing.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
+import multiprocessing
 import os
 import queue
 import signal
 import socket
+import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -120,8 +123,10 @@ def _started(workers: int | None) -> Iterator[Client]:
 def _restarting(workers: int | None) -> Iterator[Client]:
     with needs("sweeps"):
         from distributed import Client, LocalCluster
+        from distributed.deploy.spec import SpecCluster
         from distributed.security import Security
 
+    others = set(SpecCluster._instances)
     try:
         _check_host()
         cluster = LocalCluster(
@@ -141,6 +146,13 @@ def _restarting(workers: int | None) -> Iterator[Client]:
             'In a script, a sweep is run below `if __name__ == "__main__":`, because workers '
             "import the script"
         ) from error
+    except BaseException:
+        # A signal, while it starts: Dask's exit handler would assert that all of it has started.
+        for cluster in set(SpecCluster._instances) - others:
+            cluster.shutdown_on_close = False
+        _kill_starting()
+        atexit.register(_end_in_silence)
+        raise
     with contextlib.ExitStack() as ending:
         ending.callback(_close, cluster)
         client = ending.enter_context(Client(cluster))
@@ -154,6 +166,22 @@ def _restarting(workers: int | None) -> Iterator[Client]:
                     if nanny.pid:
                         os.kill(nanny.pid, signal.SIGKILL)
             raise
+
+
+def _kill_starting() -> None:
+    """Kill workers of which Dask may not know yet."""
+    for process in multiprocessing.active_children():
+        if process.name.startswith("Dask Worker"):
+            process.kill()
+
+
+def _end_in_silence() -> None:
+    """Hide what Dask's threads and exit handlers report of workers that never started."""
+    _kill_starting()
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    sys.stderr.flush()
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
 
 
 def _close(cluster: LocalCluster) -> None:
