@@ -181,11 +181,29 @@ class Attribution:
         """Return the file's content."""
         return json.dumps(self._values)
 
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """The file's content."""
+        return self._values
+
     @cached_property
     def total(self) -> Costs:
         """The sum of all rows."""
         rows = self._values["rows"]
         return Costs(*(sum(row[name] for row in rows) for name in METRICS))
+
+    def cycles_of(self, costs: Costs) -> float:
+        """Estimate the cycles that translation and page faults of a part of the run cost.
+
+        Misses overlap with other work and with each other, so their cycles do not add up to the
+        time that they cost. That time is known for the whole run (``translation_overhead``); a
+        part's share of it is taken to be its share of the misses' cycles. Faults of a sampled run
+        are scaled to the whole.
+        """
+        overhead = (self.translation_overhead or 0.0) * (self.cycles or 0)
+        total = max(self.total.translation_cycles, 1)
+        scale = self.instructions / max(self.counted, 1)
+        return overhead * costs.translation_cycles / total + scale * costs.fault_cycles
 
     @cached_property
     def frames(self) -> list[Frame]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from contigua.attribution import Attribution, Costs, ProfileError, bare
+from contigua.attribution import Attribution, ProfileError, bare
 from contigua.options import RunOptions
 from contigua.presets import Preset
 from contigua.progress import Progress
@@ -86,21 +86,8 @@ class Profiled:
 
 
 def estimated(profile: Attribution) -> dict[str, float]:
-    """Estimate the cycles that translation and page faults cost at each mapping.
-
-    Misses overlap with other work and with each other, so their cycles do not add up to the time
-    that they cost. That time is known for the whole run (``translation_overhead``); a mapping's
-    part of it is taken to be its part of the misses' cycles. Faults of a sampled run are scaled to
-    the whole.
-    """
-    overhead = (profile.translation_overhead or 0.0) * (profile.cycles or 0)
-    total = max(profile.total.translation_cycles, 1)
-    scale = profile.instructions / max(profile.counted, 1)
-
-    def cost(costs: Costs) -> float:
-        return overhead * costs.translation_cycles / total + scale * costs.fault_cycles
-
-    return {name: cost(costs) for (name,), costs in profile.by("mapping")}
+    """Estimate the cycles that translation and page faults cost at each mapping."""
+    return {name: profile.cycles_of(costs) for (name,), costs in profile.by("mapping")}
 
 
 def _headline(profile: Attribution) -> str:

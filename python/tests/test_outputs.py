@@ -76,6 +76,10 @@ def commands(folder: Path, trace: Path) -> dict[str, list[object]]:
             f"profile --{option}": [*profile, f"--{option}", "OUT", "--", "/bin/true"]
             for option in ("html", "save", "speedscope")
         },
+        "profile --advice": [
+            *("profile", "--detail", "additive", "--memory", "64M", "--advice", "OUT", "--"),
+            "/bin/true",
+        ],
         "record --output": ["record", "-o", "OUT", "--", "/bin/true"],
         "age --png": ["age", *SMALL, "--png", "OUT"],
         "age --html": ["age", *SMALL, "--html", "OUT"],
@@ -105,6 +109,7 @@ OPTIONS = [
     "run --json",
     "run --record",
     "run --timeline",
+    "profile --advice",
     "profile --html",
     "profile --save",
     "profile --speedscope",

@@ -1,7 +1,10 @@
 // Programs whose costly part is known by name.
 //
 //   culprits hash     a hash table that is probed at random beside an array that is scanned
-//   culprits mappings two mappings of one size, one read at random and one in order
+//   culprits mappings two mappings of one size, one read at random and a part of one in order; with a further
+//                     argument it prints which of them are on huge pages
+//   culprits many     64 mappings of 1 MB, read at random
+//   culprits malloc   memory of malloc, read at random
 //   culprits sites    three lists, one of which is walked
 //   culprits threads  three threads, one of which reads at random
 //   culprits deep     a recursion a million deep
@@ -89,6 +92,70 @@ static uint64_t hash(void)
     fill(array);
     fill(table);
     return scan_array(array) + probe_table(table);
+}
+
+// Prints the huge pages of the mapping at an address.
+static void print_huge_pages(const char *name, const void *memory)
+{
+    FILE *file = fopen("/proc/self/smaps", "r");
+    char line[512];
+    unsigned long start, end, kilobytes, found = 0;
+    int inside = 0;
+    while (file && fgets(line, sizeof line, file)) {
+        if (sscanf(line, "%lx-%lx %*s", &start, &end) == 2)
+            inside = start <= (uintptr_t)memory && (uintptr_t)memory < end;
+        else if (inside && sscanf(line, "AnonHugePages: %lu", &kilobytes) == 1)
+            found = kilobytes;
+    }
+    if (file)
+        fclose(file);
+    printf("%s: %lu kB of huge pages\n", name, found);
+}
+
+// As often as the random reads, in memory that a few pages hold.
+NEVER_INLINE static uint64_t read_part_in_order(const uint64_t *words)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < ACCESSES; i++)
+        sum += words[i % (1 << 15)];
+    return sum;
+}
+
+static uint64_t mappings(int prints)
+{
+    uint64_t *random = map_table(), *ordered = map_array();
+    fill(random);
+    if (prints) {
+        print_huge_pages("random", random);
+        print_huge_pages("ordered", ordered);
+    }
+    return read_at_random(random, 7) + read_part_in_order(ordered);
+}
+
+static uint64_t many(void)
+{
+    enum { COUNT = 64, WORDS = BYTES / COUNT / sizeof(uint64_t) };
+    static uint64_t *parts[COUNT];
+    uint64_t sum = 0, seed = 7;
+    for (int i = 0; i < COUNT; i++) {
+        parts[i] = map_memory(BYTES / COUNT);
+        for (size_t word = 0; word < WORDS; word += 8)
+            parts[i][word] = word;
+    }
+    for (int i = 0; i < ACCESSES; i++) {
+        uint64_t at = next_random(&seed);
+        sum += parts[at % COUNT][at / COUNT % WORDS];
+    }
+    return sum;
+}
+
+static uint64_t allocated(void)
+{
+    uint64_t *words = malloc(BYTES);
+    if (words == NULL)
+        exit(1);
+    fill(words);
+    return read_at_random(words, 7);
 }
 
 struct node {
@@ -199,19 +266,20 @@ int main(int argc, char **argv)
     uint64_t result;
     if (strcmp(mode, "hash") == 0)
         result = hash();
-    else if (strcmp(mode, "mappings") == 0) {
-        uint64_t *random = map_table(), *ordered = map_array();
-        fill(random);
-        fill(ordered);
-        result = read_at_random(random, 7) + read_in_order(ordered);
-    } else if (strcmp(mode, "sites") == 0)
+    else if (strcmp(mode, "mappings") == 0)
+        result = mappings(argc > 2);
+    else if (strcmp(mode, "many") == 0)
+        result = many();
+    else if (strcmp(mode, "malloc") == 0)
+        result = allocated();
+    else if (strcmp(mode, "sites") == 0)
         result = sites();
     else if (strcmp(mode, "threads") == 0)
         result = threads();
     else if (strcmp(mode, "deep") == 0)
         result = deeply();
     else {
-        fprintf(stderr, "usage: culprits hash|mappings|sites|threads|deep\n");
+        fprintf(stderr, "usage: culprits hash|mappings|many|malloc|sites|threads|deep\n");
         return 2;
     }
     printf("%llu\n", (unsigned long long)result);

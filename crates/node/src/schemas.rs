@@ -4,6 +4,7 @@ use std::path::Path;
 
 use schemars::{JsonSchema, Schema};
 
+use crate::commands::apply::Advice;
 use crate::commands::guard::Status;
 use crate::commands::heap::ProcessReport;
 use crate::commands::tlb::WalkReport;
@@ -19,6 +20,7 @@ fn written<T: JsonSchema>() -> Schema {
 fn are_the_schemas_in_the_documentation_those_of_the_types() {
     let schemas = [
         ("scan", written::<contigua_live::report::Report>()),
+        ("advice", written::<Advice>()),
         ("heap", written::<Vec<ProcessReport<'_>>>()),
         ("tlb", written::<WalkReport>()),
         ("guard-status", written::<Status>()),

@@ -119,6 +119,20 @@ pub fn locate(file: &Path, offsets: &[u64]) -> Result<Vec<SourcePlace>, Error> {
     Ok(places.collect())
 }
 
+/// The build ID of an ELF file; `None` where it was linked without.
+///
+/// # Errors
+/// Those of [`locate`].
+pub fn build_id(file: &Path) -> Result<Option<Vec<u8>>, Error> {
+    let wrong = |error: object::Error| Error::Symbol {
+        path: file.to_owned(),
+        problem: format!("no ELF file of 64 bits ({error})"),
+    };
+    let data = ReadCache::new(contigua_input::open(file).map_err(Error::file(file))?);
+    let elf = ElfFile64::<LittleEndian, _>::parse(&data).map_err(wrong)?;
+    Ok(elf.build_id().map_err(wrong)?.map(<[u8]>::to_vec))
+}
+
 /// The place of an address in the file's own address space.
 fn place_of(loader: &addr2line::Loader, address: u64) -> SourcePlace {
     let mut place = SourcePlace::default();

@@ -19,3 +19,10 @@ pub fn locate(py: Python<'_>, file: PathBuf, offsets: Vec<u64>) -> PyResult<Vec<
     let places = places.map_err(program_error)?.into_iter();
     Ok(places.map(|place| (place.function, place.line)).collect())
 }
+
+/// The build ID of an ELF file; `None` where it was linked without.
+#[pyfunction]
+#[allow(clippy::needless_pass_by_value, reason = "PyO3 hands values over")]
+pub fn build_id(file: PathBuf) -> PyResult<Option<Vec<u8>>> {
+    symbols::build_id(&file).map_err(program_error)
+}

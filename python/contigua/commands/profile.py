@@ -10,6 +10,7 @@ from typing import Any
 import click
 from rich.console import Console
 
+from contigua.advising import DESIGNS, RUNS, advise
 from contigua.attribution import METRICS, Attribution, bare
 from contigua.commands.options import (
     OUTPUT,
@@ -66,6 +67,20 @@ shown_options = with_options(
         help="Write the first design's profile for https://www.speedscope.app.",
     ),
     click.option(
+        "--advice",
+        "advice_file",
+        type=click.Path(path_type=Path),
+        help="Write what helps, for `contigua-node apply`. Of --designs, the first is the server "
+        "(enabled = madvise), the second has huge pages everywhere.",
+    ),
+    click.option(
+        "--what-if",
+        type=click.IntRange(0),
+        default=RUNS,
+        show_default=True,
+        help="With --advice: run the program with each of the N most promising changes.",
+    ),
+    click.option(
         "--save",
         type=click.Path(path_type=Path),
         help="Keep the profile as JSON, a file for each design (`contigua.Attribution.read`).",
@@ -91,6 +106,8 @@ def profile_command(
     html: Path | None,
     speedscope_file: Path | None,
     save: Path | None,
+    advice_file: Path | None,
+    what_if: int,
     malloc_clock: int,
     settings: tuple[tuple[str, Any], ...],
     **options: Any,  # noqa: ANN401 - passed on to RunOptions
@@ -100,24 +117,30 @@ def profile_command(
     The first of --designs is explained; of each other one is said what it saves, and where. Build
     with -g for source lines. Put -- before the program.
     """
+    source = click.get_current_context().get_parameter_source("design_names")
+    if advice_file is not None and source is click.core.ParameterSource.DEFAULT:
+        design_names = ",".join(DESIGNS)
     designs, options["machine"] = changed(settings, design_list(design_names), options["machine"])
-    files = [file for file in (html, speedscope_file, save) if file is not None]
+    files = [file for file in (html, speedscope_file, save, advice_file) if file is not None]
     for file in files:
         check_writable(file)
     if sum(map(is_standard_output, files)) > 1:
         raise click.UsageError("only one output can go to standard output: write others to files")
     sample = sampling_of(options, Sampling(), None)
     progress = RunLine(ends_after(options))
-    profiled = profile(
-        list(program),
-        designs=designs,
-        options=RunOptions(**options, sample=sample, malloc_clock=malloc_clock or None),
-        progress=progress,
-    )
+    run_options = RunOptions(**options, sample=sample, malloc_clock=malloc_clock or None)
+    advised = None
+    if advice_file is None:
+        profiled = profile(list(program), designs=designs, options=run_options, progress=progress)
+    else:
+        advised = advise(
+            list(program), designs=designs, options=run_options, runs=what_if, progress=progress
+        )
+        profiled = advised.profiled
     progress.clear()
     outputs = Outputs()
     console = Console(stderr=True)
-    said = profiled.sentences()
+    said = profiled.sentences() + (advised.sentences() if advised is not None else [])
     with outputs.each():
         _show(said, profiled.profiles, console, keys, metric, top)
     if html is not None:
@@ -126,6 +149,9 @@ def profile_command(
     if speedscope_file is not None:
         with outputs.each():
             write_whole(speedscope_file, speedscope(profiled.profiles[0]))
+    if advised is not None and advice_file is not None:
+        with outputs.each():
+            write_whole(advice_file, advised.advice.to_toml())
     if save is not None:
         for found in profiled.profiles:
             several = len(profiled.profiles) > 1

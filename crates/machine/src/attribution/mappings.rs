@@ -40,8 +40,12 @@ pub struct Mapping {
     pub start: u64,
     /// Its bytes, as many as it ever had.
     pub bytes: u64,
+    /// Its bytes at first.
+    pub mapped: u64,
     /// The program may write there.
     pub writable: bool,
+    /// The kernel made it with the process's program, not a call.
+    pub image: bool,
     /// The file, where it is known.
     #[serde(skip)]
     pub file: Option<FileId>,
@@ -80,7 +84,9 @@ impl Mappings {
             kind: MappingKind::Unknown,
             start: 0,
             bytes: 0,
+            mapped: 0,
             writable: true,
+            image: false,
             file: None,
             offset: 0,
             by: None,
@@ -198,7 +204,12 @@ impl Mappings {
                     ImageKind::File => MappingKind::File,
                     ImageKind::Anonymous => MappingKind::Image,
                 };
-                self.add(range, Mapping::new(process, kind, range, writable, None));
+                let mapping = Mapping::new(process, kind, range, writable, None);
+                let mapping = Mapping {
+                    image: true,
+                    ..mapping
+                };
+                self.add(range, mapping);
             }
             Event::FileMapped {
                 file,
@@ -291,12 +302,15 @@ impl Mapping {
         writable: bool,
         by: Option<(u32, u32)>,
     ) -> Self {
+        let bytes = range.end.get().saturating_sub(range.start.get());
         Self {
             process,
             kind,
             start: range.start.get(),
-            bytes: range.end.get().saturating_sub(range.start.get()),
+            bytes,
+            mapped: bytes,
             writable,
+            image: false,
             file: None,
             offset: 0,
             by,
@@ -388,6 +402,11 @@ mod tests {
         };
         mappings.call(0, &call, None);
         assert_eq!(at(&mut mappings, 0, 303), moved);
+        let moved = &mappings.all()[moved as usize];
+        assert_eq!(
+            (moved.mapped, moved.bytes),
+            (2 * PAGE_BYTES, 4 * PAGE_BYTES)
+        );
         assert_eq!(at(&mut mappings, 0, 200), UNKNOWN);
     }
 }

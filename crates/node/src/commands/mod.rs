@@ -1,5 +1,6 @@
 //! One file each for the commands.
 
+pub(crate) mod apply;
 pub(crate) mod guard;
 pub(crate) mod heap;
 mod manual;
@@ -38,6 +39,7 @@ impl Deref for Root {
 /// Command of the operator.
 #[derive(Subcommand)]
 pub enum Command {
+    Apply(Box<apply::Arguments>),
     Scan(scan::Arguments),
     Watch(watch::Arguments),
     Heap(heap::Arguments),
@@ -56,6 +58,7 @@ impl Command {
     /// Whatever the command reports, in one line.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         match self {
+            Self::Apply(arguments) => return apply::run(&arguments),
             Self::Scan(arguments) => return scan::run(&arguments),
             Self::Watch(arguments) => watch::run(&arguments)?,
             Self::Heap(arguments) => heap::run(&arguments)?,

@@ -1,0 +1,175 @@
+"""Advice: does it name the right memory, and does it hold in the lab and natively?"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import jsonschema
+import pytest
+from test_schemas import strict
+
+from conftest import ROOT
+from contigua import RunOptions
+from contigua.advice import LIBRARY, Change, Rule, rules_of
+from contigua.advising import Advised, advise, with_changes
+from contigua.allocators import find_library
+from contigua.attribution import ProfileError
+from contigua.runner import run
+
+OPTIONS = RunOptions(memory="2GiB", detail="additive")
+NODES = [ROOT / "target" / profile / "contigua-node" for profile in ("debug", "release")]
+NODE = next((node for node in NODES if node.is_file()), None)
+CULPRITS = str(ROOT / "workloads" / "bin" / "tests" / "culprits")
+BUILT = find_library(LIBRARY)
+pytestmark = pytest.mark.skipif(
+    BUILT is None, reason=f"{LIBRARY} is not built (cargo build --release -p contigua-apply)"
+)
+needs_node = pytest.mark.skipif(
+    NODE is None, reason="contigua-node is not built (cargo build -p contigua-node)"
+)
+
+
+@pytest.fixture(scope="module")
+def mappings() -> Advised:
+    return advise([CULPRITS, "mappings"], options=OPTIONS)
+
+
+def test_of_two_mappings_of_one_size_the_random_one_is_advised(mappings: Advised) -> None:
+    (item,) = mappings.advice.items
+    assert "map_table" in item.change.name and item.is_run, item
+    assert item.change.rule is not None and item.change.rule.bytes == 64 << 20
+    assert [call.frame.function for call in item.change.rule.callers[:2]] == [
+        "map_memory",
+        "map_table",
+    ]
+    (refused,) = (one for one in mappings.advice.rejected if "map_array" in one.name)
+    assert "page walks" in refused.why
+    text = "\n".join(mappings.sentences())
+    assert "MADV_HUGEPAGE" in text and "Does not help: anonymous 64 MB by map_memory" in text, text
+
+
+def test_the_predicted_saving_is_the_difference_of_two_complete_runs(mappings: Advised) -> None:
+    advice = mappings.advice
+    (item,) = advice.items
+    command = [CULPRITS, "mappings"]
+    design = "linux-thp-madvise"
+    changed = with_changes(OPTIONS, advice.program, [item.change])
+    before, after = (
+        run(command, designs=[design], options=options)[0] for options in (OPTIONS, changed)
+    )
+    # The environment of an execution moves its stack.
+    assert before.values["time"]["cycles"] == pytest.approx(advice.cycles, rel=1e-3)
+    saved = 1 - after.values["time"]["cycles"] / before.values["time"]["cycles"]
+    assert item.saving == pytest.approx(saved, abs=1e-3)
+    assert advice.saving == item.saving > 0.1
+    # The simulated kernel was asked for huge pages, and gave them to this mapping only.
+    assert after.values["advice"]["huge"] == 1
+    assert after.values["memory"]["resident_2m_bytes"] == 64 << 20
+    assert before.values["memory"]["resident_2m_bytes"] == 0
+    assert item.memory_bytes is not None and abs(item.memory_bytes) < 1 << 20
+
+
+def test_the_file_has_the_form_of_its_schema(mappings: Advised) -> None:
+    form = json.loads((ROOT / "docs" / "reference" / "node-advice.schema.json").read_text())
+    values = tomllib.loads(mappings.advice.to_toml())
+    jsonschema.Draft202012Validator(strict(form)).validate(values)
+    notes = subprocess.run(["readelf", "-n", CULPRITS], capture_output=True, text=True, check=True)
+    assert f"Build ID: {values['program']['build_id']}\n" in notes.stdout
+
+
+@needs_node
+def test_natively_the_random_mapping_alone_gets_huge_pages(
+    mappings: Advised, tmp_path: Path
+) -> None:
+    if "[madvise]" not in Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text():
+        pytest.skip("transparent huge pages are not for those who ask (madvise)")
+    assert BUILT is not None
+    file = tmp_path / "advice.toml"
+    file.write_text(mappings.advice.to_toml())
+    huge = {}
+    for command in ([NODE, "apply", "--libraries", BUILT.parent, file, "--"], []):
+        done = subprocess.run(
+            [*command, CULPRITS, "mappings", "pages"], capture_output=True, text=True, check=True
+        )
+        assert done.stderr == "", done.stderr
+        found = dict(re.findall(r"(\w+): (\d+) kB of huge pages", done.stdout))
+        huge[bool(command)] = {name: int(value) for name, value in found.items()}
+    assert huge[True] == {"random": 64 << 10, "ordered": 0}
+    assert huge[False] == {"random": 0, "ordered": 0}
+
+
+def test_each_of_many_small_mappings_is_no_advice() -> None:
+    advised = advise([CULPRITS, "many"], options=OPTIONS, runs=0)
+    assert advised.advice.items == ()
+    (refused,) = (one for one in advised.advice.rejected if "64 mappings" in one.name)
+    assert "smaller than a huge page" in refused.why
+
+
+def test_memory_of_malloc_is_for_its_own_settings() -> None:
+    advised = advise([CULPRITS, "malloc"], options=OPTIONS)
+    (item,) = advised.advice.items
+    assert item.change.action in ("malloc-huge-pages", "contigua-malloc"), item
+    assert item.saving > 0.1 and item.is_run
+
+
+def test_a_sampled_profile_has_intervals() -> None:
+    from contigua.sampling import Sampling
+
+    sample = Sampling(distance=200_000, warm=50_000, detail=10_000)
+    advised = advise(
+        [CULPRITS, "mappings"], options=replace(OPTIONS, detail="full", sample=sample), runs=1
+    )
+    assert "map_table" in advised.advice.items[0].change.name
+    assert advised.advice.items[0].half_width > 0
+
+
+def test_what_is_not_run_is_an_estimate() -> None:
+    advised = advise([CULPRITS, "hash"], options=OPTIONS, runs=0)
+    items = advised.advice.items
+    assert "map_table" in items[0].change.name and not any(item.is_run for item in items)
+    assert advised.advice.saving is None and "by estimate" in advised.sentences()[0]
+
+
+@pytest.mark.parametrize(
+    ("designs", "options", "said"),
+    [
+        (["linux-4k", "linux-thp"], OPTIONS, "enabled = "),
+        (["linux-thp-madvise"], OPTIONS, "two designs"),
+        (["linux-thp-madvise", "linux-thp"], replace(OPTIONS, malloc="contigua"), "--malloc"),
+        (["linux-thp-madvise", "linux-thp"], replace(OPTIONS, detail="translation"), "time"),
+    ],
+)
+def test_what_allows_no_advice_is_refused(
+    designs: list[str], options: RunOptions, said: str
+) -> None:
+    with pytest.raises(ProfileError, match=said):
+        advise(["/bin/true"], designs=designs, options=options)
+
+
+@needs_node
+def test_a_static_program_has_no_advice_that_needs_a_loader(tmp_path: Path) -> None:
+    static = ROOT / "workloads" / "bin" / "gups-static"
+    command = [str(static), "--size", "8M", "--updates", "100000"]
+    advised = advise(command, options=OPTIONS)
+    (item,) = advised.advice.items
+    assert item.change.action == "malloc-huge-pages", item
+    file = tmp_path / "advice.toml"
+    file.write_text(advised.advice.to_toml())
+    done = subprocess.run(
+        [str(NODE), "apply", file, "--", *command], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
+
+
+def test_rules_have_the_form_of_the_library() -> None:
+    changes = [Change("a", "huge-pages", Rule(8 << 20, 1, 2)), Change("code", "huge-code")]
+    text = rules_of(os.path.realpath("/proc/self/exe"), changes)
+    assert text is not None and re.fullmatch(r"1;[0-9a-f]+;;m:8388608:1:;c", text), text
+    assert rules_of("/nowhere", changes[1:]) == "1;=2f6e6f7768657265;;c"
+    assert rules_of("/nowhere", [Change("m", "malloc-huge-pages")]) is None
