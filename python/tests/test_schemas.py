@@ -140,7 +140,12 @@ def test_a_report_of_the_version_before_loads_and_says_the_same():
         report["config"]["machine"]["core"] |= {"fill_cycles": 1, "eliminates_copies": False}
         report["config"]["machine"]["cache"]["prefetch"]["next_page"] = False
         if contiguitas := report["config"]["design"]["placement"].get("contiguitas"):
-            contiguitas |= {"idle": "60s", "reserve_percent": 10.0}
+            contiguitas |= {"idle": "60s", "reserve_percent": 10.0, "bias": True, "by_type": True}
+            contiguitas["resize"]["watermarks"] = True
+        report["config"]["design"]["memory"]["costs"]["refault"] = "100us"
+        by_cause = ("shrinks_blocked_by_kernel", "shrinks_blocked_by_devices")
+        later = ("frames_refaulted", "frames_moved_from_isolated", *by_cause)
+        report["frames"] |= dict.fromkeys(later, 0)
         if moved := report["migration"]:
             later = {"median_cycles": 4800, "p95_cycles": 4800, "p99_cycles": 4800}
             moved["unavailable"] |= {**later, "histogram": [[5120, 1]]}

@@ -7,6 +7,7 @@
 mod accounts;
 mod at_hand;
 mod empty;
+mod ends;
 mod marks;
 mod statistics;
 
@@ -27,6 +28,11 @@ use crate::record::{FrameClass, FrameRecord, Role};
 use crate::request::{Request, Wakes};
 use crate::storage::Storage;
 use crate::watermarks::Watermarks;
+
+/// The region below the border.
+pub(crate) const UNMOVABLE: usize = 0;
+/// The region above it.
+pub(crate) const MOVABLE: usize = 1;
 
 /// A part of memory with watermarks of its own: all of it, or one side of the border.
 #[derive(Clone, Debug)]
@@ -65,6 +71,17 @@ impl Region {
     }
 }
 
+/// The end of its region that a request takes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// None in particular.
+    Any,
+    /// The one farthest from the border.
+    Far,
+    /// The one at the border, but for the window.
+    Near,
+}
+
 /// All frames of a machine, with their metadata in buffers of the caller's.
 #[derive(Clone)]
 #[cfg_attr(feature = "state", derive(contigua_state::State))]
@@ -95,6 +112,8 @@ pub struct Frames<S> {
     pub(crate) requested: u64,
     /// Frames of movable requests that failed since regions were last resized.
     pub(crate) requested_movable: u64,
+    /// An unmovable request waits for the border.
+    pub(crate) waits_for_border: bool,
     /// When the controller looks at both regions next although nobody is short.
     pub(crate) next_look: Nanoseconds,
     /// The block that hardware empties.
@@ -177,11 +196,7 @@ impl<S: Storage> Frames<S> {
                 return kept;
             }
         }
-        let own = if request.long_lived {
-            self.take_farthest(home, request.order)
-        } else {
-            self.take_listed(home, request.order)
-        };
+        let own = self.take_own(home, request);
         own.or_else(|| self.fall_back(home, request))
     }
 
@@ -212,41 +227,6 @@ impl<S: Storage> Frames<S> {
         };
         self.remove(block);
         Some(self.split_off(block, have, order))
-    }
-
-    /// Takes the block of a type that is farthest from the border, whatever its size: for memory
-    /// that will be there when the border comes (the Contiguitas article, "Making Resizing Possible
-    /// and Cheap").
-    fn take_farthest(&mut self, kind: MigrateType, order: Order) -> Option<Frame> {
-        if self.lists.discipline() == Discipline::Recency {
-            return self.take_listed(kind, order);
-        }
-        let words = self.storage.parts().words;
-        let blocks = self.lists.orders_from(kind, order);
-        let blocks = blocks.filter_map(|have| Some((self.lists.next(words, kind, have)?, have)));
-        let (block, have) = if kind == MigrateType::Movable {
-            blocks.max_by_key(|(block, have)| block.offset(have.frames()))?
-        } else {
-            blocks.min_by_key(|(block, _)| *block)?
-        };
-        self.remove(block);
-        Some(self.split_off(block, have, order))
-    }
-
-    /// Returns true if a block reaches into the part of its region next to the border that is used
-    /// last.
-    fn is_near_border(&self, block: Frame, order: Order) -> bool {
-        let Some(confinement) = &self.confinement else {
-            return false;
-        };
-        let region = self.region_of(block);
-        let window = self.regions[region].frames() * u64::from(confinement.window_percent) / 100;
-        let border = u64::from(self.border.get());
-        if region == 0 {
-            u64::from(block.get()) >= border.saturating_sub(window)
-        } else {
-            u64::from(block.get() + order.frames()) <= border + window
-        }
     }
 
     /// Lists a block that is free now, merged with its free buddies.
@@ -328,7 +308,9 @@ impl<S: Storage> Frames<S> {
             }
         }
         let frame = match slot(home) {
-            Some(slot) if request.order == Order::BASE && !request.long_lived => {
+            Some(slot)
+                if request.order == Order::BASE && self.end_for(home, request) != End::Far =>
+            {
                 self.take_per_cpu(home, slot, request)
             }
             _ => self.take(home, request),
@@ -359,8 +341,9 @@ impl<S: Storage> Frames<S> {
     /// includes one that was freed before; [`Error::Shared`] when it has several users.
     #[inline]
     pub fn free(&mut self, frame: Frame) -> Result<(), Error> {
+        let record = self.allocated(frame)?;
         let order = self.unuse(frame)?;
-        self.release(frame, order);
+        self.release(frame, order, record.class());
         Ok(())
     }
 

@@ -7,13 +7,12 @@ pub(crate) mod scanners;
 use contigua_units::{Frame, Nanoseconds, Order};
 
 use self::scanners::Compaction;
-use crate::allocator::Frames;
+use crate::allocator::{Frames, UNMOVABLE};
 use crate::block::{BLOCK_FRAMES, MigrateType, first_frame};
 use crate::moving::Moves;
 use crate::pressure::Stall;
 use crate::reclaim::Context;
 use crate::record::Role;
-use crate::regions::UNMOVABLE;
 use crate::storage::Storage;
 
 /// When a run of compaction is over, and what it may look at.
@@ -92,6 +91,10 @@ impl<S: Storage> Frames<S> {
     /// whether it helped.
     pub(crate) fn compact_proactively(&mut self, region: usize, moves: &mut dyn Moves) -> bool {
         let proactiveness = u64::from(self.config.compaction_proactiveness.min(100));
+        if proactiveness > 0 && region == UNMOVABLE && self.sort_in_use() {
+            self.counters.proactive_compactions += 1;
+            return true;
+        }
         let low = (100 - proactiveness).max(5);
         let high = (low + 10).min(100);
         let before = self.fragmentation(region);

@@ -135,6 +135,10 @@ pub struct Costs {
     /// Waiting for memory that somebody else frees: a request that found none even after reclaim.
     #[cfg_attr(feature = "schema", schemars(extend("x-minimum" = "0ns", "x-maximum" = "1s")))]
     pub wait: Nanoseconds,
+    /// Reading a piece of a file again that reclaim took although it was in use: a random read of a
+    /// solid-state drive.
+    #[cfg_attr(feature = "schema", schemars(extend("x-minimum" = "0ns", "x-maximum" = "1s")))]
+    pub refault: Nanoseconds,
 }
 
 impl Default for Costs {
@@ -144,6 +148,7 @@ impl Default for Costs {
             reclaim: Nanoseconds::new(1_000),
             migrate: Nanoseconds::new(4_000),
             wait: Nanoseconds::new(1_000_000),
+            refault: Nanoseconds::new(100_000),
         }
     }
 }

@@ -243,6 +243,7 @@ impl<S: Storage> Frames<S> {
         }
         match to {
             Some(to) => {
+                self.counters.frames_moved_from_isolated += u64::from(record.order().frames());
                 self.move_block(frame, to, moves);
                 true
             }

@@ -21,6 +21,8 @@ use contigua_units::{Bytes, Nanoseconds};
 )]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields, default))]
 pub struct Config {
+    /// Free memory below a region's low watermark moves the border.
+    pub watermarks: bool,
     /// Pressure on unmovable requests, in percent of time, above which their region grows.
     #[cfg_attr(feature = "schema", schemars(range(min = 0.0, max = 100.0)))]
     pub unmovable_threshold: f64,
@@ -55,6 +57,7 @@ pub struct GiveBack {
 impl Default for Config {
     fn default() -> Self {
         Self {
+            watermarks: true,
             unmovable_threshold: 1.0,
             movable_threshold: 1.0,
             growth_gain: 0.5,
@@ -211,7 +214,8 @@ impl Controller {
         let share = |gain: f64, pressure: f64| {
             (unmovable.size.get() as f64 * gain * pressure / 100.0) as u64
         };
-        let is_short = unmovable.free < unmovable.low || inputs.requested.get() > 0;
+        let is_low = |region: &RegionState| config.watermarks && region.free < region.low;
+        let is_short = is_low(unmovable) || inputs.requested.get() > 0;
         if is_short || unmovable.pressure > config.unmovable_threshold && !is_cooling {
             let missing = unmovable.high.get().saturating_sub(unmovable.free.get());
             let grown = share(config.growth_gain, unmovable.pressure);
@@ -232,7 +236,7 @@ impl Controller {
         if idle > 0 && unmovable.pressure <= config.unmovable_threshold / 2.0 {
             return Decision::Shrink(Bytes::new(idle.min(largest)));
         }
-        let wants_less = movable.free < movable.low || movable.pressure > config.movable_threshold;
+        let wants_less = is_low(movable) || movable.pressure > config.movable_threshold;
         if is_cooling || !wants_less || unmovable.pressure > config.unmovable_threshold / 2.0 {
             return Decision::Stay;
         }

@@ -58,6 +58,8 @@ counters! {
     frames_reclaimed_direct,
     /// Frames of kernel caches that reclaim freed.
     frames_shrunk,
+    /// Frames that were read again after reclaim had taken them although they were in use.
+    frames_refaulted,
     /// Runs of compaction in the background because a request had failed.
     background_compactions,
     /// Runs of compaction in the background because free memory was fragmented.
@@ -74,6 +76,8 @@ counters! {
     contiguous_allocations,
     /// Ranges that could not be emptied.
     contiguous_failures,
+    /// Frames moved out of isolated pageblocks, for the border or for such ranges.
+    frames_moved_from_isolated,
     /// Blocks pinned.
     pins,
     /// Blocks moved into the unmovable region to be pinned.
@@ -86,6 +90,11 @@ counters! {
     blocks_resized,
     /// Shrinkings that ended early at a frame that cannot be moved.
     shrinks_blocked,
+    /// Those of them that ended at a frame that the kernel reaches through its linear map, which not
+    /// even hardware can move.
+    shrinks_blocked_by_kernel,
+    /// Those of them that ended at frames that hardware could have moved, and software cannot.
+    shrinks_blocked_by_devices,
     /// Frames moved to let the border pass.
     frames_moved_by_resizes,
     /// Frames moved by hardware while in use.

@@ -27,5 +27,8 @@ pub enum Evict {
 pub struct GroupRecord {
     pub(crate) chain: Chain,
     pub(crate) frames: u32,
+    /// Frames that reclaim took although they had been used again (Linux's shadow entries,
+    /// `mm/workingset.c`).
+    pub(crate) evicted: u32,
     pub(crate) evict: Evict,
 }

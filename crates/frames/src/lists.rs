@@ -84,6 +84,11 @@ impl FreeLists {
         }
     }
 
+    /// The block of an order with the highest address that ends at `end` or before, whatever its type.
+    pub(crate) fn highest_below(&self, words: &[u64], order: Order, end: Frame) -> Option<Frame> {
+        self.ordered.highest_below(words, order, end)
+    }
+
     /// Lists a free block, whose record has been written and links to nobody.
     #[inline]
     pub(crate) fn insert(

@@ -95,6 +95,33 @@ impl Ordered {
         self.descend(words, order, u64::ilog2)
     }
 
+    /// The free block of an order with the highest address of those that end at `end` or before.
+    pub(crate) fn highest_below(&self, words: &[u64], order: Order, end: Frame) -> Option<Frame> {
+        let levels = self.levels(order);
+        let mut index = end.index() >> order.get();
+        for (level, &start) in levels.iter().enumerate() {
+            let is_top = level + 1 == levels.len();
+            let (word, before) = match (index / BITS, index % BITS) {
+                // The end of memory: all of the last level's only word.
+                (1, 0) if is_top => (0, words[start as usize]),
+                (word, 0) => (word, 0),
+                (word, bits) => {
+                    let below = (1 << bits) - 1;
+                    (word, words[start as usize + word] & below)
+                }
+            };
+            if before != 0 {
+                let mut found = word * BITS + before.ilog2() as usize;
+                for &start in levels[..level].iter().rev() {
+                    found = found * BITS + words[start as usize + found].ilog2() as usize;
+                }
+                return Some(Frame::new((found << order.get()) as u32));
+            }
+            index = word;
+        }
+        None
+    }
+
     fn descend(&self, words: &[u64], order: Order, pick: impl Fn(u64) -> u32) -> Option<Frame> {
         let mut index = 0;
         for &start in self.levels(order).iter().rev() {
@@ -156,6 +183,11 @@ mod tests {
                 }
                 prop_assert_eq!(index.lowest(&words, order), model.first().copied());
                 prop_assert_eq!(index.highest(&words, order), model.last().copied());
+                for end in [frame, Frame::new(frames as u32), Frame::new(at % frames as u32)] {
+                    let last = Frame::new(end.get() >> order.get() << order.get());
+                    let below = model.range(..last).next_back().copied();
+                    prop_assert_eq!(index.highest_below(&words, order, end), below);
+                }
                 prop_assert_eq!(index.count(&words, order, frames) as usize, model.len());
                 prop_assert_eq!(index.contains(&words, frame, order), insert);
             }

@@ -73,6 +73,7 @@ impl<S: Storage> Frames<S> {
             if self.confinement.is_some() && home == MigrateType::Movable {
                 self.requested_movable += u64::from(request.order.frames());
             }
+            self.waits_for_border |= self.confinement.is_some() && home != MigrateType::Movable;
         }
         self.pressure.stall(stall_of(home), Nanoseconds::new(time));
         frame
@@ -82,6 +83,26 @@ impl<S: Storage> Frames<S> {
     pub fn stall(&mut self, request: &Request, time: Nanoseconds) {
         let home = self.placement.home(request);
         self.pressure.stall(stall_of(home), time);
+    }
+
+    /// A task reads frames of a group that are not in memory. If reclaim took as many that had been
+    /// in use, the task waits for what memory was too short to keep (Linux counts refaults of a
+    /// working set as memory stalls); says whether it did.
+    pub fn refault(&mut self, group: Group, frames: u32) -> bool {
+        let record = &mut self.storage.parts_mut().groups[usize::from(group.0)];
+        if record.evicted < frames {
+            return false;
+        }
+        record.evicted -= frames;
+        self.counters.frames_refaulted += u64::from(frames);
+        self.pressure
+            .stall(Stall::Movable, self.config.costs.refault);
+        true
+    }
+
+    /// Forgets what reclaim took of a group: its files are gone, and nobody reads them again.
+    pub fn forget_evicted(&mut self, group: Group) {
+        self.storage.parts_mut().groups[usize::from(group.0)].evicted = 0;
     }
 
     fn count_failure(&mut self, home: MigrateType) {
@@ -202,10 +223,17 @@ impl<S: Storage> Frames<S> {
             self.counters.frames_scanned += 1;
             let record = self.storage.parts().frames[frame.index()];
             if record.is_referenced() || record.is_pinned() {
+                if record.is_referenced() {
+                    self.storage.parts_mut().frames[frame.index()].set_working_set();
+                }
                 self.rotate(frame);
                 continue;
             }
             let frames = u64::from(record.order().frames());
+            if record.is_working_set() {
+                let record = &mut self.storage.parts_mut().groups[usize::from(group.0)];
+                record.evicted = record.evicted.saturating_add(frames as u32);
+            }
             if self.free_at_once(frame).is_err() {
                 break;
             }

@@ -87,6 +87,11 @@ impl FrameClass {
     pub const fn is_hardware_movable(self) -> bool {
         matches!(self, Self::NetworkBuffer)
     }
+
+    /// Returns true if nothing can move such a frame while it is in use.
+    pub(crate) const fn stays(self) -> bool {
+        matches!(self.kind(), FrameKind::Unmovable) && !self.is_hardware_movable()
+    }
 }
 
 /// Page and address space that a frame backs: the reverse mapping.
@@ -145,6 +150,8 @@ const GROUPED: u8 = 1;
 const PINNED: u8 = 2;
 /// The block was used since reclaim last looked at it.
 const REFERENCED: u8 = 4;
+/// Reclaim has passed the block over because it was used: it is part of a working set.
+const WORKING_SET: u8 = 8;
 
 impl FrameRecord {
     pub(crate) fn linked(role: Role, order: Order) -> Self {
@@ -233,6 +240,14 @@ impl FrameRecord {
 
     pub(crate) fn is_referenced(&self) -> bool {
         self.flags & REFERENCED != 0
+    }
+
+    pub(crate) fn is_working_set(&self) -> bool {
+        self.flags & WORKING_SET != 0
+    }
+
+    pub(crate) fn set_working_set(&mut self) {
+        self.flags |= WORKING_SET;
     }
 
     pub(crate) fn set_referenced(&mut self, referenced: bool) {

@@ -3,21 +3,17 @@
 use contigua_units::{Bytes, Frame, Nanoseconds, Order, PAGE_BYTES};
 
 use crate::Error;
-use crate::allocator::Frames;
+use crate::allocator::{Frames, MOVABLE, UNMOVABLE};
 use crate::block::{BLOCK_FRAMES, MigrateType, block_of, first_frame};
 use crate::controller::{Decision, Inputs, RegionState};
 use crate::moving::Moves;
 use crate::policies::{Pinning, PlacementPolicy};
+use crate::pressure::Stall;
 use crate::reclaim::Context;
 use crate::record::Role;
 use crate::request::Request;
 use crate::storage::Storage;
 use contigua_contiguity::FrameKind;
-
-/// The region below the border.
-pub(crate) const UNMOVABLE: usize = 0;
-/// The region above it.
-pub(crate) const MOVABLE: usize = 1;
 
 impl<S: Storage> Frames<S> {
     /// Looks at both regions and moves the border if the controller says so. Never on the path of
@@ -55,7 +51,16 @@ impl<S: Storage> Frames<S> {
         match self.controller.decide(&inputs) {
             Decision::Stay => {}
             Decision::Expand(bytes) => {
+                let before = self.counters;
                 self.expand(blocks(bytes), moves);
+                if core::mem::take(&mut self.waits_for_border) {
+                    let events = self.counters.since(&before);
+                    let costs = &self.config.costs;
+                    let time = costs.migrate.get() * events.frames_moved_by_resizes
+                        + costs.reclaim.get() * events.frames_reclaimed_background;
+                    self.pressure
+                        .stall(Stall::Unmovable, Nanoseconds::new(time));
+                }
             }
             Decision::Shrink(bytes) => {
                 self.shrink(blocks(bytes), moves);
@@ -115,11 +120,22 @@ impl<S: Storage> Frames<S> {
                 continue;
             }
             if !self.begin_clearing(number, Some(lowest)) {
-                self.counters.shrinks_blocked += 1;
+                self.count_blocked(number);
             }
             break;
         }
         done
+    }
+
+    /// Counts a shrinking that ended at a pageblock, by what is in it.
+    fn count_blocked(&mut self, number: usize) {
+        let block = self.pageblocks()[number];
+        self.counters.shrinks_blocked += 1;
+        if block.unmovable > block.in_use {
+            self.counters.shrinks_blocked_by_kernel += 1;
+        } else if block.in_use > 0 && !self.moves_in_use() {
+            self.counters.shrinks_blocked_by_devices += 1;
+        }
     }
 
     /// Empties the pageblock at the border and lets it change sides; says whether it did.
@@ -229,12 +245,12 @@ impl<S: Storage> Frames<S> {
             && self.region_of(frame) == MOVABLE;
         let mut at = frame;
         if must_move {
-            let unmovable = crate::FrameClass::NetworkBuffer;
-            let home = self.placement.home(&Request::new(Order::BASE, unmovable));
+            let request = Request::new(record.order(), crate::FrameClass::NetworkBuffer);
+            let home = self.placement.home(&request);
             if !record.can_move() || record.order() > Order::BUDDY_MAX {
                 return Err(Error::CannotPin(frame));
             }
-            let Some(to) = self.take_listed(home, record.order()) else {
+            let Some(to) = self.take_own(home, &request) else {
                 self.wake(UNMOVABLE, record.order());
                 return Err(Error::CannotPin(frame));
             };

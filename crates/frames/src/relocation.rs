@@ -8,13 +8,12 @@
 use contigua_contiguity::FrameKind;
 use contigua_units::{Frame, Order};
 
-use crate::allocator::Frames;
+use crate::allocator::{Frames, UNMOVABLE};
 use crate::block::{BLOCK_FRAMES, MigrateType, block_of, first_frame};
 use crate::clearing::{Clearing, Relocation};
 use crate::moving::{Move, Moves};
 use crate::policies::PlacementPolicy;
 use crate::record::{FrameClass, FrameRecord, Role};
-use crate::regions::UNMOVABLE;
 use crate::request::Request;
 use crate::storage::Storage;
 
@@ -139,10 +138,15 @@ impl<S: Storage> Frames<S> {
 
     /// Takes a block like one that hardware is to move, deeper in the region.
     fn take_for(&mut self, from: Frame, record: &FrameRecord) -> Option<Frame> {
-        let request = Request::new(Order::BASE, FrameClass::NetworkBuffer);
-        let home = self.placement.home(&request);
-        let to = self.take_listed(home, record.order())?;
-        if to > from {
+        let is_sorted = self.is_sorted();
+        let to = if is_sorted {
+            self.take_nearest(record.order())
+        } else {
+            let request = Request::new(Order::BASE, FrameClass::NetworkBuffer);
+            self.take_listed(self.placement.home(&request), record.order())
+        }?;
+        let is_shrinking = self.clearing.is_some_and(|c| c.shrinks_to.is_some());
+        if to > from && (is_shrinking || !is_sorted) {
             self.give(to, record.order());
             return None;
         }
@@ -248,13 +252,36 @@ impl<S: Storage> Frames<S> {
         }
     }
 
-    /// Begins to empty the pageblock of the unmovable region that is nearest to the border, so that
-    /// free memory is in one piece there; says whether it did.
+    /// Returns true if what hardware can move and what it cannot take from two ends of the region.
+    fn is_sorted(&self) -> bool {
+        let confinement = self.confinement.as_ref();
+        confinement.is_some_and(|regions| regions.by_type)
+    }
+
+    /// Begins to empty a pageblock that is kept for what cannot move of what can; says whether it did.
+    pub(crate) fn sort_in_use(&mut self) -> bool {
+        if !self.is_sorted() || self.clearing.is_some() {
+            return false;
+        }
+        let kept = block_of(self.kept_far());
+        let moves =
+            |number: &usize| self.pageblocks()[*number].in_use > 0 && self.is_clearable(*number);
+        let Some(number) = (0..kept).find(moves) else {
+            return false;
+        };
+        self.drain_per_cpu();
+        self.begin_clearing(number, None)
+    }
+
+    /// Begins to empty the pageblock of the unmovable region that is nearest to the border and can be
+    /// emptied, so that free memory is in one piece there; says whether it did.
     pub(crate) fn compact_in_use(&mut self) -> bool {
         let least = self.regions[UNMOVABLE].start.get() / BLOCK_FRAMES;
         let end = block_of(self.border);
-        let used = |number: &usize| self.pageblocks()[*number].free() < BLOCK_FRAMES;
-        let Some(number) = (least as usize..end).rev().find(used) else {
+        let is_used = |number: &usize| {
+            self.pageblocks()[*number].free() < BLOCK_FRAMES && self.is_clearable(*number)
+        };
+        let Some(number) = (least as usize..end).rev().find(is_used) else {
             return false;
         };
         self.drain_per_cpu();

@@ -230,6 +230,13 @@ fn device_buffers_that_block_a_shrink_move_only_with_hardware() {
         let counters = memory.counters();
         assert_eq!(counters.frames_moved_by_hardware, u64::from(shrinks));
         assert_eq!(counters.shrinks_blocked, u64::from(!shrinks));
+        let of_devices = class == FrameClass::NetworkBuffer;
+        let causes = [
+            counters.shrinks_blocked_by_kernel,
+            counters.shrinks_blocked_by_devices,
+        ];
+        let expected = [!of_devices, of_devices && !hardware];
+        assert_eq!(causes, expected.map(u64::from), "{class:?}");
         assert_eq!(border(&memory), at - if shrinks { BLOCK_FRAMES } else { 0 });
         assert_eq!(memory.validate(), Ok(()));
     }
@@ -415,6 +422,163 @@ fn long_lived_memory_takes_the_lowest_addresses() {
     memory.free(Frame::new(17)).unwrap();
     memory.drain_per_cpu();
     assert_eq!(memory.allocate(&request), Some(Frame::new(17)));
+}
+
+fn with_hardware(mebibytes: usize) -> Memory {
+    let with = policies::contiguitas::Config {
+        hardware_migration: true,
+        ..config()
+    };
+    memory(mebibytes, Placement::Contiguitas(with))
+}
+
+/// A page that not even hardware can move holds the border; so it is placed where that never comes.
+#[test]
+fn with_hardware_what_stays_is_far_from_the_border_and_what_moves_is_near_it() {
+    let mut memory = with_hardware(256);
+    let edge = border(&memory);
+    for number in 0..200 {
+        let near = memory.allocate(&grouped(FrameClass::NetworkBuffer, 0));
+        assert!(near.unwrap().get() >= edge / 2, "{near:?}");
+        let far = memory.allocate(&grouped(FrameClass::Slab, 1));
+        assert_eq!(far, Some(Frame::new(number)));
+    }
+    // What a buffer leaves is for buffers, and what a slab leaves for slabs, on every CPU.
+    memory.free_oldest(Group(0)).unwrap();
+    memory.free_oldest(Group(1)).unwrap();
+    let far = memory.allocate(&one(FrameClass::PageTable));
+    assert_eq!(far, Some(Frame::new(0)));
+    // Nothing of what is kept for slabs goes to buffers: the border has to move for them.
+    let kept = 512;
+    let mut lowest = edge;
+    for _ in 0..edge - kept {
+        let frame = memory.allocate(&grouped(FrameClass::NetworkBuffer, 0));
+        lowest = lowest.min(frame.unwrap().get());
+        if memory.has_background_work() {
+            memory.background(Nanoseconds::new(1), &mut ());
+        }
+    }
+    assert!(lowest >= kept, "{lowest}");
+    assert!(border(&memory) > edge);
+    assert_eq!(memory.validate(), Ok(()));
+}
+
+/// Buffers that are where slabs will be needed go away before that.
+#[test]
+fn hardware_clears_what_is_kept_for_memory_that_stays() {
+    let mut memory = with_hardware(64);
+    for frame in 0..300 {
+        memory
+            .allocate_at(Frame::new(frame), FrameClass::Slab)
+            .unwrap();
+    }
+    for frame in 600..700 {
+        let request = grouped(FrameClass::NetworkBuffer, 0);
+        memory
+            .allocate_block_at(Frame::new(frame), &request)
+            .unwrap();
+    }
+    for frame in 300..500 {
+        memory
+            .allocate_at(Frame::new(frame), FrameClass::Slab)
+            .unwrap();
+    }
+    // 500 frames stay, and a quarter is kept: two pageblocks.
+    memory.background(Nanoseconds::new(1_000_000_000), &mut ());
+    assert!(memory.is_clearing());
+    assert_eq!(relocate_all(&mut memory), 100);
+    assert!(memory.blocks_in(Group(0)).all(|frame| frame.get() >= 1024));
+    assert_eq!(memory.validate(), Ok(()));
+}
+
+/// Files that a program goes on using are evicted, and read again: the program waits, and the idle
+/// part of the unmovable region goes to the movable one although no request ever fails.
+#[test]
+fn refaults_move_the_border() {
+    let with = policies::contiguitas::Config {
+        idle: Nanoseconds::new(0),
+        ..config()
+    };
+    let mut memory = memory(64, Placement::Contiguitas(with));
+    memory.set_evict(Group(1), Evict::File);
+    assert_eq!(memory.expand(12, &mut ()), 12);
+    let grown = border(&memory);
+    let read = |memory: &mut Memory| {
+        for _ in 0..12_000 {
+            memory.refault(Group(1), 1);
+            let request = grouped(FrameClass::PageCache, 1);
+            let frame = memory.allocate_or_reclaim(&request, &mut ());
+            memory.touch(frame.unwrap()).unwrap();
+        }
+    };
+    for second in 1..=10 {
+        read(&mut memory);
+        memory.background(Nanoseconds::new(second * 1_000_000_000), &mut ());
+    }
+    let counters = memory.counters();
+    assert!(counters.frames_refaulted > 10_000, "{counters:?}");
+    assert_eq!(counters.failures_movable, 0);
+    assert!(memory.pressure().movable().avg10 > 1.0);
+    assert_eq!(memory.pressure().unmovable().total.get(), 0);
+    assert!(border(&memory) < grown, "{counters:?}");
+    // Files that are gone are not read again.
+    memory.forget_evicted(Group(1));
+    assert!(!memory.refault(Group(1), 1));
+    assert_eq!(memory.validate(), Ok(()));
+}
+
+/// A request that waits for the border stalls for as long as emptying takes.
+#[test]
+fn waiting_for_the_border_is_pressure_on_unmovable_memory() {
+    let mut memory = confined(64);
+    while memory
+        .allocate(&grouped(FrameClass::Anonymous, 1))
+        .is_some()
+    {}
+    for _ in 0..4096 {
+        memory.free_oldest(Group(1)).unwrap();
+    }
+    memory.drain_per_cpu();
+    let waits = |memory: &Memory| memory.pressure().unmovable().total.get();
+    let request = grouped(FrameClass::Slab, 0);
+    while memory.allocate_or_reclaim(&request, &mut ()).is_some() {}
+    let failed = waits(&memory);
+    assert!(failed > 0);
+    memory.background(Nanoseconds::new(1), &mut ());
+    let moved = memory.counters().frames_moved_by_resizes;
+    assert!(moved > 0);
+    // 4 us a page.
+    assert!(waits(&memory) - failed >= 4_000 * moved, "{moved} pages");
+}
+
+/// Each part of controller and placement is switched off alone.
+#[test]
+fn each_part_of_contiguitas_can_be_switched_off() {
+    let with = policies::contiguitas::Config {
+        bias: false,
+        ..config()
+    };
+    let mut memory = memory(64, Placement::Contiguitas(with));
+    let frames: Vec<Frame> = (0..600)
+        .map(|_| memory.allocate(&one(FrameClass::Slab)).unwrap())
+        .collect();
+    memory.free(frames[3]).unwrap();
+    memory.free(frames[500]).unwrap();
+    memory.drain_per_cpu();
+    let next = memory.allocate(&one(FrameClass::Slab));
+    assert_eq!(next, Some(frames[500]), "the last that was freed");
+    assert_eq!(memory.validate(), Ok(()));
+    let resize = contigua_frames::controller::Config {
+        watermarks: false,
+        ..contigua_frames::controller::Config::default()
+    };
+    let with = policies::contiguitas::Config { resize, ..config() };
+    let mut memory = self::memory(64, Placement::Contiguitas(with));
+    let edge = border(&memory);
+    while memory.allocate(&one(FrameClass::Slab)).is_some() {}
+    assert!(memory.has_background_work());
+    memory.background(Nanoseconds::new(1), &mut ());
+    assert_eq!(border(&memory), edge, "nothing has failed");
 }
 
 /// A.7 and A.8: what confinement is for.

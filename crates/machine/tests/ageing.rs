@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use contigua_frames::{FrameClass, Request};
+use contigua_frames::{Counters, FrameClass, Request};
 use contigua_machine::ageing::{AgeConfig, Sample, Server, Snapshot, parse_profile};
 use contigua_machine::config::{Age, parse_design};
 use contigua_units::{Bytes, Nanoseconds, Order};
@@ -152,7 +152,17 @@ fn hardware_makes_the_region_smaller_and_contiguity_larger() {
         let last = hardware.last().unwrap().events;
         assert!(last.memory.frames_moved_by_hardware > 0, "{last:?}");
         assert_eq!(last.server.kills, 0);
+        // Software stops at what devices hold; hardware seldom finds what it cannot move.
+        let blocked = |memory: Counters| {
+            let [kernel, devices] = [
+                memory.shrinks_blocked_by_kernel,
+                memory.shrinks_blocked_by_devices,
+            ];
+            (kernel + devices) as f64 / memory.shrinks as f64
+        };
         let without = software.last().unwrap().events;
+        let shares = [blocked(without.memory), blocked(last.memory)];
+        assert!(shares[1] < shares[0] / 2.0, "{shares:?}");
         assert_eq!(without.memory.frames_moved_by_hardware, 0);
         let regions = [&software, &hardware].map(|samples| mean(samples, region_over_unmovable));
         assert!(regions[1] < regions[0], "{regions:?}");
@@ -169,7 +179,7 @@ fn hardware_makes_the_region_smaller_and_contiguity_larger() {
         };
         let (software, hardware) = (potential(&software), potential(&hardware));
         assert!(hardware.0 > software.0, "{software:?} {hardware:?}");
-        assert!(hardware.1 >= software.1, "{software:?} {hardware:?}");
+        assert!(hardware.1 > software.1, "{software:?} {hardware:?}");
     }
 }
 

@@ -6,7 +6,7 @@ use contigua_units::{Frame, Order};
 use super::Frames;
 use crate::block::MigrateType;
 use crate::per_cpu::slot;
-use crate::record::{FrameRecord, Role};
+use crate::record::{FrameClass, FrameRecord, Role};
 use crate::request::Request;
 use crate::storage::Storage;
 
@@ -33,7 +33,7 @@ impl<S: Storage> Frames<S> {
         self.counters.per_cpu_refills += 1;
         for _ in 1..self.config.per_cpu_batch {
             // A batch is a convenience: it takes nothing from others.
-            let Some(frame) = self.take_listed(home, Order::BASE) else {
+            let Some(frame) = self.take_own(home, request) else {
                 break;
             };
             let parts = self.storage.parts_mut();
@@ -81,10 +81,14 @@ impl<S: Storage> Frames<S> {
 
     /// Frees a block whose record has been taken care of by the caller.
     #[inline]
-    pub(crate) fn release(&mut self, frame: Frame, order: Order) {
+    pub(crate) fn release(&mut self, frame: Frame, order: Order, class: FrameClass) {
         let batch = self.config.per_cpu_batch;
+        // Where requests of two sorts take from two ends, they share no list.
+        let confinement = self.confinement.as_ref();
+        let stays = class.stays() && confinement.is_some_and(|regions| regions.by_type);
         if order == Order::BASE
             && batch > 0
+            && !stays
             && let Some(slot) = slot(self.kind_of(frame))
         {
             let cpu = self.cpu;

@@ -96,6 +96,7 @@ impl<S: Storage> Frames<S> {
             evict_end: 0,
             requested: 0,
             requested_movable: 0,
+            waits_for_border: false,
             next_look: Nanoseconds::new(0),
             clearing: None,
             is_allocating: false,

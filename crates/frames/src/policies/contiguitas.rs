@@ -29,8 +29,15 @@ pub struct Config {
     /// Share of each region next to the border, in percent, that is used last. Our choice.
     #[cfg_attr(feature = "schema", schemars(range(min = 0, max = 100)))]
     pub border_window: u32,
+    /// The free block farthest from the border is taken; otherwise the last that was freed, as in
+    /// Linux.
+    pub bias: bool,
     /// Contiguitas' hardware moves frames that are in use out of the border's way.
     pub hardware_migration: bool,
+    /// With hardware: what it cannot move takes the addresses of the unmovable region that are
+    /// farthest from the border, and what it can move those nearest to it, outside of the window.
+    /// Our choice.
+    pub by_type: bool,
     /// Unmovable memory beyond the reserve that was idle for so long goes back; `"0s"`: only when
     /// movable memory is short. Our choice.
     #[cfg_attr(feature = "schema", schemars(extend("x-minimum" = "0ns", "x-maximum" = "24h")))]
@@ -49,7 +56,9 @@ impl Default for Config {
             unmovable_min: Bytes::new(64 << 20),
             strict: true,
             border_window: 10,
+            bias: true,
             hardware_migration: false,
+            by_type: true,
             idle: Nanoseconds::new(60_000_000_000),
             reserve_percent: 10.0,
             resize: controller::Config::default(),
@@ -82,7 +91,11 @@ impl PlacementPolicy for Config {
     }
 
     fn discipline(&self) -> Discipline {
-        Discipline::FarFromBorder
+        if self.bias {
+            Discipline::FarFromBorder
+        } else {
+            Discipline::Recency
+        }
     }
 
     fn confinement(&self) -> Option<Confinement> {
@@ -90,6 +103,7 @@ impl PlacementPolicy for Config {
             least_unmovable: self.unmovable_min,
             window_percent: self.border_window,
             hardware_migration: self.hardware_migration,
+            by_type: self.hardware_migration && self.bias && self.by_type,
             shelters_movable: !self.strict,
             give_back: controller::GiveBack {
                 idle: self.idle,

@@ -60,6 +60,8 @@ pub struct Confinement {
     pub window_percent: u32,
     /// True if hardware moves frames in use that are in the border's way.
     pub hardware_migration: bool,
+    /// Requests take from the end of the unmovable region that suits their class.
+    pub by_type: bool,
     /// True if single movable frames may use the unmovable region for a while.
     pub shelters_movable: bool,
     /// When idle unmovable memory goes back.

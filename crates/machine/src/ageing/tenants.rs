@@ -300,6 +300,7 @@ impl Tenant {
     fn leave(&mut self, config: &super::Tenants, now: Nanoseconds, memory: &mut Memory) {
         self.give_up(memory);
         while memory.free_oldest(Groups::files(self.number)).is_some() {}
+        memory.forget_evicted(Groups::files(self.number));
         let back = self.random.exponential(config.gap);
         self.state = State::Away(Nanoseconds::new(now.get() + back.get()));
     }
@@ -335,6 +336,10 @@ impl Files {
             self.due -= f64::from(PIECE);
             let group = Groups::files(self.random.below(tenants) as usize);
             let is_reused = self.random.share() < self.config.reused;
+            if is_reused {
+                // It may be what was read, used and evicted before.
+                memory.refault(group, PIECE);
+            }
             for _ in 0..PIECE {
                 if memory.frames_of(FrameClass::PageCache) as f64 >= self.most {
                     // The files in use have changed: the oldest are closed.
@@ -366,6 +371,7 @@ impl Files {
         let group = Groups::files(self.random.below(tenants) as usize);
         let cached = memory.frames_of(FrameClass::PageCache) as f64;
         let mut left = (cached * self.config.deleted) as u64;
+        memory.forget_evicted(group);
         let newest = self.random.below(2) == 0;
         while left > 0 {
             let done = if newest {
