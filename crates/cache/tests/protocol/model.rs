@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::fmt;
 
 use contigua_cache::migration::{
-    Agent, Agents, Alias, EntryId, Mode, Request, Service, SwitchOrder, Table, Transfer,
+    Agent, Agents, Alias, EntryId, Mode, Refusal, Request, Service, SwitchOrder, Table, Transfer,
     TransferEffect, TransferEvent,
 };
 use contigua_units::Frame;
@@ -18,7 +18,9 @@ use contigua_units::Frame;
 use super::rules::Rules;
 
 const MAX_CORES: usize = 3;
+/// Lines of all pages.
 const MAX_LINES: usize = 2;
+const MAX_PAGES: usize = 2;
 const ALIASES: [Alias; 2] = [Alias::Source, Alias::Destination];
 
 /// Configuration that a search explores.
@@ -29,6 +31,11 @@ const ALIASES: [Alias; 2] = [Alias::Source, Alias::Destination];
 )]
 pub struct Configuration {
     pub cores: usize,
+    /// Pages that migrate, each by an entry of its own.
+    pub pages: usize,
+    /// Entries of the table.
+    pub entries: u8,
+    /// Lines of each page.
     pub lines: u8,
     /// There is a device with an IOMMU.
     pub device: bool,
@@ -47,6 +54,9 @@ pub struct Configuration {
     pub holders: Holders,
     /// The source frame is used again after it was freed.
     pub reuse: bool,
+    /// Every agent invalidates its TLB in the end. If not, the last one never passes through the
+    /// kernel.
+    pub every_agent_invalidates: bool,
     /// A line under both frames is an error by itself. Without, only wrong data and requests to a
     /// frame that was given up are.
     pub forbid_double_alias: bool,
@@ -84,10 +94,15 @@ impl fmt::Display for Configuration {
             Holders::AfterSwitch => ", only holders acknowledge",
             Holders::All | Holders::BeforeSwitch => "",
         };
+        let pages = match (self.pages, self.entries) {
+            (1, _) => String::new(),
+            (pages, 1) => format!(", pages {pages} for an entry"),
+            (pages, entries) => format!(", pages {pages}, entries {entries}"),
+        };
         let (cores, lines) = (self.cores, self.lines);
         write!(
             f,
-            "{order}, {mode}: cores {cores}{device}, lines {lines}{travel}{holders}{reuse}"
+            "{order}, {mode}: cores {cores}{device}{pages}, lines {lines}{travel}{holders}{reuse}"
         )
     }
 }
@@ -95,7 +110,25 @@ impl fmt::Display for Configuration {
 impl Configuration {
     /// Returns true if cores are alike, so that states may be taken together ([`Model::pack`]).
     pub fn is_symmetric(&self) -> bool {
-        self.rules.await_every_core && self.holders != Holders::BeforeSwitch
+        self.rules.await_every_core
+            && self.holders != Holders::BeforeSwitch
+            && self.every_agent_invalidates
+    }
+
+    /// Lines of all pages; those of a page follow one another.
+    fn all_lines(&self) -> u8 {
+        self.pages as u8 * self.lines
+    }
+
+    /// The page of a line.
+    fn page_of(&self, line: u8) -> usize {
+        usize::from(line / self.lines)
+    }
+
+    /// A page's lines.
+    fn lines_of(&self, page: usize) -> std::ops::Range<u8> {
+        let first = page as u8 * self.lines;
+        first..first + self.lines
     }
 }
 
@@ -127,7 +160,7 @@ impl Held {
 
 type Cell = Option<(Held, Value)>;
 
-/// The page's entry of an agent's TLB, or the page walk that will fill it.
+/// A page's entry of an agent's TLB, or the page walk that will fill it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Translation {
     Absent,
@@ -146,13 +179,14 @@ struct InFlight {
 /// A core, or the device with its IOMMU, which has no cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct AgentState {
-    translation: Translation,
+    /// Of each page.
+    translations: [Translation; MAX_PAGES],
     request: Option<InFlight>,
     cells: [[Cell; MAX_LINES]; 2],
 }
 
 const IDLE: AgentState = AgentState {
-    translation: Translation::Absent,
+    translations: [Translation::Absent; MAX_PAGES],
     request: None,
     cells: [[None; MAX_LINES]; 2],
 };
@@ -179,6 +213,14 @@ enum Task {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Control {
     table: Table,
+    pages: [PageControl; MAX_PAGES],
+    /// Lines of source frames that their next owners have written.
+    rewritten: u8,
+}
+
+/// The migration of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct PageControl {
     transfer: Transfer,
     entry: Option<EntryId>,
     task: Task,
@@ -188,8 +230,6 @@ struct Control {
     copied: u8,
     retired: bool,
     freed: bool,
-    /// Lines of the source frame that its next owner has written.
-    rewritten: u8,
     /// [`Holders::BeforeSwitch`].
     holders: Agents,
 }
@@ -203,22 +243,22 @@ pub struct State {
     frames: [[Value; MAX_LINES]; 2],
 }
 
-/// A step of the machine. Agents are by number; the device comes after the cores.
+/// A step of the machine. Agents are by number, the device after the cores; then the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    StartWalk(usize),
-    FinishWalk(usize),
-    LoseTranslation(usize),
+    StartWalk(usize, usize),
+    FinishWalk(usize, usize),
+    LoseTranslation(usize, usize),
     Access { agent: usize, line: u8, write: bool },
     Serve(usize),
     Evict { core: usize, alias: Alias, line: u8 },
     Return { core: usize, alias: Alias, line: u8 },
-    Invalidate(usize),
-    Drain(usize),
-    CopyLine,
-    System,
-    SetCoreTables,
-    SetIommuTables,
+    Invalidate(usize, usize),
+    Drain(usize, usize),
+    CopyLine(usize),
+    System(usize),
+    SetCoreTables(usize),
+    SetIommuTables(usize),
     NextOwner { core: usize, line: u8, write: bool },
 }
 
@@ -264,12 +304,15 @@ pub struct Model {
 }
 
 impl Model {
-    const SOURCE: Frame = Frame::new(1);
-    const DESTINATION: Frame = Frame::new(2);
+    /// The frame that an alias of a page names.
+    fn frame(page: usize, alias: Alias) -> Frame {
+        Frame::new(1 + 2 * page as u32 + alias as u32)
+    }
 
     pub fn new(configuration: Configuration) -> Self {
         assert!(configuration.cores <= MAX_CORES);
-        assert!(usize::from(configuration.lines) <= MAX_LINES);
+        assert!(usize::from(configuration.all_lines()) <= MAX_LINES);
+        assert!((1..=MAX_PAGES).contains(&configuration.pages));
         assert!(configuration.is_symmetric() || configuration.cores <= 1);
         Self {
             configuration,
@@ -284,12 +327,13 @@ impl Model {
         self.controls.len()
     }
 
-    /// The operating system has just chosen the destination, some lines of which are still in
-    /// private caches because of the frame's previous owner.
+    /// The operating system has just chosen the destinations, some lines of which are still in
+    /// private caches because of the frames' previous owners.
     pub fn initial_states(&mut self) -> Vec<State> {
         let Configuration {
             cores,
             lines,
+            entries,
             order,
             ..
         } = self.configuration;
@@ -297,8 +341,7 @@ impl Model {
         let effect = transfer
             .on(TransferEvent::DestinationReserved)
             .expect("a new transfer waits for this");
-        let control = self.number(&Control {
-            table: Table::with_lines(1, lines),
+        let page = PageControl {
             transfer,
             entry: None,
             task: effect.map_or(Task::Nothing, Task::Effect),
@@ -307,8 +350,12 @@ impl Model {
             copied: 0,
             retired: false,
             freed: false,
-            rewritten: 0,
             holders: Agents::NONE,
+        };
+        let control = self.number(&Control {
+            table: Table::with_lines(entries.into(), lines),
+            pages: [page; MAX_PAGES],
+            rewritten: 0,
         });
         let clean = State {
             control,
@@ -316,7 +363,7 @@ impl Model {
             frames: [[Value::Page; MAX_LINES], [Value::Outdated; MAX_LINES]],
         };
         let mut states = vec![clean];
-        for line in 0..usize::from(lines) {
+        for line in 0..usize::from(self.configuration.all_lines()) {
             for state in states.clone() {
                 let mut shared = state;
                 for core in 0..cores {
@@ -344,7 +391,7 @@ impl Model {
         }
         for core in 0..configuration.cores {
             for alias in ALIASES {
-                for line in 0..configuration.lines {
+                for line in 0..configuration.all_lines() {
                     match state.agents[core].cells[alias as usize][usize::from(line)] {
                         Some((Held::OnTheWayBack, _)) => {
                             actions.push(Action::Return { core, alias, line });
@@ -355,30 +402,45 @@ impl Model {
                 }
             }
         }
-        match control.task {
+        for page in 0..configuration.pages {
+            self.page_actions(state, control, page, actions);
+        }
+    }
+
+    /// Steps of the operating system, the copy and the next owner, for a page.
+    fn page_actions(
+        &self,
+        state: &State,
+        control: &Control,
+        page: usize,
+        actions: &mut Vec<Action>,
+    ) {
+        let configuration = &self.configuration;
+        let of = &control.pages[page];
+        match of.task {
             Task::Nothing | Task::Effect(TransferEffect::AwaitAcknowledgements) => {}
             Task::SetPageTables { cores, iommu } => {
                 if cores {
-                    actions.push(Action::SetCoreTables);
+                    actions.push(Action::SetCoreTables(page));
                 }
                 if iommu {
-                    actions.push(Action::SetIommuTables);
+                    actions.push(Action::SetIommuTables(page));
                 }
             }
             Task::Effect(TransferEffect::Clear)
                 if !configuration.drains_reported
                     && self
                         .agents()
-                        .any(|agent| names_source(&state.agents[agent])) => {}
-            Task::Effect(_) | Task::RecallSource { .. } => actions.push(Action::System),
+                        .any(|agent| self.names_source(&state.agents[agent], page)) => {}
+            Task::Effect(_) | Task::RecallSource { .. } => actions.push(Action::System(page)),
         }
-        let recalling = matches!(control.task, Task::RecallSource { clear: false, .. });
-        if control.entry.is_some_and(|e| control.table.is_copying(e)) && !recalling {
-            actions.push(Action::CopyLine);
+        let recalling = matches!(of.task, Task::RecallSource { clear: false, .. });
+        if of.entry.is_some_and(|e| control.table.is_copying(e)) && !recalling {
+            actions.push(Action::CopyLine(page));
         }
-        if control.freed && configuration.reuse {
+        if of.freed && configuration.reuse {
             for core in 0..configuration.cores {
-                for line in 0..configuration.lines {
+                for line in configuration.lines_of(page) {
                     for write in [false, true] {
                         actions.push(Action::NextOwner { core, line, write });
                     }
@@ -395,32 +457,36 @@ impl Model {
         actions: &mut Vec<Action>,
     ) {
         let AgentState {
-            translation,
+            translations,
             request,
             cells,
         } = state.agents[agent];
-        match translation {
-            Translation::Absent => actions.push(Action::StartWalk(agent)),
-            Translation::Walking(_) => actions.push(Action::FinishWalk(agent)),
-            Translation::Present(alias) => {
-                actions.push(Action::LoseTranslation(agent));
-                for line in 0..self.configuration.lines {
-                    for write in [false, true] {
-                        let held = cells[alias as usize][usize::from(line)];
-                        let changes_nothing = match held {
-                            Some((Held::Modified, Value::Page)) => true,
-                            Some((Held::Shared | Held::Exclusive, Value::Page)) => !write,
-                            _ => false,
-                        };
-                        let hits = match held {
-                            Some((Held::Modified | Held::Exclusive, _)) => true,
-                            Some((Held::Shared, _)) => !write,
-                            _ => false,
-                        };
-                        let given_up = control.retired && alias == Alias::Source;
-                        let possible = given_up || !changes_nothing && (hits || request.is_none());
-                        if possible {
-                            actions.push(Action::Access { agent, line, write });
+        let pages = self.configuration.pages;
+        for (page, &translation) in translations.iter().enumerate().take(pages) {
+            match translation {
+                Translation::Absent => actions.push(Action::StartWalk(agent, page)),
+                Translation::Walking(_) => actions.push(Action::FinishWalk(agent, page)),
+                Translation::Present(alias) => {
+                    actions.push(Action::LoseTranslation(agent, page));
+                    for line in self.configuration.lines_of(page) {
+                        for write in [false, true] {
+                            let held = cells[alias as usize][usize::from(line)];
+                            let changes_nothing = match held {
+                                Some((Held::Modified, Value::Page)) => true,
+                                Some((Held::Shared | Held::Exclusive, Value::Page)) => !write,
+                                _ => false,
+                            };
+                            let hits = match held {
+                                Some((Held::Modified | Held::Exclusive, _)) => true,
+                                Some((Held::Shared, _)) => !write,
+                                _ => false,
+                            };
+                            let given_up = control.pages[page].retired && alias == Alias::Source;
+                            let possible =
+                                given_up || !changes_nothing && (hits || request.is_none());
+                            if possible {
+                                actions.push(Action::Access { agent, line, write });
+                            }
                         }
                     }
                 }
@@ -430,12 +496,21 @@ impl Model {
             actions.push(Action::Serve(agent));
         }
         let name = self.agent(agent);
-        if control.transfer.uninvalidated().contains(name) {
-            actions.push(Action::Invalidate(agent));
-        } else if control.transfer.missing().contains(name)
-            && (!names_source(&state.agents[agent]) || !self.configuration.drains_reported)
-        {
-            actions.push(Action::Drain(agent));
+        for page in 0..self.configuration.pages {
+            let transfer = &control.pages[page].transfer;
+            let is_last = self.agents().last() == Some(agent);
+            let is_deaf = is_last && !self.configuration.every_agent_invalidates;
+            if transfer.uninvalidated().contains(name) {
+                if is_deaf {
+                    continue;
+                }
+                actions.push(Action::Invalidate(agent, page));
+            } else if transfer.missing().contains(name)
+                && (!self.names_source(&state.agents[agent], page)
+                    || !self.configuration.drains_reported)
+            {
+                actions.push(Action::Drain(agent, page));
+            }
         }
     }
 
@@ -443,22 +518,17 @@ impl Model {
     pub fn step(&mut self, state: &State, action: Action) -> Result<State, Violation> {
         let mut next = *state;
         match action {
-            Action::StartWalk(agent) => {
-                let control = self.control(state);
-                let read = if agent < self.configuration.cores {
-                    control.core_tables
-                } else {
-                    control.iommu_tables
-                };
-                next.agents[agent].translation = Translation::Walking(read);
+            Action::StartWalk(agent, page) => {
+                let read = self.tables(state, agent, page);
+                next.agents[agent].translations[page] = Translation::Walking(read);
             }
-            Action::FinishWalk(agent) => {
-                if let Translation::Walking(alias) = state.agents[agent].translation {
-                    next.agents[agent].translation = Translation::Present(alias);
+            Action::FinishWalk(agent, page) => {
+                if let Translation::Walking(alias) = state.agents[agent].translations[page] {
+                    next.agents[agent].translations[page] = Translation::Present(alias);
                 }
             }
-            Action::LoseTranslation(agent) => {
-                next.agents[agent].translation = Translation::Absent;
+            Action::LoseTranslation(agent, page) => {
+                next.agents[agent].translations[page] = Translation::Absent;
             }
             Action::Access { agent, line, write } => self.access(&mut next, agent, line, write)?,
             Action::Serve(agent) => self.serve(&mut next, agent)?,
@@ -471,7 +541,7 @@ impl Model {
             }
             Action::Return { core, alias, line } => {
                 let value = state.agents[core].cells[alias as usize][usize::from(line)];
-                let retired = self.control(state).retired;
+                let retired = self.page(state, line).retired;
                 if retired
                     && alias == Alias::Source
                     && !matches!(value, Some((_, Value::NextOwner)))
@@ -480,25 +550,29 @@ impl Model {
                 }
                 self.recall(&mut next, core, alias, line);
             }
-            Action::Invalidate(agent) => {
-                let translation = &mut next.agents[agent].translation;
+            Action::Invalidate(agent, page) => {
+                let translation = &mut next.agents[agent].translations[page];
                 let walking = matches!(translation, Translation::Walking(_));
                 if !walking || self.configuration.invalidation_stops_walks {
                     *translation = Translation::Absent;
                 }
                 let agent = self.agent(agent);
-                self.report(&mut next, TransferEvent::Invalidated(agent))?;
+                for other in 0..self.configuration.pages {
+                    if other == page || !self.configuration.rules.acknowledge_each_page {
+                        self.report(&mut next, other, TransferEvent::Invalidated(agent))?;
+                    }
+                }
                 if !self.configuration.rules.await_requests {
-                    self.report(&mut next, TransferEvent::Drained(agent))?;
+                    self.report(&mut next, page, TransferEvent::Drained(agent))?;
                 }
             }
-            Action::Drain(agent) => {
-                self.report(&mut next, TransferEvent::Drained(self.agent(agent)))?;
+            Action::Drain(agent, page) => {
+                self.report(&mut next, page, TransferEvent::Drained(self.agent(agent)))?;
             }
-            Action::CopyLine => self.copy_line(&mut next)?,
-            Action::System => self.system(&mut next)?,
-            Action::SetCoreTables => self.set_tables(&mut next, true)?,
-            Action::SetIommuTables => self.set_tables(&mut next, false)?,
+            Action::CopyLine(page) => self.copy_line(&mut next, page)?,
+            Action::System(page) => self.system(&mut next, page)?,
+            Action::SetCoreTables(page) => self.set_tables(&mut next, page, true)?,
+            Action::SetIommuTables(page) => self.set_tables(&mut next, page, false)?,
             Action::NextOwner { core, line, write } => {
                 self.next_owner(&mut next, core, line, write)?;
             }
@@ -519,10 +593,11 @@ impl Model {
         line: u8,
         write: bool,
     ) -> Result<(), Violation> {
-        let Translation::Present(alias) = state.agents[agent].translation else {
+        let page = self.configuration.page_of(line);
+        let Translation::Present(alias) = state.agents[agent].translations[page] else {
             unreachable!("only an agent with a translation accesses");
         };
-        if self.control(state).retired && alias == Alias::Source {
+        if self.page(state, line).retired && alias == Alias::Source {
             return Err(Violation::UseAfterRetire);
         }
         let cell = &mut state.agents[agent].cells[alias as usize][usize::from(line)];
@@ -552,7 +627,7 @@ impl Model {
         let Some(InFlight { alias, line, write }) = state.agents[agent].request.take() else {
             unreachable!("only requests are served");
         };
-        if self.control(state).retired && alias == Alias::Source {
+        if self.page(state, line).retired && alias == Alias::Source {
             return Err(Violation::UseAfterRetire);
         }
         let device = agent == self.configuration.cores;
@@ -640,14 +715,11 @@ impl Model {
     /// The table's service; without an entry, the LLC's usual one.
     fn service(&self, state: &State, alias: Alias, line: u8, request: Request) -> Service {
         let table = &self.control(state).table;
-        let frame = match alias {
-            Alias::Source => Self::SOURCE,
-            Alias::Destination => Self::DESTINATION,
-        };
+        let frame = Self::frame(self.configuration.page_of(line), alias);
         match table.find(frame) {
             Some((entry, alias)) => {
                 let rules = self.configuration.rules;
-                let mut service = table.serve(entry, line, request);
+                let mut service = table.serve(entry, line % self.configuration.lines, request);
                 service.invalidate_opposite &= rules.invalidate_opposite;
                 let redirect = match (request, alias) {
                     (Request::WriteBack, _) => rules.redirect_write_backs,
@@ -667,66 +739,75 @@ impl Model {
         }
     }
 
-    fn copy_line(&mut self, state: &mut State) -> Result<(), Violation> {
+    fn copy_line(&mut self, state: &mut State, page: usize) -> Result<(), Violation> {
         let mut control = *self.control(state);
-        let entry = control.entry.expect("only a live entry copies");
+        let entry = control.pages[page].entry.expect("only a live entry copies");
         let before = control.table.pointer(entry);
         let step = control
             .table
             .copy_step(entry)
             .expect("the copy is not done");
+        let copied = &mut control.pages[page].copied;
         let bit = 1 << step.line;
         let increment = control.table.pointer(entry) == before + 1;
-        if step.line != before || !increment || control.copied & bit != 0 {
+        let frames = [step.source, step.destination];
+        let of_page = frames == ALIASES.map(|alias| Self::frame(page, alias));
+        if step.line != before || !increment || !of_page || *copied & bit != 0 {
             return Err(Violation::Copy);
         }
-        control.copied |= bit;
+        *copied |= bit;
         let recall = self.configuration.rules.recall_at_copy;
+        let line = self.configuration.lines_of(page).start + step.line;
         // Recall with the pointer where it was: the line is still at the source.
         for core in 0..self.configuration.cores {
             if step.recall_source && recall {
-                self.recall(state, core, Alias::Source, step.line);
+                self.recall(state, core, Alias::Source, line);
             }
             if step.recall_destination && recall {
-                self.recall(state, core, Alias::Destination, step.line);
+                self.recall(state, core, Alias::Destination, line);
             }
         }
-        let line = usize::from(step.line);
+        let line = usize::from(line);
         state.frames[1][line] = state.frames[0][line];
         state.control = self.number(&control);
         if step.last {
-            self.report(state, TransferEvent::Copied)?;
+            self.report(state, page, TransferEvent::Copied)?;
         }
         Ok(())
     }
 
     /// The operating system's next step, or the hardware's in its name.
-    fn system(&mut self, state: &mut State) -> Result<(), Violation> {
+    fn system(&mut self, state: &mut State, page: usize) -> Result<(), Violation> {
         let mut control = *self.control(state);
         let cores = 0..self.configuration.cores;
         let rules = self.configuration.rules;
-        match control.task {
+        let frames = ALIASES.map(|alias| Self::frame(page, alias));
+        let lines = self.configuration.lines_of(page);
+        match control.pages[page].task {
             Task::Effect(TransferEffect::FlushDestination) => {
                 if rules.flush_destination {
-                    for line in 0..self.configuration.lines {
+                    for line in lines {
                         for core in cores.clone() {
                             self.recall(state, core, Alias::Destination, line);
                         }
                     }
                 }
-                self.report(state, TransferEvent::DestinationFlushed)
+                self.report(state, page, TransferEvent::DestinationFlushed)
             }
             Task::Effect(TransferEffect::Migrate) => {
                 let Configuration { mode, order, .. } = self.configuration;
-                let admission = control
-                    .table
-                    .migrate(Self::SOURCE, Self::DESTINATION, mode, order)
-                    .map_err(protocol)?;
-                control.entry = Some(admission.entry);
+                let admission = match control.table.migrate(frames[0], frames[1], mode, order) {
+                    Ok(admission) => admission,
+                    Err(refusal @ Refusal::Full { .. }) => {
+                        return self.report(state, page, TransferEvent::Refused(refusal));
+                    }
+                    Err(refusal) => return Err(protocol(refusal)),
+                };
+                control.pages[page].entry = Some(admission.entry);
                 let recall = admission.recall_source_lines && rules.recall_source_at_migrate;
                 if recall {
-                    control.task = Task::RecallSource {
-                        line: 0,
+                    control.pages[page].task = Task::RecallSource {
+                        line: lines.start,
                         clear: false,
                     };
                 }
@@ -734,57 +815,60 @@ impl Model {
                 if recall {
                     return Ok(());
                 }
-                self.report(state, TransferEvent::Accepted)
+                self.report(state, page, TransferEvent::Accepted)
             }
             Task::Effect(TransferEffect::SetPageTables) => {
-                control.task = Task::SetPageTables {
+                control.pages[page].task = Task::SetPageTables {
                     cores: true,
                     iommu: self.configuration.device,
                 };
                 if self.configuration.holders == Holders::BeforeSwitch {
-                    control.holders = self.holders(state);
+                    control.pages[page].holders = self.holders(state, page);
                 }
                 state.control = self.number(&control);
                 Ok(())
             }
             Task::Effect(TransferEffect::StartCopy) => {
-                control.table.start_copy(live(&control)?);
-                control.task = Task::Nothing;
+                control.table.start_copy(live(&control.pages[page])?);
+                control.pages[page].task = Task::Nothing;
                 state.control = self.number(&control);
                 Ok(())
             }
             Task::Effect(TransferEffect::Clear) => {
-                let clearing = control.table.clear(live(&control)?).map_err(protocol)?;
+                let clearing = control
+                    .table
+                    .clear(live(&control.pages[page])?)
+                    .map_err(protocol)?;
                 if clearing.recall_source_lines && rules.recall_source_at_clear {
-                    control.task = Task::RecallSource {
-                        line: 0,
+                    control.pages[page].task = Task::RecallSource {
+                        line: lines.start,
                         clear: true,
                     };
                     state.control = self.number(&control);
                     return Ok(());
                 }
-                self.retire(state, control)
+                self.retire(state, page, control)
             }
             Task::RecallSource { line, clear } => {
                 for core in cores {
                     self.recall(state, core, Alias::Source, line);
                 }
-                if line + 1 < self.configuration.lines {
-                    control.task = Task::RecallSource {
+                if line + 1 < lines.end {
+                    control.pages[page].task = Task::RecallSource {
                         line: line + 1,
                         clear,
                     };
                     state.control = self.number(&control);
                     Ok(())
                 } else if clear {
-                    self.retire(state, control)
+                    self.retire(state, page, control)
                 } else {
-                    self.report(state, TransferEvent::Accepted)
+                    self.report(state, page, TransferEvent::Accepted)
                 }
             }
             Task::Effect(TransferEffect::FreeSource) => {
-                control.freed = true;
-                control.task = Task::Nothing;
+                control.pages[page].freed = true;
+                control.pages[page].task = Task::Nothing;
                 state.control = self.number(&control);
                 Ok(())
             }
@@ -792,39 +876,53 @@ impl Model {
         }
     }
 
-    fn retire(&mut self, state: &mut State, mut control: Control) -> Result<(), Violation> {
-        control.table.retire(live(&control)?).map_err(protocol)?;
-        if u32::from(control.copied) != (1 << self.configuration.lines) - 1 {
+    fn retire(
+        &mut self,
+        state: &mut State,
+        page: usize,
+        mut control: Control,
+    ) -> Result<(), Violation> {
+        control
+            .table
+            .retire(live(&control.pages[page])?)
+            .map_err(protocol)?;
+        if u32::from(control.pages[page].copied) != (1 << self.configuration.lines) - 1 {
             return Err(Violation::Copy);
         }
-        control.entry = None;
-        control.retired = true;
+        control.pages[page].entry = None;
+        control.pages[page].retired = true;
         state.control = self.number(&control);
-        self.report(state, TransferEvent::Cleared)
+        self.report(state, page, TransferEvent::Cleared)
     }
 
-    fn set_tables(&mut self, state: &mut State, of_cores: bool) -> Result<(), Violation> {
+    fn set_tables(
+        &mut self,
+        state: &mut State,
+        page: usize,
+        of_cores: bool,
+    ) -> Result<(), Violation> {
         let mut control = *self.control(state);
-        let Task::SetPageTables { cores, iommu } = &mut control.task else {
+        let of = &mut control.pages[page];
+        let Task::SetPageTables { cores, iommu } = &mut of.task else {
             unreachable!("only when tables are to be set");
         };
         if of_cores {
             *cores = false;
-            control.core_tables = Alias::Destination;
+            of.core_tables = Alias::Destination;
         } else {
             *iommu = false;
-            control.iommu_tables = Alias::Destination;
+            of.iommu_tables = Alias::Destination;
         }
         let done = !*cores && !*iommu;
         state.control = self.number(&control);
         if done {
             let agents = match self.configuration.holders {
                 Holders::All => self.agents().map(|agent| self.agent(agent)).collect(),
-                Holders::AfterSwitch => self.holders(state),
-                Holders::BeforeSwitch => control.holders,
+                Holders::AfterSwitch => self.holders(state, page),
+                Holders::BeforeSwitch => control.pages[page].holders,
             };
             let agents = self.awaited(agents);
-            self.report(state, TransferEvent::PageTablesSet(agents))?;
+            self.report(state, page, TransferEvent::PageTablesSet(agents))?;
         }
         Ok(())
     }
@@ -844,12 +942,12 @@ impl Model {
     }
 
     /// Agents that hold the source mapping, are about to, or have sent requests by it.
-    fn holders(&self, state: &State) -> Agents {
+    fn holders(&self, state: &State, page: usize) -> Agents {
         let holds = |agent: &usize| {
             let agent = &state.agents[*agent];
-            names_source(agent)
+            self.names_source(agent, page)
                 || matches!(
-                    agent.translation,
+                    agent.translations[page],
                     Translation::Walking(Alias::Source) | Translation::Present(Alias::Source)
                 )
         };
@@ -858,15 +956,21 @@ impl Model {
     }
 
     /// Tells the transfer what happened; what it wants becomes the next task.
-    fn report(&mut self, state: &mut State, event: TransferEvent) -> Result<(), Violation> {
+    fn report(
+        &mut self,
+        state: &mut State,
+        page: usize,
+        event: TransferEvent,
+    ) -> Result<(), Violation> {
         let mut control = *self.control(state);
-        let effect = control.transfer.on(event).map_err(protocol)?;
+        let of = &mut control.pages[page];
+        let effect = of.transfer.on(event).map_err(protocol)?;
         let acknowledgement = matches!(
             event,
             TransferEvent::Invalidated(_) | TransferEvent::Drained(_)
         );
         if !acknowledgement || effect.is_some() {
-            control.task = effect.map_or(Task::Nothing, Task::Effect);
+            of.task = effect.map_or(Task::Nothing, Task::Effect);
         }
         state.control = self.number(&control);
         Ok(())
@@ -917,11 +1021,12 @@ impl Model {
     }
 
     fn forbid_double_alias(&self, state: &State) -> Result<(), Violation> {
-        if self.control(state).entry.is_none() {
-            return Ok(());
-        }
         let cores = &state.agents[..self.configuration.cores];
-        for line in 0..usize::from(self.configuration.lines) {
+        for line in 0..self.configuration.all_lines() {
+            if self.page(state, line).entry.is_none() {
+                continue;
+            }
+            let line = usize::from(line);
             let [source, destination] =
                 [0, 1].map(|alias| cores.iter().any(|core| core.cells[alias][line].is_some()));
             if source && destination {
@@ -931,24 +1036,25 @@ impl Model {
         Ok(())
     }
 
-    /// Returns true if the migration is over.
+    /// Returns true if all migrations are over.
     pub fn is_done(&self, state: &State) -> bool {
-        self.control(state).freed
+        let pages = &self.control(state).pages[..self.configuration.pages];
+        pages.iter().all(|page| page.freed)
     }
 
     /// The steps that bring a machine to rest in which no agent starts anything new.
     pub fn is_progress(action: Action) -> bool {
         matches!(
             action,
-            Action::FinishWalk(_)
+            Action::FinishWalk(..)
                 | Action::Serve(_)
                 | Action::Return { .. }
-                | Action::Invalidate(_)
-                | Action::Drain(_)
-                | Action::CopyLine
-                | Action::System
-                | Action::SetCoreTables
-                | Action::SetIommuTables
+                | Action::Invalidate(..)
+                | Action::Drain(..)
+                | Action::CopyLine(_)
+                | Action::System(_)
+                | Action::SetCoreTables(_)
+                | Action::SetIommuTables(_)
         )
     }
 
@@ -969,6 +1075,28 @@ impl Model {
         &self.controls[usize::from(state.control)]
     }
 
+    /// The migration of a line's page.
+    fn page(&self, state: &State, line: u8) -> &PageControl {
+        &self.control(state).pages[self.configuration.page_of(line)]
+    }
+
+    /// The frame of a page that an agent's page walk finds.
+    fn tables(&self, state: &State, agent: usize, page: usize) -> Alias {
+        let page = &self.control(state).pages[page];
+        if agent < self.configuration.cores {
+            page.core_tables
+        } else {
+            page.iommu_tables
+        }
+    }
+
+    /// Returns true if a request for a page's source is under way.
+    fn names_source(&self, agent: &AgentState, page: usize) -> bool {
+        agent.request.is_some_and(|request| {
+            request.alias == Alias::Source && self.configuration.page_of(request.line) == page
+        })
+    }
+
     fn number(&mut self, control: &Control) -> u16 {
         if let Some(&number) = self.numbers.get(control) {
             return number;
@@ -983,13 +1111,14 @@ impl Model {
     /// come in the order of what they hold and whether they have acknowledged.
     pub fn pack(&mut self, state: &State) -> u128 {
         let cores = self.configuration.cores;
-        let transfer = self.control(state).transfer;
-        let (missing, uninvalidated) = (transfer.missing(), transfer.uninvalidated());
+        let transfers = self.control(state).pages.map(|page| page.transfer);
         let mut order = [(u32::MAX, 0, 0); MAX_CORES];
         for (core, key) in order.iter_mut().enumerate().take(cores) {
             let agent = Agent::core(core);
-            let acknowledged =
-                u8::from(missing.contains(agent)) + u8::from(uninvalidated.contains(agent));
+            let acknowledged = transfers.iter().fold(0, |all, transfer| {
+                let missing = u8::from(transfer.missing().contains(agent));
+                3 * all + missing + u8::from(transfer.uninvalidated().contains(agent))
+            });
             *key = (pack_agent(&state.agents[core]), acknowledged, core as u8);
         }
         order[..cores].sort_unstable();
@@ -997,16 +1126,18 @@ impl Model {
         for (new, &(_, _, old)) in order[..cores].iter().enumerate() {
             names[usize::from(old)] = new as u8;
         }
-        let control = if missing.is_empty() || names == [0, 1, 2] {
+        let acknowledged = transfers.iter().all(|one| one.missing().is_empty());
+        let control = if acknowledged || names == [0, 1, 2] {
             state.control
         } else {
             self.rename(state.control, names)
         };
         let mut packed = u128::from(control);
         for &(word, _, _) in &order[..cores] {
-            packed = packed << 23 | u128::from(word);
+            packed = packed << CORE_BITS | u128::from(word);
         }
-        packed = packed << 7 | u128::from(pack_agent(&state.agents[cores]) & 0x7f);
+        let device = pack_agent(&state.agents[cores]) & ((1 << DEVICE_BITS) - 1);
+        packed = packed << DEVICE_BITS | u128::from(device);
         for value in state.frames.as_flattened() {
             packed = packed << 2 | *value as u128;
         }
@@ -1029,9 +1160,9 @@ impl Model {
             *value = VALUES[take(2) as usize];
         }
         let cores = self.configuration.cores;
-        state.agents[cores] = unpack_agent(take(7));
+        state.agents[cores] = unpack_agent(take(DEVICE_BITS));
         for core in (0..cores).rev() {
-            state.agents[core] = unpack_agent(take(23));
+            state.agents[core] = unpack_agent(take(CORE_BITS));
         }
         state.control = take(16) as u16;
         state
@@ -1042,10 +1173,12 @@ impl Model {
             return renamed;
         }
         let mut renamed = self.controls[usize::from(control)];
-        renamed.transfer = renamed.transfer.renamed(|agent| {
-            let number = agent.core_number();
-            number.map_or(agent, |number| Agent::core(usize::from(names[number])))
-        });
+        for page in &mut renamed.pages {
+            page.transfer = page.transfer.renamed(|agent| {
+                let number = agent.core_number();
+                number.map_or(agent, |number| Agent::core(usize::from(names[number])))
+            });
+        }
         let renamed = self.number(&renamed);
         self.renamed.insert((control, names), renamed);
         renamed
@@ -1079,20 +1212,24 @@ impl Model {
             }
         };
         let verb = |write| if write { "writes" } else { "reads" };
-        let control = self.control(state);
+        let of = |page: usize| match self.configuration.pages {
+            1 => String::new(),
+            _ => format!(" (page {page})"),
+        };
         match action {
-            Action::StartWalk(agent) => {
-                let tables = if agent < self.configuration.cores {
-                    control.core_tables
-                } else {
-                    control.iommu_tables
-                };
-                format!("{}'s page walk reads: {}", who(agent), by(tables))
+            Action::StartWalk(agent, page) => {
+                let tables = by(self.tables(state, agent, page));
+                format!("{}'s page walk reads: {tables}{}", who(agent), of(page))
             }
-            Action::FinishWalk(agent) => format!("{}'s page walk fills its TLB", who(agent)),
-            Action::LoseTranslation(agent) => format!("{}'s TLB evicts the page", who(agent)),
+            Action::FinishWalk(agent, page) => {
+                format!("{}'s page walk fills its TLB{}", who(agent), of(page))
+            }
+            Action::LoseTranslation(agent, page) => {
+                format!("{}'s TLB evicts the page{}", who(agent), of(page))
+            }
             Action::Access { agent, line, write } => {
-                let Translation::Present(alias) = state.agents[agent].translation else {
+                let page = self.configuration.page_of(line);
+                let Translation::Present(alias) = state.agents[agent].translations[page] else {
                     return format!("{action:?}");
                 };
                 let held = match state.agents[agent].cells[alias as usize][usize::from(line)] {
@@ -1127,29 +1264,32 @@ impl Model {
                     by(service.location)
                 )
             }
-            Action::Invalidate(agent) => format!("{} invalidates its TLB", who(agent)),
-            Action::Drain(agent) => format!("{}'s requests are drained", who(agent)),
-            Action::CopyLine => "the hardware copies the next line".to_owned(),
-            Action::System => match control.task {
-                Task::Effect(effect) => format!("operating system: {effect:?}"),
+            Action::Invalidate(agent, page) => {
+                format!("{} invalidates its TLB{}", who(agent), of(page))
+            }
+            Action::Drain(agent, page) => {
+                format!("{}'s requests are drained{}", who(agent), of(page))
+            }
+            Action::CopyLine(page) => format!("the hardware copies the next line{}", of(page)),
+            Action::System(page) => match self.control(state).pages[page].task {
+                Task::Effect(effect) => format!("operating system: {effect:?}{}", of(page)),
                 Task::RecallSource { line, .. } => {
                     format!("the hardware recalls line {line} of the source")
                 }
                 task => format!("{task:?}"),
             },
-            Action::SetCoreTables => "operating system: page table := destination".to_owned(),
-            Action::SetIommuTables => "operating system: IOMMU table := destination".to_owned(),
+            Action::SetCoreTables(page) => {
+                format!("operating system: page table := destination{}", of(page))
+            }
+            Action::SetIommuTables(page) => {
+                format!("operating system: IOMMU table := destination{}", of(page))
+            }
             Action::NextOwner { core, line, write } => {
                 let verb = verb(write);
                 format!("on core {core}, the source frame's next owner {verb} line {line}")
             }
         }
     }
-}
-
-/// Returns true if a request for the source is under way.
-fn names_source(agent: &AgentState) -> bool {
-    matches!(agent.request, Some(request) if request.alias == Alias::Source)
 }
 
 fn by(alias: Alias) -> &'static str {
@@ -1159,9 +1299,8 @@ fn by(alias: Alias) -> &'static str {
     }
 }
 
-fn live(control: &Control) -> Result<EntryId, Violation> {
-    control
-        .entry
+fn live(page: &PageControl) -> Result<EntryId, Violation> {
+    page.entry
         .ok_or_else(|| Violation::Protocol("no entry is live".to_owned()))
 }
 
@@ -1205,13 +1344,21 @@ const HELD: [Held; 4] = [
     Held::OnTheWayBack,
 ];
 
-/// Translation in 3 bits, request in 4, cells in 4 each.
+/// Bits of a device: translations in 3 each, request in 4.
+const DEVICE_BITS: u32 = 3 * MAX_PAGES as u32 + 4;
+/// Bits of a core: cells in 4 each besides.
+const CORE_BITS: u32 = DEVICE_BITS + 4 * 2 * MAX_LINES as u32;
+
 fn pack_agent(agent: &AgentState) -> u32 {
-    let translation = match agent.translation {
-        Translation::Absent => 0,
-        Translation::Walking(alias) => 1 + alias as u32,
-        Translation::Present(alias) => 3 + alias as u32,
-    };
+    let mut translations = 0;
+    for translation in agent.translations.iter().rev() {
+        let bits = match translation {
+            Translation::Absent => 0,
+            Translation::Walking(alias) => 1 + *alias as u32,
+            Translation::Present(alias) => 3 + *alias as u32,
+        };
+        translations = translations << 3 | bits;
+    }
     let request = agent.request.map_or(0, |request| {
         1 + (request.alias as u32 | u32::from(request.line) << 1 | u32::from(request.write) << 2)
     });
@@ -1220,22 +1367,25 @@ fn pack_agent(agent: &AgentState) -> u32 {
         let cell = cell.map_or(0, |(held, value)| 1 + held as u32 * 3 + value as u32);
         word = word << 4 | cell;
     }
-    word << 7 | request << 3 | translation
+    word << DEVICE_BITS | request << (DEVICE_BITS - 4) | translations
 }
 
-fn unpack_agent(word: u32) -> AgentState {
+fn unpack_agent(mut word: u32) -> AgentState {
     let mut agent = IDLE;
-    agent.translation = match word & 7 {
-        0 => Translation::Absent,
-        walking @ (1 | 2) => Translation::Walking(ALIASES[walking as usize - 1]),
-        present => Translation::Present(ALIASES[present as usize - 3]),
-    };
-    agent.request = (word >> 3 & 15).checked_sub(1).map(|bits| InFlight {
+    for translation in &mut agent.translations {
+        *translation = match word & 7 {
+            0 => Translation::Absent,
+            walking @ (1 | 2) => Translation::Walking(ALIASES[walking as usize - 1]),
+            present => Translation::Present(ALIASES[present as usize - 3]),
+        };
+        word >>= 3;
+    }
+    agent.request = (word & 15).checked_sub(1).map(|bits| InFlight {
         alias: ALIASES[(bits & 1) as usize],
         line: (bits >> 1 & 1) as u8,
         write: bits >> 2 & 1 == 1,
     });
-    let mut cells = word >> 7;
+    let mut cells = word >> 4;
     for cell in agent.cells.as_flattened_mut() {
         *cell = (cells & 15)
             .checked_sub(1)

@@ -20,6 +20,9 @@ pub struct Rules {
     pub recall_at_copy: bool,
     /// Clear waits for every core that could hold the source mapping.
     pub await_every_core: bool,
+    /// An agent's acknowledgement counts for the page that it invalidated, not for every page that
+    /// migrates.
+    pub acknowledge_each_page: bool,
     /// Clear waits for the IOMMU's TLB too.
     pub await_iotlb: bool,
     /// Clear waits for requests with source addresses that are under way; in
@@ -41,6 +44,7 @@ impl Rules {
         redirect_destination: true,
         recall_at_copy: true,
         await_every_core: true,
+        acknowledge_each_page: true,
         await_iotlb: true,
         await_requests: true,
         recall_source_at_clear: true,

@@ -62,45 +62,97 @@ pub fn search(model: &mut Model, max_states: usize) -> Outcome {
     }
 }
 
-/// Checks that the migration can end from every reachable state without a new start. Says how many
-/// states were tried.
+/// Result of a search for a state from which the migrations might not end.
+#[derive(Debug)]
+pub enum Ending {
+    /// They end from every reachable state, in any order of the steps that are due, once no agent
+    /// starts anything new.
+    Always { states: usize },
+    /// Shortest way to a state in which nothing is due, or from which steps that are due lead back
+    /// to it.
+    Never { steps: Vec<String> },
+}
+
+/// Visits every reachable state, and then follows the steps that are due ([`Model::is_progress`])
+/// from each: there must be no circle, and no end but that of the migrations.
 ///
 /// # Panics
-/// If it cannot.
-pub fn search_for_a_dead_end(model: &mut Model) -> usize {
+/// If a bad state can be reached, or more than `max_states` of any kind.
+pub fn search_for_a_dead_end(model: &mut Model, max_states: usize) -> Ending {
     let mut seen = Seen::new();
     for state in model.initial_states() {
         let packed = model.pack(&state);
         seen.insert(packed, Seen::NO_PARENT);
     }
-    let mut actions = Vec::new();
+    let (mut actions, mut successors) = (Vec::new(), Vec::new());
     let mut next = 0;
     while next < seen.len() {
+        assert!(seen.len() <= max_states, "too many states");
         let state = model.unpack(seen.states[next]);
         model.actions(&state, &mut actions);
         for &action in &actions {
             let state = model.step(&state, action).expect("the protocol is correct");
-            let packed = model.pack(&state);
-            seen.insert(packed, next as u32);
+            successors.push(model.pack(&state));
         }
-        let mut rest = state;
-        let mut steps = 0;
-        while !model.is_done(&rest) {
-            model.actions(&rest, &mut actions);
-            let action = actions.iter().copied().find(|&a| Model::is_progress(a));
-            let action = action.unwrap_or_else(|| panic!("nothing can happen in {rest:?}"));
-            rest = model.step(&rest, action).expect("the protocol is correct");
-            steps += 1;
-            assert!(steps < 100, "no end from {state:?}");
-        }
+        seen.insert_all(&mut successors, next as u32);
         next += 1;
     }
-    seen.len()
+    // Depth first: a state is on the way, or its ways have all been followed.
+    let (mut is_on_way, mut is_over) = (vec![false; seen.len()], vec![false; seen.len()]);
+    let mut way: Vec<(usize, Vec<usize>)> = Vec::new();
+    for start in 0..seen.len() {
+        let mut entered = Some(start);
+        loop {
+            if let Some(at) = entered.filter(|&at| !is_over[at]) {
+                let ways = due(model, &seen, at);
+                let is_done = model.is_done(&model.unpack(seen.states[at]));
+                if is_on_way[at] || ways.is_empty() && !is_done {
+                    let (_, steps) = walk(model, &seen, at);
+                    return Ending::Never { steps };
+                }
+                is_on_way[at] = true;
+                way.push((at, ways));
+            }
+            let Some((at, rest)) = way.last_mut() else {
+                break;
+            };
+            entered = rest.pop();
+            if entered.is_none() {
+                is_on_way[*at] = false;
+                is_over[*at] = true;
+                way.pop();
+            }
+        }
+    }
+    Ending::Always { states: seen.len() }
 }
 
-/// The way to a bad step. States stand for their symmetric groups, so the way is walked again, and
-/// cores keep their numbers on it.
+/// States to which the steps lead that are due in one, and change it.
+fn due(model: &mut Model, seen: &Seen, at: usize) -> Vec<usize> {
+    let state = model.unpack(seen.states[at]);
+    let mut actions = Vec::new();
+    model.actions(&state, &mut actions);
+    actions.retain(|&action| Model::is_progress(action));
+    let steps = actions.into_iter().map(|action| {
+        let state = model.step(&state, action).expect("the protocol is correct");
+        seen.find(model.pack(&state)).expect("every state was met")
+    });
+    steps.filter(|&next| next != at).collect()
+}
+
+/// The way to a bad step.
 fn explain(model: &mut Model, seen: &Seen, last: usize, violation: &Violation) -> Vec<String> {
+    let (state, mut steps) = walk(model, seen, last);
+    let (action, _) = find_step(model, &state, |_, outcome| {
+        outcome == Err(violation.clone())
+    });
+    steps.push(format!("{}: {violation}", model.describe(&state, action)));
+    steps
+}
+
+/// The way to a state, and the state. States stand for their symmetric groups, so the way is walked
+/// again, and cores keep their numbers on it.
+fn walk(model: &mut Model, seen: &Seen, last: usize) -> (State, Vec<String>) {
     let mut way = vec![seen.states[last]];
     let mut index = last;
     while seen.parents[index] != Seen::NO_PARENT {
@@ -117,11 +169,7 @@ fn explain(model: &mut Model, seen: &Seen, last: usize, violation: &Violation) -
         steps.push(model.describe(&state, action));
         state = next.expect("the step was possible");
     }
-    let (action, _) = find_step(model, &state, |_, outcome| {
-        outcome == Err(violation.clone())
-    });
-    steps.push(format!("{}: {violation}", model.describe(&state, action)));
-    steps
+    (state, steps)
 }
 
 fn find_step(
@@ -182,6 +230,19 @@ impl Seen {
         for state in states.drain(..) {
             self.insert(state, parent);
         }
+    }
+
+    fn find(&self, state: u128) -> Option<usize> {
+        let mask = self.slots.len() - 1;
+        let mut slot = hash(state) & mask;
+        while self.slots[slot] != 0 {
+            let index = self.slots[slot] as usize - 1;
+            if self.states[index] == state {
+                return Some(index);
+            }
+            slot = (slot + 1) & mask;
+        }
+        None
     }
 
     fn insert(&mut self, state: u128, parent: u32) {
