@@ -6,7 +6,7 @@ Documents are made by :func:`contigua.run_spec.document`.
 from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 VERSION: str
 SCHEMES: list[str]
@@ -29,6 +29,7 @@ class AgeSpec(TypedDict):
     files: float
     daily: bool
     paranoid: bool
+    gigantic_pages: NotRequired[int]
 
 class PolicySpec(TypedDict):
     name: str

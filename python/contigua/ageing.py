@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from contigua import _engine
 from contigua.errors import ContiguaError
 from contigua.extras import needs
-from contigua.presets import designs, profiles
+from contigua.presets import Preset, designs, profiles
 from contigua.progress import REFRESH
 from contigua.schemas import AGE
 
@@ -67,6 +67,9 @@ class AgeOptions:
         Whether demand follows a day, or is steady.
     paranoid
         Whether the engine checks its structures as it goes, which is slow.
+    gigantic_pages
+        1 GB pages to allocate at run time when the server has aged; samples and snapshots are of
+        the time before.
     """
 
     profile: str = "web"
@@ -79,8 +82,9 @@ class AgeOptions:
     files: float = 1.0
     daily: bool = True
     paranoid: bool = False
+    gigantic_pages: int = 0
 
-    def spec(self, design: str) -> _engine.AgeSpec:
+    def spec(self, design: str | Preset) -> _engine.AgeSpec:
         """Return what the engine is told for a design.
 
         Raises
@@ -106,6 +110,7 @@ class AgeOptions:
             "files": float(self.files),
             "daily": self.daily,
             "paranoid": self.paranoid,
+            "gigantic_pages": self.gigantic_pages,
         }
 
 

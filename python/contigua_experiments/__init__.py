@@ -32,6 +32,7 @@ EXPERIMENTS = [
     "page-walks",
     "contiguitas-fleet",
     "contiguitas-confinement",
+    "contiguitas-parts",
     "perforated-random",
     "perforated-apps",
     "perforated-virtualized",

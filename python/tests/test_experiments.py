@@ -77,6 +77,12 @@ TINY = {
         "steady_hours": 0.2,
         "settle_hours": 0.05,
     },
+    "contiguitas-parts": {
+        "memories": ["256MiB"],
+        "hours": 0.1,
+        "settled_hours": 0.05,
+        "seeds": [1, 2],
+    },
     "perforated-random": {
         "memory": "256MiB",
         "size": "16MiB",
@@ -228,6 +234,7 @@ LONG = {
     "contiguitas-confinement",
     "contiguitas-end-to-end",
     "contiguitas-fleet",
+    "contiguitas-parts",
     "cross",
     "direct-segment-scaling",
     "heap-on-server",

@@ -196,6 +196,32 @@ fn the_region_shrinks_as_well_as_it_grows() {
     }
 }
 
+/// 1 GB pages are allocated on a server that has aged: Linux has no range without unmovable memory.
+#[test]
+fn a_server_that_aged_has_1_gb_pages_at_run_time_only_where_memory_is_confined() {
+    let pages = [LINUX, CONTIGUITAS, HARDWARE].map(|design| {
+        let mut server = aged(design, MIXED, 4, 60);
+        let before = server.sample().contiguity;
+        let found = server.allocate_gigantic(100);
+        server.validate().unwrap();
+        assert!(found.allocated.len() <= before.blocks_1g.potential as usize);
+        for page in &found.allocated {
+            // 4 us to move a frame, 1 us to reclaim one, 0.1 us to look at one.
+            assert!(page.time.get() >= 4_000 * page.frames_moved + 1_000 * page.frames_reclaimed);
+            assert!(page.frames_moved <= (1 + page.ranges_given_up) << 18);
+        }
+        // The first pages take what is free already or files.
+        let moved: u64 = found.allocated.iter().map(|page| page.frames_moved).sum();
+        assert!(found.allocated.is_empty() || moved > 0);
+        found.allocated.len()
+    });
+    assert_eq!(pages[0], 0);
+    assert!(pages[1] > 0 && pages[2] >= pages[1], "{pages:?}");
+    // Asking for one gives one.
+    let mut server = aged(HARDWARE, MIXED, 4, 20);
+    assert_eq!(server.allocate_gigantic(1).allocated.len(), 1);
+}
+
 #[test]
 fn no_block_mixes_under_illuminator() {
     let server = aged(ILLUMINATOR, MIXED, 2, 20);

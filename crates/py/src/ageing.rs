@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use contigua_machine::ageing::{
-    AgeConfig, AgeReport, Cell, Picture, Sample, Server, Snapshot, parse_profile,
+    AgeConfig, AgeReport, Cell, GiganticPages, Picture, Sample, Server, Snapshot, parse_profile,
 };
 use contigua_machine::config;
 use contigua_units::{Bytes, Nanoseconds};
@@ -37,6 +37,8 @@ pub struct AgeSpec {
     files: f64,
     daily: bool,
     paranoid: bool,
+    #[pyo3(default = 0)]
+    gigantic_pages: u64,
 }
 
 impl AgeSpec {
@@ -158,17 +160,24 @@ pub fn age(
         samples.push(server.sample());
         let config = serde_json::to_value(server.config()).map_err(engine_error)?;
         let snapshot = Snapshot::of(server.memory(), server.now(), config);
-        AgedServer::new(snapshot, &samples)
+        let pages = spec.gigantic_pages;
+        let gigantic = (pages > 0).then(|| server.allocate_gigantic(pages));
+        AgedServer::new(snapshot, &samples, gigantic)
     })
 }
 
 impl AgedServer {
-    fn new(snapshot: Snapshot, samples: &[Sample]) -> PyResult<Self> {
+    fn new(
+        snapshot: Snapshot,
+        samples: &[Sample],
+        gigantic: Option<GiganticPages>,
+    ) -> PyResult<Self> {
         let last = samples.last();
         let report = AgeReport {
             version: env!("CARGO_PKG_VERSION"),
             config: snapshot.origin.clone(),
             last: last.ok_or_else(|| engine_error("no sample was taken"))?,
+            gigantic,
         };
         Ok(Self {
             report: serde_json::to_string(&report).map_err(engine_error)?,
@@ -186,7 +195,7 @@ pub fn load_snapshot(path: PathBuf) -> PyResult<AgedServer> {
     let memory = snapshot.restore_as_it_was(&path).map_err(engine_error)?;
     let mut sample = Sample::of_memory(&memory, snapshot.now);
     sample.events.memory = contigua_frames::Counters::default();
-    AgedServer::new(snapshot, &[sample])
+    AgedServer::new(snapshot, &[sample], None)
 }
 
 /// Reads a profile and returns it as JSON with every default filled in.

@@ -99,6 +99,14 @@ DEFAULTS = AgeOptions(memory="8G")
     help="Simulated time between samples, such as 1m; without a unit in seconds.  [default: a "
     "hundredth of the history]",
 )
+@click.option(
+    "--gigantic-pages",
+    type=click.IntRange(0, 1 << 20),
+    default=DEFAULTS.gigantic_pages,
+    show_default=True,
+    help="1 GB pages to allocate at run time when the server has aged; how many there were is "
+    "said, and the time of each.",
+)
 @click.option("--paranoid", is_flag=True, help="Check every structure as it goes; slow.")
 @click.option("--snapshot", type=FILE, help="Show a saved snapshot instead of ageing a server.")
 @click.option(
@@ -240,6 +248,13 @@ def sentences(server: AgedServer) -> list[str]:
             )
         polluted = f"{blocks['unmovable']:,} of {blocks['total']:,} are polluted (unmovable pages)"
         found.append(f"{label}: {able}. {polluted}.")
+    gigantic = server.report.get("gigantic")
+    if gigantic is not None:
+        seconds = [page["nanoseconds"] / 1e9 for page in gigantic["allocated"]]
+        took = f", in {', '.join(f'{one:.3g}' for one in seconds)} s" if seconds else ""
+        found.append(
+            f"1 GB at run time: {len(seconds)} of {gigantic['requested']:,} allocated{took}."
+        )
     return found
 
 

@@ -5,6 +5,7 @@
 //! demand) has its own random numbers, so that the same seed makes the same history under every
 //! placement, as far as memory allows.
 
+mod gigantic;
 mod picture;
 mod profile;
 mod random;
@@ -14,6 +15,7 @@ mod sources;
 mod tenants;
 mod wheel;
 
+pub use gigantic::{GiganticPage, GiganticPages};
 pub use picture::{Cell, Picture};
 pub use profile::{
     Bursts, Class, PageCache, Pins, Profile, Source, Tenants, Weighted, parse_profile,

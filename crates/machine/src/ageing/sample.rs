@@ -10,7 +10,7 @@ use serde::Serialize;
 
 #[cfg(doc)]
 use super::AgeConfig;
-use super::Server;
+use super::{GiganticPages, Server};
 
 /// A server at one time.
 #[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
@@ -88,6 +88,8 @@ pub struct AgeReport<'a> {
     /// State at the end.
     #[serde(rename = "final")]
     pub last: &'a Sample,
+    /// 1 GB pages that were allocated afterwards; `null` if none were asked for.
+    pub gigantic: Option<GiganticPages>,
 }
 
 impl Sample {
