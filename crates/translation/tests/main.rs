@@ -5,6 +5,7 @@ mod documentation;
 mod hooks;
 mod perforated;
 mod reference;
+mod rivals;
 mod schemes;
 mod segments;
 #[path = "../examples/victim.rs"]

@@ -137,6 +137,8 @@ schemes! {
     arm: Arm, "arm-contiguous";
     /// A TLB of ranges beside the L2 TLB.
     range: Range, "range";
+    /// A TLB of 16 MB in memory.
+    pom_tlb: PomTlb, "pom-tlb";
     /// Ideal translation without latency: the upper bound.
     perfect: Perfect, "perfect";
 }
