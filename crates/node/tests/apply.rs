@@ -20,6 +20,7 @@ fn programs() -> &'static Programs {
             ("mapped", &["-Wl,--build-id"][..]),
             ("anonymous", &["-Wl,--build-id=none"]),
             ("static", &["-Wl,--build-id", "-static"]),
+            ("large", &["-Wl,--build-id", "-DLARGE_CODE"]),
         ] {
             let mut compiler = Command::new("cc");
             compiler.arg("-O1").arg("-o").arg(folder.path().join(name));
@@ -306,6 +307,23 @@ fn signals_and_exit_status_are_the_programs() {
             .success()
     );
     assert_eq!(started.wait().unwrap().code(), Some(40 + 15));
+}
+
+#[test]
+fn code_runs_from_huge_pages_where_it_has_whole_ones() {
+    if !has_huge_pages() {
+        return;
+    }
+    for (program, huge) in [("large", true), ("mapped", false)] {
+        let text = advice(&programs().path(program), 1);
+        let (text, _) = text.split_once("[advice.mapping]").unwrap();
+        let text = text.replace("huge-pages", "huge-code");
+        let (out, errors, code) = apply(&[], &text, program, &["code"]);
+        assert_eq!(code, 0, "{errors}");
+        let kilobytes: u64 = out.trim().parse().unwrap();
+        assert_eq!(kilobytes >= 4096, huge, "{program} {out}");
+        assert_eq!(errors.contains("the kernel refused"), !huge, "{errors}");
+    }
 }
 
 #[test]

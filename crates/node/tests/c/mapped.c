@@ -5,6 +5,7 @@
 //   mapped chain     the first one by way of another function
 //   mapped fork      a child maps the second one, prints its huge pages and ends with status 3
 //   mapped wait      prints a line and waits for a signal
+//   mapped code      executes 6 MB of code, if it was built with LARGE_CODE; prints kilobytes of huge pages there
 //   mapped end N     ends with status N
 
 #define _GNU_SOURCE
@@ -60,6 +61,19 @@ static void print(const char *memory)
     printf("%ld %ld\n", huge_kilobytes(memory), (long)((uintptr_t)memory % (2 << 20)));
 }
 
+#ifdef LARGE_CODE
+#ifdef __x86_64__
+__asm__(".text\n.globl sled\nsled:\n.fill 6291456, 1, 0x90\nret\n");
+#else
+__asm__(".text\n.globl sled\nsled:\n.fill 1572864, 4, 0xd503201f\nret\n");
+#endif
+void sled(void);
+static const char *const CODE = (const char *)sled + (3 << 20);
+#else
+static void sled(void) {}
+static const char *const CODE = (const char *)sled;
+#endif
+
 static void stop(int signal)
 {
     _exit(40 + signal);
@@ -103,6 +117,9 @@ int main(int argc, char **argv)
         fflush(stdout);
         for (;;)
             pause();
+    } else if (strcmp(mode, "code") == 0) {
+        sled();
+        printf("%ld\n", huge_kilobytes(CODE));
     } else if (strcmp(mode, "end") == 0)
         return atoi(argv[2]);
     return 0;
