@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import shutil
@@ -14,6 +15,8 @@ from test_report import browser_tests, opened
 
 from contigua import RunOptions
 from contigua.attribution import METRICS, Attribution, Costs, ProfileError
+from contigua.differences import difference
+from contigua.pprof import pprof_of
 from contigua.profile_page import page_of, speedscope
 from contigua.profiling import Profiled, profile
 from contigua.sampling import Sampling
@@ -179,6 +182,82 @@ def test_the_page_and_speedscope_have_every_cycle(hashed: Profiled) -> None:
         assert max((frame for sample in view["samples"] for frame in sample), default=0) < len(
             scope["shared"]["frames"]
         )
+
+
+def fields(message: bytes) -> list[tuple[int, int | bytes]]:
+    """Take a protocol buffer apart."""
+    found: list[tuple[int, int | bytes]] = []
+    place = 0
+
+    def varint() -> int:
+        nonlocal place
+        value = shift = 0
+        while True:
+            byte = message[place]
+            place += 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+
+    while place < len(message):
+        field, kind = divmod(varint(), 8)
+        value: int | bytes = varint()
+        if kind == 2:
+            assert isinstance(value, int)
+            place += value
+            value = message[place - value : place]
+        found.append((field, value))
+    return found
+
+
+def numbers(packed: bytes) -> list[int]:
+    """Read a list of numbers, as values of fields of their own."""
+    ends = [place for place, byte in enumerate(packed) if byte < 128]
+    starts = [0, *(end + 1 for end in ends)]
+    return [
+        sum((byte & 127) << 7 * at for at, byte in enumerate(packed[start : end + 1]))
+        for start, end in zip(starts, ends, strict=False)
+    ]
+
+
+def test_the_file_for_pprof_has_every_cycle_and_name(hashed: Profiled) -> None:
+    base = hashed.profiles[0]
+    written = pprof_of(base)
+    assert written == pprof_of(base)
+    parts = fields(gzip.decompress(written))
+    texts = [value.decode() for field, value in parts if field == 6 and isinstance(value, bytes)]
+    assert texts[0] == "" and {"read_at_random", "translation_cycles"} <= set(texts)
+    samples = [dict(fields(value)) for field, value in parts if field == 2]  # type: ignore[arg-type]
+    locations = {dict(fields(value))[1] for field, value in parts if field == 4}  # type: ignore[arg-type]
+    sums = [0] * len(METRICS)
+    for sample in samples:
+        stack, values = numbers(sample[1]), numbers(sample[2])  # type: ignore[arg-type]
+        assert set(stack) <= locations and len(values) == len(METRICS)
+        sums = [total + value for total, value in zip(sums, values, strict=True)]
+    assert sums == [getattr(base.total, metric) for metric in METRICS]
+
+
+GO = shutil.which("go")
+
+
+@pytest.mark.long
+@pytest.mark.skipif(GO is None, reason="go is missing; as root, run: apt-get install golang-go")
+def test_pprof_reads_its_file(hashed: Profiled, tmp_path: Path) -> None:
+    file = tmp_path / "profile.pb.gz"
+    file.write_bytes(pprof_of(hashed.profiles[0]))
+    command = [str(GO), "tool", "pprof", "-top", "-sample_index=walks", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "read_at_random" in done.stdout.splitlines()[5], done.stdout
+
+
+def test_the_difference_names_what_has_changed(hashed: Profiled) -> None:
+    base, thp = hashed.profiles
+    text = "\n".join(difference(thp, base, "walks"))
+    assert "under linux-4k on skylake, now linux-thp on skylake: cycles from" in text, text
+    assert "read_at_random from" in text and "(-9" in text, text
+    same = difference(base, base, "walks")
+    assert len(same) == 2 and same[1].endswith("as before."), same
 
 
 def test_a_program_that_fails_is_said_to_be_incomplete_first(culprits: str) -> None:

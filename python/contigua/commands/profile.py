@@ -25,8 +25,10 @@ from contigua.commands.options import (
     simulated_options,
 )
 from contigua.commands.parameters import Grouped, with_options
+from contigua.differences import difference
 from contigua.files import Outputs, check_writable, is_standard_output, write_whole
 from contigua.options import RunOptions, file_of
+from contigua.pprof import pprof_of
 from contigua.printing import printable
 from contigua.profile_page import GROUPS, TITLES, page_of, speedscope
 from contigua.profiling import profile
@@ -65,6 +67,17 @@ shown_options = with_options(
         "speedscope_file",
         type=click.Path(path_type=Path),
         help="Write the first design's profile for https://www.speedscope.app.",
+    ),
+    click.option(
+        "--pprof",
+        "pprof_file",
+        type=click.Path(path_type=Path),
+        help="Write the first design's profile for `go tool pprof`.",
+    ),
+    click.option(
+        "--against",
+        type=click.Path(path_type=Path),
+        help="Compare the first design with an earlier profile, which --save has written.",
     ),
     click.option(
         "--advice",
@@ -106,6 +119,8 @@ def profile_command(
     html: Path | None,
     speedscope_file: Path | None,
     save: Path | None,
+    pprof_file: Path | None,
+    against: Path | None,
     advice_file: Path | None,
     what_if: int,
     malloc_clock: int,
@@ -121,11 +136,14 @@ def profile_command(
     if advice_file is not None and source is click.core.ParameterSource.DEFAULT:
         design_names = ",".join(DESIGNS)
     designs, options["machine"] = changed(settings, design_list(design_names), options["machine"])
-    files = [file for file in (html, speedscope_file, save, advice_file) if file is not None]
+    files = [
+        file for file in (html, speedscope_file, save, pprof_file, advice_file) if file is not None
+    ]
     for file in files:
         check_writable(file)
     if sum(map(is_standard_output, files)) > 1:
         raise click.UsageError("only one output can go to standard output: write others to files")
+    before = None if against is None else Attribution.read(against)
     sample = sampling_of(options, Sampling(), None)
     progress = RunLine(ends_after(options))
     run_options = RunOptions(**options, sample=sample, malloc_clock=malloc_clock or None)
@@ -140,7 +158,11 @@ def profile_command(
     progress.clear()
     outputs = Outputs()
     console = Console(stderr=True)
-    said = profiled.sentences() + (advised.sentences() if advised is not None else [])
+    said = profiled.sentences()
+    if before is not None:
+        said += difference(profiled.profiles[0], before, metric)
+    if advised is not None:
+        said += advised.sentences()
     with outputs.each():
         _show(said, profiled.profiles, console, keys, metric, top)
     if html is not None:
@@ -149,6 +171,9 @@ def profile_command(
     if speedscope_file is not None:
         with outputs.each():
             write_whole(speedscope_file, speedscope(profiled.profiles[0]))
+    if pprof_file is not None:
+        with outputs.each():
+            write_whole(pprof_file, pprof_of(profiled.profiles[0]))
     if advised is not None and advice_file is not None:
         with outputs.each():
             write_whole(advice_file, advised.advice.to_toml())
