@@ -251,6 +251,26 @@ def test_the_command_writes_everything_it_is_asked_for(cli, tmp_path):
     assert written == [{"schema": 2, "report": s.report, "samples": s.samples} for s in expected]
 
 
+def test_1_gb_pages_are_allocated_on_the_aged_server(cli, tmp_path):
+    file = tmp_path / "out.json"
+    history = ["--memory", "3G", "--hours", "0.05", "--design", "linux-thp,contiguitas-thp"]
+    ran = cli("age", *history, "--gigantic-pages", "2", "--json", file)
+    assert ran.returncode == 0, ran.stderr
+    linux, confined = json.loads(file.read_text())
+    assert linux["report"]["gigantic"]["requested"] == 2
+    (first, *_) = confined["report"]["gigantic"]["allocated"]
+    # Samples and snapshots are of the time before.
+    assert confined["samples"][-1]["events"]["contiguous_allocations"] == 0
+    seconds = f"{first['nanoseconds'] / 1e9:.3g}"
+    found = len(linux["report"]["gigantic"]["allocated"])
+    assert f"linux-thp, 1 GB at run time: {found} of 2 allocated" in ran.stdout
+    assert re.search(
+        f"contiguitas-thp, 1 GB at run time: . of 2 allocated, in {seconds}", ran.stdout
+    )
+    ran = cli("age", *history, "--gigantic-pages", "-1")
+    assert ran.returncode == 2 and "-1 is not in the range" in ran.stderr
+
+
 def test_a_snapshot_can_be_shown(cli, tmp_path):
     saved = tmp_path / "saved"
     ran = cli("age", "--memory", "256M", "--hours", "0.1", "--save", saved)
