@@ -169,7 +169,9 @@ class _Trials:
         why = f"{change.action}: a run with it {word} "
         why += percent(abs(tried.saving), tried.half_width)
         if estimate is not None:
-            why += f", of {percent(estimate)} that huge pages everywhere save there"
+            is_code = change.action == "huge-code"
+            part = "translation and faults cost" if is_code else "huge pages everywhere save"
+            why += f", of {percent(estimate)} that {part} there"
         if change.action == "malloc-huge-pages" and (mode := _thp_mode()) != "madvise":
             why += f"; this computer's huge pages are {mode}, so glibc asks for none"
         return why
