@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from contigua.errors import ContiguaError
 from contigua.reading import ReadError, read_text
-from contigua.sampling import Sampling
 from contigua.sizes import SizeError, count_of
 
 if TYPE_CHECKING:
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
 MOST_SIMPOINTS = 1 << 20
 #: Instructions of an interval, as ``contigua simpoints`` makes them.
 INTERVAL = 10_000_000
+#: Instructions that warm caches and TLBs before a window: nothing checks whether they suffice.
+WARM = 4_000_000
 #: Largest distance of the sum of weights from 1: SimPoint writes six digits of each.
 ROUNDING = 0.01
 #: Counts as the engine has them, of 64 bits.
@@ -55,12 +56,12 @@ class Regions:
     kind: str
     spans: tuple[tuple[int, int], ...] = ()
     weights: tuple[float, ...] = ()
-    warm: int = Sampling.warm
+    warm: int = WARM
     name: str | None = None
     keep_warm: bool = False
 
     @classmethod
-    def windows(cls, spans: Iterable[tuple[int, int]], warm: int = Sampling.warm) -> Regions:
+    def windows(cls, spans: Iterable[tuple[int, int]], warm: int = WARM) -> Regions:
         """Count windows of the program, from an instruction to another one, and nothing else.
 
         Examples
@@ -76,7 +77,7 @@ class Regions:
         points: Path | str,
         weights: Path | str,
         interval: int = INTERVAL,
-        warm: int = Sampling.warm,
+        warm: int = WARM,
     ) -> Regions:
         """Estimate the whole program from intervals that SimPoint chose.
 
@@ -274,7 +275,7 @@ def regions_of(
         return region_of(region, keep_warm=keep_warm)
     if is_loaded:
         return Regions.client(keep_warm=keep_warm)
-    warm = Sampling.warm if warm is None else warm
+    warm = WARM if warm is None else warm
     if windows:
         return Regions.windows(map(window_of, windows), warm)
     if points is None:

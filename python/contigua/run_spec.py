@@ -56,6 +56,7 @@ class SamplingSpec(TypedDict):
     detail: int
     seed: int
     most: int
+    long_warm: NotRequired[int]
 
 
 class WindowsRegionSpec(TypedDict):

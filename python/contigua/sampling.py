@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
-from math import ceil, sqrt
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from math import ceil, log2, sqrt
 from pathlib import Path
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 from contigua import _engine
+from contigua.errors import ContiguaError
 
 if TYPE_CHECKING:
     from contigua.run_spec import SamplingSpec
@@ -25,6 +27,17 @@ VARIATION = 0.5
 GOALS = (0.005, 0.5)
 #: Fewer units say too little of their own variation.
 FEWEST = 200
+#: One of so many units is simulated a second time, after longer warming (`CHECKED` of the engine).
+CHECKED = 16
+#: Instructions a second, as programs with many TLB and cache misses have them on the slowest
+#: computers of docs/performance.md: fast-forward, and simulated on one processor.
+FORWARD_SPEED, SIMULATED_SPEED = 150e6, 25e6
+#: Numbers of units that a time can ask for. They are multiples of two strata of checked units.
+LEAST_UNITS, MOST_UNITS = 64, 8192
+
+
+class TimeError(ContiguaError):
+    """A time within which a program cannot be sampled."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +49,11 @@ class Sampling:
     distance
         So many, at first, have one unit among them, at random.
     warm
-        Those before each unit that warm caches and TLBs; as many as there are since the last one,
-        which is all of them before the distance has doubled a few times.
+        Those before each unit that warm caches and TLBs; as many as there are since the last one.
+    longer
+        One of :data:`CHECKED` units is simulated a second time, by another server that warms it by
+        so many times as many. What that changes is added to all estimates, and intervals hold it.
+        0: no unit is.
     detail
         Those of a unit, which count.
     most
@@ -56,6 +72,7 @@ class Sampling:
     most: int = 2000
     confidence: float = 0.95
     goal: float | None = None
+    longer: int = 0
 
     @staticmethod
     def toward(goal: float, confidence: float = 0.95, detail: int = 10_000) -> Sampling:
@@ -81,20 +98,72 @@ class Sampling:
             goal=goal,
         )
 
+    @staticmethod
+    def within(seconds: float, runs: int, processors: int) -> Sampling:
+        """Plan as many units as take so long: half of the time is the program's own.
+
+        Nobody knows the program's length before its end. So the number of units is that of a
+        program which fast-forwards for half of the time; a shorter one takes less. Of a longer one,
+        each doubling adds half of the units, and the program's own time.
+
+        Parameters
+        ----------
+        seconds
+            The time, from the program's start.
+        runs
+            Designs and other configurations that run beside one another.
+        processors
+            Processors of this computer.
+
+        Raises
+        ------
+        TimeError
+            When so few units say nothing.
+
+        Examples
+        --------
+        >>> Sampling.within(120, 2, 2).most, Sampling.within(600, 2, 2).most
+        (320, 1696)
+        """
+        plan = BRIEF
+        each = plan.warm * (1 + plan.longer / CHECKED) + plan.detail
+
+        def fits(most: int, seconds: float) -> bool:
+            length = seconds / 2 * FORWARD_SPEED
+            doublings = max(log2(length / (most * plan.distance)), 0)
+            taken = min(most * (1 + doublings / 2) * each, 2 * length) * runs
+            return taken <= seconds / 2 * SIMULATED_SPEED * processors
+
+        if not fits(LEAST_UNITS, seconds):
+            least = next(more for more in count(ceil(seconds)) if fits(LEAST_UNITS, more))
+            raise TimeError(
+                f"{seconds:g} s are too few to sample {runs} runs on {processors} processors; give "
+                f"{least} s or more"
+            )
+        step = 2 * CHECKED
+        choices = range(LEAST_UNITS, MOST_UNITS + 1, step)
+        fitting = [most for most in choices if fits(most, seconds)]
+        return replace(plan, most=max(fitting))
+
     def spec(self, seed: int) -> SamplingSpec:
         """Return what the engine takes; the seed says where units are."""
-        return {
+        spec: SamplingSpec = {
             "distance": self.distance,
             "warm": self.warm,
             "detail": self.detail,
             "seed": seed,
             "most": self.most,
         }
+        if self.longer > 1:
+            spec["long_warm"] = self.warm * self.longer
+        return spec
 
 
 #: Sampling of recordings: fewer units, because those that are dropped stay in the file. With less
 #: warming instead, estimates would be wrong by more than their intervals are wide.
 RECORDED = Sampling(most=250)
+#: Units for a time: warming with gaps from the start, which is checked.
+BRIEF = Sampling(distance=250_000, warm=500_000, most=512, longer=16)
 
 
 def recorded(trace: str | Path) -> Sampling | None:
@@ -109,7 +178,8 @@ def recorded(trace: str | Path) -> Sampling | None:
     if sampling is None:
         return None
     keys = ("distance", "warm", "detail", "most")
-    return Sampling(**{key: sampling[key] for key in keys})
+    longer = sampling.get("long_warm", 0) // max(sampling["warm"], 1)
+    return Sampling(**{key: sampling[key] for key in keys}, longer=longer)
 
 
 @dataclass(frozen=True)
@@ -164,7 +234,37 @@ def matched(report: Mapping[str, Any], base: Mapping[str, Any]) -> Ratio | None:
     ]
     parts = strata(differences, one.get("stratum"))
     squares = sum((x - sum(part) / len(part)) ** 2 for part in parts for x in part)
-    error = sqrt(squares / (len(differences) - len(parts)) / len(differences))
+    error = one["quantile"] * sqrt(squares / (len(differences) - len(parts)) / len(differences))
+    change, change_error = _warmed(one, other, value)
     units_in_region = report["executed"]["instructions"] / max(sum(lengths) / len(lengths), 1)
-    half = one["quantile"] * error * units_in_region / max(base_cycles, 1)
+    half = sqrt(error**2 + change**2 + change_error**2) * units_in_region / max(base_cycles, 1)
     return Ratio(value, half, len(lengths))
+
+
+def _warmed(one: Mapping[str, Any], other: Mapping[str, Any], value: float) -> tuple[float, float]:
+    """Return by how much longer warming changes a unit's difference, and half its interval."""
+    changes = [_changes(sample) for sample in (one, other)]
+    found = [
+        changes[0][unit] - value * changes[1][unit] for unit in changes[0] if unit in changes[1]
+    ]
+    if len(found) < 2:
+        return 0.0, 0.0
+    mean = sum(found) / len(found)
+    squares = sum((change - mean) ** 2 for change in found)
+    error = sqrt(squares / (len(found) - 1) / len(found))
+    return mean, one["warming"]["quantile"] * error
+
+
+def _changes(sample: Mapping[str, Any]) -> dict[int, float]:
+    """Return by how many cycles longer warming changes each unit that has it."""
+    warming = sample.get("warming")
+    if not warming:
+        return {}
+
+    def cycles(by_unit: Mapping[str, Sequence[int]], unit: int) -> int:
+        return sum(by_unit[part][unit] for part in PROGRAM)
+
+    return {
+        unit: cycles(warming["by_unit"], place) - cycles(sample["by_unit"], unit)
+        for place, unit in enumerate(warming["units"])
+    }

@@ -1,6 +1,7 @@
 """Does going forward lose nothing, and do samples say what whole runs say?"""
 
 import json
+import os
 import re
 from dataclasses import replace
 from statistics import NormalDist
@@ -15,7 +16,16 @@ from contigua.reporting.cases import arrange
 from contigua.reporting.sentences import headlines
 from contigua.reporting.tables import main_table
 from contigua.reports import Report
-from contigua.sampling import FEWEST, GOALS, VARIATION, Sampling, matched
+from contigua.sampling import (
+    CHECKED,
+    FEWEST,
+    GOALS,
+    LEAST_UNITS,
+    VARIATION,
+    Sampling,
+    TimeError,
+    matched,
+)
 
 pytestmark = pytest.mark.programs
 
@@ -205,6 +215,9 @@ def test_threads_that_wait_do_not_shorten_units():
         (["--sample", "--cores", "2"], "sampling takes one core so far, not 2"),
         (["--sample", "--warmup", "5"], "leave --warmup out"),
         (["--sample", "--confidence", "1"], "confidence"),
+        (["--within", "1s"], "1 s are too few to sample 2 runs"),
+        (["--within", "2m", "--sample-units", "50"], "give either --sample-units or --within"),
+        (["--within", "2m", "--sample-error", "2%"], "give either --sample-error or --within"),
         (["--sample-error", "0"], "no error between 0.5% and 50%"),
         (["--sample-error", "60%"], "no error between 0.5% and 50%"),
         (["--sample-error", "two"], "'two' is no error"),
@@ -232,6 +245,68 @@ def test_the_table_shows_intervals_and_the_verdict(cli, command, tmp_path):
     report = contigua.Results.from_json(file.read_text())[0]
     assert set(report.intervals()) >= {"cycles", "ipc", "l2_tlb_mpki"}
     assert json.loads(file.read_text())[0]["sample"]["confidence"] == 0.95
+
+
+@pytest.mark.parametrize("runs", [1, 2, 12])
+def test_a_time_asks_for_units_that_fit_into_it(runs):
+    most = [Sampling.within(seconds, runs, 2).most for seconds in (300, 600, 3600)]
+    assert most == sorted(set(most)) and all(number % (2 * CHECKED) == 0 for number in most)
+    # Twice the processors do as much as half of the runs.
+    assert Sampling.within(600, 2 * runs, 4).most == most[1]
+    with pytest.raises(TimeError, match=r"give \d+ s or more") as error:
+        Sampling.within(1, runs, 2)
+    least = int(error.value.args[0].split("give ")[1].split()[0])
+    assert Sampling.within(least, runs, 2).most >= LEAST_UNITS
+    with pytest.raises(TimeError):
+        Sampling.within(least - 1, runs, 2)
+
+
+def test_a_run_within_a_time_is_sampled(cli, command, tmp_path):
+    file = tmp_path / "r.json"
+    ran = cli("run", "--within", "10m", "--memory", "256M", "--json", file, "--", *command)
+    assert ran.returncode == 0, ran.stderr
+    sampling = json.loads(file.read_text())[0]["sample"]["sampling"]
+    processors = len(os.sched_getaffinity(0))
+    assert sampling["most"] == Sampling.within(600, 2, processors).most
+
+
+def test_a_verdict_says_what_longer_warming_changes(runs):
+    report = json.loads(json.dumps(runs["sampled"][0].values))
+    sampling = report["sample"]["sampling"] | {"warm": 500_000, "long_warm": 2_000_000}
+    cycles = {"value": -0.042, "half_width": 0.003}
+    warming = {"units": [], "quantile": 2.0, "cycles": cycles, "differs": True, "by_unit": {}}
+    report["sample"] |= {"sampling": sampling, "warming": warming}
+
+    def said():
+        found = headlines(arrange([Report(json.dumps(report))]), brief=True)
+        return [line for line in found if "warming" in line]
+
+    assert said() == [
+        "Units of linux-4k take 4.2 % fewer cycles after 2.0 million instructions of warming than "
+        "after 500.0 thousand; values are corrected by that, and ± holds it. --sample-warm 2000000 "
+        "narrows it."
+    ]
+    warming["differs"] = False
+    assert said() == []
+
+
+def test_designs_are_compared_with_what_longer_warming_changes(runs):
+    base, huge = (json.loads(json.dumps(report.values)) for report in runs["sampled"])
+    alone = matched(huge, base).half_width
+    lengths = base["sample"]["by_unit"]["instructions"]
+    units = list(range(0, len(lengths), 4))
+    for report, change in ((base, 0), (huge, 500)):
+        by_unit = {
+            part: [report["sample"]["by_unit"][part][unit] for unit in units]
+            for part in report["sample"]["by_unit"]
+        }
+        by_unit["data"] = [cycles + change for cycles in by_unit["data"]]
+        report["sample"]["warming"] = {"units": units, "quantile": 2.3, "by_unit": by_unit}
+    # 500 cycles more a unit in one design only.
+    each = base["executed"]["instructions"] / (sum(lengths) / len(lengths))
+    change = 500 * each / base["time"]["cycles"]
+    found = matched(huge, base).half_width
+    assert found == pytest.approx((alone**2 + change**2) ** 0.5, rel=1e-6)
 
 
 @pytest.mark.parametrize("text", ["2%", "0.02", " 2 % "])

@@ -369,7 +369,26 @@ pub struct SampleReport {
     pub detailed_instructions: u64,
     /// Figures of the region.
     pub estimates: BTreeMap<&'static str, Estimate>,
+    /// Changes by longer warming, which `estimates` have; absent where nothing lay between units,
+    /// where too few were checked, and where that was not asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warming: Option<WarmingReport>,
     /// Figures of each unit: counts, and cycles of the program by what they were spent on.
+    pub by_unit: BTreeMap<&'static str, Vec<u64>>,
+}
+
+/// Changes by longer warming of some units.
+#[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
+pub struct WarmingReport {
+    /// Units that were warmed longer, too: their places in `by_unit` of the sample.
+    pub units: Vec<u64>,
+    /// Standard errors in half an interval of a change.
+    pub quantile: f64,
+    /// By which share the program's cycles of these units change.
+    pub cycles: Estimate,
+    /// True if that is more than its interval.
+    pub differs: bool,
+    /// Figures of these units after longer warming.
     pub by_unit: BTreeMap<&'static str, Vec<u64>>,
 }
 
@@ -418,6 +437,25 @@ pub struct KernelReport {
     pub huge_page_collapses: u64,
     /// 2 MB pages that were split.
     pub huge_page_splits: u64,
+    /// Of these, for `munmap`, `brk` and mappings over others.
+    #[serde(default)]
+    pub splits_munmap: u64,
+    /// For `mprotect`.
+    #[serde(default)]
+    pub splits_mprotect: u64,
+    /// For `mremap`.
+    #[serde(default)]
+    pub splits_mremap: u64,
+    /// For `madvise`.
+    #[serde(default)]
+    pub splits_madvise: u64,
+    /// For a fault: a store to a page that others see, too.
+    #[serde(default)]
+    pub splits_fault: u64,
+    /// The longest time that one access waited for the kernel: a page fault, with the reclaim and
+    /// compaction that it did, or a page that migrated.
+    #[serde(default)]
+    pub longest_stall_cycles: Cycles,
     /// Ranges of addresses invalidated in the TLBs.
     pub invalidations: u64,
     /// Touches of a primary region beyond its segment, over which the segment grew.
@@ -676,6 +714,11 @@ const ESTIMATED: [&str; 6] = [
     "devices",
 ];
 
+/// Returns true if a key is of a largest or smallest value, which does not add up.
+pub(crate) fn is_extreme(key: &str) -> bool {
+    matches!(key, "longest_stall_cycles" | "max_cycles" | "min_cycles")
+}
+
 /// Scales all counts; what is no whole number is a share or a text, and stays.
 pub(crate) fn scale(value: &mut serde_json::Value, factor: f64) {
     match value {
@@ -686,7 +729,8 @@ pub(crate) fn scale(value: &mut serde_json::Value, factor: f64) {
         }
         serde_json::Value::Array(parts) => parts.iter_mut().for_each(|part| scale(part, factor)),
         serde_json::Value::Object(parts) => {
-            parts.values_mut().for_each(|part| scale(part, factor));
+            let counts = parts.iter_mut().filter(|(key, _)| !is_extreme(key));
+            counts.for_each(|(_, part)| scale(part, factor));
         }
         _ => {}
     }

@@ -373,6 +373,7 @@ impl Engine {
     /// A sentence that says where.
     pub fn validate(&self) -> Result<(), String> {
         self.kernel.validate()?;
+        self.checks.iter().try_for_each(Self::validate)?;
         self.memory.as_ref().map_or(Ok(()), MemorySystem::validate)
     }
 }

@@ -9,7 +9,7 @@ use contigua_machine::config::{Age, Detail, RegionConfig, RunConfig};
 use contigua_machine::{
     CheckpointProblem, Engine, Error, Progress, Report, Saves, simulate, simulate_from,
 };
-use contigua_program::plan::{Sampling, Window};
+use contigua_program::plan::{Sampling, Units, Window};
 use contigua_program::sources::{Batch, Source as _};
 use contigua_program::wire::{Access, BlockId, Event, ProcessId, ThreadId, block_word};
 use contigua_units::VirtAddr;
@@ -223,6 +223,8 @@ proptest! {
                 detail: 5000,
                 seed: distance,
                 most: 8,
+                long_warm: distance / 2 * (distance % 2),
+                units: Units::Told,
             });
         } else {
             config.regions = Some(RegionConfig::Windows {

@@ -9,7 +9,7 @@ use contigua_machine::ageing::{AgeConfig, Server, Snapshot, parse_profile};
 use contigua_machine::config::{Age, DesignConfig, Detail, RunConfig, parse_design};
 use contigua_machine::{Ended, Engine, Error, Progress, Report, simulate};
 use contigua_program::code::CodeLog;
-use contigua_program::plan::{self, Plan, Sampling};
+use contigua_program::plan::{self, Plan, Sampling, Units};
 use contigua_program::sources::trace::TraceSource;
 use contigua_program::sources::{Batch, Program, Source};
 use contigua_program::trace::TraceWriter;
@@ -270,7 +270,7 @@ proptest! {
             .chain(steps)
             .flat_map(|step| std::iter::repeat_n(step.clone(), times_each(&step.1)))
             .collect();
-        let sampling = Sampling { distance, warm, detail: 1000, seed, most };
+        let sampling = Sampling { distance, warm, detail: 1000, seed, most, long_warm: 0, units: Units::Told };
         let plan = Plan { skip, sampling: Some(sampling), ..Plan::default() };
         let batches = told(&plan, &steps);
 
@@ -314,6 +314,8 @@ fn what_a_recording_does_not_hold_is_refused() {
         detail: 1000,
         seed: 300,
         most: 4,
+        long_warm: 0,
+        units: Units::Told,
     };
     let recorded = Plan {
         skip: 100,
@@ -375,7 +377,7 @@ proptest! {
         (name, design) in prop::sample::select(designs()),
         steps in prop::collection::vec((0..3u32, step()), 1..250)
     ) {
-        let warm = Sampling { distance: 1 << 40, warm: 1 << 40, detail: 1000, seed: 0, most: 0 };
+        let warm = Sampling { distance: 1 << 40, warm: 1 << 40, detail: 1000, seed: 0, most: 0, long_warm: 0, units: Units::Told };
         let runs = [
             (Detail::Translation, None), (Detail::Additive, None), (Detail::Full, None),
             (Detail::Full, Some(warm)),
@@ -492,13 +494,18 @@ fn a_long_program_takes_as_long_with_its_state_ahead() {
 
 /// A program that walks through memory, 5 instructions an access, in batches.
 fn walk_through(engine: &mut Engine, steps: u64) {
+    access_all(engine, steps, |step| step * 4160 % (64 << 20));
+}
+
+/// A program that accesses the place of each step, 5 instructions an access, in batches.
+fn access_all(engine: &mut Engine, steps: u64, place: impl Fn(u64) -> u64) {
     let map = syscall(9, [0, 64 << 20, 3, 0x22, 0, 0], BASE);
     let mut words = map.encode().words().to_vec();
     for step in 0..steps {
         words.push(block_word(BlockId(0)));
         words.push(
             Access {
-                address: VirtAddr::new(BASE + step * 4160 % (64 << 20)),
+                address: VirtAddr::new(BASE + place(step)),
                 size_log2: 3,
                 store: step % 2 == 0,
                 instruction: 1,
@@ -536,6 +543,8 @@ fn a_sampled_run_says_what_a_whole_one_says_within_its_interval() {
         detail: 1000,
         seed: 3000,
         most: 0,
+        long_warm: 0,
+        units: Units::Told,
     };
     for detail in [Detail::Additive, Detail::Full] {
         let whole = sampled(detail, None, None);
@@ -565,6 +574,88 @@ fn a_sampled_run_says_what_a_whole_one_says_within_its_interval() {
     }
 }
 
+/// A program that reads each of 2000 lines for 100,000 instructions, then other lines.
+fn reusing(sampling: Option<Sampling>) -> Report {
+    let mut config = config(512 << 20, Detail::Full);
+    config.sampling = sampling;
+    let mut engine = engine(config);
+    access_all(&mut engine, 1_000_000, |step| {
+        (step / 20_000 * 2000 + step * 7919 % 2000) * 64
+    });
+    engine.report()
+}
+
+#[test]
+fn what_short_warming_changes_is_measured_and_corrected() {
+    let short = Sampling {
+        distance: 20_000,
+        warm: 2000,
+        detail: 1000,
+        seed: 1,
+        most: 0,
+        long_warm: 0,
+        units: Units::Told,
+    };
+    let truth = reusing(None).time.unwrap().cycles.get() as f64;
+    let off = |sampling| {
+        let report = reusing(Some(sampling));
+        let cycles = report.time.unwrap().cycles.get() as f64;
+        let sample = report.sample.unwrap();
+        let estimate = sample.estimates["cycles"];
+        assert!((estimate.value - cycles).abs() < 8.0);
+        let half = estimate.half_width.unwrap() / truth;
+        (cycles / truth - 1.0, half, sample.warming)
+    };
+    let (error, half, warming) = off(short);
+    assert!(error > 2.0 * half && error > 0.2 && warming.is_none());
+    let checked = Sampling {
+        long_warm: 32_000,
+        ..short
+    };
+    let (error, half, warming) = off(checked);
+    let warming = warming.unwrap();
+    assert!(error.abs() < half, "{error} {half} {warming:?}");
+    assert!(warming.differs && warming.cycles.value < -0.1);
+    // One of 16 of 200 units.
+    assert!((12..=13).contains(&warming.units.len()));
+    assert_eq!(warming.by_unit["data"].len(), warming.units.len());
+    // Nothing is passed over: more warming is none.
+    let all = Sampling {
+        warm: 80_000,
+        long_warm: 320_000,
+        ..short
+    };
+    let (error, half, warming) = off(all);
+    assert!(error.abs() < half.max(0.02) && warming.is_none(), "{error}");
+}
+
+#[test]
+fn an_aged_servers_memory_is_that_of_the_server_that_checks_its_units() {
+    let mut config = config(128 << 20, Detail::Full);
+    config.age = Age::Full;
+    config.sampling = Some(Sampling {
+        distance: 10_000,
+        warm: 2000,
+        detail: 1000,
+        seed: 1,
+        most: 0,
+        long_warm: 8000,
+        units: Units::Told,
+    });
+    let mut engine = engine(config);
+    walk_through(&mut engine, 200_000);
+    assert_eq!(engine.validate(), Ok(()));
+    let sample = engine.report().sample.unwrap();
+    let warming = sample.warming.unwrap();
+    // Pages of 4 KB in both: the full server has no free block.
+    let walks = |by_unit: &std::collections::BTreeMap<&str, Vec<u64>>, name: &str| {
+        by_unit[name].iter().sum::<u64>()
+    };
+    assert!(walks(&warming.by_unit, "walks_4k") > 0);
+    assert_eq!(walks(&warming.by_unit, "walks_2m"), 0);
+    assert_eq!(walks(&sample.by_unit, "walks_2m"), 0);
+}
+
 #[test]
 fn a_sampled_region_ends_where_it_is_told_to_and_short_ones_are_one_unit() {
     let sampling = Sampling {
@@ -573,6 +664,8 @@ fn a_sampled_region_ends_where_it_is_told_to_and_short_ones_are_one_unit() {
         detail: 2000,
         seed: 1,
         most: 2,
+        long_warm: 0,
+        units: Units::Told,
     };
     let report = sampled(Detail::Full, Some(sampling), Some(500_000));
     assert_eq!(

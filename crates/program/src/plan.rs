@@ -17,7 +17,7 @@ mod windows;
 
 use std::path::PathBuf;
 
-pub use self::sampling::Sampling;
+pub use self::sampling::{CHECKED, Sampling, Units};
 pub use self::segment::{Mode, Segment};
 pub use self::windows::{Invalid, Window, Windows};
 
@@ -138,8 +138,8 @@ impl Plan {
 /// A text that is no plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no plan: SKIP, SKIP:DISTANCE:WARM:DETAIL:SEED:MOST, windows:WARM:BEGIN:END..., \
-     cues:forward|warm, cues:forward|warm:OFFSET:FILE, or blocks"
+    "{0:?} is no plan: SKIP, SKIP:DISTANCE:WARM:DETAIL:SEED:MOST[:LONG_WARM], \
+     windows:WARM:BEGIN:END..., cues:forward|warm, cues:forward|warm:OFFSET:FILE, or blocks"
 )]
 pub struct NoPlan(String);
 
@@ -172,7 +172,8 @@ mod tests {
             "many",
             "1:2",
             "1:2:3:4:5:6",
-            "1:10000:3000:1000:500:4:1",
+            "1:10000:3000:1000:500:4:3000",
+            "1:10000:3000:1000:500:4:4000:1",
         ] {
             assert!(text.parse::<Plan>().is_err(), "{text}");
         }
@@ -223,10 +224,12 @@ mod tests {
         fn segments_follow_one_another(
             skip in 0..1_000_000_u64,
             distance in 2000..1_000_000_u64,
-            warm: u64, seed: u64, most in 0..1000_u64, at: u64,
+            warm: u64, seed: u64, most in 0..1000_u64, at: u64, longer in 0..1_000_000_u64,
         ) {
+            let warm = warm % (2 * distance);
+            let long_warm = if longer == 0 { 0 } else { warm + longer };
             let sampling = Sampling {
-                distance, warm: warm % (2 * distance), detail: 1000, seed, most,
+                distance, warm, detail: 1000, seed, most, long_warm, units: Units::Told,
             };
             let plan = Plan { skip, sampling: Some(sampling), regions: None };
             prop_assert_eq!(plan.to_string().parse(), Ok(plan.clone()));

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use contigua_program::code::{BlockCode, CodeLog};
 use contigua_program::end::End;
-use contigua_program::plan::{Plan, Sampling};
+use contigua_program::plan::{Plan, Sampling, Units};
 use contigua_program::sources::trace::TraceSource;
 use contigua_program::sources::{Batch, Program, Source};
 use contigua_program::syscall::Architecture;
@@ -116,6 +116,8 @@ fn any_plan() -> impl Strategy<Value = Plan> {
             detail,
             seed: b,
             most,
+            long_warm: 0,
+            units: Units::Told,
         }
     });
     (any::<u64>(), proptest::option::of(sampling)).prop_map(|(skip, sampling)| Plan {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -186,6 +187,13 @@ sample_options = with_options(
         "said. Implies --sample.",
     ),
     click.option(
+        "--within",
+        type=DURATION,
+        help="Sample as many units as take about this time, such as 2m, on this computer: half of "
+        "it is the program's own. Warming is short, and one of 16 units is simulated again after "
+        "16 times as much, which corrects estimates. Implies --sample.",
+    ),
+    click.option(
         "--confidence",
         type=click.FloatRange(0, 1, min_open=True, max_open=True),
         help=f"Probability with which intervals hold.  [default: {Sampling.confidence}]",
@@ -358,14 +366,25 @@ def named_regions(options: dict[str, Any], client: Commands | None = None) -> Re
 
 
 def sampling_of(
-    options: dict[str, Any], default: Sampling, held: Sampling | None = None
+    options: dict[str, Any],
+    default: Sampling,
+    held: Sampling | None = None,
+    runs: int = 1,
 ) -> Sampling | None:
     """Take the options of sampling out; ``None`` when nothing is to be sampled.
 
     What a recording holds of its program (``held``) goes before what is usual, or reaches a goal.
+    So many ``runs`` share the time that is given.
+
+    Raises
+    ------
+    TimeError
+        When too little time is given.
     """
-    goal = options.pop("goal", None)
-    asked = options.pop("sample") or goal is not None
+    goal, seconds = options.pop("goal", None), options.pop("within", None)
+    if goal is not None and seconds is not None:
+        raise click.UsageError("give either --sample-error or --within")
+    asked = options.pop("sample") or goal is not None or seconds is not None
     chosen = {
         key.removeprefix("sample_"): value
         for key in (
@@ -383,6 +402,13 @@ def sampling_of(
         raise click.UsageError(f"--{option} is of sampled runs: add --sample")
     if not asked:
         return None
+    if seconds is not None:
+        if "most" in chosen:
+            raise click.UsageError("give either --sample-units or --within, which chooses them")
+        plan = Sampling.within(seconds, runs, len(os.sched_getaffinity(0)))
+        if held is not None:
+            plan = replace(held, most=min(plan.most, held.most or plan.most))
+        return replace(plan, **chosen)
     if goal is None:
         return replace(held or default, **chosen)
     fixed = {key: chosen[key] for key in ("confidence", "detail") if key in chosen}

@@ -144,7 +144,7 @@ def profile_command(
     if sum(map(is_standard_output, files)) > 1:
         raise click.UsageError("only one output can go to standard output: write others to files")
     before = None if against is None else Attribution.read(against)
-    sample = sampling_of(options, Sampling(), None)
+    sample = sampling_of(options, Sampling(), None, len(designs))
     progress = RunLine(ends_after(options))
     run_options = RunOptions(**options, sample=sample, malloc_clock=malloc_clock or None)
     advised = None

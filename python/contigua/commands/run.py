@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -115,9 +116,11 @@ def run_command(
         raise click.UsageError("--client drives a program: a trace needs none")
     regions = named_regions(options, client)
     replays_ours = trace is not None and options["trace_format"] == "contigua"
-    samples = options["sample"] or options["goal"] is not None
+    samples = any((options["sample"], options["goal"], options["within"]))
     held = recorded(trace) if trace is not None and replays_ours and samples else None
-    sample = sampling_of(options, Sampling(), held)
+    configurations = [designs, options["seeds"] or [1]]
+    configurations += [options[axis].split(",") for axis in ("age", "holes")]
+    sample = sampling_of(options, Sampling(), held, prod(map(len, configurations)))
     files = [
         file for file in (json_file, options["timeline"], options["record"]) if file is not None
     ]

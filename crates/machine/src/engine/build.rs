@@ -4,7 +4,9 @@ use std::sync::atomic::AtomicBool;
 
 use contigua_cache::coherent::MemorySystem;
 use contigua_core::{Blocks, IssueWidth, ShadowedWindow};
+use contigua_program::plan::{Sampling, Units};
 use contigua_program::sources::Program;
+use contigua_state::{Reader, State, Writer};
 use contigua_translation::Hardware;
 
 use super::devices::Devices;
@@ -21,7 +23,7 @@ use super::timing::Timing;
 use super::{CoreContext, Engine, Phase};
 use crate::Error;
 use crate::attribution::Attribution;
-use crate::config::{Detail, RegionConfig, RunConfig};
+use crate::config::{Age, Detail, RegionConfig, RunConfig};
 use crate::digest::Digest;
 use crate::kernel::Kernel;
 use crate::processors::Mmus;
@@ -116,6 +118,7 @@ impl Engine {
                 let weights = config.regions.as_ref().map(RegionConfig::weights);
                 Sampler::new(config.plan(), weights, config.confidence)
             }),
+            checks: Vec::new(),
             regions: (config.regions.is_some() && !config.estimates())
                 .then(|| Regions::new(config.plan())),
             left: config.skip,
@@ -131,6 +134,41 @@ impl Engine {
         } else if engine.config.skip == 0 {
             engine.begin_region();
         }
+        engine.checks = engine.checking(cancel)?;
         Ok(engine)
+    }
+
+    /// A server with memory like this one's that warms some units longer, where warming is checked.
+    fn checking(&self, cancel: &AtomicBool) -> Result<Vec<Self>, Error> {
+        let Some(sampling) = self.config.sampling.filter(Sampling::is_checked) else {
+            return Ok(Vec::new());
+        };
+        if sampling.units != Units::Told {
+            return Ok(Vec::new());
+        }
+        let sampling = sampling.of(Units::Checked);
+        let config = RunConfig {
+            age: Age::Fresh,
+            timeline: None,
+            profile: None,
+            sampling: Some(sampling),
+            ..self.config.clone()
+        };
+        let mut checks = Self::prepare(config, self.program.clone(), cancel)?;
+        if self.config.age != Age::Fresh {
+            // Memory is aged once.
+            let problem = |error: contigua_state::Error| Error::Component {
+                machine: self.config.machine_name.clone(),
+                problem: error.to_string(),
+            };
+            let mut state = Vec::new();
+            let mut writer = Writer::new(&mut state);
+            self.kernel.save(&mut writer);
+            let bytes = writer.finish().map_err(|error| problem(error.into()))?;
+            let mut input = state.as_slice();
+            let mut reader = Reader::new(&mut input, bytes);
+            checks.kernel.load(&mut reader).map_err(problem)?;
+        }
+        Ok(vec![checks])
     }
 }

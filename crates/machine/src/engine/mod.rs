@@ -208,6 +208,9 @@ pub struct Engine {
     passed: Passed,
     #[state(fixed)]
     sampler: Option<Sampler>,
+    /// The server that warms some of a sampled run's units longer, where their warming is checked.
+    #[state(fixed)]
+    pub(crate) checks: Vec<Engine>,
     /// Regions that the user names, which count exactly.
     #[state(fixed)]
     pub(crate) regions: Option<Regions>,
@@ -248,6 +251,9 @@ impl Engine {
     /// [`Error::Program`] when the events are malformed, [`Error::OutOfMemory`] when the server
     /// cannot run the program.
     pub fn consume(&mut self, batch: Batch<'_>) -> Result<(), Error> {
+        for checks in &mut self.checks {
+            checks.consume(batch)?;
+        }
         if self.is_done() {
             return Ok(());
         }
@@ -543,6 +549,7 @@ impl Engine {
     /// Lets the kernel do what it does in the background, at this point of simulated time.
     /// Several cores have it done between their turns.
     pub fn background(&mut self) {
+        self.checks.iter_mut().for_each(Self::background);
         if self.contexts.len() > 1 {
             return;
         }

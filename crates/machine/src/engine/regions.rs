@@ -12,7 +12,7 @@ use contigua_translation::Mmu;
 use serde_json::{Value, json};
 
 use super::{Engine, Phase};
-use crate::report::{RegionReport, TimeReport};
+use crate::report::{RegionReport, TimeReport, is_extreme};
 
 /// Regions so far.
 #[derive(contigua_state::State)]
@@ -291,7 +291,10 @@ pub(super) fn since(before: &Value, now: &Value) -> Value {
             .map(|(key, now)| {
                 (
                     key.clone(),
-                    before.get(key).map_or(now.clone(), |b| since(b, now)),
+                    match before.get(key) {
+                        Some(before) if !is_extreme(key) => since(before, now),
+                        _ => now.clone(),
+                    },
                 )
             })
             .collect(),
@@ -362,7 +365,7 @@ pub(super) fn add(key: &str, sum: &mut Value, more: &Value) {
         (Value::Number(one), Value::Number(other)) => {
             if let (Some(one), Some(other)) = (one.as_u64(), other.as_u64()) {
                 *sum = match key {
-                    "max_cycles" => one.max(other),
+                    "max_cycles" | "longest_stall_cycles" => one.max(other),
                     "min_cycles" if one == 0 => other,
                     "min_cycles" if other == 0 => one,
                     "min_cycles" => one.min(other),
@@ -382,13 +385,15 @@ mod tests {
 
     #[test]
     fn what_was_counted_since_is_what_is_missing_to_a_sum() {
-        let one = json!({"a": 1, "parts": [1, 2], "name": "x", "deep": {"b": 7}});
-        let other = json!({"a": 5, "parts": [1, 4, 9], "name": "x", "deep": {"b": 8, "c": 2}});
+        let one = json!({"a": 1, "parts": [1, 2], "name": "x", "deep": {"b": 7}, "max_cycles": 3});
+        let other = json!({"a": 5, "parts": [1, 4, 9], "name": "x", "deep": {"b": 8, "c": 2},
+                           "max_cycles": 9});
         let mut sum = one.clone();
         let more = since(&one, &other);
         assert_eq!(
             more,
-            json!({"a": 4, "parts": [0, 2, 9], "name": "x", "deep": {"b": 1, "c": 2}})
+            json!({"a": 4, "parts": [0, 2, 9], "name": "x", "deep": {"b": 1, "c": 2},
+                   "max_cycles": 9})
         );
         add("", &mut sum, &more);
         assert_eq!(sum, other);

@@ -4,6 +4,10 @@
 //! an estimate for the region, with an interval; the operating system goes on between units as
 //! well, so what it counts, its cycles among that, is exact.
 //!
+//! Warming is short where units are far apart. A second server warms some of them longer; what that
+//! changes is added to all estimates (double sampling: Cochran, *Sampling Techniques*, chapter 12),
+//! and intervals hold it: nobody knows what still longer warming would change.
+//!
 //! Units are drawn at random, one from each stretch, or they are points that the user names, each
 //! with the share of the program that it stands for (`SimPoint`). Nothing is known of the error of
 //! the latter.
@@ -11,7 +15,7 @@
 use std::collections::BTreeMap;
 
 use contigua_core::{CycleBreakdown, ShadowedWindow};
-use contigua_program::plan::{Mode, Plan, Regions, Window, Windows};
+use contigua_program::plan::{Mode, Plan, Regions, Units, Window, Windows};
 use contigua_translation::Mmu;
 use contigua_units::Cycles;
 use serde_json::Value;
@@ -20,7 +24,7 @@ use statrs::distribution::{ContinuousCDF, StudentsT};
 use super::regions::{add, since};
 use super::{Engine, Phase};
 use crate::report::scale;
-use crate::report::{Estimate, GoalReport, SampleReport, TimeReport};
+use crate::report::{Estimate, GoalReport, SampleReport, TimeReport, WarmingReport};
 
 /// Figures of a unit, in this order.
 const NAMES: [&str; COUNT] = [
@@ -112,7 +116,12 @@ fn without_kernel(mut unit: Figures) -> Figures {
 }
 
 impl Sampler {
-    pub(super) fn new(plan: Plan, weights: Option<Vec<f64>>, confidence: f64) -> Self {
+    pub(super) fn new(mut plan: Plan, weights: Option<Vec<f64>>, confidence: f64) -> Self {
+        if let Some(sampling) = &mut plan.sampling
+            && sampling.units == Units::Told
+        {
+            sampling.units = Units::All;
+        }
         Self {
             plan,
             weights,
@@ -148,6 +157,27 @@ impl Sampler {
         }
         let count = (end - 1).saturating_sub(self.plan.skip);
         self.plan.sampling.map_or(0, |s| s.end_of_unit(count))
+    }
+
+    /// Units that count and were simulated twice, by their place among those that count: with `warm` and
+    /// with longer warming. Without gaps, all that came before has warmed a unit: more changes nothing.
+    fn checked(&self, region: u64, checks: &Self) -> Vec<(usize, Figures, Figures)> {
+        let Some(sampling) = checks.plan.sampling.filter(|s| s.has_gaps(region)) else {
+            return Vec::new();
+        };
+        let all = self.plan.sampling.unwrap_or(sampling);
+        let counted = self.units.iter().filter(|(end, _)| all.keeps(*end, region));
+        let counted = counted.enumerate();
+        let kept = counted.filter(|(_, (end, _))| sampling.keeps(*end, region));
+        let twice = kept.filter_map(|(number, (end, unit))| {
+            if !sampling.has_gaps(end.saturating_sub(1)) {
+                return Some((number, *unit, *unit));
+            }
+            let at = checks.units.binary_search_by_key(end, |(end, _)| *end);
+            let (_, longer) = checks.units[at.ok()?];
+            (longer[INSTRUCTIONS] == unit[INSTRUCTIONS]).then_some((number, *unit, longer))
+        });
+        twice.collect()
     }
 
     /// The units that count when the region has so many instructions, and how much.
@@ -372,8 +402,10 @@ impl Engine {
             units.push(without_kernel(all));
             weights = weights.map(|_| vec![1.0]);
         }
+        let checks = self.checks.first().and_then(|one| one.sampler.as_ref());
+        let checked = checks.map_or_else(Vec::new, |checks| sampler.checked(region, checks));
         let estimator = match &weights {
-            None => Estimator::new(&units, sampler.confidence),
+            None => Estimator::new(&units, sampler.confidence).check(&checked, sampler.confidence),
             Some(weights) => Estimator::weighted(&units, weights),
         };
         let kernel = now[KERNEL];
@@ -423,13 +455,6 @@ impl Engine {
             ),
         ]);
         estimates.extend(overhead.map(|overhead| ("translation_overhead", overhead)));
-        let columns = NAMES.iter().enumerate();
-        let by_unit = columns
-            .filter(|(index, _)| *index != KERNEL)
-            .map(|(index, &name)| {
-                let column = units.iter().map(|unit| unit[index]);
-                (name, column.collect())
-            });
         let total = breakdown.total();
         let report = SampleReport {
             sampling: sampler.plan.sampling,
@@ -446,7 +471,8 @@ impl Engine {
             simulated_instructions: self.executed.instructions,
             detailed_instructions: self.detailed_instructions(),
             estimates,
-            by_unit: by_unit.collect(),
+            warming: estimator.warming(&checked),
+            by_unit: by_unit(&units),
         };
         let time = TimeReport {
             cycles: total,
@@ -460,6 +486,18 @@ impl Engine {
         Some((report, time))
     }
 }
+
+/// Columns of a report.
+fn by_unit(units: &[Figures]) -> BTreeMap<&'static str, Vec<u64>> {
+    let columns = NAMES.iter().enumerate();
+    columns
+        .filter(|(index, _)| *index != KERNEL)
+        .map(|(index, &name)| (name, units.iter().map(|unit| unit[index]).collect()))
+        .collect()
+}
+
+/// Fewer units that were warmed longer, too, say nothing of what that changes.
+const FEWEST_CHECKED: usize = 4;
 
 /// Units of a stratum. Those of one are compared with one another only: units are drawn from all
 /// parts of the program, so what differs between its phases is no error. Fewer units would take
@@ -488,19 +526,40 @@ struct Estimator<'a> {
     scales: Vec<f64>,
     /// Standard errors in half an interval; `None` for a single unit, of which nothing is known.
     quantile: Option<f64>,
+    /// Units that were simulated twice: with `warm`, and with longer warming.
+    checked: Vec<(Figures, Figures)>,
+    /// Standard errors in half the interval of a change.
+    quantile_of_change: f64,
+}
+
+/// Standard errors in half an interval.
+fn quantile(freedom: usize, confidence: f64) -> Option<f64> {
+    StudentsT::new(0.0, 1.0, freedom as f64)
+        .ok()
+        .map(|distribution| distribution.inverse_cdf(0.5 + confidence / 2.0))
 }
 
 impl<'a> Estimator<'a> {
     fn new(units: &'a [Figures], confidence: f64) -> Self {
-        let freedom = units.len().saturating_sub(strata(units).count()) as f64;
-        let quantile = StudentsT::new(0.0, 1.0, freedom)
-            .ok()
-            .map(|distribution| distribution.inverse_cdf(0.5 + confidence / 2.0));
+        let freedom = units.len().saturating_sub(strata(units).count());
         Self {
             units,
             scales: Vec::new(),
-            quantile,
+            quantile: quantile(freedom, confidence),
+            checked: Vec::new(),
+            quantile_of_change: 0.0,
         }
+    }
+
+    /// Takes units into account that were warmed longer, too, if there are enough of them.
+    fn check(mut self, checked: &[(usize, Figures, Figures)], confidence: f64) -> Self {
+        if checked.len() < FEWEST_CHECKED {
+            return self;
+        }
+        let pairs = checked.iter().map(|&(_, short, long)| (short, long));
+        self.checked = pairs.collect();
+        self.quantile_of_change = quantile(checked.len() - 1, confidence).unwrap_or(0.0);
+        self
     }
 
     /// Units that stand for shares of the region.
@@ -510,11 +569,14 @@ impl<'a> Estimator<'a> {
             units,
             scales: units.iter().zip(weights).map(scale).collect(),
             quantile: None,
+            checked: Vec::new(),
+            quantile_of_change: 0.0,
         }
     }
 
     /// The sum of a figure over that of another one (Cochran, *Sampling Techniques*, chapter 6, and
-    /// 5A.12 on strata that are put together).
+    /// 5A.12 on strata that are put together). What longer warming changes is added to both; half
+    /// of the interval is at least as much.
     fn ratio(&self, figure: impl Fn(&Figures) -> u64, of: impl Fn(&Figures) -> u64) -> Estimate {
         let count = self.units.len() as f64;
         let scales = self.scales.iter().copied().chain(std::iter::repeat(1.0));
@@ -525,19 +587,75 @@ impl<'a> Estimator<'a> {
                 base + scale * of(unit) as f64,
             )
         });
-        let value = if base > 0.0 { sum / base } else { 0.0 };
+        let sum = sum + count * self.change(|unit| figure(unit) as f64).value;
+        let base = base + count * self.change(|unit| of(unit) as f64).value;
+        let value = if base > 0.0 {
+            (sum / base).max(0.0)
+        } else {
+            0.0
+        };
+        let residual = |unit: &Figures| figure(unit) as f64 - value * of(unit) as f64;
         let half_width = self.quantile.map(|quantile| {
-            let residual = |unit: &Figures| figure(unit) as f64 - value * of(unit) as f64;
             let squares = strata(self.units).map(|units| {
                 let mean = units.iter().map(residual).sum::<f64>() / units.len() as f64;
                 let square = |unit| (residual(unit) - mean).powi(2);
                 units.iter().map(square).sum::<f64>()
             });
             let freedom = count - strata(self.units).count() as f64;
-            let error = (squares.sum::<f64>() / freedom / count).sqrt() / (base / count).max(1.0);
-            quantile * error
+            let error = (squares.sum::<f64>() / freedom / count).sqrt();
+            let change = self.change(residual);
+            let halves = [
+                quantile * error,
+                change.half_width.unwrap_or(0.0),
+                change.value,
+            ];
+            let half = halves.iter().map(|half| half * half).sum::<f64>().sqrt();
+            half / (base / count).max(1.0)
         });
         Estimate { value, half_width }
+    }
+
+    /// By how much longer warming changes a figure of a unit: the mean, and half its interval.
+    fn change(&self, figure: impl Fn(&Figures) -> f64) -> Estimate {
+        let count = self.checked.len() as f64;
+        if self.checked.is_empty() {
+            return Estimate {
+                value: 0.0,
+                half_width: None,
+            };
+        }
+        let pairs = self.checked.iter();
+        let changes: Vec<f64> = pairs
+            .map(|(short, long)| figure(long) - figure(short))
+            .collect();
+        let mean = changes.iter().sum::<f64>() / count;
+        let squares = changes.iter().map(|change| (change - mean).powi(2));
+        let error = (squares.sum::<f64>() / (count - 1.0) / count).sqrt();
+        Estimate {
+            value: mean,
+            half_width: Some(self.quantile_of_change * error),
+        }
+    }
+
+    /// Change of the program's cycles by longer warming.
+    fn warming(&self, checked: &[(usize, Figures, Figures)]) -> Option<WarmingReport> {
+        let change = self.change(|unit| user(unit) as f64);
+        let half = change.half_width?;
+        let all = self.units.iter().map(user).sum::<u64>() as f64 / self.units.len() as f64;
+        let longer: Vec<Figures> = checked.iter().map(|(_, _, long)| *long).collect();
+        Some(WarmingReport {
+            units: checked
+                .iter()
+                .map(|(number, _, _)| *number as u64)
+                .collect(),
+            quantile: self.quantile_of_change,
+            cycles: Estimate {
+                value: change.value / all.max(1.0),
+                half_width: Some(half / all.max(1.0)),
+            },
+            differs: change.value.abs() > half,
+            by_unit: by_unit(&longer),
+        })
     }
 
     /// A figure of the region.
@@ -546,7 +664,6 @@ impl<'a> Estimator<'a> {
         (ratio.value * region as f64).round() as u64
     }
 }
-
 impl GoalReport {
     /// Half an interval shrinks with the root of the number of units (SMARTS, section 3.1).
     fn new(error: f64, cycles: Estimate, units: &[Figures], region: u64) -> Self {

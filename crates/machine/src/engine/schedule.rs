@@ -250,6 +250,9 @@ impl Engine {
     /// # Errors
     /// Those of [`Engine::consume`].
     pub fn finish(&mut self) -> Result<(), Error> {
+        for checks in &mut self.checks {
+            checks.finish()?;
+        }
         self.schedule.closed = true;
         self.run_beyond(0)?;
         self.catch_up();

@@ -112,7 +112,19 @@ impl Kernel {
     }
 
     pub(super) fn call(&mut self, call: Call, mmu: &mut Mmus) -> Result<Cycles, OutOfMemory> {
+        let split = self.counters.huge_page_splits;
         let work = self.change_mappings(call, mmu)?;
+        let counters = &mut self.counters;
+        let split = counters.huge_page_splits - split;
+        match call {
+            Call::Map { .. } | Call::Unmap { .. } | Call::Break { .. } => {
+                counters.splits_munmap += split;
+            }
+            Call::Protect { .. } => counters.splits_mprotect += split,
+            Call::Remap { .. } => counters.splits_mremap += split,
+            Call::Advise { .. } => counters.splits_madvise += split,
+            _ => {}
+        }
         let finds_vmas = matches!(
             call,
             Call::Map { .. }

@@ -428,6 +428,20 @@ impl Kernel {
         access: Access,
         mmu: &mut Mmus,
     ) -> Result<Cycles, OutOfMemory> {
+        let split = self.counters.huge_page_splits;
+        let work = self.resolve(address, access, mmu)?;
+        let counters = &mut self.counters;
+        counters.splits_fault += counters.huge_page_splits - split;
+        counters.longest_stall_cycles = counters.longest_stall_cycles.max(work);
+        Ok(work)
+    }
+
+    fn resolve(
+        &mut self,
+        address: VirtAddr,
+        access: Access,
+        mmu: &mut Mmus,
+    ) -> Result<Cycles, OutOfMemory> {
         let write = access == Access::Write;
         let mut resolved = None;
         let mut prepared = Cycles::ZERO;

@@ -20,7 +20,7 @@ impl Plan {
 impl Sampling {
     /// Returns true if each unit of `wanted` is one of these, warmed by no more. As distances
     /// double, units stay units only where both are powers of two apart and these do not double
-    /// first.
+    /// first. Where these have no gaps, all is told.
     fn holds(&self, wanted: &Self) -> bool {
         let times = wanted.distance / self.distance;
         wanted.distance.is_multiple_of(self.distance)
@@ -28,6 +28,7 @@ impl Sampling {
             && (times == 1 || self.is_roomy(self.distance))
             && (wanted.seed, wanted.detail) == (self.seed, self.detail)
             && wanted.warm <= self.warm
+            && wanted.long_warm <= self.warm.max(self.long_warm)
             && (self.most == 0 || (1..=self.most).contains(&wanted.most))
     }
 }
@@ -36,7 +37,7 @@ impl Sampling {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::{Mode, Segment};
+    use super::super::{Mode, Segment, Units};
     use super::*;
 
     const TOLD: Sampling = Sampling {
@@ -45,6 +46,8 @@ mod tests {
         detail: 1000,
         seed: 500,
         most: 4,
+        long_warm: 0,
+        units: Units::Told,
     };
 
     fn sampled(sampling: Sampling) -> Plan {
@@ -122,12 +125,18 @@ mod tests {
             seed: u64, most in 0..9_u64, skip in 0..3000_u64,
             times in prop_oneof![Just(1), Just(2), Just(4), Just(8), 1..9_u64],
             less in 0..10_000_u64, other_most in 0..9_u64,
+            longer in 0..40_000_u64, checks in 0..3_u64,
         ) {
-            let told = Sampling { distance, warm, detail, seed, most };
+            let told = Sampling {
+                distance, warm, detail, seed, most,
+                long_warm: if checks > 0 { warm + longer } else { 0 },
+                units: Units::Told,
+            };
             let wanted = Sampling {
                 distance: times * distance,
                 warm: warm.saturating_sub(less),
                 most: other_most,
+                long_warm: if checks > 1 { (warm + longer).saturating_sub(less) } else { 0 },
                 ..told
             };
             let [told, wanted] = [told, wanted].map(|s| Plan { skip, sampling: Some(s), ..Plan::default() });

@@ -6,6 +6,9 @@
 //! program's first instructions are as likely in one as others. The length of a program is not known
 //! before its end, so the distance doubles as it goes on: [`Sampling::most`] bounds the time that units
 //! take.
+//!
+//! Short warming leaves caches as they were at the unit before. How much that changes is measured: one of
+//! [`CHECKED`] units is simulated a second time by a server that warms longer ([`Units`]).
 
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +30,33 @@ pub struct Sampling {
     /// The most units: when there are so many, the distance doubles, and of two neighbors only one, at
     /// random, counts any more. 0: as many as there are.
     pub most: u64,
+    /// Instructions that warm one of [`CHECKED`] units for a second server, where `warm` leaves gaps. 0: no
+    /// unit is checked.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub long_warm: u64,
+    /// Whose units these are.
+    #[serde(skip)]
+    pub units: Units,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "as Serde calls it")]
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+/// One of so many units is warmed longer, too.
+pub const CHECKED: u64 = 16;
+
+/// Which units of a [`Sampling`], and how they are warmed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Units {
+    /// Those of both servers: what a program tells.
+    #[default]
+    Told,
+    /// All, warmed by [`Sampling::warm`].
+    All,
+    /// One of [`CHECKED`], warmed by [`Sampling::long_warm`].
+    Checked,
 }
 
 impl Sampling {
@@ -44,26 +74,84 @@ impl Sampling {
                 distance: self.distance,
             });
         }
+        if self.long_warm != 0 && self.long_warm <= self.warm {
+            return Err(Invalid::LongWarm {
+                warm: self.warm,
+                long: self.long_warm,
+            });
+        }
         Ok(())
+    }
+
+    /// These, of one server.
+    #[must_use]
+    pub const fn of(self, units: Units) -> Self {
+        Self { units, ..self }
+    }
+
+    /// Returns true if the warming of units is checked.
+    #[must_use]
+    pub const fn is_checked(&self) -> bool {
+        self.long_warm > 0
+    }
+
+    /// Returns true if instructions are passed over between units after `count` instructions of the
+    /// region: two neighbors end less than two distances apart.
+    #[must_use]
+    pub fn has_gaps(&self, count: u64) -> bool {
+        self.distance_of(count, 1) > self.warm / 2
+    }
+
+    /// The first instruction behind which there are gaps, if there is one.
+    fn gaps_from(&self) -> Option<u64> {
+        if self.has_gaps(0) {
+            return Some(0);
+        }
+        let first = self.distance.saturating_mul(self.most);
+        if first == 0 {
+            return None;
+        }
+        let doublings = (self.warm / 2 / self.distance).ilog2();
+        let count = first.checked_shl(doublings)?;
+        (count >> doublings == first).then_some(count)
     }
 
     /// The distance of units after `count` instructions of the region.
     #[must_use]
     pub fn distance_at(&self, count: u64) -> u64 {
-        let first = self.distance.saturating_mul(self.most);
+        self.distance_of(count, self.apart())
+    }
+
+    /// The distance of one of `apart` units. It doubles where the last one's stretch ends.
+    fn distance_of(&self, count: u64, apart: u64) -> u64 {
+        let distance = self.distance.saturating_mul(apart);
+        let first = distance.saturating_mul(self.most.div_ceil(apart));
         if first == 0 || count < first {
-            return self.distance;
+            return distance;
         }
         let doublings = (count / first).ilog2() + 1;
-        self.distance << doublings.min(self.distance.leading_zeros().saturating_sub(1))
+        distance << doublings.min(distance.leading_zeros().saturating_sub(1))
     }
 
     /// The end of the unit that the instruction after `count` others of the region is in or before.
     #[must_use]
     pub fn end_of_unit(&self, count: u64) -> u64 {
+        self.end_of_one(count, self.apart())
+    }
+
+    /// How many distances lie between units.
+    const fn apart(&self) -> u64 {
+        match self.units {
+            Units::Told | Units::All => 1,
+            Units::Checked => CHECKED,
+        }
+    }
+
+    /// As [`Sampling::end_of_unit`], of one of `apart` units.
+    fn end_of_one(&self, count: u64, apart: u64) -> u64 {
         let mut at = count;
         while at < u64::MAX {
-            let distance = self.distance_at(at);
+            let distance = self.distance_of(at, apart);
             let begin = at / distance * distance;
             let end = self.end_within(begin, distance);
             if count < end {
@@ -116,9 +204,35 @@ impl Sampling {
 
     /// The segment of the instruction after `count` others of the region, ending after so many.
     pub(super) fn segment(&self, count: u64) -> Segment {
-        let end = self.end_of_unit(count);
+        let all = || self.segment_of(count, 1, self.warm);
+        match self.units {
+            Units::All => all(),
+            Units::Checked => self.checked_segment(count),
+            Units::Told if !self.is_checked() => all(),
+            Units::Told => {
+                let (one, other) = (all(), self.checked_segment(count));
+                Segment {
+                    mode: one.mode.max(other.mode),
+                    end: one.end.min(other.end),
+                }
+            }
+        }
+    }
+
+    fn checked_segment(&self, count: u64) -> Segment {
+        match self.gaps_from() {
+            Some(from) if count >= from => self.segment_of(count, CHECKED, self.long_warm),
+            from => Segment {
+                mode: Mode::Forward,
+                end: from.unwrap_or(u64::MAX),
+            },
+        }
+    }
+
+    fn segment_of(&self, count: u64, apart: u64, warm: u64) -> Segment {
+        let end = self.end_of_one(count, apart);
         let unit = end.saturating_sub(self.detail);
-        let warm = unit.saturating_sub(self.warm);
+        let warm = unit.saturating_sub(warm);
         let (mode, end) = if count >= unit {
             (Mode::Detail, end)
         } else if count >= warm {
@@ -141,6 +255,8 @@ mod tests {
         detail: 1000,
         seed: 500,
         most: 4,
+        long_warm: 0,
+        units: Units::Told,
     };
 
     fn plan(sampling: Sampling) -> Plan {
@@ -250,6 +366,93 @@ mod tests {
         }
     }
 
+    /// Segments of one server, up to a count; none begins within another.
+    fn segments(sampling: Sampling, until: u64) -> Vec<(u64, Segment)> {
+        let (mut at, mut found) = (0, Vec::new());
+        while at < until {
+            let segment = sampling.segment(at);
+            found.push((at, segment));
+            at = segment.end;
+        }
+        found
+    }
+
+    #[test]
+    fn checked_units_are_of_all_units_and_warmed_longer() {
+        for (seed, most) in (0..50).flat_map(|seed| [0, 16, 13].map(|most| (seed, most))) {
+            let told = Sampling {
+                seed,
+                most,
+                long_warm: 12_000,
+                ..SAMPLING
+            };
+            let details = |units| -> Vec<u64> {
+                let mut segments = segments(told.of(units), 4_000_000);
+                segments.retain(|(_, segment)| segment.mode == Mode::Detail);
+                segments.iter().map(|(_, segment)| segment.end).collect()
+            };
+            let (all, checked) = (details(Units::All), details(Units::Checked));
+            assert!(checked.iter().all(|end| all.contains(end)));
+            let kept = |ends: &[u64], units| {
+                let keeps = |&&end: &&u64| told.of(units).keeps(end, 4_000_000);
+                ends.iter().filter(keeps).count()
+            };
+            let (kept, of) = (kept(&checked, Units::Checked), kept(&all, Units::All));
+            assert!(kept.abs_diff(of / CHECKED as usize) <= 1, "{kept} {of}");
+            // What either server needs is told.
+            for units in [Units::All, Units::Checked] {
+                for (at, segment) in segments(told.of(units), 500_000) {
+                    let mut at = at;
+                    while at < segment.end.min(500_000) {
+                        assert!(told.segment(at).mode >= segment.mode);
+                        at = told.segment(at).end;
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_told_of_a_long_program_is_a_small_part() {
+        // What `--sample` asks for.
+        let sampling = Sampling {
+            distance: 250_000,
+            warm: 500_000,
+            detail: 10_000,
+            seed: 1,
+            most: 512,
+            long_warm: 8_000_000,
+            units: Units::Told,
+        };
+        let told = |until: u64| -> u64 {
+            let segments = segments(sampling, until);
+            let told = segments.iter().filter(|(_, s)| s.mode != Mode::Forward);
+            told.map(|(at, s)| s.end.min(until) - at).sum()
+        };
+        let all = told(4_000_000_000);
+        assert!((900_000_000..1_400_000_000).contains(&all), "{all}");
+        // Twice the program, a quarter of a billion more.
+        let more = told(8_000_000_000) - all;
+        assert!((200_000_000..270_000_000).contains(&more), "{more}");
+    }
+
+    #[test]
+    fn nothing_is_checked_before_there_are_gaps() {
+        let sampling = Sampling {
+            warm: 60_000,
+            long_warm: 120_000,
+            most: 16,
+            ..SAMPLING
+        };
+        // Distances are 10,000, then 20,000, then 40,000 from 320,000 on.
+        assert!(!sampling.has_gaps(319_999) && sampling.has_gaps(320_000));
+        let checked = sampling.of(Units::Checked);
+        let first = checked.segment(0);
+        assert_eq!((first.mode, first.end), (Mode::Forward, 320_000));
+        let never = Sampling { most: 0, ..checked };
+        assert_eq!(never.segment(0).end, u64::MAX);
+    }
+
     #[test]
     fn units_that_cannot_be_are_refused() {
         assert_eq!(SAMPLING.validate(), Ok(()));
@@ -260,6 +463,10 @@ mod tests {
             },
             Sampling {
                 detail: 10_001,
+                ..SAMPLING
+            },
+            Sampling {
+                long_warm: 3000,
                 ..SAMPLING
             },
         ] {

@@ -1,7 +1,7 @@
 //! Segments of a plan.
 
-/// Mode of execution.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Mode of execution; a later one tells more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mode {
     /// It is told how many they are, and the first access to each page: enough for the operating
     /// system.

@@ -6,7 +6,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use super::{Function, Mode, NoPlan, Plan, Regions, Sampling, Window, Windows};
+use super::{Function, Mode, NoPlan, Plan, Regions, Sampling, Units, Window, Windows};
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -17,6 +17,9 @@ impl fmt::Display for Plan {
         if let Some(s) = &self.sampling {
             let (distance, most) = (s.distance, s.most);
             write!(f, ":{distance}:{}:{}:{}:{most}", s.warm, s.detail, s.seed)?;
+            if s.is_checked() {
+                write!(f, ":{}", s.long_warm)?;
+            }
         }
         Ok(())
     }
@@ -61,13 +64,15 @@ impl FromStr for Plan {
                 skip,
                 ..Self::default()
             }),
-            [skip, distance, warm, detail, seed, most] => {
+            [skip, distance, warm, detail, seed, most, ref long @ ..] if long.len() <= 1 => {
                 let sampling = Sampling {
                     distance,
                     warm,
                     detail,
                     seed,
                     most,
+                    long_warm: long.first().copied().unwrap_or(0),
+                    units: Units::Told,
                 };
                 sampling.validate().map_err(|_| wrong())?;
                 Ok(Self {

@@ -36,6 +36,14 @@ pub enum Invalid {
         /// The distance.
         distance: u64,
     },
+    /// The check would see no more than the units.
+    #[error("{long} instructions of longer warming are no more than the {warm} of all units")]
+    LongWarm {
+        /// That of all units.
+        warm: u64,
+        /// That of the check.
+        long: u64,
+    },
     /// Nothing would be simulated.
     #[error("no window is given")]
     NoWindow,

@@ -264,6 +264,8 @@ impl Engine {
         away.probe.delayed(wait);
         migrations.report.waits += 1;
         migrations.report.wait_cycles += wait;
+        let longest = &mut self.kernel.counters.longest_stall_cycles;
+        *longest = (*longest).max(wait);
         if let Some(timeline) = &mut self.timeline {
             timeline.span(self.current, "wait for a migrating page", time, wait);
         }
