@@ -14,7 +14,7 @@ from contigua.errors import ContiguaError
 from contigua.reading import real
 from contigua.schemas import current
 from contigua.sizes import SizeError, seconds_of
-from contigua.table import MISS_EVENTS, table_html
+from contigua.table import MISS_EVENTS, SPLITS, table_html
 
 MEBIBYTE = 1 << 20
 
@@ -35,6 +35,7 @@ FLAGS = {"complete"}
 REALS = {
     "ipc",
     "seconds",
+    "longest_stall",
     "scan_period",
     "memory_share",
     "translation_overhead",
@@ -128,8 +129,8 @@ class Report:
             measure. ``ended`` is what ended the run: ``"program"``, ``"instructions"``, ``"time"``;
             ``"exit_status"`` (other than 0), ``"signal"``, ``"failure"`` (the program was not
             observed to its end) or ``"interrupted"``, after which ``complete`` is ``False``.
-            ``seconds`` is simulated time; ``scan_period`` is khugepaged's, in seconds, ``None``
-            without it.
+            ``seconds`` is simulated time, and ``longest_stall`` the longest that one access waited
+            for the kernel, in seconds; ``scan_period`` is that of khugepaged, ``None`` without.
             ``sample_units`` are the units that estimates of a sampled run are made from; see
             :meth:`intervals`. ``requests`` are those that a server answered, ``request_*`` what
             each took on average, ``latency_*_us`` microseconds from receiving to sending.
@@ -193,7 +194,9 @@ class Report:
             "page_faults": sum(v for k, v in kernel.items() if k.startswith("faults_")),
             "huge_page_fallbacks": kernel["huge_page_fallbacks"],
             "scan_period": scan_period(r),
+            "longest_stall": _known(r, kernel.get("longest_stall_cycles")),
             "huge_page_splits": kernel["huge_page_splits"],
+            **{key: kernel.get(key, 0) for key in SPLITS.values()},
             "direct_compactions": frames["direct_compactions"],
             "bitmap_fills": r["translation_scheme"].get("bitmap_fills", 0),
             "hole_walks": r["translation_scheme"].get("hole_walks", 0),
@@ -228,6 +231,10 @@ def seconds(values: Mapping[str, Any], cycles: float) -> float:
     """Return how long so many cycles of a report's machine take."""
     clock = re.fullmatch(r"([0-9]+)MHz", str(values["config"]["machine"]["clock"]))
     return cycles / (int(clock[1]) if clock else 1) / 1e6 if cycles else 0.0
+
+
+def _known(values: Mapping[str, Any], cycles: int | None) -> float | None:
+    return None if cycles is None else seconds(values, cycles)
 
 
 def scan_period(values: Mapping[str, Any]) -> float | None:

@@ -31,6 +31,15 @@ MISS_EVENTS = {
     "itlb_misses": ("fetch_misses", "fetches"),
 }
 
+#: Huge pages that were split, by cause: keys of ``kernel``.
+SPLITS = {
+    "munmap": "splits_munmap",
+    "mprotect": "splits_mprotect",
+    "mremap": "splits_mremap",
+    "madvise": "splits_madvise",
+    "a fault": "splits_fault",
+}
+
 
 class Summarized(Protocol):
     """A column of the table: :class:`contigua.Report`, or what has its summary."""
@@ -154,7 +163,9 @@ SECTIONS = (
         Row("peak memory, segment", "segment_mib", _mebibytes, rare=True),
         Row("huge-page coverage", "huge_page_coverage", _percent, main=True),
         Row("huge-page allocation failures", "huge_page_fallbacks", main=True),
+        Row("longest stall of an access", "longest_stall", _time),
         Row("huge pages split", "huge_page_splits", rare=True),
+        *(Row(f"  by {cause}", key, rare=True) for cause, key in SPLITS.items()),
         Row("direct compactions", "direct_compactions", rare=True),
         Row("bitmaps of holes read", "bitmap_fills", rare=True),
         Row("holes looked up", "hole_walks", rare=True),

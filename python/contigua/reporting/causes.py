@@ -6,7 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from contigua.reporting.cases import Run
-from contigua.reporting.words import count
+from contigua.reporting.words import count, names
+from contigua.reports import seconds
+from contigua.sizes import duration
+from contigua.table import SPLITS
 
 #: Causes of a difference: in words, and how often each happened.
 CAUSES: tuple[tuple[str, Callable[[Mapping[str, Any]], int]], ...] = (
@@ -27,8 +30,9 @@ CAUSES: tuple[tuple[str, Callable[[Mapping[str, Any]], int]], ...] = (
         "{} walked again for a 4 KB page in a hole",
         lambda values: int(values["translation_scheme"].get("hole_walks", 0)),
     ),
-    ("{} huge pages were split", lambda values: int(values["kernel"]["huge_page_splits"])),
 )
+#: A stall is told if it is so many times as long as the other run's longest.
+LONGER = 2
 
 
 def causes(run: Run, base: Run) -> list[str]:
@@ -38,4 +42,35 @@ def causes(run: Run, base: Run) -> list[str]:
         own, before = (counted(one.values) for one in (run, base))
         if own > before:
             said.append(text.format(count(own)))
-    return said
+    return [*said, *_splits(run, base), *_stalls(run, base)]
+
+
+def _splits(run: Run, base: Run) -> list[str]:
+    """Say how many huge pages were split, and by what."""
+    own, before = (int(one.values["kernel"]["huge_page_splits"]) for one in (run, base))
+    if own <= before:
+        return []
+    text = f"{count(own)} huge pages were split"
+    by = {cause: int(run.values["kernel"].get(key, 0)) for cause, key in SPLITS.items()}
+    told = [f"{count(number)} by {cause}" for cause, number in by.items() if number]
+    return [f"{text} ({names(told)})" if told else text]
+
+
+def _stalls(run: Run, base: Run) -> list[str]:
+    """Say for how long one access waited for a kernel that took more cycles, if much longer."""
+    if _kernel(run) <= _kernel(base):
+        return []
+    found = [one.values["kernel"].get("longest_stall_cycles", 0) for one in (run, base)]
+    if found[0] <= LONGER * found[1]:
+        return []
+    longest, before = (
+        duration(seconds(one.values, cycles))
+        for one, cycles in zip((run, base), found, strict=True)
+    )
+    return [f"one access waited {longest} for the kernel, the longest under {base.design} {before}"]
+
+
+def _kernel(run: Run) -> float:
+    """Return a run's cycles of the kernel; 0 without times."""
+    time = run.values["time"]
+    return float(time["breakdown"]["kernel"]) if time else 0.0

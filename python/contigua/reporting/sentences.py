@@ -76,6 +76,7 @@ def headlines(runs: Runs, *, brief: bool = False) -> list[str]:
         found.append(
             f"Means of {several} seeds; ± is the half-width of a 95 % confidence interval."
         )
+    found += _warming(runs.all)
     found += _goal([run for run in runs.all if (run.values.get("sample") or {}).get("goal")])
     executed = min(int(run.summary["instructions"]) for run in runs.all)
     if executed < SHORT:
@@ -132,6 +133,29 @@ def _histories(runs: Runs) -> list[str]:
     """Return every history that ran, as it was typed."""
     ages = dict.fromkeys(str(run.values["config"]["age"]) for run in runs.all)
     return list(ages) if len(ages) > 1 else []
+
+
+def _warming(runs: Sequence[Run]) -> list[str]:
+    """Say which runs have units that longer warming changes, and what to do."""
+    sampled = [run for run in runs if (run.values.get("sample") or {}).get("warming")]
+    changes = [
+        (run, run.values["sample"]["warming"]["cycles"]["value"])
+        for run in sampled
+        if run.values["sample"]["warming"]["differs"]
+    ]
+    found = [(run, change) for run, change in changes if abs(change) >= CLOSE]
+    if not found:
+        return []
+    most, change = max(found, key=lambda pair: abs(pair[1]))
+    sampling = most.values["sample"]["sampling"]
+    way = "more" if change > 0 else "fewer"
+    others = f", the most of {len(found)} runs" if len(found) > 1 else ""
+    return [
+        f"Units of {most.design} take {percent(abs(change))} {way} cycles after "
+        f"{count(sampling['long_warm'])} instructions of warming than after "
+        f"{count(sampling['warm'])}{others}; values are corrected by that, and ± holds it. "
+        f"--sample-warm {sampling['long_warm']} narrows it."
+    ]
 
 
 def _goal(wanted: Sequence[Run]) -> list[str]:
