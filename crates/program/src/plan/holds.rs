@@ -20,7 +20,8 @@ impl Plan {
 impl Sampling {
     /// Returns true if each unit of `wanted` is one of these, warmed by no more. As distances
     /// double, units stay units only where both are powers of two apart and these do not double
-    /// first. Where these have no gaps, all is told.
+    /// first. Units are warmed longer from the first gap on: it must be these units' own, unless there are
+    /// gaps from the start, or units are told with as much.
     fn holds(&self, wanted: &Self) -> bool {
         let times = wanted.distance / self.distance;
         wanted.distance.is_multiple_of(self.distance)
@@ -28,7 +29,10 @@ impl Sampling {
             && (times == 1 || self.is_roomy(self.distance))
             && (wanted.seed, wanted.detail) == (self.seed, self.detail)
             && wanted.warm <= self.warm
-            && wanted.long_warm <= self.warm.max(self.long_warm)
+            && (wanted.long_warm <= self.warm
+                || wanted.long_warm <= self.long_warm
+                    && (self.has_gaps(0)
+                        || (times, wanted.most, wanted.warm) == (1, self.most, self.warm)))
             && (self.most == 0 || (1..=self.most).contains(&wanted.most))
     }
 }

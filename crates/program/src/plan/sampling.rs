@@ -80,6 +80,12 @@ impl Sampling {
                 long: self.long_warm,
             });
         }
+        if self.is_checked() && self.distance > u64::MAX / CHECKED {
+            return Err(Invalid::FarApart {
+                distance: self.distance,
+                most: u64::MAX / CHECKED,
+            });
+        }
         Ok(())
     }
 
@@ -467,6 +473,11 @@ mod tests {
             },
             Sampling {
                 long_warm: 3000,
+                ..SAMPLING
+            },
+            Sampling {
+                distance: u64::MAX / CHECKED + 1,
+                long_warm: 4000,
                 ..SAMPLING
             },
         ] {

@@ -44,6 +44,14 @@ pub enum Invalid {
         /// That of the check.
         long: u64,
     },
+    /// Checked units would lie farther apart than counts of instructions reach.
+    #[error("a distance of {distance} between units whose warming is checked is above {most}")]
+    FarApart {
+        /// The distance.
+        distance: u64,
+        /// The largest.
+        most: u64,
+    },
     /// Nothing would be simulated.
     #[error("no window is given")]
     NoWindow,
