@@ -198,6 +198,8 @@ class Report:
             "huge_page_splits": kernel["huge_page_splits"],
             **{key: kernel.get(key, 0) for key in SPLITS.values()},
             "direct_compactions": frames["direct_compactions"],
+            "background_compactions": frames["background_compactions"]
+            + frames["proactive_compactions"],
             "bitmap_fills": r["translation_scheme"].get("bitmap_fills", 0),
             "hole_walks": r["translation_scheme"].get("hole_walks", 0),
             "resident_mib": sum(resident.values()) / MEBIBYTE,

@@ -11,7 +11,6 @@ SHIFTS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 POWERS = {"": 0, "K": 3, "M": 6, "G": 9}
 #: Seconds of units of time, by suffix.
 SECONDS = {
-    "": 1.0,
     "ns": 1e-9,
     "us": 1e-6,
     "ms": 1e-3,
@@ -21,6 +20,8 @@ SECONDS = {
     "h": 3600.0,
     "d": 86400.0,
 }
+#: Units of numbers without one, in messages.
+NAMES = {"ns": "nanoseconds", "s": "seconds", "h": "hours"}
 
 
 class SizeError(ContiguaError):
@@ -63,8 +64,8 @@ def count_of(text: str) -> int:
     return int(match[1] + decimals.ljust(power, "0"))
 
 
-def seconds_of(text: str) -> float:
-    """Read a time such as ``5`` (seconds), ``0.5s``, ``200ms``, ``2m`` or ``1.5h``, in seconds.
+def seconds_of(text: str, unit: str = "s") -> float:
+    """Read a time such as ``0.5s``, ``200ms``, ``2m`` or ``1.5h``; a number alone has the unit.
 
     Raises
     ------
@@ -73,13 +74,15 @@ def seconds_of(text: str) -> float:
 
     Examples
     --------
-    >>> seconds_of("5"), seconds_of("200ms"), seconds_of("2m"), seconds_of("1.5 h")
+    >>> seconds_of("5"), seconds_of("200ms"), seconds_of("2m"), seconds_of("1.5", "h")
     (5.0, 0.2, 120.0, 5400.0)
     """
     match = re.fullmatch(r"\s*([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([a-z]*)\s*", text, re.IGNORECASE)
-    if match is None or match[2].lower() not in SECONDS:
-        raise SizeError(f"{text!r} is no time; write, e.g., 5 (seconds), 200ms, 30s, 2m or 1h")
-    return float(match[1]) * SECONDS[match[2].lower()]
+    if match is None or (match[2] and match[2].lower() not in SECONDS):
+        raise SizeError(
+            f"{text!r} is no time; write, e.g., 5 ({NAMES[unit]}), 200ms, 30s, 2m or 1h"
+        )
+    return float(match[1]) * SECONDS[match[2].lower() or unit]
 
 
 def size_text(size: int) -> str:

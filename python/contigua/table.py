@@ -167,6 +167,7 @@ SECTIONS = (
         Row("huge pages split", "huge_page_splits", rare=True),
         *(Row(f"  by {cause}", key, rare=True) for cause, key in SPLITS.items()),
         Row("direct compactions", "direct_compactions", rare=True),
+        Row("background compactions", "background_compactions", rare=True),
         Row("bitmaps of holes read", "bitmap_fills", rare=True),
         Row("holes looked up", "hole_walks", rare=True),
         Row("mean memory", "mean_resident_mib", _mebibytes),

@@ -110,6 +110,7 @@ class Claims:
         kernel = runs[subject]["kernel"]
         frames, scheme = runs[subject]["frames"], runs[subject]["translation_scheme"]
         seconds = 1e-6 / int(runs[self.base]["config"]["machine"]["clock"].removesuffix("MHz"))
+        background = frames["background_compactions"] + frames["proactive_compactions"]
         splits = {
             "munmap": "splits_munmap",
             "mprotect": "splits_mprotect",
@@ -196,6 +197,11 @@ class Claims:
                 rf"({COUNT}) huge-page faults found no free 2 MB block",
                 counted(kernel["huge_page_fallbacks"]),
             ),
+            (
+                rf"with ({COUNT}|no) background compactions?",
+                lambda m: near(m[1].replace("no", "0"), background),
+            ),
+            (rf"within ({TIME})(?=[;.])", lambda m: near(m[1], self.cycles(subject) * seconds)),
             (rf"({COUNT}) direct compactions", counted(frames["direct_compactions"])),
             (rf"({COUNT}) of the program's pages were moved", counted(kernel["pages_moved"])),
             (

@@ -1,6 +1,7 @@
 """Is what a server does under its client measured, and the latency of requests?"""
 
 import json
+import shutil
 import sys
 
 import pytest
@@ -164,3 +165,66 @@ def test_reports_without_a_server_have_no_requests():
     (report,) = contigua.run(["/bin/true"], designs=["linux-4k"], options=OPTIONS)
     assert "requests" not in json.loads(report.json)
     assert report.summary()["requests"] is None
+
+
+#: Files that nginx serves.
+FILES = 20
+NGINX = """
+daemon off; master_process off; pid {folder}/pid; error_log {folder}/error;
+events {{ worker_connections 64; }}
+http {{
+    access_log off; client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;
+    fastcgi_temp_path {folder}/fastcgi; uwsgi_temp_path {folder}/uwsgi;
+    scgi_temp_path {folder}/scgi; keepalive_requests 100000;
+    server {{ listen 127.0.0.1:{port}; root {folder}/files; }}
+}}
+"""
+
+
+def redis(port, folder):
+    """A redis of one connection, and its client."""
+    ask = ("redis-cli", "-p", str(port))
+    load = ("redis-benchmark", "-p", str(port), "-t", "set,get", "-n", "500", "-c", "1", "-q")
+    server = ["redis-server", "--port", str(port), "--save", "", "--hz", "1", "--dir", str(folder)]
+    return server, Commands(
+        client=(load,), ready=((*ask, "ping"),), stop=((*ask, "shutdown", "nosave"),)
+    )
+
+
+def nginx(port, folder):
+    """An nginx of one process, and its client."""
+    files = folder / "files"
+    files.mkdir()
+    for number in range(FILES):
+        (files / str(number)).write_bytes(bytes([65 + number]) * 4000)
+    config = folder / "nginx.conf"
+    config.write_text(NGINX.format(folder=folder, port=port))
+    address = f"http://127.0.0.1:{port}"
+    fetch = ("curl", "-s", "-f", "-o", "/dev/null", f"{address}/[0-{FILES - 1}]?[1-25]")
+    return ["nginx", "-c", str(config)], Commands(
+        client=(fetch,),
+        ready=(("curl", "-s", "-f", "-o", "/dev/null", f"{address}/0"),),
+        stop=(("sh", "-c", f"kill -QUIT $(cat {folder}/pid)"),),
+    )
+
+
+@pytest.mark.parametrize("server", [redis, nginx])
+def test_servers_that_people_run_have_the_same_percentiles_in_two_executions(server, tmp_path):
+    lacking = [name for name in ("redis-server", "nginx", "curl") if shutil.which(name) is None]
+    if lacking:
+        pytest.skip(f"not installed: {', '.join(lacking)}")
+    port, found = free_port(), []
+    designs = ["linux-4k", "linux-thp", "contiguitas-thp"]
+    for execution in ("one", "other"):
+        folder = tmp_path / execution
+        folder.mkdir()
+        command, client = server(port, folder)
+        options = RunOptions(memory="512MiB", detail="additive", client=client)
+        results = contigua.run(command, designs=designs, options=options)
+        assert [report.values["complete"] for report in results] == [True] * 3
+        found.append([report.values["requests"] for report in results])
+    for one, other in zip(*found, strict=True):
+        assert one["answered"] == other["answered"] >= 500
+        for percentile in ("p50", "p95"):
+            two = [requests["latency_cycles"][percentile] for requests in (one, other)]
+            assert two[0] == pytest.approx(two[1], rel=0.01) and two[0] > 0

@@ -8,11 +8,13 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 import pytest
+from click import UsageError
 from click.testing import CliRunner
 
 import contigua
 from contigua import EngineError, RunOptions, _engine
 from contigua import cli as cli_module
+from contigua.commands.parameters import CLOCK, DURATION, HOURS
 from contigua.options import file_of
 from contigua.results import Results
 from contigua.run_spec import document
@@ -218,6 +220,17 @@ def test_a_count_must_be_a_whole_number(text):
 )
 def test_times_have_units_and_are_seconds_without(text, seconds):
     assert seconds_of(text) == pytest.approx(seconds)
+
+
+def test_a_time_without_a_unit_has_the_options_own():
+    clock, hours = CLOCK.convert, HOURS.convert
+    assert [clock(text, None, None) for text in ("2", "1us", "system")] == [2, 1000, 0]
+    assert [hours(text, None, None) for text in ("2", "90m", "1d")] == [2, 1.5, 24]
+    for option, unit in ((CLOCK, "nanoseconds"), (HOURS, "hours"), (DURATION, "seconds")):
+        with pytest.raises(UsageError, match=rf"write, e.g., 5 \({unit}\)"):
+            option.convert("soon", None, None)
+    with pytest.raises(UsageError, match="1ns<=x<=4294967295ns"):
+        clock("5s", None, None)
 
 
 @pytest.mark.parametrize("text", ["", "s", "-5", "5x", "1e3", "nan", "inf", "5 5", "9" * 5000])

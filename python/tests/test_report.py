@@ -349,6 +349,28 @@ def test_a_page_can_be_read_on_any_screen(page, width, scheme):
 
 
 @browser_tests
+def test_values_at_the_ends_of_bars_are_whole(results, tmp_path):
+    several = [report.values for report in results]
+    for values in several:
+        # Nearly as many as the axis has.
+        values["frames"]["frames_reclaimed_background"] = 7_374
+        values["config"]["design_name"] += "-contig"
+    page = tmp_path / "page.html"
+    Results(tuple(contigua.Report(json.dumps(values)) for values in several)).report(page)
+    with opened(page, viewport={"width": 360, "height": 800}) as tab:
+        drawn(tab)
+        cut = tab.evaluate(
+            """() => [...document.querySelectorAll(".plot svg")].flatMap(svg => {
+                const edge = svg.getBoundingClientRect().right;
+                return [...svg.querySelectorAll(".mark-text.role-mark text")]
+                    .filter(text => text.getBoundingClientRect().right > edge)
+                    .map(text => text.textContent);
+            })"""
+        )
+        assert cut == []
+
+
+@browser_tests
 def test_an_experiments_page_works_alone(tmp_path):
     page = Page("An <i>experiment</i>")
     page.text("Some text.")

@@ -268,12 +268,18 @@ def test_every_design_that_differs_is_explained_by_what_was_counted():
     assert list(explained) == ["fast", "slow"]
     # What is said of a design is what its counters have, and nothing of the others.
     assert explained["slow"].endswith(
-        "; 60 huge-page faults found no free 2 MB block; 7 direct compactions; 12 of the program's "
-        "pages were moved; 64 huge pages were split (60 by mprotect and 4 by a fault); one access "
-        "waited 1.5 ms for the kernel, the longest under linux-4k 0 s."
+        "; 60 huge-page faults found no free 2 MB block, with no background compaction within "
+        "619 us; 7 direct compactions; 12 of the program's pages were moved; 64 huge pages were "
+        "split (60 by mprotect and 4 by a fault); one access waited 1.5 ms for the kernel, the "
+        "longest under linux-4k 0 s."
     )
     assert explained["slow"].startswith("slow takes 300.0 thousand cycles more: kernel cycles +290")
     assert "huge-page faults" not in explained["fast"]
+    counted = {"background_compactions": 2, "proactive_compactions": 1}
+    late = report("slow", 1_300_000, kernel_counters=failed, frames_counters=counted)
+    assert (
+        "block, with 3 background compactions within 619 us;" in verdict(Results((SMALL, late)))[1]
+    )
 
 
 def test_no_part_of_a_difference_is_a_share_of_it():

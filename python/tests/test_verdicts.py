@@ -13,7 +13,9 @@ import shlex
 import pytest
 from claims import Claims
 
+import contigua
 from conftest import ROOT
+from contigua import Design, RunOptions
 from contigua.reporting.cases import arrange
 from contigua.reporting.sentences import verdict
 from contigua.results import Results
@@ -92,3 +94,32 @@ def test_a_number_that_nobody_counted_is_noticed(cli, tmp_path):
             claims_of(Results.from_json(json.dumps(values)), lines)
     with pytest.raises(AssertionError, match="nobody counted"):
         claims_of(results, ["linux-thp has 17 of something."])
+
+
+def test_memory_that_khugepaged_fills_again_is_told_as_it_was_over_time(guest):
+    fast = Design("linux-thp").with_({"translation.thp.scan_interval": "3ms"})
+    options = RunOptions(memory="256MiB", detail="additive")
+    results = contigua.run([guest("refill")], designs=["linux-4k", fast], options=options)
+    lines = verdict(results)
+    claims_of(results, lines)
+    huge = results[1].values
+    # 32 MB were given back page by page; some of it was filled again.
+    assert huge["kernel"]["splits_madvise"] >= 15
+    assert huge["kernel"]["huge_page_collapses"] > 0
+    mean = huge["residency"]["mean_huge_page_coverage"]
+    # That of one instant would be another one.
+    assert abs(mean - huge["memory"]["huge_page_coverage"]) > 0.05
+    assert any(line.startswith("Mean memory is") for line in lines)
+
+
+def test_a_heap_that_waits_for_compaction_says_so(cli, guest, tmp_path):
+    written = tmp_path / "run.json"
+    options = ("--memory", "256M", "--age", "full", "--details", "--json", written)
+    ran = cli("run", *options, "--", guest("stall"))
+    assert ran.returncode == 0, ran.stderr
+    results = Results.from_json(written.read_text())
+    assert results[1].values["frames"]["direct_compactions"] > 0
+    said = next(line for line in verdict(results) if line.startswith("linux-thp takes"))
+    assert "direct compaction" in said and "one access waited" in said
+    for row in ("direct compactions", "longest stall of an access"):
+        assert f"│ {row} " in ran.stderr

@@ -334,9 +334,9 @@ allocator_options = with_options(
         type=CLOCK,
         default=100,
         show_default=True,
-        metavar="NS",
-        help="Nanoseconds that pass for contigua's allocator with each instruction, the same "
-        "in every run; system: the clock of this machine, on which simulation takes long.",
+        help="Time that passes for contigua's allocator with each instruction, the same in every "
+        "run, such as 1us; without a unit in nanoseconds. system: the clock of this machine, on "
+        "which simulation takes long.",
     ),
     group=PROGRAM,
 )

@@ -81,11 +81,8 @@ def _rate(text: str) -> float:
 
 
 def _hours(text: str) -> float:
-    try:
-        hours = float(text)
-    except ValueError:
-        hours = seconds_of(text) / 3600
-    if not 0 < hours < float("inf"):
+    hours = seconds_of(text, "h") / 3600
+    if hours == 0:
         raise SizeError(f"{text} is not in the range x>0")
     return hours
 
@@ -100,10 +97,13 @@ def _seconds(text: str) -> float:
 def _clock(text: str) -> int:
     if text == "system":
         return 0
-    nanoseconds = int(text) if text.isdecimal() and len(text) < 12 else 0
-    if not 0 < nanoseconds < 2**32:
-        raise SizeError(f"{text!r} is neither a number of nanoseconds nor 'system'")
-    return nanoseconds
+    try:
+        nanoseconds = 1e9 * seconds_of(text, "ns")
+    except SizeError as error:
+        raise SizeError(f"{error}, or 'system'") from error
+    if nanoseconds != round(nanoseconds) or not 0 < nanoseconds < 2**32:
+        raise SizeError(f"{text} is not in the range 1ns<=x<=4294967295ns")
+    return round(nanoseconds)
 
 
 def _error(text: str) -> float:
@@ -132,8 +132,9 @@ DURATION = Text("duration", "TIME", seconds_of)
 SECONDS = Text("duration", "SECONDS", _seconds)
 #: A time, such as ``2`` (hours) or ``90m``, in hours.
 HOURS = Text("hours", "HOURS", _hours)
-#: Nanoseconds for each instruction; 0, written ``system``, for the system's clock.
-CLOCK = Text("clock", "NS", _clock)
+#: A time for each instruction, such as ``2`` (nanoseconds) or ``1us``, in nanoseconds; 0, written
+#: ``system``, for the system's clock.
+CLOCK = Text("clock", "TIME", _clock)
 #: An error that is wanted, such as ``2%``, as a share.
 ERROR = Text("error", "N%", _error)
 

@@ -13,10 +13,6 @@ from contigua.table import SPLITS
 
 #: Causes of a difference: in words, and how often each happened.
 CAUSES: tuple[tuple[str, Callable[[Mapping[str, Any]], int]], ...] = (
-    (
-        "{} huge-page faults found no free 2 MB block",
-        lambda values: int(values["kernel"]["huge_page_fallbacks"]),
-    ),
     ("{} direct compactions", lambda values: int(values["frames"]["direct_compactions"])),
     (
         "{} of the program's pages were moved",
@@ -37,12 +33,28 @@ LONGER = 2
 
 def causes(run: Run, base: Run) -> list[str]:
     """Say what a run's counters have more of than those of another run."""
-    said = []
+    said = _failed(run, base)
     for text, counted in CAUSES:
         own, before = (counted(one.values) for one in (run, base))
         if own > before:
             said.append(text.format(count(own)))
     return [*said, *_splits(run, base), *_stalls(run, base)]
+
+
+def _failed(run: Run, base: Run) -> list[str]:
+    """Say how many huge-page faults found no block, and how long compaction had to make some."""
+    own, before = (int(one.values["kernel"]["huge_page_fallbacks"]) for one in (run, base))
+    if own <= before:
+        return []
+    ran = int(run.summary["background_compactions"])
+    number = (
+        f"{count(ran)} background compaction{'' if ran == 1 else 's'}"
+        if ran
+        else ("no background compaction")
+    )
+    time = run.summary["seconds"]
+    within = f" within {duration(time)}" if time else ""
+    return [f"{count(own)} huge-page faults found no free 2 MB block, with {number}{within}"]
 
 
 def _splits(run: Run, base: Run) -> list[str]:

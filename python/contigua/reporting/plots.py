@@ -30,6 +30,8 @@ TICK = "abs(datum.value) < 1000 ? format(datum.value, '~g') : format(datum.value
 
 #: The name of an axis that shows what its reader chose: replaced where it is drawn.
 MEASURE = "@measure"
+#: Times the longest bar that a plot is wide at least: values at the ends of bars need room.
+ROOM = 1.2
 #: Text of a bar's value.
 VALUE = (
     "datum.total >= 1e4 ? format(datum.total, '.3s') : datum.total >= 100 ? "
@@ -246,6 +248,20 @@ def _spec(
             }
         )
     if totals:
+        summed: list[Spec] = [
+            {"filter": "isValid(datum.part)"},
+            {
+                "aggregate": [{"op": "sum", "field": "shown", "as": "total"}],
+                "groupby": ["row", *([within] if within else [])],
+            },
+        ]
+        layers.append(
+            {
+                "mark": {"type": "point", "opacity": 0, "tooltip": None},
+                "transform": [*summed, {"calculate": f"{ROOM} * datum.total", "as": "end"}],
+                "encoding": {"x": {"field": "end", "type": "quantitative"}},
+            }
+        )
         layers.append(
             {
                 "mark": {
@@ -257,14 +273,7 @@ def _spec(
                     "color": _color("ink"),
                     "tooltip": None,
                 },
-                "transform": [
-                    {"filter": "isValid(datum.part)"},
-                    {
-                        "aggregate": [{"op": "sum", "field": "shown", "as": "total"}],
-                        "groupby": ["row", *([within] if within else [])],
-                    },
-                    {"calculate": VALUE, "as": "said"},
-                ],
+                "transform": [*summed, {"calculate": VALUE, "as": "said"}],
                 "encoding": {
                     "x": {"field": "total", "type": "quantitative"},
                     "text": {"field": "said"},
