@@ -139,6 +139,7 @@ def output_options(command: click.Command, name: str = "") -> set[str]:
             found |= output_options(inner, f"{name} {own}".strip())
         return found
     read = {
+        "--against",
         "--trace",
         "--snapshot",
         "--calibration",
