@@ -22,25 +22,21 @@
 enum { BYTES = 8 << 20 };
 
 // Odd sizes in between keep the kernel from aligning the mappings by chance.
-NEVER_INLINE static char *map(void)
-{
+NEVER_INLINE static char *map(void) {
     mmap(NULL, 12345, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     char *memory = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED)
-        exit(1);
+    if (memory == MAP_FAILED) exit(1);
     memset(memory, 1, BYTES);
     return memory;
 }
 
-NEVER_INLINE static char *map_table(void)
-{
+NEVER_INLINE static char *map_table(void) {
     char *memory = map();
     memory[1] = 2;
     return memory;
 }
 
-static long huge_kilobytes(const char *memory)
-{
+static long huge_kilobytes(const char *memory) {
     FILE *file = fopen("/proc/self/smaps", "r");
     char line[512];
     uintptr_t start, end;
@@ -56,8 +52,7 @@ static long huge_kilobytes(const char *memory)
     return found;
 }
 
-static void print(const char *memory)
-{
+static void print(const char *memory) {
     printf("%ld %ld\n", huge_kilobytes(memory), (long)((uintptr_t)memory % (2 << 20)));
 }
 
@@ -74,13 +69,9 @@ static void sled(void) {}
 static const char *const CODE = (const char *)sled;
 #endif
 
-static void stop(int signal)
-{
-    _exit(40 + signal);
-}
+static void stop(int signal) { _exit(40 + signal); }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     const char *mode = argc > 1 ? argv[1] : "";
     if (strcmp(mode, "two") == 0) {
         char *first = map();
@@ -115,8 +106,7 @@ int main(int argc, char **argv)
         signal(SIGTERM, stop);
         puts("waiting");
         fflush(stdout);
-        for (;;)
-            pause();
+        for (;;) pause();
     } else if (strcmp(mode, "code") == 0) {
         sled();
         printf("%ld\n", huge_kilobytes(CODE));
