@@ -306,7 +306,7 @@ def test_every_crate_has_planted_faults_whose_places_are_found():
 def test_every_target_that_checks_something_is_in_the_catalogue():
     """Those that others run are named with them."""
     makefile = (ROOT / "Makefile").read_text()
-    within = {"test-rust", "test-python", "test-guests", "test-programs"}
+    within = {"test-rust", "test-python", "test-guests", "test-programs", "test-workloads"}
     runs_checks = {"test-long", "test-release", "verify-checks", "verify-release", "checks"}
     names = (
         r"^((?:test|check|verify|fuzz|miri|mutants|properties|soak|hazards|long)[\w-]*)\b.*:(?!=)"
