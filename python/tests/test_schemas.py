@@ -153,6 +153,9 @@ def test_a_report_of_the_version_before_loads_and_says_the_same():
             moved["unavailable_to_devices"] = moved["unavailable"]
         report["cache"]["coherence"]["pages_ahead"] = 0
         report["kernel"]["host_fault_cycles"] = 0
+        splits = ("munmap", "mprotect", "mremap", "madvise", "fault")
+        report["kernel"] |= {f"splits_{cause}": 0 for cause in splits}
+        report["kernel"]["longest_stall_cycles"] = 0
     check("run", reports)
     assert "contiguitas-thp" in str(results)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import tomllib
 from collections.abc import Callable
-from math import nan
+from math import isclose, nan
 from typing import Any, Generic, TypeVar
 
 import click
@@ -101,9 +101,11 @@ def _clock(text: str) -> int:
         nanoseconds = 1e9 * seconds_of(text, "ns")
     except SizeError as error:
         raise SizeError(f"{error}, or 'system'") from error
-    if nanoseconds != round(nanoseconds) or not 0 < nanoseconds < 2**32:
-        raise SizeError(f"{text} is not in the range 1ns<=x<=4294967295ns")
-    return round(nanoseconds)
+    whole = round(nanoseconds)
+    # 500 ns are not a whole number of nanoseconds in floating point.
+    if not isclose(nanoseconds, whole, rel_tol=1e-9) or not 0 < whole < 2**32:
+        raise SizeError(f"{text} is not a whole number of nanoseconds from 1ns to 4294967295ns")
+    return whole
 
 
 def _error(text: str) -> float:
