@@ -11,8 +11,8 @@
 
 int main(void)
 {
-    unsigned char *memory = mmap(NULL, BYTES + 2 * MIB, PROT_READ | PROT_WRITE,
-                                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    unsigned char *memory =
+        mmap(NULL, BYTES + 2 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     require(memory != MAP_FAILED);
     unsigned char *at = memory + (2 * MIB - (uintptr_t)memory % (2 * MIB)) % (2 * MIB);
     require(madvise(at, BYTES, MADV_HUGEPAGE) == 0);
