@@ -26,10 +26,8 @@ from contigua_experiments.statistics import quantile
 if TYPE_CHECKING:
     from contigua.page import Page
 
-#: Classes of frames that are unmovable, with which hardware may or may not be able to cope.
+#: Classes of unmovable frames, those that hardware can move among them.
 UNMOVABLE = ("network_buffer", "slab", "file_system", "page_table", "kernel_other")
-
-
 MIB = 1 << 20
 
 #: Measures of a server, with their heads in the table and their decimals.
@@ -52,8 +50,6 @@ COLUMNS = {
     "first": ("seconds to the first", 2),
     "each": ("seconds each", 2),
 }
-
-
 #: Measures of an aged server, by the names of :data:`COLUMNS`; those of regions and of 1 GB pages
 #: are absent where a server has none.
 Measures = dict[str, float]

@@ -252,12 +252,6 @@ impl<S: Storage> Frames<S> {
         }
     }
 
-    /// Returns true if what hardware can move and what it cannot take from two ends of the region.
-    fn is_sorted(&self) -> bool {
-        let confinement = self.confinement.as_ref();
-        confinement.is_some_and(|regions| regions.by_type)
-    }
-
     /// Begins to empty a pageblock that is kept for what cannot move of what can; says whether it did.
     pub(crate) fn sort_in_use(&mut self) -> bool {
         if !self.is_sorted() || self.clearing.is_some() {

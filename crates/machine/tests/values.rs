@@ -28,7 +28,7 @@ use contigua_program::plan::{Sampling, Units};
 use contigua_program::wire::{Access, BlockId, Event, ProcessId, ThreadId, block_word};
 use contigua_units::{Bytes, Nanoseconds, VirtAddr};
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 const MEMORY: u64 = 256 << 20;
 const SECOND: u64 = 1_000_000_000;
@@ -237,9 +237,9 @@ const OF_HEAPS: [Named; 8] = [
 ];
 
 /// A run's entry in `values.json`.
-fn told(result: &impl Serialize, named: &[Named]) -> Map<String, Value> {
+fn told(result: &impl Serialize, named: &[Named]) -> BTreeMap<String, Value> {
     let result = serde_json::to_value(result).unwrap();
-    let mut told = Map::new();
+    let mut told = BTreeMap::new();
     for (name, members) in named {
         // A part that the run does not have, such as the time of translation alone.
         let part = members[0].split('/').nth(1).unwrap();
@@ -261,7 +261,7 @@ fn told(result: &impl Serialize, named: &[Named]) -> Map<String, Value> {
 }
 
 /// The entry of a run of a program with so many threads.
-fn ran(config: RunConfig, threads: u32) -> Map<String, Value> {
+fn ran(config: RunConfig, threads: u32) -> BTreeMap<String, Value> {
     let batches = program(threads);
     let mut source = Recording::new(&batches, &Code);
     let name = config.design_name.clone();
@@ -272,7 +272,7 @@ fn ran(config: RunConfig, threads: u32) -> Map<String, Value> {
     ) {
         Ok(run) => told(&run.report, &OF_RUNS),
         Err(Error::OutOfMemory { .. }) => {
-            Map::from_iter([("ended".to_owned(), "out of memory".into())])
+            BTreeMap::from_iter([("ended".to_owned(), "out of memory".into())])
         }
         Err(error) => panic!("{name}: {error}"),
     }
@@ -309,7 +309,7 @@ fn machines() -> Vec<(String, MachineConfig)> {
 }
 
 /// Twenty minutes of a busy server.
-fn aged(design: &DesignConfig, profile: &str) -> Map<String, Value> {
+fn aged(design: &DesignConfig, profile: &str) -> BTreeMap<String, Value> {
     let text = fs::read_to_string(data("profiles").join(format!("{profile}.toml"))).unwrap();
     let mut server = Server::new(AgeConfig {
         design_name: "design".to_owned(),
@@ -329,7 +329,7 @@ fn aged(design: &DesignConfig, profile: &str) -> Map<String, Value> {
 }
 
 /// A heap that grows, shrinks and gives back on a server.
-fn heap(design: &DesignConfig) -> Map<String, Value> {
+fn heap(design: &DesignConfig) -> BTreeMap<String, Value> {
     let server = config(design, crate::common::machine(1 << 29), Detail::Additive);
     let life = HeapRun {
         server,
@@ -354,7 +354,7 @@ fn heap(design: &DesignConfig) -> Map<String, Value> {
     )
 }
 
-type Runs = BTreeMap<String, Map<String, Value>>;
+type Runs = BTreeMap<String, BTreeMap<String, Value>>;
 
 fn all_runs() -> Runs {
     let designs: BTreeMap<_, _> = designs().into_iter().collect();
@@ -437,8 +437,9 @@ fn changes(before: &Runs, now: &Runs) -> Vec<[String; 4]> {
             .into_iter()
             .filter(|&key| known.get(key) != found.get(key))
         {
-            let shown =
-                |one: &Map<String, Value>| one.get(key).map_or("-".to_owned(), Value::to_string);
+            let shown = |one: &BTreeMap<String, Value>| {
+                one.get(key).map_or("-".to_owned(), Value::to_string)
+            };
             rows.push([run.clone(), key.clone(), shown(known), shown(found)]);
         }
     }

@@ -84,8 +84,7 @@ impl<S: Storage> Frames<S> {
     pub(crate) fn release(&mut self, frame: Frame, order: Order, class: FrameClass) {
         let batch = self.config.per_cpu_batch;
         // Where requests of two sorts take from two ends, they share no list.
-        let confinement = self.confinement.as_ref();
-        let stays = class.stays() && confinement.is_some_and(|regions| regions.by_type);
+        let stays = class.stays() && self.is_sorted();
         if order == Order::BASE
             && batch > 0
             && !stays

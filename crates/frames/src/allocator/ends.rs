@@ -26,16 +26,20 @@ impl<S: Storage> Frames<S> {
         }
     }
 
+    /// Returns true if what hardware can move and what it cannot take from two ends of the unmovable
+    /// region.
+    #[inline]
+    pub(crate) fn is_sorted(&self) -> bool {
+        let confinement = self.confinement.as_ref();
+        confinement.is_some_and(|regions| regions.by_type)
+    }
+
     /// The end of its region that a request takes from.
     #[inline]
     pub(super) fn end_for(&self, home: MigrateType, request: &Request) -> End {
-        let is_sorted = || {
-            let confinement = self.confinement.as_ref();
-            home != MigrateType::Movable && confinement.is_some_and(|regions| regions.by_type)
-        };
         if request.long_lived {
             End::Far
-        } else if !is_sorted() {
+        } else if home == MigrateType::Movable || !self.is_sorted() {
             End::Any
         } else if request.class.is_hardware_movable() {
             End::Near

@@ -90,7 +90,7 @@ impl RegionConfig {
         })
     }
 
-    /// Tells that the program, or its client, begins and ends them.
+    /// Returns true if the program, or its client, begins and ends them.
     #[must_use]
     pub const fn is_cued(&self) -> bool {
         matches!(

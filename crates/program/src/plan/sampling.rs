@@ -34,7 +34,7 @@ pub struct Sampling {
     /// unit is checked.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub long_warm: u64,
-    /// Whose units these are.
+    /// Units that a server simulates.
     #[serde(skip)]
     pub units: Units,
 }

@@ -31,7 +31,8 @@ pub struct Config {
     /// Memory for translations, half of it for each size of page: 16 MB (the paper, abstract).
     #[schemars(extend("x-minimum" = "64KiB", "x-maximum" = "1GiB"))]
     pub size: Bytes,
-    /// Entries of one bit that predict the size of a page: 512 (the paper).
+    /// Entries of one bit that predict the size of a page, by its number. The paper predicts it, too; 512 is
+    /// our choice.
     #[schemars(range(min = 1, max = 65_536))]
     pub predictor_entries: u32,
 }
@@ -46,7 +47,7 @@ impl Default for Config {
     }
 }
 
-/// Bytes of an entry, and entries of a line (the paper).
+/// Bytes of an entry: the paper's, four to a line.
 const ENTRY_BYTES: u64 = 16;
 const WAYS: u32 = (LINE_BYTES / ENTRY_BYTES) as u32;
 /// First address of the array: behind the memory of any server.
@@ -111,7 +112,7 @@ struct PomTlb {
 /// Number of a page, and the key of its entry.
 fn key(request: &Request, size: PageSize) -> (u64, u64) {
     let number = request.address.get() >> size.shift();
-    // The set is chosen by page and space (the paper).
+    // Ours: spaces with the same addresses use different sets.
     let space = u64::from(request.space.0);
     (number ^ space, number | space << 45)
 }
