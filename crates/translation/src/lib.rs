@@ -203,7 +203,7 @@ pub enum Answer {
 
 /// Through which a walker reads page-table entries.
 pub trait MemoryPort {
-    /// Reads the entry at an address; how long that takes.
+    /// Reads the entry at an address below [`PhysAddr::END`]; how long that takes.
     fn reference(&mut self, address: PhysAddr) -> Cycles;
 }
 

@@ -96,14 +96,17 @@ impl VirtAddr {
 }
 
 impl PhysAddr {
+    /// The end of physical addresses in bytes, 16 TB: frame numbers have 32 bits.
+    pub const END: u64 = 1 << (u32::BITS + PAGE_SHIFT);
+
     /// The frame that holds this address.
     ///
     /// # Panics
-    /// In debug builds, when the address lies at or above 16 TB (frame numbers have 32 bits).
+    /// In debug builds, when the address lies at or behind [`END`](Self::END).
     #[inline]
     #[must_use]
     pub const fn frame(self) -> Frame {
-        debug_assert!(self.0 >> PAGE_SHIFT <= u32::MAX as u64);
+        debug_assert!(self.0 < Self::END);
         Frame((self.0 >> PAGE_SHIFT) as u32)
     }
 }

@@ -222,6 +222,9 @@ impl<D: Payload> MemorySystem<D> {
 
     /// The first half of an access: what it takes when the first level has the line and may do
     /// with it what is asked.
+    ///
+    /// # Panics
+    /// In debug builds, when the address lies at or behind [`PhysAddr::END`].
     #[inline]
     pub fn hit(
         &mut self,
@@ -230,6 +233,7 @@ impl<D: Payload> MemorySystem<D> {
         kind: AccessKind,
         mut visit: impl FnMut(&mut D),
     ) -> Option<Cycles> {
+        debug_assert!(address.get() < PhysAddr::END);
         let line = address.line();
         let core = &mut self.cores[core];
         match kind {
