@@ -2,6 +2,8 @@
 
 use std::fmt::{self, Display, Write};
 
+use contigua_input::printable;
+
 /// Type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -18,17 +20,20 @@ pub struct Metrics {
     family: String,
 }
 
-/// The value of a label, as it stands in the text.
+/// Value of a label, as it stands in the text: without control characters, because terminals may show it.
 struct Escaped<'a>(&'a str);
 
 impl Display for Escaped<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for letter in self.0.chars() {
-            match letter {
-                '\\' => out.write_str("\\\\")?,
-                '"' => out.write_str("\\\"")?,
-                '\n' => out.write_str("\\n")?,
-                letter => out.write_char(letter)?,
+        for (index, line) in self.0.split('\n').enumerate() {
+            if index > 0 {
+                out.write_str("\\n")?;
+            }
+            for letter in printable(line).chars() {
+                if matches!(letter, '\\' | '"') {
+                    out.write_char('\\')?;
+                }
+                out.write_char(letter)?;
             }
         }
         Ok(())
@@ -85,5 +90,17 @@ mod tests {
                         a_bytes{node=\"0\",name=\"x\\\"\\\\\\ny\"} 7\n\
                         # HELP b_total More.\n# TYPE b_total counter\nb_total 1.5\n";
         assert_eq!(metrics.into_text(), expected);
+    }
+
+    #[test]
+    fn labels_have_no_control_characters() {
+        let mut metrics = Metrics::default();
+        metrics.family("a", Kind::Gauge, "Some.");
+        metrics.figure(&[("command", "\x1b]0;owned\x07\n\u{9b}2J")], 1);
+        assert!(
+            metrics
+                .into_text()
+                .ends_with("a{command=\"\\\\u{1b}]0;owned\\\\u{7}\\n\\\\u{9b}2J\"} 1\n")
+        );
     }
 }

@@ -472,6 +472,36 @@ fn missing_counters_are_named() {
 }
 
 #[test]
+fn times_have_units_and_are_refused_by_name() {
+    for (command, option, value, said) in [
+        ("watch", "--interval", "0", "a time above 0 is needed"),
+        ("watch", "--scan-interval", "2 parsecs", "unknown unit"),
+        ("watch", "--scan-duration", "soon", "no number at the start"),
+        ("tlb", "--seconds", "0s", "a time above 0 is needed"),
+        ("guard", "--limit", "1 parsec", "unknown unit"),
+    ] {
+        let root = ["--root", "/nonexistent"];
+        let output = node(&[&[command, option, value], &root[..]].concat());
+        assert_eq!(output.status.code(), Some(2));
+        let error = text(&output.stderr);
+        assert!(error.contains(said) && error.contains(option), "{error}");
+    }
+    // Times with units are read: what fails is that nobody may write there.
+    let output = node(&[
+        "watch",
+        "--scan-interval",
+        "1.5h",
+        "--interval",
+        "2m",
+        "--scan-duration",
+        "30s",
+        "--textfile",
+        "/proc/none.prom",
+    ]);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+}
+
+#[test]
 fn a_record_has_all_frames() {
     if !may_look() {
         return;

@@ -39,7 +39,8 @@ pub struct Bytes(u64);
 #[cfg_attr(feature = "state", derive(contigua_state::Plain))]
 pub struct Cycles(u64);
 
-/// A duration in nanoseconds. Written `"80ns"`, `"2us"`, `"10ms"` or `"60s"`.
+/// A duration in nanoseconds. Written `"80ns"`, `"2us"`, `"10ms"`, `"60s"`, `"2m"` (or `"2min"`), `"1h"` or
+/// `"1d"`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "state", derive(contigua_state::Plain))]
 pub struct Nanoseconds(u64);
@@ -107,10 +108,12 @@ const NANOSECONDS: Kind = Kind {
         ("us", 1_000),
         ("ms", 1_000_000),
         ("s", 1_000_000_000),
+        ("m", 60_000_000_000),
         ("min", 60_000_000_000),
         ("h", 3_600_000_000_000),
+        ("d", 86_400_000_000_000),
     ],
-    known: "ns, us, ms, s, min and h",
+    known: "ns, us, ms, s, m, h and d",
     example: "\"80ns\"",
     smallest: "nanoseconds",
 };
@@ -124,11 +127,17 @@ const MEGAHERTZ: Kind = Kind {
 
 /// Reads `digits[.digits] unit` exactly, without going through floating point.
 fn parse(text: &str, kind: &Kind) -> Result<u64, ParseQuantityError> {
+    parse_or(text, kind, "")
+}
+
+/// Reads as [`parse`]; a number alone has the unit `bare`.
+fn parse_or(text: &str, kind: &Kind, bare: &str) -> Result<u64, ParseQuantityError> {
     let text = text.trim();
     let end = text
         .find(|c: char| !(c.is_ascii_digit() || c == '.'))
         .unwrap_or(text.len());
     let (number, unit) = (&text[..end], text[end..].trim());
+    let unit = if unit.is_empty() { bare } else { unit };
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let no_number = ParseQuantityError::NoNumber {
         example: kind.example,
@@ -220,6 +229,22 @@ impl fmt::Display for Cycles {
 
 impl Nanoseconds {
     crate::raw!(u64);
+
+    /// Reads a time as options have it: a number without a unit is seconds.
+    ///
+    /// # Errors
+    /// As [`Nanoseconds::from_str`], which needs a unit.
+    pub fn seconds(text: &str) -> Result<Self, ParseQuantityError> {
+        parse_or(text, &NANOSECONDS, "s").map(Self)
+    }
+
+    /// Reads a time as options have it: a number without a unit is minutes.
+    ///
+    /// # Errors
+    /// As [`Nanoseconds::from_str`], which needs a unit.
+    pub fn minutes(text: &str) -> Result<Self, ParseQuantityError> {
+        parse_or(text, &NANOSECONDS, "m").map(Self)
+    }
 
     /// The duration in cycles of a clock, rounded to the nearest cycle.
     #[must_use]
@@ -360,6 +385,29 @@ mod tests {
             "5".parse::<Nanoseconds>(),
             Err(ParseQuantityError::UnknownUnit { .. })
         ));
+    }
+
+    #[test]
+    fn times_of_options_and_files_have_one_grammar() {
+        for (text, nanoseconds) in [
+            ("2m", 120_000_000_000),
+            ("2 min", 120_000_000_000),
+            ("1.5H", 5_400_000_000_000),
+            ("1d", 86_400_000_000_000),
+        ] {
+            let wanted = Ok(Nanoseconds::new(nanoseconds));
+            assert_eq!(text.parse(), wanted, "{text}");
+            assert_eq!(Nanoseconds::seconds(text), wanted, "{text}");
+            assert_eq!(Nanoseconds::minutes(text), wanted, "{text}");
+        }
+        let five = Nanoseconds::new(5_000_000_000);
+        assert_eq!(Nanoseconds::seconds("5"), Ok(five));
+        assert_eq!(
+            Nanoseconds::minutes("0.5"),
+            Ok(Nanoseconds::new(30_000_000_000))
+        );
+        assert!(Nanoseconds::seconds("5 parsecs").is_err());
+        assert!(Nanoseconds::seconds("").is_err());
     }
 
     #[test]

@@ -71,7 +71,7 @@ struct RunArguments {
     once: bool,
 
     /// Time between two looks [default: 1s]
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = Nanoseconds::seconds)]
     interval: Option<Nanoseconds>,
 
     /// Memory to keep available in each region beyond its watermark [default: half a block]
@@ -87,7 +87,7 @@ struct RunArguments {
     movable_min: Option<Bytes>,
 
     /// Time after which a block that does not go offline is given up [default: 10s]
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = Nanoseconds::seconds)]
     limit: Option<Nanoseconds>,
 
     /// The most blocks to move in a minute [default: 20]

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
+use contigua_units::Nanoseconds;
 
 /// Where the machine's files are.
 #[derive(Args)]
@@ -33,6 +34,14 @@ impl Deref for Root {
 
     fn deref(&self) -> &Path {
         &self.root
+    }
+}
+
+/// Reads a time above 0; without a unit in seconds.
+fn some_time(text: &str) -> Result<Nanoseconds, String> {
+    match Nanoseconds::seconds(text) {
+        Ok(time) if time.get() == 0 => Err("a time above 0 is needed, such as 15s".to_owned()),
+        time => time.map_err(|error| error.to_string()),
     }
 }
 

@@ -13,10 +13,12 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::Args;
 use contigua_live::proc::System;
+use contigua_units::Nanoseconds;
 use perf_event::events::{Hardware, Raw};
 use perf_event::{Builder, Counter};
 use serde::Serialize;
 
+use crate::commands::some_time;
 use crate::text::{count, percent};
 use events::{Event, Measure, Processor};
 
@@ -35,9 +37,9 @@ pub struct Arguments {
     #[arg(long, value_name = "PID")]
     pid: Option<i32>,
 
-    /// Duration of the measurement
-    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
-    seconds: u64,
+    /// Duration of the measurement, such as 2m; without a unit in seconds
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = some_time)]
+    seconds: Nanoseconds,
 
     /// Print statistics as JSON
     #[arg(long)]
@@ -75,12 +77,12 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     };
     let mut counters = open(&kinds, &places)?;
     counters.each(Counter::enable)?;
-    thread::sleep(Duration::from_secs(arguments.seconds));
+    thread::sleep(Duration::from_nanos(arguments.seconds.get()));
     counters.each(Counter::disable)?;
     let figures = counters.read()?;
     if figures.cycles == 0.0 {
         bail!(
-            "no cycle was counted in {} s: the process slept or has ended",
+            "no cycle was counted in {}: the process slept or has ended",
             arguments.seconds
         );
     }

@@ -17,9 +17,10 @@ use clap::Args;
 use contigua_live::proc::System;
 use contigua_live::report::{Nobody, Options, Report, look};
 use contigua_live::scan::Pace;
+use contigua_units::Nanoseconds;
 use std::io::{self, Write};
 
-use crate::commands::Root;
+use crate::commands::{Root, some_time};
 use crate::http::{self, Answer};
 use crate::metrics::Metrics;
 use crate::output::{Output, complain};
@@ -50,17 +51,17 @@ pub struct Arguments {
     #[arg(long, conflicts_with_all = ["listen", "textfile"])]
     once: bool,
 
-    /// Seconds between two writings of the file
-    #[arg(long, value_name = "SECONDS", default_value_t = 15)]
-    interval: u64,
+    /// Time between two writings of the file; without a unit in seconds
+    #[arg(long, value_name = "TIME", default_value = "15s", value_parser = some_time)]
+    interval: Nanoseconds,
 
-    /// Minutes between two scans of all frames; 0 for never
-    #[arg(long, value_name = "MINUTES", default_value_t = 60)]
-    scan_interval: u64,
+    /// Time between two scans of all frames, 0 for never; without a unit in minutes
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = Nanoseconds::minutes)]
+    scan_interval: Nanoseconds,
 
-    /// Seconds over which a scan of all frames is spread
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
-    scan_duration: u64,
+    /// Time over which a scan of all frames is spread; without a unit in seconds
+    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = Nanoseconds::seconds)]
+    scan_duration: Nanoseconds,
 
     #[command(flatten)]
     root: Root,
@@ -83,16 +84,16 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     // Fails here rather than in a thread, and says what is missing.
     let memory = system.zones()?.iter().map(|zone| zone.present).sum::<u64>() * 4096;
-    if arguments.scan_interval > 0 {
+    if arguments.scan_interval.get() > 0 {
         if let Err(error) = system.page_files() {
             complain(format_args!("frames are not scanned: {error}"));
         } else {
             let chunks = (memory / CHUNK_BYTES).max(1);
             let pace = Pace {
                 threads: 1,
-                pause: Duration::from_secs(arguments.scan_duration) / chunks as u32,
+                pause: Duration::from_nanos(arguments.scan_duration.get()) / chunks as u32,
             };
-            let every = Duration::from_secs(60 * arguments.scan_interval);
+            let every = Duration::from_nanos(arguments.scan_interval.get());
             let (system, last) = (system.clone(), Arc::clone(&last));
             thread::Builder::new()
                 .spawn(move || scan_again_and_again(&system, pace, every, &last))
@@ -101,7 +102,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     match &arguments.textfile {
         Some(path) => {
-            let every = Duration::from_secs(arguments.interval.max(1));
+            let every = Duration::from_nanos(arguments.interval.get());
             loop {
                 write(path, &metrics(&system, &last)?)?;
                 thread::sleep(every);
