@@ -66,11 +66,12 @@ def guest():
 
 @pytest.fixture
 def cli():
-    """Run the contigua command in a process of its own."""
+    """Run the contigua command in a process of its own; with ``only``, in that environment."""
 
     def run(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "contigua.cli", *map(str, arguments)]
-        environment = os.environ | dict(options.pop("env", {}))
+        inherited = options.pop("only", os.environ)
+        environment = dict(inherited) | dict(options.pop("env", {}))
         return subprocess.run(
             command, capture_output=True, text=True, timeout=120, env=environment, **options
         )
