@@ -452,7 +452,7 @@ fn ahead_and_not(config: &RunConfig, run: impl Fn(&mut Engine)) -> [serde_json::
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(contigua_testing::cases(16)))]
 
-    /// Outcomes that are priced behind the state take as long as those that are priced at once.
+    /// Outcomes that are timed behind the state take as long as those that are timed at once.
     #[test]
     fn state_ahead_of_time_changes_nothing(
         (name, design) in prop::sample::select(designs()),

@@ -182,9 +182,9 @@ impl Mmu {
         }
     }
 
-    /// Looks an instruction up whose page was fetched from just before: a hit that changes nothing.
+    /// Counts an L1 ITLB hit on the page fetched last.
     #[inline]
-    pub fn fetch_again(&mut self) {
+    pub fn count_repeated_fetch(&mut self) {
         self.counters.instruction.lookups += 1;
     }
 

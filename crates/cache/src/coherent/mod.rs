@@ -127,7 +127,7 @@ pub struct MemorySystem<D: Payload = ()> {
     #[state(skip)]
     network: Network,
     steps: Steps,
-    /// Not here while another thread prices requests.
+    /// `None` while another thread owns them.
     #[state(boxed)]
     queues: Option<Box<Queues>>,
     #[state(skip)]
@@ -281,7 +281,7 @@ impl<D: Payload> MemorySystem<D> {
     }
 
     /// [`miss`](Self::miss), and what it takes for the core's shadow, of which the number and the time of
-    /// its request are given: see [`Queues::price_shadow`].
+    /// its request are given: see [`Queues::time_shadow`].
     pub fn miss_beside_shadow(
         &mut self,
         request: &CoreRequest,
@@ -290,11 +290,11 @@ impl<D: Payload> MemorySystem<D> {
     ) -> (Cycles, Option<Cycles>) {
         let follow = self.serve(request, visit);
         self.prefetch_after(request, follow);
-        let shadow = shadow.map(|(number, time)| self.price_shadow(number, time));
-        (self.price(request.time), shadow)
+        let shadow = shadow.map(|(number, time)| self.time_shadow(number, time));
+        (self.time(request.time), shadow)
     }
 
-    /// [`miss`](Self::miss), to be priced later: what [`Queues::price`] needs goes behind `steps`. The
+    /// [`miss`](Self::miss), to be timed later: what [`Queues::time`] needs goes behind `steps`. The
     /// request's time does not matter.
     pub fn defer_miss(&mut self, request: &CoreRequest, steps: &mut Vec<u64>) {
         std::mem::swap(&mut self.steps.words, steps);
@@ -311,7 +311,7 @@ impl<D: Payload> MemorySystem<D> {
         Bytes::new((last + second) as u64 * LINE_BYTES)
     }
 
-    /// The queues, for somebody else to price requests; until they are back, requests can only be
+    /// The queues, for somebody else to time requests; until they are back, requests can only be
     /// deferred.
     pub fn lend_queues(&mut self) -> Option<Box<Queues>> {
         self.queues.take()
@@ -328,19 +328,19 @@ impl<D: Payload> MemorySystem<D> {
     }
 
     /// Prices what the last request leaves behind for the core's shadow.
-    fn price_shadow(&mut self, number: u64, time: Cycles) -> Cycles {
+    fn time_shadow(&mut self, number: u64, time: Cycles) -> Cycles {
         let queues = self.queues.as_mut();
         queues
-            .expect("the queues are back before a request is priced")
-            .price_shadow(number, &self.steps.words, time)
+            .expect("the queues are back before a request is timed")
+            .time_shadow(number, &self.steps.words, time)
     }
 
     /// Prices what the last request left behind.
-    fn price(&mut self, time: Cycles) -> Cycles {
+    fn time(&mut self, time: Cycles) -> Cycles {
         let queues = self.queues.as_mut();
         let answer = queues
-            .expect("the queues are back before a request is priced")
-            .price(&self.steps.words, time);
+            .expect("the queues are back before a request is timed")
+            .time(&self.steps.words, time);
         self.steps.words.clear();
         answer
     }

@@ -49,7 +49,7 @@ impl<D: Payload> MemorySystem<D> {
             cycles: latency as u32,
             hidden: 0,
         });
-        self.price(time)
+        self.time(time)
     }
 
     /// Takes the lines of a frame out of private caches, as they have to be before the frame is
@@ -60,7 +60,7 @@ impl<D: Payload> MemorySystem<D> {
         for offset in 0..LINES_OF_PAGE {
             self.recall(first + offset);
         }
-        self.price(time);
+        self.time(time);
     }
 
     /// Begins to migrate a page to a frame that was flushed.
@@ -132,7 +132,7 @@ impl<D: Payload> MemorySystem<D> {
             cycles: latency.get() as u32,
             hidden: 0,
         });
-        let latency = self.price(time);
+        let latency = self.time(time);
         self.delays.copies(entry, step.line, time, time + latency);
         Some(latency)
     }
@@ -161,7 +161,7 @@ impl<D: Payload> MemorySystem<D> {
                     self.coherence.alias_recalls += 1;
                 }
             }
-            self.price(time);
+            self.time(time);
         }
         self.table.retire(entry)
     }

@@ -1,11 +1,11 @@
 //! Timing past the first level: DRAM's queues and rows, and prefetches under way.
 //!
 //! Contents of caches and directories do not depend on time. So a request changes them
-//! first and leaves *steps* behind; [`Queues::price`] goes through the steps at the time of the
+//! first and leaves *steps* behind; [`Queues::time`] goes through the steps at the time of the
 //! request and says how long it takes. That may happen later, and on another thread, as long as
-//! requests are priced in the order in which they were made.
+//! requests are timed in the order in which they were made.
 //!
-//! A core with a perfect TLB would load memory more, so its *shadow* prices the same steps at its
+//! A core with a perfect TLB would load memory more, so its *shadow* times the same steps at its
 //! own times, with queues of its own that begin as a copy.
 
 use contigua_state::{Plain as _, Reader, State, Writer, save_option};
@@ -128,13 +128,13 @@ impl Queues {
     }
 
     /// Time of a request at `time` with these steps; 0 if it waits for no answer.
-    pub fn price(&mut self, steps: &[u64], time: Cycles) -> Cycles {
-        self.real.price(steps, time)
+    pub fn time(&mut self, steps: &[u64], time: Cycles) -> Cycles {
+        self.real.time(steps, time)
     }
 
-    /// [`price`](Self::price) for the shadow that has this number. It begins with the queues as they
+    /// [`time`](Self::time) for the shadow that has this number. It begins with the queues as they
     /// are at its first request.
-    pub fn price_shadow(&mut self, number: u64, steps: &[u64], time: Cycles) -> Cycles {
+    pub fn time_shadow(&mut self, number: u64, steps: &[u64], time: Cycles) -> Cycles {
         let shadow = match &mut self.shadow {
             Some(shadow) => {
                 if self.shadow_number != number {
@@ -145,7 +145,7 @@ impl Queues {
             empty => empty.insert(Box::new(self.real.clone())),
         };
         self.shadow_number = number;
-        shadow.price(steps, time)
+        shadow.time(steps, time)
     }
 
     pub(super) fn counters(&self) -> DramCounters {
@@ -158,7 +158,7 @@ impl Queues {
 }
 
 impl Timed {
-    fn price(&mut self, steps: &[u64], time: Cycles) -> Cycles {
+    fn time(&mut self, steps: &[u64], time: Cycles) -> Cycles {
         let mut answer = Cycles::ZERO;
         let mut wait = 0;
         for &word in steps {

@@ -13,8 +13,8 @@ use crate::Error;
 use crate::attribution::Accessed;
 use crate::port::{PortAhead, WalkPort};
 
-/// How a core takes what it executes; the inner loop is made for each.
-pub(super) trait Pace {
+/// Timing mode of the inner loop; the loop is monomorphized for each.
+pub(super) trait TimingMode {
     /// Only the operating system's state goes on.
     const FORWARD: bool = false;
     /// Instructions have times of their own.
@@ -42,28 +42,28 @@ pub(super) struct Deferred;
 /// The kernel's own accesses, at the core's present time.
 struct InKernel;
 
-impl Pace for InKernel {
+impl TimingMode for InKernel {
     const OUT_OF_ORDER: bool = true;
 }
-impl Pace for Deferred {
+impl TimingMode for Deferred {
     const DEFERRED: bool = true;
 }
-impl Pace for Forward {
+impl TimingMode for Forward {
     const FORWARD: bool = true;
 }
-impl Pace for Warm {
+impl TimingMode for Warm {
     const WARM: bool = true;
 }
-impl Pace for Additive {
+impl TimingMode for Additive {
     const ADDS_UP: bool = true;
     const ATTRIBUTES: bool = true;
 }
-impl Pace for OutOfOrder {
+impl TimingMode for OutOfOrder {
     const OUT_OF_ORDER: bool = true;
     const ATTRIBUTES: bool = true;
 }
 
-/// The time of an access that is priced later.
+/// The time of an access that is timed later.
 const NOT_YET: Cycles = Cycles::ZERO;
 
 impl Engine {
@@ -73,7 +73,7 @@ impl Engine {
 
     /// Fetches a block's lines, translating once per page.
     #[inline]
-    pub(super) fn fetch<const RELOCATES: bool, P: Pace>(
+    pub(super) fn fetch<const RELOCATES: bool, M: TimingMode>(
         &mut self,
         block: Block,
     ) -> Result<(), Error> {
@@ -86,23 +86,23 @@ impl Engine {
         let mut is_known = false;
         while line <= last {
             let address = VirtAddr::new(line * LINE_BYTES);
-            let start = self.begin::<P>(Asked::Line);
+            let start = self.begin::<M>(Asked::Line);
             if is_known && !address.get().is_multiple_of(PAGE_BYTES) {
-                self.mmus.current().fetch_again();
+                self.mmus.current().count_repeated_fetch();
                 found = Translated::at_once(found.physical + LINE_BYTES);
             } else {
-                found = self.translate::<RELOCATES, P>(address, Asked::Line, start)?;
+                found = self.translate::<RELOCATES, M>(address, Asked::Line, start)?;
                 is_known = true;
             }
             line += 1;
-            self.reach::<P>(address, &found, Asked::Line, start);
+            self.reach::<M>(address, &found, Asked::Line, start);
         }
         self.contexts[self.current].fetch_line = last;
         Ok(())
     }
 
     #[inline]
-    pub(super) fn access<const RELOCATES: bool, P: Pace>(
+    pub(super) fn access<const RELOCATES: bool, M: TimingMode>(
         &mut self,
         word: AccessWord,
     ) -> Result<(), Error> {
@@ -110,23 +110,23 @@ impl Engine {
         self.executed.stores += u64::from(store);
         self.executed.loads += u64::from(!store);
         if word.is_wide() {
-            self.wide_access::<RELOCATES, P>(word)
+            self.wide_access::<RELOCATES, M>(word)
         } else if self.fold.kind == Folding::Nothing {
-            self.touch_lines::<RELOCATES, P>(word, word.address(), word.instruction().into())
+            self.touch_lines::<RELOCATES, M>(word, word.address(), word.instruction().into())
         } else {
-            self.fold_access::<RELOCATES, P>(word)
+            self.fold_access::<RELOCATES, M>(word)
         }
     }
 
     /// An access beyond 48 bits.
     #[cold]
     #[inline(never)]
-    fn wide_access<const RELOCATES: bool, P: Pace>(
+    fn wide_access<const RELOCATES: bool, M: TimingMode>(
         &mut self,
         word: AccessWord,
     ) -> Result<(), Error> {
         let address = self.check_wide(word.address())?;
-        self.touch_lines::<RELOCATES, P>(word, address, 0)
+        self.touch_lines::<RELOCATES, M>(word, address, 0)
     }
 
     /// The address, if the machine's page tables hold it.
@@ -144,66 +144,66 @@ impl Engine {
 
     /// An access of a block whose accesses belong together.
     #[inline(never)]
-    fn fold_access<const RELOCATES: bool, P: Pace>(
+    fn fold_access<const RELOCATES: bool, M: TimingMode>(
         &mut self,
         word: AccessWord,
     ) -> Result<(), Error> {
         let Some((address, instruction)) = self.fold.left_of(word) else {
             return Ok(());
         };
-        if P::ADDS_UP && self.fold.kind == Folding::FastString {
+        if M::ADDS_UP && self.fold.kind == Folding::FastString {
             self.timing.sum.instructions(1);
         }
-        self.touch_lines::<RELOCATES, P>(word, address, instruction)
+        self.touch_lines::<RELOCATES, M>(word, address, instruction)
     }
 
     /// An access to an address, of the size and kind that a word of the stream has.
     #[inline]
-    fn touch_lines<const RELOCATES: bool, P: Pace>(
+    fn touch_lines<const RELOCATES: bool, M: TimingMode>(
         &mut self,
         word: AccessWord,
         address: u64,
         instruction: usize,
     ) -> Result<(), Error> {
         let (size, store) = (word.bytes(), word.is_store());
-        self.touch::<RELOCATES, P>(VirtAddr::new(address), store, instruction)?;
+        self.touch::<RELOCATES, M>(VirtAddr::new(address), store, instruction)?;
         if address % LINE_BYTES + size > LINE_BYTES {
             // The access touches a second line, perhaps of another page.
             let next = VirtAddr::new(address + size - 1).align_down(LINE_BYTES);
-            self.touch_again::<RELOCATES, P>(next, store, instruction)?;
+            self.touch_again::<RELOCATES, M>(next, store, instruction)?;
         }
         Ok(())
     }
 
     #[cold]
     #[inline(never)]
-    fn touch_again<const RELOCATES: bool, P: Pace>(
+    fn touch_again<const RELOCATES: bool, M: TimingMode>(
         &mut self,
         address: VirtAddr,
         store: bool,
         instruction: usize,
     ) -> Result<(), Error> {
-        self.touch::<RELOCATES, P>(address, store, instruction)
+        self.touch::<RELOCATES, M>(address, store, instruction)
     }
 
     #[inline]
-    fn touch<const RELOCATES: bool, P: Pace>(
+    fn touch<const RELOCATES: bool, M: TimingMode>(
         &mut self,
         address: VirtAddr,
         store: bool,
         instruction: usize,
     ) -> Result<(), Error> {
         let asked = Asked::Data { instruction, store };
-        let start = self.begin::<P>(asked);
-        let found = self.translate::<RELOCATES, P>(address, asked, start)?;
-        self.reach::<P>(address, &found, asked, start);
+        let start = self.begin::<M>(asked);
+        let found = self.translate::<RELOCATES, M>(address, asked, start)?;
+        self.reach::<M>(address, &found, asked, start);
         Ok(())
     }
 
     /// Start of a request, where instructions have times of their own.
     #[inline]
-    fn begin<P: Pace>(&mut self, asked: Asked) -> Cycles {
-        if P::OUT_OF_ORDER {
+    fn begin<M: TimingMode>(&mut self, asked: Asked) -> Cycles {
+        if M::OUT_OF_ORDER {
             self.timing.core(self.current).begin(asked)
         } else {
             NOT_YET
@@ -213,20 +213,20 @@ impl Engine {
     /// Sends a request that is translated to the current core's caches, if there are any, and tells
     /// the core.
     #[inline]
-    fn reach<P: Pace>(
+    fn reach<M: TimingMode>(
         &mut self,
         address: VirtAddr,
         found: &Translated,
         asked: Asked,
         start: Cycles,
     ) {
-        if P::DEFERRED {
+        if M::DEFERRED {
             if self.defer(found, asked) {
                 self.prefetch_page(address, found.physical);
             }
             return;
         }
-        if P::ADDS_UP && found.latency > Cycles::ZERO {
+        if M::ADDS_UP && found.latency > Cycles::ZERO {
             self.timing.sum.translation(found.latency, found.walked);
         }
         let kind = asked.kind();
@@ -239,11 +239,11 @@ impl Engine {
                 latency,
                 shadow: None,
             },
-            None => self.reach_past_first_level::<P>(address, found, asked, start),
+            None => self.reach_past_first_level::<M>(address, found, asked, start),
         };
-        if P::OUT_OF_ORDER {
+        if M::OUT_OF_ORDER {
             self.timing.core(self.current).end(asked, found, data);
-        } else if P::ADDS_UP {
+        } else if M::ADDS_UP {
             match asked {
                 Asked::Line => self.timing.sum.fetch(data.latency),
                 Asked::Data { store, .. } => self.timing.sum.data(data.latency, store),
@@ -252,14 +252,14 @@ impl Engine {
     }
 
     /// Where instructions have no times of their own, a request leaves now.
-    fn reach_past_first_level<P: Pace>(
+    fn reach_past_first_level<M: TimingMode>(
         &mut self,
         address: VirtAddr,
         found: &Translated,
         asked: Asked,
         start: Cycles,
     ) -> Data {
-        let (time, shadow) = if P::OUT_OF_ORDER {
+        let (time, shadow) = if M::OUT_OF_ORDER {
             self.timing
                 .core(self.current)
                 .leave(asked, start + found.latency)
@@ -278,7 +278,7 @@ impl Engine {
             |()| (),
         );
         self.prefetch_page(address, found.physical);
-        if P::ATTRIBUTES
+        if M::ATTRIBUTES
             && let Asked::Data { .. } = asked
         {
             let of = self.accessed(address, asked);
@@ -337,7 +337,7 @@ impl Engine {
 
     /// The physical address of an access, with everything that it takes to get it.
     #[inline]
-    fn translate<const RELOCATES: bool, P: Pace>(
+    fn translate<const RELOCATES: bool, M: TimingMode>(
         &mut self,
         address: VirtAddr,
         asked: Asked,
@@ -358,8 +358,8 @@ impl Engine {
         match lookup {
             Lookup::Hit(physical) => Ok(Translated::at_once(physical)),
             Lookup::Miss => {
-                let found = self.miss::<P>(placed, asked, time)?;
-                if P::ATTRIBUTES {
+                let found = self.miss::<M>(placed, asked, time)?;
+                if M::ATTRIBUTES {
                     self.attribute_miss(address, asked, &found);
                 }
                 Ok(found)
@@ -417,7 +417,7 @@ impl Engine {
 
     #[cold]
     #[inline(never)]
-    fn miss<P: Pace>(
+    fn miss<M: TimingMode>(
         &mut self,
         address: VirtAddr,
         asked: Asked,
@@ -425,7 +425,7 @@ impl Engine {
     ) -> Result<Translated, Error> {
         let access = asked.access();
         let request = Request::new(address, self.kernel.space(), access);
-        let time = if P::OUT_OF_ORDER || P::DEFERRED {
+        let time = if M::OUT_OF_ORDER || M::DEFERRED {
             time
         } else if self.memory.is_some() {
             self.now()
@@ -439,7 +439,7 @@ impl Engine {
             let mut tables = self.kernel.tables();
             let mmu = self.mmus.current();
             let answer = match &mut self.memory {
-                Some(memory) if P::DEFERRED => {
+                Some(memory) if M::DEFERRED => {
                     let mut port = self.outcomes.port(memory, self.current);
                     mmu.miss(&request, &mut tables, &mut port)
                 }
@@ -465,16 +465,16 @@ impl Engine {
                     });
                 }
                 Answer::Fault { latency, host } => {
-                    let waited = if P::DEFERRED {
+                    let waited = if M::DEFERRED {
                         self.catch_up_for_fault(asked)
                     } else {
                         Cycles::ZERO
                     };
                     self.enter_kernel(self.current);
                     self.before_fault(&request);
-                    if P::OUT_OF_ORDER || P::DEFERRED {
+                    if M::OUT_OF_ORDER || M::DEFERRED {
                         self.charge(latency + waited);
-                    } else if P::ADDS_UP {
+                    } else if M::ADDS_UP {
                         self.timing.sum.translation(latency, true);
                     } else {
                         // As above: the kernel's time is counted throughout, not sampled.
@@ -485,7 +485,7 @@ impl Engine {
                         None => self.kernel.fault(address, access, &mut self.mmus),
                     };
                     let work = work.map_err(|fault| fault.at(self.position))?;
-                    if P::ATTRIBUTES
+                    if M::ATTRIBUTES
                         && let Some(attribution) = &mut self.attribution
                     {
                         attribution.fault(work);

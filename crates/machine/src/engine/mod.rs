@@ -8,7 +8,7 @@
 //!
 //! The inner loop looks at raw words: one test tells an access from a block, and an access that
 //! hits the first-level structures touches three cache lines of the host. It is made once for each
-//! [`Pace`]; where the region of interest or a unit of a sampled run begins or ends, another takes
+//! [`TimingMode`]; where the region of interest or a unit of a sampled run begins or ends, another takes
 //! over.
 
 mod access;
@@ -44,7 +44,7 @@ use crate::digest::Digest;
 use crate::kernel::Kernel;
 use crate::processors::Mmus;
 use crate::report::{ClassifiedMisses, Executed};
-use access::{Additive, Deferred, Forward, OutOfOrder, Pace, Warm};
+use access::{Additive, Deferred, Forward, OutOfOrder, TimingMode, Warm};
 use devices::Devices;
 use fold::Fold;
 use forward::Passed;
@@ -122,7 +122,7 @@ impl CoreContext {
     const IDLE: Self = Self {
         thread: None,
         space: SpaceId(0),
-        place: NOWHERE,
+        place: EMPTY_PLACE,
         fetch_line: u64::MAX,
         block: NO_BLOCK,
         instructions: 0,
@@ -176,7 +176,7 @@ pub struct Engine {
     #[state(fixed)]
     pub(crate) memory: Option<MemorySystem>,
     pub(crate) timing: Timing,
-    /// Outcomes that are not priced yet. Where a second thread prices, the cores of `timing` and the queues of
+    /// Outcomes that are not timed yet. Where a second thread times, the cores of `timing` and the queues of
     /// `memory` are there until [`Engine::catch_up`].
     outcomes: Outcomes,
     #[state(fixed)]
@@ -263,7 +263,7 @@ impl Engine {
         }
         self.resume(0, batch.thread, batch.words)?;
         let used = self.consume_words(batch.thread, batch.words, Some(batch.code), u64::MAX)?;
-        self.price_all_here();
+        self.time_all_here();
         self.digest.take(batch.thread, &batch.words[..used]);
         Ok(())
     }
@@ -306,23 +306,23 @@ impl Engine {
     }
 
     /// The inner loop.
-    fn consume_input<const RELOCATES: bool, P: Pace>(
+    fn consume_input<const RELOCATES: bool, M: TimingMode>(
         &mut self,
         input: &mut Input<'_>,
     ) -> Result<End, Error> {
         while let Some(&word) = input.words.get(input.at) {
             if word & ACCESS != 0 {
-                if P::FORWARD {
+                if M::FORWARD {
                     self.pass_access(AccessWord(word))?;
                 } else {
-                    self.access::<RELOCATES, P>(AccessWord(word))?;
+                    self.access::<RELOCATES, M>(AccessWord(word))?;
                 }
                 input.at += 1;
             } else if wire::is_block(word) {
-                if P::OUT_OF_ORDER && self.now().get() >= input.until {
+                if M::OUT_OF_ORDER && self.now().get() >= input.until {
                     return Ok(End::Stream);
                 }
-                if !self.enter_block::<RELOCATES, P>(wire::block_of(word), input.code)? {
+                if !self.enter_block::<RELOCATES, M>(wire::block_of(word), input.code)? {
                     return Ok(End::Phase);
                 }
                 input.at += 1;
@@ -330,7 +330,7 @@ impl Engine {
                 let (event, used) = Event::decode(&input.words[input.at..])
                     .map_err(contigua_program::Error::from)?;
                 input.at += used;
-                if P::DEFERRED {
+                if M::DEFERRED {
                     self.catch_up();
                 }
                 match event {
@@ -377,7 +377,7 @@ impl Engine {
 
     /// Begins a block; `false` where the phase ends before it.
     #[inline]
-    fn enter_block<const RELOCATES: bool, P: Pace>(
+    fn enter_block<const RELOCATES: bool, M: TimingMode>(
         &mut self,
         id: BlockId,
         code: Option<&dyn CodeLog>,
@@ -405,14 +405,14 @@ impl Engine {
         }
         self.position += instructions;
         self.left -= instructions;
-        if P::FORWARD {
+        if M::FORWARD {
             self.pass_block(block)?;
             return Ok(true);
         }
         if let Some(attribution) = &mut self.attribution
             && let Some(thread) = self.contexts[self.current].thread
         {
-            attribution.enter(thread, id, P::ATTRIBUTES);
+            attribution.enter(thread, id, M::ATTRIBUTES);
         }
         self.executed.blocks += 1;
         self.executed.instructions += instructions;
@@ -423,22 +423,22 @@ impl Engine {
             }
             self.contexts[self.current].block = id;
         }
-        if P::DEFERRED {
+        if M::DEFERRED {
             self.contexts[self.current].instructions += instructions;
             if !iterates {
                 self.outcomes.enter(id, block.instructions.into());
             }
-            self.price_portion();
-        } else if P::OUT_OF_ORDER || P::WARM {
+            self.time_portion();
+        } else if M::OUT_OF_ORDER || M::WARM {
             if self.now() >= self.migrations.due() {
                 self.migrate_pages();
             }
-            if P::WARM {
+            if M::WARM {
                 self.pass_time(instructions);
             } else {
                 self.contexts[self.current].instructions += instructions;
             }
-            if !iterates && P::WARM {
+            if !iterates && M::WARM {
                 let start = block.place();
                 let end = start + u64::from(block.bytes);
                 let core = self.timing.core(self.current);
@@ -453,7 +453,7 @@ impl Engine {
         if iterates {
             return Ok(true);
         }
-        self.fetch::<RELOCATES, P>(block)?;
+        self.fetch::<RELOCATES, M>(block)?;
         Ok(true)
     }
 
@@ -581,8 +581,8 @@ impl Engine {
     }
 }
 
-/// A place that no address lies in.
-const NOWHERE: Place = Place {
+/// Empty placement: matches no address.
+const EMPTY_PLACE: Place = Place {
     range: VirtRange::new(VirtAddr::new(0), VirtAddr::new(0)),
     delta: 0,
 };

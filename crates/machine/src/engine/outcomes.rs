@@ -2,7 +2,7 @@
 //!
 //! What TLBs, caches and page tables hold follows the order of the program; times only decide what
 //! the core, DRAM's queues and prefetches under way make of it. So the engine's inner loop changes
-//! the state and writes *outcomes*, and [`price`] goes through them with the core's window. Both
+//! the state and writes *outcomes*, and [`time_outcomes`] goes through them with the core's window. Both
 //! can be on the same thread, or on two: then the inner loop is ahead until it needs to know the
 //! time (a system call, a page fault, the kernel's threads), for which [`Engine::catch_up`] waits.
 //! The report is the same.
@@ -17,7 +17,7 @@
 //!   translation, if flagged: latency beyond its references that missed, whether walked, how many
 //!                            references missed;
 //!                            for each: cycles since the one before, steps; the steps
-//!   data, if flagged:        steps; the steps, as `Queues::price` takes them
+//!   data, if flagged:        steps; the steps, as `Queues::time` takes them
 //! ```
 
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
@@ -34,10 +34,10 @@ use super::Engine;
 use super::timing::{Asked, Core, Data, Translated, Windows};
 use crate::config::{Detail, RunConfig};
 
-/// Words of outcomes that are priced at a time: less than a first-level cache holds.
+/// Words of outcomes that are timed at a time: less than a first-level cache holds.
 const PORTION: usize = 2048;
 /// Portions that the inner loop may be ahead, each of which takes some tens of microseconds.
-const AHEAD: usize = 8;
+const MAX_BATCHES_AHEAD: usize = 8;
 
 const KIND_SHIFT: u32 = 62;
 const ACCESS: u64 = 0;
@@ -62,7 +62,7 @@ const REFERENCES_SHIFT: u32 = 40;
 const REFERENCES_MASK: u64 = (1 << 20) - 1;
 const LATENCY_MASK: u64 = (1 << REFERENCES_SHIFT) - 1;
 
-/// Outcomes that wait to be priced, and who prices them.
+/// Outcomes that wait to be timed, and the thread that times them.
 #[derive(Default, contigua_state::State)]
 pub(super) struct Outcomes {
     words: Vec<u64>,
@@ -71,19 +71,19 @@ pub(super) struct Outcomes {
     count: u64,
     /// An access has begun and is not written.
     begun: bool,
-    carried: Carried,
+    pending: Pending,
     /// The state may run ahead of time: nothing between two outcomes asks for it.
     #[state(skip)]
     pub(super) may_defer: bool,
     #[state(skip)]
-    pricer: Option<Pricer>,
+    worker: Option<TimingWorker>,
 }
 
 /// What goes on from one outcome to the next, beside the core.
 #[derive(Clone, Copy, Debug, Default, contigua_state::Plain)]
-struct Carried {
+struct Pending {
     /// When the access that has begun started.
-    begun: Cycles,
+    access_started: Cycles,
     /// Cycles of walks that the translation unit could not know.
     walks: WalkCycles,
 }
@@ -94,7 +94,7 @@ struct WalkCycles {
     fetches: Cycles,
 }
 
-/// A walker's way to memory whose misses are priced later.
+/// A walker's way to memory whose misses are timed later.
 pub(super) struct DeferredPort<'a> {
     memory: &'a mut MemorySystem,
     references: &'a mut Vec<u64>,
@@ -230,8 +230,8 @@ impl Engine {
     /// Prices outcomes on a thread of its own from now on, if the run is of one core. Worth it
     /// where the host has a core to spare.
     pub fn use_second_thread(&mut self) {
-        if self.outcomes.may_defer && self.outcomes.pricer.is_none() {
-            self.outcomes.pricer = Pricer::start();
+        if self.outcomes.may_defer && self.outcomes.worker.is_none() {
+            self.outcomes.worker = TimingWorker::start();
         }
     }
 
@@ -276,13 +276,13 @@ impl Engine {
         self.catch_up();
         if !self.outcomes.begun {
             self.outcomes.begun = true;
-            self.outcomes.carried.begun = self.timing.core(0).begin(asked);
+            self.outcomes.pending.access_started = self.timing.core(0).begin(asked);
         }
-        let start = self.outcomes.carried.begun;
+        let start = self.outcomes.pending.access_started;
         let mut waited = Cycles::ZERO;
         if let Some(queues) = self.memory.as_mut().and_then(MemorySystem::queues) {
             let mut rest = &references[..];
-            waited = price_references(&mut rest, count, start, queues);
+            waited = time_references(&mut rest, count, start, queues);
         }
         self.count_walk(asked.access(), waited);
         self.outcomes.references = references;
@@ -299,49 +299,49 @@ impl Engine {
     /// Prices what is left, so that the core's clock is that of the state.
     pub(crate) fn catch_up(&mut self) {
         let outcomes = &mut self.outcomes;
-        if let Some(pricer) = &mut outcomes.pricer
+        if let Some(worker) = &mut outcomes.worker
             && self.timing.are_away()
         {
             if !outcomes.words.is_empty() {
-                pricer.send(&mut outcomes.words);
+                worker.send(&mut outcomes.words);
             }
-            let lent = pricer.take_back();
+            let lent = worker.take_back();
             self.timing.give_back(lent.windows);
-            outcomes.carried = lent.carried;
+            outcomes.pending = lent.pending;
             if let Some(memory) = &mut self.memory {
                 memory.return_queues(lent.queues);
             }
         } else if !outcomes.words.is_empty() {
-            self.price_here();
+            self.time_here();
         }
-        let walks = std::mem::take(&mut self.outcomes.carried.walks);
+        let walks = std::mem::take(&mut self.outcomes.pending.walks);
         self.count_walk(Access::Read, walks.data);
         self.count_walk(Access::Execute, walks.fetches);
     }
 
     /// Prices what is left, where nobody else does.
-    pub(super) fn price_all_here(&mut self) {
-        if self.outcomes.pricer.is_none() {
+    pub(super) fn time_all_here(&mut self) {
+        if self.outcomes.worker.is_none() {
             self.catch_up();
         }
     }
 
-    fn price_here(&mut self) {
+    fn time_here(&mut self) {
         let outcomes = &mut self.outcomes;
         let queues = self.memory.as_mut().and_then(MemorySystem::queues);
         let queues = queues.expect("the queues are here");
-        price(
+        time_outcomes(
             &outcomes.words,
             self.timing.core(0),
             queues,
-            &mut outcomes.carried,
+            &mut outcomes.pending,
         );
         outcomes.words.clear();
     }
 
     /// Prices a portion if there is one.
     #[inline]
-    pub(super) fn price_portion(&mut self) {
+    pub(super) fn time_portion(&mut self) {
         if self.outcomes.words.len() >= PORTION {
             self.hand_over();
         }
@@ -350,76 +350,76 @@ impl Engine {
     #[cold]
     fn hand_over(&mut self) {
         let outcomes = &mut self.outcomes;
-        let Some(pricer) = &mut outcomes.pricer else {
-            self.price_here();
+        let Some(worker) = &mut outcomes.worker else {
+            self.time_here();
             return;
         };
         if let Some(windows) = self.timing.lend() {
             let memory = self.memory.as_mut();
             let queues = memory.and_then(MemorySystem::lend_queues);
-            pricer.job(Job::Begin(Lent {
+            worker.job(Job::Begin(Lent {
                 windows,
                 queues: queues.expect("the queues are here"),
-                carried: outcomes.carried,
+                pending: outcomes.pending,
             }));
         }
-        pricer.send(&mut outcomes.words);
+        worker.send(&mut outcomes.words);
     }
 }
 
 /// Goes through outcomes with the core that they are of.
-fn price(words: &[u64], mut core: Core<'_>, queues: &mut Queues, carried: &mut Carried) {
+fn time_outcomes(words: &[u64], mut core: Core<'_>, queues: &mut Queues, pending: &mut Pending) {
     let mut rest = words;
     while let Some((&word, behind)) = rest.split_first() {
         rest = behind;
         match word >> KIND_SHIFT {
-            ACCESS => price_one(word, data_of(word), &mut rest, &mut core, queues, carried),
+            ACCESS => time_one(word, data_of(word), &mut rest, &mut core, queues, pending),
             BLOCK => {
                 let instructions = word << 2 >> (COUNT_SHIFT + 2);
                 let block = word as u32 as usize;
                 core.window.enter(core.blocks, block, instructions);
             }
-            FETCH => price_one(word, Asked::Line, &mut rest, &mut core, queues, carried),
-            _ => carried.begun = core.begin(data_of(word)),
+            FETCH => time_one(word, Asked::Line, &mut rest, &mut core, queues, pending),
+            _ => pending.access_started = core.begin(data_of(word)),
         }
     }
 }
 
 #[inline]
-fn price_one(
+fn time_one(
     word: u64,
     asked: Asked,
     rest: &mut &[u64],
     core: &mut Core<'_>,
     queues: &mut Queues,
-    carried: &mut Carried,
+    pending: &mut Pending,
 ) {
     let start = if word & BEGUN == 0 {
         core.begin(asked)
     } else {
-        carried.begun
+        pending.access_started
     };
     let mut found = Translated::at_once(PhysAddr::new(word & ADDRESS_MASK));
     if word & TRANSLATED != 0 {
         let waited;
-        (found, waited) = price_translation(rest, found.physical, start, queues);
+        (found, waited) = time_translation(rest, found.physical, start, queues);
         if found.walked {
             *match asked {
-                Asked::Line => &mut carried.walks.fetches,
-                Asked::Data { .. } => &mut carried.walks.data,
+                Asked::Line => &mut pending.walks.fetches,
+                Asked::Data { .. } => &mut pending.walks.data,
             } += waited;
         }
     }
     let mut data = Data::default();
     if word & MISSED != 0 {
         let (time, shadow) = core.leave(asked, start + found.latency);
-        data = price_data(rest, time, shadow, queues);
+        data = time_data(rest, time, shadow, queues);
     }
     core.end(asked, &found, data);
 }
 
 /// The translation, and what of its latency the translation unit could not know.
-fn price_translation(
+fn time_translation(
     rest: &mut &[u64],
     physical: PhysAddr,
     start: Cycles,
@@ -428,7 +428,7 @@ fn price_translation(
     let word = rest[0];
     *rest = &rest[1..];
     let count = word >> REFERENCES_SHIFT & REFERENCES_MASK;
-    let waited = price_references(rest, count, start, queues);
+    let waited = time_references(rest, count, start, queues);
     let found = Translated {
         physical,
         latency: Cycles::new(word & LATENCY_MASK) + waited,
@@ -438,13 +438,13 @@ fn price_translation(
 }
 
 /// References of a walk that missed; each begins when the one before it is there.
-fn price_references(rest: &mut &[u64], count: u64, start: Cycles, queues: &mut Queues) -> Cycles {
+fn time_references(rest: &mut &[u64], count: u64, start: Cycles, queues: &mut Queues) -> Cycles {
     let mut time = start;
     let mut waited = Cycles::ZERO;
     for _ in 0..count {
         time += Cycles::new(rest[0] >> COUNT_SHIFT);
         let steps = rest[0] as u32 as usize;
-        let latency = queues.price(&rest[1..=steps], time);
+        let latency = queues.time(&rest[1..=steps], time);
         *rest = &rest[1 + steps..];
         time += latency;
         waited += latency;
@@ -453,7 +453,7 @@ fn price_references(rest: &mut &[u64], count: u64, start: Cycles, queues: &mut Q
 }
 
 /// What data takes, and what it takes for the core's shadow.
-fn price_data(
+fn time_data(
     rest: &mut &[u64],
     time: Cycles,
     shadow: Option<ShadowMiss>,
@@ -461,17 +461,17 @@ fn price_data(
 ) -> Data {
     let count = rest[0] as usize;
     let steps = &rest[1..=count];
-    let shadow = shadow.map(|miss| queues.price_shadow(miss.number, steps, miss.time));
-    let latency = queues.price(steps, time);
+    let shadow = shadow.map(|miss| queues.time_shadow(miss.number, steps, miss.time));
+    let latency = queues.time(steps, time);
     *rest = &rest[1 + count..];
     Data { latency, shadow }
 }
 
-/// Parts of the engine that are with the thread that prices outcomes.
+/// Parts of the engine that are with the thread that times outcomes.
 struct Lent {
     windows: Windows,
     queues: Box<Queues>,
-    carried: Carried,
+    pending: Pending,
 }
 
 enum Job {
@@ -480,24 +480,24 @@ enum Job {
     End,
 }
 
-/// The thread that prices outcomes.
-struct Pricer {
+/// The thread that times outcomes.
+struct TimingWorker {
     jobs: Option<SyncSender<Job>>,
     lent: Receiver<Lent>,
-    /// Buffers that were priced.
+    /// Buffers that were timed.
     spare: Receiver<Vec<u64>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Pricer {
+impl TimingWorker {
     /// `None` where no thread is free.
     fn start() -> Option<Self> {
-        let (jobs, to_do) = sync_channel(AHEAD);
+        let (jobs, to_do) = sync_channel(MAX_BATCHES_AHEAD);
         let (done, lent) = channel();
-        let (priced, spare) = channel();
+        let (timed, spare) = channel();
         let thread = std::thread::Builder::new()
             .name("timing".into())
-            .spawn(move || work(&to_do, &done, &priced))
+            .spawn(move || work(&to_do, &done, &timed))
             .ok()?;
         Some(Self {
             jobs: Some(jobs),
@@ -523,7 +523,7 @@ impl Pricer {
     }
 }
 
-impl Drop for Pricer {
+impl Drop for TimingWorker {
     fn drop(&mut self) {
         self.jobs = None;
         if let Some(thread) = self.thread.take() {
@@ -533,7 +533,7 @@ impl Drop for Pricer {
     }
 }
 
-fn work(jobs: &Receiver<Job>, given_back: &Sender<Lent>, priced: &Sender<Vec<u64>>) {
+fn work(jobs: &Receiver<Job>, given_back: &Sender<Lent>, timed: &Sender<Vec<u64>>) {
     let mut lent: Option<Lent> = None;
     for job in jobs {
         match job {
@@ -541,10 +541,10 @@ fn work(jobs: &Receiver<Job>, given_back: &Sender<Lent>, priced: &Sender<Vec<u64
             Job::Price(mut words) => {
                 if let Some(lent) = &mut lent {
                     let core = lent.windows.core(0);
-                    price(&words, core, &mut lent.queues, &mut lent.carried);
+                    time_outcomes(&words, core, &mut lent.queues, &mut lent.pending);
                 }
                 words.clear();
-                let _ = priced.send(words);
+                let _ = timed.send(words);
             }
             Job::End => {
                 if let Some(lent) = lent.take() {

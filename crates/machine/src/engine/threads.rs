@@ -6,7 +6,7 @@ use contigua_units::Cycles;
 
 use super::fold::Fold;
 use super::timing::Windows;
-use super::{Engine, NO_BLOCK, NOWHERE, Phase, within_limit};
+use super::{EMPTY_PLACE, Engine, NO_BLOCK, Phase, within_limit};
 use crate::Error;
 
 impl Engine {
@@ -139,7 +139,7 @@ impl Engine {
         let context = &mut self.contexts[self.current];
         let same_space = context.space == space;
         context.space = space;
-        context.place = NOWHERE;
+        context.place = EMPTY_PLACE;
         self.mmus
             .dispatch(self.current, space, registers, same_space);
     }
@@ -154,7 +154,7 @@ impl Engine {
         let registers = self.kernel.registers();
         for (core, context) in self.contexts.iter_mut().enumerate() {
             if core != self.current && context.space == space && context.thread.is_some() {
-                context.place = NOWHERE;
+                context.place = EMPTY_PLACE;
                 self.mmus.dispatch(core, space, registers, true);
             }
         }

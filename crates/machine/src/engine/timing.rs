@@ -1,5 +1,5 @@
 //! Clocks: sums, where stalls add up, or windows of cores that execute out of order, which are here or
-//! with the thread that prices outcomes. And the one rule by which a window times a request.
+//! with the thread that times outcomes. And the one rule by which a window times a request.
 
 use contigua_cache::AccessKind;
 use contigua_core::{Blocks, CoreModel, IssueWidth, ShadowMiss, ShadowedWindow};
