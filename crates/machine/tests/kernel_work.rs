@@ -303,3 +303,36 @@ fn zeroed_pages_are_in_the_caches_of_the_core_that_faulted() {
         }
     }
 }
+
+#[test]
+fn memory_of_many_processes_is_counted_once() {
+    const EIGHT_MB: u64 = 2048;
+    for (design, huge) in [(LINUX_4K, 0), (LINUX_THP, 4)] {
+        let mut server = Server::new(design, crate::common::machine(64 << 20));
+        server.map(EIGHT_MB, 0);
+        (0..EIGHT_MB).for_each(|page| {
+            server.touch(page, true);
+        });
+        for child in 1..=8 {
+            let child = ProcessId(child);
+            server.event(&Event::Fork { child });
+        }
+        let resident = |server: &Server| {
+            let memory = server.0.report().memory;
+            (memory.resident_4k.get(), memory.resident_2m.get())
+        };
+        let whole = EIGHT_MB * PAGE;
+        let expected = if huge > 0 { (0, whole) } else { (whole, 0) };
+        assert_eq!(resident(&server), expected);
+        // What the parent writes is copied in small pages, and the children keep the huge page.
+        server.touch(3, true);
+        server.touch(3, true);
+        assert_eq!(resident(&server), (expected.0 + PAGE, expected.1));
+        (1..=8).for_each(|child| {
+            let process = ProcessId(child);
+            server.event(&Event::ProcessEnd { process });
+        });
+        let now = server.0.report().residency;
+        assert!(now.mean_resident.get() <= whole + PAGE);
+    }
+}

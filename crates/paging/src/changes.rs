@@ -561,7 +561,7 @@ impl AddressSpace {
             }
             let blocks = blocks_of(leaf, memory);
             for (i, &frame) in blocks.iter().enumerate() {
-                if memory.add_reference(frame).is_err() {
+                if !memory.share(frame) {
                     blocks[..i].iter().for_each(|&frame| free(frame, memory));
                     copy.destroy(memory, effects);
                     return Err(Error::OutOfMemory);
@@ -569,7 +569,9 @@ impl AddressSpace {
                 // The reverse mapping names one page, and there are two now: the frame stays.
                 let _ = memory.set_owner(frame, None);
             }
+            memory.share_huge(leaf.frame, leaf.size);
             if let Err(error) = copy.install(address, leaf, memory, effects) {
+                memory.unshare_huge(leaf.frame, leaf.size);
                 copy.destroy(memory, effects);
                 return Err(error);
             }

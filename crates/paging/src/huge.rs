@@ -51,6 +51,7 @@ impl AddressSpace {
         };
         *self.resident.of(leaf.size) -= 1;
         *self.resident.of(part) += u64::from(PARTS);
+        memory.unshare_huge(leaf.frame, leaf.size);
         if memory.order(leaf.frame) == Some(leaf.size.order()) {
             memory.forget_reserved(leaf.frame);
             memory

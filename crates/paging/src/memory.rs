@@ -1,11 +1,12 @@
 //! Physical memory as address spaces see it: frames, hole bitmaps, and huge pages set aside.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::ops::{Deref, DerefMut};
 
 use contigua_frames::{Boxed, FrameClass, Frames, Move, Moves, Request};
 use contigua_units::{Frame, Order, PageSize};
 
+use crate::effects::Resident;
 use crate::holes::HoleBitmaps;
 
 /// The frames of a simulated machine, with what lies beside them.
@@ -15,6 +16,33 @@ pub struct Memory {
     /// Holes of perforated pages, for each 2 MB.
     pub holes: HoleBitmaps,
     pool: Pool,
+    sharing: Sharing,
+}
+
+/// Frames that several address spaces map.
+#[derive(Clone, Debug, Default, contigua_state::Plain)]
+struct Sharing {
+    /// Frames, once for each space beyond the first that maps them.
+    frames: u64,
+    /// Huge pages, once for each space beyond the first that maps them as such.
+    pages_2m: u64,
+    pages_1g: u64,
+    /// These spaces, by page ([`page_key`]).
+    others: BTreeMap<u64, u64>,
+}
+
+impl Sharing {
+    fn pages(&mut self, size: PageSize) -> &mut u64 {
+        match size {
+            PageSize::Size1G => &mut self.pages_1g,
+            _ => &mut self.pages_2m,
+        }
+    }
+}
+
+/// Key of a huge page: the first frame of 1 GB is one of 2 MB, too.
+fn page_key(frame: Frame, size: PageSize) -> u64 {
+    u64::from(frame.get()) << 8 | u64::from(size.order().get())
 }
 
 /// Huge pages that were set aside at boot (Linux's `hugetlbfs` pool). They go back to it when their
@@ -88,6 +116,75 @@ impl Memory {
         }
     }
 
+    /// Adds a space to those that map a block; says whether there was room for it.
+    #[must_use]
+    pub(crate) fn share(&mut self, frame: Frame) -> bool {
+        let frames = self.frames.order(frame).map_or(0, Order::frames);
+        let shared = self.frames.add_reference(frame).is_ok();
+        self.sharing.frames += if shared { u64::from(frames) } else { 0 };
+        shared
+    }
+
+    /// Takes a space from those that map a block, and frees it with the last one.
+    ///
+    /// # Errors
+    /// When the block is not in use.
+    pub(crate) fn unshare(&mut self, frame: Frame) -> Result<(), contigua_frames::Error> {
+        let frames = self.frames.order(frame).map_or(0, Order::frames);
+        if !self.frames.drop_reference(frame)? {
+            self.sharing.frames -= u64::from(frames);
+        }
+        Ok(())
+    }
+
+    /// Another space maps a huge page as such.
+    pub(crate) fn share_huge(&mut self, frame: Frame, size: PageSize) {
+        if size > PageSize::Size4K {
+            *self.sharing.pages(size) += 1;
+            *self
+                .sharing
+                .others
+                .entry(page_key(frame, size))
+                .or_default() += 1;
+        }
+    }
+
+    /// A space maps a huge page as such no longer.
+    pub(crate) fn unshare_huge(&mut self, frame: Frame, size: PageSize) {
+        if self.sharing.others.is_empty() || size == PageSize::Size4K {
+            return;
+        }
+        let key = page_key(frame, size);
+        if let Some(others) = self.sharing.others.get_mut(&key) {
+            *others -= 1;
+            if *others == 0 {
+                self.sharing.others.remove(&key);
+            }
+            *self.sharing.pages(size) -= 1;
+        }
+    }
+
+    /// Memory of all spaces, each frame once: `sum` holds the memory of each space. A frame is
+    /// part of a huge page if one space maps it so, as Linux's `AnonHugePages` of
+    /// `/proc/meminfo` counts. Among perforated and small pages, those shared count as small.
+    #[must_use]
+    pub fn counted_once(&self, sum: &Resident) -> Resident {
+        let sharing = &self.sharing;
+        let mut rest = sharing.frames;
+        let mut once = *sum;
+        let mut take = |count: &mut u64, most: u64, size: PageSize| {
+            let pages = most.min(*count).min(rest / u64::from(size.frames()));
+            *count -= pages;
+            rest -= pages * u64::from(size.frames());
+        };
+        take(&mut once.pages_1g, sharing.pages_1g, PageSize::Size1G);
+        take(&mut once.pages_2m, sharing.pages_2m, PageSize::Size2M);
+        take(&mut once.pages_4k, u64::MAX, PageSize::Size4K);
+        take(&mut once.perforated_frames, u64::MAX, PageSize::Size4K);
+        take(&mut once.pages_2m, u64::MAX, PageSize::Size2M);
+        once
+    }
+
     /// Huge pages that are set aside and not in use.
     #[must_use]
     pub fn reserved_huge(&self, size: PageSize) -> u64 {
@@ -104,6 +201,7 @@ impl From<Frames<Boxed>> for Memory {
         Self {
             holes: HoleBitmaps::new(frames.total()),
             pool: Pool::default(),
+            sharing: Sharing::default(),
             frames,
         }
     }

@@ -93,6 +93,7 @@ impl AddressSpace {
         memory.holes.attach(chunk, &perforated.own);
         self.perforated.insert(page.get(), perforated);
         self.resident.pages_2m -= 1;
+        memory.unshare_huge(chunk, PageSize::Size2M);
         self.resident.perforated += 1;
         self.resident.perforated_frames += u64::from(SUB_PAGES - perforated.own.count());
         self.resident.reserved_frames += u64::from(perforated.reserved.count());

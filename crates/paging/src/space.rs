@@ -289,6 +289,7 @@ impl AddressSpace {
             .table
             .unmap(address, |node| free_node(node, memory, effects))?;
         *self.resident.of(leaf.size) -= 1;
+        memory.unshare_huge(leaf.frame, leaf.size);
         Some(leaf)
     }
 
@@ -471,7 +472,7 @@ pub(crate) fn free_node(frame: Frame, memory: &mut Memory, effects: &mut Effects
 /// When the block is not in use: the page tables and the frame table disagree, which
 /// [`AddressSpace::validate`] would have said.
 pub(crate) fn free(frame: Frame, memory: &mut Memory) {
-    if let Err(error) = memory.drop_reference(frame) {
+    if let Err(error) = memory.unshare(frame) {
         panic!("a mapped page's frame was not in use: {error}");
     }
 }

@@ -4,13 +4,13 @@
 //! frames. Under random operations the two must agree, which fails when two pages share a frame
 //! that should not, or lose one that they should have.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use contigua_frames::{Boxed, Config, FrameClass, Frames, Layout, Placement};
 use contigua_paging::{
     AddressSpace, CollapseContext, Effects, Eligible, FaultContext, Fragmentation, HoleKind,
-    HoleVerdict, Holes, HugeAdvice, Levels, MappingPolicy, Memory, Pattern, SpaceId, TableShape,
-    Vma, VmaKind,
+    HoleVerdict, Holes, HugeAdvice, Levels, MappingPolicy, Memory, Pattern, Resident, SpaceId,
+    TableShape, Vma, VmaKind,
 };
 use contigua_units::{Bytes, Frame, Order, PageSize, VirtAddr, VirtPage, VirtRange};
 use proptest::prelude::*;
@@ -214,6 +214,7 @@ struct World {
     next: u64,
     /// Holes that other processes must learn of.
     punches: Vec<(Frame, u32)>,
+    has_segment: bool,
 }
 
 impl World {
@@ -312,7 +313,11 @@ impl World {
     }
 
     fn check(&self, processes: &[Process]) -> Result<(), TestCaseError> {
+        let mut sum = Resident::default();
+        let mut mapped = HashSet::new();
+        let mut huge = HashSet::new();
         for process in processes {
+            sum.replace(&Resident::default(), &process.space.resident());
             process
                 .space
                 .validate(&self.memory)
@@ -320,12 +325,26 @@ impl World {
             for (&page, content) in &process.contents {
                 let frame = process.frame(page);
                 prop_assert!(frame.is_some(), "page {} was lost", page);
+                mapped.extend(frame);
+                let at = process.space.place_of(address(page)).of(address(page));
+                let leaf = process.space.table().leaf(at);
+                if leaf.is_some_and(|leaf| leaf.size == PageSize::Size2M) {
+                    huge.extend(frame);
+                }
                 prop_assert_eq!(
                     self.frames.get(&frame.unwrap()),
                     Some(content),
                     "page {}",
                     page
                 );
+            }
+        }
+        // A segment also maps what was never touched.
+        if !self.has_segment {
+            let once = self.memory.counted_once(&sum);
+            prop_assert_eq!(once.bytes(), Bytes::new(mapped.len() as u64 * 4096));
+            if sum.perforated == 0 {
+                prop_assert_eq!(once.pages_2m * 512, huge.len() as u64);
             }
         }
         self.memory
@@ -354,7 +373,7 @@ proptest! {
         policy in policies(),
         operations in proptest::collection::vec(operation(), 1..120),
     ) {
-        let mut world = World { memory: memory(40_000), frames: HashMap::new(), next: 0, punches: Vec::new() };
+        let mut world = World { memory: memory(40_000), frames: HashMap::new(), next: 0, punches: Vec::new(), has_segment: policy.segment > 0 };
         let space = policy.space(0, &mut world.memory);
         let mut processes = vec![Process { space, contents: BTreeMap::new() }];
         let mut ids = 1;

@@ -57,18 +57,14 @@ impl Kernel {
 
     /// `MADV_DONTNEED`. Huge pages that reach beyond the range are split first.
     fn release(&mut self, range: VirtRange, mmu: &mut Mmus) -> Result<Cycles, OutOfMemory> {
-        let (before, broken) = (self.resident, self.counters.huge_page_splits);
+        let (before, broken) = (self.resident(), self.counters.huge_page_splits);
         let work = self.change(mmu, |space, memory, effects, _| {
             space.discard(range, memory, effects)
         });
         let broken = self.counters.huge_page_splits - broken;
-        let given_back = before
-            .bytes()
-            .get()
-            .saturating_sub(self.resident.bytes().get());
-        let whole = before
-            .pages_2m
-            .saturating_sub(self.resident.pages_2m + broken);
+        let after = self.resident();
+        let given_back = before.bytes().get().saturating_sub(after.bytes().get());
+        let whole = before.pages_2m.saturating_sub(after.pages_2m + broken);
         let counters = &mut self.advice;
         counters.given_back = Bytes::new(counters.given_back.get() + given_back);
         counters.given_back_whole = Bytes::new(counters.given_back_whole.get() + whole * HUGE);

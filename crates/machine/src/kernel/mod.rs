@@ -116,7 +116,10 @@ pub(crate) struct Kernel {
     now: Nanoseconds,
     /// Its age when the core's clock was at 0.
     epoch: Nanoseconds,
+    /// Memory of all spaces, added up.
     resident: Resident,
+    /// Memory of all spaces after the last change, each frame once.
+    resident_once: Bytes,
     events_before: Counters,
     /// Frames of page tables that others have.
     page_tables_before: u64,
@@ -185,6 +188,7 @@ impl Kernel {
             now,
             epoch: now,
             resident: Resident::default(),
+            resident_once: Bytes::new(0),
             events_before: Counters::default(),
             page_tables_before: 0,
             counters: KernelReport::default(),
@@ -414,9 +418,10 @@ impl Kernel {
         let Some(space) = self.spaces[usize::from(id.0)].take() else {
             return Cycles::ZERO;
         };
-        self.account(space.resident(), Resident::default());
+        let resident = space.resident();
         self.effects.clear();
         space.destroy(&mut self.memory, &mut self.effects);
+        self.account(resident, Resident::default());
         self.counters.invalidations += 1;
         self.costs.invalidation_cycles + entry_work(&self.costs, &self.effects)
     }

@@ -1,4 +1,4 @@
-//! Resident memory of the program: now, at most, and over time, in two sums and a few points.
+//! Resident memory of the program, each frame once: now, at most, and over time, in two sums and a few points.
 
 use contigua_frames::FrameClass;
 use contigua_paging::{AddressSpace, Resident};
@@ -96,9 +96,16 @@ impl ResidencyHistory {
 impl Kernel {
     pub(super) fn account(&mut self, before: Resident, after: Resident) {
         self.resident.replace(&before, &after);
-        if after.bytes() > before.bytes() {
+        let bytes = self.resident().bytes();
+        if bytes > self.resident_once {
             self.note_peak();
         }
+        self.resident_once = bytes;
+    }
+
+    /// Memory of all processes, each frame once.
+    pub(super) fn resident(&self) -> Resident {
+        self.memory.counted_once(&self.resident)
     }
 
     /// Notes what is resident after so many instructions of the region of interest.
@@ -106,18 +113,17 @@ impl Kernel {
         let [all, huge] = self.resident_now();
         let spaces = &self.spaces;
         self.residency.note(instructions, all, huge, || {
-            spaces
-                .iter()
-                .flatten()
-                .map(AddressSpace::resident_eligible)
-                .sum()
+            let eligible = spaces.iter().flatten().map(AddressSpace::resident_eligible);
+            // Of what processes share, each has its part.
+            all.min(eligible.sum())
         });
     }
 
     /// Resident bytes now, and of these the ones in pages larger than 4 KB.
     pub(crate) fn resident_now(&self) -> [u64; 2] {
-        let all = self.resident.bytes().get();
-        let small = self.resident.pages_4k * PageSize::Size4K.bytes();
+        let resident = self.resident();
+        let all = resident.bytes().get();
+        let small = resident.pages_4k * PageSize::Size4K.bytes();
         [all, all - small]
     }
 
@@ -127,7 +133,7 @@ impl Kernel {
 
     /// The most that was resident, with the page tables and what was set aside then.
     pub(super) fn note_peak(&mut self) {
-        let resident = self.resident;
+        let resident = self.resident();
         let peak = &mut self.peak;
         let before = [
             peak.resident_4k,

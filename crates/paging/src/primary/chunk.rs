@@ -119,7 +119,7 @@ impl AddressSpace {
                 ..Leaf::new(physical.frame(), PageSize::Size2M, true)
             };
             // `install` gives the block up when there is no frame for a node: keep it.
-            if memory.add_reference(leaf.frame).is_err() {
+            if !memory.share(leaf.frame) {
                 done = Err(Error::OutOfMemory);
                 break;
             }
