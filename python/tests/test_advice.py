@@ -16,7 +16,7 @@ from test_schemas import strict
 
 from conftest import ROOT
 from contigua import RunOptions
-from contigua.advice import LIBRARY, Change, Rule, rules_of
+from contigua.advice import LIBRARY, RULES, Change, Item, Rule, rules_of
 from contigua.advising import Advised, advise, with_changes
 from contigua.allocators import find_library
 from contigua.attribution import ProfileError
@@ -102,6 +102,21 @@ def test_natively_the_random_mapping_alone_gets_huge_pages(
         huge[bool(command)] = {name: int(value) for name, value in found.items()}
     assert huge[True] == {"random": 64 << 10, "ordered": 0}
     assert huge[False] == {"random": 0, "ordered": 0}
+
+
+@needs_node
+def test_the_lab_and_contigua_node_give_the_library_one_text(
+    mappings: Advised, tmp_path: Path
+) -> None:
+    assert BUILT is not None
+    program = "/usr/bin/env"
+    items = (*mappings.advice.items, Item(Change("code", "huge-code"), 0.1))
+    file = tmp_path / "advice.toml"
+    file.write_text(replace(mappings.advice, program=program, items=items).to_toml())
+    command = [NODE, "apply", "--libraries", BUILT.parent, file, "--", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    variables = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+    assert variables[RULES] == rules_of(program, [item.change for item in items])
 
 
 def test_each_of_many_small_mappings_is_no_advice() -> None:
