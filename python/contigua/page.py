@@ -5,12 +5,16 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
 
 from contigua.themes import DARK, LIGHT, Picture
 
 #: Percent of its own width to which a picture may shrink.
 READABLE = 60
+#: Media query of screens on which charts stand below each other.
+NARROW = "(max-width: 44rem)"
+DARKNESS = "(prefers-color-scheme: dark)"
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1b1b1b; --paper: #fff; --line: #d8d8d8; --soft: #5c5c5c }
@@ -95,7 +99,7 @@ class Page:
         )
 
     def picture(self, picture: Picture, alt: str, caption: str = "") -> None:
-        """Add a picture, drawn for light and for dark.
+        """Add a picture, drawn for light and for dark, for wide screens and for narrow ones.
 
         Parameters
         ----------
@@ -106,15 +110,24 @@ class Page:
         caption
             What stands below it.
         """
-        light, dark = (picture(theme) for theme in (LIGHT, DARK))
+        light, dark, small_light, small_dark = (
+            picture(replace(theme, narrow=narrow))
+            for narrow in (False, True)
+            for theme in (LIGHT, DARK)
+        )
+        sources = [(DARKNESS, dark)]
+        if small_light != light:
+            small = [(f"{NARROW} and {DARKNESS}", small_dark), (NARROW, small_light)]
+            sources = [*small, *sources]
+        sourced = "".join(
+            f'<source media="{media}" srcset="{_inline(png)}">' for media, png in sources
+        )
         # On a narrow screen a picture scrolls, rather than shrink until nobody can read it.
-        width = int.from_bytes(light[16:20], "big")
+        least = READABLE * _width(light if small_light == light else small_light) // 100
         below = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
         self.body.append(
-            '<figure><div class="wide" tabindex="0"><picture>'
-            f'<source media="(prefers-color-scheme: dark)" srcset="{_inline(dark)}">'
-            f'<img src="{_inline(light)}" alt="{escape(alt)}" '
-            f'style="min-width: {READABLE * width // 100}px">'
+            f'<figure><div class="wide" tabindex="0"><picture>{sourced}'
+            f'<img src="{_inline(light)}" alt="{escape(alt)}" style="min-width: {least}px">'
             f"</picture></div>{below}</figure>"
         )
 
@@ -126,6 +139,11 @@ class Page:
             f"<title>{escape(self.title)}</title>\n<style>{STYLE}{self.style}</style>\n</head>\n<body>\n"
             f"<h1>{escape(self.title)}</h1>\n" + "\n".join(self.body) + "\n</body>\n</html>\n"
         )
+
+
+def _width(png: bytes) -> int:
+    """Return a PNG file's width in pixels."""
+    return int.from_bytes(png[16:20], "big")
 
 
 def _inline(png: bytes) -> str:

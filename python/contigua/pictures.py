@@ -73,7 +73,7 @@ def maps_picture(
         Maps beside each other; by default up to three, and two for four of them.
     """
     beside = columns or (2 if len(maps) == 4 else min(3, len(maps)))
-    return lambda theme: _draw_maps(maps, title, beside, theme)
+    return lambda theme: _draw_maps(maps, title, theme.columns(beside), theme)
 
 
 def _draw_maps(
@@ -204,8 +204,8 @@ def lines_picture(
     """
 
     def draw(theme: Theme) -> bytes:
-        rows = math.ceil(len(charts) / 2)
-        columns = min(2, len(charts))
+        columns = theme.columns(min(2, len(charts)))
+        rows = math.ceil(len(charts) / columns)
         figure = _figure(460 * columns + 60, 290 * rows + 100, theme)
         grid = figure.subplots(rows, columns, squeeze=False)
         for axes in list(grid.flat)[len(charts) :]:
@@ -249,7 +249,7 @@ def bars_picture(
     """
 
     def draw(theme: Theme) -> bytes:
-        figure = _figure(max(520, 60 + 45 * len(groups) * (len(bars) + 1)), 390, theme)
+        figure = _figure(theme.width(max(520, 60 + 45 * len(groups) * (len(bars) + 1))), 390, theme)
         axes = figure.subplots()
         _dress(axes, theme, up, "")
         width = 0.8 / max(1, len(bars))
@@ -282,7 +282,7 @@ def scatter_picture(
     """Draw one dot per server, with a logarithmic horizontal axis."""
 
     def draw(theme: Theme) -> bytes:
-        figure = _figure(640, 400, theme)
+        figure = _figure(theme.width(640), 400, theme)
         axes = figure.subplots()
         _dress(axes, theme, up, across)
         axes.scatter(x, y, s=14, color=theme.lines[0], alpha=0.7)
@@ -330,9 +330,9 @@ def front_picture(
     kinds = list(dict.fromkeys(point.kind for _, points in charts for point in points))
 
     def draw(theme: Theme) -> bytes:
-        rows = math.ceil(len(charts) / 2)
-        columns = min(2, len(charts))
-        figure = _figure(560 * columns + 60, 380 * rows + 100, theme)
+        columns = theme.columns(min(2, len(charts)))
+        rows = math.ceil(len(charts) / columns)
+        figure = _figure(theme.width(560 * columns + 60), 380 * rows + 100, theme)
         grid = figure.subplots(rows, columns, squeeze=False)
         for axes in list(grid.flat)[len(charts) :]:
             axes.set_axis_off()

@@ -18,7 +18,10 @@ ORANGE, VERMILION, PURPLE = "#E69F00", "#D55E00", "#CC79A7"
 
 @dataclass(frozen=True)
 class Theme:
-    """Colors of paper and ink, and of lines in their order."""
+    """Colors of paper and ink, and of lines in their order.
+
+    Pictures for a narrow screen have their charts below each other.
+    """
 
     ink: str
     paper: str
@@ -26,7 +29,19 @@ class Theme:
     free: str
     reserved: str
     lines: tuple[str, ...]
+    narrow: bool = False
 
+    def columns(self, wanted: int) -> int:
+        """Return how many charts stand beside each other."""
+        return 1 if self.narrow else wanted
+
+    def width(self, wanted: int) -> int:
+        """Return the width of a picture of one chart, in pixels."""
+        return min(wanted, NARROW) if self.narrow else wanted
+
+
+#: Width of a picture of one chart that a screen of 360 pixels shows whole and readable.
+NARROW = 520
 
 LIGHT = Theme(
     ink="#1b1b1b",

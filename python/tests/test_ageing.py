@@ -9,6 +9,7 @@ import sys
 import time
 
 import pytest
+from test_report import browser_tests, hidden_parts, opened
 
 import contigua
 from conftest import interrupt
@@ -249,6 +250,24 @@ def test_the_command_writes_everything_it_is_asked_for(cli, tmp_path):
     expected = [contigua.age(d, SMALL) for d in ("linux-thp", "contiguitas-thp")]
     written = json.loads(outputs["json"].read_text())
     assert written == [{"schema": 2, "report": s.report, "samples": s.samples} for s in expected]
+
+
+@browser_tests
+@pytest.mark.parametrize("width", [400, 1280])
+def test_an_aged_servers_page_is_whole_on_any_screen(cli, tmp_path, width):
+    page = tmp_path / "page.html"
+    designs = "linux-thp,contiguitas-thp"
+    ran = cli("age", "--memory", "256M", "--hours", "0.02", "--designs", designs, "--html", page)
+    assert ran.returncode == 0, ran.stderr
+    with opened(page, viewport={"width": width, "height": 800}) as tab:
+        assert hidden_parts(tab) == []
+        # Half their size at least, so that their text can be read.
+        sizes = tab.evaluate(
+            """[...document.images]
+                .map(image => [image.getBoundingClientRect().width, image.naturalWidth])"""
+        )
+        assert len(sizes) == 2
+        assert all(drawn >= 0.5 * own for drawn, own in sizes)
 
 
 def test_1_gb_pages_are_allocated_on_the_aged_server(cli, tmp_path):

@@ -8,6 +8,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from click.testing import CliRunner
+from test_report import browser_tests, hidden_parts, opened
 
 from contigua.cli import cli
 from contigua.fleet_report import distribution, figures, pearson, read_fleet, row, sources
@@ -179,12 +180,22 @@ def test_the_command_writes_a_page_and_a_table(folder, tmp_path):
     result = CliRunner().invoke(cli, [*command, "-o", str(page), "--parquet", str(table)])
     assert result.exit_code == 0, result.output
     html = page.read_text()
-    assert "20 snapshots of 20 hosts" in html and html.count("data:image/png") == 8
+    assert "20 snapshots of 20 hosts" in html and html.count("data:image/png") == 10
     assert "http://" not in html and "https://" not in html
     read = pyarrow.parquet.read_table(table)
     assert read.num_rows == 20
     assert read.column("host").to_pylist()[0] == "host0"
     assert math.isclose(read.column("unmovable_share_2m_certain").to_pylist()[0], 400 / 8192)
+
+
+@browser_tests
+@pytest.mark.parametrize("width", [400, 1280])
+def test_the_page_is_whole_on_any_screen(folder, tmp_path, width):
+    page = tmp_path / "page.html"
+    result = CliRunner().invoke(cli, ["fleet", "report", str(folder), "-o", str(page)])
+    assert result.exit_code == 0, result.output
+    with opened(page, viewport={"width": width, "height": 800}) as tab:
+        assert hidden_parts(tab) == []
 
 
 def test_the_command_says_what_it_passes_over(folder, tmp_path):

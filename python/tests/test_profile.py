@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_report import browser_tests, opened
+from test_report import browser_tests, hidden_parts, opened
 
 from contigua import RunOptions
 from contigua.attribution import METRICS, Attribution, Costs, ProfileError
@@ -279,6 +279,7 @@ def test_a_reader_chooses_searches_and_zooms(
     file.write_text(page_of(hashed.profiles, hashed.sentences()))
     with opened(file, viewport={"width": width, "height": 900}, color_scheme=scheme) as tab:
         assert tab.evaluate("document.documentElement.scrollWidth") <= width
+        assert hidden_parts(tab) == []
         assert "read_at_random" in tab.locator("#rows tr").first.text_content()
         tab.select_option("#key", "mapping")
         assert "map_table" in tab.locator("#rows tr").first.text_content()

@@ -258,6 +258,15 @@ def opened(path, **look):
     assert not wrong
 
 
+def hidden_parts(tab):
+    """What a reader of a page must scroll sideways for."""
+    return tab.evaluate(
+        """() => [...document.querySelectorAll(".wide")]
+            .filter(part => part.scrollWidth > part.clientWidth + 1)
+            .map(part => part.outerHTML.slice(0, 80))"""
+    )
+
+
 def drawn(tab):
     tab.wait_for_selector("body[data-drawn]")
     return tab
