@@ -259,7 +259,7 @@ def opened(path, **look):
 
 
 def hidden_parts(tab):
-    """What a reader of a page must scroll sideways for."""
+    """Parts of a page that need sideways scrolling."""
     return tab.evaluate(
         """() => [...document.querySelectorAll(".wide")]
             .filter(part => part.scrollWidth > part.clientWidth + 1)
