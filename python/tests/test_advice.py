@@ -116,7 +116,9 @@ def test_the_lab_and_contigua_node_give_the_library_one_text(
     command = [NODE, "apply", "--libraries", BUILT.parent, file, "--", program]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     variables = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
-    assert variables[RULES] == rules_of(program, [item.change for item in items])
+    rules = rules_of(program, [item.change for item in items])
+    assert rules is not None and "+" in rules, "no rule with callers"
+    assert variables[RULES] == rules
 
 
 def test_each_of_many_small_mappings_is_no_advice() -> None:
