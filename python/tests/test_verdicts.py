@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shlex
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -116,8 +117,15 @@ def test_memory_that_khugepaged_fills_again_is_told_as_it_was_over_time(guest):
     # 32 MB were given back page by page; some of it was filled again.
     assert huge["kernel"]["splits_madvise"] >= 15
     assert huge["kernel"]["huge_page_collapses"] > 0
-    mean = huge["residency"]["mean_huge_page_coverage"]
+    course = huge["residency"]
+    mean = course["mean_huge_page_coverage"]
+    columns = ("instructions", "resident_bytes", "huge_bytes")
+    points = list(zip(*(course[name] for name in columns), strict=True))
+    parts = [(now[0] - before[0], now) for before, now in pairwise(points)]
+    resident, filled = (sum(part * now[place] for part, now in parts) for place in (1, 2))
+    assert mean == pytest.approx(filled / resident, rel=0.02)
     # That of one instant would be another one.
+    assert abs(mean - points[-1][2] / points[-1][1]) > 0.05
     assert abs(mean - huge["memory"]["huge_page_coverage"]) > 0.05
     assert any(line.startswith("Mean memory is") for line in lines)
 
