@@ -8,7 +8,7 @@ use crate::classes::COUNT;
 use crate::lock::{self, Lock};
 use crate::{
     background, central, dump, front, guarded, harden, metadata, pages, primary, profile,
-    telemetry, tls, transfer,
+    telemetry, tls, transfer, unwind,
 };
 
 /// Visit every lock, outer ones first.
@@ -30,6 +30,7 @@ fn each_lock(mut visit: impl FnMut(&'static Lock)) {
 }
 
 unsafe extern "C" fn prepare() {
+    unwind::before_fork();
     each_lock(Lock::hold);
     primary::before_fork();
     lock::set_forking(tls::thread_pointer());
@@ -39,6 +40,7 @@ unsafe extern "C" fn parent() {
     primary::in_parent();
     lock::set_forking(0);
     each_lock(Lock::unhold);
+    unwind::after_fork();
 }
 
 unsafe extern "C" fn child() {
@@ -47,6 +49,7 @@ unsafe extern "C" fn child() {
     }
     lock::set_forking(0);
     each_lock(Lock::reset);
+    unwind::in_child();
     front::after_fork();
     background::after_fork();
     telemetry::after_fork();

@@ -2,11 +2,16 @@
 //!
 //! Frame pointers would be faster, and Debian's libraries have none. The unwinder
 //! (`_Unwind_Backtrace` of libgcc) reads the tables that are there for exceptions. It is linked into
-//! the library, so that a program in a folder without `libgcc_s.so.1` (chroot) starts. It allocates nothing; with glibc 2.35 and libgcc 12 or later it takes no lock
-//! either (`_dl_find_object`), with older ones the dynamic linker's, which a thread that is inside
-//! the dynamic linker may take again. No lock of this allocator is held meanwhile.
+//! the library, so that a program in a folder without `libgcc_s.so.1` (chroot) starts. It allocates
+//! nothing; with glibc 2.35 and libgcc 12 or later it takes no lock either (`_dl_find_object`), with
+//! older ones the dynamic linker's, which a thread that is inside the dynamic linker may take again.
+//! In a program that is linked statically it takes a mutex of libgcc, which nothing frees in the child
+//! of a fork: forks wait until nobody walks. No lock of the profile or of the heap is held meanwhile.
 
 use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::{lock, sys};
 
 /// The unwinder's context of a frame.
 type Context = *mut c_void;
@@ -29,6 +34,36 @@ const STOP: c_int = 5; // _URC_END_OF_STACK
 /// Frames of this allocator that a stack begins with at most.
 const OWN_FRAMES: usize = 16;
 
+/// Threads that walk their stacks.
+static WALKING: AtomicUsize = AtomicUsize::new(0);
+/// Forks that take place.
+static FORKS: AtomicUsize = AtomicUsize::new(0);
+/// Yields of a fork until nobody walks, and of a walk until nobody forks. A handler of a
+/// signal may fork that came during a walk of its own thread: it must not wait for ever.
+const MAX_YIELDS: u32 = 10_000;
+
+/// Waits until no thread walks its stack; until [`after_fork`], other threads' walks wait.
+pub fn before_fork() {
+    FORKS.fetch_add(1, Ordering::SeqCst);
+    for _ in 0..MAX_YIELDS {
+        if WALKING.load(Ordering::SeqCst) == 0 {
+            break;
+        }
+        sys::yield_now();
+    }
+}
+
+/// Allows walks again, in the parent.
+pub fn after_fork() {
+    FORKS.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// Allows walks in the child, which has one thread.
+pub fn in_child() {
+    FORKS.store(0, Ordering::SeqCst);
+    WALKING.store(0, Ordering::SeqCst);
+}
+
 struct Walk<'a> {
     frames: &'a mut [usize],
     without: &'a [usize],
@@ -37,9 +72,24 @@ struct Walk<'a> {
 }
 
 /// The addresses of the calls that led here, the innermost first, from the caller of the last of the functions `without`
-/// on; returns their number.
+/// on; returns their number. Waits while another thread forks; 0 if that does not end.
 #[inline(never)]
 pub fn capture(frames: &mut [usize], without: &[usize]) -> usize {
+    for _ in 0..MAX_YIELDS {
+        WALKING.fetch_add(1, Ordering::SeqCst);
+        let may = FORKS.load(Ordering::SeqCst) == 0 || lock::is_forking();
+        let depth = if may { walk(frames, without) } else { 0 };
+        WALKING.fetch_sub(1, Ordering::SeqCst);
+        if may {
+            return depth;
+        }
+        sys::yield_now();
+    }
+    0
+}
+
+#[inline(always)]
+fn walk(frames: &mut [usize], without: &[usize]) -> usize {
     let mut walk = Walk {
         frames,
         without,
@@ -95,5 +145,15 @@ mod tests {
         assert_eq!(capture(&mut frames[..1], &[]), 1);
         assert!(capture(&mut frames, &[own]) > 1);
         assert_eq!(frames[1], inner[2], "without its own frame");
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "the unwinder is no Rust")]
+    fn no_other_thread_walks_during_a_fork() {
+        before_fork();
+        let others = std::thread::spawn(|| capture(&mut [0; 8], &[])).join();
+        after_fork();
+        assert_eq!(others.expect("a number"), 0);
+        assert!(capture(&mut [0; 8], &[]) > 2);
     }
 }
