@@ -322,7 +322,7 @@ def test_simulated_time_stands_beside_the_time_between_scans():
         rows = labels(both, details=details)
         time = rows.index("simulated time")
         assert rows[time + 1] == "khugepaged's scan interval"
-    # Without khugepaged there is nothing to compare with.
+    # linux-4k has no khugepaged.
     base = labels(Results((Report(json.dumps(small)),)))
     assert "simulated time" in base and "khugepaged's scan interval" not in base
 

@@ -38,8 +38,8 @@ const OWN_FRAMES: usize = 16;
 static WALKING: AtomicUsize = AtomicUsize::new(0);
 /// Forks that take place.
 static FORKS: AtomicUsize = AtomicUsize::new(0);
-/// Yields of a fork until nobody walks, and of a walk until nobody forks. A handler of a
-/// signal may fork that came during a walk of its own thread: it must not wait for ever.
+/// Yields for which a fork waits until no thread walks. A signal handler that interrupted a walk may
+/// fork: it must not wait for its own thread.
 const MAX_YIELDS: u32 = 10_000;
 
 /// Waits until no thread walks its stack; until [`after_fork`], other threads' walks wait.
@@ -72,10 +72,10 @@ struct Walk<'a> {
 }
 
 /// The addresses of the calls that led here, the innermost first, from the caller of the last of the functions `without`
-/// on; returns their number. Waits while another thread forks; 0 if that does not end.
+/// on; returns their number. Waits while another thread forks.
 #[inline(never)]
 pub fn capture(frames: &mut [usize], without: &[usize]) -> usize {
-    for _ in 0..MAX_YIELDS {
+    loop {
         WALKING.fetch_add(1, Ordering::SeqCst);
         let may = FORKS.load(Ordering::SeqCst) == 0 || lock::is_forking();
         let depth = if may { walk(frames, without) } else { 0 };
@@ -85,7 +85,6 @@ pub fn capture(frames: &mut [usize], without: &[usize]) -> usize {
         }
         sys::yield_now();
     }
-    0
 }
 
 #[inline(always)]
@@ -150,10 +149,18 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "the unwinder is no Rust")]
     fn no_other_thread_walks_during_a_fork() {
+        static DEPTH: AtomicUsize = AtomicUsize::new(0);
         before_fork();
-        let others = std::thread::spawn(|| capture(&mut [0; 8], &[])).join();
+        let other = std::thread::spawn(|| {
+            DEPTH.store(capture(&mut [0; 8], &[]), Ordering::SeqCst);
+        });
+        for _ in 0..MAX_YIELDS {
+            sys::yield_now();
+        }
+        let during = DEPTH.load(Ordering::SeqCst);
         after_fork();
-        assert_eq!(others.expect("a number"), 0);
-        assert!(capture(&mut [0; 8], &[]) > 2);
+        other.join().expect("it ends after the fork");
+        assert_eq!(during, 0);
+        assert!(DEPTH.load(Ordering::SeqCst) > 2);
     }
 }

@@ -102,7 +102,7 @@ impl PhysAddr {
     /// The frame that holds this address.
     ///
     /// # Panics
-    /// In debug builds, when the address lies at or behind [`END`](Self::END).
+    /// In debug builds, when the address is at or above [`END`](Self::END).
     #[inline]
     #[must_use]
     pub const fn frame(self) -> Frame {

@@ -224,7 +224,7 @@ impl<D: Payload> MemorySystem<D> {
     /// with it what is asked.
     ///
     /// # Panics
-    /// In debug builds, when the address lies at or behind [`PhysAddr::END`].
+    /// In debug builds, when the address is at or above [`PhysAddr::END`].
     #[inline]
     pub fn hit(
         &mut self,

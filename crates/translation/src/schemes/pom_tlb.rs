@@ -50,8 +50,8 @@ impl Default for Config {
 /// Bytes of an entry: the paper's, four to a line.
 const ENTRY_BYTES: u64 = 16;
 const WAYS: u32 = (LINE_BYTES / ENTRY_BYTES) as u32;
-/// First address of the arrays: the last gigabyte of physical addresses, behind the memory of any server
-/// (4 TB at most), and as large as they may be.
+/// First address of the arrays: the last gigabyte of physical addresses, above the memory of any server
+/// (4 TB at most); the arrays have 1 GB at most.
 const BASE: PhysAddr = PhysAddr::new(PhysAddr::END - (1 << 30));
 /// Bytes of a range up to which its pages are looked for one by one when it is invalidated.
 const SHORT: u64 = 4096 * PAGE_BYTES;
