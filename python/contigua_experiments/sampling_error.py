@@ -147,9 +147,14 @@ def programs(sizes: dict[str, int]) -> list[Program]:
 
 
 def plans(inputs: dict[str, Any]) -> dict[str, Sampling]:
-    """Return how runs are sampled: for the goal, and with the gaps of a long program."""
+    """Return how runs are sampled: for the goal, with the gaps of a long program, within a time.
+
+    The time is so short that units of these programs are as far apart as those that two minutes
+    leave a program of four billion instructions.
+    """
     far = Sampling(distance=inputs["far_distance"], most=0)
-    return {"goal": Sampling.toward(inputs["goal"]), "gaps": far}
+    timed = Sampling.within(inputs["seconds"], len(inputs["designs"]), processors=2)
+    return {"goal": Sampling.toward(inputs["goal"]), "gaps": far, "time": timed}
 
 
 def compute(inputs: dict[str, Any], context: Context) -> Outcome:
@@ -273,7 +278,7 @@ def cases(one: Found, plan: str, kind: str) -> list[Case]:
 
 
 def figures(found: dict[str, Found], inputs: dict[str, Any], notes: list[str]) -> Outcome:
-    """Judge all cases of the goal's plan; those with gaps have a table."""
+    """Judge the cases of the goal's and the time's plan; those with gaps have a table."""
 
     def of(plan: str, kind: str) -> list[Case]:
         return [case for one in found.values() for case in cases(one, plan, kind)]
@@ -288,6 +293,8 @@ def figures(found: dict[str, Found], inputs: dict[str, Any], notes: list[str]) -
         "cycles_inside": _inside(cycles),
         "speedup_inside": _inside(ratios),
         "reached": 100 * sum(reached) / len(reached) if reached else None,
+        "timed_cycles_inside": _inside(of("time", "cycles")),
+        "timed_speedup_inside": _inside(of("time", "ratio")),
     }
     designs = ", ".join(inputs["designs"])
     about = f"{designs}; {inputs['seeds']} seeds"
@@ -300,6 +307,9 @@ def figures(found: dict[str, Found], inputs: dict[str, Any], notes: list[str]) -
             f"Units {far.distance / 1e6:g} million instructions apart, {far.warm / 1e6:g} million "
             f"warm each ({about})",
             *_table(found, "gaps"),
+        ),
+        Sheet(
+            f"`--within {inputs['seconds']}` on two processors ({about})", *_table(found, "time")
         ),
     ]
 

@@ -305,7 +305,7 @@ def test_an_interrupted_comparison_goes_on_with_its_recording(tmp_path, monkeypa
         monkeypatch.setattr(sampling_error, name, call)
 
     counted("execute")
-    # The whole run, and one of both batches of the first plan.
+    # The whole run, and one of both batches of the first of three plans.
     counted("run_whole", 2)
     with pytest.raises(KeyboardInterrupt):
         sampling_error.compute(inputs, Context(tmp_path / "cut", jobs=1))
@@ -316,11 +316,11 @@ def test_an_interrupted_comparison_goes_on_with_its_recording(tmp_path, monkeypa
     parts = []
     context = Context(tmp_path / "cut", jobs=1, progress=parts.append)
     resumed = sampling_error.compute(inputs, context)
-    assert calls[3:] == ["run_whole"] * 3
-    assert parts == [pytest.approx(part) for part in (0.6, 0.8, 1.0)]
+    assert calls[3:] == ["run_whole"] * 5
+    assert parts == [pytest.approx(part / 7) for part in (3, 4, 5, 6, 7)]
     # What is kept takes the place of all runs; recordings do not stay.
     again = sampling_error.compute(inputs, Context(tmp_path / "cut", jobs=1))
-    assert calls[6:] == [] and not list((tmp_path / "cut").glob("*.trace"))
+    assert calls[8:] == [] and not list((tmp_path / "cut").glob("*.trace"))
     whole = sampling_error.compute(inputs, Context(tmp_path / "whole", jobs=4))
     assert resumed.values == again.values == whole.values
     assert resumed.sheets == again.sheets == whole.sheets
@@ -343,7 +343,8 @@ def test_a_comparison_of_samples_counts_what_is_outside():
 
     whole = {"linux-4k": 100, "linux-thp": 60}
     seeds = {"1": seed(102.0, [0.6, 0.0]), "2": seed(104.0, [0.603, None])}
-    one = {"whole": whole, "instructions": 1_000_000, "sampled": {"goal": seeds, "gaps": seeds}}
+    sampled = dict.fromkeys(("goal", "gaps", "time"), seeds)
+    one = {"whole": whole, "instructions": 1_000_000, "sampled": sampled}
     found = sampling_error.figures({"one": one}, inputs, [])
     assert found.values == pytest.approx(
         {
@@ -352,6 +353,8 @@ def test_a_comparison_of_samples_counts_what_is_outside():
             "cycles_inside": 75.0,
             "speedup_inside": 50.0,
             "reached": 50.0,
+            "timed_cycles_inside": 75.0,
+            "timed_speedup_inside": 50.0,
         }
     )
     row = dict(zip(found.sheets[0].heads[:8], found.sheets[0].rows[0], strict=False))

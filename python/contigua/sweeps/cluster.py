@@ -150,6 +150,7 @@ def _restarting(workers: int | None) -> Iterator[Client]:
         # A signal, while it starts: Dask's exit handler would assert that all of it has started.
         for cluster in set(SpecCluster._instances) - others:
             cluster.shutdown_on_close = False
+        _silence_nannies()
         _kill_starting()
         atexit.register(_end_in_silence)
         raise
@@ -166,6 +167,14 @@ def _restarting(workers: int | None) -> Iterator[Client]:
                     if nanny.pid:
                         os.kill(nanny.pid, signal.SIGKILL)
             raise
+
+
+def _silence_nannies() -> None:
+    """Hide what nannies and asyncio report of workers that are killed while they start."""
+    logging.getLogger("distributed.nanny").setLevel(logging.CRITICAL)
+    logging.getLogger("asyncio").addFilter(
+        lambda record: not (record.exc_info and "Nanny" in str(record.exc_info[1]))
+    )
 
 
 def _kill_starting() -> None:
