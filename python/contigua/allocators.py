@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 #: Where a checkout builds the allocator; an installed package has it where the linker looks.
 BUILT = Path(__file__).parents[2] / "target" / "release"
-#: What the names of ours and of the C library's stand for.
+#: Names of our allocator and of the C library's.
 OURS, OWN = "contigua", "libc"
 #: Ours, as a file.
 LIBRARY = "libcontigua_malloc.so"
-#: What ours can be told: each is a variable ``CONTIGUA_MALLOC_...`` (docs/malloc.md). Its clock is
+#: Settings of ours: each is a variable ``CONTIGUA_MALLOC_...`` (docs/malloc.md). Its clock is
 #: an option of the run.
 OPTIONS = (
     "BACKGROUND",
@@ -52,7 +52,7 @@ class AllocatorError(ContiguaError):
 
 @dataclass(frozen=True)
 class Preload:
-    """What a program is started with so that it uses an allocator.
+    """The environment with which a program uses an allocator.
 
     Attributes
     ----------

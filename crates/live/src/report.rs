@@ -135,7 +135,7 @@ pub struct Unexplained {
     pub per_cpu_free: u64,
     /// Memory that the kernel has not initialized yet, as far as can be told.
     #[serde(rename = "not_initialised_frames")]
-    pub not_initialised: u64,
+    pub not_initialized: u64,
     /// The kernel's own, at the least.
     #[serde(rename = "kernel_at_least_frames")]
     pub kernel_at_least: u64,
@@ -464,7 +464,7 @@ fn unexplained(summary: &Summary, zones: &[Zone]) -> Unexplained {
         };
         let waiting = waiting.min(unexplained - per_cpu);
         result.per_cpu_free += zone.per_cpu_free;
-        result.not_initialised += waiting;
+        result.not_initialized += waiting;
         result.kernel_at_least += unexplained - per_cpu - waiting;
     }
     result

@@ -16,7 +16,7 @@ use contigua_units::{VirtAddr, VirtRange};
 /// All addresses of a process.
 const EVERYTHING: VirtRange = VirtRange::new(VirtAddr::new(0), VirtAddr::new(1 << 57));
 
-/// What moves.
+/// A page or buffer that moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, contigua_state::Plain)]
 pub(crate) enum Target {
     /// A page of a program.

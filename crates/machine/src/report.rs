@@ -28,17 +28,17 @@ pub struct Report {
     pub schema: u32,
     /// Version of the program that wrote the report.
     pub version: &'static str,
-    /// Whether the run saw all that was asked for, of a program that did what it was to do: `false`
-    /// after an interruption, a signal that ended the program, an exit status other than 0, and where
-    /// the program could not be observed to its end.
+    /// True if the run saw all that was requested, of a program that did its work: `false` after an
+    /// interruption, a signal that ended the program, an exit status other than 0, and where the
+    /// program could not be observed to its end.
     pub complete: bool,
-    /// What ended the run.
+    /// Reason for the end of the run.
     pub ended: Ended,
-    /// What was simulated, in full.
+    /// Full configuration of the simulation.
     pub config: RunConfig,
     /// The program under study.
     pub program: ProgramReport,
-    /// What was executed within the region of interest.
+    /// Instructions, accesses and threads within the region of interest.
     pub executed: Executed,
     /// Time; absent when only translation was simulated.
     pub time: Option<TimeReport>,
@@ -51,15 +51,15 @@ pub struct Report {
     /// Regions that the user named, where they count exactly; all other parts are of them together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub regions: Option<RegionReport>,
-    /// What several regions counted together, or what points say of the whole program, by the names
+    /// Counts of several regions together, or points' estimates for the whole program, by the names
     /// of parts below; in JSON in their place.
     #[serde(skip)]
     pub counted: Option<serde_json::Value>,
     /// TLBs, by side.
     pub tlb: MmuCounters,
-    /// What answered L1 TLB misses.
+    /// Answers to L1 TLB misses, by source.
     pub translation: TranslatorCounters,
-    /// What only the translation scheme counts.
+    /// Counters of the translation scheme.
     pub translation_scheme: BTreeMap<&'static str, u64>,
     /// Data TLB misses by whether a primary region would hold their addresses; absent when that
     /// was not asked for.
@@ -72,11 +72,11 @@ pub struct Report {
     pub cores: Vec<CoreReport>,
     /// Pages that moved while they were in use; absent unless that was asked for.
     pub migration: Option<MigrationReport>,
-    /// What the network device did; absent unless devices were simulated.
+    /// Work of the network device; absent unless devices were simulated.
     pub devices: Option<DeviceReport>,
     /// Page faults and the kernel's work for them.
     pub kernel: KernelReport,
-    /// What happened to physical memory.
+    /// Events in physical memory.
     pub frames: contigua_frames::Counters,
     /// Size of the unmovable region at the end, where the placement has one.
     #[serde(rename = "unmovable_region_bytes", serialize_with = "optional_number")]
@@ -84,7 +84,7 @@ pub struct Report {
     pub unmovable_region: Option<Bytes>,
     /// System calls, by what they do to memory and data.
     pub syscalls: SyscallReport,
-    /// What the program, or its allocator, told the kernel about its memory.
+    /// Advice that the program, or its allocator, gave the kernel about its memory.
     pub advice: AdviceReport,
     /// The program's memory at its largest.
     pub memory: MemoryReport,
@@ -100,7 +100,7 @@ pub struct Report {
     pub contiguity_after: Contiguity,
 }
 
-/// What ended a run.
+/// Reason for the end of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[derive(JsonSchema)]
@@ -128,8 +128,8 @@ pub enum Ended {
 pub struct HardwareReport {
     /// Both first-level TLBs of a core.
     pub first_level_tlb_bits: u64,
-    /// What lies behind them in each core: L2 TLBs, page-walk caches, those for a host, and what
-    /// the scheme adds.
+    /// Storage after L1 in each core: L2 TLBs, page-walk caches, those for a host, and additions of
+    /// the scheme.
     pub translation_bits: u64,
     /// Registers of a hardware thread.
     pub register_bits: u64,
@@ -175,9 +175,9 @@ pub struct CoreReport {
     pub cycles: Cycles,
     /// Instructions that it executed.
     pub instructions: u64,
-    /// What its time was spent on.
+    /// Time by cause.
     pub breakdown: CycleBreakdown,
-    /// What happened in its instruction window.
+    /// Events in its instruction window.
     pub window: contigua_core::CoreCounters,
     /// Its page walks.
     pub walks: contigua_core::WalkActivity,
@@ -267,7 +267,7 @@ pub struct ProgramReport {
     pub architecture: &'static str,
     /// XXH3-64 of the events that were consumed, in hexadecimal.
     pub events: String,
-    /// Whether the stream ended before the program did: a limit was reached.
+    /// True if the stream ended before the program did: a limit was reached.
     pub limited: bool,
     /// The program's exit status; absent where it did not exit within the run, and where a trace does
     /// not say it.
@@ -291,8 +291,8 @@ pub struct Executed {
     /// Instructions. As in QEMU, a repeated string instruction counts once for each iteration, and
     /// once more to find that none is left; plans count in the same way.
     pub instructions: u64,
-    /// What these are more than a processor's counter would be (perf's `instructions`), to which a
-    /// repeated `movs` or `stos` is one. `ipc` is of instructions without them.
+    /// Difference to a processor's counter (perf's `instructions`), which counts a repeated `movs` or
+    /// `stos` once. `ipc` is of instructions without them.
     pub string_iterations: u64,
     /// Blocks of straight-line code, as QEMU translates them.
     pub blocks: u64,
@@ -313,7 +313,7 @@ pub struct TimeReport {
     pub busy_cycles: Cycles,
     /// Instructions per cycle, all cores together.
     pub ipc: f64,
-    /// What the cycles were spent on, all cores together.
+    /// Cycles by cause, all cores together.
     pub breakdown: CycleBreakdown,
     /// Share of `busy_cycles` that a perfect TLB would save, 0 to 1; `None` where too little was
     /// simulated to tell.
@@ -356,7 +356,7 @@ pub struct SampleReport {
     /// left, too).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stratum: Option<u64>,
-    /// What became of the wish for an error, where there was one.
+    /// The requested error and the one found, where one was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub goal: Option<GoalReport>,
     /// Units that count.
@@ -392,12 +392,12 @@ pub struct WarmingReport {
     pub by_unit: BTreeMap<&'static str, Vec<u64>>,
 }
 
-/// Whether the interval of cycles is as narrow as was wanted, and what would make it so.
+/// The requested width of the interval of cycles, whether it was reached, and how to reach it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct GoalReport {
     /// Half of the interval that was wanted at most, as a share of cycles.
     pub error: f64,
-    /// Whether it is.
+    /// True if the interval is as narrow as requested.
     pub reached: bool,
     /// Half of the interval that was found, as a share of cycles; `None` where nothing is known of
     /// it.

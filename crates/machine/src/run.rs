@@ -31,12 +31,12 @@ pub struct Progress {
     pub cancel: AtomicBool,
 }
 
-/// What became of a run.
+/// Results of a run.
 #[derive(Debug)]
 pub struct Run {
-    /// What it found out.
+    /// Its report.
     pub report: Report,
-    /// What it was to simulate and did not find in the program.
+    /// Regions that it was to simulate and did not find in the program.
     pub missed: Option<String>,
     /// How the program came to its end, as far as is known: `None`, too, where the run was over before.
     pub end: Option<End>,
@@ -147,7 +147,7 @@ fn drain(source: &mut dyn Source, progress: &Progress) -> Result<(), Error> {
 }
 
 impl Engine {
-    /// What the run has found out so far.
+    /// Returns the report of the run so far.
     #[must_use]
     pub fn report(&self) -> Report {
         let (sample, time) = match self.sample() {
@@ -222,7 +222,7 @@ impl Engine {
         }
     }
 
-    /// What the design takes in the processor.
+    /// Returns the storage that the design takes in the processor.
     fn hardware(&self) -> HardwareReport {
         let mmu = &self.mmus.units()[0];
         let design = &self.config.design;
@@ -279,7 +279,7 @@ impl Engine {
         })
     }
 
-    /// What the cycles of all cores were spent on.
+    /// Returns cycles by cause, all cores together.
     pub(crate) fn breakdown(&self) -> CycleBreakdown {
         if self.timing.windows().is_empty() {
             return self.timing.sum.breakdown();

@@ -47,7 +47,7 @@ pub fn age_reports() -> Schema {
     struct Aged {
         /// The version of this JSON.
         schema: u32,
-        /// What decided the server's life, and what came of it.
+        /// Configuration of the server's life, and its results.
         report: AgeReport<'static>,
         /// The server over time.
         samples: Vec<Sample>,

@@ -115,7 +115,7 @@ fn confinement_pollutes_half_of_the_blocks_of_todays_linux_or_less() {
     assert!(scattered >= 2.0 * inside, "{scattered} against {inside}");
 }
 
-/// What a server of a design was like every minute from the second hour's half on.
+/// Samples of a design's server, every minute from the middle of the second hour on.
 fn hours(design: &str, profile: &str) -> Vec<Sample> {
     let mut server = server(design, profile, 1, 3);
     let samples = (1..=90).map(|time| {

@@ -15,8 +15,8 @@ use contigua_program::wire::{Access, BlockId, Event, ProcessId, ThreadId, block_
 use contigua_units::VirtAddr;
 use proptest::prelude::*;
 
-/// What a random program does: steps, and loops over memory that are long enough for the kernel's
-/// threads to run.
+/// A random program: steps, and loops over memory that are long enough for the kernel's threads to
+/// run.
 #[derive(Clone, Debug)]
 enum Part {
     Step(Step),
@@ -299,7 +299,7 @@ fn checkpoint(config: &RunConfig, folder: &Path) -> Vec<u8> {
     fs::read(&files[0]).unwrap()
 }
 
-/// What comes before the state, and the state.
+/// Splits a checkpoint into its header and the state.
 fn taken_apart(contents: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let length = u32::from_le_bytes(*contents[12..].first_chunk().unwrap());
     let (head, rest) = contents.split_at(16 + length as usize);

@@ -79,7 +79,7 @@ proptest! {
     }
 }
 
-/// What the plugin tells of a step while it goes forward: counts, and first touches of pages.
+/// Events that the plugin sends of a step while it goes forward: counts, and first touches of pages.
 #[derive(Default)]
 struct Teller {
     written: HashSet<(u64, u64)>,
@@ -144,8 +144,8 @@ impl Teller {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(contigua_testing::cases(40)))]
 
-    /// Whether a program is simulated, passed over or only tells its first touches, the operating
-    /// system comes to the same state.
+    /// The operating system comes to one state for a program that is simulated, passed over, or only
+    /// sends its first touches.
     #[test]
     fn the_operating_system_is_the_same_in_every_mode(
         (name, design) in prop::sample::select(designs()),
@@ -207,7 +207,7 @@ fn told(plan: &Plan, steps: &[(u32, Step)]) -> Vec<(ThreadId, Vec<u64>)> {
     batches
 }
 
-/// What a run says of batches, which are those of a recording.
+/// Returns the report of a run over batches, which are those of a recording.
 fn replayed(config: &RunConfig, recorded: &Plan, batches: &[(ThreadId, Vec<u64>)]) -> Report {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace");
@@ -350,7 +350,7 @@ fn what_a_recording_does_not_hold_is_refused() {
     assert_eq!(all.plan(), Plan::default());
 }
 
-/// What the hardware counted, without times.
+/// Returns the hardware's counts, without times.
 fn counted(report: &Report) -> [serde_json::Value; 4] {
     let whole = serde_json::to_value(report).unwrap();
     ["tlb", "translation", "translation_scheme", "cache"].map(|part| {

@@ -49,7 +49,7 @@ impl CodeLog for Code {
 
 struct Server(Engine);
 
-/// What something took.
+/// Time and accesses of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Taken {
     cycles: u64,
@@ -153,7 +153,7 @@ fn copy(from: u64, to: u64, bytes: u64) -> Vec<u64> {
     words
 }
 
-/// What something takes when the caches have its data, and the store buffer no misses.
+/// Returns time and accesses when the caches have the data, and the store buffer no misses.
 fn warm(server: &mut Server, words: &[u64]) -> Taken {
     for _ in 0..6 {
         server.words(words);

@@ -419,7 +419,7 @@ fn all_runs() -> Runs {
     now
 }
 
-/// What differs: run, number, before, after.
+/// Returns the differences: run, number, before, after.
 fn changes(before: &Runs, now: &Runs) -> Vec<[String; 4]> {
     let mut rows = Vec::new();
     for (run, known) in before {

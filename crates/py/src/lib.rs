@@ -166,8 +166,8 @@ fn session_of(execution: Execution) -> PyResult<Session> {
     })
 }
 
-/// What a trace of Contigua's holds, as JSON ([`Recorded`]): instructions that were skipped, and how
-/// those behind them were sampled, if they were.
+/// Contents of a trace of Contigua's, as JSON ([`Recorded`]): instructions that were skipped, and how
+/// those after them were sampled, if they were.
 #[pyfunction]
 #[allow(clippy::needless_pass_by_value, reason = "PyO3 hands values over")]
 fn trace_plan(trace: PathBuf) -> PyResult<String> {

@@ -39,7 +39,7 @@ const TICK: Duration = Duration::from_millis(50);
 const GRACE: Duration = Duration::from_secs(2);
 const PANICKED: &str = "internal error: a simulation thread panicked; see above";
 
-/// What is read.
+/// Source of events.
 pub enum Input {
     /// A program that is started for this purpose.
     Live(Vec<OsString>, Surroundings),
@@ -56,7 +56,7 @@ pub struct Checkpoints {
     pub from: Option<PathBuf>,
 }
 
-/// What is to be done.
+/// Runs to do, and their input.
 pub struct Session {
     pub configs: Vec<RunConfig>,
     /// Of each of them.
@@ -64,7 +64,7 @@ pub struct Session {
     pub input: Input,
     /// Where to record the events as well.
     pub record: Option<PathBuf>,
-    /// What the recording holds. Designs beside it must do with that.
+    /// Events that the recording holds. Designs beside it see no others.
     pub record_plan: Plan,
     /// Pages of a trace lie where the traced machine had them.
     pub traced_pages: bool,
@@ -74,7 +74,7 @@ pub struct Session {
     pub time_limit: Option<Duration>,
 }
 
-/// What came of it.
+/// Results of a session.
 pub struct Outcome {
     pub reports: Vec<Report>,
     pub exit_code: i32,
@@ -434,7 +434,7 @@ impl Session {
         Ok((vectors, exit_code))
     }
 
-    /// What has to be told of the program: all of it when it is recorded, for others to use.
+    /// Parts of the program that must be observed: all of it when it is recorded, for others to use.
     fn plan(&self, setup: &LiveSetup) -> Result<Plan, contigua_program::Error> {
         let mut plans = self.configs.iter().map(RunConfig::plan);
         let mut first = plans.next().unwrap_or_default();

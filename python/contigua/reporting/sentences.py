@@ -227,7 +227,7 @@ class Difference:
 
     @property
     def is_none(self) -> bool:
-        """Whether both are equally fast, as far as is known."""
+        """Return true if both are equally fast, as far as is known."""
         return abs(self.change) < max(CLOSE, self.margin)
 
     @property

@@ -1,4 +1,4 @@
-//! What is compared: translation, placement, memory management, migration, host.
+//! Designs, which are compared: translation, placement, memory management, migration, host.
 
 use contigua_cache::migration::{Mode, SwitchOrder};
 use contigua_translation::SchemeConfig;
@@ -6,11 +6,11 @@ use contigua_units::Nanoseconds;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What is compared: a file in `designs/`.
+/// A design, which is compared with others: a file in `designs/`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DesignConfig {
-    /// What design this is, for people.
+    /// Description of the design, for people.
     pub description: String,
     /// The translation scheme, both halves.
     pub translation: SchemeConfig,
@@ -85,9 +85,9 @@ pub enum Shootdown {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct LlcMigration {
-    /// Whether private caches may keep lines of a page that migrates.
+    /// Mode of migration: may private caches keep lines of a page that migrates?
     pub mode: Mode,
-    /// What comes first, the copy or the new page-table entry.
+    /// Order of the copy and the new page-table entry.
     pub order: SwitchOrder,
 }
 

@@ -61,7 +61,8 @@ impl RegionConfig {
         }
     }
 
-    /// What both sides of a run follow. Where a function is, is found when the program is.
+    /// Plan of regions that both sides of a run follow. The address of a function is found with the
+    /// program.
     ///
     /// # Errors
     /// [`Invalid`], for windows that cannot be.

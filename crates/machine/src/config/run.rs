@@ -38,7 +38,7 @@ pub struct RunConfig {
     pub machine_name: String,
     /// The machine; its `memory` is what is simulated.
     pub machine: MachineConfig,
-    /// What the machine's memory went through before.
+    /// Age of the machine's memory before the run.
     #[schemars(with = "String")]
     pub age: Age,
     /// Holes that the memory under study has.
@@ -108,7 +108,7 @@ impl RunConfig {
         }
     }
 
-    /// Whether the report is an estimate from parts of the program.
+    /// True where the report is an estimate from parts of the program.
     #[must_use]
     pub const fn estimates(&self) -> bool {
         self.sampling.is_some() || matches!(self.regions, Some(RegionConfig::SimPoints { .. }))

@@ -542,7 +542,7 @@ impl Engine {
         self.kernel.written = written;
     }
 
-    /// What the segment registers say, without the TLBs.
+    /// Translates by the segment registers, without the TLBs.
     pub(super) fn registers_translate(
         &self,
         address: VirtAddr,

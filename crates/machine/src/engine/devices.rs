@@ -244,8 +244,8 @@ impl Engine {
         self.charge(Cycles::new(cycles / OVERLAP));
     }
 
-    /// What the device and the core do with a part of a buffer; cycles of the core's accesses, one
-    /// after the other.
+    /// Lets the device and the core access a part of a buffer; returns the cycles of the core's
+    /// accesses, one after the other.
     fn copy_buffer(&mut self, frame: Frame, from: u64, bytes: u64, receives: bool) -> u64 {
         let now = self.now();
         let core = self.current;

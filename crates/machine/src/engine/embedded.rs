@@ -1,5 +1,5 @@
-//! What happens on a server without a stream of events: a program that is part of the simulator
-//! makes system calls and touches memory, at times that it says.
+//! A server without a stream of events: a program that is part of the simulator makes system calls
+//! and touches memory, at times that it says.
 
 use contigua_paging::Leaf;
 use contigua_program::wire::{AccessWord, Event, Syscall, ThreadId};
@@ -51,7 +51,7 @@ impl Engine {
         self.mmus.current().translator_counters()
     }
 
-    /// What the running program's page table says of an address.
+    /// Returns the running program's page-table entry for an address.
     pub(crate) fn leaf(&self, address: VirtAddr) -> Option<Leaf> {
         self.kernel.leaf(address)
     }

@@ -20,7 +20,7 @@ const WORD_LOG2: u8 = 3;
 /// The last instruction of a block that a word of the stream can name.
 const LAST_INSTRUCTION: usize = 511;
 
-/// What the accesses of the block that executes belong to.
+/// The repetition that the accesses of the executing block belong to.
 #[derive(Clone, Copy, Default, contigua_state::Plain)]
 pub(super) struct Fold {
     pub(super) kind: Folding,
@@ -42,8 +42,8 @@ impl Fold {
         }
     }
 
-    /// What of the access of a word of the stream is left to make, its address and the instruction
-    /// that makes it; `None` if it was made together with one before.
+    /// Returns the part of a stream word's access that is left to make, as its address and the
+    /// instruction that makes it; `None` if it was made together with an earlier one.
     pub(super) fn left_of(&mut self, word: AccessWord) -> Option<(u64, usize)> {
         let (address, size) = (word.address(), word.bytes());
         let instruction = usize::from(word.instruction());
@@ -77,9 +77,8 @@ impl Fold {
 }
 
 impl Engine {
-    /// Whether a repeated instruction that is entered as a block goes on: what executed before is
-    /// the same, or the block that ends with it. Its accesses are those of that block's last
-    /// instruction.
+    /// True if a repeated instruction that is entered as a block goes on: the block before is the
+    /// same, or ends with it. Its accesses are those of that block's last instruction.
     pub(super) fn iterates(&mut self, id: BlockId, block: Block) -> bool {
         let before = self.contexts[self.current].block;
         if before == NO_BLOCK {

@@ -57,11 +57,11 @@ use schedule::Schedule;
 use timeline::Timeline;
 use timing::Timing;
 
-/// What the inner loop needs of a block.
+/// The part of a block that the inner loop needs.
 #[derive(Clone, Copy, Default, contigua_state::Plain)]
 struct Block {
     start: u64,
-    /// What of `start` differs where Linux puts the block, in units of 4 GB.
+    /// Difference of Linux's address of the block from `start`, in units of 4 GB.
     moved: u16,
     bytes: u16,
     /// 0 until the block is met for the first time.
@@ -98,13 +98,13 @@ enum Phase {
     Done,
 }
 
-/// What a core is doing.
+/// Context of a core: thread, block and clock.
 #[derive(contigua_state::Plain)]
 struct CoreContext {
     /// The thread that it runs.
     thread: Option<ThreadId>,
     space: SpaceId,
-    /// Where the last address that was asked for lies, with its neighbours.
+    /// Where the last address that was asked for lies, with its neighbors.
     place: Place,
     /// The line that the last fetch ended in: fetching from it again needs no look-up.
     fetch_line: u64,
@@ -142,7 +142,7 @@ const BACKGROUND_INTERVAL: u64 = 1 << 16;
 /// A thread that has not executed anything.
 const NO_BLOCK: BlockId = BlockId(u32::MAX);
 
-/// What a core executes.
+/// A batch that a core executes.
 struct Input<'a> {
     thread: ThreadId,
     words: &'a [u64],
@@ -159,7 +159,7 @@ struct Input<'a> {
 enum End {
     /// There is nothing left to execute here.
     Stream,
-    /// What follows is another phase.
+    /// Another phase follows.
     Phase,
 }
 
@@ -199,7 +199,7 @@ pub struct Engine {
     relocates: bool,
     pub(crate) digest: Digest,
     blocks: Vec<Block>,
-    /// What the accesses of the block that executes belong to.
+    /// The repetition that the accesses of the executing block belong to.
     fold: Fold,
     /// By thread: the block that it was executing when it left its core.
     left_in: Vec<BlockId>,
@@ -228,13 +228,13 @@ impl Engine {
         self.contexts.iter().map(|context| context.instructions)
     }
 
-    /// Whether the region of interest is over, so that further events change nothing.
+    /// True after the region of interest; further events change nothing.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.phase == Phase::Done
     }
 
-    /// Whether the region of interest ended before the stream.
+    /// True if the region of interest ended before the stream.
     pub(crate) fn was_limited(&self) -> bool {
         self.is_done()
     }

@@ -1,11 +1,12 @@
-//! What the server's state came to, and what that takes: the two halves of full detail on one core.
+//! Outcomes of accesses in the server's state, and their times: the two halves of full detail on one
+//! core.
 //!
-//! What TLBs, caches and page tables hold follows the order of the program; times only decide what
-//! the core, DRAM's queues and prefetches under way make of it. So the engine's inner loop changes
-//! the state and writes *outcomes*, and [`time_outcomes`] goes through them with the core's window. Both
-//! can be on the same thread, or on two: then the inner loop is ahead until it needs to know the
-//! time (a system call, a page fault, the kernel's threads), for which [`Engine::catch_up`] waits.
-//! The report is the same.
+//! The contents of TLBs, caches and page tables follow the order of the program; times only decide
+//! what the core, DRAM's queues and prefetches under way make of it. So the engine's inner loop
+//! changes the state and writes *outcomes*, and [`time_outcomes`] goes through them with the core's
+//! window. Both can be on one thread, or on two: then the inner loop is ahead until it needs to know
+//! the time (a system call, a page fault, the kernel's threads), for which [`Engine::catch_up`]
+//! waits. The report is the same.
 //!
 //! An outcome is a word, and more where a TLB or cache missed:
 //!
@@ -79,7 +80,7 @@ pub(super) struct Outcomes {
     worker: Option<TimingWorker>,
 }
 
-/// What goes on from one outcome to the next, beside the core.
+/// State that passes from one outcome to the next, beside the core's.
 #[derive(Clone, Copy, Debug, Default, contigua_state::Plain)]
 struct Pending {
     /// When the access that has begun started.
@@ -452,7 +453,7 @@ fn time_references(rest: &mut &[u64], count: u64, start: Cycles, queues: &mut Qu
     waited
 }
 
-/// What data takes, and what it takes for the core's shadow.
+/// Returns the time of a data access, and its time for the core's shadow.
 fn time_data(
     rest: &mut &[u64],
     time: Cycles,

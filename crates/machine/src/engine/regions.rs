@@ -25,7 +25,7 @@ pub(crate) struct Regions {
     calls: u64,
     /// Instructions before the region under way.
     open: Option<u64>,
-    /// What all regions counted.
+    /// Counts of all regions.
     sums: Option<Value>,
     time: Option<TimeReport>,
     report: RegionReport,
@@ -60,7 +60,7 @@ impl Regions {
         &self.report
     }
 
-    /// What all regions counted, as a report has it, and their time.
+    /// Counts of all regions, as a report has them, and their time.
     pub(crate) fn sums(&self) -> (Option<&Value>, Option<&TimeReport>) {
         (self.sums.as_ref(), self.time.as_ref())
     }
@@ -99,7 +99,7 @@ impl Engine {
         (self.phase, self.left) = (phase, segment.end.saturating_sub(self.position));
     }
 
-    /// Whether counts of instructions say where regions are.
+    /// True if counts of instructions say where regions are.
     pub(super) fn is_by_counts(&self) -> bool {
         self.regions.as_ref().is_some_and(|r| r.windows().is_some())
     }
@@ -206,7 +206,7 @@ impl Engine {
         }
     }
 
-    /// What the run was to simulate and did not find in the program, in words.
+    /// Regions that the run was to simulate and did not find in the program, in words.
     pub(crate) fn missed(&self, end: Option<&End>) -> Option<String> {
         let executed = self.position;
         if let Some(option) = self.ended_within() {
@@ -283,7 +283,7 @@ const fn outside_phase(mode: Mode) -> Phase {
     }
 }
 
-/// What was counted since something else was.
+/// Returns counts less those of an earlier moment.
 pub(super) fn since(before: &Value, now: &Value) -> Value {
     match (before, now) {
         (Value::Object(before), Value::Object(now)) => now

@@ -1,8 +1,8 @@
 //! Sampled runs: units of detail, and what they say of the whole region.
 //!
-//! What a unit counts in proportion to its instructions (cycles of the program, misses, walks) is
-//! an estimate for the region, with an interval; the operating system goes on between units as
-//! well, so what it counts, its cycles among that, is exact.
+//! Counts of a unit in proportion to its instructions (cycles of the program, misses, walks) are
+//! estimates for the region, with an interval; the operating system goes on between units as well,
+//! so its counts, its cycles among them, are exact.
 //!
 //! Warming is short where units are far apart. A second server warms some of them longer; what that
 //! changes is added to all estimates (double sampling: Cochran, *Sampling Techniques*, chapter 12),
@@ -107,7 +107,7 @@ fn user(figures: &Figures) -> u64 {
     PARTS.map(|part| figures[part]).sum::<u64>() - figures[KERNEL]
 }
 
-/// What a unit counts of the program. The kernel's cycles are counted exactly over the whole
+/// Returns a unit's counts of the program. The kernel's cycles are counted exactly over the whole
 /// region, and those of a context switch at a unit's border belong to neither side.
 fn without_kernel(mut unit: Figures) -> Figures {
     unit[PERFECT] = unit[PERFECT].saturating_sub(unit[KERNEL]);
@@ -210,7 +210,7 @@ impl Engine {
         }
     }
 
-    /// What points say of all that is counted: each stands for its share.
+    /// Returns estimates of all counts from points: each stands for its share.
     pub(crate) fn points_counted(&self) -> Option<Value> {
         let sampler = self.sampler.as_ref()?;
         let region = self.region_instructions();
@@ -235,7 +235,7 @@ impl Engine {
         missed.copied()
     }
 
-    /// Whether the region of interest of a sampled run has begun.
+    /// True once the region of interest of a sampled run has begun.
     pub(super) fn samples(&self) -> bool {
         self.sampler.as_ref().is_some_and(|s| s.region.is_some())
     }
@@ -387,7 +387,7 @@ impl Engine {
         self.instructions_by_core().sum()
     }
 
-    /// What the units say of the region, and its time.
+    /// Returns the units' estimates for the region, and its time.
     pub(crate) fn sample(&self) -> Option<(SampleReport, TimeReport)> {
         let sampler = self.sampler.as_ref()?;
         let region = self.region_instructions();
@@ -501,7 +501,7 @@ const FEWEST_CHECKED: usize = 4;
 
 /// Units of a stratum. Those of one are compared with one another only: units are drawn from all
 /// parts of the program, so what differs between its phases is no error. Fewer units would take
-/// what neighbours have in common for accuracy.
+/// what neighbors have in common for accuracy.
 const STRATUM: usize = 16;
 
 /// Units by the strata that they belong to; what is left at the end belongs to the last one.

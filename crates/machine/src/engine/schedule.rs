@@ -32,7 +32,7 @@ const WINDOW: usize = 256;
 /// Cycles that a core may run ahead of the one behind it.
 const QUANTUM: u64 = 500;
 
-/// What a slice has to wait for.
+/// Slices for which a slice must wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, contigua_state::Plain)]
 enum Order {
     /// For its core only.
@@ -146,7 +146,7 @@ impl Schedule {
         &mut self.slices[index as usize]
     }
 
-    /// Whether a slice may run, as far as others are concerned.
+    /// True if no other slice holds this one back.
     fn is_ready(&self, number: u64) -> bool {
         let oldest = number == self.first;
         match self.slices[(number - self.first) as usize].order {
@@ -175,7 +175,7 @@ impl Schedule {
     }
 }
 
-/// What of the stream has to keep its place: everything but calls that change no mapping.
+/// Returns the order that an event of the stream must keep: calls that change no mapping need none.
 fn order_of(call: Option<&Call>) -> Order {
     match call {
         Some(Call::WaitForWord { .. }) => Order::AfterOlder,
@@ -339,8 +339,8 @@ impl Engine {
         }
     }
 
-    /// What an event means for the clocks of cores.
-    pub(super) fn synchronise(&mut self, event: &Event, call: Option<&Call>) {
+    /// Brings the clocks of cores together where an event requires it.
+    pub(super) fn synchronize(&mut self, event: &Event, call: Option<&Call>) {
         if self.timing.windows().is_empty() || self.contexts.len() == 1 {
             return;
         }

@@ -211,7 +211,7 @@ impl Engine {
         Ok(())
     }
 
-    /// What a system call did.
+    /// Returns the effect of a system call.
     pub(super) fn call_of(&self, event: &Event) -> Option<Call> {
         match event {
             Event::Syscall(syscall) => Some(Call::of(self.program.architecture, syscall)),

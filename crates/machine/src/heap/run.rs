@@ -42,9 +42,9 @@ pub struct HeapSample {
     pub seconds: f64,
     /// In allocations.
     pub used: u64,
-    /// What the heap takes for backed.
+    /// Memory that the heap takes for backed.
     pub mapped: u64,
-    /// What is resident on the server.
+    /// Memory that is resident on the server.
     pub resident: u64,
     /// Of that, in pages larger than 4 KB.
     pub huge: u64,
@@ -65,7 +65,7 @@ pub struct HeapSample {
 pub struct HeapSummary {
     /// In allocations, bytes.
     pub used: f64,
-    /// What the heap takes for backed, bytes.
+    /// Memory that the heap takes for backed, bytes.
     pub mapped: f64,
     /// Resident on the server, bytes.
     pub resident: f64,
@@ -103,7 +103,7 @@ pub struct HeapSummary {
     pub kernel_cycles: u64,
 }
 
-/// What came of it.
+/// Results of the replay of a heap.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HeapReport {
     /// After the warm-up.
@@ -162,7 +162,7 @@ pub fn run(run: &HeapRun, cancel: &AtomicBool, told: &dyn Fn(f64)) -> Result<Hea
     })
 }
 
-/// What the reads of the program came to.
+/// Counts of the program's reads.
 #[derive(Clone, Copy, Default)]
 struct Reads {
     count: u64,

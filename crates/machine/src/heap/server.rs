@@ -39,7 +39,7 @@ pub struct Mapping {
     pub frame: Frame,
     /// Size of the page that it is part of.
     pub size: PageSize,
-    /// Whether it may be written without a fault.
+    /// True if it may be written without a fault.
     pub writable: bool,
 }
 
@@ -122,7 +122,7 @@ impl SimulatedServer {
         })
     }
 
-    /// What the server has counted so far.
+    /// Returns the server's counts so far.
     #[must_use]
     pub fn report(&self) -> Report {
         self.engine.borrow().report()
@@ -218,7 +218,7 @@ impl Os for ServerOs {
         self.server.advise(address, bytes, MADV_DONTNEED)
     }
 
-    /// What Linux would say: whether there is one huge page afterwards.
+    /// Returns Linux's answer: true if there is one huge page afterwards.
     fn collapse(&mut self, address: usize) -> bool {
         self.server.advise(address, HUGE_BYTES, MADV_COLLAPSE)
             && self

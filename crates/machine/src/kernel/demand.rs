@@ -1,4 +1,4 @@
-//! What the program's system calls make the kernel allocate for itself: buffers for its sockets,
+//! Memory that the kernel allocates for itself in a program's system calls: buffers for its sockets,
 //! page cache for its files, objects for both, stacks for its threads.
 //!
 //! Sizes are those of Linux 6.1 on x86-64; `docs/reference/costs.md` lists them with what is
@@ -31,7 +31,7 @@ const STACK_FRAMES: u32 = 4;
 #[derive(Default, contigua_state::Plain)]
 pub(crate) struct Demand {
     prepared: bool,
-    /// What the descriptors of each process stand for. Inherited ones are files.
+    /// Kinds of the descriptors of each process. Inherited ones are files.
     descriptors: HashMap<(u32, u32), DescriptorKind>,
     /// Bytes that do not fill a frame yet.
     network: u64,
@@ -119,7 +119,7 @@ impl Demand {
         }
     }
 
-    /// What a descriptor of a process stands for, where the program has made it.
+    /// Returns the kind of a process's descriptor, where the program has made it.
     pub(crate) fn descriptor(&self, process: ProcessId, number: u32) -> Option<DescriptorKind> {
         self.descriptors.get(&(process.0, number)).copied()
     }

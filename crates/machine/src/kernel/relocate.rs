@@ -49,8 +49,8 @@ impl Kernel {
         })
     }
 
-    /// Whether handling a fault may move other pages than the one that faulted: the kernel's
-    /// threads were woken, or memory is so short that it may be compacted first.
+    /// True if handling a fault may move other pages than the one that faulted: the kernel's threads
+    /// were woken, or memory is so short that it may be compacted first.
     pub(crate) fn fault_may_move(&self) -> bool {
         self.may_move_soon() || !self.memory.has_free_block(Order::HUGE_2M)
     }
@@ -108,7 +108,7 @@ impl Kernel {
         self.threads.get(thread.0 as usize).copied()
     }
 
-    /// What a thread's descriptor stands for, where the program has made it.
+    /// Returns the kind of a thread's descriptor, where the program has made it.
     pub(crate) fn descriptor(&self, thread: ThreadId, number: u32) -> Option<DescriptorKind> {
         self.demand.descriptor(self.process_of(thread)?, number)
     }

@@ -6,8 +6,8 @@
 //! stay valid; the steps and what they wait for are those of [`contigua_cache::migration`], and
 //! each core invalidates its own translation when it next enters the kernel, or at its timer tick.
 //!
-//! What would change a page's mapping in another way (a fault, a system call on memory, the
-//! kernel's threads) first waits for the migrations under way to end.
+//! Other changes of a page's mapping (a fault, a system call on memory, the kernel's threads) first
+//! wait for the migrations under way to end.
 
 mod llc;
 mod software;
@@ -71,7 +71,7 @@ struct Lazy {
     due: Cycles,
 }
 
-/// What a migration that is due finds.
+/// Result of the search for a page to migrate.
 enum Found {
     /// A page, and a frame for it.
     Page(Relocation),
@@ -168,7 +168,7 @@ impl Migrations {
         self.due
     }
 
-    /// Whether pages migrate in this run.
+    /// True if pages migrate in this run.
     #[inline]
     pub(super) fn are_on(&self) -> bool {
         self.interval != 0
@@ -213,7 +213,7 @@ impl Migrations {
         }
     }
 
-    /// What software takes to copy a page, as it is configured.
+    /// Returns the time that software takes to copy a page, as it is configured.
     fn copy_time(&self) -> Cycles {
         match &self.config {
             MigrationConfig::Software(software) => software.copy.at(self.clock),
@@ -454,7 +454,7 @@ impl Engine {
 
     /// Lets migrations end before the kernel changes mappings for an event.
     pub(super) fn before_event(&mut self, event: &Event, call: Option<&Call>) {
-        self.synchronise(event, call);
+        self.synchronize(event, call);
         let changes = !call.is_some_and(Call::keeps_mappings);
         if changes || self.kernel.may_move_soon() {
             self.complete_pending_migrations();

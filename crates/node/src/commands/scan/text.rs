@@ -84,7 +84,7 @@ fn write_unexplained(out: &mut impl Write, seen: &FrameReport) -> io::Result<()>
             Class::Unexplained.name(),
             frames(unexplained.kernel_at_least),
             frames(unexplained.per_cpu_free),
-            frames(unexplained.not_initialised),
+            frames(unexplained.not_initialized),
         )?;
     }
     match seen.pins_held {
