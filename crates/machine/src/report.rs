@@ -425,6 +425,9 @@ pub struct KernelReport {
     pub faults_anonymous_4k: u64,
     /// Faults that were resolved with a zero-filled 2 MB page.
     pub faults_anonymous_2m: u64,
+    /// Reads that mapped the zero page or the huge one.
+    #[serde(default)]
+    pub faults_zero_page: u64,
     /// Faults on file mappings.
     pub faults_file: u64,
     /// Faults that copied a page.

@@ -549,6 +549,7 @@ fn interrupts(before: &[Part], call: &[u64]) -> u64 {
 
 const MADVISE: u16 = 28;
 const DONT_NEED: u64 = 4;
+const POPULATE_WRITE: u64 = 23;
 
 #[test]
 fn a_core_that_runs_the_process_is_interrupted_and_one_that_ran_it_is_not() {
@@ -556,9 +557,13 @@ fn a_core_that_runs_the_process_is_interrupted_and_one_that_ran_it_is_not() {
     let pages = PAGES * 4096;
     // The pages of one of two mappings go: their page table stays.
     let mut parts = touching(2, 4);
+    // A write to what was read as the zero page interrupts, too.
+    let populate = |bytes| syscall(MADVISE, [HEAP, bytes, POPULATE_WRITE, 0, 0, 0], 0);
+    parts.insert(2, (0, populate(pages)));
     parts.push((0, touches(0, 9)));
     let discard: Vec<u64> = [
         syscall(MADVISE, [HEAP, pages / 2, DONT_NEED, 0, 0, 0], 0),
+        populate(pages / 2),
         touches(0, 5),
     ]
     .concat();

@@ -336,3 +336,33 @@ fn memory_of_many_processes_is_counted_once() {
         assert!(now.mean_resident.get() <= whole + PAGE);
     }
 }
+
+#[test]
+fn reads_of_untouched_memory_map_zeros() {
+    const EIGHT_MB: u64 = 2048;
+    const HUGE: u64 = 512;
+    for (design, huge) in [(LINUX_4K, false), (LINUX_THP, true)] {
+        let mut server = Server::new(design, crate::common::machine(64 << 20));
+        server.map(EIGHT_MB, 0);
+        for page in (0..EIGHT_MB).step_by(HUGE as usize) {
+            server.touch(page + 24, false);
+        }
+        let report = server.0.report();
+        assert_eq!(report.kernel.faults_zero_page, 4);
+        let resident = |server: &Server| {
+            let memory = server.0.report().memory;
+            (memory.resident_4k.get(), memory.resident_2m.get())
+        };
+        assert_eq!(resident(&server), (0, 0));
+        // Behind the huge zero page no other page of its 2 MB faults.
+        server.touch(25, false);
+        let faults = server.0.report().kernel.faults_zero_page;
+        assert_eq!(faults, if huge { 4 } else { 5 });
+        // A write gives memory: 2 MB in the place of the huge zero page.
+        server.touch(HUGE + 24, true);
+        server.touch(HUGE + 24, true);
+        let one = if huge { (0, HUGE * PAGE) } else { (PAGE, 0) };
+        assert_eq!(resident(&server), one);
+        server.unmap(EIGHT_MB);
+    }
+}

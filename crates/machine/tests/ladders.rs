@@ -2,17 +2,21 @@
 //! as its machine file configures them? The ladders that people run on real machines, with the
 //! same instructions.
 
+use std::collections::HashSet;
+
 use contigua_cache::coherent::MemoryCounters;
 use contigua_machine::config::{Detail, MachineConfig, MigrationConfig, RunConfig};
 use contigua_machine::{Engine, Report};
 use contigua_program::code::{BlockCode, CodeLog};
 use contigua_program::sources::Batch;
 use contigua_program::wire::{Access, BlockId, Event, ProcessId, ThreadId, block_word};
-use contigua_units::{Bytes, VirtAddr};
+use contigua_units::{Bytes, PageSize, VirtAddr};
 
 const HUGE: &str = include_str!("../../../python/contigua/data/designs/linux-thp.toml");
 const SMALL: &str = include_str!("../../../python/contigua/data/designs/linux-4k.toml");
 const BASE: u64 = 0x4000_0000;
+const MADVISE: u16 = 28;
+const POPULATE_WRITE: u64 = 23;
 
 /// The loops; each is a block that ends in the branch back to its start.
 const CHASE: u32 = 0;
@@ -110,7 +114,16 @@ fn run_on(
     let map = crate::common::syscall(9, [0, 512 << 20, 3, 0x22, 0, 0], BASE);
     let mut words = start.encode().words().to_vec();
     words.extend_from_slice(map.encode().words());
+    let mut populated = HashSet::new();
     for (block, accesses) in loops {
+        for access in &accesses {
+            // Reads of untouched memory would find the zero page.
+            let at = access.address.align_down(PageSize::Size2M.bytes());
+            if populated.insert(at) {
+                let range = [at.get(), PageSize::Size2M.bytes(), POPULATE_WRITE, 0, 0, 0];
+                words.extend(crate::common::syscall(MADVISE, range, 0).encode().words());
+            }
+        }
         words.push(block_word(BlockId(block)));
         words.extend(accesses.iter().map(|access| access.encode()));
         if words.len() > 4096 {

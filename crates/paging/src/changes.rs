@@ -6,7 +6,9 @@ use crate::Error;
 use crate::effects::Effects;
 use crate::memory::Memory;
 use crate::policy::MappingPolicy;
-use crate::space::{AddressSpace, EVERYTHING, GROUP, SpaceId, blocks_of, free, free_node};
+use crate::space::{
+    AddressSpace, EVERYTHING, GROUP, SpaceId, blocks_of, free, free_node, is_nobodys,
+};
 use crate::table::visit::Cursor;
 use crate::vma::{HugeAdvice, Vma, VmaKind};
 
@@ -119,7 +121,7 @@ impl AddressSpace {
         effects: &mut Effects,
     ) -> Result<(), Error> {
         let mut whole = range;
-        for part in self.partly_covered(range) {
+        for part in self.partly_covered(range, memory) {
             self.discard_part(part, memory, effects)?;
             if part.start == whole.start {
                 whole.start = part.end;
@@ -135,7 +137,7 @@ impl AddressSpace {
     }
 
     /// The parts of a range that cover some of a 2 MB page and can become holes of it.
-    fn partly_covered(&self, range: VirtRange) -> Vec<VirtRange> {
+    fn partly_covered(&self, range: VirtRange, memory: &Memory) -> Vec<VirtRange> {
         let mut parts = Vec::new();
         if !self.table.has_shadows() || range.is_empty() {
             return parts;
@@ -145,7 +147,7 @@ impl AddressSpace {
             let is_huge = self
                 .table
                 .leaf(edge)
-                .is_some_and(|leaf| leaf.size == PageSize::Size2M);
+                .is_some_and(|leaf| leaf.size == PageSize::Size2M && !memory.is_zero(leaf));
             let part = page.intersection(range);
             if is_huge && part != page && !parts.contains(&part) {
                 parts.push(part);
@@ -210,7 +212,7 @@ impl AddressSpace {
             let private = self
                 .vma(address)
                 .is_some_and(|(_, vma)| vma.kind == VmaKind::Anonymous && !vma.shared);
-            if !private || leaf.is_discardable() {
+            if !private || leaf.is_discardable() || memory.is_zero(leaf) {
                 continue;
             }
             self.unfold(address, effects);
@@ -301,11 +303,13 @@ impl AddressSpace {
             return self.change_vmas(range, memory, effects, |vma| vma.writable = true);
         }
         // Where pages can be perforated, part of one gets holes with a permission of their own.
-        for part in self.partly_covered(range) {
+        for part in self.partly_covered(range, memory) {
             self.protect_part(part, memory, effects)?;
         }
         self.change_vmas_only(range, |vma| vma.writable = false);
-        if !self.table.has_shadows() {
+        if self.table.has_shadows() {
+            self.split_zero_edges(range, memory, effects)?;
+        } else {
             self.split_edges(range, memory, effects)?;
         }
         self.invalidate_pages(range, effects);
@@ -478,20 +482,21 @@ impl AddressSpace {
         self.unmap(shrunk, memory, effects)
     }
 
-    /// `MAP_POPULATE` and `MADV_POPULATE_*`: touches every page of a range.
+    /// `MAP_POPULATE` and `MADV_POPULATE_*`: reads or writes every page of a range.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
     pub fn populate(
         &mut self,
         range: VirtRange,
+        write: bool,
         policy: &dyn MappingPolicy,
         memory: &mut Memory,
         effects: &mut Effects,
     ) -> Result<(), Error> {
         let (inside, outside) = self.places(range);
         for part in inside.into_iter().chain(outside) {
-            self.populate_here(part, policy, memory, effects)?;
+            self.populate_here(part, write, policy, memory, effects)?;
         }
         Ok(())
     }
@@ -499,18 +504,20 @@ impl AddressSpace {
     fn populate_here(
         &mut self,
         range: VirtRange,
+        write: bool,
         policy: &dyn MappingPolicy,
         memory: &mut Memory,
         effects: &mut Effects,
     ) -> Result<(), Error> {
         let mut at = range.start.max(self.limit_within(range));
         while at < range.end {
-            let size = if let Some(leaf) = self.table.leaf(at) {
-                leaf.size
-            } else {
-                let writable = self.vma(at).is_some_and(|(_, vma)| vma.writable);
-                effects.populated += 1;
-                self.fault(at, writable, policy, memory, effects)?.size
+            let write = write && self.vma(at).is_some_and(|(_, vma)| vma.writable);
+            let size = match self.table.leaf(at) {
+                Some(leaf) if !write || !memory.is_zero(leaf) => leaf.size,
+                _ => {
+                    effects.populated += 1;
+                    self.fault(at, write, policy, memory, effects)?.size
+                }
             };
             at = at.align_down(size.bytes()) + size.bytes();
         }
@@ -551,6 +558,7 @@ impl AddressSpace {
         copy.fragmentation = self.fragmentation;
         copy.primary = self.primary_of_child();
         copy.heap_end = self.heap_end;
+        copy.assumes_mappings = self.assumes_mappings;
         self.invalidate_pages(EVERYTHING, effects);
         effects.inherited += self.table.pages(EVERYTHING).count() as u64;
         let mut pages = Cursor::new(EVERYTHING);
@@ -559,7 +567,11 @@ impl AddressSpace {
                 leaf.writable = false;
                 self.table.update(address, |leaf| leaf.writable = false);
             }
-            let blocks = blocks_of(leaf, memory);
+            let blocks = if is_nobodys(leaf, memory) {
+                Vec::new()
+            } else {
+                blocks_of(leaf, memory)
+            };
             for (i, &frame) in blocks.iter().enumerate() {
                 if !memory.share(frame) {
                     blocks[..i].iter().for_each(|&frame| free(frame, memory));
@@ -569,7 +581,9 @@ impl AddressSpace {
                 // The reverse mapping names one page, and there are two now: the frame stays.
                 let _ = memory.set_owner(frame, None);
             }
-            memory.share_huge(leaf.frame, leaf.size);
+            if !blocks.is_empty() {
+                memory.share_huge(leaf.frame, leaf.size);
+            }
             if let Err(error) = copy.install(address, leaf, memory, effects) {
                 memory.unshare_huge(leaf.frame, leaf.size);
                 copy.destroy(memory, effects);

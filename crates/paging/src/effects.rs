@@ -109,6 +109,8 @@ impl Effects {
 pub enum FaultKind {
     /// A zero-filled page was mapped.
     Anonymous,
+    /// The zero page was mapped, or the huge one.
+    Zero,
     /// A page of a file was mapped.
     File,
     /// A page was copied, because others see the original.

@@ -32,12 +32,23 @@ impl AddressSpace {
         if let Some(fault) = self.grow_segment(address, memory, effects) {
             return Ok(fault);
         }
+        let is_known = !self.assumes_mappings && self.vma(address).is_some();
         let (range, vma) = self.explain(address, write, memory, effects)?;
         match self.table.leaf(address) {
             Some(leaf) if leaf.perforation.is_some() => {
                 self.fault_perforated(address, write, leaf, vma, memory, effects)
             }
+            None if !write
+                && is_known
+                && let Some(fault) =
+                    self.read_zeros(address, range, vma, policy, memory, effects)? =>
+            {
+                Ok(fault)
+            }
             None => self.fault_in(address, write, range, vma, policy, memory, effects),
+            Some(leaf) if write && memory.is_zero(leaf) => {
+                self.write_to_zeros(address, leaf, range, vma, policy, memory, effects)
+            }
             Some(leaf) if write && !leaf.writable => {
                 self.make_writable(address, leaf, vma, memory, effects)
             }
@@ -77,7 +88,7 @@ impl AddressSpace {
         clippy::too_many_arguments,
         reason = "one step of `fault`, kept apart to be read"
     )]
-    fn fault_in(
+    pub(crate) fn fault_in(
         &mut self,
         address: VirtAddr,
         write: bool,
@@ -183,7 +194,7 @@ impl AddressSpace {
 
     /// The largest page around an address that lies wholly inside its mapping, where nothing is
     /// mapped. Only private anonymous memory gets large pages.
-    fn largest_fit(&self, address: VirtAddr, range: VirtRange, vma: Vma) -> PageSize {
+    pub(crate) fn largest_fit(&self, address: VirtAddr, range: VirtRange, vma: Vma) -> PageSize {
         if vma.kind != VmaKind::Anonymous || vma.shared {
             return PageSize::Size4K;
         }
@@ -341,13 +352,21 @@ impl AddressSpace {
         })
     }
 
-    /// The size of page that the policy wants for a first touch of an address.
+    /// The size of page that the policy wants for a first write to an address.
     #[must_use]
-    pub fn wanted_size(&self, address: VirtAddr, policy: &dyn MappingPolicy) -> PageSize {
+    pub fn wanted_size(
+        &self,
+        address: VirtAddr,
+        policy: &dyn MappingPolicy,
+        memory: &Memory,
+    ) -> PageSize {
         let Some((range, vma)) = self.vma(address) else {
             return PageSize::Size4K;
         };
-        let fits = self.largest_fit(address, range, vma);
+        let fits = match self.table.leaf(address) {
+            Some(leaf) if memory.is_zero(leaf) => leaf.size,
+            _ => self.largest_fit(address, range, vma),
+        };
         policy
             .on_fault(&FaultContext { address, vma, fits })
             .min(fits)

@@ -1,7 +1,7 @@
 //! Huge pages: splitting them, and making them of small ones in the background.
 
 use contigua_frames::{Effort, FrameClass};
-use contigua_units::{PageSize, VirtAddr, VirtRange};
+use contigua_units::{PAGE_BYTES, PageSize, VirtAddr, VirtRange};
 
 use crate::Error;
 use crate::effects::Effects;
@@ -31,6 +31,11 @@ impl AddressSpace {
         if leaf.size == PageSize::Size4K {
             return Ok(());
         }
+        let zeros = if memory.is_zero(leaf) {
+            Some(memory.zero_page().ok_or(Error::OutOfMemory)?)
+        } else {
+            None
+        };
         let frames = self.table.frames_for_split(leaf.size);
         let node = obtain_node(frames, memory, effects).ok_or(Error::OutOfMemory)?;
         effects.splits += 1;
@@ -44,6 +49,15 @@ impl AddressSpace {
         }
         let split = self.table.split(address, leaf.size, node);
         debug_assert!(split, "the leaf was looked at just now");
+        if let Some(frame) = zeros {
+            // As Linux's `__split_huge_zero_page_pmd`.
+            let page = address.align_down(leaf.size.bytes());
+            for part in 0..u64::from(PARTS) {
+                self.table
+                    .update(page + part * PAGE_BYTES, |leaf| leaf.frame = frame);
+            }
+            return Ok(());
+        }
         let part = if leaf.size == PageSize::Size1G {
             PageSize::Size2M
         } else {
@@ -109,7 +123,7 @@ impl AddressSpace {
                 continue;
             }
             self.pass_position = address.get() + HUGE;
-            let present = self.table.base_pages_around(address);
+            let present = self.present_around(address, memory);
             let context = CollapseContext { vma, present };
             if present > 0 && policy.collapse(&context) {
                 self.collapse(address, memory, effects);
@@ -120,11 +134,11 @@ impl AddressSpace {
 
     /// Returns true if the pass would make a 2 MB page of the range that it comes to next.
     #[must_use]
-    pub fn pass_wants_block(&self, policy: &dyn MappingPolicy) -> bool {
+    pub fn pass_wants_block(&self, policy: &dyn MappingPolicy, memory: &Memory) -> bool {
         let Some((address, vma)) = self.next_candidate() else {
             return false;
         };
-        let present = self.table.base_pages_around(address);
+        let present = self.present_around(address, memory);
         let has_holes = |scenario: Fragmentation| !scenario.of_page(address).is_empty();
         present > 0
             && !self.fragmentation.is_some_and(has_holes)
@@ -139,7 +153,7 @@ impl AddressSpace {
             let fits = self.vma(at).is_some_and(|(range, vma)| {
                 range.covers(whole) && vma.kind == VmaKind::Anonymous && !vma.shared
             });
-            if fits && self.table.base_pages_around(at) > 0 {
+            if fits && self.present_around(at, memory) > 0 {
                 self.collapse(at, memory, effects);
             }
             at = at + HUGE;
@@ -190,22 +204,23 @@ impl AddressSpace {
             effects.fallbacks += 1;
             return;
         };
+        let own: Vec<_> = parts
+            .iter()
+            .filter(|part| !memory.is_zero(**part))
+            .collect();
+        let is_writable = own.iter().all(|part| part.writable);
+        let present = own.len() as u64;
         let huge = Leaf {
             accessed: true,
             dirty: parts.iter().any(|part| part.dirty),
-            ..Leaf::new(
-                frame,
-                PageSize::Size2M,
-                parts.iter().all(|part| part.writable),
-            )
+            ..Leaf::new(frame, PageSize::Size2M, is_writable)
         };
         let Some(node) = self.table.collapse_2m(range.start, huge) else {
             free(frame, memory);
             return;
         };
         free(node, memory);
-        let present = parts.len() as u64;
-        effects.unmapped += present;
+        effects.unmapped += parts.len() as u64;
         for part in parts {
             release(part, memory, effects);
         }

@@ -20,6 +20,7 @@ mod segment;
 mod space;
 mod table;
 mod vma;
+mod zero;
 
 pub use effects::{Effects, Fault, FaultKind, Resident, Written};
 pub use holes::{Filter, Fragmentation, HoleBitmaps, HoleKind, Holes, Pattern};

@@ -6,8 +6,9 @@ use std::ops::{Deref, DerefMut};
 use contigua_frames::{Boxed, FrameClass, Frames, Move, Moves, Request};
 use contigua_units::{Frame, Order, PageSize};
 
-use crate::effects::Resident;
+use crate::effects::{Effects, Resident};
 use crate::holes::HoleBitmaps;
+use crate::table::Leaf;
 
 /// The frames of a simulated machine, with what lies beside them.
 #[derive(Clone, contigua_state::State)]
@@ -17,6 +18,14 @@ pub struct Memory {
     pub holes: HoleBitmaps,
     pool: Pool,
     sharing: Sharing,
+    zeros: Zeros,
+}
+
+/// Frames that hold zeros, as far as somebody has read them.
+#[derive(Clone, Copy, Debug, Default, contigua_state::Plain)]
+struct Zeros {
+    small: Option<Frame>,
+    huge: Option<Frame>,
 }
 
 /// Frames that several address spaces map.
@@ -185,6 +194,42 @@ impl Memory {
         once
     }
 
+    /// The zero page. `None` when no frame is free for it.
+    pub(crate) fn zero_page(&mut self) -> Option<Frame> {
+        if self.zeros.small.is_none() {
+            let request = Request::new(Order::BASE, FrameClass::KernelOther);
+            self.zeros.small = self.allocate_or_reclaim(&request, &mut ());
+        }
+        self.zeros.small
+    }
+
+    /// The huge zero page, which is zeroed when it is made. `None` when no block is free for it.
+    pub(crate) fn huge_zero_page(&mut self, effects: &mut Effects) -> Option<Frame> {
+        if self.zeros.huge.is_none() {
+            let request = Request::new(Order::HUGE_2M, FrameClass::KernelOther);
+            let frame = self.allocate(&request)?;
+            self.zeros.huge = Some(frame);
+            effects.zeroed_2m += 1;
+            effects.write(frame, Order::HUGE_2M.frames(), 0);
+        }
+        self.zeros.huge
+    }
+
+    /// Returns true if a page is the zero page or the huge one.
+    #[must_use]
+    pub fn is_zero(&self, leaf: Leaf) -> bool {
+        let Zeros { small, huge } = self.zeros;
+        let frame = Some(leaf.frame);
+        frame == small || frame == huge
+    }
+
+    /// Frames of the zero page and the huge one.
+    #[must_use]
+    pub fn zero_frames(&self) -> u64 {
+        let Zeros { small, huge } = self.zeros;
+        u64::from(small.is_some()) + huge.map_or(0, |_| u64::from(Order::HUGE_2M.frames()))
+    }
+
     /// Huge pages that are set aside and not in use.
     #[must_use]
     pub fn reserved_huge(&self, size: PageSize) -> u64 {
@@ -202,6 +247,7 @@ impl From<Frames<Boxed>> for Memory {
             holes: HoleBitmaps::new(frames.total()),
             pool: Pool::default(),
             sharing: Sharing::default(),
+            zeros: Zeros::default(),
             frames,
         }
     }

@@ -64,6 +64,12 @@ pub trait MappingPolicy: Send {
         false
     }
 
+    /// Returns true if a read maps the huge zero page where a write would map 2 MB (Linux's
+    /// `transparent_hugepage/use_zero_page`).
+    fn uses_huge_zero_page(&self) -> bool {
+        false
+    }
+
     /// Returns true if pages of 2 MB and 1 GB come from those set aside at boot.
     fn uses_reserved(&self) -> bool {
         false

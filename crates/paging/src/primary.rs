@@ -102,15 +102,16 @@ impl AddressSpace {
     /// Resident bytes of what a primary region would hold by default, in a space without one: a
     /// look at every page.
     #[must_use]
-    pub fn resident_eligible(&self) -> u64 {
+    pub fn resident_eligible(&self, memory: &Memory) -> u64 {
         let mut bytes = 0;
         for (range, vma) in self.vmas.iter() {
             if vma.kind != VmaKind::Anonymous || !vma.writable || vma.shared {
                 continue;
             }
             let range = VirtRange::new(VirtAddr::new(range.start), VirtAddr::new(range.end));
-            let pages = self.table.pages(range);
-            bytes += pages.map(|(_, leaf)| leaf.size.bytes()).sum::<u64>();
+            let pages = self.table.pages(range).map(|(_, leaf)| leaf);
+            let own = pages.filter(|leaf| !memory.is_zero(*leaf));
+            bytes += own.map(|leaf| leaf.size.bytes()).sum::<u64>();
         }
         bytes
     }

@@ -1,7 +1,6 @@
 //! An address space, and what happens when its pages are touched.
 //!
-//! Simplifications, on purpose: a first read of anonymous memory gets a frame of its own instead
-//! of the shared zero page, file pages are not shared between processes, and nothing is swapped.
+//! Simplifications, on purpose: file pages are not shared between processes, and nothing is swapped.
 
 use contigua_state::Plain;
 use std::collections::{BTreeMap, VecDeque};
@@ -55,6 +54,8 @@ pub struct AddressSpace {
     pub(crate) fragmentation: Option<Fragmentation>,
     /// Memory that is to be contiguous.
     pub(crate) primary: Option<Primary>,
+    /// The event stream reports no mappings: memory may have contents before its first access.
+    pub(crate) assumes_mappings: bool,
 }
 
 /// The shape of a space's page table.
@@ -88,6 +89,7 @@ impl AddressSpace {
             perforated: BTreeMap::new(),
             fragmentation: None,
             primary: None,
+            assumes_mappings: false,
             resident: Resident::default(),
             heap_end: None,
             lazily_freed: VecDeque::new(),
@@ -101,6 +103,7 @@ impl AddressSpace {
     pub fn assume_everything_mapped(&mut self) {
         let end = 1 << self.table.levels().address_bits();
         self.vmas.insert(FIRST..end, Vma::ANONYMOUS);
+        self.assumes_mappings = true;
     }
 
     /// Holes that the memory under study has, from now on.
@@ -219,6 +222,7 @@ impl AddressSpace {
             .table
             .map(page, leaf, |frames| obtain_node(frames, memory, effects));
         match mapped {
+            Ok(()) if memory.is_zero(leaf) => Ok(()),
             Ok(()) => {
                 *self.resident.of(leaf.size) += 1;
                 let owner = Owner {
@@ -288,8 +292,10 @@ impl AddressSpace {
         let leaf = self
             .table
             .unmap(address, |node| free_node(node, memory, effects))?;
-        *self.resident.of(leaf.size) -= 1;
-        memory.unshare_huge(leaf.frame, leaf.size);
+        if !memory.is_zero(leaf) {
+            *self.resident.of(leaf.size) -= 1;
+            memory.unshare_huge(leaf.frame, leaf.size);
+        }
         Some(leaf)
     }
 
@@ -332,7 +338,7 @@ impl AddressSpace {
             if leaf.perforation.is_some() {
                 continue;
             }
-            *resident.of(leaf.size) += 1;
+            *resident.of(leaf.size) += u64::from(!memory.is_zero(leaf));
             let explained = self
                 .vma(address)
                 .is_some_and(|(range, _)| range.covers(VirtRange::page_around(address, leaf.size)));
@@ -345,7 +351,7 @@ impl AddressSpace {
             {
                 problem = Some(format!("the page at {address} maps another page's frame"));
             }
-            let blocks = if is_elsewhere(leaf, memory) {
+            let blocks = if is_nobodys(leaf, memory) {
                 Vec::new()
             } else {
                 blocks_of(leaf, memory)
@@ -372,15 +378,16 @@ impl AddressSpace {
 /// Every address that a program can have, on a machine with five levels of page tables.
 pub(crate) const EVERYTHING: VirtRange = VirtRange::new(VirtAddr::new(0), VirtAddr::new(1 << 57));
 
-/// Returns true if a page lies in memory that is not the server's own.
-fn is_elsewhere(leaf: Leaf, memory: &Memory) -> bool {
-    u64::from(leaf.frame.get()) >= memory.total()
+/// Returns true if a page has no frames of its own: it is a zero page, or lies in memory that is
+/// not the server's.
+pub(crate) fn is_nobodys(leaf: Leaf, memory: &Memory) -> bool {
+    u64::from(leaf.frame.get()) >= memory.total() || memory.is_zero(leaf)
 }
 
 /// Gives up a page's frames. After a split on behalf of another process, the frames of a huge page
 /// are single ones.
 pub(crate) fn release(leaf: Leaf, memory: &mut Memory, effects: &mut Effects) {
-    if is_elsewhere(leaf, memory) {
+    if is_nobodys(leaf, memory) {
         return;
     }
     if memory.order(leaf.frame) == Some(leaf.size.order()) {

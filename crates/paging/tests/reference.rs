@@ -25,6 +25,7 @@ struct Greedy {
     perforates: bool,
     is_lazy: bool,
     groups: bool,
+    zeros: bool,
     /// Blocks of 2 MB of a direct segment; 0 for none.
     segment: u64,
     holes: Option<Fragmentation>,
@@ -35,6 +36,7 @@ impl Greedy {
         perforates: false,
         is_lazy: false,
         groups: false,
+        zeros: false,
         segment: 0,
         holes: None,
     };
@@ -83,6 +85,10 @@ impl MappingPolicy for Greedy {
     fn groups_of_16(&self) -> bool {
         self.groups
     }
+
+    fn uses_huge_zero_page(&self) -> bool {
+        self.zeros
+    }
 }
 
 fn scenario() -> impl Strategy<Value = Fragmentation> {
@@ -111,14 +117,15 @@ fn scenario() -> impl Strategy<Value = Fragmentation> {
 }
 
 fn policies() -> impl Strategy<Value = Greedy> {
-    prop_oneof![
+    let policies = prop_oneof![
         2 => Just(Greedy::PLAIN),
         1 => Just(Greedy { groups: true, ..Greedy::PLAIN }),
         1 => Just(Greedy { perforates: true, is_lazy: true, ..Greedy::PLAIN }),
         2 => proptest::option::of(scenario())
             .prop_map(|holes| Greedy { perforates: true, holes, ..Greedy::PLAIN }),
         2 => (1..5u64).prop_map(|segment| Greedy { segment, ..Greedy::PLAIN }),
-    ]
+    ];
+    (policies, any::<bool>()).prop_map(|(policy, zeros)| Greedy { zeros, ..policy })
 }
 
 #[derive(Clone, Debug)]
@@ -267,6 +274,12 @@ impl World {
         }
     }
 
+    fn is_zero(&self, process: &Process, page: u64) -> bool {
+        let at = process.space.place_of(address(page)).of(address(page));
+        let leaf = process.space.table().leaf(at);
+        leaf.is_some_and(|leaf| self.memory.is_zero(leaf))
+    }
+
     fn touch(&mut self, process: &mut Process, page: u64, write: bool, policy: Greedy) {
         let at = address(page);
         let place = process.space.place_of(at).of(at);
@@ -280,6 +293,10 @@ impl World {
         let in_segment = process.space.segment().translate(at).is_some();
         let present: Vec<bool> = (0..PAGES)
             .map(|page| process.frame(page).is_some())
+            .collect();
+        let zeros: Vec<u64> = process
+            .pages()
+            .filter(|&p| self.is_zero(process, p))
             .collect();
         self.step(process, |space, memory, effects| {
             if in_segment {
@@ -297,6 +314,12 @@ impl World {
                 .translation(at)
                 .expect("a fault maps the page");
             assert!(leaf.writable || !write);
+        }
+        // A perforated page may come in the place of the huge zero page: its holes are zero as well.
+        for page in zeros {
+            if process.frame(page).is_none() {
+                process.contents.remove(&page);
+            }
         }
         // What was not there before is new, and zero.
         for page in (0..PAGES).filter(|&page| !present[page as usize]) {
@@ -325,9 +348,13 @@ impl World {
             for (&page, content) in &process.contents {
                 let frame = process.frame(page);
                 prop_assert!(frame.is_some(), "page {} was lost", page);
-                mapped.extend(frame);
                 let at = process.space.place_of(address(page)).of(address(page));
                 let leaf = process.space.table().leaf(at);
+                if self.is_zero(process, page) {
+                    prop_assert_eq!(*content, 0, "page {} has contents of its own", page);
+                    continue;
+                }
+                mapped.extend(frame);
                 if leaf.is_some_and(|leaf| leaf.size == PageSize::Size2M) {
                     huge.extend(frame);
                 }
@@ -508,7 +535,8 @@ proptest! {
         for process in processes {
             process.space.destroy(&mut world.memory, &mut Effects::default());
         }
-        prop_assert_eq!(world.memory.free_frames(), world.memory.total());
+        let kept = world.memory.free_frames() + world.memory.zero_frames();
+        prop_assert_eq!(kept, world.memory.total());
     }
 }
 
@@ -619,7 +647,7 @@ fn pages_of_the_pool_go_back_to_it_whole_and_others_do_not() {
             .map(all, Vma::ANONYMOUS, &mut memory, &mut effects)
             .unwrap();
         space
-            .populate(all, &policy, &mut memory, &mut effects)
+            .populate(all, true, &policy, &mut memory, &mut effects)
             .unwrap();
         assert_eq!(memory.reserved_huge(HUGE), 0);
         space.unmap(all, &mut memory, &mut effects).unwrap();
@@ -631,7 +659,7 @@ fn pages_of_the_pool_go_back_to_it_whole_and_others_do_not() {
         .map(page, Vma::ANONYMOUS, &mut memory, &mut effects)
         .unwrap();
     space
-        .populate(page, &policy, &mut memory, &mut effects)
+        .populate(page, true, &policy, &mut memory, &mut effects)
         .unwrap();
     space.unmap(range(0, 1), &mut memory, &mut effects).unwrap();
     space.unmap(page, &mut memory, &mut effects).unwrap();

@@ -381,8 +381,10 @@ pub enum Advice {
     HugePage,
     /// `MADV_NOHUGEPAGE`.
     NoHugePage,
-    /// `MADV_POPULATE_READ` or `MADV_POPULATE_WRITE`.
-    Populate,
+    /// `MADV_POPULATE_READ`.
+    PopulateRead,
+    /// `MADV_POPULATE_WRITE`.
+    PopulateWrite,
     /// `MADV_COLLAPSE`.
     Collapse,
     /// Advice that changes no mapping.
@@ -398,7 +400,8 @@ impl Advice {
             8 => Self::Free,
             14 => Self::HugePage,
             15 => Self::NoHugePage,
-            22 | 23 => Self::Populate,
+            22 => Self::PopulateRead,
+            23 => Self::PopulateWrite,
             25 => Self::Collapse,
             _ => Self::Other,
         }

@@ -37,6 +37,7 @@ MAPPINGS = {
 FAULTS = {
     "zeroed 4 KB page": ("faults_anonymous_4k",),
     "zeroed 2 MB page": ("faults_anonymous_2m",),
+    "zero page": ("faults_zero_page",),
     "file": ("faults_file",),
     "copy on write": ("faults_copy_on_write",),
     "segment": ("faults_segment",),

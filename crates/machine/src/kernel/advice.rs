@@ -23,7 +23,7 @@ impl Kernel {
             Advice::Free => counters.free += 1,
             Advice::HugePage => counters.huge += 1,
             Advice::NoHugePage => counters.no_huge += 1,
-            Advice::Populate => counters.populate += 1,
+            Advice::PopulateRead | Advice::PopulateWrite => counters.populate += 1,
             Advice::Collapse => counters.collapse += 1,
             Advice::Other => return Ok(Cycles::ZERO),
         }
@@ -47,9 +47,12 @@ impl Kernel {
                     space.advise_huge(range, huge, memory, effects)
                 })
             }
-            Advice::Populate => self.change(mmu, |space, memory, effects, policy| {
-                space.populate(range, policy, memory, effects)
-            }),
+            Advice::PopulateRead | Advice::PopulateWrite => {
+                let write = advice == Advice::PopulateWrite;
+                self.change(mmu, |space, memory, effects, policy| {
+                    space.populate(range, write, policy, memory, effects)
+                })
+            }
             Advice::Collapse => self.collapse(range, mmu),
             Advice::Other => Ok(Cycles::ZERO),
         }
@@ -95,7 +98,7 @@ impl Kernel {
             let refuses = space
                 .vma(at)
                 .is_none_or(|(_, vma)| vma.huge == HugeAdvice::NoHuge);
-            if refuses || space.table().base_pages_around(at) == 0 {
+            if refuses || space.present_around(at, &self.memory) == 0 {
                 at = at + HUGE;
                 continue;
             }

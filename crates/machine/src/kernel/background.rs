@@ -50,7 +50,7 @@ impl Kernel {
         let step = u64::from(PageSize::Size2M.frames());
         let mut work = Cycles::ZERO;
         for _ in 0..pages.div_ceil(step) {
-            let wants_block = self.running().pass_wants_block(&*self.policy);
+            let wants_block = self.running().pass_wants_block(&*self.policy, &self.memory);
             if wants_block && !self.memory.has_free_block(Order::HUGE_2M) {
                 // Its scanning is that of a kernel thread, as all in the background.
                 work += self.compact(mmu).0;
@@ -140,7 +140,8 @@ impl Kernel {
             .vma(address)
             .is_some_and(|(_, vma)| vma.huge == HugeAdvice::Huge);
         let effort = self.memory.defrag().effort(is_advised);
-        if effort != Effort::Direct || space.wanted_size(address, &*self.policy) < PageSize::Size2M
+        if effort != Effort::Direct
+            || space.wanted_size(address, &*self.policy, &self.memory) < PageSize::Size2M
         {
             return Cycles::ZERO;
         }

@@ -169,7 +169,7 @@ impl Kernel {
                 self.change(mmu, |space, memory, effects, policy| {
                     space.map(range, vma, memory, effects)?;
                     if populate {
-                        space.populate(range, policy, memory, effects)?;
+                        space.populate(range, writable, policy, memory, effects)?;
                     }
                     Ok(())
                 })

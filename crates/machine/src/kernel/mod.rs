@@ -463,7 +463,8 @@ impl Kernel {
                 return Ok(prepared + expelled + self.costs.page_fault_cycles);
             }
         }
-        if !self.memory.has_free_block(Order::HUGE_2M) {
+        let maps_zeros = !write && self.policy.uses_huge_zero_page();
+        if !maps_zeros && !self.memory.has_free_block(Order::HUGE_2M) {
             prepared += self.make_huge(address, mmu);
         }
         let work = self.change(mmu, |space, memory, effects, policy| {
@@ -475,6 +476,7 @@ impl Kernel {
             *match (fault.kind, fault.size) {
                 (FaultKind::Anonymous, PageSize::Size4K) => &mut counters.faults_anonymous_4k,
                 (FaultKind::Anonymous, _) => &mut counters.faults_anonymous_2m,
+                (FaultKind::Zero, _) => &mut counters.faults_zero_page,
                 (FaultKind::File, _) => &mut counters.faults_file,
                 (FaultKind::CopyOnWrite, _) => &mut counters.faults_copy_on_write,
                 (FaultKind::Spurious, _) => &mut counters.faults_spurious,

@@ -25,7 +25,8 @@ impl Kernel {
                 page = page + PAGE_BYTES;
                 continue;
             };
-            if !self.memory.is_pinned(leaf.frame)
+            if !self.memory.is_zero(leaf)
+                && !self.memory.is_pinned(leaf.frame)
                 && let Ok(frame) = self.memory.pin(leaf.frame, &mut moves)
             {
                 self.pinned.push(frame);

@@ -111,11 +111,11 @@ impl Kernel {
     /// Notes what is resident after so many instructions of the region of interest.
     pub(crate) fn note_residency(&mut self, instructions: u64) {
         let [all, huge] = self.resident_now();
-        let spaces = &self.spaces;
+        let (spaces, memory) = (&self.spaces, &self.memory);
         self.residency.note(instructions, all, huge, || {
-            let eligible = spaces.iter().flatten().map(AddressSpace::resident_eligible);
+            let spaces = spaces.iter().flatten();
             // Of what processes share, each has its part.
-            all.min(eligible.sum())
+            all.min(spaces.map(|space| space.resident_eligible(memory)).sum())
         });
     }
 

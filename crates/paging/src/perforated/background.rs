@@ -18,7 +18,9 @@ impl AddressSpace {
             return;
         };
         let pages = self.table.pages(range);
+        // Zero pages go, and their places are holes.
         let parts: Vec<_> = pages
+            .filter(|(_, leaf)| !memory.is_zero(*leaf))
             .map(|(address, leaf)| (sub_page(address), leaf))
             .collect();
         let is_movable = |leaf: &Leaf| {

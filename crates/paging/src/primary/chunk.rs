@@ -71,7 +71,9 @@ impl AddressSpace {
         for (address, leaf) in &pages {
             self.take(*address, memory, effects);
             effects.unmapped += 1;
-            effects.copied_4k += u64::from(leaf.size.frames());
+            if !memory.is_zero(*leaf) {
+                effects.copied_4k += u64::from(leaf.size.frames());
+            }
         }
         effects.invalidations.push(grown);
         for (_, leaf) in pages {

@@ -41,6 +41,9 @@ pub struct Config {
     /// `khugepaged/max_ptes_none`: of 512 pages, how many may be untouched.
     #[schemars(range(min = 0, max = 511))]
     pub max_ptes_none: u32,
+    /// `use_zero_page`: reads of untouched memory map the huge zero page where writes would map
+    /// 2 MB.
+    pub use_zero_page: bool,
 }
 
 impl Default for Config {
@@ -50,6 +53,7 @@ impl Default for Config {
             scan_interval: Nanoseconds::new(10_000_000_000),
             pages_to_scan: 4096,
             max_ptes_none: 511,
+            use_zero_page: true,
         }
     }
 }
@@ -88,6 +92,7 @@ pub(super) struct HugePages {
     pub(super) on_holes: fn(&Holes) -> HoleVerdict,
     /// Groups of 16 small pages are contiguous, and marked.
     pub(super) groups_of_16: bool,
+    pub(super) use_zero_page: bool,
 }
 
 impl HugePages {
@@ -100,6 +105,7 @@ impl HugePages {
                 .max(1),
             on_holes: |_| HoleVerdict::Split,
             groups_of_16: false,
+            use_zero_page: config.use_zero_page,
         }
     }
 
@@ -131,6 +137,10 @@ impl MappingPolicy for HugePages {
 
     fn groups_of_16(&self) -> bool {
         self.groups_of_16
+    }
+
+    fn uses_huge_zero_page(&self) -> bool {
+        self.use_zero_page
     }
 }
 

@@ -68,6 +68,10 @@ impl MappingPolicy for Policy {
         }
     }
 
+    fn uses_huge_zero_page(&self) -> bool {
+        self.huge.uses_huge_zero_page()
+    }
+
     fn is_lazy(&self) -> bool {
         self.lazy
     }
