@@ -206,20 +206,30 @@ class Attribution:
         return overhead * costs.translation_cycles / total + scale * costs.fault_cycles
 
     @cached_property
+    def places(self) -> list[tuple[str, int] | None]:
+        """The file and the offset in it of each instruction; ``None`` for generated code."""
+        found: list[tuple[str, int] | None] = []
+        for at in self._values["instructions"]:
+            mapping = self._values["mappings"][at["mapping"]]
+            if mapping["file"] is None:
+                found.append(None)
+            else:
+                offset = at["address"] - mapping["start"] + mapping["offset"]
+                found.append((self._values["files"][mapping["file"]], offset))
+        return found
+
+    @cached_property
     def frames(self) -> list[Frame]:
         """Every instruction of the profile, named by the files that its code is in."""
-        wanted: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-        mappings, files = self._values["mappings"], self._values["files"]
-        found = [_nowhere(at["address"]) for at in self._values["instructions"]]
-        for index, at in enumerate(self._values["instructions"]):
-            mapping = mappings[at["mapping"]]
-            if mapping["file"] is not None:
-                offset = at["address"] - mapping["start"] + mapping["offset"]
-                wanted[mapping["file"]][offset].append(index)
+        wanted: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+        instructions, mappings = self._values["instructions"], self._values["mappings"]
+        found = [_nowhere(at["address"]) for at in instructions]
+        for index, (at, place) in enumerate(zip(instructions, self.places, strict=True)):
+            if place is not None:
+                wanted[place[0]][place[1]].append(index)
             elif names := self._generated.get(mappings[at["mapping"]]["process"]):
                 found[index] = names.named(at["address"]) or found[index]
-        for file, offsets in wanted.items():
-            path = files[file]
+        for path, offsets in wanted.items():
             try:
                 places = _engine.locate(path, list(offsets))
             except _engine.EngineError:
@@ -232,7 +242,7 @@ class Attribution:
                         function=function or f"{library}+{offset:#x}",
                         library=library,
                         line="" if line is None else f"{line[0]}:{line[1]}",
-                        address=self._values["instructions"][index]["address"],
+                        address=instructions[index]["address"],
                     )
         return found
 

@@ -9,7 +9,8 @@ from html import escape
 from importlib import resources
 from typing import Any
 
-from contigua.attribution import KEYS, METRICS, Attribution
+from contigua.attribution import KEYS, METRICS, Attribution, Frame
+from contigua.listing import Line, listings
 from contigua.page import Page
 
 #: Metrics by name, in the order of a menu.
@@ -66,7 +67,19 @@ def page_of(profiles: Sequence[Attribution], sentences: Sequence[str]) -> str:
         '<button type="button" id="reset">All</button></p>'
         '<div class="wide" tabindex="0"><div id="flame"></div></div>'
     )
-    page.data("profile", json.dumps(_content(profiles)))
+    content = _content(profiles)
+    if content["code"]:
+        page.heading("Source and assembly")
+        page.raw(
+            '<div class="controls"><label>Function <select id="function" autocomplete="off">'
+            "</select></label>"
+            + _menu("View", "view", {"source": "source", "assembly": "assembly"})
+            + '</div><p class="note" id="uncoded" role="status"></p>'
+            '<div class="wide" tabindex="0"><table class="code"><thead><tr>'
+            '<th scope="col">Share</th><th scope="col">Line</th><th scope="col">Code</th>'
+            '</tr></thead><tbody id="code"></tbody></table></div>'
+        )
+    page.data("profile", json.dumps(content))
     page.script(_data("page.js"))
     return page.html()
 
@@ -93,6 +106,13 @@ class _Numbers(dict[Any, int]):
 
 def _content(profiles: Sequence[Attribution]) -> dict[str, Any]:
     frames, labels, stacks = _Numbers(), _Numbers(), _Numbers()
+
+    def written(runs: Sequence[Sequence[Line]]) -> list[list[list[Any]]]:
+        def numbers(of: Sequence[Frame]) -> list[int]:
+            return [frames[frame] for frame in of]
+
+        return [[[line.place, line.text, numbers(line.frames)] for line in run] for run in runs]
+
     designs = [
         [
             {
@@ -104,7 +124,17 @@ def _content(profiles: Sequence[Attribution]) -> dict[str, Any]:
         ]
         for profile in profiles
     ]
+    code = [
+        {
+            "function": one.function,
+            "library": one.library,
+            "source": {file: written(runs) for file, runs in one.source.items()},
+            "assembly": written(one.assembly),
+        }
+        for one in listings(profiles)
+    ]
     return {
+        "code": code,
         "frames": [{"function": frame.function, "line": frame.line} for frame in frames],
         "labels": list(labels),
         "stacks": list(stacks),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import chain
@@ -363,13 +363,17 @@ def table_text(reports: Sequence[Summarized]) -> str:
 def table_markdown(reports: Sequence[Summarized]) -> str:
     """Write the whole table in Markdown."""
     found = compare(reports, details=True)
+    return markdown_table([found.title, *found.heads], chain.from_iterable(found.sections))
+
+
+def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Write a table in Markdown; all columns but the first are numbers."""
 
     def line(cells: Sequence[str]) -> str:
         said = (printable(cell.replace("\n", ", ")).replace("|", "\\|") for cell in cells)
         return f"| {' | '.join(said)} |\n"
 
-    head = line((found.title, *found.heads)) + f"|---|{'---:|' * len(found.heads)}\n"
-    return head + "".join(map(line, chain.from_iterable(found.sections)))
+    return line(heads) + f"|---|{'---:|' * (len(heads) - 1)}\n" + "".join(map(line, rows))
 
 
 def table_html(reports: Sequence[Summarized]) -> str:

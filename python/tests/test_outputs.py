@@ -74,7 +74,7 @@ def commands(folder: Path, trace: Path) -> dict[str, list[object]]:
         "run --timeline": [*run[:1], *run[3:], "--timeline", "OUT", "--trace", trace],
         **{
             f"profile --{option}": [*profile, f"--{option}", "OUT", "--", "/bin/true"]
-            for option in ("html", "pprof", "save", "speedscope")
+            for option in ("html", "markdown", "pprof", "save", "speedscope")
         },
         "profile --advice": [
             *("profile", "--detail", "additive", "--memory", "64M", "--advice", "OUT", "--"),
@@ -111,6 +111,7 @@ OPTIONS = [
     "run --timeline",
     "profile --advice",
     "profile --html",
+    "profile --markdown",
     "profile --pprof",
     "profile --save",
     "profile --speedscope",

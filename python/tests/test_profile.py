@@ -5,19 +5,24 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import shlex
 import shutil
 import subprocess
+from collections import defaultdict
 from dataclasses import replace
+from itertools import chain, pairwise
 from pathlib import Path
 
 import pytest
 from test_report import browser_tests, hidden_parts, opened
 
 from contigua import RunOptions
-from contigua.attribution import METRICS, Attribution, Costs, ProfileError
+from contigua.attribution import METRICS, Attribution, Costs, Frame, ProfileError
 from contigua.differences import difference
+from contigua.listing import listings
 from contigua.pprof import pprof_of
 from contigua.profile_page import page_of, speedscope
+from contigua.profile_text import markdown_of
 from contigua.profiling import Profiled, profile
 from contigua.sampling import Sampling
 
@@ -289,6 +294,62 @@ def test_a_reader_chooses_searches_and_zooms(
         assert tab.locator("#flame button").first.text_content() == "read_at_random"
         tab.locator("#flame button").first.click()
         assert tab.locator("#flame button").first.text_content() != "read_at_random"
+        tab.fill("#search", "")
+        tab.select_option("#key", "function")
+        tab.locator("#rows button", has_text="read_at_random").click()
+        costly = tab.locator("#code tr[style]")
+        text = Path(__file__).parents[2] / "workloads" / "tests" / "culprits.c"
+        for line in costly.all():
+            _, number, code = (cell.text_content() for cell in line.locator("td").all())
+            assert text.read_text().splitlines()[int(number) - 1] == code
+        tab.select_option("#view", "assembly")
+        assert any("%r" in line.text_content() for line in costly.all())
+        tab.select_option("#design", "1")
+        assert hidden_parts(tab) == []
+
+
+def test_markdown_has_the_sentences_and_tables_of_a_terminal(hashed: Profiled) -> None:
+    said = ["fill() takes `5` | more", *hashed.sentences()]
+    command = hashed.profiles[0].command
+    text = markdown_of(hashed.profiles, said, ("function", "mapping"), "walks", 1)
+    assert f"```\n{shlex.join(command)}\n```" in text
+    assert "- fill() takes \\`5\\` \\| more" in text
+    tables = [line for line in text.splitlines() if line.startswith("|")]
+    assert [line.split(" | ")[0] for line in tables] == [
+        "| function",
+        tables[1],
+        "| read_at_random",
+        "| memory",
+        tables[4],
+        f"| {hashed.profiles[0].by('mapping', metric='walks')[0][0][0]}",
+    ]
+    assert {line.count("|") for line in tables} == {8}
+
+
+def test_listings_have_every_cycle_of_a_function(hashed: Profiled) -> None:
+    base = hashed.profiles[0]
+    listed = {one.function: one for one in listings(hashed.profiles)}
+    one = listed["read_at_random"]
+    cycles: dict[Frame, int] = defaultdict(int)
+    for row in base.rows():
+        cycles[row.at] += row.costs.translation_cycles
+    expected = sum(at for frame, at in cycles.items() if frame.function == "read_at_random")
+    for runs in (*one.source.values(), one.assembly):
+        assert all(b.place > a.place for run in runs for a, b in pairwise(run))
+    for lines in (chain(*one.source.values()), one.assembly):
+        found = [frame for line in chain(*lines) for frame in line.frames]
+        assert len(found) == len(set(found))
+        assert sum(cycles[frame] for frame in found) == expected > 0
+
+
+def test_code_that_is_gone_is_listed_without_text(culprits: str, tmp_path: Path) -> None:
+    program = tmp_path / "culprits"
+    shutil.copy(culprits, program)
+    found = profiled(str(program), "hash").profiles[0]
+    assert found.frames
+    program.unlink()
+    listed = {one.function: one for one in listings([found])}
+    assert listed["read_at_random"].assembly == [] and listed["read_at_random"].source
 
 
 def test_a_profile_survives_its_file(hashed: Profiled, tmp_path: Path) -> None:

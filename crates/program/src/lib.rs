@@ -30,6 +30,8 @@ pub mod footprint;
 #[cfg(feature = "sources")]
 pub mod launch;
 #[cfg(feature = "sources")]
+pub mod listing;
+#[cfg(feature = "sources")]
 mod path;
 #[cfg(feature = "sources")]
 pub mod sources;

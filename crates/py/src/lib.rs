@@ -359,6 +359,7 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(resolve_run, module)?)?;
     module.add_function(wrap_pyfunction!(places::locate, module)?)?;
     module.add_function(wrap_pyfunction!(places::build_id, module)?)?;
+    module.add_function(wrap_pyfunction!(places::disassemble, module)?)?;
     module.add_function(wrap_pyfunction!(schema, module)?)?;
     module.add_function(wrap_pyfunction!(emulator, module)?)?;
     module.add_function(wrap_pyfunction!(emulator_options, module)?)?;

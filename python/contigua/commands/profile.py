@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 
 from contigua.advising import DESIGNS, RUNS, advise
-from contigua.attribution import METRICS, Attribution, bare
+from contigua.attribution import METRICS, Attribution
 from contigua.commands.options import (
     OUTPUT,
     allocator_options,
@@ -30,14 +30,12 @@ from contigua.files import Outputs, check_writable, is_standard_output, write_wh
 from contigua.options import RunOptions, file_of
 from contigua.pprof import pprof_of
 from contigua.printing import printable
-from contigua.profile_page import GROUPS, TITLES, page_of, speedscope
+from contigua.profile_page import GROUPS, page_of, speedscope
+from contigua.profile_text import cost_rows, markdown_of
 from contigua.profiling import profile
 from contigua.progress import RunLine
 from contigua.sampling import Sampling
 from contigua.terminal import Table, show
-
-#: Rows with a smaller share are left out.
-LEAST = 0.0005
 
 shown_options = with_options(
     click.option(
@@ -73,6 +71,12 @@ shown_options = with_options(
         "pprof_file",
         type=click.Path(path_type=Path),
         help="Write the first design's profile for `go tool pprof`.",
+    ),
+    click.option(
+        "--markdown",
+        "markdown_file",
+        type=click.Path(path_type=Path),
+        help="Write sentences and tables as Markdown, for a bug report.",
     ),
     click.option(
         "--against",
@@ -120,6 +124,7 @@ def profile_command(
     speedscope_file: Path | None,
     save: Path | None,
     pprof_file: Path | None,
+    markdown_file: Path | None,
     against: Path | None,
     advice_file: Path | None,
     what_if: int,
@@ -136,9 +141,8 @@ def profile_command(
     if advice_file is not None and source is click.core.ParameterSource.DEFAULT:
         design_names = ",".join(DESIGNS)
     designs, options["machine"] = changed(settings, design_list(design_names), options["machine"])
-    files = [
-        file for file in (html, speedscope_file, save, pprof_file, advice_file) if file is not None
-    ]
+    wanted = (html, speedscope_file, save, pprof_file, markdown_file, advice_file)
+    files = [file for file in wanted if file is not None]
     for file in files:
         check_writable(file)
     if sum(map(is_standard_output, files)) > 1:
@@ -174,6 +178,10 @@ def profile_command(
     if pprof_file is not None:
         with outputs.each():
             write_whole(pprof_file, pprof_of(profiled.profiles[0]))
+    if markdown_file is not None:
+        text = markdown_of(profiled.profiles, said, keys, metric, top)
+        with outputs.each():
+            write_whole(markdown_file, text)
     if advised is not None and advice_file is not None:
         with outputs.each():
             write_whole(advice_file, advised.advice.to_toml())
@@ -201,27 +209,10 @@ def _show(
 
 
 def _table(profiles: tuple[Attribution, ...], key: str, metric: str, top: int) -> Table:
-    first = profiles[0]
-    table = Table(GROUPS.get(key, key))
-    for head in ("share", "walks", "L1 TLB misses", "faults", "data-miss cycles"):
+    heads, rows = cost_rows(profiles, key, metric, top)
+    table = Table(heads[0])
+    for head in heads[1:]:
         table.add_column(head, justify="right")
-    others = [dict(found.by(key)) for found in profiles[1:]]
-    for found in profiles[1:]:
-        table.add_column(f"{TITLES[metric]}, {found.design}", justify="right")
-    total = getattr(first.total, metric)
-    data = first.total.data_cycles
-    for name, costs in first.by(key, metric=metric)[:top]:
-        value = getattr(costs, metric)
-        if value < LEAST * total:
-            break
-        after = [getattr(other[name], metric) if name in other else 0 for other in others]
-        table.add_row(
-            bare(name[0]) if key == "function" else name[0],
-            f"{100 * value / total:.1f} %",
-            f"{costs.walks:,}",
-            f"{costs.tlb_misses:,}",
-            f"{costs.faults:,}",
-            f"{100 * costs.data_cycles / max(data, 1):.1f} %",
-            *(f"{100 * (now - value) / value:+.0f} %" for now in after),
-        )
+    for row in rows:
+        table.add_row(*row)
     return table

@@ -37,7 +37,7 @@ function showTable() {
   const most = wanted ? FOUND : ROWS;
   for (const [label, value] of labels.slice(0, most)) {
     const row = document.createElement("tr");
-    const first = cell(label);
+    const first = codeOf(label) ? chooser(label) : cell(label);
     const bar = document.createElement("i");
     bar.style.width = total ? (100 * value) / total + "%" : "0";
     first.prepend(bar);
@@ -111,9 +111,80 @@ function showFlame() {
   flame.style.height = `${(depth + 1) * 1.4}rem`;
 }
 
+// Source and assembly: the costs of a line are those of its instructions.
+
+function codeOf(label) {
+  return key.value === "function" && data.code.some((one) => one.function === label);
+}
+
+function chooser(label) {
+  const element = document.createElement("td");
+  const button = document.createElement("button");
+  button.type = "button";
+  button.textContent = label;
+  button.title = "Show its code";
+  button.addEventListener("click", () => {
+    byId("function").value = data.code.findIndex((one) => one.function === label);
+    showCode();
+    byId("function").scrollIntoView({ block: "start" });
+  });
+  element.append(button);
+  return element;
+}
+
+function costsByFrame() {
+  const costs = new Map();
+  for (const row of data.designs[Number(design.value)]) {
+    const stack = data.stacks[row.stack];
+    const at = stack[stack.length - 1];
+    costs.set(at, (costs.get(at) || 0) + row.costs[metric.value]);
+  }
+  return costs;
+}
+
+function codeRow(texts, share) {
+  const row = document.createElement("tr");
+  row.append(...texts.map(cell));
+  if (share) row.style.background = `color-mix(in srgb, #c2410c ${Math.round(8 + 42 * share)}%, transparent)`;
+  return row;
+}
+
+function showCode() {
+  const body = byId("code");
+  if (!body) return;
+  const chosen = data.code[Number(byId("function").value)];
+  const costs = costsByFrame();
+  const total = [...costs.values()].reduce((sum, value) => sum + value, 0);
+  const assembly = byId("view").value === "assembly";
+  const parts = assembly ? (chosen.assembly.length ? [["", chosen.assembly]] : []) : Object.entries(chosen.source);
+  body.replaceChildren();
+  let unread = false;
+  for (const [file, runs] of parts) {
+    if (file) body.append(codeRow(["", "", file], 0));
+    runs.forEach((run, index) => {
+      if (index) body.append(codeRow(["", "", "…"], 0));
+      for (const [place, text, frames] of run) {
+        const cost = frames.reduce((sum, frame) => sum + (costs.get(frame) || 0), 0);
+        const where = assembly ? place.toString(16) : String(place);
+        unread = unread || text === null;
+        body.append(codeRow([cost ? percent(cost, total) : "", where, text || ""], total ? cost / total : 0));
+      }
+    });
+  }
+  const missing = assembly
+    ? "The file has no symbol for this function, or is not here any more."
+    : "No line numbers: build with -g, or install the debug information.";
+  byId("uncoded").textContent = !parts.length ? missing : unread ? "The source is not here: only numbers of lines are known." : "";
+}
+
 function show() {
   showTable();
   showFlame();
+  showCode();
+}
+if (byId("function")) {
+  data.code.forEach((one, index) => byId("function").append(new Option(`${one.function} (${one.library})`, index)));
+  for (const control of [byId("function"), byId("view")]) control.addEventListener("change", showCode);
 }
 for (const control of [metric, design, key]) control.addEventListener("change", show);
 search.addEventListener("input", show);
