@@ -216,6 +216,10 @@ impl AddressSpace {
     ) -> Result<(), Error> {
         let page = address.align_down(leaf.size.bytes());
         if self.perforated_at(address).is_some() {
+            if memory.is_zero(leaf) {
+                // An untouched hole is zeros, too.
+                return Ok(());
+            }
             return self.install_in_hole(page, leaf, memory, effects);
         }
         let mapped = self

@@ -458,11 +458,17 @@ proptest! {
                             from.contains(at) && at - from.start < to.bytes()
                         })
                         .collect();
+                    let zeros: Vec<u64> = process.pages().filter(|&p| world.is_zero(process, p)).collect();
                     process.forget(from);
                     process.forget(to);
                     world.step(process, |s, m, e| s.remap(from, to, false, m, e).unwrap());
                     for (page, content) in moved {
+                        let was_zero = zeros.contains(&page);
                         let page = page - start + target;
+                        if was_zero && process.frame(page).is_none() {
+                            // It came to a hole of a perforated page.
+                            continue;
+                        }
                         process.contents.insert(page, content);
                         // Where a segment is involved, contents are copied.
                         if policy.segment > 0 && let Some(frame) = process.frame(page) {
@@ -559,6 +565,36 @@ fn a_large_aligned_mapping_gets_a_huge_page_at_the_first_touch() {
     assert_eq!(walk.references().len(), 3);
     let owner = memory.owner(walk.leaf.unwrap().frame).unwrap();
     assert_eq!(owner.page, VirtPage::new((BASE + 0x20_0000) >> 12));
+}
+
+#[test]
+fn zero_pages_that_move_to_holes_leave_them_holes() {
+    let policy = Greedy {
+        perforates: true,
+        is_lazy: true,
+        zeros: true,
+        ..Greedy::PLAIN
+    };
+    let mut memory = memory(4096);
+    let mut effects = Effects::default();
+    let mut space = policy.space(1, &mut memory);
+    let all = range(0, PAGES);
+    space
+        .map(all, Vma::ANONYMOUS, &mut memory, &mut effects)
+        .unwrap();
+    for (page, write) in [(1000, true), (1024, false)] {
+        space
+            .fault(address(page), write, &policy, &mut memory, &mut effects)
+            .unwrap();
+    }
+    let (from, to) = (range(1024, 500), range(13, 500));
+    space
+        .remap(from, to, false, &mut memory, &mut effects)
+        .unwrap();
+    space
+        .free_lazily(range(0, 513), &mut memory, &mut effects)
+        .unwrap();
+    assert_eq!(space.validate(&memory), Ok(()));
 }
 
 #[test]
