@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 GUESTS = Path(__file__).parents[2] / "workloads/bin/tests"
 MB = 1 << 20
 
@@ -34,3 +36,40 @@ def test_reads_of_untouched_memory_take_none(cli, tmp_path):
     written = reports(cli, tmp_path, "reads", "128", "write")
     assert written["linux-thp"]["memory"]["resident_2m_bytes"] >= 254 * MB
     assert resident(written["linux-4k"]) < 3 * MB
+
+
+@pytest.mark.parametrize("kind", ["anonymous", "memfd", "posix", "sysv"])
+def test_pages_of_shared_memory_are_one_whoever_touches_them_first(kind, cli, tmp_path):
+    """Five processes, each with a mapping that is inherited, or made after the fork."""
+    for report in reports(cli, tmp_path, "shared", kind, "16", "4").values():
+        memory = report["memory"]
+        assert memory["shmem_bytes"] == 16 * MB
+        # Each process has half a megabyte of its own.
+        assert 16 * MB < resident(report) < 22 * MB
+        assert memory["resident_2m_bytes"] == 0
+        # The first touches; others map what is there.
+        assert 16 * MB // 4096 <= report["kernel"]["faults_anonymous_4k"] < 6000
+
+
+@pytest.mark.parametrize(
+    ("enabled", "kind", "huge"),
+    [
+        ("never", "memfd", 0),
+        ("advise", "memfd", 16),
+        ("within_size", "anonymous", 16),
+        ("always", "posix", 0),
+        ("force", "posix", 16),
+    ],
+)
+def test_shmem_enabled_decides_on_huge_pages_of_shared_memory(enabled, kind, huge, cli, tmp_path):
+    """Values are those of the guest on Linux 6.18 (ShmemPmdMapped)."""
+    design = tmp_path / "shmem.toml"
+    settings = f'enabled = "never"\nshmem_enabled = "{enabled}"'
+    design.write_text(f'description = ""\n[translation.thp]\n{settings}\n')
+    written = tmp_path / "reports.json"
+    options = ("--designs", design, "--memory", "1G", "--json", written)
+    ran = cli("run", *options, "--", GUESTS / "shared", kind, "16", "2")
+    assert ran.returncode == 0, ran.stderr
+    memory = json.loads(written.read_text())[0]["memory"]
+    assert memory["shmem_bytes"] == 16 * MB
+    assert memory["shmem_huge_bytes"] == memory["resident_2m_bytes"] == huge * MB

@@ -142,7 +142,10 @@ def test_a_report_of_the_version_before_loads_and_says_the_same():
         if contiguitas := report["config"]["design"]["placement"].get("contiguitas"):
             contiguitas |= {"idle": "60s", "reserve_percent": 10.0, "bias": True, "by_type": True}
             contiguitas["resize"]["watermarks"] = True
-        report["config"]["design"]["translation"]["thp"]["use_zero_page"] = True
+        report["config"]["design"]["translation"]["thp"] |= {
+            "use_zero_page": True,
+            "shmem_enabled": "never",
+        }
         report["config"]["design"]["memory"]["costs"]["refault"] = "100us"
         by_cause = ("shrinks_blocked_by_kernel", "shrinks_blocked_by_devices")
         later = ("frames_refaulted", "frames_moved_from_isolated", *by_cause)
@@ -157,6 +160,8 @@ def test_a_report_of_the_version_before_loads_and_says_the_same():
         splits = ("munmap", "mprotect", "mremap", "madvise", "fault")
         report["kernel"] |= {f"splits_{cause}": 0 for cause in splits}
         report["kernel"]["faults_zero_page"] = 0
+        shared = ("shmem_bytes", "shmem_huge_bytes", "hugetlb_shared_bytes")
+        report["memory"] |= dict.fromkeys(shared, 0)
         report["kernel"]["longest_stall_cycles"] = 0
     check("run", reports)
     assert "contiguitas-thp" in str(results)

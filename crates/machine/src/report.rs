@@ -428,7 +428,7 @@ pub struct KernelReport {
     /// Reads that mapped the zero page or the huge one.
     #[serde(default)]
     pub faults_zero_page: u64,
-    /// Faults on file mappings.
+    /// Faults on file mappings, and on pages of shared memory that were there already.
     pub faults_file: u64,
     /// Faults that copied a page.
     pub faults_copy_on_write: u64,
@@ -596,6 +596,18 @@ pub struct MemoryReport {
     pub reserved: Bytes,
     /// Share of resident memory in pages larger than 4 KB, 0 to 1.
     pub huge_page_coverage: f64,
+    /// Of shared memory, in pages of any size, mapped or not (Linux's `Shmem`).
+    #[serde(rename = "shmem_bytes", serialize_with = "number")]
+    #[schemars(with = "u64")]
+    pub shmem: Bytes,
+    /// Of that, in 2 MB pages (`ShmemHugePages`).
+    #[serde(rename = "shmem_huge_bytes", serialize_with = "number")]
+    #[schemars(with = "u64")]
+    pub shmem_huge: Bytes,
+    /// Shared memory that the program asked of `HugeTLB`.
+    #[serde(rename = "hugetlb_shared_bytes", serialize_with = "number")]
+    #[schemars(with = "u64")]
+    pub hugetlb_shared: Bytes,
     /// Frames that page tables take.
     #[serde(rename = "page_tables_bytes", serialize_with = "number")]
     #[schemars(with = "u64")]

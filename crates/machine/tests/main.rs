@@ -12,6 +12,7 @@ mod heap;
 mod kernel_work;
 mod ladders;
 mod ranges;
+mod shared_memory;
 mod strings;
 mod transfers;
 mod values;

@@ -3,8 +3,7 @@
 
 use contigua_frames::{Boxed, Config, Frames, Layout, Placement};
 use contigua_paging::{
-    AddressSpace, CollapseContext, Effects, FaultContext, HugeAdvice, MappingPolicy, Memory,
-    SpaceId, Vma, VmaKind,
+    AddressSpace, CollapseContext, Effects, FaultContext, MappingPolicy, Memory, SpaceId, Vma,
 };
 use contigua_units::{PageSize, VirtAddr, VirtRange};
 
@@ -29,13 +28,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut effects = Effects::default();
     let start = VirtAddr::new(0x4000_0000);
     let range = VirtRange::with_length(start, 8 << 20);
-    let vma = Vma {
-        kind: VmaKind::Anonymous,
-        writable: true,
-        shared: false,
-        huge: HugeAdvice::default(),
-    };
-    space.map(range, vma, &mut memory, &mut effects)?;
+    space.map(range, Vma::ANONYMOUS, &mut memory, &mut effects)?;
     for offset in [0_u64, 4096, 2 << 20, 6 << 20] {
         let address = VirtAddr::new(start.get() + offset);
         if space.translation(address).is_none() {

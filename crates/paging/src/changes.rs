@@ -6,9 +6,7 @@ use crate::Error;
 use crate::effects::Effects;
 use crate::memory::Memory;
 use crate::policy::MappingPolicy;
-use crate::space::{
-    AddressSpace, EVERYTHING, GROUP, SpaceId, blocks_of, free, free_node, is_nobodys,
-};
+use crate::space::{AddressSpace, EVERYTHING, GROUP, SpaceId, free_node};
 use crate::table::visit::Cursor;
 use crate::vma::{HugeAdvice, Vma, VmaKind};
 
@@ -27,11 +25,28 @@ impl AddressSpace {
         if range.is_empty() {
             return Ok(());
         }
-        self.unmap(range, memory, effects)?;
+        self.clear(range, &vma, memory, effects)?;
         if !self.place(range, vma) {
             self.vmas.insert(range.start.get()..range.end.get(), vma);
         }
         Ok(())
+    }
+
+    /// Unmaps a range for a mapping that comes there, of which the object may be the same.
+    fn clear(
+        &mut self,
+        range: VirtRange,
+        coming: &Vma,
+        memory: &mut Memory,
+        effects: &mut Effects,
+    ) -> Result<(), Error> {
+        if coming.backing.is_some() {
+            // Holes of perforated pages are no pages of an object.
+            self.split_edges(range, memory, effects)?;
+        }
+        memory.map_object(range, coming);
+        let cleared = self.unmap(range, memory, effects);
+        cleared.inspect_err(|_| memory.unmap_object(range, coming, effects))
     }
 
     /// `munmap`.
@@ -49,6 +64,7 @@ impl AddressSpace {
         }
         self.unplace(range, memory, effects)?;
         self.discard_here(range, memory, effects)?;
+        self.unmap_objects(range, memory, effects);
         self.vmas.remove(range.start.get()..range.end.get());
         let around = VirtRange::new(
             range.start.align_down(PageSize::Size2M.bytes()),
@@ -71,6 +87,19 @@ impl AddressSpace {
         };
         self.prune(unused, memory, effects);
         Ok(())
+    }
+
+    /// Mappings of shared objects go from a range.
+    pub(crate) fn unmap_objects(
+        &self,
+        range: VirtRange,
+        memory: &mut Memory,
+        effects: &mut Effects,
+    ) {
+        for (piece, vma) in self.vmas.overlapping(range.start.get()..range.end.get()) {
+            let piece = VirtRange::new(VirtAddr::new(piece.start), VirtAddr::new(piece.end));
+            memory.unmap_object(piece.intersection(range), vma, effects);
+        }
     }
 
     /// Frees the page tables of a range that are empty.
@@ -147,7 +176,8 @@ impl AddressSpace {
             let is_huge = self
                 .table
                 .leaf(edge)
-                .is_some_and(|leaf| leaf.size == PageSize::Size2M && !memory.is_zero(leaf));
+                .is_some_and(|leaf| leaf.size == PageSize::Size2M && !memory.is_zero(leaf))
+                && !self.is_of_object(edge);
             let part = page.intersection(range);
             if is_huge && part != page && !parts.contains(&part) {
                 parts.push(part);
@@ -308,7 +338,7 @@ impl AddressSpace {
         }
         self.change_vmas_only(range, |vma| vma.writable = false);
         if self.table.has_shadows() {
-            self.split_zero_edges(range, memory, effects)?;
+            self.split_odd_edges(range, memory, effects)?;
         } else {
             self.split_edges(range, memory, effects)?;
         }
@@ -423,10 +453,11 @@ impl AddressSpace {
             let tail = VirtRange::new(from.end, to.end);
             return self.map(tail, vma, memory, effects);
         }
-        self.unmap(to, memory, effects)?;
+        let distance = to.start.get().wrapping_sub(from.start.get());
+        let vma = vma.moved(distance);
+        self.clear(to, &vma, memory, effects)?;
         self.vmas.insert(to.start.get()..to.end.get(), vma);
         let moved = VirtRange::with_length(from.start, from.bytes().min(to.bytes()));
-        let distance = to.start.get().wrapping_sub(from.start.get());
         if !distance.is_multiple_of(PageSize::Size2M.bytes()) {
             self.split_all(moved, memory, effects)?;
         }
@@ -555,37 +586,27 @@ impl AddressSpace {
         let shape = self.shape();
         let mut copy = Self::with(child, shape, memory)?;
         copy.vmas = self.vmas.clone();
+        for (range, vma) in copy.vmas.iter().filter(|(_, vma)| vma.backing.is_some()) {
+            let range = VirtRange::new(VirtAddr::new(range.start), VirtAddr::new(range.end));
+            memory.map_object(range, vma);
+        }
         copy.fragmentation = self.fragmentation;
         copy.primary = self.primary_of_child();
         copy.heap_end = self.heap_end;
         copy.assumes_mappings = self.assumes_mappings;
         self.invalidate_pages(EVERYTHING, effects);
-        effects.inherited += self.table.pages(EVERYTHING).count() as u64;
         let mut pages = Cursor::new(EVERYTHING);
         while let Some((address, mut leaf)) = pages.next(&self.table) {
+            if self.is_of_object(address) {
+                // The child's faults find it in the object (`vma_needs_copy`).
+                continue;
+            }
+            effects.inherited += 1;
             if !self.vma(address).is_some_and(|(_, vma)| vma.shared) {
                 leaf.writable = false;
                 self.table.update(address, |leaf| leaf.writable = false);
             }
-            let blocks = if is_nobodys(leaf, memory) {
-                Vec::new()
-            } else {
-                blocks_of(leaf, memory)
-            };
-            for (i, &frame) in blocks.iter().enumerate() {
-                if !memory.share(frame) {
-                    blocks[..i].iter().for_each(|&frame| free(frame, memory));
-                    copy.destroy(memory, effects);
-                    return Err(Error::OutOfMemory);
-                }
-                // The reverse mapping names one page, and there are two now: the frame stays.
-                let _ = memory.set_owner(frame, None);
-            }
-            if !blocks.is_empty() {
-                memory.share_huge(leaf.frame, leaf.size);
-            }
-            if let Err(error) = copy.install(address, leaf, memory, effects) {
-                memory.unshare_huge(leaf.frame, leaf.size);
+            if let Err(error) = copy.inherit(address, leaf, memory, effects) {
                 copy.destroy(memory, effects);
                 return Err(error);
             }

@@ -1,6 +1,6 @@
 //! Effects of changes and faults, for callers that perform or account for the rest.
 
-use contigua_units::{Bytes, Frame, PageSize, VirtRange};
+use contigua_units::{Bytes, Frame, PAGE_BYTES, PageSize, VirtAddr, VirtRange};
 
 /// Work that an operation caused, for others to do or to pay for. The caller clears it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, contigua_state::Plain)]
@@ -73,6 +73,17 @@ pub struct Written {
 }
 
 impl Effects {
+    /// Notes that a fault at an address zeroed its page.
+    pub(crate) fn zero(&mut self, address: VirtAddr, frame: Frame, size: PageSize) {
+        if size == PageSize::Size4K {
+            self.zeroed_4k += 1;
+        } else {
+            self.zeroed_2m += size.bytes() / PageSize::Size2M.bytes();
+        }
+        let within = address.get() % size.bytes() / PAGE_BYTES;
+        self.write(frame, size.frames(), within as u32);
+    }
+
     /// Notes that a fault wrote these frames on its core, the one of the access last
     /// (`process_huge_page` in Linux's `mm/memory.c`).
     pub(crate) fn write(&mut self, frame: Frame, frames: u32, target: u32) {

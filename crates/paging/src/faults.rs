@@ -45,6 +45,9 @@ impl AddressSpace {
             {
                 Ok(fault)
             }
+            None if let Some(backing) = vma.backing => {
+                self.fault_in_shared(address, write, range, vma, backing, policy, memory, effects)
+            }
             None => self.fault_in(address, write, range, vma, policy, memory, effects),
             Some(leaf) if write && memory.is_zero(leaf) => {
                 self.write_to_zeros(address, leaf, range, vma, policy, memory, effects)
@@ -99,8 +102,7 @@ impl AddressSpace {
         effects: &mut Effects,
     ) -> Result<Fault, Error> {
         let fits = self.largest_fit(address, range, vma);
-        let context = FaultContext { address, vma, fits };
-        let wanted = policy.on_fault(&context).min(fits);
+        let wanted = wanted_of_private(address, vma, fits, policy);
         let copies_file = write && vma.kind == VmaKind::File && !vma.shared;
         let class = if vma.kind == VmaKind::Anonymous || copies_file {
             FrameClass::Anonymous
@@ -142,25 +144,16 @@ impl AddressSpace {
                 }
                 FaultKind::File
             }
-            (_, PageSize::Size4K) => {
-                effects.zeroed_4k += 1;
-                effects.write(frame, 1, 0);
-                FaultKind::Anonymous
-            }
             _ => {
-                effects.zeroed_2m += size.bytes() / PageSize::Size2M.bytes();
-                let within = address.get() % size.bytes() / PAGE_BYTES;
-                effects.write(frame, size.frames(), within as u32);
+                effects.zero(address, frame, size);
                 FaultKind::Anonymous
             }
         };
         Ok(Fault { kind, size })
     }
 
-    /// Maps what a read fault in a mapping of a file maps beside the page at `address`
-    /// (`do_fault_around` in Linux 6.4's `mm/memory.c`): the aligned window around it, which begins
-    /// no earlier than the mapping and ends with it or with the page table. All of a file's pages
-    /// are taken to be in the page cache. Where memory is short, fewer are mapped.
+    /// Maps what a read fault in a mapping of a file maps beside the page at `address`. All of a
+    /// file's pages are taken to be in the page cache. Where memory is short, fewer are mapped.
     fn map_around(
         &mut self,
         address: VirtAddr,
@@ -169,14 +162,7 @@ impl AddressSpace {
         memory: &mut Memory,
         effects: &mut Effects,
     ) {
-        let window = memory.fault_around_pages() * PAGE_BYTES;
-        let table = VirtRange::page_around(address, PageSize::Size2M);
-        let start = address.align_down(window).max(mapping.start);
-        let around = VirtRange::with_length(start, window)
-            .intersection(mapping)
-            .intersection(table);
-        for i in 0..around.bytes() / PAGE_BYTES {
-            let at = around.start + i * PAGE_BYTES;
+        for at in fault_around(address, mapping, memory) {
             if self.table.leaf(at).is_some() {
                 continue;
             }
@@ -208,7 +194,7 @@ impl AddressSpace {
     }
 
     /// A block for a page of the wanted size, or of a smaller one.
-    fn allocate(
+    pub(crate) fn allocate(
         &mut self,
         wanted: PageSize,
         class: FrameClass,
@@ -363,12 +349,45 @@ impl AddressSpace {
         let Some((range, vma)) = self.vma(address) else {
             return PageSize::Size4K;
         };
+        if let Some(backing) = vma.backing {
+            return self.wanted_of_object(address, range, vma, backing, policy, memory);
+        }
         let fits = match self.table.leaf(address) {
             Some(leaf) if memory.is_zero(leaf) => leaf.size,
             _ => self.largest_fit(address, range, vma),
         };
-        policy
-            .on_fault(&FaultContext { address, vma, fits })
-            .min(fits)
+        wanted_of_private(address, vma, fits, policy)
     }
+}
+
+/// Size of the page that a first write to private memory wants, where one of a size would fit.
+fn wanted_of_private(
+    address: VirtAddr,
+    vma: Vma,
+    fits: PageSize,
+    policy: &dyn MappingPolicy,
+) -> PageSize {
+    if vma.hugetlb {
+        return fits.min(PageSize::Size2M);
+    }
+    policy
+        .on_fault(&FaultContext { address, vma, fits })
+        .min(fits)
+}
+
+/// Pages that a read fault of a file may map (`do_fault_around` in Linux 6.4's `mm/memory.c`): the
+/// aligned window around an address, which begins no earlier than the mapping and ends with it or
+/// with the page table.
+pub(crate) fn fault_around(
+    address: VirtAddr,
+    mapping: VirtRange,
+    memory: &Memory,
+) -> impl Iterator<Item = VirtAddr> + use<> {
+    let window = memory.fault_around_pages() * PAGE_BYTES;
+    let table = VirtRange::page_around(address, PageSize::Size2M);
+    let start = address.align_down(window).max(mapping.start);
+    let around = VirtRange::with_length(start, window)
+        .intersection(mapping)
+        .intersection(table);
+    (0..around.bytes() / PAGE_BYTES).map(move |i| around.start + i * PAGE_BYTES)
 }

@@ -36,6 +36,14 @@ impl AddressSpace {
         } else {
             None
         };
+        if self.is_of_object(address) {
+            // Later faults map it anew, in small pages (`__split_huge_pmd_locked`).
+            effects.splits += 1;
+            let page = VirtRange::page_around(address, leaf.size);
+            effects.invalidations.push(page);
+            self.evict(address, memory, effects);
+            return Ok(());
+        }
         let frames = self.table.frames_for_split(leaf.size);
         let node = obtain_node(frames, memory, effects).ok_or(Error::OutOfMemory)?;
         effects.splits += 1;

@@ -8,6 +8,7 @@ use contigua_units::{Frame, Order, PageSize};
 
 use crate::effects::{Effects, Resident};
 use crate::holes::HoleBitmaps;
+use crate::objects::Objects;
 use crate::table::Leaf;
 
 /// The frames of a simulated machine, with what lies beside them.
@@ -19,6 +20,7 @@ pub struct Memory {
     pool: Pool,
     sharing: Sharing,
     zeros: Zeros,
+    pub(crate) objects: Objects,
 }
 
 /// Frames that hold zeros, as far as somebody has read them.
@@ -173,14 +175,15 @@ impl Memory {
         }
     }
 
-    /// Memory of all spaces, each frame once: `sum` holds the memory of each space. A frame is
-    /// part of a huge page if one space maps it so, as Linux's `AnonHugePages` of
+    /// Memory of all spaces and shared objects, each frame once: `sum` holds the memory of each
+    /// space. A frame is part of a huge page if one space maps it so, as Linux's `AnonHugePages` of
     /// `/proc/meminfo` counts. Among perforated and small pages, those shared count as small.
     #[must_use]
     pub fn counted_once(&self, sum: &Resident) -> Resident {
         let sharing = &self.sharing;
         let mut rest = sharing.frames;
         let mut once = *sum;
+        once.replace(&Resident::default(), &self.objects.resident);
         let mut take = |count: &mut u64, most: u64, size: PageSize| {
             let pages = most.min(*count).min(rest / u64::from(size.frames()));
             *count -= pages;
@@ -248,6 +251,7 @@ impl From<Frames<Boxed>> for Memory {
             pool: Pool::default(),
             sharing: Sharing::default(),
             zeros: Zeros::default(),
+            objects: Objects::default(),
             frames,
         }
     }

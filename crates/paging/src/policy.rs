@@ -25,6 +25,18 @@ pub struct CollapseContext {
     pub present: u32,
 }
 
+/// Inputs of a policy when a page of shared memory is touched for the first time by anybody, and 2 MB
+/// around it would fit.
+#[derive(Clone, Copy, Debug)]
+pub struct SharedContext {
+    /// The mapping that it lies in.
+    pub vma: Vma,
+    /// It is a file of a `tmpfs` that is mounted, which has huge pages by its own option.
+    pub mounted: bool,
+    /// The 2 MB end within the object.
+    pub within_size: bool,
+}
+
 /// Decision on 2 MB of which some frames cannot be allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HoleVerdict {
@@ -41,6 +53,12 @@ pub enum HoleVerdict {
 pub trait MappingPolicy: Send {
     /// The size of page to map for a fault; at most `context.fits`.
     fn on_fault(&self, context: &FaultContext) -> PageSize;
+
+    /// Returns true if shared memory gets a page of 2 MB.
+    fn maps_shared_huge(&self, context: &SharedContext) -> bool {
+        let _ = context;
+        false
+    }
 
     /// Returns true if the background pass should make a 2 MB page of a range.
     fn collapse(&self, context: &CollapseContext) -> bool;

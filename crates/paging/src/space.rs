@@ -247,6 +247,31 @@ impl AddressSpace {
         }
     }
 
+    /// Maps a page that another space has, or a shared object.
+    pub(crate) fn inherit(
+        &mut self,
+        address: VirtAddr,
+        leaf: Leaf,
+        memory: &mut Memory,
+        effects: &mut Effects,
+    ) -> Result<(), Error> {
+        if is_nobodys(leaf, memory) {
+            return self.install(address, leaf, memory, effects);
+        }
+        let blocks = blocks_of(leaf, memory);
+        for (i, &frame) in blocks.iter().enumerate() {
+            if !memory.share(frame) {
+                blocks[..i].iter().for_each(|&frame| free(frame, memory));
+                return Err(Error::OutOfMemory);
+            }
+            // The reverse mapping names one page, and there are two now: the frame stays.
+            let _ = memory.set_owner(frame, None);
+        }
+        memory.share_huge(leaf.frame, leaf.size);
+        self.install(address, leaf, memory, effects)
+            .inspect_err(|_| memory.unshare_huge(leaf.frame, leaf.size))
+    }
+
     /// Maps a page to physical memory that is not the server's own, in the place of what was mapped there.
     ///
     /// # Errors
@@ -323,6 +348,7 @@ impl AddressSpace {
         while let Some((address, _)) = pages.next(&self.table) {
             self.evict(address, memory, effects);
         }
+        self.unmap_objects(EVERYTHING, memory, effects);
         self.free_chunk(memory, effects);
         for node in self.table.node_frames() {
             free_node(node, memory, effects);
@@ -384,7 +410,7 @@ pub(crate) const EVERYTHING: VirtRange = VirtRange::new(VirtAddr::new(0), VirtAd
 
 /// Returns true if a page has no frames of its own: it is a zero page, or lies in memory that is
 /// not the server's.
-pub(crate) fn is_nobodys(leaf: Leaf, memory: &Memory) -> bool {
+fn is_nobodys(leaf: Leaf, memory: &Memory) -> bool {
     u64::from(leaf.frame.get()) >= memory.total() || memory.is_zero(leaf)
 }
 

@@ -1,5 +1,7 @@
 //! Mappings: what a range of addresses is for.
 
+use crate::objects::Backing;
+
 /// Backing of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, contigua_state::Plain)]
 pub enum VmaKind {
@@ -32,6 +34,10 @@ pub struct Vma {
     pub shared: bool,
     /// Advice about huge pages.
     pub huge: HugeAdvice,
+    /// The program asked for pages of `HugeTLB`.
+    pub hugetlb: bool,
+    /// Object whose pages a shared mapping has. Without one, only children have the pages, too.
+    pub backing: Option<Backing>,
 }
 
 impl Vma {
@@ -41,5 +47,15 @@ impl Vma {
         writable: true,
         shared: false,
         huge: HugeAdvice::None,
+        hugetlb: false,
+        backing: None,
     };
+
+    /// The mapping's part at addresses that are a distance further.
+    pub(crate) fn moved(self, distance: u64) -> Self {
+        Self {
+            backing: self.backing.map(|backing| backing.moved(distance)),
+            ..self
+        }
+    }
 }

@@ -29,7 +29,7 @@ impl AddressSpace {
         memory: &mut Memory,
         effects: &mut Effects,
     ) -> Result<Option<Fault>, Error> {
-        if vma.kind != VmaKind::Anonymous || vma.shared {
+        if vma.kind != VmaKind::Anonymous || vma.shared || vma.hugetlb {
             return Ok(None);
         }
         let fits = self.largest_fit(address, range, vma);
@@ -122,8 +122,8 @@ impl AddressSpace {
         pages.filter(|(_, leaf)| !memory.is_zero(*leaf)).count() as u32
     }
 
-    /// Splits the huge zero page where it reaches across an end of a range.
-    pub(crate) fn split_zero_edges(
+    /// Splits huge pages that cannot be perforated where they reach across an end of a range.
+    pub(crate) fn split_odd_edges(
         &mut self,
         range: VirtRange,
         memory: &mut Memory,
@@ -131,7 +131,7 @@ impl AddressSpace {
     ) -> Result<(), Error> {
         for edge in [range.start, range.end] {
             if let Some(leaf) = self.table.leaf(edge)
-                && memory.is_zero(leaf)
+                && (memory.is_zero(leaf) || self.is_of_object(edge))
                 && !edge.is_aligned(leaf.size.bytes())
             {
                 self.split(edge, memory, effects)?;

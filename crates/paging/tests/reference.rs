@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use contigua_frames::{Boxed, Config, FrameClass, Frames, Layout, Placement};
 use contigua_paging::{
-    AddressSpace, CollapseContext, Effects, Eligible, FaultContext, Fragmentation, HoleKind,
-    HoleVerdict, Holes, HugeAdvice, Levels, MappingPolicy, Memory, Pattern, Resident, SpaceId,
-    TableShape, Vma, VmaKind,
+    AddressSpace, Backing, CollapseContext, Effects, Eligible, FaultContext, Fragmentation,
+    HoleKind, HoleVerdict, Holes, HugeAdvice, Levels, MappingPolicy, Memory, ObjectId, Pattern,
+    Resident, SharedContext, SpaceId, TableShape, Vma, VmaKind,
 };
 use contigua_units::{Bytes, Frame, Order, PageSize, VirtAddr, VirtPage, VirtRange};
 use proptest::prelude::*;
@@ -25,7 +25,8 @@ struct Greedy {
     perforates: bool,
     is_lazy: bool,
     groups: bool,
-    zeros: bool,
+    /// The huge zero page, and huge pages of shared memory.
+    more_huge: bool,
     /// Blocks of 2 MB of a direct segment; 0 for none.
     segment: u64,
     holes: Option<Fragmentation>,
@@ -36,7 +37,7 @@ impl Greedy {
         perforates: false,
         is_lazy: false,
         groups: false,
-        zeros: false,
+        more_huge: false,
         segment: 0,
         holes: None,
     };
@@ -86,8 +87,12 @@ impl MappingPolicy for Greedy {
         self.groups
     }
 
+    fn maps_shared_huge(&self, _: &SharedContext) -> bool {
+        self.more_huge
+    }
+
     fn uses_huge_zero_page(&self) -> bool {
-        self.zeros
+        self.more_huge
     }
 }
 
@@ -125,7 +130,10 @@ fn policies() -> impl Strategy<Value = Greedy> {
             .prop_map(|holes| Greedy { perforates: true, holes, ..Greedy::PLAIN }),
         2 => (1..5u64).prop_map(|segment| Greedy { segment, ..Greedy::PLAIN }),
     ];
-    (policies, any::<bool>()).prop_map(|(policy, zeros)| Greedy { zeros, ..policy })
+    (policies, any::<bool>()).prop_map(|(policy, more_huge)| Greedy {
+        more_huge,
+        ..policy
+    })
 }
 
 #[derive(Clone, Debug)]
@@ -195,6 +203,15 @@ impl Process {
             .map(|leaf| leaf.physical(at).frame())
     }
 
+    /// Shared object of a page, and which of its pages that is.
+    fn object(&self, page: u64) -> Option<(ObjectId, u64)> {
+        let backing = self.space.vma(address(page))?.1.backing?;
+        Some((
+            backing.object,
+            address(page).get().wrapping_sub(backing.origin) / 4096,
+        ))
+    }
+
     /// Contents that a TLB may have of a page: address, frame, and whether it may be written.
     fn cached(&self, page: u64) -> Option<(VirtAddr, Frame, bool)> {
         let at = address(page);
@@ -219,6 +236,8 @@ struct World {
     /// Contents of frames; 0 when zeroed.
     frames: HashMap<Frame, u64>,
     next: u64,
+    /// Frame and contents of the pages of shared objects.
+    objects: HashMap<(ObjectId, u64), (Frame, u64)>,
     /// Holes that other processes must learn of.
     punches: Vec<(Frame, u32)>,
     has_segment: bool,
@@ -235,6 +254,10 @@ impl World {
         let contents: HashMap<u64, u64> = before
             .iter()
             .filter_map(|&(page, frame)| Some((page, *self.frames.get(&frame?)?)))
+            .collect();
+        let zeros: Vec<u64> = process
+            .pages()
+            .filter(|&page| self.is_zero(process, page))
             .collect();
         let cached: Vec<_> = process.pages().filter_map(|p| process.cached(p)).collect();
         let walked: Vec<_> = (0..PAGES)
@@ -262,6 +285,12 @@ impl World {
             });
             let told = effects.invalidations.iter().any(|range| range.contains(at));
             assert!(holds || told, "a TLB may still have {at}");
+        }
+        // Zero pages may become holes of perforated pages, which are zero as well.
+        for page in zeros {
+            if process.frame(page).is_none() {
+                process.contents.remove(&page);
+            }
         }
         self.punches.append(&mut effects.shared_punches);
         for (page, old) in before {
@@ -294,10 +323,6 @@ impl World {
         let present: Vec<bool> = (0..PAGES)
             .map(|page| process.frame(page).is_some())
             .collect();
-        let zeros: Vec<u64> = process
-            .pages()
-            .filter(|&p| self.is_zero(process, p))
-            .collect();
         self.step(process, |space, memory, effects| {
             if in_segment {
                 return;
@@ -315,23 +340,27 @@ impl World {
                 .expect("a fault maps the page");
             assert!(leaf.writable || !write);
         }
-        // A perforated page may come in the place of the huge zero page: its holes are zero as well.
-        for page in zeros {
-            if process.frame(page).is_none() {
-                process.contents.remove(&page);
-            }
-        }
         // What was not there before is new, and zero.
         for page in (0..PAGES).filter(|&page| !present[page as usize]) {
             if let Some(frame) = process.frame(page) {
-                self.frames.insert(frame, 0);
-                process.contents.insert(page, 0);
+                let new = (frame, 0);
+                let (known, content) = match process.object(page) {
+                    Some(key) => *self.objects.entry(key).or_insert(new),
+                    None => new,
+                };
+                assert_eq!(known, frame, "all mappings of an object have its frame");
+                self.frames.insert(frame, content);
+                process.contents.insert(page, content);
             }
         }
         if write {
             self.next += 1;
-            self.frames.insert(process.frame(page).unwrap(), self.next);
+            let frame = process.frame(page).unwrap();
+            self.frames.insert(frame, self.next);
             process.contents.insert(page, self.next);
+            if let Some(key) = process.object(page) {
+                self.objects.insert(key, (frame, self.next));
+            }
         }
     }
 
@@ -369,8 +398,9 @@ impl World {
         // A segment also maps what was never touched.
         if !self.has_segment {
             let once = self.memory.counted_once(&sum);
+            mapped.extend(self.objects.values().map(|&(frame, _)| frame));
             prop_assert_eq!(once.bytes(), Bytes::new(mapped.len() as u64 * 4096));
-            if sum.perforated == 0 {
+            if sum.perforated == 0 && self.memory.shared_memory().pages_2m == 0 {
                 prop_assert_eq!(once.pages_2m * 512, huge.len() as u64);
             }
         }
@@ -400,7 +430,7 @@ proptest! {
         policy in policies(),
         operations in proptest::collection::vec(operation(), 1..120),
     ) {
-        let mut world = World { memory: memory(40_000), frames: HashMap::new(), next: 0, punches: Vec::new(), has_segment: policy.segment > 0 };
+        let mut world = World { memory: memory(40_000), frames: HashMap::new(), next: 0, objects: HashMap::new(), punches: Vec::new(), has_segment: policy.segment > 0 };
         let space = policy.space(0, &mut world.memory);
         let mut processes = vec![Process { space, contents: BTreeMap::new() }];
         let mut ids = 1;
@@ -414,7 +444,12 @@ proptest! {
                 Operation::Map(start, pages, file, shared) => {
                     let range = range(start, pages);
                     let kind = if file { VmaKind::File } else { VmaKind::Anonymous };
-                    let vma = Vma { kind, shared, ..Vma::ANONYMOUS };
+                    let backing = (shared && !file).then(|| Backing {
+                        object: world.memory.unnamed_object(),
+                        origin: range.start.get(),
+                        mounted: false,
+                    });
+                    let vma = Vma { kind, shared, backing, ..Vma::ANONYMOUS };
                     process.forget(range);
                     world.step(process, |s, m, e| s.map(range, vma, m, e).unwrap());
                 }
@@ -525,6 +560,12 @@ proptest! {
                     process.space.point_back(chunk, hole, &mut world.memory, effects).unwrap();
                 }
             }
+            let mapped: HashSet<_> = processes
+                .iter()
+                .flat_map(|process| (0..PAGES).filter_map(|page| process.object(page)))
+                .map(|(object, _)| object)
+                .collect();
+            world.objects.retain(|(object, _), _| mapped.contains(object));
             // Shared pages: a write through one process is seen through the others.
             for process in &mut processes {
                 for page in process.pages().collect::<Vec<_>>() {
@@ -533,6 +574,9 @@ proptest! {
                     if shared && let Some(frame) = process.frame(page) {
                         let content = world.frames[&frame];
                         process.contents.insert(page, content);
+                    } else if process.object(page).is_some() {
+                        // The object has it still, for the next fault.
+                        process.contents.remove(&page);
                     }
                 }
             }
@@ -572,7 +616,7 @@ fn zero_pages_that_move_to_holes_leave_them_holes() {
     let policy = Greedy {
         perforates: true,
         is_lazy: true,
-        zeros: true,
+        more_huge: true,
         ..Greedy::PLAIN
     };
     let mut memory = memory(4096);

@@ -92,6 +92,9 @@ vocabulary! {
     Brk: 12, 214;
     Mremap: 25, 216;
     Madvise: 28, 233;
+    Shmget: 29, 194;
+    Shmat: 30, 196;
+    Shmdt: 67, 197;
     Read: 0, 63;
     Write: 1, 64;
     Pread64: 17, 67;
@@ -147,7 +150,14 @@ impl Known {
     pub const fn changes_mappings(self) -> bool {
         matches!(
             self,
-            Self::Mmap | Self::Munmap | Self::Mremap | Self::Brk | Self::Mprotect | Self::Madvise
+            Self::Mmap
+                | Self::Munmap
+                | Self::Mremap
+                | Self::Brk
+                | Self::Mprotect
+                | Self::Madvise
+                | Self::Shmat
+                | Self::Shmdt
         )
     }
 }
@@ -265,6 +275,33 @@ pub enum Call {
         populate: bool,
         /// `MAP_STACK` or `MAP_GROWSDOWN` was given.
         stack: bool,
+        /// The file of a shared mapping, where it lies in memory.
+        file: Option<MemoryFile>,
+        /// Offset in the file.
+        offset: u64,
+    },
+    /// `shmget` found or made a segment of System V shared memory.
+    Segment {
+        /// Its identifier.
+        id: u32,
+        /// At least its size.
+        bytes: u64,
+        /// `SHM_HUGETLB` was given.
+        huge: bool,
+    },
+    /// `shmat` mapped a segment.
+    Attach {
+        /// The segment.
+        id: u32,
+        /// Address of the mapping.
+        at: VirtAddr,
+        /// `SHM_RDONLY` was not given.
+        writable: bool,
+    },
+    /// `shmdt` unmaps a segment.
+    Detach {
+        /// Address that `shmat` returned.
+        at: VirtAddr,
     },
     /// `munmap` removed `range`.
     Unmap {
@@ -416,6 +453,67 @@ const MAP_POPULATE: u64 = 0x8000;
 const MAP_STACK: u64 = 0x2_0000;
 const MAP_HUGETLB: u64 = 0x4_0000;
 const MREMAP_DONTUNMAP: u64 = 4;
+/// `include/uapi/linux/shm.h`.
+const SHM_HUGETLB: u64 = 0o4000;
+const SHM_RDONLY: u64 = 0o10000;
+
+/// A file whose pages are memory, and no copy of a device's. The plugin puts it in the place of
+/// the descriptor of a shared mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryFile {
+    /// Name, by which processes have the same file: [`MemoryFile::NAME_BITS`] bits.
+    pub name: u64,
+    /// Origin of its pages.
+    pub kind: MemoryFileKind,
+}
+
+/// Origin of the pages of a [`MemoryFile`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryFileKind {
+    /// `memfd_create`.
+    Memfd,
+    /// A `tmpfs` that is mounted, such as `/dev/shm`.
+    Mounted,
+    /// `hugetlbfs`, or `memfd_create` with `MFD_HUGETLB`.
+    HugeTlb,
+}
+
+impl MemoryFile {
+    /// Bits of a name.
+    pub const NAME_BITS: u32 = 56;
+    /// Marks a file in the place of a descriptor, which has 32 bits.
+    const MARK: u64 = 0x40;
+
+    /// The argument of `mmap` that has it in the place of a descriptor.
+    #[must_use]
+    pub const fn encode(self) -> u64 {
+        (Self::MARK | self.kind as u64) << Self::NAME_BITS
+            | self.name & ((1 << Self::NAME_BITS) - 1)
+    }
+
+    /// The file of an `mmap` with these flags and this argument.
+    fn of_map(flags: u64, argument: u64) -> Option<Self> {
+        if !Self::may_be_mapped(flags) {
+            return None;
+        }
+        let kinds = [
+            MemoryFileKind::Memfd,
+            MemoryFileKind::Mounted,
+            MemoryFileKind::HugeTlb,
+        ];
+        let name = argument & ((1 << Self::NAME_BITS) - 1);
+        kinds
+            .map(|kind| Self { name, kind })
+            .into_iter()
+            .find(|file| file.encode() == argument)
+    }
+
+    /// Returns true if an `mmap` with these flags has a descriptor that may be such a file's.
+    #[must_use]
+    pub const fn may_be_mapped(flags: u64) -> bool {
+        flags & MAP_SHARED != 0 && flags & MAP_ANONYMOUS == 0
+    }
+}
 
 impl Call {
     /// Returns the effect of a system call that has returned. Failed calls did nothing and are
@@ -425,7 +523,7 @@ impl Call {
         let Some(known) = Known::of(architecture, syscall.number) else {
             return Self::Other;
         };
-        let [a0, a1, a2, a3, ..] = syscall.arguments;
+        let [a0, a1, a2, a3, a4, a5] = syscall.arguments;
         let address = VirtAddr::new(syscall.result.cast_unsigned());
         let first = |bytes| VirtRange::with_length(VirtAddr::new(a0), bytes).page_aligned();
         if syscall.result < 0 {
@@ -440,6 +538,21 @@ impl Call {
                 huge: a3 & MAP_HUGETLB != 0,
                 populate: a3 & MAP_POPULATE != 0,
                 stack: a3 & (MAP_STACK | MAP_GROWSDOWN) != 0,
+                file: MemoryFile::of_map(a3, a4),
+                offset: a5,
+            },
+            Known::Shmget => Self::Segment {
+                id: address.get() as u32,
+                bytes: a1,
+                huge: a2 & SHM_HUGETLB != 0,
+            },
+            Known::Shmat => Self::Attach {
+                id: a0 as u32,
+                at: address,
+                writable: a2 & SHM_RDONLY == 0,
+            },
+            Known::Shmdt => Self::Detach {
+                at: VirtAddr::new(a0),
             },
             Known::Munmap => Self::Unmap { range: first(a1) },
             Known::Mremap => Self::Remap {
@@ -520,6 +633,7 @@ impl Call {
                 | Self::Wait
                 | Self::WaitForWord { .. }
                 | Self::WakeWord { .. }
+                | Self::Segment { .. }
                 | Self::Other
         )
     }
@@ -633,6 +747,37 @@ mod tests {
     }
 
     #[test]
+    fn shared_memory_is_named() {
+        let file = MemoryFile {
+            name: 0xab_cdef_0123_4567,
+            kind: MemoryFileKind::HugeTlb,
+        };
+        let mapped = |flags, descriptor| {
+            let call = call(9, [0, 4096, 3, flags, descriptor, 8192], 0x7000_0000);
+            let Call::Map { file, offset, .. } = call else {
+                panic!("{call:?}");
+            };
+            (file, offset)
+        };
+        assert_eq!(mapped(MAP_SHARED, file.encode()), (Some(file), 8192));
+        assert_eq!(mapped(MAP_SHARED, 7), (None, 8192));
+        assert_eq!(mapped(MAP_SHARED | MAP_ANONYMOUS, u64::MAX), (None, 8192));
+        assert_eq!(mapped(2, file.encode()), (None, 8192));
+        let segment = Call::Segment {
+            id: 9,
+            bytes: 8 << 20,
+            huge: true,
+        };
+        assert_eq!(call(29, [0, 8 << 20, 0o5600, 0, 0, 0], 9), segment);
+        let attached = Call::Attach {
+            id: 9,
+            at: VirtAddr::new(0x7000_0000),
+            writable: false,
+        };
+        assert_eq!(call(30, [9, 0, 0o10000, 0, 0, 0], 0x7000_0000), attached);
+    }
+
+    #[test]
     fn mmap_reports_where_the_kernel_put_the_mapping() {
         let flags = 0x22 | MAP_POPULATE;
         let mapped = call(9, [0, 5000, 3, flags, u64::MAX, 0], 0x7000_0000);
@@ -646,6 +791,8 @@ mod tests {
                 huge: false,
                 populate: true,
                 stack: false,
+                file: None,
+                offset: 0,
             }
         );
     }

@@ -19,6 +19,7 @@ mod guest;
 mod image;
 mod keeper;
 mod locking;
+mod memory_files;
 mod names;
 mod near;
 mod regions;

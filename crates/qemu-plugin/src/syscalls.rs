@@ -12,7 +12,10 @@ use contigua_program::syscall::{Call, Known, Waited, may_kill, wakes};
 use contigua_program::wire::{Event, ProcessId, Syscall};
 
 use crate::api::PluginId;
-use crate::{PROCESS, clock, exec, guest, keeper, locking, names, plugin, touched, vcpu, zeroing};
+use crate::{
+    PROCESS, clock, exec, guest, keeper, locking, memory_files, names, plugin, touched, vcpu,
+    zeroing,
+};
 
 /// Flags of `clone` (`include/uapi/linux/sched.h`).
 const CLONE_VM: u64 = 0x100;
@@ -86,6 +89,7 @@ pub extern "C" fn on_enter(
         Some(Known::Munmap) if a0.is_multiple_of(PAGE) && a1 > 0 => {
             append_syscall(index, number, current.arguments, 0);
         }
+        Some(Known::Shmdt) => append_syscall(index, number, current.arguments, 0),
         // Who is woken goes on at once: what woke it has to be there by then.
         Some(Known::Futex) if wakes(a1) => append_syscall(index, number, current.arguments, 0),
         Some(call) if makes_process(call, a0) => {
@@ -121,7 +125,7 @@ static TURNS: Turns = Turns::new();
 const fn turn_of(call: Option<Known>) -> Option<bool> {
     match call {
         Some(Known::Mremap | Known::Brk) => Some(true),
-        Some(Known::Mmap) => Some(false),
+        Some(Known::Mmap | Known::Shmat) => Some(false),
         _ => None,
     }
 }
@@ -156,7 +160,7 @@ fn tell_return(index: c_uint, number: i64, result: i64, current: &Current) {
         }
         None if clock::answers(plugin().architecture, number, &current.arguments) => {}
         // Reported on entry.
-        Some(Known::Munmap) => {}
+        Some(Known::Munmap | Known::Shmdt) => {}
         Some(Known::Futex) if wakes(current.arguments[1]) => {}
         Some(call) => {
             if matches!(call, Known::Execve | Known::Execveat) {
@@ -252,6 +256,6 @@ fn append_syscall(index: c_uint, number: i64, arguments: [u64; 6], result: i64) 
         result,
     };
     touched::forget_changed(&Call::of(plugin().architecture, &syscall));
-    vcpu::append_event(index, &Event::Syscall(syscall));
+    vcpu::append_event(index, &Event::Syscall(memory_files::named(syscall)));
     names::tell_mmap(index, &syscall);
 }

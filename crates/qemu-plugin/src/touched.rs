@@ -123,6 +123,8 @@ pub fn forget_changed(call: &Call) {
             forget(from);
             forget(to);
         }
+        // Of these the size is not known here.
+        Call::Attach { .. } | Call::Detach { .. } => forget_all(),
         Call::Break { end } => {
             let before = BREAK.swap(end.get(), Ordering::Relaxed);
             if end.get() < before && before != u64::MAX {

@@ -335,6 +335,8 @@ mod tests {
             huge: false,
             populate: false,
             stack: false,
+            file: None,
+            offset: 0,
         };
         mappings.call(process, &call, None);
     }

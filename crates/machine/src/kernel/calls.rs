@@ -1,11 +1,12 @@
 //! System calls, and what else happens to threads and processes.
 
-use contigua_paging::{AddressSpace, HugeAdvice, Resident, Vma, VmaKind};
-use contigua_program::syscall::Call;
+use contigua_paging::{AddressSpace, Backing, Resident, Vma, VmaKind};
+use contigua_program::syscall::{Call, MemoryFileKind};
 use contigua_program::wire::{Event, ImageKind, ProcessId, ThreadId};
 use contigua_units::{Cycles, Frame, PAGE_BYTES, PageSize, VirtAddr};
 
 use super::demand::Demand;
+use super::sharing::backing_of;
 use super::{Kernel, OutOfMemory};
 use crate::processors::Mmus;
 
@@ -95,6 +96,8 @@ impl Kernel {
             | Call::Remap { .. }
             | Call::Break { .. }
             | Call::Protect { .. }
+            | Call::Attach { .. }
+            | Call::Detach { .. }
             | Call::Advise { .. } => counters.memory += 1,
             Call::Receive { bytes, .. } => {
                 counters.receives += 1;
@@ -106,8 +109,12 @@ impl Kernel {
             }
             Call::Open { .. } => counters.opens += 1,
             Call::Wait | Call::WaitForWord { .. } => counters.waits += 1,
-            Call::Close { .. } | Call::WakeWord { .. } | Call::Spawn | Call::Exit | Call::Other => {
-            }
+            Call::Close { .. }
+            | Call::WakeWord { .. }
+            | Call::Segment { .. }
+            | Call::Spawn
+            | Call::Exit
+            | Call::Other => {}
         }
     }
 
@@ -117,7 +124,7 @@ impl Kernel {
         let counters = &mut self.counters;
         let split = counters.huge_page_splits - split;
         match call {
-            Call::Map { .. } | Call::Unmap { .. } | Call::Break { .. } => {
+            Call::Map { .. } | Call::Unmap { .. } | Call::Break { .. } | Call::Detach { .. } => {
                 counters.splits_munmap += split;
             }
             Call::Protect { .. } => counters.splits_mprotect += split,
@@ -132,6 +139,8 @@ impl Kernel {
                 | Call::Remap { .. }
                 | Call::Break { .. }
                 | Call::Protect { .. }
+                | Call::Attach { .. }
+                | Call::Detach { .. }
                 | Call::Advise { .. }
         );
         Ok(if finds_vmas {
@@ -150,21 +159,31 @@ impl Kernel {
                 shared,
                 huge,
                 populate,
+                file,
+                offset,
                 ..
             } => {
+                let backing = match file {
+                    Some(file) => Some(backing_of(file, range.start, offset)),
+                    None if shared && anonymous => Some(Backing {
+                        object: self.memory.unnamed_object(),
+                        origin: range.start.get(),
+                        mounted: false,
+                    }),
+                    None => None,
+                };
                 let vma = Vma {
-                    kind: if anonymous {
+                    kind: if anonymous || backing.is_some() {
                         VmaKind::Anonymous
                     } else {
                         VmaKind::File
                     },
                     writable,
                     shared,
-                    huge: if huge {
-                        HugeAdvice::Huge
-                    } else {
-                        HugeAdvice::None
-                    },
+                    hugetlb: anonymous && huge
+                        || file.is_some_and(|file| file.kind == MemoryFileKind::HugeTlb),
+                    backing,
+                    ..Vma::ANONYMOUS
                 };
                 self.change(mmu, |space, memory, effects, policy| {
                     space.map(range, vma, memory, effects)?;
@@ -174,6 +193,22 @@ impl Kernel {
                     Ok(())
                 })
             }
+            Call::Segment { id, bytes, huge } => {
+                self.segments.note(id, bytes, huge);
+                Ok(Cycles::ZERO)
+            }
+            Call::Attach { id, at, writable } => match self.segments.mapping(id, at, writable) {
+                Some((range, vma)) => self.change(mmu, |space, memory, effects, _| {
+                    space.map(range, vma, memory, effects)
+                }),
+                None => Ok(Cycles::ZERO),
+            },
+            Call::Detach { at } => match self.segments.attached(self.running(), at) {
+                Some(range) => self.change(mmu, |space, memory, effects, _| {
+                    space.unmap(range, memory, effects)
+                }),
+                None => Ok(Cycles::ZERO),
+            },
             Call::Unmap { range } => self.change(mmu, |space, memory, effects, _| {
                 space.unmap(range, memory, effects)
             }),

@@ -9,6 +9,7 @@ mod host;
 mod pins;
 mod relocate;
 mod residency;
+mod sharing;
 
 use std::sync::atomic::AtomicBool;
 
@@ -35,6 +36,7 @@ use demand::Demand;
 use host::Host;
 pub(crate) use relocate::Relocation;
 use residency::ResidencyHistory;
+use sharing::Segments;
 
 /// Work for page-table entries and for the pages behind them.
 fn entry_work(costs: &KernelCosts, effects: &Effects) -> Cycles {
@@ -110,6 +112,7 @@ pub(crate) struct Kernel {
     pinned: Vec<Frame>,
     mover: Mover,
     demand: Demand,
+    segments: Segments,
     #[state(skip)]
     clock: Megahertz,
     /// Age of the server, for the kernel's threads.
@@ -184,6 +187,7 @@ impl Kernel {
             mover: Mover::default(),
             written: Vec::new(),
             demand: Demand::default(),
+            segments: Segments::default(),
             clock: machine.clock,
             now,
             epoch: now,

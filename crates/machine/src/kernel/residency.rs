@@ -7,6 +7,8 @@ use contigua_units::{Bytes, PAGE_BYTES, PageSize};
 use super::Kernel;
 use crate::report::{MemoryReport, ResidencyReport};
 
+const HUGE: u64 = PageSize::Size2M.bytes();
+
 /// Points that are kept at most, one in each stretch of equal length. When there are more, the
 /// stretches become twice as long.
 const MOST_POINTS: usize = 64;
@@ -161,14 +163,18 @@ impl Kernel {
             .host
             .as_ref()
             .map_or(0, |host| host.hole_bitmaps().get());
+        let shared = self.memory.shared_memory();
         *peak = MemoryReport {
             resident_4k: Bytes::new(small),
-            resident_2m: Bytes::new(resident.pages_2m * PageSize::Size2M.bytes()),
+            resident_2m: Bytes::new(resident.pages_2m * HUGE),
             resident_1g: Bytes::new(resident.pages_1g * PageSize::Size1G.bytes()),
             perforated: Bytes::new(resident.perforated_frames * PAGE_BYTES),
             segment: Bytes::new(resident.segment_frames * PAGE_BYTES),
             reserved: Bytes::new(resident.reserved_frames * PAGE_BYTES),
             huge_page_coverage: (all - small) as f64 / all.max(1) as f64,
+            shmem: Bytes::new(shared.pages_4k * PAGE_BYTES + shared.pages_2m * HUGE),
+            shmem_huge: Bytes::new(shared.pages_2m * HUGE),
+            hugetlb_shared: Bytes::new(shared.hugetlb * HUGE),
             page_tables: Bytes::new(
                 (self.memory.frames_of(FrameClass::PageTable) - self.page_tables_before)
                     * PAGE_BYTES,

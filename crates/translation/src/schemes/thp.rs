@@ -5,7 +5,8 @@
 //! `Documentation/admin-guide/mm/transhuge.rst`.
 
 use contigua_paging::{
-    CollapseContext, FaultContext, HoleVerdict, Holes, HugeAdvice, MappingPolicy, Vma,
+    CollapseContext, FaultContext, HoleVerdict, Holes, HugeAdvice, MappingPolicy, SharedContext,
+    Vma,
 };
 use contigua_units::{Nanoseconds, PageSize};
 use serde::{Deserialize, Serialize};
@@ -25,6 +26,24 @@ pub enum Enabled {
     Never,
 }
 
+/// Use of huge pages in shared memory (`/sys/kernel/mm/transparent_hugepage/shmem_enabled`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ShmemEnabled {
+    /// Everywhere but where the program objects.
+    Always,
+    /// Where the 2 MB end within the object, and as `advise`.
+    WithinSize,
+    /// In memory that the program advises with `MADV_HUGEPAGE`.
+    Advise,
+    /// Nowhere.
+    Never,
+    /// Nowhere, also in mounted `tmpfs`.
+    Deny,
+    /// Everywhere, also in mounted `tmpfs`.
+    Force,
+}
+
 /// The settings under `/sys/kernel/mm/transparent_hugepage`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[schemars(rename = "thp")]
@@ -32,6 +51,9 @@ pub enum Enabled {
 pub struct Config {
     /// `enabled`.
     pub enabled: Enabled,
+    /// `shmem_enabled`: memory that `MAP_SHARED`, `shmget` or `memfd_create` made. Mounted `tmpfs`
+    /// has none but with `force` (`huge=never`).
+    pub shmem_enabled: ShmemEnabled,
     /// `khugepaged/scan_sleep_millisecs`.
     #[schemars(extend("x-minimum" = "1us", "x-maximum" = "24h"))]
     pub scan_interval: Nanoseconds,
@@ -50,6 +72,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             enabled: Enabled::Always,
+            shmem_enabled: ShmemEnabled::Never,
             scan_interval: Nanoseconds::new(10_000_000_000),
             pages_to_scan: 4096,
             max_ptes_none: 511,
@@ -87,6 +110,7 @@ impl Scheme for Config {
 
 pub(super) struct HugePages {
     pub(super) enabled: Enabled,
+    pub(super) shmem_enabled: ShmemEnabled,
     pub(super) least_present: u32,
     /// Verdict on 2 MB with holes.
     pub(super) on_holes: fn(&Holes) -> HoleVerdict,
@@ -99,6 +123,7 @@ impl HugePages {
     pub(super) fn new(config: &Config) -> Self {
         Self {
             enabled: config.enabled,
+            shmem_enabled: config.shmem_enabled,
             least_present: PageSize::Size2M
                 .frames()
                 .saturating_sub(config.max_ptes_none)
@@ -125,6 +150,19 @@ impl MappingPolicy for HugePages {
         } else {
             PageSize::Size4K
         }
+    }
+
+    /// As `shmem_huge_global_enabled` in Linux's `mm/shmem.c`.
+    fn maps_shared_huge(&self, context: &SharedContext) -> bool {
+        let advice = context.vma.huge;
+        let in_mounted = self.shmem_enabled == ShmemEnabled::Force || !context.mounted;
+        let is_allowed = match self.shmem_enabled {
+            ShmemEnabled::Always | ShmemEnabled::Force => true,
+            ShmemEnabled::WithinSize => context.within_size || advice == HugeAdvice::Huge,
+            ShmemEnabled::Advise => advice == HugeAdvice::Huge,
+            ShmemEnabled::Never | ShmemEnabled::Deny => false,
+        };
+        is_allowed && in_mounted && advice != HugeAdvice::NoHuge
     }
 
     fn collapse(&self, context: &CollapseContext) -> bool {
@@ -182,6 +220,47 @@ mod tests {
             verdict(Enabled::Always, None, PageSize::Size1G),
             PageSize::Size2M
         );
+    }
+
+    #[test]
+    fn shared_memory_has_huge_pages_as_in_linux() {
+        use HugeAdvice::{Huge, NoHuge, None};
+        use ShmemEnabled::{Advise, Always, Deny, Force, Never, WithinSize};
+        // Not advised, within the size and not; advised; refused; in a mounted tmpfs.
+        let cases = [
+            (None, true, false),
+            (None, false, false),
+            (Huge, false, false),
+        ];
+        let refused = [(NoHuge, true, false), (Huge, true, true)];
+        for (shmem_enabled, expected) in [
+            (Always, [true, true, true, false, false]),
+            (WithinSize, [true, false, true, false, false]),
+            (Advise, [false, false, true, false, false]),
+            (Never, [false; 5]),
+            (Deny, [false; 5]),
+            (Force, [true, true, true, false, true]),
+        ] {
+            let config = Config {
+                shmem_enabled,
+                enabled: Enabled::Never,
+                ..Config::default()
+            };
+            let policy = config.policy();
+            let all = cases.iter().chain(&refused);
+            let found = all.map(|&(huge, within_size, mounted)| {
+                policy.maps_shared_huge(&SharedContext {
+                    vma: Vma {
+                        huge,
+                        shared: true,
+                        ..Vma::ANONYMOUS
+                    },
+                    mounted,
+                    within_size,
+                })
+            });
+            assert_eq!(found.collect::<Vec<_>>(), expected, "{shmem_enabled:?}");
+        }
     }
 
     #[test]

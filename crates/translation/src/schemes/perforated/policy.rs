@@ -1,6 +1,8 @@
 //! When pages are perforated: the configuration, and the kernel's policy.
 
-use contigua_paging::{CollapseContext, FaultContext, HoleVerdict, Holes, MappingPolicy};
+use contigua_paging::{
+    CollapseContext, FaultContext, HoleVerdict, Holes, MappingPolicy, SharedContext,
+};
 use contigua_units::PageSize;
 use serde::{Deserialize, Serialize};
 
@@ -66,6 +68,10 @@ impl MappingPolicy for Policy {
         } else {
             HoleVerdict::Split
         }
+    }
+
+    fn maps_shared_huge(&self, context: &SharedContext) -> bool {
+        self.huge.maps_shared_huge(context)
     }
 
     fn uses_huge_zero_page(&self) -> bool {

@@ -1,0 +1,56 @@
+//! Files in memory that the program shares: `memfd_create`, POSIX shared memory and other files of
+//! `tmpfs`, and `hugetlbfs`.
+
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
+
+use contigua_program::syscall::{Known, MemoryFile, MemoryFileKind};
+use contigua_program::wire::Syscall;
+
+use crate::plugin;
+
+/// Bits of an inode's number in a name; those of the device come before them.
+const INODE_BITS: u32 = 36;
+
+/// A system call whose descriptor of a file in memory is replaced by the file: processes may have it
+/// under other numbers, and other files under the same one.
+pub fn named(syscall: Syscall) -> Syscall {
+    let [_, _, _, flags, descriptor, _] = syscall.arguments;
+    let is_mmap = Known::of(plugin().architecture, syscall.number) == Some(Known::Mmap);
+    if !is_mmap || syscall.result < 0 || !MemoryFile::may_be_mapped(flags) {
+        return syscall;
+    }
+    let mut named = syscall;
+    if let Some(file) = file(descriptor as i32) {
+        named.arguments[4] = file.encode();
+    }
+    named
+}
+
+fn file(descriptor: i32) -> Option<MemoryFile> {
+    let (mut system, mut status) = (MaybeUninit::zeroed(), MaybeUninit::zeroed());
+    // SAFETY: both write a whole structure of theirs, unless they fail.
+    let (system, status): (libc::statfs, libc::stat) = unsafe {
+        if libc::fstatfs(descriptor, system.as_mut_ptr()) != 0
+            || libc::fstat(descriptor, status.as_mut_ptr()) != 0
+        {
+            return None;
+        }
+        (system.assume_init(), status.assume_init())
+    };
+    let kind = match system.f_type {
+        libc::HUGETLBFS_MAGIC => MemoryFileKind::HugeTlb,
+        libc::TMPFS_MAGIC if is_memfd(descriptor) => MemoryFileKind::Memfd,
+        libc::TMPFS_MAGIC => MemoryFileKind::Mounted,
+        _ => return None,
+    };
+    Some(MemoryFile {
+        name: status.st_dev << INODE_BITS ^ status.st_ino,
+        kind,
+    })
+}
+
+fn is_memfd(descriptor: i32) -> bool {
+    let path = std::fs::read_link(format!("/proc/self/fd/{descriptor}"));
+    path.is_ok_and(|path| path.as_os_str().as_bytes().starts_with(b"/memfd:"))
+}
