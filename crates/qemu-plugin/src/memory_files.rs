@@ -38,6 +38,10 @@ fn file(descriptor: i32) -> Option<MemoryFile> {
         }
         (system.assume_init(), status.assume_init())
     };
+    // Devices lie in a `tmpfs`, too; each mapping of /dev/zero is an object of its own.
+    if status.st_mode & libc::S_IFMT != libc::S_IFREG {
+        return None;
+    }
     let kind = match system.f_type {
         libc::HUGETLBFS_MAGIC => MemoryFileKind::HugeTlb,
         libc::TMPFS_MAGIC if is_memfd(descriptor) => MemoryFileKind::Memfd,
