@@ -69,9 +69,10 @@ def test_counts_agree_with_an_independent_plugin(command, counter, cli, tmp_path
     assert ran.returncode == 0, ran.stderr
     ours = json.loads(report.read_text())[0]["executed"]
     theirs = counter(*command)
-    # QEMU 10 maps a program below what plugins have mapped: routines for memory and strings take
-    # some instructions more or fewer where what they work on lies otherwise.
-    most = 100 if "-B" in _engine.emulator_options() else 0
+    # The other plugin leaves mappings where QEMU puts them: the loader, and in QEMU 10 routines for
+    # memory and strings, take some instructions more or fewer where they work on other addresses.
+    static = command[0].endswith("-static")
+    most = 100 if "-B" in _engine.emulator_options() else 0 if static else 10
     for name in ("instructions", "loads", "stores"):
         assert abs(ours[name] - theirs[name]) <= most, (name, ours, theirs)
 

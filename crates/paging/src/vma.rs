@@ -19,7 +19,7 @@ pub enum HugeAdvice {
     None,
     /// `MADV_HUGEPAGE`.
     Huge,
-    /// `MADV_NOHUGEPAGE`.
+    /// `MADV_NOHUGEPAGE`, or `MAP_STACK`.
     NoHuge,
 }
 

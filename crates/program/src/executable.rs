@@ -115,34 +115,57 @@ pub fn is_library(path: &Path, architecture: Architecture) -> bool {
         && architecture_of(&head).is_ok_and(|found| found == architecture)
 }
 
-/// Looks for the program header that names a loader (`PT_INTERP`, ELF-64 specification).
-fn find_loader(program: &Path) -> std::io::Result<Option<Vec<u8>>> {
+/// Largest alignment that a segment of a 64-bit ELF program asks for (`p_align`); 1 where that cannot be
+/// found out, or is none.
+#[must_use]
+pub fn alignment(program: &Path) -> u64 {
+    const SEGMENT: [u8; 4] = 1_u32.to_le_bytes();
+    let headers = contigua_input::open(program).and_then(|file| program_headers(&file));
+    let segments = headers.unwrap_or_default().into_iter();
+    let segments = segments.filter(|header| header[..4] == SEGMENT);
+    let alignments = segments.map(|header| field(&header, 48));
+    let valid = alignments.filter(|alignment| alignment.is_power_of_two());
+    valid.max().unwrap_or(1)
+}
+
+const PROGRAM_HEADER_BYTES: usize = 56;
+
+/// 64-bit field of a header.
+fn field(from: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(std::array::from_fn(|i| from[at + i]))
+}
+
+/// Program headers of a 64-bit ELF file (ELF-64 specification).
+fn program_headers(file: &std::fs::File) -> std::io::Result<Vec<[u8; PROGRAM_HEADER_BYTES]>> {
     const HEADER_BYTES: usize = 64;
-    const ENTRY_BYTES: usize = 56;
+    let mut header = [0; HEADER_BYTES];
+    file.read_exact_at(&mut header, 0)?;
+    let offset = field(&header, 32);
+    let count = u64::from(u16::from_le_bytes([header[56], header[57]]));
+    let read = |index: u64| {
+        let mut entry = [0; PROGRAM_HEADER_BYTES];
+        let at = offset.saturating_add(index * PROGRAM_HEADER_BYTES as u64);
+        file.read_exact_at(&mut entry, at)?;
+        Ok(entry)
+    };
+    (0..count).map(read).collect()
+}
+
+/// Looks for the program header that names a loader (`PT_INTERP`).
+fn find_loader(program: &Path) -> std::io::Result<Option<Vec<u8>>> {
     const LOADER: [u8; 4] = 3_u32.to_le_bytes();
     /// Linux takes no longer path (`PATH_MAX`).
     const LONGEST: u64 = 4096;
     let file = contigua_input::open(program)?;
-    let mut header = [0; HEADER_BYTES];
-    file.read_exact_at(&mut header, 0)?;
-    let field = |from: &[u8], at: usize| u64::from_le_bytes(std::array::from_fn(|i| from[at + i]));
-    let (offset, count) = (
-        field(&header, 32),
-        u16::from_le_bytes([header[56], header[57]]),
-    );
-    for index in 0..u64::from(count) {
-        let mut entry = [0; ENTRY_BYTES];
-        let at = offset.saturating_add(index * ENTRY_BYTES as u64);
-        file.read_exact_at(&mut entry, at)?;
-        if entry[..4] == LOADER {
-            let mut path = vec![0; field(&entry, 32).min(LONGEST) as usize];
-            file.read_exact_at(&mut path, field(&entry, 8))?;
-            let end = path.iter().position(|&byte| byte == 0);
-            path.truncate(end.unwrap_or(path.len()));
-            return Ok(Some(path));
-        }
-    }
-    Ok(None)
+    let headers = program_headers(&file)?;
+    let Some(entry) = headers.iter().find(|header| header[..4] == LOADER) else {
+        return Ok(None);
+    };
+    let mut path = vec![0; field(entry, 32).min(LONGEST) as usize];
+    file.read_exact_at(&mut path, field(entry, 8))?;
+    let end = path.iter().position(|&byte| byte == 0);
+    path.truncate(end.unwrap_or(path.len()));
+    Ok(Some(path))
 }
 
 fn read_head(path: &Path) -> Result<Vec<u8>, NotExecutable> {

@@ -14,6 +14,7 @@ pub mod descriptors;
 pub mod end;
 pub mod exclusion;
 pub mod executable;
+pub mod layout;
 pub mod lifeline;
 pub mod plan;
 pub mod ring;

@@ -273,7 +273,8 @@ pub enum Call {
         huge: bool,
         /// `MAP_POPULATE` was given: pages are faulted in at once.
         populate: bool,
-        /// `MAP_STACK` or `MAP_GROWSDOWN` was given.
+        /// `MAP_STACK` was given: no huge pages, since Linux 6.7 (`calc_vm_flag_bits`,
+        /// `include/linux/mman.h`).
         stack: bool,
         /// The file of a shared mapping, where it lies in memory.
         file: Option<MemoryFile>,
@@ -448,7 +449,6 @@ impl Advice {
 const PROT_WRITE: u64 = 2;
 const MAP_SHARED: u64 = 0x01;
 const MAP_ANONYMOUS: u64 = 0x20;
-const MAP_GROWSDOWN: u64 = 0x100;
 const MAP_POPULATE: u64 = 0x8000;
 const MAP_STACK: u64 = 0x2_0000;
 const MAP_HUGETLB: u64 = 0x4_0000;
@@ -537,7 +537,7 @@ impl Call {
                 shared: a3 & MAP_SHARED != 0,
                 huge: a3 & MAP_HUGETLB != 0,
                 populate: a3 & MAP_POPULATE != 0,
-                stack: a3 & (MAP_STACK | MAP_GROWSDOWN) != 0,
+                stack: a3 & MAP_STACK != 0,
                 file: MemoryFile::of_map(a3, a4),
                 offset: a5,
             },

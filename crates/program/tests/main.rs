@@ -4,4 +4,5 @@ mod decode;
 mod decode_aarch64;
 mod drmemtrace;
 mod foreign;
+mod layout;
 mod trace;

@@ -287,7 +287,7 @@ pub fn failed() {
 
 /// The program that QEMU runs, which its command line names behind `-0 NAME`. QEMU 10.0 does not
 /// export the function that says it (`qemu_plugin_path_to_binary`).
-fn own_program() -> Option<CString> {
+pub fn own_program() -> Option<CString> {
     let line = std::fs::read("/proc/self/cmdline").ok()?;
     let mut arguments = line.split(|&byte| byte == 0);
     arguments.find(|argument| *argument == b"-plugin")?;

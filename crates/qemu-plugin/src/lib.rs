@@ -15,6 +15,7 @@ mod api;
 mod blocks;
 mod clock;
 mod exec;
+mod got;
 mod guest;
 mod image;
 mod keeper;
@@ -22,6 +23,7 @@ mod locking;
 mod memory_files;
 mod names;
 mod near;
+mod placement;
 mod regions;
 mod strings;
 mod syscalls;
@@ -190,6 +192,10 @@ fn install(id: PluginId, target: &str, arguments: &[String]) -> Result<(), Strin
         self::plugin().producer.ring().set_always_tells();
     }
     image::remember_emulator_mappings();
+    // QEMU 10 leaves the choice to the host's kernel, which goes downwards, too.
+    if !api::is_10_or_newer() {
+        placement::install(architecture)?;
+    }
     access::learn_memory_information();
     // SAFETY: the callbacks have the signatures that the interface asks for and stay loaded as
     // long as QEMU does; the handlers for fork run in QEMU's own process.

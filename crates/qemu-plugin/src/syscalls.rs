@@ -13,8 +13,8 @@ use contigua_program::wire::{Event, ProcessId, Syscall};
 
 use crate::api::PluginId;
 use crate::{
-    PROCESS, clock, exec, guest, keeper, locking, memory_files, names, plugin, touched, vcpu,
-    zeroing,
+    PROCESS, clock, exec, guest, keeper, locking, memory_files, names, placement, plugin, touched,
+    vcpu, zeroing,
 };
 
 /// Flags of `clone` (`include/uapi/linux/sched.h`).
@@ -59,6 +59,7 @@ pub extern "C" fn on_enter(
     _: u64,
     _: u64,
 ) {
+    placement::enter(known(number), &[a0, a1, a2, a3, a4, a5]);
     if !vcpu::leave_guest(index) {
         return;
     }

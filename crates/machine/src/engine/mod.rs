@@ -71,8 +71,8 @@ struct Block {
     exit: Exit,
 }
 
-/// Linux puts a program 40 TB from its libraries (`ELF_ET_DYN_BASE`), QEMU 7.2 beside them. Only branches, which some
-/// processors predict by how far away their targets are, take notice.
+/// Linux puts a program 40 TB from its libraries (`ELF_ET_DYN_BASE`), and so does the plugin; QEMU by itself, and so older
+/// recordings, beside them. Only branches, which some processors predict by how far away their targets are, take notice.
 const PROGRAM_MOVED: u16 = 1 << 14;
 
 impl Block {

@@ -1,6 +1,6 @@
 //! System calls, and what else happens to threads and processes.
 
-use contigua_paging::{AddressSpace, Backing, Resident, Vma, VmaKind};
+use contigua_paging::{AddressSpace, Backing, HugeAdvice, Resident, Vma, VmaKind};
 use contigua_program::syscall::{Call, MemoryFileKind};
 use contigua_program::wire::{Event, ImageKind, ProcessId, ThreadId};
 use contigua_units::{Cycles, Frame, PAGE_BYTES, PageSize, VirtAddr};
@@ -161,7 +161,7 @@ impl Kernel {
                 populate,
                 file,
                 offset,
-                ..
+                stack,
             } => {
                 let backing = match file {
                     Some(file) => Some(backing_of(file, range.start, offset)),
@@ -180,10 +180,14 @@ impl Kernel {
                     },
                     writable,
                     shared,
+                    huge: if stack {
+                        HugeAdvice::NoHuge
+                    } else {
+                        HugeAdvice::None
+                    },
                     hugetlb: anonymous && huge
                         || file.is_some_and(|file| file.kind == MemoryFileKind::HugeTlb),
                     backing,
-                    ..Vma::ANONYMOUS
                 };
                 self.change(mmu, |space, memory, effects, policy| {
                     space.map(range, vma, memory, effects)?;

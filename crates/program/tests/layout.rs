@@ -1,0 +1,120 @@
+//! Do mappings get the addresses that Linux gives them?
+
+use contigua_program::layout::{Areas, Backing, Mappings};
+use contigua_program::syscall::Architecture;
+use proptest::prelude::*;
+
+const PAGE: u64 = 4096;
+const HUGE: u64 = 2 << 20;
+
+#[test]
+fn areas_are_linuxs_but_lower() {
+    // `setarch -R` on Linux 6.18: 0x7fff_ffff_f000, 0x7fff_f7ff_f000 and 0x5555_5555_4000.
+    const LOWER: u64 = 0x3000_0000_0000;
+    let areas = Areas::of(Architecture::X86_64, 8 << 20);
+    let linux = Areas {
+        program: areas.program + LOWER,
+        base: areas.base + LOWER,
+        stack: areas.stack + LOWER,
+    };
+    let expected = Areas {
+        program: 0x5555_5555_4000,
+        base: 0x7fff_f7ff_f000,
+        stack: 0x7fff_ffff_f000,
+    };
+    assert_eq!(linux, expected);
+    // `ulimit -s 1048576`, and `unlimited`.
+    let large = Areas::of(Architecture::X86_64, 1 << 30).base;
+    assert_eq!(large + LOWER, 0x7fff_bfef_f000);
+    let unlimited = Areas::of(Architecture::X86_64, u64::MAX).base;
+    assert_eq!(
+        areas.stack - unlimited,
+        (areas.stack / 6 * 5).next_multiple_of(PAGE)
+    );
+}
+
+/// Places mappings one after another, as `mmap` does, and returns their distances below the base.
+fn placed(requests: &[(u64, Backing)]) -> Vec<u64> {
+    const BASE: u64 = 0x7fff_f7fc_2000;
+    let mut mappings = Mappings::default();
+    let place = |&(length, backing): &(u64, Backing)| {
+        let start = mappings.place(length, backing, BASE).unwrap();
+        mappings.insert(start, start + length, backing == Backing::Anonymous);
+        BASE - start
+    };
+    requests.iter().map(place).collect()
+}
+
+#[test]
+fn whole_huge_pages_of_private_memory_are_aligned() {
+    use Backing::{Anonymous, File, HugePages, Other};
+
+    // The base is 0x1c2000 bytes above a multiple of 2 MB.
+    const ABOVE: u64 = 0x1c_2000;
+    let two = placed(&[(HUGE, Anonymous), (HUGE, Anonymous)]);
+    assert_eq!(two, [ABOVE + HUGE, ABOVE + 2 * HUGE]);
+    // Since 6.13: neither less nor more than whole huge pages.
+    for length in [HUGE - PAGE, HUGE + PAGE] {
+        assert_eq!(placed(&[(length, Anonymous)]), [length]);
+    }
+    assert_eq!(placed(&[(HUGE, Other)]), [HUGE]);
+    assert_eq!(placed(&[(HUGE, HugePages(HUGE))]), [ABOVE + HUGE]);
+    // Files of any length that holds 2 MB at a multiple of 2 MB.
+    let beyond = HUGE + PAGE;
+    assert_eq!(placed(&[(beyond, File(0))]), [ABOVE + HUGE]);
+    assert_eq!(placed(&[(HUGE, File(PAGE))]), [HUGE]);
+    assert_eq!(placed(&[(2 * HUGE, File(PAGE))]), [ABOVE + 2 * HUGE - PAGE]);
+    // What the alignment has left free is used.
+    let after = placed(&[(HUGE, Anonymous), (PAGE, Anonymous)]);
+    assert_eq!(after, [ABOVE + HUGE, PAGE]);
+}
+
+#[test]
+fn low_addresses_are_given_upwards() {
+    let mut mappings = Mappings::default();
+    mappings.insert(5 * PAGE, 6 * PAGE, true);
+    mappings.insert(8 * PAGE, 9 * PAGE, false);
+    let low = |length| mappings.place_low(length * PAGE, 4 * PAGE, 12 * PAGE);
+    assert_eq!(low(1), Some(4 * PAGE));
+    assert_eq!(low(2), Some(6 * PAGE));
+    assert_eq!(low(3), Some(9 * PAGE));
+    assert_eq!(low(4), None);
+}
+
+/// Pages of a small address space: free, taken, or taken without a file.
+type Pages = [Option<bool>; 64];
+
+fn taken(mappings: &Mappings, page: u64) -> Option<bool> {
+    // An address is free if a page fits there.
+    let free = mappings.place_low(PAGE, page * PAGE, (page + 1) * PAGE);
+    free.is_none().then(|| mappings.is_anonymous(page * PAGE))
+}
+
+proptest! {
+    #[test]
+    fn mappings_are_as_those_of_a_table_of_pages(
+        changes in prop::collection::vec((1_u64..64, 1_u64..20, prop::option::of(any::<bool>())), 0..40),
+        lengths in prop::collection::vec(1_u64..30, 1..6),
+        base in 2_u64..64,
+    ) {
+        let (mut mappings, mut pages): (_, Pages) = (Mappings::default(), [None; 64]);
+        for (start, length, kind) in changes {
+            let end = (start + length).min(64);
+            pages[start as usize..end as usize].fill(kind);
+            match kind {
+                Some(anonymous) => mappings.insert(start * PAGE, end * PAGE, anonymous),
+                None => mappings.remove(start * PAGE, end * PAGE),
+            }
+        }
+        for page in 1..64 {
+            prop_assert_eq!(taken(&mappings, page), pages[page as usize]);
+        }
+        for length in lengths {
+            // The kernel leaves page 0 out.
+            let fits = |start: &u64| pages[*start as usize..(*start + length) as usize].iter().all(Option::is_none);
+            let highest = (1..=base.saturating_sub(length)).rev().find(fits);
+            let found = mappings.place(length * PAGE, Backing::Other, base * PAGE);
+            prop_assert_eq!(found, highest.map(|page| page * PAGE));
+        }
+    }
+}
