@@ -51,6 +51,13 @@ def test_pages_of_shared_memory_are_one_whoever_touches_them_first(kind, cli, tm
         assert 16 * MB // 4096 <= report["kernel"]["faults_anonymous_4k"] < 6000
 
 
+def test_mappings_of_a_device_share_nothing(cli, tmp_path):
+    """/dev lies in a tmpfs, too: three processes map 4 MB of /dev/zero each."""
+    for report in reports(cli, tmp_path, "shared", "zero", "4", "2").values():
+        assert report["memory"]["shmem_bytes"] == 0
+        assert resident(report) > 12 * MB
+
+
 @pytest.mark.parametrize(
     ("enabled", "kind", "huge"),
     [

@@ -1,7 +1,8 @@
 /*
  * shared: shared memory that children touch first. argv: anonymous, memfd,
- * hugetlb-memfd, hugetlb, posix, sysv or hugetlb-sysv; MB; children. Prints
- * the huge pages of shared memory that this process has.
+ * hugetlb-memfd, hugetlb, posix, sysv, hugetlb-sysv or zero, where each has
+ * its own; MB; children. Prints the huge pages of shared memory that this
+ * process has.
  */
 #include "../common.h"
 
@@ -44,6 +45,8 @@ static int make(const char *kind)
         segment = shmget(IPC_PRIVATE, bytes, IPC_CREAT | 0600 | huge);
         return segment >= 0;
     }
+    if (is(kind, "zero"))
+        return (file = open("/dev/zero", O_RDWR)) >= 0;
     if (is(kind, "posix")) {
         snprintf(name, sizeof name, "/contigua-test-%d", getpid());
         file = shm_open(name, O_RDWR | O_CREAT | O_EXCL, 0600);
