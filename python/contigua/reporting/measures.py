@@ -59,7 +59,8 @@ LEVELS = {"first-level cache": "l1", "second level": "l2", "last level": "llc", 
 
 
 def _summed(table: Mapping[str, Any], groups: Mapping[str, tuple[str, ...]]) -> dict[str, float]:
-    return {name: sum(table[key] for key in keys) for name, keys in groups.items()}
+    # Reports of earlier versions lack some.
+    return {name: sum(table.get(key, 0) for key in keys) for name, keys in groups.items()}
 
 
 def cycles(run: Run) -> dict[str, float]:
