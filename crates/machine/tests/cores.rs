@@ -205,6 +205,13 @@ fn unavailable_time_in_hardware_does_not_grow_with_the_number_of_tlbs() {
     assert!(most(2) < 2.0 * most(0), "{times:?}");
 }
 
+/// Half of these migrations wait for an entry of the table; a page that waits does not begin again.
+#[test]
+fn a_page_that_waits_for_the_migration_table_is_not_chosen_again() {
+    let migration = migrated(config(2, 5e6, llc()), 160);
+    assert!(migration.retries > 100, "{migration:?}");
+}
+
 #[test]
 fn unavailable_time_in_hardware_grows_with_a_slower_recall() {
     let mean = |times: &Unavailable| times.total_cycles.get() as f64 / times.count as f64;

@@ -300,7 +300,7 @@ impl Engine {
             MigrationConfig::Llc(llc) => {
                 self.migrations.report.requested += 1;
                 let waiting = self.migrations.refused.pop_front();
-                let found = match self.find_page(&[]) {
+                let found = match self.find_page(waiting.as_slice()) {
                     Found::Page(relocation) => Some(relocation),
                     Found::Held | Found::Nothing => None,
                 };
