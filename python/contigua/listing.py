@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import nlargest
 from pathlib import Path
 
 from contigua import _engine
@@ -13,6 +14,8 @@ from contigua.attribution import METRICS, Attribution, Frame
 from contigua.errors import ContiguaError
 from contigua.reading import read_text
 
+#: Names of a function.
+NAMES = ("function", "library")
 #: Functions that are listed for each metric, the most expensive ones.
 LISTED = 8
 #: Lines and instructions before and after each that costs something.
@@ -64,10 +67,10 @@ def listings(profiles: Sequence[Attribution]) -> list[Listing]:
     """List the functions that cost most by any metric in any of the profiles."""
     chosen: dict[tuple[str, str], None] = {}
     for profile in profiles:
+        sums = [(function, library, costs) for (function, library), costs in profile.by(*NAMES)]
         for metric in METRICS:
-            of = profile.by("function", "library", metric=metric)
-            costly = [key for key, costs in of if getattr(costs, metric)]
-            chosen |= dict.fromkeys((key[0], key[1]) for key in costly[:LISTED])
+            costly = nlargest(LISTED, ((getattr(one[2], metric), *one[:2]) for one in sums))
+            chosen |= {(function, library): None for cost, function, library in costly if cost}
     places: dict[tuple[str, str], dict[Frame, tuple[str, int] | None]] = defaultdict(dict)
     for profile in profiles:
         paid = {row.at for row in profile.rows()}

@@ -28,20 +28,8 @@ pub fn named(syscall: Syscall) -> Syscall {
 }
 
 fn file(descriptor: i32) -> Option<MemoryFile> {
-    let (mut system, mut status) = (MaybeUninit::zeroed(), MaybeUninit::zeroed());
-    // SAFETY: both write a whole structure of theirs, unless they fail.
-    let (system, status): (libc::statfs, libc::stat) = unsafe {
-        if libc::fstatfs(descriptor, system.as_mut_ptr()) != 0
-            || libc::fstat(descriptor, status.as_mut_ptr()) != 0
-        {
-            return None;
-        }
-        (system.assume_init(), status.assume_init())
-    };
     // Devices lie in a `tmpfs`, too; each mapping of /dev/zero is an object of its own.
-    if status.st_mode & libc::S_IFMT != libc::S_IFREG {
-        return None;
-    }
+    let (status, system) = regular_file(descriptor)?;
     let kind = match system.f_type {
         libc::HUGETLBFS_MAGIC => MemoryFileKind::HugeTlb,
         libc::TMPFS_MAGIC if is_memfd(descriptor) => MemoryFileKind::Memfd,
@@ -52,6 +40,21 @@ fn file(descriptor: i32) -> Option<MemoryFile> {
         name: status.st_dev << INODE_BITS ^ status.st_ino,
         kind,
     })
+}
+
+/// Status of a regular file and of its file system; `None` for other descriptors.
+pub fn regular_file(descriptor: i32) -> Option<(libc::stat, libc::statfs)> {
+    let (mut status, mut system) = (MaybeUninit::zeroed(), MaybeUninit::zeroed());
+    // SAFETY: both write a whole structure of theirs, unless they fail.
+    let (status, system): (libc::stat, libc::statfs) = unsafe {
+        if libc::fstat(descriptor, status.as_mut_ptr()) != 0
+            || libc::fstatfs(descriptor, system.as_mut_ptr()) != 0
+        {
+            return None;
+        }
+        (status.assume_init(), system.assume_init())
+    };
+    (status.st_mode & libc::S_IFMT == libc::S_IFREG).then_some((status, system))
 }
 
 fn is_memfd(descriptor: i32) -> bool {

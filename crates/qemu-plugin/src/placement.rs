@@ -25,6 +25,7 @@ use libc::{
     PROT_EXEC, PROT_NONE, off_t, size_t,
 };
 
+use crate::memory_files::regular_file;
 use crate::{exec, got, guest};
 
 const PAGE: u64 = 4096;
@@ -36,8 +37,6 @@ const LEAST_STACK: u64 = 8 << 20;
 /// `arch/x86/kernel/sys_x86_64.c`).
 const MAP_32BIT: u64 = 0x40;
 const LOW: (u64, u64) = (0x4000_0000, 0x8000_0000);
-/// File system in memory (`TMPFS_MAGIC`).
-const TMPFS: i64 = 0x0102_1994;
 /// Addresses tried before the choice is left to the host.
 const TRIES: u32 = 8;
 
@@ -323,14 +322,7 @@ fn backing(flags: u64, file: c_int, offset: u64) -> Backing {
 /// Regular files outside of memory are taken to be on a file system with large folios, as those are
 /// that distributions choose: addresses do not depend on the host's.
 fn has_large_folios(file: c_int) -> bool {
-    // SAFETY: the buffers are this function's own; a wrong descriptor is an error.
-    unsafe {
-        let (mut status, mut system): (libc::stat, libc::statfs) = std::mem::zeroed();
-        libc::fstat(file, &raw mut status) == 0
-            && status.st_mode & libc::S_IFMT == libc::S_IFREG
-            && libc::fstatfs(file, &raw mut system) == 0
-            && system.f_type != TMPFS
-    }
+    regular_file(file).is_some_and(|(_, system)| system.f_type != libc::TMPFS_MAGIC)
 }
 
 /// QEMU reserves addresses so before it maps something else at them.
@@ -489,7 +481,7 @@ unsafe extern "C" fn shmat(id: c_int, address: *const c_void, flags: c_int) -> *
     if let Some(state) = state.as_mut()
         && at != MAP_FAILED
     {
-        // Nobody has said how long it is.
+        // The call does not have the segment's length.
         state.read_mappings();
     }
     at
