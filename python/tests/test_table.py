@@ -347,6 +347,22 @@ def test_parts_of_a_difference_add_up_to_it():
     ) in said
 
 
+def test_what_is_left_of_a_difference_is_named_only_beyond_the_error_of_its_parts():
+    # Translation: 388 thousand; kernel: 40; so 28 are left, beside 10 (1 % of a million) or 40.
+    for half, named in ((0.01, True), (0.04, False)):
+        base, huge = (
+            report(
+                design, cycles, overhead=share, sample=sample(cycles, 10, translation_overhead=of)
+            )
+            for design, cycles, share, of in (
+                ("linux-4k", 1_000_000, 0.4, half),
+                ("linux-thp", 600_000, 0.02, 0.0),
+            )
+        )
+        said = verdict(Results((base, huge)))[1]
+        assert ("other cycles of the program +28.0 thousand" in said) == named, said
+
+
 def test_without_translation_overhead_nothing_is_said_of_what_translation_costs():
     results = Results((report("linux-4k", kernel=0.2), report("linux-thp", 600_000, kernel=0.1)))
     said = " ".join(verdict(results))

@@ -365,7 +365,10 @@ def _why(ordered: Sequence[Difference], base: Run) -> list[str]:
 
 
 def _difference(run: Run, base: Run) -> str:
-    """Say of what the difference between two runs is made, in cycles that add up to it."""
+    """Say of what the difference between two runs is made, in cycles that add up to it.
+
+    Parts that are a small share of it, or smaller than their own error, are left out.
+    """
     saved = (base.cycles or 0) - (run.cycles or 0)
     parts = sorted(_parts(run, base).items(), key=lambda part: -part[1] * saved)
     told = [
@@ -383,7 +386,8 @@ def _difference(run: Run, base: Run) -> str:
 def _parts(run: Run, base: Run) -> dict[str, float]:
     """Return the cycles that a run saves by what they were spent on.
 
-    The translation overhead is apart where it was measured and differs by more than its intervals.
+    The translation overhead is apart where it was measured and differs by more than its intervals;
+    what then is left is a part only if it exceeds these intervals.
     """
 
     def lost(key: str) -> float:
@@ -396,11 +400,9 @@ def _parts(run: Run, base: Run) -> dict[str, float]:
         translation = lost(key)
         error = sum(one.intervals.get(key, 0.0) * (one.cycles or 0) for one in (run, base))
         if abs(translation) > error:
-            return {
-                "translation overhead": translation,
-                "kernel cycles": kernel,
-                "other cycles of the program": total - translation - kernel,
-            }
+            parts = {"translation overhead": translation, "kernel cycles": kernel}
+            other = total - translation - kernel
+            return parts | ({"other cycles of the program": other} if abs(other) > error else {})
     return {"kernel cycles": kernel, "cycles of the program": total - kernel}
 
 
