@@ -79,6 +79,13 @@ def _called(command: click.Command) -> int:
         named = f"{error.filename}: " if error.filename is not None else ""
         complain(f"{named}{error.strerror or error}")
         return FAILED
+    except Exception:
+        # Code in C that reads a Python object may tell an interrupt as an error of its own:
+        # matplotlib's renderer says "Invalid bounding box".
+        if not _received:
+            raise
+        complain("interrupted")
+        return INTERRUPTED
 
 
 def _repeat_interrupt(lost: sys.UnraisableHookArgs) -> None:

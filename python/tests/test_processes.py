@@ -325,6 +325,32 @@ sys.exit(call(command))
     assert output.stderr.strip() == "contigua: interrupted"
 
 
+@pytest.mark.parametrize("interrupted", [True, False])
+def test_an_interrupt_that_code_in_c_tells_as_its_own_error_is_one(interrupted: bool):
+    # As matplotlib's renderer does while it reads a rectangle.
+    program = f"""
+import signal, sys
+import click
+from contigua.entry import call
+@click.command()
+def command():
+    try:
+        if {interrupted}:
+            signal.raise_signal(signal.SIGTERM)
+    except KeyboardInterrupt:
+        pass
+    raise ValueError("Invalid bounding box")
+sys.exit(call(command))
+"""
+    run = [sys.executable, "-c", program]
+    output = subprocess.run(run, check=False, capture_output=True, text=True, timeout=30)
+    if interrupted:
+        assert (output.returncode, output.stderr.strip()) == (143, "contigua: interrupted")
+    else:
+        assert output.returncode == 1
+        assert output.stderr.endswith("ValueError: Invalid bounding box\n")
+
+
 UNSHARE, SET_ROBUST_LIST = 272, 273
 
 
