@@ -83,6 +83,19 @@ def test_a_sampled_run_says_what_a_whole_one_says(runs):
         )
 
 
+def test_counts_stand_for_the_part_of_the_program_that_they_were_made_in(command, runs):
+    # The table is filled while units are near, and read at random when they are far apart.
+    sample = Sampling(distance=100_000, warm=100_000, most=32)
+    sampled = contigua.run(command, designs=DESIGNS, options=replace(OPTIONS, sample=sample))
+    for part, all_of_it in zip(sampled, runs["whole"], strict=True):
+        one, other = part.summary(), all_of_it.summary()
+        assert part.values["sample"]["simulated_instructions"] < 0.6 * one["instructions"]
+        for key in ("l1d_tlb_mpki", "l2_tlb_mpki"):
+            assert one[key] == pytest.approx(other[key], rel=0.1, abs=0.1), key
+        loads = [report.values["executed"]["loads"] for report in (part, all_of_it)]
+        assert loads[0] == pytest.approx(loads[1], rel=0.1)
+
+
 def test_the_kernels_time_is_counted_throughout(command, tmp_path):
     """Also that of faults while caches are warmed: failed walks, which the kernel pays for."""
     whole = RunOptions(memory="256MiB", record=tmp_path / "gups.trace")
@@ -174,7 +187,7 @@ def test_programs_that_fork_and_execute_others_go_forward(guest):
     resident, all_resident = (r[0].summary()["resident_mib"] for r in (results, told))
     # A child's code is not told again: nobody knows which pages it executes that its parent has.
     # The host's scheduler decides which pages are copied before a child executes another program.
-    assert 0.85 * all_resident < resident < 1.02 * all_resident
+    assert 0.85 * all_resident < resident < 1.15 * all_resident
 
 
 def test_threads_go_forward(guest):

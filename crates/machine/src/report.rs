@@ -675,7 +675,7 @@ impl Report {
     #[must_use]
     pub fn to_json(&self) -> String {
         let written = match (&self.sample, &self.counted) {
-            (None, None) => serde_json::to_string_pretty(self),
+            (_, None) => serde_json::to_string_pretty(self),
             (None, Some(counted)) => serde_json::to_value(self).and_then(|mut value| {
                 for (part, counted) in counted.as_object().into_iter().flatten() {
                     value[part] = counted.clone();
@@ -692,23 +692,6 @@ impl Report {
                 let cores = value["cores"].as_array_mut().into_iter().flatten();
                 for (index, core) in cores.enumerate() {
                     core["window"] = counted["cores"][index]["window"].clone();
-                }
-                serde_json::to_string_pretty(&value)
-            }),
-            (Some(sample), None) => serde_json::to_value(self).and_then(|mut value| {
-                let simulated = sample.simulated_instructions.max(1) as f64;
-                let factor = self.executed.instructions as f64 / simulated;
-                for part in ESTIMATED {
-                    scale(&mut value[part], factor);
-                }
-                let executed = &mut value["executed"];
-                for part in ["blocks", "loads", "stores", "string_iterations"] {
-                    scale(&mut executed[part], factor);
-                }
-                let detailed = sample.detailed_instructions.max(1) as f64;
-                let factor = self.executed.instructions as f64 / detailed;
-                for core in value["cores"].as_array_mut().into_iter().flatten() {
-                    scale(&mut core["window"], factor);
                 }
                 serde_json::to_string_pretty(&value)
             }),

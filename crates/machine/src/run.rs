@@ -159,7 +159,7 @@ impl Engine {
         };
         let (counted, time) = match self.regions.as_ref().map(Regions::sums) {
             Some((Some(sums), sum)) => (Some(sums.clone()), sum.cloned()),
-            _ => (self.points_counted(), time),
+            _ => (self.estimated_counts(), time),
         };
         let mut cores = self.core_reports();
         if let (Some(_), Some(time), [core]) = (&sample, &time, &mut cores[..]) {

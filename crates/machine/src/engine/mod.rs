@@ -23,6 +23,7 @@ pub(crate) mod regions;
 mod requests;
 mod sampling;
 mod schedule;
+mod stretches;
 mod threads;
 pub(crate) mod timeline;
 mod timing;

@@ -22,6 +22,7 @@ use serde_json::Value;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
 use super::regions::{add, since};
+use super::stretches::Stretches;
 use super::{Engine, Phase};
 use crate::report::scale;
 use crate::report::{Estimate, GoalReport, SampleReport, TimeReport, WarmingReport};
@@ -95,16 +96,24 @@ pub(crate) struct Sampler {
     /// began.
     counts: BTreeMap<u64, Value>,
     counts_before: Value,
-    /// Instructions of all units.
-    seen: u64,
-    /// Their cycles without the kernel's.
-    seen_cycles: u64,
+    pub(super) stretches: Stretches,
     rate: u64,
 }
 
 /// Cycles of the program: without the kernel's.
 fn user(figures: &Figures) -> u64 {
     PARTS.map(|part| figures[part]).sum::<u64>() - figures[KERNEL]
+}
+
+/// The rate after a unit: half of it is the unit's, a quarter that of the unit before, and so on.
+fn latest_rate(before: u64, is_first: bool, unit: &Figures) -> u64 {
+    let cycles = u128::from(user(unit)) << RATE_SHIFT;
+    let own = (cycles / u128::from(unit[INSTRUCTIONS].max(1))) as u64;
+    if is_first {
+        own
+    } else {
+        u64::midpoint(before, own)
+    }
 }
 
 /// Returns a unit's counts of the program. The kernel's cycles are counted exactly over the whole
@@ -131,14 +140,16 @@ impl Sampler {
             open: None,
             counts: BTreeMap::new(),
             counts_before: Value::Null,
-            seen: 0,
-            seen_cycles: 0,
+            stretches: Stretches::default(),
             rate: UNKNOWN_RATE,
         }
     }
 
-    /// Cycles of the program for an instruction, as far as units say, in units of
+    /// Cycles of the program for an instruction, as the latest units say, in units of
     /// 2^-[`RATE_SHIFT`].
+    ///
+    /// Units of earlier phases must not count: warming at their rate fills memory's channels more, or
+    /// less, than the program does, and a unit begins with these.
     pub(super) fn rate(&self) -> u64 {
         self.rate
     }
@@ -148,6 +159,12 @@ impl Sampler {
             Some(Regions::Windows(windows)) => Some(windows),
             _ => None,
         }
+    }
+
+    /// The distance of units at an instruction of the region, unless they are points.
+    pub(super) fn distance_at(&self, position: u64) -> Option<u64> {
+        let sampling = self.plan.sampling.filter(|_| self.weights.is_none())?;
+        Some(sampling.distance_at(position - self.region?))
     }
 
     /// Which unit a block is in that ends before an instruction.
@@ -210,12 +227,14 @@ impl Engine {
         }
     }
 
-    /// Returns estimates of all counts from points: each stands for its share.
-    pub(crate) fn points_counted(&self) -> Option<Value> {
+    /// Returns estimates of all counts: of points, each of which stands for its share, or of stretches.
+    pub(crate) fn estimated_counts(&self) -> Option<Value> {
         let sampler = self.sampler.as_ref()?;
         let region = self.region_instructions();
         let (units, weights) = sampler.counted(region);
-        let weights = weights?;
+        let Some(weights) = weights else {
+            return self.stretches_counted();
+        };
         let all: f64 = weights.iter().sum();
         let mut sum = Value::Null;
         for ((unit, weight), counts) in units.iter().zip(&weights).zip(sampler.counts.values()) {
@@ -259,6 +278,7 @@ impl Engine {
         }
         self.close_unit();
         self.begin_region();
+        self.enter_stretch();
         let Some(sampler) = &mut self.sampler else {
             return;
         };
@@ -319,10 +339,7 @@ impl Engine {
                 *value -= before;
             }
             let unit = without_kernel(unit);
-            sampler.seen += unit[INSTRUCTIONS];
-            sampler.seen_cycles += user(&unit);
-            let cycles = u128::from(sampler.seen_cycles) << RATE_SHIFT;
-            sampler.rate = (cycles / u128::from(sampler.seen.max(1))) as u64;
+            sampler.rate = latest_rate(sampler.rate, sampler.units.is_empty(), &unit);
             sampler.units.push((begin, unit));
             if let Some(counts) = counts {
                 let more = since(&sampler.counts_before, &counts);
@@ -380,7 +397,7 @@ impl Engine {
         ]
     }
 
-    fn detailed_instructions(&self) -> u64 {
+    pub(super) fn detailed_instructions(&self) -> u64 {
         if self.timing.windows().is_empty() {
             return self.executed.instructions;
         }
