@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from test_verdicts import claims_of, masked
 
 import contigua
 from conftest import ROOT
@@ -14,6 +15,7 @@ from contigua.loads import Commands
 from contigua.programs.clients import free_port
 from contigua.programs.program import ProgramError
 from contigua.regions import Regions
+from contigua.reporting.sentences import verdict
 
 #: Sends so many messages, each after the answer to the one before, on as many connections.
 CLIENT = """
@@ -87,7 +89,7 @@ def test_two_executions_have_the_same_latencies_and_designs_have_others(guest):
     assert huge["p50"] < small["p50"] and huge["mean"] < small["mean"]
 
 
-def test_percentiles_are_in_the_table_and_the_summary(guest, cli):
+def test_percentiles_are_in_the_table_and_numbers_of_the_verdict_are_counters(guest, cli, tmp_path):
     port = free_port()
     line = commands(port)
 
@@ -100,8 +102,17 @@ def test_percentiles_are_in_the_table_and_the_summary(guest, cli):
         for command in getattr(line, name)
         for option in (f"--{name}", quoted(command))
     ]
-    ran = cli("run", "--memory", "256M", *given, "--", guest("serve"), port)
+    written = tmp_path / "run.json"
+    ran = cli("run", "--memory", "256M", "--json", written, *given, "--", guest("serve"), port)
     assert ran.returncode == 0, ran.stderr
+    results = contigua.Results.from_json(written.read_text())
+    lines = verdict(results)
+    assert all(line in ran.stderr for line in lines)
+    claims_of(results, lines)
+    # Each request reads 8 MB at random, which was filled before.
+    first, why = lines[:2]
+    assert masked(first) == "linux-thp is fastest: # cycles, # % fewer than linux-4k (#)."
+    assert "translation overhead down from" in why
     for row in (
         "requests",
         "cycles per request",
