@@ -26,7 +26,7 @@ impl AddressSpace {
             return Ok(());
         }
         self.clear(range, &vma, memory, effects)?;
-        if !self.place(range, vma) {
+        if !self.place(range, vma, effects) {
             self.vmas.insert(range.start.get()..range.end.get(), vma);
         }
         Ok(())

@@ -56,6 +56,7 @@ impl AddressSpace {
             eligible,
             pieces: Vec::new(),
             free: vec![range],
+            stale: range.start,
             chunk: None,
             segment: Segment {
                 base: range.start,
@@ -160,7 +161,7 @@ impl AddressSpace {
 
     /// Places a mapping in the region, if it is eligible and there is room. Says whether it is
     /// there now.
-    pub(crate) fn place(&mut self, range: VirtRange, vma: Vma) -> bool {
+    pub(crate) fn place(&mut self, range: VirtRange, vma: Vma, effects: &mut Effects) -> bool {
         let Some(primary) = &mut self.primary else {
             return false;
         };
@@ -170,6 +171,7 @@ impl AddressSpace {
         let Some(start) = primary.take(range.bytes()) else {
             return false;
         };
+        primary.clear(VirtRange::with_length(start, range.bytes()), effects);
         let delta = start.get().wrapping_sub(range.start.get());
         primary.insert(Place { range, delta });
         true
@@ -185,7 +187,7 @@ impl AddressSpace {
     ) -> Result<(), Error> {
         let (inside, _) = self.places(range);
         for &piece in &inside {
-            self.discard_placed(piece, memory, effects)?;
+            self.discard_behind_segment(piece, memory, effects)?;
             self.prune(piece, memory, effects);
         }
         if let Some(primary) = &mut self.primary {
@@ -197,7 +199,8 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Takes the contents of a part of the region away. Pages behind the segment are zeroed.
+    /// Takes the contents of a part of the region away, which stays mapped: a segment has no faults
+    /// that could zero its pages later.
     pub(crate) fn discard_placed(
         &mut self,
         range: VirtRange,
@@ -209,6 +212,17 @@ impl AddressSpace {
             let end = range.end.min(limit);
             effects.zeroed_4k += (end.get() - range.start.get()) / PAGE_BYTES;
         }
+        self.discard_behind_segment(range, memory, effects)
+    }
+
+    /// Takes the pages of a part of the region away that the segment does not map.
+    pub(crate) fn discard_behind_segment(
+        &mut self,
+        range: VirtRange,
+        memory: &mut Memory,
+        effects: &mut Effects,
+    ) -> Result<(), Error> {
+        let limit = self.segment().limit;
         let paged = VirtRange::new(range.start.max(limit), range.end);
         if paged.start < paged.end {
             self.discard_here(paged, memory, effects)?;

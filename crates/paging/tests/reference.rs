@@ -642,6 +642,40 @@ fn zero_pages_that_move_to_holes_leave_them_holes() {
 }
 
 #[test]
+fn what_a_segment_maps_is_zeroed_for_the_next_mapping_and_not_when_it_goes() {
+    let mut memory = memory(32 * 512);
+    let policy = Greedy {
+        segment: 8,
+        ..Greedy::PLAIN
+    };
+    let mut space = policy.space(1, &mut memory);
+    let all = VirtRange::with_length(VirtAddr::new(BASE), 8 << 20);
+    for zeroed in [0, 4] {
+        let mut effects = Effects::default();
+        space
+            .map(all, Vma::ANONYMOUS, &mut memory, &mut effects)
+            .unwrap();
+        assert_eq!((effects.zeroed_2m, effects.zeroed_4k), (zeroed, 0));
+        space
+            .populate(all, true, &policy, &mut memory, &mut effects)
+            .unwrap();
+        assert_eq!(space.segment().bytes(), all.bytes());
+        // The segment grew over it once.
+        assert_eq!(effects.zeroed_2m, 4);
+        effects.clear();
+        space.unmap(all, &mut memory, &mut effects).unwrap();
+        assert_eq!((effects.zeroed_2m, effects.zeroed_4k), (0, 0));
+    }
+    let mut effects = Effects::default();
+    space
+        .map(all, Vma::ANONYMOUS, &mut memory, &mut effects)
+        .unwrap();
+    effects.clear();
+    space.discard(all, &mut memory, &mut effects).unwrap();
+    assert_eq!(effects.zeroed_4k, all.bytes() / 4096);
+}
+
+#[test]
 fn without_a_free_block_a_fault_falls_back_to_a_small_page_and_says_so() {
     let mut memory = memory(4096);
     for i in (0..4096).step_by(256) {

@@ -40,14 +40,20 @@ impl AddressSpace {
             let tail = VirtRange::new(to.end, from.end);
             return self.unmap(tail, memory, effects);
         }
-        if from.start == to.start && whole && self.extend(inside[0], from, to) {
+        if from.start == to.start && whole && self.extend(inside[0], from, to, effects) {
             return Ok(());
         }
         self.move_placed(&inside, from, to, keep, memory, effects)
     }
 
     /// Lets a piece of the region grow where it lies; says whether there was room.
-    fn extend(&mut self, inside: VirtRange, from: VirtRange, to: VirtRange) -> bool {
+    fn extend(
+        &mut self,
+        inside: VirtRange,
+        from: VirtRange,
+        to: VirtRange,
+        effects: &mut Effects,
+    ) -> bool {
         let Some(primary) = &mut self.primary else {
             return false;
         };
@@ -60,6 +66,7 @@ impl AddressSpace {
             return false;
         };
         gap.start = gap.start + more;
+        primary.clear(VirtRange::with_length(inside.end, more), effects);
         let delta = inside.start.get().wrapping_sub(from.start.get());
         primary.remove(from);
         primary.insert(Place { range: to, delta });
@@ -83,7 +90,10 @@ impl AddressSpace {
         let start = primary.take(to.bytes());
         primary.remove(from);
         let delta = start.map_or(0, |start| start.get().wrapping_sub(to.start.get()));
-        if start.is_some() {
+        if let Some(start) = start {
+            let more = to.bytes().saturating_sub(from.bytes());
+            let tail = VirtRange::with_length(start + (to.bytes() - more), more);
+            primary.clear(tail, effects);
             primary.insert(Place { range: to, delta });
         } else {
             let range = to.start.get()..to.end.get();
@@ -100,7 +110,7 @@ impl AddressSpace {
             }
         }
         for &piece in inside {
-            self.discard_placed(piece, memory, effects)?;
+            self.discard_behind_segment(piece, memory, effects)?;
             self.prune(piece, memory, effects);
             if let Some(primary) = &mut self.primary {
                 primary.give(piece);

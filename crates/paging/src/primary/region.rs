@@ -2,6 +2,7 @@
 
 use contigua_units::{Frame, PAGE_BYTES, PageSize, VirtAddr, VirtRange};
 
+use crate::effects::Effects;
 use crate::segment::Segment;
 use crate::vma::{Vma, VmaKind};
 
@@ -47,6 +48,8 @@ pub struct Primary {
     pub(super) pieces: Vec<Place>,
     /// Addresses of the region that are not in use, ascending.
     pub(super) free: Vec<VirtRange>,
+    /// Below it, addresses that are not in use may have contents of mappings that are gone.
+    pub(super) stale: VirtAddr,
     /// Contiguous memory for a segment: first frame and blocks of 2 MB.
     pub(super) chunk: Option<(Frame, u32)>,
     pub(super) segment: Segment,
@@ -91,8 +94,17 @@ impl Primary {
         Some(start)
     }
 
-    /// Gives addresses of the region back.
+    /// Zeroes what a new mapping finds of those that were in the segment before.
+    pub(super) fn clear(&self, range: VirtRange, effects: &mut Effects) {
+        let stale = range.intersection(VirtRange::new(self.range.start, self.stale));
+        effects.zeroed_2m += stale.bytes() / HUGE;
+        effects.zeroed_4k += stale.bytes() % HUGE / PAGE_BYTES;
+    }
+
+    /// Gives addresses of the region back. What the segment maps keeps its contents until it is used
+    /// again.
     pub(super) fn give(&mut self, range: VirtRange) {
+        self.stale = self.stale.max(range.end.min(self.segment.limit));
         let at = self.free.partition_point(|gap| gap.start < range.start);
         self.free.insert(at, range);
         if at + 1 < self.free.len() && self.free[at].end == self.free[at + 1].start {
