@@ -149,7 +149,8 @@ class RunOptions(RunKeys):
         for spec in found:
             # One execution has one set of units.
             spec["sampling"] = replace(self, seed=seeds[0]).plan()["sampling"]
-        if (self.timeline or self.profile) is not None and len(found) > 1:
+        written = {"timeline": self.timeline, "profile": self.profile, "smaps": self.smaps}
+        if any(file is not None for file in written.values()) and len(found) > 1:
             varied = {
                 "age": len(ages),
                 "holes": len(scenarios),
@@ -158,10 +159,9 @@ class RunOptions(RunKeys):
             }
             for spec in found:
                 values = [str(spec[key]) for key, count in varied.items() if count > 1]  # type: ignore[literal-required]
-                if self.timeline is not None:
-                    spec["timeline"] = file_of(self.timeline, values)
-                if self.profile is not None:
-                    spec["profile"] = file_of(self.profile, values)
+                for key, file in written.items():
+                    if file is not None:
+                        spec[key] = file_of(file, values)  # type: ignore[literal-required]
         if self.checkpoint is not None or self.checkpoint_at or self.resume is not None:
             known = [
                 [

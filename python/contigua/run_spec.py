@@ -39,6 +39,7 @@ class RunSpec(TypedDict):
     allocator: NotRequired[str | None]
     timeline: NotRequired[str | Path | None]
     profile: NotRequired[str | Path | None]
+    smaps: NotRequired[str | Path | None]
     mapped: NotRequired[bool]
     sampling: NotRequired[SamplingSpec | None]
     regions: NotRequired[RegionSpec | None]
@@ -201,6 +202,9 @@ class RunKeys:
     profile
         Write which instructions, mappings, threads and call stacks cause TLB misses, walks, faults
         and cache misses. Several designs as for the timeline.
+    smaps
+        Write mappings and their memory of each process at its end, in the format of
+        /proc/PID/smaps. Several designs as for the timeline.
     mapped
         Map all memory that a trace of another tool touches before it begins, in the order of
         addresses: first touches are no page faults. The trace is read twice.
@@ -236,6 +240,7 @@ class RunKeys:
     migrations: float = 0.0
     timeline: Path | None = None
     profile: Path | None = None
+    smaps: Path | None = None
     mapped: bool = False
     trace_format: str = "contigua"
     physical: str = "simulated"
@@ -260,6 +265,7 @@ RUN_KEYS = (
     "migrations",
     "timeline",
     "profile",
+    "smaps",
     "mapped",
 )
 #: Those of an :class:`ExecutionSpec`.

@@ -72,6 +72,7 @@ def commands(folder: Path, trace: Path) -> dict[str, list[object]]:
         "run --json": [*replay, "--json", "OUT"],
         "run --record": [*run, "--record", "OUT", "--", "/bin/true"],
         "run --timeline": [*run[:1], *run[3:], "--timeline", "OUT", "--trace", trace],
+        "run --smaps": [*run, "--smaps", "OUT", "--", "/bin/true"],
         **{
             f"profile --{option}": [*profile, f"--{option}", "OUT", "--", "/bin/true"]
             for option in ("html", "markdown", "pprof", "save", "speedscope")
@@ -109,6 +110,7 @@ OPTIONS = [
     "run --json",
     "run --record",
     "run --timeline",
+    "run --smaps",
     "profile --advice",
     "profile --html",
     "profile --markdown",

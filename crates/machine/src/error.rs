@@ -81,6 +81,14 @@ pub enum Error {
         /// Why.
         source: std::io::Error,
     },
+    /// Mappings of processes that could not be written.
+    #[error("{}: {source}", path.display())]
+    Smaps {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
     /// Cancelled before the server had aged.
     #[error("interrupted during ageing")]
     Interrupted,

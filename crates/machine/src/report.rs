@@ -507,6 +507,20 @@ pub struct SyscallReport {
     pub opens: u64,
     /// Those that waited for events.
     pub waits: u64,
+    /// Those that asked for `io_uring`, which QEMU's user mode refuses.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub io_uring: u64,
+    /// Those that asked for asynchronous I/O (`io_setup`), which it refuses.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub aio: u64,
+    /// Those that asked for `userfaultfd`, which it refuses.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub userfaultfd: u64,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "as Serde calls it")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// Calls of `madvise`, and what became of them.

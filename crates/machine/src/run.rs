@@ -44,6 +44,8 @@ pub struct Run {
     pub timeline: Result<(), Error>,
     /// Result of writing its profile.
     pub profile: Result<(), Error>,
+    /// Result of writing its processes' mappings.
+    pub smaps: Result<(), Error>,
     /// Checkpoints that were not saved.
     pub checkpoints: Vec<Error>,
 }
@@ -99,6 +101,7 @@ pub fn simulate_from(
         end,
         timeline: engine.save_timeline(),
         profile: engine.save_profile(),
+        smaps: engine.save_smaps(),
         checkpoints,
     })
 }
@@ -365,6 +368,20 @@ impl Engine {
             sampled: report.sample.is_some(),
         };
         attribution.save(path, &about)
+    }
+
+    /// Writes mappings of the processes, if they were asked for.
+    ///
+    /// # Errors
+    /// [`Error::Smaps`], and no half of a file stays behind.
+    pub fn save_smaps(&self) -> Result<(), Error> {
+        let (Some(text), Some(path)) = (self.kernel.smaps(), &self.config.smaps) else {
+            return Ok(());
+        };
+        contigua_output::write(path, text.as_bytes()).map_err(|source| Error::Smaps {
+            path: path.clone(),
+            source,
+        })
     }
 
     /// Checks every structure of the server.

@@ -152,6 +152,10 @@ pub struct RunSpec {
     /// cache misses. Several designs as for the timeline.
     #[serde(default)]
     pub profile: Option<OsText>,
+    /// Write mappings and their memory of each process at its end, in the format of /proc/PID/smaps.
+    /// Several designs as for the timeline.
+    #[serde(default)]
+    pub smaps: Option<OsText>,
     /// Map all memory that a trace of another tool touches before it begins, in the order of
     /// addresses: first touches are no page faults. The trace is read twice.
     #[serde(default)]
@@ -265,6 +269,7 @@ impl RunSpec {
             allocator: self.allocator,
             timeline: self.timeline.map(PathBuf::from),
             profile: self.profile.map(PathBuf::from),
+            smaps: self.smaps.map(PathBuf::from),
             seed: self.seed,
             skip: self.skip,
             warmup: self.warmup,

@@ -7,8 +7,9 @@ use crate::effects::Effects;
 use crate::memory::Memory;
 use crate::policy::MappingPolicy;
 use crate::space::{AddressSpace, EVERYTHING, GROUP, SpaceId, free_node};
+use crate::stack::Stack;
 use crate::table::visit::Cursor;
-use crate::vma::{HugeAdvice, Vma, VmaKind};
+use crate::vma::{Disabled, HugeAdvice, Vma, VmaKind};
 
 impl AddressSpace {
     /// `mmap`: the range gets a mapping; what was there before goes.
@@ -295,6 +296,25 @@ impl AddressSpace {
         outside
             .into_iter()
             .try_for_each(|part| self.change_vmas(part, memory, effects, |vma| vma.huge = advice))
+    }
+
+    /// Makes a mapping the main thread's stack, unless a higher one is. It has the addresses that were
+    /// touched, and no huge page beyond them.
+    pub fn set_stack(&mut self, range: VirtRange) {
+        if self.stack.is_none_or(|stack| stack.end() < range.end) {
+            self.stack = Some(Stack::new(range));
+        }
+    }
+
+    /// `prctl(PR_SET_THP_DISABLE)`. Huge pages that are there stay.
+    pub fn disable_huge(&mut self, disabled: Disabled) {
+        self.disabled = disabled;
+    }
+
+    /// Mappings that the process has disabled huge pages for, which the next program inherits.
+    #[must_use]
+    pub fn disabled(&self) -> Disabled {
+        self.disabled
     }
 
     /// `mprotect`, as far as stores are concerned.
@@ -593,6 +613,8 @@ impl AddressSpace {
         copy.fragmentation = self.fragmentation;
         copy.primary = self.primary_of_child();
         copy.heap_end = self.heap_end;
+        copy.stack = self.stack;
+        copy.disabled = self.disabled;
         copy.assumes_mappings = self.assumes_mappings;
         self.invalidate_pages(EVERYTHING, effects);
         let mut pages = Cursor::new(EVERYTHING);

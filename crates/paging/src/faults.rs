@@ -32,6 +32,9 @@ impl AddressSpace {
         if let Some(fault) = self.grow_segment(address, memory, effects) {
             return Ok(fault);
         }
+        if let Some(stack) = &mut self.stack {
+            stack.touch(address);
+        }
         let is_known = !self.assumes_mappings && self.vma(address).is_some();
         let (range, vma) = self.explain(address, write, memory, effects)?;
         match self.table.leaf(address) {
@@ -102,7 +105,8 @@ impl AddressSpace {
         effects: &mut Effects,
     ) -> Result<Fault, Error> {
         let fits = self.largest_fit(address, range, vma);
-        let wanted = wanted_of_private(address, vma, fits, policy);
+        let seen = vma.under(self.disabled);
+        let wanted = wanted_of_private(address, seen, fits, policy);
         let copies_file = write && vma.kind == VmaKind::File && !vma.shared;
         let class = if vma.kind == VmaKind::Anonymous || copies_file {
             FrameClass::Anonymous
@@ -356,7 +360,7 @@ impl AddressSpace {
             Some(leaf) if memory.is_zero(leaf) => leaf.size,
             _ => self.largest_fit(address, range, vma),
         };
-        wanted_of_private(address, vma, fits, policy)
+        wanted_of_private(address, vma.under(self.disabled), fits, policy)
     }
 }
 

@@ -10,7 +10,7 @@ use crate::memory::Memory;
 use crate::policy::{CollapseContext, MappingPolicy};
 use crate::space::{AddressSpace, EVERYTHING, free, obtain_huge, obtain_node, release};
 use crate::table::Leaf;
-use crate::vma::{Vma, VmaKind};
+use crate::vma::{Disabled, HugeAdvice, Vma, VmaKind};
 
 const HUGE: u64 = PageSize::Size2M.bytes();
 /// 4 KB pages of a 2 MB one.
@@ -132,6 +132,7 @@ impl AddressSpace {
             }
             self.pass_position = address.get() + HUGE;
             let present = self.present_around(address, memory);
+            let vma = vma.under(self.disabled);
             let context = CollapseContext { vma, present };
             if present > 0 && policy.collapse(&context) {
                 self.collapse(address, memory, effects);
@@ -148,9 +149,20 @@ impl AddressSpace {
         };
         let present = self.present_around(address, memory);
         let has_holes = |scenario: Fragmentation| !scenario.of_page(address).is_empty();
+        let vma = vma.under(self.disabled);
         present > 0
             && !self.fragmentation.is_some_and(has_holes)
             && policy.collapse(&CollapseContext { vma, present })
+    }
+
+    /// Returns true if `MADV_COLLAPSE` may make a 2 MB page at an address (`vma_thp_disabled`,
+    /// `include/linux/huge_mm.h`).
+    #[must_use]
+    pub fn allows_collapse(&self, address: VirtAddr) -> bool {
+        self.disabled != Disabled::All
+            && self
+                .vma(address)
+                .is_some_and(|(_, vma)| vma.huge != HugeAdvice::NoHuge)
     }
 
     /// `madvise(MADV_COLLAPSE)`: makes 2 MB pages of a range now, whatever the policy.

@@ -19,7 +19,9 @@ mod policy;
 mod primary;
 mod segment;
 mod shared;
+mod smaps;
 mod space;
+mod stack;
 mod table;
 mod vma;
 mod zero;
@@ -32,9 +34,10 @@ pub use policy::{CollapseContext, FaultContext, HoleVerdict, MappingPolicy, Shar
 pub use primary::{Eligible, PRIMARY_START, Place, Primary};
 pub use segment::Segment;
 pub use shared::SharedMemory;
+pub use smaps::MappingMemory;
 pub use space::{AddressSpace, SpaceId, TableShape};
 pub use table::{Leaf, Levels, MAX_LEVELS, NodeFrames, PageTable, TableError, Walk};
-pub use vma::{HugeAdvice, Vma, VmaKind};
+pub use vma::{Disabled, HugeAdvice, Vma, VmaKind};
 
 /// Why an address space could not do what it was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

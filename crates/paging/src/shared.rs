@@ -188,7 +188,7 @@ impl AddressSpace {
         let first = page - page % PARTS;
         let object = memory.objects.all.get(&backing.object);
         let context = SharedContext {
-            vma,
+            vma: vma.under(self.disabled),
             mounted: backing.mounted,
             within_size: object.is_some_and(|object| first + PARTS <= object.length),
         };

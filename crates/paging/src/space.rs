@@ -15,9 +15,10 @@ use crate::holes::Fragmentation;
 use crate::memory::Memory;
 use crate::perforated::page::Perforated;
 use crate::primary::region::Primary;
+use crate::stack::Stack;
 use crate::table::visit::Cursor;
 use crate::table::{Leaf, Levels, NodeFrames, PageTable, TableError};
-use crate::vma::{HugeAdvice, Vma};
+use crate::vma::{Disabled, HugeAdvice, Vma};
 
 /// Names an address space; TLB entries are tagged with it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Plain)]
@@ -42,6 +43,8 @@ pub struct AddressSpace {
     pub(crate) resident: Resident,
     /// End of the heap, once the program has asked for it.
     pub(crate) heap_end: Option<VirtAddr>,
+    /// The main thread's stack, once the program was loaded.
+    pub(crate) stack: Option<Stack>,
     /// Pages that were freed lazily, oldest first. Some may have been written or unmapped since.
     pub(crate) lazily_freed: VecDeque<VirtAddr>,
     /// Position of the background pass.
@@ -54,6 +57,8 @@ pub struct AddressSpace {
     pub(crate) fragmentation: Option<Fragmentation>,
     /// Memory that is to be contiguous.
     pub(crate) primary: Option<Primary>,
+    /// Mappings that `PR_SET_THP_DISABLE` keeps from huge pages.
+    pub(crate) disabled: Disabled,
     /// The event stream reports no mappings: memory may have contents before its first access.
     pub(crate) assumes_mappings: bool,
 }
@@ -92,6 +97,8 @@ impl AddressSpace {
             assumes_mappings: false,
             resident: Resident::default(),
             heap_end: None,
+            stack: None,
+            disabled: Disabled::default(),
             lazily_freed: VecDeque::new(),
             pass_position: 0,
             patch_position: 0,
@@ -145,11 +152,14 @@ impl AddressSpace {
         self.resident
     }
 
-    /// The mapping at an address, with its range.
+    /// The mapping at an address, with its range. The stack is as large as it is with this address.
     #[must_use]
     pub fn vma(&self, address: VirtAddr) -> Option<(VirtRange, Vma)> {
         let (range, vma) = self.vmas.get_key_value(&address.get())?;
-        let range = VirtRange::new(VirtAddr::new(range.start), VirtAddr::new(range.end));
+        let mut range = VirtRange::new(VirtAddr::new(range.start), VirtAddr::new(range.end));
+        if let Some(start) = self.stack.and_then(|stack| stack.start_with(address)) {
+            range.start = range.start.max(start);
+        }
         Some((range, *vma))
     }
 

@@ -23,6 +23,18 @@ pub enum HugeAdvice {
     NoHuge,
 }
 
+/// Mappings of a process without transparent huge pages (`PR_SET_THP_DISABLE`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, contigua_state::Plain)]
+pub enum Disabled {
+    /// None on account of it.
+    #[default]
+    None,
+    /// Those that are not advised to have them.
+    ButAdvised,
+    /// All.
+    All,
+}
+
 /// A mapping. Its range is the key that it is kept under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, contigua_state::Plain)]
 pub struct Vma {
@@ -50,6 +62,21 @@ impl Vma {
         hugetlb: false,
         backing: None,
     };
+
+    /// The mapping as policies see it.
+    pub(crate) fn under(self, disabled: Disabled) -> Self {
+        let is_disabled = match disabled {
+            Disabled::None => false,
+            Disabled::ButAdvised => self.huge != HugeAdvice::Huge,
+            Disabled::All => true,
+        };
+        let huge = if is_disabled {
+            HugeAdvice::NoHuge
+        } else {
+            self.huge
+        };
+        Self { huge, ..self }
+    }
 
     /// The mapping's part at addresses that are a distance further.
     pub(crate) fn moved(self, distance: u64) -> Self {

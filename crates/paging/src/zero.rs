@@ -33,7 +33,11 @@ impl AddressSpace {
             return Ok(None);
         }
         let fits = self.largest_fit(address, range, vma);
-        let context = FaultContext { address, vma, fits };
+        let context = FaultContext {
+            address,
+            vma: vma.under(self.disabled),
+            fits,
+        };
         let wanted = policy.on_fault(&context).min(fits);
         let mut found = None;
         if wanted >= PageSize::Size2M {

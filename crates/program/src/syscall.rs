@@ -135,6 +135,10 @@ vocabulary! {
     Execveat: 322, 281;
     Exit: 60, 93;
     ExitGroup: 231, 94;
+    Prctl: 157, 167;
+    IoUringSetup: 425, 425;
+    IoSetup: 206, 0;
+    Userfaultfd: 323, 282;
 }
 
 impl Known {
@@ -337,6 +341,16 @@ pub enum Call {
         /// The advice.
         advice: Advice,
     },
+    /// `prctl(PR_SET_THP_DISABLE)`: the process has no transparent huge pages from now on, or has them
+    /// again.
+    DisableHugePages {
+        /// Value that the call set.
+        disabled: bool,
+        /// Memory that `MADV_HUGEPAGE` advises has them still (Linux 6.18).
+        but_advised: bool,
+    },
+    /// The program asked for something that QEMU's user mode does not have, whatever the answer.
+    Ask(Facility),
     /// Data went from the kernel to the program.
     Receive {
         /// Number of bytes.
@@ -408,6 +422,17 @@ pub enum DescriptorKind {
     Pipe,
 }
 
+/// Part of Linux by which memory changes without a system call, or by another process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Facility {
+    /// `io_uring_setup`.
+    IoUring,
+    /// `io_setup` (Linux AIO).
+    Aio,
+    /// `userfaultfd`.
+    Userfaultfd,
+}
+
 /// `madvise` advice that changes memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advice {
@@ -446,6 +471,9 @@ impl Advice {
     }
 }
 
+/// `include/uapi/linux/prctl.h`.
+const PR_SET_THP_DISABLE: u64 = 41;
+const PR_THP_DISABLE_EXCEPT_ADVISED: u64 = 1 << 1;
 const PROT_WRITE: u64 = 2;
 const MAP_SHARED: u64 = 0x01;
 const MAP_ANONYMOUS: u64 = 0x20;
@@ -527,7 +555,7 @@ impl Call {
         let address = VirtAddr::new(syscall.result.cast_unsigned());
         let first = |bytes| VirtRange::with_length(VirtAddr::new(a0), bytes).page_aligned();
         if syscall.result < 0 {
-            return Self::Other;
+            return Self::refused(known, syscall);
         }
         match known {
             Known::Mmap => Self::Map {
@@ -621,6 +649,23 @@ impl Call {
         }
     }
 
+    /// A call that QEMU refuses and Linux does not, or one that failed.
+    fn refused(known: Known, syscall: &Syscall) -> Self {
+        let [a0, a1, a2, a3, a4, _] = syscall.arguments;
+        match known {
+            Known::IoUringSetup => Self::Ask(Facility::IoUring),
+            Known::IoSetup => Self::Ask(Facility::Aio),
+            Known::Userfaultfd => Self::Ask(Facility::Userfaultfd),
+            Known::Prctl if a0 == PR_SET_THP_DISABLE && a3 == 0 && a4 == 0 => {
+                Self::DisableHugePages {
+                    disabled: a1 != 0,
+                    but_advised: a2 & PR_THP_DISABLE_EXCEPT_ADVISED != 0,
+                }
+            }
+            _ => Self::Other,
+        }
+    }
+
     /// Returns true if mappings, threads and processes are afterwards as they were before.
     #[must_use]
     pub const fn keeps_mappings(&self) -> bool {
@@ -634,6 +679,7 @@ impl Call {
                 | Self::WaitForWord { .. }
                 | Self::WakeWord { .. }
                 | Self::Segment { .. }
+                | Self::Ask(_)
                 | Self::Other
         )
     }
@@ -700,7 +746,7 @@ impl Call {
                 descriptor: a0 as u32,
                 positioned: false,
             },
-            _ => Self::Other,
+            _ => Self::refused(known, syscall),
         }
     }
 }
@@ -837,6 +883,20 @@ mod tests {
     fn a_failed_call_changes_nothing() {
         assert_eq!(call(9, [0, 4096, 3, 0x22, 0, 0], -12), Call::Other);
         assert_eq!(call(11, [0x1000, 4096, 0, 0, 0, 0], -22), Call::Other);
+    }
+
+    #[test]
+    fn what_qemu_refuses_is_what_the_program_asked_for() {
+        let asked = call(425, [8, 0x7000, 0, 0, 0, 0], -38);
+        assert_eq!(asked, Call::Ask(Facility::IoUring));
+        let disables = |arguments| call(157, arguments, -22);
+        let all = Call::DisableHugePages {
+            disabled: true,
+            but_advised: false,
+        };
+        assert_eq!(disables([41, 1, 0, 0, 0, 0]), all);
+        assert_eq!(disables([41, 1, 0, 1, 0, 0]), Call::Other);
+        assert_eq!(disables([15, 0x7000, 0, 0, 0, 0]), Call::Other);
     }
 
     #[test]

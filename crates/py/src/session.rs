@@ -93,7 +93,7 @@ impl Outcome {
         }
         let mut failures = Vec::new();
         let reports = runs.into_iter().map(|run| {
-            let lost = [run.timeline, run.profile].into_iter();
+            let lost = [run.timeline, run.profile, run.smaps].into_iter();
             let lost = lost.filter_map(Result::err).chain(run.checkpoints);
             failures.extend(lost.map(|error| error.to_string()));
             run.report
@@ -311,6 +311,11 @@ impl Session {
         if self.configs.iter().any(|config| config.profile.is_some()) {
             return Err(engine_error(
                 "a profile cannot be combined with checkpoints: they do not store it",
+            ));
+        }
+        if self.configs.iter().any(|config| config.smaps.is_some()) {
+            return Err(engine_error(
+                "--smaps cannot be combined with checkpoints: they do not store processes that ended",
             ));
         }
         Ok(())

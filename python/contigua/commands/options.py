@@ -135,6 +135,7 @@ output_options = with_options(
     click.option("--details", is_flag=True, help="Show every row of the table."),
     click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write reports."),
     key("timeline", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE"),
+    key("smaps", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE"),
     group=OUTPUT,
 )
 

@@ -121,9 +121,8 @@ def run_command(
     configurations = [designs, options["seeds"] or [1]]
     configurations += [options[axis].split(",") for axis in ("age", "holes")]
     sample = sampling_of(options, Sampling(), held, prod(map(len, configurations)))
-    files = [
-        file for file in (json_file, options["timeline"], options["record"]) if file is not None
-    ]
+    wanted = (json_file, options["timeline"], options["smaps"], options["record"])
+    files = [file for file in wanted if file is not None]
     for file in files:
         check_writable(file)
     taken = any(map(is_standard_output, files))

@@ -29,6 +29,8 @@ UNLIKE = 0.05
 TOLD = 4
 #: Reasons of points that failed that are named.
 REASONS = 3
+#: Parts of Linux that QEMU's user mode does not have, by keys of a report's `syscalls`.
+REFUSED = {"io_uring": "io_uring", "aio": "Linux AIO (io_setup)", "userfaultfd": "userfaultfd"}
 #: Fewer instructions than this are mostly those with which any program starts.
 SHORT = 1_000_000
 
@@ -78,6 +80,7 @@ def headlines(runs: Runs, *, brief: bool = False) -> list[str]:
         )
     found += _warming(runs.all)
     found += _goal([run for run in runs.all if (run.values.get("sample") or {}).get("goal")])
+    found += _refused(runs.all)
     executed = min(int(run.summary["instructions"]) for run in runs.all)
     if executed < SHORT:
         found.append(f"Too short for a verdict: only {count(executed)} instructions.")
@@ -111,6 +114,21 @@ def _end(run: Run) -> str:
     if ended == "failure":
         return f"{run.program} was {cut} ({run.values['program']['failure']})"
     return f"{run.program} was {cut}"
+
+
+def _refused(runs: Sequence[Run]) -> list[str]:
+    """Name what programs asked for and QEMU's user mode does not have."""
+    asked: dict[str, list[str]] = {}
+    for run in runs:
+        calls = run.values.get("syscalls") or {}
+        wanted = [name for key, name in REFUSED.items() if calls.get(key)]
+        if wanted:
+            asked[run.program] = wanted
+    return [
+        f"{program} asked for {names(wanted)}, which QEMU refuses programs: simulated is what it "
+        "did instead."
+        for program, wanted in asked.items()
+    ]
 
 
 def _failed(runs: Runs) -> list[str]:

@@ -47,6 +47,7 @@ NOT_OPTIONS = {
     "record": "what a sweep does by itself",
     "timeline": "for single runs; use `contigua run --timeline`",
     "profile": "for single runs; use `contigua profile`",
+    "smaps": "for single runs; use `contigua run --smaps`",
     "trace_format": "said by a workload: format = ...",
     "physical": "for single runs; use `contigua run --physical`",
     "root": "for single runs; use `contigua run --root`",

@@ -60,6 +60,9 @@ pub struct RunConfig {
     /// Where a profile is written: the instructions, mappings and threads that misses are caused by.
     #[serde(skip)]
     pub profile: Option<PathBuf>,
+    /// Where mappings of processes are written, with their memory.
+    #[serde(skip)]
+    pub smaps: Option<PathBuf>,
     /// Seed of everything random.
     pub seed: u64,
     /// Instructions to fast-forward over first: only the operating system is simulated, and time.

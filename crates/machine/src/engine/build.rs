@@ -151,6 +151,7 @@ impl Engine {
             age: Age::Fresh,
             timeline: None,
             profile: None,
+            smaps: None,
             sampling: Some(sampling),
             ..self.config.clone()
         };

@@ -95,10 +95,7 @@ impl Kernel {
         while at.get() + HUGE <= range.end.get() {
             let whole = VirtRange::with_length(at, HUGE);
             let space = self.running();
-            let refuses = space
-                .vma(at)
-                .is_none_or(|(_, vma)| vma.huge == HugeAdvice::NoHuge);
-            if refuses || space.present_around(at, &self.memory) == 0 {
+            if !space.allows_collapse(at) || space.present_around(at, &self.memory) == 0 {
                 at = at + HUGE;
                 continue;
             }

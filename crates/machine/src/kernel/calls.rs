@@ -1,7 +1,7 @@
 //! System calls, and what else happens to threads and processes.
 
-use contigua_paging::{AddressSpace, Backing, HugeAdvice, Resident, Vma, VmaKind};
-use contigua_program::syscall::{Call, MemoryFileKind};
+use contigua_paging::{AddressSpace, Backing, Disabled, HugeAdvice, Resident, Vma, VmaKind};
+use contigua_program::syscall::{Call, Facility, MemoryFileKind};
 use contigua_program::wire::{Event, ImageKind, ProcessId, ThreadId};
 use contigua_units::{Cycles, Frame, PAGE_BYTES, PageSize, VirtAddr};
 
@@ -9,6 +9,9 @@ use super::demand::Demand;
 use super::sharing::backing_of;
 use super::{Kernel, OutOfMemory};
 use crate::processors::Mmus;
+
+/// Bytes that QEMU maps for a stack at least (`TARGET_DEFAULT_STACK_SIZE`).
+const LEAST_STACK: u64 = 8 << 20;
 
 impl Kernel {
     /// Handles an event of a thread, which is `call` when it is a system call; the work that it
@@ -27,11 +30,18 @@ impl Kernel {
             }
             Event::ThreadEnd => Demand::thread_ended(&mut self.memory),
             Event::ProcessStart { process } => {
+                let before = self.space_of_process(process);
+                let disabled = before.map_or(Disabled::None, AddressSpace::disabled);
                 let work = self.end_process(process, mmu);
                 self.run_thread(thread)?;
+                // Executing a program keeps the mark (`MMF_INIT_MASK`, `include/linux/mm_types.h`).
+                if let Some(space) = &mut self.spaces[usize::from(self.current.0)] {
+                    space.disable_huge(disabled);
+                }
                 return Ok(work);
             }
             Event::ProcessEnd { process } => {
+                self.note_mappings(process);
                 let living = self.processes.iter().flatten().count();
                 // The last one's memory stays for the report to look at.
                 if living > 1 {
@@ -54,13 +64,20 @@ impl Kernel {
                     ImageKind::File => VmaKind::File,
                     ImageKind::Anonymous => VmaKind::Anonymous,
                 };
+                // It lies above all that is loaded.
+                let may_be_stack =
+                    kind == VmaKind::Anonymous && writable && range.bytes() >= LEAST_STACK;
                 let vma = Vma {
                     kind,
                     writable,
                     ..Vma::ANONYMOUS
                 };
                 return self.change(mmu, |space, memory, effects, _| {
-                    space.map(range, vma, memory, effects)
+                    space.map(range, vma, memory, effects)?;
+                    if may_be_stack {
+                        space.set_stack(range);
+                    }
+                    Ok(())
                 });
             }
             Event::ProgramCode { range } => {
@@ -109,7 +126,11 @@ impl Kernel {
             }
             Call::Open { .. } => counters.opens += 1,
             Call::Wait | Call::WaitForWord { .. } => counters.waits += 1,
+            Call::Ask(Facility::IoUring) => counters.io_uring += 1,
+            Call::Ask(Facility::Aio) => counters.aio += 1,
+            Call::Ask(Facility::Userfaultfd) => counters.userfaultfd += 1,
             Call::Close { .. }
+            | Call::DisableHugePages { .. }
             | Call::WakeWord { .. }
             | Call::Segment { .. }
             | Call::Spawn
@@ -233,6 +254,20 @@ impl Kernel {
                 space.protect(range, writable, memory, effects)
             }),
             Call::Advise { range, advice } => self.advise(range, advice, mmu),
+            Call::DisableHugePages {
+                disabled,
+                but_advised,
+            } => {
+                let disabled = match (disabled, but_advised) {
+                    (false, _) => Disabled::None,
+                    (true, true) => Disabled::ButAdvised,
+                    (true, false) => Disabled::All,
+                };
+                self.change(mmu, |space, _, _, _| {
+                    space.disable_huge(disabled);
+                    Ok(())
+                })
+            }
             _ => Ok(Cycles::ZERO),
         }
     }
@@ -258,6 +293,12 @@ impl Kernel {
             space.map_elsewhere(page, frame, size, memory, effects)
         })?;
         Ok(())
+    }
+
+    /// The space of a process, if it has run.
+    fn space_of_process(&self, process: ProcessId) -> Option<&AddressSpace> {
+        let id = self.processes.get(process.0 as usize).copied().flatten()?;
+        self.spaces[usize::from(id.0)].as_ref()
     }
 
     fn fork(&mut self, child: ProcessId, mmu: &mut Mmus) -> Result<Cycles, OutOfMemory> {

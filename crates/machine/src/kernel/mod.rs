@@ -10,6 +10,7 @@ mod pins;
 mod relocate;
 mod residency;
 mod sharing;
+mod smaps;
 
 use std::sync::atomic::AtomicBool;
 
@@ -37,6 +38,7 @@ use host::Host;
 pub(crate) use relocate::Relocation;
 use residency::ResidencyHistory;
 use sharing::Segments;
+use smaps::Smaps;
 
 /// Work for page-table entries and for the pages behind them.
 fn entry_work(costs: &KernelCosts, effects: &Effects) -> Cycles {
@@ -114,6 +116,8 @@ pub(crate) struct Kernel {
     demand: Demand,
     segments: Segments,
     #[state(skip)]
+    smaps: Option<Smaps>,
+    #[state(skip)]
     clock: Megahertz,
     /// Age of the server, for the kernel's threads.
     now: Nanoseconds,
@@ -188,6 +192,7 @@ impl Kernel {
             written: Vec::new(),
             demand: Demand::default(),
             segments: Segments::default(),
+            smaps: config.smaps.as_ref().map(|_| Smaps::default()),
             clock: machine.clock,
             now,
             epoch: now,

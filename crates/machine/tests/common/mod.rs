@@ -98,6 +98,7 @@ pub fn config(design: DesignConfig, machine: MachineConfig) -> RunConfig {
         allocator: None,
         timeline: None,
         profile: None,
+        smaps: None,
         seed: 1,
         skip: 0,
         warmup: 0,
