@@ -42,7 +42,8 @@ class RunOptions(RunKeys):
         A :class:`~contigua.Machine`, the name of one, or path of its TOML file.
     seeds
         Several seeds: each configuration is simulated with every one of them, side by side on one
-        execution, and tables show means with 95 % intervals. Empty: ``seed`` alone.
+        execution (with ``randomize_va_space`` one after another, each on its own), and tables show
+        means with 95 % intervals. Empty: ``seed`` alone.
     malloc
         The program's allocator: ``"libc"``, its C library's own; ``"contigua"``; or another
         library, by its path or by a name that the linker knows. Traces have theirs inside.
@@ -183,14 +184,27 @@ class RunOptions(RunKeys):
                     spec["checkpoint"] = checkpoint_file(self.resume, values)
         return found
 
+    def executions(self) -> tuple[int, ...]:
+        """Return the seeds of the program's executions: one, unless seeds decide what it does."""
+        seeds = self.seeds or (self.seed,)
+        return seeds if self.randomize_va_space else seeds[:1]
+
     def document(
         self,
         designs: Sequence[str | Preset],
         *,
         command: Sequence[str] | None = None,
         trace: str | Path | None = None,
+        execution: int | None = None,
     ) -> bytes:
         """Describe designs and what they see, a program or a trace, to the engine.
+
+        Parameters
+        ----------
+        designs, command, trace
+            As :func:`contigua.run` has them.
+        execution
+            One of several :meth:`executions`, by its seed.
 
         Raises
         ------
@@ -198,8 +212,11 @@ class RunOptions(RunKeys):
             When a design or the machine does not exist.
         """
         runs, before = self.specs(designs), self.preload()
+        if execution is not None and len(self.executions()) > 1:
+            runs = [run for run in runs if run["seed"] == execution]
         own = {
             **{key: getattr(self, key) for key in EXECUTION_KEYS},
+            "layout_seed": self.executions()[0] if execution is None else execution,
             "command": None if command is None else list(command),
             "trace": trace,
             **before.spec(),

@@ -141,6 +141,9 @@ class ExecutionSpec(TypedDict):
     record: NotRequired[str | Path | None]
     record_plan: NotRequired[RecordedSpec]
     root: NotRequired[str | Path | None]
+    linux: NotRequired[str]
+    randomize_va_space: NotRequired[bool]
+    layout_seed: NotRequired[int | None]
     preload: NotRequired[str | Path | None]
     environment: NotRequired[Mapping[str, str]]
     clock: NotRequired[int | None]
@@ -224,6 +227,12 @@ class RunKeys:
         Files of another system, such as unpacked packages of Debian's arm64. PROGRAM is looked for
         in PATH's directories within DIR, or within DIR by an absolute path; it sees DIR's files
         first, and then this computer's.
+    linux
+        Version of Linux whose rules place the program's mappings, and say which may have huge
+        pages.
+    randomize_va_space
+        Randomize the program's addresses as Linux does, by the seed: where the program, its
+        mappings and its stack begin. With several seeds, the program is executed once for each.
     """
 
     memory: str | None = None
@@ -247,6 +256,8 @@ class RunKeys:
     seconds: float | None = None
     record: Path | None = None
     root: Path | None = None
+    linux: str = "6.18"
+    randomize_va_space: bool = False
 
 
 #: Keys of a :class:`RunSpec` that are options of their own.
@@ -269,7 +280,15 @@ RUN_KEYS = (
     "mapped",
 )
 #: Those of an :class:`ExecutionSpec`.
-EXECUTION_KEYS = ("trace_format", "physical", "seconds", "record", "root")
+EXECUTION_KEYS = (
+    "trace_format",
+    "physical",
+    "seconds",
+    "record",
+    "root",
+    "linux",
+    "randomize_va_space",
+)
 
 
 def document(value: Mapping[str, object]) -> bytes:

@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from contigua import _engine
+from contigua._engine import EngineError
 from contigua.allocators import AllocatorError
-from contigua.files import FileError
+from contigua.files import INTERRUPTED, FileError
 from contigua.options import RunOptions
 from contigua.presets import Preset
 from contigua.programs.execute import Driver, interruptible
@@ -49,6 +50,8 @@ def run(
     progress: Progress | None = None,
 ) -> Results:
     """Run designs on one execution of a program, or on one recorded trace.
+
+    With ``randomize_va_space``, the program is executed once for each seed.
 
     Parameters
     ----------
@@ -101,16 +104,37 @@ def run(
         raise ProgramError("a trace needs no client: what its server was asked is inside")
     if isinstance(trace, Trace):
         options, trace = replace(options, trace_format=trace.format), trace.path
-    told = options.document(designs, command=command, trace=trace)
+    seeds = options.executions()
+    if len(seeds) > 1 and options.record is not None:
+        raise EngineError("randomize_va_space: each seed is an execution of its own; record one")
+    found: list[list[Report]] = []
+    exit_code, failures = 0, []
+    for seed in seeds:
+        told = options.document(designs, command=command, trace=trace, execution=seed)
+        of_seed, status, failed = _execute(told, options, progress)
+        found.append(of_seed)
+        exit_code = exit_code or status
+        failures += failed
+        if status == INTERRUPTED:
+            break
+    # Of each configuration, its seeds follow each other.
+    reports = tuple(report for of_seeds in zip(*found, strict=True) for report in of_seeds)
+    results = Results(reports, exit_code)
+    if failures:
+        raise OutputsError(failures, results)
+    return results
+
+
+def _execute(
+    told: bytes, options: RunOptions, progress: Progress | None
+) -> tuple[list[Report], int, list[str]]:
+    """Run what a document says; return reports, the exit status, and why outputs are not there."""
     with (
         tempfile.TemporaryDirectory(prefix="contigua-") as folder,
         Driver(options.client, Path(folder), _engine.Load()) as client,
     ):
         watched = progress if options.client is None else client.watched(progress or interruptible)
         texts, exit_code, failures = _engine.run(told, watched, client.load)
-        reports = tuple(map(Report, texts))
+        reports = list(map(Report, texts))
         client.finish(is_cut_short=any(one.values["ended"] in OVER for one in reports))
-    results = Results(reports, exit_code)
-    if failures:
-        raise OutputsError(failures, results)
-    return results
+    return reports, exit_code, failures

@@ -105,9 +105,9 @@ def test_counts_agree_with_an_independent_plugin(command, root, counter, cli, tm
     assert ran.returncode == 0, ran.stderr
     ours = json.loads(report.read_text())[0]
     theirs = counter(*command, root=root)
-    # QEMU 10 maps a program below what plugins have mapped, and its loader cuts off what is not
-    # aligned to 64 KB: some instructions more or fewer.
-    most = 100 if root and "-B" in _engine.emulator_options("aarch64") else 0
+    # The other plugin leaves mappings where QEMU 10 puts them, and routines for memory take some
+    # instructions more or fewer where they work on other addresses.
+    most = 200 if root and "-B" in _engine.emulator_options("aarch64") else 0
     for name, count in theirs.items():
         assert abs(ours["executed"][name] - count) <= most, (name, ours["executed"], theirs)
     assert ours["kernel"]["unexplained_accesses"] == 0
@@ -257,8 +257,6 @@ def system(tmp_path_factory, build):
 
 @pytest.mark.parametrize("name", ["threads", "forks", "signals", "memory"])
 def test_processes_threads_and_signals_are_followed(name):
-    if name == "memory" and "-B" in _engine.emulator_options("aarch64"):
-        pytest.skip("QEMU 10 has no room for the heap of brk: C libraries take mmap's")
     options = replace(TRANSLATION, root=LIBRARIES)
     results = contigua.run([str(BIN / "tests" / name)], designs=["linux-4k"], options=options)
     assert results.exit_code == 0

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use contigua_program::layout::{Layout, Linux};
 use contigua_program::plan::{Plan, Sampling};
 use contigua_program::sources::TraceFormat;
 use contigua_units::Bytes;
@@ -56,12 +57,42 @@ pub struct Execution {
     /// PATH's directories within DIR, or within DIR by an absolute path; it sees DIR's files first,
     /// and then this computer's.
     pub root: Option<OsText>,
+    /// Version of Linux whose rules place the program's mappings, and say which may have huge pages.
+    pub linux: Linux,
+    /// Randomize the program's addresses as Linux does, by the seed: where the program, its mappings and
+    /// its stack begin. With several seeds, the program is executed once for each.
+    pub randomize_va_space: bool,
+    /// Seed of the program's addresses.
+    pub layout_seed: Option<u64>,
     /// A library that is loaded before the program's.
     pub preload: Option<OsText>,
     /// Environment variables of the program, beside ours.
     pub environment: BTreeMap<OsText, OsText>,
     /// Nanoseconds of the program's own clock for each instruction.
     pub clock: Option<u32>,
+}
+
+impl Execution {
+    /// Choice of the program's addresses.
+    ///
+    /// # Errors
+    /// [`Error::Spec`] without a seed that is needed, or for a trace, which has its addresses.
+    pub fn layout(&self) -> Result<Layout, Error> {
+        let wrong = |problem: &str| Err(Error::Spec(problem.to_owned()));
+        let layout = Layout {
+            linux: self.linux,
+            seed: self.layout_seed.filter(|_| self.randomize_va_space),
+        };
+        if self.randomize_va_space && layout.seed.is_none() {
+            return wrong("randomize_va_space: layout_seed is missing");
+        }
+        if self.trace.is_some() && layout != Layout::default() {
+            return wrong(
+                "linux and randomize_va_space are of programs: a trace has its addresses",
+            );
+        }
+        Ok(layout)
+    }
 }
 
 /// Where pages of a trace lie in physical memory.
@@ -267,6 +298,7 @@ impl RunSpec {
             cores: self.cores,
             migrations_per_second: self.migrations,
             allocator: self.allocator,
+            layout: Layout::default(),
             timeline: self.timeline.map(PathBuf::from),
             profile: self.profile.map(PathBuf::from),
             smaps: self.smaps.map(PathBuf::from),

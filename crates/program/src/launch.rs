@@ -12,6 +12,7 @@ use crate::allocator;
 use crate::descriptors::Handles;
 use crate::emulator::Emulator;
 use crate::executable::{self, Executable, NotExecutable};
+use crate::layout::Layout;
 use crate::path::find_on;
 use crate::plan::Plan;
 use crate::root::Root;
@@ -65,6 +66,8 @@ pub struct Surroundings {
     pub clock: Option<u32>,
     /// Plan of its simulation.
     pub plan: Plan,
+    /// Choice of its addresses.
+    pub layout: Layout,
     /// True if the files that it maps are reported by name.
     pub names: bool,
 }
@@ -150,8 +153,8 @@ impl Launch {
 
     /// Starts the program as process `process` of the run.
     ///
-    /// Address-space randomisation is off, so that two runs of a deterministic program access the
-    /// same addresses.
+    /// The host's address-space randomization is off, so that two runs of a deterministic program access
+    /// the same addresses.
     ///
     /// # Errors
     /// [`Error::File`] for the emulator when it cannot be started.
@@ -162,6 +165,9 @@ impl Launch {
         }
         if self.surroundings.plan != Plan::default() {
             option.push(format!("plan={}", self.surroundings.plan));
+        }
+        if self.surroundings.layout != Layout::default() {
+            option.push(format!("layout={}", self.surroundings.layout));
         }
         if self.surroundings.names {
             option.push("names=1".to_owned());

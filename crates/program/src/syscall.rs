@@ -277,9 +277,11 @@ pub enum Call {
         huge: bool,
         /// `MAP_POPULATE` was given: pages are faulted in at once.
         populate: bool,
-        /// `MAP_STACK` was given: no huge pages, since Linux 6.7 (`calc_vm_flag_bits`,
-        /// `include/linux/mman.h`).
+        /// `MAP_STACK` was given.
         stack: bool,
+        /// It may have huge pages: not with `MAP_STACK`, since Linux 6.7 (`calc_vm_flag_bits`,
+        /// `include/linux/mman.h`).
+        may_be_huge: bool,
         /// The file of a shared mapping, where it lies in memory.
         file: Option<MemoryFile>,
         /// Offset in the file.
@@ -478,7 +480,10 @@ const PROT_WRITE: u64 = 2;
 const MAP_SHARED: u64 = 0x01;
 const MAP_ANONYMOUS: u64 = 0x20;
 const MAP_POPULATE: u64 = 0x8000;
-const MAP_STACK: u64 = 0x2_0000;
+/// `include/uapi/asm-generic/mman.h`.
+pub const MAP_STACK: u64 = 0x2_0000;
+/// No flag of Linux's: a plugin gives it with [`MAP_STACK`] under versions where that means nothing.
+pub const STACK_MAY_BE_HUGE: u64 = 1 << 63;
 const MAP_HUGETLB: u64 = 0x4_0000;
 const MREMAP_DONTUNMAP: u64 = 4;
 /// `include/uapi/linux/shm.h`.
@@ -566,6 +571,7 @@ impl Call {
                 huge: a3 & MAP_HUGETLB != 0,
                 populate: a3 & MAP_POPULATE != 0,
                 stack: a3 & MAP_STACK != 0,
+                may_be_huge: a3 & (MAP_STACK | STACK_MAY_BE_HUGE) != MAP_STACK,
                 file: MemoryFile::of_map(a3, a4),
                 offset: a5,
             },
@@ -837,10 +843,24 @@ mod tests {
                 huge: false,
                 populate: true,
                 stack: false,
+                may_be_huge: true,
                 file: None,
                 offset: 0,
             }
         );
+        let may_be_huge = |flags| {
+            let mapped = call(9, [0, 5000, 3, flags, u64::MAX, 0], 0x7000_0000);
+            matches!(
+                mapped,
+                Call::Map {
+                    stack: true,
+                    may_be_huge: true,
+                    ..
+                }
+            )
+        };
+        assert!(!may_be_huge(flags | MAP_STACK));
+        assert!(may_be_huge(flags | MAP_STACK | STACK_MAY_BE_HUGE));
     }
 
     #[test]

@@ -94,6 +94,7 @@ fn run(
     load: Option<Load>,
 ) -> PyResult<(Vec<String>, i32, Vec<String>)> {
     let Document { runs, execution } = spec::read(document).map_err(engine_error)?;
+    let layout = execution.layout().map_err(engine_error)?;
     let mut session = session_of(execution)?;
     session.load = load;
     for mut spec in runs {
@@ -102,7 +103,8 @@ fn run(
             saves: saves.map(|save| (save.at, save.file.into())).collect(),
             from: spec.checkpoint.take().map(PathBuf::from),
         });
-        session.configs.push(spec.resolve().map_err(engine_error)?);
+        let config = spec.resolve().map_err(engine_error)?;
+        session.configs.push(RunConfig { layout, ..config });
     }
     if let Input::Live(_, surroundings) = &mut session.input {
         let is_profiled = |config: &RunConfig| config.profile.is_some();
@@ -127,6 +129,7 @@ fn run(
 
 /// A session without designs.
 fn session_of(execution: Execution) -> PyResult<Session> {
+    let layout = execution.layout().map_err(engine_error)?;
     let input = match (execution.command, execution.trace) {
         (Some(command), None) => {
             let variables = execution.environment.into_iter();
@@ -138,11 +141,12 @@ fn session_of(execution: Execution) -> PyResult<Session> {
                 variables: variables.map(|(k, v)| (k.into(), v.into())).collect(),
                 clock: execution.clock,
                 plan: Plan::default(),
+                layout,
                 names: false,
             };
             Input::Live(
                 command.into_iter().map(OsString::from).collect(),
-                surroundings,
+                Box::new(surroundings),
             )
         }
         (None, Some(trace)) => {

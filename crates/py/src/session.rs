@@ -42,7 +42,7 @@ const PANICKED: &str = "internal error: a simulation thread panicked; see above"
 /// Source of events.
 pub enum Input {
     /// A program that is started for this purpose.
-    Live(Vec<OsString>, Surroundings),
+    Live(Vec<OsString>, Box<Surroundings>),
     /// A trace that was recorded before.
     Trace(PathBuf, TraceFormat),
 }
@@ -420,7 +420,7 @@ impl Session {
                         regions: Some(Regions::Blocks),
                         ..Plan::default()
                     },
-                    ..surroundings.clone()
+                    ..Surroundings::clone(surroundings)
                 };
                 let setup = LiveSetup::new(command, surroundings).map_err(program_error)?;
                 let mut source = setup.source().map_err(engine_error)?;

@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use contigua_program::allocator;
 use contigua_program::descriptors::above_standard;
 use contigua_program::executable::{self, NotExecutable};
+use contigua_program::layout::Layout;
 use contigua_program::lifeline;
 use contigua_program::plan::Plan;
 use contigua_program::root::Root;
@@ -42,11 +43,12 @@ pub struct PluginArguments {
 }
 
 impl PluginArguments {
-    /// With a clock of so many nanoseconds for each instruction, by a plan, on a processor, with
-    /// address 0 at a base and the files of a root; mapped files are told by name or not.
+    /// With a clock of so many nanoseconds for each instruction, by a plan, with a layout of addresses, on a
+    /// processor, with address 0 at a base and the files of a root; mapped files are told by name or not.
     pub fn new(
         clock: Option<u64>,
         plan: &Plan,
+        layout: Layout,
         processor: Option<&str>,
         base: Option<&str>,
         root: Option<&str>,
@@ -59,6 +61,9 @@ impl PluginArguments {
         }
         if *plan != Plan::default() {
             let _ = write!(settings, ",plan={plan}");
+        }
+        if layout != Layout::default() {
+            let _ = write!(settings, ",layout={layout}");
         }
         // A comma would end an option's value; QEMU reads a double one as one.
         for (key, value) in [("processor", processor), ("root", root)] {

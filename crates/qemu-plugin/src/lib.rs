@@ -7,7 +7,7 @@
 //!
 //! Arguments: `plugin=N,ring=N,lifeline=N`: descriptors of [`Handles`](contigua_program::descriptors::Handles);
 //! `process=N`: which process of the run this is; `clock=N`, nanoseconds for each instruction on the clock that the program may ask;
-//! `plan=PLAN`, a [`Plan`] in which everything is told where it is missing; `processor=NAME`, `base=N` and `root=DIR`, QEMU's `-cpu`, `-B` and `-L` for programs that are started later; `executed`: the program was
+//! `plan=PLAN`, a [`Plan`] in which everything is told where it is missing; `layout=LAYOUT`, a [`Layout`]; `processor=NAME`, `base=N` and `root=DIR`, QEMU's `-cpu`, `-B` and `-L` for programs that are started later; `executed`: the program was
 //! executed by another one; `close=N`: the descriptor of its file, which is not the program's.
 
 mod access;
@@ -32,11 +32,14 @@ mod vcpu;
 mod zeroing;
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::fmt::Display;
 use std::os::fd::BorrowedFd;
+use std::str::FromStr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use contigua_program::descriptors::Handles;
+use contigua_program::layout::Layout;
 use contigua_program::plan::Plan;
 use contigua_program::ring::{Producer, Ring};
 use contigua_program::syscall::Architecture;
@@ -49,6 +52,7 @@ struct Plugin {
     producer: Producer,
     architecture: Architecture,
     plan: Plan,
+    layout: Layout,
     /// True if the files that are mapped are reported by name.
     tells_names: bool,
     /// Arguments for programs started later.
@@ -113,6 +117,15 @@ pub unsafe extern "C" fn qemu_plugin_install(
     }
 }
 
+/// Reads an argument that may be missing.
+fn parsed<T>(key: &str, value: Result<&str, String>) -> Result<Option<T>, String>
+where
+    T: FromStr<Err: Display>,
+{
+    let parsed = value.ok().map(str::parse).transpose();
+    parsed.map_err(|error| format!("argument {key}=: {error}"))
+}
+
 fn install(id: PluginId, target: &str, arguments: &[String]) -> Result<(), String> {
     let value = |key: &str| {
         let found = arguments
@@ -144,20 +157,11 @@ fn install(id: PluginId, target: &str, arguments: &[String]) -> Result<(), Strin
     // SAFETY: who started this process passes the descriptor; a wrong number is an error.
     let ring = unsafe { BorrowedFd::borrow_raw(handles.ring) };
     let producer = Producer::new(Ring::open(ring).map_err(|e| e.to_string())?);
-    let clock = match value("clock") {
-        Ok(rate) => Some(
-            rate.parse()
-                .map_err(|_| "argument clock= takes a number".to_owned())?,
-        ),
-        Err(_) => None,
-    };
+    let clock: Option<u64> = parsed("clock", value("clock"))?;
     clock::set_rate(clock);
-    let plan: Plan = match value("plan") {
-        Ok(plan) => plan
-            .parse()
-            .map_err(|error| format!("argument plan=: {error}"))?,
-        Err(_) => Plan::default(),
-    };
+    let plan: Plan = parsed("plan", value("plan"))?.unwrap_or_default();
+    let layout: Layout = parsed("layout", value("layout"))?.unwrap_or_default();
+    let base: u64 = parsed("base", value("base"))?.unwrap_or_default();
     if plan.goes_forward() {
         touched::reserve()?;
     }
@@ -170,12 +174,14 @@ fn install(id: PluginId, target: &str, arguments: &[String]) -> Result<(), Strin
         arguments: exec::PluginArguments::new(
             clock,
             &plan,
+            layout,
             value("processor").ok(),
             value("base").ok(),
             value("root").ok(),
             tells_names,
         ),
         plan,
+        layout,
         tells_names,
     };
     PLUGIN
@@ -192,10 +198,7 @@ fn install(id: PluginId, target: &str, arguments: &[String]) -> Result<(), Strin
         self::plugin().producer.ring().set_always_tells();
     }
     image::remember_emulator_mappings();
-    // QEMU 10 leaves the choice to the host's kernel, which goes downwards, too.
-    if !api::is_10_or_newer() {
-        placement::install(architecture)?;
-    }
+    placement::install(architecture, layout, process, base)?;
     access::learn_memory_information();
     // SAFETY: the callbacks have the signatures that the interface asks for and stay loaded as
     // long as QEMU does; the handlers for fork run in QEMU's own process.

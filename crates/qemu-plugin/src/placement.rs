@@ -1,9 +1,9 @@
 //! Addresses of the guest's mappings: Linux's, instead of QEMU's.
 //!
-//! QEMU 7.2 calls `mmap` with a hint of its own, from which it goes upwards, and takes what the C library
-//! returns. So its calls come here first ([`got`]), and a mapping whose address the guest leaves to the
-//! kernel goes where [`Mappings::place`] says. The rest of QEMU notices nothing, and no access costs
-//! more. QEMU 10 leaves the choice to the host's kernel.
+//! QEMU 7.2 calls `mmap` with a hint of its own, from which it goes upwards; QEMU 10 without one. Both take
+//! what the C library returns. So their calls come here first ([`got`]), and a mapping whose address the
+//! guest leaves to the kernel goes where [`Mappings::place`] says. The rest of QEMU notices nothing, and no
+//! access costs more.
 //!
 //! Calls that are the guest's are known by the system call that a thread is in ([`enter`]), those of
 //! QEMU's loader by their arguments ([`State::loaders`]). QEMU holds a lock of its own over all of them.
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use contigua_program::executable;
-use contigua_program::layout::{Areas, Backing, Mappings, VDSO};
+use contigua_program::layout::{Areas, Backing, Layout, Mappings};
 use contigua_program::syscall::{Architecture, Known};
 use libc::{
     MAP_ANONYMOUS, MAP_FAILED, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_HUGE_MASK, MAP_HUGE_SHIFT,
@@ -66,10 +66,11 @@ thread_local! {
 
 struct State {
     architecture: Architecture,
+    layout: Layout,
     areas: Areas,
     mappings: Mappings,
-    /// Host address of the guest's address 0; QEMU 7.2 has no other than 0 unless the program is lower than
-    /// the host allows.
+    /// Host address of the guest's address 0: QEMU's `-B`, else 0, unless the program is lower than the host
+    /// allows.
     base: u64,
     /// Where a program with large segments has to be a multiple of.
     alignment: u64,
@@ -88,8 +89,13 @@ fn state() -> MutexGuard<'static, Option<State>> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes QEMU's calls over, before QEMU loads the program.
-pub fn install(architecture: Architecture) -> Result<(), String> {
+/// Takes QEMU's calls over, before QEMU loads the program of a process with its address 0 at `base`.
+pub fn install(
+    architecture: Architecture,
+    layout: Layout,
+    process: u32,
+    base: u64,
+) -> Result<(), String> {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
@@ -106,9 +112,10 @@ pub fn install(architecture: Architecture) -> Result<(), String> {
     };
     let mut new = State {
         architecture,
-        areas: Areas::of(architecture, limit.rlim_cur),
-        mappings: Mappings::default(),
-        base: 0,
+        layout,
+        areas: Areas::of(architecture, limit.rlim_cur, layout.seed, process),
+        mappings: Mappings::new(layout.linux),
+        base,
         alignment,
         stack_bytes: stack_bytes.next_multiple_of(PAGE) + PAGE,
         has_stack: false,
@@ -208,7 +215,7 @@ impl State {
     }
 
     /// Place of a mapping that QEMU makes while it loads: the program unless it has a fixed address, the
-    /// stack, the interpreter, then single pages: its vDSO, and tables that no program sees.
+    /// stack, the interpreter, then a few pages: its vDSO, and tables that no program sees.
     fn loaders(&mut self, length: u64, protection: c_int, flags: c_int) -> Place {
         let translations = protection == PROT_NONE && flags & MAP_NORESERVE == 0;
         if translations || protection & PROT_EXEC != 0 {
@@ -218,7 +225,7 @@ impl State {
             Place::At(self.base + self.areas.stack - length)
         } else if !self.has_stack {
             Place::At((self.base + self.areas.program) & !(self.alignment - 1))
-        } else if length <= PAGE {
+        } else if length <= self.layout.linux.vdso() {
             let (start, end) = self.keep_vdso();
             if start + length > end {
                 return Place::Theirs;
@@ -233,15 +240,21 @@ impl State {
         }
     }
 
-    /// Keeps the addresses that the kernel's own mappings have below the interpreter.
+    /// Keeps the addresses that the kernel's own mappings have.
     fn keep_vdso(&mut self) -> (u64, u64) {
         if let Some(vdso) = self.vdso {
             return vdso;
         }
-        let base = self.base + self.areas.base;
-        let start = self.mappings.place(VDSO, Backing::Other, base).unwrap_or(0);
-        let vdso = (start, start + VDSO);
-        self.mappings.insert(start, start + VDSO, false);
+        let length = self.layout.linux.vdso();
+        let start = if self.layout.vdso_follows_stack() {
+            self.base + self.areas.stack
+        } else {
+            let base = self.base + self.areas.base;
+            let start = self.mappings.place(length, Backing::Other, base);
+            start.unwrap_or(0)
+        };
+        let vdso = (start, start + length);
+        self.mappings.insert(start, start + length, false);
         self.vdso = Some(vdso);
         vdso
     }
@@ -285,7 +298,7 @@ impl State {
         let Ok(text) = fs::read_to_string("/proc/self/maps") else {
             return;
         };
-        self.mappings = Mappings::default();
+        self.mappings = Mappings::new(self.layout.linux);
         if let Some((start, end)) = self.vdso {
             self.mappings.insert(start, end, false);
         }

@@ -8,7 +8,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use contigua_program::descriptors::Handles;
 use contigua_program::exclusion::Turns;
-use contigua_program::syscall::{Call, Known, Waited, may_kill, wakes};
+use contigua_program::syscall::{
+    Call, Known, MAP_STACK, STACK_MAY_BE_HUGE, Waited, may_kill, wakes,
+};
 use contigua_program::wire::{Event, ProcessId, Syscall};
 
 use crate::api::PluginId;
@@ -250,7 +252,11 @@ fn makes_process(call: Known, flags: u64) -> bool {
     }
 }
 
-fn append_syscall(index: c_uint, number: i64, arguments: [u64; 6], result: i64) {
+fn append_syscall(index: c_uint, number: i64, mut arguments: [u64; 6], result: i64) {
+    let is_stack = known(number) == Some(Known::Mmap) && arguments[3] & MAP_STACK != 0;
+    if is_stack && plugin().layout.linux.stacks_may_be_huge() {
+        arguments[3] |= STACK_MAY_BE_HUGE;
+    }
     let syscall = Syscall {
         number: u16::try_from(number).unwrap_or(u16::MAX),
         arguments,

@@ -112,8 +112,9 @@ simulated_options = with_options(
         "--seeds",
         type=SEEDS,
         default=(),
-        help="Simulate each design with these seeds, side by side on one execution: the table has "
-        "means with 95 % intervals (Student's t), JSON each report.",
+        help="Simulate each design with these seeds, side by side on one execution (but see "
+        "--randomize-va-space): the table has means with 95 % intervals (Student's t), JSON each "
+        "report.",
     ),
     key("classify_misses"),
     group=SIMULATED,
@@ -303,6 +304,14 @@ checkpoint_options = with_options(
         "equal those of a run from the start.",
     ),
     group=OUTPUT,
+)
+
+
+#: Choice of the program's addresses.
+layout_options = with_options(
+    key("linux"),
+    key("randomize_va_space"),
+    group=PROGRAM,
 )
 
 

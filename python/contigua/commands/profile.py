@@ -18,6 +18,7 @@ from contigua.commands.options import (
     changed,
     design_list,
     ends_after,
+    layout_options,
     root_option,
     sample_options,
     sampling_of,
@@ -108,6 +109,7 @@ shown_options = with_options(
 
 @click.command("profile", cls=Grouped, context_settings={"allow_interspersed_args": False})
 @root_option
+@layout_options
 @allocator_options
 @server_options
 @simulated_options

@@ -21,6 +21,7 @@ from contigua.commands.options import (
     design_list,
     ends_after,
     key,
+    layout_options,
     named_regions,
     output_options,
     record_options,
@@ -74,6 +75,7 @@ record_option = with_options(
 @click.command("run", cls=Grouped, context_settings=PASSED_ON)
 @trace_options
 @root_option
+@layout_options
 @allocator_options
 @client_options
 @server_options
@@ -185,6 +187,7 @@ def _results(
 @key("seconds", "--wall", type=DURATION)
 @record_options
 @root_option
+@layout_options
 @allocator_options
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
 def record_command(

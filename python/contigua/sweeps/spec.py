@@ -51,6 +51,8 @@ NOT_OPTIONS = {
     "trace_format": "said by a workload: format = ...",
     "physical": "for single runs; use `contigua run --physical`",
     "root": "for single runs; use `contigua run --root`",
+    "linux": "for single runs; use `contigua run --linux`",
+    "randomize_va_space": "for single runs; use `contigua run --randomize-va-space`",
 }
 #: TOML values of a type.
 KINDS = {"str": (str,), "int": (int,), "float": (int, float), "bool": (bool,)}

@@ -335,6 +335,7 @@ mod tests {
             huge: false,
             populate: false,
             stack: false,
+            may_be_huge: true,
             file: None,
             offset: 0,
         };

@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use std::path::PathBuf;
 
 use contigua_cache::coherent::MOST_CORES;
+use contigua_program::layout::Layout;
 use contigua_program::plan::{Plan, Sampling};
 use serde::{Deserialize, Serialize};
 
@@ -54,6 +55,9 @@ pub struct RunConfig {
     pub migrations_per_second: f64,
     /// The allocator that the program was given in the place of its C library's, with its settings.
     pub allocator: Option<String>,
+    /// Choice of the program's addresses, if it is not the default.
+    #[serde(skip_serializing_if = "is_default_layout")]
+    pub layout: Layout,
     /// Where a timeline of what happened is written, for Perfetto.
     #[serde(skip)]
     pub timeline: Option<PathBuf>,
@@ -98,6 +102,11 @@ pub const CONFIDENCE: f64 = 0.95;
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "as Serde calls it")]
 fn is_default_confidence(confidence: &f64) -> bool {
     *confidence == CONFIDENCE
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "as Serde calls it")]
+fn is_default_layout(layout: &Layout) -> bool {
+    *layout == Layout::default()
 }
 
 impl RunConfig {

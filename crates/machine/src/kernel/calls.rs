@@ -182,7 +182,8 @@ impl Kernel {
                 populate,
                 file,
                 offset,
-                stack,
+                may_be_huge,
+                ..
             } => {
                 let backing = match file {
                     Some(file) => Some(backing_of(file, range.start, offset)),
@@ -201,10 +202,10 @@ impl Kernel {
                     },
                     writable,
                     shared,
-                    huge: if stack {
-                        HugeAdvice::NoHuge
-                    } else {
+                    huge: if may_be_huge {
                         HugeAdvice::None
+                    } else {
+                        HugeAdvice::NoHuge
                     },
                     hugetlb: anonymous && huge
                         || file.is_some_and(|file| file.kind == MemoryFileKind::HugeTlb),

@@ -7,6 +7,7 @@ use contigua_machine::config::{
     Age, DesignConfig, Detail, MachineConfig, RunConfig, parse_design, parse_machine,
 };
 use contigua_program::code::{BlockCode, CodeLog};
+use contigua_program::layout::Layout;
 use contigua_program::plan::Plan;
 use contigua_program::sources::{Batch, Program, Source};
 use contigua_program::syscall::Architecture;
@@ -96,6 +97,7 @@ pub fn config(design: DesignConfig, machine: MachineConfig) -> RunConfig {
         cores: 1,
         migrations_per_second: 0.0,
         allocator: None,
+        layout: Layout::default(),
         timeline: None,
         profile: None,
         smaps: None,
