@@ -199,7 +199,6 @@ fn follow_path(index: u32, mut path: CString, argv: u64, envp: u64) {
         .collect();
     vcpu::leave_functions(index);
     let producer = &plugin().producer;
-    producer.set_leaving(true);
     producer.ring().begin_execution();
     // SAFETY: both arrays are null-terminated and point to strings that live until the process is
     // replaced or the call fails.
@@ -211,7 +210,6 @@ fn follow_path(index: u32, mut path: CString, argv: u64, envp: u64) {
         );
     }
     producer.ring().end_execution();
-    producer.set_leaving(false);
 }
 
 /// A path that the next program has, too, where a file is named by a descriptor of this one, which may
@@ -258,7 +256,6 @@ static LEFT: AtomicI32 = AtomicI32::new(-1);
 /// incomplete. It ends with the run nevertheless: it inherits a lifeline that the kernel answers for.
 fn go_natively() {
     let producer = &plugin().producer;
-    producer.set_leaving(true);
     producer.ring().begin_execution();
     NATIVE.store(true, Ordering::Relaxed);
     let Ok(handles) = keeper::take() else {
@@ -281,7 +278,6 @@ pub fn failed() {
     if NATIVE.swap(false, Ordering::Relaxed) {
         let producer = &plugin().producer;
         producer.ring().end_execution();
-        producer.set_leaving(false);
     }
     let lifeline = LEFT.swap(-1, Ordering::Relaxed);
     if lifeline >= 0 {

@@ -194,9 +194,6 @@ fn install(id: PluginId, target: &str, arguments: &[String]) -> Result<(), Strin
     if let Ok(program) = number("close") {
         PROGRAM_FILE.store(program.cast_signed(), Ordering::Relaxed);
     }
-    if api::is_10_or_newer() {
-        self::plugin().producer.ring().set_always_tells();
-    }
     image::remember_emulator_mappings();
     placement::install(architecture, layout, process, base)?;
     access::learn_memory_information();
@@ -243,5 +240,4 @@ extern "C" fn on_thread_end(_: PluginId, vcpu: c_uint) {
 /// calls.
 extern "C" fn on_exit(_: PluginId, _: *mut c_void) {
     vcpu::publish_all();
-    plugin().producer.set_leaving(true);
 }

@@ -47,14 +47,12 @@ pub struct Place {
     pub owner: AtomicU32,
     /// The number of the process that has the place.
     pub holder: AtomicU32,
-    /// [`BOUND`], [`LEAVING`]: what is known of the process that has the place.
+    /// [`BOUND`] or 0.
     pub state: AtomicU32,
 }
 
 /// The process holds the guest's end of the lifeline: when nobody does, it has ended.
 pub const BOUND: u32 = 1;
-/// The process has told its end, or becomes another program.
-pub const LEAVING: u32 = 2;
 
 /// Bytes that the reason of a failure can have.
 pub const FAILURE_BYTES: usize = 256;
@@ -88,10 +86,6 @@ pub struct Header {
     pub next_holder: AtomicU32,
     /// Processes that are becoming another program, which has not begun.
     pub executing: AtomicU32,
-    /// Processes that ended without having told it.
-    pub lost: AtomicU32,
-    /// Every process tells its end, unless its emulator is killed or crashes.
-    pub always_tells: AtomicU32,
     /// A process of the program learnt that `SIGKILL` ended one of its children.
     pub killed: AtomicU32,
     /// The program may kill its own processes: what is lost is lost to it.

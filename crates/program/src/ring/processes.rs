@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 
-use super::layout::{BOUND, FAILURE_BYTES, LEAVING, MAX_PROCESSES};
+use super::layout::{BOUND, FAILURE_BYTES, MAX_PROCESSES};
 use super::pool::Ring;
 use crate::error::Error;
 
@@ -183,28 +183,11 @@ impl Ring {
             }
             match place.holder.swap(0, Ordering::AcqRel) {
                 0 => {}
-                holder => {
-                    if state & LEAVING == 0 {
-                        header.lost.fetch_add(1, Ordering::Relaxed);
-                    }
-                    self.reclaim(holder);
-                }
+                holder => self.reclaim(holder),
             }
             place.owner.store(0, Ordering::Release);
         }
         left
-    }
-
-    /// The process with this place tells its end, or does not end after all.
-    pub fn set_leaving(&self, place: u32, leaving: bool) {
-        let Some(place) = self.header().places.get(place as usize) else {
-            return;
-        };
-        if leaving {
-            place.state.fetch_or(LEAVING, Ordering::AcqRel);
-        } else {
-            place.state.fetch_and(!LEAVING, Ordering::AcqRel);
-        }
     }
 
     /// A process is about to become another program.
@@ -221,12 +204,6 @@ impl Ring {
     /// The program does what may kill processes of its own.
     pub fn note_kill(&self) {
         self.header().kills.store(1, Ordering::Release);
-    }
-
-    /// Every process of the run tells its end, unless its emulator is killed or crashes: QEMU 7.2 does
-    /// not where a signal ends its program.
-    pub fn set_always_tells(&self) {
-        self.header().always_tells.store(1, Ordering::Release);
     }
 
     /// A process of the program learns that `SIGKILL` ended one of its children.
@@ -275,8 +252,7 @@ impl Ring {
             return Some("a program that it executed could not be observed".to_owned());
         }
         let is_set = |flag: &AtomicU32| flag.load(Ordering::Acquire) != 0;
-        let ended = is_set(&header.killed) || is_set(&header.lost) && is_set(&header.always_tells);
-        (ended && !is_set(&header.kills)).then(|| {
+        (is_set(&header.killed) && !is_set(&header.kills)).then(|| {
             "the emulator of one of its processes was killed from outside, or crashed".to_owned()
         })
     }
@@ -342,6 +318,18 @@ mod tests {
         assert_eq!(ring.failure(), None);
     }
 
+    #[test]
+    fn the_first_reason_of_a_failure_stays() {
+        let ring = Ring::create().unwrap();
+        assert_eq!(ring.failure(), None);
+        ring.begin_execution();
+        assert!(ring.failure().unwrap().contains("could not be observed"));
+        ring.end_execution();
+        ring.fail(&"é".repeat(FAILURE_BYTES));
+        ring.fail("later");
+        assert_eq!(ring.failure().unwrap(), "é".repeat(FAILURE_BYTES / 2));
+    }
+
     /// Lets a process join, do something, and end.
     fn process(ring: &Ring, bound: bool, does: impl FnOnce(u32) + Send) {
         std::thread::scope(|scope| {
@@ -352,30 +340,6 @@ mod tests {
             };
             scope.spawn(run).join().unwrap();
         });
-    }
-
-    #[test]
-    fn a_process_that_ends_without_telling_is_a_failure_unless_the_program_kills() {
-        let ring = Ring::create().unwrap();
-        process(&ring, true, |place| ring.set_leaving(place, true));
-        assert!(!ring.reap(false));
-        assert_eq!(ring.failure(), None);
-        process(&ring, true, |place| {
-            ring.set_leaving(place, true);
-            ring.set_leaving(place, false);
-        });
-        assert!(!ring.reap(false));
-        assert_eq!(ring.failure(), None, "a signal may have ended it");
-        ring.set_always_tells();
-        assert!(ring.failure().unwrap().contains("killed from outside"));
-        ring.note_kill();
-        assert_eq!(ring.failure(), None);
-        ring.begin_execution();
-        assert!(ring.failure().unwrap().contains("could not be observed"));
-        ring.end_execution();
-        ring.fail(&"é".repeat(FAILURE_BYTES));
-        ring.fail("later");
-        assert_eq!(ring.failure().unwrap(), "é".repeat(FAILURE_BYTES / 2));
     }
 
     #[test]

@@ -27,8 +27,6 @@ pub struct Producer {
     ring: Ring,
     /// Identity of this process as a holder of chunks; changes when it forks.
     holder: AtomicU32,
-    /// Its place.
-    place: AtomicU32,
 }
 
 impl Producer {
@@ -38,7 +36,6 @@ impl Producer {
         Self {
             ring,
             holder: AtomicU32::new(0),
-            place: AtomicU32::new(u32::MAX),
         }
     }
 
@@ -60,14 +57,7 @@ impl Producer {
         // SAFETY: by this function's contract.
         let member = unsafe { self.ring.join(list, bound) }?;
         self.holder.store(member.holder, Ordering::Relaxed);
-        self.place.store(member.place, Ordering::Relaxed);
         Ok(())
-    }
-
-    /// This process tells its end, or does not end after all.
-    pub fn set_leaving(&self, leaving: bool) {
-        let place = self.place.load(Ordering::Relaxed);
-        self.ring.set_leaving(place, leaving);
     }
 
     /// Takes a free chunk, waiting until there is one, and says where its words go.
