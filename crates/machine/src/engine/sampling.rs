@@ -267,6 +267,7 @@ impl Engine {
             sampler.region = Some(self.position);
             self.meet_clocks();
             self.reset_counters();
+            self.enter_stretch();
         }
     }
 
@@ -278,7 +279,6 @@ impl Engine {
         }
         self.close_unit();
         self.begin_region();
-        self.enter_stretch();
         let Some(sampler) = &mut self.sampler else {
             return;
         };
@@ -346,6 +346,7 @@ impl Engine {
                 add("", sampler.counts.entry(begin).or_default(), &more);
             }
         }
+        self.enter_stretch();
     }
 
     /// The program goes forward from here on.

@@ -26,7 +26,8 @@ pub(super) struct Stretches {
 }
 
 impl Engine {
-    /// Begins another stretch where the distance of units has doubled.
+    /// Begins another stretch if the distance of units has doubled. Called where a unit ends, which is at
+    /// the same instruction in a program and in each recording of it.
     pub(super) fn enter_stretch(&mut self) {
         let Some(sampler) = &self.sampler else {
             return;
