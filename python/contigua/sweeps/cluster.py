@@ -162,11 +162,18 @@ def _restarting(workers: int | None) -> Iterator[Client]:
         except BaseException:
             # They would end their points first, which may take hours. Nothing is lost with them:
             # what is written is written whole.
+            _silence()
             for nanny in cluster.workers.values():
                 with contextlib.suppress(ProcessLookupError):
                     if nanny.pid:
                         os.kill(nanny.pid, signal.SIGKILL)
             raise
+
+
+def _silence() -> None:
+    """Hide for good what Dask's threads log: they outlive a cluster whose workers are killed."""
+    for name in ("distributed", "distributed.client"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _silence_nannies() -> None:
@@ -187,7 +194,7 @@ def _kill_starting() -> None:
 def _end_in_silence() -> None:
     """Hide what Dask's threads and exit handlers report of workers that never started."""
     _kill_starting()
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    _silence()
     sys.stderr.flush()
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
