@@ -336,13 +336,13 @@ PROGRAMS = {program.name: program for program in ALL}
 THREADS = "arenas of threads, whose order and lengths depend on time, as natively"
 #: Reasons for what differs, by program.
 DIFFERS = {
-    "NumPy": "two pages of which accesses came after their `munmap` in the stream of events",
+    "NumPy": "two pages; perhaps accesses that came after their `munmap` in the stream of events",
     "Node.js": THREADS,
-    "JVM, serial GC": f"{THREADS}; a compiler's thread and 2 MB of the heap",
+    "JVM, serial GC": f"{THREADS}; a compiler's thread and 2 MB of the heap, not explained",
     "JVM, G1": THREADS,
     "Go": "memory that threads take from the heap at another time, as natively",
     "PostgreSQL": "the stack of a child that is being made (`posix_spawn`), as natively",
-    "xz -T2": "the order of the threads' memory",
-    "Ruby": "the heap is 28 KB shorter, as under QEMU alone",
+    "xz -T2": "perhaps the order of the threads' memory",
+    "Ruby": "the heap is 28 KB shorter, not explained; QEMU alone shortens it, too",
     "kv": THREADS,
 }

@@ -11,9 +11,8 @@ import pytest
 
 import contigua
 from contigua import EngineError, RunOptions, emulator
+from contigua.validation.mappings import HIGHER
 
-#: Linux's addresses are higher than those of programs by this (crates/program/src/layout.rs).
-HIGHER = 0x3000_0000_0000
 #: The first Linux that aligns only whole huge pages.
 OLDEST = (6, 13)
 VERSION = tuple(int(part) for part in re.findall(r"\d+", platform.release())[:2])

@@ -757,6 +757,18 @@ mod tests {
     }
 
     #[test]
+    fn warming_follows_a_new_phase_after_a_few_units() {
+        let phases = [vec![200; 100], vec![1100; 4]].concat();
+        let (mut rate, mut is_first) = (UNKNOWN_RATE, true);
+        for unit in units(&phases) {
+            rate = latest_rate(rate, is_first, &unit);
+            is_first = false;
+        }
+        let cycles = rate as f64 / UNKNOWN_RATE as f64;
+        assert!((1.0..1.1).contains(&cycles), "{cycles}");
+    }
+
+    #[test]
     fn an_interval_is_students() {
         // A textbook's: mean 12, standard deviation sqrt(10/4), five values, t = 2.776.
         let units = units(&[10, 11, 12, 13, 14]);
