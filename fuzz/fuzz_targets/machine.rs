@@ -8,6 +8,7 @@
 
 use contigua_machine::Engine;
 use contigua_machine::config::{Age, Detail, RunConfig, parse_design, parse_machine};
+use contigua_program::layout::Layout;
 use contigua_program::plan::Plan;
 use contigua_program::sources::Program;
 use contigua_program::syscall::Architecture;
@@ -88,6 +89,7 @@ fn server(text: &str) {
         architecture: Architecture::X86_64,
         reports_mappings: true,
         plan: Plan::default(),
+        layout: Layout::default(),
     };
     let _ = Engine::new(config, program);
 }

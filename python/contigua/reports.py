@@ -238,6 +238,23 @@ def seconds(values: Mapping[str, Any], cycles: float) -> float:
     return cycles / (int(clock[1]) if clock else 1) / 1e6 if cycles else 0.0
 
 
+def shmem_enabled(design: Mapping[str, Any]) -> str:
+    """Return the ``shmem_enabled`` of a report's design."""
+    for scheme in design["translation"].values():
+        if isinstance(scheme, Mapping):
+            for table in (scheme, *scheme.values()):
+                if isinstance(table, Mapping) and "shmem_enabled" in table:
+                    return str(table["shmem_enabled"])
+    return "never"
+
+
+def aligned_shmem(enabled: str) -> str:
+    """Return which shared memory Linux aligns under a ``shmem_enabled``, as reports call it."""
+    if enabled in ("never", "deny"):
+        return "none"
+    return "all" if enabled == "force" else "unmounted"
+
+
 def _known(values: Mapping[str, Any], cycles: int | None) -> float | None:
     return None if cycles is None else seconds(values, cycles)
 

@@ -143,6 +143,7 @@ class ExecutionSpec(TypedDict):
     root: NotRequired[str | Path | None]
     linux: NotRequired[str]
     randomize_va_space: NotRequired[bool]
+    shmem_enabled: NotRequired[str | None]
     layout_seed: NotRequired[int | None]
     preload: NotRequired[str | Path | None]
     environment: NotRequired[Mapping[str, str]]
@@ -233,6 +234,10 @@ class RunKeys:
     randomize_va_space
         Randomize the program's addresses as Linux does, by the seed: where the program, its
         mappings and its stack begin. With several seeds, the program is executed once for each.
+    shmem_enabled
+        Place the program's shared memory as Linux does under this setting of huge pages for it:
+        aligned to 2 MB unless it is never or deny. By default, it is aligned if any of the designs
+        has another.
     """
 
     memory: str | None = None
@@ -258,6 +263,7 @@ class RunKeys:
     root: Path | None = None
     linux: str = "6.18"
     randomize_va_space: bool = False
+    shmem_enabled: str | None = None
 
 
 #: Keys of a :class:`RunSpec` that are options of their own.
@@ -288,6 +294,7 @@ EXECUTION_KEYS = (
     "root",
     "linux",
     "randomize_va_space",
+    "shmem_enabled",
 )
 
 

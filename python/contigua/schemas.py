@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import types
 import typing
+from functools import cache
 from typing import Any, Literal, TypedDict
 
 from contigua import _engine
@@ -18,6 +19,22 @@ from contigua.sizes import size_bytes
 
 #: Versions of the documents; the engine has that of a run's reports.
 AGE, EXPERIMENT, EXPERIMENT_RUN, SWEEP = 2, 2, 1, 1
+
+
+@cache
+def run_keys() -> dict[str, dict[str, Any]]:
+    """Return the JSON schemas of what the engine is told of a run and its execution, by keys.
+
+    Keys of words have them as ``words``.
+    """
+    schema = json.loads(_engine.schema("document"))["$defs"]
+    found: dict[str, dict[str, Any]] = {}
+    for key, known in (schema["RunSpec"]["properties"] | schema["Execution"]["properties"]).items():
+        named = known if "$ref" in known else known.get("anyOf", [{}])[0]
+        definition = schema.get(named.get("$ref", "").rpartition("/")[2], {})
+        words = [one["const"] for one in definition.get("oneOf", []) if "const" in one]
+        found[key] = {**known, "words": words}
+    return found
 
 
 _Class = TypedDict(

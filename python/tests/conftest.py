@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+import fcntl
 import os
+import re
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -28,6 +33,50 @@ def has_user_namespaces() -> bool:
         return subprocess.run(["unshare", "--user", "true"], capture_output=True).returncode == 0
     except OSError:
         return False
+
+
+SHMEM = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
+
+
+@contextmanager
+def shmem_enabled(wanted: str | None = None) -> Iterator[str]:
+    """Have this computer's ``shmem_enabled`` for one test alone, changed or as it is."""
+    with (Path(tempfile.gettempdir()) / "contigua-shmem-enabled.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        before = SHMEM.read_text().partition("[")[2].partition("]")[0]
+        if wanted in (None, before):
+            yield before
+            return
+        try:
+            SHMEM.write_text(wanted)
+        except OSError as error:
+            pytest.skip(f"takes root, to change shmem_enabled: {error}")
+        try:
+            yield wanted
+        finally:
+            SHMEM.write_text(before)
+
+
+POOL = Path("/proc/sys/vm/nr_hugepages")
+
+
+@contextmanager
+def hugetlb_pages(count: int) -> Iterator[None]:
+    """Have at least so many free pages of HugeTLB for one test."""
+    free = int(re.findall(r"HugePages_Free: +(\d+)", Path("/proc/meminfo").read_text())[0])
+    before = int(POOL.read_text())
+    wanted = before + max(0, count - free)
+    try:
+        if wanted > before:
+            POOL.write_text(str(wanted))
+        if int(POOL.read_text()) < wanted:
+            pytest.skip(f"takes {count} pages of HugeTLB, and memory is too fragmented")
+        yield
+    except PermissionError as error:
+        pytest.skip(f"takes root, to set pages aside: {error}")
+    finally:
+        if wanted > before and os.geteuid() == 0:
+            POOL.write_text(str(before))
 
 
 #: For tests that attack or starve a command in namespaces of their own.

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import contigua
+from conftest import hugetlb_pages, shmem_enabled
 from contigua import EngineError, RunOptions, emulator
 from contigua.validation.mappings import HIGHER
 
@@ -93,6 +94,68 @@ def test_mappings_are_where_linux_puts_them(case, said, guest, tmp_path):
     found = addresses(said(*command))
     assert len(found) > 6
     assert linuxs(found) == addresses(natives(*command))
+
+
+def shmem_design(folder: Path, enabled: str) -> Path:
+    """Write a design with a setting of `shmem_enabled`."""
+    file = folder / f"{enabled}.toml"
+    file.write_text(f'description = ""\n[translation.thp]\nshmem_enabled = "{enabled}"\n')
+    return file
+
+
+@natively
+@pytest.mark.parametrize("enabled", ["never", "deny", "advise", "within_size", "always", "force"])
+def test_shared_memory_is_where_linux_puts_it(enabled, said, guest, tmp_path):
+    command = [guest("addresses"), "shared"]
+    with shmem_enabled(enabled):
+        native = addresses(natives(*command))
+    found = addresses(said(*command, options=["--designs", shmem_design(tmp_path, enabled)]))
+    assert len(found) > 20
+    assert linuxs(found) == native
+    aligned = {at % (2 << 20) == 0 for what, at in found if what in ("5 MB", "8 MB of a memfd")}
+    assert aligned == {enabled not in ("never", "deny")}
+
+
+@natively
+def test_huge_pages_that_are_set_aside_are_where_linux_puts_them(said, guest):
+    command = [guest("addresses"), "hugetlb"]
+    with hugetlb_pages(7):
+        assert linuxs(addresses(said(*command))) == addresses(natives(*command))
+
+
+def test_shared_memory_is_aligned_if_any_design_aligns_it(said, cli, guest, tmp_path):
+    def run(*options: object) -> list[tuple[str, int | None]]:
+        return addresses(said(guest("addresses"), "shared", options=options))
+
+    force, always = (shmem_design(tmp_path, enabled) for enabled in ("force", "always"))
+    alone = run("--designs", force)
+    assert run("--designs", f"linux-4k,{force},{always}") == alone
+    assert run("--designs", "linux-4k", "--shmem-enabled", "force") == alone
+    assert run("--designs", always) != alone
+    assert run("--designs", force, "--shmem-enabled", "never") == run("--designs", "linux-4k")
+
+
+def test_verdicts_name_designs_that_would_place_shared_memory_elsewhere(cli, guest, tmp_path):
+    force, trace = shmem_design(tmp_path, "force"), tmp_path / "trace"
+    program = ("--", guest("shared"), "memfd", "4", "1")
+
+    def said(designs: object, *more: object) -> str:
+        options = ("--detail", "translation", "--memory", "1GiB", "--designs", designs)
+        ran = cli("run", *options, *more)
+        assert ran.returncode == 0, ran.stderr
+        return " ".join((ran.stdout + ran.stderr).split())
+
+    otherwise = "shared memory is aligned to 2 MB; under the shmem_enabled of"
+    assert otherwise not in said(force, *program)
+    assert f"all {otherwise} linux-4k, Linux would" in said(f"linux-4k,{force}", *program)
+    for options, expected in [
+        ((), f"no {otherwise} force, Linux would"),
+        (("--shmem-enabled", "force"), f"all {otherwise} linux-4k, Linux would"),
+    ]:
+        assert cli("record", "-o", trace, *options, *program).returncode == 0
+        replayed = said(f"linux-4k,{force}", "--trace", trace)
+        assert expected in replayed
+        assert replayed.count(otherwise) == 1
 
 
 def files(text: str) -> dict[str, tuple[int, int]]:
@@ -261,7 +324,9 @@ def test_traces_have_their_addresses(cli, guest, tmp_path):
     assert cli("record", "-o", trace, *options, "--", guest("addresses")).returncode == 0
     ran = cli(*RUN[:-1], "--linux", "6.1", "--trace", trace)
     assert ran.returncode == 1
-    assert "linux and randomize_va_space are of programs: a trace has its addresses" in ran.stderr
+    assert "randomize_va_space and shmem_enabled are of programs: a trace has its" in ran.stderr
+    (report,) = contigua.run(trace=trace, designs=["linux-4k"])
+    assert report.values["config"]["layout"] == {"linux": "6.1", "seed": 9}
 
 
 # Programs of aarch64, against Linux's rules: there is no such computer.

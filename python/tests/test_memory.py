@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from conftest import hugetlb_pages
+
 GUESTS = Path(__file__).parents[2] / "workloads/bin/tests"
 MB = 1 << 20
 
@@ -49,6 +51,18 @@ def test_pages_of_shared_memory_are_one_whoever_touches_them_first(kind, cli, tm
         assert memory["resident_2m_bytes"] == 0
         # The first touches; others map what is there.
         assert 16 * MB // 4096 <= report["kernel"]["faults_anonymous_4k"] < 6000
+
+
+@pytest.mark.parametrize("kind", ["hugetlb", "hugetlb-memfd", "hugetlb-sysv"])
+def test_shared_memory_of_hugetlb_is_huge(kind, cli, tmp_path):
+    """Five processes share 16 MB, which exist once."""
+    with hugetlb_pages(8):
+        found = reports(cli, tmp_path, "shared", kind, "16", "4")
+    for report in found.values():
+        memory = report["memory"]
+        assert memory["hugetlb_shared_bytes"] == memory["resident_2m_bytes"] == 16 * MB
+        assert memory["shmem_bytes"] == 0
+        assert resident(report) < 22 * MB
 
 
 def test_mappings_of_a_device_share_nothing(cli, tmp_path):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from conftest import shmem_enabled
 from contigua import _engine
 from contigua.validation.mappings import HUGE, as_linux, compare, read_smaps
 
@@ -89,7 +90,6 @@ def test_mappings_equal_those_of_the_native_kernel(case, cli, tmp_path, monkeypa
     """With the computer's own settings."""
     monkeypatch.setenv("PERL_HASH_SEED", "0")
     enabled = re.search(r"\[(\w+)\]", (THP / "enabled").read_text())
-    shmem = re.search(r"\[(\w+)\]", (THP / "shmem_enabled").read_text())
     command = [GUESTS / "mappings", case]
     if case in PROGRAMS:
         path = shutil.which(case, path="/usr/bin:/bin")
@@ -97,11 +97,12 @@ def test_mappings_equal_those_of_the_native_kernel(case, cli, tmp_path, monkeypa
             pytest.skip(f"{case} is not there")
         command = [path, *PROGRAMS[case]]
     natively = tmp_path / "native.smaps"
-    ran = subprocess.run(
-        [GUESTS / "smaps_at_exit", natively, *command], capture_output=True, text=True
-    )
+    with shmem_enabled("advise" if case == "shared" else None) as shmem:
+        ran = subprocess.run(
+            [GUESTS / "smaps_at_exit", natively, *command], capture_output=True, text=True
+        )
     assert ran.returncode == 0, ran.stderr
-    settings = {"enabled": enabled[1], "shmem_enabled": shmem[1]}
+    settings = {"enabled": enabled[1], "shmem_enabled": shmem}
     ours, _ = simulated(cli, tmp_path, command, **settings)
     native = read_smaps(natively.read_text())
     found = compare(native, [as_linux(process) for process in ours])

@@ -126,6 +126,63 @@ static void files(const char *name)
     anonymous("1 MB into the hole", MIB);
 }
 
+// Shared memory, which `shmem_enabled` aligns.
+static void shared_memory(void)
+{
+    int flags = MAP_SHARED | MAP_ANONYMOUS;
+    for (int i = 0; i < 2; i++)
+        map("2 MB", NULL, 2 * MIB, PROT_READ, flags, -1, 0);
+    char *whole = map("5 MB", NULL, 5 * MIB, PROT_READ, flags, -1, 0);
+    map("1 MB", NULL, MIB, PROT_READ, flags, -1, 0);
+    map("2 MB and 4 KB", NULL, 2 * MIB + 4 * KIB, PROT_READ, flags, -1, 0);
+    map("not at a hint", whole, 2 * MIB, PROT_READ, flags, -1, 0);
+    int memory = memfd_create("memory", 0), null = open("/dev/zero", O_RDWR);
+    char name[32];
+    snprintf(name, sizeof name, "/contigua-%d", getpid());
+    int posix = shm_open(name, O_RDWR | O_CREAT, 0600);
+    if (memory < 0 || null < 0 || posix < 0 || shm_unlink(name) != 0 ||
+        ftruncate(memory, 16 * MIB) != 0 || ftruncate(posix, 16 * MIB) != 0)
+        exit(3);
+    map("8 MB of a memfd", NULL, 8 * MIB, PROT_READ, MAP_SHARED, memory, 0);
+    map("8 MB, private", NULL, 8 * MIB, PROT_READ, MAP_PRIVATE, memory, 0);
+    map("3 MB from 64 KB on", NULL, 3 * MIB, PROT_READ, MAP_SHARED, memory, 64 * KIB);
+    map("5 MB from 64 KB on", NULL, 5 * MIB, PROT_READ, MAP_SHARED, memory, 64 * KIB);
+    map("2 MB from 6 MB on", NULL, 2 * MIB, PROT_READ, MAP_SHARED, memory, 6 * MIB);
+    map("5 MB of /dev/shm", NULL, 5 * MIB, PROT_READ, MAP_SHARED, posix, 0);
+    map("5 MB of /dev/zero", NULL, 5 * MIB, PROT_READ, MAP_SHARED, null, 0);
+    map("5 MB of /dev/zero, private", NULL, 5 * MIB, PROT_READ, MAP_PRIVATE, null, 0);
+    for (int i = 0; i < 2; i++) {
+        int id = shmget(IPC_PRIVATE, 3 * MIB + i, 0600);
+        say("3 MB of System V", shmat(id, NULL, 0));
+        shmctl(id, IPC_RMID, NULL);
+    }
+    say("grown to 7 MB", mremap(whole, 5 * MIB, 7 * MIB, MREMAP_MAYMOVE));
+    anonymous("1 MB", MIB);
+}
+
+// Pages of HugeTLB: seven of 2 MB.
+static void hugetlb(void)
+{
+    int both = PROT_READ | PROT_WRITE;
+    anonymous("1 MB", MIB);
+    map("3 MB", NULL, 3 * MIB, both, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+    map("2 MB, shared", NULL, 2 * MIB, both, MAP_SHARED | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+    int memory = memfd_create("memory", MFD_HUGETLB);
+    if (memory < 0 || ftruncate(memory, 4 * MIB) != 0)
+        exit(3);
+    map("4 MB of a memfd", NULL, 4 * MIB, both, MAP_SHARED, memory, 0);
+    int id = shmget(IPC_PRIVATE, 3 * MIB, SHM_HUGETLB | 0600);
+    char *segment = shmat(id, NULL, 0);
+    shmctl(id, IPC_RMID, NULL);
+    say("3 MB of System V", segment);
+    if (segment == MAP_FAILED)
+        exit(3);
+    memset(segment, 1, 3 * MIB);
+    anonymous("1 MB below", MIB);
+    shmdt(segment);
+    anonymous("3 MB into the hole", 3 * MIB);
+}
+
 static sem_t ready;
 
 static void *thread(void *nothing)
@@ -220,6 +277,10 @@ int main(int argc, char **argv)
         remaps();
     else if (!strcmp(which, "files"))
         files(argc > 2 ? argv[2] : "addresses.tmp");
+    else if (!strcmp(which, "shared"))
+        shared_memory();
+    else if (!strcmp(which, "hugetlb"))
+        hugetlb();
     else if (!strcmp(which, "threads"))
         threads(8 * MIB, 4 * KIB, 8);
     else if (!strcmp(which, "stacks"))

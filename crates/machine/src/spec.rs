@@ -6,9 +6,10 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use contigua_program::layout::{Layout, Linux};
+use contigua_program::layout::{AlignedShmem, Layout, Linux};
 use contigua_program::plan::{Plan, Sampling};
 use contigua_program::sources::TraceFormat;
+use contigua_translation::ShmemEnabled;
 use contigua_units::Bytes;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -16,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::Error;
 use crate::ageing::Snapshot;
 use crate::config::{
-    Age, CONFIDENCE, Detail, RegionConfig, RunConfig, parse_design, parse_machine,
+    Age, CONFIDENCE, DesignConfig, Detail, RegionConfig, RunConfig, parse_design, parse_machine,
 };
 
 mod os_text;
@@ -62,6 +63,9 @@ pub struct Execution {
     /// Randomize the program's addresses as Linux does, by the seed: where the program, its mappings and
     /// its stack begin. With several seeds, the program is executed once for each.
     pub randomize_va_space: bool,
+    /// Place the program's shared memory as Linux does under this setting of huge pages for it: aligned to
+    /// 2 MB unless it is never or deny. By default, it is aligned if any of the designs has another.
+    pub shmem_enabled: Option<ShmemEnabled>,
     /// Seed of the program's addresses.
     pub layout_seed: Option<u64>,
     /// A library that is loaded before the program's.
@@ -73,25 +77,45 @@ pub struct Execution {
 }
 
 impl Execution {
-    /// Choice of the program's addresses.
+    /// Choice of the addresses of a program that these designs run.
     ///
     /// # Errors
     /// [`Error::Spec`] without a seed that is needed, or for a trace, which has its addresses.
-    pub fn layout(&self) -> Result<Layout, Error> {
+    pub fn layout<'a>(
+        &self,
+        designs: impl IntoIterator<Item = &'a DesignConfig>,
+    ) -> Result<Layout, Error> {
         let wrong = |problem: &str| Err(Error::Spec(problem.to_owned()));
+        let of_designs = designs.into_iter().map(DesignConfig::aligned_shmem);
+        let aligned_shmem = match self.shmem_enabled {
+            Some(enabled) => aligned_shmem(enabled),
+            None if self.trace.is_some() => AlignedShmem::None,
+            None => of_designs.max().unwrap_or_default(),
+        };
         let layout = Layout {
             linux: self.linux,
             seed: self.layout_seed.filter(|_| self.randomize_va_space),
+            aligned_shmem,
         };
         if self.randomize_va_space && layout.seed.is_none() {
             return wrong("randomize_va_space: layout_seed is missing");
         }
         if self.trace.is_some() && layout != Layout::default() {
             return wrong(
-                "linux and randomize_va_space are of programs: a trace has its addresses",
+                "linux, randomize_va_space and shmem_enabled are of programs: a trace has its addresses",
             );
         }
         Ok(layout)
+    }
+}
+
+const fn aligned_shmem(enabled: ShmemEnabled) -> AlignedShmem {
+    match enabled {
+        ShmemEnabled::Never | ShmemEnabled::Deny => AlignedShmem::None,
+        ShmemEnabled::Advise | ShmemEnabled::WithinSize | ShmemEnabled::Always => {
+            AlignedShmem::Unmounted
+        }
+        ShmemEnabled::Force => AlignedShmem::All,
     }
 }
 

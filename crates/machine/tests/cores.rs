@@ -8,6 +8,7 @@ use contigua_machine::config::{
 };
 use contigua_machine::{Engine, MigrationReport, Report, Unavailable};
 use contigua_program::code::{BlockCode, CodeLog};
+use contigua_program::layout::Layout;
 use contigua_program::plan::Plan;
 use contigua_program::sources::{Batch, Program};
 use contigua_program::syscall::Architecture;
@@ -478,6 +479,7 @@ fn an_impossible_last_level_is_an_error_that_names_the_key() {
             architecture: Architecture::X86_64,
             reports_mappings: true,
             plan: Plan::default(),
+            layout: Layout::default(),
         };
         match Engine::new(config, program) {
             Ok(_) => panic!("it was accepted"),

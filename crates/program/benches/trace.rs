@@ -8,6 +8,7 @@ use std::io::Cursor;
 use std::path::Path;
 
 use contigua_program::code::{BlockCode, CodeLog};
+use contigua_program::layout::Layout;
 use contigua_program::plan::Plan;
 use contigua_program::sources::{Batch, Program};
 use contigua_program::syscall::Architecture;
@@ -95,6 +96,7 @@ fn record(path: &Path, words: &[u64]) -> u64 {
         architecture: Architecture::X86_64,
         reports_mappings: true,
         plan: Plan::default(),
+        layout: Layout::default(),
     };
     let mut writer = TraceWriter::create(path, &program).expect("a writable place");
     for words in words.chunks(BATCH_WORDS) {

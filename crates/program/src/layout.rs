@@ -84,7 +84,39 @@ impl Linux {
     }
 }
 
-/// Choice of a program's addresses. As text `6.18`, or with a seed `6.18+1`.
+/// Shared memory that is aligned for huge pages (`shmem_get_unmapped_area`, `mm/shmem.c`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum AlignedShmem {
+    /// None: `shmem_enabled` is `never` or `deny`.
+    #[default]
+    None,
+    /// Memory of `MAP_SHARED`, `shmget` and `memfd_create`: it is `advise`, `within_size` or `always`.
+    Unmounted,
+    /// Files of a mounted `tmpfs`, too: it is `force`.
+    All,
+}
+
+impl AlignedShmem {
+    const ALL: [Self; 3] = [Self::None, Self::Unmounted, Self::All];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Unmounted => "unmounted",
+            Self::All => "all",
+        }
+    }
+
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "as Serde calls it")]
+    fn is_none(&self) -> bool {
+        *self == Self::None
+    }
+}
+
+/// Choice of a program's addresses. As text `6.18`, with a seed `6.18+1`, with aligned shared memory
+/// `6.18/all` or `6.18+1/all`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Layout {
@@ -93,6 +125,9 @@ pub struct Layout {
     /// Seed of a program whose addresses are randomized; `None`: they are not (`setarch -R`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
+    /// Shared memory that is aligned for huge pages.
+    #[serde(skip_serializing_if = "AlignedShmem::is_none")]
+    pub aligned_shmem: AlignedShmem,
 }
 
 impl Layout {
@@ -107,7 +142,13 @@ impl Layout {
 impl fmt::Display for Layout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.linux.name())?;
-        self.seed.map_or(Ok(()), |seed| write!(f, "+{seed}"))
+        if let Some(seed) = self.seed {
+            write!(f, "+{seed}")?;
+        }
+        if !self.aligned_shmem.is_none() {
+            write!(f, "/{}", self.aligned_shmem.name())?;
+        }
+        Ok(())
     }
 }
 
@@ -115,15 +156,20 @@ impl FromStr for Layout {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text}: not a layout of addresses, such as 6.18 or 6.18+1");
-        let (name, seed) = match text.split_once('+') {
+        let wrong =
+            || format!("{text}: not a layout of addresses, such as 6.18, 6.18+1 or 6.18+1/all");
+        let (rest, aligned) = text.split_once('/').unwrap_or((text, "none"));
+        let (name, seed) = match rest.split_once('+') {
             Some((name, seed)) => (name, Some(seed.parse().map_err(|_| wrong())?)),
-            None => (text, None),
+            None => (rest, None),
         };
         let linux = Linux::ALL.into_iter().find(|linux| linux.name() == name);
+        let mut known = AlignedShmem::ALL.into_iter();
+        let aligned_shmem = known.find(|known| known.name() == aligned);
         Ok(Self {
             linux: linux.ok_or_else(wrong)?,
             seed,
+            aligned_shmem: aligned_shmem.ok_or_else(wrong)?,
         })
     }
 }
@@ -228,7 +274,9 @@ pub enum Backing {
     Anonymous,
     /// A file from an offset on, on a file system with large folios (ext4, XFS, Btrfs).
     File(u64),
-    /// Anything that is only page-aligned: shared memory while `shmem_enabled` is `never`, devices.
+    /// Shared memory from an offset on, which is aligned.
+    Shmem(u64),
+    /// Anything that is only page-aligned: other shared memory, devices.
     Other,
     /// Huge pages of so many bytes (`MAP_HUGETLB`).
     HugePages(u64),
@@ -319,7 +367,11 @@ impl Mappings {
         let aligned = match backing {
             Backing::Anonymous if self.linux.aligns(length) => self.huge_aligned(length, 0, base),
             Backing::File(offset) => self.huge_aligned(length, offset, base),
-            Backing::HugePages(size) => return self.highest(length, size - 1, base),
+            Backing::Shmem(offset) => self.shmem_aligned(length, offset, base),
+            Backing::HugePages(size) => {
+                let whole = length.checked_next_multiple_of(size)?;
+                return self.highest(whole, size - 1, base);
+            }
             Backing::Anonymous | Backing::Other => None,
         };
         aligned.or_else(|| self.highest(length, 0, base))
@@ -352,6 +404,19 @@ impl Mappings {
             0 if self.linux > Linux::V6_1 => Some(found + HUGE),
             up => Some(found + up),
         }
+    }
+
+    /// Address at which multiples of 2 MB in shared memory lie at multiples of 2 MB
+    /// (`shmem_get_unmapped_area`); `None` where no 2 MB do, where the highest gap is aligned so by itself, or
+    /// where there is no room for padding.
+    fn shmem_aligned(&self, length: u64, offset: u64, base: u64) -> Option<u64> {
+        let within = offset % HUGE;
+        let least = if within == 0 { HUGE } else { 2 * HUGE - within };
+        if length < least || self.highest(length, 0, base)? % HUGE == within {
+            return None;
+        }
+        let found = self.highest(length.checked_add(HUGE - PAGE)?, 0, base)?;
+        Some(found + within.wrapping_sub(found) % HUGE)
     }
 
     /// Address in the highest gap below `base` that is large enough (`unmapped_area_topdown`).

@@ -1,6 +1,6 @@
 //! Do mappings get the addresses that Linux gives them?
 
-use contigua_program::layout::{Areas, Backing, Layout, Linux, Mappings};
+use contigua_program::layout::{AlignedShmem, Areas, Backing, Layout, Linux, Mappings};
 use contigua_program::syscall::Architecture;
 use proptest::prelude::*;
 
@@ -99,15 +99,46 @@ fn versions_of_linux_differ_in_what_they_align() {
 }
 
 #[test]
+fn shared_memory_is_aligned_for_huge_pages() {
+    use Backing::{Other, Shmem};
+
+    const ABOVE: u64 = 0x1c_2000;
+    // From 2 MB on; of what begins elsewhere in the object, where whole 2 MB lie behind that.
+    assert_eq!(placed(&[(HUGE - PAGE, Shmem(0))]), [HUGE - PAGE]);
+    assert_eq!(placed(&[(HUGE, Shmem(0))]), [ABOVE + HUGE]);
+    assert_eq!(placed(&[(HUGE + PAGE, Shmem(HUGE))]), [ABOVE + HUGE]);
+    assert_eq!(
+        placed(&[(2 * HUGE - 2 * PAGE, Shmem(PAGE))]),
+        [2 * HUGE - 2 * PAGE]
+    );
+    let at_a_page = [(2 * HUGE - PAGE, Shmem(PAGE))];
+    assert_eq!(placed(&at_a_page), [ABOVE + 2 * HUGE - PAGE]);
+    // What is aligned by itself has no padding, unlike a file.
+    let two = [(ABOVE, Other), (HUGE, Shmem(0))];
+    assert_eq!(placed(&two), [ABOVE, ABOVE + HUGE]);
+    assert_eq!(placed(&[(PAGE, Backing::HugePages(HUGE))]), [ABOVE + HUGE]);
+}
+
+#[test]
 fn a_layout_is_what_its_text_says() {
     for linux in Linux::ALL {
         for seed in [None, Some(0), Some(u64::MAX)] {
-            let layout = Layout { linux, seed };
-            assert_eq!(layout.to_string().parse(), Ok(layout));
+            for aligned_shmem in [
+                AlignedShmem::None,
+                AlignedShmem::Unmounted,
+                AlignedShmem::All,
+            ] {
+                let layout = Layout {
+                    linux,
+                    seed,
+                    aligned_shmem,
+                };
+                assert_eq!(layout.to_string().parse(), Ok(layout));
+            }
         }
     }
     assert_eq!(Layout::default().to_string(), "6.18");
-    for wrong in ["", "6.7", "6.18+", "6.18+x", "+1"] {
+    for wrong in ["", "6.7", "6.18+", "6.18+x", "+1", "6.18/", "6.18/some"] {
         wrong.parse::<Layout>().unwrap_err();
     }
 }

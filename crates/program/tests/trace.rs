@@ -7,6 +7,7 @@ use std::path::Path;
 
 use contigua_program::code::{BlockCode, CodeLog};
 use contigua_program::end::End;
+use contigua_program::layout::Layout;
 use contigua_program::plan::{Plan, Sampling, Units};
 use contigua_program::sources::trace::TraceSource;
 use contigua_program::sources::{Batch, Program, Source};
@@ -43,6 +44,7 @@ fn program() -> Program {
         architecture: Architecture::Aarch64,
         reports_mappings: true,
         plan: Plan::default(),
+        layout: Layout::default(),
     }
 }
 
@@ -396,6 +398,23 @@ fn traces_of_the_versions_before_are_read() {
 }
 
 #[test]
+fn a_trace_has_the_layout_of_its_addresses() {
+    let (folder, (code, batches, bytes)) = (tempfile::tempdir().unwrap(), small_file());
+    let path = folder.path().join("trace");
+    let program = Program {
+        layout: "6.1+7/all".parse().unwrap(),
+        ..program()
+    };
+    record_of(&path, &program, &code, &batches).unwrap();
+    let under = fs::read(&path).unwrap();
+    assert_eq!(under.len(), bytes.len() + 1 + "6.1+7/all".len());
+    assert_eq!(under[8..12], 5_u32.to_le_bytes());
+    let reader = TraceReader::open(&path).unwrap();
+    assert_eq!(reader.program(), &program);
+    assert_eq!(replay(&under, &code).unwrap(), batches);
+}
+
+#[test]
 fn a_trace_says_how_its_program_ended() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace");
@@ -439,9 +458,9 @@ fn bytes_behind_the_end_are_an_error() {
 #[test]
 fn another_version_is_named() {
     let (code, _, mut bytes) = small_file();
-    bytes[8] = 5;
+    bytes[8] = 6;
     let error = replay(&bytes, &code).unwrap_err();
-    assert!(error.to_string().contains("version 5"), "{error}");
+    assert!(error.to_string().contains("version 6"), "{error}");
 }
 
 #[test]

@@ -94,18 +94,17 @@ fn run(
     load: Option<Load>,
 ) -> PyResult<(Vec<String>, i32, Vec<String>)> {
     let Document { runs, execution } = spec::read(document).map_err(engine_error)?;
-    let layout = execution.layout().map_err(engine_error)?;
-    let mut session = session_of(execution)?;
-    session.load = load;
+    let (mut configs, mut checkpoints) = (Vec::new(), Vec::new());
     for mut spec in runs {
         let saves = std::mem::take(&mut spec.checkpoints).into_iter();
-        session.checkpoints.push(Checkpoints {
+        checkpoints.push(Checkpoints {
             saves: saves.map(|save| (save.at, save.file.into())).collect(),
             from: spec.checkpoint.take().map(PathBuf::from),
         });
-        let config = spec.resolve().map_err(engine_error)?;
-        session.configs.push(RunConfig { layout, ..config });
+        configs.push(spec.resolve().map_err(engine_error)?);
     }
+    let mut session = session_of(execution, configs, checkpoints)?;
+    session.load = load;
     if let Input::Live(_, surroundings) = &mut session.input {
         let is_profiled = |config: &RunConfig| config.profile.is_some();
         surroundings.names = session.configs.iter().any(is_profiled);
@@ -127,9 +126,14 @@ fn run(
     Ok((reports.collect(), outcome.exit_code, outcome.failures))
 }
 
-/// A session without designs.
-fn session_of(execution: Execution) -> PyResult<Session> {
-    let layout = execution.layout().map_err(engine_error)?;
+/// A session of designs, which may be none.
+fn session_of(
+    execution: Execution,
+    configs: Vec<RunConfig>,
+    checkpoints: Vec<Checkpoints>,
+) -> PyResult<Session> {
+    let designs = configs.iter().map(|config| &config.design);
+    let layout = execution.layout(designs).map_err(engine_error)?;
     let input = match (execution.command, execution.trace) {
         (Some(command), None) => {
             let variables = execution.environment.into_iter();
@@ -159,8 +163,8 @@ fn session_of(execution: Execution) -> PyResult<Session> {
     let seconds = execution.seconds.map(Duration::try_from_secs_f64);
     let seconds = seconds.transpose();
     Ok(Session {
-        configs: Vec::new(),
-        checkpoints: Vec::new(),
+        configs,
+        checkpoints,
         input,
         load: None,
         record: execution.record.map(PathBuf::from),
@@ -199,7 +203,11 @@ fn block_vectors<'py>(
     interval: u64,
     execution: &[u8],
 ) -> PyResult<([Bound<'py, PyBytes>; 3], u64, i32)> {
-    let session = session_of(spec::read(execution).map_err(engine_error)?)?;
+    let session = session_of(
+        spec::read(execution).map_err(engine_error)?,
+        Vec::new(),
+        Vec::new(),
+    )?;
     let (vectors, exit_code) = py.detach(|| {
         session.block_vectors(interval, &|_| {
             Python::attach(|py| {

@@ -12,6 +12,7 @@
 
 mod access;
 mod api;
+mod backing;
 mod blocks;
 mod clock;
 mod exec;

@@ -1,7 +1,9 @@
 //! Files in memory that the program shares: `memfd_create`, POSIX shared memory and other files of
 //! `tmpfs`, and `hugetlbfs`.
 
+use std::fs::File;
 use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 
 use contigua_program::syscall::{Known, MemoryFile, MemoryFileKind};
@@ -27,7 +29,8 @@ pub fn named(syscall: Syscall) -> Syscall {
     named
 }
 
-fn file(descriptor: i32) -> Option<MemoryFile> {
+/// The file in memory that a descriptor is of.
+pub fn file(descriptor: i32) -> Option<MemoryFile> {
     // Devices lie in a `tmpfs`, too; each mapping of /dev/zero is an object of its own.
     let (status, system) = regular_file(descriptor)?;
     let kind = match system.f_type {
@@ -55,6 +58,21 @@ pub fn regular_file(descriptor: i32) -> Option<(libc::stat, libc::statfs)> {
         (status.assume_init(), system.assume_init())
     };
     (status.st_mode & libc::S_IFMT == libc::S_IFREG).then_some((status, system))
+}
+
+/// Block size of a file's system: the page size of `hugetlbfs`.
+pub fn block_size(descriptor: i32) -> u64 {
+    regular_file(descriptor).map_or(0, |(_, system)| system.f_bsize.cast_unsigned())
+}
+
+/// Returns true if a folder is in a mounted `tmpfs`.
+pub fn is_tmpfs(folder: &File) -> bool {
+    let mut system: MaybeUninit<libc::statfs> = MaybeUninit::zeroed();
+    // SAFETY: `fstatfs` writes a whole structure, unless it fails.
+    unsafe {
+        libc::fstatfs(folder.as_raw_fd(), system.as_mut_ptr()) == 0
+            && system.assume_init().f_type == libc::TMPFS_MAGIC
+    }
 }
 
 fn is_memfd(descriptor: i32) -> bool {

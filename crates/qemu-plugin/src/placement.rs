@@ -20,13 +20,11 @@ use contigua_program::executable;
 use contigua_program::layout::{Areas, Backing, Layout, Mappings};
 use contigua_program::syscall::{Architecture, Known};
 use libc::{
-    MAP_ANONYMOUS, MAP_FAILED, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_HUGE_MASK, MAP_HUGE_SHIFT,
-    MAP_HUGETLB, MAP_NORESERVE, MAP_PRIVATE, MREMAP_DONTUNMAP, MREMAP_FIXED, MREMAP_MAYMOVE,
-    PROT_EXEC, PROT_NONE, off_t, size_t,
+    MAP_ANONYMOUS, MAP_FAILED, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_NORESERVE, MAP_PRIVATE,
+    MREMAP_DONTUNMAP, MREMAP_FIXED, MREMAP_MAYMOVE, PROT_EXEC, PROT_NONE, off_t, size_t,
 };
 
-use crate::memory_files::regular_file;
-use crate::{exec, got, guest};
+use crate::{backing, exec, got, guest};
 
 const PAGE: u64 = 4096;
 /// Lowest address that a program gets (`vm.mmap_min_addr`).
@@ -54,6 +52,8 @@ enum Purpose {
     },
     /// `mremap`, by its flags.
     Remap { flags: c_int },
+    /// `shmat`, by its segment.
+    Attach { id: c_int },
     /// `brk`.
     Break,
     /// Another system call.
@@ -140,6 +140,9 @@ pub fn install(
 pub fn enter(call: Option<Known>, arguments: &[u64; 6]) {
     let [hint, _, _, flags, file, offset] = *arguments;
     let purpose = match call {
+        Some(Known::Shmat) => Purpose::Attach {
+            id: arguments[0] as c_int,
+        },
         Some(Known::Mmap) => Purpose::Map {
             hint,
             flags,
@@ -197,7 +200,7 @@ impl State {
                 }
                 Place::Chosen {
                     hint,
-                    backing: backing(flags, file, offset),
+                    backing: backing::of_mmap(self.layout, flags, file, offset),
                 }
             }
             // Where it stays if the mapping cannot grow in place.
@@ -205,10 +208,10 @@ impl State {
                 hint: 0,
                 backing: Backing::Other,
             },
-            // `shmat`: QEMU reserves the addresses.
-            Purpose::Other if is_reservation(protection, flags) => Place::Chosen {
+            // QEMU reserves the addresses.
+            Purpose::Attach { id } if is_reservation(protection, flags) => Place::Chosen {
                 hint: 0,
-                backing: Backing::Other,
+                backing: backing::of_segment(self.layout, id),
             },
             _ => Place::Theirs,
         }
@@ -318,26 +321,6 @@ impl State {
     }
 }
 
-/// Memory that a guest's `mmap` maps.
-fn backing(flags: u64, file: c_int, offset: u64) -> Backing {
-    let has = |flag: c_int| flags & flag as u64 != 0;
-    if has(MAP_HUGETLB) {
-        let shift = flags >> MAP_HUGE_SHIFT & MAP_HUGE_MASK as u64;
-        return Backing::HugePages(if shift == 0 { 2 << 20 } else { 1 << shift });
-    }
-    match (has(MAP_ANONYMOUS), has(MAP_PRIVATE)) {
-        (true, true) => Backing::Anonymous,
-        (false, _) if has_large_folios(file) => Backing::File(offset),
-        _ => Backing::Other,
-    }
-}
-
-/// Regular files outside of memory are taken to be on a file system with large folios, as those are
-/// that distributions choose: addresses do not depend on the host's.
-fn has_large_folios(file: c_int) -> bool {
-    regular_file(file).is_some_and(|(_, system)| system.f_type != libc::TMPFS_MAGIC)
-}
-
 /// QEMU reserves addresses so before it maps something else at them.
 fn is_reservation(protection: c_int, flags: c_int) -> bool {
     protection == PROT_NONE && flags & MAP_NORESERVE != 0
@@ -429,7 +412,12 @@ unsafe extern "C" fn mremap(
             MAP_FAILED
         };
         if in_place == MAP_FAILED {
-            state.move_mapping(new_bytes, anonymous, |to| {
+            let backing = if anonymous {
+                Backing::Anonymous
+            } else {
+                backing::of_mapping(state.layout, start)
+            };
+            state.move_mapping(new_bytes, backing, |to| {
                 remapped(flags | MREMAP_MAYMOVE, to)
             })
         } else {
@@ -454,14 +442,9 @@ impl State {
     fn move_mapping(
         &mut self,
         bytes: u64,
-        anonymous: bool,
+        backing: Backing,
         remap: impl Fn(*mut c_void) -> *mut c_void,
     ) -> *mut c_void {
-        let backing = if anonymous {
-            Backing::Anonymous
-        } else {
-            Backing::Other
-        };
         let reserve = |at: u64| {
             let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
             // SAFETY: at an address where nothing is, or nowhere.

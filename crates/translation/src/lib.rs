@@ -21,6 +21,7 @@ mod walker;
 
 pub use mmu::{Lookup, MissCounters, Mmu, MmuCounters, SideCounters};
 pub use radix::{Radix, allows, page};
+pub use schemes::thp::ShmemEnabled;
 pub use schemes::{BackgroundPass, PrimaryRegion, ReservedPages, Scheme, SchemeConfig};
 pub use tlb::{Evicted, L1Config, L2Config, TlbConfig};
 pub use walk_cache::{WalkCache, WalkCacheConfig};

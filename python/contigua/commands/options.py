@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import click
 
-from contigua import _engine
 from contigua.commands.parameters import (
     CLOCK,
     COMMAND,
@@ -31,22 +28,13 @@ from contigua.loads import Commands
 from contigua.presets import Preset
 from contigua.regions import INTERVAL, Regions, regions_of
 from contigua.sampling import RECORDED, Sampling
+from contigua.schemas import run_keys
 from contigua.table import FORMATS
-
-
-@cache
-def _schema() -> dict[str, Any]:
-    """Return the JSON schemas of what the engine is told of a run and its execution."""
-    found: dict[str, Any] = json.loads(_engine.schema("document"))["$defs"]
-    return found
 
 
 def key(name: str, flag: str = "", **more: Any) -> Callable[..., Any]:  # noqa: ANN401 - click's
     """Make the option of a key of a run: its type, range, default and help are the engine's."""
-    schema = _schema()
-    known = (schema["RunSpec"]["properties"] | schema["Execution"]["properties"])[name]
-    definition = schema.get(known.get("$ref", "").rpartition("/")[2], {})
-    words = [one["const"] for one in definition.get("oneOf", [])]
+    known = run_keys()[name]
     default = known.get("default")
     settings: dict[str, Any] = {"default": default, "show_default": bool(default)}
     if known.get("type") == "boolean":
@@ -55,8 +43,8 @@ def key(name: str, flag: str = "", **more: Any) -> Callable[..., Any]:  # noqa: 
         settings["type"] = click.IntRange(known["minimum"], known.get("maximum", LARGEST))
     elif known.get("format") == "path":
         settings["type"] = click.Path(path_type=Path)
-    elif words:
-        settings["type"] = click.Choice(words)
+    elif known["words"]:
+        settings["type"] = click.Choice(known["words"])
     text = " ".join(known["description"].split())
     option = flag or f"--{name.replace('_', '-')}"
     return click.option(option, name, help=text, **{**settings, **more})
@@ -311,6 +299,7 @@ checkpoint_options = with_options(
 layout_options = with_options(
     key("linux"),
     key("randomize_va_space"),
+    key("shmem_enabled"),
     group=PROGRAM,
 )
 

@@ -14,7 +14,7 @@ from contigua.reporting import measures
 from contigua.reporting.cases import Run, Runs, arrange
 from contigua.reporting.causes import causes
 from contigua.reporting.words import count, mebibytes, names, percent
-from contigua.reports import Report
+from contigua.reports import MEBIBYTE, Report, aligned_shmem, shmem_enabled
 from contigua.sampling import matched
 from contigua.statistics import mean_margin
 from contigua.table import ROWS, cut_short, with_interval
@@ -81,6 +81,7 @@ def headlines(runs: Runs, *, brief: bool = False) -> list[str]:
     found += _warming(runs.all)
     found += _goal([run for run in runs.all if (run.values.get("sample") or {}).get("goal")])
     found += _refused(runs.all)
+    found += _placed_otherwise(runs.all)
     executed = min(int(run.summary["instructions"]) for run in runs.all)
     if executed < SHORT:
         found.append(f"Too short for a verdict: only {count(executed)} instructions.")
@@ -128,6 +129,23 @@ def _refused(runs: Sequence[Run]) -> list[str]:
         f"{program} asked for {names(wanted)}, which QEMU refuses programs: simulated is what it "
         "did instead."
         for program, wanted in asked.items()
+    ]
+
+
+def _placed_otherwise(runs: Sequence[Run]) -> list[str]:
+    """Name designs under which Linux would place shared memory elsewhere; addresses are common."""
+    said: dict[str, list[str]] = {}
+    for run in runs:
+        config = run.values["config"]
+        there = config.get("layout", {}).get("aligned_shmem", "none")
+        own = aligned_shmem(shmem_enabled(config["design"]))
+        if own != there and run.values["memory"].get("shmem_bytes", 0) >= 2 * MEBIBYTE:
+            what = {"none": "no", "unmounted": "unmounted", "all": "all"}[there]
+            said.setdefault(what, []).append(run.design)
+    return [
+        f"In this execution, {what} shared memory is aligned to 2 MB; under the shmem_enabled of "
+        f"{names(list(dict.fromkeys(designs)))}, Linux would place it otherwise."
+        for what, designs in said.items()
     ]
 
 

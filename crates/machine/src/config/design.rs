@@ -1,6 +1,8 @@
 //! Designs, which are compared: translation, placement, memory management, migration, host.
 
 use contigua_cache::migration::{Mode, SwitchOrder};
+use contigua_paging::{HugeAdvice, SharedContext, Vma};
+use contigua_program::layout::AlignedShmem;
 use contigua_translation::SchemeConfig;
 use contigua_units::Nanoseconds;
 use schemars::JsonSchema;
@@ -26,6 +28,31 @@ pub struct DesignConfig {
     /// The host, when the kernel runs in a virtual machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<HostConfig>,
+}
+
+impl DesignConfig {
+    /// Shared memory that its kernel would align for huge pages.
+    #[must_use]
+    pub fn aligned_shmem(&self) -> AlignedShmem {
+        let policy = self.translation.policy();
+        let maps_huge = |mounted| {
+            let vma = Vma {
+                shared: true,
+                huge: HugeAdvice::Huge,
+                ..Vma::ANONYMOUS
+            };
+            policy.maps_shared_huge(&SharedContext {
+                vma,
+                mounted,
+                within_size: true,
+            })
+        };
+        match (maps_huge(false), maps_huge(true)) {
+            (_, true) => AlignedShmem::All,
+            (true, false) => AlignedShmem::Unmounted,
+            (false, false) => AlignedShmem::None,
+        }
+    }
 }
 
 /// How pages move while programs run that use them.

@@ -55,7 +55,7 @@ pub struct RunConfig {
     pub migrations_per_second: f64,
     /// The allocator that the program was given in the place of its C library's, with its settings.
     pub allocator: Option<String>,
-    /// Choice of the program's addresses, if it is not the default.
+    /// Choice of the program's addresses, if it is not the default; the engine has it of the program.
     #[serde(skip_serializing_if = "is_default_layout")]
     pub layout: Layout,
     /// Where a timeline of what happened is written, for Perfetto.

@@ -48,6 +48,10 @@ impl Engine {
         program: Program,
         cancel: &AtomicBool,
     ) -> Result<Self, Error> {
+        let config = RunConfig {
+            layout: program.layout,
+            ..config
+        };
         config.check()?;
         if config.mapped && program.reports_mappings {
             return Err(Error::ReportsMappings);

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use contigua_pageheap::replay::VirtualOs;
 use contigua_pageheap::{HUGE_BYTES, Metadata, Os};
+use contigua_program::layout::Layout;
 use contigua_program::plan::Plan;
 use contigua_program::sources::Program;
 use contigua_program::syscall::Architecture;
@@ -71,6 +72,7 @@ impl SimulatedServer {
             architecture: Architecture::X86_64,
             reports_mappings: true,
             plan: Plan::default(),
+            layout: Layout::default(),
         };
         Ok(Self {
             engine: Rc::new(RefCell::new(Engine::prepare(config, program, cancel)?)),

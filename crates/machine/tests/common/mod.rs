@@ -160,6 +160,7 @@ pub fn program() -> Program {
         architecture: Architecture::X86_64,
         reports_mappings: true,
         plan: Plan::default(),
+        layout: Layout::default(),
     }
 }
 

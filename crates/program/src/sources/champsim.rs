@@ -20,6 +20,7 @@ use super::compressed::Input;
 use super::foreign::{Described, Stream};
 use super::{Batch, Program, Source};
 use crate::error::Failure;
+use crate::layout::Layout;
 use crate::plan::Plan;
 use crate::syscall::Architecture;
 use crate::wire::ThreadId;
@@ -128,6 +129,7 @@ impl ChampSimSource {
                 architecture: Architecture::X86_64,
                 reports_mappings: false,
                 plan: Plan::default(),
+                layout: Layout::default(),
             },
             stream: Stream::of_one_thread(),
             registers: Registers::default(),

@@ -19,6 +19,7 @@ use super::compressed::Input;
 use super::foreign::{Described, Stream};
 use super::{Batch, Program, Source};
 use crate::error::Failure;
+use crate::layout::Layout;
 use crate::plan::Plan;
 use crate::syscall::Architecture;
 use crate::wire::ThreadId;
@@ -120,6 +121,7 @@ impl LackeySource {
                 architecture: Architecture::X86_64,
                 reports_mappings: false,
                 plan: Plan::default(),
+                layout: Layout::default(),
             },
             stream: Stream::of_one_thread(),
             line: Vec::new(),

@@ -61,12 +61,14 @@ impl LiveSetup {
     /// Those of [`Launch::prepare`] and [`Ring::create`].
     pub fn new(command: &[OsString], surroundings: Surroundings) -> Result<Self, Error> {
         let plan = held_by(&surroundings.plan);
+        let layout = surroundings.layout;
         let launch = Launch::prepare(command, surroundings)?;
         let program = Program {
             command: launch.command(),
             architecture: launch.architecture(),
             reports_mappings: true,
             plan,
+            layout,
         };
         Ok(Self {
             ring: Arc::new(Ring::create()?),

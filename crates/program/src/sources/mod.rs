@@ -17,6 +17,7 @@ pub mod trace;
 use crate::Error;
 use crate::code::CodeLog;
 use crate::end::End;
+use crate::layout::Layout;
 use crate::plan::Plan;
 use crate::syscall::Architecture;
 use crate::wire::ThreadId;
@@ -46,6 +47,8 @@ pub struct Program {
     pub reports_mappings: bool,
     /// Plan under which it was traced: all, unless it was recorded or is run under another one.
     pub plan: Plan,
+    /// Choice of its addresses, as far as the source knows it.
+    pub layout: Layout,
 }
 
 /// Source of events.

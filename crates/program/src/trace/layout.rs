@@ -10,7 +10,8 @@
 //! ```
 //!
 //! After the program comes the plan that it was recorded under, as the plugin is given it: its length in
-//! seven-bit groups, its text; none for a trace of everything. (Version 1 had no plan, and neither it
+//! seven-bit groups, its text; none for a trace of everything. Then, since version 5, the layout of its
+//! addresses alike; the default one is left out, and the version is 4. (Version 1 had no plan, and neither it
 //! nor version 3 an END frame. Plans of version 2 had their units elsewhere.)
 //!
 //! Numbers are little-endian and have eight bytes unless another width is given; checksums are
@@ -40,6 +41,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::Summary;
 use super::bytes::{Damage, Input, put_number};
 use crate::TraceProblem;
+use crate::layout::Layout;
 use crate::plan::Plan;
 use crate::sources::Program;
 use crate::syscall::Architecture;
@@ -47,7 +49,9 @@ use crate::syscall::Architecture;
 pub const MAGIC: [u8; 8] = *b"\x89ctgtrc\n";
 pub const END_MAGIC: [u8; 8] = *b"ctgtrend";
 /// Version of the format. To be raised with every change of it or of the wire format.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
+/// The version without a layout of addresses.
+const WITHOUT_LAYOUT: u32 = 4;
 /// The version without a plan.
 const WITHOUT_PLAN: u32 = 1;
 /// The version without an end.
@@ -132,8 +136,16 @@ pub fn encode_header(program: &Program) -> Vec<u8> {
     };
     put_number(&mut body, plan.len() as u64);
     body.extend(plan.as_bytes());
+    let version = if program.layout == Layout::default() {
+        WITHOUT_LAYOUT
+    } else {
+        let layout = program.layout.to_string();
+        put_number(&mut body, layout.len() as u64);
+        body.extend(layout.as_bytes());
+        VERSION
+    };
     let mut header = MAGIC.to_vec();
-    header.extend(VERSION.to_le_bytes());
+    header.extend(version.to_le_bytes());
     header.extend((body.len() as u32).to_le_bytes());
     header.extend(body);
     header.extend(xxh3_64(&header).to_le_bytes());
@@ -150,7 +162,7 @@ pub fn header_length(start: &[u8; HEADER_START]) -> Result<usize, TraceProblem> 
         });
     }
     let found = input.u32().unwrap_or(0);
-    if ![WITHOUT_PLAN, WITHOUT_END, VERSION].contains(&found) {
+    if ![WITHOUT_PLAN, WITHOUT_END, WITHOUT_LAYOUT, VERSION].contains(&found) {
         return Err(TraceProblem::Version {
             found,
             expected: VERSION,
@@ -195,11 +207,16 @@ fn decode_program(header: &[u8]) -> Option<Program> {
             plan => plan.parse().ok()?,
         },
     };
+    let layout = match version {
+        VERSION => text(&mut input)?.parse().ok()?,
+        _ => Layout::default(),
+    };
     input.is_empty().then_some(Program {
         command,
         architecture,
         reports_mappings,
         plan,
+        layout,
     })
 }
 

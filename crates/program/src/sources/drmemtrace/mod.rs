@@ -27,6 +27,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Batch, Program, Source};
 use crate::error::Failure;
+use crate::layout::Layout;
 use crate::plan::Plan;
 use crate::syscall::Architecture;
 use crate::{Error, TraceProblem};
@@ -96,6 +97,7 @@ impl DrmemtraceSource {
                 architecture: Architecture::X86_64,
                 reports_mappings: false,
                 plan: Plan::default(),
+                layout: Layout::default(),
             },
             has_registers: true,
             folder: files::folder(path),
