@@ -189,6 +189,16 @@ class RunOptions(RunKeys):
         seeds = self.seeds or (self.seed,)
         return seeds if self.randomize_va_space else seeds[:1]
 
+    def addresses(self) -> ExecutionSpec:
+        """Describe the choice of the program's addresses, as far as it is not the default."""
+        keys = ("linux", "randomize_va_space", "shmem_enabled")
+        default = RunKeys()
+        own = {key: getattr(self, key) for key in keys}
+        changed = {key: value for key, value in own.items() if value != getattr(default, key)}
+        if self.randomize_va_space:
+            changed["layout_seed"] = self.executions()[0]
+        return cast(ExecutionSpec, changed)
+
     def document(
         self,
         designs: Sequence[str | Preset],

@@ -350,6 +350,54 @@ def test_a_program_is_executed_once_whatever_its_points(tmp_path):
     assert any("damaged; script is recorded again" in line for line in said.lines)
 
 
+def test_programs_are_recorded_at_the_addresses_that_options_choose(tmp_path, guest):
+    """Reports equal those of runs; a recording for each seed, where seeds decide on addresses."""
+    spec = {
+        "options": {"detail": "translation", "memory": "256MiB"},
+        "workloads": {"holes": {"command": [guest("addresses"), "holes"]}},
+        "sweep": {
+            "designs": ["linux-thp"],
+            "seeds": [1, 2],
+            "options": {"linux": ["6.1", "6.18"], "randomize_va_space": [False, True]},
+        },
+    }
+    swept = contigua.sweep(spec, tmp_path / "out", workers=0)
+    assert len(list((tmp_path / "out" / "traces").glob("*.trace"))) == 2 * (1 + 2)
+    layouts = [report.values["config"].get("layout", {"linux": "6.18"}) for report in swept.results]
+    unmoved, moved = [{"linux": "6.1"}, {"linux": "6.18"}], []
+    for linux in ("6.1", "6.18"):
+        moved += [{"linux": linux, "seed": seed} for seed in (1, 2)]
+    key = json.dumps
+    assert sorted(map(key, layouts)) == sorted(map(key, [*unmoved * 2, *moved]))
+
+
+@pytest.mark.parametrize(
+    ("designs", "options", "aligned"),
+    [
+        (["linux-4k"], {}, None),
+        (["linux-4k", "forced"], {}, "all"),
+        (["linux-4k", "advised"], {}, "unmounted"),
+        (["linux-4k", "forced"], {"shmem_enabled": "never"}, None),
+    ],
+)
+def test_designs_of_a_sweep_decide_together_where_shared_memory_is(
+    designs, options, aligned, tmp_path, guest
+):
+    key = "translation.thp.shmem_enabled"
+    spec = {
+        "options": {"detail": "translation", "memory": "256MiB", **options},
+        "workloads": {"shared": {"command": [guest("addresses"), "shared"]}},
+        "designs": {
+            "forced": {"base": "linux-thp", "set": {key: "force"}},
+            "advised": {"base": "linux-thp", "set": {key: "advise"}},
+        },
+        "sweep": {"designs": designs},
+    }
+    swept = contigua.sweep(spec, tmp_path / "out", workers=0)
+    layouts = [report.values["config"].get("layout", {}) for report in swept.results]
+    assert {layout.get("aligned_shmem") for layout in layouts} == {aligned}
+
+
 class Heard:
     """Keeps what a sweep says."""
 
@@ -650,6 +698,8 @@ def test_a_file_of_run_is_asked_the_same_way(swept, trace, cli, tmp_path):
         ({"options": {"cores": "two"}}, "options.cores: write a whole number, not 'two'"),
         ({"options": {"seed": 1}}, r"an axis: seeds = \[...\]"),
         ({"options": {"timeline": "x"}}, "for single runs"),
+        ({"options": {"linux": "4.4"}}, "options.linux: '4.4' is not one of 6.1, 6.8, 6.12, 6.18"),
+        ({"options": {"linux": "6.1"}}, "a trace has its addresses inside: take options.linux out"),
         ({"designs": {"a": {}}}, "designs.a.base: write a text"),
         ({"designs": {"a": {"base": "linux-5k"}}}, "did you mean linux-4k"),
         ({"sweep": {"designs": "linux-tph"}}, "did you mean linux-thp"),

@@ -40,6 +40,7 @@ def execute(
     record_plan: RecordedSpec | None = None,
     preload: Preload | None = None,
     seconds: float | None = None,
+    addresses: ExecutionSpec | None = None,
     progress: Progress | None = None,
 ) -> Execution:
     """Execute a program that is installed, with its client if it is a server.
@@ -58,6 +59,8 @@ def execute(
         The allocator that it is given.
     seconds
         Stop it after this time.
+    addresses
+        Choice of its addresses; ``None``: the default.
     progress
         As :func:`contigua.run` has it.
 
@@ -85,6 +88,7 @@ def execute(
                 "record_plan": record_plan or {},
                 "seconds": seconds,
                 **before.spec(),
+                **(addresses or {}),
             },
             client.watched(progress or interruptible),
         )

@@ -224,7 +224,7 @@ class _Folder:
             run.malloc_options,
             run.malloc_clock,
             run.seconds,
-            json.dumps(plan),
+            json.dumps([plan, run.addresses()]),
         )
         if known not in self.keys:
             key = workload.key(run)

@@ -33,8 +33,10 @@ from contigua.configs import Age, Design, Machine
 from contigua.options import RunOptions
 from contigua.presets import Collection, Preset, designs, flatten, machines
 from contigua.reading import ReadError, file_digest, read_toml
+from contigua.reports import aligned_shmem, shmem_enabled
 from contigua.run_spec import RunKeys, RunSpec, document
 from contigua.sampling import RECORDED, Sampling
+from contigua.schemas import run_keys
 from contigua.sweeps.store import SweepError
 from contigua.sweeps.tables import Keys, as_list, nearest
 from contigua.sweeps.workloads import DIGITS, Workload, read_workload, recorded_plan
@@ -51,8 +53,6 @@ NOT_OPTIONS = {
     "trace_format": "said by a workload: format = ...",
     "physical": "for single runs; use `contigua run --physical`",
     "root": "for single runs; use `contigua run --root`",
-    "linux": "for single runs; use `contigua run --linux`",
-    "randomize_va_space": "for single runs; use `contigua run --randomize-va-space`",
 }
 #: TOML values of a type.
 KINDS = {"str": (str,), "int": (int,), "float": (int, float), "bool": (bool,)}
@@ -182,6 +182,8 @@ class _Reader:
         keys.done()
         self.digests: dict[Path, str] = {}
         self.changed: dict[tuple[type, str, str], Preset] = {}
+        #: Values of `shmem_enabled` that designs have.
+        self.shmem: set[str] = set()
 
     def plan(self) -> Plan:
         sweeps = self.values.get("sweep")
@@ -209,10 +211,23 @@ class _Reader:
                     json.dumps(chosen, sort_keys=True, default=str), self._point(chosen)
                 )
         whole = [
-            dataclasses.replace(point, axes={name: point.axes.get(name) for name in names})
+            dataclasses.replace(
+                point,
+                axes={name: point.axes.get(name) for name in names},
+                options=self._placed(point),
+            )
             for point in points.values()
         ]
         return Plan(tuple(whole), self.values, self.description)
+
+    def _placed(self, point: Planned) -> RunOptions:
+        """Have shared memory aligned if any design of the sweep aligns it, as single runs do."""
+        options = point.options
+        aligning = [one for one in self.shmem if aligned_shmem(one) != "none"]
+        if point.workload.trace is not None or options.shmem_enabled is not None or not aligning:
+            return options
+        enabled = "force" if "force" in aligning else "advise"
+        return dataclasses.replace(options, shmem_enabled=enabled)
 
     def _axes(self, where: str, table: Mapping[str, Any]) -> dict[str, list[Any]]:
         """Return the values of every axis, by the names that results have for them."""
@@ -282,6 +297,11 @@ class _Reader:
                 f"workloads.{workload.name}: a trace has its allocator inside: "
                 "take options.malloc out, or record it with another one"
             )
+        if workload.trace is not None and (addresses := options.addresses()):
+            raise SweepError(
+                f"workloads.{workload.name}: a trace has its addresses inside: "
+                f"take options.{next(iter(addresses))} out, or record it with that"
+            )
         try:
             spec = options.spec(design, age, options.holes)
             if workload.trace is None and (plan := recorded_plan(options)) is not None:
@@ -292,6 +312,7 @@ class _Reader:
             raise SweepError(f"{_said(chosen)}: {error}") from error
         except _engine.EngineError as error:
             raise _engine.EngineError(f"{_said(chosen)}: {error}") from error
+        self.shmem.add(shmem_enabled(resolved["design"]))
         for digest in files:
             resolved["age"] = f"snapshot:{digest}"
         text = json.dumps(resolved, sort_keys=True)
@@ -351,11 +372,14 @@ class _Reader:
                 raise SweepError(f"{where}: unknown key {nearest(key, OPTIONS)}")
             kinds = OPTIONS[key]
             if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-                words = " or ".join(
+                named = " or ".join(
                     {"str": "text", "int": "whole number"}.get(k.__name__, k.__name__)
                     for k in kinds
                 )
-                raise SweepError(f"{where}.{key}: write a {words}, not {value!r}")
+                raise SweepError(f"{where}.{key}: write a {named}, not {value!r}")
+            words = run_keys().get(key, {}).get("words")
+            if words and value not in words:
+                raise SweepError(f"{where}.{key}: {value!r} is not one of {', '.join(words)}")
             given[key] = tuple(value) if isinstance(value, list) else value
         if "sample" in given:
             given["sample"] = _sampling(f"{where}.sample", given["sample"])

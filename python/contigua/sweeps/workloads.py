@@ -105,6 +105,8 @@ class Workload:
         }
         if (plan := recorded_plan(options)) is not None:
             known["plan"] = plan
+        if addresses := options.addresses():
+            known["addresses"] = addresses
         return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:DIGITS]
 
 
@@ -242,6 +244,7 @@ def record(
                 record_plan=recorded_plan(options),
                 preload=options.preload(),
                 seconds=options.seconds,
+                addresses=options.addresses(),
                 progress=progress,
             )
         made = Recording(file_digest(fresh), fresh.stat().st_size, done.requests)
