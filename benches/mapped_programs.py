@@ -342,7 +342,9 @@ DIFFERS = {
     "JVM, G1": THREADS,
     "Go": "memory that threads take from the heap at another time, as natively",
     "PostgreSQL": "the stack of a child that is being made (`posix_spawn`), as natively",
-    "xz -T2": "perhaps the order of the threads' memory",
-    "Ruby": "the heap is 28 KB shorter, not explained; QEMU alone shortens it, too",
+    "xz -T2": "which thread maps its memory first depends on time, as natively (in two of eight "
+    "executions)",
+    "Ruby": "28 KB less in the heap: QEMU does not pass `AT_MINSIGSTKSZ` (`LD_SHOW_AUXV=1 ruby "
+    "-v`), from which Ruby takes the size of its signal stack",
     "kv": THREADS,
 }
