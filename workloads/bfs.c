@@ -91,7 +91,8 @@ static struct graph build(const struct edge *edge, uint64_t edges, uint64_t vert
 }
 
 /* Fills `parent` (the root is its own); `queue` has room for all vertices. */
-static void search(const struct graph *g, uint32_t root, uint32_t *parent, uint32_t *queue)
+__attribute__((noinline)) static void search(const struct graph *g, uint32_t root, uint32_t *parent,
+                                             uint32_t *queue)
 {
     for (uint64_t v = 0; v < g->vertices; v++)
         parent[v] = NONE;

@@ -142,7 +142,8 @@ struct solver {
  * Conjugate gradients for A z = x from z = 0. Returns |x - A z| / |x|,
  * computed from A and not from the recurrence that CG itself keeps.
  */
-static double solve(const struct matrix *a, struct solver s, uint64_t steps)
+__attribute__((noinline)) static double solve(const struct matrix *a, struct solver s,
+                                              uint64_t steps)
 {
     uint64_t n = a->rows;
     double norm = dot(s.x, s.x, n);

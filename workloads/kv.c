@@ -219,15 +219,10 @@ static void erase(struct client *client, uint64_t rank)
     client->version[rank] = 0;
 }
 
-static void *run_client(void *argument)
+__attribute__((noinline)) static void operate(struct client *client, uint64_t *reply)
 {
-    struct client *client = argument;
     const struct settings *settings = client->settings;
     uint64_t random = mix64(settings->seed) + client->number;
-    uint64_t *reply = allocate(LARGEST_VALUE, 1);
-    client->version = allocate_zeroed(client->keys, sizeof *client->version);
-    for (uint64_t rank = 0; rank < client->keys; rank++)
-        store(client, rank);
     struct zipf zipf = new_zipf(settings->exponent, client->keys);
     for (uint64_t i = 0; i < client->operations; i++) {
         uint64_t rank = draw_rank(&zipf, &random);
@@ -243,6 +238,16 @@ static void *run_client(void *argument)
             client->hits += check(client, rank, reply);
         }
     }
+}
+
+static void *run_client(void *argument)
+{
+    struct client *client = argument;
+    uint64_t *reply = allocate(LARGEST_VALUE, 1);
+    client->version = allocate_zeroed(client->keys, sizeof *client->version);
+    for (uint64_t rank = 0; rank < client->keys; rank++)
+        store(client, rank);
+    operate(client, reply);
     for (uint64_t rank = 0; rank < client->keys; rank++)
         check(client, rank, reply);
     free(reply);

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from contigua.options import RunOptions
 from contigua.programs.program import Program, workload
+from contigua.regions import Regions
 from contigua.sizes import size_bytes
 from contigua_experiments.base import Context, Outcome, Sheet
-from contigua_experiments.running import Cell, Values, data_walk_share, instructions_of, run_cells
+from contigua_experiments.running import Cell, Values, data_walk_share, run_cells
 
 if TYPE_CHECKING:
     from contigua.page import Page
@@ -17,28 +17,22 @@ if TYPE_CHECKING:
 
 def compute(inputs: dict[str, Any], context: Context) -> Outcome:
     """Run gups at every size."""
+    # Neither filling the table nor giving it back is what is studied.
     options = RunOptions(
-        machine=inputs["machine"], memory=inputs["memory"], detail="additive", seed=inputs["seed"]
+        machine=inputs["machine"],
+        memory=inputs["memory"],
+        regions=Regions.function(f"update@{_gups(inputs['sizes'][0], 1).command[0]}"),
+        seed=inputs["seed"],
     )
     cells = [Cell(design) for design in inputs["designs"]]
     found: dict[str, dict[str, Values]] = {}
     sizes = inputs["sizes"]
     for index, size in enumerate(sizes):
-        # Neither filling the table nor giving it back is what is studied.
-        warmup = instructions_of(_gups(size, 1), options)
-        some = instructions_of(_gups(size, 1 + _SOME), options) - warmup
-        region = replace(
-            options, warmup=warmup, instructions=int(0.99 * some * inputs["updates"] / _SOME)
-        )
-        reports = run_cells(_gups(size, inputs["updates"]), cells, region)
+        reports = run_cells(_gups(size, inputs["updates"]), cells, options)
         found[size] = {cell.design: values for cell, values in reports.items()}
         if context.progress is not None:
             context.progress((index + 1) / len(sizes))
     return figures(found, inputs)
-
-
-# Updates that tell how many instructions one takes.
-_SOME = 1000
 
 
 def _gups(size: str, updates: int) -> Program:

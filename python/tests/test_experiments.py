@@ -114,6 +114,13 @@ TINY = {
         "memory": "4GiB",
         "scale": "tiny",
         "programs": ["bfs"],
+        "parts": {
+            "bfs": {
+                "arguments": ["--scale", "9", "--roots", "1"],
+                "function": "search",
+                "instructions": 10_000,
+            }
+        },
     },
     "cross": {
         "memory": "256MiB",

@@ -142,6 +142,9 @@ pub trait CoreModel {
 pub struct IssueWidth {
     #[state(skip)]
     width: u32,
+    /// Cycles of a look-up of the second-level TLB, with which translations that are walked for begin.
+    #[state(skip)]
+    second_level_tlb: Cycles,
     instructions: u64,
     /// Everything but `issue`, which follows from `instructions`.
     stalls: CycleBreakdown,
@@ -159,9 +162,18 @@ impl IssueWidth {
         }
         Ok(Self {
             width: config.issue_width,
+            second_level_tlb: Cycles::ZERO,
             instructions: 0,
             stalls: CycleBreakdown::default(),
         })
+    }
+
+    /// The core, where translations that are walked for begin with a look-up of the second-level TLB of so
+    /// many cycles. 0 without this call.
+    #[must_use]
+    pub fn with_second_level_tlb(mut self, cycles: Cycles) -> Self {
+        self.second_level_tlb = cycles;
+        self
     }
 }
 
@@ -183,12 +195,13 @@ impl CoreModel for IssueWidth {
 
     #[inline]
     fn translation(&mut self, latency: Cycles, walked: bool) {
-        let part = if walked {
-            &mut self.stalls.walk
+        let looked_up = if walked {
+            self.second_level_tlb.min(latency)
         } else {
-            &mut self.stalls.tlb
+            latency
         };
-        part.add_assign(latency);
+        self.stalls.tlb.add_assign(looked_up);
+        self.stalls.walk.add_assign(latency - looked_up);
     }
 
     #[inline]

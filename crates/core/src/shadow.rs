@@ -129,6 +129,13 @@ impl ShadowedWindow {
         })
     }
 
+    /// As [`Window::with_second_level_tlb`].
+    #[must_use]
+    pub fn with_second_level_tlb(mut self, cycles: Cycles) -> Self {
+        self.window = self.window.with_second_level_tlb(cycles);
+        self
+    }
+
     /// A shadow begins.
     pub fn start_shadow(&mut self) {
         self.stop_shadow();

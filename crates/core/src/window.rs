@@ -226,6 +226,9 @@ pub struct Window {
     /// Lines that reach the L1 data cache.
     fills: Units,
     page_walkers: Holders,
+    /// Cycles before a walk in which the second-level TLB is looked up, and no walker is held.
+    #[state(skip)]
+    second_level_tlb: u64,
     lines: InFlight,
     walks: InFlight,
     meters: Meters,
@@ -298,6 +301,7 @@ impl Window {
             miss_registers: Holders::new(config.miss_registers, 0),
             fills: Units::new(1, config.fill_cycles),
             page_walkers: Holders::new(config.page_walkers, config.page_walk_replay_cycles),
+            second_level_tlb: 0,
             lines: InFlight::new(),
             walks: InFlight::new(),
             meters: Meters::default(),
@@ -310,6 +314,25 @@ impl Window {
             breakdown: CycleBreakdown::default(),
             counters: CoreCounters::default(),
         })
+    }
+
+    /// The core, where translations that are walked for begin with a look-up of the second-level TLB of so
+    /// many cycles: they hold a walker after it. 0 without this call.
+    #[must_use]
+    pub fn with_second_level_tlb(mut self, cycles: Cycles) -> Self {
+        self.second_level_tlb = cycles.get();
+        self
+    }
+
+    /// Holds a walker for a translation that begins at `start`; when it is there.
+    #[inline]
+    fn walk(&mut self, purpose: Purpose, start: u64, latency: u64) -> u64 {
+        let looked_up = self.second_level_tlb.min(latency);
+        let (ready, length) = (start + looked_up, latency - looked_up);
+        let begin = self.page_walkers.hold(ready, length);
+        self.counters.page_walkers_full += u64::from(begin > ready);
+        self.meters.walk(purpose, begin, length);
+        begin + length
     }
 
     /// The program enters a block: what is left of the block before executes, then the branch
@@ -392,10 +415,8 @@ impl Window {
         if translation > 0 {
             self.front_end.walked = walked;
             if walked {
-                let begin = self.page_walkers.hold(start, translation);
-                self.meters.walk(Purpose::Fetch, begin, translation);
-                waited = begin - start;
-                self.counters.page_walkers_full += u64::from(waited > 0);
+                let end = self.walk(Purpose::Fetch, start, translation);
+                waited = end - translation - start;
             }
         }
         self.front_end.translated = before + waited + translation;

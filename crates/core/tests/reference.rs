@@ -82,6 +82,9 @@ fn place(block: usize) -> u64 {
     0x1_0000 + 0x1000 * block as u64
 }
 
+/// Cycles before a walk in which the second-level TLB is looked up.
+const SECOND_LEVEL_TLB: u64 = 3;
+
 fn run(config: &CoreConfig, code: &[Vec<Instruction>], steps: &[Step]) -> Outcome {
     let mut blocks = Blocks::new(config);
     for (number, code) in code.iter().enumerate() {
@@ -92,7 +95,9 @@ fn run(config: &CoreConfig, code: &[Vec<Instruction>], steps: &[Step]) -> Outcom
             code,
         );
     }
-    let mut window = Window::new(config).unwrap();
+    let mut window = Window::new(config)
+        .unwrap()
+        .with_second_level_tlb(Cycles::new(SECOND_LEVEL_TLB));
     let mut loads = Vec::new();
     for step in steps {
         match step {
@@ -388,11 +393,14 @@ impl<'a> Reference<'a> {
         start
     }
 
+    /// When a translation by a walk begins that ends when the walk does: later than `ready` if that waits.
     fn walk(&mut self, ready: u64, length: u64) -> u64 {
         let handover = self.config.page_walk_replay_cycles;
+        let looked_up = length.min(SECOND_LEVEL_TLB);
+        let (ready, length) = (ready + looked_up, length - looked_up);
         let start = Self::hold(&mut self.walkers, ready, length, handover);
         self.counters.page_walkers_full += u64::from(start > ready);
-        start
+        start - looked_up
     }
 
     fn arrival(flights: &mut HashMap<u64, (u64, u64)>, key: u64, time: u64) -> Option<u64> {
@@ -1009,7 +1017,7 @@ fn access(store: bool) -> impl Strategy<Value = Access> {
         move |(place, frame, (translation, walked), data)| Access {
             store,
             address: frame << 12 | (frame * 40 + place) << 3,
-            translation,
+            translation: translation + if walked { SECOND_LEVEL_TLB } else { 0 },
             walked,
             data,
         },
@@ -1035,8 +1043,14 @@ fn accesses(instruction: &Instruction) -> BoxedStrategy<Vec<Access>> {
 fn programs() -> impl Strategy<Value = (Vec<Vec<Instruction>>, Vec<Step>)> {
     codes().prop_flat_map(|code| {
         let fetch = prop_oneof![Just((0, false)), (1..20_u64, any::<bool>())];
-        let fetch =
-            (fetch, 0..20_u64).prop_map(|((latency, walked), data)| (latency, walked, data));
+        let fetch = (fetch, 0..20_u64).prop_map(|((latency, walked), data)| {
+            let looked_up = if walked && latency > 0 {
+                SECOND_LEVEL_TLB
+            } else {
+                0
+            };
+            (latency + looked_up, walked, data)
+        });
         let fetches = prop_oneof![3 => Just(Vec::new()), 1 => vec(fetch, 1..3)];
         let blocks: Vec<_> = code
             .iter()

@@ -71,18 +71,27 @@ type Part = (u32, Vec<u64>);
 
 /// Threads that touch the same pages, each in an order of its own.
 fn touching(threads: u32, rounds: u64) -> Vec<Part> {
+    touching_lines(threads, rounds, 64)
+}
+
+/// Touches so many lines of each page.
+fn touching_lines(threads: u32, rounds: u64, lines: u64) -> Vec<Part> {
     let map = syscall(9, [0, PAGES * 4096, 3, 0x22, 0, 0], HEAP);
     let mut parts = vec![(0, start()), (0, map)];
     parts.extend((1..threads).map(|thread| (thread, start())));
     for round in 0..rounds {
         for thread in 0..threads {
-            parts.push((thread, touches(u64::from(thread), round)));
+            parts.push((thread, touches_lines(u64::from(thread), round, lines)));
         }
     }
     parts
 }
 
 fn touches(thread: u64, round: u64) -> Vec<u64> {
+    touches_lines(thread, round, 64)
+}
+
+fn touches_lines(thread: u64, round: u64, lines: u64) -> Vec<u64> {
     let mut words = Vec::new();
     for step in 0..64_u64 {
         words.push(block_word(BlockId((step % 16) as u32)));
@@ -90,7 +99,7 @@ fn touches(thread: u64, round: u64) -> Vec<u64> {
             let mixed = (step * 4 + u64::from(instruction) + thread * 7919 + round * 104_729)
                 .wrapping_mul(0x9e37_79b9_7f4a_7c15);
             let page = (mixed >> 32) % PAGES;
-            let line = (mixed >> 48) % 64;
+            let line = (mixed >> 48) % lines;
             let access = Access {
                 address: VirtAddr::new(HEAP + page * 4096 + line * 64),
                 size_log2: 3,
@@ -259,14 +268,20 @@ fn llc_requests(report: &Report) -> u64 {
 
 #[test]
 fn pages_that_may_not_be_cached_go_to_the_last_level_more_often() {
-    let parts = touching(4, 200);
+    // One line of each page: pages that migrate are used again meanwhile.
+    let parts = touching_lines(4, 200, 1);
     let way = |mode| {
         let order = SwitchOrder::CopyThenSwitch;
         MigrationConfig::Llc(LlcMigration { mode, order })
     };
-    let cacheable = run(config(4, 300_000.0, way(Mode::Cacheable)), &parts);
-    let noncacheable = run(config(4, 300_000.0, way(Mode::Noncacheable)), &parts);
-    assert!(llc_requests(&noncacheable) > llc_requests(&cacheable));
+    let cacheable = run(config(4, 1e6, way(Mode::Cacheable)), &parts);
+    let noncacheable = run(config(4, 1e6, way(Mode::Noncacheable)), &parts);
+    assert!(
+        llc_requests(&noncacheable) > llc_requests(&cacheable),
+        "{} and {}",
+        llc_requests(&noncacheable),
+        llc_requests(&cacheable)
+    );
 }
 
 /// A server whose threads receive and send through sockets.

@@ -164,7 +164,8 @@ pub enum Translation {
         leaf: Leaf,
         /// Time since the L1 TLB missed.
         latency: Cycles,
-        /// Page tables were read.
+        /// Page tables were read, after the L2 TLB was looked up: that look-up is part of the latency, and
+        /// no walk.
         walked: bool,
         /// The whole aligned group around the page is contiguous, as the scheme's
         /// first-level TLB can hold it.
@@ -243,7 +244,7 @@ pub struct TranslatorCounters {
     pub nested_tlb_hits: u64,
     /// Walks of the host's table.
     pub nested_walks: u64,
-    /// Cycles from the L1 miss to the end of the walk, all walks together.
+    /// Cycles of all walks together, from the miss in the L2 TLB on.
     pub walk_cycles: Cycles,
     /// Those of loads and stores.
     pub data_walk_cycles: Cycles,

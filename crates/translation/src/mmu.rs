@@ -114,6 +114,9 @@ pub struct Mmu {
     /// TLB entries carry address-space identifiers.
     #[state(skip)]
     tagged: bool,
+    /// Part of the latency of what is walked for that is no walk: the look-up of the L2 TLB.
+    #[state(skip)]
+    second_level: Cycles,
     /// The translator takes what the L1 TLBs evict.
     #[state(skip)]
     passes_evictions: bool,
@@ -140,6 +143,7 @@ impl Mmu {
             data: L1Tlb::new("l1d", &tlb.l1d, translator.group())?,
             instruction: L1Tlb::new("l1i", &tlb.l1i, translator.group())?,
             tagged: tlb.address_space_ids,
+            second_level: tlb.second_level_cycles(),
             passes_evictions: translator.takes_first_level_evictions(),
             translator,
             counters: MmuCounters::default(),
@@ -247,7 +251,7 @@ impl Mmu {
     ) -> Answer {
         match self.translator.translate(request, tables, port) {
             Translation::Fault { latency, host } => {
-                self.add_walk_cycles(request.access, latency);
+                self.add_walk_cycles(request.access, latency - self.second_level.min(latency));
                 Answer::Fault { latency, host }
             }
             Translation::Page {
@@ -263,7 +267,7 @@ impl Mmu {
                 };
                 misses.count(leaf.size, walked);
                 if walked {
-                    self.add_walk_cycles(request.access, latency);
+                    self.add_walk_cycles(request.access, latency - self.second_level.min(latency));
                 }
                 let (tlb, counters) = match request.access {
                     Access::Execute => (&mut self.instruction, &mut self.counters.instruction),

@@ -26,6 +26,15 @@ pub struct TlbConfig {
     pub address_space_ids: bool,
 }
 
+impl TlbConfig {
+    /// Time that a look-up of the second-level TLBs takes: all are probed at once. Walks begin after it.
+    #[must_use]
+    pub fn second_level_cycles(&self) -> Cycles {
+        let latencies = self.l2.iter().map(|config| config.latency_cycles);
+        latencies.max().unwrap_or(Cycles::ZERO)
+    }
+}
+
 const fn yes() -> bool {
     true
 }

@@ -6,7 +6,7 @@
 use core::fmt;
 use core::str::FromStr;
 
-use derive_more::{Add, AddAssign, Mul, SubAssign, Sum};
+use derive_more::{Add, AddAssign, Mul, Sub, SubAssign, Sum};
 
 /// A number of bytes. Written `"64MiB"`; `K`, `M`, `G`, `T` with or without `iB` or `B` are
 /// binary, a bare number or `B` is bytes.
@@ -28,6 +28,7 @@ pub struct Bytes(u64);
     Add,
     AddAssign,
     Mul,
+    Sub,
     SubAssign,
     Sum,
 )]

@@ -311,11 +311,9 @@ impl Window {
             self.counters.merged_walks += u64::from(arrival.is_some());
             (arrival.unwrap_or(start), arrival.is_some())
         } else if walked {
-            let begin = self.page_walkers.hold(start, latency);
-            self.counters.page_walkers_full += u64::from(begin > start);
-            self.meters.walk(purpose, begin, latency);
-            self.walks.insert(frame, begin, begin + latency);
-            (begin + latency, true)
+            let end = self.walk(purpose, start, latency);
+            self.walks.insert(frame, end - latency, end);
+            (end, true)
         } else {
             (start + latency, false)
         }

@@ -77,14 +77,18 @@ impl Engine {
             })
             .transpose()
             .map_err(|e| component(e.to_string()))?;
-        let sum = IssueWidth::new(&machine.core).map_err(|e| component(e.to_string()))?;
+        let second_level = machine.tlb.second_level_cycles();
+        let sum = IssueWidth::new(&machine.core)
+            .map_err(|e| component(e.to_string()))?
+            .with_second_level_tlb(second_level);
         let windows = (0..if full { cores } else { 0 })
             .map(|_| {
-                if config.estimates() {
+                let window = if config.estimates() {
                     ShadowedWindow::on_demand(&machine.core)
                 } else {
                     ShadowedWindow::new(&machine.core)
-                }
+                };
+                window.map(|window| window.with_second_level_tlb(second_level))
             })
             .collect::<Result<_, _>>()
             .map_err(|e| component(e.to_string()))?;
