@@ -330,15 +330,30 @@ ALL = [
         (str(BIN / "tests" / "shared"), "memfd", "16", "4"),
         shmem="always",
     ),
+    Program(
+        "shared memory, placed",
+        "memfd, System V, `/dev/shm`, `/dev/zero`, `mremap`, `shmem_enabled=always`",
+        (str(BIN / "tests" / "addresses"), "shared"),
+        shmem="always",
+    ),
+    Program(
+        "HugeTLB",
+        "`MAP_HUGETLB`, memfd, System V",
+        (str(BIN / "tests" / "addresses"), "hugetlb"),
+        pool=8,
+    ),
 ]
 PROGRAMS = {program.name: program for program in ALL}
 
 THREADS = "arenas of threads, whose order and lengths depend on time, as natively"
 #: Reasons for what differs, by program.
 DIFFERS = {
-    "NumPy": "two pages; perhaps accesses that came after their `munmap` in the stream of events",
+    "NumPy": "two pages of the 512 KB that OpenBLAS unmaps when its threads have met by spinning: "
+    "the other thread's last accesses come later in the stream of events (none with "
+    "`OPENBLAS_NUM_THREADS=1`)",
     "Node.js": THREADS,
-    "JVM, serial GC": f"{THREADS}; a compiler's thread and 2 MB of the heap, not explained",
+    "JVM, serial GC": f"{THREADS}; a compiler's thread, which one of five native executions has, "
+    "too; 2 MB of the heap, not explained",
     "JVM, G1": THREADS,
     "Go": "memory that threads take from the heap at another time, as natively",
     "PostgreSQL": "the stack of a child that is being made (`posix_spawn`), as natively",
@@ -347,4 +362,6 @@ DIFFERS = {
     "Ruby": "28 KB less in the heap: QEMU does not pass `AT_MINSIGSTKSZ` (`LD_SHOW_AUXV=1 ruby "
     "-v`), from which Ruby takes the size of its signal stack",
     "kv": THREADS,
+    "shared memory, placed": "a shared mapping of `/dev/zero` is simulated as one of a file",
+    "HugeTLB": "3 MB of `MAP_HUGETLB` take 4 MB natively, and are simulated as 3 MB",
 }

@@ -1,7 +1,7 @@
 //! Cost of writing and reading back a word of a trace.
 //!
 //! Two programs stand for the extremes: `loops` does mostly what it did before, `random` goes
-//! through 1 GB without any order. Sizes of the traces are printed along.
+//! through 1 GB without any order. Sizes of the traces are printed along. Then reading of drmemtrace.
 
 use std::hint::black_box;
 use std::io::Cursor;
@@ -10,7 +10,8 @@ use std::path::Path;
 use contigua_program::code::{BlockCode, CodeLog};
 use contigua_program::layout::Layout;
 use contigua_program::plan::Plan;
-use contigua_program::sources::{Batch, Program};
+use contigua_program::sources::drmemtrace::{self, DrmemtraceSource};
+use contigua_program::sources::{Batch, Program, Source};
 use contigua_program::syscall::Architecture;
 use contigua_program::trace::{TraceReader, TraceWriter};
 use contigua_program::wire::{Access, BlockId, ThreadId, block_word};
@@ -140,5 +141,30 @@ fn traces(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, traces);
+/// Reads traces of `DynamoRIO`'s tests, of x86-64 with encodings; elements are instructions.
+fn drmemtraces(c: &mut Criterion) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/drmemtrace");
+    let mut group = c.benchmark_group("drmemtrace");
+    group.sample_size(10);
+    for name in [
+        "drmemtrace.threadsig.872906.1041.trace.zip",
+        "drmemtrace.tool.fib_plus.125254.3691.trace.gz",
+    ] {
+        let path = folder.join(name);
+        let counts = drmemtrace::count(&path).expect("an intact trace");
+        let instructions = counts.iter().map(|file| file.instructions).sum();
+        group.throughput(Throughput::Elements(instructions));
+        group.bench_function(name, |b| {
+            b.iter(|| {
+                let mut source = DrmemtraceSource::open(&path).expect("an intact trace");
+                while let Some(batch) = source.next_batch().expect("an intact trace") {
+                    black_box(batch.words);
+                }
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, traces, drmemtraces);
 criterion_main!(benches);
