@@ -36,7 +36,7 @@ help:
 	@echo 'make test-kernel-series  build the series for the newest kernel, and test it (minutes); check-kernel-series: patch by patch'
 	@echo 'make test-kernel-full [MINUTES=30]  run suites of tests on it and on the stock one (hours), and it for long with the checks of the kernel itself'
 	@echo 'make soak   10^8 operations on the page allocator, a minute'
-	@echo 'make check-protocol  visit every state of small machines that migrate a page (five minutes)'
+	@echo 'make check-protocol  visit every state of small machines that migrate a page, follow the engine (minutes)'
 	@echo 'make check-malloc  the malloc under thread and address sanitizers (nightly; minutes)'
 	@echo 'make miri   the unit tests of the heap and the malloc under Miri (nightly; minutes)'
 	@echo 'make check-pprof  heap profiles as pprof reads them (needs Go)'
@@ -253,6 +253,7 @@ soak:
 check-protocol:
 	cargo test --locked --release -p contigua-cache --test integration protocol -- \
 		--include-ignored --nocapture --test-threads 1
+	cargo test --locked -p contigua-machine --lib trace -- --include-ignored --nocapture
 
 # Where experiments keep what they found, and the account of all.
 RESULTS = contigua-results/all-quick

@@ -7,6 +7,9 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+extern crate self as contigua_machine;
+
 pub mod ageing;
 mod attribution;
 mod checkpoint;
@@ -20,6 +23,8 @@ mod limits;
 mod mover;
 mod port;
 mod processors;
+#[cfg(test)]
+mod recorder;
 mod recording;
 mod report;
 pub mod requests;

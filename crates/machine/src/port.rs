@@ -1,20 +1,33 @@
 //! How the page walker reaches memory.
 
 use contigua_cache::AccessKind;
-use contigua_cache::coherent::{CoreRequest, MemorySystem};
+use contigua_cache::coherent::CoreRequest;
+#[cfg(not(test))]
+use contigua_cache::coherent::MemorySystem;
 use contigua_translation::MemoryPort;
 use contigua_units::{Cycles, PhysAddr};
 
+/// Caches and memory. Their lines carry nothing, but in unit tests the number of their last write,
+/// and these see every step.
+#[cfg(not(test))]
+pub(crate) type Memory = MemorySystem;
+#[cfg(test)]
+pub(crate) use crate::recorder::TracedMemory as Memory;
+
+/// Visits a line whose payload does not matter.
+#[inline]
+pub(crate) fn pass<D>(_: &mut D) {}
+
 /// The walker's way through the caches of its core. Where there are none, references take no time.
 pub(crate) struct WalkPort<'a> {
-    memory: Option<&'a mut MemorySystem>,
+    memory: Option<&'a mut Memory>,
     core: usize,
     /// References depend on one another: this is when the next one starts.
     time: Cycles,
 }
 
 impl<'a> WalkPort<'a> {
-    pub(crate) fn new(memory: Option<&'a mut MemorySystem>, core: usize, time: Cycles) -> Self {
+    pub(crate) fn new(memory: Option<&'a mut Memory>, core: usize, time: Cycles) -> Self {
         Self { memory, core, time }
     }
 }
@@ -26,7 +39,7 @@ impl MemoryPort for WalkPort<'_> {
             return Cycles::ZERO;
         };
         let request = CoreRequest::new(self.core, address, AccessKind::Walk, self.time);
-        let latency = memory.access(&request, |()| ());
+        let latency = memory.access(&request, pass);
         self.time += latency;
         latency
     }
@@ -34,7 +47,7 @@ impl MemoryPort for WalkPort<'_> {
 
 /// A page walker's way to memory ahead of the program. It takes no time.
 pub(crate) struct PortAhead<'a> {
-    pub(crate) memory: &'a mut MemorySystem,
+    pub(crate) memory: &'a mut Memory,
     pub(crate) core: usize,
 }
 

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use contigua_cache::coherent::MemorySystem;
 use contigua_core::{CoreModel, CycleBreakdown, ShadowedWindow, WalkCycles};
 use contigua_program::end::{End, Stop};
 use contigua_program::sources::Source;
@@ -13,6 +12,7 @@ use crate::attribution::About;
 use crate::checkpoint::Saves;
 use crate::config::{Detail, MigrationConfig};
 use crate::engine::regions::Regions;
+use crate::port::Memory;
 use crate::report::{
     CoreReport, Ended, Executed, HardwareReport, ProgramReport, Report, TimeReport,
 };
@@ -208,7 +208,7 @@ impl Engine {
             translation_scheme: self.scheme_counters(),
             classified: self.config.classify_misses.then_some(self.classified),
             hardware: self.hardware(),
-            cache: self.memory.as_ref().map(MemorySystem::counters),
+            cache: self.memory.as_ref().map(Memory::counters),
             cores,
             migration: self.migrations.report(),
             devices: self.memory.is_some().then(|| self.devices.report()),
@@ -391,6 +391,6 @@ impl Engine {
     pub fn validate(&self) -> Result<(), String> {
         self.kernel.validate()?;
         self.checks.iter().try_for_each(Self::validate)?;
-        self.memory.as_ref().map_or(Ok(()), MemorySystem::validate)
+        self.memory.as_ref().map_or(Ok(()), Memory::validate)
     }
 }

@@ -1,6 +1,7 @@
 //! The home of a line: a slice of the last level, with the directory of who has it.
 
 use super::delays::Asker;
+use super::events::{Access, Accessor, Event};
 use super::insertion::Duel;
 use super::payload::Payload;
 use super::private::{Left, State};
@@ -32,12 +33,22 @@ impl<D: Payload> MemorySystem<D> {
             retain = service.retain;
             backing = self.line_at(entry, service.location, line);
         }
+        let agent = Some(core);
+        self.note(Event::Served {
+            agent,
+            line,
+            write: request == Request::Own,
+            backing,
+        });
         if !retain {
             self.coherence.uncached += 1;
             let last = self.bring(backing);
             let write = request == Request::Own;
             last.dirty |= write;
             visit(&mut last.data);
+            let by = Accessor::AtHome(agent);
+            self.note_access_at_home(backing, Access { by, line, write });
+            self.note_line(line);
             return Answer::Visited(latency as u32);
         }
         let mine = 1 << core;
@@ -168,6 +179,7 @@ impl<D: Payload> MemorySystem<D> {
         for core in cores(mask) {
             if let Some(left) = self.cores[core].remove(line) {
                 self.coherence.back_invalidations += 1;
+                self.note(Event::Evicted { core, line });
                 self.write_back(line, left);
             }
         }
@@ -201,6 +213,7 @@ impl<D: Payload> MemorySystem<D> {
             backing = self.line_at(entry, service.location, line);
         }
         if left.modified {
+            self.note(Event::WroteBack { line, backing });
             self.put(backing, left.data, true);
         } else if !self.inclusive && backing == line {
             // The last level is where private caches put what they have no room for.
@@ -236,7 +249,12 @@ impl<D: Payload> MemorySystem<D> {
                 for core in cores(sharers.cores) {
                     if let Some(left) = self.cores[core].remove(named) {
                         self.coherence.back_invalidations += 1;
+                        self.note(Event::Evicted { core, line: named });
                         if left.modified {
+                            self.note(Event::WroteBack {
+                                line: named,
+                                backing: line,
+                            });
                             last = LastLine {
                                 dirty: true,
                                 data: left.data,

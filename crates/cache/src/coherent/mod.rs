@@ -15,10 +15,12 @@ mod config;
 mod counters;
 mod delays;
 mod dram;
+mod events;
 mod home;
 mod insertion;
 mod moving;
 mod network;
+mod observe;
 mod payload;
 mod prefetch;
 mod private;
@@ -35,6 +37,7 @@ pub use config::SharedConfig;
 pub use counters::{CoherenceCounters, MemoryCounters};
 use delays::{Asker, Delays};
 pub use dram::{DramConfig, DramCounters, Loaded};
+pub use events::{Access, Accessor, Event};
 use insertion::Duel;
 pub use insertion::Insertion;
 use network::Network;
@@ -235,11 +238,17 @@ impl<D: Payload> MemorySystem<D> {
     ) -> Option<Cycles> {
         debug_assert!(address.get() < PhysAddr::END);
         let line = address.line();
+        let access = Access {
+            by: Accessor::Core(core),
+            line,
+            write: kind == AccessKind::Write,
+        };
         let core = &mut self.cores[core];
         match kind {
             AccessKind::Fetch => {
                 if let Some(first) = core.l1i.lookup(line, line) {
                     visit(&mut first.data);
+                    first.data.accessed(&mut self.memory, access);
                     core.l1i_counters.hits += 1;
                     self.fetches.l1 += 1;
                     return Some(Cycles::ZERO);
@@ -249,6 +258,7 @@ impl<D: Payload> MemorySystem<D> {
             AccessKind::Read | AccessKind::Walk => {
                 if let Some(first) = core.l1d.lookup(line, line) {
                     visit(&mut first.data);
+                    first.data.accessed(&mut self.memory, access);
                     core.l1d_counters.hits += 1;
                     if kind == AccessKind::Walk {
                         self.walks.l1 += 1;
@@ -265,6 +275,7 @@ impl<D: Payload> MemorySystem<D> {
                 {
                     first.state = State::Modified;
                     visit(&mut first.data);
+                    first.data.accessed(&mut self.memory, access);
                     core.l1d_counters.hits += 1;
                     self.data.l1 += 1;
                     return Some(Cycles::ZERO);
@@ -355,6 +366,12 @@ impl<D: Payload> MemorySystem<D> {
         {
             first.state = State::Modified;
             visit(&mut first.data);
+            let access = Access {
+                by: Accessor::Core(core),
+                line,
+                write: true,
+            };
+            first.data.accessed(&mut self.memory, access);
             return;
         }
         self.serve_aside(core, address, AccessKind::Write, visit);
@@ -534,11 +551,18 @@ impl<D: Payload> MemorySystem<D> {
     ) {
         let core = &mut self.cores[request.core];
         visit(&mut data);
+        let access = Access {
+            by: Accessor::Core(request.core),
+            line,
+            write: request.kind == AccessKind::Write,
+        };
+        data.accessed(&mut self.memory, access);
         match request.kind {
             AccessKind::Fetch => core.fill_instruction(line, data),
             AccessKind::Read | AccessKind::Walk => core.fill_data(line, state, data, false),
             AccessKind::Write => core.fill_data(line, state, data, true),
         }
+        self.note_line(line);
     }
 
     /// Enters a line into a second level, by a prefetch of that number if that is not 0. If the level
@@ -568,7 +592,9 @@ impl<D: Payload> MemorySystem<D> {
         let left = private.remove_above(victim, old);
         private.l2_counters.write_backs += u64::from(left.modified);
         self.forget(core, victim);
+        self.note(Event::Evicted { core, line: victim });
         self.write_back(victim, left);
+        self.note_line(victim);
     }
 
     /// Brings a line into a core's second level before it is needed.
@@ -581,6 +607,7 @@ impl<D: Payload> MemorySystem<D> {
             self.coherence.prefetches += 1;
             let prefetch = self.steps.prefetch(served.cycles);
             self.fill_second(core, line, &served, prefetch, false);
+            self.note_line(line);
         }
     }
 

@@ -3,6 +3,7 @@
 use contigua_units::{Cycles, Frame, PhysAddr};
 
 use super::delays::Asker;
+use super::events::{Access, Accessor, Event};
 use super::queues::Step;
 use super::{LINES_OF_PAGE, MemorySystem, Payload, cores};
 use crate::migration::{
@@ -38,6 +39,12 @@ impl<D: Payload> MemorySystem<D> {
             latency += extra;
             backing = self.line_at(entry, service.location, line);
         }
+        self.note(Event::Served {
+            agent: None,
+            line,
+            write,
+            backing,
+        });
         self.recall(line);
         if write {
             self.put(backing, D::default(), false);
@@ -45,6 +52,9 @@ impl<D: Payload> MemorySystem<D> {
         let last = self.bring(backing);
         last.dirty |= write;
         visit(&mut last.data);
+        let by = Accessor::AtHome(None);
+        self.note_access_at_home(backing, Access { by, line, write });
+        self.note_line(line);
         self.steps.push(Step::Answer {
             cycles: latency as u32,
             hidden: 0,
@@ -76,11 +86,20 @@ impl<D: Payload> MemorySystem<D> {
         time: Cycles,
     ) -> Result<EntryId, Refusal> {
         let admission = self.table.migrate(source, destination, mode, order)?;
-        self.delays.begin(admission.entry);
+        let entry = admission.entry;
+        self.delays.begin(entry);
+        self.note(Event::Began {
+            entry,
+            source,
+            destination,
+        });
+        self.note_page(entry);
+        self.note(Event::Admitted { entry });
         if admission.recall_source_lines {
             self.flush(source, time);
+            self.note_page(entry);
         }
-        Ok(admission.entry)
+        Ok(entry)
     }
 
     /// Takes a line away from all cores; what one of them has modified.
@@ -103,6 +122,7 @@ impl<D: Payload> MemorySystem<D> {
     /// Lets the copying of a migration begin, where the order of steps has it wait.
     pub fn start_copy(&mut self, entry: EntryId) {
         self.table.start_copy(entry);
+        self.note(Event::CopyStarted { entry });
     }
 
     /// Copies the next line of a migration: how long that takes, or `None` when nothing is left.
@@ -110,6 +130,8 @@ impl<D: Payload> MemorySystem<D> {
         let step = self.table.copy_step(entry)?;
         let line_of = |frame: Frame| u64::from(frame.get()) * LINES_OF_PAGE + u64::from(step.line);
         let (from, to) = (line_of(step.source), line_of(step.destination));
+        let line = step.line;
+        self.note(Event::Copied { entry, line });
         let mut latency = self.latency.llc;
         let mut newest = None;
         for (recalled, line) in [(step.recall_source, from), (step.recall_destination, to)] {
@@ -122,11 +144,18 @@ impl<D: Payload> MemorySystem<D> {
                 newest = modified.or(newest);
             }
         }
-        let data = match newest {
+        let mut data = match newest {
             Some(data) => data,
             None => self.read_past(from),
         };
+        let access = Access {
+            by: Accessor::Engine,
+            line: from,
+            write: false,
+        };
+        data.accessed(&mut self.memory, access);
         self.put(to, data, true);
+        self.note_line(from);
         self.coherence.lines_migrated += 1;
         self.steps.push(Step::Answer {
             cycles: latency.get() as u32,
@@ -154,6 +183,7 @@ impl<D: Payload> MemorySystem<D> {
     /// [`ClearError`], when lines are left to copy.
     pub fn clear(&mut self, entry: EntryId, time: Cycles) -> Result<Retired, ClearError> {
         let clearing = self.table.clear(entry)?;
+        self.note(Event::Cleared { entry });
         if clearing.recall_source_lines {
             let first = u64::from(self.table.frame(entry, Alias::Source).get()) * LINES_OF_PAGE;
             for offset in 0..LINES_OF_PAGE {
@@ -163,6 +193,8 @@ impl<D: Payload> MemorySystem<D> {
             }
             self.time(time);
         }
+        self.note(Event::Retired { entry });
+        self.note_page(entry);
         self.table.retire(entry)
     }
 }

@@ -4,8 +4,10 @@
 //! `make check-protocol` takes the larger machines and prints states and counter-examples.
 
 mod model;
+mod packing;
 mod rules;
 mod search;
+mod words;
 
 use std::time::Instant;
 
@@ -13,6 +15,12 @@ use contigua_cache::migration::{Mode, SwitchOrder};
 use model::{Configuration, Holders, Model};
 use rules::Rules;
 use search::{Ending, Outcome, search, search_for_a_dead_end};
+
+/// Of all machines.
+const MAX_CORES: usize = 3;
+/// Lines of all pages.
+const MAX_LINES: usize = 4;
+const MAX_PAGES: usize = 2;
 
 /// 29 bytes each, and as much again while an array grows.
 const MAX_STATES: usize = 150_000_000;
@@ -33,6 +41,7 @@ const ONE_CORE: Configuration = Configuration {
     reuse: true,
     every_agent_invalidates: true,
     forbid_double_alias: true,
+    contents: true,
 };
 const DEVICE: Configuration = Configuration {
     cores: 0,
@@ -73,6 +82,18 @@ const TWO_ENTRIES_OF_A_DEVICE: Configuration = Configuration {
 const FULL_TABLE: Configuration = Configuration {
     entries: 1,
     ..TWO_ENTRIES
+};
+
+/// All that the larger machines have, without contents.
+const EVERYTHING: Configuration = Configuration {
+    cores: 3,
+    device: true,
+    pages: 2,
+    entries: 2,
+    lines: 2,
+    reuse: false,
+    contents: false,
+    ..ONE_CORE
 };
 
 /// Machines that a test of a minute can take.
@@ -234,6 +255,19 @@ fn every_migration_ends_on_larger_machines() {
         Configuration {
             requests_travel: true,
             ..TWO_ENTRIES
+        },
+    ]);
+}
+
+/// Two entries, three cores, two lines of each page, a device, and requests on their way.
+#[test]
+#[ignore = "minutes: make check-protocol"]
+fn every_migration_ends_on_the_machine_with_everything() {
+    expect_every_migration_to_end(&[
+        EVERYTHING,
+        Configuration {
+            entries: 1,
+            ..EVERYTHING
         },
     ]);
 }
@@ -457,6 +491,7 @@ fn packing_loses_nothing() {
         assert_eq!(model.unpack(packed), state);
         model.actions(&state, &mut actions);
         for &action in &actions {
+            assert!(model.allows(&state, action), "{action:?}");
             states.push(model.step(&state, action).unwrap());
         }
     }

@@ -16,12 +16,9 @@ use contigua_cache::migration::{
 use contigua_units::Frame;
 
 use super::rules::Rules;
+use super::{MAX_CORES, MAX_LINES, MAX_PAGES};
 
-const MAX_CORES: usize = 3;
-/// Lines of all pages.
-const MAX_LINES: usize = 2;
-const MAX_PAGES: usize = 2;
-const ALIASES: [Alias; 2] = [Alias::Source, Alias::Destination];
+pub(super) const ALIASES: [Alias; 2] = [Alias::Source, Alias::Destination];
 
 /// Configuration that a search explores.
 #[derive(Clone, Copy, Debug)]
@@ -60,6 +57,10 @@ pub struct Configuration {
     /// A line under both frames is an error by itself. Without, only wrong data and requests to a
     /// frame that was given up are.
     pub forbid_double_alias: bool,
+    /// TLBs, caches and data are followed. Without, an agent may send a request by either frame at
+    /// any time: nothing that a migration waits for depends on what they hold, so that all of its
+    /// ends, and more, are those of this smaller machine.
+    pub contents: bool,
 }
 
 /// Agents whose acknowledgements the operating system requests.
@@ -99,10 +100,12 @@ impl fmt::Display for Configuration {
             (pages, 1) => format!(", pages {pages} for an entry"),
             (pages, entries) => format!(", pages {pages}, entries {entries}"),
         };
+        let contents = if self.contents { "" } else { ", no contents" };
         let (cores, lines) = (self.cores, self.lines);
         write!(
             f,
-            "{order}, {mode}: cores {cores}{device}{pages}, lines {lines}{travel}{holders}{reuse}"
+            "{order}, {mode}: cores {cores}{device}{pages}, lines {lines}{travel}{holders}{reuse}\
+             {contents}"
         )
     }
 }
@@ -116,19 +119,24 @@ impl Configuration {
     }
 
     /// Lines of all pages; those of a page follow one another.
-    fn all_lines(&self) -> u8 {
-        self.pages as u8 * self.lines
+    pub(super) fn all_lines(&self) -> u16 {
+        self.pages as u16 * u16::from(self.lines)
     }
 
     /// The page of a line.
-    fn page_of(&self, line: u8) -> usize {
-        usize::from(line / self.lines)
+    pub(super) fn page_of(&self, line: u16) -> usize {
+        usize::from(line / u16::from(self.lines))
+    }
+
+    /// The number of a line in its page.
+    fn in_page(&self, line: u16) -> u8 {
+        (line % u16::from(self.lines)) as u8
     }
 
     /// A page's lines.
-    fn lines_of(&self, page: usize) -> std::ops::Range<u8> {
-        let first = page as u8 * self.lines;
-        first..first + self.lines
+    pub fn lines_of(&self, page: usize) -> std::ops::Range<u16> {
+        let first = page as u16 * u16::from(self.lines);
+        first..first + u16::from(self.lines)
     }
 }
 
@@ -145,7 +153,7 @@ pub enum Value {
 /// States of MESI, and a dirty line on its way back to the LLC. The core cannot use that one; the
 /// LLC can still recall it, as in any directory protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Held {
+pub enum Held {
     Shared,
     Exclusive,
     Modified,
@@ -158,11 +166,11 @@ impl Held {
     }
 }
 
-type Cell = Option<(Held, Value)>;
+pub type Cell = Option<(Held, Value)>;
 
 /// A page's entry of an agent's TLB, or the page walk that will fill it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Translation {
+pub enum Translation {
     Absent,
     Walking(Alias),
     Present(Alias),
@@ -170,22 +178,22 @@ enum Translation {
 
 /// A request between its agent and the LLC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct InFlight {
-    alias: Alias,
-    line: u8,
-    write: bool,
+pub struct InFlight {
+    pub alias: Alias,
+    pub line: u16,
+    pub write: bool,
 }
 
 /// A core, or the device with its IOMMU, which has no cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct AgentState {
+pub struct AgentState {
     /// Of each page.
-    translations: [Translation; MAX_PAGES],
-    request: Option<InFlight>,
-    cells: [[Cell; MAX_LINES]; 2],
+    pub translations: [Translation; MAX_PAGES],
+    pub request: Option<InFlight>,
+    pub cells: [[Cell; MAX_LINES]; 2],
 }
 
-const IDLE: AgentState = AgentState {
+pub(super) const IDLE: AgentState = AgentState {
     translations: [Translation::Absent; MAX_PAGES],
     request: None,
     cells: [[None; MAX_LINES]; 2],
@@ -193,7 +201,7 @@ const IDLE: AgentState = AgentState {
 
 /// Next step of the operating system, or of the hardware in its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Task {
+pub enum Task {
     Nothing,
     Effect(TransferEffect),
     /// The tables of processor and IOMMU that are still to be written.
@@ -203,7 +211,7 @@ enum Task {
     },
     /// The next source line to recall for Migrate or for Clear.
     RecallSource {
-        line: u8,
+        line: u16,
         clear: bool,
     },
 }
@@ -211,25 +219,25 @@ enum Task {
 /// Everything that is not with an agent or in a frame. There are few of these, so states name them
 /// by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Control {
-    table: Table,
-    pages: [PageControl; MAX_PAGES],
-    /// Lines of source frames that their next owners have written.
-    rewritten: u8,
+pub struct Control {
+    pub table: Table,
+    pub pages: [PageControl; MAX_PAGES],
 }
 
 /// The migration of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct PageControl {
-    transfer: Transfer,
-    entry: Option<EntryId>,
-    task: Task,
+pub struct PageControl {
+    pub transfer: Transfer,
+    pub entry: Option<EntryId>,
+    pub task: Task,
     core_tables: Alias,
     iommu_tables: Alias,
-    /// Lines that were copied.
-    copied: u8,
-    retired: bool,
-    freed: bool,
+    /// Lines that were copied, as bits.
+    pub copied: u64,
+    pub retired: bool,
+    pub freed: bool,
+    /// Lines of the source frame that its next owner has written, as bits.
+    rewritten: u64,
     /// [`Holders::BeforeSwitch`].
     holders: Agents,
 }
@@ -237,10 +245,10 @@ struct PageControl {
 /// A state of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
-    control: u16,
+    pub control: u32,
     /// Cores first, then the device.
-    agents: [AgentState; MAX_CORES + 1],
-    frames: [[Value; MAX_LINES]; 2],
+    pub agents: [AgentState; MAX_CORES + 1],
+    pub frames: [[Value; MAX_LINES]; 2],
 }
 
 /// A step of the machine. Agents are by number, the device after the cores; then the page.
@@ -249,17 +257,35 @@ pub enum Action {
     StartWalk(usize, usize),
     FinishWalk(usize, usize),
     LoseTranslation(usize, usize),
-    Access { agent: usize, line: u8, write: bool },
+    Access {
+        agent: usize,
+        line: u16,
+        write: bool,
+    },
+    /// A request of [`Configuration::contents`].
+    Send(usize, usize, Alias),
     Serve(usize),
-    Evict { core: usize, alias: Alias, line: u8 },
-    Return { core: usize, alias: Alias, line: u8 },
+    Evict {
+        core: usize,
+        alias: Alias,
+        line: u16,
+    },
+    Return {
+        core: usize,
+        alias: Alias,
+        line: u16,
+    },
     Invalidate(usize, usize),
     Drain(usize, usize),
     CopyLine(usize),
     System(usize),
     SetCoreTables(usize),
     SetIommuTables(usize),
-    NextOwner { core: usize, line: u8, write: bool },
+    NextOwner {
+        core: usize,
+        line: u16,
+        write: bool,
+    },
 }
 
 /// Violation of an invariant.
@@ -297,10 +323,10 @@ impl fmt::Display for Violation {
 
 /// The machine of a configuration.
 pub struct Model {
-    configuration: Configuration,
-    controls: Vec<Control>,
-    numbers: HashMap<Control, u16>,
-    renamed: HashMap<(u16, [u8; MAX_CORES]), u16>,
+    pub(super) configuration: Configuration,
+    pub(super) controls: Vec<Control>,
+    numbers: HashMap<Control, u32>,
+    pub(super) renamed: HashMap<(u32, [u8; MAX_CORES]), u32>,
 }
 
 impl Model {
@@ -327,11 +353,9 @@ impl Model {
         self.controls.len()
     }
 
-    /// The operating system has just chosen the destinations, some lines of which are still in
-    /// private caches because of the frames' previous owners.
-    pub fn initial_states(&mut self) -> Vec<State> {
+    /// The operating system has just chosen the destinations, and private caches are empty.
+    pub fn clean_state(&mut self) -> State {
         let Configuration {
-            cores,
             lines,
             entries,
             order,
@@ -350,19 +374,28 @@ impl Model {
             copied: 0,
             retired: false,
             freed: false,
+            rewritten: 0,
             holders: Agents::NONE,
         };
         let control = self.number(&Control {
             table: Table::with_lines(entries.into(), lines),
             pages: [page; MAX_PAGES],
-            rewritten: 0,
         });
-        let clean = State {
+        State {
             control,
             agents: [IDLE; MAX_CORES + 1],
             frames: [[Value::Page; MAX_LINES], [Value::Outdated; MAX_LINES]],
-        };
-        let mut states = vec![clean];
+        }
+    }
+
+    /// [`Model::clean_state`], and those in which some lines of the destinations are still in
+    /// private caches because of the frames' previous owners.
+    pub fn initial_states(&mut self) -> Vec<State> {
+        let cores = self.configuration.cores;
+        let mut states = vec![self.clean_state()];
+        if !self.configuration.contents {
+            return states;
+        }
         for line in 0..usize::from(self.configuration.all_lines()) {
             for state in states.clone() {
                 let mut shared = state;
@@ -392,19 +425,52 @@ impl Model {
         for core in 0..configuration.cores {
             for alias in ALIASES {
                 for line in 0..configuration.all_lines() {
-                    match state.agents[core].cells[alias as usize][usize::from(line)] {
-                        Some((Held::OnTheWayBack, _)) => {
-                            actions.push(Action::Return { core, alias, line });
-                        }
-                        Some(_) => actions.push(Action::Evict { core, alias, line }),
-                        None => {}
-                    }
+                    actions.extend(Self::leaving(state, core, alias, line));
                 }
             }
         }
         for page in 0..configuration.pages {
             self.page_actions(state, control, page, actions);
         }
+    }
+
+    /// Returns true if a step is possible in a state: if it is one of [`Model::actions`].
+    pub fn allows(&self, state: &State, action: Action) -> bool {
+        let control = self.control(state);
+        let mut actions = Vec::new();
+        match action {
+            Action::Evict { core, alias, line } | Action::Return { core, alias, line } => {
+                actions.extend(Self::leaving(state, core, alias, line));
+            }
+            Action::CopyLine(page)
+            | Action::System(page)
+            | Action::SetCoreTables(page)
+            | Action::SetIommuTables(page) => {
+                self.page_actions(state, control, page, &mut actions);
+            }
+            Action::NextOwner { line, .. } => {
+                let page = self.configuration.page_of(line);
+                self.page_actions(state, control, page, &mut actions);
+            }
+            Action::StartWalk(agent, _)
+            | Action::FinishWalk(agent, _)
+            | Action::LoseTranslation(agent, _)
+            | Action::Access { agent, .. }
+            | Action::Send(agent, ..)
+            | Action::Serve(agent)
+            | Action::Invalidate(agent, _)
+            | Action::Drain(agent, _) => self.agent_actions(state, control, agent, &mut actions),
+        }
+        actions.contains(&action)
+    }
+
+    /// The step by which a line leaves a private cache, if the cache has it.
+    fn leaving(state: &State, core: usize, alias: Alias, line: u16) -> Option<Action> {
+        let (held, _) = state.agents[core].cells[alias as usize][usize::from(line)]?;
+        Some(match held {
+            Held::OnTheWayBack => Action::Return { core, alias, line },
+            _ => Action::Evict { core, alias, line },
+        })
     }
 
     /// Steps of the operating system, the copy and the next owner, for a page.
@@ -462,7 +528,17 @@ impl Model {
             cells,
         } = state.agents[agent];
         let pages = self.configuration.pages;
-        for (page, &translation) in translations.iter().enumerate().take(pages) {
+        if !self.configuration.contents && request.is_none() {
+            for page in 0..pages {
+                actions.extend(ALIASES.map(|alias| Action::Send(agent, page, alias)));
+            }
+        }
+        let followed = if self.configuration.contents {
+            pages
+        } else {
+            0
+        };
+        for (page, &translation) in translations.iter().enumerate().take(followed) {
             match translation {
                 Translation::Absent => actions.push(Action::StartWalk(agent, page)),
                 Translation::Walking(_) => actions.push(Action::FinishWalk(agent, page)),
@@ -531,6 +607,14 @@ impl Model {
                 next.agents[agent].translations[page] = Translation::Absent;
             }
             Action::Access { agent, line, write } => self.access(&mut next, agent, line, write)?,
+            Action::Send(agent, page, alias) => {
+                let line = self.configuration.lines_of(page).start;
+                let write = false;
+                next.agents[agent].request = Some(InFlight { alias, line, write });
+            }
+            Action::Serve(agent) if !self.configuration.contents => {
+                next.agents[agent].request = None;
+            }
             Action::Serve(agent) => self.serve(&mut next, agent)?,
             Action::Evict { core, alias, line } => {
                 let cell = &mut next.agents[core].cells[alias as usize][usize::from(line)];
@@ -590,7 +674,7 @@ impl Model {
         &mut self,
         state: &mut State,
         agent: usize,
-        line: u8,
+        line: u16,
         write: bool,
     ) -> Result<(), Violation> {
         let page = self.configuration.page_of(line);
@@ -647,7 +731,7 @@ impl Model {
         state: &mut State,
         keeper: Option<usize>,
         alias: Alias,
-        line: u8,
+        line: u16,
         request: Request,
         owner: Value,
     ) -> Result<(), Violation> {
@@ -676,8 +760,7 @@ impl Model {
         let location = service.location as usize;
         let value = state.frames[location][usize::from(line)];
         // A device writes whole lines, so what was there does not matter to it.
-        let first_write = owner == Value::NextOwner
-            && self.control(state).rewritten >> line & 1 == 0
+        let first_write = owner == Value::NextOwner && !self.is_rewritten(state, line)
             || request == Request::DeviceWrite;
         if !first_write {
             expect(value, owner)?;
@@ -700,7 +783,7 @@ impl Model {
     }
 
     /// Takes a line out of a private cache; dirty data is written back.
-    fn recall(&self, state: &mut State, core: usize, alias: Alias, line: u8) {
+    fn recall(&self, state: &mut State, core: usize, alias: Alias, line: u16) {
         let cell = state.agents[core].cells[alias as usize][usize::from(line)].take();
         if let Some((held, value)) = cell
             && held.is_dirty()
@@ -713,13 +796,13 @@ impl Model {
     }
 
     /// The table's service; without an entry, the LLC's usual one.
-    fn service(&self, state: &State, alias: Alias, line: u8, request: Request) -> Service {
+    pub fn service(&self, state: &State, alias: Alias, line: u16, request: Request) -> Service {
         let table = &self.control(state).table;
         let frame = Self::frame(self.configuration.page_of(line), alias);
         match table.find(frame) {
             Some((entry, alias)) => {
                 let rules = self.configuration.rules;
-                let mut service = table.serve(entry, line % self.configuration.lines, request);
+                let mut service = table.serve(entry, self.configuration.in_page(line), request);
                 service.invalidate_opposite &= rules.invalidate_opposite;
                 let redirect = match (request, alias) {
                     (Request::WriteBack, _) => rules.redirect_write_backs,
@@ -748,7 +831,7 @@ impl Model {
             .copy_step(entry)
             .expect("the copy is not done");
         let copied = &mut control.pages[page].copied;
-        let bit = 1 << step.line;
+        let bit = 1_u64 << step.line;
         let increment = control.table.pointer(entry) == before + 1;
         let frames = [step.source, step.destination];
         let of_page = frames == ALIASES.map(|alias| Self::frame(page, alias));
@@ -757,7 +840,7 @@ impl Model {
         }
         *copied |= bit;
         let recall = self.configuration.rules.recall_at_copy;
-        let line = self.configuration.lines_of(page).start + step.line;
+        let line = self.configuration.lines_of(page).start + u16::from(step.line);
         // Recall with the pointer where it was: the line is still at the source.
         for core in 0..self.configuration.cores {
             if step.recall_source && recall {
@@ -886,7 +969,7 @@ impl Model {
             .table
             .retire(live(&control.pages[page])?)
             .map_err(protocol)?;
-        if u32::from(control.pages[page].copied) != (1 << self.configuration.lines) - 1 {
+        if control.pages[page].copied != u64::MAX >> (64 - self.configuration.lines) {
             return Err(Violation::Copy);
         }
         control.pages[page].entry = None;
@@ -981,11 +1064,10 @@ impl Model {
         &mut self,
         state: &mut State,
         core: usize,
-        line: u8,
+        line: u16,
         write: bool,
     ) -> Result<(), Violation> {
-        let mut control = *self.control(state);
-        let rewritten = control.rewritten >> line & 1 == 1;
+        let rewritten = self.is_rewritten(state, line);
         let cell = state.agents[core].cells[0][usize::from(line)];
         match cell {
             Some((held, value)) if !write && held != Held::OnTheWayBack => {
@@ -1014,7 +1096,9 @@ impl Model {
             }
         }
         if write && !rewritten {
-            control.rewritten |= 1 << line;
+            let mut control = *self.control(state);
+            let page = self.configuration.page_of(line);
+            control.pages[page].rewritten |= 1 << self.configuration.in_page(line);
             state.control = self.number(&control);
         }
         Ok(())
@@ -1071,17 +1155,22 @@ impl Model {
         }
     }
 
-    fn control(&self, state: &State) -> &Control {
-        &self.controls[usize::from(state.control)]
+    pub fn control(&self, state: &State) -> &Control {
+        &self.controls[state.control as usize]
+    }
+
+    /// The next owner of the line's frame has written it.
+    fn is_rewritten(&self, state: &State, line: u16) -> bool {
+        self.page(state, line).rewritten >> self.configuration.in_page(line) & 1 == 1
     }
 
     /// The migration of a line's page.
-    fn page(&self, state: &State, line: u8) -> &PageControl {
+    fn page(&self, state: &State, line: u16) -> &PageControl {
         &self.control(state).pages[self.configuration.page_of(line)]
     }
 
     /// The frame of a page that an agent's page walk finds.
-    fn tables(&self, state: &State, agent: usize, page: usize) -> Alias {
+    pub(super) fn tables(&self, state: &State, agent: usize, page: usize) -> Alias {
         let page = &self.control(state).pages[page];
         if agent < self.configuration.cores {
             page.core_tables
@@ -1097,205 +1186,14 @@ impl Model {
         })
     }
 
-    fn number(&mut self, control: &Control) -> u16 {
+    pub fn number(&mut self, control: &Control) -> u32 {
         if let Some(&number) = self.numbers.get(control) {
             return number;
         }
-        let number = u16::try_from(self.controls.len()).expect("few controls");
+        let number = u32::try_from(self.controls.len()).expect("fewer controls than states");
         self.controls.push(*control);
         self.numbers.insert(*control, number);
         number
-    }
-
-    /// The state of its symmetric group that stands for all, in 128 bits: cores are alike, so they
-    /// come in the order of what they hold and whether they have acknowledged.
-    pub fn pack(&mut self, state: &State) -> u128 {
-        let cores = self.configuration.cores;
-        let transfers = self.control(state).pages.map(|page| page.transfer);
-        let mut order = [(u32::MAX, 0, 0); MAX_CORES];
-        for (core, key) in order.iter_mut().enumerate().take(cores) {
-            let agent = Agent::core(core);
-            let acknowledged = transfers.iter().fold(0, |all, transfer| {
-                let missing = u8::from(transfer.missing().contains(agent));
-                3 * all + missing + u8::from(transfer.uninvalidated().contains(agent))
-            });
-            *key = (pack_agent(&state.agents[core]), acknowledged, core as u8);
-        }
-        order[..cores].sort_unstable();
-        let mut names = [0, 1, 2];
-        for (new, &(_, _, old)) in order[..cores].iter().enumerate() {
-            names[usize::from(old)] = new as u8;
-        }
-        let acknowledged = transfers.iter().all(|one| one.missing().is_empty());
-        let control = if acknowledged || names == [0, 1, 2] {
-            state.control
-        } else {
-            self.rename(state.control, names)
-        };
-        let mut packed = u128::from(control);
-        for &(word, _, _) in &order[..cores] {
-            packed = packed << CORE_BITS | u128::from(word);
-        }
-        let device = pack_agent(&state.agents[cores]) & ((1 << DEVICE_BITS) - 1);
-        packed = packed << DEVICE_BITS | u128::from(device);
-        for value in state.frames.as_flattened() {
-            packed = packed << 2 | *value as u128;
-        }
-        packed
-    }
-
-    /// The inverse of [`Model::pack`].
-    pub fn unpack(&self, mut packed: u128) -> State {
-        let mut take = |bits: u32| {
-            let value = packed & ((1 << bits) - 1);
-            packed >>= bits;
-            value as u32
-        };
-        let mut state = State {
-            control: 0,
-            agents: [IDLE; MAX_CORES + 1],
-            frames: [[Value::Outdated; MAX_LINES]; 2],
-        };
-        for value in state.frames.as_flattened_mut().iter_mut().rev() {
-            *value = VALUES[take(2) as usize];
-        }
-        let cores = self.configuration.cores;
-        state.agents[cores] = unpack_agent(take(DEVICE_BITS));
-        for core in (0..cores).rev() {
-            state.agents[core] = unpack_agent(take(CORE_BITS));
-        }
-        state.control = take(16) as u16;
-        state
-    }
-
-    fn rename(&mut self, control: u16, names: [u8; MAX_CORES]) -> u16 {
-        if let Some(&renamed) = self.renamed.get(&(control, names)) {
-            return renamed;
-        }
-        let mut renamed = self.controls[usize::from(control)];
-        for page in &mut renamed.pages {
-            page.transfer = page.transfer.renamed(|agent| {
-                let number = agent.core_number();
-                number.map_or(agent, |number| Agent::core(usize::from(names[number])))
-            });
-        }
-        let renamed = self.number(&renamed);
-        self.renamed.insert((control, names), renamed);
-        renamed
-    }
-
-    /// Contents of private caches, in words; `None` if they are empty.
-    pub fn describe_caches(state: &State) -> Option<String> {
-        let mut words = Vec::new();
-        for (core, agent) in state.agents.iter().enumerate() {
-            for alias in ALIASES {
-                for (line, cell) in agent.cells[alias as usize].iter().enumerate() {
-                    if let Some((held, value)) = cell {
-                        words.push(format!(
-                            "core {core} has line {line} of the {} ({held:?}, {value:?})",
-                            by(alias)
-                        ));
-                    }
-                }
-            }
-        }
-        (!words.is_empty()).then(|| format!("at first, {}", words.join("; ")))
-    }
-
-    /// A step in words.
-    pub fn describe(&self, state: &State, action: Action) -> String {
-        let who = |agent: usize| {
-            if agent < self.configuration.cores {
-                format!("core {agent}")
-            } else {
-                "the device".to_owned()
-            }
-        };
-        let verb = |write| if write { "writes" } else { "reads" };
-        let of = |page: usize| match self.configuration.pages {
-            1 => String::new(),
-            _ => format!(" (page {page})"),
-        };
-        match action {
-            Action::StartWalk(agent, page) => {
-                let tables = by(self.tables(state, agent, page));
-                format!("{}'s page walk reads: {tables}{}", who(agent), of(page))
-            }
-            Action::FinishWalk(agent, page) => {
-                format!("{}'s page walk fills its TLB{}", who(agent), of(page))
-            }
-            Action::LoseTranslation(agent, page) => {
-                format!("{}'s TLB evicts the page{}", who(agent), of(page))
-            }
-            Action::Access { agent, line, write } => {
-                let page = self.configuration.page_of(line);
-                let Translation::Present(alias) = state.agents[agent].translations[page] else {
-                    return format!("{action:?}");
-                };
-                let held = match state.agents[agent].cells[alias as usize][usize::from(line)] {
-                    Some((Held::Shared, _)) if !write => "hit",
-                    Some((Held::Exclusive | Held::Modified, _)) => "hit",
-                    _ => "request to the LLC",
-                };
-                let (verb, alias) = (verb(write), by(alias));
-                format!("{} {verb} line {line} by the {alias}: {held}", who(agent))
-            }
-            Action::Serve(agent) => {
-                let Some(InFlight { alias, line, write }) = state.agents[agent].request else {
-                    return format!("{action:?}");
-                };
-                let request = if write { Request::Own } else { Request::Read };
-                let location = by(self.service(state, alias, line, request).location);
-                let what = if write { "write" } else { "read" };
-                let alias = by(alias);
-                format!(
-                    "the LLC serves {}'s {what} of line {line} by the {alias}, at the {location}",
-                    who(agent)
-                )
-            }
-            Action::Evict { core, alias, line } => {
-                format!("core {core} evicts line {line} of the {}", by(alias))
-            }
-            Action::Return { core, alias, line } => {
-                let service = self.service(state, alias, line, Request::WriteBack);
-                format!(
-                    "core {core}'s dirty line {line} of the {} comes back, to the {}",
-                    by(alias),
-                    by(service.location)
-                )
-            }
-            Action::Invalidate(agent, page) => {
-                format!("{} invalidates its TLB{}", who(agent), of(page))
-            }
-            Action::Drain(agent, page) => {
-                format!("{}'s requests are drained{}", who(agent), of(page))
-            }
-            Action::CopyLine(page) => format!("the hardware copies the next line{}", of(page)),
-            Action::System(page) => match self.control(state).pages[page].task {
-                Task::Effect(effect) => format!("operating system: {effect:?}{}", of(page)),
-                Task::RecallSource { line, .. } => {
-                    format!("the hardware recalls line {line} of the source")
-                }
-                task => format!("{task:?}"),
-            },
-            Action::SetCoreTables(page) => {
-                format!("operating system: page table := destination{}", of(page))
-            }
-            Action::SetIommuTables(page) => {
-                format!("operating system: IOMMU table := destination{}", of(page))
-            }
-            Action::NextOwner { core, line, write } => {
-                let verb = verb(write);
-                format!("on core {core}, the source frame's next owner {verb} line {line}")
-            }
-        }
-    }
-}
-
-fn by(alias: Alias) -> &'static str {
-    match alias {
-        Alias::Source => "source",
-        Alias::Destination => "destination",
     }
 }
 
@@ -1319,7 +1217,7 @@ fn expect(value: Value, owner: Value) -> Result<(), Violation> {
 }
 
 /// A new write makes the owner's earlier one outdated, wherever it is.
-fn supersede(state: &mut State, line: u8, owner: Value) {
+fn supersede(state: &mut State, line: u16, owner: Value) {
     let line = usize::from(line);
     for alias in 0..2 {
         let frame = &mut state.frames[alias][line];
@@ -1334,63 +1232,4 @@ fn supersede(state: &mut State, line: u8, owner: Value) {
             }
         }
     }
-}
-
-const VALUES: [Value; 3] = [Value::Outdated, Value::Page, Value::NextOwner];
-const HELD: [Held; 4] = [
-    Held::Shared,
-    Held::Exclusive,
-    Held::Modified,
-    Held::OnTheWayBack,
-];
-
-/// Bits of a device: translations in 3 each, request in 4.
-const DEVICE_BITS: u32 = 3 * MAX_PAGES as u32 + 4;
-/// Bits of a core: cells in 4 each besides.
-const CORE_BITS: u32 = DEVICE_BITS + 4 * 2 * MAX_LINES as u32;
-
-fn pack_agent(agent: &AgentState) -> u32 {
-    let mut translations = 0;
-    for translation in agent.translations.iter().rev() {
-        let bits = match translation {
-            Translation::Absent => 0,
-            Translation::Walking(alias) => 1 + *alias as u32,
-            Translation::Present(alias) => 3 + *alias as u32,
-        };
-        translations = translations << 3 | bits;
-    }
-    let request = agent.request.map_or(0, |request| {
-        1 + (request.alias as u32 | u32::from(request.line) << 1 | u32::from(request.write) << 2)
-    });
-    let mut word = 0;
-    for cell in agent.cells.as_flattened().iter().rev() {
-        let cell = cell.map_or(0, |(held, value)| 1 + held as u32 * 3 + value as u32);
-        word = word << 4 | cell;
-    }
-    word << DEVICE_BITS | request << (DEVICE_BITS - 4) | translations
-}
-
-fn unpack_agent(mut word: u32) -> AgentState {
-    let mut agent = IDLE;
-    for translation in &mut agent.translations {
-        *translation = match word & 7 {
-            0 => Translation::Absent,
-            walking @ (1 | 2) => Translation::Walking(ALIASES[walking as usize - 1]),
-            present => Translation::Present(ALIASES[present as usize - 3]),
-        };
-        word >>= 3;
-    }
-    agent.request = (word & 15).checked_sub(1).map(|bits| InFlight {
-        alias: ALIASES[(bits & 1) as usize],
-        line: (bits >> 1 & 1) as u8,
-        write: bits >> 2 & 1 == 1,
-    });
-    let mut cells = word >> 4;
-    for cell in agent.cells.as_flattened_mut() {
-        *cell = (cells & 15)
-            .checked_sub(1)
-            .map(|bits| (HELD[bits as usize / 3], VALUES[bits as usize % 3]));
-        cells >>= 4;
-    }
-    agent
 }

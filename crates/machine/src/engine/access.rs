@@ -1,6 +1,6 @@
 //! Accesses: from a word of the stream to what translation, caches and the core make of it.
 
-use contigua_cache::coherent::{CoreRequest, MemorySystem};
+use contigua_cache::coherent::{CoreRequest, Event};
 use contigua_core::CoreModel;
 use contigua_program::decode::Folding;
 use contigua_program::wire::AccessWord;
@@ -11,7 +11,7 @@ use super::timing::{Asked, Data, Translated};
 use super::{Block, Engine};
 use crate::Error;
 use crate::attribution::Accessed;
-use crate::port::{PortAhead, WalkPort};
+use crate::port::{Memory, PortAhead, WalkPort, pass};
 
 /// Timing mode of the inner loop; the loop is monomorphized for each.
 pub(super) trait TimingMode {
@@ -220,6 +220,7 @@ impl Engine {
         asked: Asked,
         start: Cycles,
     ) {
+        self.note_program(address);
         if M::DEFERRED {
             if self.defer(found, asked) {
                 self.prefetch_page(address, found.physical);
@@ -231,7 +232,7 @@ impl Engine {
         }
         let kind = asked.kind();
         let hit = match &mut self.memory {
-            Some(memory) => memory.hit(self.current, found.physical, kind, |()| ()),
+            Some(memory) => memory.hit(self.current, found.physical, kind, pass),
             None => Some(Cycles::ZERO),
         };
         let data = match hit {
@@ -248,6 +249,20 @@ impl Engine {
                 Asked::Line => self.timing.sum.fetch(data.latency),
                 Asked::Data { store, .. } => self.timing.sum.data(data.latency, store),
             }
+        }
+    }
+
+    /// Tells the memory's observer that the program accesses an address next.
+    #[inline]
+    pub(super) fn note_program(&mut self, address: VirtAddr) {
+        if Memory::OBSERVES
+            && let Some(memory) = &mut self.memory
+        {
+            memory.note(Event::Program {
+                core: self.current,
+                space: self.kernel.space().0.into(),
+                page: address.align_down(PAGE_BYTES),
+            });
         }
     }
 
@@ -272,11 +287,8 @@ impl Engine {
         let Some(memory) = &mut self.memory else {
             return Data::default();
         };
-        let (latency, shadow) = memory.miss_beside_shadow(
-            &request,
-            shadow.map(|miss| (miss.number, miss.time)),
-            |()| (),
-        );
+        let (latency, shadow) =
+            memory.miss_beside_shadow(&request, shadow.map(|miss| (miss.number, miss.time)), pass);
         self.prefetch_page(address, found.physical);
         if M::ATTRIBUTES
             && let Asked::Data { .. } = asked
@@ -309,7 +321,7 @@ impl Engine {
     /// access just made, if it did.
     #[inline]
     fn prefetch_page(&mut self, address: VirtAddr, physical: PhysAddr) {
-        let wanted = self.memory.as_mut().and_then(MemorySystem::page_wanted);
+        let wanted = self.memory.as_mut().and_then(Memory::page_wanted);
         if let Some(direction) = wanted {
             self.translate_ahead(address, physical, direction);
         }
@@ -532,7 +544,7 @@ impl Engine {
                         let start = pages.frame.offset(number).address();
                         for line in 0..PAGE_BYTES / LINE_BYTES {
                             let address = start + line * LINE_BYTES;
-                            memory.write_for_kernel(self.current, address, |()| ());
+                            memory.write_for_kernel(self.current, address, pass);
                         }
                     }
                 }

@@ -2,7 +2,6 @@
 
 use std::sync::atomic::AtomicBool;
 
-use contigua_cache::coherent::MemorySystem;
 use contigua_core::{Blocks, IssueWidth, ShadowedWindow};
 use contigua_program::plan::{Sampling, Units};
 use contigua_program::sources::Program;
@@ -26,6 +25,7 @@ use crate::attribution::Attribution;
 use crate::config::{Age, Detail, RegionConfig, RunConfig};
 use crate::digest::Digest;
 use crate::kernel::Kernel;
+use crate::port::Memory;
 use crate::processors::Mmus;
 use crate::report::{ClassifiedMisses, Executed};
 
@@ -73,7 +73,7 @@ impl Engine {
         let memory = (config.detail != Detail::Translation)
             .then(|| {
                 let table = machine.cache.shared.table(machine.cache.llc.ways)?;
-                MemorySystem::new(&machine.cache, machine.clock, cores, table)
+                Memory::new(&machine.cache, machine.clock, cores, table)
             })
             .transpose()
             .map_err(|e| component(e.to_string()))?;

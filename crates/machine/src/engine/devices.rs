@@ -21,6 +21,7 @@ use contigua_units::{Cycles, Frame, LINE_BYTES, PAGE_BYTES, PhysAddr, VirtRange}
 use super::Engine;
 use super::timing::Asked;
 use crate::Error;
+use crate::port::pass;
 use crate::report::DeviceReport;
 
 /// Entries of the IOMMU's TLB: 64, as measured on Intel's (Amit et al., WIOSCA 2010, section 4.2).
@@ -48,6 +49,13 @@ impl Devices {
     pub(super) fn buffer(&self, choice: u64) -> Option<Frame> {
         let count = self.buffers.len() as u64;
         (count > 0).then(|| self.buffers[(choice % count) as usize])
+    }
+
+    /// Leaves the queue only its first buffers.
+    #[cfg(test)]
+    pub(super) fn shrink_ring(&mut self, buffers: usize) {
+        self.buffers.truncate(buffers);
+        self.next = self.next.min(buffers - 1);
     }
 
     /// A buffer has moved: the queue and the translations follow.
@@ -179,7 +187,7 @@ impl Engine {
         };
         for line in from / LINE_BYTES..to.div_ceil(LINE_BYTES) {
             let address = PhysAddr::new(frame.address().get() + line * LINE_BYTES);
-            memory.device(address, writes, now, |()| ());
+            memory.device(address, writes, now, pass);
         }
     }
 
@@ -201,8 +209,9 @@ impl Engine {
             };
             let address = PhysAddr::new(frame.get() + (at - number));
             let request = CoreRequest::new(self.current, address, asked.kind(), self.now());
+            self.note_program(at);
             if let Some(memory) = &mut self.memory {
-                cycles += memory.access(&request, |()| ()).get();
+                cycles += memory.access(&request, pass).get();
             }
             at = at + LINE_BYTES;
         }
@@ -263,12 +272,12 @@ impl Engine {
                 AccessKind::Write
             };
             if receives {
-                memory.device(address, true, now, |()| ());
+                memory.device(address, true, now, pass);
             }
             let request = CoreRequest::new(core, address, kind, now);
-            cycles += hit + memory.access(&request, |()| ()).get();
+            cycles += hit + memory.access(&request, pass).get();
             if !receives {
-                memory.device(address, false, now, |()| ());
+                memory.device(address, false, now, pass);
             }
         }
         cycles

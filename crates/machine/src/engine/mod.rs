@@ -28,7 +28,6 @@ mod threads;
 pub(crate) mod timeline;
 mod timing;
 
-use contigua_cache::coherent::MemorySystem;
 use contigua_core::{CoreModel, Exit};
 use contigua_paging::{Place, SpaceId};
 use contigua_program::code::CodeLog;
@@ -43,6 +42,7 @@ use crate::attribution::Attribution;
 use crate::config::{Detail, RunConfig};
 use crate::digest::Digest;
 use crate::kernel::Kernel;
+use crate::port::Memory;
 use crate::processors::Mmus;
 use crate::report::{ClassifiedMisses, Executed};
 use access::{Additive, Deferred, Forward, OutOfOrder, TimingMode, Warm};
@@ -175,7 +175,7 @@ pub struct Engine {
     pub(crate) mmus: Mmus,
     /// Caches and memory, unless only translation is simulated.
     #[state(fixed)]
-    pub(crate) memory: Option<MemorySystem>,
+    pub(crate) memory: Option<Memory>,
     pub(crate) timing: Timing,
     /// Outcomes that are not timed yet. Where a second thread times, the cores of `timing` and the queues of
     /// `memory` are there until [`Engine::catch_up`].

@@ -25,7 +25,7 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 
 use contigua_cache::AccessKind;
-use contigua_cache::coherent::{CoreRequest, MemorySystem, Queues};
+use contigua_cache::coherent::{CoreRequest, Queues};
 use contigua_core::ShadowMiss;
 use contigua_program::wire::BlockId;
 use contigua_translation::{Access, MemoryPort};
@@ -34,6 +34,7 @@ use contigua_units::{Cycles, PhysAddr};
 use super::Engine;
 use super::timing::{Asked, Core, Data, Translated, Windows};
 use crate::config::{Detail, RunConfig};
+use crate::port::{Memory, pass};
 
 /// Words of outcomes that are timed at a time: less than a first-level cache holds.
 const PORTION: usize = 2048;
@@ -97,7 +98,7 @@ struct WalkCycles {
 
 /// A walker's way to memory whose misses are timed later.
 pub(super) struct DeferredPort<'a> {
-    memory: &'a mut MemorySystem,
+    memory: &'a mut Memory,
     references: &'a mut Vec<u64>,
     count: &'a mut u64,
     core: usize,
@@ -108,7 +109,7 @@ pub(super) struct DeferredPort<'a> {
 impl MemoryPort for DeferredPort<'_> {
     fn reference(&mut self, address: PhysAddr) -> Cycles {
         let kind = AccessKind::Walk;
-        if let Some(latency) = self.memory.hit(self.core, address, kind, |()| ()) {
+        if let Some(latency) = self.memory.hit(self.core, address, kind, pass) {
             self.since += latency.get();
             return latency;
         }
@@ -158,11 +159,7 @@ impl Outcomes {
     }
 
     /// The walker's way to memory, for a walk that begins.
-    pub(super) fn port<'a>(
-        &'a mut self,
-        memory: &'a mut MemorySystem,
-        core: usize,
-    ) -> DeferredPort<'a> {
+    pub(super) fn port<'a>(&'a mut self, memory: &'a mut Memory, core: usize) -> DeferredPort<'a> {
         self.references.clear();
         self.count = 0;
         DeferredPort {
@@ -218,7 +215,7 @@ impl Outcomes {
     }
 
     #[inline(never)]
-    fn write_miss(&mut self, at: usize, memory: &mut MemorySystem, request: &CoreRequest) {
+    fn write_miss(&mut self, at: usize, memory: &mut Memory, request: &CoreRequest) {
         self.words[at] |= MISSED;
         let place = self.words.len();
         self.words.push(0);
@@ -242,7 +239,7 @@ impl Engine {
         let Some(memory) = &mut self.memory else {
             return false;
         };
-        let hit = memory.hit(self.current, found.physical, asked.kind(), |()| ());
+        let hit = memory.hit(self.current, found.physical, asked.kind(), pass);
         let outcomes = &mut self.outcomes;
         let word = match asked {
             Asked::Line => {
@@ -281,7 +278,7 @@ impl Engine {
         }
         let start = self.outcomes.pending.access_started;
         let mut waited = Cycles::ZERO;
-        if let Some(queues) = self.memory.as_mut().and_then(MemorySystem::queues) {
+        if let Some(queues) = self.memory.as_mut().and_then(Memory::queues) {
             let mut rest = &references[..];
             waited = time_references(&mut rest, count, start, queues);
         }
@@ -329,7 +326,7 @@ impl Engine {
 
     fn time_here(&mut self) {
         let outcomes = &mut self.outcomes;
-        let queues = self.memory.as_mut().and_then(MemorySystem::queues);
+        let queues = self.memory.as_mut().and_then(Memory::queues);
         let queues = queues.expect("the queues are here");
         time_outcomes(
             &outcomes.words,
@@ -357,7 +354,7 @@ impl Engine {
         };
         if let Some(windows) = self.timing.lend() {
             let memory = self.memory.as_mut();
-            let queues = memory.and_then(MemorySystem::lend_queues);
+            let queues = memory.and_then(Memory::lend_queues);
             worker.job(Job::Begin(Lent {
                 windows,
                 queues: queues.expect("the queues are here"),

@@ -4,7 +4,6 @@
 //! is added to what those before it did. Outside, the program goes forward, or keeps caches and TLBs
 //! warm.
 
-use contigua_cache::coherent::MemorySystem;
 use contigua_program::end::End;
 use contigua_program::plan::{Mode, Plan, Window, Windows};
 use contigua_program::wire::Cue;
@@ -12,6 +11,7 @@ use contigua_translation::Mmu;
 use serde_json::{Value, json};
 
 use super::{Engine, Phase};
+use crate::port::Memory;
 use crate::report::{RegionReport, TimeReport, is_extreme};
 
 /// Regions so far.
@@ -264,7 +264,7 @@ impl Engine {
             "translation": self.mmus.sum(Mmu::translator_counters),
             "translation_scheme": self.scheme_counters(),
             "classified": self.config.classify_misses.then_some(self.classified),
-            "cache": self.memory.as_ref().map(MemorySystem::counters),
+            "cache": self.memory.as_ref().map(Memory::counters),
             "cores": self.core_reports(),
             "migration": self.migrations.report(),
             "devices": self.memory.is_some().then(|| self.devices.report()),

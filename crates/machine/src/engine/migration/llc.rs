@@ -1,5 +1,6 @@
 //! Pages that the last level moves: what the protocol's two halves ask for, and when.
 
+use contigua_cache::coherent::Event;
 use contigua_cache::migration::{
     Agent, Agents, SwitchOrder, Transfer, TransferEffect, TransferEvent,
 };
@@ -27,18 +28,13 @@ impl Engine {
             self.migrations.refused.push_back(relocation);
             return;
         };
-        let mut transfer = Transfer::new(llc.order);
-        let mut effect = None;
-        for event in [
-            TransferEvent::DestinationReserved,
-            TransferEvent::DestinationFlushed,
-            TransferEvent::Accepted,
-        ] {
-            effect = expect(&mut transfer, event);
+        if let Target::Page { space, page } = relocation.target {
+            let space = space.0.into();
+            memory.note(Event::Moves { entry, space, page });
         }
         self.migrations.moving.push(Moving {
             relocation,
-            transfer,
+            transfer: Transfer::new(llc.order),
             entry,
             began: now,
             phase_began: now,
@@ -46,6 +42,14 @@ impl Engine {
             line_ends: now,
         });
         let last = self.migrations.moving.len() - 1;
+        let mut effect = None;
+        for event in [
+            TransferEvent::DestinationReserved,
+            TransferEvent::DestinationFlushed,
+            TransferEvent::Accepted,
+        ] {
+            effect = self.tell(last, event);
+        }
         self.perform(last, effect, now);
     }
 
@@ -112,9 +116,21 @@ impl Engine {
                 }
             };
             if let Some(event) = event {
-                effect = expect(&mut self.migrations.moving[at].transfer, event);
+                effect = self.tell(at, event);
             }
         }
+    }
+
+    /// Tells the operating system's half of a migration what happened, never out of turn; returns
+    /// what it wants next.
+    fn tell(&mut self, at: usize, event: TransferEvent) -> Option<TransferEffect> {
+        let moving = &mut self.migrations.moving[at];
+        let entry = moving.entry;
+        if let Some(memory) = &mut self.memory {
+            memory.note(Event::Told { entry, event });
+        }
+        let effect = moving.transfer.on(event);
+        effect.expect("the engine follows the protocol's phases")
     }
 
     fn mark_phase(&mut self, at: usize, name: &'static str, now: Cycles) {
@@ -160,7 +176,7 @@ impl Engine {
                 let report = &mut self.migrations.report;
                 report.copy_cycles +=
                     Cycles::new(begins.get().saturating_sub(moving.phase_began.get()));
-                let effect = expect(&mut moving.transfer, TransferEvent::Copied);
+                let effect = self.tell(at, TransferEvent::Copied);
                 self.perform(at, effect, now);
                 return;
             };
@@ -179,7 +195,7 @@ impl Engine {
             TransferEvent::Invalidated(agent),
             TransferEvent::Drained(agent),
         ] {
-            let effect = expect(&mut self.migrations.moving[at].transfer, event);
+            let effect = self.tell(at, event);
             self.perform(at, effect, now);
         }
     }
@@ -240,11 +256,4 @@ impl Engine {
             .moving
             .retain(|moving| !moving.transfer.is_over());
     }
-}
-
-/// Tells the operating system's half what happened; the engine never tells it out of turn.
-pub(super) fn expect(transfer: &mut Transfer, event: TransferEvent) -> Option<TransferEffect> {
-    transfer
-        .on(event)
-        .expect("the engine follows the protocol's phases")
 }

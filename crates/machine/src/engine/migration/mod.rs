@@ -11,6 +11,8 @@
 
 mod llc;
 mod software;
+#[cfg(test)]
+mod trace;
 
 use std::collections::VecDeque;
 

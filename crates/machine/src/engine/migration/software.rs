@@ -6,6 +6,7 @@ use contigua_units::{Cycles, PAGE_BYTES, VirtRange};
 use super::{Away, Engine, Found, LINES, Lazy, TICK};
 use crate::config::SoftwareMigration;
 use crate::kernel::Relocation;
+use crate::port::pass;
 use crate::processors::Target;
 
 impl Engine {
@@ -76,7 +77,7 @@ impl Engine {
                     kind,
                     now,
                 );
-                memory.access(&request, |()| ());
+                memory.access(&request, pass);
             }
         }
     }
