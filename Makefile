@@ -42,6 +42,7 @@ help:
 	@echo 'make check-pprof  heap profiles as pprof reads them (needs Go)'
 	@echo 'make properties  property tests with ten times as many cases, random ones (minutes)'
 	@echo 'make experiments [EXPERIMENTS=NAME,...]  repeat the published figures in small (twenty minutes); writes docs/reproduction.md'
+	@echo 'make experiments SCALE=full EXPERIMENTS=NAME,...  ... at the size of the papers (hours); writes docs/reproduction-full.md'
 	@echo 'make bench  measure speed (Criterion for parts, whole runs for the rest)'
 	@echo 'make benches  list the other measurements; make bench-NAME [ARGS="..."] runs one and writes its page'
 	@echo 'make bench-large  8 GB and 10^11 instructions on four designs (a quarter of an hour and 11 GB; writes docs/performance.md)'
@@ -256,12 +257,13 @@ check-protocol:
 	cargo test --locked -p contigua-machine --lib trace -- --include-ignored --nocapture
 
 # Where experiments keep what they found, and the account of all.
-RESULTS = contigua-results/all-quick
-ACCOUNT = docs/reproduction.md
+SCALE = quick
+RESULTS = contigua-results/all-$(SCALE)
+ACCOUNT = docs/reproduction$(if $(filter full,$(SCALE)),-full).md
 experiments: setup malloc-library vm-programs
 	scripts/require redis-server redis-server redis-benchmark redis-tools memcached memcached \
 		nginx nginx mariadbd mariadb-server sqlite3 sqlite3
-	$(BIN)/contigua experiment run all --quick $(if $(EXPERIMENTS),--only "$(EXPERIMENTS)" --keep) \
+	$(BIN)/contigua experiment run all --$(SCALE) $(if $(EXPERIMENTS),--only "$(EXPERIMENTS)" --keep) \
 		--output $(RESULTS) --write $(ACCOUNT)
 
 bench: setup

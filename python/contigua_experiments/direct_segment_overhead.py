@@ -44,7 +44,7 @@ def compute(inputs: dict[str, Any], context: Context) -> Outcome:
     for index, program in enumerate(programs):
         part = inputs["parts"].get(program.name)
         if part is None:
-            reports = run_cells(program, cells, options)
+            reports = run_cells(program, cells[: len(inputs["designs"])], options)
         else:
             own, region = sized(program, part, options)
             reports = run_cells(own, cells, region)
@@ -158,7 +158,7 @@ def figures(
 
 
 def divided(machines: list[dict[str, dict[str, Values]]], inputs: dict[str, Any]) -> list[Sheet]:
-    """Return the shares on machines with capacities as much smaller as footprints are, or more."""
+    """Return the shares of sized programs on machines with capacities divided as footprints are."""
     return [
         Sheet(
             f"Share of walk-active cycles for data with 1/{divisor} of the machine's capacities",

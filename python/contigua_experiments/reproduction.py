@@ -81,8 +81,11 @@ class Account:
             [one for one in rest if one.name not in fitted],
         )
 
-    def sentence(self) -> str:
-        """Say how many numbers the papers print, are compared, and are within tolerance."""
+    def sentence(self, *, whole: bool = True) -> str:
+        """Say how many numbers the papers print, are compared, and are within tolerance.
+
+        What nothing compares with is not known unless the ``whole`` of the experiments ran.
+        """
         total, compared = len(printed()), len(self.verdicts)
         counts = {one: list(self.verdicts.values()).count(one) for one in VERDICTS}
         within = counts.pop("within tolerance")
@@ -91,7 +94,11 @@ class Account:
             f"The papers print {total} numbers as results: {compared} are compared, "
             f"{within} of these within tolerance"
             + (f" ({rest})" if rest else "")
-            + f"; {len(self.fitted)} were fitted to, {len(self.missing)} nothing compares with."
+            + (
+                f"; {len(self.fitted)} were fitted to, {len(self.missing)} nothing compares with."
+                if whole
+                else ", by the experiments below."
+            )
         )
 
 
@@ -108,6 +115,9 @@ def document(entries: Sequence[Entry], catalogue: Catalogue, scale: Scale) -> st
         At which the experiments ran.
     """
     account = Account.of(entries)
+    # At full scale, most experiments run for hours: an account may be of some of them.
+    idle = [one for one in entries if scale == "full" and one.record is None]
+    table = "reproduction.csv" if scale == "quick" else "reproduction-full.csv"
     repeats: dict[str, dict[str, list[str]]] = {}
     absent: dict[str, list[str]] = {}
     for item in catalogue.items:
@@ -118,16 +128,17 @@ def document(entries: Sequence[Entry], catalogue: Catalogue, scale: Scale) -> st
     lines = [
         "# Reproduction",
         "",
-        account.sentence(),
+        account.sentence(whole=not idle),
         "",
-        f"Written by `contigua experiment run all --{scale} --write docs/reproduction.md` "
-        f"(`make experiments`), version {_engine.VERSION}, scale {scale}; manual changes are lost. "
+        f"Written by `make experiments{' SCALE=full' if scale == 'full' else ''}` "
+        f"(`contigua experiment run all --{scale} --write FILE`), version {_engine.VERSION}, "
+        f"scale {scale}; manual changes are lost. "
         "Only *compared* figures count above: a number that a paper prints, a tolerance fixed "
         "before the run, and our interval, which must lie within it (*cannot tell* where it "
         "reaches over an end). *Same shape*: within a factor of two, or the order of a series. "
         "*Own* figures are what we require; *by construction* are inputs and arithmetic, which "
         "cannot fail; *fitted* ones chose inputs. "
-        "[reproduction.csv](reproduction.csv) has every figure: the paper's value or our limits, "
+        f"[{table}]({table}) has every figure: the paper's value or our limits, "
         "ours, interval, tolerance, class, verdict, reason and source.",
         "",
         *_table(
@@ -144,9 +155,11 @@ def document(entries: Sequence[Entry], catalogue: Catalogue, scale: Scale) -> st
                     told(entry),
                 ]
                 for entry in entries
+                if entry not in idle
             ],
         ),
         "",
+        *([f"Not run: {', '.join(one.definition.name for one in idle)}.", ""] if idle else []),
         "## Printed numbers, compared",
         "",
         *_table(
@@ -169,25 +182,31 @@ def document(entries: Sequence[Entry], catalogue: Catalogue, scale: Scale) -> st
             ],
         ),
         "",
+        *([] if idle else _rest(account)),
+        "## Fitted inputs",
+        "",
+        *(
+            f"- *{entry.definition.name}*: {' '.join(entry.definition.fitting.split())}"
+            for entry in entries
+            if entry not in idle and not entry.definition.fitting.startswith("nothing")
+        ),
+    ]
+    if not idle:
+        lines += ["", "## Figures without an experiment", ""]
+        lines += [f"- {paper}: {', '.join(told)}." for paper, told in absent.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _rest(account: Account) -> list[str]:
+    """Return what papers print and nothing compares with, and what was fitted to."""
+    return [
         "## Printed numbers that nothing compares with",
         "",
         *_numbers(account.missing),
         "",
         "Fitted to: " + "; ".join(one.name for one in account.fitted) + ".",
         "",
-        "## Fitted inputs",
-        "",
-        *(
-            f"- *{entry.definition.name}*: {' '.join(entry.definition.fitting.split())}"
-            for entry in entries
-            if not entry.definition.fitting.startswith("nothing")
-        ),
-        "",
-        "## Figures without an experiment",
-        "",
-        *(f"- {paper}: {', '.join(told)}." for paper, told in absent.items()),
     ]
-    return "\n".join(lines) + "\n"
 
 
 def values(entries: Sequence[Entry]) -> str:
