@@ -126,7 +126,7 @@ def document(entries: Sequence[Entry], catalogue: Catalogue, scale: Scale) -> st
         if not item.experiments:
             absent.setdefault(item.paper, []).append(f"{item.number} ({item.shows}; {item.why})")
     lines = [
-        "# Reproduction",
+        "# Reproduction" if scale == "quick" else "# Reproduction at full scale",
         "",
         account.sentence(whole=not idle),
         "",
