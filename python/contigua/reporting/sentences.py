@@ -25,6 +25,8 @@ CLOSE = 0.005
 SLIGHT = 0.01
 #: Designs whose mean memory differs by more than this share are told with it.
 UNLIKE = 0.05
+#: Translation overheads below this share of cycles are as good as none.
+UNSEEN = 1e-3
 #: Cases that are told one by one; of more, only what holds over all of them.
 TOLD = 4
 #: Reasons of points that failed that are named.
@@ -453,6 +455,9 @@ def _trends(run: Run, base: Run) -> str:
         halves = [one.intervals.get(key) for one in (base, run)]
         before, after = map(with_interval, (ROWS[key],) * 2, values, halves)
         if None in values or before == after:
+            continue
+        # Rounded up or down from next to nothing: no difference that anybody sees.
+        if key == "translation_overhead" and max(values) < UNSEEN:
             continue
         if abs(values[1] - values[0]) > sum(half or 0 for half in halves):
             way = "down" if values[1] < values[0] else "up"
