@@ -21,6 +21,9 @@ from typing import Any
 
 from documents import replace
 
+from contigua.presets import Preset
+from contigua_experiments.scaled import scaled
+
 ROOT = Path(__file__).parents[1]
 MACHINE = ROOT / "python/contigua/data/machines/haswell-ex.toml"
 #: Measured cycles: all, and those in which a walker works, with 4 KB and with 2 MB pages. "paper":
@@ -68,18 +71,6 @@ LOADS: dict[str, tuple[tuple[int, int], tuple[int, int]]] = {
     "BTree, again": ((10_650_374_334, 1_795_855_450), (10_525_937_729, 1_721_772_366)),
     "XSBench, paper": ((531_553_872_863, 53_327_664_901), (536_505_350_141, 18_961_071_625)),
     "Canneal, paper": ((41_306_649_413, 5_654_386_173), (41_237_905_455, 2_682_707_750)),
-}
-#: Lines of the machine's file that are divided.
-EIGHTHS = {
-    "4k = { entries = 64, ways = 4 }": "4k = { entries = 8, ways = 4 }",
-    "2m = { entries = 32, ways = 4 }": "2m = { entries = 4, ways = 4 }",
-    "entries = 1024\nways = 8": "entries = 128\nways = 8",
-    "pdpte = { entries = 4, ways = 4 }": "pdpte = { entries = 1, ways = 1 }",
-    "pde = { entries = 32, ways = 4 }": "pde = { entries = 4, ways = 4 }",
-    'l1d = { size = "32KiB"': 'l1d = { size = "4KiB"',
-    'l2 = { size = "256KiB"': 'l2 = { size = "32KiB"',
-    'llc = { size = "35MiB"': 'llc = { size = "4480KiB"',
-    "directory_entries = 40960": "directory_entries = 5120",
 }
 
 
@@ -163,18 +154,19 @@ PROGRAMS = [
 ]
 
 
-def scaled(text: str, changes: tuple[tuple[str, str], ...] = ()) -> str:
-    """The machine with an eighth of its capacities."""
-    for whole, eighth in [*EIGHTHS.items(), *changes]:
-        assert text.count(whole) == 1, whole
-        text = text.replace(whole, eighth)
-    return text
+def eighth(changes: tuple[tuple[str, str], ...] = ()) -> str:
+    """The machine with an eighth of its capacities for data, and with changes to its file."""
+    text = MACHINE.read_text()
+    for old, new in changes:
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    return scaled(Preset(MACHINE.stem, text, str(MACHINE)), 8).text
 
 
 def run(folder: Path, program: Program, level: str) -> list[dict[str, Any]]:
     """Times of a program with 4 KB and with 2 MB pages."""
     machine, binary = folder / "haswell-ex-eighth.toml", folder / program.arguments[0]
-    machine.write_text(scaled(MACHINE.read_text(), program.changes))
+    machine.write_text(eighth(program.changes))
     source = ROOT / "workloads" / f"{program.arguments[0]}.c"
     # The region is a function, also where it is called once.
     compiler = ["gcc", "-std=c11", "-pthread", level, "-ffp-contract=off"]

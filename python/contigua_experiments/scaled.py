@@ -16,15 +16,15 @@ from contigua.presets import Preset, machines
 from contigua.sizes import size_bytes
 
 
-def scaled(name: str, divisor: int) -> Preset:
+def scaled(machine: str | Preset, divisor: int) -> Preset:
     """Return a machine with its capacities for data divided.
 
     Sets shrink before ways do, and nothing has less than one entry.
 
     Parameters
     ----------
-    name
-        A machine's name.
+    machine
+        A machine, or its name.
     divisor
         A power of two.
 
@@ -35,10 +35,10 @@ def scaled(name: str, divisor: int) -> Preset:
     >>> machine["tlb"]["l1d"]["1g"], machine["cache"]["llc"]["size"]
     ({'entries': 1, 'ways': 1}, '1920KiB')
     """
-    machine = machines.get(name)
+    whole = machines.get(machine)
     if divisor == 1:
-        return machine
-    values = tomllib.loads(machine.text)
+        return whole
+    values = tomllib.loads(whole.text)
     tlb, cache = values["tlb"], values["cache"]
     walk_caches = [values["walk_cache"][level] for level in ("pdpte", "pde")]
     for held in (*tlb["l1d"].values(), *tlb["l2"], *walk_caches):
@@ -47,7 +47,7 @@ def scaled(name: str, divisor: int) -> Preset:
         cache[level]["size"] = f"{size_bytes(cache[level]['size']) // divisor >> 10}KiB"
     if "directory_entries" in cache["shared"]:
         _divide(cache["shared"], "directory_entries", "directory_ways", divisor)
-    return Preset(f"{name}-{divisor}th", tomli_w.dumps(values), machine.origin)
+    return Preset(f"{whole.name}-{divisor}th", tomli_w.dumps(values), whole.origin)
 
 
 def _divide(table: dict[str, Any], entries: str, ways: str, divisor: int) -> None:
