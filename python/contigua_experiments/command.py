@@ -13,6 +13,7 @@ from rich.text import Text
 from contigua.entry import interrupt
 from contigua.files import Outputs, check_writable, is_standard_output, write_whole
 from contigua.progress import FractionLine
+from contigua.reading import read_text
 from contigua.terminal import Table
 from contigua_experiments import (
     EXPERIMENTS,
@@ -27,7 +28,7 @@ from contigua_experiments import (
 from contigua_experiments.base import compute, files_of
 from contigua_experiments.catalogue import read_catalogue
 from contigua_experiments.everything import Entry, crashed, kept, run_everything
-from contigua_experiments.reproduction import Account, document, told, values
+from contigua_experiments.reproduction import Account, document, standing, told, values
 
 COLOURS = {
     **dict.fromkeys(("within tolerance", "holds"), "green"),
@@ -130,7 +131,8 @@ def show_command(name: str) -> None:
 @click.option(
     "--keep",
     is_flag=True,
-    help="With `all --only`: summarize the others by what the folder has, whatever made it.",
+    help="With `all --only`: summarize the others by what the folder has, whatever made it, or by "
+    "what the file of --write says of them.",
 )
 @click.option(
     "--write",
@@ -212,7 +214,13 @@ def _run_all(
         entry.definition.name: entry
         for entry in run_everything(chosen, scale, folder, jobs=jobs, again=again, told=show)
     }
-    entries = [ran.get(one.name) or kept(one, scale, folder, whatever=keep) for one in definitions]
+    table = _written(write) if keep else ""
+
+    def rest(one: Definition) -> Entry:
+        found = kept(one, scale, folder, whatever=keep)
+        return found if found.record is not None else standing(one, scale, table)
+
+    entries = [ran.get(one.name) or rest(one) for one in definitions]
     outputs = Outputs()
     with outputs.each():
         _summary(entries, scale, Console(stderr=is_standard_output(write)))
@@ -227,6 +235,14 @@ def _run_all(
         names = ", ".join(one.definition.name for one in failed)
         raise ExperimentError(f"{len(failed)} of {len(ran)} experiments failed: {names}")
     sys.exit(outputs.status())
+
+
+def _written(account: Path | None) -> str:
+    """Return the table beside an account, or nothing where there is none."""
+    if account is None or is_standard_output(account):
+        return ""
+    file = account.with_suffix(".csv")
+    return read_text(file) if file.exists() else ""
 
 
 def _summary(entries: list[Entry], scale: Scale, console: Console) -> None:

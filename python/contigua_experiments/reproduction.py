@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from contigua import _engine
-from contigua_experiments.base import Result, Scale
+from contigua_experiments.base import Definition, Outcome, Result, Scale
 from contigua_experiments.catalogue import Catalogue
 from contigua_experiments.everything import Entry
-from contigua_experiments.figures import VERDICTS, Verdict
+from contigua_experiments.figures import VERDICTS, Figure, Verdict
 from contigua_experiments.numbers import Number, printed
 
 #: Reason of a figure that is off, where its experiment's file gives none.
@@ -102,6 +102,50 @@ class Account:
         )
 
 
+@dataclass(frozen=True)
+class Standing(Result):
+    """Figures of an account that stands; their verdicts are those that it has.
+
+    Its values are rounded: a verdict on them might be another one.
+    """
+
+    known: tuple[Verdict, ...]
+
+    def judged(self) -> list[tuple[Figure, Verdict]]:
+        """Return each figure with its verdict."""
+        return list(zip(self.definition.figures, self.known, strict=True))
+
+
+def standing(definition: Definition, scale: Scale, table: str) -> Entry:
+    """Return what an account's table says of an experiment that was not run.
+
+    Parameters
+    ----------
+    definition, scale
+        The experiment.
+    table
+        The account's CSV. Where its figures are not those of the experiment's file, it says
+        nothing.
+    """
+    every = csv.DictReader(io.StringIO(table))
+    rows = [row for row in every if row["experiment"] == definition.name]
+    figures = definition.figures
+    told = [(row["figure"], row["class"], row["paper or limit"]) for row in rows]
+    if not rows or told != [(one.label, one.kind, one.show_wanted()) for one in figures]:
+        return Entry(definition, None, None, True)
+    values = {one.key: _value(row["ours"]) for one, row in zip(figures, rows, strict=True)}
+    found = {one.key: _value(row["±"]) for one, row in zip(figures, rows, strict=True)}
+    margins = {key: margin for key, margin in found.items() if margin is not None}
+    outcome = Outcome(values, lambda _: None, margins)
+    verdicts = tuple(one for row in rows for one in VERDICTS if one == row["verdict"])
+    result = Standing(definition, scale, definition.inputs[scale], outcome, verdicts)
+    return Entry(definition, None, result, True)
+
+
+def _value(shown: str) -> float | None:
+    return None if shown == "-" else float(shown.split()[0])
+
+
 def document(entries: Sequence[Entry], catalogue: Catalogue, scale: Scale) -> str:
     """Write the account in Markdown.
 
@@ -116,7 +160,7 @@ def document(entries: Sequence[Entry], catalogue: Catalogue, scale: Scale) -> st
     """
     account = Account.of(entries)
     # At full scale, most experiments run for hours: an account may be of some of them.
-    idle = [one for one in entries if scale == "full" and one.record is None]
+    idle = [one for one in entries if scale == "full" and one.record is None and one.result is None]
     table = "reproduction.csv" if scale == "quick" else "reproduction-full.csv"
     repeats: dict[str, dict[str, list[str]]] = {}
     absent: dict[str, list[str]] = {}

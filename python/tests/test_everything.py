@@ -22,7 +22,14 @@ from contigua_experiments.everything import Entry, Record, _ending, crashed, kep
 from contigua_experiments.fingerprint import fingerprint
 from contigua_experiments.imports import imported
 from contigua_experiments.numbers import printed
-from contigua_experiments.reproduction import UNEXPLAINED, Account, document, told, values
+from contigua_experiments.reproduction import (
+    UNEXPLAINED,
+    Account,
+    document,
+    standing,
+    told,
+    values,
+)
 
 #: An experiment that takes a second and needs nothing.
 QUICK = "subrelease-square-wave"
@@ -211,6 +218,24 @@ def test_the_table_of_values_has_every_figure():
     ]
     assert [row["reason"] for row in rows] == ["", "of | it", UNEXPLAINED, "arithmetic"]
     assert all(row["source"] and row["experiment"] == QUICK for row in rows)
+
+
+def test_an_account_keeps_what_it_says_of_experiments_that_were_not_run():
+    # Rounded to 9.0, it would be another value.
+    ran = entry(off=9.04, new=None)
+    table = values([ran])
+    kept = standing(ran.definition, "quick", table.replace("differs", "cannot tell"))
+    assert kept.is_old and kept.record is None
+    assert values([kept]) == table.replace("differs", "cannot tell")
+    assert Account.of([kept]).verdicts[NUMBERS["off"]] == "cannot tell"
+    catalogue = read_catalogue(definitions())
+    for scale in ("quick", "full"):
+        assert document([standing(ran.definition, scale, table)], catalogue, scale) == document(
+            [ran], catalogue, scale
+        )
+    # What the experiment's file says otherwise today is not known.
+    assert standing(find(QUICK), "quick", table).result is None
+    assert standing(ran.definition, "quick", "").result is None
 
 
 def test_one_command_runs_and_accounts_for_all_experiments(cli, tmp_path):
