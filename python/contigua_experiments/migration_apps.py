@@ -16,6 +16,8 @@ from contigua_experiments.running import Cell, Values, run_cells, throughput
 if TYPE_CHECKING:
     from contigua.page import Page
 
+#: Names of hardware's designs in the keys of figures, the article's first.
+WAYS = ("hardware", "noncacheable", "switch_first")
 #: Note for every throughput.
 SATURATED = (
     "Throughput is that of a saturated server: requests x cores x clock / cycles in which cores "
@@ -59,10 +61,11 @@ def programs(inputs: dict[str, Any]) -> list[Program]:
 
 
 def moving(inputs: dict[str, Any]) -> list[Cell]:
-    """Return the cells of both mechanisms at every rate."""
-    return [
+    """Return both mechanisms at every rate, and hardware's other ways at the highest."""
+    cells = [
         Cell(design, migrations=rate) for design in inputs["designs"] for rate in inputs["rates"]
     ]
+    return cells + [Cell(design, migrations=max(inputs["rates"])) for design in inputs["ways"]]
 
 
 def figures(
@@ -93,7 +96,13 @@ def figures(
     }
     for name in ("memcached", "nginx"):
         one = relative.get(name, {})
-        values[f"hardware_{name}"] = one.get(Cell(hardware, migrations=most))
+        for way, design in zip(WAYS, (hardware, *inputs["ways"]), strict=True):
+            values[f"{way}_{name}"] = one.get(Cell(design, migrations=most))
+    for mechanism, design in (("software", software), ("hardware", hardware)):
+        moved = [_moved(cells[Cell(design, migrations=most)]) for cells in found.values()]
+        held = sum(one["held"] for one in moved)
+        buffers = sum(one["buffers"] for one in moved)
+        values[f"{mechanism}_held"] = 100 * held / (held + buffers) if held + buffers else None
     sheets = [_rates(found, relative)]
     if "memcached" in found:
         small, huge = (throughput(found["memcached"][Cell(design)]) for design in inputs["pages"])
@@ -140,7 +149,10 @@ def figures(
 
 def _moved(values: Values) -> dict[str, int]:
     """Return the counters of migrations; a run without any has none."""
-    none = {"completed": 0, "interprocessor_interrupts": 0}
+    none = {
+        name: 0
+        for name in ("requested", "completed", "held", "buffers", "interprocessor_interrupts")
+    }
     counted: dict[str, int] = values["migration"] or none
     return counted
 
@@ -157,7 +169,7 @@ def _rates(found: dict[str, dict[Cell, Values]], relative: dict[str, dict[Cell, 
                     cell.design,
                     f"{cell.migrations:g}",
                     f"{moved['completed']:,}",
-                    f"{moved.get('held', 0):,} of {moved.get('requested', 0):,}",
+                    f"{moved['held']:,} of {moved['requested']:,}",
                     f"{moved['interprocessor_interrupts']:,}",
                     f"{values['client']['requests']:,}",
                     f"{throughput(values):,.0f}",

@@ -679,7 +679,7 @@ def test_the_linear_model_is_that_of_the_paper():
         assert float(small) * (1 - float(inside) / 100) == pytest.approx(float(model), abs=6e-4)
 
 
-def moved(cycles, *, count=2, interrupts=0, invalidation=200):
+def moved(cycles, *, count=2, interrupts=0, held=0, buffers=0, invalidation=200):
     """A report of a run in which pages were unavailable for some cycles, one after the other."""
     unavailable = {
         "count": count,
@@ -690,7 +690,10 @@ def moved(cycles, *, count=2, interrupts=0, invalidation=200):
     return {
         "config": {"machine": machine},
         "migration": {
+            "requested": count + held,
             "completed": count,
+            "held": held,
+            "buffers": buffers,
             "interprocessor_interrupts": interrupts,
             "unavailable": unavailable,
         },
@@ -752,8 +755,8 @@ def test_without_migrations_there_is_no_time():
     assert downtime.downtime(moved(1, count=0)) is None
 
 
-def served(busy, requests=100, cores=4, completed=3):
-    one = moved(200, count=completed)
+def served(busy, requests=100, cores=4, completed=3, **moves):
+    one = moved(200, count=completed, **moves)
     return {
         **one,
         "time": {"cycles": busy, "busy_cycles": busy},
@@ -779,7 +782,11 @@ def test_servers_are_compared_with_themselves_without_migrations():
     inputs = find("migration-apps").inputs["quick"]
     slow = {0: 1000, 100: 1010, 1000: 1100}
     cells = {
-        cell: served(slow[cell.migrations] if cell.design == "software-migration" else 1000)
+        cell: (
+            served(slow[cell.migrations], held=2)
+            if cell.design == "software-migration"
+            else served(1000, buffers=2)
+        )
         for cell in apps.moving(inputs)
     }
     pages = {Cell("linux-4k"): served(1070), Cell("linux-thp"): served(1000)}
@@ -790,10 +797,19 @@ def test_servers_are_compared_with_themselves_without_migrations():
         "software_behind": 100.0,
         "idle": 100.0,
         "memcached_huge": pytest.approx(7.0),
+        **{f"{way}_{name}": 100.0 for way in apps.WAYS[1:] for name in ("memcached", "nginx")},
+        "software_held": 100.0,
+        "hardware_held": 0.0,
     }
     definition = find("migration-apps")
     verdicts = Judged(definition.figures, outcome.values).verdicts()
-    assert set(verdicts) == {"within tolerance", "holds"}
+    assert set(verdicts) == {"within tolerance", "same shape", "holds"}
+    # Software that moves what a device holds is seen, and so is hardware that does not.
+    for broken in (served(1100, buffers=2), served(1000, held=2)):
+        moves = {cell: broken for cell in cells}
+        failed = apps.figures({"nginx": moves}, inputs, []).values
+        judged = {one.key: one.judge(failed[one.key]) for one in definition.figures}
+        assert "fails" in (judged["software_held"], judged["hardware_held"])
     assert any("saturated" in note for note in outcome.notes)
     # What moved nothing cannot be behind.
     short = {
