@@ -70,6 +70,13 @@ pub trait MappingPolicy: Send {
         HoleVerdict::Split
     }
 
+    /// Returns true if a first touch makes a perforated page of a block of which so many frames are
+    /// in use. Only with perforation.
+    fn perforates_block(&self, missing: u32) -> bool {
+        let _ = missing;
+        false
+    }
+
     /// Returns true if huge pages begin with holes that are filled when they are touched, instead
     /// of being zeroed whole (the Perforated Page paper: against bloat). Only with perforation.
     fn is_lazy(&self) -> bool {

@@ -71,6 +71,10 @@ impl MappingPolicy for Greedy {
         context.present > 3
     }
 
+    fn perforates_block(&self, _: u32) -> bool {
+        self.perforates
+    }
+
     fn on_holes(&self, _: &Holes) -> HoleVerdict {
         if self.perforates {
             HoleVerdict::Perforate

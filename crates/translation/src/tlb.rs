@@ -262,6 +262,24 @@ impl Array {
         })
     }
 
+    /// Enters 32 bits of a hole bitmap that are not present, with so many entries of the set behind
+    /// them.
+    pub(crate) fn insert_bitmap(
+        &mut self,
+        address: VirtAddr,
+        space: SpaceId,
+        bits: u32,
+        behind: u32,
+    ) {
+        let number = number(address, Kind::Bitmap);
+        let entry = Entry {
+            frame: Frame::new(bits),
+            ..Entry::default()
+        };
+        let key = key(space, number, Kind::Bitmap);
+        self.sets.insert_behind(number, key, entry, behind as usize);
+    }
+
     pub(crate) fn remove(&mut self, address: VirtAddr, space: SpaceId, kind: Kind) {
         let number = number(address, kind);
         self.sets

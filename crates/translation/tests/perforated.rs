@@ -1,15 +1,16 @@
 //! Do perforated pages have the properties that the Perforated Page paper claims (mechanisms E-C)?
 
 use crate::common::{
-    BASE, L2_LATENCY, Outcome, access, access_or_fault, counter, memory, mmu,
-    mmu_without_walk_caches, scheme, space,
+    BASE, L2_LATENCY, Outcome, access, access_or_fault, counter, memory, mmu, mmu_of,
+    mmu_without_walk_caches, scheme, small_tlb, space,
 };
+use contigua_frames::FrameClass;
 use contigua_paging::{
     AddressSpace, Effects, Filter, Fragmentation, HoleKind, Memory, Pattern, SpaceId, Vma,
     holes::sub_page,
 };
-use contigua_translation::{Access, Mmu, SchemeConfig};
-use contigua_units::{Cycles, PAGE_BYTES, PageSize, VirtAddr, VirtRange};
+use contigua_translation::{Access, Mmu, NestedConfig, SchemeConfig};
+use contigua_units::{Cycles, Frame, PAGE_BYTES, PageSize, VirtAddr, VirtRange};
 use proptest::prelude::*;
 
 const HUGE: u64 = PageSize::Size2M.bytes();
@@ -197,6 +198,57 @@ fn a_page_takes_at_most_17_entries_of_the_l2_tlb_beside_its_holes() {
     assert_eq!(references, 3 + 16 + 1 + 16);
     // Nothing but 4 KB pages is in the first level.
     assert_eq!(mmu.counters().data.misses_2m, 0);
+}
+
+#[test]
+fn bitmaps_that_are_used_once_leave_perforated_pages_in_the_l2_tlb() {
+    let found = |more: &str| {
+        let holes = scenario(16, Pattern::Dispersed, HoleKind::Remapped);
+        let mut world = world("perforated", Some(holes), 16);
+        let (scheme, walk_cache) = (
+            scheme("perforated", more),
+            NestedConfig::default().walk_cache,
+        );
+        let mut mmu = mmu_of(&*scheme, &small_tlb(), &walk_cache, None);
+        for i in 0..20_000_u64 {
+            let sub_page = i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+            world.read(&mut mmu, at(sub_page % (512 * 16)));
+        }
+        counter(&mmu, "l2_hits_perforated")
+    };
+    let (least_recent, most_recent) = (found(""), found("bitmap_insertion = 16384"));
+    // Of 20,000 reads.
+    assert!(least_recent > 19_000, "{least_recent}");
+    assert!(most_recent < 15_000, "{most_recent}");
+}
+
+#[test]
+fn a_block_of_which_too_many_frames_are_in_use_is_not_perforated() {
+    let perforations = |in_use: u32| {
+        let scheme = scheme("perforated", "");
+        let mut memory = memory(32_768);
+        let mut space = space(&scheme, &mut memory);
+        for frame in (0..32_768).filter(|frame| frame % 512 < in_use) {
+            // Those of page tables are in use.
+            let _ = memory.allocate_at(Frame::new(frame), FrameClass::KernelOther);
+        }
+        let mut effects = Effects::default();
+        let all = VirtRange::with_length(VirtAddr::new(BASE), HUGE);
+        space
+            .map(all, Vma::ANONYMOUS, &mut memory, &mut effects)
+            .unwrap();
+        space
+            .fault(
+                all.start,
+                true,
+                &*scheme.policy(),
+                &mut memory,
+                &mut effects,
+            )
+            .unwrap();
+        effects.perforations
+    };
+    assert_eq!((perforations(76), perforations(77)), (1, 0));
 }
 
 #[test]

@@ -328,9 +328,7 @@ fn claim_block_with_holes(
     let (number, block) = blocks
         .filter(|(_, block)| block.kind() == movable)
         .max_by_key(|(number, block)| (block.free(), std::cmp::Reverse(*number)))?;
-    let missing = SUB_PAGES - block.free();
-    let guess: Holes = (0..missing).collect();
-    if policy.on_holes(&guess) != HoleVerdict::Perforate {
+    if !policy.perforates_block(SUB_PAGES - block.free()) {
         return None;
     }
     let chunk = Frame::new(number as u32 * SUB_PAGES);
@@ -342,7 +340,7 @@ fn claim_block_with_holes(
                 .is_err()
         })
         .collect();
-    if policy.on_holes(&holes) == HoleVerdict::Perforate {
+    if policy.perforates_block(holes.count()) {
         return Some((chunk, holes));
     }
     for i in (0..SUB_PAGES).filter(|&i| !holes.has(i)) {

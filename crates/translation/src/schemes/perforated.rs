@@ -11,11 +11,13 @@ mod policy;
 
 use contigua_paging::holes::sub_page;
 use contigua_paging::{Filter, Leaf, MappingPolicy};
-use contigua_units::{Cycles, Frame, PageSize, PhysAddr, VirtAddr};
+use contigua_units::{Cycles, PageSize, PhysAddr, VirtAddr};
 
 use super::{BackgroundPass, Scheme};
 use crate::radix::{Radix, allows, page};
-use crate::tlb::{Entry, Kind};
+#[cfg(test)]
+use crate::tlb::Entry;
+use crate::tlb::Kind;
 use crate::walker::{Found, HostFault, Walked};
 use crate::{
     Access, Error, Hardware, MemoryPort, Request, SpaceId, Tables, Translation, Translator,
@@ -26,7 +28,7 @@ use policy::Policy;
 
 impl Scheme for Config {
     fn translator(&self, hardware: &Hardware<'_>) -> Result<Box<dyn Translator>, Error> {
-        Ok(Box::new(Perforated::new(hardware, self.bitmap_register)?))
+        Ok(Box::new(Perforated::new(hardware, self)?))
     }
 
     fn policy(&self) -> Box<dyn MappingPolicy> {
@@ -77,6 +79,8 @@ struct Perforated {
     radix: Radix,
     #[state(skip)]
     bitmap_register: bool,
+    #[state(skip)]
+    bitmap_insertion: u32,
     counters: Counters,
     /// First-level misses until the next look at what the L2 TLB holds.
     until_look: u64,
@@ -93,10 +97,11 @@ struct Chunk {
 }
 
 impl Perforated {
-    fn new(hardware: &Hardware<'_>, bitmap_register: bool) -> Result<Self, Error> {
+    fn new(hardware: &Hardware<'_>, config: &Config) -> Result<Self, Error> {
         Ok(Self {
             radix: Radix::new(hardware)?,
-            bitmap_register,
+            bitmap_register: config.bitmap_register,
+            bitmap_insertion: config.bitmap_insertion,
             counters: Counters::default(),
             until_look: LOOK_INTERVAL,
             #[cfg(test)]
@@ -220,12 +225,8 @@ impl Perforated {
             }
         }
         if let Some(array) = self.radix.l2.array(PageSize::Size2M) {
-            let entry = Entry {
-                frame: Frame::new(bits),
-                ..Entry::default()
-            };
             array.remove(address, space, Kind::Bitmap);
-            array.insert(address, space, Kind::Bitmap, entry);
+            array.insert_bitmap(address, space, bits, self.bitmap_insertion);
         }
         Ok(bits)
     }
@@ -592,7 +593,7 @@ mod tests {
             walk_cache: &WalkCacheConfig::default(),
             nested: None,
         };
-        Perforated::new(&hardware, true).unwrap()
+        Perforated::new(&hardware, &Config::default()).unwrap()
     }
 
     /// Reads a sub-page, then takes its neighbor's page away, then reads the neighbor. Says
