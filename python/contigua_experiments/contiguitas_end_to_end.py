@@ -2,16 +2,32 @@
 
 A program arrives on a server that others have left: *partial*, one of a fleet taken at random, or
 *full*, one whose free memory files have taken. The server aged under Linux' placement or under
-that of Contiguitas. Every program is recorded once, and all servers replay the same events.
+that of Contiguitas. What is counted begins when the program has filled its memory: a server while
+its client asks it, a workload in the function that reads. Every program is executed once, and all
+servers see the same events.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from contigua.options import RunOptions
+from contigua.programs.program import Program
+from contigua.programs.servers import Load, memcached, redis_store
+from contigua.regions import Regions
+from contigua.statistics import mean_margin
 from contigua_experiments.base import Context, Outcome, Sheet
-from contigua_experiments.running import Cell, Values, chosen, cycles, run_cells
+from contigua_experiments.running import (
+    Cell,
+    Values,
+    cycles,
+    data_walk_share,
+    resident,
+    run_cells,
+    sized,
+)
 
 if TYPE_CHECKING:
     from contigua.page import Page
@@ -21,38 +37,63 @@ AGES = ("partial", "full")
 
 def compute(inputs: dict[str, Any], context: Context) -> Outcome:
     """Run every program on every server."""
-    programs, notes = chosen(inputs["programs"], inputs["scale"])
-    options = RunOptions(
-        machine=inputs["machine"],
-        detail=inputs["detail"],
-        seed=inputs["seed"],
-    )
+    options = RunOptions(machine=inputs["machine"], detail=inputs["detail"])
     found: dict[str, dict[Cell, Values]] = {}
-    for index, program in enumerate(programs):
-        found[program.name] = run_cells(program, cells(inputs), options, warm=inputs["warm"])
+    notes = []
+    runs = programs(inputs, options)
+    for index, (program, own) in enumerate(runs):
+        missing = program.missing()
+        if missing is None:
+            found[program.name] = run_cells(program, cells(inputs), own)
+        else:
+            notes.append(f"Left out: {missing}.")
         if context.progress is not None:
-            context.progress((index + 1) / len(programs))
+            context.progress((index + 1) / len(runs))
     return figures(found, inputs, notes)
 
 
-def cells(inputs: dict[str, Any]) -> list[Cell]:
-    """Return both placements on both servers, and both large pages on a larger full one."""
+def programs(inputs: dict[str, Any], options: RunOptions) -> list[tuple[Program, RunOptions]]:
+    """Return servers and workloads at their sizes, with options that count their steady state."""
+    asked = replace(options, regions=Regions.client())
+    stores = inputs["stores"]
     return [
-        *(server(inputs, design, age) for age in AGES for design in ("linux", "contiguitas")),
-        *giant_cells(inputs),
+        (memcached(Load(**stores["memcached"]), memory_mib=inputs["memcached_mib"]), asked),
+        (redis_store(Load(**stores["redis"])), asked),
+        *(sized(name, part, options) for name, part in inputs["parts"].items()),
     ]
 
 
-def server(inputs: dict[str, Any], design: str, age: str) -> Cell:
-    """Return the cell of a placement on a server of an age."""
-    return Cell(inputs[design], age=age, memory=inputs[f"{age}_memory"])
+def cells(inputs: dict[str, Any]) -> list[Cell]:
+    """Return both placements on both servers, and both large pages on a full one, by seed."""
+    compared = (pairs(inputs, seed).values() for seed in inputs["seeds"])
+    # A server may be compared with two others.
+    return list(dict.fromkeys(cell for each in compared for pair in each for cell in pair))
 
 
-def giant_cells(inputs: dict[str, Any]) -> tuple[Cell, Cell]:
-    """Return 2 MB pages and 1 GB pages under Contiguitas' placement, on equal servers."""
-    memory = inputs["giant_memory"]
-    huge, giant = inputs["contiguitas"], inputs["giant"]
-    return Cell(huge, age="full", memory=memory), Cell(giant, age="full", memory=memory)
+def pairs(inputs: dict[str, Any], seed: int) -> dict[str, tuple[Cell, Cell]]:
+    """Return which servers are compared: the second one's gain over the first."""
+    linux, huge, giant = inputs["linux"], inputs["contiguitas"], inputs["giant"]
+
+    def server(design: str, age: str, memory: str) -> Cell:
+        return Cell(design, age=age, memory=inputs[memory], seed=seed)
+
+    return {
+        **{
+            age: (server(linux, age, f"{age}_memory"), server(huge, age, f"{age}_memory"))
+            for age in AGES
+        },
+        GIANT: (server(huge, "full", "giant_memory"), server(giant, "full", "giant_memory")),
+    }
+
+
+GIANT = "1 GB over 2 MB"
+EXTREMES = {
+    "partial_least": ("partial", min),
+    "partial_most": ("partial", max),
+    "full_least": ("full", min),
+    "full_most": ("full", max),
+    "giant_most": (GIANT, max),
+}
 
 
 def gain(old: Values, new: Values) -> float:
@@ -60,63 +101,50 @@ def gain(old: Values, new: Values) -> float:
     return 100 * (cycles(old) / cycles(new) - 1)
 
 
-def kernel_cycles(values: Values) -> float:
-    """Return cycles in the kernel."""
-    return float(values["time"].get("breakdown", {}).get("kernel", 0))
-
-
-def steady_gain(old: Values, new: Values, kernel: float) -> float:
-    """Return the gain if both spent so many cycles in the kernel, in percent."""
-    before, after = (cycles(one) - kernel_cycles(one) + kernel for one in (old, new))
-    return 100 * (before / after - 1)
-
-
 def figures(
     found: dict[str, dict[Cell, Values]], inputs: dict[str, Any], notes: list[str]
 ) -> Outcome:
     """Set the gains of all programs beside the paper's range."""
-    pairs = {
-        **{age: (server(inputs, "linux", age), server(inputs, "contiguitas", age)) for age in AGES},
-        "1 GB": giant_cells(inputs),
-    }
-    # What a server does in the kernel whatever its memory is like: the least of all servers.
-    kernel = {name: min(map(kernel_cycles, by.values())) for name, by in found.items()}
+    by_seed = [pairs(inputs, seed) for seed in inputs["seeds"]]
     gains = {
-        kind: {name: steady_gain(by[old], by[new], kernel[name]) for name, by in found.items()}
-        for kind, (old, new) in pairs.items()
+        kind: {
+            name: [gain(by[one[kind][0]], by[one[kind][1]]) for one in by_seed]
+            for name, by in found.items()
+        }
+        for kind in by_seed[0]
     }
-    whole = {
-        kind: {name: gain(by[old], by[new]) for name, by in found.items()}
-        for kind, (old, new) in pairs.items()
-    }
-    values: dict[str, float | None] = {
-        "giant_most": max(gains["1 GB"].values(), default=None),
-    }
-    for age in AGES:
-        values[f"{age}_least"] = min(gains[age].values(), default=None)
-        values[f"{age}_most"] = max(gains[age].values(), default=None)
+    values: dict[str, float | None] = {}
+    margins: dict[str, float] = {}
+    for key, (kind, choose) in EXTREMES.items():
+        values[key] = None
+        if gains[kind]:
+            extreme = choose(gains[kind].values(), key=fmean)
+            values[key] = fmean(extreme)
+            margins[key] = mean_margin(extreme) or 0.0
     rows = [
         [
             name,
-            *(f"{one[kind][name]:+.2f}" for one in (gains, whole) for kind in pairs),
-            *_coverage(by, inputs),
+            f"{resident(by[by_seed[0]['partial'][0]]) / 2**30:.1f} GiB",
+            *(_with_margin(one[name]) for one in gains.values()),
+            *_coverage(by, by_seed[0]),
         ]
         for name, by in found.items()
     ]
-    heads = ["program", "partial, %", "full, %", "1 GB over 2 MB, %"]
-    heads += ["with all of the kernel: partial, %", "full, %", "1 GB over 2 MB, %"]
-    heads += ["2 MB coverage, partial, Linux", "Contiguitas", "full, Linux", "Contiguitas"]
+    heads = ["program", "memory", *(f"{kind}, %" for kind in gains)]
+    heads += [f"2 MB coverage, {age}, {who}" for age in AGES for who in ("Linux", "Contiguitas")]
+    walks = [
+        [
+            name,
+            *(f"{data_walk_share(by[cell]):.1f}" for pair in by_seed[0].values() for cell in pair),
+        ]
+        for name, by in found.items()
+    ]
     title = "Gain in throughput from Contiguitas' placement"
     notes = [
         *notes,
-        "Throughput is work in a simulated cycle: all servers run the same events. The paper's "
-        f"services have run for long. Here the first {100 * inputs['warm']:g} % of a program's "
-        "instructions are not counted, and of the kernel's cycles as many on each server as on "
-        "that with the fewest: faults, clearing and compaction belong to the start. Gains with "
-        "all of the kernel's cycles stand beside them.",
-        "The paper's services have tens of gigabytes on servers of 64 GB and lose up to a fifth of "
-        "their cycles to page walks. Programs here have megabytes, on servers as much smaller: "
-        "those that fit into the second-level TLB with 4 KB pages (6 MiB) cannot gain.",
+        "Throughput is work in a simulated cycle: all servers see the same events. What is counted "
+        "begins when memory is filled, and begins with empty caches and TLBs. ± is half the 95 % "
+        f"interval (Student's t) over {len(inputs['seeds'])} servers of each kind.",
         "Pages of 1 GB are set aside before the server ages; with Contiguitas they could be "
         "made later, since nothing in the movable region is in their way.",
     ]
@@ -124,19 +152,33 @@ def figures(
     def illustrate(page: Page) -> None:
         from contigua.pictures import bars_picture
 
-        bars = {kind: list(one.values()) for kind, one in gains.items()}
+        bars = {kind: [fmean(each) for each in one.values()] for kind, one in gains.items()}
         page.heading("Gain of each program")
         page.picture(
             bars_picture(list(found), bars, title, "%"),
             "Gain of each program on partial and full memory, and with 1 GB pages.",
         )
 
-    return Outcome(values, illustrate, notes=notes, sheets=[Sheet(title, heads, rows)])
+    sheets = [
+        Sheet(title, heads, rows),
+        Sheet(
+            f"Cycles in which a walk for data is active, %, seed {inputs['seeds'][0]}",
+            [
+                "program",
+                *(f"{kind}: {cell.design}" for kind, pair in by_seed[0].items() for cell in pair),
+            ],
+            walks,
+        ),
+    ]
+    return Outcome(values, illustrate, margins, notes=notes, sheets=sheets)
 
 
-def _coverage(by: dict[Cell, Values], inputs: dict[str, Any]) -> list[str]:
+def _with_margin(gains: list[float]) -> str:
+    margin = mean_margin(gains)
+    return f"{fmean(gains):+.2f}" + ("" if margin is None else f" ± {margin:.2f}")
+
+
+def _coverage(by: dict[Cell, Values], compared: dict[str, tuple[Cell, Cell]]) -> list[str]:
     """Write the share of memory in huge pages on each server."""
-    reports = (
-        by[server(inputs, design, age)] for age in AGES for design in ("linux", "contiguitas")
-    )
+    reports = (by[cell] for age in AGES for cell in compared[age])
     return [f"{100 * one['memory']['huge_page_coverage']:.0f} %" for one in reports]

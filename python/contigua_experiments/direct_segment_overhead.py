@@ -6,12 +6,9 @@ takes the share of 4 KB pages' misses that fall into the primary region as avoid
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from contigua.options import RunOptions
-from contigua.programs.program import Program
-from contigua.regions import Regions
 from contigua_experiments import direct_segment
 from contigua_experiments.base import Context, Outcome, Sheet
 from contigua_experiments.running import (
@@ -21,6 +18,7 @@ from contigua_experiments.running import (
     data_walk_share,
     inside_share,
     run_cells,
+    sized,
 )
 from contigua_experiments.scaled import scaled
 
@@ -46,7 +44,7 @@ def compute(inputs: dict[str, Any], context: Context) -> Outcome:
         if part is None:
             reports = run_cells(program, cells[: len(inputs["designs"])], options)
         else:
-            own, region = sized(program, part, options)
+            own, region = sized(program.name, part, options)
             reports = run_cells(own, cells, region)
         for cell, values in reports.items():
             assert cell.machine is not None
@@ -55,17 +53,6 @@ def compute(inputs: dict[str, Any], context: Context) -> Outcome:
         if context.progress is not None:
             context.progress((index + 1) / len(programs))
     return figures(found, inputs, notes)
-
-
-def sized(
-    program: Program, part: dict[str, Any], options: RunOptions
-) -> tuple[Program, RunOptions]:
-    """Return a workload at a size of its own, and options that count a function of it alone."""
-    command = (program.command[0], *part["arguments"])
-    # A shell starts it.
-    regions = Regions.function(f"{part['function']}@{program.command[0]}")
-    counted = replace(options, regions=regions, instructions=part["instructions"])
-    return replace(program, command=command), counted
 
 
 def linear_model(values: Values) -> float:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from contigua.options import RunOptions
 from contigua.programs.clients import call, free_port, succeeds, wait_for
 from contigua.programs.databases import redis_command
-from contigua.programs.program import Program, workload
+from contigua.programs.program import Loaded, Program, workload
 from contigua_experiments.base import Context, Outcome, Sheet
 from contigua_experiments.running import Cell, Values, resident, run_cells
 
@@ -21,7 +21,7 @@ def sparse_redis(keys: int, value_bytes: int, kept: int) -> Program:
     """Return redis-server with large values, of which one in ``kept`` stays, and new small ones."""
     port = free_port()
 
-    def drive(_: Path, stopped: threading.Event) -> None:
+    def drive(_: Path, stopped: threading.Event, loaded: Loaded) -> None:
         cli = ("redis-cli", "-p", str(port))
         wait_for(lambda: succeeds(*cli, "ping"), stopped)
         value = "x" * value_bytes
@@ -32,7 +32,8 @@ def sparse_redis(keys: int, value_bytes: int, kept: int) -> Program:
         commands += [f"get key:{key}" for key in range(0, keys, kept)] * 3
         commands += [f"set small:{key} {key}" for key in range(keys)]
         try:
-            call(*cli, text="\n".join(commands) + "\n")
+            with loaded():
+                call(*cli, text="\n".join(commands) + "\n")
         finally:
             succeeds(*cli, "shutdown", "nosave")
 

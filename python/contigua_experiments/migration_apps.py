@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from contigua.options import RunOptions
 from contigua.programs.program import Program
-from contigua.programs.servers import memcached, nginx
+from contigua.programs.servers import Load, memcached, nginx
 from contigua_experiments.base import Context, Outcome, Sheet
 from contigua_experiments.running import Cell, Values, run_cells, throughput
 
@@ -55,7 +55,9 @@ def programs(inputs: dict[str, Any]) -> list[Program]:
     """Return the servers, with as many workers as there are cores."""
     cache, web = inputs["memcached"], inputs["nginx"]
     return [
-        memcached(cache["keys"], cache["value_bytes"], cache["requests"], threads=inputs["cores"]),
+        memcached(
+            Load(cache["keys"], cache["value_bytes"], cache["requests"]), threads=inputs["cores"]
+        ),
         nginx(web["files"], web["requests"], workers=inputs["cores"]),
     ]
 

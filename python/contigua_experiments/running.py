@@ -18,8 +18,9 @@ from contigua.options import RunOptions
 from contigua.presets import Preset
 from contigua.programs.catalogue import catalogue
 from contigua.programs.execute import execute, interruptible, run_whole
-from contigua.programs.program import MissingProgramError, Program, ProgramError
+from contigua.programs.program import MissingProgramError, Program, ProgramError, workload
 from contigua.progress import Progress
+from contigua.regions import Regions
 from contigua.reports import Report
 from contigua.run_spec import RunSpec
 
@@ -38,7 +39,7 @@ class Cell(NamedTuple):
         Name of the design.
     holes
         Scenario of holes, or ``"none"``.
-    age, memory, cores, migrations, machine
+    age, memory, cores, migrations, machine, seed
         As in :class:`~contigua.options.RunOptions`; ``None`` for what the options say.
     """
 
@@ -49,6 +50,7 @@ class Cell(NamedTuple):
     cores: int | None = None
     migrations: float | None = None
     machine: Preset | None = None
+    seed: int | None = None
 
     def spec(self, options: RunOptions) -> RunSpec:
         """Describe the cell to the engine."""
@@ -68,7 +70,6 @@ def run_cells(
     progress: Callable[[float], None] | None = None,
     *,
     record: bool = False,
-    warm: float = 0.0,
     failures: dict[Cell, str] | None = None,
 ) -> dict[Cell, Values]:
     """Execute a program once and simulate it in every cell.
@@ -83,9 +84,6 @@ def run_cells(
         Called with the part that is done.
     record
         Whether to record the program first, so that it does not wait for slow configurations.
-    warm
-        Share of its instructions, from 0 to 1, that are simulated and not counted: the program is
-        recorded first.
     failures
         Takes the cells that cannot be simulated, such as those whose server has no memory left, and
         why; the others go on. Without it, the first one ends the run. The program is recorded
@@ -110,21 +108,17 @@ def run_cells(
     specs = [cell.spec(options) for cell in cells]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="contigua-")))
-        needs_trace = record or warm or failures is not None or len(specs) > READERS
+        needs_trace = record or failures is not None or len(specs) > READERS
         trace = folder / "events.trace" if needs_trace else None
-        watching = specs if trace is None else [_counting(options)] if warm else []
         reports, requests = execute(
             program,
             folder,
-            watching,
+            specs if trace is None else [],
             record=trace,
+            load=None if options.regions is None else _engine.Load(),
             progress=interruptible if progress is None or trace else _fraction(progress),
         )
         if trace is not None:
-            if warm:
-                executed = Report(reports[0]).values["executed"]["instructions"]
-                for spec in specs:
-                    spec["warmup"] += int(warm * executed)
             replayed: dict[Cell, str] = {}
             for start in range(0, len(specs), REPLAYS):
                 batch = list(zip(cells, specs, strict=True))[start : start + REPLAYS]
@@ -164,11 +158,19 @@ def _fraction(progress: Callable[[float], None]) -> Progress:
     return called
 
 
-def _counting(options: RunOptions) -> RunSpec:
-    """Describe the fastest way to count all instructions."""
-    whole = replace(options, detail="translation", warmup=0, skip=0, instructions=None)
-    plain = replace(whole, age="fresh", cores=1, migrations=0.0, classify_misses=False)
-    return Cell("linux-4k").spec(plain)
+def sized(name: str, part: dict[str, Any], options: RunOptions) -> tuple[Program, RunOptions]:
+    """Return a workload at a size of its own, and options that count a function of it alone.
+
+    Parameters
+    ----------
+    part
+        Its ``arguments``, the ``function``, and how many ``instructions`` of it are counted.
+    """
+    command = workload(name, *part["arguments"])
+    # A shell starts it.
+    regions = Regions.function(f"{part['function']}@{command[0]}")
+    counted = replace(options, regions=regions, instructions=part["instructions"])
+    return Program(name, command), counted
 
 
 def instructions_of(program: Program, options: RunOptions) -> int:

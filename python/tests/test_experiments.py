@@ -825,28 +825,35 @@ def test_servers_are_compared_with_themselves_without_migrations():
 
 def test_a_gain_is_what_is_done_more_in_the_same_time():
     inputs = find("contiguitas-end-to-end").inputs["quick"]
-    times = {
-        end_to_end.server(inputs, "linux", "partial"): 1050,
-        end_to_end.server(inputs, "contiguitas", "partial"): 1000,
-        end_to_end.server(inputs, "linux", "full"): 1100,
-        end_to_end.server(inputs, "contiguitas", "full"): 1000,
-        **dict(zip(end_to_end.giant_cells(inputs), (1075, 1000), strict=True)),
+    sizes = ("resident_4k", "resident_2m", "resident_1g", "perforated", "segment")
+    memory = {f"{size}_bytes": 1 << 20 for size in sizes} | {"huge_page_coverage": 0.5}
+    times = {"partial": (1050, 1000), "full": (1100, 1000), end_to_end.GIANT: (1075, 1000)}
+    cells = [end_to_end.pairs(inputs, seed) for seed in inputs["seeds"]]
+    by = {
+        cell: report(time, memory=memory)
+        for one in cells
+        for kind, pair in one.items()
+        for cell, time in zip(pair, times[kind], strict=True)
     }
-    assert list(times) == end_to_end.cells(inputs)
-    by = {cell: report(one, memory={"huge_page_coverage": 0.5}) for cell, one in times.items()}
-    values = end_to_end.figures({"bfs": by}, inputs, []).values
-    assert values == {
+    assert list(by) == end_to_end.cells(inputs)
+    # At full scale, 2 MB pages on a full server are compared with 4 KB and with 1 GB.
+    assert len(end_to_end.cells(find("contiguitas-end-to-end").inputs["full"])) == 5 * 3
+    outcome = end_to_end.figures({"bfs": by}, inputs, [])
+    assert outcome.values == {
         "partial_least": pytest.approx(5.0),
         "partial_most": pytest.approx(5.0),
         "full_least": pytest.approx(10.0),
         "full_most": pytest.approx(10.0),
         "giant_most": pytest.approx(7.5),
     }
-    # Faults are no loss of throughput once a server has run for long.
-    old = {"time": {"cycles": 1500, "breakdown": {"kernel": 600}}}
-    new = {"time": {"cycles": 1000, "breakdown": {"kernel": 100}}}
-    assert end_to_end.gain(old, new) == pytest.approx(50.0)
-    assert end_to_end.steady_gain(old, new, 100.0) == pytest.approx(0.0)
+    assert set(outcome.margins.values()) == {0.0}
+    # A seed that differs widens the interval, and the program with the largest mean is the most.
+    slow = dict(by)
+    slow[cells[0]["partial"][0]] = report(1200, memory=memory)
+    outcome = end_to_end.figures({"bfs": by, "cg": slow}, inputs, [])
+    assert outcome.values["partial_most"] == pytest.approx((20 + 5 + 5) / 3)
+    assert outcome.values["partial_least"] == pytest.approx(5.0)
+    assert outcome.margins["partial_most"] > 10 and outcome.margins["partial_least"] == 0
 
 
 def test_what_lies_outside_the_primary_region_has_each_programs_own_reason():

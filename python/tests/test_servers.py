@@ -2,6 +2,8 @@
 
 import socket
 import threading
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,16 +11,19 @@ import pytest
 from contigua import _engine
 from contigua.options import RunOptions
 from contigua.programs.clients import free_port
-from contigua.programs.program import Program, ProgramError
+from contigua.programs.program import Loaded, Program, ProgramError
 from contigua.programs.servers import (
     FILE_SIZES,
     Connection,
+    Load,
     file_contents,
     memcached,
-    memcached_value,
     nginx,
     popular,
+    redis_store,
+    stored_value,
 )
+from contigua.regions import Regions
 from contigua.run_spec import document
 from contigua_experiments.running import Cell, run_cells
 
@@ -31,10 +36,11 @@ OPTIONS = RunOptions(detail="translation", memory="512MiB")
     ("program", "requests", "threads", "processes"),
     [
         # A connection has 50 keys, which it stores before it asks for 125.
-        (memcached(400, 100, 1_000, threads=4, connections=8), 1_400, 5, 1),
+        (memcached(Load(400, 100, 1_000), threads=4), 1_400, 5, 1),
+        (redis_store(Load(300, 100, 704)), 1_004, 5, 1),
         (nginx(20, 100, workers=2, connections=4), 100, 3, 3),
     ],
-    ids=["memcached", "nginx"],
+    ids=["memcached", "redis", "nginx"],
 )
 def test_a_server_ends_when_all_requests_are_answered(program, requests, threads, processes):
     missing = program.missing()
@@ -46,7 +52,9 @@ def test_a_server_ends_when_all_requests_are_answered(program, requests, threads
 
 
 @pytest.mark.parametrize(
-    "program", [memcached(200, 100, 400), nginx(10, 100, workers=2)], ids=["memcached", "nginx"]
+    "program",
+    [memcached(Load(200, 100, 400)), nginx(10, 100, workers=2)],
+    ids=["memcached", "nginx"],
 )
 def test_a_recorded_server_replays_to_the_same_events(program, tmp_path):
     trace = tmp_path / "events.trace"
@@ -59,7 +67,9 @@ def test_a_recorded_server_replays_to_the_same_events(program, tmp_path):
     def told(**execution):
         return document({"runs": specs, "execution": execution})
 
-    client = threading.Thread(target=program.client, args=(tmp_path / "own", threading.Event()))
+    client = threading.Thread(
+        target=program.client, args=(tmp_path / "own", threading.Event(), nullcontext)
+    )
     client.start()
     live, status, _ = _engine.run(told(command=command, record=trace))
     client.join()
@@ -70,10 +80,21 @@ def test_a_recorded_server_replays_to_the_same_events(program, tmp_path):
 
 def test_configurations_that_replay_a_recording_see_the_same_events():
     cells = [Cell("linux-4k"), Cell("linux-thp"), Cell("linux-thp", age="scattered:3")]
-    found = run_cells(memcached(100, 100, 200), cells, OPTIONS, record=True)
+    found = run_cells(memcached(Load(100, 100, 200)), cells, OPTIONS, record=True)
     assert list(found) == cells
     assert len({values["program"]["events"] for values in found.values()}) == 1
     assert {values["client"]["requests"] for values in found.values()} == {300}
+
+
+def test_a_server_is_measured_while_it_is_asked_alone():
+    load = Load(2_000, 100, 400)
+    (whole,) = run_cells(memcached(load), [Cell("linux-4k")], OPTIONS).values()
+    loaded = replace(OPTIONS, regions=Regions.client())
+    (asked,) = run_cells(memcached(load), [Cell("linux-4k")], loaded).values()
+    share = asked["executed"]["instructions"] / whole["executed"]["instructions"]
+    # Filling is five times as many requests, and then there are its start and end.
+    assert 0.02 < share < 0.3
+    assert asked["client"]["requests"] == 2_400
 
 
 def answering(answer):
@@ -102,7 +123,7 @@ def test_a_wrong_answer_is_an_error_that_quotes_it(answer, message):
 
 
 def test_a_client_that_fails_ends_the_run(guest):
-    def drive(_: Path, __: threading.Event) -> None:
+    def drive(_: Path, __: threading.Event, loaded: Loaded) -> None:
         raise ProgramError("no such luck")
 
     with pytest.raises(ProgramError, match="no such luck"):
@@ -122,7 +143,7 @@ def test_popularity_is_zipfs():
 
 
 def test_values_and_files_differ_and_have_their_sizes():
-    values = {memcached_value(key, version, 100) for key in range(9) for version in range(9)}
+    values = {stored_value(key, version, 100) for key in range(9) for version in range(9)}
     assert len(values) == 81 and {len(value) for value in values} == {100}
     files = [file_contents(number) for number in range(100)]
     assert len(set(files)) == 100

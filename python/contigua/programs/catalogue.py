@@ -7,7 +7,7 @@ from pathlib import Path
 
 from contigua.programs.databases import mariadb, redis, sqlite
 from contigua.programs.program import Program, workload
-from contigua.programs.servers import memcached, nginx
+from contigua.programs.servers import Load, memcached, nginx
 
 PYTHON = (
     "import random; random.seed(1); "
@@ -54,10 +54,10 @@ def catalogue(scale: str) -> dict[str, Program]:
             ),
         ),
         {
-            "tiny": memcached(500, 256, 1_000),
-            "brief": memcached(15_000, 1024, 10_000),
-            "small": memcached(60_000, 1024, 60_000),
-            "large": memcached(1_000_000, 1024, 2_000_000, memory_mib=2048),
+            "tiny": memcached(Load(500, 256, 1_000)),
+            "brief": memcached(Load(15_000, 1024, 10_000)),
+            "small": memcached(Load(60_000, 1024, 60_000)),
+            "large": memcached(Load(1_000_000, 1024, 2_000_000), memory_mib=2048),
         }[scale],
         {
             "tiny": nginx(20, 200),

@@ -7,11 +7,11 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 
 from contigua.loads import Commands, Line
-from contigua.programs.program import ProgramError
+from contigua.programs.program import Loaded, ProgramError
 
 #: Address of servers.
 HOST = "127.0.0.1"
@@ -76,7 +76,7 @@ def drive(
     commands: Commands,
     folder: Path,
     stopped: threading.Event,
-    loaded: Callable[[], AbstractContextManager[object]] = nullcontext,
+    loaded: Loaded = nullcontext,
 ) -> int | None:
     """Drive a server; the client's commands run within ``loaded()``.
 

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 from contigua.programs.clients import call, free_port, succeeds, wait_for
-from contigua.programs.program import Program
+from contigua.programs.program import Loaded, Program
 
 
 def redis_command(port: int) -> tuple[str, ...]:
@@ -19,7 +19,7 @@ def redis(keys: int, value_bytes: int, requests: int) -> Program:
     """Return redis-server, filled by one client with values of a size, then read at random."""
     port = free_port()
 
-    def drive(_: Path, stopped: threading.Event) -> None:
+    def drive(_: Path, stopped: threading.Event, loaded: Loaded) -> None:
         cli = ("redis-cli", "-p", str(port))
         wait_for(lambda: succeeds(*cli, "ping"), stopped)
         bench: tuple[str, ...] = (
@@ -35,7 +35,8 @@ def redis(keys: int, value_bytes: int, requests: int) -> Program:
         bench += ("-r", str(keys), "-c", "4")
         try:
             call(*bench, "-t", "set", "-n", str(keys * 2))
-            call(*bench, "-t", "get", "-n", str(requests))
+            with loaded():
+                call(*bench, "-t", "get", "-n", str(requests))
         finally:
             # It ends without an answer.
             succeeds(*cli, "shutdown", "nosave")
@@ -69,7 +70,7 @@ def mariadb(rows: int, queries: int) -> Program:
             f"--datadir={folder}/data",
         )
 
-    def drive(folder: Path, stopped: threading.Event) -> None:
+    def drive(folder: Path, stopped: threading.Event, loaded: Loaded) -> None:
         client = ("mariadb", "-u", "root", f"--socket={folder}/socket")
         wait_for(lambda: succeeds(*client, "-e", "select 1"), stopped)
         fill = (
@@ -82,7 +83,8 @@ def mariadb(rows: int, queries: int) -> Program:
         )
         try:
             call(*client, text=fill)
-            call(*client, text=looked)
+            with loaded():
+                call(*client, text=looked)
         finally:
             succeeds("mariadb-admin", "-u", "root", f"--socket={folder}/socket", "shutdown")
 

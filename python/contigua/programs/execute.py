@@ -41,6 +41,7 @@ def execute(
     preload: Preload | None = None,
     seconds: float | None = None,
     addresses: ExecutionSpec | None = None,
+    load: _engine.Load | None = None,
     progress: Progress | None = None,
 ) -> Execution:
     """Execute a program that is installed, with its client if it is a server.
@@ -61,6 +62,8 @@ def execute(
         Stop it after this time.
     addresses
         Choice of its addresses; ``None``: the default.
+    load
+        Where only a loaded server is measured: tells the engine when that is.
     progress
         As :func:`contigua.run` has it.
 
@@ -79,7 +82,7 @@ def execute(
     if shutil.which(command[0]) is None:
         command[0] = find_program(command[0]) or command[0]
     command = ["/bin/sh", "-c", 'exec "$@" > /dev/null 2> "$0"', f"{folder}/errors", *command]
-    with Driver(program.client, folder) as client:
+    with Driver(program.client, folder, load) as client:
         reports, status = run_whole(
             specs,
             {
@@ -91,6 +94,7 @@ def execute(
                 **(addresses or {}),
             },
             client.watched(progress or interruptible),
+            load,
         )
         client.finish()
     if status != 0:
@@ -104,6 +108,7 @@ def run_whole(
     specs: Sequence[RunSpec],
     execution: ExecutionSpec,
     progress: Progress | None = None,
+    load: _engine.Load | None = None,
 ) -> tuple[list[str], int]:
     """Run configurations as the engine does, but never return what was cut short.
 
@@ -120,7 +125,7 @@ def run_whole(
     told = document({"runs": list(specs), "execution": execution})
     progress = progress or interruptible
     if threading.current_thread() is not threading.main_thread():
-        return _whole(*_engine.run(told, progress))
+        return _whole(*_engine.run(told, progress, load))
     handlers = {number: signal.getsignal(number) for number in ENDING}
     handled = {number: handler for number, handler in handlers.items() if callable(handler)}
     seen = threading.Event()
@@ -132,7 +137,7 @@ def run_whole(
     for number in handled:
         signal.signal(number, interrupted)
     try:
-        result = _engine.run(told, progress)
+        result = _engine.run(told, progress, load)
     finally:
         for number, handler in handled.items():
             signal.signal(number, handler)
@@ -183,7 +188,7 @@ class Driver:
             if isinstance(self.client, Commands):
                 self.answered = drive(self.client, self.folder, self.stopped, self._loaded)
             else:
-                self.answered = self.client(self.folder, self.stopped)
+                self.answered = self.client(self.folder, self.stopped, self._loaded)
         except (OSError, subprocess.SubprocessError, ContiguaError) as error:
             self.error = error
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,9 +24,12 @@ class MissingProgramError(ProgramError, ImpossibleError):
     """A program that an experiment needs, or a part of the system, is not there."""
 
 
-#: Waits for a server and drives it until it may end. ``stopped`` is set when the run has failed.
-#: Returns how many requests were answered, if it counts them.
-Client = Callable[[Path, threading.Event], int | None] | Commands
+#: A context in which a server is loaded: where only that is measured, it begins and ends it.
+Loaded = Callable[[], AbstractContextManager[object]]
+
+#: Fills a server, loads it within ``loaded()``, and ends it. ``stopped`` is set when the run has
+#: failed. Returns how many requests were answered, if it counts them.
+Client = Callable[[Path, threading.Event, Loaded], int | None] | Commands
 
 
 @dataclass(frozen=True)

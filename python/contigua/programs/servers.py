@@ -1,4 +1,4 @@
-"""Memcached and nginx, and the clients that load them until a number of requests is answered.
+"""Memcached, redis and nginx, and clients that load them until enough requests are answered.
 
 A client is one thread with several connections. It sends a batch of requests on each, then reads
 the answers, and so keeps every worker of the server busy without being faster than the server.
@@ -16,11 +16,14 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
+from typing import NamedTuple
 
 from contigua.programs.clients import HOST, free_port, wait_for
-from contigua.programs.program import Program, ProgramError
+from contigua.programs.databases import redis_command
+from contigua.programs.program import Client, Loaded, Program, ProgramError
 
 #: Seconds that an answer may take: the server waits for the slowest simulated configuration.
 ANSWER = 600.0
@@ -97,69 +100,131 @@ def popular(count: int, generator: random.Random) -> Callable[[], int]:
     return batches().__next__
 
 
-# memcached.
+# Stores: memcached and redis.
 
 
-def memcached(
-    keys: int,
-    value_bytes: int,
-    requests: int,
-    *,
-    threads: int = 4,
-    connections: int = 8,
-    memory_mib: int = 256,
-) -> Program:
-    """Return memcached, filled and then asked at random: nine reads to a write, Zipf's law.
+class Protocol(NamedTuple):
+    """Requests to a store, each with its answer.
+
+    Attributes
+    ----------
+    hello
+        A request of a server that is up.
+    store, fetch
+        Take a key and its value.
+    shutdown
+        Has no answer.
+    """
+
+    hello: tuple[bytes, bytes]
+    store: Callable[[bytes, bytes], tuple[bytes, bytes]]
+    fetch: Callable[[bytes, bytes], tuple[bytes, bytes]]
+    shutdown: bytes
+
+
+#: protocol.txt of memcached.
+TEXT = Protocol(
+    (b"version\r\n", b"VERSION"),
+    lambda key, value: (b"set %b 0 0 %d\r\n%b\r\n" % (key, len(value), value), b"STORED\r\n"),
+    lambda key, value: (
+        b"get %b\r\n" % key,
+        b"VALUE %b 0 %d\r\n%b\r\nEND\r\n" % (key, len(value), value),
+    ),
+    b"shutdown\r\n",
+)
+
+
+def resp(*words: bytes) -> bytes:
+    """Return a command in redis' protocol."""
+    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(w), w) for w in words)
+
+
+RESP = Protocol(
+    (resp(b"PING"), b"+PONG"),
+    lambda key, value: (resp(b"SET", key, value), b"+OK\r\n"),
+    lambda key, value: (resp(b"GET", key), b"$%d\r\n%b\r\n" % (len(value), value)),
+    resp(b"SHUTDOWN", b"NOSAVE"),
+)
+
+
+@dataclass(frozen=True)
+class Load:
+    """Load of a store: it is filled, then asked at random, nine reads to a write, by Zipf's law.
+
+    Attributes
+    ----------
+    keys, value_bytes
+        What it holds.
+    requests
+        How often it is asked.
+    connections
+        Each has keys of its own, so that each answer is certain.
+    """
+
+    keys: int
+    value_bytes: int
+    requests: int
+    connections: int = 8
+
+
+def memcached(load: Load, *, threads: int = 4, memory_mib: int = 256) -> Program:
+    """Return memcached under a load.
 
     With ``-L`` it takes all its memory at once, aligned, and advises huge pages. Without, it takes
     1 MB at a time, of which no fault can make a huge page.
     """
     port = free_port()
+    command: tuple[str, ...] = ("memcached", "-A", "-u", "root", "-U", "0", "-l", HOST)
+    command += ("-p", str(port), "-t", str(threads), "-m", str(memory_mib), "-L")
+    return Program("memcached", command, {"memcached": "memcached"}, store(TEXT, port, load))
 
-    def drive(_: Path, stopped: threading.Event) -> int:
-        wait_for(lambda: speaks(port, b"version\r\n", b"VERSION"), stopped)
+
+def redis_store(load: Load) -> Program:
+    """Return redis under a load of memcached's kind."""
+    port = free_port()
+    needs = {"redis-server": "redis-server"}
+    return Program("redis", redis_command(port), needs, store(RESP, port, load))
+
+
+def store(protocol: Protocol, port: int, load: Load) -> Client:
+    """Return the client of a store; what is measured is how it is asked, not how it is filled."""
+
+    def drive(_: Path, stopped: threading.Event, loaded: Loaded) -> int:
+        wait_for(lambda: speaks(port, *protocol.hello), stopped)
         try:
-            return _load_memcached(port, keys, value_bytes, requests, connections)
+            return _load_store(protocol, port, load, loaded)
         finally:
             # It ends without an answer.
             with suppress(OSError, ProgramError), Connection(port) as one:
-                one.send(b"shutdown\r\n")
+                one.send(protocol.shutdown)
                 one.line()
 
-    command: tuple[str, ...] = ("memcached", "-A", "-u", "root", "-U", "0", "-l", HOST)
-    command += ("-p", str(port), "-t", str(threads), "-m", str(memory_mib), "-L")
-    return Program("memcached", command, {"memcached": "memcached"}, drive)
+    return drive
 
 
-def memcached_value(key: int, version: int, size: int) -> bytes:
+def stored_value(key: int, version: int, size: int) -> bytes:
     """Return what a version of a key holds."""
     word = b"%08x%08x" % (key, version)
     return (word * (size // len(word) + 1))[:size]
 
 
-def _load_memcached(port: int, keys: int, size: int, requests: int, connections: int) -> int:
-    """Fill the server, ask it, and return how many requests it answered."""
-    versions = [0] * keys
-    # Every connection has keys of its own, so that each answer is certain.
-    shares = [range(number, keys, connections) for number in range(connections)]
+def _load_store(protocol: Protocol, port: int, load: Load, loaded: Loaded) -> int:
+    """Fill a store, ask it, and return how many requests it answered."""
+    versions = [0] * load.keys
+    shares = [range(number, load.keys, load.connections) for number in range(load.connections)]
     shares = [share for share in shares if share]
     generator = random.Random(1)
     chosen = [popular(len(share), generator) for share in shares]
 
-    def store(key: int) -> tuple[bytes, bytes]:
-        value = memcached_value(key, versions[key], size)
-        return b"set key:%d 0 0 %d\r\n%s\r\n" % (key, size, value), b"STORED\r\n"
+    def put(key: int) -> tuple[bytes, bytes]:
+        return protocol.store(b"key:%d" % key, stored_value(key, versions[key], load.value_bytes))
 
     def ask(number: int) -> tuple[bytes, bytes]:
         key = shares[number][chosen[number]()]
         if generator.random() < 0.1:
             versions[key] += 1
-            return store(key)
-        value = memcached_value(key, versions[key], size)
-        return (
-            b"get key:%d\r\n" % key,
-            b"VALUE key:%d 0 %d\r\n%s\r\nEND\r\n" % (key, size, value),
-        )
+            return put(key)
+        return protocol.fetch(b"key:%d" % key, stored_value(key, versions[key], load.value_bytes))
 
     def exchange(pool: list[Connection], batches: list[list[tuple[bytes, bytes]]]) -> int:
         for one, batch in zip(pool, batches, strict=False):
@@ -173,13 +238,14 @@ def _load_memcached(port: int, keys: int, size: int, requests: int, connections:
         pool = [stack.enter_context(Connection(port)) for _ in shares]
         for start in range(0, len(shares[0]), DEPTH):
             parts = (share[start : start + DEPTH] for share in shares)
-            answered += exchange(pool, [[store(key) for key in part] for part in parts])
+            answered += exchange(pool, [[put(key) for key in part] for part in parts])
         asked = 0
-        while asked < requests:
-            each = min(DEPTH, -(-(requests - asked) // len(pool)))
-            asked += exchange(
-                pool, [[ask(number) for _ in range(each)] for number in range(len(pool))]
-            )
+        with loaded():
+            while asked < load.requests:
+                each = min(DEPTH, -(-(load.requests - asked) // len(pool)))
+                asked += exchange(
+                    pool, [[ask(number) for _ in range(each)] for number in range(len(pool))]
+                )
     return answered + asked
 
 
@@ -230,11 +296,12 @@ def nginx(files: int, requests: int, *, workers: int = 4, connections: int = 16)
         text = NGINX.format(folder=folder, host=HOST, port=port, workers=workers, user=user)
         (folder / "nginx.conf").write_text(text)
 
-    def drive(folder: Path, stopped: threading.Event) -> int:
+    def drive(folder: Path, stopped: threading.Event, loaded: Loaded) -> int:
         request = b"GET /0.bin HTTP/1.0\r\n\r\n"
         wait_for(lambda: speaks(port, request, b"HTTP/1.1 200"), stopped)
         try:
-            return _load_nginx(port, files, requests, connections)
+            with loaded():
+                return _load_nginx(port, files, requests, connections)
         finally:
             # The server's own process, not one that has taken its number since.
             if not stopped.is_set():
