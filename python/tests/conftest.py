@@ -62,21 +62,23 @@ POOL = Path("/proc/sys/vm/nr_hugepages")
 
 @contextmanager
 def hugetlb_pages(count: int) -> Iterator[None]:
-    """Have at least so many free pages of HugeTLB for one test."""
-    free = int(re.findall(r"HugePages_Free: +(\d+)", Path("/proc/meminfo").read_text())[0])
-    before = int(POOL.read_text())
-    wanted = before + max(0, count - free)
-    try:
-        if wanted > before:
-            POOL.write_text(str(wanted))
-        if int(POOL.read_text()) < wanted:
-            pytest.skip(f"takes {count} pages of HugeTLB, and memory is too fragmented")
-        yield
-    except PermissionError as error:
-        pytest.skip(f"takes root, to set pages aside: {error}")
-    finally:
-        if wanted > before and os.geteuid() == 0:
-            POOL.write_text(str(before))
+    """Have at least so many free pages of HugeTLB for one test alone."""
+    with (Path(tempfile.gettempdir()) / "contigua-hugetlb.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        free = int(re.findall(r"HugePages_Free: +(\d+)", Path("/proc/meminfo").read_text())[0])
+        before = int(POOL.read_text())
+        wanted = before + max(0, count - free)
+        try:
+            if wanted > before:
+                POOL.write_text(str(wanted))
+            if int(POOL.read_text()) < wanted:
+                pytest.skip(f"takes {count} pages of HugeTLB, and memory is too fragmented")
+            yield
+        except PermissionError as error:
+            pytest.skip(f"takes root, to set pages aside: {error}")
+        finally:
+            if wanted > before and os.geteuid() == 0:
+                POOL.write_text(str(before))
 
 
 #: For tests that attack or starve a command in namespaces of their own.

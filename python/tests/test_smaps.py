@@ -4,11 +4,12 @@ import platform
 import re
 import shutil
 import subprocess
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from conftest import shmem_enabled
+from conftest import hugetlb_pages, shmem_enabled
 from contigua import _engine
 from contigua.validation.mappings import HUGE, as_linux, compare, read_smaps
 
@@ -85,7 +86,7 @@ def test_calls_that_change_memory_leave_the_huge_pages_of_linux(case, cli, tmp_p
     VERSION < (6, 13) or platform.machine() != "x86_64" or "-B" in _engine.emulator_options(),
     reason="takes Linux 6.13 or newer on x86-64 to compare with, and QEMU 7.2",
 )
-@pytest.mark.parametrize("case", [*ADVISED, "shared", *PROGRAMS])
+@pytest.mark.parametrize("case", [*ADVISED, "shared", "zeros", "hugetlb", *PROGRAMS])
 def test_mappings_equal_those_of_the_native_kernel(case, cli, tmp_path, monkeypatch):
     """With the computer's own settings."""
     monkeypatch.setenv("PERL_HASH_SEED", "0")
@@ -97,13 +98,15 @@ def test_mappings_equal_those_of_the_native_kernel(case, cli, tmp_path, monkeypa
             pytest.skip(f"{case} is not there")
         command = [path, *PROGRAMS[case]]
     natively = tmp_path / "native.smaps"
-    with shmem_enabled("advise" if case == "shared" else None) as shmem:
+    is_shared = case in ("shared", "zeros")
+    pool = hugetlb_pages(7) if case == "hugetlb" else nullcontext()
+    with pool, shmem_enabled("advise" if is_shared else None) as shmem:
         ran = subprocess.run(
             [GUESTS / "smaps_at_exit", natively, *command], capture_output=True, text=True
         )
-    assert ran.returncode == 0, ran.stderr
-    settings = {"enabled": enabled[1], "shmem_enabled": shmem}
-    ours, _ = simulated(cli, tmp_path, command, **settings)
+        assert ran.returncode == 0, ran.stderr
+        settings = {"enabled": enabled[1], "shmem_enabled": shmem}
+        ours, _ = simulated(cli, tmp_path, command, **settings)
     native = read_smaps(natively.read_text())
     found = compare(native, [as_linux(process) for process in ours])
     assert (found.only_native, found.only_simulated, found.unlike) == ((), (), ())

@@ -204,6 +204,55 @@ static void shared(void)
     touch(mmap(NULL, 2 * MIB, BOTH, MAP_SHARED | MAP_ANONYMOUS, -1, 0), 2 * MIB);
 }
 
+// Memory of /dev/zero: each shared mapping is shared memory of its own, each private one anonymous.
+static void zeros(void)
+{
+    int file = open("/dev/zero", O_RDWR);
+    int kinds[] = {MAP_SHARED, MAP_PRIVATE};
+    char *at[2];
+    for (int i = 0; i < 2; i++) {
+        at[i] = mmap(NULL, 6 * MIB, BOTH, kinds[i], file, 0);
+        check(at[i] != MAP_FAILED, "mmap");
+        check(madvise(at[i], 6 * MIB, MADV_HUGEPAGE) == 0, "MADV_HUGEPAGE");
+    }
+    pid_t child = fork();
+    if (child == 0) {
+        touch(at[0], 4 * MIB);
+        touch(at[1], 2 * MIB);
+        exit(0);
+    }
+    check(waitpid(child, NULL, 0) == child, "waitpid");
+    touch(at[0], 5 * MIB);
+    touch(at[1], 5 * MIB);
+    // The hole is a mapping's that has to move.
+    char *hole = mremap(at[1], 6 * MIB, 2 * MIB, 0);
+    check(hole == at[1], "mremap");
+    check(mmap(hole + 2 * MIB, 4 * KIB, PROT_NONE, MAP_PRIVATE | MAP_FIXED, file, 0) != MAP_FAILED,
+          "mmap");
+    touch(mremap(hole, 2 * MIB, 4 * MIB, MREMAP_MAYMOVE), 4 * MIB);
+}
+
+// Pages of HugeTLB, in lengths that are no multiples of theirs: at most seven of 2 MB at a time.
+static void hugetlb(void)
+{
+    int flags = MAP_ANONYMOUS | MAP_HUGETLB, file = memfd_create("huge", MFD_HUGETLB);
+    check(file >= 0 && ftruncate(file, 4 * MIB) == 0, "memfd_create");
+    struct {
+        int flags, file;
+    } kinds[] = {{MAP_PRIVATE | flags, -1}, {MAP_SHARED, file}, {MAP_PRIVATE, file}};
+    for (int i = 0; i < 3; i++) {
+        char *at = mmap(NULL, 3 * MIB, BOTH, kinds[i].flags, kinds[i].file, 0);
+        check(at != MAP_FAILED, "mmap");
+        touch(at, 4 * MIB);
+        check(munmap(at, 3 * MIB) != 0 && errno == EINVAL, "munmap");
+        check(munmap(at + MIB, 3 * MIB) != 0 && errno == EINVAL, "munmap");
+        check(mprotect(at, 3 * MIB, PROT_READ) != 0 && errno == EINVAL, "mprotect");
+        check(munmap(at + 2 * MIB, 2 * MIB) == 0, "munmap");
+        // Below the whole, or in the hole.
+        touch(map_at(NULL, MIB, BOTH, 0), MIB);
+    }
+}
+
 // Frames of 64 KB, touched one after the other.
 static int deep(int frames)
 {
@@ -240,8 +289,8 @@ static const struct {
     {"refused", refused},     {"collapsed", collapsed}, {"disabled", disabled},
     {"remapped", remapped},   {"kept", kept},           {"unreplaced", unreplaced},
     {"discarded", discarded}, {"protected", protected}, {"forked", forked},
-    {"shared", shared},       {"stack", stack},         {"array", array},
-    {"asked", asked},
+    {"shared", shared},       {"zeros", zeros},         {"hugetlb", hugetlb},
+    {"stack", stack},         {"array", array},         {"asked", asked},
 };
 
 int main(int argc, char **argv)

@@ -165,6 +165,16 @@ impl AddressSpace {
                 .is_some_and(|(_, vma)| vma.huge != HugeAdvice::NoHuge)
     }
 
+    /// Returns true if a range would cut a page of `HugeTLB` in two, as `munmap` refuses to
+    /// (`hugetlb_vm_op_split`, `mm/hugetlb.c`).
+    #[must_use]
+    pub fn cuts_hugetlb(&self, range: VirtRange) -> bool {
+        [range.start, range.end].into_iter().any(|at| {
+            let mapping = self.vma(at).filter(|(mapping, _)| mapping.start < at);
+            !at.is_aligned(HUGE) && mapping.is_some_and(|(_, vma)| vma.hugetlb)
+        })
+    }
+
     /// `madvise(MADV_COLLAPSE)`: makes 2 MB pages of a range now, whatever the policy.
     pub fn collapse_range(&mut self, range: VirtRange, memory: &mut Memory, effects: &mut Effects) {
         let mut at = range.start.align_up(HUGE);

@@ -526,7 +526,7 @@ impl MemoryFile {
 
     /// The file of an `mmap` with these flags and this argument.
     fn of_map(flags: u64, argument: u64) -> Option<Self> {
-        if !Self::may_be_mapped(flags) {
+        if flags & MAP_SHARED == 0 || flags & MAP_ANONYMOUS != 0 {
             return None;
         }
         let kinds = [
@@ -539,12 +539,6 @@ impl MemoryFile {
             .map(|kind| Self { name, kind })
             .into_iter()
             .find(|file| file.encode() == argument)
-    }
-
-    /// Returns true if an `mmap` with these flags has a descriptor that may be such a file's.
-    #[must_use]
-    pub const fn may_be_mapped(flags: u64) -> bool {
-        flags & MAP_SHARED != 0 && flags & MAP_ANONYMOUS == 0
     }
 }
 

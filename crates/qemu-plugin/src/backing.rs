@@ -3,31 +3,25 @@
 use std::ffi::{OsStr, c_int};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
-use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr;
 
 use contigua_program::layout::{AlignedShmem, Backing, Layout, Linux};
 use contigua_program::syscall::MemoryFileKind;
-use libc::{
-    MAP_ANONYMOUS, MAP_FAILED, MAP_HUGE_MASK, MAP_HUGE_SHIFT, MAP_HUGETLB, MAP_PRIVATE, MAP_SHARED,
-    SHM_RDONLY,
-};
+use libc::{MAP_ANONYMOUS, MAP_FAILED, MAP_PRIVATE, MAP_SHARED, SHM_RDONLY};
 
 use crate::memory_files;
 
 const PAGE: u64 = 4096;
-const HUGE: u64 = 2 << 20;
 /// Names in `/proc/self/maps` of shared mappings without a file, of segments and of `memfd_create`.
 const UNMOUNTED: [&[u8]; 3] = [b"/dev/zero (deleted)", b"/SYSV", b"/memfd:"];
 
 /// Memory that an `mmap` maps.
 pub fn of_mmap(layout: Layout, flags: u64, file: c_int, offset: u64) -> Backing {
     let has = |flag: c_int| flags & flag as u64 != 0;
-    if has(MAP_HUGETLB) {
-        let shift = flags >> MAP_HUGE_SHIFT & MAP_HUGE_MASK as u64;
-        return Backing::HugePages(if shift == 0 { HUGE } else { 1 << shift });
+    if let Some(size) = memory_files::huge_page_size(flags, file) {
+        return Backing::HugePages(size);
     }
     if has(MAP_ANONYMOUS) {
         return if has(MAP_PRIVATE) {
@@ -36,22 +30,20 @@ pub fn of_mmap(layout: Layout, flags: u64, file: c_int, offset: u64) -> Backing 
             shmem(layout, AlignedShmem::Unmounted, 0)
         };
     }
-    if is_zero_device(file) {
-        return match has(MAP_SHARED) {
-            true => shmem(layout, AlignedShmem::Unmounted, offset),
-            // `get_unmapped_area_zero`, `drivers/char/mem.c`.
-            false if layout.linux >= Linux::V6_18 => Backing::File(offset),
-            false => Backing::Other,
+    if memory_files::is_zero_device(file) {
+        return if has(MAP_SHARED) {
+            shmem(layout, AlignedShmem::Unmounted, offset)
+        } else {
+            private_zeros(layout, offset)
         };
     }
     match memory_files::file(file).map(|file| file.kind) {
-        Some(MemoryFileKind::HugeTlb) => Backing::HugePages(memory_files::block_size(file)),
         Some(MemoryFileKind::Memfd) => shmem(layout, AlignedShmem::Unmounted, offset),
         Some(MemoryFileKind::Mounted) => shmem(layout, AlignedShmem::All, offset),
         // Others are taken to be on a file system with large folios, as those are that distributions
         // choose: addresses do not depend on the host's.
         None if memory_files::regular_file(file).is_some() => Backing::File(offset),
-        None => Backing::Other,
+        Some(MemoryFileKind::HugeTlb) | None => Backing::Other,
     }
 }
 
@@ -80,6 +72,8 @@ pub fn of_mapping(layout: Layout, address: u64) -> Backing {
     let path = mapping.path.as_slice();
     if UNMOUNTED.iter().any(|name| path.starts_with(name)) {
         shmem(layout, AlignedShmem::Unmounted, mapping.offset)
+    } else if path == b"/dev/zero" {
+        private_zeros(layout, mapping.offset)
     } else if !path.starts_with(b"/") {
         Backing::Other
     } else if is_in_memory(Path::new(OsStr::from_bytes(path))) {
@@ -98,16 +92,13 @@ fn shmem(layout: Layout, if_aligned: AlignedShmem, offset: u64) -> Backing {
     }
 }
 
-fn is_zero_device(file: c_int) -> bool {
-    let mut status: MaybeUninit<libc::stat> = MaybeUninit::zeroed();
-    // SAFETY: `fstat` writes a whole structure, unless it fails.
-    let status = unsafe {
-        if libc::fstat(file, status.as_mut_ptr()) != 0 {
-            return false;
-        }
-        status.assume_init()
-    };
-    status.st_mode & libc::S_IFMT == libc::S_IFCHR && status.st_rdev == libc::makedev(1, 5)
+/// Private memory of `/dev/zero` (`get_unmapped_area_zero`, `drivers/char/mem.c`).
+fn private_zeros(layout: Layout, offset: u64) -> Backing {
+    if layout.linux >= Linux::V6_18 {
+        Backing::File(offset)
+    } else {
+        Backing::Other
+    }
 }
 
 /// Returns true if a file's folder is in a mounted `tmpfs`; the file may be deleted.

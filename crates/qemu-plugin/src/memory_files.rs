@@ -8,30 +8,75 @@ use std::os::unix::ffi::OsStrExt;
 
 use contigua_program::syscall::{Known, MemoryFile, MemoryFileKind};
 use contigua_program::wire::Syscall;
+use libc::{MAP_ANONYMOUS, MAP_HUGE_MASK, MAP_HUGE_SHIFT, MAP_HUGETLB, MAP_SHARED};
 
 use crate::plugin;
 
+/// Bytes of a huge page, unless a call says another size.
+const HUGE: u64 = 2 << 20;
 /// Bits of an inode's number in a name; those of the device come before them.
 const INODE_BITS: u32 = 36;
 
-/// A system call whose descriptor of a file in memory is replaced by the file: processes may have it
-/// under other numbers, and other files under the same one.
-pub fn named(syscall: Syscall) -> Syscall {
-    let [_, _, _, flags, descriptor, _] = syscall.arguments;
+/// A system call as the simulated kernel takes it: an `mmap` whose mapping is one of anonymous memory is told
+/// as such, a length in huge pages is whole, and the descriptor of a file in memory is replaced by the
+/// file: processes may have it under other numbers, and other files under the same one.
+pub fn told(syscall: Syscall) -> Syscall {
+    let [_, length, _, flags, descriptor, _] = syscall.arguments;
     let is_mmap = Known::of(plugin().architecture, syscall.number) == Some(Known::Mmap);
-    if !is_mmap || syscall.result < 0 || !MemoryFile::may_be_mapped(flags) {
+    if !is_mmap || syscall.result < 0 {
         return syscall;
     }
-    let mut named = syscall;
-    if let Some(file) = file(descriptor as i32) {
-        named.arguments[4] = file.encode();
+    let descriptor = descriptor as i32;
+    let mut told = syscall;
+    if let Some(size) = huge_page_size(flags, descriptor) {
+        told.arguments[1] = length.next_multiple_of(size);
     }
-    named
+    if flags & MAP_ANONYMOUS as u64 != 0 {
+        return told;
+    }
+    match file(descriptor) {
+        Some(file) if flags & MAP_SHARED as u64 != 0 => told.arguments[4] = file.encode(),
+        // Pages of its own, which the pool has.
+        Some(MemoryFile {
+            kind: MemoryFileKind::HugeTlb,
+            ..
+        }) => told.arguments[3] |= (MAP_ANONYMOUS | MAP_HUGETLB) as u64,
+        // Memory without a file (`mmap_zero`, `drivers/char/mem.c`).
+        None if is_zero_device(descriptor) => told.arguments[3] |= MAP_ANONYMOUS as u64,
+        _ => {}
+    }
+    told
+}
+
+/// Size of the huge pages of `HugeTLB` that an `mmap` maps, of which it maps whole ones
+/// (`ksys_mmap_pgoff`, `mm/mmap.c`).
+pub fn huge_page_size(flags: u64, descriptor: i32) -> Option<u64> {
+    let has = |flag: i32| flags & flag as u64 != 0;
+    if !has(MAP_ANONYMOUS) {
+        let (_, system) = regular_file(descriptor)?;
+        let is_huge = system.f_type == libc::HUGETLBFS_MAGIC;
+        return is_huge.then(|| system.f_bsize.cast_unsigned());
+    }
+    let shift = flags >> MAP_HUGE_SHIFT & MAP_HUGE_MASK as u64;
+    has(MAP_HUGETLB).then_some(if shift == 0 { HUGE } else { 1 << shift })
+}
+
+/// Returns true for a descriptor of `/dev/zero`.
+pub fn is_zero_device(descriptor: i32) -> bool {
+    let mut status: MaybeUninit<libc::stat> = MaybeUninit::zeroed();
+    // SAFETY: `fstat` writes a whole structure, unless it fails.
+    let status = unsafe {
+        if libc::fstat(descriptor, status.as_mut_ptr()) != 0 {
+            return false;
+        }
+        status.assume_init()
+    };
+    status.st_mode & libc::S_IFMT == libc::S_IFCHR && status.st_rdev == libc::makedev(1, 5)
 }
 
 /// The file in memory that a descriptor is of.
 pub fn file(descriptor: i32) -> Option<MemoryFile> {
-    // Devices lie in a `tmpfs`, too; each mapping of /dev/zero is an object of its own.
+    // Devices lie in a `tmpfs`, too.
     let (status, system) = regular_file(descriptor)?;
     let kind = match system.f_type {
         libc::HUGETLBFS_MAGIC => MemoryFileKind::HugeTlb,
@@ -58,11 +103,6 @@ pub fn regular_file(descriptor: i32) -> Option<(libc::stat, libc::statfs)> {
         (status.assume_init(), system.assume_init())
     };
     (status.st_mode & libc::S_IFMT == libc::S_IFREG).then_some((status, system))
-}
-
-/// Block size of a file's system: the page size of `hugetlbfs`.
-pub fn block_size(descriptor: i32) -> u64 {
-    regular_file(descriptor).map_or(0, |(_, system)| system.f_bsize.cast_unsigned())
 }
 
 /// Returns true if a folder is in a mounted `tmpfs`.

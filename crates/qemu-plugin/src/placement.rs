@@ -24,7 +24,7 @@ use libc::{
     MREMAP_DONTUNMAP, MREMAP_FIXED, MREMAP_MAYMOVE, PROT_EXEC, PROT_NONE, off_t, size_t,
 };
 
-use crate::{backing, exec, got, guest};
+use crate::{backing, exec, got, guest, memory_files};
 
 const PAGE: u64 = 4096;
 /// Lowest address that a program gets (`vm.mmap_min_addr`).
@@ -358,6 +358,11 @@ unsafe extern "C" fn mmap(
     let at = chosen.unwrap_or_else(|| mapped(address, 0));
     if at != MAP_FAILED {
         let anonymous = flags & MAP_ANONYMOUS != 0 && flags & MAP_PRIVATE != 0;
+        let whole = match PURPOSE.get() {
+            Purpose::Map { flags, file, .. } => memory_files::huge_page_size(flags, file),
+            _ => None,
+        };
+        let bytes = whole.map_or(bytes, |size| bytes.next_multiple_of(size));
         state
             .mappings
             .insert(at as u64, at as u64 + bytes, anonymous);

@@ -262,7 +262,8 @@ fn append_syscall(index: c_uint, number: i64, mut arguments: [u64; 6], result: i
         arguments,
         result,
     };
-    touched::forget_changed(&Call::of(plugin().architecture, &syscall));
-    vcpu::append_event(index, &Event::Syscall(memory_files::named(syscall)));
+    let told = memory_files::told(syscall);
+    touched::forget_changed(&Call::of(plugin().architecture, &told));
+    vcpu::append_event(index, &Event::Syscall(told));
     names::tell_mmap(index, &syscall);
 }

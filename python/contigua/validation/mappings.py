@@ -134,7 +134,9 @@ def _mapping(head: re.Match[str], block: str) -> Mapping:
     elif shared and name.startswith(SHMEM):
         kind = "shmem"
     else:
-        kind = "file" if inode != "0" or name == "[file]" else "anonymous"
+        # Private memory of a device that has none (`mmap_zero`, drivers/char/mem.c).
+        is_file = (inode != "0" and name != "/dev/zero") or name == "[file]"
+        kind = "file" if is_file else "anonymous"
     return Mapping(
         int(start, 16),
         int(end, 16),

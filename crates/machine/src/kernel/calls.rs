@@ -235,6 +235,8 @@ impl Kernel {
                 }),
                 None => Ok(Cycles::ZERO),
             },
+            // The plugin tells the call before its result is known.
+            Call::Unmap { range } if self.running().cuts_hugetlb(range) => Ok(Cycles::ZERO),
             Call::Unmap { range } => self.change(mmu, |space, memory, effects, _| {
                 space.unmap(range, memory, effects)
             }),
