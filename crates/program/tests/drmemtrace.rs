@@ -308,8 +308,12 @@ fn executed(all: &[Seen]) -> Vec<(u32, u64)> {
 
 #[test]
 fn threads_take_turns_as_they_were_traced() {
+    // As Google's traces lie.
     let folder = tempfile::tempdir().unwrap();
-    let (order, schedule) = nine_threads(folder.path());
+    let (files, others) = (folder.path().join("trace"), folder.path().join("aux"));
+    fs::create_dir(&files).unwrap();
+    fs::create_dir(&others).unwrap();
+    let (order, schedule) = nine_threads(&files);
     let mut source = DrmemtraceSource::open(folder.path()).unwrap();
     assert!(!source.has_registers());
     let all = seen(&mut source).unwrap();
@@ -317,8 +321,8 @@ fn threads_take_turns_as_they_were_traced() {
     let starts = |seen: &&Seen| matches!(seen, Seen::Happened(_, Event::ThreadStart { .. }));
     assert_eq!(all.iter().filter(starts).count(), 9);
 
-    fs::write(folder.path().join("serial_schedule.bin"), schedule).unwrap();
-    for skipped in [1, 30, 75] {
+    for (skipped, place) in [(1, &others), (30, &others), (75, &files)] {
+        fs::write(place.join("serial_schedule.bin"), &schedule).unwrap();
         let mut source = DrmemtraceSource::open(folder.path()).unwrap();
         assert_eq!(source.skip(skipped).unwrap(), skipped);
         let all = seen(&mut source).unwrap();

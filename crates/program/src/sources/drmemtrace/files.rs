@@ -14,10 +14,9 @@ const NAMES: [&str; 2] = [".trace", ".memtrace"];
 const COMPRESSIONS: [&str; 5] = ["", ".zip", ".gz", ".zst", ".xz"];
 /// Endings that `DynamoRIO` may have been built to write, and nothing here reads.
 const UNREAD: [&str; 3] = [".lz4", ".sz", ".zlib"];
-const MAPPINGS: &str = "v2p.textproto";
 
 /// The folder with a trace's files, of a folder that a tracer wrote.
-pub(super) fn folder(path: &Path) -> PathBuf {
+fn folder(path: &Path) -> PathBuf {
     let below = path.join("trace");
     if below.is_dir() {
         below
@@ -70,22 +69,23 @@ pub(super) fn of_trace(path: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(found)
 }
 
-/// The file of mappings that a trace comes with.
-pub(super) fn mappings_of(path: &Path) -> Option<PathBuf> {
+/// The first file of these names that the trace at `path` comes with: among its files, in `aux` there, or
+/// beside the folder of its files.
+pub(super) fn beside(path: &Path, names: &[&str]) -> Option<PathBuf> {
     let folder = if path.is_dir() {
         folder(path)
     } else {
         path.parent()?.to_owned()
     };
-    let above = folder.parent().unwrap_or(&folder).to_owned();
+    let above = folder.parent().unwrap_or(&folder);
     [
         folder.clone(),
         folder.join("aux"),
-        above.clone(),
+        above.to_owned(),
         above.join("aux"),
     ]
-    .into_iter()
-    .map(|folder| folder.join(MAPPINGS))
+    .iter()
+    .flat_map(|folder| names.iter().map(|name| folder.join(name)))
     .find(|file| file.is_file())
 }
 

@@ -50,8 +50,8 @@ enum File {
 pub struct DrmemtraceSource {
     program: Program,
     has_registers: bool,
-    /// Folder of the trace, and of its schedule if there is one.
-    folder: PathBuf,
+    /// File or folder of the trace.
+    path: PathBuf,
     headers: Vec<Header>,
     files: Vec<File>,
     /// Files that are not at their end, by where they are.
@@ -100,7 +100,7 @@ impl DrmemtraceSource {
                 layout: Layout::default(),
             },
             has_registers: true,
-            folder: files::folder(path),
+            path: path.to_owned(),
             headers: Vec::new(),
             files: Vec::new(),
             waiting: BinaryHeap::new(),
@@ -150,7 +150,7 @@ impl DrmemtraceSource {
     /// # Errors
     /// [`Error::File`], [`Error::Trace`].
     pub fn mappings(path: &Path) -> Result<Option<Vec<Mapping>>, Error> {
-        files::mappings_of(path)
+        files::beside(path, &[v2p::NAME])
             .map(|file| v2p::read(&file))
             .transpose()
     }
@@ -229,7 +229,7 @@ impl Source for DrmemtraceSource {
         let places = if let [File::Closed(_)] = &self.files[..] {
             vec![(0, instructions, When::default())]
         } else {
-            let Some(entries) = schedule::read(&self.folder)? else {
+            let Some(entries) = schedule::read(&self.path)? else {
                 return Ok(0);
             };
             let threads = self.headers.iter().map(|header| header.thread);

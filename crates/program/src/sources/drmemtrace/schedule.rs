@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use super::super::compressed::Input;
+use super::files;
 use super::shard::When;
 use crate::Error;
 
@@ -22,10 +23,9 @@ pub(super) struct Entry {
     pub(super) start: u64,
 }
 
-/// The schedule in a folder, if there is one.
-pub(super) fn read(folder: &Path) -> Result<Option<Vec<Entry>>, Error> {
-    let found = NAMES.iter().map(|name| folder.join(name));
-    let Some(path) = found.into_iter().find(|path| path.is_file()) else {
+/// The schedule that the trace at `path` comes with, if it does.
+pub(super) fn read(path: &Path) -> Result<Option<Vec<Entry>>, Error> {
+    let Some(path) = files::beside(path, &NAMES) else {
         return Ok(None);
     };
     let mut input = Input::open(&path)?;

@@ -19,6 +19,8 @@ use contigua_units::PageSize;
 use crate::error::Failure;
 use crate::{Error, TraceProblem};
 
+/// Name of the file.
+pub(super) const NAME: &str = "v2p.textproto";
 /// Bytes that such a file may have: some million mappings.
 const MAX_BYTES: u64 = 1 << 30;
 
