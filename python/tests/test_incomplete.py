@@ -69,6 +69,17 @@ def test_children_that_signals_end_are_the_programs_own_matter(version, cli):
     assert killed.returncode == 143 and "was killed by SIGTERM" in killed.stderr, killed.stderr
 
 
+def test_children_killed_while_they_become_other_programs_are_the_programs_own_matter(
+    cli, tmp_path
+):
+    # The emulator of the next program takes milliseconds to begin.
+    script = """mkfifo told; for i in 1 2 3 4 5 6; do
+        (echo; exec /bin/true) > told & read line < told; kill -9 $!; wait $!
+    done; exit 0"""
+    ran = cli("run", *OPTIONS, "--", "sh", "-c", script, cwd=tmp_path)
+    assert ran.returncode == 0 and "incomplete" not in ran.stderr, ran.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "within"),
     [

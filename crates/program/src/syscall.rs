@@ -218,6 +218,18 @@ impl Waited {
         (found != Self::Status(0) && found != Self::Information(0)).then_some(found)
     }
 
+    /// Number of the child of a call that returned `result`: `waitid` returns 0, and has it 16 bytes from
+    /// the start of the `siginfo_t`.
+    #[must_use]
+    pub fn child(self, result: i64, word: impl Fn(u64) -> Option<i32>) -> Option<u32> {
+        let child = match self {
+            Self::Status(_) => u32::try_from(result).ok(),
+            Self::Information(at) => word(at + 16)?.try_into().ok(),
+        };
+        // None has ended (`WNOHANG`).
+        child.filter(|&child| child != 0)
+    }
+
     /// The signal that ended the child, if one did: what is at the address is a word of 32 bits for
     /// `wait4`, else `si_code` and `si_status` of a `siginfo_t`, 8 and 24 bytes from its start.
     #[must_use]
@@ -882,8 +894,15 @@ mod tests {
             0x2008 => Some(2),
             0x2018 => Some(15),
             0x3008 => Some(1),
+            0x2010 => Some(77),
             _ => None,
         };
+        let child = |at| Waited::of(Aarch64, 95, [0, 0, at])?.child(0, memory);
+        assert_eq!([0x2000, 0x9000].map(child), [Some(77), None]);
+        let child = Waited::of(X86_64, 61, [1, 0x1000, 0]).and_then(|one| one.child(76, memory));
+        assert_eq!(child, Some(76));
+        let none = Waited::of(X86_64, 61, [1, 0x1000, 1]).and_then(|one| one.child(0, memory));
+        assert_eq!(none, None);
         let status = |at| Waited::of(X86_64, 61, [1, at, 0])?.signal(memory);
         let information = |at| Waited::of(Aarch64, 95, [0, 0, at])?.signal(memory);
         let ended = [0x1000, 0x1004, 0x1008, 0x100c, 0, 0x9000].map(status);

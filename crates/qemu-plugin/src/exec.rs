@@ -198,8 +198,8 @@ fn follow_path(index: u32, mut path: CString, argv: u64, envp: u64) {
         .chain(arguments.into_iter().skip(1))
         .collect();
     vcpu::leave_functions(index);
-    let producer = &plugin().producer;
-    producer.ring().begin_execution();
+    let (ring, own) = (plugin().producer.ring(), std::process::id());
+    ring.begin_execution(own, true);
     // SAFETY: both arrays are null-terminated and point to strings that live until the process is
     // replaced or the call fails.
     unsafe {
@@ -209,7 +209,7 @@ fn follow_path(index: u32, mut path: CString, argv: u64, envp: u64) {
             pointers(&environment).as_ptr(),
         );
     }
-    producer.ring().end_execution();
+    ring.end_execution(own, true);
 }
 
 /// A path that the next program has, too, where a file is named by a descriptor of this one, which may
@@ -255,8 +255,8 @@ static LEFT: AtomicI32 = AtomicI32::new(-1);
 /// The host may be able to run what QEMU cannot (a 32-bit program), unobserved, which makes the run
 /// incomplete. It ends with the run nevertheless: it inherits a lifeline that the kernel answers for.
 fn go_natively() {
-    let producer = &plugin().producer;
-    producer.ring().begin_execution();
+    let ring = plugin().producer.ring();
+    ring.begin_execution(std::process::id(), false);
     NATIVE.store(true, Ordering::Relaxed);
     let Ok(handles) = keeper::take() else {
         return;
@@ -276,8 +276,8 @@ static NATIVE: AtomicBool = AtomicBool::new(false);
 /// The host could not execute a program either.
 pub fn failed() {
     if NATIVE.swap(false, Ordering::Relaxed) {
-        let producer = &plugin().producer;
-        producer.ring().end_execution();
+        let ring = plugin().producer.ring();
+        ring.end_execution(std::process::id(), false);
     }
     let lifeline = LEFT.swap(-1, Ordering::Relaxed);
     if lifeline >= 0 {

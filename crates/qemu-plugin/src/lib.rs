@@ -190,7 +190,8 @@ fn install(id: PluginId, target: &str, arguments: &[String]) -> Result<(), Strin
         .map_err(|_| "installed twice".to_owned())?;
     keeper::start(Some(handles))?;
     if value("executed").is_ok() {
-        self::plugin().producer.ring().end_execution();
+        let ring = self::plugin().producer.ring();
+        ring.end_execution(std::process::id(), true);
     }
     if let Ok(program) = number("close") {
         PROGRAM_FILE.store(program.cast_signed(), Ordering::Relaxed);

@@ -183,12 +183,13 @@ fn tell_return(index: c_uint, number: i64, result: i64, current: &Current) {
 fn learn_end(number: i64, result: i64, arguments: [u64; 6]) {
     let [a0, a1, a2, ..] = arguments;
     let waited = Waited::of(plugin().architecture, number, [a0, a1, a2]);
-    // `waitid` returns 0.
     let Some(waited) = waited.filter(|_| result >= 0) else {
         return;
     };
-    if waited.signal(guest::word) == Some(libc::SIGKILL) {
-        plugin().producer.ring().note_killed_child();
+    if let Some(signal) = waited.signal(guest::word)
+        && let Some(child) = waited.child(result, guest::word)
+    {
+        plugin().producer.ring().note_killed_child(child, signal);
     }
 }
 

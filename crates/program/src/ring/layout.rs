@@ -84,8 +84,6 @@ pub struct Header {
     pub next_thread: AtomicU32,
     pub next_process: AtomicU32,
     pub next_holder: AtomicU32,
-    /// Processes that are becoming another program, which has not begun.
-    pub executing: AtomicU32,
     /// A process of the program learnt that `SIGKILL` ended one of its children.
     pub killed: AtomicU32,
     /// The program may kill its own processes: what is lost is lost to it.
@@ -117,6 +115,8 @@ pub struct Header {
     /// Producers asleep on `freed`.
     pub sleeping_producers: AtomicU32,
     pub places: [Place; MAX_PROCESSES],
+    /// Processes that are becoming another program, which has not begun; 0 where there is none.
+    pub executing: [AtomicU32; MAX_PROCESSES],
     /// Slot `ticket % CHUNKS`: ticket + 1 in the high 48 bits, chunk in the low 16.
     pub order: [AtomicU64; CHUNKS],
     pub meta: [ChunkMeta; CHUNKS],

@@ -190,15 +190,29 @@ impl Ring {
         left
     }
 
-    /// A process is about to become another program.
-    pub fn begin_execution(&self) {
-        self.header().executing.fetch_add(1, Ordering::AcqRel);
+    /// A process is about to become another program, under an emulator or not.
+    pub fn begin_execution(&self, process: u32, observed: bool) {
+        let executing = &self.header().executing;
+        let entry = execution(process, observed);
+        let is_noted = executing.iter().any(|place| {
+            let free = place.compare_exchange(0, entry, Ordering::AcqRel, Ordering::Relaxed);
+            free.is_ok()
+        });
+        if !is_noted {
+            self.fail("too many processes ended while they became another program");
+        }
     }
 
     /// Ends [`begin_execution`](Self::begin_execution): the program has begun, or could not be
     /// executed.
-    pub fn end_execution(&self) {
-        self.header().executing.fetch_sub(1, Ordering::AcqRel);
+    pub fn end_execution(&self, process: u32, observed: bool) {
+        let entry = execution(process, observed);
+        for place in &self.header().executing {
+            let found = place.compare_exchange(entry, 0, Ordering::AcqRel, Ordering::Relaxed);
+            if found.is_ok() {
+                return;
+            }
+        }
     }
 
     /// The program does what may kill processes of its own.
@@ -206,9 +220,25 @@ impl Ring {
         self.header().kills.store(1, Ordering::Release);
     }
 
-    /// A process of the program learns that `SIGKILL` ended one of its children.
-    pub fn note_killed_child(&self) {
-        self.header().killed.store(1, Ordering::Release);
+    /// A process of the program learns that a signal ended one of its children.
+    pub fn note_killed_child(&self, child: u32, signal: i32) {
+        /// Signals of what an emulator does itself, if it crashes.
+        const CRASHES: [i32; 7] = [
+            libc::SIGILL,
+            libc::SIGTRAP,
+            libc::SIGABRT,
+            libc::SIGBUS,
+            libc::SIGFPE,
+            libc::SIGSEGV,
+            libc::SIGSYS,
+        ];
+        if signal == libc::SIGKILL {
+            self.header().killed.store(1, Ordering::Release);
+        }
+        // Ended before the emulator of its next program had begun.
+        if !CRASHES.contains(&signal) {
+            self.end_execution(child, true);
+        }
     }
 
     /// Notes why the program cannot be observed any more. The first reason stays.
@@ -248,7 +278,8 @@ impl Ring {
                 return Some(String::from_utf8_lossy(&bytes).into_owned());
             }
         }
-        if header.executing.load(Ordering::Acquire) != 0 {
+        let mut executing = header.executing.iter();
+        if executing.any(|place| place.load(Ordering::Acquire) != 0) {
             return Some("a program that it executed could not be observed".to_owned());
         }
         let is_set = |flag: &AtomicU32| flag.load(Ordering::Acquire) != 0;
@@ -256,6 +287,12 @@ impl Ring {
             "the emulator of one of its processes was killed from outside, or crashed".to_owned()
         })
     }
+}
+
+/// Entry of a process that becomes another program. The kernel's numbers have 22 bits at most
+/// (`PID_MAX_LIMIT`, `include/linux/threads.h`).
+fn execution(process: u32, observed: bool) -> u32 {
+    process << 1 | u32::from(observed)
 }
 
 /// A process that takes part.
@@ -312,19 +349,38 @@ mod tests {
     #[test]
     fn a_child_that_nobody_of_the_program_killed_is_a_failure() {
         let ring = Ring::create().unwrap();
-        ring.note_killed_child();
+        ring.note_killed_child(7, libc::SIGKILL);
         assert!(ring.failure().unwrap().contains("killed from outside"));
         ring.note_kill();
         assert_eq!(ring.failure(), None);
     }
 
     #[test]
+    fn a_child_that_is_killed_while_it_becomes_another_program_is_no_failure() {
+        for (observed, signal, is_failure) in [
+            (true, libc::SIGTERM, false),
+            (true, libc::SIGSEGV, true),
+            (false, libc::SIGTERM, true),
+        ] {
+            let ring = Ring::create().unwrap();
+            ring.begin_execution(6, true);
+            ring.begin_execution(7, observed);
+            ring.end_execution(6, true);
+            assert!(ring.failure().is_some());
+            ring.note_killed_child(8, signal);
+            assert!(ring.failure().is_some());
+            ring.note_killed_child(7, signal);
+            assert_eq!(ring.failure().is_some(), is_failure, "{signal}");
+        }
+    }
+
+    #[test]
     fn the_first_reason_of_a_failure_stays() {
         let ring = Ring::create().unwrap();
         assert_eq!(ring.failure(), None);
-        ring.begin_execution();
+        ring.begin_execution(7, false);
         assert!(ring.failure().unwrap().contains("could not be observed"));
-        ring.end_execution();
+        ring.end_execution(7, false);
         ring.fail(&"é".repeat(FAILURE_BYTES));
         ring.fail("later");
         assert_eq!(ring.failure().unwrap(), "é".repeat(FAILURE_BYTES / 2));
