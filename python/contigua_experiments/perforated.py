@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from statistics import mean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from contigua.options import RunOptions
 from contigua.programs.program import Program, workload
 from contigua_experiments.base import Sheet
-from contigua_experiments.running import Cell, Values, cycles
+from contigua_experiments.running import Cell, Values, cycles, instructions_of
 
 if TYPE_CHECKING:
     from contigua.page import Page
 
 #: Sub-pages of a 2 MB page.
 SUB_PAGES = 512
+
+#: Share of random reads that warm TLBs and caches first, and of those that are counted then. The
+#: rest is left out: the count of what precedes the reads has the end of the process in it.
+WARMING, COUNTED = 0.25, 0.74
 
 #: For each scenario of holes, performance relative to 2 MB pages without holes, in percent.
 Series = dict[str, float]
@@ -29,6 +35,21 @@ def random_program(size: str, reads: int, holes: str = "none") -> Program:
             arguments += ["--skip", fraction]
             arguments += ["--clustered"] if pattern == "clustered" else []
     return Program("random", workload("random", *arguments))
+
+
+def random_reads(inputs: Mapping[str, Any], holes: str = "none") -> tuple[Program, RunOptions]:
+    """Return random reads of an experiment's size, and options that count most of them.
+
+    Filling the buffer is skipped, and the end of the process is not reached.
+    """
+    options = RunOptions(
+        machine=inputs["machine"], memory=inputs["memory"], detail="full", seed=inputs["seed"]
+    )
+    program = random_program(inputs["size"], inputs["reads"], holes)
+    filled = instructions_of(random_program(inputs["size"], 0, holes), options)
+    reads = instructions_of(program, options) - filled
+    warmup, counted = int(WARMING * reads), int(COUNTED * reads)
+    return program, replace(options, skip=filled, warmup=warmup, instructions=counted)
 
 
 def relative(found: Mapping[Cell, Values], design: str, ideal: Cell) -> Series:

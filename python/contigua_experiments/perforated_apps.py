@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from contigua.options import RunOptions
 from contigua_experiments import perforated
 from contigua_experiments.base import Context, Outcome, Sheet
-from contigua_experiments.running import Cell, Values, chosen, cycles, run_cells
+from contigua_experiments.running import Cell, Values, chosen, cycles, run_cells, sized
 
 if TYPE_CHECKING:
     from contigua.page import Page
@@ -20,14 +20,19 @@ def compute(inputs: dict[str, Any], context: Context) -> Outcome:
     programs, notes = chosen(inputs["programs"], inputs["scale"])
     names = (inputs["ideal"], inputs["small"], *inputs["designs"])
     options = RunOptions(
-        machine=inputs["machine"], memory=inputs["memory"], detail="additive", seed=inputs["seed"]
+        machine=inputs["machine"],
+        memory=inputs["memory"],
+        detail=inputs["detail"],
+        seed=inputs["seed"],
     )
     found: dict[str, dict[Cell, Values]] = {}
     ideal, small, *designs = names
     for index, program in enumerate(programs):
         cells = [Cell(ideal), Cell(small)]
         cells += [Cell(design, holes) for design in designs for holes in inputs["scenarios"]]
-        found[program.name] = run_cells(program, cells, options)
+        part = inputs.get("parts", {}).get(program.name)
+        own, counted = (program, options) if part is None else sized(program, part, options)
+        found[program.name] = run_cells(own, cells, counted)
         if context.progress is not None:
             context.progress((index + 1) / len(programs))
     return figures(found, inputs, notes)

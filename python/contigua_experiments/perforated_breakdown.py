@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from contigua.options import RunOptions
 from contigua.presets import machines
 from contigua.sizes import size_bytes
 from contigua_experiments import perforated
 from contigua_experiments.base import Context, Outcome, Sheet
-from contigua_experiments.running import Cell, Values, instructions_of, run_cells, scenarios
+from contigua_experiments.running import Cell, Values, run_cells, scenarios
 
 if TYPE_CHECKING:
     from contigua.page import Page
@@ -24,12 +22,7 @@ CONTENT = ("4k", "2m", "perforated", "bitmap")
 def compute(inputs: dict[str, Any], context: Context) -> Outcome:
     """Run the random reads in every scenario under perforated pages."""
     holes = scenarios([1], inputs["fractions"], inputs["patterns"], "remapped")
-    options = RunOptions(
-        machine=inputs["machine"], memory=inputs["memory"], detail="additive", seed=inputs["seed"]
-    )
-    filling = perforated.random_program(inputs["size"], 0)
-    options = replace(options, warmup=instructions_of(filling, options))
-    program = perforated.random_program(inputs["size"], inputs["reads"])
+    program, options = perforated.random_reads(inputs)
     cells = [Cell(PLAIN), *(Cell(DESIGN, one) for one in holes)]
     found = run_cells(program, cells, options, context.progress)
     plain = found.pop(cells[0])
@@ -114,7 +107,7 @@ def configuration(name: str) -> Sheet:
 
 def figures(found: dict[str, Values], plain: Values, inputs: dict[str, Any]) -> Outcome:
     """Compute what the paper says of bitmaps and filters."""
-    reads = inputs["reads"]
+    reads = round(perforated.COUNTED * inputs["reads"])
     fills = {holes: per_thousand_reads(one, "bitmap_fills", reads) for holes, one in found.items()}
     walks = {holes: per_thousand_reads(one, "hole_walks", reads) for holes, one in found.items()}
 

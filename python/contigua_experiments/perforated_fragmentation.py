@@ -7,13 +7,11 @@ give.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from contigua.options import RunOptions
 from contigua_experiments import perforated
 from contigua_experiments.base import Context, Outcome, Sheet
-from contigua_experiments.running import Cell, Values, cycles, instructions_of, run_cells
+from contigua_experiments.running import Cell, Values, cycles, run_cells
 
 if TYPE_CHECKING:
     from contigua.page import Page
@@ -21,12 +19,7 @@ if TYPE_CHECKING:
 
 def compute(inputs: dict[str, Any], context: Context) -> Outcome:
     """Run the random reads on servers of every age."""
-    options = RunOptions(
-        machine=inputs["machine"], memory=inputs["memory"], detail="additive", seed=inputs["seed"]
-    )
-    filling = perforated.random_program(inputs["size"], 0)
-    options = replace(options, warmup=instructions_of(filling, options))
-    program = perforated.random_program(inputs["size"], inputs["reads"])
+    program, options = perforated.random_reads(inputs)
     designs = [inputs["small"], *inputs["designs"]]
     cells = [Cell(design, age=age) for age in inputs["ages"] for design in designs]
     found = run_cells(program, cells, options, context.progress, record=True)
@@ -61,8 +54,8 @@ def figures(found: dict[tuple[str, str], Values], inputs: dict[str, Any]) -> Out
     sheet = Sheet("Large pages on old servers, and what they bring", heads, rows)
     notes = [
         "The paper's server compiled a kernel and had 2 GB; its figures are lost in the text that "
-        "we have. Holes here are where frames are in use that the kernel cannot give, and most "
-        "pages that are made on a full server are mostly holes.",
+        "we have. Holes here are where frames are in use, whether or not they could be moved; a "
+        "block with more than 15 % of such frames is left to 4 KB pages.",
     ]
 
     def illustrate(page: Page) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from contigua.options import RunOptions
 from contigua_experiments import perforated
 from contigua_experiments.base import Context, Outcome
-from contigua_experiments.running import Cell, Values, instructions_of, run_cells, scenarios
+from contigua_experiments.running import Cell, Values, run_cells, scenarios
 
 if TYPE_CHECKING:
     from contigua.page import Page
@@ -48,13 +46,7 @@ def _cycles(values: Values) -> float:
 
 def run(avoided: str, group: list[str], inputs: dict[str, Any]) -> dict[Cell, Values]:
     """Run one program in the scenarios of a group, and the two without holes."""
-    options = RunOptions(
-        machine=inputs["machine"], memory=inputs["memory"], detail="additive", seed=inputs["seed"]
-    )
-    # Filling the buffer is not what is studied.
-    filling = perforated.random_program(inputs["size"], 0, avoided)
-    options = replace(options, warmup=instructions_of(filling, options))
-    program = perforated.random_program(inputs["size"], inputs["reads"], avoided)
+    program, options = perforated.random_reads(inputs, avoided)
     cells = [IDEAL, SMALL, *(Cell(design, holes) for design in DESIGNS for holes in group)]
     return run_cells(program, cells, options)
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from contigua.options import RunOptions
 from contigua_experiments import perforated
 from contigua_experiments.base import Context, Outcome
-from contigua_experiments.running import Cell, cycles, instructions_of, run_cells, scenarios
+from contigua_experiments.running import Cell, cycles, run_cells, scenarios
 
 if TYPE_CHECKING:
     from contigua.page import Page
@@ -24,12 +22,7 @@ KINDS = {
 def compute(inputs: dict[str, Any], context: Context) -> Outcome:
     """Run the random reads natively and in a virtual machine."""
     holes = scenarios(inputs["shares"], inputs["fractions"], inputs["patterns"], "remapped")
-    options = RunOptions(
-        machine=inputs["machine"], memory=inputs["memory"], detail="additive", seed=inputs["seed"]
-    )
-    filling = perforated.random_program(inputs["size"], 0)
-    options = replace(options, warmup=instructions_of(filling, options))
-    program = perforated.random_program(inputs["size"], inputs["reads"])
+    program, options = perforated.random_reads(inputs)
     cells = []
     for ideal, small, ours, rival in KINDS.values():
         cells += [Cell(ideal), Cell(small)]

@@ -86,22 +86,33 @@ TINY = {
     "perforated-random": {
         "memory": "256MiB",
         "size": "16MiB",
-        "reads": 5000,
+        "reads": 20000,
         "shares": [1.0],
         "fractions": [0.02, 0.1],
     },
-    "perforated-apps": {"memory": "256MiB", "scale": "tiny", "programs": ["bfs"]},
+    "perforated-apps": {
+        "memory": "256MiB",
+        "scale": "tiny",
+        "programs": ["bfs"],
+        "parts": {
+            "bfs": {
+                "arguments": ["--scale", "9", "--roots", "1"],
+                "function": "search",
+                "instructions": 10_000,
+            }
+        },
+    },
     "perforated-virtualized": {
         "memory": "256MiB",
         "size": "16MiB",
-        "reads": 5000,
+        "reads": 20000,
         "fractions": [0.1],
     },
     "perforated-apps-virtualized": {"memory": "256MiB", "scale": "tiny", "programs": ["bfs"]},
     "perforated-fragmentation": {
         "memory": "256MiB",
         "size": "16MiB",
-        "reads": 5000,
+        "reads": 20000,
         "ages": ["scattered:1", "full"],
     },
     "perforated-breakdown": {
