@@ -173,17 +173,6 @@ def sized(name: str, part: dict[str, Any], options: RunOptions) -> tuple[Program
     return Program(name, command), counted
 
 
-def sized(
-    program: Program, part: dict[str, Any], options: RunOptions
-) -> tuple[Program, RunOptions]:
-    """Return a workload at a size of its own, and options that count a function of it alone."""
-    command = (program.command[0], *part["arguments"])
-    # A shell starts it.
-    regions = Regions.function(f"{part['function']}@{program.command[0]}")
-    counted = replace(options, regions=regions, instructions=part["instructions"])
-    return replace(program, command=command), counted
-
-
 def instructions_of(program: Program, options: RunOptions) -> int:
     """Count the instructions that a program executes."""
     counting = replace(options, detail="translation", warmup=0, skip=0, instructions=None)

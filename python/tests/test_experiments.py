@@ -154,12 +154,21 @@ TINY = {
         "nginx": {"files": 10, "requests": 50},
     },
     "contiguitas-end-to-end": {
-        "detail": "full",
-        "scale": "tiny",
-        "programs": ["bfs"],
+        "seeds": [1, 2],
         "partial_memory": "256MiB",
         "full_memory": "256MiB",
         "giant_memory": "512MiB",
+        "stores": {
+            name: {"keys": 200, "value_bytes": 100, "requests": 200}
+            for name in ("memcached", "redis")
+        },
+        "parts": {
+            "btree": {
+                "arguments": ["--keys", "1000", "--lookups", "1000"],
+                "function": "look_up",
+                "instructions": 100_000,
+            }
+        },
     },
     "tlb-coverage": {},
     "page-walks": {"memory": "4GiB", "scale": "tiny", "programs": ["bfs"], "web": "bfs"},
@@ -202,7 +211,13 @@ TINY = {
     },
 }
 #: Experiments whose threads, or server and client, meet at other moments in each run.
-SERVED = {"memory-bloat", "migration-downtime", "migration-apps", "subrelease-redis"}
+SERVED = {
+    "contiguitas-end-to-end",
+    "memory-bloat",
+    "migration-downtime",
+    "migration-apps",
+    "subrelease-redis",
+}
 
 
 def tiny(name):

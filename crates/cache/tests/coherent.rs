@@ -4,7 +4,8 @@
 use std::collections::HashMap;
 
 use contigua_cache::coherent::{
-    CoreRequest, DramConfig, Insertion, MemorySystem, PrefetchConfig, SharedConfig, Topology,
+    CoreRequest, DramConfig, Insertion, MemorySystem, MigrationTraffic, PrefetchConfig,
+    SharedConfig, Topology,
 };
 use contigua_cache::migration::{Alias, EntryId, Mode, SwitchOrder, Table};
 use contigua_cache::{AccessKind, HierarchyConfig, LevelConfig};
@@ -506,4 +507,42 @@ fn redirection_follows_the_pointer_for_both_addresses() {
     }
     assert!(memory.copy_line(entry, Cycles::ZERO).is_none());
     assert_eq!(memory.counters().coherence.lines_migrated, 64);
+}
+
+#[test]
+fn the_table_is_searched_for_each_request_while_it_has_an_entry() {
+    let mut memory = quiet(1);
+    let read = |memory: &mut MemorySystem, line| {
+        memory.access(&request(0, line, AccessKind::Read, 0), |()| ());
+    };
+    let counted = |memory: &MemorySystem| {
+        let traffic = memory.migration_traffic();
+        (traffic.lookups, traffic.forwarded)
+    };
+    read(&mut memory, 5);
+    assert_eq!(counted(&memory), (0, 0));
+    let order = SwitchOrder::CopyThenSwitch;
+    let (source, destination) = (Frame::new(100), Frame::new(200));
+    let entry = memory
+        .migrate(source, destination, Mode::Cacheable, order, Cycles::ZERO)
+        .unwrap();
+    // Another page's line, the source's and the destination's: the last one's data is at the source.
+    read(&mut memory, 6);
+    read(&mut memory, 100 * 64 + 1);
+    assert_eq!(counted(&memory), (2, 0));
+    read(&mut memory, 200 * 64 + 2);
+    assert_eq!(counted(&memory), (3, 1));
+    // A hit in a private cache asks nobody.
+    read(&mut memory, 200 * 64 + 2);
+    assert_eq!(counted(&memory), (3, 1));
+    while memory.copy_line(entry, Cycles::ZERO).is_some() {}
+    let traffic = memory.migration_traffic();
+    // Lines 1 and 2 were read before.
+    let read_past = memory.counters().dram.reads - 4;
+    assert_eq!(traffic.copies_from_memory, read_past);
+    assert!((62..=64).contains(&read_past), "{read_past}");
+    // Five picojoules for three look-ups of 1.7.
+    assert_eq!(traffic.lookup_picojoules, 5);
+    memory.reset_counters();
+    assert_eq!(memory.migration_traffic(), MigrationTraffic::default());
 }

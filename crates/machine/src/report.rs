@@ -5,6 +5,7 @@ use contigua_state::State;
 use schemars::JsonSchema;
 use std::collections::BTreeMap;
 
+use contigua_cache::coherent::MigrationTraffic;
 use contigua_cache::migration::Probe;
 use contigua_contiguity::Contiguity;
 use contigua_core::CycleBreakdown;
@@ -219,6 +220,9 @@ pub struct MigrationReport {
     pub unavailable: Unavailable,
     /// The part of it that devices observed.
     pub unavailable_to_devices: Unavailable,
+    /// Traffic of the last level's table.
+    #[state(skip)]
+    pub traffic: MigrationTraffic,
     /// From the first line that hardware copies of a page to the last, all pages together.
     pub copy_cycles: Cycles,
     /// From a migration's begin to its end, all together.

@@ -210,7 +210,7 @@ impl Engine {
             hardware: self.hardware(),
             cache: self.memory.as_ref().map(Memory::counters),
             cores,
-            migration: self.migrations.report(),
+            migration: self.migration_report(),
             devices: self.memory.is_some().then(|| self.devices.report()),
             kernel: self.kernel.counters,
             frames: self.kernel.memory_events(),

@@ -2,6 +2,7 @@
 //! mechanisms E-B hold on the whole server?
 
 use crate::common::engine;
+use contigua_cache::coherent::MigrationTraffic;
 use contigua_cache::migration::{Mode, SwitchOrder};
 use contigua_machine::config::{
     Detail, LlcMigration, MigrationConfig, RunConfig, Shootdown, SoftwareMigration,
@@ -228,6 +229,31 @@ fn unavailable_time_in_hardware_grows_with_a_slower_recall() {
     let (fast, slow) = (hardware_times(8, 2), hardware_times(8, 40));
     assert!(mean(&slow) > mean(&fast) + 20.0, "{fast:?} {slow:?}");
     assert!(slow.max_cycles > fast.max_cycles, "{fast:?} {slow:?}");
+}
+
+/// All cores invalidate what moves, and miss it one after the other: it is one page in use, not 64.
+#[test]
+fn a_page_that_all_cores_missed_is_one_of_those_in_use() {
+    let migration = migrated(config(64, 1_000_000.0, llc()), 60);
+    assert!(
+        5 * migration.completed > 4 * migration.requested,
+        "{migration:?}"
+    );
+}
+
+#[test]
+fn the_last_levels_table_has_traffic_and_software_none() {
+    let plain = run(config(4, 0.0, llc()), &touching(4, 20));
+    assert_eq!(plain.migration, None);
+    assert_eq!(
+        migrated(config(4, 50_000.0, software()), 40).traffic,
+        MigrationTraffic::default()
+    );
+    let migration = migrated(config(4, 50_000.0, llc()), 40);
+    let traffic = migration.traffic;
+    assert!(traffic.forwarded > 0 && traffic.forwarded < traffic.lookups);
+    assert_eq!(traffic.lookup_picojoules, traffic.lookups * 17 / 10);
+    assert!(traffic.copies_from_memory <= 64 * (migration.completed + 16));
 }
 
 #[test]

@@ -38,6 +38,22 @@ pub struct CoherenceCounters {
     pub lines_migrated: u64,
 }
 
+/// Traffic that the table of migrations causes, beside what [`CoherenceCounters`] has of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, contigua_state::Plain)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct MigrationTraffic {
+    /// Requests, write-backs and evictions for which the table was searched. Without an entry, it
+    /// is not.
+    pub lookups: u64,
+    /// Energy of these look-ups.
+    pub lookup_picojoules: u64,
+    /// Requests and write-backs that went on to the home of their line under the other address: a
+    /// message each.
+    pub forwarded: u64,
+    /// Lines that copies read from memory, because the last level did not have them.
+    pub copies_from_memory: u64,
+}
+
 /// Counters of a server's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

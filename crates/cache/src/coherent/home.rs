@@ -27,7 +27,7 @@ impl<D: Payload> MemorySystem<D> {
         let mut latency = base.saturating_sub(self.network.mean.get());
         let mut backing = line;
         let mut retain = true;
-        if let Some((entry, alias)) = self.migration(line) {
+        if let Some((entry, alias)) = self.look_up(line) {
             let (service, extra) = self.consult(entry, alias, line, request, asker);
             latency += extra;
             retain = service.retain;
@@ -133,6 +133,7 @@ impl<D: Payload> MemorySystem<D> {
         }
         if service.location != alias {
             // The home of the other line answers: one hop of the network more.
+            self.traffic.forwarded += 1;
             extra += self.network.mean.get() / 2;
         }
         if service.invalidate_opposite {
@@ -207,9 +208,10 @@ impl<D: Payload> MemorySystem<D> {
     /// Takes in a line that a private cache evicted.
     pub(super) fn write_back(&mut self, line: u64, left: Left<D>) {
         let mut backing = line;
-        if let Some((entry, _)) = self.migration(line) {
+        if let Some((entry, alias)) = self.look_up(line) {
             let offset = offset_of(line);
             let service = self.table.serve(entry, offset, Request::WriteBack);
+            self.traffic.forwarded += u64::from(service.location != alias);
             backing = self.line_at(entry, service.location, line);
         }
         if left.modified {
@@ -273,9 +275,9 @@ impl<D: Payload> MemorySystem<D> {
 
     /// Addresses under which cores may have a line of the last level: its own, or the other one of
     /// a migration that keeps the data here.
-    fn names_of(&self, backing: u64) -> impl Iterator<Item = u64> + use<D> {
+    fn names_of(&mut self, backing: u64) -> impl Iterator<Item = u64> + use<D> {
         let mut names = [Some(backing), None];
-        if let Some((entry, alias)) = self.migration(backing) {
+        if let Some((entry, alias)) = self.look_up(backing) {
             let offset = offset_of(backing);
             if self.table.serve(entry, offset, Request::Read).location == alias {
                 names[1] = Some(self.line_at(entry, alias.opposite(), backing));

@@ -31,10 +31,10 @@ use std::fmt::Debug;
 
 use contigua_units::{Bytes, Cycles, Frame, LINE_BYTES, Megahertz, PAGE_BYTES, PhysAddr};
 
-use crate::migration::{Alias, EntryId, Request, Table};
+use crate::migration::{Alias, EntryId, LOOKUP_FEMTOJOULES, Request, Table};
 use crate::{AccessKind, Error, HierarchyConfig, LevelCounters, ServedBy, Sets};
 pub use config::SharedConfig;
-pub use counters::{CoherenceCounters, MemoryCounters};
+pub use counters::{CoherenceCounters, MemoryCounters, MigrationTraffic};
 use delays::{Asker, Delays};
 pub use dram::{DramConfig, DramCounters, Loaded};
 pub use events::{Access, Accessor, Event};
@@ -151,6 +151,7 @@ pub struct MemorySystem<D: Payload = ()> {
     walks: ServedBy,
     llc: LevelCounters,
     coherence: CoherenceCounters,
+    traffic: MigrationTraffic,
 }
 
 impl<D: Payload> MemorySystem<D> {
@@ -209,6 +210,7 @@ impl<D: Payload> MemorySystem<D> {
             walks: ServedBy::default(),
             llc: LevelCounters::default(),
             coherence: CoherenceCounters::default(),
+            traffic: MigrationTraffic::default(),
         })
     }
 
@@ -627,6 +629,25 @@ impl<D: Payload> MemorySystem<D> {
         self.table.find(frame_of(line))
     }
 
+    /// [`migration`](Self::migration) for a request, which searches the table.
+    #[inline]
+    fn look_up(&mut self, line: u64) -> Option<(EntryId, Alias)> {
+        if self.table.is_empty() {
+            return None;
+        }
+        self.traffic.lookups += 1;
+        self.table.find(frame_of(line))
+    }
+
+    /// Traffic of migrations since the last reset.
+    #[must_use]
+    pub fn migration_traffic(&self) -> MigrationTraffic {
+        MigrationTraffic {
+            lookup_picojoules: self.traffic.lookups * LOOKUP_FEMTOJOULES / 1000,
+            ..self.traffic
+        }
+    }
+
     /// The table of migrations.
     #[must_use]
     pub fn table(&self) -> &Table {
@@ -673,6 +694,7 @@ impl<D: Payload> MemorySystem<D> {
         self.data = ServedBy::default();
         self.walks = ServedBy::default();
         self.coherence = CoherenceCounters::default();
+        self.traffic = MigrationTraffic::default();
         if let Some(queues) = &mut self.queues {
             queues.reset_counters();
         }

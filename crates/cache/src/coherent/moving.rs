@@ -28,7 +28,7 @@ impl<D: Payload> MemorySystem<D> {
         } else {
             self.coherence.device_reads += 1;
         }
-        if let Some((entry, alias)) = self.migration(line) {
+        if let Some((entry, alias)) = self.look_up(line) {
             let request = if write {
                 Request::DeviceWrite
             } else {
@@ -144,10 +144,9 @@ impl<D: Payload> MemorySystem<D> {
                 newest = modified.or(newest);
             }
         }
-        let mut data = match newest {
-            Some(data) => data,
-            None => self.read_past(from),
-        };
+        let reads = self.steps.reads;
+        let mut data = newest.unwrap_or_else(|| self.read_past(from));
+        self.traffic.copies_from_memory += self.steps.reads - reads;
         let access = Access {
             by: Accessor::Engine,
             line: from,

@@ -34,8 +34,8 @@ mod transfer;
 
 pub use probe::Probe;
 pub use protocol::{
-    Admission, Alias, ClearError, Clearing, CopyStep, EntryId, LINES_PER_PAGE, MAX_ENTRIES, Mode,
-    Refusal, Request, Retired, Service, SwitchOrder, Table,
+    Admission, Alias, ClearError, Clearing, CopyStep, EntryId, LINES_PER_PAGE, LOOKUP_FEMTOJOULES,
+    MAX_ENTRIES, Mode, Refusal, Request, Retired, Service, SwitchOrder, Table,
 };
 pub use transfer::{
     Agent, Agents, Phase, Transfer, TransferEffect, TransferEvent, UnexpectedEvent,

@@ -7,6 +7,10 @@ use serde::{Deserialize, Serialize};
 /// description); at 1000 migrations a second of 2 ms each, two are live on average.
 pub const MAX_ENTRIES: usize = 16;
 
+/// Energy of a look-up, in femtojoules: the authors' value for the table of a slice (Contiguitas,
+/// hardware cost: 0.0017 nJ an access, 0.64 mW of leakage, 0.0038 mm²).
+pub const LOOKUP_FEMTOJOULES: u64 = 1_700;
+
 /// Lines of a 4 KB page.
 pub const LINES_PER_PAGE: u8 = 64;
 

@@ -266,7 +266,7 @@ impl Engine {
             "classified": self.config.classify_misses.then_some(self.classified),
             "cache": self.memory.as_ref().map(Memory::counters),
             "cores": self.core_reports(),
-            "migration": self.migrations.report(),
+            "migration": self.migration_report(),
             "devices": self.memory.is_some().then(|| self.devices.report()),
             "kernel": self.kernel.counters,
             "frames": self.kernel.memory_events(),

@@ -16,6 +16,7 @@ mod trace;
 
 use std::collections::VecDeque;
 
+use contigua_cache::coherent::MigrationTraffic;
 use contigua_cache::migration::{EntryId, Probe, Transfer};
 use contigua_paging::SpaceId;
 use contigua_program::syscall::Call;
@@ -29,13 +30,14 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use super::Engine;
 use crate::config::{MigrationConfig, RunConfig, Shootdown};
 use crate::kernel::Relocation;
+use crate::port::Memory;
 use crate::processors::Target;
 use crate::report::MigrationReport;
 
 /// A core that does not enter the kernel invalidates at its timer tick: LATR's millisecond
 /// (Kumar et al., ASPLOS 2018, section 4.1).
 const TICK: Nanoseconds = Nanoseconds::new(1_000_000);
-/// Pages that TLBs missed last: those in use.
+/// Pages that TLBs missed last, each once: those in use.
 const RECENT: usize = 64;
 const LINES: u64 = 64;
 
@@ -180,9 +182,11 @@ impl Migrations {
         self.report = MigrationReport::default();
     }
 
-    pub(crate) fn report(&self) -> Option<MigrationReport> {
+    /// Report of what moved, with the traffic of the last level's table.
+    pub(crate) fn report(&self, traffic: MigrationTraffic) -> Option<MigrationReport> {
         self.are_on().then(|| {
             let mut report = self.report.clone();
+            report.traffic = traffic;
             report.mechanism = match self.config {
                 MigrationConfig::Software(_) => "software",
                 MigrationConfig::Llc(_) => "llc",
@@ -242,12 +246,20 @@ impl Migrations {
 }
 
 impl Engine {
+    pub(crate) fn migration_report(&self) -> Option<MigrationReport> {
+        let traffic = self.memory.as_ref().map(Memory::migration_traffic);
+        self.migrations.report(traffic.unwrap_or_default())
+    }
+
     /// A TLB missed: the page is in use. When it is away, the access waits for it.
     pub(super) fn stall_on_migrating_page(&mut self, request: &Request, time: Cycles) {
         let migrations = &mut self.migrations;
         let page = request.address.align_down(PAGE_BYTES);
-        migrations.recent[migrations.recent_at] = (request.space, page);
-        migrations.recent_at = (migrations.recent_at + 1) % RECENT;
+        // Cores that all invalidated one page miss it one after the other.
+        if !migrations.recent.contains(&(request.space, page)) {
+            migrations.recent[migrations.recent_at] = (request.space, page);
+            migrations.recent_at = (migrations.recent_at + 1) % RECENT;
+        }
         if migrations.away.is_empty() {
             return;
         }
